@@ -1,0 +1,253 @@
+//! Memory whose element type is a value: the single place where the type is erased.
+//!
+//! A [`Buf`] or [`BufMut`] is made from a typed slice and gives back slices of that type alone. [`Memory`] owns its elements.
+
+use consonance_spec::{DType, Element};
+use std::{
+    alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
+    fmt,
+    marker::PhantomData,
+    ops::Range,
+    ptr::NonNull,
+};
+
+/// A shared slice whose element type is a value.
+#[derive(Clone, Copy)]
+pub struct Buf<'a> {
+    start: NonNull<u8>,
+    count: usize,
+    dtype: DType,
+    lifetime: PhantomData<&'a [u8]>,
+}
+
+/// An exclusive slice whose element type is a value.
+pub struct BufMut<'a> {
+    start: NonNull<u8>,
+    count: usize,
+    dtype: DType,
+    lifetime: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: a `Buf` is a `&[T]` and a `BufMut` a `&mut [T]` for some `T: Element`, which is `Send` and `Sync`.
+unsafe impl Send for Buf<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Buf<'_> {}
+// SAFETY: as above.
+unsafe impl Send for BufMut<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for BufMut<'_> {}
+
+impl<'a, T: Element> From<&'a [T]> for Buf<'a> {
+    fn from(slice: &'a [T]) -> Self {
+        Buf { start: NonNull::from(slice).cast(), count: slice.len(), dtype: T::DTYPE, lifetime: PhantomData }
+    }
+}
+
+impl<'a, T: Element> From<&'a mut [T]> for BufMut<'a> {
+    fn from(slice: &'a mut [T]) -> Self {
+        BufMut { count: slice.len(), start: NonNull::from(slice).cast(), dtype: T::DTYPE, lifetime: PhantomData }
+    }
+}
+
+impl<'a> Buf<'a> {
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The number of elements.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The number of bytes.
+    pub fn bytes(&self) -> usize {
+        self.count * self.dtype.size()
+    }
+
+    /// The elements as `T`; `None` if they are of another type.
+    pub fn as_slice<T: Element>(&self) -> Option<&'a [T]> {
+        // SAFETY: the buffer was made from a `&'a [T]` of `count` elements, as its dtype says (one Rust type a dtype).
+        (T::DTYPE == self.dtype).then(|| unsafe { std::slice::from_raw_parts(self.start.cast().as_ptr(), self.count) })
+    }
+
+    /// The elements in `range`.
+    ///
+    /// # Panics
+    /// If `range` reaches past the end.
+    pub fn slice(self, range: Range<usize>) -> Buf<'a> {
+        assert!(range.start <= range.end && range.end <= self.count, "{range:?} of {} elements", self.count);
+        // SAFETY: `range.start <= count`, so the address stays within the slice or one past it.
+        let start = unsafe { self.start.add(range.start * self.dtype.size()) };
+        Buf { start, count: range.end - range.start, ..self }
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const u8 {
+        self.start.as_ptr()
+    }
+}
+
+impl BufMut<'_> {
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The number of elements.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The number of bytes.
+    pub fn bytes(&self) -> usize {
+        self.count * self.dtype.size()
+    }
+
+    /// The elements, shared.
+    pub fn as_buf(&self) -> Buf<'_> {
+        Buf { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
+    }
+
+    /// The elements, borrowed anew.
+    pub fn reborrow(&mut self) -> BufMut<'_> {
+        BufMut { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
+    }
+
+    /// The elements before and from `at` on.
+    ///
+    /// # Panics
+    /// If `at` is past the end.
+    pub fn split_at(self, at: usize) -> (Self, Self) {
+        assert!(at <= self.count, "split at {at} of {} elements", self.count);
+        // SAFETY: `at <= count`, so the address stays within the slice or one past it; the halves are disjoint.
+        let second = unsafe { self.start.add(at * self.dtype.size()) };
+        (BufMut { count: at, ..self }, BufMut { start: second, count: self.count - at, ..self })
+    }
+
+    /// The elements in `range`.
+    ///
+    /// # Panics
+    /// If `range` reaches past the end.
+    pub fn slice(self, range: Range<usize>) -> Self {
+        self.split_at(range.end).0.split_at(range.start).1
+    }
+
+    /// The elements as `T`; `None` if they are of another type.
+    pub fn as_mut_slice<T: Element>(&mut self) -> Option<&mut [T]> {
+        // SAFETY: the buffer was made from a `&mut [T]` of `count` elements, as its dtype says, and is borrowed exclusively.
+        (T::DTYPE == self.dtype)
+            .then(|| unsafe { std::slice::from_raw_parts_mut(self.start.cast().as_ptr(), self.count) })
+    }
+
+    /// Copies all of `source`.
+    ///
+    /// # Panics
+    /// If dtype or count differ.
+    pub fn copy_from(&mut self, source: Buf<'_>) {
+        assert_eq!((self.dtype, self.count), (source.dtype, source.count), "copy between unlike buffers");
+        // SAFETY: both are valid for `bytes()`; `self` is exclusive, so they do not overlap; the type is the same, so every
+        // copied element is a valid one.
+        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), self.start.as_ptr(), self.bytes()) }
+    }
+
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+}
+
+impl fmt::Debug for Buf<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buf({}, count {})", self.dtype, self.count)
+    }
+}
+
+impl fmt::Debug for BufMut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BufMut({}, count {})", self.dtype, self.count)
+    }
+}
+
+/// Elements that are owned: zeroed when made, aligned to two cache lines, so that no two share a line.
+pub struct Memory {
+    start: NonNull<u8>,
+    count: usize,
+    dtype: DType,
+}
+
+// SAFETY: `Memory` owns its elements, like a `Box<[T]>` for a `T` that is `Send` and `Sync`.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Alignment in bytes: two lines, since neighbouring lines are fetched together.
+    pub const ALIGNMENT: usize = 128;
+
+    /// `count` elements, all zero (`false`).
+    pub fn zeroed(dtype: DType, count: usize) -> Memory {
+        let Some(layout) = Self::layout(dtype, count) else {
+            return Memory { start: NonNull::<u64>::dangling().cast(), count, dtype };
+        };
+        // SAFETY: the layout's size is not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        // All-zero bytes are a valid element of every dtype.
+        Memory { start: NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout)), count, dtype }
+    }
+
+    /// The layout of the allocation; `None` if it has no bytes.
+    fn layout(dtype: DType, count: usize) -> Option<Layout> {
+        let bytes = count.checked_mul(dtype.size()).expect("more bytes than addresses");
+        (bytes > 0).then(|| Layout::from_size_align(bytes, Self::ALIGNMENT).expect("more bytes than addresses"))
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The number of elements.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The elements, shared.
+    pub fn as_buf(&self) -> Buf<'_> {
+        Buf { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
+    }
+
+    /// The elements, exclusive.
+    pub fn as_buf_mut(&mut self) -> BufMut<'_> {
+        BufMut { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
+    }
+}
+
+impl<T: Element> From<&[T]> for Memory {
+    fn from(slice: &[T]) -> Self {
+        let mut memory = Memory::zeroed(T::DTYPE, slice.len());
+        memory.as_buf_mut().copy_from(slice.into());
+        memory
+    }
+}
+
+impl Clone for Memory {
+    fn clone(&self) -> Self {
+        let mut memory = Memory::zeroed(self.dtype, self.count);
+        memory.as_buf_mut().copy_from(self.as_buf());
+        memory
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Some(layout) = Self::layout(self.dtype, self.count) {
+            // SAFETY: allocated in `zeroed` with this same layout.
+            unsafe { dealloc(self.start.as_ptr(), layout) }
+        }
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memory({}, count {})", self.dtype, self.count)
+    }
+}

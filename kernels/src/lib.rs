@@ -1,0 +1,4 @@
+//! Everything of Consonance that needs the machine: buffers, reductions, threads that are kept, memory that ranks share.
+//!
+//! All unsafe code of the workspace is here; what is exported is safe to call.
+pub mod buffer;

@@ -1,0 +1,18 @@
+//! What Consonance means: the words that every crate uses, and what each collective must produce.
+//!
+//! *Words* ([`dtype`], [`op`], [`world`], [`partition`], [`call`]) are used by everyone. The *meaning* is imported by tests,
+//! the harness and the fuzz targets alone: a runtime that called it would be compared with itself.
+
+#![forbid(unsafe_code)]
+
+pub mod dtype;
+pub mod op;
+pub mod world;
+pub mod partition;
+pub mod call;
+
+pub use call::{Kind, Signature};
+pub use dtype::{Class, DType, Element};
+pub use half::{bf16, f16};
+pub use op::{ReduceOp, UnknownReduceOp};
+pub use world::World;

@@ -1,0 +1,109 @@
+//! The operations that combine contributions, and the element types each is defined on.
+
+use crate::dtype::{Class, DType};
+use std::{fmt, str::FromStr};
+
+/// How contributions are combined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ReduceOp {
+    /// Addition; integers wrap.
+    Sum,
+    /// Addition, then one division by the number of contributions, in the accumulation type.
+    Mean,
+    /// Multiplication; integers wrap.
+    Product,
+    /// The least; NaN if any is NaN, and -0 is less than +0.
+    Min,
+    /// The greatest; NaN if any is NaN, and +0 is greater than -0.
+    Max,
+    /// Bitwise and, of integers and bool.
+    And,
+    /// Bitwise or, of integers and bool.
+    Or,
+    /// Bitwise exclusive or, of integers and bool.
+    Xor,
+}
+
+impl ReduceOp {
+    /// Every operation.
+    pub const ALL: [ReduceOp; 8] = [
+        ReduceOp::Sum,
+        ReduceOp::Mean,
+        ReduceOp::Product,
+        ReduceOp::Min,
+        ReduceOp::Max,
+        ReduceOp::And,
+        ReduceOp::Or,
+        ReduceOp::Xor,
+    ];
+
+    /// The name that users read and write: `"sum"`, `"mean"`, …
+    pub const fn name(self) -> &'static str {
+        match self {
+            ReduceOp::Sum => "sum",
+            ReduceOp::Mean => "mean",
+            ReduceOp::Product => "product",
+            ReduceOp::Min => "min",
+            ReduceOp::Max => "max",
+            ReduceOp::And => "and",
+            ReduceOp::Or => "or",
+            ReduceOp::Xor => "xor",
+        }
+    }
+
+    /// The element type of the result for contributions of `dtype`; `None` where the operation is not defined.
+    ///
+    /// Numbers have sum, mean, product, min and max; integers have the bitwise ones too; bool has min, max and the bitwise
+    /// ones. Only the mean of integers changes the type ([`DType::mean`]).
+    pub const fn result(self, dtype: DType) -> Option<DType> {
+        match (self, dtype.class()) {
+            (ReduceOp::Mean, _) => dtype.mean(),
+            (ReduceOp::Sum | ReduceOp::Product, Class::Bool) => None,
+            (ReduceOp::And | ReduceOp::Or | ReduceOp::Xor, Class::Float) => None,
+            _ => Some(dtype),
+        }
+    }
+}
+
+impl fmt::Display for ReduceOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The text is no operation's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownReduceOp(pub String);
+
+impl fmt::Display for UnknownReduceOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} is not a reduce op; expected one of", self.0)?;
+        for (i, op) in ReduceOp::ALL.iter().enumerate() {
+            write!(f, "{} {op}", if i == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for UnknownReduceOp {}
+
+/// Reads an operation's name in any case, as TensorFlow does: `"SUM"`, `"mean"`.
+impl FromStr for ReduceOp {
+    type Err = UnknownReduceOp;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        ReduceOp::ALL
+            .into_iter()
+            .find(|op| op.name().eq_ignore_ascii_case(text))
+            .ok_or_else(|| UnknownReduceOp(text.to_owned()))
+    }
+}
+
+impl TryFrom<&str> for ReduceOp {
+    type Error = UnknownReduceOp;
+
+    fn try_from(text: &str) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
