@@ -10,6 +10,9 @@ pub mod op;
 pub mod world;
 pub mod partition;
 pub mod call;
+pub mod order;
+pub mod number;
+pub mod collective;
 
 pub use call::{Kind, Signature};
 pub use dtype::{Class, DType, Element};

@@ -1,0 +1,197 @@
+//! What each collective produces on flat data: one `Vec` of elements a rank in, one a rank (or one for the root) out.
+//!
+//! Blocking or not, in place or apart, on any transport: the results are these.
+
+use crate::{dtype::DType, number::Number, op::ReduceOp, order::fold, partition::block};
+use std::fmt;
+
+/// Why a call has no result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The operation has no result of this type ([`ReduceOp::result`]).
+    Undefined {
+        /// The operation.
+        op: ReduceOp,
+        /// The element type.
+        dtype: DType,
+    },
+    /// A replica's shape (or count, or number of counts) does not agree with replica 0's, or with what the call says.
+    Shape {
+        /// The first replica that differs.
+        replica: usize,
+    },
+    /// A scalar has no axis to gather along.
+    Scalar,
+    /// No such axis.
+    AxisOutOfRange {
+        /// The axis asked for; negative ones count from the end.
+        axis: isize,
+        /// The number of axes.
+        rank: usize,
+    },
+    /// The same axis is named twice.
+    AxisRepeated {
+        /// The axis, counted from the first.
+        axis: usize,
+    },
+    /// The count is no multiple of the number of ranks.
+    Indivisible {
+        /// Elements per rank.
+        count: usize,
+        /// Ranks.
+        ranks: usize,
+    },
+    /// An index of sparse rows is none of the dense tensor's.
+    IndexOutOfRange {
+        /// The replica it came from.
+        replica: usize,
+        /// The place among that replica's indices.
+        row: usize,
+        /// The index.
+        index: i64,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Undefined { op, dtype } => write!(f, "{op} is not defined on {dtype}"),
+            Error::Shape { replica } => write!(f, "the shape on replica {replica} does not agree"),
+            Error::Scalar => write!(f, "a scalar has no axis to gather along"),
+            Error::AxisOutOfRange { axis, rank } => write!(f, "axis {axis} of a tensor of rank {rank}"),
+            Error::AxisRepeated { axis } => write!(f, "axis {axis} is named twice"),
+            Error::Indivisible { count, ranks } => write!(f, "{count} elements are no even blocks for {ranks} ranks"),
+            Error::IndexOutOfRange { replica, row, index } => {
+                write!(f, "index {index} of row {row} on replica {replica} is out of range")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// The ranks' elements combined, for the root: element `i` of the result is the [`fold`] of the ranks' elements `i`.
+///
+/// A mean is defined on floats alone here, because the result has the type of the contributions; see [`mean`].
+///
+/// # Panics
+/// If there are no ranks.
+pub fn reduce<T: Number>(op: ReduceOp, inputs: &[Vec<T>]) -> Result<Vec<T>, Error> {
+    if op.result(T::DTYPE) != Some(T::DTYPE) {
+        return Err(Error::Undefined { op, dtype: T::DTYPE });
+    }
+    let combined = columns(inputs)?.into_iter().map(|column| {
+        let parts: Vec<T::Acc> = column.into_iter().map(T::widen).collect();
+        let acc = fold(&parts, |a, b| T::combine(op, a, b)).expect("a rank");
+        T::finish(op, acc, inputs.len())
+    });
+    Ok(combined.collect())
+}
+
+/// The mean of the ranks' elements, for the root: of integers too.
+///
+/// # Panics
+/// If there are no ranks.
+pub fn mean<T: Number>(inputs: &[Vec<T>]) -> Result<Vec<T::Mean>, Error> {
+    if T::DTYPE.mean().is_none() {
+        return Err(Error::Undefined { op: ReduceOp::Mean, dtype: T::DTYPE });
+    }
+    let means = columns(inputs)?.into_iter().map(|column| {
+        let parts: Vec<T::Total> = column.into_iter().map(T::total).collect();
+        T::quotient(fold(&parts, T::add).expect("a rank"), inputs.len())
+    });
+    Ok(means.collect())
+}
+
+/// The ranks' elements combined, for every rank.
+///
+/// # Panics
+/// If there are no ranks.
+pub fn all_reduce<T: Number>(op: ReduceOp, inputs: &[Vec<T>]) -> Result<Vec<Vec<T>>, Error> {
+    Ok(broadcast(&reduce(op, inputs)?, inputs.len()))
+}
+
+/// The ranks' elements combined, an even block of them for each rank.
+///
+/// # Panics
+/// If there are no ranks.
+pub fn reduce_scatter<T: Number>(op: ReduceOp, inputs: &[Vec<T>]) -> Result<Vec<Vec<T>>, Error> {
+    let (count, ranks) = (inputs[0].len(), inputs.len());
+    if !count.is_multiple_of(ranks) {
+        return Err(Error::Indivisible { count, ranks });
+    }
+    reduce_scatter_v(op, inputs, &vec![count / ranks; ranks])
+}
+
+/// The ranks' elements combined, `counts[rank]` of them for each rank.
+///
+/// # Panics
+/// If there are no ranks.
+pub fn reduce_scatter_v<T: Number>(op: ReduceOp, inputs: &[Vec<T>], counts: &[usize]) -> Result<Vec<Vec<T>>, Error> {
+    scatter_v(&reduce(op, inputs)?, counts)
+}
+
+/// The root's elements, for every rank.
+pub fn broadcast<T: Clone>(input: &[T], ranks: usize) -> Vec<Vec<T>> {
+    vec![input.to_vec(); ranks]
+}
+
+/// The ranks' elements one after the other, for the root. Counts may differ.
+pub fn gather<T: Clone>(inputs: &[Vec<T>]) -> Vec<T> {
+    inputs.concat()
+}
+
+/// The ranks' elements one after the other, for every rank. Counts may differ.
+pub fn all_gather<T: Clone>(inputs: &[Vec<T>]) -> Vec<Vec<T>> {
+    broadcast(&gather(inputs), inputs.len())
+}
+
+/// An even block of the root's elements for each rank.
+pub fn scatter<T: Clone>(input: &[T], ranks: usize) -> Result<Vec<Vec<T>>, Error> {
+    if !input.len().is_multiple_of(ranks) {
+        return Err(Error::Indivisible { count: input.len(), ranks });
+    }
+    Ok((0..ranks).map(|rank| input[block(input.len(), ranks, rank)].to_vec()).collect())
+}
+
+/// `counts[rank]` of the root's elements for each rank.
+pub fn scatter_v<T: Clone>(input: &[T], counts: &[usize]) -> Result<Vec<Vec<T>>, Error> {
+    if counts.iter().sum::<usize>() != input.len() {
+        return Err(Error::Shape { replica: 0 });
+    }
+    let mut rest = input.iter().cloned();
+    Ok(counts.iter().map(|&count| rest.by_ref().take(count).collect()).collect())
+}
+
+/// An even block from each rank to each rank: block `r` of rank `s` becomes block `s` of rank `r`.
+pub fn all_to_all<T: Clone>(inputs: &[Vec<T>]) -> Result<Vec<Vec<T>>, Error> {
+    agree(inputs)?;
+    let parts: Vec<Vec<Vec<T>>> = inputs.iter().map(|input| scatter(input, inputs.len())).collect::<Result<_, _>>()?;
+    Ok(deliver(&parts))
+}
+
+/// `counts[s][r]` elements from rank `s` to rank `r`, who gets them in the order of the senders.
+pub fn all_to_all_v<T: Clone>(inputs: &[Vec<T>], counts: &[Vec<usize>]) -> Result<Vec<Vec<T>>, Error> {
+    let part = |(replica, input): (usize, &Vec<T>)| match scatter_v(input, &counts[replica]) {
+        Ok(parts) if parts.len() == inputs.len() => Ok(parts),
+        _ => Err(Error::Shape { replica }),
+    };
+    let parts: Vec<Vec<Vec<T>>> = inputs.iter().enumerate().map(part).collect::<Result<_, _>>()?;
+    Ok(deliver(&parts))
+}
+
+fn deliver<T: Clone>(parts: &[Vec<Vec<T>>]) -> Vec<Vec<T>> {
+    (0..parts.len()).map(|to| parts.iter().flat_map(|from| from[to].clone()).collect()).collect()
+}
+
+fn columns<T: Copy>(inputs: &[Vec<T>]) -> Result<Vec<Vec<T>>, Error> {
+    agree(inputs)?;
+    Ok((0..inputs[0].len()).map(|i| inputs.iter().map(|input| input[i]).collect()).collect())
+}
+
+fn agree<T>(inputs: &[Vec<T>]) -> Result<(), Error> {
+    match inputs.iter().position(|input| input.len() != inputs[0].len()) {
+        Some(replica) => Err(Error::Shape { replica }),
+        None => Ok(()),
+    }
+}
