@@ -1,7 +1,8 @@
 //! What Consonance means: the words that every crate uses, and what each collective must produce.
 //!
-//! *Words* ([`dtype`], [`op`], [`world`], [`partition`], [`call`]) are used by everyone. The *meaning* is imported by tests,
-//! the harness and the fuzz targets alone: a runtime that called it would be compared with itself.
+//! *Words* ([`dtype`], [`op`], [`world`], [`partition`], [`call`], [`packing`]) are used by everyone. The *meaning*, which is
+//! all else, is imported by tests, the harness and the fuzz targets alone: a runtime that called it would be compared with
+//! itself. Of it, the constants in [`order`] are words too.
 
 #![forbid(unsafe_code)]
 
@@ -10,9 +11,17 @@ pub mod op;
 pub mod world;
 pub mod partition;
 pub mod call;
+pub mod packing;
 pub mod order;
 pub mod number;
 pub mod collective;
+pub mod array;
+pub mod sparse;
+pub mod adjoint;
+pub mod nest;
+pub mod strategy;
+pub mod dataset;
+pub mod variable;
 
 pub use call::{Kind, Signature};
 pub use dtype::{Class, DType, Element};

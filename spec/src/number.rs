@@ -34,6 +34,9 @@ pub trait Number: Element {
     /// The element that `count` contributions gave: a mean is divided here, of floats alone, then rounded as all are.
     fn finish(op: ReduceOp, acc: Self::Acc, count: usize) -> Self;
 
+    /// The `index`-th of `parts` equal parts; of an integer, nearly equal ones that add up to it, the larger ones first.
+    fn share(self, parts: usize, index: usize) -> Self;
+
     /// The element as the summand of a mean.
     fn total(self) -> Self::Total;
 
@@ -80,6 +83,10 @@ macro_rules! float {
 
             fn finish(op: ReduceOp, acc: $acc, count: usize) -> $type {
                 $narrow(if op == Mean { acc / count as $acc } else { acc })
+            }
+
+            fn share(self, parts: usize, _: usize) -> $type {
+                Self::finish(Mean, self.widen(), parts)
             }
 
             fn total(self) -> $acc {
@@ -142,6 +149,12 @@ macro_rules! integer {
                 acc
             }
 
+            fn share(self, parts: usize, index: usize) -> $type {
+                let (value, parts) = (self as i128, parts as i128);
+                let larger = i128::from((index as i128) < value.rem_euclid(parts));
+                (value.div_euclid(parts) + larger) as $type
+            }
+
             fn total(self) -> i128 {
                 self.into()
             }
@@ -188,6 +201,10 @@ impl Number for bool {
 
     fn finish(_: ReduceOp, acc: bool, _: usize) -> bool {
         acc
+    }
+
+    fn share(self, _: usize, _: usize) -> bool {
+        undefined(Sum, DType::Bool)
     }
 
     fn total(self) {

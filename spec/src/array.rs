@@ -1,0 +1,142 @@
+//! What reduce and gather produce on tensors, with axes and ragged sizes.
+
+use crate::{
+    collective::Error,
+    number::Number,
+    op::ReduceOp,
+    order::{fold, fold_along},
+};
+
+/// A tensor: its elements in row-major order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Array<T> {
+    /// The size along each axis; none for a scalar.
+    pub shape: Vec<usize>,
+    /// The elements, as many as the product of the sizes.
+    pub data: Vec<T>,
+}
+
+impl<T> Array<T> {
+    /// A tensor of this shape and these elements.
+    ///
+    /// # Panics
+    /// If they are not as many as the shape says.
+    pub fn new(shape: &[usize], data: Vec<T>) -> Array<T> {
+        assert_eq!(shape.iter().product::<usize>(), data.len(), "elements of a tensor of shape {shape:?}");
+        Array { shape: shape.to_vec(), data }
+    }
+}
+
+/// The replicas' tensors combined: elementwise, and along `axes` too if there are any.
+///
+/// Negative axes count from the end; the order in which axes are named does not matter. The result's shape is without them.
+/// Sizes along them may differ between replicas; all others agree. Each replica combines its elements along the axes, in
+/// row-major order, by [`fold_along`]; the replicas' results meet by [`fold`]; one rounding ends it. A replica with no
+/// elements contributes the operation's identity. A mean, here of floats alone, divides by the number of elements of all
+/// replicas together.
+///
+/// # Panics
+/// If there are no replicas.
+pub fn reduce<T: Number>(op: ReduceOp, replicas: &[Array<T>], axes: &[isize]) -> Result<Array<T>, Error> {
+    if op.result(T::DTYPE) != Some(T::DTYPE) {
+        return Err(Error::Undefined { op, dtype: T::DTYPE });
+    }
+    let combine = |a, b| T::combine(op, a, b);
+    combine_all(replicas, axes, T::widen, combine, T::identity(op), |acc, count| T::finish(op, acc, count))
+}
+
+/// The mean of the replicas' tensors, as [`reduce`] has it: of integers too.
+///
+/// # Panics
+/// If there are no replicas.
+pub fn mean<T: Number>(replicas: &[Array<T>], axes: &[isize]) -> Result<Array<T::Mean>, Error> {
+    if T::DTYPE.mean().is_none() {
+        return Err(Error::Undefined { op: ReduceOp::Mean, dtype: T::DTYPE });
+    }
+    combine_all(replicas, axes, T::total, T::add, T::Total::default(), T::quotient)
+}
+
+/// The replicas' tensors one after the other along `axis`. Sizes along it may differ; all others agree.
+///
+/// # Panics
+/// If there are no replicas.
+pub fn gather<T: Clone>(replicas: &[Array<T>], axis: isize) -> Result<Array<T>, Error> {
+    let mut shape = replicas[0].shape.clone();
+    if shape.is_empty() {
+        return Err(Error::Scalar);
+    }
+    let axis = agree(replicas, &[axis])?[0];
+    shape[axis] = replicas.iter().map(|replica| replica.shape[axis]).sum();
+    let outer: usize = shape[..axis].iter().product();
+    let part = |replica: &Array<T>, i: usize| {
+        let size = replica.shape[axis..].iter().product::<usize>();
+        replica.data[i * size..(i + 1) * size].to_vec()
+    };
+    let data = (0..outer).flat_map(|i| replicas.iter().flat_map(move |replica| part(replica, i))).collect();
+    Ok(Array::new(&shape, data))
+}
+
+fn combine_all<T: Number, A: Copy, R>(
+    replicas: &[Array<T>],
+    axes: &[isize],
+    widen: impl Fn(T) -> A,
+    combine: impl Fn(A, A) -> A + Copy,
+    identity: A,
+    finish: impl Fn(A, usize) -> R,
+) -> Result<Array<R>, Error> {
+    let axes = agree(replicas, axes)?;
+    let shape = without(&replicas[0].shape, &axes);
+    let sequences: Vec<Vec<Vec<T>>> = replicas.iter().map(|replica| sequences(replica, &axes)).collect();
+    let element = |i: usize| {
+        let along = |sequence: &Vec<T>| {
+            let parts: Vec<A> = sequence.iter().map(|&element| widen(element)).collect();
+            fold_along(&parts, combine).unwrap_or(identity)
+        };
+        let parts: Vec<A> = sequences.iter().map(|replica| along(&replica[i])).collect();
+        let count = sequences.iter().map(|replica| replica[i].len()).sum();
+        finish(fold(&parts, combine).expect("a replica"), count)
+    };
+    let data = (0..shape.iter().product()).map(element).collect();
+    Ok(Array { shape, data })
+}
+
+/// For each element of the result, in order, the elements that are combined into it, in row-major order.
+fn sequences<T: Copy>(array: &Array<T>, axes: &[usize]) -> Vec<Vec<T>> {
+    let kept = without(&array.shape, axes);
+    let mut sequences = vec![Vec::new(); kept.iter().product()];
+    for (place, &element) in array.data.iter().enumerate() {
+        let coordinates = without(&coordinates(place, &array.shape), axes);
+        let target = coordinates.iter().zip(&kept).fold(0, |target, (i, size)| target * size + i);
+        sequences[target].push(element);
+    }
+    sequences
+}
+
+/// The coordinates of the element at `place` of the row-major order.
+fn coordinates(place: usize, shape: &[usize]) -> Vec<usize> {
+    let stride = |axis: usize| shape[axis + 1..].iter().product::<usize>();
+    (0..shape.len()).map(|axis| place / stride(axis) % shape[axis]).collect()
+}
+
+fn without(all: &[usize], axes: &[usize]) -> Vec<usize> {
+    (0..all.len()).filter(|axis| !axes.contains(axis)).map(|axis| all[axis]).collect()
+}
+
+/// The axes counted from the first, if the shapes agree on all others.
+fn agree<T>(replicas: &[Array<T>], axes: &[isize]) -> Result<Vec<usize>, Error> {
+    let rank = replicas[0].shape.len();
+    let mut counted = Vec::new();
+    for &axis in axes {
+        let place = if axis < 0 { axis + rank as isize } else { axis };
+        match usize::try_from(place) {
+            Ok(axis) if counted.contains(&axis) => return Err(Error::AxisRepeated { axis }),
+            Ok(place) if place < rank => counted.push(place),
+            _ => return Err(Error::AxisOutOfRange { axis, rank }),
+        }
+    }
+    let kept = |array: &Array<T>| (array.shape.len(), without(&array.shape, &counted));
+    match replicas.iter().position(|replica| kept(replica) != kept(&replicas[0])) {
+        Some(replica) => Err(Error::Shape { replica }),
+        None => Ok(counted),
+    }
+}

@@ -1,0 +1,74 @@
+//! How the elements of a data set reach the replicas.
+
+use crate::{partition::block, strategy::replica_ids};
+use std::ops::Range;
+
+/// The sizes of the batches that `worker` cuts its elements into, over and over: as many as there are replicas in all.
+///
+/// They are the even blocks of the global batch, from the worker's first replica on and around. So in each global step, in
+/// which every worker takes a batch for each of its replicas, the batches are `global_batch` elements together.
+///
+/// ```
+/// use consonance_spec::dataset::batch_sizes_for_worker;
+/// assert_eq!(batch_sizes_for_worker(7, &[2, 2], 0), [2, 2, 2, 1]);
+/// assert_eq!(batch_sizes_for_worker(7, &[2, 2], 1), [2, 1, 2, 2]);
+/// ```
+///
+/// # Panics
+/// If there is no such worker.
+pub fn batch_sizes_for_worker(global_batch: usize, replicas_per_worker: &[usize], worker: usize) -> Vec<usize> {
+    let replicas = replicas_per_worker.iter().sum();
+    let mut sizes: Vec<usize> = (0..replicas).map(|replica| block(global_batch, replicas, replica).len()).collect();
+    sizes.rotate_left(replica_ids(replicas_per_worker, worker).start % replicas.max(1));
+    sizes
+}
+
+/// How a global batch, of which the last may be partial, is dealt to the replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deal {
+    /// Full batches in even blocks; a partial one fills the first replicas' blocks, and the last ones may get nothing.
+    Packed,
+    /// Each batch in chunks of its elements by the replicas, rounded up; the last ones may get less or nothing.
+    Chunked,
+    /// Each batch, a partial one too, in even blocks.
+    Balanced,
+}
+
+impl Deal {
+    /// Every way.
+    pub const ALL: [Deal; 3] = [Deal::Packed, Deal::Chunked, Deal::Balanced];
+}
+
+/// Which elements of a batch of `count` each replica gets.
+///
+/// ```
+/// use consonance_spec::dataset::{Deal, deal};
+/// assert_eq!(deal(Deal::Packed, 6, 8, 2), [0..4, 4..6]);
+/// assert_eq!(deal(Deal::Chunked, 6, 8, 2), [0..3, 3..6]);
+/// assert_eq!(deal(Deal::Chunked, 4, 4, 3), [0..2, 2..4, 4..4]);
+/// assert_eq!(deal(Deal::Balanced, 4, 8, 3), [0..2, 2..3, 3..4]);
+/// ```
+///
+/// # Panics
+/// If there are no replicas, or the batch is larger than `global_batch`.
+pub fn deal(deal: Deal, count: usize, global_batch: usize, replicas: usize) -> Vec<Range<usize>> {
+    assert!(count <= global_batch, "a batch of {count} where {global_batch} are a full one");
+    let part = |replica: usize| match deal {
+        Deal::Packed => block(global_batch, replicas, replica),
+        Deal::Chunked => replica * count.div_ceil(replicas)..(replica + 1) * count.div_ceil(replicas),
+        Deal::Balanced => block(count, replicas, replica),
+    };
+    (0..replicas).map(part).map(|part| part.start.min(count)..part.end.min(count)).collect()
+}
+
+/// For each global step, which of a data set's elements each replica gets: the elements in order, a global batch a step.
+///
+/// # Panics
+/// If there are no replicas or `global_batch == 0`.
+pub fn steps(how: Deal, elements: usize, global_batch: usize, replicas: usize) -> Vec<Vec<Range<usize>>> {
+    let step = |first: usize| {
+        let parts = deal(how, global_batch.min(elements - first), global_batch, replicas);
+        parts.into_iter().map(|part| first + part.start..first + part.end).collect()
+    };
+    (0..elements).step_by(global_batch).map(step).collect()
+}
