@@ -2,3 +2,6 @@
 //!
 //! All unsafe code of the workspace is here; what is exported is safe to call.
 pub mod buffer;
+pub mod isa;
+mod half;
+pub mod reduce;

@@ -1,0 +1,60 @@
+//! How two partial results become one: the operations on the types that are computed in.
+
+/// An operation on `A`, element by element.
+pub(crate) trait Op<A> {
+    /// The result of no elements.
+    const IDENTITY: A;
+
+    fn combine(a: A, b: A) -> A;
+}
+
+pub(crate) struct Sum;
+pub(crate) struct Product;
+pub(crate) struct Min;
+pub(crate) struct Max;
+pub(crate) struct And;
+pub(crate) struct Or;
+pub(crate) struct Xor;
+
+// `T` in the expressions is the type at hand.
+macro_rules! op {
+    ($op:ident, [$($type:ty)*], $identity:expr, |$a:ident, $b:ident| $combine:expr) => {
+        $(const _: () = {
+            #[allow(dead_code, reason = "not every expression needs the name")]
+            type T = $type;
+
+            impl Op<$type> for $op {
+                const IDENTITY: $type = $identity;
+
+                #[inline(always)]
+                fn combine($a: $type, $b: $type) -> $type {
+                    $combine
+                }
+            }
+        };)*
+    };
+}
+
+// Signed and unsigned integers add and multiply alike; the signed types of a sum are the totals of means.
+op!(Sum, [u8 u16 u32 u64 i64 i128], 0, |a, b| a.wrapping_add(b));
+op!(Product, [u8 u16 u32 u64], 1, |a, b| a.wrapping_mul(b));
+op!(Min, [i8 i16 i32 i64 u8 u16 u32 u64], T::MAX, |a, b| if a < b { a } else { b });
+op!(Max, [i8 i16 i32 i64 u8 u16 u32 u64], T::MIN, |a, b| if a > b { a } else { b });
+// Bits do not care how wide the elements are.
+op!(And, [u8], !0, |a, b| a & b);
+op!(Or, [u8], 0, |a, b| a | b);
+op!(Xor, [u8], 0, |a, b| a ^ b);
+
+op!(Sum, [f32 f64], 0.0, |a, b| a + b);
+op!(Product, [f32 f64], 1.0, |a, b| a * b);
+// The comparison and the choice are one instruction, which gives the second operand for equal and for unordered ones. Asked
+// both ways round, it gives either zero, or the NaN and the other operand: their bits together are the lesser zero, or a NaN.
+op!(Min, [f32 f64], T::INFINITY, |a, b| {
+    let (x, y) = (if a < b { a } else { b }, if b < a { b } else { a });
+    T::from_bits(x.to_bits() | y.to_bits())
+});
+// The bits common to both zeros are the greater one; a NaN has to be asked for.
+op!(Max, [f32 f64], T::NEG_INFINITY, |a, b| {
+    let (x, y) = (if a > b { a } else { b }, if b > a { b } else { a });
+    if a.is_nan() | b.is_nan() { T::NAN } else { T::from_bits(x.to_bits() & y.to_bits()) }
+});

@@ -1,0 +1,126 @@
+//! The body of every reduction of several sources into one result: a tile of registers, folded over the sources.
+//!
+//! The compiler makes vectors of the loops over a tile's lanes and keeps the tiles in registers, so that each byte is read
+//! once and written once. A tile is 4 registers of accumulators: enough for the latency of an addition, and few enough that
+//! the three tiles that eight sources need at a time fit 16 registers.
+
+use super::{combine::Op, level::Level, row::Row};
+use std::{mem::MaybeUninit, ops::Range};
+
+/// Sources whose tiles meet in registers. Aligned groups of so many are complete subtrees of the canonical order.
+const GROUP: usize = 8;
+
+/// Levels of the tree above the groups.
+const LEVELS: usize = 16;
+
+/// The most sources that a kernel takes.
+pub(crate) const MAX_SOURCES: usize = GROUP << (LEVELS - 1);
+
+/// How results are written.
+#[derive(Clone, Copy)]
+pub(crate) struct Finish {
+    /// What means are divided by; 1 for the other operations.
+    pub(crate) divisor: u64,
+    /// Past the caches; the targets are then aligned to a cache line at the start of the range.
+    pub(crate) stream: bool,
+}
+
+/// `targets[..][at] = sources[0][at] ⊕ sources[1][at] ⊕ …` in canonical order, for each element `at` of `range`.
+///
+/// # Safety
+/// The machine has the instruction set `I`. `range` is a multiple of `L` elements, within which sources are valid for reads and
+/// targets for writes. A target is disjoint from a source or equal to it. There are `1..=MAX_SOURCES` sources.
+#[inline(always)]
+pub(crate) unsafe fn fold<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(
+    sources: &[*const u8],
+    targets: &[*mut u8],
+    range: Range<usize>,
+    finish: Finish,
+) {
+    for at in range.step_by(L) {
+        // SAFETY: the caller vouches for a tile at `at`.
+        let tile = unsafe { tree::<R, O, I, L>(sources, at) };
+        // SAFETY: the caller vouches for the machine.
+        let result = unsafe { R::store::<I, L>(tile, finish.divisor) };
+        for target in targets {
+            // SAFETY: the caller vouches for a tile at `at`; all its sources have been read.
+            unsafe {
+                let target = target.cast::<R::Target>().add(at);
+                if finish.stream {
+                    I::stream(target, result);
+                } else {
+                    target.cast::<[R::Target; L]>().write_unaligned(result);
+                }
+            }
+        }
+    }
+    if finish.stream {
+        I::fence();
+    }
+}
+
+/// The tile at `at` of all sources: groups meet as a binary counter carries, where each digit is a finished subtree.
+///
+/// # Safety
+/// As for [`fold`].
+#[inline(always)]
+unsafe fn tree<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(sources: &[*const u8], at: usize) -> [R::Acc; L] {
+    let mut digits = [const { MaybeUninit::<[R::Acc; L]>::uninit() }; LEVELS];
+    let mut depth = 0;
+    let mut rest = sources;
+    for index in 0usize.. {
+        let (sources, after) = rest.split_at(rest.len().min(GROUP));
+        // SAFETY: the caller vouches for the sources.
+        let mut tile = unsafe { group::<R, O, I, L>(sources, at) };
+        let carries = if after.is_empty() { depth } else { index.trailing_ones() as usize };
+        for _ in 0..carries {
+            depth -= 1;
+            // SAFETY: the digits below `depth` were written, and a counter has as many as it carries.
+            tile = combine::<R::Acc, O, L>(unsafe { digits[depth].assume_init() }, tile);
+        }
+        if after.is_empty() {
+            return tile;
+        }
+        digits[depth].write(tile);
+        depth += 1;
+        rest = after;
+    }
+    unreachable!("some group is the last")
+}
+
+/// The tile at `at` of one to eight sources, in registers.
+///
+/// # Safety
+/// As for [`fold`], with at most [`GROUP`] sources.
+#[inline(always)]
+unsafe fn group<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(sources: &[*const u8], at: usize) -> [R::Acc; L] {
+    let count = sources.len();
+    // SAFETY: `index < count` below, and the caller vouches for a tile at `at`.
+    let load = |index: usize| unsafe { R::load::<I, L>(sources.get_unchecked(index).cast::<R::Source>().add(at)) };
+    let pair = |index: usize| {
+        let left = load(index);
+        if index + 1 < count { combine::<R::Acc, O, L>(left, load(index + 1)) } else { left }
+    };
+    let mut tile = pair(0);
+    if count > 2 {
+        tile = combine::<R::Acc, O, L>(tile, pair(2));
+    }
+    if count > 4 {
+        let mut right = pair(4);
+        if count > 6 {
+            right = combine::<R::Acc, O, L>(right, pair(6));
+        }
+        tile = combine::<R::Acc, O, L>(tile, right);
+    }
+    tile
+}
+
+/// Two tiles, lane by lane.
+#[inline(always)]
+pub(crate) fn combine<A: Copy, O: Op<A>, const L: usize>(a: [A; L], b: [A; L]) -> [A; L] {
+    let mut tile = a;
+    for lane in 0..L {
+        tile[lane] = O::combine(a[lane], b[lane]);
+    }
+    tile
+}

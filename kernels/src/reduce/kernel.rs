@@ -1,0 +1,151 @@
+//! The kernel of each operation, element type and instruction set.
+
+use super::{
+    along::{self, Shape},
+    combine::{And, Max, Min, Op, Or, Product, Sum, Xor},
+    fold::{self, Finish},
+    level,
+    row::{Bf16, F16, Plain, Row, Total, Widened},
+};
+use crate::isa::Isa;
+use consonance_spec::{DType, ReduceOp};
+use std::ops::Range;
+
+/// [`fold::fold`] for one type, operation and instruction set: sources, targets, range of elements, finish.
+pub(crate) type Fold = unsafe fn(&[*const u8], &[*mut u8], Range<usize>, Finish);
+
+/// [`along::along`] for one type, operation and instruction set: source, shape, accumulators.
+pub(crate) type Along = unsafe fn(*const u8, Shape, *mut u8);
+
+/// All that is compiled for one type, operation and instruction set.
+///
+/// A value is the permission to run it: it is made where the machine has the instruction set.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernel {
+    /// Combines sources of elements.
+    pub(crate) fold: Fold,
+    /// Combines sources of accumulators.
+    pub(crate) finish: Fold,
+    /// Reduces one source along an axis into accumulators.
+    pub(crate) along: Along,
+    /// Elements of a tile; ranges of `fold` and `finish` are multiples of it.
+    pub(crate) tile: usize,
+    /// Bytes of an element of the sources.
+    pub(crate) source_bytes: usize,
+    /// Bytes of an accumulator.
+    pub(crate) acc_bytes: usize,
+    /// Bytes of an element of the targets.
+    pub(crate) target_bytes: usize,
+}
+
+impl Kernel {
+    /// The kernel; `None` where the operation is not defined on the type or the machine lacks the instruction set.
+    ///
+    /// Bitwise operations, and those of bool, are kernels of bytes: they take each byte of a wider type for an element.
+    pub(crate) fn new(op: ReduceOp, dtype: DType, isa: Isa) -> Option<Kernel> {
+        op.result(dtype)?;
+        isa.is_available().then(|| match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => avx512::kernel(op, dtype),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2::kernel(op, dtype),
+            _ => baseline::kernel(op, dtype),
+        })
+    }
+}
+
+/// The kernels of one instruction set, whose features the bodies are compiled for and whose tiles have so many bytes.
+macro_rules! level {
+    ($name:ident, $level:ident, $tile_bytes:literal $(, $feature:literal)*) => {
+        mod $name {
+            use super::{level::$level, *};
+
+            /// # Safety
+            /// As for [`fold::fold`].
+            $(#[target_feature(enable = $feature)])*
+            unsafe fn fold<R: Row, O: Op<R::Acc>, const L: usize>(
+                sources: &[*const u8],
+                targets: &[*mut u8],
+                range: Range<usize>,
+                finish: Finish,
+            ) {
+                // SAFETY: the caller's promises are the same.
+                unsafe { fold::fold::<R, O, $level, L>(sources, targets, range, finish) }
+            }
+
+            /// # Safety
+            /// As for [`along::along`].
+            $(#[target_feature(enable = $feature)])*
+            unsafe fn along<R: Row, O: Op<R::Acc>>(source: *const u8, shape: Shape, result: *mut u8) {
+                // SAFETY: the caller's promises are the same.
+                unsafe { along::along::<R, O, $level>(source, shape, result) }
+            }
+
+            const fn of<R: Row, O: Op<R::Acc>, const L: usize>() -> Kernel {
+                Kernel {
+                    fold: fold::<R, O, L>,
+                    finish: fold::<Widened<R>, O, L>,
+                    along: along::<R, O>,
+                    tile: L,
+                    source_bytes: size_of::<R::Source>(),
+                    acc_bytes: size_of::<R::Acc>(),
+                    target_bytes: size_of::<R::Target>(),
+                }
+            }
+
+            macro_rules! of {
+                ($row:ty, $op:ident) => {
+                    of::<$row, $op, { $tile_bytes / size_of::<<$row as Row>::Acc>() }>()
+                };
+            }
+
+            pub(super) fn kernel(op: ReduceOp, dtype: DType) -> Kernel {
+                select!(of, op, dtype)
+            }
+        }
+    };
+}
+
+/// The kernel `$of!(row, op)` of an operation that is defined on the type.
+macro_rules! select {
+    ($of:ident, $op:expr, $dtype:expr) => {
+        match ($op, $dtype) {
+            (ReduceOp::And, _) | (ReduceOp::Min, DType::Bool) => $of!(Plain<u8>, And),
+            (ReduceOp::Or, _) | (ReduceOp::Max, DType::Bool) => $of!(Plain<u8>, Or),
+            (ReduceOp::Xor, _) => $of!(Plain<u8>, Xor),
+            (op, DType::F16) => numbers!($of, op, F16, F16, F16),
+            (op, DType::Bf16) => numbers!($of, op, Bf16, Bf16, Bf16),
+            (op, DType::F32) => numbers!($of, op, f32, f32, f32),
+            (op, DType::F64) => numbers!($of, op, f64, f64, f64),
+            (op, DType::I8) => numbers!($of, op, Plain<u8>, Plain<i8>, Total<i8, i64, f32>),
+            (op, DType::I16) => numbers!($of, op, Plain<u16>, Plain<i16>, Total<i16, i64, f32>),
+            (op, DType::I32) => numbers!($of, op, Plain<u32>, Plain<i32>, Total<i32, i64, f64>),
+            (op, DType::I64) => numbers!($of, op, Plain<u64>, Plain<i64>, Total<i64, i128, f64>),
+            (op, DType::U8) => numbers!($of, op, Plain<u8>, Plain<u8>, Total<u8, i64, f32>),
+            (op, DType::U16) => numbers!($of, op, Plain<u16>, Plain<u16>, Total<u16, i64, f32>),
+            (op, DType::U32) => numbers!($of, op, Plain<u32>, Plain<u32>, Total<u32, i64, f64>),
+            (op, DType::U64) => numbers!($of, op, Plain<u64>, Plain<u64>, Total<u64, i128, f64>),
+            (op, DType::Bool) => unreachable!("{op} of bool"),
+        }
+    };
+}
+
+/// The kernels of a number: the rows that are added, that are compared, and that means are made of.
+macro_rules! numbers {
+    ($of:ident, $op:expr, $added:ty, $compared:ty, $total:ty) => {
+        match $op {
+            ReduceOp::Sum => $of!($added, Sum),
+            ReduceOp::Mean => $of!($total, Sum),
+            ReduceOp::Product => $of!($added, Product),
+            ReduceOp::Min => $of!($compared, Min),
+            ReduceOp::Max => $of!($compared, Max),
+            op => unreachable!("{op} is a kernel of bytes"),
+        }
+    };
+}
+
+level!(baseline, Baseline, 64);
+#[cfg(target_arch = "x86_64")]
+level!(avx2, Avx2, 128, "avx2,f16c");
+#[cfg(target_arch = "x86_64")]
+level!(avx512, Avx512, 256, "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl");

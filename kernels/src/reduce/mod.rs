@@ -1,0 +1,111 @@
+//! Reductions of several buffers into one result, element by element.
+//!
+//! A [`Reducer`] is chosen once for an operation, an element type and an instruction set. Its result has the same bits for
+//! every instruction set, alignment and count.
+
+mod combine;
+mod level;
+mod row;
+mod fold;
+mod along;
+mod kernel;
+mod run;
+#[cfg(test)]
+pub(crate) mod sample;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use along::Shape;
+pub(crate) use kernel::Kernel;
+
+use crate::{
+    buffer::{Buf, BufMut},
+    isa::Isa,
+};
+use consonance_spec::{DType, ReduceOp};
+use std::fmt;
+
+/// An operation on an element type, ready to run on this machine.
+///
+/// ```
+/// use consonance_kernels::{buffer::{Buf, BufMut}, reduce::Reducer};
+/// use consonance_spec::{DType, ReduceOp};
+///
+/// let sum = Reducer::new(ReduceOp::Sum, DType::F32).unwrap();
+/// let (a, b, c) = ([1.0f32, 2.0], [10.0f32, 20.0], [100.0f32, 200.0]);
+/// let mut total = [0.0f32; 2];
+/// sum.reduce(&[a[..].into(), b[..].into(), c[..].into()], &mut BufMut::from(&mut total[..]));
+/// assert_eq!(total, [111.0, 222.0]);
+///
+/// assert!(Reducer::new(ReduceOp::Sum, DType::Bool).is_none());
+/// ```
+#[derive(Clone, Copy)]
+pub struct Reducer {
+    op: ReduceOp,
+    input: DType,
+    output: DType,
+    isa: Isa,
+    kernel: Kernel,
+}
+
+impl Reducer {
+    /// The operation in the widest instruction set of this machine; `None` if it is not defined on the type.
+    pub fn new(op: ReduceOp, dtype: DType) -> Option<Reducer> {
+        Reducer::with_isa(op, dtype, Isa::best())
+    }
+
+    /// The operation in this instruction set; `None` if it is not defined on the type or the machine lacks the instructions.
+    pub fn with_isa(op: ReduceOp, dtype: DType, isa: Isa) -> Option<Reducer> {
+        let kernel = Kernel::new(op, dtype, isa)?;
+        Some(Reducer { op, input: dtype, output: op.result(dtype)?, isa, kernel })
+    }
+
+    /// The element type of the inputs.
+    pub fn input(&self) -> DType {
+        self.input
+    }
+
+    /// The element type of the result.
+    pub fn output(&self) -> DType {
+        self.output
+    }
+
+    /// The instruction set.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// `output[i] = inputs[0][i] ⊕ inputs[1][i] ⊕ …` in canonical order, rounded once.
+    ///
+    /// # Panics
+    /// If there are no inputs, or if counts or element types differ from the output's or the reducer's.
+    pub fn reduce(&self, inputs: &[Buf<'_>], output: &mut BufMut<'_>) {
+        assert!(!inputs.is_empty(), "a reduction of no inputs");
+        assert_eq!(output.dtype(), self.output, "the output's element type");
+        for input in inputs {
+            assert_eq!((input.dtype(), input.count()), (self.input, output.count()), "an input's element type and count");
+        }
+        let sources: Vec<*const u8> = inputs.iter().map(Buf::as_ptr).collect();
+        // SAFETY: the types and counts are those of the buffers; an exclusive output overlaps no shared input.
+        unsafe { self.fold(&sources, &[output.as_mut_ptr()], output.count()) }
+    }
+
+    /// [`reduce`](Reducer::reduce) of `count` elements at `sources` into each of `targets`.
+    ///
+    /// # Safety
+    /// There is a source. Each source is valid for reads of `count` elements of the input type, each target for writes of
+    /// `count` elements of the output type. A target is disjoint from a source or equal to it; equal only where both types are
+    /// the same. Targets are disjoint from each other or equal. Nobody else writes the sources or touches the targets meanwhile.
+    pub(crate) unsafe fn fold(&self, sources: &[*const u8], targets: &[*mut u8], count: usize) {
+        let divisor = if self.op == ReduceOp::Mean { sources.len() as u64 } else { 1 };
+        let elements = count * self.input.size() / self.kernel.source_bytes;
+        // SAFETY: the caller's promises are the same; a kernel of bytes has more and smaller elements, at the same addresses.
+        unsafe { self.kernel.reduce(sources, targets, elements, divisor) }
+    }
+}
+
+impl fmt::Debug for Reducer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reducer({} of {} in {})", self.op, self.input, self.isa)
+    }
+}

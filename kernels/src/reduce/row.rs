@@ -1,0 +1,209 @@
+//! How the elements of a type are read into the type that is computed in, and written back.
+
+use super::level::Level;
+use crate::half;
+use std::marker::PhantomData;
+
+/// An element type as kernels see it.
+pub(crate) trait Row {
+    /// An element in the sources.
+    type Source: Copy;
+    /// What is computed in.
+    type Acc: Copy;
+    /// An element in the targets.
+    type Target: Copy;
+
+    /// `L` elements, widened; element `e` comes to lie in lane [`lane(e)`](Row::lane).
+    ///
+    /// # Safety
+    /// The machine has the instruction set; `source` is valid for reads of `L` elements, of any alignment.
+    unsafe fn load<I: Level, const L: usize>(source: *const Self::Source) -> [Self::Acc; L];
+
+    /// The inverse of [`load`](Row::load), with each lane divided by `divisor` (where the type has a mean) and rounded once.
+    ///
+    /// # Safety
+    /// The machine has the instruction set.
+    unsafe fn store<I: Level, const L: usize>(tile: [Self::Acc; L], divisor: u64) -> [Self::Target; L];
+
+    /// The lane of an element in a tile of `count` lanes.
+    #[inline(always)]
+    fn lane(element: usize, count: usize) -> usize {
+        let _ = count;
+        element
+    }
+}
+
+/// Elements that are computed in as they are, and have no mean of their own.
+pub(crate) struct Plain<T>(PhantomData<T>);
+
+impl<T: Copy> Row for Plain<T> {
+    type Source = T;
+    type Acc = T;
+    type Target = T;
+
+    #[inline(always)]
+    unsafe fn load<I: Level, const L: usize>(source: *const T) -> [T; L] {
+        // SAFETY: the caller vouches for `L` elements.
+        unsafe { source.cast::<[T; L]>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn store<I: Level, const L: usize>(tile: [T; L], _: u64) -> [T; L] {
+        tile
+    }
+}
+
+macro_rules! float {
+    ($($type:ident)*) => {
+        $(impl Row for $type {
+            type Source = $type;
+            type Acc = $type;
+            type Target = $type;
+
+            #[inline(always)]
+            unsafe fn load<I: Level, const L: usize>(source: *const $type) -> [$type; L] {
+                // SAFETY: the caller vouches for `L` elements.
+                unsafe { source.cast::<[$type; L]>().read_unaligned() }
+            }
+
+            #[inline(always)]
+            unsafe fn store<I: Level, const L: usize>(tile: [$type; L], divisor: u64) -> [$type; L] {
+                if divisor == 1 { tile } else { map(tile, |lane| lane / divisor as $type) }
+            }
+        })*
+    };
+}
+
+float!(f32 f64);
+
+pub(crate) struct F16;
+
+impl Row for F16 {
+    type Source = u16;
+    type Acc = f32;
+    type Target = u16;
+
+    #[inline(always)]
+    unsafe fn load<I: Level, const L: usize>(source: *const u16) -> [f32; L] {
+        // SAFETY: the caller vouches for `L` elements and the machine.
+        unsafe { I::widen_f16(source) }
+    }
+
+    #[inline(always)]
+    unsafe fn store<I: Level, const L: usize>(tile: [f32; L], divisor: u64) -> [u16; L] {
+        // SAFETY: the caller vouches for the machine.
+        unsafe { I::narrow_f16(f32::store::<I, L>(tile, divisor)) }
+    }
+}
+
+/// Two elements share a word: one is widened by a shift and the other by a mask, where widening in order would cost a shuffle
+/// as well. The halves of the words are the halves of the tile.
+pub(crate) struct Bf16;
+
+impl Row for Bf16 {
+    type Source = u16;
+    type Acc = f32;
+    type Target = u16;
+
+    #[inline(always)]
+    unsafe fn load<I: Level, const L: usize>(source: *const u16) -> [f32; L] {
+        let mut tile = [0.0; L];
+        for word in 0..L / 2 {
+            // SAFETY: `L / 2` words are at most `L` elements.
+            let pair = unsafe { source.cast::<u32>().add(word).read_unaligned() };
+            tile[word] = f32::from_bits(pair << 16);
+            tile[L / 2 + word] = f32::from_bits(pair & 0xffff_0000);
+        }
+        tile
+    }
+
+    #[inline(always)]
+    unsafe fn store<I: Level, const L: usize>(tile: [f32; L], divisor: u64) -> [u16; L] {
+        // SAFETY: the caller vouches for the machine.
+        let tile = unsafe { f32::store::<I, L>(tile, divisor) };
+        let mut narrow = [0; L];
+        for word in 0..L / 2 {
+            let (low, high) = (half::round_bf16(tile[word]), half::round_bf16(tile[L / 2 + word]));
+            // SAFETY: `L / 2` words are at most `L` elements.
+            unsafe { narrow.as_mut_ptr().cast::<u32>().add(word).write_unaligned(low >> 16 | high & 0xffff_0000) }
+        }
+        narrow
+    }
+
+    #[inline(always)]
+    fn lane(element: usize, count: usize) -> usize {
+        // The lower half of a word is the first element or the second, as the machine orders bytes.
+        let upper = if cfg!(target_endian = "little") { element % 2 } else { 1 - element % 2 };
+        element / 2 + upper * (count / 2)
+    }
+}
+
+/// Integers on their way to a mean: `T` is summed in `A`, which it does not overflow, and the mean is an `F`.
+pub(crate) struct Total<T, A, F>(PhantomData<(T, A, F)>);
+
+macro_rules! total {
+    ($(($type:ident, $acc:ident, $mean:ident))*) => {
+        $(impl Row for Total<$type, $acc, $mean> {
+            type Source = $type;
+            type Acc = $acc;
+            type Target = $mean;
+
+            #[inline(always)]
+            unsafe fn load<I: Level, const L: usize>(source: *const $type) -> [$acc; L] {
+                // SAFETY: the caller vouches for `L` elements.
+                map(unsafe { source.cast::<[$type; L]>().read_unaligned() }, |element| element as $acc)
+            }
+
+            #[inline(always)]
+            unsafe fn store<I: Level, const L: usize>(tile: [$acc; L], divisor: u64) -> [$mean; L] {
+                map(tile, |lane| lane as $mean / divisor as $mean)
+            }
+        })*
+    };
+}
+
+total! {
+    (i8, i64, f32) (i16, i64, f32) (i32, i64, f64) (i64, i128, f64)
+    (u8, i64, f32) (u16, i64, f32) (u32, i64, f64) (u64, i128, f64)
+}
+
+/// Elements of `R` that are already widened and lie in order; they are written as `R` writes them.
+pub(crate) struct Widened<R>(PhantomData<R>);
+
+impl<R: Row> Row for Widened<R> {
+    type Source = R::Acc;
+    type Acc = R::Acc;
+    type Target = R::Target;
+
+    #[inline(always)]
+    unsafe fn load<I: Level, const L: usize>(source: *const R::Acc) -> [R::Acc; L] {
+        // SAFETY: the caller vouches for `L` elements.
+        let ordered = unsafe { source.cast::<[R::Acc; L]>().read_unaligned() };
+        let mut tile = ordered;
+        for element in 0..L {
+            tile[Self::lane(element, L)] = ordered[element];
+        }
+        tile
+    }
+
+    #[inline(always)]
+    unsafe fn store<I: Level, const L: usize>(tile: [R::Acc; L], divisor: u64) -> [R::Target; L] {
+        // SAFETY: the caller vouches for the machine.
+        unsafe { R::store::<I, L>(tile, divisor) }
+    }
+
+    #[inline(always)]
+    fn lane(element: usize, count: usize) -> usize {
+        R::lane(element, count)
+    }
+}
+
+/// `f` of each lane, as a loop that the compiler makes vectors of; `array::map` keeps it from that on long arrays.
+#[inline(always)]
+fn map<A: Copy, B: Copy + Default, const L: usize>(tile: [A; L], f: impl Fn(A) -> B) -> [B; L] {
+    let mut result = [B::default(); L];
+    for lane in 0..L {
+        result[lane] = f(tile[lane]);
+    }
+    result
+}
