@@ -87,7 +87,7 @@ impl<'a> Buf<'a> {
     }
 }
 
-impl BufMut<'_> {
+impl<'a> BufMut<'a> {
     /// The element type.
     pub fn dtype(&self) -> DType {
         self.dtype
@@ -105,6 +105,11 @@ impl BufMut<'_> {
 
     /// The elements, shared.
     pub fn as_buf(&self) -> Buf<'_> {
+        Buf { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
+    }
+
+    /// The elements, shared from now on.
+    pub fn into_buf(self) -> Buf<'a> {
         Buf { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
     }
 
@@ -133,8 +138,8 @@ impl BufMut<'_> {
     }
 
     /// The elements as `T`; `None` if they are of another type.
-    pub fn as_mut_slice<T: Element>(&mut self) -> Option<&mut [T]> {
-        // SAFETY: the buffer was made from a `&mut [T]` of `count` elements, as its dtype says, and is borrowed exclusively.
+    pub fn into_mut_slice<T: Element>(self) -> Option<&'a mut [T]> {
+        // SAFETY: the buffer was made from a `&'a mut [T]` of `count` elements, as its dtype says, and is given up for it.
         (T::DTYPE == self.dtype)
             .then(|| unsafe { std::slice::from_raw_parts_mut(self.start.cast().as_ptr(), self.count) })
     }
@@ -221,19 +226,24 @@ impl Memory {
     }
 }
 
+/// A copy.
+impl From<Buf<'_>> for Memory {
+    fn from(buf: Buf<'_>) -> Self {
+        let mut memory = Memory::zeroed(buf.dtype, buf.count);
+        memory.as_buf_mut().copy_from(buf);
+        memory
+    }
+}
+
 impl<T: Element> From<&[T]> for Memory {
     fn from(slice: &[T]) -> Self {
-        let mut memory = Memory::zeroed(T::DTYPE, slice.len());
-        memory.as_buf_mut().copy_from(slice.into());
-        memory
+        Memory::from(Buf::from(slice))
     }
 }
 
 impl Clone for Memory {
     fn clone(&self) -> Self {
-        let mut memory = Memory::zeroed(self.dtype, self.count);
-        memory.as_buf_mut().copy_from(self.as_buf());
-        memory
+        Memory::from(self.as_buf())
     }
 }
 

@@ -1,1 +1,45 @@
-//! stub
+//! `#[derive(Nest)]`: a struct whose fields are nests is one.
+
+use proc_macro::TokenStream;
+use quote::{quote, quote_spanned};
+use syn::{Data, DeriveInput, Index, Member, parse_macro_input, parse_quote, spanned::Spanned};
+
+/// Implements `consonance::Nest` for a struct: its leaves are its fields' leaves, in order, below the fields' names.
+#[proc_macro_derive(Nest)]
+pub fn derive_nest(input: TokenStream) -> TokenStream {
+    let mut input = parse_macro_input!(input as DeriveInput);
+    let Data::Struct(data) = &input.data else {
+        return quote_spanned! { input.ident.span() => compile_error!("Nest is derived for structs"); }.into();
+    };
+    let members: Vec<Member> = (data.fields.iter().enumerate())
+        .map(|(index, field)| match &field.ident {
+            Some(name) => Member::Named(name.clone()),
+            None => Member::Unnamed(Index { index: index as u32, span: field.span() }),
+        })
+        .collect();
+    let keys = members.iter().map(|member| match member {
+        Member::Named(name) => name.to_string(),
+        Member::Unnamed(index) => index.index.to_string(),
+    });
+    for parameter in input.generics.type_params_mut() {
+        parameter.bounds.push(parse_quote!(::consonance::Nest));
+    }
+    let name = &input.ident;
+    let (generics, arguments, bounds) = input.generics.split_for_impl();
+    quote! {
+        impl #generics ::consonance::Nest for #name #arguments #bounds {
+            fn take_leaves(&mut self, at: &::consonance::nest::Path, leaves: &mut Vec<::consonance::nest::Leaf>) {
+                #(::consonance::Nest::take_leaves(&mut self.#members, &at.join(#keys), leaves);)*
+            }
+
+            fn put_leaves(
+                &mut self,
+                leaves: &mut dyn Iterator<Item = ::consonance::nest::Leaf>,
+            ) -> ::consonance::Result<()> {
+                #(::consonance::Nest::put_leaves(&mut self.#members, leaves)?;)*
+                Ok(())
+            }
+        }
+    }
+    .into()
+}

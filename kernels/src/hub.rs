@@ -1,0 +1,131 @@
+//! What the ranks of one group share: a line for each, and the word that ends the group.
+
+use crate::{
+    atomics::{AtomicU64, Ordering, fence},
+    line::Line,
+};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, Weak},
+    thread,
+};
+
+/// Why a group was ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Reason {
+    /// A rank waited until its deadline.
+    Deadline = 1,
+    /// A rank's code panicked.
+    Panic = 2,
+    /// A rank's code returned an error, or asked for the end.
+    Failure = 3,
+}
+
+/// Who ended a group, and why. The first to say so wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abort {
+    /// The rank, in the numbering of the group that was ended.
+    pub rank: usize,
+    /// Why.
+    pub reason: Reason,
+}
+
+impl Abort {
+    /// The abort word: 0 is none, so that the reasons count from 1.
+    fn word(self) -> u64 {
+        (self.rank as u64) << 8 | self.reason as u64
+    }
+
+    fn from_word(word: u64) -> Option<Abort> {
+        let reason = match word as u8 {
+            1 => Reason::Deadline,
+            2 => Reason::Panic,
+            3 => Reason::Failure,
+            _ => return None,
+        };
+        Some(Abort { rank: (word >> 8) as usize, reason })
+    }
+}
+
+pub(crate) struct Hub {
+    pub(crate) lines: Box<[Line]>,
+    abort: AtomicU64,
+    /// Whether a waiting rank spins first: not where ranks outnumber the cores they would wait for.
+    pub(crate) spins: bool,
+    /// The group this one was split from, and this group's ranks in its numbering.
+    parent: Option<(Arc<Hub>, Box<[usize]>)>,
+    children: Mutex<Vec<Weak<Hub>>>,
+    /// Groups split from this one that not every member has taken yet, by a key that the members agree on.
+    nursery: Mutex<HashMap<(u64, usize), (Arc<Hub>, usize)>>,
+}
+
+impl Hub {
+    pub(crate) fn new(size: usize, parent: Option<(Arc<Hub>, Box<[usize]>)>) -> Arc<Hub> {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let spins = size <= cores && parent.as_ref().is_none_or(|(hub, _)| hub.spins);
+        let lines = (0..size).map(|_| Line::default()).collect();
+        let (children, nursery) = (Mutex::default(), Mutex::default());
+        Arc::new(Hub { lines, abort: AtomicU64::new(0), spins, parent, children, nursery })
+    }
+
+    /// The group of `members` (ranks of this one), the same for each member that asks with the same key.
+    pub(crate) fn child(self: &Arc<Hub>, key: (u64, usize), members: &[usize]) -> Arc<Hub> {
+        let mut nursery = lock(&self.nursery);
+        let (hub, takers) = nursery.entry(key).or_insert_with(|| {
+            let hub = Hub::new(members.len(), Some((self.clone(), members.into())));
+            let mut children = lock(&self.children);
+            children.retain(|child| child.strong_count() > 0);
+            children.push(Arc::downgrade(&hub));
+            (hub, 0)
+        });
+        *takers += 1;
+        let (hub, all) = (hub.clone(), *takers == members.len());
+        if all {
+            nursery.remove(&key);
+        }
+        hub
+    }
+
+    /// Ends this group and those split from it. Never waits for a rank.
+    pub(crate) fn abort(&self, abort: Abort) {
+        // SYNC POINT abort: before any rank enters others' memory (`Seat::enter`) it looks here, after a fence.
+        if self.abort.compare_exchange(0, abort.word(), Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            self.ring_all();
+        }
+    }
+
+    /// Whether this group has been ended, by whom and why; the rank is one of this group or of an ancestor.
+    pub(crate) fn aborted(&self) -> Option<Abort> {
+        let own = Abort::from_word(self.abort.load(Ordering::SeqCst));
+        own.or_else(|| self.parent.as_ref().and_then(|(parent, _)| parent.aborted()))
+    }
+
+    /// Whether `rank` will arrive at no further call of this group.
+    pub(crate) fn has_left(&self, rank: usize) -> bool {
+        self.lines[rank].progress.left.load(Ordering::Acquire) != 0
+            || self.parent.as_ref().is_some_and(|(parent, members)| parent.has_left(members[rank]))
+    }
+
+    /// Says that `rank` will arrive at no further call.
+    pub(crate) fn leave(&self, rank: usize) {
+        // SYNC POINT leave: pairs with `has_left`; what the rank published before is seen by who sees that it left.
+        self.lines[rank].progress.left.store(1, Ordering::Release);
+        fence(Ordering::SeqCst);
+        self.ring_all();
+    }
+
+    /// Wakes every rank that sleeps in this group or in one split from it.
+    fn ring_all(&self) {
+        for line in &self.lines {
+            line.rest.bell.ring();
+        }
+        for child in lock(&self.children).iter().filter_map(Weak::upgrade) {
+            child.ring_all();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no rank panics while it holds a lock of the hub")
+}

@@ -1,0 +1,152 @@
+//! The line of each rank: written by it alone, read by all.
+//!
+//! One cache miss on a peer's [`Card`] brings its arrival, the check that both mean the same call, and the data of a tiny
+//! call. There are two cards, used in turn: a rank writes the card of call `e + 2` over that of call `e` only after every peer
+//! has arrived at `e + 1`, and so has read all it wanted of `e`.
+
+use crate::{
+    atomics::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
+    wait::Bell,
+};
+use std::{cell::UnsafeCell, ptr};
+
+/// Bytes that ride along with an arrival.
+pub(crate) const PAYLOAD_BYTES: usize = 80;
+
+/// All that one rank tells the others.
+#[derive(Default)]
+pub(crate) struct Line {
+    cards: [Card; 2],
+    pub(crate) progress: Progress,
+    pub(crate) rest: Rest,
+}
+
+impl Line {
+    /// The card of call number `epoch`.
+    pub(crate) fn card(&self, epoch: u64) -> &Card {
+        &self.cards[(epoch & 1) as usize]
+    }
+}
+
+/// One arrival. Everything but `epoch` is valid while `epoch` is the number of the call that the reader is in.
+#[repr(C, align(128))]
+pub(crate) struct Card {
+    /// The number of the call, from 1; stored last.
+    epoch: AtomicU64,
+    fingerprint: AtomicU64,
+    /// The exact part of the check: what a hash must not decide, since memory is touched by it.
+    head: AtomicU32,
+    bytes: AtomicU64,
+    payload: UnsafeCell<[u8; PAYLOAD_BYTES]>,
+    input: AtomicPtr<u8>,
+    output: AtomicPtr<u8>,
+}
+
+// SAFETY: only `payload` is not atomic. It is written by the card's rank before `epoch` is released and read by others after
+// they acquired it; the next write comes two calls later (module doc).
+unsafe impl Sync for Card {}
+
+/// What a card says.
+#[derive(Clone, Copy)]
+pub(crate) struct Arrival<'a> {
+    pub(crate) fingerprint: u64,
+    pub(crate) head: u32,
+    /// Bytes of this rank's data.
+    pub(crate) bytes: usize,
+    pub(crate) payload: &'a [u8],
+    /// Where the others may read this rank's data; null if nowhere.
+    pub(crate) input: *const u8,
+    /// Where the others may write this rank's result; null if nowhere.
+    pub(crate) output: *mut u8,
+}
+
+impl Default for Card {
+    fn default() -> Self {
+        Card {
+            epoch: AtomicU64::new(0),
+            fingerprint: AtomicU64::new(0),
+            head: AtomicU32::new(0),
+            bytes: AtomicU64::new(0),
+            payload: UnsafeCell::new([0; PAYLOAD_BYTES]),
+            input: AtomicPtr::default(),
+            output: AtomicPtr::default(),
+        }
+    }
+}
+
+impl Card {
+    /// Publishes an arrival.
+    ///
+    /// # Safety
+    /// Called by the card's rank alone, which has seen every peer arrive at call `epoch - 1`.
+    pub(crate) unsafe fn publish(&self, epoch: u64, arrival: &Arrival<'_>) {
+        assert!(arrival.payload.len() <= PAYLOAD_BYTES, "payload of {} bytes", arrival.payload.len());
+        self.fingerprint.store(arrival.fingerprint, Ordering::Relaxed);
+        self.head.store(arrival.head, Ordering::Relaxed);
+        self.bytes.store(arrival.bytes as u64, Ordering::Relaxed);
+        self.input.store(arrival.input.cast_mut(), Ordering::Relaxed);
+        self.output.store(arrival.output, Ordering::Relaxed);
+        // SAFETY: the length was checked; nobody reads this card now, as the caller promises.
+        unsafe {
+            ptr::copy_nonoverlapping(arrival.payload.as_ptr(), self.payload.get().cast(), arrival.payload.len());
+        }
+        // SYNC POINT arrival: pairs with `arrived`.
+        self.epoch.store(epoch, Ordering::Release);
+    }
+
+    /// Whether the rank has arrived at call `epoch`; if so, the rest of the card may be read until this rank's next call.
+    pub(crate) fn arrived(&self, epoch: u64) -> bool {
+        // SYNC POINT arrival: pairs with `publish`.
+        self.epoch.load(Ordering::Acquire) == epoch
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn fingerprint(&self) -> u64 {
+        self.fingerprint.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn head(&self) -> u32 {
+        self.head.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed) as usize
+    }
+
+    /// The start of [`PAYLOAD_BYTES`] bytes, of which the first [`bytes`](Card::bytes) are data.
+    pub(crate) fn payload(&self) -> *const u8 {
+        self.payload.get().cast()
+    }
+
+    pub(crate) fn input(&self) -> *const u8 {
+        self.input.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn output(&self) -> *mut u8 {
+        self.output.load(Ordering::Relaxed)
+    }
+}
+
+/// How far the rank is with what it does in the others' memory. A line of its own: it is written in every large call.
+#[repr(align(128))]
+#[derive(Default)]
+pub(crate) struct Progress {
+    /// The last call in which this rank touches no memory of others any more.
+    pub(crate) done: AtomicU64,
+    /// 1 while this rank is in a chunk of others' memory.
+    pub(crate) inside: AtomicU32,
+    /// 1 once this rank will arrive at no further call.
+    pub(crate) left: AtomicU32,
+}
+
+/// Where the rank sleeps. A line of its own: others look at it in every call, and it changes only in slow ones.
+#[repr(align(128))]
+#[derive(Default)]
+pub(crate) struct Rest {
+    /// The peer waited for, plus 1; 0 when awake.
+    pub(crate) waits_for: AtomicU32,
+    pub(crate) bell: Bell,
+}

@@ -1,0 +1,491 @@
+//! How ranks meet and share memory: the protocol under every collective of one host.
+//!
+//! # The protocol
+//!
+//! A *step* is one call of all ranks of a group. Each rank has a line that it alone writes ([`Line`](crate::line::Line)).
+//!
+//! 1. **Arrive.** The rank writes its card (fingerprint of the call, sizes, a payload or the address of its memory), then the
+//!    call's number, and wakes those who sleep for it. It waits until every card has that number.
+//! 2. **Agree.** Every rank compares every card with its own. All see the same cards, so all come to the same verdict; if one
+//!    differs, no rank touches any memory and all of them report [`Fault::Mismatch`].
+//! 3. **Work.** The kind of step says what each element of the shared memory is in this phase: *published* (nobody writes it,
+//!    all may read it: [`Seat::published`]) or *private* to one rank ([`Seat::divided`]: block `r` of all buffers belongs to
+//!    rank `r`). The kind is part of what ranks compare, so they cannot disagree on it.
+//! 4. **Depart.** A rank that shared memory waits until every rank has said that it is done. One that shared nothing goes on.
+//!
+//! A rank moves its own state only: *away* → *arrived* (1) → *inside* a chunk of others' memory (3) → *done* (4) → away.
+//!
+//! # The races, by name
+//!
+//! * **Early next call.** A fast rank arrives at the next call while a slow one still reads this call's card: cards alternate.
+//! * **Sleep against ring.** See [`wait`](crate::wait): a sleeper announces itself, fences and looks once more; who
+//!   publishes fences and then looks for sleepers. One of the two sees the other.
+//! * **Leave against enter.** A rank that gives up (deadline, abort, panic) must not return while others are in its memory. It
+//!   sets the abort word and then waits until no rank is inside; a rank says *inside*, fences and then looks at the abort word,
+//!   once a chunk. One of the two sees the other, so the wait is bounded by the time of a chunk.
+//! * **Return against wait.** A rank that leaves for good says so; who waits for it looks once more at its card and then
+//!   reports [`Fault::Left`]. Nobody begins to work in that step, because the missing card will never come.
+
+pub use crate::hub::{Abort, Reason};
+use crate::{
+    atomics::{Ordering, fence},
+    buffer::{Buf, BufMut},
+    hub::Hub,
+    line::{Arrival, Line, PAYLOAD_BYTES},
+    phase::{Payloads, Peers, Place, chunks},
+    reduce::Reducer,
+    wait,
+};
+use consonance_spec::{Signature, World, partition};
+use std::{
+    ops::Range,
+    ptr,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Borders between ranks' blocks are multiples of this, so that no two ranks write the same pair of cache lines.
+const BORDER_BYTES: usize = 128;
+
+/// Why a step did not happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Not all ranks called the same. All of them see this, none has touched any memory, and the group still works.
+    Mismatch,
+    /// This rank has left for good, so that every later step ends the same.
+    Left(usize),
+    /// These ranks had not come this far when the deadline passed. The group has ended.
+    Missing(Vec<usize>),
+    /// The group had been ended by a rank.
+    Aborted(Abort),
+}
+
+/// What a rank last said of its calls.
+#[derive(Clone, Copy, Debug)]
+pub struct LastCall {
+    /// How many calls it has begun in this group.
+    pub number: u64,
+    /// The last one, without its count; `None` if it made no call yet.
+    pub signature: Option<Signature>,
+    /// Bytes of its own data in that call.
+    pub bytes: usize,
+}
+
+/// Who receives the result of [`Seat::divided`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Targets {
+    /// Every rank.
+    All,
+    /// Each rank its own block.
+    Own,
+    /// One rank.
+    Root(usize),
+}
+
+/// How a rank shares memory in a step: with the call's code, what cards must have in common exactly.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum Access {
+    Payload = 0,
+    Published = 1,
+    DividedToAll = 2,
+    DividedToOwn = 3,
+    DividedToRoot = 4,
+}
+
+/// One rank's place in a group: the permission to take part as that rank. There is one for each rank, and it is not cloned.
+pub struct Seat {
+    hub: Arc<Hub>,
+    world: World,
+    epoch: u64,
+    /// A rank that left: no step can be made any more, and this rank's cards are not written again.
+    left: Option<usize>,
+    timeout: Duration,
+    addresses: Addresses,
+}
+
+/// Room for the addresses of all ranks' buffers, so that a step allocates nothing.
+struct Addresses {
+    sources: Vec<*const u8>,
+    targets: Vec<*mut u8>,
+}
+
+// SAFETY: the addresses mean something only within a step, which one thread makes; between steps the vectors are empty.
+unsafe impl Send for Addresses {}
+
+/// Ends a group from any thread, without waiting.
+#[derive(Clone)]
+pub struct Aborter {
+    hub: Arc<Hub>,
+    rank: usize,
+}
+
+impl Aborter {
+    /// Ends the group, and those split from it, in the name of this rank: every rank that waits in it, or calls anything in
+    /// it later, gets [`Fault::Aborted`]. The first to say so wins.
+    pub fn abort(&self, reason: Reason) {
+        self.hub.abort(Abort { rank: self.rank, reason });
+    }
+
+    /// Who ended the group, if somebody has.
+    pub fn aborted(&self) -> Option<Abort> {
+        self.hub.aborted()
+    }
+}
+
+impl Seat {
+    /// Bytes that ride along with an arrival in [`Seat::exchange`].
+    pub const PAYLOAD_BYTES: usize = PAYLOAD_BYTES;
+
+    /// The seats of a new group of `size` threads, in rank order.
+    ///
+    /// A rank that waits for a peer longer than `timeout` ends the group.
+    pub fn group(size: usize, timeout: Duration) -> Vec<Seat> {
+        let hub = Hub::new(size, None);
+        (0..size)
+            .filter_map(|rank| World::new(rank, size))
+            .map(|world| Seat::new(hub.clone(), world, timeout))
+            .collect()
+    }
+
+    fn new(hub: Arc<Hub>, world: World, timeout: Duration) -> Seat {
+        let addresses =
+            Addresses { sources: Vec::with_capacity(world.size()), targets: Vec::with_capacity(world.size()) };
+        Seat { hub, world, epoch: 0, left: None, timeout, addresses }
+    }
+
+    /// This rank's seat in the group of `members`, which are ranks of this group and contain this one.
+    ///
+    /// Members that give the same `key` and members get seats of the same group; a key is used for one group at a time. No
+    /// rank waits. The new group ends when this one does.
+    ///
+    /// # Panics
+    /// If `members` does not contain this rank.
+    pub fn subgroup(&self, key: (u64, usize), members: &[usize]) -> Seat {
+        let rank = members.iter().position(|&member| member == self.world.rank()).expect("a member of the new group");
+        let world = World::new(rank, members.len()).expect("a position is below the length");
+        Seat::new(self.hub.child(key, members), world, self.timeout)
+    }
+
+    /// This rank and the number of ranks.
+    pub fn world(&self) -> World {
+        self.world
+    }
+
+    /// How many steps this rank has begun.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// How long a step waits for a peer.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Sets how long a step waits for a peer, from the next step on.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    /// A handle that can end the group from any thread.
+    pub fn aborter(&self) -> Aborter {
+        Aborter { hub: self.hub.clone(), rank: self.world.rank() }
+    }
+
+    /// What `rank` last called in this group. A racing look: for reports.
+    pub fn last_call(&self, rank: usize) -> LastCall {
+        let line = &self.hub.lines[rank];
+        let card = [line.card(0), line.card(1)].into_iter().max_by_key(|card| card.epoch()).expect("two cards");
+        let signature = Signature::read_code(card.head() & CODE_MASK).filter(|_| card.epoch() > 0);
+        LastCall { number: card.epoch(), signature, bytes: card.bytes() }
+    }
+
+    /// A step whose data rides along with the arrivals: no memory is shared, and nobody waits for the others' reading.
+    ///
+    /// The result shows every rank's payload, until this rank's next step.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    ///
+    /// # Panics
+    /// If the payload has more than [`Seat::PAYLOAD_BYTES`] bytes.
+    pub fn exchange(&mut self, signature: &Signature, payload: Option<Buf<'_>>) -> Result<Payloads<'_>, Fault> {
+        let bytes = payload.map_or(0, |buf| buf.bytes());
+        let payload = match &payload {
+            // SAFETY: a `Buf` is valid for reads of its bytes while it is borrowed, and no element type has padding.
+            Some(buf) => unsafe { std::slice::from_raw_parts(buf.as_ptr(), bytes) },
+            None => &[],
+        };
+        self.arrive(signature, Access::Payload, bytes, payload, ptr::null(), ptr::null_mut())?;
+        let (place, addresses) = self.place();
+        Ok(Payloads { place, sources: &mut addresses.sources })
+    }
+
+    /// A step in which each rank's `input` is published: nobody writes it, all may read it.
+    ///
+    /// # Errors
+    /// See [`Fault`], or what `work` returns.
+    pub fn published<R>(
+        &mut self,
+        signature: &Signature,
+        input: Option<Buf<'_>>,
+        work: impl FnOnce(&mut Peers<'_>) -> Result<R, Fault>,
+    ) -> Result<R, Fault> {
+        let (bytes, address) = input.map_or((0, ptr::null()), |buf| (buf.bytes(), buf.as_ptr()));
+        let shared = self.share(signature, Access::Published, bytes, address, ptr::null_mut())?;
+        let (place, addresses) = shared.seat.place();
+        let result = work(&mut Peers { place, sources: &mut addresses.sources })?;
+        shared.depart()?;
+        Ok(result)
+    }
+
+    /// A step in which block `r` of every buffer is private to rank `r`, which folds that block of all inputs and writes the
+    /// result to the targets: one pass, in canonical order, each byte read once and written once.
+    ///
+    /// Without `send` the input is `recv`, in place. Every rank's buffers have the same number of elements; `recv` is needed
+    /// by the ranks that receive.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    ///
+    /// # Panics
+    /// If the buffers do not fit the reducer or each other, or there is none, or a rank that receives gives no `recv`.
+    pub fn divided(
+        &mut self,
+        signature: &Signature,
+        reducer: &Reducer,
+        send: Option<Buf<'_>>,
+        mut recv: Option<BufMut<'_>>,
+        targets: Targets,
+    ) -> Result<(), Fault> {
+        let input = send.or_else(|| recv.as_ref().map(|recv| recv.as_buf())).expect("a buffer to read");
+        assert_eq!(input.dtype(), reducer.input(), "the input's dtype is the reducer's");
+        if let Some(recv) = &recv {
+            assert_eq!(
+                (recv.dtype(), recv.count()),
+                (reducer.output(), input.count()),
+                "recv fits the reducer and send"
+            );
+        }
+        let (count, bytes, input) = (input.count(), input.bytes(), input.as_ptr());
+        let output = recv.as_mut().map_or(ptr::null_mut(), |recv| recv.as_mut_ptr());
+        let (access, receives) = match targets {
+            Targets::All => (Access::DividedToAll, true),
+            Targets::Own => (Access::DividedToOwn, true),
+            Targets::Root(root) => (Access::DividedToRoot, root == self.world.rank()),
+        };
+        assert!(!receives || !output.is_null(), "a rank that receives gives recv");
+
+        let block = match targets {
+            // The blocks that users see are even.
+            Targets::Own => partition::block(count, self.world.size(), self.world.rank()),
+            _ => {
+                let unit = BORDER_BYTES / reducer.input().size().min(reducer.output().size());
+                partition::aligned_block(count, unit, self.world.size(), self.world.rank())
+            }
+        };
+        let shared = self.share(signature, access, bytes, input, output)?;
+        shared.seat.fold_block(reducer, block, targets)?;
+        shared.depart()
+    }
+
+    /// Folds elements `block` of all inputs into the targets, a chunk at a time.
+    fn fold_block(&mut self, reducer: &Reducer, block: Range<usize>, targets: Targets) -> Result<(), Fault> {
+        let (place, Addresses { sources, targets: outputs }) = self.place();
+        let (input_size, output_size) = (reducer.input().size(), reducer.output().size());
+        for chunk in chunks(block, input_size) {
+            let inside = place.enter()?;
+            for (rank, card) in place.cards().enumerate() {
+                // SAFETY: all ranks' inputs have the same bytes (`arrive` compared them), and `chunk` lies within.
+                sources.push(unsafe { card.input().add(chunk.start * input_size) });
+                let receives = match targets {
+                    Targets::All => true,
+                    Targets::Own => rank == place.world.rank(),
+                    Targets::Root(root) => rank == root,
+                };
+                if receives && !card.output().is_null() {
+                    // SAFETY: an output has as many elements as its rank's input, asserted before it was published.
+                    outputs.push(unsafe { card.output().add(chunk.start * output_size) });
+                }
+            }
+            // SAFETY: `enter` keeps every buffer alive until `inside` is dropped. This block of all buffers is private to this
+            // rank in this step: the blocks of ranks are disjoint, and all ranks agreed on the kind of step and on the bytes.
+            // An output is exclusive to its rank, so it is its own rank's input exactly or disjoint from every input.
+            unsafe { reducer.fold(sources, outputs, chunk.len()) };
+            sources.clear();
+            outputs.clear();
+            drop(inside);
+        }
+        Ok(())
+    }
+
+    /// Arrives with memory that others may touch until the result departs, or is dropped.
+    fn share(
+        &mut self,
+        signature: &Signature,
+        access: Access,
+        bytes: usize,
+        input: *const u8,
+        output: *mut u8,
+    ) -> Result<Shared<'_>, Fault> {
+        let mut shared = Shared { seat: self, active: !(input.is_null() && output.is_null()) };
+        let arrived = shared.seat.arrive(signature, access, bytes, &[], input, output);
+        if let Err(Fault::Mismatch | Fault::Left(_)) = arrived {
+            // Nobody works in a step on which not all agree, or in which a card will never come.
+            shared.active = false;
+        }
+        arrived.map(|()| shared)
+    }
+
+    /// The step this rank is in, and the room for addresses.
+    fn place(&mut self) -> (Place<'_>, &mut Addresses) {
+        (Place { hub: &self.hub, world: self.world, epoch: self.epoch }, &mut self.addresses)
+    }
+
+    /// Writes this rank's card, waits for every other and compares.
+    fn arrive(
+        &mut self,
+        signature: &Signature,
+        access: Access,
+        bytes: usize,
+        payload: &[u8],
+        input: *const u8,
+        output: *mut u8,
+    ) -> Result<(), Fault> {
+        if let Some(abort) = self.hub.aborted() {
+            return Err(Fault::Aborted(abort));
+        }
+        if let Some(rank) = self.left {
+            return Err(Fault::Left(rank));
+        }
+        self.epoch += 1;
+        let head = signature.code() | (access as u32) << CODE_BITS;
+        let own = Arrival { fingerprint: signature.fingerprint(), head, bytes, payload, input, output };
+        let epoch = self.epoch;
+        // SAFETY: a seat is the only one of its rank, and the call before this one waited for every peer to arrive at it.
+        unsafe { self.hub.lines[self.world.rank()].card(epoch).publish(epoch, &own) };
+        self.wake();
+        let all = self.wait_for_all(|line| line.card(epoch).arrived(epoch));
+        if let Err(Fault::Left(rank)) = all {
+            self.left = Some(rank);
+        }
+        all?;
+        let same_bytes = matches!(access, Access::DividedToAll | Access::DividedToOwn | Access::DividedToRoot);
+        // Compared with every card, this rank's own among them: a verdict on all cards is the same on all ranks.
+        let agree = self.hub.lines.iter().all(|line| {
+            let card = line.card(epoch);
+            card.fingerprint() == own.fingerprint && card.head() == head && (!same_bytes || card.bytes() == bytes)
+        });
+        if agree { Ok(()) } else { Err(Fault::Mismatch) }
+    }
+
+    /// Waits until `ready` of every peer's line, for the timeout at the most.
+    fn wait_for_all(&self, ready: impl Fn(&Line) -> bool) -> Result<(), Fault> {
+        let mut deadline = None;
+        for peer in self.world.peers() {
+            let line = &self.hub.lines[peer];
+            if ready(line) || (self.hub.spins && wait::spin(&|| ready(line))) {
+                continue;
+            }
+            let deadline = *deadline.get_or_insert_with(|| Instant::now().checked_add(self.timeout));
+            self.sleep_until(peer, &ready, deadline)?;
+        }
+        Ok(())
+    }
+
+    /// Sleeps until `peer`'s line is `ready`.
+    fn sleep_until(&self, peer: usize, ready: &impl Fn(&Line) -> bool, deadline: Option<Instant>) -> Result<(), Fault> {
+        let line = &self.hub.lines[peer];
+        let rest = &self.hub.lines[self.world.rank()].rest;
+        let result = loop {
+            let rings = rest.bell.rings();
+            rest.waits_for.store(peer as u32 + 1, Ordering::Relaxed);
+            // SYNC POINT sleep: pairs with the fence in `wake`.
+            fence(Ordering::SeqCst);
+            if ready(line) {
+                break Ok(());
+            }
+            if let Some(abort) = self.hub.aborted() {
+                break Err(Fault::Aborted(abort));
+            }
+            if self.hub.has_left(peer) {
+                // It may have come this far before it left.
+                break if ready(line) { Ok(()) } else { Err(Fault::Left(peer)) };
+            }
+            // A timeout past the end of the clock is as good as the longest sleep.
+            let limit = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
+            if limit.is_zero() {
+                self.hub.abort(Abort { rank: self.world.rank(), reason: Reason::Deadline });
+                break Err(Fault::Missing(
+                    (0..self.world.size()).filter(|&rank| !ready(&self.hub.lines[rank])).collect(),
+                ));
+            }
+            rest.bell.sleep(rings, limit);
+        };
+        rest.waits_for.store(0, Ordering::Relaxed);
+        result
+    }
+
+    /// Wakes every peer that sleeps for this rank.
+    fn wake(&self) {
+        // SYNC POINT sleep: pairs with the fence in `sleep_until`.
+        fence(Ordering::SeqCst);
+        let own = self.world.rank() as u32 + 1;
+        for peer in self.world.peers() {
+            let rest = &self.hub.lines[peer].rest;
+            if rest.waits_for.load(Ordering::Relaxed) == own {
+                rest.bell.ring();
+            }
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.hub.leave(self.world.rank());
+    }
+}
+
+/// The bits of a signature's code in a card's head; the access lies above them.
+const CODE_BITS: u32 = 24;
+const CODE_MASK: u32 = (1 << CODE_BITS) - 1;
+
+/// From arrival to departure of a rank that may have shared memory. Dropped before the departure, it ends the group and waits
+/// until nobody is in this rank's memory.
+struct Shared<'s> {
+    seat: &'s mut Seat,
+    active: bool,
+}
+
+impl Shared<'_> {
+    /// Says that this rank is done, and waits for the others if they may be in its memory.
+    fn depart(mut self) -> Result<(), Fault> {
+        let epoch = self.seat.epoch;
+        // SYNC POINT departure: pairs with the acquire below.
+        self.seat.hub.lines[self.seat.world.rank()].progress.done.store(epoch, Ordering::Release);
+        self.seat.wake();
+        if self.active {
+            self.seat.wait_for_all(|line| line.progress.done.load(Ordering::Acquire) >= epoch)?;
+            self.active = false;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Shared<'_> {
+    fn drop(&mut self) {
+        if !self.active {
+            return;
+        }
+        let Seat { hub, world, .. } = &*self.seat;
+        hub.abort(Abort { rank: world.rank(), reason: Reason::Failure });
+        // SYNC POINT abort: pairs with the fence in `enter`.
+        fence(Ordering::SeqCst);
+        for peer in world.peers() {
+            while hub.lines[peer].progress.inside.load(Ordering::Acquire) != 0 {
+                thread::yield_now();
+            }
+        }
+    }
+}

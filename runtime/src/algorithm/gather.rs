@@ -1,0 +1,120 @@
+//! Data of all ranks in rank order: gather, all_gather, concat.
+
+use super::displacement;
+use consonance_kernels::{
+    buffer::{Buf, BufMut, Memory},
+    phase::{Peers, Rows},
+    step::{Fault, Seat},
+};
+use consonance_spec::Signature;
+
+/// Everyone publishes its part; everyone copies the others' parts to their places. Each rank reads and writes all bytes once.
+pub(super) fn all_gather(
+    seat: &mut Seat,
+    signature: &Signature,
+    send: Option<Buf<'_>>,
+    recv: BufMut<'_>,
+    counts: Option<&[usize]>,
+) -> Result<(), Fault> {
+    let parts = Parts::new(seat, counts, recv.count());
+    let rank = seat.world().rank();
+    let (mut before, rest) = recv.split_at(parts.start(rank));
+    let (mut own, mut after) = rest.split_at(parts.count(rank));
+    if let Some(send) = send {
+        own.copy_from(send);
+    }
+    let start_after = parts.start(rank) + parts.count(rank);
+    seat.published(signature, Some(own.as_buf()), |peers| {
+        parts.collect(peers, 0..rank, 0, &mut before)?;
+        parts.collect(peers, rank + 1..parts.size, start_after, &mut after)
+    })
+}
+
+/// Everyone but the root publishes its part; the root copies them to their places.
+pub(super) fn gather(
+    seat: &mut Seat,
+    signature: &Signature,
+    send: Option<Buf<'_>>,
+    recv: Option<BufMut<'_>>,
+    counts: Option<&[usize]>,
+    root: usize,
+) -> Result<(), Fault> {
+    let Some(recv) = recv.filter(|_| seat.world().rank() == root) else {
+        return seat.published(signature, send, |_| Ok(()));
+    };
+    let parts = Parts::new(seat, counts, recv.count());
+    let (mut before, rest) = recv.split_at(parts.start(root));
+    let (mut own, mut after) = rest.split_at(parts.count(root));
+    if let Some(send) = send {
+        own.copy_from(send);
+    }
+    let start_after = parts.start(root) + parts.count(root);
+    seat.published(signature, None, |peers| {
+        parts.collect(peers, 0..root, 0, &mut before)?;
+        parts.collect(peers, root + 1..parts.size, start_after, &mut after)
+    })
+}
+
+/// Where each rank's part lies in the result.
+struct Parts<'a> {
+    counts: Option<&'a [usize]>,
+    even: usize,
+    size: usize,
+}
+
+impl<'a> Parts<'a> {
+    fn new(seat: &Seat, counts: Option<&'a [usize]>, total: usize) -> Parts<'a> {
+        let size = seat.world().size();
+        Parts { counts, even: total / size, size }
+    }
+
+    fn count(&self, rank: usize) -> usize {
+        self.counts.map_or(self.even, |counts| counts[rank])
+    }
+
+    fn start(&self, rank: usize) -> usize {
+        displacement(self.counts, self.even, rank)
+    }
+
+    /// Copies the parts of `ranks` into `target`, whose first element is element `origin` of the result.
+    fn collect(
+        &self,
+        peers: &Peers<'_>,
+        ranks: std::ops::Range<usize>,
+        origin: usize,
+        target: &mut BufMut<'_>,
+    ) -> Result<(), Fault> {
+        let mut start = ranks.clone().next().map_or(origin, |first| self.start(first));
+        for rank in ranks {
+            let end = start + self.count(rank);
+            peers.copy(rank, 0..self.count(rank), &mut target.reborrow().slice(start - origin..end - origin))?;
+            start = end;
+        }
+        Ok(())
+    }
+}
+
+/// Everyone publishes its part; with the arrivals come all sizes, so that the result is allocated and filled in one step.
+pub(super) fn concat(
+    seat: &mut Seat,
+    signature: &Signature,
+    send: Buf<'_>,
+    rows: usize,
+    recv: &mut Option<Memory>,
+    counts: &mut Vec<usize>,
+) -> Result<(), Fault> {
+    let size = seat.world().size();
+    seat.published(signature, Some(send), |peers| {
+        counts.clear();
+        counts.extend((0..size).map(|rank| peers.bytes(rank) / send.dtype().size()));
+        let total: usize = counts.iter().sum();
+        let mut memory = Memory::zeroed(send.dtype(), total);
+        let (stride, mut start) = (total / rows.max(1), 0);
+        for (rank, count) in counts.iter().enumerate() {
+            peers.copy_rows(rank, &mut memory.as_buf_mut(), Rows { rows, stride, start })?;
+            start += count / rows.max(1);
+        }
+        *recv = Some(memory);
+        Ok(())
+    })
+}

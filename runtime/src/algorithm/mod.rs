@@ -1,0 +1,64 @@
+//! The collectives of ranks that share memory, in steps. Each keeps to the one canonical order, so that the choice between
+//! them is a matter of speed alone.
+
+mod all_to_all;
+mod gather;
+mod reduce;
+mod scatter;
+mod send_recv;
+
+pub(crate) use send_recv::{recv, send};
+
+use crate::{backend::Configuration, call::Call};
+use consonance_kernels::{
+    buffer::{BufMut, Memory},
+    step::{Fault, Seat},
+};
+use consonance_spec::{DType, Signature};
+
+/// Carries out any call of a whole group.
+pub(crate) fn run(
+    seat: &mut Seat,
+    signature: &Signature,
+    call: Call<'_>,
+    scratch: &mut Scratch,
+    configuration: &Configuration,
+) -> Result<(), Fault> {
+    match call {
+        Call::Barrier => seat.exchange(signature, None).map(drop),
+        Call::Broadcast { data, root } => scatter::broadcast(seat, signature, data, root),
+        Call::Reduce { op, send, recv, root } => reduce::reduce(seat, signature, op, send, recv, root),
+        Call::AllReduce { op, send, recv } => {
+            reduce::all_reduce(seat, signature, op, send, recv, scratch, configuration.implementation)
+        }
+        Call::ReduceScatter { op, send, recv } => reduce::reduce_scatter(seat, signature, op, send, recv),
+        Call::Gather { send, recv, counts, root } => gather::gather(seat, signature, send, recv, counts, root),
+        Call::AllGather { send, recv, counts } => gather::all_gather(seat, signature, send, recv, counts),
+        Call::Concat { send, rows, recv, counts } => gather::concat(seat, signature, send, rows, recv, counts),
+        Call::Scatter { send, recv, counts, root } => scatter::scatter(seat, signature, send, recv, counts, root),
+        Call::AllToAll { send, recv, counts } => all_to_all::all_to_all(seat, signature, send, recv, counts, scratch),
+        Call::Send { .. } | Call::Recv { .. } => unreachable!("a pair's call, not a group's"),
+    }
+}
+
+/// Memory that a rank keeps between calls, so that a call that needs some allocates nothing after the first.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    memory: Option<Memory>,
+}
+
+impl Scratch {
+    /// Room for `count` elements; what is in it is left from earlier calls.
+    fn room(&mut self, dtype: DType, count: usize) -> BufMut<'_> {
+        let fits = self.memory.as_ref().is_some_and(|memory| memory.dtype() == dtype && memory.count() >= count);
+        if !fits {
+            self.memory = None;
+        }
+        self.memory.get_or_insert_with(|| Memory::zeroed(dtype, count)).as_buf_mut().slice(0..count)
+    }
+}
+
+/// Where the part of `rank` begins when parts of these counts lie one after the other; even parts of `even` without counts.
+fn displacement(counts: Option<&[usize]>, even: usize, rank: usize) -> usize {
+    counts.map_or(even * rank, |counts| counts[..rank].iter().sum())
+}

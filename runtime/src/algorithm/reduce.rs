@@ -1,0 +1,82 @@
+//! Data combined: reduce, all_reduce, reduce_scatter.
+
+use super::Scratch;
+use crate::backend::Implementation;
+use consonance_kernels::{
+    buffer::{Buf, BufMut},
+    reduce::Reducer,
+    step::{Fault, Seat, Targets},
+};
+use consonance_spec::{DType, ReduceOp, Signature};
+
+fn reducer(op: ReduceOp, dtype: DType) -> Reducer {
+    Reducer::new(op, dtype).expect("Call::signature refuses operations that are not defined")
+}
+
+/// Up to a payload: it rides in the arrival line and everyone reduces everything; one step, no memory shared.
+///
+/// Above: each rank reduces its block of all inputs straight into all outputs. One pass; each rank reads `bytes` and writes
+/// `bytes`, whatever the number of ranks.
+///
+/// One shot, where asked for: everyone reads all inputs and writes its own output, `ranks * bytes` read.
+pub(super) fn all_reduce(
+    seat: &mut Seat,
+    signature: &Signature,
+    op: ReduceOp,
+    send: Option<Buf<'_>>,
+    mut recv: BufMut<'_>,
+    scratch: &mut Scratch,
+    implementation: Implementation,
+) -> Result<(), Fault> {
+    let (dtype, bytes) = send.map_or((recv.dtype(), recv.bytes()), |send| (send.dtype(), send.bytes()));
+    let reducer = reducer(op, dtype);
+    match implementation {
+        Implementation::Auto if bytes <= Seat::PAYLOAD_BYTES => {
+            let payload = send.unwrap_or_else(|| recv.as_buf());
+            seat.exchange(signature, Some(payload))?.reduce(&reducer, &mut recv);
+            Ok(())
+        }
+        Implementation::OneShot => match send {
+            Some(send) => seat.published(signature, Some(send), |peers| peers.reduce(&reducer, 0, &mut recv)),
+            None => {
+                // The others read this rank's data until the step ends, so that the result waits in scratch.
+                let mut result = scratch.room(recv.dtype(), recv.count());
+                seat.published(signature, Some(recv.as_buf()), |peers| peers.reduce(&reducer, 0, &mut result))?;
+                recv.copy_from(result.as_buf());
+                Ok(())
+            }
+        },
+        _ => seat.divided(signature, &reducer, send, Some(recv), Targets::All),
+    }
+}
+
+pub(super) fn reduce(
+    seat: &mut Seat,
+    signature: &Signature,
+    op: ReduceOp,
+    send: Option<Buf<'_>>,
+    recv: Option<BufMut<'_>>,
+    root: usize,
+) -> Result<(), Fault> {
+    let dtype = send.map(|send| send.dtype()).or_else(|| recv.as_ref().map(|recv| recv.dtype()));
+    let reducer = reducer(op, dtype.expect("Call::signature requires a buffer"));
+    seat.divided(signature, &reducer, send, recv, Targets::Root(root))
+}
+
+/// Each rank folds its block of all inputs: apart straight into `recv`, in place into its own block.
+pub(super) fn reduce_scatter(
+    seat: &mut Seat,
+    signature: &Signature,
+    op: ReduceOp,
+    send: Option<Buf<'_>>,
+    mut recv: BufMut<'_>,
+) -> Result<(), Fault> {
+    let reducer = reducer(op, send.map_or(recv.dtype(), |send| send.dtype()));
+    match send {
+        Some(send) => {
+            let offset = seat.world().rank() * recv.count();
+            seat.published(signature, Some(send), |peers| peers.reduce(&reducer, offset, &mut recv))
+        }
+        None => seat.divided(signature, &reducer, None, Some(recv), Targets::Own),
+    }
+}

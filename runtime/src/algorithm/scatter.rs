@@ -1,0 +1,59 @@
+//! One rank's data to the others: broadcast, scatter.
+
+use super::displacement;
+use consonance_kernels::{
+    buffer::{Buf, BufMut},
+    step::{Fault, Seat},
+};
+use consonance_spec::Signature;
+
+/// Up to a payload in the root's arrival line; above, the root publishes and the others copy at once, each all of it.
+pub(super) fn broadcast(
+    seat: &mut Seat,
+    signature: &Signature,
+    mut data: BufMut<'_>,
+    root: usize,
+) -> Result<(), Fault> {
+    let is_root = seat.world().rank() == root;
+    let all = 0..data.count();
+    if data.bytes() <= Seat::PAYLOAD_BYTES {
+        let payloads = seat.exchange(signature, is_root.then(|| data.as_buf()))?;
+        if !is_root {
+            payloads.copy(root, &mut data);
+        }
+        return Ok(());
+    }
+    if is_root {
+        seat.published(signature, Some(data.as_buf()), |_| Ok(()))
+    } else {
+        seat.published(signature, None, |peers| peers.copy(root, all, &mut data))
+    }
+}
+
+/// The root publishes all parts and each rank copies its own.
+pub(super) fn scatter(
+    seat: &mut Seat,
+    signature: &Signature,
+    send: Option<Buf<'_>>,
+    recv: Option<BufMut<'_>>,
+    counts: Option<&[usize]>,
+    root: usize,
+) -> Result<(), Fault> {
+    let (rank, size) = (seat.world().rank(), seat.world().size());
+    match send.filter(|_| rank == root) {
+        Some(send) => {
+            let start = displacement(counts, send.count() / size, rank);
+            if let Some(mut recv) = recv {
+                let end = start + recv.count();
+                recv.copy_from(send.slice(start..end));
+            }
+            seat.published(signature, Some(send), |_| Ok(()))
+        }
+        None => {
+            let mut recv = recv.expect("Call::signature requires recv on every rank but the root");
+            let start = displacement(counts, recv.count(), rank);
+            let range = start..start + recv.count();
+            seat.published(signature, None, |peers| peers.copy(root, range, &mut recv))
+        }
+    }
+}

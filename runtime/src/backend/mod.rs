@@ -1,0 +1,83 @@
+//! Who carries out collectives: the seam between what users call and where ranks live.
+
+mod threads;
+
+pub(crate) use threads::Threads;
+
+use crate::{Result, call::Call};
+use consonance_kernels::step::Aborter;
+use consonance_spec::{Signature, World};
+use std::time::Duration;
+
+/// One rank of a group, wherever its peers are. `&mut self`: one call at a time is a fact of the type.
+pub trait Backend: Send {
+    /// This rank and the number of ranks.
+    fn world(&self) -> World;
+
+    /// Carries out `call`, whose `signature` has been checked on this rank.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`](crate::Error::Mismatch), [`Error::Left`](crate::Error::Left),
+    /// [`Error::Timeout`](crate::Error::Timeout), [`Error::Aborted`](crate::Error::Aborted).
+    fn execute(&mut self, call: Call<'_>, signature: &Signature, arguments: &Arguments<'_>) -> Result<()>;
+
+    /// Takes part in the others' call with one that cannot be right, so that they need not wait: they are told `why`.
+    fn refuse(&mut self, signature: &Signature, why: &str);
+
+    /// The group of the ranks that give the same `color`, ordered by `key` and then by rank; none for no color.
+    ///
+    /// # Errors
+    /// As [`execute`](Backend::execute).
+    fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Backend>>>;
+
+    /// Sets how the next calls are carried out.
+    fn configure(&mut self, options: &Configuration);
+
+    /// A handle that ends the group from any thread.
+    fn aborter(&self) -> Aborter;
+}
+
+/// How calls are carried out. Results do not depend on it by a bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Configuration {
+    /// How long a rank waits for another.
+    pub timeout: Duration,
+    /// How an all-reduce is done.
+    pub implementation: Implementation,
+}
+
+/// How an all-reduce is done. The result is the same, bit for bit.
+///
+/// ```
+/// use consonance::{Communicator, Implementation, ReduceOp};
+/// let mut alone = Communicator::threads(1).remove(0);
+/// alone.set_implementation(Implementation::OneShot);
+/// let mut data = [1.5f32];
+/// alone.all_reduce(ReduceOp::Sum, &mut data)?;
+/// # Ok::<(), consonance::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Implementation {
+    /// By size, as measured.
+    #[default]
+    Auto,
+    /// Every rank reads all data and reduces all of it.
+    OneShot,
+    /// Every rank reduces its block of all data and writes it to all.
+    TwoShot,
+}
+
+/// What a call's arguments are beyond its buffers: a digest that all ranks compare, and the words for it if they differ.
+#[derive(Clone, Copy)]
+pub struct Arguments<'a> {
+    /// 0 where there is nothing more to compare.
+    pub digest: u64,
+    /// Each argument with its value, in an order that is the same on all ranks.
+    pub describe: &'a dyn Fn() -> Vec<(String, String)>,
+}
+
+impl Arguments<'_> {
+    /// Nothing beyond the buffers.
+    pub const NONE: Arguments<'static> = Arguments { digest: 0, describe: &Vec::new };
+}

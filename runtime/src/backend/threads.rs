@@ -1,0 +1,212 @@
+//! Ranks that are threads of one process: they read each other's buffers directly.
+
+use super::{Arguments, Backend, Configuration};
+use crate::{
+    Error, Result,
+    algorithm::{self, Scratch},
+    call::Call,
+};
+use consonance_kernels::{
+    buffer::Buf,
+    step::{Aborter, Fault, LastCall, Reason, Seat},
+};
+use consonance_spec::{Kind, Signature, World, call::mix};
+
+/// One thread's rank.
+pub(crate) struct Threads {
+    seat: Seat,
+    /// A seat in the group of two with each peer that this rank has sent to or received from.
+    pairs: Vec<Option<Seat>>,
+    scratch: Scratch,
+    configuration: Configuration,
+}
+
+impl Threads {
+    pub(crate) fn new(mut seat: Seat, configuration: Configuration) -> Threads {
+        seat.set_timeout(configuration.timeout);
+        let pairs = (0..seat.world().size()).map(|_| None).collect();
+        Threads { seat, pairs, scratch: Scratch::default(), configuration }
+    }
+
+    fn pair(&mut self, peer: usize) -> &mut Seat {
+        let rank = self.seat.world().rank();
+        let members = [rank.min(peer), rank.max(peer)];
+        // Splits are keyed by the number of their call, which never comes to this.
+        let key = (u64::MAX, members[0] * self.pairs.len() + members[1]);
+        self.pairs[peer].get_or_insert_with(|| self.seat.subgroup(key, &members))
+    }
+}
+
+impl Backend for Threads {
+    fn world(&self) -> World {
+        self.seat.world()
+    }
+
+    fn execute(&mut self, call: Call<'_>, signature: &Signature, arguments: &Arguments<'_>) -> Result<()> {
+        let signature = &Signature { detail: mix_in(signature.detail, arguments.digest), ..*signature };
+        let (seat, done) = match call {
+            Call::Send { data, to } => {
+                let seat = self.pair(to);
+                let done = algorithm::send(seat, signature, data);
+                (seat, done)
+            }
+            Call::Recv { data, from } => {
+                let seat = self.pair(from);
+                let done = algorithm::recv(seat, signature, data);
+                (seat, done)
+            }
+            call => {
+                let done = algorithm::run(&mut self.seat, signature, call, &mut self.scratch, &self.configuration);
+                (&mut self.seat, done)
+            }
+        };
+        done.map_err(|fault| report(seat, fault, signature, &lines(signature, arguments)))
+    }
+
+    fn refuse(&mut self, signature: &Signature, why: &str) {
+        // No other call's detail is this one (up to one chance in 2^64).
+        let refused = Signature { detail: consonance_spec::call::digest(why) | 1, ..*signature };
+        if let Err(Fault::Mismatch) = self.seat.exchange(&refused, None).map(drop) {
+            let lines = [("call".to_owned(), signature.kind.to_string()), (REFUSED.to_owned(), why.to_owned())];
+            // What the others did is their error; this rank has its own already.
+            let _ = explain(&mut self.seat, &lines);
+        }
+    }
+
+    fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Backend>>> {
+        let signature = Signature::new(Kind::Split);
+        let world = self.seat.world();
+        let own = [color.map_or(-1, i64::from), key.into()];
+        let mut all = vec![[0i64; 2]; world.size()];
+        match self.seat.exchange(&signature, Some(own.as_slice().into())) {
+            Ok(payloads) => {
+                for (rank, place) in all.iter_mut().enumerate() {
+                    payloads.copy(rank, &mut place.as_mut_slice().into());
+                }
+            }
+            Err(fault) => {
+                return Err(report(&mut self.seat, fault, &signature, &lines(&signature, &Arguments::NONE)));
+            }
+        }
+        if color.is_none() {
+            return Ok(None);
+        }
+        let mut members: Vec<usize> = (0..world.size()).filter(|&rank| all[rank][0] == own[0]).collect();
+        members.sort_by_key(|&rank| all[rank][1]);
+        let seat = self.seat.subgroup((self.seat.epoch(), members[0]), &members);
+        Ok(Some(Box::new(Threads::new(seat, self.configuration))))
+    }
+
+    fn configure(&mut self, configuration: &Configuration) {
+        self.configuration = *configuration;
+        for seat in self.pairs.iter_mut().flatten().chain([&mut self.seat]) {
+            seat.set_timeout(configuration.timeout);
+        }
+    }
+
+    fn aborter(&self) -> Aborter {
+        self.seat.aborter()
+    }
+}
+
+/// The detail of a signature with a digest of further arguments; unchanged where there are none.
+fn mix_in(detail: u64, digest: u64) -> u64 {
+    if digest == 0 { detail } else { mix(detail, digest) }
+}
+
+/// The argument under which a rank tells that its own call cannot be right.
+const REFUSED: &str = "refused";
+
+/// A call in words, one argument a line, so that two calls can be compared argument by argument.
+type Lines = [(String, String)];
+
+fn lines(signature: &Signature, arguments: &Arguments<'_>) -> Vec<(String, String)> {
+    let mut lines = vec![("call".to_owned(), signature.kind.to_string())];
+    let mut say = |argument: &str, value: Option<String>| lines.extend(value.map(|value| (argument.to_owned(), value)));
+    say("op", signature.op.map(|op| op.to_string()));
+    say("dtype", signature.dtype.map(|dtype| dtype.to_string()));
+    say("root", signature.root.map(|root| root.to_string()));
+    let described = (arguments.describe)();
+    if described.is_empty() {
+        say("count", signature.count.map(|count| count.to_string()));
+    }
+    lines.extend(described);
+    lines
+}
+
+/// The error for `fault`; after a mismatch the ranks tell each other what they called.
+fn report(seat: &mut Seat, fault: Fault, signature: &Signature, lines: &Lines) -> Error {
+    let call = signature.kind.to_string();
+    match fault {
+        Fault::Mismatch => match explain(seat, lines) {
+            Ok(texts) => compare(&texts),
+            Err(fault) => report(seat, fault, &Signature::new(Kind::Explain), &[]),
+        },
+        Fault::Left(replica) => Error::Left { call, replica, last: last_words(seat.last_call(replica)) },
+        Fault::Missing(ranks) => Error::Timeout {
+            call,
+            waited: seat.timeout(),
+            missing: ranks.into_iter().map(|rank| (rank, last_words(seat.last_call(rank)))).collect(),
+        },
+        Fault::Aborted(abort) => Error::Aborted {
+            call,
+            replica: abort.rank,
+            reason: match abort.reason {
+                Reason::Deadline => "gave up waiting at its deadline",
+                Reason::Panic => "panicked",
+                Reason::Failure => "failed",
+            }
+            .to_owned(),
+        },
+    }
+}
+
+fn last_words(last: LastCall) -> String {
+    match last.signature {
+        Some(signature) => format!("its last call was number {}, {signature}, {} bytes", last.number, last.bytes),
+        None => "it has made no call".to_owned(),
+    }
+}
+
+/// Every rank tells every other what it called.
+fn explain(seat: &mut Seat, lines: &Lines) -> Result<Vec<String>, Fault> {
+    let own: String = lines.iter().map(|(argument, value)| format!("{argument}\t{value}\n")).collect();
+    let size = seat.world().size();
+    seat.published(&Signature::new(Kind::Explain), Some(Buf::from(own.as_bytes())), |peers| {
+        (0..size)
+            .map(|rank| {
+                let mut text = vec![0u8; peers.bytes(rank)];
+                peers.copy(rank, 0..text.len(), &mut text.as_mut_slice().into())?;
+                Ok(String::from_utf8_lossy(&text).into_owned())
+            })
+            .collect()
+    })
+}
+
+/// The first argument in which the first odd rank differs from what most ranks called; the same on every rank.
+fn compare(texts: &[String]) -> Error {
+    let votes = |text: &String| texts.iter().filter(|other| *other == text).count();
+    let refused = |text: &str| text.lines().any(|line| line.starts_with(REFUSED));
+    // The most votes win, and of equals the lowest rank; a call that cannot be right is never the one expected.
+    let common = (0..texts.len()).rev().max_by_key(|&rank| (!refused(&texts[rank]), votes(&texts[rank]))).unwrap_or(0);
+    let odd = texts.iter().position(|text| *text != texts[common]).unwrap_or(common);
+    let split = |text: &'_ str| -> Vec<(String, String)> {
+        text.lines().filter_map(|line| line.split_once('\t')).map(|(a, v)| (a.to_owned(), v.to_owned())).collect()
+    };
+    let (expected, found) = (split(&texts[common]), split(&texts[odd]));
+    let call = expected.first().map_or_else(String::new, |(_, call)| call.clone());
+    if let Some((_, why)) = found.iter().find(|(argument, _)| argument == REFUSED) {
+        let (expected, found) = ("a valid call".to_owned(), why.clone());
+        return Error::Mismatch { call, replica: odd, argument: "the call".to_owned(), expected, found };
+    }
+    let nothing = || "nothing".to_owned();
+    let value = |lines: &[(String, String)], argument: &str| {
+        lines.iter().find(|(other, _)| other == argument).map_or_else(nothing, |(_, value)| value.clone())
+    };
+    let argument = (expected.iter().chain(&found))
+        .map(|(argument, _)| argument)
+        .find(|argument| value(&expected, argument) != value(&found, argument))
+        .map_or_else(|| "counts".to_owned(), String::clone);
+    let (expected, found) = (value(&expected, &argument), value(&found, &argument));
+    Error::Mismatch { call, replica: odd, argument, expected, found }
+}

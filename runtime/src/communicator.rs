@@ -1,0 +1,370 @@
+//! The raw layer: collectives on slices, for backends of frameworks and numeric code.
+
+use crate::{
+    CommunicationOptions, Error, Implementation, Result,
+    backend::{Arguments, Backend, Configuration, Threads},
+    call::Call,
+    error::IntoReduceOp,
+};
+use consonance_kernels::step::{Aborter, Reason, Seat};
+use consonance_spec::{Element, Kind, Signature, World};
+use std::time::Duration;
+
+/// One rank of a group, with MPI's collectives on slices.
+///
+/// Every rank makes the same calls in the same order; a rank that does not is named in the error of all. The result of a
+/// reduction has the same bits on every rank, for every size, position and [`Implementation`].
+///
+/// Names without a suffix work in place; `_into` reads one slice and writes another; `_v` takes a count for each rank.
+/// Blocking calls on slices allocate nothing after the first. In errors, a replica is a rank.
+///
+/// ```
+/// use consonance::{Communicator, ReduceOp};
+/// let ranks = Communicator::threads(3);
+/// let sums = std::thread::scope(|scope| {
+///     let threads: Vec<_> = ranks
+///         .into_iter()
+///         .map(|mut communicator| {
+///             scope.spawn(move || {
+///                 let mut data = [communicator.rank() as f32, 1.0];
+///                 communicator.all_reduce(ReduceOp::Sum, &mut data).map(|()| data)
+///             })
+///         })
+///         .collect();
+///     threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Result<Vec<_>, _>>()
+/// })?;
+/// assert_eq!(sums, [[3.0, 3.0]; 3]);
+/// # Ok::<(), consonance::Error>(())
+/// ```
+pub struct Communicator {
+    backend: Box<dyn Backend>,
+    configuration: Configuration,
+}
+
+impl Communicator {
+    /// The communicators of a new group of `size` threads of this process, in rank order: give each to a thread of its own.
+    ///
+    /// A rank that is dropped has left the group: who waits for it gets [`Error::Left`].
+    pub fn threads(size: usize) -> Vec<Communicator> {
+        let configuration = CommunicationOptions::new().configuration();
+        Seat::group(size, configuration.timeout)
+            .into_iter()
+            .map(|seat| Communicator::on_seat(seat, configuration))
+            .collect()
+    }
+
+    pub(crate) fn on_seat(seat: Seat, configuration: Configuration) -> Communicator {
+        Communicator { backend: Box::new(Threads::new(seat, configuration)), configuration }
+    }
+
+    /// This rank, from 0.
+    pub fn rank(&self) -> usize {
+        self.world().rank()
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> usize {
+        self.world().size()
+    }
+
+    /// This rank and the number of ranks.
+    pub fn world(&self) -> World {
+        self.backend.world()
+    }
+
+    /// Sets how long a call waits for a peer. By default 5 minutes.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.configure(Configuration { timeout, ..self.configuration });
+    }
+
+    /// Sets how an all-reduce is done: the same on every rank, or a call fails as a mismatch.
+    pub fn set_implementation(&mut self, implementation: Implementation) {
+        self.configure(Configuration { implementation, ..self.configuration });
+    }
+
+    pub(crate) fn configuration(&self) -> Configuration {
+        self.configuration
+    }
+
+    pub(crate) fn configure(&mut self, configuration: Configuration) {
+        if configuration != self.configuration {
+            self.configuration = configuration;
+            self.backend.configure(&configuration);
+        }
+    }
+
+    /// Ends the group: every rank that waits in it, or calls anything in it later, gets [`Error::Aborted`]. Waits for nobody.
+    pub fn abort(&self) {
+        self.backend.aborter().abort(Reason::Failure);
+    }
+
+    pub(crate) fn aborter(&self) -> Aborter {
+        self.backend.aborter()
+    }
+
+    /// Waits until every rank has come here.
+    ///
+    /// # Errors
+    /// As every collective: [`Error::Mismatch`], [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`].
+    pub fn barrier(&mut self) -> Result<()> {
+        self.call(Call::Barrier)
+    }
+
+    /// Combines every rank's `data` into each rank's `data`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if `op` is not defined on `T`, or its result is of another type (the mean of integers);
+    /// otherwise as [`barrier`](Communicator::barrier).
+    pub fn all_reduce<T: Element>(&mut self, op: impl IntoReduceOp, data: &mut [T]) -> Result<()> {
+        let op = op.into_reduce_op()?;
+        self.call(Call::AllReduce { op, send: None, recv: data.into() })
+    }
+
+    /// Combines every rank's `send` into each rank's `recv`, as long.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Communicator::all_reduce).
+    pub fn all_reduce_into<T: Element, R: Element>(
+        &mut self,
+        op: impl IntoReduceOp,
+        send: &[T],
+        recv: &mut [R],
+    ) -> Result<()> {
+        let op = op.into_reduce_op()?;
+        self.call(Call::AllReduce { op, send: Some(send.into()), recv: recv.into() })
+    }
+
+    /// Combines every rank's `data` into `root`'s `data`; the others' stays as it is.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Communicator::all_reduce).
+    pub fn reduce<T: Element>(&mut self, op: impl IntoReduceOp, data: &mut [T], root: usize) -> Result<()> {
+        let op = op.into_reduce_op()?;
+        if self.rank() == root {
+            self.call(Call::Reduce { op, send: None, recv: Some(data.into()), root })
+        } else {
+            self.call(Call::Reduce { op, send: Some((&*data).into()), recv: None, root })
+        }
+    }
+
+    /// Combines every rank's `send` into `root`'s `recv`, as long; the others need none.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Communicator::all_reduce).
+    pub fn reduce_into<T: Element>(
+        &mut self,
+        op: impl IntoReduceOp,
+        send: &[T],
+        recv: Option<&mut [T]>,
+        root: usize,
+    ) -> Result<()> {
+        let (op, recv) = (op.into_reduce_op()?, recv.map(Into::into));
+        self.call(Call::Reduce { op, send: Some(send.into()), recv, root })
+    }
+
+    /// Combines every rank's `data` and leaves block `r` of the result in block `r` of rank `r`'s `data`; the rest of `data` stays
+    /// as it is. Blocks are even: the count is a multiple of the number of ranks.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Communicator::all_reduce).
+    pub fn reduce_scatter<T: Element>(&mut self, op: impl IntoReduceOp, data: &mut [T]) -> Result<()> {
+        let op = op.into_reduce_op()?;
+        self.call(Call::ReduceScatter { op, send: None, recv: data.into() })
+    }
+
+    /// Combines every rank's `send` and gives block `r` of the result to rank `r`'s `recv`. `send` has `size * recv` elements.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Communicator::all_reduce).
+    pub fn reduce_scatter_into<T: Element>(&mut self, op: impl IntoReduceOp, send: &[T], recv: &mut [T]) -> Result<()> {
+        let op = op.into_reduce_op()?;
+        self.call(Call::ReduceScatter { op, send: Some(send.into()), recv: recv.into() })
+    }
+
+    /// `root`'s `data` into every rank's.
+    ///
+    /// # Errors
+    /// As [`barrier`](Communicator::barrier), and [`Error::InvalidCall`] if there is no rank `root`.
+    pub fn broadcast<T: Element>(&mut self, data: &mut [T], root: usize) -> Result<()> {
+        self.call(Call::Broadcast { data: data.into(), root })
+    }
+
+    /// Block `r` of rank `r`'s `data` into block `r` of every rank's. Blocks are even.
+    ///
+    /// # Errors
+    /// As [`barrier`](Communicator::barrier), and [`Error::InvalidCall`] for counts that do not fit.
+    pub fn all_gather<T: Element>(&mut self, data: &mut [T]) -> Result<()> {
+        self.call(Call::AllGather { send: None, recv: data.into(), counts: None })
+    }
+
+    /// Every rank's `send`, in rank order, into each rank's `recv`: `size * send` elements.
+    ///
+    /// # Errors
+    /// As [`all_gather`](Communicator::all_gather).
+    pub fn all_gather_into<T: Element>(&mut self, send: &[T], recv: &mut [T]) -> Result<()> {
+        self.call(Call::AllGather { send: Some(send.into()), recv: recv.into(), counts: None })
+    }
+
+    /// Like [`all_gather_into`](Communicator::all_gather_into), where rank `r` sends `counts[r]` elements. Without `send` this
+    /// rank's part is in its place in `recv` already.
+    ///
+    /// # Errors
+    /// As [`all_gather`](Communicator::all_gather).
+    pub fn all_gather_v<T: Element>(&mut self, send: Option<&[T]>, recv: &mut [T], counts: &[usize]) -> Result<()> {
+        let send = send.map(Into::into);
+        self.call_with_counts(Call::AllGather { send, recv: recv.into(), counts: Some(counts) }, counts)
+    }
+
+    /// Every rank's `send`, in rank order, into `root`'s `recv`; the others need none.
+    ///
+    /// # Errors
+    /// As [`all_gather`](Communicator::all_gather).
+    pub fn gather<T: Element>(&mut self, send: &[T], recv: Option<&mut [T]>, root: usize) -> Result<()> {
+        let recv = recv.map(Into::into);
+        self.call(Call::Gather { send: Some(send.into()), recv, counts: None, root })
+    }
+
+    /// Like [`gather`](Communicator::gather), where rank `r` sends `counts[r]` elements. Without `send` the root's part is in its
+    /// place in `recv` already.
+    ///
+    /// # Errors
+    /// As [`all_gather`](Communicator::all_gather).
+    pub fn gather_v<T: Element>(
+        &mut self,
+        send: Option<&[T]>,
+        recv: Option<&mut [T]>,
+        counts: &[usize],
+        root: usize,
+    ) -> Result<()> {
+        let (send, recv) = (send.map(Into::into), recv.map(Into::into));
+        self.call_with_counts(Call::Gather { send, recv, counts: Some(counts), root }, counts)
+    }
+
+    /// Block `r` of `root`'s `send` into rank `r`'s `recv`. The root may go without `recv`.
+    ///
+    /// # Errors
+    /// As [`all_gather`](Communicator::all_gather).
+    pub fn scatter<T: Element>(&mut self, send: Option<&[T]>, recv: Option<&mut [T]>, root: usize) -> Result<()> {
+        let (send, recv) = (send.map(Into::into), recv.map(Into::into));
+        self.call(Call::Scatter { send, recv, counts: None, root })
+    }
+
+    /// Like [`scatter`](Communicator::scatter), where rank `r` receives `counts[r]` elements.
+    ///
+    /// # Errors
+    /// As [`all_gather`](Communicator::all_gather).
+    pub fn scatter_v<T: Element>(
+        &mut self,
+        send: Option<&[T]>,
+        recv: Option<&mut [T]>,
+        counts: &[usize],
+        root: usize,
+    ) -> Result<()> {
+        let (send, recv) = (send.map(Into::into), recv.map(Into::into));
+        self.call_with_counts(Call::Scatter { send, recv, counts: Some(counts), root }, counts)
+    }
+
+    /// Block `s` of rank `r`'s `data` into block `r` of rank `s`'s. Blocks are even.
+    ///
+    /// # Errors
+    /// As [`all_gather`](Communicator::all_gather).
+    pub fn all_to_all<T: Element>(&mut self, data: &mut [T]) -> Result<()> {
+        self.call(Call::AllToAll { send: None, recv: data.into(), counts: None })
+    }
+
+    /// Block `s` of rank `r`'s `send` into block `r` of rank `s`'s `recv`. Blocks are even.
+    ///
+    /// # Errors
+    /// As [`all_gather`](Communicator::all_gather).
+    pub fn all_to_all_into<T: Element>(&mut self, send: &[T], recv: &mut [T]) -> Result<()> {
+        self.call(Call::AllToAll { send: Some(send.into()), recv: recv.into(), counts: None })
+    }
+
+    /// `send_counts[s]` elements of `send` to each rank `s`, `recv_counts[r]` elements from each rank `r` into `recv`; parts lie one
+    /// after the other in rank order. The two counts of a pair of ranks are the same.
+    ///
+    /// # Errors
+    /// As [`all_gather`](Communicator::all_gather).
+    pub fn all_to_all_v<T: Element>(
+        &mut self,
+        send: &[T],
+        send_counts: &[usize],
+        recv: &mut [T],
+        recv_counts: &[usize],
+    ) -> Result<()> {
+        let counts = Some((send_counts, recv_counts));
+        self.call(Call::AllToAll { send: Some(send.into()), recv: recv.into(), counts })
+    }
+
+    /// Sends `data` to rank `to`, which receives as many elements; returns when it has them.
+    ///
+    /// # Errors
+    /// As [`barrier`](Communicator::barrier), between the two ranks, and [`Error::InvalidCall`] if `to` is no other rank.
+    ///
+    /// ```
+    /// # use consonance::Communicator;
+    /// let mut ranks = Communicator::threads(2);
+    /// let (mut second, mut first) = (ranks.remove(1), ranks.remove(0));
+    /// let mut data = [0u8; 2];
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| first.send(&[1u8, 2], 1));
+    ///     second.recv(&mut data, 0)
+    /// })?;
+    /// assert_eq!(data, [1, 2]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn send<T: Element>(&mut self, data: &[T], to: usize) -> Result<()> {
+        self.call(Call::Send { data: data.into(), to })
+    }
+
+    /// Receives `data` from rank `from`, which sends as many elements.
+    ///
+    /// # Errors
+    /// As [`send`](Communicator::send).
+    pub fn recv<T: Element>(&mut self, data: &mut [T], from: usize) -> Result<()> {
+        self.call(Call::Recv { data: data.into(), from })
+    }
+
+    /// The communicator of the ranks that give the same `color`, ordered by `key` and then by rank; none for no color. Every rank
+    /// of this group calls it. The new group ends when this one does.
+    ///
+    /// # Errors
+    /// As [`barrier`](Communicator::barrier).
+    pub fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Communicator>> {
+        let configuration = self.configuration;
+        Ok(self.backend.split(color, key)?.map(|backend| Communicator { backend, configuration }))
+    }
+
+    fn call_with_counts(&mut self, call: Call<'_>, counts: &[usize]) -> Result<()> {
+        // The digest of counts is in the call's signature; only the words for them are missing.
+        let describe = || vec![("counts".to_owned(), format!("{counts:?}"))];
+        self.call_with(call, &Arguments { digest: 0, describe: &describe })
+    }
+
+    pub(crate) fn call(&mut self, call: Call<'_>) -> Result<()> {
+        self.call_with(call, &Arguments::NONE)
+    }
+
+    pub(crate) fn call_with(&mut self, call: Call<'_>, arguments: &Arguments<'_>) -> Result<()> {
+        match call.signature(self.world()) {
+            Ok(signature) => self.backend.execute(call, &signature, arguments),
+            Err(error) => {
+                // The two of a send and a receive are a group of their own: no other rank waits for this call.
+                if !matches!(call, Call::Send { .. } | Call::Recv { .. }) {
+                    self.refuse(call.kind(), &error);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Tells the others, who make the same call, that this rank's cannot be right.
+    pub(crate) fn refuse(&mut self, kind: Kind, error: &Error) {
+        self.backend.refuse(&Signature::new(kind), &error.to_string());
+    }
+
+    /// A call in which ranks only meet, of a strategy's own kind.
+    pub(crate) fn meet(&mut self, kind: Kind, arguments: &Arguments<'_>) -> Result<()> {
+        self.backend.execute(Call::Barrier, &Signature::new(kind), arguments)
+    }
+}

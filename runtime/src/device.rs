@@ -1,0 +1,79 @@
+//! Devices by name.
+
+use crate::{Error, Result};
+use std::{fmt, str::FromStr};
+
+/// Where a replica computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Device {
+    /// A logical CPU device: a thread. There may be more of them than cores.
+    Cpu(usize),
+}
+
+/// More CPU devices than this are a mistake in a number.
+const MAX_CPUS: usize = 1024;
+
+impl Device {
+    /// One CPU device for each core that this process may use.
+    pub fn all() -> Vec<Device> {
+        (0..cores()).map(Device::Cpu).collect()
+    }
+}
+
+/// The cores that this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Reads `cpu:1`, in any case, with or without a leading slash, or TensorFlow's full name
+/// (`/job:localhost/replica:0/task:0/device:CPU:1`).
+///
+/// ```
+/// use consonance::Device;
+/// assert_eq!("CPU:1".parse::<Device>()?, Device::Cpu(1));
+/// assert_eq!("/job:localhost/replica:0/task:0/device:CPU:1".parse::<Device>()?, Device::Cpu(1));
+/// assert!("gpu:0".parse::<Device>().unwrap_err().to_string().contains("cpu:0"));
+/// # Ok::<(), consonance::Error>(())
+/// ```
+impl FromStr for Device {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Device> {
+        let lower = text.to_ascii_lowercase();
+        let name = lower.rsplit('/').next().unwrap_or(&lower);
+        let name = name.strip_prefix("device:").unwrap_or(name);
+        let index = name.strip_prefix("cpu:").and_then(|index| index.parse().ok());
+        match index.filter(|&index| index < MAX_CPUS) {
+            Some(index) => Ok(Device::Cpu(index)),
+            None => {
+                let expected = format!("cpu:0 to cpu:{}", MAX_CPUS - 1);
+                Err(Error::invalid("Device::from_str", "device", expected, format!("{text:?}")))
+            }
+        }
+    }
+}
+
+impl TryFrom<&str> for Device {
+    type Error = Error;
+
+    fn try_from(text: &str) -> Result<Device> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for Device {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Device> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Cpu(index) => write!(f, "cpu:{index}"),
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! What can go wrong, whose fault it is, and whether the group still works.
+
+use crate::{ReduceOp, UnknownReduceOp};
+use std::{convert::Infallible, fmt, time::Duration};
+
+/// The result of every call that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Whatever error a replica's own code may return.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why a call failed.
+///
+/// The caller's faults ([`InvalidCall`](Error::InvalidCall), [`WrongContext`](Error::WrongContext)) and the ranks'
+/// ([`Mismatch`](Error::Mismatch)) leave the group working. [`Left`](Error::Left), [`Timeout`](Error::Timeout) and
+/// [`Aborted`](Error::Aborted) end it, on all ranks; under a strategy that is the end of one [`run`](crate::Strategy::run),
+/// and the next one starts anew.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// An argument cannot be right, whatever the others called.
+    InvalidCall {
+        /// The call.
+        call: &'static str,
+        /// The argument, or the path of a leaf in it.
+        argument: String,
+        /// The replica whose argument it is, where there are several.
+        replica: Option<usize>,
+        /// What would have been right.
+        expected: String,
+        /// What it was.
+        found: String,
+    },
+    /// The call is not allowed here: nested, or in the wrong context.
+    WrongContext {
+        /// The call.
+        call: &'static str,
+        /// Where it was made, and where it may be.
+        problem: String,
+    },
+    /// The replicas did not call the same.
+    Mismatch {
+        /// What the replicas that agree have called.
+        call: String,
+        /// The first replica that differs from them.
+        replica: usize,
+        /// In which argument, or in which leaf of it.
+        argument: String,
+        /// What the others gave.
+        expected: String,
+        /// What this replica gave.
+        found: String,
+    },
+    /// A replica returned, or gave up its communicator, while others waited for it in a collective.
+    Left {
+        /// What this replica called.
+        call: String,
+        /// The replica that left.
+        replica: usize,
+        /// What it called last.
+        last: String,
+    },
+    /// Replicas did not come before the deadline.
+    Timeout {
+        /// What this replica called.
+        call: String,
+        /// How long it waited.
+        waited: Duration,
+        /// Each replica that is missing, with what it called last.
+        missing: Vec<(usize, String)>,
+    },
+    /// Another replica failed, and its failure ended the group.
+    Aborted {
+        /// What this replica called.
+        call: String,
+        /// The replica that failed.
+        replica: usize,
+        /// Why.
+        reason: String,
+    },
+    /// A replica's code panicked.
+    Panic {
+        /// The replica.
+        replica: usize,
+        /// The panic's message.
+        message: String,
+    },
+    /// A replica's code returned an error of its own.
+    Replica {
+        /// The replica.
+        replica: usize,
+        /// Its error.
+        source: Box<Error>,
+    },
+    /// The text names no operation.
+    UnknownReduceOp(UnknownReduceOp),
+    /// The operating system refused something.
+    System {
+        /// What was asked of it.
+        what: String,
+        /// Its own words.
+        source: std::io::Error,
+    },
+    /// An error of the user's own code: see [`Error::other`].
+    Other(BoxError),
+}
+
+impl Error {
+    /// Wraps an error of the user's own, so that a replica's function can return it.
+    ///
+    /// ```
+    /// use consonance::{Error, MirroredStrategy, PerReplica};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let result = strategy.run(|_| "12x".parse::<u32>().map_err(Error::other));
+    /// assert!(result.unwrap_err().to_string().contains("replica 0: invalid digit"));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn other(error: impl Into<BoxError>) -> Error {
+        Error::Other(error.into())
+    }
+
+    /// The error without the note of the replica that returned it.
+    pub fn root(&self) -> &Error {
+        match self {
+            Error::Replica { source, .. } => source.root(),
+            error => error,
+        }
+    }
+
+    pub(crate) fn invalid(
+        call: &'static str,
+        argument: impl Into<String>,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+    ) -> Error {
+        Error::InvalidCall {
+            call,
+            argument: argument.into(),
+            replica: None,
+            expected: expected.into(),
+            found: found.into(),
+        }
+    }
+
+    /// The same error about `replica`'s argument.
+    pub(crate) fn of_replica(mut self, id: usize) -> Error {
+        if let Error::InvalidCall { replica, .. } = &mut self {
+            *replica = Some(id);
+        }
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::InvalidCall { call, argument, replica, expected, found } => {
+                write!(f, "{call}: {argument}")?;
+                if let Some(replica) = replica {
+                    write!(f, " of replica {replica}")?;
+                }
+                write!(f, ": expected {expected}, found {found}")
+            }
+            Error::WrongContext { call, problem } => write!(f, "{call}: {problem}"),
+            Error::Mismatch { call, replica, argument, expected, found } => write!(
+                f,
+                "the replicas did not call the same: {argument} of replica {replica}: expected {expected}, found {found} \
+                 (the others called {call})"
+            ),
+            Error::Left { call, replica, last } => {
+                write!(f, "{call}: replica {replica} left without making this call; {last}")
+            }
+            Error::Timeout { call, waited, missing } => {
+                write!(f, "{call}: deadline of {waited:?} passed")?;
+                missing.iter().try_for_each(|(replica, last)| write!(f, "; replica {replica} is missing: {last}"))
+            }
+            Error::Aborted { call, replica, reason } => write!(f, "{call}: replica {replica} {reason}"),
+            Error::Panic { replica, message } => write!(f, "replica {replica} panicked: {message}"),
+            Error::Replica { replica, source } => write!(f, "replica {replica}: {source}"),
+            Error::UnknownReduceOp(error) => error.fmt(f),
+            Error::System { what, source } => write!(f, "{what}: {source}"),
+            Error::Other(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Replica { source, .. } => Some(source),
+            Error::System { source, .. } => Some(source),
+            Error::Other(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+impl From<UnknownReduceOp> for Error {
+    fn from(error: UnknownReduceOp) -> Self {
+        Error::UnknownReduceOp(error)
+    }
+}
+
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+/// An operation, or the text of one.
+///
+/// ```
+/// # use consonance::{MirroredStrategy, Tensor};
+/// # let strategy = MirroredStrategy::new(["cpu:0"])?;
+/// # let losses = strategy.run(|_| Ok(Tensor::from(1.0f32)))?;
+/// strategy.reduce("SUM", &losses, None)?;
+/// let error = strategy.reduce("AVG", &losses, None).unwrap_err();
+/// assert_eq!(error.to_string(), r#""AVG" is not a reduce op; expected one of sum, mean, product, min, max, and, or, xor"#);
+/// # Ok::<(), consonance::Error>(())
+/// ```
+pub trait IntoReduceOp {
+    /// The operation.
+    ///
+    /// # Errors
+    /// [`Error::UnknownReduceOp`] if the text names none.
+    fn into_reduce_op(self) -> Result<ReduceOp>;
+}
+
+impl<O: TryInto<ReduceOp>> IntoReduceOp for O
+where
+    Error: From<O::Error>,
+{
+    fn into_reduce_op(self) -> Result<ReduceOp> {
+        Ok(self.try_into()?)
+    }
+}

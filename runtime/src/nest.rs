@@ -1,0 +1,354 @@
+//! Nests: what a call takes when it takes more than one tensor.
+
+use crate::{Axes, Axis, Error, IndexedSlices, ReduceOp, Result, Tensor, sparse};
+use consonance_spec::{
+    DType,
+    call::{digest, mix},
+    for_each_dtype,
+};
+use std::{collections::BTreeMap, fmt, mem};
+
+/// A tensor, a scalar, [`IndexedSlices`], or a tuple, list, map or struct of nests.
+///
+/// Every collective of a replica and every cross-replica call takes a nest and gives one of the same structure, which is the
+/// same on all replicas; a mismatch names the path of the leaf. Derive it for structs whose fields are nests:
+///
+/// ```
+/// use consonance::{MirroredStrategy, Nest, ReduceOp, Tensor};
+///
+/// #[derive(Clone, Nest)]
+/// struct Gradients {
+///     weights: Tensor,
+///     bias: Vec<Tensor>,
+/// }
+///
+/// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+/// let sums = strategy.run(|replica| {
+///     let gradients = Gradients { weights: Tensor::from([1.0f32, 2.0]), bias: vec![Tensor::from(3.0f32)] };
+///     replica.all_reduce(ReduceOp::Sum, gradients)
+/// })?;
+/// assert_eq!(sums[1].bias[0], Tensor::from(6.0f32));
+/// # Ok::<(), consonance::Error>(())
+/// ```
+pub trait Nest: Sized {
+    /// Moves every leaf out, in order, and notes its path below `at`.
+    fn take_leaves(&mut self, at: &Path, leaves: &mut Vec<Leaf>);
+
+    /// Moves leaves back into the places they were taken from, in the same order.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if a leaf is not of the place's type.
+    fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = Leaf>) -> Result<()>;
+}
+
+/// One leaf of a nest.
+#[derive(Clone, Debug)]
+pub struct Leaf {
+    /// Where it lies.
+    pub path: Path,
+    /// What it is.
+    pub value: Value,
+}
+
+/// What a leaf is.
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// A tensor.
+    Dense(Tensor),
+    /// Rows of a tensor.
+    Sparse(IndexedSlices),
+}
+
+impl Leaf {
+    /// The leaf as a tensor, for calls that take no sparse rows.
+    pub(crate) fn dense(&mut self, call: &'static str) -> Result<&mut Tensor> {
+        match &mut self.value {
+            Value::Dense(tensor) => Ok(tensor),
+            Value::Sparse(_) => Err(Error::invalid(call, self.path.to_string(), "a tensor", "IndexedSlices")),
+        }
+    }
+
+    /// Whether `op` can combine such leaves.
+    pub(crate) fn check_op(&self, call: &'static str, op: ReduceOp) -> Result<()> {
+        let dtype = match &self.value {
+            Value::Dense(tensor) => tensor.dtype(),
+            Value::Sparse(slices) => {
+                sparse::check_op(call, op)?;
+                slices.values.dtype()
+            }
+        };
+        match op.result(dtype) {
+            Some(_) => Ok(()),
+            None => {
+                let expected = format!("an operation on {dtype} ({})", self.path);
+                Err(Error::invalid(call, "op", expected, op.name()))
+            }
+        }
+    }
+
+    /// The axis along which such leaves are gathered, from the front.
+    pub(crate) fn gather_axis(&self, call: &'static str, axis: Axis) -> Result<usize> {
+        match &self.value {
+            Value::Dense(tensor) => axis.resolve(call, &self.path, tensor.rank()),
+            Value::Sparse(slices) => match axis.resolve(call, &self.path, slices.values.rank())? {
+                0 => Ok(0),
+                axis => Err(Error::invalid(call, "axis", "0, for IndexedSlices", axis.to_string())),
+            },
+        }
+    }
+
+    /// Whether axis 0 can be divided into `parts` even blocks.
+    pub(crate) fn divisible(&self, call: &'static str, parts: usize) -> Result<()> {
+        let found = match &self.value {
+            Value::Dense(tensor) => match tensor.shape().first() {
+                Some(size) if size.is_multiple_of(parts) => return Ok(()),
+                _ => tensor.spec(),
+            },
+            Value::Sparse(_) => "IndexedSlices".to_owned(),
+        };
+        let expected = format!("a tensor whose axis 0 has a multiple of {parts} entries");
+        Err(Error::invalid(call, self.path.to_string(), expected, found))
+    }
+}
+
+/// Where a leaf lies in its nest: `/weights/0`; the top is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Path(String);
+
+impl Path {
+    /// The path of `key` below this one.
+    pub fn join(&self, key: impl fmt::Display) -> Path {
+        Path(format!("{}/{key}", self.0))
+    }
+
+    fn digest(&self) -> u64 {
+        digest(&self.0)
+    }
+}
+
+/// `value` at the top, else `value/weights/0`.
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "value{}", self.0)
+    }
+}
+
+/// The leaves of a nest.
+pub(crate) fn take<N: Nest>(nest: &mut N) -> Vec<Leaf> {
+    let mut leaves = Vec::new();
+    nest.take_leaves(&Path::default(), &mut leaves);
+    leaves
+}
+
+/// The nest with these leaves in their places.
+pub(crate) fn put<N: Nest>(mut nest: N, leaves: Vec<Leaf>) -> Result<N> {
+    let mut leaves = leaves.into_iter();
+    nest.put_leaves(&mut leaves)?;
+    debug_assert!(leaves.next().is_none(), "a nest takes back what it gave");
+    Ok(nest)
+}
+
+/// What must agree of a nest on all replicas: the path of each leaf, whether it is sparse, its dtype and shape.
+pub(crate) struct Outline(Vec<(Path, Spec)>);
+
+struct Spec {
+    sparse: bool,
+    dtype: DType,
+    /// A dimension that may differ is `None`.
+    shape: Vec<Option<usize>>,
+}
+
+impl Outline {
+    /// The outline of these leaves, in which the sizes of dimensions `ragged` may differ.
+    pub(crate) fn new(leaves: &[Leaf], ragged: &Axes) -> Outline {
+        let outline = leaves.iter().map(|leaf| {
+            let (sparse, dtype, shape) = match &leaf.value {
+                Value::Dense(tensor) => (false, tensor.dtype(), tensor.shape()),
+                // The number of rows may differ; the tensor that they belong to may not.
+                Value::Sparse(slices) => {
+                    (true, slices.values.dtype(), slices.dense_shape().unwrap_or(&slices.values.shape()[1..]))
+                }
+            };
+            let mut shape: Vec<Option<usize>> = shape.iter().copied().map(Some).collect();
+            if let Ok(Some(ragged)) =
+                ragged.resolve("", &leaf.path, shape.len()).map(|ragged| ragged.filter(|_| !sparse))
+            {
+                shape.iter_mut().zip(ragged).for_each(|(dim, ragged)| *dim = dim.filter(|_| !ragged));
+            }
+            (leaf.path.clone(), Spec { sparse, dtype, shape })
+        });
+        Outline(outline.collect())
+    }
+
+    /// 64 bits that differ where outlines do.
+    pub(crate) fn digest(&self) -> u64 {
+        self.0.iter().fold(self.0.len() as u64, |digest, (path, spec)| {
+            let kind = spec.dtype as u64 | (spec.sparse as u64) << 8 | (spec.shape.len() as u64) << 9;
+            let dims = spec.shape.iter().map(|dim| dim.map_or(u64::MAX, |dim| dim as u64));
+            dims.fold(mix(mix(digest, path.digest()), kind), mix)
+        })
+    }
+
+    /// Each leaf's path with its dtype and shape, for errors.
+    pub(crate) fn lines(&self) -> Vec<(String, String)> {
+        self.0.iter().map(|(path, spec)| (path.to_string(), spec.to_string())).collect()
+    }
+
+    /// The first leaf in which `found` differs from this: its path, what was expected, and what it is.
+    pub(crate) fn difference(&self, found: &Outline) -> Option<(String, String, String)> {
+        let (expected, found) = (self.lines(), found.lines());
+        let missing = || "nothing".to_owned();
+        (0..expected.len().max(found.len())).find_map(|index| match (expected.get(index), found.get(index)) {
+            (Some(expected), Some(found)) if expected == found => None,
+            (Some((path, expected)), Some((other, found))) if path == other => {
+                Some((path.clone(), expected.clone(), found.clone()))
+            }
+            (Some((path, expected)), _) => Some((path.clone(), expected.clone(), missing())),
+            (None, Some((path, found))) => Some((path.clone(), missing(), found.clone())),
+            (None, None) => None,
+        })
+    }
+}
+
+/// `f32[2, ?]`
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dims: Vec<String> =
+            self.shape.iter().map(|dim| dim.map_or_else(|| "?".to_owned(), |dim| dim.to_string())).collect();
+        let sparse = if self.sparse { "IndexedSlices of " } else { "" };
+        write!(f, "{sparse}{}[{}]", self.dtype, dims.join(", "))
+    }
+}
+
+impl Nest for Tensor {
+    fn take_leaves(&mut self, at: &Path, leaves: &mut Vec<Leaf>) {
+        let value = Value::Dense(mem::take(self));
+        leaves.push(Leaf { path: at.clone(), value });
+    }
+
+    fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = Leaf>) -> Result<()> {
+        *self = dense(leaves.next())?;
+        Ok(())
+    }
+}
+
+impl Nest for IndexedSlices {
+    fn take_leaves(&mut self, at: &Path, leaves: &mut Vec<Leaf>) {
+        let value = Value::Sparse(mem::take(self));
+        leaves.push(Leaf { path: at.clone(), value });
+    }
+
+    fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = Leaf>) -> Result<()> {
+        match leaves.next() {
+            Some(Leaf { value: Value::Sparse(slices), .. }) => {
+                *self = slices;
+                Ok(())
+            }
+            Some(leaf) => {
+                Err(Error::invalid("Nest", leaf.path.to_string(), "a place for a tensor", "one for IndexedSlices"))
+            }
+            None => Err(too_few()),
+        }
+    }
+}
+
+fn dense(leaf: Option<Leaf>) -> Result<Tensor> {
+    match leaf {
+        Some(Leaf { value: Value::Dense(tensor), .. }) => Ok(tensor),
+        Some(leaf) => {
+            Err(Error::invalid("Nest", leaf.path.to_string(), "a place for IndexedSlices", "one for a tensor"))
+        }
+        None => Err(too_few()),
+    }
+}
+
+fn too_few() -> Error {
+    Error::invalid("Nest", "leaves", "as many as were taken", "fewer")
+}
+
+macro_rules! nest_of_scalar {
+    ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+        $(
+            impl Nest for $type {
+                fn take_leaves(&mut self, at: &Path, leaves: &mut Vec<Leaf>) {
+                    leaves.push(Leaf { path: at.clone(), value: Value::Dense(Tensor::from(*self)) });
+                }
+
+                fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = Leaf>) -> Result<()> {
+                    *self = dense(leaves.next())?.item()?;
+                    Ok(())
+                }
+            }
+        )*
+    };
+}
+
+for_each_dtype!(nest_of_scalar);
+
+macro_rules! nest_of_sequence {
+    ($([$($generics:tt)*] $type:ty,)*) => {
+        $(
+            impl<$($generics)*> Nest for $type {
+                fn take_leaves(&mut self, at: &Path, leaves: &mut Vec<Leaf>) {
+                    for (index, nest) in self.iter_mut().enumerate() {
+                        nest.take_leaves(&at.join(index), leaves);
+                    }
+                }
+
+                fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = Leaf>) -> Result<()> {
+                    self.iter_mut().try_for_each(|nest| nest.put_leaves(leaves))
+                }
+            }
+        )*
+    };
+}
+
+nest_of_sequence! {
+    [N: Nest] Vec<N>,
+    [N: Nest] Option<N>,
+    [N: Nest, const COUNT: usize] [N; COUNT],
+}
+
+impl<K: fmt::Display + Ord, N: Nest> Nest for BTreeMap<K, N> {
+    fn take_leaves(&mut self, at: &Path, leaves: &mut Vec<Leaf>) {
+        for (key, nest) in self {
+            nest.take_leaves(&at.join(key), leaves);
+        }
+    }
+
+    fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = Leaf>) -> Result<()> {
+        self.values_mut().try_for_each(|nest| nest.put_leaves(leaves))
+    }
+}
+
+macro_rules! nest_of_tuple {
+    ($(($($nest:ident $index:tt),*))*) => {
+        $(
+            impl<$($nest: Nest),*> Nest for ($($nest,)*) {
+                // The empty tuple has no leaf to use them for.
+                #[allow(unused_variables)]
+                fn take_leaves(&mut self, at: &Path, leaves: &mut Vec<Leaf>) {
+                    $(self.$index.take_leaves(&at.join($index), leaves);)*
+                }
+
+                #[allow(unused_variables)] // as above
+                fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = Leaf>) -> Result<()> {
+                    $(self.$index.put_leaves(leaves)?;)*
+                    Ok(())
+                }
+            }
+        )*
+    };
+}
+
+nest_of_tuple! {
+    ()
+    (A 0)
+    (A 0, B 1)
+    (A 0, B 1, C 2)
+    (A 0, B 1, C 2, D 3)
+    (A 0, B 1, C 2, D 3, E 4)
+    (A 0, B 1, C 2, D 3, E 4, F 5)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7)
+}

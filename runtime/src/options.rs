@@ -1,0 +1,79 @@
+//! How collectives are carried out: nothing here changes a result by a bit.
+
+use crate::{Error, Implementation, Result, backend::Configuration};
+use std::time::Duration;
+
+/// Options of a strategy's collectives, or of one call, where they override the strategy's field by field.
+///
+/// ```
+/// use consonance::{CommunicationOptions, MirroredStrategy};
+/// use std::time::Duration;
+/// let options = CommunicationOptions::new().bytes_per_pack(1 << 20).timeout(Duration::from_secs(30))?;
+/// let strategy = MirroredStrategy::builder(["cpu:0", "cpu:1"]).options(options).build()?;
+/// # Ok::<(), consonance::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommunicationOptions {
+    bytes_per_pack: Option<usize>,
+    timeout: Option<Duration>,
+    implementation: Option<Implementation>,
+}
+
+/// How long a replica waits for another where nothing else is said: long beside any step of a training loop, and an end.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Tensors are fused up to this many bytes where nothing else is said: a copy of so little costs less than a step.
+const DEFAULT_BYTES_PER_PACK: usize = 64 << 10;
+
+impl CommunicationOptions {
+    /// Nothing said: everything as the strategy has it, or by default.
+    pub fn new() -> CommunicationOptions {
+        CommunicationOptions::default()
+    }
+
+    /// Small tensors of a nest are fused, by dtype, into packs of up to so many bytes; a larger tensor goes alone, without a
+    /// copy. 0 fuses all tensors of a dtype. By default 64 KiB.
+    pub fn bytes_per_pack(mut self, bytes: usize) -> Self {
+        self.bytes_per_pack = Some(bytes);
+        self
+    }
+
+    /// How long a replica waits for another before the call fails and names who is missing. By default 5 minutes; there is no
+    /// infinite timeout.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for a timeout of zero.
+    pub fn timeout(mut self, timeout: Duration) -> Result<Self> {
+        if timeout.is_zero() {
+            return Err(Error::invalid("CommunicationOptions::timeout", "timeout", "more than zero", "zero"));
+        }
+        self.timeout = Some(timeout);
+        Ok(self)
+    }
+
+    /// How an all-reduce is done. By default as measured to be fastest for its size.
+    pub fn implementation(mut self, implementation: Implementation) -> Self {
+        self.implementation = Some(implementation);
+        self
+    }
+
+    /// These options where they say something, else `base`'s.
+    pub(crate) fn over(self, base: CommunicationOptions) -> CommunicationOptions {
+        CommunicationOptions {
+            bytes_per_pack: self.bytes_per_pack.or(base.bytes_per_pack),
+            timeout: self.timeout.or(base.timeout),
+            implementation: self.implementation.or(base.implementation),
+        }
+    }
+
+    pub(crate) fn pack_limit(&self) -> usize {
+        self.bytes_per_pack.unwrap_or(DEFAULT_BYTES_PER_PACK)
+    }
+
+    pub(crate) fn configuration(&self) -> Configuration {
+        Configuration {
+            timeout: self.timeout.unwrap_or(DEFAULT_TIMEOUT),
+            implementation: self.implementation.unwrap_or_default(),
+        }
+    }
+}

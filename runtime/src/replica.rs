@@ -1,0 +1,489 @@
+//! What a replica sees while it runs.
+
+use crate::{
+    Axes, Axis, CommunicationOptions, Communicator, Device, Error, IndexedSlices, PerReplica, ReduceOp, Result,
+    Strategy, Tensor,
+    backend::Arguments,
+    call::Call,
+    context,
+    error::IntoReduceOp,
+    nest::{self, Leaf, Nest, Outline, Value},
+    sparse,
+    values::Merged,
+};
+use consonance_kernels::buffer::Memory;
+use consonance_spec::{Kind, call::mix, packing};
+use std::{
+    any::{Any, type_name},
+    cell::RefCell,
+    sync::Mutex,
+};
+
+/// One replica of a [`run`](Strategy::run): who it is, and its collectives with the other replicas.
+///
+/// Every replica makes the same calls in the same order, under `if` and in loops too as long as all take the same way. A
+/// replica that does not is named in an error that all get at once.
+///
+/// The context ends with the function it was given to:
+///
+/// ```compile_fail
+/// # let strategy = consonance::MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();
+/// let mut kept = None;
+/// strategy.run(|replica| { kept = Some(replica); Ok(()) });
+/// ```
+pub struct ReplicaContext<'r> {
+    strategy: &'r Strategy,
+    id: usize,
+    communicator: RefCell<Communicator>,
+    board: &'r Board,
+}
+
+/// Where the replicas of a run leave what a merge function sees, and find what it gives back.
+pub(crate) struct Board {
+    places: Vec<Mutex<Option<Box<dyn Any + Send>>>>,
+}
+
+impl Board {
+    pub(crate) fn new(replicas: usize) -> Board {
+        Board { places: (0..replicas).map(|_| Mutex::default()).collect() }
+    }
+
+    fn put(&self, replica: usize, value: Box<dyn Any + Send>) {
+        *self.places[replica].lock().expect("nobody panics at the board") = Some(value);
+    }
+
+    fn take(&self, replica: usize) -> Option<Box<dyn Any + Send>> {
+        self.places[replica].lock().expect("nobody panics at the board").take()
+    }
+}
+
+impl<'r> ReplicaContext<'r> {
+    pub(crate) fn new(
+        strategy: &'r Strategy,
+        id: usize,
+        communicator: Communicator,
+        board: &'r Board,
+    ) -> ReplicaContext<'r> {
+        ReplicaContext { strategy, id, communicator: RefCell::new(communicator), board }
+    }
+
+    /// This replica, from 0 to [`num_replicas_in_sync`](ReplicaContext::num_replicas_in_sync).
+    pub fn replica_id_in_sync_group(&self) -> usize {
+        self.id
+    }
+
+    /// The number of replicas.
+    pub fn num_replicas_in_sync(&self) -> usize {
+        self.strategy.num_replicas_in_sync()
+    }
+
+    /// The devices of this replica: one.
+    pub fn devices(&self) -> [Device; 1] {
+        [self.strategy.worker_devices()[self.id]]
+    }
+
+    /// The strategy that runs this replica.
+    pub fn strategy(&self) -> &Strategy {
+        self.strategy
+    }
+
+    /// Combines `value` over all replicas; each gets the result.
+    ///
+    /// Shapes and structure are the same on all replicas. A tensor that nobody else holds is reduced in its own memory. Small
+    /// tensors travel together ([`CommunicationOptions::bytes_per_pack`]). The mean of integers is a float: f64 for 32 and 64
+    /// bits, f32 for 8 and 16. [`IndexedSlices`] keep all rows of all replicas, in replica order; their mean is divided by the
+    /// number of replicas.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if `op` is not defined on the dtype; [`Error::Mismatch`] if the replicas did not call the same;
+    /// [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`] if a replica is gone.
+    ///
+    /// ```
+    /// use consonance::{MirroredStrategy, ReduceOp, Tensor};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let result = strategy.run(|replica| {
+    ///     replica.all_reduce("SUM", [Tensor::from(1.0f32), Tensor::from(2.0f32)])
+    /// })?;
+    /// assert_eq!(result[0], [Tensor::from(2.0f32), Tensor::from(4.0f32)]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn all_reduce<N: Nest>(&self, op: impl IntoReduceOp, value: N) -> Result<N> {
+        self.all_reduce_with(op, value, CommunicationOptions::new())
+    }
+
+    /// [`all_reduce`](ReplicaContext::all_reduce) with options that override the strategy's.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](ReplicaContext::all_reduce).
+    pub fn all_reduce_with<N: Nest>(
+        &self,
+        op: impl IntoReduceOp,
+        mut value: N,
+        options: CommunicationOptions,
+    ) -> Result<N> {
+        self.require("ReplicaContext::all_reduce")?;
+        let options = options.over(self.strategy.options());
+        let mut leaves = nest::take(&mut value);
+        let op = self.or_refuse(Kind::AllReduce, op.into_reduce_op().and_then(|op| check_leaves(op, &leaves)))?;
+        let mut session = self.session(&leaves, None, &options);
+        if leaves.is_empty() {
+            session.call(Call::AllReduce { op, send: None, recv: [0u8; 0].as_mut_slice().into() })?;
+        }
+        let (mut tensors, mut sparse) = (Vec::new(), Vec::new());
+        for leaf in &mut leaves {
+            match &mut leaf.value {
+                Value::Dense(tensor) => tensors.push(tensor),
+                Value::Sparse(slices) => sparse.push(slices),
+            }
+        }
+        let sizes: Vec<_> = tensors.iter().map(|tensor| (tensor.dtype(), tensor.buf().bytes())).collect();
+        for pack in packing::packs(&sizes, options.pack_limit()) {
+            session.all_reduce_pack(op, &mut tensors, &pack)?;
+        }
+        for slices in sparse {
+            session.all_reduce_rows(op, slices)?;
+        }
+        drop(session);
+        nest::put(value, leaves)
+    }
+
+    /// Concatenates `value` over all replicas along `axis`, in replica order; each gets the result.
+    ///
+    /// Sizes along `axis` may differ from replica to replica, and be zero; all other dimensions are the same. A negative axis
+    /// counts from the last.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](ReplicaContext::all_reduce), and [`Error::InvalidCall`] for a scalar or an axis out of range.
+    ///
+    /// ```
+    /// use consonance::{MirroredStrategy, Tensor};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let result = strategy.run(|replica| {
+    ///     let rows = 1 + replica.replica_id_in_sync_group();
+    ///     replica.all_gather(Tensor::new([rows, 1], &vec![rows as i32; rows])?, 0)
+    /// })?;
+    /// assert_eq!(result[0], Tensor::from([[1], [2], [2]]));
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn all_gather<N: Nest>(&self, value: N, axis: impl Into<Axis>) -> Result<N> {
+        self.all_gather_with(value, axis, CommunicationOptions::new())
+    }
+
+    /// [`all_gather`](ReplicaContext::all_gather) with options that override the strategy's.
+    ///
+    /// # Errors
+    /// As [`all_gather`](ReplicaContext::all_gather).
+    pub fn all_gather_with<N: Nest>(
+        &self,
+        mut value: N,
+        axis: impl Into<Axis>,
+        options: CommunicationOptions,
+    ) -> Result<N> {
+        self.require("ReplicaContext::all_gather")?;
+        let (axis, options) = (axis.into(), options.over(self.strategy.options()));
+        let mut leaves = nest::take(&mut value);
+        let axes = leaves.iter().map(|leaf| leaf.gather_axis("ReplicaContext::all_gather", axis)).collect();
+        let axes: Vec<usize> = self.or_refuse(Kind::AllGather, axes)?;
+        let mut session = self.session(&leaves, Some(axis), &options);
+        if leaves.is_empty() {
+            session.call(Call::AllGather { send: None, recv: [0u8; 0].as_mut_slice().into(), counts: None })?;
+        }
+        for (leaf, axis) in leaves.iter_mut().zip(axes) {
+            match &mut leaf.value {
+                Value::Dense(tensor) => *tensor = session.concat(tensor, axis)?.0,
+                Value::Sparse(slices) => *slices = session.gather_rows(slices)?,
+            }
+        }
+        drop(session);
+        nest::put(value, leaves)
+    }
+
+    /// Combines `value` over all replicas and gives each replica its block of the result along axis 0. The size of axis 0 is a
+    /// multiple of the number of replicas.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](ReplicaContext::all_reduce), and [`Error::InvalidCall`] for a size that cannot be divided, or
+    /// [`IndexedSlices`].
+    ///
+    /// ```
+    /// use consonance::{MirroredStrategy, Tensor};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let result = strategy.run(|replica| replica.reduce_scatter("sum", Tensor::from([1, 2, 3, 4])))?;
+    /// assert_eq!(result.values(), [Tensor::from([2, 4]), Tensor::from([6, 8])]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn reduce_scatter<N: Nest>(&self, op: impl IntoReduceOp, mut value: N) -> Result<N> {
+        let call = "ReplicaContext::reduce_scatter";
+        self.require(call)?;
+        let mut leaves = nest::take(&mut value);
+        let checked = op.into_reduce_op().and_then(|op| check_leaves(op, &leaves)).and_then(|op| {
+            leaves.iter().try_for_each(|leaf| leaf.divisible(call, self.num_replicas_in_sync())).map(|()| op)
+        });
+        let op = self.or_refuse(Kind::ReduceScatter, checked)?;
+        let options = self.strategy.options();
+        let mut session = self.session(&leaves, None, &options);
+        for leaf in &mut leaves {
+            let tensor = leaf.dense(call)?;
+            let mut shape = tensor.shape().to_vec();
+            shape[0] /= self.num_replicas_in_sync();
+            let dtype = op.result(tensor.dtype()).unwrap_or(tensor.dtype());
+            let mut recv = Memory::zeroed(dtype, shape.iter().product());
+            session.call(Call::ReduceScatter { op, send: Some(tensor.buf()), recv: recv.as_buf_mut() })?;
+            *tensor = Tensor::from_memory(shape, recv)?;
+        }
+        drop(session);
+        nest::put(value, leaves)
+    }
+
+    /// Replica `root`'s `value` to all. The others give a value of the same structure, dtypes and shapes.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](ReplicaContext::all_reduce), and [`Error::InvalidCall`] for a replica that does not exist, or
+    /// [`IndexedSlices`].
+    ///
+    /// ```
+    /// use consonance::MirroredStrategy;
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let ids = strategy.run(|replica| replica.broadcast(replica.replica_id_in_sync_group() as u64, 1))?;
+    /// assert_eq!(ids.values(), [1, 1]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn broadcast<N: Nest>(&self, mut value: N, root: usize) -> Result<N> {
+        let call = "ReplicaContext::broadcast";
+        self.require(call)?;
+        let mut leaves = nest::take(&mut value);
+        let dense: Result<()> = leaves.iter_mut().try_for_each(|leaf| leaf.dense(call).map(drop));
+        self.or_refuse(Kind::Broadcast, dense)?;
+        let options = self.strategy.options();
+        let mut session = self.session(&leaves, None, &options);
+        for leaf in &mut leaves {
+            session.call(Call::Broadcast { data: leaf.dense(call)?.buf_mut(), root })?;
+        }
+        drop(session);
+        nest::put(value, leaves)
+    }
+
+    /// Waits until every replica has come here.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`], [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`].
+    pub fn barrier(&self) -> Result<()> {
+        self.require("ReplicaContext::barrier")?;
+        self.communicator.borrow_mut().barrier()
+    }
+
+    /// Pauses all replicas, runs `merge` once in the cross-replica context with the arguments of all, and goes on with its
+    /// results: each replica's own if they are [`PerReplica`], the same on all if they are
+    /// [`Mirrored`](crate::Mirrored) ([`Strategy::mirror`]).
+    ///
+    /// The function of replica 0 is the one that runs.
+    ///
+    /// # Errors
+    /// The error of `merge`, on every replica; otherwise as [`barrier`](ReplicaContext::barrier).
+    ///
+    /// ```
+    /// use consonance::{MirroredStrategy, ReduceOp, Tensor};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let totals = strategy.run(|replica| {
+    ///     let x = Tensor::from(replica.replica_id_in_sync_group() as i32);
+    ///     replica.merge_call(x, |strategy, all| Ok(strategy.mirror(strategy.reduce(ReduceOp::Sum, &all, None)?)))
+    /// })?;
+    /// assert_eq!(totals.values(), [Tensor::from(1), Tensor::from(1)]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn merge_call<A, M>(
+        &self,
+        arguments: A,
+        merge: impl FnOnce(&Strategy, PerReplica<A>) -> Result<M>,
+    ) -> Result<M::Value>
+    where
+        A: Send + 'static,
+        M: Merged,
+        M::Value: Send + 'static,
+    {
+        self.require("ReplicaContext::merge_call")?;
+        let types = type_name::<(A, M)>();
+        let describe = || vec![("types".to_owned(), types.to_owned())];
+        let digest = consonance_spec::call::digest(types);
+        self.board.put(self.id, Box::new(arguments));
+        let arrived = self.meet(Kind::MergeCall, &Arguments { digest, describe: &describe });
+        if arrived.is_err() {
+            self.board.take(self.id);
+        }
+        arrived?;
+        let failure = if self.id == 0 { self.merge::<A, M>(merge) } else { None };
+        self.meet(Kind::MergeReturn, &Arguments::NONE)?;
+        match (self.board.take(self.id).map(|result| result.downcast::<Result<M::Value, String>>()), failure) {
+            (_, Some(error)) => Err(error),
+            (Some(Ok(result)), None) => result.map_err(|problem| Error::Replica {
+                replica: 0,
+                source: Box::new(Error::other(format!("its merge function failed: {problem}"))),
+            }),
+            _ => unreachable!("replica 0 leaves a result of the agreed type for every replica"),
+        }
+    }
+
+    /// Runs the merge function and leaves each replica's result, or the text of the error that is returned, on the board.
+    fn merge<A, M>(&self, merge: impl FnOnce(&Strategy, PerReplica<A>) -> Result<M>) -> Option<Error>
+    where
+        A: Send + 'static,
+        M: Merged,
+        M::Value: Send + 'static,
+    {
+        let replicas = self.num_replicas_in_sync();
+        let arguments = (0..replicas).map(|replica| {
+            let argument = self.board.take(replica).expect("every replica left its arguments before it arrived");
+            *argument.downcast::<A>().expect("the replicas agree on the types")
+        });
+        let arguments = PerReplica::new(arguments.collect());
+        let merged = context::within(self.strategy, None, || merge(self.strategy, arguments)).and_then(|merged| {
+            let values = merged.split(replicas);
+            if values.len() == replicas {
+                return Ok(values);
+            }
+            let (expected, found) = (format!("{replicas} values"), format!("{} values", values.len()));
+            Err(Error::invalid("ReplicaContext::merge_call", "the merge function's result", expected, found))
+        });
+        match merged {
+            Ok(values) => {
+                for (replica, value) in values.into_iter().enumerate() {
+                    self.board.put(replica, Box::new(Ok::<_, String>(value)));
+                }
+                None
+            }
+            Err(error) => {
+                for replica in 0..replicas {
+                    self.board.put(replica, Box::new(Err::<M::Value, _>(error.to_string())));
+                }
+                Some(error)
+            }
+        }
+    }
+
+    /// A step in which the replicas only meet.
+    fn meet(&self, kind: Kind, arguments: &Arguments<'_>) -> Result<()> {
+        self.communicator.borrow_mut().meet(kind, arguments)
+    }
+
+    fn require(&self, call: &'static str) -> Result<()> {
+        context::require_replica(call, self.strategy, self.id)
+    }
+
+    /// The value, or the error that the other replicas, who make the same call, are told of.
+    fn or_refuse<T>(&self, kind: Kind, checked: Result<T>) -> Result<T> {
+        checked.map_err(|error| {
+            let error = error.of_replica(self.id);
+            self.communicator.borrow_mut().refuse(kind, &error);
+            error
+        })
+    }
+
+    fn session(&self, leaves: &[Leaf], ragged: Option<Axis>, options: &CommunicationOptions) -> Session<'_> {
+        let mut communicator = self.communicator.borrow_mut();
+        communicator.configure(options.configuration());
+        let outline = Outline::new(leaves, &ragged.map_or_else(Axes::default, Axes::from));
+        let digest = ragged.map_or(outline.digest(), |axis| mix(outline.digest(), axis.digest()));
+        Session { communicator, outline, digest, axis: ragged }
+    }
+}
+
+/// The steps of one call on a nest: all of them carry the digest of the whole nest, so that the first already compares it.
+struct Session<'c> {
+    communicator: std::cell::RefMut<'c, Communicator>,
+    outline: Outline,
+    digest: u64,
+    axis: Option<Axis>,
+}
+
+impl Session<'_> {
+    fn call(&mut self, call: Call<'_>) -> Result<()> {
+        let describe = || {
+            let mut lines = self.outline.lines();
+            lines.extend(self.axis.map(|axis| ("axis".to_owned(), axis.to_string())));
+            lines
+        };
+        self.communicator.call_with(call, &Arguments { digest: self.digest, describe: &describe })
+    }
+
+    /// All-reduces the tensors of one pack, fused if there are several.
+    fn all_reduce_pack(&mut self, op: ReduceOp, tensors: &mut [&mut Tensor], pack: &[usize]) -> Result<()> {
+        if let &[place] = pack {
+            return self.all_reduce(op, tensors[place]);
+        }
+        let count = pack.iter().map(|&place| tensors[place].count()).sum();
+        let mut fused = Tensor::zeros(tensors[pack[0]].dtype(), [count]);
+        let mut start = 0;
+        for &place in pack {
+            let end = start + tensors[place].count();
+            fused.buf_mut().slice(start..end).copy_from(tensors[place].buf());
+            start = end;
+        }
+        self.all_reduce(op, &mut fused)?;
+        let mut start = 0;
+        for &place in pack {
+            let end = start + tensors[place].count();
+            let part = Memory::from(fused.buf().slice(start..end));
+            *tensors[place] = Tensor::from_memory(tensors[place].shape().to_vec(), part)?;
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// In the tensor's own memory if nobody else holds it and the result is of its type.
+    fn all_reduce(&mut self, op: ReduceOp, tensor: &mut Tensor) -> Result<()> {
+        if op.result(tensor.dtype()) == Some(tensor.dtype())
+            && let Some(recv) = tensor.own_buf_mut()
+        {
+            return self.call(Call::AllReduce { op, send: None, recv });
+        }
+        let dtype = op.result(tensor.dtype()).unwrap_or(tensor.dtype());
+        let mut recv = Memory::zeroed(dtype, tensor.count());
+        self.call(Call::AllReduce { op, send: Some(tensor.buf()), recv: recv.as_buf_mut() })?;
+        *tensor = Tensor::from_memory(tensor.shape().to_vec(), recv)?;
+        Ok(())
+    }
+
+    fn all_reduce_rows(&mut self, op: ReduceOp, slices: &mut IndexedSlices) -> Result<()> {
+        slices.indices = self.concat(&slices.indices, 0)?.0;
+        slices.values = self.concat(&slices.values, 0)?.0;
+        if op == ReduceOp::Mean {
+            slices.values = sparse::divide("all_reduce", &slices.values, self.communicator.size())?;
+        }
+        Ok(())
+    }
+
+    /// Rows of the concatenation of the dense tensors: each replica's indices begin where the tensors before it end.
+    fn gather_rows(&mut self, slices: &IndexedSlices) -> Result<IndexedSlices> {
+        let (indices, counts) = self.concat(&slices.indices, 0)?;
+        let (values, _) = self.concat(&slices.values, 0)?;
+        sparse::gathered(values, indices, &counts, slices.dense_shape())
+    }
+
+    /// The concatenation along `axis`, and each replica's size along it.
+    fn concat(&mut self, tensor: &Tensor, axis: usize) -> Result<(Tensor, Vec<usize>)> {
+        let mut shape = tensor.shape().to_vec();
+        let (rows, inner): (usize, usize) = (shape[..axis].iter().product(), shape[axis + 1..].iter().product());
+        let mut recv = None;
+        let mut sizes = Vec::new();
+        if rows * inner == 0 {
+            // No element tells how long each part is.
+            let own = [shape[axis] as u64];
+            let lengths = Call::Concat { send: own.as_slice().into(), rows: 1, recv: &mut recv, counts: &mut sizes };
+            self.call(lengths)?;
+            let lengths = recv.take().unwrap_or_else(|| Memory::from(own.as_slice()));
+            sizes = lengths.as_buf().as_slice::<u64>().unwrap_or(&[]).iter().map(|&size| size as usize).collect();
+            shape[axis] = sizes.iter().sum();
+            return Ok((Tensor::zeros(tensor.dtype(), shape), sizes));
+        }
+        self.call(Call::Concat { send: tensor.buf(), rows, recv: &mut recv, counts: &mut sizes })?;
+        sizes.iter_mut().for_each(|count| *count /= rows * inner);
+        shape[axis] = sizes.iter().sum();
+        let memory = recv.expect("a concatenation that succeeded leaves its result");
+        Ok((Tensor::from_memory(shape, memory)?, sizes))
+    }
+}
+
+/// The operation, if it is defined on every leaf.
+fn check_leaves(op: ReduceOp, leaves: &[Leaf]) -> Result<ReduceOp> {
+    leaves.iter().try_for_each(|leaf| leaf.check_op("all_reduce", op)).map(|()| op)
+}

@@ -1,0 +1,249 @@
+//! Asynchronous calls: made inside a closure, carried out in order on a thread of their own, all finished when it ends.
+//!
+//! A handle could be forgotten while a peer reads the buffer it stands for; a closure cannot end early. So buffers are lent for
+//! the whole closure, and dropping a handle is always safe.
+
+use crate::{Communicator, Error, Result, call::Call, error::IntoReduceOp};
+use consonance_kernels::step::Reason;
+use consonance_spec::Element;
+use std::{
+    sync::{Arc, Condvar, Mutex, MutexGuard, mpsc},
+    thread,
+};
+
+/// Where asynchronous calls are made: see [`Communicator::scope`].
+pub struct Scope<'env> {
+    calls: mpsc::Sender<(Call<'env>, Arc<Slot>)>,
+    slots: Mutex<Vec<Arc<Slot>>>,
+}
+
+/// An asynchronous call under way. Dropping it is safe: the call is finished when its scope ends, which reports its error.
+pub struct Pending {
+    slot: Arc<Slot>,
+}
+
+/// Where a call's result is put, and from where it is taken once.
+#[derive(Default)]
+struct Slot {
+    state: Mutex<State>,
+    finished: Condvar,
+}
+
+#[derive(Default)]
+enum State {
+    #[default]
+    UnderWay,
+    Finished(Result<()>),
+    Taken,
+}
+
+impl Slot {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panics while holding the state of a call")
+    }
+
+    fn finish(&self, result: Result<()>) {
+        *self.lock() = State::Finished(result);
+        self.finished.notify_all();
+    }
+
+    /// The result, if there is one that nobody took.
+    fn take(&self) -> Result<()> {
+        match std::mem::replace(&mut *self.lock(), State::Taken) {
+            State::Finished(result) => result,
+            State::UnderWay | State::Taken => Ok(()),
+        }
+    }
+}
+
+impl Pending {
+    /// Waits until the call is finished, and gives its result. Bounded, as the call is.
+    ///
+    /// # Errors
+    /// The call's.
+    pub fn wait(self) -> Result<()> {
+        let mut state = self.slot.lock();
+        while matches!(*state, State::UnderWay) {
+            state = self.slot.finished.wait(state).expect("nobody panics while holding the state of a call");
+        }
+        drop(state);
+        self.slot.take()
+    }
+
+    /// Whether the call is finished. Never waits.
+    pub fn is_finished(&self) -> bool {
+        !matches!(*self.slot.lock(), State::UnderWay)
+    }
+}
+
+impl<'env> Scope<'env> {
+    /// Starts [`Communicator::all_reduce`].
+    ///
+    /// # Errors
+    /// [`Error::UnknownReduceOp`]; all others come from [`Pending::wait`] or the end of the scope.
+    pub fn all_reduce<T: Element>(&self, op: impl IntoReduceOp, data: &'env mut [T]) -> Result<Pending> {
+        let op = op.into_reduce_op()?;
+        Ok(self.start(Call::AllReduce { op, send: None, recv: data.into() }))
+    }
+
+    /// Starts [`Communicator::all_reduce_into`].
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Scope::all_reduce).
+    pub fn all_reduce_into<T: Element, R: Element>(
+        &self,
+        op: impl IntoReduceOp,
+        send: &'env [T],
+        recv: &'env mut [R],
+    ) -> Result<Pending> {
+        let op = op.into_reduce_op()?;
+        Ok(self.start(Call::AllReduce { op, send: Some(send.into()), recv: recv.into() }))
+    }
+
+    /// Starts [`Communicator::reduce_into`].
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Scope::all_reduce).
+    pub fn reduce_into<T: Element>(
+        &self,
+        op: impl IntoReduceOp,
+        send: &'env [T],
+        recv: Option<&'env mut [T]>,
+        root: usize,
+    ) -> Result<Pending> {
+        let (op, recv) = (op.into_reduce_op()?, recv.map(Into::into));
+        Ok(self.start(Call::Reduce { op, send: Some(send.into()), recv, root }))
+    }
+
+    /// Starts [`Communicator::reduce_scatter_into`].
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Scope::all_reduce).
+    pub fn reduce_scatter_into<T: Element>(
+        &self,
+        op: impl IntoReduceOp,
+        send: &'env [T],
+        recv: &'env mut [T],
+    ) -> Result<Pending> {
+        let op = op.into_reduce_op()?;
+        Ok(self.start(Call::ReduceScatter { op, send: Some(send.into()), recv: recv.into() }))
+    }
+
+    /// Starts [`Communicator::broadcast`].
+    pub fn broadcast<T: Element>(&self, data: &'env mut [T], root: usize) -> Pending {
+        self.start(Call::Broadcast { data: data.into(), root })
+    }
+
+    /// Starts [`Communicator::all_gather_into`].
+    pub fn all_gather_into<T: Element>(&self, send: &'env [T], recv: &'env mut [T]) -> Pending {
+        self.start(Call::AllGather { send: Some(send.into()), recv: recv.into(), counts: None })
+    }
+
+    /// Starts [`Communicator::all_gather_v`].
+    pub fn all_gather_v<T: Element>(
+        &self,
+        send: Option<&'env [T]>,
+        recv: &'env mut [T],
+        counts: &'env [usize],
+    ) -> Pending {
+        self.start(Call::AllGather { send: send.map(Into::into), recv: recv.into(), counts: Some(counts) })
+    }
+
+    /// Starts [`Communicator::gather`].
+    pub fn gather<T: Element>(&self, send: &'env [T], recv: Option<&'env mut [T]>, root: usize) -> Pending {
+        self.start(Call::Gather { send: Some(send.into()), recv: recv.map(Into::into), counts: None, root })
+    }
+
+    /// Starts [`Communicator::scatter`].
+    pub fn scatter<T: Element>(&self, send: Option<&'env [T]>, recv: Option<&'env mut [T]>, root: usize) -> Pending {
+        self.start(Call::Scatter { send: send.map(Into::into), recv: recv.map(Into::into), counts: None, root })
+    }
+
+    /// Starts [`Communicator::all_to_all_into`].
+    pub fn all_to_all_into<T: Element>(&self, send: &'env [T], recv: &'env mut [T]) -> Pending {
+        self.start(Call::AllToAll { send: Some(send.into()), recv: recv.into(), counts: None })
+    }
+
+    /// Starts [`Communicator::barrier`]: finished when every rank's calls before it are.
+    pub fn barrier(&self) -> Pending {
+        self.start(Call::Barrier)
+    }
+
+    /// Starts [`Communicator::send`].
+    pub fn send<T: Element>(&self, data: &'env [T], to: usize) -> Pending {
+        self.start(Call::Send { data: data.into(), to })
+    }
+
+    /// Starts [`Communicator::recv`].
+    pub fn recv<T: Element>(&self, data: &'env mut [T], from: usize) -> Pending {
+        self.start(Call::Recv { data: data.into(), from })
+    }
+
+    fn start(&self, call: Call<'env>) -> Pending {
+        let slot = Arc::new(Slot::default());
+        self.slots.lock().expect("nobody panics while pushing").push(slot.clone());
+        // The receiver lives until every sender is gone.
+        let _ = self.calls.send((call, slot.clone()));
+        Pending { slot }
+    }
+}
+
+impl Communicator {
+    /// Runs `body`, in which calls return at once and are carried out meanwhile, in the order in which they are made, on a
+    /// thread of their own. All are finished when this returns.
+    ///
+    /// # Errors
+    /// The error of `body`, else the first of a call that was not waited for.
+    ///
+    /// # Panics
+    /// If `body` panics; the group is then ended, so that no peer waits.
+    ///
+    /// ```
+    /// use consonance::{Communicator, ReduceOp};
+    /// let mut alone = Communicator::threads(1).remove(0);
+    /// let (mut last_layer, mut first_layer) = (vec![1.0f32; 8], vec![2.0f32; 8]);
+    /// alone.scope(|scope| {
+    ///     let last = scope.all_reduce(ReduceOp::Mean, &mut last_layer)?;
+    ///     // … the gradients of the first layer are computed here …
+    ///     scope.all_reduce(ReduceOp::Mean, &mut first_layer)?;
+    ///     last.wait()
+    /// })?;
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn scope<'env, R>(&'env mut self, body: impl FnOnce(&Scope<'env>) -> Result<R>) -> Result<R> {
+        let aborter = self.aborter();
+        thread::scope(|threads| {
+            let (calls, queue) = mpsc::channel::<(Call<'env>, Arc<Slot>)>();
+            let progress = move || {
+                for (call, slot) in queue {
+                    slot.finish(self.call(call));
+                }
+            };
+            let what = "start a thread for asynchronous calls".to_owned();
+            thread::Builder::new()
+                .name("consonance-async".to_owned())
+                .spawn_scoped(threads, progress)
+                .map_err(|source| Error::System { what, source })?;
+            // Dropped last, so that a panic in `body` ends the group before the queue is waited for.
+            let scope = Scope { calls, slots: Mutex::default() };
+            let end_on_panic = OnPanic(|| aborter.abort(Reason::Panic));
+            let result = body(&scope);
+            std::mem::forget(end_on_panic);
+            let Scope { calls, slots } = scope;
+            drop(calls);
+            let slots = slots.into_inner().expect("nobody panics while pushing");
+            let finished = slots.into_iter().map(|slot| Pending { slot }.wait());
+            let first_error = finished.fold(Ok(()), |first, next| first.and(next));
+            result.and_then(|value| first_error.map(|()| value))
+        })
+    }
+}
+
+/// Runs its function if it is dropped, which is in a panic only.
+struct OnPanic<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnPanic<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}

@@ -1,0 +1,293 @@
+//! Strategies: where replicas run and where values live.
+
+mod central_storage;
+mod mirrored;
+mod one_device;
+mod reduce;
+mod run;
+
+pub use central_storage::CentralStorageStrategy;
+pub use mirrored::MirroredStrategy;
+pub use one_device::OneDeviceStrategy;
+pub use reduce::Destinations;
+
+use crate::{
+    CommunicationOptions, Device, Error, Mirrored, PerReplica, Result, Tensor, Variable, context, device::cores,
+};
+use consonance_kernels::team::Team;
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+};
+
+/// A strategy: a fixed set of replicas, and how their values are combined. All strategies share these methods.
+///
+/// Cloning gives another handle to the same strategy; handles can be used from several threads at once.
+#[derive(Clone)]
+pub struct Strategy(Arc<Inner>);
+
+struct Inner {
+    name: &'static str,
+    /// One for each replica.
+    devices: Vec<Device>,
+    /// Where variables live: once on each device, or once on the parameter device.
+    parameter_device: Option<Device>,
+    options: CommunicationOptions,
+    pin_threads: bool,
+    /// Threads of runs that have ended, for the next.
+    idle: Mutex<Vec<Team>>,
+}
+
+/// How a strategy is made: devices first, then what differs from the default, then [`build`](Builder::build).
+pub struct Builder<S> {
+    name: &'static str,
+    devices: Result<Vec<Device>>,
+    parameter_device: Option<Device>,
+    options: CommunicationOptions,
+    pin_threads: bool,
+    wrap: fn(Strategy) -> S,
+}
+
+impl<S> Builder<S> {
+    fn new<D>(name: &'static str, devices: impl IntoIterator<Item = D>, wrap: fn(Strategy) -> S) -> Builder<S>
+    where
+        D: TryInto<Device>,
+        Error: From<D::Error>,
+    {
+        let devices = devices.into_iter().map(|device| Ok(device.try_into()?)).collect();
+        let options = CommunicationOptions::new();
+        Builder { name, devices, parameter_device: None, options, pin_threads: false, wrap }
+    }
+
+    /// Options of all collectives, where a call does not override them.
+    pub fn options(mut self, options: CommunicationOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Binds the thread of replica `i` to core `i`, modulo the cores that this process may use. By default the system places
+    /// threads.
+    pub fn pin_threads(mut self, pin: bool) -> Self {
+        self.pin_threads = pin;
+        self
+    }
+
+    /// Makes the strategy.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for an empty list of devices, a device that does not exist, or one that is listed twice.
+    pub fn build(self) -> Result<S> {
+        let devices = self.devices?;
+        if devices.is_empty() {
+            return Err(Error::invalid(self.name, "devices", "at least one device", "an empty list"));
+        }
+        if let Some(twice) = (1..devices.len()).find(|&place| devices[..place].contains(&devices[place])) {
+            return Err(Error::invalid(self.name, "devices", "each device once", format!("{} twice", devices[twice])));
+        }
+        Ok((self.wrap)(Strategy(Arc::new(Inner {
+            name: self.name,
+            devices,
+            parameter_device: self.parameter_device,
+            options: self.options,
+            pin_threads: self.pin_threads,
+            idle: Mutex::default(),
+        }))))
+    }
+}
+
+impl Strategy {
+    /// The strategy outside all strategies: one replica on the calling thread.
+    pub fn default_strategy() -> Strategy {
+        context::DEFAULT.clone()
+    }
+
+    pub(crate) fn make_default() -> Strategy {
+        Builder::new("the default strategy", [Device::Cpu(0)], |strategy| strategy)
+            .build()
+            .expect("one device that exists")
+    }
+
+    /// The number of replicas.
+    pub fn num_replicas_in_sync(&self) -> usize {
+        self.0.devices.len()
+    }
+
+    /// The device of each replica.
+    pub fn worker_devices(&self) -> &[Device] {
+        &self.0.devices
+    }
+
+    /// Where variables live.
+    pub fn parameter_devices(&self) -> &[Device] {
+        self.0.parameter_device.as_ref().map_or(&self.0.devices, std::slice::from_ref)
+    }
+
+    /// The options that the strategy was made with.
+    pub fn options(&self) -> CommunicationOptions {
+        self.0.options
+    }
+
+    /// Runs `body` with this strategy as the [current one](crate::current_strategy) of this thread, in the cross-replica
+    /// context. The same scope may be entered again inside.
+    ///
+    /// # Errors
+    /// [`Error::WrongContext`] in a replica, or in another strategy's scope.
+    pub fn scope<R>(&self, body: impl FnOnce() -> R) -> Result<R> {
+        context::require_cross_replica("Strategy::scope", self)?;
+        Ok(context::within(self, None, body))
+    }
+
+    /// Calls `value_fn` once for each replica.
+    ///
+    /// # Errors
+    /// [`Error::WrongContext`] in a replica, or in another strategy's scope.
+    ///
+    /// ```
+    /// use consonance::MirroredStrategy;
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let array = [3.0, 2.0, 1.0];
+    /// let values = strategy.distribute_values_from_function(|context| array[context.replica_id_in_sync_group])?;
+    /// assert_eq!(strategy.local_results(&values), [3.0, 2.0]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn distribute_values_from_function<T>(&self, value_fn: impl FnMut(ValueContext) -> T) -> Result<PerReplica<T>> {
+        context::require_cross_replica("Strategy::distribute_values_from_function", self)?;
+        let num_replicas_in_sync = self.num_replicas_in_sync();
+        let contexts = (0..num_replicas_in_sync)
+            .map(|replica_id_in_sync_group| ValueContext { replica_id_in_sync_group, num_replicas_in_sync });
+        Ok(PerReplica::new(contexts.map(value_fn).collect()))
+    }
+
+    /// The values of this process's replicas, in replica order; of a value that is one for all replicas, that value.
+    pub fn local_results<V: LocalResults>(&self, value: &V) -> Vec<V::Value> {
+        value.local_results()
+    }
+
+    /// `value`, the same on all devices.
+    pub fn mirror<T>(&self, value: T) -> Mirrored<T> {
+        Mirrored::new(value, self.0.devices.clone())
+    }
+
+    /// Creates a [`Variable`] as this strategy places it; `initial_value` is called once.
+    ///
+    /// # Errors
+    /// [`Error::WrongContext`] in a replica, or in another strategy's scope.
+    pub fn variable(&self, initial_value: impl FnOnce() -> Tensor) -> Result<Variable> {
+        self.scope(|| Variable::new(initial_value()))
+    }
+
+    /// Calls `update` with each copy of `variable`, in device order, and gives what it returns for each.
+    ///
+    /// The arguments of an update are what the closure captures, so they are the same for every copy, and copies stay equal if
+    /// `update` does the same to each.
+    ///
+    /// # Errors
+    /// [`Error::WrongContext`] in a replica or in another strategy's scope; [`Error::InvalidCall`] for a variable of another
+    /// strategy; the first error of `update`.
+    ///
+    /// ```
+    /// use consonance::{MirroredStrategy, Tensor};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let weights = strategy.variable(|| Tensor::from([1.0f32, 2.0]))?;
+    /// strategy.update(&weights, |copy| {
+    ///     copy.as_mut_slice::<f32>()?.iter_mut().for_each(|weight| *weight *= 0.5);
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(weights.read(), Tensor::from([0.5f32, 1.0]));
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn update<R>(&self, variable: &Variable, update: impl FnMut(&mut Tensor) -> Result<R>) -> Result<Vec<R>> {
+        let call = "Strategy::update";
+        context::require_cross_replica(call, self)?;
+        if variable.strategy() != self {
+            return Err(Error::invalid(
+                call,
+                "variable",
+                format!("one of {self}"),
+                format!("one of {}", variable.strategy()),
+            ));
+        }
+        variable.update_copies(update)
+    }
+
+    /// Threads for one run: those of an earlier run, or new ones.
+    fn team(&self) -> Result<Team> {
+        if let Some(team) = self.0.idle.lock().expect("nobody panics holding the list").pop() {
+            return Ok(team);
+        }
+        let pinned = |replica: usize| self.0.pin_threads.then_some(replica % cores());
+        let places: Vec<_> = (0..self.num_replicas_in_sync()).map(pinned).collect();
+        Team::new("replica", &places)
+            .map_err(|source| Error::System { what: format!("start the threads of {self}"), source })
+    }
+
+    fn give_back(&self, team: Team) {
+        self.0.idle.lock().expect("nobody panics holding the list").push(team);
+    }
+}
+
+/// Two handles to the same strategy are equal.
+impl PartialEq for Strategy {
+    fn eq(&self, other: &Strategy) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// `MirroredStrategy(cpu:0, cpu:1)`
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let devices: Vec<String> = self.0.devices.iter().map(Device::to_string).collect();
+        write!(f, "{}({})", self.0.name, devices.join(", "))
+    }
+}
+
+impl fmt::Debug for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// What a function that makes a replica's value knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ValueContext {
+    /// The replica, from 0.
+    pub replica_id_in_sync_group: usize,
+    /// The number of replicas.
+    pub num_replicas_in_sync: usize,
+}
+
+/// What [`Strategy::local_results`] takes.
+pub trait LocalResults {
+    /// One replica's value.
+    type Value;
+
+    /// The values of this process's replicas.
+    fn local_results(&self) -> Vec<Self::Value>;
+}
+
+impl<T: Clone> LocalResults for PerReplica<T> {
+    type Value = T;
+
+    fn local_results(&self) -> Vec<T> {
+        self.values().to_vec()
+    }
+}
+
+/// The value on each of its devices.
+impl<T: Clone> LocalResults for Mirrored<T> {
+    type Value = T;
+
+    fn local_results(&self) -> Vec<T> {
+        vec![self.value().clone(); self.devices().len()]
+    }
+}
+
+/// The tensor itself.
+impl LocalResults for Tensor {
+    type Value = Tensor;
+
+    fn local_results(&self) -> Vec<Tensor> {
+        vec![self.clone()]
+    }
+}

@@ -1,0 +1,338 @@
+//! Cross-replica calls: reduce, gather, and their relatives with destinations.
+
+use super::Strategy;
+use crate::{
+    Axes, Axis, Device, Error, IndexedSlices, Mirrored, Nest, PerReplica, ReduceOp, Result, Tensor, context,
+    error::IntoReduceOp,
+    nest::{self, Leaf, Outline, Value},
+    sparse,
+};
+use consonance_kernels::{
+    axis::{self, Partial},
+    buffer::{Buf, BufMut, Memory},
+    reduce::Reducer,
+};
+use consonance_spec::partition;
+use std::sync::Mutex;
+
+/// Below so many bytes a reduction is done before other threads have woken.
+const PARALLEL_BYTES: usize = 256 << 10;
+
+/// Blocks of a result that threads write at once are multiples of so many elements, so that they share no cache line.
+const BORDER_COUNT: usize = 128;
+
+/// Where a result is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destinations {
+    /// On one device.
+    Device(Device),
+    /// On every replica's device, like the value itself: an all-reduce.
+    Replicas,
+}
+
+impl From<Device> for Destinations {
+    fn from(device: Device) -> Self {
+        Destinations::Device(device)
+    }
+}
+
+impl TryFrom<&str> for Destinations {
+    type Error = Error;
+
+    fn try_from(device: &str) -> Result<Self> {
+        device.parse().map(Destinations::Device)
+    }
+}
+
+impl Strategy {
+    /// Combines a value over the replicas, and over `axis` of each replica's tensor if one is given.
+    ///
+    /// Without an axis all shapes are the same. With one (or several), the replicas' sizes along it may differ, as those of a
+    /// last partial batch do, and the mean is divided by the true number of elements. The mean of integers is a float, of a
+    /// sum that does not wrap. [`IndexedSlices`] keep all rows; with an axis they are made dense first.
+    ///
+    /// # Errors
+    /// [`Error::UnknownReduceOp`]; [`Error::InvalidCall`] for an operation that is not defined on the dtype, an axis out of
+    /// range, or another number of values than replicas; [`Error::Mismatch`] for shapes, dtypes or structures that differ;
+    /// [`Error::WrongContext`] inside a replica, where [`ReplicaContext::all_reduce`](crate::ReplicaContext::all_reduce) is
+    /// meant.
+    ///
+    /// ```
+    /// use consonance::{MirroredStrategy, PerReplica, ReduceOp, Tensor};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let batch = PerReplica::new(vec![Tensor::from([0.0f32, 1.0, 2.0, 3.0]), Tensor::from([4.0f32, 5.0])]);
+    /// assert_eq!(strategy.reduce(ReduceOp::Sum, &batch, 0)?, Tensor::from(15.0f32));
+    /// assert_eq!(strategy.reduce("MEAN", &batch, 0)?, Tensor::from(2.5f32));
+    /// let error = strategy.reduce("SUM", &batch, None).unwrap_err();
+    /// assert_eq!(
+    ///     error.to_string(),
+    ///     "the replicas did not call the same: value of replica 1: expected f32[4], found f32[2] \
+    ///      (the others called Strategy::reduce; give an axis to reduce along it)"
+    /// );
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn reduce<N: Nest + Clone>(
+        &self,
+        op: impl IntoReduceOp,
+        value: &PerReplica<N>,
+        axis: impl Into<Axes>,
+    ) -> Result<N> {
+        let (op, axes) = (op.into_reduce_op()?, axis.into());
+        let hint = if axes == Axes::from(None) { "; give an axis to reduce along it" } else { "" };
+        self.combine("Strategy::reduce", value, &axes, hint, |leaves| match leaves {
+            Leaves::Dense(tensors) => Ok(Value::Dense(self.reduce_tensors(op, &tensors, &axes)?)),
+            Leaves::Sparse(slices) if axes == Axes::from(None) => reduce_rows(op, &slices).map(Value::Sparse),
+            Leaves::Sparse(slices) => {
+                let dense = slices.iter().map(|slices| slices.to_dense()).collect::<Result<Vec<_>>>()?;
+                Ok(Value::Dense(self.reduce_tensors(op, &dense.iter().collect::<Vec<_>>(), &axes)?))
+            }
+        })
+    }
+
+    /// Concatenates a value over the replicas along `axis`, in replica order.
+    ///
+    /// Sizes along `axis` may differ, and be zero; all other dimensions are the same. A negative axis counts from the last.
+    ///
+    /// # Errors
+    /// As [`reduce`](Strategy::reduce), and [`Error::InvalidCall`] for a scalar.
+    ///
+    /// ```
+    /// use consonance::{MirroredStrategy, Tensor};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let columns = strategy.distribute_values_from_function(|_| Tensor::from([[1], [2]]))?;
+    /// assert_eq!(strategy.gather(&columns, 0)?, Tensor::from([[1], [2], [1], [2]]));
+    /// assert_eq!(strategy.gather(&columns, 1)?, Tensor::from([[1, 1], [2, 2]]));
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn gather<N: Nest + Clone>(&self, value: &PerReplica<N>, axis: impl Into<Axis>) -> Result<N> {
+        let (call, axis) = ("Strategy::gather", axis.into());
+        self.combine(call, value, &Axes::from(axis), "", |leaves| match leaves {
+            Leaves::Dense(tensors) => {
+                let axis = axis.resolve(call, &"value", tensors[0].rank())?;
+                concat(&tensors, axis).map(Value::Dense)
+            }
+            Leaves::Sparse(slices) => {
+                let (values, indices, counts) = concat_rows(&slices)?;
+                sparse::gathered(values, indices, &counts, slices[0].dense_shape()).map(Value::Sparse)
+            }
+        })
+    }
+
+    /// Combines a value over the replicas; the result is wanted at `destinations`.
+    ///
+    /// # Errors
+    /// As [`reduce`](Strategy::reduce), and [`Error::InvalidCall`] for a device that does not exist.
+    ///
+    /// ```
+    /// use consonance::{Destinations, MirroredStrategy, Tensor};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let ids = strategy.run(|replica| Ok(Tensor::from(replica.replica_id_in_sync_group() as f32)))?;
+    /// assert_eq!(strategy.reduce_to("sum", &ids, "cpu:0")?.into_value(), Tensor::from(1.0f32));
+    /// assert_eq!(strategy.reduce_to("sum", &ids, Destinations::Replicas)?.devices().len(), 2);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn reduce_to<N, D>(&self, op: impl IntoReduceOp, value: &PerReplica<N>, destinations: D) -> Result<Mirrored<N>>
+    where
+        N: Nest + Clone,
+        D: TryInto<Destinations>,
+        Error: From<D::Error>,
+    {
+        let devices = match destinations.try_into()? {
+            Destinations::Device(device) => vec![device],
+            Destinations::Replicas => self.worker_devices().to_vec(),
+        };
+        Ok(Mirrored::new(self.reduce(op, value, None)?, devices))
+    }
+
+    /// [`reduce_to`](Strategy::reduce_to) for several values, each with its destinations; dtypes may be mixed.
+    ///
+    /// # Errors
+    /// As [`reduce_to`](Strategy::reduce_to).
+    pub fn batch_reduce_to<N: Nest + Clone>(
+        &self,
+        op: impl IntoReduceOp,
+        value_destination_pairs: &[(PerReplica<N>, Destinations)],
+    ) -> Result<Vec<Mirrored<N>>> {
+        let op = op.into_reduce_op()?;
+        value_destination_pairs.iter().map(|(value, destinations)| self.reduce_to(op, value, *destinations)).collect()
+    }
+
+    /// Combines the replicas' nests leaf by leaf, after comparing their structure; dimensions in `ragged` may differ.
+    fn combine<N: Nest + Clone>(
+        &self,
+        call: &'static str,
+        value: &PerReplica<N>,
+        ragged: &Axes,
+        hint: &str,
+        combine: impl Fn(Leaves<'_>) -> Result<Value>,
+    ) -> Result<N> {
+        context::require_cross_replica(call, self)?;
+        self.check_count(call, "value", value.values().len())?;
+        let replicas: Vec<Vec<Leaf>> = value.iter().map(|value| nest::take(&mut value.clone())).collect();
+        let expected = Outline::new(&replicas[0], ragged);
+        for (replica, leaves) in replicas.iter().enumerate() {
+            if let Some((argument, expected, found)) = expected.difference(&Outline::new(leaves, ragged)) {
+                return Err(Error::Mismatch { call: format!("{call}{hint}"), replica, argument, expected, found });
+            }
+        }
+        let combined = (0..replicas[0].len()).map(|place| {
+            let leaves: Vec<&Leaf> = replicas.iter().map(|leaves| &leaves[place]).collect();
+            let path = leaves[0].path.clone();
+            Ok(Leaf { value: combine(Leaves::of(&leaves))?, path })
+        });
+        nest::put(value[0].clone(), combined.collect::<Result<_>>()?)
+    }
+
+    fn reduce_tensors(&self, op: ReduceOp, tensors: &[&Tensor], axes: &Axes) -> Result<Tensor> {
+        let call = "Strategy::reduce";
+        let dtype = tensors[0].dtype();
+        let undefined = || Error::invalid(call, "op", format!("an operation on {dtype}"), op.name());
+        let removed = axes.resolve(call, &"value", tensors[0].rank())?;
+        let Some(removed) = removed.filter(|removed| removed.contains(&true)) else {
+            let reducer = Reducer::new(op, dtype).ok_or_else(undefined)?;
+            let mut memory = Memory::zeroed(reducer.output(), tensors[0].count());
+            let inputs: Vec<Buf<'_>> = tensors.iter().map(|tensor| tensor.buf()).collect();
+            self.reduce_blocks(&reducer, &inputs, memory.as_buf_mut())?;
+            return Tensor::from_memory(tensors[0].shape().to_vec(), memory);
+        };
+        op.result(dtype).ok_or_else(undefined)?;
+        let partials: Vec<Mutex<Option<Partial>>> = tensors.iter().map(|_| Mutex::default()).collect();
+        let bytes = tensors.iter().map(|tensor| tensor.buf().bytes()).sum();
+        self.for_each(tensors.len(), bytes, &|replica| {
+            let flat = Flat::new(tensors[replica], &removed);
+            *partials[replica].lock().expect("nobody panics holding a partial") = flat.partial(op);
+        })?;
+        let partials = partials.into_iter().map(|partial| partial.into_inner().ok().flatten());
+        let partials: Vec<Partial> = partials.collect::<Option<_>>().ok_or_else(undefined)?;
+        let elements = |tensor: &&Tensor| -> u64 {
+            tensor.shape().iter().zip(&removed).filter(|(_, removed)| **removed).map(|(&size, _)| size as u64).product()
+        };
+        let memory = axis::finish(&partials, tensors.iter().map(elements).sum());
+        let kept = tensors[0].shape().iter().zip(&removed).filter(|(_, removed)| !**removed).map(|(&size, _)| size);
+        Tensor::from_memory(kept.collect(), memory)
+    }
+
+    /// Reduces large inputs with a thread for each replica, each its block of the result.
+    fn reduce_blocks(&self, reducer: &Reducer, inputs: &[Buf<'_>], output: BufMut<'_>) -> Result<()> {
+        let (count, parts) = (output.count(), self.num_replicas_in_sync());
+        let mut rest = output;
+        let blocks: Vec<_> = (0..parts)
+            .map(|part| {
+                let block = partition::aligned_block(count, BORDER_COUNT, parts, part);
+                let (target, after) =
+                    std::mem::replace(&mut rest, BufMut::from([0u8; 0].as_mut_slice())).split_at(block.len());
+                rest = after;
+                Mutex::new((block, target))
+            })
+            .collect();
+        let bytes = inputs.iter().map(Buf::bytes).sum();
+        self.for_each(parts, bytes, &|part| {
+            let (block, target) = &mut *blocks[part].lock().expect("nobody panics holding a block");
+            let inputs: Vec<Buf<'_>> = inputs.iter().map(|input| input.slice(block.clone())).collect();
+            reducer.reduce(&inputs, target);
+        })
+    }
+
+    /// Runs `work` of 0 to `count`, at most one for each replica: on the replicas' threads if there are `bytes` enough to work on.
+    fn for_each(&self, count: usize, bytes: usize, work: &(dyn Fn(usize) + Sync)) -> Result<()> {
+        if count == 1 || bytes < PARALLEL_BYTES {
+            (0..count).for_each(work);
+            return Ok(());
+        }
+        let mut team = self.team()?;
+        team.run(work);
+        self.give_back(team);
+        Ok(())
+    }
+}
+
+/// The same leaf of every replica.
+enum Leaves<'a> {
+    Dense(Vec<&'a Tensor>),
+    Sparse(Vec<&'a IndexedSlices>),
+}
+
+impl<'a> Leaves<'a> {
+    /// Leaves of which the outlines are the same, so that they are all dense or all sparse.
+    fn of(leaves: &[&'a Leaf]) -> Leaves<'a> {
+        let dense = leaves.iter().filter_map(|leaf| match &leaf.value {
+            Value::Dense(tensor) => Some(tensor),
+            Value::Sparse(_) => None,
+        });
+        let dense: Vec<&Tensor> = dense.collect();
+        if !dense.is_empty() {
+            return Leaves::Dense(dense);
+        }
+        let sparse = leaves.iter().filter_map(|leaf| match &leaf.value {
+            Value::Sparse(slices) => Some(slices),
+            Value::Dense(_) => None,
+        });
+        Leaves::Sparse(sparse.collect())
+    }
+}
+
+/// A tensor seen as `[outer, axis, inner]`, with all removed axes as the one in the middle.
+struct Flat {
+    tensor: Tensor,
+    outer: usize,
+    axis: usize,
+    inner: usize,
+}
+
+impl Flat {
+    /// Removed axes that do not follow each other are brought together in front, in their order, by a copy.
+    fn new(tensor: &Tensor, removed: &[bool]) -> Flat {
+        let sizes = |axes: &[usize]| axes.iter().map(|&axis| tensor.shape()[axis]).product();
+        let (away, kept): (Vec<usize>, Vec<usize>) = (0..removed.len()).partition(|&axis| removed[axis]);
+        let first = away[0];
+        if away.iter().enumerate().all(|(place, &axis)| axis == first + place) {
+            let (outer, inner) = kept.split_at(first);
+            return Flat { tensor: tensor.clone(), outer: sizes(outer), axis: sizes(&away), inner: sizes(inner) };
+        }
+        let order: Vec<usize> = away.iter().chain(&kept).copied().collect();
+        Flat { tensor: tensor.transpose(&order), outer: 1, axis: sizes(&away), inner: sizes(&kept) }
+    }
+
+    fn partial(&self, op: ReduceOp) -> Option<Partial> {
+        Partial::new(op, self.tensor.buf(), self.outer, self.axis, self.inner)
+    }
+}
+
+/// The tensors one after the other along `axis`; all other dimensions are the same.
+fn concat(tensors: &[&Tensor], axis: usize) -> Result<Tensor> {
+    let mut shape = tensors[0].shape().to_vec();
+    shape[axis] = tensors.iter().map(|tensor| tensor.shape()[axis]).sum();
+    let rows: usize = shape[..axis].iter().product();
+    let mut memory = Memory::zeroed(tensors[0].dtype(), shape.iter().product());
+    let mut start = 0;
+    for row in 0..rows {
+        for tensor in tensors {
+            let count = tensor.count() / rows;
+            let part = tensor.buf().slice(row * count..(row + 1) * count);
+            memory.as_buf_mut().slice(start..start + count).copy_from(part);
+            start += count;
+        }
+    }
+    Tensor::from_memory(shape, memory)
+}
+
+/// Values and indices of all replicas, and each one's number of rows.
+fn concat_rows(slices: &[&IndexedSlices]) -> Result<(Tensor, Tensor, Vec<usize>)> {
+    let values: Vec<&Tensor> = slices.iter().map(|slices| slices.values()).collect();
+    let indices: Vec<&Tensor> = slices.iter().map(|slices| slices.indices()).collect();
+    let counts = indices.iter().map(|indices| indices.count()).collect();
+    Ok((concat(&values, 0)?, concat(&indices, 0)?, counts))
+}
+
+fn reduce_rows(op: ReduceOp, slices: &[&IndexedSlices]) -> Result<IndexedSlices> {
+    let call = "Strategy::reduce";
+    sparse::check_op(call, op)?;
+    let (mut values, indices, _) = concat_rows(slices)?;
+    if op.result(values.dtype()).is_none() {
+        return Err(Error::invalid(call, "op", format!("an operation on {}", values.dtype()), op.name()));
+    }
+    if op == ReduceOp::Mean {
+        values = sparse::divide(call, &values, slices.len())?;
+    }
+    IndexedSlices::new(values, indices, slices[0].dense_shape().map(<[usize]>::to_vec))
+}

@@ -1,0 +1,163 @@
+//! `run`: one function on every replica, each on a thread of its own.
+
+use super::Strategy;
+use crate::{Communicator, Error, PerReplica, ReplicaContext, Result, context, replica::Board};
+use consonance_kernels::step::{Aborter, Reason, Seat};
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Mutex,
+};
+
+impl Strategy {
+    /// Runs `replica_fn` on every replica at once and gives every replica's result.
+    ///
+    /// Replicas run on threads that are kept between calls; with one replica, on the calling thread. What differs between
+    /// replicas comes from the context, or from [`run_with`](Strategy::run_with).
+    ///
+    /// # Errors
+    /// If a replica returns an error or panics, that is the result, with the replica's id; replicas that wait for it in a
+    /// collective are freed. A failed run leaves nothing behind: the next one works. [`Error::WrongContext`] inside a replica
+    /// or in another strategy's scope.
+    ///
+    /// ```
+    /// use consonance::{MirroredStrategy, ReduceOp, Tensor};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let totals = strategy.run(|replica| {
+    ///     let loss = Tensor::from(replica.replica_id_in_sync_group() as f32 + 1.0);
+    ///     replica.all_reduce(ReduceOp::Sum, loss)
+    /// })?;
+    /// assert_eq!(strategy.local_results(&totals), [Tensor::from(3.0f32), Tensor::from(3.0f32)]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn run<R: Send>(&self, replica_fn: impl Fn(&ReplicaContext<'_>) -> Result<R> + Sync) -> Result<PerReplica<R>> {
+        self.run_with(PerReplica::new(vec![(); self.num_replicas_in_sync()]), |replica, ()| replica_fn(replica))
+    }
+
+    /// [`run`](Strategy::run) with an argument for each replica, which it gets as its own.
+    ///
+    /// # Errors
+    /// As [`run`](Strategy::run), and [`Error::InvalidCall`] if there are not as many arguments as replicas.
+    ///
+    /// ```
+    /// use consonance::{MirroredStrategy, PerReplica, Tensor};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let batches = PerReplica::new(vec![Tensor::from([0, 1, 2]), Tensor::from([3, 4])]);
+    /// let sizes = strategy.run_with(batches, |_, batch| Ok(batch.shape()[0]))?;
+    /// assert_eq!(sizes.values(), [3, 2]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn run_with<A: Send, R: Send>(
+        &self,
+        arguments: PerReplica<A>,
+        replica_fn: impl Fn(&ReplicaContext<'_>, A) -> Result<R> + Sync,
+    ) -> Result<PerReplica<R>> {
+        context::require_cross_replica("Strategy::run", self)?;
+        let replicas = self.num_replicas_in_sync();
+        self.check_count("Strategy::run", "arguments", arguments.values().len())?;
+        let configuration = self.options().configuration();
+        let board = Board::new(replicas);
+        let tasks: Vec<_> = (Seat::group(replicas, configuration.timeout).into_iter())
+            .zip(arguments)
+            .map(|(seat, argument)| Mutex::new(Task::Given(Communicator::on_seat(seat, configuration), argument)))
+            .collect();
+        let replica = |id: usize| {
+            let Task::Given(communicator, argument) = replace(&tasks[id], Task::Running) else { return };
+            let aborter = communicator.aborter();
+            let replica = ReplicaContext::new(self, id, communicator, &board);
+            let body = || context::within(self, Some(id), || replica_fn(&replica, argument));
+            let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(panicked(id, &*panic)));
+            if let Err(error) = &result {
+                free_the_others(&aborter, error);
+            }
+            // The context is dropped after this, which tells replicas that still wait for this one that it has left.
+            replace(&tasks[id], Task::Finished(result));
+        };
+        if replicas == 1 && !self.0.pin_threads {
+            replica(0);
+        } else {
+            let mut team = self.team()?;
+            team.run(&replica);
+            self.give_back(team);
+        }
+        let results = tasks.into_iter().map(|task| match task.into_inner() {
+            Ok(Task::Finished(result)) => result,
+            _ => unreachable!("the team has run every replica, and nobody panics holding a task"),
+        });
+        collect(results.collect())
+    }
+
+    /// Checks that there are as many values as replicas.
+    pub(super) fn check_count(&self, call: &'static str, argument: &str, found: usize) -> Result<()> {
+        let replicas = self.num_replicas_in_sync();
+        if found == replicas {
+            return Ok(());
+        }
+        let expected = format!("{replicas} values, one for each replica of {self}");
+        Err(Error::invalid(call, argument, expected, found.to_string()))
+    }
+}
+
+/// What a replica is given and what it leaves.
+enum Task<A, R> {
+    Given(Communicator, A),
+    Running,
+    Finished(Result<R>),
+}
+
+fn replace<T>(place: &Mutex<T>, value: T) -> T {
+    std::mem::replace(&mut *place.lock().expect("nobody panics holding a task"), value)
+}
+
+fn panicked(replica: usize, panic: &(dyn Any + Send)) -> Error {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    Error::Panic { replica, message: text.unwrap_or("(no message)").to_owned() }
+}
+
+/// Ends the group of a replica that failed, unless the group has told all replicas already.
+fn free_the_others(aborter: &Aborter, error: &Error) {
+    match error {
+        Error::Panic { .. } => aborter.abort(Reason::Panic),
+        _ => aborter.abort(Reason::Failure),
+    }
+}
+
+/// All results, or the error that says most: a replica's own before one that only tells of another replica's.
+fn collect<R>(results: Vec<Result<R>>) -> Result<PerReplica<R>> {
+    let mut values = Vec::with_capacity(results.len());
+    let mut worst: Option<(usize, Error)> = None;
+    for (replica, result) in results.into_iter().enumerate() {
+        match result {
+            Ok(value) => values.push(value),
+            Err(error) => {
+                if worst.as_ref().is_none_or(|(_, worst)| tells_of_another(worst) > tells_of_another(&error)) {
+                    worst = Some((replica, error));
+                }
+            }
+        }
+    }
+    match worst {
+        None => Ok(PerReplica::new(values)),
+        Some((replica, error)) => Err(with_replica(replica, error)),
+    }
+}
+
+/// How much an error is the consequence of another replica's.
+fn tells_of_another(error: &Error) -> u8 {
+    match error.root() {
+        Error::Aborted { .. } => 3,
+        Error::Left { .. } => 2,
+        Error::Mismatch { .. } | Error::Timeout { .. } => 1,
+        _ => 0,
+    }
+}
+
+/// The error with the id of the replica that returned it, where it does not name a replica already.
+fn with_replica(replica: usize, error: Error) -> Error {
+    match error {
+        Error::Mismatch { .. } | Error::Left { .. } | Error::Timeout { .. } | Error::Aborted { .. } => error,
+        Error::Panic { .. } | Error::Replica { .. } | Error::InvalidCall { replica: Some(_), .. } => error,
+        error => Error::Replica { replica, source: Box::new(error) },
+    }
+}

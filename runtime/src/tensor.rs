@@ -1,0 +1,298 @@
+//! Tensors on the host: a shape over elements that are shared until somebody writes.
+
+use crate::{Error, Result};
+use consonance_kernels::buffer::{Buf, BufMut, Memory};
+use consonance_spec::{DType, Element, for_each_dtype};
+use std::{
+    fmt,
+    sync::{Arc, LazyLock},
+};
+
+/// A dense row-major array of any rank, whose element type is a value.
+///
+/// Cloning shares the elements; writing copies them first if somebody else holds them.
+///
+/// ```
+/// use consonance::{DType, Tensor};
+/// let x = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]);
+/// assert_eq!((x.dtype(), x.shape()), (DType::F32, &[2, 2][..]));
+/// assert_eq!(x.to_string(), "f32[2, 2] [[1, 2], [3, 4]]");
+/// ```
+#[derive(Clone)]
+pub struct Tensor {
+    memory: Arc<Memory>,
+    shape: Vec<usize>,
+}
+
+impl Tensor {
+    /// A tensor of this shape with these elements, in row-major order.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if the shape has another number of elements.
+    ///
+    /// ```
+    /// use consonance::Tensor;
+    /// assert_eq!(Tensor::new([2, 1], &[5u8, 6])?, Tensor::from([[5u8], [6]]));
+    /// assert!(Tensor::new([3], &[5u8, 6]).is_err());
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn new<T: Element>(shape: impl Into<Vec<usize>>, elements: &[T]) -> Result<Tensor> {
+        Tensor::from_memory(shape.into(), Memory::from(elements))
+    }
+
+    /// A tensor of this shape, all zero (`false`).
+    pub fn zeros(dtype: DType, shape: impl Into<Vec<usize>>) -> Tensor {
+        let shape = shape.into();
+        Tensor { memory: Arc::new(Memory::zeroed(dtype, shape.iter().product())), shape }
+    }
+
+    pub(crate) fn from_memory(shape: Vec<usize>, memory: Memory) -> Result<Tensor> {
+        match shape.iter().try_fold(1usize, |count, &dim| count.checked_mul(dim)) {
+            Some(count) if count == memory.count() => Ok(Tensor { memory: Arc::new(memory), shape }),
+            _ => {
+                let found = format!("shape {shape:?}");
+                Err(Error::invalid("Tensor::new", "shape", format!("{} elements", memory.count()), found))
+            }
+        }
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.memory.dtype()
+    }
+
+    /// The size of each dimension; empty for a scalar.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.shape.len()
+    }
+
+    /// The number of elements.
+    pub fn count(&self) -> usize {
+        self.memory.count()
+    }
+
+    /// The elements in row-major order.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if they are not of type `T`.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
+        self.buf().as_slice().ok_or_else(|| self.not::<T>("Tensor::as_slice"))
+    }
+
+    /// The elements in row-major order, to write; copied first if another tensor shares them.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if they are not of type `T`.
+    pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
+        if T::DTYPE != self.dtype() {
+            return Err(self.not::<T>("Tensor::as_mut_slice"));
+        }
+        // The dtype was checked, so that this is the buffer's own type.
+        Ok(Arc::make_mut(&mut self.memory).as_buf_mut().into_mut_slice().expect("the dtype was checked"))
+    }
+
+    /// The only element.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if there are more or fewer, or it is not of type `T`.
+    ///
+    /// ```
+    /// # use consonance::Tensor;
+    /// assert_eq!(Tensor::from(2.5f64).item::<f64>()?, 2.5);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn item<T: Element>(&self) -> Result<T> {
+        match self.as_slice()? {
+            &[item] => Ok(item),
+            _ => Err(Error::invalid("Tensor::item", "self", "one element", format!("shape {:?}", self.shape))),
+        }
+    }
+
+    /// The same elements in another shape.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if it has another number of elements.
+    pub fn reshape(mut self, shape: impl Into<Vec<usize>>) -> Result<Tensor> {
+        let shape = shape.into();
+        if shape.iter().product::<usize>() != self.count() {
+            let expected = format!("{} elements", self.count());
+            return Err(Error::invalid("Tensor::reshape", "shape", expected, format!("shape {shape:?}")));
+        }
+        self.shape = shape;
+        Ok(self)
+    }
+
+    /// The tensor whose axis `i` is axis `order[i]` of this one.
+    pub(crate) fn transpose(&self, order: &[usize]) -> Tensor {
+        let shape: Vec<usize> = order.iter().map(|&axis| self.shape[axis]).collect();
+        let stride = |axis: usize| self.shape[axis + 1..].iter().product();
+        let strides: Vec<usize> = order.iter().map(|&axis| stride(axis)).collect();
+        macro_rules! copy {
+            ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+                match self.dtype() {
+                    $(DType::$variant => {
+                        let mut elements = Vec::with_capacity(self.count());
+                        collect_strided(self.buf().as_slice::<$type>().unwrap_or(&[]), &shape, &strides, 0, &mut elements);
+                        Memory::from(elements.as_slice())
+                    })*
+                }
+            };
+        }
+        let memory = for_each_dtype!(copy);
+        Tensor { memory: Arc::new(memory), shape }
+    }
+
+    /// dtype and shape as users read them: `f32[2, 3]`.
+    pub(crate) fn spec(&self) -> String {
+        format!("{}{:?}", self.dtype(), self.shape)
+    }
+
+    pub(crate) fn buf(&self) -> Buf<'_> {
+        self.memory.as_buf()
+    }
+
+    /// The elements, to write: in this tensor's own memory where nobody else holds it, else in a copy.
+    pub(crate) fn buf_mut(&mut self) -> BufMut<'_> {
+        Arc::make_mut(&mut self.memory).as_buf_mut()
+    }
+
+    /// The elements, to write, if nobody else holds them.
+    pub(crate) fn own_buf_mut(&mut self) -> Option<BufMut<'_>> {
+        Arc::get_mut(&mut self.memory).map(Memory::as_buf_mut)
+    }
+
+    fn not<T: Element>(&self, call: &'static str) -> Error {
+        Error::invalid(call, "T", self.dtype().name(), T::DTYPE.name())
+    }
+}
+
+/// The elements from `start` on, of these sizes and strides, in row-major order.
+fn collect_strided<T: Element>(from: &[T], shape: &[usize], strides: &[usize], start: usize, into: &mut Vec<T>) {
+    match (shape.split_first(), strides.split_first()) {
+        (Some((&size, shape)), Some((&stride, strides))) => {
+            (0..size).for_each(|index| collect_strided(from, shape, strides, start + index * stride, into));
+        }
+        _ => into.push(from[start]),
+    }
+}
+
+/// No elements: what is left where a tensor was moved out.
+impl Default for Tensor {
+    fn default() -> Self {
+        static NOTHING: LazyLock<Arc<Memory>> = LazyLock::new(|| Arc::new(Memory::zeroed(DType::U8, 0)));
+        Tensor { memory: NOTHING.clone(), shape: vec![0] }
+    }
+}
+
+/// The same dtype, shape and element values (for floats: NaN differs from itself).
+impl PartialEq for Tensor {
+    fn eq(&self, other: &Tensor) -> bool {
+        macro_rules! same {
+            ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+                match self.dtype() {
+                    $(DType::$variant => self.buf().as_slice::<$type>() == other.buf().as_slice::<$type>(),)*
+                }
+            };
+        }
+        self.shape == other.shape && self.dtype() == other.dtype() && for_each_dtype!(same)
+    }
+}
+
+/// `f32[2, 2] [[1, 2], [3, 4]]`; with `{:#}` without dtype and shape. Long dimensions are cut short.
+impl fmt::Display for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !f.alternate() {
+            write!(f, "{} ", self.spec())?;
+        }
+        macro_rules! write_elements {
+            ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+                match self.dtype() {
+                    $(DType::$variant => write_rows(f, &self.shape, self.buf().as_slice::<$type>().unwrap_or(&[])),)*
+                }
+            };
+        }
+        for_each_dtype!(write_elements)
+    }
+}
+
+/// As it is displayed.
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// A dimension longer than this shows its first and last few entries.
+const SHOWN: usize = 16;
+
+fn write_rows<T: Element>(f: &mut fmt::Formatter<'_>, shape: &[usize], elements: &[T]) -> fmt::Result {
+    let Some((&rows, inner)) = shape.split_first() else {
+        return elements.iter().try_for_each(|element| write!(f, "{element}"));
+    };
+    let row_count = elements.len().checked_div(rows).unwrap_or(0);
+    write!(f, "[")?;
+    for row in 0..rows {
+        if rows > SHOWN && row == SHOWN / 2 {
+            write!(f, ", …")?;
+        }
+        if rows > SHOWN && (SHOWN / 2..rows - SHOWN / 2).contains(&row) {
+            continue;
+        }
+        if row > 0 {
+            write!(f, ", ")?;
+        }
+        write_rows(f, inner, &elements[row * row_count..(row + 1) * row_count])?;
+    }
+    write!(f, "]")
+}
+
+/// Scalars and arrays are listed by type: a generic array would also be one of arrays.
+macro_rules! from_arrays {
+    ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+        $(
+            impl From<$type> for Tensor {
+                fn from(element: $type) -> Self {
+                    Tensor { memory: Arc::new(Memory::from([element].as_slice())), shape: Vec::new() }
+                }
+            }
+
+            impl<const A: usize> From<[$type; A]> for Tensor {
+                fn from(elements: [$type; A]) -> Self {
+                    Tensor::from(elements.as_slice())
+                }
+            }
+
+            impl<const A: usize, const B: usize> From<[[$type; B]; A]> for Tensor {
+                fn from(rows: [[$type; B]; A]) -> Self {
+                    Tensor { memory: Arc::new(Memory::from(rows.as_flattened())), shape: vec![A, B] }
+                }
+            }
+
+            impl<const A: usize, const B: usize, const C: usize> From<[[[$type; C]; B]; A]> for Tensor {
+                fn from(planes: [[[$type; C]; B]; A]) -> Self {
+                    let elements = planes.as_flattened().as_flattened();
+                    Tensor { memory: Arc::new(Memory::from(elements)), shape: vec![A, B, C] }
+                }
+            }
+        )*
+    };
+}
+
+for_each_dtype!(from_arrays);
+
+impl<T: Element> From<Vec<T>> for Tensor {
+    fn from(elements: Vec<T>) -> Self {
+        Tensor::from(elements.as_slice())
+    }
+}
+
+impl<T: Element> From<&[T]> for Tensor {
+    fn from(elements: &[T]) -> Self {
+        Tensor { shape: vec![elements.len()], memory: Arc::new(Memory::from(elements)) }
+    }
+}
