@@ -1,0 +1,14 @@
+//! The laws of the spec, as properties.
+
+mod sample;
+
+mod words;
+mod order;
+mod numbers;
+mod collectives;
+mod arrays;
+mod sparse;
+mod adjoints;
+mod nests;
+mod strategies;
+mod variables;

@@ -1,0 +1,145 @@
+//! Inputs of every element type, with the edges of each, and how their bits are compared.
+
+use consonance_spec::{bf16, f16, for_each_dtype, number::Number};
+use quickcheck::{Arbitrary, Gen};
+
+/// An element type of which samples can be drawn.
+pub(crate) trait Sample: Number {
+    /// The values at which arithmetic goes wrong.
+    fn edges() -> Vec<Self>;
+
+    /// Any value.
+    fn any(g: &mut Gen) -> Self;
+
+    /// Equal where the bits are, or where both are NaN.
+    fn key(self) -> u64;
+}
+
+macro_rules! sample {
+    ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+        $(impl Sample for $type { sample!($class $type); })*
+    };
+    (Bool $type:ty) => {
+        fn edges() -> Vec<bool> {
+            vec![false, true]
+        }
+
+        fn any(g: &mut Gen) -> bool {
+            bool::arbitrary(g)
+        }
+
+        fn key(self) -> u64 {
+            self.into()
+        }
+    };
+    (Signed $type:ty) => { sample!(Unsigned $type); };
+    (Unsigned $type:ty) => {
+        fn edges() -> Vec<$type> {
+            let (least, greatest) = (<$type>::MIN, <$type>::MAX);
+            vec![least, least + 1, greatest / 2, greatest / 2 + 1, greatest - 1, greatest, 0, 1, 2]
+        }
+
+        fn any(g: &mut Gen) -> $type {
+            u64::arbitrary(g) as $type
+        }
+
+        fn key(self) -> u64 {
+            self as u64
+        }
+    };
+    (Float $type:ty) => {
+        fn edges() -> Vec<$type> {
+            let least = <$type>::from_bits(1);
+            let one = <$type>::MIN_POSITIVE / <$type>::MIN_POSITIVE;
+            let positive = [
+                <$type>::default(), one, one + <$type>::EPSILON, least, <$type>::MIN_POSITIVE, <$type>::MAX,
+                <$type>::INFINITY, <$type>::NAN,
+            ];
+            positive.into_iter().chain(positive.map(|value| -value)).collect()
+        }
+
+        fn any(g: &mut Gen) -> $type {
+            // Of any exponent half the time, of a common magnitude in the other, so that sums round.
+            match bool::arbitrary(g) {
+                true => <$type>::from_bits(u64::arbitrary(g) as _),
+                false => <$type>::from(i8::arbitrary(g)) / <$type>::from(7i8),
+            }
+        }
+
+        fn key(self) -> u64 {
+            if self.is_nan() { <$type>::NAN.to_bits().into() } else { self.to_bits().into() }
+        }
+    };
+}
+
+for_each_dtype!(sample);
+
+/// One number or another of half the width, as the `f64` it is exactly.
+pub(crate) trait Half: Sample {
+    /// The bits of infinity, one more than those of the greatest number.
+    const INFINITY: u16;
+
+    /// The value with these bits.
+    fn of_bits(bits: u16) -> Self;
+
+    /// The value.
+    fn exact(self) -> f64;
+}
+
+macro_rules! half {
+    ($($type:ident)*) => {
+        $(impl Half for $type {
+            const INFINITY: u16 = $type::INFINITY.to_bits();
+
+            fn of_bits(bits: u16) -> $type {
+                $type::from_bits(bits)
+            }
+
+            fn exact(self) -> f64 {
+                self.to_f64()
+            }
+        })*
+    };
+}
+
+half!(f16 bf16);
+
+/// The bits of elements, NaN as a class.
+pub(crate) fn keys<T: Sample>(elements: &[T]) -> Vec<u64> {
+    elements.iter().map(|element| element.key()).collect()
+}
+
+/// The bits of the elements of ranks.
+pub(crate) fn all_keys<T: Sample>(ranks: &[Vec<T>]) -> Vec<Vec<u64>> {
+    ranks.iter().map(|elements| keys(elements)).collect()
+}
+
+/// The same number of elements from each of 1 to 9 ranks.
+#[derive(Clone, Debug)]
+pub(crate) struct Ranks<T>(pub(crate) Vec<Vec<T>>);
+
+impl<T: Sample> Arbitrary for Ranks<T> {
+    fn arbitrary(g: &mut Gen) -> Ranks<T> {
+        let (ranks, count) = (1 + usize::arbitrary(g) % 9, usize::arbitrary(g) % 12);
+        Ranks((0..ranks).map(|_| (0..count).map(|_| element(g)).collect()).collect())
+    }
+
+    fn shrink(&self) -> Box<dyn Iterator<Item = Ranks<T>>> {
+        let fewer_ranks = (self.0.len() > 1).then(|| Ranks(self.0[1..].to_vec()));
+        let fewer_elements = (!self.0[0].is_empty()).then(|| Ranks(self.0.iter().map(|x| x[1..].to_vec()).collect()));
+        Box::new(fewer_ranks.into_iter().chain(fewer_elements))
+    }
+}
+
+/// An edge half the time, else any value.
+fn element<T: Sample>(g: &mut Gen) -> T {
+    if bool::arbitrary(g) { *g.choose(&T::edges()).expect("an edge") } else { T::any(g) }
+}
+
+/// Checks a property of [`Ranks`] for every element type.
+macro_rules! for_ranks {
+    ($law:ident $(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+        $(quickcheck::quickcheck($law::<$type> as fn(crate::sample::Ranks<$type>) -> bool);)*
+    };
+}
+pub(crate) use for_ranks;
