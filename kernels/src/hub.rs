@@ -57,7 +57,12 @@ pub(crate) struct Hub {
     parent: Option<(Arc<Hub>, Box<[usize]>)>,
     children: Mutex<Vec<Weak<Hub>>>,
     /// Groups split from this one that not every member has taken yet, by a key that the members agree on.
-    nursery: Mutex<HashMap<(u64, usize), (Arc<Hub>, usize)>>,
+    nursery: Mutex<HashMap<(u64, usize), Newborn>>,
+}
+
+struct Newborn {
+    hub: Arc<Hub>,
+    takers: usize,
 }
 
 impl Hub {
@@ -72,16 +77,16 @@ impl Hub {
     /// The group of `members` (ranks of this one), the same for each member that asks with the same key.
     pub(crate) fn child(self: &Arc<Hub>, key: (u64, usize), members: &[usize]) -> Arc<Hub> {
         let mut nursery = lock(&self.nursery);
-        let (hub, takers) = nursery.entry(key).or_insert_with(|| {
+        let newborn = nursery.entry(key).or_insert_with(|| {
             let hub = Hub::new(members.len(), Some((self.clone(), members.into())));
             let mut children = lock(&self.children);
             children.retain(|child| child.strong_count() > 0);
             children.push(Arc::downgrade(&hub));
-            (hub, 0)
+            Newborn { hub, takers: 0 }
         });
-        *takers += 1;
-        let (hub, all) = (hub.clone(), *takers == members.len());
-        if all {
+        newborn.takers += 1;
+        let (hub, complete) = (newborn.hub.clone(), newborn.takers == members.len());
+        if complete {
             nursery.remove(&key);
         }
         hub

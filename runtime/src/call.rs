@@ -8,7 +8,7 @@ use consonance_spec::{DType, Kind, ReduceOp, Signature, World};
 ///
 /// Counts are in elements. Where they are given there is one for each rank, the same list on every rank.
 #[derive(Debug)]
-pub enum Call<'a> {
+pub(crate) enum Call<'a> {
     /// Every rank waits for every other.
     Barrier,
     /// `root`'s data to all.
@@ -38,7 +38,7 @@ pub enum Call<'a> {
 
 impl Call<'_> {
     /// Which call it is.
-    pub fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Kind {
         match self {
             Call::Barrier => Kind::Barrier,
             Call::Broadcast { .. } => Kind::Broadcast,
@@ -57,7 +57,7 @@ impl Call<'_> {
     ///
     /// # Errors
     /// [`Error::InvalidCall`] for what no other rank's arguments could make right.
-    pub fn signature(&self, world: World) -> Result<Signature> {
+    pub(crate) fn signature(&self, world: World) -> Result<Signature> {
         let check = Check { call: self.kind().name(), world };
         let mut signature = Signature::new(self.kind());
         match self {

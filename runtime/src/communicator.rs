@@ -82,10 +82,6 @@ impl Communicator {
         self.configure(Configuration { implementation, ..self.configuration });
     }
 
-    pub(crate) fn configuration(&self) -> Configuration {
-        self.configuration
-    }
-
     pub(crate) fn configure(&mut self, configuration: Configuration) {
         if configuration != self.configuration {
             self.configuration = configuration;

@@ -325,8 +325,7 @@ macro_rules! nest_of_tuple {
     ($(($($nest:ident $index:tt),*))*) => {
         $(
             impl<$($nest: Nest),*> Nest for ($($nest,)*) {
-                // The empty tuple has no leaf to use them for.
-                #[allow(unused_variables)]
+                #[allow(unused_variables)] // the empty tuple has no leaf to use them for
                 fn take_leaves(&mut self, at: &Path, leaves: &mut Vec<Leaf>) {
                     $(self.$index.take_leaves(&at.join($index), leaves);)*
                 }

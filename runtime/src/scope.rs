@@ -232,9 +232,10 @@ impl Communicator {
             let Scope { calls, slots } = scope;
             drop(calls);
             let slots = slots.into_inner().expect("nobody panics while pushing");
-            let finished = slots.into_iter().map(|slot| Pending { slot }.wait());
-            let first_error = finished.fold(Ok(()), |first, next| first.and(next));
-            result.and_then(|value| first_error.map(|()| value))
+            let results: Vec<Result<()>> = slots.into_iter().map(|slot| Pending { slot }.wait()).collect();
+            let value = result?;
+            results.into_iter().collect::<Result<()>>()?;
+            Ok(value)
         })
     }
 }

@@ -10,7 +10,7 @@ use consonance_spec::{Signature, World};
 use std::time::Duration;
 
 /// One rank of a group, wherever its peers are. `&mut self`: one call at a time is a fact of the type.
-pub trait Backend: Send {
+pub(crate) trait Backend: Send {
     /// This rank and the number of ranks.
     fn world(&self) -> World;
 
@@ -39,11 +39,11 @@ pub trait Backend: Send {
 
 /// How calls are carried out. Results do not depend on it by a bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Configuration {
+pub(crate) struct Configuration {
     /// How long a rank waits for another.
-    pub timeout: Duration,
+    pub(crate) timeout: Duration,
     /// How an all-reduce is done.
-    pub implementation: Implementation,
+    pub(crate) implementation: Implementation,
 }
 
 /// How an all-reduce is done. The result is the same, bit for bit.
@@ -70,14 +70,14 @@ pub enum Implementation {
 
 /// What a call's arguments are beyond its buffers: a digest that all ranks compare, and the words for it if they differ.
 #[derive(Clone, Copy)]
-pub struct Arguments<'a> {
+pub(crate) struct Arguments<'a> {
     /// 0 where there is nothing more to compare.
-    pub digest: u64,
+    pub(crate) digest: u64,
     /// Each argument with its value, in an order that is the same on all ranks.
-    pub describe: &'a dyn Fn() -> Vec<(String, String)>,
+    pub(crate) describe: &'a dyn Fn() -> Vec<(String, String)>,
 }
 
 impl Arguments<'_> {
     /// Nothing beyond the buffers.
-    pub const NONE: Arguments<'static> = Arguments { digest: 0, describe: &Vec::new };
+    pub(crate) const NONE: Arguments<'static> = Arguments { digest: 0, describe: &Vec::new };
 }

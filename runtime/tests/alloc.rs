@@ -1,0 +1,92 @@
+//! Collectives on slices allocate nothing after their first call.
+
+use consonance::{Communicator, Implementation, ReduceOp, Tensor};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use std::{
+    alloc::System,
+    sync::{Barrier, Mutex},
+    thread,
+};
+
+/// Counts every allocation of the process.
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// The count is of the whole process, so that one test at a time may allocate.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Every blocking collective on slices that has its sizes given.
+fn all_calls(rank: &mut Communicator, small: &mut [f32; 8], large: &mut [f32], other: &mut [f32]) {
+    let half = large.len() / 2;
+    for implementation in [Implementation::Auto, Implementation::OneShot, Implementation::TwoShot] {
+        rank.set_implementation(implementation);
+        rank.all_reduce(ReduceOp::Sum, small).unwrap();
+        rank.all_reduce(ReduceOp::Mean, large).unwrap();
+        rank.all_reduce_into(ReduceOp::Max, large, other).unwrap();
+    }
+    rank.reduce(ReduceOp::Sum, large, 1).unwrap();
+    rank.reduce_scatter(ReduceOp::Sum, large).unwrap();
+    rank.reduce_scatter_into(ReduceOp::Sum, large, &mut other[..half]).unwrap();
+    rank.broadcast(small, 0).unwrap();
+    rank.broadcast(large, 1).unwrap();
+    rank.all_gather(large).unwrap();
+    rank.all_gather_into(&large[..half], other).unwrap();
+    let is_root = rank.rank() == 0;
+    rank.gather(&large[..half], is_root.then_some(&mut *other), 0).unwrap();
+    rank.scatter(is_root.then_some(&*large), Some(&mut other[..half]), 0).unwrap();
+    rank.all_to_all(large).unwrap();
+    rank.all_to_all_into(large, other).unwrap();
+    match rank.rank() {
+        0 => rank.send(large, 1).unwrap(),
+        _ => rank.recv(large, 0).unwrap(),
+    }
+    rank.barrier().unwrap();
+}
+
+#[test]
+fn collectives_on_slices_allocate_nothing_after_their_first_call() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap();
+    let ready = Barrier::new(3);
+    let done = Barrier::new(3);
+    thread::scope(|scope| {
+        for mut rank in Communicator::threads(2) {
+            let (ready, done) = (&ready, &done);
+            scope.spawn(move || {
+                let (mut small, mut large, mut other) = ([1.0; 8], vec![1.0; 10_000], vec![0.0; 10_000]);
+                all_calls(&mut rank, &mut small, &mut large, &mut other);
+                ready.wait();
+                ready.wait();
+                for _ in 0..100 {
+                    all_calls(&mut rank, &mut small, &mut large, &mut other);
+                }
+                done.wait();
+                done.wait();
+            });
+        }
+        ready.wait();
+        let region = Region::new(ALLOCATOR);
+        ready.wait();
+        done.wait();
+        let stats = region.change();
+        done.wait();
+        assert_eq!((stats.allocations, stats.reallocations), (0, 0), "{stats:?}");
+    });
+}
+
+/// A tensor that nobody else holds comes back in the memory in which it was given.
+#[test]
+fn a_tensor_passed_by_value_is_reduced_in_its_own_memory() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap();
+    let strategy = consonance::MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();
+    let moved = strategy.run(|replica| {
+        let tensor = Tensor::from(vec![1.0f64; 100_000]);
+        let before = tensor.as_slice::<f64>()?.as_ptr() as usize;
+        let shared = Tensor::from(vec![1.0f64; 100_000]);
+        let kept = shared.clone();
+        let sum = replica.all_reduce(ReduceOp::Sum, tensor)?;
+        let sum_of_shared = replica.all_reduce(ReduceOp::Sum, shared)?;
+        assert_eq!((kept.as_slice::<f64>()?[0], sum_of_shared.as_slice::<f64>()?[0]), (1.0, 2.0));
+        Ok(before != sum.as_slice::<f64>()?.as_ptr() as usize)
+    });
+    assert_eq!(moved.unwrap().values(), [false, false]);
+}

@@ -1,0 +1,445 @@
+//! Bad input and faults: each gets an error that says whose it is, every other replica is freed, and the next call works.
+
+use consonance::{
+    CommunicationOptions, Communicator, Device, Error, IndexedSlices, MirroredStrategy, OneDeviceStrategy, PerReplica,
+    ReduceOp, ReplicaContext, Result, Tensor,
+};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::Duration,
+};
+
+/// Longer than any test takes, so that a test that reaches it has found a wait that nobody ended.
+const LONG: Duration = Duration::from_secs(60);
+
+fn strategy(replicas: usize) -> MirroredStrategy {
+    strategy_with_timeout(replicas, LONG)
+}
+
+fn strategy_with_timeout(replicas: usize, timeout: Duration) -> MirroredStrategy {
+    let options = CommunicationOptions::new().timeout(timeout).unwrap();
+    MirroredStrategy::builder((0..replicas).map(Device::Cpu)).options(options).build().unwrap()
+}
+
+/// Runs `replica_fn`, which makes calls that do not agree, on 3 replicas: all get the same error, whose text is `expected`,
+/// and a correct call in the same run works.
+#[track_caller]
+fn expect_mismatch<R: std::fmt::Debug>(replica_fn: impl Fn(&ReplicaContext<'_>) -> Result<R> + Sync, expected: &str) {
+    let results = strategy(3)
+        .run(|replica| {
+            let error = replica_fn(replica).unwrap_err();
+            let sum = replica.all_reduce(ReduceOp::Sum, 1i32)?;
+            Ok((error.to_string(), sum))
+        })
+        .unwrap();
+    for (text, sum) in results {
+        assert_eq!((text.as_str(), sum), (expected, 3));
+    }
+}
+
+#[test]
+fn different_shapes_name_replica_and_leaf() {
+    expect_mismatch(
+        |replica| {
+            let count = if replica.replica_id_in_sync_group() == 1 { 3 } else { 2 };
+            replica.all_reduce("sum", (Tensor::from(0i32), Tensor::from(vec![1.0f32; count])))
+        },
+        "the replicas did not call the same: value/1 of replica 1: expected f32[2], found f32[3] (the others called all_reduce)",
+    );
+}
+
+#[test]
+fn different_dtypes() {
+    expect_mismatch(
+        |replica| {
+            let one = if replica.replica_id_in_sync_group() == 2 { Tensor::from(1i64) } else { Tensor::from(1.0f64) };
+            replica.all_reduce("sum", one)
+        },
+        "the replicas did not call the same: dtype of replica 2: expected f64, found i64 (the others called all_reduce)",
+    );
+}
+
+#[test]
+fn different_ops() {
+    expect_mismatch(
+        |replica| {
+            let op = if replica.replica_id_in_sync_group() == 0 { ReduceOp::Mean } else { ReduceOp::Sum };
+            replica.all_reduce(op, 1.0f32)
+        },
+        "the replicas did not call the same: op of replica 0: expected sum, found mean (the others called all_reduce)",
+    );
+}
+
+#[test]
+fn different_structures() {
+    expect_mismatch(
+        |replica| {
+            let count = if replica.replica_id_in_sync_group() == 1 { 1 } else { 2 };
+            replica.all_reduce("sum", vec![Tensor::from(1.0f32); count])
+        },
+        "the replicas did not call the same: value/1 of replica 1: expected f32[], found nothing (the others called all_reduce)",
+    );
+}
+
+#[test]
+fn an_empty_nest_against_a_full_one() {
+    expect_mismatch(
+        |replica| {
+            let count = if replica.replica_id_in_sync_group() == 1 { 0 } else { 1 };
+            replica.all_reduce("sum", vec![Tensor::from([1u8; 0]); count])
+        },
+        "the replicas did not call the same: value/0 of replica 1: expected u8[0], found nothing (the others called all_reduce)",
+    );
+}
+
+#[test]
+fn different_axes_and_other_dimensions() {
+    expect_mismatch(
+        |replica| {
+            replica.all_gather(Tensor::from([[1, 2]]), if replica.replica_id_in_sync_group() == 2 { 1 } else { 0 })
+        },
+        "the replicas did not call the same: value of replica 2: expected i32[?, 2], found i32[1, ?] (the others called all_gather)",
+    );
+    expect_mismatch(
+        |replica| {
+            let columns = 2 + replica.replica_id_in_sync_group() / 2;
+            replica.all_gather(Tensor::zeros(consonance::DType::F32, [1, columns]), 0)
+        },
+        "the replicas did not call the same: value of replica 2: expected f32[?, 2], found f32[?, 3] (the others called all_gather)",
+    );
+}
+
+#[test]
+fn different_calls() {
+    expect_mismatch(
+        |replica| match replica.replica_id_in_sync_group() {
+            1 => replica.barrier(),
+            _ => replica.all_reduce("sum", 1.0f32).map(drop),
+        },
+        "the replicas did not call the same: call of replica 1: expected all_reduce, found barrier (the others called all_reduce)",
+    );
+    expect_mismatch(
+        |replica| match replica.replica_id_in_sync_group() {
+            0 => replica.merge_call((), |strategy, _| Ok(strategy.mirror(()))),
+            _ => replica.all_gather(Tensor::from([1]), 0).map(drop),
+        },
+        "the replicas did not call the same: call of replica 0: expected all_gather, found merge_call (the others called all_gather)",
+    );
+}
+
+#[test]
+fn different_roots() {
+    expect_mismatch(
+        |replica| replica.broadcast(1.0f32, replica.replica_id_in_sync_group() / 2),
+        "the replicas did not call the same: root of replica 2: expected 0, found 1 (the others called broadcast)",
+    );
+}
+
+#[test]
+fn sparse_against_dense() {
+    let slices = || IndexedSlices::new(Tensor::from([[1.0f32]]), Tensor::from([0i64]), Some(vec![2, 1])).unwrap();
+    expect_mismatch(
+        |replica| match replica.replica_id_in_sync_group() {
+            1 => replica.all_reduce("sum", Tensor::from([[1.0f32], [2.0]])).map(drop),
+            _ => replica.all_reduce("sum", slices()).map(drop),
+        },
+        "the replicas did not call the same: call of replica 1: expected all_gather, found all_reduce (the others called all_gather)",
+    );
+}
+
+/// What is wrong on one replica alone is that replica's error, and the others are told at once.
+#[test]
+fn a_call_that_cannot_be_right_frees_the_others() {
+    let results = strategy(2).run(|replica| {
+        let odd = replica.replica_id_in_sync_group() == 1;
+        let errors = [
+            replica.all_reduce(if odd { "avg" } else { "mean" }, 1.0f32).unwrap_err(),
+            replica.all_gather(Tensor::from([[1]]), if odd { 2 } else { 0 }).unwrap_err(),
+            replica.all_gather(if odd { Tensor::from(1) } else { Tensor::from([1]) }, 0).unwrap_err(),
+            replica.all_reduce("sum", if odd { Tensor::from(true) } else { Tensor::from(1u8) }).unwrap_err(),
+        ];
+        replica.barrier()?;
+        Ok(errors.map(|error| error.to_string()))
+    });
+    let results = results.unwrap();
+    assert_eq!(
+        results[1],
+        [
+            r#""avg" is not a reduce op; expected one of sum, mean, product, min, max, and, or, xor"#,
+            "ReplicaContext::all_gather: axis of replica 1: expected an axis from -2 to 1 (value has rank 2), found 2",
+            "ReplicaContext::all_gather: value of replica 1: expected a tensor with an axis, found a scalar",
+            "all_reduce: op of replica 1: expected an operation on bool (value), found sum",
+        ]
+    );
+    for (told, own) in results[0].iter().zip(&results[1]) {
+        let call = if own.contains("gather") { "all_gather" } else { "all_reduce" };
+        assert_eq!(
+            *told,
+            format!(
+                "the replicas did not call the same: the call of replica 1: expected a valid call, found {own} \
+                 (the others called {call})"
+            )
+        );
+    }
+}
+
+#[test]
+fn a_panic_and_an_error_free_the_others_and_harm_nothing() {
+    let strategy = strategy(3);
+    for round in 0..20 {
+        let odd = round % 3;
+        let error = strategy
+            .run(|replica| {
+                if replica.replica_id_in_sync_group() == odd {
+                    panic!("round {round}");
+                }
+                replica.all_reduce("sum", Tensor::from(vec![1.0f32; 1000]))
+            })
+            .unwrap_err();
+        assert_eq!(error.to_string(), format!("replica {odd} panicked: round {round}"));
+        let error = strategy
+            .run(|replica| {
+                if replica.replica_id_in_sync_group() == odd {
+                    return Err(Error::other("no data"));
+                }
+                replica.barrier()
+            })
+            .unwrap_err();
+        assert_eq!(error.to_string(), format!("replica {odd}: no data"));
+        assert_eq!(strategy.run(|replica| replica.all_reduce("sum", 1u8)).unwrap().values(), [3; 3]);
+    }
+}
+
+#[test]
+fn the_freed_replicas_learn_who_failed() {
+    let seen = AtomicUsize::new(0);
+    let result: Result<PerReplica<()>> = strategy(3).run(|replica| {
+        if replica.replica_id_in_sync_group() == 1 {
+            return Err(Error::other("mine"));
+        }
+        let error = replica.barrier().unwrap_err();
+        assert_eq!(error.to_string(), "barrier: replica 1 failed");
+        seen.fetch_add(1, Ordering::Relaxed);
+        Err(error)
+    });
+    assert_eq!((result.unwrap_err().to_string().as_str(), seen.into_inner()), ("replica 1: mine", 2));
+}
+
+#[test]
+fn a_replica_that_returns_early_is_named_with_its_last_call() {
+    let error = strategy(2)
+        .run(|replica| {
+            replica.all_reduce("max", 1.0f64)?;
+            if replica.replica_id_in_sync_group() == 0 {
+                return Ok(());
+            }
+            replica.barrier()
+        })
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "barrier: replica 0 left without making this call; its last call was number 1, all_reduce(max, f64), 8 bytes"
+    );
+}
+
+#[test]
+fn a_replica_that_does_not_come_is_named_at_the_deadline() {
+    let strategy = strategy_with_timeout(3, Duration::from_millis(50));
+    let (error, late) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let result = strategy.run(|replica| {
+        if replica.replica_id_in_sync_group() == 2 {
+            while error.load(Ordering::Relaxed) < 2 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            late.store(1, Ordering::Relaxed);
+        }
+        let result = replica.all_reduce("sum", Tensor::from(vec![1u8; 4096]));
+        error.fetch_add(1, Ordering::Relaxed);
+        result
+    });
+    let text = result.unwrap_err().to_string();
+    assert_eq!(late.into_inner(), 1);
+    assert_eq!(text, "all_reduce: deadline of 50ms passed; replica 2 is missing: it has made no call");
+    assert_eq!(strategy.run(|replica| replica.all_reduce("sum", 1i16)).unwrap().values(), [3; 3]);
+}
+
+#[test]
+fn runs_nest_in_merge_functions_only() {
+    let strategy = strategy(2);
+    let error = strategy.run(|_| strategy.run(|_| Ok(()))).unwrap_err();
+    assert!(matches!(error.root(), Error::WrongContext { call: "Strategy::run", .. }), "{error}");
+    let doubled = strategy.run(|replica| {
+        let id = replica.replica_id_in_sync_group() + 1;
+        replica.merge_call(id, |strategy, ids| strategy.run_with(ids, |_, id| Ok(2 * id)))
+    });
+    assert_eq!(doubled.unwrap().values(), [2, 4]);
+}
+
+#[test]
+fn a_context_is_of_no_use_in_a_merge_function() {
+    let error = strategy(2)
+        .run(|replica| replica.merge_call((), |strategy, _| Ok(strategy.mirror(replica.barrier()?))))
+        .unwrap_err();
+    assert!(error.to_string().contains("outside its function"), "{error}");
+}
+
+#[test]
+fn a_merge_function_that_fails_or_panics_frees_all() {
+    let strategy = strategy(3);
+    let results = strategy.run(|replica| {
+        let failed = replica.merge_call(1, |_, _| -> Result<PerReplica<i32>> { Err(Error::other("no")) });
+        let few = replica.merge_call(1, |_, _| Ok(PerReplica::new(vec![1])));
+        replica.barrier()?;
+        Ok((failed.unwrap_err().to_string(), few.is_err()))
+    });
+    let results = results.unwrap();
+    assert_eq!(results[0], ("no".to_owned(), true));
+    assert_eq!(results[2], ("replica 0: its merge function failed: no".to_owned(), true));
+
+    let error =
+        strategy.run(|replica| replica.merge_call(1, |_, _| -> Result<PerReplica<i32>> { panic!("oh") })).unwrap_err();
+    assert_eq!(error.to_string(), "replica 0 panicked: oh");
+}
+
+#[test]
+fn devices_are_checked() {
+    let text = |result: Result<MirroredStrategy>| result.unwrap_err().to_string();
+    assert_eq!(
+        text(MirroredStrategy::new(Vec::<Device>::new())),
+        "MirroredStrategy: devices: expected at least one device, found an empty list"
+    );
+    assert_eq!(
+        text(MirroredStrategy::new(["cpu:0", "cpu:1", "CPU:0"])),
+        "MirroredStrategy: devices: expected each device once, found cpu:0 twice"
+    );
+    for unknown in ["gpu:0", "cpu", "cpu:x", "cpu:1024", ""] {
+        assert!(text(MirroredStrategy::new([unknown])).contains("expected cpu:0 to cpu:1023"), "{unknown}");
+    }
+}
+
+#[test]
+fn strategies_do_not_mix() {
+    let (one, other) = (strategy(2), strategy(2));
+    let error = one.scope(|| other.run(|_| Ok(()))).unwrap().unwrap_err();
+    assert!(matches!(error, Error::WrongContext { .. }), "{error}");
+    let alone = OneDeviceStrategy::new("cpu:0").unwrap();
+    let error = alone.run(|_| alone.reduce("sum", &PerReplica::new(vec![1.0f32]), None)).unwrap_err();
+    assert!(error.to_string().contains("cross-replica"), "{error}");
+    let variable = one.variable(|| Tensor::from(1.0f32)).unwrap();
+    assert!(other.update(&variable, |_| Ok(())).is_err());
+    assert!(one.run(|_| variable.assign(Tensor::from(2.0f32))).is_err());
+}
+
+#[test]
+fn values_that_do_not_fit_the_replicas() {
+    let strategy = strategy(2);
+    let error = strategy.reduce("sum", &PerReplica::new(vec![1.0f32; 3]), None).unwrap_err();
+    assert!(error.to_string().starts_with("Strategy::reduce: value: expected 2 values"), "{error}");
+    assert!(strategy.run_with(PerReplica::new(vec![0]), |_, _| Ok(())).is_err());
+    let pairs = PerReplica::new(vec![vec![Tensor::from(1.0f32)], vec![]]);
+    assert!(matches!(strategy.reduce("sum", &pairs, None), Err(Error::Mismatch { replica: 1, .. })));
+}
+
+#[test]
+fn a_communicator_that_is_dropped_has_left() {
+    let mut ranks = Communicator::threads(2);
+    drop(ranks.pop());
+    let error = ranks[0].barrier().unwrap_err();
+    assert_eq!(error.to_string(), "barrier: replica 1 left without making this call; it has made no call");
+    assert!(matches!(ranks[0].barrier(), Err(Error::Left { replica: 1, .. })));
+}
+
+#[test]
+fn an_abort_frees_the_group_and_the_groups_split_from_it() {
+    let ranks = Communicator::threads(3);
+    let errors: Vec<Error> = thread::scope(|scope| {
+        let threads: Vec<_> = ranks
+            .into_iter()
+            .map(|mut rank| {
+                scope.spawn(move || {
+                    let mut pair = rank.split(Some((rank.rank() / 2) as u32), 0).unwrap().unwrap();
+                    match rank.rank() {
+                        // Waits in the group of two for rank 1, which waits in the whole group.
+                        0 => pair.barrier().unwrap_err(),
+                        1 => rank.barrier().unwrap_err(),
+                        _ => {
+                            thread::sleep(Duration::from_millis(20));
+                            rank.abort();
+                            pair.barrier().unwrap_err()
+                        }
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    for error in errors {
+        assert!(matches!(error, Error::Aborted { replica: 2, .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_panic_in_a_scope_ends_the_group_and_dropped_handles_are_finished() {
+    let mut ranks = Communicator::threads(2);
+    let (mut second, mut first) = (ranks.remove(1), ranks.remove(0));
+    let (mut a, mut b) = ([1u32; 100], [2u32; 100]);
+    thread::scope(|threads| {
+        threads.spawn(|| {
+            let dropped = first.scope(|scope| {
+                drop(scope.all_reduce("sum", &mut a)?);
+                Ok(())
+            });
+            dropped.unwrap();
+            // Only this rank makes the next call: its peer panics instead.
+            let mut alone = [0u8; 9];
+            let error = first.scope(|scope| scope.all_reduce("sum", &mut alone)?.wait()).unwrap_err();
+            assert!(matches!(error, Error::Aborted { replica: 1, .. }), "{error}");
+        });
+        threads.spawn(|| {
+            second.all_reduce("sum", &mut b).unwrap();
+            let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                second.scope(|_| -> Result<()> { panic!("in the body") })
+            }));
+            assert!(panic.is_err());
+        });
+    });
+    assert_eq!((a, b), ([3; 100], [3; 100]));
+}
+
+#[test]
+fn the_first_error_of_a_scope_is_reported() {
+    let mut alone = Communicator::threads(1).remove(0);
+    let mut data = [1i32, 2];
+    let error = alone.scope(|scope| scope.all_reduce("mean", &mut data).map(drop)).unwrap_err();
+    assert!(error.to_string().contains("mean, whose result is f64"), "{error}");
+}
+
+#[test]
+fn arguments_of_slices_are_checked() {
+    let mut alone = Communicator::threads(1).remove(0);
+    let texts = [
+        alone.all_reduce("mean", &mut [1i32]).unwrap_err(),
+        alone.all_reduce("and", &mut [1.0f32]).unwrap_err(),
+        alone.all_reduce_into("sum", &[1i32, 2], &mut [0i32]).unwrap_err(),
+        alone.all_reduce_into("mean", &[1i32], &mut [0f32]).unwrap_err(),
+        alone.broadcast(&mut [1u8], 1).unwrap_err(),
+        alone.all_gather_v(Some(&[1u8]), &mut [0u8; 2], &[2]).unwrap_err(),
+        alone.send(&[1u8], 0).unwrap_err(),
+        alone.gather(&[1u8], None, 0).unwrap_err(),
+    ]
+    .map(|error| error.to_string());
+    assert_eq!(
+        texts,
+        [
+            "all_reduce: op of replica 0: expected an operation whose result is i32, found mean, whose result is f64",
+            "all_reduce: op of replica 0: expected an operation on f32, found and",
+            "all_reduce: recv of replica 0: expected 2 elements, found 1 elements",
+            "all_reduce: recv of replica 0: expected elements of f64, found elements of f32",
+            "broadcast: root of replica 0: expected a rank below 1, found 1",
+            "all_gather: counts of replica 0: expected 1 elements of this rank, found 2",
+            "send/recv: to of replica 0: expected another rank, found this rank itself",
+            "gather: recv of replica 0: expected a buffer on the root, found none",
+        ]
+    );
+}
