@@ -1,5 +1,7 @@
 //! `#[derive(Nest)]`: a struct whose fields are nests is one.
 
+#![forbid(unsafe_code)]
+
 use proc_macro::TokenStream;
 use quote::{quote, quote_spanned};
 use syn::{Data, DeriveInput, Index, Member, parse_macro_input, parse_quote, spanned::Spanned};
