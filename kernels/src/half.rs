@@ -39,7 +39,7 @@ pub(crate) fn narrow_f16(value: f32) -> u16 {
 pub(crate) fn round_bf16(value: f32) -> u32 {
     let bits = value.to_bits();
     // A NaN is made quiet, so that it stays one without its lower half.
-    if value.is_nan() { bits | 0x0040_0000 } else { bits + (0x7fff + (bits >> 16 & 1)) }
+    if value.is_nan() { bits | 0x0040_0000 } else { bits.wrapping_add(0x7fff + (bits >> 16 & 1)) }
 }
 
 /// [`widen_f16`] of `L` elements, eight at a time.

@@ -13,6 +13,7 @@ pub(crate) struct Product;
 pub(crate) struct Min;
 pub(crate) struct Max;
 pub(crate) struct And;
+pub(crate) struct All;
 pub(crate) struct Or;
 pub(crate) struct Xor;
 
@@ -42,6 +43,8 @@ op!(Min, [i8 i16 i32 i64 u8 u16 u32 u64], T::MAX, |a, b| if a < b { a } else { b
 op!(Max, [i8 i16 i32 i64 u8 u16 u32 u64], T::MIN, |a, b| if a > b { a } else { b });
 // Bits do not care how wide the elements are.
 op!(And, [u8], !0, |a, b| a & b);
+// The identity of truth is `true`, whose other bits are zero.
+op!(All, [u8], 1, |a, b| a & b);
 op!(Or, [u8], 0, |a, b| a | b);
 op!(Xor, [u8], 0, |a, b| a ^ b);
 

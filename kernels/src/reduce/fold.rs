@@ -95,24 +95,42 @@ unsafe fn tree<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(sources: &[*cons
 #[inline(always)]
 unsafe fn group<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(sources: &[*const u8], at: usize) -> [R::Acc; L] {
     let count = sources.len();
-    // SAFETY: `index < count` below, and the caller vouches for a tile at `at`.
-    let load = |index: usize| unsafe { R::load::<I, L>(sources.get_unchecked(index).cast::<R::Source>().add(at)) };
-    let pair = |index: usize| {
-        let left = load(index);
-        if index + 1 < count { combine::<R::Acc, O, L>(left, load(index + 1)) } else { left }
-    };
-    let mut tile = pair(0);
-    if count > 2 {
-        tile = combine::<R::Acc, O, L>(tile, pair(2));
-    }
-    if count > 4 {
-        let mut right = pair(4);
-        if count > 6 {
-            right = combine::<R::Acc, O, L>(right, pair(6));
+    // SAFETY: the indices are below `count`; the caller vouches for the tiles.
+    unsafe {
+        let mut tile = pair::<R, O, I, L>(sources, 0, at);
+        if count > 2 {
+            tile = combine::<R::Acc, O, L>(tile, pair::<R, O, I, L>(sources, 2, at));
         }
-        tile = combine::<R::Acc, O, L>(tile, right);
+        if count > 4 {
+            let mut right = pair::<R, O, I, L>(sources, 4, at);
+            if count > 6 {
+                right = combine::<R::Acc, O, L>(right, pair::<R, O, I, L>(sources, 6, at));
+            }
+            tile = combine::<R::Acc, O, L>(tile, right);
+        }
+        tile
     }
-    tile
+}
+
+/// The tile at `at` of the source `index` and, if there is one, of the next.
+///
+/// # Safety
+/// As for [`group`], with `index < sources.len()`.
+#[inline(always)]
+unsafe fn pair<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(
+    sources: &[*const u8],
+    index: usize,
+    at: usize,
+) -> [R::Acc; L] {
+    // SAFETY: the indices are in bounds; the caller vouches for the tiles.
+    unsafe {
+        let left = R::load::<I, L>(sources.get_unchecked(index).cast::<R::Source>().add(at));
+        if index + 1 == sources.len() {
+            return left;
+        }
+        let right = R::load::<I, L>(sources.get_unchecked(index + 1).cast::<R::Source>().add(at));
+        combine::<R::Acc, O, L>(left, right)
+    }
 }
 
 /// Two tiles, lane by lane.

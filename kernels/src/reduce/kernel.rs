@@ -1,8 +1,8 @@
 //! The kernel of each operation, element type and instruction set.
 
 use super::{
-    along::{self, Shape},
-    combine::{And, Max, Min, Op, Or, Product, Sum, Xor},
+    along::{self, Rows},
+    combine::{All, And, Max, Min, Op, Or, Product, Sum, Xor},
     fold::{self, Finish},
     level,
     row::{Bf16, F16, Plain, Row, Total, Widened},
@@ -14,8 +14,11 @@ use std::ops::Range;
 /// [`fold::fold`] for one type, operation and instruction set: sources, targets, range of elements, finish.
 pub(crate) type Fold = unsafe fn(&[*const u8], &[*mut u8], Range<usize>, Finish);
 
-/// [`along::along`] for one type, operation and instruction set: source, shape, accumulators.
-pub(crate) type Along = unsafe fn(*const u8, Shape, *mut u8);
+/// [`along::accumulate`] for one type, operation and instruction set: rows, accumulators, columns, whether they are fresh.
+pub(crate) type Accumulate = unsafe fn(Rows, *mut u8, usize, bool);
+
+/// [`along::tree`] for one type, operation and instruction set: rows of accumulators, their number, columns.
+pub(crate) type Tree = unsafe fn(*mut u8, usize, usize);
 
 /// All that is compiled for one type, operation and instruction set.
 ///
@@ -26,8 +29,12 @@ pub(crate) struct Kernel {
     pub(crate) fold: Fold,
     /// Combines sources of accumulators.
     pub(crate) finish: Fold,
-    /// Reduces one source along an axis into accumulators.
-    pub(crate) along: Along,
+    /// Combines rows of elements into a row of accumulators.
+    pub(crate) accumulate: Accumulate,
+    /// Combines rows of accumulators by the balanced tree.
+    pub(crate) tree: Tree,
+    /// Writes the operation's identity to accumulators, as many as the number says.
+    pub(crate) identity: unsafe fn(*mut u8, usize),
     /// Elements of a tile; ranges of `fold` and `finish` are multiples of it.
     pub(crate) tile: usize,
     /// Bytes of an element of the sources.
@@ -74,18 +81,28 @@ macro_rules! level {
             }
 
             /// # Safety
-            /// As for [`along::along`].
+            /// As for [`along::accumulate`].
             $(#[target_feature(enable = $feature)])*
-            unsafe fn along<R: Row, O: Op<R::Acc>>(source: *const u8, shape: Shape, result: *mut u8) {
+            unsafe fn accumulate<R: Row, O: Op<R::Acc>>(rows: Rows, accumulators: *mut u8, columns: usize, fresh: bool) {
                 // SAFETY: the caller's promises are the same.
-                unsafe { along::along::<R, O, $level>(source, shape, result) }
+                unsafe { along::accumulate::<R, O, $level>(rows, accumulators, columns, fresh) }
+            }
+
+            /// # Safety
+            /// As for [`along::tree`].
+            $(#[target_feature(enable = $feature)])*
+            unsafe fn tree<A: Copy, O: Op<A>>(rows: *mut u8, count: usize, columns: usize) {
+                // SAFETY: the caller's promises are the same.
+                unsafe { along::tree::<A, O>(rows, count, columns) }
             }
 
             const fn of<R: Row, O: Op<R::Acc>, const L: usize>() -> Kernel {
                 Kernel {
                     fold: fold::<R, O, L>,
                     finish: fold::<Widened<R>, O, L>,
-                    along: along::<R, O>,
+                    accumulate: accumulate::<R, O>,
+                    tree: tree::<R::Acc, O>,
+                    identity: along::identity::<R::Acc, O>,
                     tile: L,
                     source_bytes: size_of::<R::Source>(),
                     acc_bytes: size_of::<R::Acc>(),
@@ -110,7 +127,8 @@ macro_rules! level {
 macro_rules! select {
     ($of:ident, $op:expr, $dtype:expr) => {
         match ($op, $dtype) {
-            (ReduceOp::And, _) | (ReduceOp::Min, DType::Bool) => $of!(Plain<u8>, And),
+            (ReduceOp::And | ReduceOp::Min, DType::Bool) => $of!(Plain<u8>, All),
+            (ReduceOp::And, _) => $of!(Plain<u8>, And),
             (ReduceOp::Or, _) | (ReduceOp::Max, DType::Bool) => $of!(Plain<u8>, Or),
             (ReduceOp::Xor, _) => $of!(Plain<u8>, Xor),
             (op, DType::F16) => numbers!($of, op, F16, F16, F16),

@@ -15,7 +15,7 @@ pub(crate) mod sample;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use along::Shape;
+pub(crate) use along::{LANES, Rows};
 pub(crate) use kernel::Kernel;
 
 use crate::{
@@ -83,7 +83,11 @@ impl Reducer {
         assert!(!inputs.is_empty(), "a reduction of no inputs");
         assert_eq!(output.dtype(), self.output, "the output's element type");
         for input in inputs {
-            assert_eq!((input.dtype(), input.count()), (self.input, output.count()), "an input's element type and count");
+            assert_eq!(
+                (input.dtype(), input.count()),
+                (self.input, output.count()),
+                "an input's element type and count"
+            );
         }
         let sources: Vec<*const u8> = inputs.iter().map(Buf::as_ptr).collect();
         // SAFETY: the types and counts are those of the buffers; an exclusive output overlaps no shared input.

@@ -1,0 +1,306 @@
+//! Reductions of a tensor along one axis, by several replicas, each of which has some of the elements.
+//!
+//! A [`Partial`] is what one replica's elements give, in the type that is computed in, so that [`finish`] rounds once however
+//! the elements were split. The order is the spec's (`order.rs`): blocks of [`BLOCK`] consecutive elements along the axis, of
+//! which lane `j` takes the elements `j`, `j + LANES`, …; lanes, blocks and replicas meet by the balanced tree.
+
+use crate::{
+    buffer::{Buf, Memory},
+    isa::Isa,
+    reduce::{Kernel, LANES, Rows},
+};
+use consonance_spec::{DType, ReduceOp};
+use std::ptr;
+
+/// Elements along the axis that are combined in lanes before they meet other blocks.
+const BLOCK: usize = 4096;
+
+/// Bytes of the accumulators of a block's lanes: half of a usual first-level cache.
+const ACCUMULATORS_BYTES: usize = 16 << 10;
+
+/// One replica's reduction of a tensor along an axis, kept in the type that is computed in.
+///
+/// ```
+/// use consonance_kernels::axis::{Partial, finish};
+/// use consonance_spec::ReduceOp;
+///
+/// // A batch of two rows on one replica and of one row on another; the mean of the three.
+/// let (two, one) = ([1.0f32, 10.0, 2.0, 20.0], [6.0f32, 60.0]);
+/// let partials = [
+///     Partial::new(ReduceOp::Mean, two[..].into(), 1, 2, 2).unwrap(),
+///     Partial::new(ReduceOp::Mean, one[..].into(), 1, 1, 2).unwrap(),
+/// ];
+/// assert_eq!(finish(&partials, 3).as_buf().as_slice(), Some(&[3.0f32, 30.0][..]));
+/// ```
+pub struct Partial {
+    op: ReduceOp,
+    dtype: DType,
+    kernel: Kernel,
+    /// How many results there are.
+    count: usize,
+    /// The accumulators, `count` of the kernel's.
+    accumulators: Vec<u128>,
+}
+
+impl Partial {
+    /// Reduces a row-major `[outer, axis, inner]` tensor along its middle axis; `None` if the operation is not defined on its
+    /// type. An empty axis gives the operation's identity.
+    ///
+    /// # Panics
+    /// If the input does not have `outer * axis * inner` elements.
+    pub fn new(op: ReduceOp, input: Buf<'_>, outer: usize, axis: usize, inner: usize) -> Option<Partial> {
+        Partial::with_isa(op, input, [outer, axis, inner], Isa::best())
+    }
+
+    /// [`new`](Partial::new) for the shape `[outer, axis, inner]`, in this instruction set; `None` also if the machine lacks it.
+    ///
+    /// # Panics
+    /// If the input has not as many elements as the shape says.
+    pub fn with_isa(op: ReduceOp, input: Buf<'_>, shape: [usize; 3], isa: Isa) -> Option<Partial> {
+        let elements = shape.into_iter().try_fold(1usize, usize::checked_mul);
+        assert_eq!(elements, Some(input.count()), "elements of the shape {shape:?}, and of the input");
+        let kernel = Kernel::new(op, input.dtype(), isa)?;
+        let [outer, axis, inner] = shape;
+        // A kernel of bytes takes each byte of a wider element for an element of the innermost axis.
+        let columns = inner * input.dtype().size() / kernel.source_bytes;
+        let bytes = outer * columns * kernel.acc_bytes;
+        let mut accumulators = vec![0u128; bytes.div_ceil(size_of::<u128>())];
+        let result = accumulators.as_mut_ptr().cast::<u8>();
+        // SAFETY: there are the shape's elements, and accumulators for its results, aligned for the widest.
+        unsafe {
+            if axis == 0 {
+                (kernel.identity)(result, outer * columns);
+            } else if columns > 0 {
+                Tensor { kernel, axis, inner: columns }.all(input.as_ptr(), outer, result);
+            }
+        }
+        Some(Partial { op, dtype: input.dtype(), kernel, count: outer * inner, accumulators })
+    }
+}
+
+/// Combines the replicas' partials in canonical order, divides a mean by `count`, the number of elements that each result
+/// comes from, and rounds once.
+///
+/// # Panics
+/// If there are no partials, or if they differ in operation, element type or number of results.
+pub fn finish(partials: &[Partial], count: u64) -> Memory {
+    let first = partials.first().expect("a result of no partials");
+    for partial in partials {
+        let what = |partial: &Partial| (partial.op, partial.dtype, partial.count);
+        assert_eq!(what(partial), what(first), "operation, element type and results of partials");
+    }
+    let Partial { op, dtype, kernel, count: results, .. } = *first;
+    let mut memory = Memory::zeroed(op.result(dtype).expect("a partial's operation is defined"), results);
+    let elements = memory.as_buf().bytes() / kernel.target_bytes;
+    let sources: Vec<*const u8> = partials.iter().map(|partial| partial.accumulators.as_ptr().cast()).collect();
+    let target = memory.as_buf_mut().as_mut_ptr();
+    let divisor = if op == ReduceOp::Mean { count } else { 1 };
+    // SAFETY: each partial has an accumulator and the memory an element for each result; the memory is new.
+    unsafe { kernel.finish(&sources, &[target], elements, divisor) }
+    memory
+}
+
+/// A tensor that is reduced, slice by slice and in strips of columns.
+#[derive(Clone, Copy)]
+struct Tensor {
+    kernel: Kernel,
+    /// Rows of a slice.
+    axis: usize,
+    /// Elements from a row to the next.
+    inner: usize,
+}
+
+impl Tensor {
+    /// Reduces `outer` slices of `axis > 0` rows of `inner > 0` elements.
+    ///
+    /// # Safety
+    /// `source` is valid for reads of the elements, `result` for writes of `outer * inner` accumulators; they do not overlap.
+    unsafe fn all(self, source: *const u8, outer: usize, result: *mut u8) {
+        let Tensor { kernel, axis, inner } = self;
+        let most = ACCUMULATORS_BYTES / (LANES * kernel.acc_bytes);
+        // Strips of about the same width, none of which has to be cut inside a tile but the last.
+        let width = inner.div_ceil(inner.div_ceil(most)).next_multiple_of(LANES).min(inner);
+        let digits = axis.div_ceil(BLOCK).ilog2() as usize + 1;
+        let mut scratch = vec![0u128; ((LANES + digits) * width * kernel.acc_bytes).div_ceil(size_of::<u128>())];
+        for slice in 0..outer {
+            for first in (0..inner).step_by(width) {
+                let columns = width.min(inner - first);
+                // SAFETY: the strip is in the slice, its results are next to each other, and the scratch is large enough.
+                unsafe {
+                    let source = source.add((slice * axis * inner + first) * kernel.source_bytes);
+                    let scratch = scratch.as_mut_ptr().cast::<u8>();
+                    let total = self.strip(source, columns, scratch);
+                    let result = result.add((slice * inner + first) * kernel.acc_bytes);
+                    ptr::copy_nonoverlapping(total, result, columns * kernel.acc_bytes);
+                }
+            }
+        }
+    }
+
+    /// Reduces the first `columns` columns of a slice; gives the address of their results, in the scratch.
+    ///
+    /// Blocks meet as a binary counter carries, where each digit is a finished subtree.
+    ///
+    /// # Safety
+    /// As for [`all`](Tensor::all); `scratch` holds rows of `columns` accumulators: the lanes, and a digit for each doubling of
+    /// the blocks.
+    unsafe fn strip(self, source: *const u8, columns: usize, scratch: *mut u8) -> *const u8 {
+        let Tensor { kernel, axis, inner } = self;
+        let row_bytes = columns * kernel.acc_bytes;
+        // SAFETY: the digits follow the lanes.
+        let digit = |depth: usize| unsafe { scratch.add((LANES + depth) * row_bytes) };
+        let mut depth = 0;
+        for (index, start) in (0..axis).step_by(BLOCK).enumerate() {
+            let rows = BLOCK.min(axis - start);
+            // SAFETY: the block is in the slice; a digit and the lanes are apart; the digits up to `depth` are written.
+            unsafe {
+                self.block(source.add(start * inner * kernel.source_bytes), rows, columns, scratch);
+                ptr::copy_nonoverlapping(scratch, digit(depth), row_bytes);
+                let carries = if start + rows == axis { depth } else { index.trailing_ones() as usize };
+                for _ in 0..carries {
+                    depth -= 1;
+                    (kernel.tree)(digit(depth), 2, columns);
+                }
+            }
+            depth += 1;
+        }
+        digit(0)
+    }
+
+    /// Reduces a block of rows into the first of the lanes.
+    ///
+    /// # Safety
+    /// As for [`strip`](Tensor::strip).
+    unsafe fn block(self, source: *const u8, rows: usize, columns: usize, lanes: *mut u8) {
+        let Tensor { kernel, inner, .. } = self;
+        // SAFETY: row `row` is in the slice.
+        let at = |row: usize| unsafe { source.add(row * inner * kernel.source_bytes) };
+        // SAFETY: the rows are in the slice and their lanes in the scratch; a row meets the lane that it belongs to.
+        unsafe {
+            if columns < inner {
+                for row in 0..rows {
+                    self.meet(at(row), lanes.add(row % LANES * columns * kernel.acc_bytes), columns, row < LANES);
+                }
+            } else if columns > 1 {
+                // Rows without a gap are one run of elements, and their lanes one run of accumulators.
+                for row in (0..rows).step_by(LANES) {
+                    self.meet(at(row), lanes, LANES.min(rows - row) * columns, row == 0);
+                }
+            } else {
+                // The lanes are one tile, which stays in registers.
+                let whole = rows / LANES;
+                if whole > 0 {
+                    (kernel.accumulate)(Rows { first: source, stride: LANES, rows: whole }, lanes, LANES, true);
+                }
+                self.meet(at(whole * LANES), lanes, rows % LANES, whole == 0);
+            }
+            (kernel.tree)(lanes, rows.min(LANES), columns);
+        }
+    }
+
+    /// `accumulators[i] = accumulators[i] ⊕ source[i]` for any number of elements; a fresh accumulator is the element.
+    ///
+    /// # Safety
+    /// `source` is valid for reads of `count` elements, `accumulators` for reads and writes; they do not overlap.
+    unsafe fn meet(self, source: *const u8, accumulators: *mut u8, count: usize, fresh: bool) {
+        let Kernel { accumulate, source_bytes, acc_bytes, .. } = self.kernel;
+        let row = |first: *const u8| Rows { first, stride: 0, rows: 1 };
+        let whole = count - count % LANES;
+        // SAFETY: whole tiles are in bounds.
+        unsafe { accumulate(row(source), accumulators, whole, fresh) }
+        if whole == count {
+            return;
+        }
+        // Part of a tile goes by way of a whole one, which zeros fill up.
+        let (mut elements, mut tile) = ([0u128; LANES], [0u128; LANES]);
+        let (elements, tile) = (elements.as_mut_ptr().cast::<u8>(), tile.as_mut_ptr().cast::<u8>());
+        // SAFETY: elements and accumulators from `whole` on are in bounds and fit a tile of the widest.
+        unsafe {
+            let accumulators = accumulators.add(whole * acc_bytes);
+            ptr::copy_nonoverlapping(source.add(whole * source_bytes), elements, (count - whole) * source_bytes);
+            ptr::copy_nonoverlapping(accumulators, tile, (count - whole) * acc_bytes);
+            accumulate(row(elements), tile, LANES, fresh);
+            ptr::copy_nonoverlapping(tile, accumulators, (count - whole) * acc_bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reduce::sample::{Sample, samples};
+    use consonance_spec::{
+        array::{self, Array},
+        for_each_dtype,
+    };
+
+    /// Sizes along the axis at the edges of lanes and blocks: of one replica, and of several.
+    const AXES: [&[usize]; 13] = [
+        &[0],
+        &[1],
+        &[31],
+        &[32],
+        &[33],
+        &[164],
+        &[4095],
+        &[4096],
+        &[4097],
+        &[8193],
+        &[12300],
+        &[0, 5, 0],
+        &[33, 4100, 1, 64, 7],
+    ];
+
+    /// `(outer, inner)`: one tile of lanes, rows that follow each other, and strips (of more than one width).
+    const AROUND: [(usize, usize); 8] = [(1, 1), (3, 1), (1, 2), (3, 7), (1, 16), (1, 33), (2, 700), (0, 3)];
+
+    fn keys<T: Sample>(elements: &[T]) -> Vec<u64> {
+        elements.iter().map(|element| element.key()).collect()
+    }
+
+    fn check<T: Sample<Mean: Sample>>(op: ReduceOp, axes: &[usize], outer: usize, inner: usize) {
+        let tensor = |(replica, &axis): (usize, &usize)| {
+            Array::new(&[outer, axis, inner], samples::<T>(replica as u64, outer * axis * inner))
+        };
+        let tensors: Vec<Array<T>> = axes.iter().enumerate().map(tensor).collect();
+        let expected = match op {
+            ReduceOp::Mean => keys(&array::mean(&tensors, &[1]).unwrap().data),
+            _ => keys(&array::reduce(op, &tensors, &[1]).unwrap().data),
+        };
+        for isa in Isa::available() {
+            let partials: Vec<Partial> = tensors
+                .iter()
+                .map(|tensor| Partial::with_isa(op, tensor.data[..].into(), tensor.shape[..].try_into().unwrap(), isa))
+                .collect::<Option<_>>()
+                .unwrap();
+            let result = finish(&partials, axes.iter().sum::<usize>() as u64);
+            let result = match op {
+                ReduceOp::Mean => keys(result.as_buf().as_slice::<T::Mean>().unwrap()),
+                _ => keys(result.as_buf().as_slice::<T>().unwrap()),
+            };
+            assert_eq!(result, expected, "{op} of {} in {isa}: [{outer}, {axes:?}, {inner}]", T::DTYPE);
+        }
+    }
+
+    fn check_type<T: Sample<Mean: Sample>>() {
+        for op in ReduceOp::ALL.into_iter().filter(|op| op.result(T::DTYPE).is_some()) {
+            for (outer, inner) in AROUND {
+                // The spec takes a microsecond or so an element.
+                let elements = |axes: &&&[usize]| outer * inner * axes.iter().sum::<usize>();
+                for axes in AXES.iter().filter(|axes| elements(axes) < if op == ReduceOp::Sum { 60_000 } else { 9_000 })
+                {
+                    check::<T>(op, axes, outer, inner);
+                }
+            }
+        }
+    }
+
+    macro_rules! check_types {
+        ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => { $(check_type::<$type>();)* };
+    }
+
+    #[test]
+    fn every_reduction_along_an_axis_has_the_bits_of_the_spec() {
+        for_each_dtype!(check_types);
+    }
+}
