@@ -4,6 +4,7 @@ use consonance_spec::{
     array::{Array, gather, mean, reduce},
     collective::Error,
     f16, for_each_dtype,
+    order::{fold, fold_along},
 };
 use quickcheck::quickcheck;
 
@@ -66,6 +67,15 @@ quickcheck! {
                 element.to_bits() == (total(at) as f64 / count as f64).to_bits() || count == 0 && element.is_nan()
             })
             && reduce(ReduceOp::Sum, &replicas, &[axis as isize - 3]) == Ok(sum)
+    }
+
+    fn elements_meet_along_the_axis_then_across_replicas(replicas: Vec<Vec<f32>>) -> bool {
+        // Long enough for several elements a lane.
+        let replicas: Vec<Vec<f32>> = replicas.into_iter().chain([vec![0.1, 1e8]]).map(|x| x.repeat(40)).collect();
+        let along = |replica: &Vec<f32>| fold_along(replica, |a, b| a + b).unwrap_or(0.0);
+        let sum = fold(&replicas.iter().map(along).collect::<Vec<f32>>(), |a, b| a + b).unwrap();
+        let arrays: Vec<Array<f32>> = replicas.iter().map(|x| Array::new(&[x.len()], x.clone())).collect();
+        keys(&reduce(ReduceOp::Sum, &arrays, &[0]).unwrap().data) == keys(&[sum])
     }
 
     fn gather_along_the_axis_loses_nothing_that_reduce_needs(sizes: Vec<u8>, shape: (u8, u8, u8), axis: u8) -> bool {
