@@ -1,6 +1,6 @@
 //! The element types: one row a type, with all that is known of it.
 //!
-//! Nothing else in the workspace lists them; every other place reads the columns through [`for_each_dtype!`].
+//! Nothing else in the workspace lists them; every other place reads the columns through [`for_each_dtype!`](crate::for_each_dtype).
 
 use std::fmt;
 
