@@ -1,0 +1,574 @@
+//! The house rules that a program can check. Each failure names the file, the line and the rule.
+//!
+//! Rules look at [`Source`], in which code, comments and literals have been told apart, so that words in comments and strings
+//! break no rule of code. [`the_rules_see_what_they_forbid`] holds a line for each rule that breaks it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::LazyLock,
+};
+
+/// What each crate may depend on among ours, in the order of the arrows.
+const ARROWS: [(&str, &[&str]); 6] = [
+    ("spec", &[]),
+    ("kernels", &["consonance-spec"]),
+    ("runtime/derive", &[]),
+    ("runtime", &["consonance-derive", "consonance-kernels", "consonance-spec"]),
+    ("harness", &["consonance", "consonance-kernels", "consonance-spec"]),
+    ("fuzz", &["consonance", "consonance-harness", "consonance-kernels", "consonance-spec"]),
+];
+
+/// Crate roots that forbid unsafe code: all but `kernels`.
+const SAFE_ROOTS: [&str; 4] =
+    ["spec/src/lib.rs", "runtime/derive/src/lib.rs", "runtime/src/lib.rs", "harness/src/lib.rs"];
+
+/// The modules of `spec` that all may use. Every other one says what results must be; of `order`, which does too, the
+/// constants are for all.
+const WORDS: [&str; 6] = ["dtype", "op", "world", "partition", "call", "packing"];
+
+/// Words that code outside of tests must not contain: where, the word, what to use.
+const ABSENT: [(&str, &str, &str); 13] = [
+    ("kernels/src", "sync::atomic", "atomics come from kernels/src/atomics.rs"),
+    ("runtime/src", "sync::atomic", "runtime needs no atomics: ranks meet in kernels"),
+    ("runtime/src", "*const ", "runtime names no raw pointer"),
+    ("runtime/src", "*mut ", "runtime names no raw pointer"),
+    ("runtime/src", "NonNull", "runtime names no raw pointer"),
+    ("runtime/src", "std::arch", "runtime names no instruction set"),
+    ("runtime/src", "target_feature", "runtime names no instruction set"),
+    ("runtime/src", "isa::", "runtime names no instruction set"),
+    ("runtime/src", "os::fd", "runtime names no file descriptor"),
+    ("runtime/src", "libc", "runtime calls no system function"),
+    ("", "todo!", "finish it, or leave it out"),
+    ("", "unimplemented!", "finish it, or leave it out"),
+    ("", "dbg!", "leave it out"),
+];
+
+/// Where a word of [`ABSENT`] has its one place.
+const ABSENT_EXCEPTIONS: [(&str, &str); 1] = [("kernels/src/atomics.rs", "sync::atomic")];
+
+/// A longer file has more than one noun.
+const LINES: usize = 900;
+
+/// What a rule has against a line.
+#[derive(Debug)]
+struct Problem {
+    path: String,
+    line: usize,
+    what: String,
+}
+
+/// A Rust file with the parts told apart. `code` and `comments` have the text's lines; what is not theirs is blank.
+struct Source {
+    path: String,
+    text: String,
+    code: String,
+    comments: String,
+    /// All of it is a test.
+    is_test: bool,
+}
+
+impl Source {
+    fn new(path: &str, text: &str) -> Source {
+        let (code, comments) = split(text);
+        let is_test = path.contains("/tests/") || path.ends_with("/tests.rs") || path.contains("/benches/");
+        Source { path: path.to_owned(), text: text.to_owned(), code, comments, is_test }
+    }
+
+    /// The code that is no test: tests come last in a file.
+    fn code_outside_tests(&self) -> &str {
+        if self.is_test {
+            return "";
+        }
+        let tests = self.code.match_indices("#[cfg(test)]").map(|(at, _)| at);
+        let block = |at: &usize| {
+            let item = self.code[*at..].lines().nth(1).unwrap_or_default();
+            item.contains("mod ") && item.contains('{')
+        };
+        &self.code[..tests.into_iter().find(block).unwrap_or(self.code.len())]
+    }
+
+    /// The names of modules that exist in tests only.
+    fn test_modules(&self) -> Vec<&str> {
+        let lines: Vec<&str> = self.code.lines().collect();
+        let items = lines.windows(2).filter(|pair| pair[0].trim() == "#[cfg(test)]").map(|pair| pair[1]);
+        items.filter_map(|item| item.split("mod ").nth(1)?.strip_suffix(';')).collect()
+    }
+
+    /// A problem at byte `at` of the text.
+    fn problem(&self, at: usize, what: impl Into<String>) -> Problem {
+        let line = self.text[..at].matches('\n').count() + 1;
+        Problem { path: self.path.clone(), line, what: what.into() }
+    }
+
+    /// A problem at each place of `word` in `view`, a prefix of one of the parts.
+    fn each(&self, view: &str, word: &str, what: &str) -> Vec<Problem> {
+        places(view, word).map(|at| self.problem(at, format!("`{}`: {what}", word.trim()))).collect()
+    }
+}
+
+/// Where `word` stands in `text`, not as a part of a longer one.
+fn places(text: &str, word: &str) -> impl Iterator<Item = usize> {
+    let part = |c: char| c.is_alphanumeric() || c == '_';
+    text.match_indices(word).map(|(at, _)| at).filter(move |&at| {
+        let before = text[..at].chars().next_back().filter(|_| word.starts_with(part));
+        let after = text[at + word.len()..].chars().next().filter(|_| word.ends_with(part));
+        !before.is_some_and(part) && !after.is_some_and(part)
+    })
+}
+
+/// The code and the comments of a text, each with everything else blank; literals are in neither.
+fn split(text: &str) -> (String, String) {
+    let blank = |part: &str| -> String { part.bytes().map(|byte| if byte == b'\n' { '\n' } else { ' ' }).collect() };
+    let (mut code, mut comments) = (String::new(), String::new());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let before = code.chars().next_back().unwrap_or(' ');
+        let count = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            block_comment(rest)
+        } else {
+            literal(rest, before)
+        };
+        let is_comment = rest.starts_with("//") || rest.starts_with("/*");
+        let part = &rest[..count.max(first.len_utf8())];
+        comments.push_str(&if is_comment { part.to_owned() } else { blank(part) });
+        code.push_str(&if count > 0 { blank(part) } else { part.to_owned() });
+        rest = &rest[part.len()..];
+    }
+    (code, comments)
+}
+
+/// The bytes of the block comment, which may hold others, that the text begins with.
+fn block_comment(text: &str) -> usize {
+    let mut depth = 0;
+    for at in (0..text.len()).filter(|&at| text.is_char_boundary(at)) {
+        if text[at..].starts_with("/*") {
+            depth += 1;
+        } else if text[..at].ends_with("*/") {
+            depth -= 1;
+            if depth == 0 {
+                return at;
+            }
+        }
+    }
+    text.len()
+}
+
+/// The bytes of the string or character literal that the text begins with; 0 if it begins with none.
+fn literal(text: &str, before: char) -> usize {
+    let hashes = text.strip_prefix('r').map(|rest| rest.len() - rest.trim_start_matches('#').len());
+    if let Some(hashes) = hashes.filter(|&hashes| text[1 + hashes..].starts_with('"') && !before.is_alphanumeric()) {
+        let close = format!("\"{}", "#".repeat(hashes));
+        let body = 2 + hashes;
+        return text[body..].find(&close).map_or(text.len(), |end| body + end + close.len());
+    }
+    let quote = match text.chars().next() {
+        Some('"') => '"',
+        // A character, and not the lifetime `'a`.
+        Some('\'') if text[1..].starts_with('\\') || text[1..].chars().nth(1) == Some('\'') => '\'',
+        _ => return 0,
+    };
+    let mut escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            c if c == quote => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the harness is in the workspace").to_owned()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Every Rust file of the workspace and of `fuzz`, but no output.
+static SOURCES: LazyLock<Vec<Source>> = LazyLock::new(sources);
+
+fn sources() -> Vec<Source> {
+    fn walk(folder: &Path, sources: &mut Vec<Source>) {
+        let mut entries: Vec<PathBuf> = fs::read_dir(folder)
+            .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+            .map(|entry| entry.expect("an entry of a readable folder").path())
+            .collect();
+        entries.sort();
+        for path in entries {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if path.is_dir() {
+                if !name.starts_with('.') && !["target", "corpus", "artifacts"].contains(&&*name) {
+                    walk(&path, sources);
+                }
+            } else if name.ends_with(".rs") {
+                let name = path.strip_prefix(root()).expect("below the root").to_string_lossy().replace('\\', "/");
+                sources.push(Source::new(&name, &read(&name)));
+            }
+        }
+    }
+    let mut sources = Vec::new();
+    walk(&root(), &mut sources);
+    // `#[cfg(test)] mod sample;` in `mod.rs` makes the `sample.rs` beside it a test.
+    let tests: Vec<String> = (sources.iter())
+        .flat_map(|source| {
+            let folder = source.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+            source.test_modules().into_iter().map(move |name| format!("{folder}/{name}.rs"))
+        })
+        .collect();
+    for source in &mut sources {
+        source.is_test |= tests.contains(&source.path);
+    }
+    assert!(sources.len() > 50, "the walk found {} files", sources.len());
+    sources
+}
+
+#[track_caller]
+fn none(problems: Vec<Problem>) {
+    let lines: Vec<String> =
+        problems.iter().map(|Problem { path, line, what }| format!("{path}:{line}: {what}")).collect();
+    assert!(lines.is_empty(), "{} of the house rules' problems:\n{}", lines.len(), lines.join("\n"));
+}
+
+fn check(rule: impl Fn(&Source) -> Vec<Problem>) {
+    none(SOURCES.iter().flat_map(rule).collect());
+}
+
+fn unsafe_outside_kernels(source: &Source) -> Vec<Problem> {
+    if source.path.starts_with("kernels/") {
+        return Vec::new();
+    }
+    source.each(&source.code, "unsafe", "only kernels has unsafe code")
+}
+
+fn words_that_are_absent(source: &Source) -> Vec<Problem> {
+    let rules = ABSENT.iter().filter(|(folder, word, _)| {
+        source.path.starts_with(folder) && !ABSENT_EXCEPTIONS.contains(&(source.path.as_str(), word))
+    });
+    rules.flat_map(|(_, word, what)| source.each(source.code_outside_tests(), word, what)).collect()
+}
+
+fn meaning_outside_tests(source: &Source) -> Vec<Problem> {
+    if !(source.path.starts_with("kernels/src/") || source.path.starts_with("runtime/src/")) {
+        return Vec::new();
+    }
+    let code = source.code_outside_tests();
+    let mut problems = Vec::new();
+    for at in places(code, "consonance_spec") {
+        let Some(rest) = code[at..].strip_prefix("consonance_spec::") else {
+            problems.push(source.problem(at, "name what is used of spec, so that this test can see it"));
+            continue;
+        };
+        for path in imports(rest) {
+            let (module, item) = path.split_once("::").unwrap_or((&path, ""));
+            let is_constant = !item.is_empty() && !item.contains(char::is_lowercase) && !item.contains('*');
+            let is_module = module.starts_with(char::is_lowercase) && !["f16", "bf16"].contains(&module);
+            let is_macro = code[at..].starts_with(&format!("consonance_spec::{module}!")) || module == "for_each_dtype";
+            if module == "*"
+                || is_module && !is_macro && !WORDS.contains(&module) && !(module == "order" && is_constant)
+            {
+                let what = format!(
+                    "`spec::{path}` says what results must be: code that used it would be compared with itself"
+                );
+                problems.push(source.problem(at, what));
+            }
+        }
+    }
+    problems
+}
+
+/// The paths of the tree that the text begins with: `a::{b, c::D}` gives `a::b` and `a::c::D`.
+fn imports(text: &str) -> Vec<String> {
+    let plain = text.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':' || c == '*')).unwrap_or(text.len());
+    let (prefix, rest) = text.split_at(plain);
+    let Some(group) = rest.strip_prefix('{').filter(|_| prefix.is_empty() || prefix.ends_with("::")) else {
+        return vec![prefix.trim_end_matches(':').to_owned()];
+    };
+    let (mut paths, mut depth, mut start) = (Vec::new(), 0, 0);
+    for (at, c) in group.char_indices() {
+        if depth == 0 && (c == ',' || c == '}') {
+            let item = group[start..at].trim();
+            if !item.is_empty() {
+                paths.extend(imports(item).into_iter().map(|path| format!("{prefix}{path}")));
+            }
+            start = at + 1;
+        }
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            _ => {}
+        }
+    }
+    paths
+}
+
+fn notes_of_unfinished_work(source: &Source) -> Vec<Problem> {
+    let words = ["TODO", "FIXME", "XXX", "HACK"];
+    words.iter().flat_map(|word| source.each(&source.comments, word, "an issue is the place for it")).collect()
+}
+
+/// `#[allow]`, `#[expect]` and `#[ignore]` have their reason: in the attribute, or in a comment on its line.
+fn exceptions_without_reason(source: &Source) -> Vec<Problem> {
+    let mut problems = source.each(&source.code, "#[ignore]", "say why: #[ignore = \"…\"]");
+    for word in ["[allow(", "[expect("] {
+        for at in source.code.match_indices(word).map(|(at, _)| at) {
+            let end = source.code[at..].find(']').map_or(source.code.len(), |end| at + end);
+            let line = source.code[end..].find('\n').map_or(source.code.len(), |line| end + line);
+            if !source.code[at..end].contains("reason") && source.comments[end..line].trim().is_empty() {
+                problems.push(source.problem(at, format!("`#{word}…)]` without a reason on its line")));
+            }
+        }
+    }
+    problems
+}
+
+fn long_files(source: &Source) -> Vec<Problem> {
+    let lines = source.text.lines().count();
+    let what = format!("{lines} lines: two files, of at most {LINES}");
+    (lines > LINES).then(|| source.problem(0, what)).into_iter().collect()
+}
+
+#[test]
+fn only_kernels_has_unsafe_code() {
+    check(unsafe_outside_kernels);
+    for path in SAFE_ROOTS {
+        assert!(split(&read(path)).0.contains("#![forbid(unsafe_code)]"), "{path}:1: no #![forbid(unsafe_code)]");
+    }
+}
+
+#[test]
+fn what_is_absent_stays_absent() {
+    check(words_that_are_absent);
+}
+
+#[test]
+fn only_tests_import_the_meaning_of_spec() {
+    check(meaning_outside_tests);
+    let modules = read("spec/src/lib.rs");
+    for word in WORDS {
+        assert!(modules.contains(&format!("pub mod {word};")), "spec/src/lib.rs: no module {word}");
+    }
+}
+
+#[test]
+fn no_work_is_left_unfinished() {
+    check(notes_of_unfinished_work);
+}
+
+#[test]
+fn every_exception_has_a_reason() {
+    check(exceptions_without_reason);
+}
+
+#[test]
+fn every_file_is_short() {
+    check(long_files);
+}
+
+/// Each line of the dependency tables of a manifest: its number, the table's name, the dependency's, and the lines before it.
+fn dependencies(manifest: &str) -> Vec<(usize, &str, &str, Vec<&str>)> {
+    let (mut table, mut found, mut before) = ("", Vec::new(), Vec::new());
+    for (index, line) in manifest.lines().enumerate() {
+        if let Some(name) = line.strip_prefix('[') {
+            table = name.trim_end_matches(']');
+        } else if table.ends_with("dependencies") && line.contains('=') && !line.starts_with('#') {
+            let name = line.split(['.', '=', ' ']).next().unwrap_or_default();
+            found.push((index + 1, table, name, before.clone()));
+        }
+        before.push(line);
+    }
+    found
+}
+
+fn wrong_arrows(folder: &str, allowed: &[&str], manifest: &str) -> Vec<Problem> {
+    let path = format!("{folder}/Cargo.toml");
+    let ours = |name: &str| name.starts_with("consonance");
+    let problem = |line, what| Problem { path: path.clone(), line, what };
+    (dependencies(manifest).iter())
+        .filter_map(|(line, table, name, _)| {
+            if ours(name) && !allowed.contains(name) {
+                return Some(problem(*line, format!("{folder} must not depend on {name}: arrows point down only")));
+            }
+            let foreign_in_spec = folder == "spec" && *table == "dependencies" && *name != "half";
+            foreign_in_spec.then(|| problem(*line, format!("spec needs nothing but number types, not {name}")))
+        })
+        .collect()
+}
+
+fn dependencies_without_reason(path: &str, manifest: &str) -> Vec<Problem> {
+    let lines: Vec<&str> = manifest.lines().collect();
+    (dependencies(manifest).into_iter())
+        .filter(|(line, _, name, before)| {
+            let said = before.last().is_some_and(|above| above.starts_with('#'));
+            let elsewhere = lines[line - 1].contains("workspace = true") || name.starts_with("consonance");
+            !said && !elsewhere
+        })
+        .map(|(line, _, name, _)| Problem {
+            path: path.to_owned(),
+            line,
+            what: format!("{name} has no comment above it that says what it is for"),
+        })
+        .collect()
+}
+
+#[test]
+fn arrows_between_crates_point_down() {
+    let problems = ARROWS.iter().flat_map(|(folder, allowed)| {
+        let manifest = read(&format!("{folder}/Cargo.toml"));
+        wrong_arrows(folder, allowed, &manifest)
+    });
+    none(problems.collect());
+}
+
+#[test]
+fn every_dependency_has_a_reason() {
+    let manifests = ARROWS.iter().map(|(folder, _)| format!("{folder}/Cargo.toml")).chain(["Cargo.toml".to_owned()]);
+    none(manifests.flat_map(|path| dependencies_without_reason(&path, &read(&path))).collect());
+}
+
+#[test]
+fn every_member_has_the_workspace_s_lints_and_licence() {
+    let workspace = read("Cargo.toml");
+    for (folder, _) in ARROWS.iter().filter(|(folder, _)| workspace.contains(&format!("\"{folder}\""))) {
+        let manifest = read(&format!("{folder}/Cargo.toml"));
+        for line in ["[lints]\nworkspace = true", "license.workspace = true", "rust-version.workspace = true"] {
+            assert!(manifest.contains(line), "{folder}/Cargo.toml: no {line:?}");
+        }
+    }
+    for (path, words) in
+        [("LICENSE-MIT", "Permission is hereby granted"), ("LICENSE-APACHE", "Version 2.0, January 2004")]
+    {
+        assert!(read(path).contains(words), "{path}:1: not the licence");
+    }
+}
+
+/// The files and folders that a page names between backticks, with their lines: words that end in `.rs`, `.md`, `.toml` or `/`.
+fn names(page: &str) -> Vec<(usize, &str)> {
+    let endings = [".rs", ".md", ".toml", "/"];
+    let is_name =
+        |name: &str| endings.iter().any(|ending| name.ends_with(ending)) && !name.contains([' ', '<', ':', '*', '…']);
+    let mut names = Vec::new();
+    for (index, line) in page.lines().enumerate() {
+        let spans = line.split('`').skip(1).step_by(2);
+        names.extend(spans.filter(|span| is_name(span)).map(|span| (index + 1, span)));
+    }
+    names
+}
+
+#[test]
+fn the_pages_name_what_is_there() {
+    let folders = ["", "spec/src", "kernels/src", "runtime/src", "harness/src", "harness/tests"];
+    let mut problems = Vec::new();
+    for path in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        let page = read(path);
+        for (line, name) in names(&page) {
+            if !folders.iter().any(|folder| root().join(folder).join(name).exists()) {
+                problems.push(Problem { path: path.to_owned(), line, what: format!("there is no {name}") });
+            }
+        }
+    }
+    none(problems);
+}
+
+#[test]
+fn the_pages_name_the_rust_version() {
+    let manifest = read("Cargo.toml");
+    let version = manifest
+        .lines()
+        .find_map(|line| line.strip_prefix("rust-version = "))
+        .expect("a rust-version")
+        .trim_matches('"');
+    for path in ["README.md", "CONTRIBUTING.md"] {
+        assert!(read(path).contains(&format!("Rust {version} or newer")), "{path}: does not name Rust {version}");
+    }
+}
+
+#[test]
+fn the_map_is_complete() {
+    let map = read("ARCHITECTURE.md");
+    let mut problems = Vec::new();
+    for folder in ["spec/src", "kernels/src", "runtime/src"] {
+        for entry in fs::read_dir(root().join(folder)).expect("a folder of the workspace") {
+            let path = entry.expect("an entry of a readable folder").path();
+            let mut name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() {
+                name.push('/');
+            }
+            if name != "lib.rs" && !map.contains(&format!("`{name}`")) {
+                let what = format!("ARCHITECTURE.md does not say what it is for (write `{name}`)");
+                problems.push(Problem { path: format!("{folder}/{name}"), line: 1, what });
+            }
+        }
+    }
+    none(problems);
+}
+
+#[test]
+fn the_rules_see_what_they_forbid() {
+    type Rule = fn(&Source) -> Vec<Problem>;
+    let broken: [(Rule, &str, &str); 17] = [
+        (unsafe_outside_kernels, "runtime/src/a.rs", "fn f() {}\nunsafe fn g() {}"),
+        (words_that_are_absent, "kernels/src/line.rs", "\nuse std::sync::atomic::AtomicU64;"),
+        (words_that_are_absent, "runtime/src/a.rs", "fn f() {}\nfn f(_: *const u8) {}"),
+        (words_that_are_absent, "runtime/src/a.rs", "\nuse std::os::fd::OwnedFd;\n#[cfg(test)]\nmod tests {}"),
+        (words_that_are_absent, "harness/src/a.rs", "fn f() {\n    todo!() }"),
+        (meaning_outside_tests, "runtime/src/a.rs", "\nuse consonance_spec::collective;"),
+        (meaning_outside_tests, "runtime/src/a.rs", "\nuse consonance_spec::{DType, call::mix, number::Number};"),
+        (meaning_outside_tests, "kernels/src/a.rs", "\nuse consonance_spec::order::{BLOCK, fold};"),
+        (meaning_outside_tests, "kernels/src/a.rs", "\nuse consonance_spec::*;"),
+        (meaning_outside_tests, "kernels/src/a.rs", "\nuse consonance_spec as spec;"),
+        (meaning_outside_tests, "kernels/src/a.rs", "fn f() {\n    consonance_spec::array::gather() }"),
+        (notes_of_unfinished_work, "spec/src/a.rs", "\n// TODO: more"),
+        (exceptions_without_reason, "spec/src/a.rs", "\n#[ignore]"),
+        (exceptions_without_reason, "spec/src/a.rs", "// no\n#[allow(dead_code)]\n// no"),
+        (exceptions_without_reason, "spec/src/a.rs", "\n#![expect(dead_code)]"),
+        (unsafe_outside_kernels, "spec/src/a.rs", "fn f<'a>(_: &'a str) -> char { '\"' }\nunsafe fn g() {} // \""),
+        (unsafe_outside_kernels, "spec/src/a.rs", "const A: &str = r#\"\"unsafe\"#;\nunsafe fn g() {}"),
+    ];
+    for (rule, path, text) in broken {
+        let lines: Vec<usize> = rule(&Source::new(path, text)).iter().map(|problem| problem.line).collect();
+        assert_eq!(lines, [2], "lines of the problems of {text:?}");
+    }
+    assert_eq!(long_files(&Source::new("spec/src/a.rs", &"\n".repeat(LINES + 1))).len(), 1);
+    assert_eq!(
+        wrong_arrows("spec", &[], "[dependencies]\nconsonance-kernels.workspace = true\nserde = \"1\"").len(),
+        2
+    );
+    assert_eq!(
+        dependencies_without_reason("Cargo.toml", "[workspace.dependencies]\n# so\nhalf = \"2\"\nwide = \"1\"").len(),
+        1
+    );
+    assert_eq!(names("`a/b.rs` and `f(x)` and\n`c/`"), [(1, "a/b.rs"), (2, "c/")]);
+
+    let kept: [(Rule, &str, &str); 7] = [
+        (
+            unsafe_outside_kernels,
+            "spec/src/a.rs",
+            "// unsafe\n/* unsafe /* */ unsafe */ #![forbid(unsafe_code)] \"unsafe\"",
+        ),
+        (unsafe_outside_kernels, "kernels/src/a.rs", "unsafe fn f() {}"),
+        (words_that_are_absent, "kernels/src/atomics.rs", "use std::sync::atomic::AtomicU64;"),
+        (words_that_are_absent, "runtime/src/a.rs", "#[cfg(test)]\nmod tests { use std::os::fd::OwnedFd; }"),
+        (
+            meaning_outside_tests,
+            "kernels/src/a.rs",
+            "use consonance_spec::{DType, f16, order::{BLOCK, LANES}, call::{mix, digest}};",
+        ),
+        (meaning_outside_tests, "kernels/src/tests.rs", "use consonance_spec::order;"),
+        (
+            exceptions_without_reason,
+            "spec/src/a.rs",
+            "#[allow(dead_code)] // it is\n#[allow(a, reason = \"b\")]\n#[ignore = \"c\"]",
+        ),
+    ];
+    for (rule, path, text) in kept {
+        let lines: Vec<usize> = rule(&Source::new(path, text)).iter().map(|problem| problem.line).collect();
+        assert_eq!(lines, [0; 0], "lines of the problems of {text:?}");
+    }
+}
