@@ -31,7 +31,7 @@ pub fn current_strategy() -> Strategy {
 
 /// Whether [`current_strategy`] is one that the program has made.
 pub fn has_strategy() -> bool {
-    innermost(|_, _| ()).is_some()
+    innermost(|strategy, _| *strategy != *DEFAULT).unwrap_or(false)
 }
 
 /// Whether this thread is in a strategy's scope or in a merge function.

@@ -1,0 +1,141 @@
+//! What we answer where TensorFlow's arithmetic is another: a second, plain computation for the few cases in the table.
+//!
+//! Sums go by the balanced tree over the replicas, f16 and bf16 in f32 and rounded once; integers wrap in sums and do not in
+//! means.
+
+use crate::value::{Value, bits, from_bits};
+use consonance::{DType, IndexedSlices, ReduceOp, Tensor, bf16, f16};
+use std::collections::BTreeMap;
+
+/// One nest of all replicas' nests, over the replicas and `axes` of each tensor.
+pub(crate) fn reduce(op: ReduceOp, axes: &[isize], nests: &[Value]) -> Value {
+    by_leaf(nests, &|leaves| match &leaves[0] {
+        Value::Sparse(_) => Value::Sparse(reduce_rows(op, leaves)),
+        _ => Value::Tensor(reduce_tensors(op, axes, leaves)),
+    })
+}
+
+/// One nest of all replicas' nests, one below the other along axis 0; sparse rows are made dense.
+pub(crate) fn gather(nests: &[Value]) -> Value {
+    by_leaf(nests, &|leaves| {
+        let dense = leaves.iter().map(|leaf| leaf.clone().densify().ok()?.into_tensor());
+        let dense: Vec<Tensor> = dense.collect::<Option<_>>().expect("tensors");
+        Value::Tensor(concat(&dense.iter().collect::<Vec<_>>()))
+    })
+}
+
+/// One nest of all replicas' nests, whose structure is the same.
+fn by_leaf(nests: &[Value], combine: &dyn Fn(&[Value]) -> Value) -> Value {
+    let entries = |nest: &Value| match nest {
+        Value::List(list) => Some(list.clone()),
+        _ => None,
+    };
+    let Some(lists) = nests.iter().map(entries).collect::<Option<Vec<_>>>() else { return combine(nests) };
+    let at = |place: usize| lists.iter().map(|list| list[place].clone()).collect::<Vec<_>>();
+    Value::List((0..lists[0].len()).map(|place| by_leaf(&at(place), combine)).collect())
+}
+
+/// All rows, divided by the number of replicas for a mean.
+fn reduce_rows(op: ReduceOp, replicas: &[Value]) -> IndexedSlices {
+    let slices = replicas.iter().map(|replica| match replica {
+        Value::Sparse(slices) => slices,
+        other => panic!("not sparse: {other:?}"),
+    });
+    let slices: Vec<&IndexedSlices> = slices.collect();
+    let rows = concat(&slices.iter().map(|slices| slices.values()).collect::<Vec<_>>());
+    let indices = concat(&slices.iter().map(|slices| slices.indices()).collect::<Vec<_>>());
+    let count = if op == ReduceOp::Mean { slices.len() as f32 } else { 1.0 };
+    let divided: Vec<f32> = rows.as_slice::<f32>().expect("f32").iter().map(|element| element / count).collect();
+    let values = Tensor::new(rows.shape(), &divided).expect("the same shape");
+    IndexedSlices::new(values, indices, slices[0].dense_shape().map(<[usize]>::to_vec)).expect("fitting shapes")
+}
+
+fn concat(tensors: &[&Tensor]) -> Tensor {
+    let mut shape = tensors[0].shape().to_vec();
+    shape[0] = tensors.iter().map(|tensor| tensor.shape()[0]).sum();
+    let elements: Vec<u64> = tensors.iter().flat_map(|tensor| bits(tensor)).collect();
+    from_bits(tensors[0].dtype(), shape, &elements)
+}
+
+fn reduce_tensors(op: ReduceOp, axes: &[isize], tensors: &[Value]) -> Tensor {
+    let tensors: Vec<Tensor> = tensors.iter().filter_map(|tensor| tensor.clone().into_tensor()).collect();
+    let removed = |axis: usize| axes.iter().any(|&other| other.rem_euclid(tensors[0].rank() as isize) as usize == axis);
+    let kept: Vec<usize> =
+        (0..tensors[0].rank()).filter(|&axis| !removed(axis)).map(|axis| tensors[0].shape()[axis]).collect();
+    // The elements that meet in each element of the result, in the order of replicas and places.
+    let mut columns: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
+    for tensor in &tensors {
+        for (place, bits) in bits(tensor).into_iter().enumerate() {
+            let (mut rest, mut column, mut stride) = (place, 0, 1);
+            for axis in (0..tensor.rank()).rev() {
+                let size = tensor.shape()[axis];
+                if !removed(axis) {
+                    column += rest % size * stride;
+                    stride *= size;
+                }
+                rest /= size;
+            }
+            columns.entry(column).or_default().push(bits);
+        }
+    }
+    let dtype = tensors[0].dtype();
+    let result = if op == ReduceOp::Mean { dtype.mean().expect("numbers") } else { dtype };
+    let elements: Vec<u64> = columns.into_values().map(|column| combine(op, dtype, &column)).collect();
+    from_bits(result, kept, &elements)
+}
+
+/// The bits of the result for the bits of its contributions.
+fn combine(op: ReduceOp, dtype: DType, column: &[u64]) -> u64 {
+    let count = column.len();
+    match dtype {
+        DType::F64 => {
+            let numbers: Vec<f64> = column.iter().map(|&bits| f64::from_bits(bits)).collect();
+            match op {
+                ReduceOp::Max => tree(&numbers, f64::max).to_bits(),
+                ReduceOp::Sum => tree(&numbers, |a, b| a + b).to_bits(),
+                _ => (tree(&numbers, |a, b| a + b) / count as f64).to_bits(),
+            }
+        }
+        DType::F32 | DType::F16 | DType::Bf16 => {
+            let widen = |bits: u64| match dtype {
+                DType::F16 => f16::from_bits(bits as u16).to_f32(),
+                DType::Bf16 => bf16::from_bits(bits as u16).to_f32(),
+                _ => f32::from_bits(bits as u32),
+            };
+            let numbers: Vec<f32> = column.iter().map(|&bits| widen(bits)).collect();
+            let result = match op {
+                ReduceOp::Max => tree(&numbers, f32::max),
+                ReduceOp::Sum => tree(&numbers, |a, b| a + b),
+                _ => tree(&numbers, |a, b| a + b) / count as f32,
+            };
+            match dtype {
+                DType::F16 => f16::from_f32(result).to_bits().into(),
+                DType::Bf16 => bf16::from_f32(result).to_bits().into(),
+                _ => result.to_bits().into(),
+            }
+        }
+        _ => {
+            let width = 8 * dtype.size() as u32;
+            let signed = [DType::I8, DType::I16, DType::I32, DType::I64].contains(&dtype);
+            let widen =
+                |bits: u64| if signed { ((bits as i64) << (64 - width) >> (64 - width)) as i128 } else { bits.into() };
+            let sum: i128 = column.iter().map(|&bits| widen(bits)).sum();
+            match (op, dtype.mean()) {
+                (ReduceOp::Mean, Some(DType::F32)) => (sum as f32 / count as f32).to_bits().into(),
+                (ReduceOp::Mean, _) => (sum as f64 / count as f64).to_bits(),
+                _ => sum as u64 & (u64::MAX >> (64 - width)),
+            }
+        }
+    }
+}
+
+/// The balanced tree: the left part is the largest power of two below the whole.
+fn tree<T: Copy>(numbers: &[T], combine: fn(T, T) -> T) -> T {
+    match numbers {
+        [number] => *number,
+        _ => {
+            let (left, right) = numbers.split_at(numbers.len().next_power_of_two() / 2);
+            combine(tree(left, combine), tree(right, combine))
+        }
+    }
+}

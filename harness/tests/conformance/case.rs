@@ -1,0 +1,245 @@
+//! One case of a file: what is called, with what, and what TensorFlow answers.
+
+use crate::{decisions::NOT_JUDGED, value::Value};
+use consonance::{
+    CentralStorageStrategy, CommunicationOptions, Device, Error, Implementation, MirroredStrategy, OneDeviceStrategy,
+    PerReplica, ReduceOp, Strategy, UnknownReduceOp,
+};
+use serde_json::Value as Json;
+use std::time::Duration;
+
+pub(crate) struct Case {
+    pub(crate) id: String,
+    pub(crate) api: String,
+    pub(crate) replicas: usize,
+    pub(crate) args: Json,
+    inputs: Json,
+    expect: Result<Value, String>,
+    alternative: Option<Value>,
+    /// By how many units in the last place a float may differ.
+    ulp: u64,
+}
+
+/// What we answer.
+pub(crate) type Answer = Result<Value, Stop>;
+
+/// Why there is no value.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    Refused(Error),
+    /// No program that compiles makes this call.
+    NotExpressible,
+    /// A part of `tf.distribute` that is to come.
+    NotBuilt,
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Stop::Refused(error)
+    }
+}
+
+/// An operation as the case gives it.
+#[derive(Clone)]
+pub(crate) enum Op {
+    Text(String),
+    Enum(ReduceOp),
+}
+
+impl TryFrom<Op> for ReduceOp {
+    type Error = UnknownReduceOp;
+
+    fn try_from(op: Op) -> Result<ReduceOp, UnknownReduceOp> {
+        match op {
+            Op::Text(text) => text.as_str().try_into(),
+            Op::Enum(op) => Ok(op),
+        }
+    }
+}
+
+impl Case {
+    /// The cases of a file; `left_out` counts the parts of their answers that are not judged.
+    pub(crate) fn all(text: &str, left_out: &mut [usize]) -> Vec<Case> {
+        let file: Json = serde_json::from_str(text).expect("JSON");
+        let cases = file["cases"].as_array().expect("a list of cases");
+        cases.iter().map(|case| Case::parse(case, left_out)).collect()
+    }
+
+    fn parse(json: &Json, left_out: &mut [usize]) -> Case {
+        let text = |json: &Json| json.as_str().expect("text").to_owned();
+        let api = text(&json["api"]);
+        let mut expect = match json["expect"].get("ok") {
+            Some(value) => Ok(Value::parse(value)),
+            None => Err(text(&json["expect"]["error"])),
+        };
+        if let Ok(Value::Dict(parts)) = &mut expect {
+            for (part, count) in NOT_JUDGED.iter().zip(left_out) {
+                *count += usize::from(part.api == api && parts.remove(part.part).is_some());
+            }
+        }
+        let ulp = match &json["compare"] {
+            Json::String(exact) if exact == "exact" => 0,
+            compare => compare["ulp"].as_u64().expect("a number of units"),
+        };
+        Case {
+            id: text(&json["id"]),
+            api,
+            replicas: json["num_replicas"].as_u64().expect("a number") as usize,
+            args: json["args"].clone(),
+            inputs: json["inputs"].clone(),
+            expect,
+            alternative: json.get("alternative").map(|alternative| Value::parse(&alternative["ok"])),
+            ulp,
+        }
+    }
+
+    /// Whether TensorFlow answers with a value.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.expect.is_ok()
+    }
+
+    /// How an answer differs from TensorFlow's.
+    pub(crate) fn differs_from_tensorflow(&self, answer: &Answer) -> Option<String> {
+        let alternative = self.alternative.as_ref().zip(answer.as_ref().ok());
+        if alternative.is_some_and(|(alternative, found)| alternative.difference(found, self.ulp).is_none()) {
+            return None;
+        }
+        match (&self.expect, answer) {
+            (Ok(expected), Ok(found)) => expected.difference(found, self.ulp),
+            (Err(expected), Err(Stop::Refused(error))) if kind(error) == expected => None,
+            (Err(expected), Err(Stop::Refused(error))) => {
+                Some(format!("expected the error {expected}, found {}: {error}", kind(error)))
+            }
+            (expected, found) => Some(format!("expected {expected:?}, found {found:?}")),
+        }
+    }
+
+    /// The argument of this name as text; empty if it is not given or is no text.
+    pub(crate) fn text(&self, name: &str) -> &str {
+        self.args.get(name).and_then(Json::as_str).unwrap_or_default()
+    }
+
+    pub(crate) fn raw_inputs(&self) -> &[Json] {
+        self.inputs.as_array().map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn inputs(&self) -> Vec<Value> {
+        self.raw_inputs().iter().map(Value::parse).collect()
+    }
+
+    /// Whether a tensor of the inputs has a type whose name begins like one of these.
+    pub(crate) fn has_dtype(&self, names: &[&str]) -> bool {
+        fn any(json: &Json, found: &dyn Fn(&str) -> bool) -> bool {
+            match json {
+                Json::Array(list) => list.iter().any(|entry| any(entry, found)),
+                Json::Object(object) => {
+                    object.get("dtype").and_then(Json::as_str).is_some_and(found)
+                        || object.values().any(|entry| any(entry, found))
+                }
+                _ => false,
+            }
+        }
+        any(&self.inputs, &|dtype| names.iter().any(|name| dtype.starts_with(name)))
+    }
+
+    /// Each replica's nest of tensors.
+    pub(crate) fn nests(&self) -> Result<PerReplica<Value>, Stop> {
+        let nests: Option<Vec<Value>> = self.inputs().into_iter().map(Value::into_nest).collect();
+        // One value where there are more replicas is not distributed: ours is always a `PerReplica`.
+        let nests = nests.filter(|nests| nests.len() == self.replicas);
+        nests.map(PerReplica::new).ok_or(Stop::NotExpressible)
+    }
+
+    pub(crate) fn strategy(&self) -> Result<Strategy, Error> {
+        let devices = (0..self.replicas).map(Device::Cpu);
+        Ok(match self.text("strategy") {
+            "" => (*MirroredStrategy::new(devices)?).clone(),
+            "one_device" => (*OneDeviceStrategy::new(Device::Cpu(0))?).clone(),
+            "central_storage" => (*CentralStorageStrategy::new(devices, Device::Cpu(0))?).clone(),
+            "default" => Strategy::default_strategy(),
+            name => panic!("no strategy {name}"),
+        })
+    }
+
+    pub(crate) fn op(&self) -> Result<Op, Stop> {
+        match self.args["op"].as_str() {
+            Some("enum:SUM") => Ok(Op::Enum(ReduceOp::Sum)),
+            Some("enum:MEAN") => Ok(Op::Enum(ReduceOp::Mean)),
+            Some(text) => Ok(Op::Text(text.to_owned())),
+            None => Err(Stop::NotExpressible),
+        }
+    }
+
+    /// The axes that are reduced; none where only replicas are.
+    pub(crate) fn axes(&self) -> Option<Vec<isize>> {
+        let number = |axis: &Json| axis.as_i64().expect("an axis") as isize;
+        match self.args.get("axis") {
+            None | Some(Json::Null) => None,
+            Some(Json::Array(axes)) => Some(axes.iter().map(number).collect()),
+            Some(axis) => Some(vec![number(axis)]),
+        }
+    }
+
+    pub(crate) fn axis(&self) -> isize {
+        self.axes().expect("an axis")[0]
+    }
+
+    pub(crate) fn options(&self) -> Result<CommunicationOptions, Error> {
+        let mut options = CommunicationOptions::new();
+        for (name, value) in self.args.get("options").and_then(Json::as_object).into_iter().flatten() {
+            options = match (name.as_str(), value) {
+                ("bytes_per_pack", bytes) => options.bytes_per_pack(bytes.as_u64().expect("a number") as usize),
+                ("timeout_seconds", seconds) => {
+                    options.timeout(Duration::from_secs_f64(seconds.as_f64().expect("a number")))?
+                }
+                ("implementation", Json::String(auto)) if auto == "AUTO" => {
+                    options.implementation(Implementation::Auto)
+                }
+                // A ring, too, reduces each block once and then hands it to all.
+                ("implementation", Json::String(ring)) if ring == "RING" => {
+                    options.implementation(Implementation::TwoShot)
+                }
+                (name, value) => panic!("no option {name} = {value}"),
+            };
+        }
+        Ok(options)
+    }
+}
+
+/// TensorFlow's word for an error.
+pub(crate) fn kind(error: &Error) -> &'static str {
+    match error.root() {
+        Error::UnknownReduceOp(_) => "bad_reduce_op",
+        Error::WrongContext { problem, .. } if problem.contains("strategies do not mix") => "strategy_mixed",
+        Error::WrongContext { .. } => "wrong_context",
+        Error::Mismatch { argument, expected, found, .. } => {
+            let dtype = |text: &str| text.split('[').next().map(str::to_owned);
+            let sparse = |text: &str| text.starts_with("IndexedSlices");
+            // All replicas of a case make the same call, so that its first step differs only where the structure does.
+            if argument == "types"
+                || argument == "call"
+                || expected == "nothing"
+                || found == "nothing"
+                || sparse(expected) != sparse(found)
+            {
+                "structure_mismatch"
+            } else if dtype(expected) != dtype(found) {
+                "dtype_mismatch"
+            } else {
+                "shape_mismatch"
+            }
+        }
+        Error::InvalidCall { call, argument, expected, .. } => match (argument.as_str(), expected.as_str()) {
+            // A scalar has no axis to reduce; to gather it would need another call.
+            (_, "a tensor with an axis") if call.contains("gather") => "scalar_not_allowed",
+            (_, "a tensor with an axis") => "axis_out_of_range",
+            ("axis", "each axis once") => "axis_repeated",
+            ("axis", expected) if expected.starts_with("an axis from") => "axis_out_of_range",
+            ("op", expected) if expected.starts_with("an operation on") => "dtype_unsupported",
+            _ => "value",
+        },
+        // What a function of a case raises is a ValueError.
+        Error::Other(_) => "value",
+        _ => "another",
+    }
+}

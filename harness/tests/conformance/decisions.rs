@@ -1,0 +1,324 @@
+//! Where we answer other than TensorFlow, what, and why. Every row is checked: its cases give what it says, and none of them
+//! gives TensorFlow's answer.
+
+use crate::{
+    arithmetic,
+    case::{Answer, Case, Stop, kind},
+    value::Value,
+};
+use consonance::ReduceOp;
+use serde_json::Value as Json;
+
+/// A deliberate difference.
+pub(crate) struct Decision {
+    /// How the ids of its cases begin.
+    pub(crate) ids: &'static [&'static str],
+    /// Which of them.
+    pub(crate) when: fn(&Case) -> bool,
+    pub(crate) ours: Ours,
+    pub(crate) why: &'static str,
+}
+
+/// What we answer.
+pub(crate) enum Ours {
+    /// An error of this kind.
+    Refused(&'static str),
+    /// The reduction as we define it, computed another way.
+    Reduced,
+    /// All rows one below the other, dense or sparse.
+    Gathered,
+    /// Nothing: no program that compiles makes the call.
+    NotExpressible,
+    /// Nothing yet.
+    NotBuilt,
+}
+
+/// A part of TensorFlow's answers for which we have no word.
+pub(crate) struct NotJudged {
+    pub(crate) api: &'static str,
+    pub(crate) part: &'static str,
+    pub(crate) why: &'static str,
+}
+
+pub(crate) const NOT_JUDGED: &[NotJudged] = &[
+    NotJudged {
+        api: "Strategy.run",
+        part: "structure",
+        why: "results are always a PerReplica, also where all replicas return the same object",
+    },
+    NotJudged {
+        api: "Strategy.experimental_distribute_values_from_function",
+        part: "type",
+        why: "values are always a PerReplica, whatever their type and however many replicas there are",
+    },
+];
+
+pub(crate) const DECISIONS: &[Decision] = &[
+    Decision {
+        ids: &["reduce/other_dtype", "gather/dtype_", "all_gather/dtype_", "all_reduce/dtype_"],
+        when: |case| case.has_dtype(&["c"]),
+        ours: Ours::NotExpressible,
+        why: "there are no complex tensors",
+    },
+    Decision {
+        ids: &[
+            "reduce/none_i",
+            "reduce/scalar/",
+            "reduce/other_dtype_1_replica/",
+            "reduce/int_mean_1_replica/",
+            "all_reduce/single_i",
+            "all_reduce/dtype_1_replica/",
+            "all_reduce/mixed_i32_f32/",
+            "all_reduce/all_i32_list/",
+            "reduce_to/reduce_to_",
+            "merge_call/list/",
+        ],
+        when: mean_of_one_integer,
+        ours: Ours::Reduced,
+        why: "the mean of integers is a float for one replica as for many; TensorFlow gives one replica's integers back",
+    },
+    Decision {
+        ids: &[
+            "reduce/int_overflow_mean/",
+            "reduce/uint_overflow/",
+            "reduce/int_mean_large/",
+            "all_reduce/int_overflow/",
+        ],
+        when: reduced_otherwise,
+        ours: Ours::Reduced,
+        why: "the sum of which a mean is taken does not wrap",
+    },
+    Decision {
+        ids: &["reduce/none_", "reduce/axis_", "reduce/float_overflow/", "all_reduce/single_"],
+        when: |case| case.has_dtype(&["f16", "bf16"]) && reduced_otherwise(case),
+        ours: Ours::Reduced,
+        why: "f16 and bf16 are summed in f32 and rounded once, after the division; TensorFlow rounds the sum first",
+    },
+    Decision {
+        ids: &["all_reduce/slices_as_returned/", "all_reduce/slices_densified/"],
+        when: reduced_otherwise,
+        ours: Ours::Reduced,
+        why: "a mean is divided; TensorFlow's graph optimizer multiplies by a rounded third",
+    },
+    Decision {
+        ids: &["reduce/other_dtype_1_replica/", "all_reduce/dtype_1_replica/"],
+        when: |case| case.has_dtype(&["bool"]),
+        ours: Ours::Refused("dtype_unsupported"),
+        why: "truth values have no sum or mean, for one replica as for many; TensorFlow does not look",
+    },
+    Decision {
+        ids: &["gather/", "all_gather/"],
+        when: |case| {
+            case.replicas == 1 && rank(case).is_some_and(|rank| rank > 0 && !(-rank..rank).contains(&case.axis()))
+        },
+        ours: Ours::Refused("axis_out_of_range"),
+        why: "arguments are checked for one replica as for many; TensorFlow does not look",
+    },
+    Decision {
+        ids: &["gather/", "all_gather/"],
+        when: |case| case.replicas == 1 && rank(case) == Some(0),
+        ours: Ours::Refused("scalar_not_allowed"),
+        why: "arguments are checked for one replica as for many; TensorFlow does not look",
+    },
+    Decision {
+        ids: &["reduce/bad_op", "all_reduce/bad_op/"],
+        when: |case| case.text("op") == "MAX",
+        ours: Ours::Reduced,
+        why: "there are more operations: max is one",
+    },
+    Decision {
+        ids: &["reduce/bad_op_type/"],
+        when: always,
+        ours: Ours::NotExpressible,
+        why: "an operation is a ReduceOp or text",
+    },
+    Decision {
+        ids: &["reduce/non_distributed", "gather/non_distributed", "reduce_to/non_distributed"],
+        when: several_replicas,
+        ours: Ours::NotExpressible,
+        why: "the type asks for one value of each replica",
+    },
+    Decision {
+        ids: &["reduce/nest_value_axis/"],
+        when: always,
+        ours: Ours::Reduced,
+        why: "each leaf of a nest is reduced by itself; TensorFlow packs the leaves together first",
+    },
+    Decision {
+        ids: &["gather/nest_value/"],
+        when: always,
+        ours: Ours::Gathered,
+        why: "a nest is gathered leaf by leaf; TensorFlow gives the first replica's back",
+    },
+    Decision {
+        ids: &["gather/indexed_slices/", "all_gather/indexed_slices/"],
+        when: always,
+        ours: Ours::Gathered,
+        why: "IndexedSlices are gathered, and stay sparse",
+    },
+    Decision {
+        ids: &["all_reduce/empty_nest/"],
+        when: always,
+        ours: Ours::Reduced,
+        why: "a nest without leaves is reduced to itself",
+    },
+    Decision {
+        ids: &["all_reduce/rank_mismatch/"],
+        when: Case::is_answered,
+        ours: Ours::Refused("shape_mismatch"),
+        why: "shapes are compared always; TensorFlow's packing in a graph hides the difference",
+    },
+    Decision {
+        ids: &["all_reduce/slices_dense_shape_differs/"],
+        when: always,
+        ours: Ours::Refused("shape_mismatch"),
+        why: "rows of tensors of different shapes do not add up",
+    },
+    Decision {
+        ids: &["all_reduce/slices_mixed_with_dense/"],
+        when: always,
+        ours: Ours::Refused("structure_mismatch"),
+        why: "an error that says what differs; TensorFlow fails an assertion",
+    },
+    Decision {
+        ids: &["reduce_to/batch_device/", "reduce_to/batch_mixed_dest/"],
+        when: several_replicas,
+        ours: Ours::Reduced,
+        why: "a value for one device is on that device; TensorFlow gives a copy for each replica",
+    },
+    Decision {
+        ids: &["reduce_to/batch_i32/", "reduce_to/batch_mixed_i32_f32/"],
+        when: always,
+        ours: Ours::Reduced,
+        why: "a batch may have any dtypes",
+    },
+    Decision {
+        ids: &["merge_call/"],
+        when: |case| [case.text("merge_fn"), case.text("nested")].contains(&"kinds"),
+        ours: Ours::NotExpressible,
+        why: "arguments are always a PerReplica, also where all replicas give the same",
+    },
+    Decision {
+        ids: &["merge_call/cross_context/"],
+        when: always,
+        ours: Ours::NotExpressible,
+        why: "only a replica has a replica context",
+    },
+    Decision {
+        ids: &["values_and_run/dv_in_replica_context/"],
+        when: always,
+        ours: Ours::Refused("wrong_context"),
+        why: "values for all replicas are made in the cross-replica context",
+    },
+    Decision {
+        ids: &["values_and_run/run_wrong_arity/"],
+        when: always,
+        ours: Ours::NotExpressible,
+        why: "the compiler counts arguments",
+    },
+    Decision {
+        ids: &[
+            "values_and_run/local_results_py/",
+            "values_and_run/local_results_none/",
+            "values_and_run/local_results_list/",
+        ],
+        when: always,
+        ours: Ours::NotExpressible,
+        why: "local results are of what has them; a plain value is its own",
+    },
+    Decision {
+        ids: &["values_and_run/local_results_variable_on_read/"],
+        when: always,
+        ours: Ours::NotBuilt,
+        why: "variables that are aggregated when they are read",
+    },
+    Decision {
+        ids: &["documented_examples/dataset_"],
+        when: always,
+        ours: Ours::NotBuilt,
+        why: "distributed datasets",
+    },
+    Decision { ids: &["documented_examples/resolver_"], when: always, ours: Ours::NotBuilt, why: "cluster resolvers" },
+];
+
+impl Decision {
+    pub(crate) fn covers(&self, case: &Case) -> bool {
+        self.ids.iter().any(|ids| case.id.starts_with(ids)) && (self.when)(case)
+    }
+}
+
+impl Ours {
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Ours::Refused(kind) => format!("refused as {kind}"),
+            Ours::Reduced => "another value".to_owned(),
+            Ours::Gathered => "gathered".to_owned(),
+            Ours::NotExpressible => "not expressible".to_owned(),
+            Ours::NotBuilt => "not built yet".to_owned(),
+        }
+    }
+
+    /// How an answer differs from what the row says.
+    pub(crate) fn differs(&self, case: &Case, answer: &Answer) -> Option<String> {
+        match (self, answer) {
+            (Ours::Refused(expected), Err(Stop::Refused(error))) if kind(error) == *expected => None,
+            (Ours::NotExpressible, Err(Stop::NotExpressible)) | (Ours::NotBuilt, Err(Stop::NotBuilt)) => None,
+            (Ours::Reduced, Ok(found)) => reduced(case).difference(found, 0),
+            (Ours::Gathered, Ok(found)) => {
+                let gathered = arithmetic::gather(case.nests().expect("nests of tensors").values());
+                let local = if case.api == "Strategy.gather" { gathered } else { Value::Local(vec![gathered]) };
+                local.difference(&found.clone().densify().expect("rows within their shape"), 0)
+            }
+            (expected, found) => Some(format!("expected {}, found {found:?}", expected.name())),
+        }
+    }
+}
+
+fn reduced(case: &Case) -> Value {
+    if case.text("merge_fn") == "list" {
+        let own = Value::parse(&case.raw_inputs()[0]["args"][0]);
+        let mean = arithmetic::reduce(ReduceOp::Mean, &[], std::slice::from_ref(&own));
+        return Value::Local(vec![Value::List(vec![own, mean])]);
+    }
+    let op: ReduceOp = case.op().ok().and_then(|op| op.try_into().ok()).expect("an operation");
+    let nests = case.nests().expect("a nest of tensors for each replica");
+    let result = arithmetic::reduce(op, &case.axes().unwrap_or_default(), nests.values());
+    let placed = |value, to: &Json| if to == "value" { Value::Local(vec![value; case.replicas]) } else { value };
+    match (result, &case.args["destinations"]) {
+        (Value::List(values), Json::Array(to)) => {
+            Value::List(values.into_iter().zip(to).map(|(value, to)| placed(value, to)).collect())
+        }
+        (value, _) if case.api == "ReplicaContext.all_reduce" => {
+            let value = if case.args.get("densify").is_some() {
+                value.densify().expect("rows within their shape")
+            } else {
+                value
+            };
+            Value::Local(vec![value; case.replicas])
+        }
+        (value, to) => placed(value, to),
+    }
+}
+
+fn always(_: &Case) -> bool {
+    true
+}
+
+fn several_replicas(case: &Case) -> bool {
+    case.replicas > 1
+}
+
+fn mean_of_one_integer(case: &Case) -> bool {
+    let mean = case.text("op") == "MEAN" || case.text("merge_fn") == "list";
+    mean && case.replicas == 1 && case.has_dtype(&["i", "u"])
+}
+
+/// Whether TensorFlow's arithmetic gives another value than ours.
+fn reduced_otherwise(case: &Case) -> bool {
+    case.differs_from_tensorflow(&Ok(reduced(case))).is_some()
+}
+
+/// The rank of the first replica's tensor.
+fn rank(case: &Case) -> Option<isize> {
+    case.inputs().into_iter().next()?.into_tensor().map(|tensor| tensor.rank() as isize)
+}

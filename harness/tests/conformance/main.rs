@@ -1,0 +1,143 @@
+//! Whether we answer as TensorFlow does: every golden vector is judged through the public API.
+//!
+//! The vectors were made by running TensorFlow 2.21 on CPU. `CONSONANCE_CONFORMANCE_DIR` names another folder of such files.
+//! A case passes if we give TensorFlow's answer or its alternative, or refuse with its kind of error. Where we differ by
+//! decision, [`decisions`] says what we answer instead, which is checked, and why.
+
+mod arithmetic;
+mod case;
+mod cross;
+mod decisions;
+mod programs;
+mod replica;
+mod value;
+
+use case::{Answer, Case, Stop};
+use decisions::{DECISIONS, NOT_JUDGED, Ours};
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    io::Write,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+};
+
+const FILES: [&str; 8] = [
+    "reduce",
+    "gather",
+    "all_gather",
+    "all_reduce",
+    "reduce_to",
+    "merge_call",
+    "values_and_run",
+    "documented_examples",
+];
+
+/// How a case was judged.
+enum Verdict {
+    Passed,
+    /// By this row of the table.
+    Differs(usize),
+    Failed(String),
+}
+
+#[test]
+fn every_vector_is_judged() {
+    let folder = env::var_os("CONSONANCE_CONFORMANCE_DIR")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/vectors"), PathBuf::from);
+    let mut groups = BTreeMap::new();
+    let mut failures = Vec::new();
+    let mut used = vec![0; DECISIONS.len()];
+    let mut left_out = vec![0; NOT_JUDGED.len()];
+    for name in FILES {
+        let path = folder.join(name).with_extension("json");
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let group = groups.entry(name).or_insert([0; 4]);
+        for case in Case::all(&text, &mut left_out) {
+            let column = match judge(&case) {
+                Verdict::Passed => 0,
+                Verdict::Differs(row) => {
+                    used[row] += 1;
+                    if matches!(DECISIONS[row].ours, Ours::NotBuilt) { 2 } else { 1 }
+                }
+                Verdict::Failed(problem) => {
+                    failures.push(format!("{}: {problem}", case.id));
+                    3
+                }
+            };
+            group[column] += 1;
+        }
+    }
+    for (row, _) in used.iter().enumerate().filter(|&(_, &cases)| cases == 0) {
+        failures.push(format!("{}: no case differs by this row of the table", DECISIONS[row].ids.join(" ")));
+    }
+    for (row, _) in left_out.iter().enumerate().filter(|&(_, &cases)| cases == 0) {
+        failures.push(format!("{}: no answer has this part", NOT_JUDGED[row].part));
+    }
+    let report = report(&groups, &used, &left_out);
+    // Straight to the file: the test harness shows what `println!` prints of failed tests only.
+    std::io::stdout().write_all(report.as_bytes()).expect("standard output is open");
+    assert!(failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n"));
+}
+
+fn judge(case: &Case) -> Verdict {
+    let Ok(answer) = catch_unwind(AssertUnwindSafe(|| answer(case))) else {
+        return Verdict::Failed("panicked".to_owned());
+    };
+    let difference = case.differs_from_tensorflow(&answer);
+    let row = DECISIONS.iter().position(|decision| decision.covers(case));
+    match (row, difference) {
+        (None, None) => Verdict::Passed,
+        (None, Some(difference)) => Verdict::Failed(difference),
+        (Some(_), None) => {
+            Verdict::Failed("answered as TensorFlow does, but the table lists it as different".to_owned())
+        }
+        (Some(row), Some(_)) => match DECISIONS[row].ours.differs(case, &answer) {
+            None => Verdict::Differs(row),
+            Some(difference) => Verdict::Failed(format!("differs from the table: {difference}")),
+        },
+    }
+}
+
+fn answer(case: &Case) -> Answer {
+    match case.api.as_str() {
+        "Strategy.reduce" => cross::reduce(case),
+        "Strategy.gather" => cross::gather(case),
+        "StrategyExtended.reduce_to" => cross::reduce_to(case),
+        "StrategyExtended.batch_reduce_to" => cross::batch_reduce_to(case),
+        "ReplicaContext.all_reduce" => replica::all_reduce(case),
+        "ReplicaContext.all_gather" => replica::all_gather(case),
+        "ReplicaContext.merge_call" => replica::merge_call(case),
+        "Strategy.run" => programs::run(case),
+        "Strategy.num_replicas_in_sync" => programs::num_replicas_in_sync(case),
+        "Strategy.experimental_distribute_values_from_function" => programs::values_from_function(case),
+        "Strategy.experimental_local_results" => programs::local_results(case),
+        "contexts" => programs::contexts(case),
+        "Strategy.experimental_distribute_dataset" | "cluster_resolver" => Err(Stop::NotBuilt),
+        api => panic!("no judge for {api}"),
+    }
+}
+
+fn report(groups: &BTreeMap<&str, [usize; 4]>, used: &[usize], left_out: &[usize]) -> String {
+    let mut text = format!(
+        "\n{:<22}{:>8}{:>24}{:>16}{:>8}\n",
+        "vectors of", "passed", "differing by decision", "not built yet", "failed"
+    );
+    let mut total = [0; 4];
+    let mut line = |name: &str, counts: &[usize; 4]| {
+        let [passed, differing, not_built, failed] = counts;
+        text += &format!("{name:<22}{passed:>8}{differing:>24}{not_built:>16}{failed:>8}\n");
+    };
+    for (name, counts) in groups {
+        line(name, counts);
+        total.iter_mut().zip(counts).for_each(|(total, count)| *total += count);
+    }
+    line("all", &total);
+    for (decision, cases) in DECISIONS.iter().zip(used) {
+        text += &format!("{cases:>5}  {} ({}): {}\n", decision.ours.name(), decision.ids.join(" "), decision.why);
+    }
+    for (part, answers) in NOT_JUDGED.iter().zip(left_out) {
+        text += &format!("{answers:>5}  not compared: {} of {}: {}\n", part.part, part.api, part.why);
+    }
+    text
+}
