@@ -1,0 +1,167 @@
+//! A small network written plainly: dense layers, rectified between, and the cross-entropy of a softmax. Nothing in this file
+//! knows that there are replicas.
+
+use crate::data::{Random, Samples};
+use consonance::{Error, Nest, Result, Tensor};
+use ndarray::{Array, Array2, ArrayView1, ArrayView2, Axis, Dimension};
+
+/// The weights of all layers, or anything that has their shape: gradients, velocities.
+///
+/// As a [`Nest`] it goes through a collective whole.
+#[derive(Clone, Nest)]
+pub(crate) struct Network {
+    layers: Vec<Layer>,
+}
+
+#[derive(Clone, Nest)]
+struct Layer {
+    /// f32[inputs, outputs]
+    weights: Tensor,
+    /// f32[outputs]
+    bias: Tensor,
+}
+
+/// What came of a number of samples, and how long it took. Tallies of replicas are added up.
+#[derive(Clone, Default, Nest)]
+pub(crate) struct Tally {
+    pub(crate) count: u64,
+    pub(crate) correct: u64,
+    /// The sum over all samples.
+    pub(crate) loss: f64,
+    /// Seconds in collectives, waiting included.
+    pub(crate) collectives: f64,
+}
+
+impl Tally {
+    /// The part of the samples that was read right.
+    pub(crate) fn accuracy(&self) -> f64 {
+        self.correct as f64 / self.count as f64
+    }
+
+    pub(crate) fn mean_loss(&self) -> f64 {
+        self.loss / self.count as f64
+    }
+}
+
+impl Network {
+    /// A network with layers of these sizes, the input's first. Weights are random, as He et al. scale them.
+    pub(crate) fn random(sizes: &[usize], random: &mut Random) -> Result<Network> {
+        let layers = sizes.windows(2).map(|size| {
+            let (inputs, outputs) = (size[0], size[1]);
+            let scale = (6.0 / inputs as f32).sqrt();
+            let weights = Array2::from_shape_simple_fn((inputs, outputs), || scale * random.uniform());
+            Ok(Layer { weights: tensor(weights)?, bias: Tensor::from(vec![0.0f32; outputs]) })
+        });
+        Ok(Network { layers: layers.collect::<Result<_>>()? })
+    }
+
+    /// The same shape, all zero.
+    pub(crate) fn zeros_like(&self) -> Network {
+        let zeros = |tensor: &Tensor| Tensor::zeros(tensor.dtype(), tensor.shape());
+        let layers = self.layers.iter().map(|layer| Layer { weights: zeros(&layer.weights), bias: zeros(&layer.bias) });
+        Network { layers: layers.collect() }
+    }
+
+    /// Every bit of every weight, in 64 bits (FNV-1a). All NaN are one: a training that diverged compares equal too.
+    pub(crate) fn digest(&self) -> Result<u64> {
+        self.tensors().try_fold(0xcbf2_9ce4_8422_2325, |digest, tensor| {
+            let weights =
+                tensor.as_slice::<f32>()?.iter().map(|&weight| if weight.is_nan() { f32::NAN } else { weight });
+            let bytes = weights.flat_map(f32::to_le_bytes);
+            Ok(bytes.fold(digest, |digest: u64, byte| (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)))
+        })
+    }
+
+    /// How well the network reads these samples.
+    pub(crate) fn evaluate(&self, samples: &Samples) -> Result<Tally> {
+        let mut scores = self.forward(samples)?.pop().expect("a network has a last layer");
+        Ok(softmax_loss(&mut scores, &samples.labels))
+    }
+
+    /// The gradients of the samples' summed loss. No samples give zeros.
+    pub(crate) fn gradients(&self, samples: &Samples) -> Result<(Network, Tally)> {
+        let mut activations = self.forward(samples)?;
+        let mut delta = activations.pop().expect("a network has a last layer");
+        let tally = softmax_loss(&mut delta, &samples.labels);
+        let mut layers = Vec::new();
+        for (depth, input) in activations.iter().enumerate().rev() {
+            layers.push(Layer { weights: tensor(input.t().dot(&delta))?, bias: tensor(delta.sum_axis(Axis(0)))? });
+            if depth > 0 {
+                delta = delta.dot(&matrix(&self.layers[depth].weights)?.t());
+                delta.zip_mut_with(input, |delta, &input| *delta = if input > 0.0 { *delta } else { 0.0 });
+            }
+        }
+        layers.reverse();
+        Ok((Network { layers }, tally))
+    }
+
+    /// A step of gradient descent with momentum, along the mean of the gradients of `samples` samples.
+    pub(crate) fn descend(
+        &mut self,
+        velocity: &mut Network,
+        gradients: &Network,
+        samples: usize,
+        rate: f32,
+    ) -> Result<()> {
+        const MOMENTUM: f32 = 0.9;
+        let tensors = self.tensors_mut().zip(velocity.tensors_mut()).zip(gradients.tensors());
+        for ((weights, velocity), gradient) in tensors {
+            let weights = weights.as_mut_slice::<f32>()?.iter_mut();
+            let velocity = velocity.as_mut_slice::<f32>()?.iter_mut();
+            for ((weight, velocity), gradient) in weights.zip(velocity).zip(gradient.as_slice::<f32>()?) {
+                *velocity = MOMENTUM * *velocity + gradient / samples as f32;
+                *weight -= rate * *velocity;
+            }
+        }
+        Ok(())
+    }
+
+    /// What enters each layer, one row a sample, and the scores that leave the last.
+    fn forward(&self, samples: &Samples) -> Result<Vec<Array2<f32>>> {
+        let mut activations = vec![samples.images.clone()];
+        for (depth, layer) in self.layers.iter().enumerate() {
+            if depth > 0 {
+                activations[depth].mapv_inplace(|value| value.max(0.0));
+            }
+            let bias = ArrayView1::from(layer.bias.as_slice::<f32>()?);
+            activations.push(activations[depth].dot(&matrix(&layer.weights)?) + bias);
+        }
+        Ok(activations)
+    }
+
+    fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.layers.iter().flat_map(|layer| [&layer.weights, &layer.bias])
+    }
+
+    fn tensors_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
+        self.layers.iter_mut().flat_map(|layer| [&mut layer.weights, &mut layer.bias])
+    }
+}
+
+/// Judges scores, and turns them into the gradients of the summed loss.
+fn softmax_loss(scores: &mut Array2<f32>, labels: &[usize]) -> Tally {
+    let mut tally = Tally { count: labels.len() as u64, ..Tally::default() };
+    for (mut row, &label) in scores.rows_mut().into_iter().zip(labels) {
+        let best = (0..row.len()).fold(0, |best, digit| if row[digit] > row[best] { digit } else { best });
+        let highest = row[best];
+        row -= highest;
+        let score = row[label];
+        row.mapv_inplace(f32::exp);
+        let sum = row.sum();
+        row /= sum;
+        row[label] -= 1.0;
+        tally.correct += u64::from(best == label);
+        tally.loss += f64::from(sum.ln() - score);
+    }
+    tally
+}
+
+fn tensor<D: Dimension>(array: Array<f32, D>) -> Result<Tensor> {
+    let (shape, elements) = (array.shape(), array.as_standard_layout());
+    Tensor::new(shape, elements.as_slice().expect("the standard layout is a slice"))
+}
+
+fn matrix(tensor: &Tensor) -> Result<ArrayView2<'_, f32>> {
+    let shape = (tensor.shape()[0], tensor.shape()[1]);
+    ArrayView2::from_shape(shape, tensor.as_slice()?).map_err(Error::other)
+}

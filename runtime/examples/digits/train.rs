@@ -1,0 +1,101 @@
+//! Synchronous data-parallel training: every replica computes the gradients of its part of each batch, and all take the same
+//! step along the sum.
+
+use crate::{
+    data::{Digits, Random, Samples},
+    network::{Network, Tally},
+};
+use consonance::{Error, PerReplica, ReduceOp, ReplicaContext, Result, Strategy};
+use std::time::{Duration, Instant};
+
+/// What is trained, and how. Together with the data and the number of replicas this decides every bit of the result.
+pub(crate) struct Plan {
+    /// The layers' sizes, the input's first.
+    pub(crate) sizes: Vec<usize>,
+    pub(crate) epochs: usize,
+    /// Samples a step, over all replicas.
+    pub(crate) batch: usize,
+    pub(crate) learning_rate: f32,
+    pub(crate) seed: u64,
+}
+
+/// What an epoch came to, over all replicas.
+pub(crate) struct Epoch {
+    pub(crate) number: usize,
+    pub(crate) train: Tally,
+    pub(crate) test: Tally,
+    /// How long the training took, without the test.
+    pub(crate) elapsed: Duration,
+    /// How long a replica was in collectives on average, waiting included.
+    pub(crate) in_collectives: Duration,
+}
+
+/// What a replica holds. All start from the same and apply the same gradients, so all stay the same.
+#[derive(Clone)]
+struct Model {
+    network: Network,
+    velocity: Network,
+}
+
+/// Trains a network on every replica of `strategy`, tells of each epoch, and gives the digest of the weights.
+///
+/// # Errors
+/// Those of the strategy; and an error of its own should the weights of two replicas differ, which cannot be.
+pub(crate) fn train(strategy: &Strategy, digits: &Digits, plan: &Plan, mut report: impl FnMut(&Epoch)) -> Result<u64> {
+    let mut random = Random::new(plan.seed);
+    let network = Network::random(&plan.sizes, &mut random)?;
+    let model = Model { velocity: network.zeros_like(), network };
+    let mut models = vec![model; strategy.num_replicas_in_sync()];
+    let all_tests: Vec<usize> = (0..digits.test.count()).collect();
+    for number in 1..=plan.epochs {
+        let order = random.permutation(digits.train.count());
+        let start = Instant::now();
+        let tallies = strategy.run_with(PerReplica::new(models.iter_mut().collect()), |replica, model| {
+            model.train(replica, &digits.train, &order, plan)
+        })?;
+        let elapsed = start.elapsed();
+        let train = strategy.reduce(ReduceOp::Sum, &tallies, None)?;
+        let tallies = strategy.run_with(PerReplica::new(models.iter().collect()), |replica, model| {
+            model.network.evaluate(&digits.test.select(part(replica, &all_tests)))
+        })?;
+        let test = strategy.reduce(ReduceOp::Sum, &tallies, None)?;
+        let in_collectives = Duration::from_secs_f64(train.collectives / models.len() as f64);
+        report(&Epoch { number, train, test, elapsed, in_collectives });
+    }
+    let digests = models.iter().map(|model| model.network.digest()).collect::<Result<Vec<_>>>()?;
+    match digests.iter().position(|&digest| digest != digests[0]) {
+        None => Ok(digests[0]),
+        Some(replica) => Err(Error::other(format!("replica {replica} has other weights than replica 0: {digests:x?}"))),
+    }
+}
+
+impl Model {
+    /// One epoch: a step for each batch of `order`.
+    fn train(
+        &mut self,
+        replica: &ReplicaContext<'_>,
+        samples: &Samples,
+        order: &[usize],
+        plan: &Plan,
+    ) -> Result<Tally> {
+        let mut total = Tally::default();
+        for batch in order.chunks(plan.batch) {
+            let (gradients, tally) = self.network.gradients(&samples.select(part(replica, batch)))?;
+            let start = Instant::now();
+            let gradients = replica.all_reduce(ReduceOp::Sum, gradients)?;
+            total.collectives += start.elapsed().as_secs_f64();
+            // Parts differ in size by up to one, and the last batch may be smaller: the mean is over the true number.
+            self.network.descend(&mut self.velocity, &gradients, batch.len(), plan.learning_rate)?;
+            total.count += tally.count;
+            total.correct += tally.correct;
+            total.loss += tally.loss;
+        }
+        Ok(total)
+    }
+}
+
+/// This replica's part of `items`: all parts together are all items, and their sizes differ by one at most.
+fn part<'a, T>(replica: &ReplicaContext<'_>, items: &'a [T]) -> &'a [T] {
+    let (id, replicas) = (replica.replica_id_in_sync_group(), replica.num_replicas_in_sync());
+    &items[items.len() * id / replicas..items.len() * (id + 1) / replicas]
+}
