@@ -4,7 +4,7 @@
 
 use consonance_spec::{DType, Element};
 use std::{
-    alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
+    alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error},
     fmt,
     marker::PhantomData,
     ops::Range,
@@ -199,6 +199,25 @@ impl Memory {
         Memory { start: NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout)), count, dtype }
     }
 
+    /// A copy of all parts, one after the other.
+    ///
+    /// # Panics
+    /// If a part is of another type.
+    pub fn concat(dtype: DType, parts: &[Buf<'_>]) -> Memory {
+        let count = parts.iter().map(Buf::count).sum();
+        let Some(layout) = Self::layout(dtype, count) else { return Memory::zeroed(dtype, 0) };
+        // SAFETY: the layout's size is not zero.
+        let start = NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+        let mut bytes = 0;
+        for part in parts {
+            assert_eq!(part.dtype, dtype, "parts of one type");
+            // SAFETY: the allocation is as long as all parts, and new, so that no part overlaps it.
+            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), start.as_ptr().add(bytes), part.bytes()) };
+            bytes += part.bytes();
+        }
+        Memory { start, count, dtype }
+    }
+
     /// The layout of the allocation; `None` if it has no bytes.
     fn layout(dtype: DType, count: usize) -> Option<Layout> {
         let bytes = count.checked_mul(dtype.size()).expect("more bytes than addresses");
@@ -229,9 +248,7 @@ impl Memory {
 /// A copy.
 impl From<Buf<'_>> for Memory {
     fn from(buf: Buf<'_>) -> Self {
-        let mut memory = Memory::zeroed(buf.dtype, buf.count);
-        memory.as_buf_mut().copy_from(buf);
-        memory
+        Memory::concat(buf.dtype, &[buf])
     }
 }
 

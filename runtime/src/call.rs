@@ -69,6 +69,7 @@ impl Call<'_> {
             }
             Call::Reduce { op, send, recv, root } => {
                 let input = check.input(send, recv.as_ref())?;
+                check.defined(*op, input.dtype)?;
                 if world.rank() == *root {
                     let recv = recv.as_ref().ok_or_else(|| check.missing("recv", "on the root"))?;
                     check.same_count(input.count, recv.count())?;
@@ -193,16 +194,20 @@ impl Check {
         Err(self.invalid(argument, format!("a multiple of {size} elements"), format!("{count} elements")))
     }
 
+    /// The element type of `op`'s result.
+    fn defined(&self, op: ReduceOp, dtype: DType) -> Result<DType> {
+        op.result(dtype).ok_or_else(|| self.invalid("op", format!("an operation on {dtype}"), op.name()))
+    }
+
     /// Whether `op` on `dtype` gives what `recv` holds.
     fn result(&self, op: ReduceOp, dtype: DType, recv: DType, in_place: bool) -> Result<()> {
-        match op.result(dtype) {
-            None => Err(self.invalid("op", format!("an operation on {dtype}"), op.name())),
-            Some(result) if result == recv => Ok(()),
-            Some(result) if in_place => {
+        match self.defined(op, dtype)? {
+            result if result == recv => Ok(()),
+            result if in_place => {
                 let found = format!("{op}, whose result is {result}");
                 Err(self.invalid("op", format!("an operation whose result is {dtype}"), found))
             }
-            Some(result) => Err(self.invalid("recv", format!("elements of {result}"), format!("elements of {recv}"))),
+            result => Err(self.invalid("recv", format!("elements of {result}"), format!("elements of {recv}"))),
         }
     }
 

@@ -334,7 +334,7 @@ impl Communicator {
     fn call_with_counts(&mut self, call: Call<'_>, counts: &[usize]) -> Result<()> {
         // The digest of counts is in the call's signature; only the words for them are missing.
         let describe = || vec![("counts".to_owned(), format!("{counts:?}"))];
-        self.call_with(call, &Arguments { digest: 0, describe: &describe })
+        self.call_with(call, &Arguments { describe: &describe, ..Arguments::NONE })
     }
 
     pub(crate) fn call(&mut self, call: Call<'_>) -> Result<()> {

@@ -15,10 +15,22 @@ pub enum Device {
 const MAX_CPUS: usize = 1024;
 
 impl Device {
+    /// Whether there is such a device.
+    pub(crate) fn exists(self) -> bool {
+        match self {
+            Device::Cpu(index) => index < MAX_CPUS,
+        }
+    }
+
     /// One CPU device for each core that this process may use.
     pub fn all() -> Vec<Device> {
         (0..cores()).map(Device::Cpu).collect()
     }
+}
+
+/// The error for a device that does not exist.
+pub(crate) fn unknown(call: &'static str, found: &str) -> Error {
+    Error::invalid(call, "device", format!("cpu:0 to cpu:{}", MAX_CPUS - 1), found)
 }
 
 /// The cores that this process may use.
@@ -44,13 +56,8 @@ impl FromStr for Device {
         let name = lower.rsplit('/').next().unwrap_or(&lower);
         let name = name.strip_prefix("device:").unwrap_or(name);
         let index = name.strip_prefix("cpu:").and_then(|index| index.parse().ok());
-        match index.filter(|&index| index < MAX_CPUS) {
-            Some(index) => Ok(Device::Cpu(index)),
-            None => {
-                let expected = format!("cpu:0 to cpu:{}", MAX_CPUS - 1);
-                Err(Error::invalid("Device::from_str", "device", expected, format!("{text:?}")))
-            }
-        }
+        let device = index.map(Device::Cpu).filter(|device| device.exists());
+        device.ok_or_else(|| unknown("Device::from_str", &format!("{text:?}")))
     }
 }
 

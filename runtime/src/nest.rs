@@ -90,10 +90,7 @@ impl Leaf {
     pub(crate) fn gather_axis(&self, call: &'static str, axis: Axis) -> Result<usize> {
         match &self.value {
             Value::Dense(tensor) => axis.resolve(call, &self.path, tensor.rank()),
-            Value::Sparse(slices) => match axis.resolve(call, &self.path, slices.values.rank())? {
-                0 => Ok(0),
-                axis => Err(Error::invalid(call, "axis", "0, for IndexedSlices", axis.to_string())),
-            },
+            Value::Sparse(slices) => sparse::check_axis(call, axis.resolve(call, &self.path, slices.values.rank())?),
         }
     }
 

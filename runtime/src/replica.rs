@@ -124,10 +124,13 @@ impl<'r> ReplicaContext<'r> {
         self.require("ReplicaContext::all_reduce")?;
         let options = options.over(self.strategy.options());
         let mut leaves = nest::take(&mut value);
-        let op = self.or_refuse(Kind::AllReduce, op.into_reduce_op().and_then(|op| check_leaves(op, &leaves)))?;
-        let mut session = self.session(&leaves, None, &options);
+        let op = self.or_refuse(
+            Kind::AllReduce,
+            op.into_reduce_op().and_then(|op| check_leaves("ReplicaContext::all_reduce", op, &leaves)),
+        )?;
+        let mut session = self.session(Kind::AllReduce, &leaves, None, &options);
         if leaves.is_empty() {
-            session.call(Call::AllReduce { op, send: None, recv: [0u8; 0].as_mut_slice().into() })?;
+            session.all_reduce(op, &mut Tensor::default())?;
         }
         let (mut tensors, mut sparse) = (Vec::new(), Vec::new());
         for leaf in &mut leaves {
@@ -137,7 +140,9 @@ impl<'r> ReplicaContext<'r> {
             }
         }
         let sizes: Vec<_> = tensors.iter().map(|tensor| (tensor.dtype(), tensor.buf().bytes())).collect();
-        for pack in packing::packs(&sizes, options.pack_limit()) {
+        // One replica has no step to save.
+        let limit = if self.num_replicas_in_sync() == 1 { 1 } else { options.pack_limit() };
+        for pack in packing::packs(&sizes, limit) {
             session.all_reduce_pack(op, &mut tensors, &pack)?;
         }
         for slices in sparse {
@@ -184,7 +189,7 @@ impl<'r> ReplicaContext<'r> {
         let mut leaves = nest::take(&mut value);
         let axes = leaves.iter().map(|leaf| leaf.gather_axis("ReplicaContext::all_gather", axis)).collect();
         let axes: Vec<usize> = self.or_refuse(Kind::AllGather, axes)?;
-        let mut session = self.session(&leaves, Some(axis), &options);
+        let mut session = self.session(Kind::AllGather, &leaves, Some(axis), &options);
         if leaves.is_empty() {
             session.call(Call::AllGather { send: None, recv: [0u8; 0].as_mut_slice().into(), counts: None })?;
         }
@@ -216,12 +221,12 @@ impl<'r> ReplicaContext<'r> {
         let call = "ReplicaContext::reduce_scatter";
         self.require(call)?;
         let mut leaves = nest::take(&mut value);
-        let checked = op.into_reduce_op().and_then(|op| check_leaves(op, &leaves)).and_then(|op| {
+        let checked = op.into_reduce_op().and_then(|op| check_leaves(call, op, &leaves)).and_then(|op| {
             leaves.iter().try_for_each(|leaf| leaf.divisible(call, self.num_replicas_in_sync())).map(|()| op)
         });
         let op = self.or_refuse(Kind::ReduceScatter, checked)?;
         let options = self.strategy.options();
-        let mut session = self.session(&leaves, None, &options);
+        let mut session = self.session(Kind::ReduceScatter, &leaves, None, &options);
         for leaf in &mut leaves {
             let tensor = leaf.dense(call)?;
             let mut shape = tensor.shape().to_vec();
@@ -255,7 +260,7 @@ impl<'r> ReplicaContext<'r> {
         let dense: Result<()> = leaves.iter_mut().try_for_each(|leaf| leaf.dense(call).map(drop));
         self.or_refuse(Kind::Broadcast, dense)?;
         let options = self.strategy.options();
-        let mut session = self.session(&leaves, None, &options);
+        let mut session = self.session(Kind::Broadcast, &leaves, None, &options);
         for leaf in &mut leaves {
             session.call(Call::Broadcast { data: leaf.dense(call)?.buf_mut(), root })?;
         }
@@ -306,7 +311,7 @@ impl<'r> ReplicaContext<'r> {
         let describe = || vec![("types".to_owned(), types.to_owned())];
         let digest = consonance_spec::call::digest(types);
         self.board.put(self.id, Box::new(arguments));
-        let arrived = self.meet(Kind::MergeCall, &Arguments { digest, describe: &describe });
+        let arrived = self.meet(Kind::MergeCall, &Arguments { digest, describe: &describe, ..Arguments::NONE });
         if arrived.is_err() {
             self.board.take(self.id);
         }
@@ -378,17 +383,24 @@ impl<'r> ReplicaContext<'r> {
         })
     }
 
-    fn session(&self, leaves: &[Leaf], ragged: Option<Axis>, options: &CommunicationOptions) -> Session<'_> {
+    fn session(
+        &self,
+        kind: Kind,
+        leaves: &[Leaf],
+        ragged: Option<Axis>,
+        options: &CommunicationOptions,
+    ) -> Session<'_> {
         let mut communicator = self.communicator.borrow_mut();
         communicator.configure(options.configuration());
         let outline = Outline::new(leaves, &ragged.map_or_else(Axes::default, Axes::from));
         let digest = ragged.map_or(outline.digest(), |axis| mix(outline.digest(), axis.digest()));
-        Session { communicator, outline, digest, axis: ragged }
+        Session { kind, communicator, outline, digest, axis: ragged }
     }
 }
 
 /// The steps of one call on a nest: all of them carry the digest of the whole nest, so that the first already compares it.
 struct Session<'c> {
+    kind: Kind,
     communicator: std::cell::RefMut<'c, Communicator>,
     outline: Outline,
     digest: u64,
@@ -402,7 +414,8 @@ impl Session<'_> {
             lines.extend(self.axis.map(|axis| ("axis".to_owned(), axis.to_string())));
             lines
         };
-        self.communicator.call_with(call, &Arguments { digest: self.digest, describe: &describe })
+        let arguments = Arguments { call: Some(self.kind), digest: self.digest, describe: &describe };
+        self.communicator.call_with(call, &arguments)
     }
 
     /// All-reduces the tensors of one pack, fused if there are several.
@@ -410,21 +423,19 @@ impl Session<'_> {
         if let &[place] = pack {
             return self.all_reduce(op, tensors[place]);
         }
-        let count = pack.iter().map(|&place| tensors[place].count()).sum();
-        let mut fused = Tensor::zeros(tensors[pack[0]].dtype(), [count]);
-        let mut start = 0;
-        for &place in pack {
-            let end = start + tensors[place].count();
-            fused.buf_mut().slice(start..end).copy_from(tensors[place].buf());
-            start = end;
-        }
+        let parts: Vec<_> = pack.iter().map(|&place| tensors[place].buf()).collect();
+        let memory = Memory::concat(parts[0].dtype(), &parts);
+        let mut fused = Tensor::from_memory(vec![memory.count()], memory)?;
         self.all_reduce(op, &mut fused)?;
         let mut start = 0;
         for &place in pack {
-            let end = start + tensors[place].count();
-            let part = Memory::from(fused.buf().slice(start..end));
-            *tensors[place] = Tensor::from_memory(tensors[place].shape().to_vec(), part)?;
-            start = end;
+            let tensor = &mut *tensors[place];
+            let part = fused.buf().slice(start..start + tensor.count());
+            start += tensor.count();
+            match tensor.own_buf_mut().filter(|own| own.dtype() == part.dtype()) {
+                Some(mut own) => own.copy_from(part),
+                None => *tensor = Tensor::from_memory(tensor.shape().to_vec(), Memory::from(part))?,
+            }
         }
         Ok(())
     }
@@ -447,7 +458,7 @@ impl Session<'_> {
         slices.indices = self.concat(&slices.indices, 0)?.0;
         slices.values = self.concat(&slices.values, 0)?.0;
         if op == ReduceOp::Mean {
-            slices.values = sparse::divide("all_reduce", &slices.values, self.communicator.size())?;
+            slices.values = sparse::divide("ReplicaContext::all_reduce", &slices.values, self.communicator.size())?;
         }
         Ok(())
     }
@@ -484,6 +495,6 @@ impl Session<'_> {
 }
 
 /// The operation, if it is defined on every leaf.
-fn check_leaves(op: ReduceOp, leaves: &[Leaf]) -> Result<ReduceOp> {
-    leaves.iter().try_for_each(|leaf| leaf.check_op("all_reduce", op)).map(|()| op)
+fn check_leaves(call: &'static str, op: ReduceOp, leaves: &[Leaf]) -> Result<ReduceOp> {
+    leaves.iter().try_for_each(|leaf| leaf.check_op(call, op)).map(|()| op)
 }

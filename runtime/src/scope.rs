@@ -13,7 +13,7 @@ use std::{
 
 /// Where asynchronous calls are made: see [`Communicator::scope`].
 pub struct Scope<'env> {
-    calls: mpsc::Sender<(Call<'env>, Arc<Slot>)>,
+    calls: mpsc::Sender<(Call<'env>, Promise)>,
     slots: Mutex<Vec<Arc<Slot>>>,
 }
 
@@ -35,6 +35,23 @@ enum State {
     UnderWay,
     Finished(Result<()>),
     Taken,
+}
+
+/// The duty to finish a call. Dropped without a result, which only a panic does, it tells so to who waits.
+struct Promise(Arc<Slot>);
+
+impl Promise {
+    fn keep(self, result: Result<()>) {
+        self.0.finish(result);
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        if matches!(*self.0.lock(), State::UnderWay) {
+            self.0.finish(Err(Error::other("the thread of the asynchronous calls panicked")));
+        }
+    }
 }
 
 impl Slot {
@@ -182,8 +199,8 @@ impl<'env> Scope<'env> {
     fn start(&self, call: Call<'env>) -> Pending {
         let slot = Arc::new(Slot::default());
         self.slots.lock().expect("nobody panics while pushing").push(slot.clone());
-        // The receiver lives until every sender is gone.
-        let _ = self.calls.send((call, slot.clone()));
+        // If the receiver is gone, after a panic, the promise is dropped with the call.
+        let _ = self.calls.send((call, Promise(slot.clone())));
         Pending { slot }
     }
 }
@@ -213,10 +230,10 @@ impl Communicator {
     pub fn scope<'env, R>(&'env mut self, body: impl FnOnce(&Scope<'env>) -> Result<R>) -> Result<R> {
         let aborter = self.aborter();
         thread::scope(|threads| {
-            let (calls, queue) = mpsc::channel::<(Call<'env>, Arc<Slot>)>();
+            let (calls, queue) = mpsc::channel::<(Call<'env>, Promise)>();
             let progress = move || {
-                for (call, slot) in queue {
-                    slot.finish(self.call(call));
+                for (call, promise) in queue {
+                    promise.keep(self.call(call));
                 }
             };
             let what = "start a thread for asynchronous calls".to_owned();

@@ -122,6 +122,14 @@ pub(crate) fn check_op(call: &'static str, op: ReduceOp) -> Result<()> {
     }
 }
 
+/// Rows lie one below the other: they are gathered along the first axis.
+pub(crate) fn check_axis(call: &'static str, axis: usize) -> Result<usize> {
+    match axis {
+        0 => Ok(0),
+        axis => Err(Error::invalid(call, "axis", "0, for IndexedSlices", axis.to_string())),
+    }
+}
+
 /// The rows of several tensors of `dense_shape` one below the other: the indices of each part, whose lengths are `counts`, begin
 /// where the tensors before it end.
 pub(crate) fn gathered(

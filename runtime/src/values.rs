@@ -52,6 +52,13 @@ impl<T> Index<usize> for PerReplica<T> {
     }
 }
 
+/// The values of replicas 0, 1, …
+impl<T> FromIterator<T> for PerReplica<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
+        PerReplica(values.into_iter().collect())
+    }
+}
+
 impl<T> IntoIterator for PerReplica<T> {
     type Item = T;
     type IntoIter = vec::IntoIter<T>;

@@ -56,7 +56,7 @@ fn different_dtypes() {
             let one = if replica.replica_id_in_sync_group() == 2 { Tensor::from(1i64) } else { Tensor::from(1.0f64) };
             replica.all_reduce("sum", one)
         },
-        "the replicas did not call the same: dtype of replica 2: expected f64, found i64 (the others called all_reduce)",
+        "the replicas did not call the same: value of replica 2: expected f64[], found i64[] (the others called all_reduce)",
     );
 }
 
@@ -144,7 +144,7 @@ fn sparse_against_dense() {
             1 => replica.all_reduce("sum", Tensor::from([[1.0f32], [2.0]])).map(drop),
             _ => replica.all_reduce("sum", slices()).map(drop),
         },
-        "the replicas did not call the same: call of replica 1: expected all_gather, found all_reduce (the others called all_gather)",
+        "the replicas did not call the same: value of replica 1: expected IndexedSlices of f32[2, 1], found f32[2, 1] (the others called all_reduce)",
     );
 }
 
@@ -169,7 +169,7 @@ fn a_call_that_cannot_be_right_frees_the_others() {
             r#""avg" is not a reduce op; expected one of sum, mean, product, min, max, and, or, xor"#,
             "ReplicaContext::all_gather: axis of replica 1: expected an axis from -2 to 1 (value has rank 2), found 2",
             "ReplicaContext::all_gather: value of replica 1: expected a tensor with an axis, found a scalar",
-            "all_reduce: op of replica 1: expected an operation on bool (value), found sum",
+            "ReplicaContext::all_reduce: op of replica 1: expected an operation on bool (value), found sum",
         ]
     );
     for (told, own) in results[0].iter().zip(&results[1]) {
@@ -313,6 +313,7 @@ fn devices_are_checked() {
         text(MirroredStrategy::new(["cpu:0", "cpu:1", "CPU:0"])),
         "MirroredStrategy: devices: expected each device once, found cpu:0 twice"
     );
+    assert!(text(MirroredStrategy::new([Device::Cpu(1024)])).starts_with("MirroredStrategy: device: expected cpu:0"));
     for unknown in ["gpu:0", "cpu", "cpu:x", "cpu:1024", ""] {
         assert!(text(MirroredStrategy::new([unknown])).contains("expected cpu:0 to cpu:1023"), "{unknown}");
     }

@@ -6,7 +6,7 @@ pub(crate) use threads::Threads;
 
 use crate::{Result, call::Call};
 use consonance_kernels::step::Aborter;
-use consonance_spec::{Signature, World};
+use consonance_spec::{Kind, Signature, World};
 use std::time::Duration;
 
 /// One rank of a group, wherever its peers are. `&mut self`: one call at a time is a fact of the type.
@@ -71,6 +71,8 @@ pub enum Implementation {
 /// What a call's arguments are beyond its buffers: a digest that all ranks compare, and the words for it if they differ.
 #[derive(Clone, Copy)]
 pub(crate) struct Arguments<'a> {
+    /// The call that users made, where the step at hand is of another kind.
+    pub(crate) call: Option<Kind>,
     /// 0 where there is nothing more to compare.
     pub(crate) digest: u64,
     /// Each argument with its value, in an order that is the same on all ranks.
@@ -79,5 +81,5 @@ pub(crate) struct Arguments<'a> {
 
 impl Arguments<'_> {
     /// Nothing beyond the buffers.
-    pub(crate) const NONE: Arguments<'static> = Arguments { digest: 0, describe: &Vec::new };
+    pub(crate) const NONE: Arguments<'static> = Arguments { call: None, digest: 0, describe: &Vec::new };
 }

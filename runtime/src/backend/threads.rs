@@ -121,16 +121,18 @@ const REFUSED: &str = "refused";
 type Lines = [(String, String)];
 
 fn lines(signature: &Signature, arguments: &Arguments<'_>) -> Vec<(String, String)> {
-    let mut lines = vec![("call".to_owned(), signature.kind.to_string())];
+    let mut lines = vec![("call".to_owned(), arguments.call.unwrap_or(signature.kind).to_string())];
+    // Described arguments say more than the dtype and count of the step at hand.
+    let described = (arguments.describe)();
+    let step = described.is_empty();
+    lines.extend(described);
     let mut say = |argument: &str, value: Option<String>| lines.extend(value.map(|value| (argument.to_owned(), value)));
     say("op", signature.op.map(|op| op.to_string()));
-    say("dtype", signature.dtype.map(|dtype| dtype.to_string()));
     say("root", signature.root.map(|root| root.to_string()));
-    let described = (arguments.describe)();
-    if described.is_empty() {
+    if step {
+        say("dtype", signature.dtype.map(|dtype| dtype.to_string()));
         say("count", signature.count.map(|count| count.to_string()));
     }
-    lines.extend(described);
     lines
 }
 

@@ -11,9 +11,7 @@ pub use mirrored::MirroredStrategy;
 pub use one_device::OneDeviceStrategy;
 pub use reduce::Destinations;
 
-use crate::{
-    CommunicationOptions, Device, Error, Mirrored, PerReplica, Result, Tensor, Variable, context, device::cores,
-};
+use crate::{CommunicationOptions, Device, Error, Mirrored, PerReplica, Result, Tensor, Variable, context, device};
 use consonance_kernels::team::Team;
 use std::{
     fmt,
@@ -80,6 +78,9 @@ impl<S> Builder<S> {
         let devices = self.devices?;
         if devices.is_empty() {
             return Err(Error::invalid(self.name, "devices", "at least one device", "an empty list"));
+        }
+        if let Some(absent) = devices.iter().find(|device| !device.exists()) {
+            return Err(device::unknown(self.name, &absent.to_string()));
         }
         if let Some(twice) = (1..devices.len()).find(|&place| devices[..place].contains(&devices[place])) {
             return Err(Error::invalid(self.name, "devices", "each device once", format!("{} twice", devices[twice])));
@@ -215,7 +216,7 @@ impl Strategy {
         if let Some(team) = self.0.idle.lock().expect("nobody panics holding the list").pop() {
             return Ok(team);
         }
-        let pinned = |replica: usize| self.0.pin_threads.then_some(replica % cores());
+        let pinned = |replica: usize| self.0.pin_threads.then_some(replica % device::cores());
         let places: Vec<_> = (0..self.num_replicas_in_sync()).map(pinned).collect();
         Team::new("replica", &places)
             .map_err(|source| Error::System { what: format!("start the threads of {self}"), source })

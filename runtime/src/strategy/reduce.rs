@@ -112,6 +112,7 @@ impl Strategy {
                 concat(&tensors, axis).map(Value::Dense)
             }
             Leaves::Sparse(slices) => {
+                sparse::check_axis(call, axis.resolve(call, &"value", slices[0].values().rank())?)?;
                 let (values, indices, counts) = concat_rows(&slices)?;
                 sparse::gathered(values, indices, &counts, slices[0].dense_shape()).map(Value::Sparse)
             }
