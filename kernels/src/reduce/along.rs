@@ -2,15 +2,13 @@
 //!
 //! All that is the same for every type, which rows, which lanes, which blocks, is in [`axis`](crate::axis).
 
-use super::{
-    combine::Op,
-    fold::combine,
-    level::Level,
-    row::{Row, Widened},
-};
+use super::{combine::Op, fold::combine, level::Level, row::Row};
 
 /// Lanes of a block: 32 keep every register width from SSE2 to AVX-512 busy.
 pub(crate) const LANES: usize = 32;
+
+/// Columns whose lanes meet at a time: 32 lanes of 8-byte accumulators fit a first-level cache.
+const TREE_COLUMNS: usize = 64;
 
 /// Rows of elements in memory.
 #[derive(Clone, Copy)]
@@ -41,40 +39,26 @@ pub(crate) unsafe fn accumulate<R: Row, O: Op<R::Acc>, I: Level>(
     for at in (0..columns).step_by(LANES) {
         // SAFETY: the caller vouches for the rows and accumulators from `at` to `at + LANES`, and for the machine.
         unsafe {
-            let accumulators = accumulators.add(at);
-            let load = |row: usize| source.add(row * stride + at);
+            let accumulators = accumulators.add(at).cast::<[R::Acc; LANES]>();
+            let row_at = |row: usize| source.add(row * stride + at);
             if fresh {
-                store_ordered::<R>(R::load::<I, LANES>(load(0)), accumulators);
+                accumulators.write_unaligned(R::load_ordered::<I, LANES>(row_at(0)));
             }
             let mut row = fresh as usize;
             while row < rows {
-                let mut tile = Widened::<R>::load::<I, LANES>(accumulators);
-                tile = combine::<R::Acc, O, LANES>(tile, R::load::<I, LANES>(load(row)));
+                let mut tile = accumulators.read_unaligned();
+                tile = combine::<R::Acc, O, LANES>(tile, R::load_ordered::<I, LANES>(row_at(row)));
                 if row + 4 <= rows {
-                    tile = combine::<R::Acc, O, LANES>(tile, R::load::<I, LANES>(load(row + 1)));
-                    tile = combine::<R::Acc, O, LANES>(tile, R::load::<I, LANES>(load(row + 2)));
-                    tile = combine::<R::Acc, O, LANES>(tile, R::load::<I, LANES>(load(row + 3)));
+                    tile = combine::<R::Acc, O, LANES>(tile, R::load_ordered::<I, LANES>(row_at(row + 1)));
+                    tile = combine::<R::Acc, O, LANES>(tile, R::load_ordered::<I, LANES>(row_at(row + 2)));
+                    tile = combine::<R::Acc, O, LANES>(tile, R::load_ordered::<I, LANES>(row_at(row + 3)));
                     row += 3;
                 }
-                store_ordered::<R>(tile, accumulators);
+                accumulators.write_unaligned(tile);
                 row += 1;
             }
         }
     }
-}
-
-/// Writes a tile with element `e` in place `e`.
-///
-/// # Safety
-/// `target` is valid for writes of a tile.
-#[inline(always)]
-unsafe fn store_ordered<R: Row>(tile: [R::Acc; LANES], target: *mut R::Acc) {
-    let mut ordered = tile;
-    for element in 0..LANES {
-        ordered[element] = tile[R::lane(element, LANES)];
-    }
-    // SAFETY: the caller vouches for the target.
-    unsafe { target.cast::<[R::Acc; LANES]>().write_unaligned(ordered) }
 }
 
 /// Combines `count` rows of `columns` accumulators by the balanced tree into the first of them; the others are scratch.
@@ -84,21 +68,44 @@ unsafe fn store_ordered<R: Row>(tile: [R::Acc; LANES], target: *mut R::Acc) {
 #[inline(always)]
 pub(crate) unsafe fn tree<A: Copy, O: Op<A>>(rows: *mut u8, count: usize, columns: usize) {
     let rows = rows.cast::<A>();
-    let mut distance = 1;
-    while distance < count {
-        for row in (0..count - distance).step_by(2 * distance) {
-            // SAFETY: both rows are below `count`, and differ.
-            let (left, right) = unsafe {
-                (
-                    std::slice::from_raw_parts_mut(rows.add(row * columns), columns),
-                    std::slice::from_raw_parts(rows.add((row + distance) * columns), columns),
-                )
-            };
-            for (left, right) in left.iter_mut().zip(right) {
-                *left = O::combine(*left, *right);
+    if columns == 1 {
+        // SAFETY: the rows are single accumulators, one after the other.
+        return tree_of_one(unsafe { std::slice::from_raw_parts_mut(rows, count) }, O::combine);
+    }
+    // Some columns at a time, which stay in the first-level cache until they are done.
+    for first in (0..columns).step_by(TREE_COLUMNS) {
+        let some = TREE_COLUMNS.min(columns - first);
+        let mut distance = 1;
+        while distance < count {
+            for row in (0..count - distance).step_by(2 * distance) {
+                // SAFETY: both rows are below `count`, and differ.
+                let (left, right) = unsafe {
+                    (
+                        std::slice::from_raw_parts_mut(rows.add(row * columns + first), some),
+                        std::slice::from_raw_parts(rows.add((row + distance) * columns + first), some),
+                    )
+                };
+                for (left, right) in left.iter_mut().zip(right) {
+                    *left = O::combine(*left, *right);
+                }
             }
+            distance *= 2;
         }
-        distance *= 2;
+    }
+}
+
+/// [`tree`] of rows of one column: neighbours meet and move together.
+#[inline(always)]
+fn tree_of_one<A: Copy>(values: &mut [A], combine: impl Fn(A, A) -> A) {
+    let mut count = values.len();
+    while count > 1 {
+        for pair in 0..count / 2 {
+            values[pair] = combine(values[2 * pair], values[2 * pair + 1]);
+        }
+        if count % 2 == 1 {
+            values[count / 2] = values[count - 1];
+        }
+        count = count.div_ceil(2);
     }
 }
 

@@ -5,7 +5,7 @@ use super::{
     combine::{All, And, Max, Min, Op, Or, Product, Sum, Xor},
     fold::{self, Finish},
     level,
-    row::{Bf16, F16, Plain, Row, Total, Widened},
+    row::{Bf16, F16, Plain, Row, Total},
 };
 use crate::isa::Isa;
 use consonance_spec::{DType, ReduceOp};
@@ -99,7 +99,7 @@ macro_rules! level {
             const fn of<R: Row, O: Op<R::Acc>, const L: usize>() -> Kernel {
                 Kernel {
                     fold: fold::<R, O, L>,
-                    finish: fold::<Widened<R>, O, L>,
+                    finish: fold::<R::Widened, O, L>,
                     accumulate: accumulate::<R, O>,
                     tree: tree::<R::Acc, O>,
                     identity: along::identity::<R::Acc, O>,

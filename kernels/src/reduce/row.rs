@@ -12,8 +12,10 @@ pub(crate) trait Row {
     type Acc: Copy;
     /// An element in the targets.
     type Target: Copy;
+    /// The same for elements that are widened already and lie in order.
+    type Widened: Row<Source = Self::Acc, Acc = Self::Acc, Target = Self::Target>;
 
-    /// `L` elements, widened; element `e` comes to lie in lane [`lane(e)`](Row::lane).
+    /// `L` elements, widened, in the order of lanes that is the fastest for the type.
     ///
     /// # Safety
     /// The machine has the instruction set; `source` is valid for reads of `L` elements, of any alignment.
@@ -25,11 +27,24 @@ pub(crate) trait Row {
     /// The machine has the instruction set.
     unsafe fn store<I: Level, const L: usize>(tile: [Self::Acc; L], divisor: u64) -> [Self::Target; L];
 
-    /// The lane of an element in a tile of `count` lanes.
+    /// [`load`](Row::load), with element `e` in lane `e`.
+    ///
+    /// # Safety
+    /// As for [`load`](Row::load).
     #[inline(always)]
-    fn lane(element: usize, count: usize) -> usize {
-        let _ = count;
-        element
+    unsafe fn load_ordered<I: Level, const L: usize>(source: *const Self::Source) -> [Self::Acc; L] {
+        // SAFETY: the caller's promises are the same.
+        unsafe { Self::load::<I, L>(source) }
+    }
+
+    /// [`store`](Row::store) of a tile with element `e` in lane `e`.
+    ///
+    /// # Safety
+    /// As for [`store`](Row::store).
+    #[inline(always)]
+    unsafe fn store_ordered<I: Level, const L: usize>(tile: [Self::Acc; L], divisor: u64) -> [Self::Target; L] {
+        // SAFETY: the caller's promises are the same.
+        unsafe { Self::store::<I, L>(tile, divisor) }
     }
 }
 
@@ -40,6 +55,7 @@ impl<T: Copy> Row for Plain<T> {
     type Source = T;
     type Acc = T;
     type Target = T;
+    type Widened = Self;
 
     #[inline(always)]
     unsafe fn load<I: Level, const L: usize>(source: *const T) -> [T; L] {
@@ -59,6 +75,7 @@ macro_rules! float {
             type Source = $type;
             type Acc = $type;
             type Target = $type;
+            type Widened = Self;
 
             #[inline(always)]
             unsafe fn load<I: Level, const L: usize>(source: *const $type) -> [$type; L] {
@@ -82,6 +99,7 @@ impl Row for F16 {
     type Source = u16;
     type Acc = f32;
     type Target = u16;
+    type Widened = Widened<Self>;
 
     #[inline(always)]
     unsafe fn load<I: Level, const L: usize>(source: *const u16) -> [f32; L] {
@@ -97,13 +115,14 @@ impl Row for F16 {
 }
 
 /// Two elements share a word: one is widened by a shift and the other by a mask, where widening in order would cost a shuffle
-/// as well. The halves of the words are the halves of the tile.
+/// as well. The halves of the words become the halves of the tile.
 pub(crate) struct Bf16;
 
 impl Row for Bf16 {
     type Source = u16;
     type Acc = f32;
     type Target = u16;
+    type Widened = Widened<Self>;
 
     #[inline(always)]
     unsafe fn load<I: Level, const L: usize>(source: *const u16) -> [f32; L] {
@@ -131,10 +150,16 @@ impl Row for Bf16 {
     }
 
     #[inline(always)]
-    fn lane(element: usize, count: usize) -> usize {
-        // The lower half of a word is the first element or the second, as the machine orders bytes.
-        let upper = if cfg!(target_endian = "little") { element % 2 } else { 1 - element % 2 };
-        element / 2 + upper * (count / 2)
+    unsafe fn load_ordered<I: Level, const L: usize>(source: *const u16) -> [f32; L] {
+        // SAFETY: the caller vouches for `L` elements.
+        map(unsafe { source.cast::<[u16; L]>().read_unaligned() }, |element| f32::from_bits((element as u32) << 16))
+    }
+
+    #[inline(always)]
+    unsafe fn store_ordered<I: Level, const L: usize>(tile: [f32; L], divisor: u64) -> [u16; L] {
+        // SAFETY: the caller vouches for the machine.
+        let tile = unsafe { f32::store::<I, L>(tile, divisor) };
+        map(tile, |lane| (half::round_bf16(lane) >> 16) as u16)
     }
 }
 
@@ -147,6 +172,7 @@ macro_rules! total {
             type Source = $type;
             type Acc = $acc;
             type Target = $mean;
+            type Widened = Widened<Self>;
 
             #[inline(always)]
             unsafe fn load<I: Level, const L: usize>(source: *const $type) -> [$acc; L] {
@@ -167,34 +193,25 @@ total! {
     (u8, i64, f32) (u16, i64, f32) (u32, i64, f64) (u64, i128, f64)
 }
 
-/// Elements of `R` that are already widened and lie in order; they are written as `R` writes them.
+/// The [widened](Row::Widened) elements of `R`, where they are not those of `R`.
 pub(crate) struct Widened<R>(PhantomData<R>);
 
 impl<R: Row> Row for Widened<R> {
     type Source = R::Acc;
     type Acc = R::Acc;
     type Target = R::Target;
+    type Widened = Self;
 
     #[inline(always)]
     unsafe fn load<I: Level, const L: usize>(source: *const R::Acc) -> [R::Acc; L] {
         // SAFETY: the caller vouches for `L` elements.
-        let ordered = unsafe { source.cast::<[R::Acc; L]>().read_unaligned() };
-        let mut tile = ordered;
-        for element in 0..L {
-            tile[Self::lane(element, L)] = ordered[element];
-        }
-        tile
+        unsafe { source.cast::<[R::Acc; L]>().read_unaligned() }
     }
 
     #[inline(always)]
     unsafe fn store<I: Level, const L: usize>(tile: [R::Acc; L], divisor: u64) -> [R::Target; L] {
         // SAFETY: the caller vouches for the machine.
-        unsafe { R::store::<I, L>(tile, divisor) }
-    }
-
-    #[inline(always)]
-    fn lane(element: usize, count: usize) -> usize {
-        R::lane(element, count)
+        unsafe { R::store_ordered::<I, L>(tile, divisor) }
     }
 }
 

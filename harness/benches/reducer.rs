@@ -1,0 +1,225 @@
+//! The reduction kernels against the machine's own copy: `cargo bench --bench reducer`.
+//!
+//! First a table: each reduction and a `memcpy` that reads and writes as many bytes, in turn, so that both meet the same
+//! machine; the ratio of their times is the median over the turns, and is to be at least 0.9 from 64 KiB on. Reductions along
+//! an axis stand against a plain read. Then the same reductions as ordinary criterion groups.
+
+use consonance_kernels::{
+    axis::Partial,
+    buffer::{Buf, Memory},
+    isa::Isa,
+    reduce::Reducer,
+};
+use consonance_spec::{DType, Element, ReduceOp, bf16, f16};
+use criterion::{BenchmarkId, Criterion, Throughput};
+use std::{
+    hint::black_box,
+    time::{Duration, Instant},
+};
+
+/// Turns of a comparison.
+const TURNS: usize = 21;
+
+/// The least time of one side of a turn, so that the clock and the calls do not show.
+const TURN: Duration = Duration::from_millis(4);
+
+/// Bytes of an input.
+const SIZES: [usize; 8] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
+
+/// What is compared besides the f32 sum, at [`ORDINARY_BYTES`].
+const OTHERS: [(ReduceOp, DType); 9] = [
+    (ReduceOp::Mean, DType::F32),
+    (ReduceOp::Max, DType::F32),
+    (ReduceOp::Sum, DType::F64),
+    (ReduceOp::Sum, DType::Bf16),
+    (ReduceOp::Sum, DType::F16),
+    (ReduceOp::Sum, DType::I32),
+    (ReduceOp::Sum, DType::U8),
+    (ReduceOp::Max, DType::I64),
+    (ReduceOp::Mean, DType::I32),
+];
+
+const ORDINARY_BYTES: usize = 1 << 20;
+
+fn main() {
+    // Without `--bench` cargo only asks whether the benchmarks run.
+    if std::env::args().any(|argument| argument == "--bench") {
+        reductions();
+        axes();
+    }
+    let mut criterion = Criterion::default().configure_from_args();
+    groups(&mut criterion);
+    criterion.final_summary();
+}
+
+/// A reduction with buffers of its own.
+struct Case {
+    reducer: Reducer,
+    inputs: Vec<Memory>,
+    output: Memory,
+}
+
+impl Case {
+    fn new(op: ReduceOp, dtype: DType, isa: Isa, inputs: usize, bytes: usize) -> Case {
+        let reducer = Reducer::with_isa(op, dtype, isa).expect("defined, and available");
+        let count = bytes / dtype.size();
+        let inputs = (0..inputs).map(|_| ones(dtype, count)).collect();
+        Case { reducer, inputs, output: ones(reducer.output(), count) }
+    }
+
+    fn bytes(&self) -> usize {
+        self.inputs.iter().map(|input| input.as_buf().bytes()).sum::<usize>() + self.output.as_buf().bytes()
+    }
+
+    fn run(&mut self) {
+        let inputs: Vec<Buf<'_>> = self.inputs.iter().map(Memory::as_buf).collect();
+        self.reducer.reduce(black_box(&inputs), &mut self.output.as_buf_mut());
+    }
+}
+
+/// Elements that are one, in memory that is present.
+fn ones(dtype: DType, count: usize) -> Memory {
+    fn of<T: Element>(one: T, count: usize) -> Memory {
+        vec![one; count][..].into()
+    }
+    match dtype {
+        DType::F16 => of(f16::ONE, count),
+        DType::Bf16 => of(bf16::ONE, count),
+        DType::F32 => of(1f32, count),
+        DType::F64 => of(1f64, count),
+        DType::I32 => of(1i32, count),
+        DType::I64 => of(1i64, count),
+        DType::U8 => of(1u8, count),
+        other => unreachable!("no case of {other}"),
+    }
+}
+
+/// Median seconds of either side, and the median of the ratio of the second to the first.
+struct Compared {
+    ours: f64,
+    theirs: f64,
+    ratio: f64,
+}
+
+/// Runs both in turn.
+fn compare(mut ours: impl FnMut(), mut theirs: impl FnMut()) -> Compared {
+    let rounds = |f: &mut dyn FnMut()| {
+        f();
+        let start = Instant::now();
+        f();
+        (TURN.as_secs_f64() / start.elapsed().as_secs_f64()).ceil() as usize
+    };
+    let (our_rounds, their_rounds) = (rounds(&mut ours), rounds(&mut theirs));
+    let seconds = |f: &mut dyn FnMut(), rounds: usize| {
+        let start = Instant::now();
+        (0..rounds).for_each(|_| f());
+        start.elapsed().as_secs_f64() / rounds as f64
+    };
+    let turns: Vec<(f64, f64)> =
+        (0..TURNS).map(|_| (seconds(&mut ours, our_rounds), seconds(&mut theirs, their_rounds))).collect();
+    Compared {
+        ours: median(turns.iter().map(|turn| turn.0)),
+        theirs: median(turns.iter().map(|turn| turn.1)),
+        ratio: median(turns.iter().map(|turn| turn.1 / turn.0)),
+    }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn reductions() {
+    println!("reductions in {}, against a copy that moves the same bytes", Isa::best());
+    println!(
+        "{:>6} {:>5} {:>9} {:>3} {:>12} {:>12} {:>6}",
+        "op", "dtype", "bytes", "n", "reduce GB/s", "copy GB/s", "ratio"
+    );
+    let sums = SIZES.into_iter().map(|bytes| (ReduceOp::Sum, DType::F32, bytes));
+    let others = OTHERS.into_iter().map(|(op, dtype)| (op, dtype, ORDINARY_BYTES));
+    for (op, dtype, bytes) in sums.chain(others) {
+        for inputs in [2, 4, 8] {
+            let mut case = Case::new(op, dtype, Isa::best(), inputs, bytes);
+            let moved = case.bytes();
+            let (source, mut target) = (vec![1u8; moved / 2], vec![2u8; moved / 2]);
+            let result = compare(|| case.run(), || black_box(&mut target).copy_from_slice(black_box(&source)));
+            println!(
+                "{:>6} {:>5} {:>9} {:>3} {:>12.1} {:>12.1} {:>6.2}",
+                op,
+                dtype,
+                bytes,
+                inputs,
+                moved as f64 / result.ours / 1e9,
+                moved as f64 / result.theirs / 1e9,
+                result.ratio
+            );
+        }
+    }
+}
+
+fn axes() {
+    println!("\nreductions along an axis, against a plain read of the same bytes");
+    println!("{:>6} {:>5} {:>22} {:>12} {:>12} {:>6}", "op", "dtype", "shape", "reduce GB/s", "read GB/s", "ratio");
+    let (small, large) = (1 << 18, 1 << 24);
+    for count in [small, large] {
+        for [outer, axis, inner] in [
+            [1, count, 1],
+            [count / 256, 256, 1],
+            [1, count / 8, 8],
+            [1, count / 256, 256],
+            [1, 64, count / 64],
+            [16, count / 16384, 1024],
+        ] {
+            for (op, dtype) in [(ReduceOp::Sum, DType::F32), (ReduceOp::Mean, DType::Bf16)] {
+                let tensor = ones(dtype, count);
+                let bytes = tensor.as_buf().bytes();
+                let words = vec![1u64; bytes / 8];
+                let result = compare(
+                    || drop(black_box(Partial::new(op, tensor.as_buf(), outer, axis, inner))),
+                    || drop(black_box(read(black_box(&words)))),
+                );
+                println!(
+                    "{:>6} {:>5} {:>22} {:>12.1} {:>12.1} {:>6.2}",
+                    op,
+                    dtype,
+                    format!("[{outer}, {axis}, {inner}]"),
+                    bytes as f64 / result.ours / 1e9,
+                    bytes as f64 / result.theirs / 1e9,
+                    result.ratio
+                );
+            }
+        }
+    }
+}
+
+/// Reads every word, in as many chains as hide the latency of an instruction.
+fn read(words: &[u64]) -> [u64; 16] {
+    let mut all = [0; 16];
+    for words in words.chunks_exact(all.len()) {
+        for (all, word) in all.iter_mut().zip(words) {
+            *all ^= word;
+        }
+    }
+    all
+}
+
+fn groups(criterion: &mut Criterion) {
+    for isa in Isa::available() {
+        let mut group = criterion.benchmark_group(format!("sum of 4 f32 buffers in {isa}"));
+        for bytes in [4 << 10, 64 << 10, 1 << 20] {
+            let mut case = Case::new(ReduceOp::Sum, DType::F32, isa, 4, bytes);
+            group.throughput(Throughput::Bytes(case.bytes() as u64));
+            group.bench_function(BenchmarkId::from_parameter(bytes), |bencher| bencher.iter(|| case.run()));
+        }
+        group.finish();
+    }
+    let mut group = criterion.benchmark_group("sum of 4 buffers of 1 MiB");
+    for (op, dtype) in OTHERS {
+        let mut case = Case::new(op, dtype, Isa::best(), 4, ORDINARY_BYTES);
+        group.throughput(Throughput::Bytes(case.bytes() as u64));
+        let name = BenchmarkId::new(op.name(), dtype);
+        group.bench_function(name, |bencher| bencher.iter(|| case.run()));
+    }
+    group.finish();
+}
