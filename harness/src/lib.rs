@@ -1,1 +1,16 @@
-//! stub
+//! Differential tests of the runtime: who is tested ([`subjects`]), with what ([`cases`]), how judged ([`compare`]).
+//!
+//! Every case is a value made from bytes, so that quickcheck and a fuzzer bring the same cases, and is carried out twice: by a
+//! subject and by the spec. Results are compared bit for bit, NaN as a class.
+
+#![forbid(unsafe_code)]
+
+pub mod subjects;
+pub mod cases;
+pub mod compare;
+pub mod sample;
+
+/// The programs of the README, which compile and run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;

@@ -58,6 +58,9 @@ pub fn gather<T: Number>(replicas: &[IndexedSlices<T>]) -> Result<IndexedSlices<
 
 /// One row an index, sorted by index: rows of equal index are added in canonical order, then rounded once.
 pub fn dedupe<T: Number>(slices: &IndexedSlices<T>) -> Result<IndexedSlices<T>, Error> {
+    if ReduceOp::Sum.result(T::DTYPE).is_none() {
+        return Err(Error::Undefined { op: ReduceOp::Sum, dtype: T::DTYPE });
+    }
     check(std::slice::from_ref(slices))?;
     let width: usize = slices.dense_shape[1..].iter().product();
     let mut rows: BTreeMap<i64, Vec<Vec<T>>> = BTreeMap::new();

@@ -1,0 +1,15 @@
+//! With what is tested: cases as values, each made from bytes.
+
+mod source;
+mod script;
+mod nest;
+
+pub use nest::{AxisCase, Carrier, Leaf, NestCall, NestCase};
+pub use script::{Collective, Counts, Script};
+pub use source::Source;
+
+/// What a case is called and how it is made.
+pub trait Case: Clone + std::fmt::Debug + Send + 'static {
+    /// The case that these bytes say.
+    fn read(source: &mut Source<'_>) -> Self;
+}

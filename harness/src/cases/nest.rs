@@ -1,0 +1,190 @@
+//! Collectives on nests of tensors.
+
+use super::{Case, Source, script::SIZES};
+use consonance::Implementation;
+use consonance_spec::{DType, ReduceOp, call::mix, nest::Nest};
+use std::collections::BTreeMap;
+
+/// A call on a nest that all replicas make.
+#[derive(Clone, Debug)]
+pub struct NestCase {
+    /// The number of replicas.
+    pub size: usize,
+    /// The value of every replica.
+    pub nest: Nest<Leaf>,
+    /// What is called.
+    pub call: NestCall,
+    /// On what it is called.
+    pub carrier: Carrier,
+    /// How all-reduces are done.
+    pub implementation: Implementation,
+    /// How many bytes of tensors travel together.
+    pub bytes_per_pack: usize,
+}
+
+/// One leaf on every replica.
+#[derive(Clone, Debug)]
+pub struct Leaf {
+    /// The element type.
+    pub dtype: DType,
+    /// Each replica's shape; of sparse rows, of the tensor that they belong to.
+    pub shapes: Vec<Vec<usize>>,
+    /// Whether it is sparse rows, of a tensor that has an axis.
+    pub sparse: bool,
+    /// Whence the elements come.
+    pub seed: u64,
+}
+
+/// What is called on a nest.
+#[derive(Clone, Debug)]
+pub enum NestCall {
+    /// All combined, for all; along axes too, in the cross-replica context.
+    Reduce(ReduceOp, Vec<isize>),
+    /// All one after the other along an axis, for all.
+    Gather(isize),
+    /// All combined, a block along the first axis for each.
+    ReduceScatter(ReduceOp),
+    /// One replica's, for all.
+    Broadcast(usize),
+}
+
+/// On what a call is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// The replica's context.
+    Replica,
+    /// The strategy.
+    Strategy,
+    /// The strategy, in a merge function.
+    Merge,
+}
+
+/// Sizes of a dimension.
+const DIMENSIONS: &[usize] = &[2, 1, 3, 0, 4, 5, 8, 16, 33];
+
+/// Sizes along an axis that is reduced: at the edges of lanes and blocks.
+const LENGTHS: &[usize] = &[0, 1, 2, 3, 31, 32, 33, 64, 65, 100, 4095, 4096, 4097, 8192, 8193, 12289];
+
+/// More elements would take the spec longer than they could find.
+const MOST: usize = 20_000;
+
+const OPS: &[ReduceOp] = &ReduceOp::ALL;
+
+impl Case for NestCase {
+    fn read(source: &mut Source<'_>) -> NestCase {
+        let size = source.pick(SIZES);
+        let axis = source.below(5) as isize - 2;
+        let op = source.pick(OPS);
+        let (call, carriers): (_, &[Carrier]) = match source.below(6) {
+            0 => (NestCall::Reduce(op, vec![]), &[Carrier::Replica, Carrier::Strategy, Carrier::Merge]),
+            1 => (NestCall::Gather(axis), &[Carrier::Replica, Carrier::Strategy, Carrier::Merge]),
+            2 => (NestCall::ReduceScatter(op), &[Carrier::Replica]),
+            3 => (NestCall::Broadcast(source.below(size)), &[Carrier::Replica]),
+            4 => (NestCall::Reduce(op, vec![axis]), &[Carrier::Strategy, Carrier::Merge]),
+            _ => (NestCall::Reduce(op, vec![]), &[Carrier::Replica]),
+        };
+        let carrier = source.pick(carriers);
+        let implementation = source.pick(&[Implementation::Auto, Implementation::OneShot, Implementation::TwoShot]);
+        let bytes_per_pack = source.pick(&[64 << 10, 0, 1, 16, 80, 100, 1000]);
+        let nest = tree(source, 2, &mut |source| Leaf::read(source, size, &call));
+        NestCase { size, nest, call, carrier, implementation, bytes_per_pack }
+    }
+}
+
+/// A reduction of one tensor along axes, with sizes at the edges of the canonical order.
+#[derive(Clone, Debug)]
+pub struct AxisCase(pub NestCase);
+
+impl Case for AxisCase {
+    fn read(source: &mut Source<'_>) -> AxisCase {
+        let size = source.pick(SIZES);
+        let op = source.pick(OPS);
+        let dtype = dtype(source, op);
+        let rank = 1 + source.below(4);
+        let mut axes: Vec<isize> = (0..rank as isize).filter(|_| !source.once_in(2)).collect();
+        let long = axes.first().copied().unwrap_or(0) as usize;
+        let shape: Vec<usize> = (0..rank).map(|_| source.pick(&[1, 2, 3, 0, 5])).collect();
+        let rest: usize = (0..rank).filter(|&axis| axis != long).map(|axis| shape[axis]).product();
+        let lengths = &LENGTHS[..LENGTHS.partition_point(|length| length * rest * size <= 2 * MOST)];
+        let shapes = (0..size).map(|_| {
+            let mut shape = shape.clone();
+            shape[long] = if axes.is_empty() { shape[long] } else { source.pick(lengths) };
+            shape
+        });
+        let leaf = Leaf { dtype, shapes: shapes.collect(), sparse: false, seed: source.seed() };
+        // The order in which axes are named does not matter, nor from which end they are counted.
+        if source.once_in(2) {
+            axes.reverse();
+        }
+        if source.once_in(2) {
+            axes.iter_mut().for_each(|axis| *axis -= rank as isize);
+        }
+        AxisCase(NestCase {
+            size,
+            nest: Nest::Leaf(leaf),
+            call: NestCall::Reduce(op, axes),
+            carrier: Carrier::Strategy,
+            implementation: Implementation::Auto,
+            bytes_per_pack: 0,
+        })
+    }
+}
+
+impl Leaf {
+    fn read(source: &mut Source<'_>, size: usize, call: &NestCall) -> Leaf {
+        let op = match call {
+            NestCall::Reduce(op, _) | NestCall::ReduceScatter(op) => *op,
+            NestCall::Gather(_) | NestCall::Broadcast(_) => ReduceOp::Min,
+        };
+        let dtype = dtype(source, op);
+        let rank = 1 + source.below(4);
+        let mut shape: Vec<usize> = (0..rank).map(|_| source.pick(DIMENSIONS)).collect();
+        while shape.iter().product::<usize>() * size > MOST / 4 {
+            shape.pop();
+        }
+        if source.once_in(8) {
+            shape.clear();
+        }
+        let sparse = !shape.is_empty() && source.once_in(4);
+        if let (NestCall::ReduceScatter(_), Some(first)) = (call, shape.first_mut()) {
+            // Nearly always even blocks.
+            *first = *first * size + usize::from(source.once_in(16));
+        }
+        let ragged: &[isize] = match call {
+            NestCall::Gather(axis) => &[*axis],
+            NestCall::Reduce(_, axes) => axes,
+            NestCall::ReduceScatter(_) | NestCall::Broadcast(_) => &[],
+        };
+        let seed = source.seed();
+        let shapes = (0..size).map(|replica| {
+            let mut shape = shape.clone();
+            for &axis in ragged.iter().filter(|_| !sparse) {
+                let axis = if axis < 0 { axis + shape.len() as isize } else { axis };
+                if let Some(dimension) = usize::try_from(axis).ok().and_then(|axis| shape.get_mut(axis)) {
+                    *dimension = DIMENSIONS[mix(seed, replica as u64) as usize % DIMENSIONS.len()];
+                }
+            }
+            shape
+        });
+        Leaf { dtype, shapes: shapes.collect(), sparse, seed }
+    }
+}
+
+/// A type on which `op` is defined, nearly always.
+fn dtype(source: &mut Source<'_>, op: ReduceOp) -> DType {
+    let defined: Vec<DType> = DType::ALL.iter().copied().filter(|dtype| op.result(*dtype).is_some()).collect();
+    if source.once_in(16) { source.pick(DType::ALL) } else { source.pick(&defined) }
+}
+
+/// A leaf, or a list or map of up to four nests down to `depth`.
+fn tree(source: &mut Source<'_>, depth: usize, leaf: &mut impl FnMut(&mut Source<'_>) -> Leaf) -> Nest<Leaf> {
+    let kind = if depth == 0 { 0 } else { source.below(4) };
+    if kind < 2 {
+        return Nest::Leaf(leaf(source));
+    }
+    let items: Vec<Nest<Leaf>> = (0..source.below(5)).map(|_| tree(source, depth - 1, leaf)).collect();
+    match kind {
+        2 => Nest::List(items),
+        _ => Nest::Map(BTreeMap::from_iter(items.into_iter().enumerate().map(|(i, item)| (format!("key{i}"), item)))),
+    }
+}

@@ -1,0 +1,147 @@
+//! Collectives on slices.
+
+use super::{Case, Source};
+use consonance::Implementation;
+use consonance_spec::{DType, Kind, ReduceOp};
+
+/// Worlds at the edges of the canonical tree.
+pub(super) const SIZES: &[usize] = &[2, 3, 1, 5, 8, 4, 7, 6];
+
+/// Counts at the edges: of nothing, of what rides along with an arrival (80 bytes of any width), of a tile and of two cache lines.
+const COUNTS: &[usize] =
+    &[1, 0, 2, 3, 5, 9, 10, 11, 19, 20, 21, 31, 32, 33, 39, 40, 41, 63, 64, 65, 79, 80, 81, 127, 128, 129, 257, 1000];
+
+/// Calls that the ranks of a group make, one after the other.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// The number of ranks.
+    pub size: usize,
+    /// Whether all calls are started in one [`scope`](consonance::Communicator::scope), each before the one before it is finished.
+    pub asynchronous: bool,
+    /// How all-reduces are done.
+    pub implementation: Implementation,
+    /// The calls.
+    pub calls: Vec<Collective>,
+}
+
+/// One collective, as all ranks call it.
+#[derive(Clone, Debug)]
+pub struct Collective {
+    /// Which.
+    pub kind: Kind,
+    /// The element type.
+    pub dtype: DType,
+    /// How contributions are combined, where they are.
+    pub op: ReduceOp,
+    /// How many elements.
+    pub counts: Counts,
+    /// The root, where there is one; of a send and a receive the sender.
+    pub root: usize,
+    /// Whether it works in place, where it can.
+    pub in_place: bool,
+    /// Elements between the start of an allocation and a buffer.
+    pub offset: usize,
+    /// Whence the elements come.
+    pub seed: u64,
+}
+
+/// How many elements a collective is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Counts {
+    /// As many for each rank: of a block, where the data is divided.
+    Even(usize),
+    /// For each rank, in calls that take counts.
+    Ragged(Vec<usize>),
+    /// From each rank (outer) to each rank (inner).
+    Pairs(Vec<Vec<usize>>),
+}
+
+impl Counts {
+    /// The elements of rank `rank`, or from it to `other`.
+    pub fn of(&self, rank: usize, other: usize) -> usize {
+        match self {
+            Counts::Even(count) => *count,
+            Counts::Ragged(counts) => counts[rank],
+            Counts::Pairs(counts) => counts[rank][other],
+        }
+    }
+}
+
+impl Collective {
+    /// Every kind of collective.
+    pub const KINDS: &'static [Kind] = &[
+        Kind::AllReduce,
+        Kind::Reduce,
+        Kind::ReduceScatter,
+        Kind::Broadcast,
+        Kind::AllGather,
+        Kind::Gather,
+        Kind::Scatter,
+        Kind::AllToAll,
+        Kind::SendRecv,
+        Kind::Barrier,
+        Kind::Split,
+    ];
+
+    /// Whether contributions are combined.
+    pub fn reduces(&self) -> bool {
+        matches!(self.kind, Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter | Kind::Split)
+    }
+
+    /// Whether one rank alone gives or receives.
+    pub fn has_root(&self) -> bool {
+        matches!(self.kind, Kind::Reduce | Kind::Broadcast | Kind::Gather | Kind::Scatter | Kind::SendRecv)
+    }
+
+    /// The receiver of what the root sends: the next rank.
+    pub fn receiver(&self, size: usize) -> usize {
+        (self.root + 1) % size
+    }
+
+    fn read(source: &mut Source<'_>, size: usize, asynchronous: bool) -> Collective {
+        let kind = source.pick(Collective::KINDS);
+        let op = source.pick(&ReduceOp::ALL);
+        let defined: Vec<DType> = DType::ALL.iter().copied().filter(|dtype| op.result(*dtype).is_some()).collect();
+        let dtype = if source.once_in(16) { source.pick(DType::ALL) } else { source.pick(&defined) };
+        let count = source.pick(COUNTS);
+        let counts = match kind {
+            Kind::AllGather | Kind::Gather | Kind::Scatter if source.once_in(2) => {
+                Counts::Ragged((0..size).map(|_| source.pick(COUNTS)).collect())
+            }
+            Kind::AllToAll if source.once_in(2) => {
+                let row = |source: &mut Source<'_>| (0..size).map(|_| source.pick(COUNTS)).collect();
+                Counts::Pairs((0..size).map(|_| row(source)).collect())
+            }
+            _ => Counts::Even(count),
+        };
+        let (root, in_place) = (source.below(size), source.once_in(2));
+        let (offset, seed) = (source.below(19), source.seed());
+        let call = Collective { kind, dtype, op, counts, root, in_place, offset, seed };
+        if asynchronous { call.as_asynchronous() } else { call }
+    }
+
+    /// The nearest call that [`Scope`](consonance::Scope) has.
+    fn as_asynchronous(mut self) -> Collective {
+        let count = self.counts.of(0, 0);
+        if self.kind != Kind::AllGather {
+            self.counts = Counts::Even(count);
+        }
+        if self.kind == Kind::Split {
+            self.kind = Kind::AllReduce;
+        }
+        let ragged = matches!(self.counts, Counts::Ragged(_));
+        self.in_place &= matches!(self.kind, Kind::AllReduce | Kind::Scatter) || ragged;
+        self
+    }
+}
+
+impl Case for Script {
+    fn read(source: &mut Source<'_>) -> Script {
+        let size = source.pick(SIZES);
+        let asynchronous = source.once_in(4);
+        let implementation = source.pick(&[Implementation::Auto, Implementation::OneShot, Implementation::TwoShot]);
+        let calls = 1 + source.below(6);
+        let calls = (0..calls).map(|_| Collective::read(source, size, asynchronous)).collect();
+        Script { size, asynchronous, implementation, calls }
+    }
+}

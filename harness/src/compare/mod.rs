@@ -1,0 +1,72 @@
+//! How cases are judged: carried out by a subject and by the spec, and compared.
+
+mod script;
+mod nest;
+
+pub use nest::{axes, nest};
+pub use script::script;
+
+use crate::cases::{Case, Source};
+use std::{
+    any::Any,
+    fmt::Debug,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+/// What is wrong with a subject, if anything.
+pub type Verdict = Result<(), String>;
+
+/// A case that takes longer hangs: every wait in it has a deadline of a few seconds.
+const HANGS: Duration = Duration::from_secs(120);
+
+/// Judges the case that `bytes` say: the first of them chooses one of `subjects`.
+///
+/// # Errors
+/// What is wrong, with the case.
+pub fn check<S: Subject, C: Case>(bytes: &[u8], subjects: &[S], judge: fn(S, &C) -> Verdict) -> Verdict {
+    let mut source = Source::new(bytes);
+    let subject = source.pick(subjects);
+    check_case(subject, &C::read(&mut source), judge)
+}
+
+/// Judges one case on a thread of its own, so that one that hangs is found out.
+///
+/// # Errors
+/// What is wrong, with the case.
+pub fn check_case<S: Subject, C: Case>(subject: S, case: &C, judge: fn(S, &C) -> Verdict) -> Verdict {
+    let (verdict, judged) = mpsc::channel();
+    let owned = case.clone();
+    thread::spawn(move || {
+        let judged = catch_unwind(AssertUnwindSafe(|| judge(subject, &owned)));
+        // The receiver is gone only if this case has hung before.
+        let _ = verdict.send(judged.unwrap_or_else(|panic| Err(message(&*panic))));
+    });
+    let wrong = match judged.recv_timeout(HANGS) {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(wrong)) => wrong,
+        Err(_) => "hangs".to_owned(),
+    };
+    Err(format!("{subject:?}: {wrong}\nin {case:?}"))
+}
+
+/// Who is tested.
+pub trait Subject: Copy + Debug + Send + 'static {}
+
+impl<S: Copy + Debug + Send + 'static> Subject for S {}
+
+/// What a panic said.
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("panicked: {}", text.unwrap_or("without words"))
+}
+
+/// `for_each_dtype!(with_type dtype, function(arguments);)` is `function::<T>(arguments)` for the Rust type `T` of `dtype`.
+macro_rules! with_type {
+    ($dtype:expr, $function:ident $arguments:tt; $(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+        match $dtype { $(DType::$variant => $function::<$type> $arguments,)* }
+    };
+}
+use with_type;

@@ -1,0 +1,107 @@
+//! Collectives on nests of tensors against the spec's tensors and sparse rows.
+
+mod outcome;
+mod tree;
+
+pub(super) use outcome::{Outcome, outcomes};
+pub(super) use tree::{Tree, trees};
+
+use super::{Verdict, script::DEADLINE};
+use crate::{
+    cases::{AxisCase, Carrier, NestCall, NestCase},
+    subjects::Replicas,
+};
+use consonance::{Axes, CommunicationOptions, Error, PerReplica, ReplicaContext, Result, Strategy};
+
+/// Judges a call on nests: what each replica gets, or that it fails where the spec has no result.
+///
+/// # Errors
+/// What differs from the spec.
+pub fn nest(replicas: Replicas, case: &NestCase) -> Verdict {
+    let Some(strategy) = (replicas.make)(case.size, options(case)) else { return Ok(()) };
+    match (carry_out(&strategy, case), outcomes(case)) {
+        (Ok(found), Ok(expected)) => equal(case, &found, &expected),
+        (Err(Error::InvalidCall { .. }), Err(_)) => Ok(()),
+        (Err(Error::Replica { source, .. }), Err(_)) if case.carrier == Carrier::Merge => match *source {
+            Error::InvalidCall { .. } | Error::Other(_) => Ok(()),
+            error => Err(format!("another error than an invalid call: {error}")),
+        },
+        (Ok(_), Err(error)) => Err(format!("succeeded, but the spec has no result: {error}")),
+        (Err(error), expected) => {
+            Err(format!("failed: {error}; expected {}", if expected.is_ok() { "a result" } else { "an invalid call" }))
+        }
+    }
+}
+
+/// Judges a reduction along axes.
+///
+/// # Errors
+/// What differs from the spec.
+pub fn axes(replicas: Replicas, case: &AxisCase) -> Verdict {
+    nest(replicas, &case.0)
+}
+
+/// The options of a case.
+pub(super) fn options(case: &NestCase) -> CommunicationOptions {
+    let options = CommunicationOptions::new().bytes_per_pack(case.bytes_per_pack).implementation(case.implementation);
+    options.timeout(DEADLINE).expect("a deadline that is not zero")
+}
+
+/// Every replica's result, or the one that is for all.
+pub(super) fn carry_out(strategy: &Strategy, case: &NestCase) -> Result<Vec<Tree>> {
+    let values = PerReplica::new(trees(case));
+    match case.carrier {
+        Carrier::Replica => {
+            let results = strategy.run_with(values, |replica, value| call(replica, &case.call, options(case), value));
+            results.map(PerReplica::into_values)
+        }
+        Carrier::Strategy => cross_call(strategy, &case.call, &values).map(|result| vec![result]),
+        Carrier::Merge => {
+            let merge = |strategy: &Strategy, all: PerReplica<Tree>| {
+                cross_call(strategy, &case.call, &all).map(|result| strategy.mirror(result))
+            };
+            strategy.run_with(values, |replica, value| replica.merge_call(value, merge)).map(PerReplica::into_values)
+        }
+    }
+}
+
+/// The call, on a replica.
+pub(super) fn call(
+    replica: &ReplicaContext<'_>,
+    call: &NestCall,
+    options: CommunicationOptions,
+    value: Tree,
+) -> Result<Tree> {
+    match call {
+        NestCall::Reduce(op, _) => replica.all_reduce_with(*op, value, options),
+        NestCall::Gather(axis) => replica.all_gather_with(value, *axis, options),
+        NestCall::ReduceScatter(op) => replica.reduce_scatter(*op, value),
+        NestCall::Broadcast(root) => replica.broadcast(value, *root),
+    }
+}
+
+fn cross_call(strategy: &Strategy, call: &NestCall, values: &PerReplica<Tree>) -> Result<Tree> {
+    match call {
+        NestCall::Reduce(op, axes) if axes.is_empty() => strategy.reduce(*op, values, None),
+        NestCall::Reduce(op, axes) => strategy.reduce(*op, values, Axes::from(axes.as_slice())),
+        NestCall::Gather(axis) => strategy.gather(values, *axis),
+        NestCall::ReduceScatter(_) | NestCall::Broadcast(_) => unreachable!("calls of replicas alone"),
+    }
+}
+
+/// Whether each result has the structure of the argument, and the leaves that the spec says; `expected` is by leaf, then by replica.
+pub(super) fn equal(case: &NestCase, found: &[Tree], expected: &[Vec<Outcome>]) -> Verdict {
+    for (replica, tree) in found.iter().enumerate() {
+        let structure = tree.structure();
+        if let Some(path) = case.nest.mismatch(&structure) {
+            return Err(format!("replica {replica}: structure differs at {path}"));
+        }
+        for (place, (found, expected)) in structure.flatten().1.iter().zip(expected).enumerate() {
+            let expected = &expected[replica];
+            if found != expected {
+                return Err(format!("replica {replica}, leaf {place}: found {found:?}\nexpected {expected:?}"));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! Nests that are not known before they run.
+
+use super::{
+    super::with_type,
+    outcome::{self, Outcome},
+};
+use crate::{
+    cases::{Leaf, NestCase},
+    sample::Sample,
+};
+use consonance::{
+    IndexedSlices, Nest, Result, Tensor,
+    nest::{self, Path},
+};
+use consonance_spec::{self as spec, DType, for_each_dtype};
+use std::collections::BTreeMap;
+
+/// A nest whose structure is a value.
+#[derive(Clone, Debug)]
+pub(crate) enum Tree {
+    Dense(Tensor),
+    Sparse(IndexedSlices),
+    List(Vec<Tree>),
+    Map(BTreeMap<String, Tree>),
+}
+
+impl Nest for Tree {
+    fn take_leaves(&mut self, at: &Path, leaves: &mut Vec<nest::Leaf>) {
+        match self {
+            Tree::Dense(tensor) => tensor.take_leaves(at, leaves),
+            Tree::Sparse(slices) => slices.take_leaves(at, leaves),
+            Tree::List(items) => items.take_leaves(at, leaves),
+            Tree::Map(items) => items.take_leaves(at, leaves),
+        }
+    }
+
+    fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = nest::Leaf>) -> Result<()> {
+        match self {
+            // Sparse rows that are reduced along an axis come back as a tensor, and the place is of either.
+            Tree::Dense(_) | Tree::Sparse(_) => {
+                let leaf = leaves.next().expect("a leaf for each place");
+                *self = match leaf.value {
+                    nest::Value::Dense(tensor) => Tree::Dense(tensor),
+                    nest::Value::Sparse(slices) => Tree::Sparse(slices),
+                };
+                Ok(())
+            }
+            Tree::List(items) => items.put_leaves(leaves),
+            Tree::Map(items) => items.put_leaves(leaves),
+        }
+    }
+}
+
+impl Tree {
+    /// The same structure, with the bits of its leaves.
+    pub(crate) fn structure(&self) -> spec::nest::Nest<Outcome> {
+        match self {
+            Tree::Dense(tensor) => spec::nest::Nest::Leaf(Outcome::of(tensor)),
+            Tree::Sparse(slices) => spec::nest::Nest::Leaf(Outcome::of_rows(slices)),
+            Tree::List(items) => spec::nest::Nest::List(items.iter().map(Tree::structure).collect()),
+            Tree::Map(items) => {
+                spec::nest::Nest::Map(items.iter().map(|(key, item)| (key.clone(), item.structure())).collect())
+            }
+        }
+    }
+}
+
+/// Every replica's value.
+pub(crate) fn trees(case: &NestCase) -> Vec<Tree> {
+    (0..case.size).map(|replica| tree(&case.nest, replica)).collect()
+}
+
+fn tree(nest: &spec::nest::Nest<Leaf>, replica: usize) -> Tree {
+    match nest {
+        spec::nest::Nest::Leaf(leaf) => for_each_dtype!(with_type leaf.dtype, leaf_of(leaf, replica);),
+        spec::nest::Nest::List(items) | spec::nest::Nest::Tuple(items) => {
+            Tree::List(items.iter().map(|item| tree(item, replica)).collect())
+        }
+        spec::nest::Nest::Map(items) => {
+            Tree::Map(items.iter().map(|(key, item)| (key.clone(), tree(item, replica))).collect())
+        }
+    }
+}
+
+fn leaf_of<T: Sample>(leaf: &Leaf, replica: usize) -> Tree {
+    let tensor = |array: &spec::array::Array<T>| {
+        Tensor::new(array.shape.clone(), &array.data).expect("elements as the shape says")
+    };
+    if !leaf.sparse {
+        return Tree::Dense(tensor(&outcome::array(leaf, replica)));
+    }
+    let rows = outcome::rows::<T>(leaf, replica);
+    // Indices of either width.
+    let indices = match leaf.seed % 2 {
+        0 => Tensor::from(rows.indices.as_slice()),
+        _ => Tensor::from(rows.indices.iter().map(|&index| index as i32).collect::<Vec<i32>>()),
+    };
+    let slices = IndexedSlices::new(tensor(&rows.values), indices, Some(rows.dense_shape));
+    Tree::Sparse(slices.expect("rows that fit each other"))
+}

@@ -1,0 +1,397 @@
+//! One rank's part of a collective: its buffers before the call, and what the spec says they are after it.
+
+use super::super::with_type;
+use crate::{
+    cases::{Collective, Counts},
+    sample::{Sample, keys, sample},
+};
+use consonance::{Communicator, Error, Pending, Scope};
+use consonance_spec::{
+    Class, DType, Kind, ReduceOp,
+    call::mix,
+    collective::{self, Error as SpecError},
+    for_each_dtype,
+};
+use std::ops::Range;
+
+/// One rank's part of one call.
+pub(crate) trait Part: Send {
+    /// Makes the call.
+    fn make(&mut self, communicator: &mut Communicator) -> Result<(), Error>;
+
+    /// Starts the call; none if this rank takes no part in it.
+    fn start<'env>(&'env mut self, scope: &Scope<'env>) -> Result<Option<Pending>, Error>;
+
+    /// Whether the call's result and the buffers are as the spec says.
+    fn judge(&self, result: Result<(), Error>) -> Result<(), String>;
+
+    /// Whether the buffers are as they were before the call.
+    fn untouched(&self) -> Result<(), String>;
+}
+
+/// Every rank's part of `call`.
+pub(crate) fn parts(call: &Collective, size: usize) -> Vec<Box<dyn Part>> {
+    for_each_dtype!(with_type call.dtype, typed_parts(call, size);)
+}
+
+fn typed_parts<T: Sample<Mean: Sample>>(call: &Collective, size: usize) -> Vec<Box<dyn Part>> {
+    let contributions: Vec<Vec<T>> =
+        (0..size).map(|rank| sample(mix(call.seed, rank as u64), given(call, size, rank))).collect();
+    let means = call.op == ReduceOp::Mean && matches!(T::DTYPE.class(), Class::Signed | Class::Unsigned);
+    let takes_means = call.kind == Kind::AllReduce && !call.in_place;
+    if call.kind == Kind::Split {
+        return split_parts(call, &contributions);
+    }
+    if means && takes_means {
+        return mean_parts(call, &contributions);
+    }
+    let results = results(call, &contributions);
+    (contributions.into_iter().enumerate())
+        .map(|(rank, given)| {
+            let result = results.as_ref().map(|results| results[rank].as_deref());
+            Box::new(Buffers::new(call, size, rank, given, result)) as Box<dyn Part>
+        })
+        .collect()
+}
+
+/// The count that a rank gives.
+fn given(call: &Collective, size: usize, rank: usize) -> usize {
+    let all = |count: &dyn Fn(usize) -> usize| (0..size).map(count).sum();
+    match call.kind {
+        Kind::AllReduce | Kind::Reduce | Kind::Broadcast | Kind::Split => call.counts.of(rank, 0),
+        Kind::ReduceScatter => call.counts.of(rank, 0) * size,
+        Kind::AllGather | Kind::Gather => call.counts.of(rank, 0),
+        Kind::Scatter if rank == call.root => all(&|to| call.counts.of(to, 0)),
+        Kind::AllToAll => all(&|to| call.counts.of(rank, to)),
+        Kind::SendRecv if rank == call.root => call.counts.of(rank, 0),
+        _ => 0,
+    }
+}
+
+/// What each rank gets; none for one that gets nothing.
+fn results<T: Sample>(call: &Collective, given: &[Vec<T>]) -> Result<Vec<Option<Vec<T>>>, SpecError> {
+    let (size, root) = (given.len(), call.root);
+    let only = |rank: usize, result: Vec<T>| {
+        let mut results = vec![None; size];
+        results[rank] = Some(result);
+        results
+    };
+    let all = |results: Vec<Vec<T>>| results.into_iter().map(Some).collect();
+    Ok(match (call.kind, &call.counts) {
+        (Kind::AllReduce, _) => all(collective::all_reduce(call.op, given)?),
+        (Kind::Reduce, _) => only(root, collective::reduce(call.op, given)?),
+        (Kind::ReduceScatter, _) => all(collective::reduce_scatter(call.op, given)?),
+        (Kind::Broadcast, _) => all(collective::broadcast(&given[root], size)),
+        (Kind::AllGather, _) => all(collective::all_gather(given)),
+        (Kind::Gather, _) => only(root, collective::gather(given)),
+        (Kind::Scatter, Counts::Ragged(counts)) => all(collective::scatter_v(&given[root], counts)?),
+        (Kind::Scatter, _) => all(collective::scatter(&given[root], size)?),
+        (Kind::AllToAll, Counts::Pairs(counts)) => all(collective::all_to_all_v(given, counts)?),
+        (Kind::AllToAll, _) => all(collective::all_to_all(given)?),
+        // Nobody sends to itself.
+        (Kind::SendRecv, _) if size == 1 => return Err(SpecError::Shape { replica: 0 }),
+        (Kind::SendRecv, _) => only(call.receiver(size), given[root].clone()),
+        (_, _) => vec![None; size],
+    })
+}
+
+/// A buffer somewhere in an allocation, with the bits that the whole allocation has before and after the call.
+struct Slab<T> {
+    elements: Vec<T>,
+    range: Range<usize>,
+    before: Vec<u64>,
+    after: Vec<u64>,
+}
+
+impl<T: Sample> Slab<T> {
+    /// A buffer that is `before`, and `after` if the call succeeds.
+    fn new(offset: usize, before: &[T], after: &[T]) -> Slab<T> {
+        // Elements on both sides that no call may touch.
+        let guards: Vec<T> = sample(offset as u64, offset + 2);
+        let around = |inner: &[T]| [&guards[..offset], inner, &guards[offset..]].concat();
+        let elements = around(before);
+        Slab { range: offset..offset + before.len(), before: keys(&elements), after: keys(&around(after)), elements }
+    }
+
+    fn get(&self) -> &[T] {
+        &self.elements[self.range.clone()]
+    }
+
+    fn get_mut(&mut self) -> &mut [T] {
+        &mut self.elements[self.range.clone()]
+    }
+
+    fn compare(&self, what: &str, expected: &[u64]) -> Result<(), String> {
+        let found = keys(&self.elements);
+        match (0..found.len()).find(|&i| found[i] != expected[i]) {
+            None => Ok(()),
+            Some(i) => Err(format!(
+                "{what}: {} at {} of {:?}, found bits {:#x}, expected {:#x}",
+                self.elements[i],
+                i as isize - self.range.start as isize,
+                self.range.len(),
+                found[i],
+                expected[i]
+            )),
+        }
+    }
+}
+
+/// What a call's result and buffers must be. A call that the spec has no result for fails on every rank, and touches nothing.
+fn judge(
+    valid: bool,
+    result: Result<(), Error>,
+    after: impl FnOnce() -> Result<(), String>,
+    before: impl FnOnce() -> Result<(), String>,
+) -> Result<(), String> {
+    match (valid, result) {
+        (true, Ok(())) => after(),
+        (true, Err(error)) => Err(format!("failed: {error}")),
+        (false, Ok(())) => Err("succeeded, but the spec has no result for it".to_owned()),
+        (false, Err(Error::InvalidCall { .. } | Error::Mismatch { .. })) => before(),
+        (false, Err(error)) => Err(format!("neither an invalid call nor a mismatch: {error}")),
+    }
+}
+
+/// A part whose result has the type of the contributions.
+struct Buffers<T> {
+    call: Collective,
+    /// Whether the spec has a result.
+    valid: bool,
+    rank: usize,
+    size: usize,
+    send: Option<Slab<T>>,
+    recv: Option<Slab<T>>,
+}
+
+impl<T: Sample> Buffers<T> {
+    fn new(
+        call: &Collective,
+        size: usize,
+        rank: usize,
+        given: Vec<T>,
+        result: Result<Option<&[T]>, &SpecError>,
+    ) -> Buffers<T> {
+        let (valid, result) = (result.is_ok(), result.ok().flatten());
+        let slab = |before: &[T], after: &[T]| Some(Slab::new(call.offset, before, after));
+        let root = rank == call.root;
+        // Where this rank's own part lies in what all have together.
+        let own = |count: &dyn Fn(usize) -> usize| {
+            let start: usize = (0..rank).map(count).sum();
+            start..start + count(rank)
+        };
+        let counted = |other: usize| call.counts.of(other, 0);
+        let fresh = |count: usize| sample::<T>(!call.seed, count);
+        let (send, recv) = match (call.kind, call.in_place) {
+            (Kind::Barrier, _) => (None, None),
+            (Kind::Broadcast, _) => (None, slab(&given, result.unwrap_or(&given))),
+            (Kind::AllReduce | Kind::AllToAll, true) if !matches!(call.counts, Counts::Pairs(_)) => {
+                (None, slab(&given, result.unwrap_or(&given)))
+            }
+            (Kind::Reduce, true) => (None, slab(&given, result.unwrap_or(&given))),
+            (Kind::ReduceScatter, true) => {
+                let mut after = given.clone();
+                if let Some(result) = result {
+                    after[own(&counted)].copy_from_slice(result);
+                }
+                (None, slab(&given, &after))
+            }
+            (Kind::AllGather, true) => {
+                let after = result.expect("a gather has a result");
+                let mut before = fresh(after.len());
+                before[own(&counted)].copy_from_slice(&given);
+                (None, slab(&before, after))
+            }
+            (Kind::Gather, true) if root && matches!(call.counts, Counts::Ragged(_)) => {
+                let after = result.expect("a gather has a result");
+                let mut before = fresh(after.len());
+                before[own(&counted)].copy_from_slice(&given);
+                (None, slab(&before, after))
+            }
+            (Kind::Scatter, true) if root => (slab(&given, &given), None),
+            (Kind::Scatter, _) | (Kind::SendRecv, _) => {
+                let recv = result.and_then(|result| slab(&fresh(result.len()), result));
+                (slab(&given, &given).filter(|_| root), recv)
+            }
+            // Calls that cannot be right still need a buffer to be wrong about.
+            _ if !valid => (slab(&given, &given), {
+                let count = if call.kind == Kind::ReduceScatter { given.len() / size } else { given.len() };
+                slab(&given[..count], &given[..count]).filter(|_| call.kind != Kind::Reduce || root)
+            }),
+            _ => (slab(&given, &given), result.and_then(|result| slab(&fresh(result.len()), result))),
+        };
+        Buffers { call: call.clone(), valid, rank, size, send, recv }
+    }
+}
+
+impl<T: Sample> Part for Buffers<T> {
+    fn make(&mut self, communicator: &mut Communicator) -> Result<(), Error> {
+        let Buffers { call, rank, size, send, recv, .. } = self;
+        let Collective { kind, op, root, ref counts, .. } = *call;
+        let (send, recv) = (send.as_ref().map(Slab::get), recv.as_mut().map(Slab::get_mut));
+        match (kind, send, recv, counts) {
+            (Kind::Barrier, ..) => communicator.barrier(),
+            (Kind::Broadcast, None, Some(data), _) => communicator.broadcast(data, root),
+            (Kind::AllReduce, None, Some(data), _) => communicator.all_reduce(op, data),
+            (Kind::AllReduce, Some(send), Some(recv), _) => communicator.all_reduce_into(op, send, recv),
+            (Kind::Reduce, None, Some(data), _) => communicator.reduce(op, data, root),
+            (Kind::Reduce, Some(send), recv, _) => communicator.reduce_into(op, send, recv, root),
+            (Kind::ReduceScatter, None, Some(data), _) => communicator.reduce_scatter(op, data),
+            (Kind::ReduceScatter, Some(send), Some(recv), _) => communicator.reduce_scatter_into(op, send, recv),
+            (Kind::AllGather, send, Some(recv), Counts::Ragged(counts)) => {
+                communicator.all_gather_v(send, recv, counts)
+            }
+            (Kind::AllGather, None, Some(data), _) => communicator.all_gather(data),
+            (Kind::AllGather, Some(send), Some(recv), _) => communicator.all_gather_into(send, recv),
+            (Kind::Gather, send, recv, Counts::Ragged(counts)) => communicator.gather_v(send, recv, counts, root),
+            (Kind::Gather, Some(send), recv, _) => communicator.gather(send, recv, root),
+            (Kind::Scatter, send, recv, Counts::Ragged(counts)) => communicator.scatter_v(send, recv, counts, root),
+            (Kind::Scatter, send, recv, _) => communicator.scatter(send, recv, root),
+            (Kind::AllToAll, Some(send), Some(recv), Counts::Pairs(counts)) => {
+                let to_us: Vec<usize> = counts.iter().map(|from| from[*rank]).collect();
+                communicator.all_to_all_v(send, &counts[*rank], recv, &to_us)
+            }
+            (Kind::AllToAll, None, Some(data), _) => communicator.all_to_all(data),
+            (Kind::AllToAll, Some(send), Some(recv), _) => communicator.all_to_all_into(send, recv),
+            (Kind::SendRecv, Some(send), _, _) => communicator.send(send, call.receiver(*size)),
+            (Kind::SendRecv, None, Some(recv), _) => communicator.recv(recv, root),
+            (Kind::SendRecv, None, None, _) => Ok(()),
+            (_, send, recv, _) => unreachable!("{call:?} with {:?}, {:?}", send.is_some(), recv.is_some()),
+        }
+    }
+
+    fn start<'env>(&'env mut self, scope: &Scope<'env>) -> Result<Option<Pending>, Error> {
+        let Buffers { call, size, send, recv, .. } = self;
+        let Collective { kind, op, root, ref counts, .. } = *call;
+        let (send, recv) = (send.as_ref().map(Slab::get), recv.as_mut().map(Slab::get_mut));
+        Ok(Some(match (kind, send, recv, counts) {
+            (Kind::Barrier, ..) => scope.barrier(),
+            (Kind::Broadcast, None, Some(data), _) => scope.broadcast(data, root),
+            (Kind::AllReduce, None, Some(data), _) => scope.all_reduce(op, data)?,
+            (Kind::AllReduce, Some(send), Some(recv), _) => scope.all_reduce_into(op, send, recv)?,
+            (Kind::Reduce, Some(send), recv, _) => scope.reduce_into(op, send, recv, root)?,
+            (Kind::ReduceScatter, Some(send), Some(recv), _) => scope.reduce_scatter_into(op, send, recv)?,
+            (Kind::AllGather, send, Some(recv), Counts::Ragged(counts)) => scope.all_gather_v(send, recv, counts),
+            (Kind::AllGather, Some(send), Some(recv), _) => scope.all_gather_into(send, recv),
+            (Kind::Gather, Some(send), recv, _) => scope.gather(send, recv, root),
+            (Kind::Scatter, send, recv, _) => scope.scatter(send, recv, root),
+            (Kind::AllToAll, Some(send), Some(recv), _) => scope.all_to_all_into(send, recv),
+            (Kind::SendRecv, Some(send), _, _) => scope.send(send, call.receiver(*size)),
+            (Kind::SendRecv, None, Some(recv), _) => scope.recv(recv, root),
+            (Kind::SendRecv, None, None, _) => return Ok(None),
+            (_, send, recv, _) => unreachable!("{call:?} with {:?}, {:?}", send.is_some(), recv.is_some()),
+        }))
+    }
+
+    fn judge(&self, result: Result<(), Error>) -> Result<(), String> {
+        let after = || {
+            self.send.iter().try_for_each(|slab| slab.compare("send", &slab.after))?;
+            self.recv.iter().try_for_each(|slab| slab.compare("recv", &slab.after))
+        };
+        judge(self.valid, result, after, || self.untouched())
+    }
+
+    fn untouched(&self) -> Result<(), String> {
+        self.send.iter().chain(&self.recv).try_for_each(|slab| slab.compare("a failed call wrote", &slab.before))
+    }
+}
+
+/// A part of an all-reduce to the mean of integers, which has another type.
+struct Means<T: Sample<Mean: Sample>> {
+    send: Slab<T>,
+    recv: Slab<T::Mean>,
+}
+
+fn mean_parts<T: Sample<Mean: Sample>>(call: &Collective, given: &[Vec<T>]) -> Vec<Box<dyn Part>> {
+    let means = collective::mean(given).expect("integers have a mean");
+    let fresh: Vec<T::Mean> = sample(!call.seed, means.len());
+    let part = |given: &Vec<T>| {
+        let send = Slab::new(call.offset, given, given);
+        Box::new(Means { send, recv: Slab::new(call.offset, &fresh, &means) }) as Box<dyn Part>
+    };
+    given.iter().map(part).collect()
+}
+
+impl<T: Sample<Mean: Sample>> Part for Means<T> {
+    fn make(&mut self, communicator: &mut Communicator) -> Result<(), Error> {
+        communicator.all_reduce_into(ReduceOp::Mean, self.send.get(), self.recv.get_mut())
+    }
+
+    fn start<'env>(&'env mut self, scope: &Scope<'env>) -> Result<Option<Pending>, Error> {
+        scope.all_reduce_into(ReduceOp::Mean, self.send.get(), self.recv.get_mut()).map(Some)
+    }
+
+    fn judge(&self, result: Result<(), Error>) -> Result<(), String> {
+        let after = || {
+            self.send.compare("send", &self.send.after)?;
+            self.recv.compare("recv", &self.recv.after)
+        };
+        judge(true, result, after, || self.untouched())
+    }
+
+    fn untouched(&self) -> Result<(), String> {
+        self.send.compare("a failed call wrote send", &self.send.before)?;
+        self.recv.compare("a failed call wrote recv", &self.recv.before)
+    }
+}
+
+/// A part of a split and an all-reduce in the group that it gives.
+struct Split<T> {
+    op: ReduceOp,
+    color: Option<u32>,
+    key: i32,
+    valid: bool,
+    /// This rank among those of its color, and how many they are.
+    place: (usize, usize),
+    data: Slab<T>,
+}
+
+fn split_parts<T: Sample>(call: &Collective, given: &[Vec<T>]) -> Vec<Box<dyn Part>> {
+    let choice = |rank: usize| {
+        let word = mix(call.seed, !(rank as u64));
+        // Three colors and none; keys that repeat, on both sides of zero.
+        ([None, Some(0), Some(1), Some(u32::MAX)][word as usize % 4], (word >> 8) as i32 % 3)
+    };
+    let part = |rank: usize| {
+        let (color, key) = choice(rank);
+        let mut members: Vec<usize> = (0..given.len()).filter(|&other| choice(other).0 == color).collect();
+        members.sort_by_key(|&other| choice(other).1);
+        let place = members.iter().position(|&other| other == rank).expect("a rank has its own color");
+        let inputs: Vec<Vec<T>> = members.iter().map(|&other| given[other].clone()).collect();
+        let result = match color {
+            Some(_) => collective::reduce(call.op, &inputs),
+            None => Ok(given[rank].clone()),
+        };
+        let data = Slab::new(call.offset, &given[rank], result.as_ref().unwrap_or(&given[rank]));
+        let place = (place, members.len());
+        Box::new(Split { op: call.op, color, key, valid: result.is_ok(), place, data }) as Box<dyn Part>
+    };
+    (0..given.len()).map(part).collect()
+}
+
+impl<T: Sample> Part for Split<T> {
+    fn make(&mut self, communicator: &mut Communicator) -> Result<(), Error> {
+        match (communicator.split(self.color, self.key)?, self.color) {
+            (Some(mut group), Some(_)) if (group.rank(), group.size()) == self.place => {
+                group.all_reduce(self.op, self.data.get_mut())
+            }
+            (None, None) => Ok(()),
+            (group, color) => {
+                let found = group.map(|group| (group.rank(), group.size()));
+                Err(Error::other(format!("color {color:?} gave {found:?}, expected {:?}", self.place)))
+            }
+        }
+    }
+
+    fn start<'env>(&'env mut self, _: &Scope<'env>) -> Result<Option<Pending>, Error> {
+        unreachable!("no asynchronous call is a split")
+    }
+
+    fn judge(&self, result: Result<(), Error>) -> Result<(), String> {
+        judge(self.valid, result, || self.data.compare("data", &self.data.after), || self.untouched())
+    }
+
+    fn untouched(&self) -> Result<(), String> {
+        self.data.compare("a failed call wrote data", &self.data.before)
+    }
+}

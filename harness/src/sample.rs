@@ -1,0 +1,106 @@
+//! Elements of every type from a seed, with the edges of each, and how their bits are compared.
+
+use consonance_spec::{call::mix, for_each_dtype, number::Number};
+
+/// An element type of which samples can be drawn.
+pub trait Sample: Number {
+    /// A value at which arithmetic goes wrong.
+    fn edge(word: u64) -> Self;
+
+    /// Any value.
+    fn any(word: u64) -> Self;
+
+    /// A value of common magnitude, so that sums round but stay finite.
+    fn plain(word: u64) -> Self;
+
+    /// Equal where the bits are, or where both are NaN.
+    fn key(self) -> u64;
+}
+
+/// `count` elements; the same for the same seed. A third of the seeds give plain values, a third any, a third edges too.
+pub fn sample<T: Sample>(seed: u64, count: usize) -> Vec<T> {
+    let element = |i: usize| {
+        let word = mix(seed, i as u64);
+        match (seed % 3, word >> 62) {
+            (0, _) => T::plain(word),
+            (1, _) => T::any(word),
+            (_, 0) => T::edge(word),
+            (_, 1) => T::any(word),
+            _ => T::plain(word),
+        }
+    };
+    (0..count).map(element).collect()
+}
+
+/// The bits of elements, NaN as a class.
+pub fn keys<T: Sample>(elements: &[T]) -> Vec<u64> {
+    elements.iter().map(|element| element.key()).collect()
+}
+
+macro_rules! implement {
+    ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+        $(impl Sample for $type { implement!($class $type); })*
+    };
+    (Bool $type:ty) => {
+        fn edge(word: u64) -> bool {
+            word & 1 == 1
+        }
+
+        fn any(word: u64) -> bool {
+            word & 1 == 1
+        }
+
+        fn plain(word: u64) -> bool {
+            word & 1 == 1
+        }
+
+        fn key(self) -> u64 {
+            self.into()
+        }
+    };
+    (Signed $type:ty) => { implement!(Unsigned $type); };
+    (Unsigned $type:ty) => {
+        fn edge(word: u64) -> $type {
+            let (least, greatest) = (<$type>::MIN, <$type>::MAX);
+            let edges = [least, least + 1, greatest / 2, greatest / 2 + 1, greatest - 1, greatest, 0, 1, 2];
+            edges[word as usize % edges.len()]
+        }
+
+        fn any(word: u64) -> $type {
+            word as $type
+        }
+
+        fn plain(word: u64) -> $type {
+            (word % 100) as $type
+        }
+
+        fn key(self) -> u64 {
+            self as u64
+        }
+    };
+    (Float $type:ty) => {
+        fn edge(word: u64) -> $type {
+            let one = <$type>::MIN_POSITIVE / <$type>::MIN_POSITIVE;
+            let edges = [
+                <$type>::default(), one, one + <$type>::EPSILON, <$type>::from_bits(1), <$type>::MIN_POSITIVE,
+                <$type>::MAX, <$type>::INFINITY, <$type>::NAN,
+            ];
+            let edge = edges[word as usize % edges.len()];
+            if word & 0x100 == 0 { edge } else { -edge }
+        }
+
+        fn any(word: u64) -> $type {
+            <$type>::from_bits(word as _)
+        }
+
+        fn plain(word: u64) -> $type {
+            <$type>::from(word as i8) / <$type>::from(7i8)
+        }
+
+        fn key(self) -> u64 {
+            if self.is_nan() { <$type>::NAN.to_bits().into() } else { self.to_bits().into() }
+        }
+    };
+}
+
+for_each_dtype!(implement);

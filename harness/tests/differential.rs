@@ -1,0 +1,133 @@
+//! The runtime against the spec, bit for bit.
+
+use consonance::Implementation;
+use consonance_harness::{
+    cases::{Carrier, Collective, Counts, Leaf, NestCall, NestCase, Script},
+    compare::{self, Verdict, check, check_case},
+    subjects::{GROUPS, STRATEGIES},
+};
+use consonance_spec::{DType, Kind, ReduceOp, nest::Nest};
+use quickcheck::{Arbitrary, Gen, QuickCheck};
+
+/// Bytes that say a case.
+#[derive(Clone, Debug)]
+struct Bytes(Vec<u8>);
+
+impl Arbitrary for Bytes {
+    fn arbitrary(g: &mut Gen) -> Bytes {
+        Bytes((0..300).map(|_| u8::arbitrary(g)).collect())
+    }
+
+    fn shrink(&self) -> Box<dyn Iterator<Item = Bytes>> {
+        Box::new(self.0.shrink().map(Bytes))
+    }
+}
+
+/// Checks a law of the cases that bytes say.
+fn check_law(cases: u64, law: fn(Bytes) -> Verdict) {
+    QuickCheck::new().tests(cases).quickcheck(law);
+}
+
+#[test]
+fn collectives_on_slices() {
+    check_law(1500, |bytes| check(&bytes.0, GROUPS, compare::script));
+}
+
+#[test]
+fn collectives_on_nests() {
+    check_law(1500, |bytes| check(&bytes.0, STRATEGIES, compare::nest));
+}
+
+#[test]
+fn reductions_along_axes() {
+    check_law(1500, |bytes| check(&bytes.0, STRATEGIES, compare::axes));
+}
+
+/// One call by ranks of every transport.
+fn check_call(size: usize, implementation: Implementation, call: Collective) {
+    let script = Script { size, asynchronous: false, implementation, calls: vec![call] };
+    GROUPS.iter().try_for_each(|&group| check_case(group, &script, compare::script)).unwrap();
+}
+
+/// A call of every replica's own context, with a leaf that all have alike.
+fn nest_case(size: usize, nest: Nest<Leaf>, call: NestCall, carrier: Carrier) -> NestCase {
+    NestCase { size, nest, call, carrier, implementation: Implementation::Auto, bytes_per_pack: 0 }
+}
+
+fn check_nest(case: &NestCase) {
+    STRATEGIES.iter().try_for_each(|&strategy| check_case(strategy, case, compare::nest)).unwrap();
+}
+
+#[test]
+fn every_operation_on_every_type() {
+    for &dtype in DType::ALL {
+        for op in ReduceOp::ALL {
+            for (kind, count) in [(Kind::AllReduce, 33), (Kind::ReduceScatter, 11), (Kind::Reduce, 130)] {
+                for (size, in_place) in [(3, true), (8, false)] {
+                    let counts = Counts::Even(count);
+                    let call = Collective { kind, dtype, op, counts, root: 1, in_place, offset: 1, seed: 5 };
+                    check_call(size, Implementation::Auto, call);
+                }
+            }
+        }
+    }
+}
+
+/// Where the algorithms change, or divide the data: around 80 bytes, a few KiB, and a chunk.
+#[test]
+fn counts_around_every_border() {
+    let narrow = [(DType::U8, ReduceOp::Xor), (DType::Bf16, ReduceOp::Mean), (DType::F64, ReduceOp::Sum)];
+    for border_bytes in [80, 4 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20] {
+        // Of a narrow type there would be so many elements that the spec takes a minute.
+        let types = if border_bytes <= 32 << 10 { &narrow[..] } else { &narrow[2..] };
+        for &(dtype, op) in types {
+            let border = border_bytes / dtype.size();
+            for count in [border - 1, border, border + 1] {
+                let call = |kind, in_place| {
+                    let counts = Counts::Even(count);
+                    Collective { kind, dtype, op, counts, root: 2, in_place, offset: 3, seed: 4 }
+                };
+                check_call(3, Implementation::OneShot, call(Kind::AllReduce, true));
+                check_call(3, Implementation::TwoShot, call(Kind::AllReduce, false));
+                check_call(3, Implementation::Auto, call(Kind::Broadcast, true));
+                check_call(3, Implementation::Auto, call(Kind::AllGather, false));
+            }
+        }
+    }
+}
+
+/// Found by `collectives_on_slices`: only the root looked whether the operation is defined, and the others went on to carry it out.
+#[test]
+fn an_undefined_operation_of_a_reduce_to_a_root() {
+    let counts = Counts::Even(41);
+    let (kind, dtype, op) = (Kind::Reduce, DType::F64, ReduceOp::Xor);
+    check_call(
+        3,
+        Implementation::Auto,
+        Collective { kind, dtype, op, counts, root: 2, in_place: false, offset: 3, seed: 2 },
+    );
+}
+
+/// Found by `collectives_on_nests`: the mean of nothing was taken for one of integers in place.
+#[test]
+fn the_mean_of_a_nest_without_leaves() {
+    let call = NestCall::Reduce(ReduceOp::Mean, vec![]);
+    check_nest(&nest_case(2, Nest::List(vec![]), call, Carrier::Replica));
+}
+
+/// Found by `collectives_on_nests`: rows were gathered along the first axis, whichever was asked for.
+#[test]
+fn sparse_rows_along_another_axis_than_the_first() {
+    for axis in [1, -1, 5] {
+        let leaf = Leaf { dtype: DType::F32, shapes: vec![vec![4, 3]; 2], sparse: true, seed: 7 };
+        check_nest(&nest_case(2, Nest::Leaf(leaf), NestCall::Gather(axis), Carrier::Strategy));
+    }
+}
+
+/// Found by `collectives_on_nests`: in the spec, rows of truth values could be made dense as long as there were none.
+#[test]
+fn no_sparse_rows_of_bool_along_an_axis() {
+    let leaf = Leaf { dtype: DType::Bool, shapes: vec![vec![0, 1]; 4], sparse: true, seed: 7 };
+    let call = NestCall::Reduce(ReduceOp::And, vec![1]);
+    check_nest(&nest_case(4, Nest::Leaf(leaf), call, Carrier::Strategy));
+}
