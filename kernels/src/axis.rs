@@ -37,7 +37,7 @@ const ACCUMULATORS_BYTES: usize = if cfg!(test) { 16 << 10 } else { 128 << 10 };
 pub struct Partial {
     op: ReduceOp,
     dtype: DType,
-    kernel: Kernel,
+    kernel: &'static Kernel,
     /// How many results there are.
     count: usize,
     /// The accumulators, `count` of the kernel's.
@@ -105,7 +105,7 @@ pub fn finish(partials: &[Partial], count: u64) -> Memory {
 /// A tensor that is reduced, slice by slice and in strips of columns.
 #[derive(Clone, Copy)]
 struct Tensor {
-    kernel: Kernel,
+    kernel: &'static Kernel,
     /// Rows of a slice.
     axis: usize,
     /// Elements from a row to the next.
@@ -120,10 +120,13 @@ impl Tensor {
     unsafe fn all(self, source: *const u8, outer: usize, result: *mut u8) {
         let Tensor { kernel, axis, inner } = self;
         let most = ACCUMULATORS_BYTES / (LANES * kernel.acc_bytes);
-        // Strips of about the same width, none of which has to be cut inside a tile but the last.
-        let width = inner.div_ceil(inner.div_ceil(most)).next_multiple_of(LANES).min(inner);
+        // Strips of about the same width, of whole tiles; of an odd number of them, since lanes at a distance of a power of two
+        // would fall on the same few lines of the first-level cache.
+        let tiles = inner.div_ceil(inner.div_ceil(most)).div_ceil(LANES) | 1;
+        let width = inner.min(tiles * LANES);
         let digits = axis.div_ceil(BLOCK).ilog2() as usize + 1;
-        let mut scratch = vec![0u128; ((LANES + digits) * width * kernel.acc_bytes).div_ceil(size_of::<u128>())];
+        // Every accumulator is written before it is read.
+        let mut scratch = Vec::<u128>::with_capacity(((LANES + digits) * width * kernel.acc_bytes).div_ceil(16));
         for slice in 0..outer {
             for first in (0..inner).step_by(width) {
                 let columns = width.min(inner - first);
@@ -208,7 +211,7 @@ impl Tensor {
     /// # Safety
     /// `source` is valid for reads of `count` elements, `accumulators` for reads and writes; they do not overlap.
     unsafe fn meet(self, source: *const u8, accumulators: *mut u8, count: usize, fresh: bool) {
-        let Kernel { accumulate, source_bytes, acc_bytes, .. } = self.kernel;
+        let Kernel { accumulate, source_bytes, acc_bytes, .. } = *self.kernel;
         let row = |first: *const u8| Rows { first, stride: 0, rows: 1 };
         let whole = count - count % LANES;
         // SAFETY: whole tiles are in bounds.

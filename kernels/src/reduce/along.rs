@@ -7,9 +7,6 @@ use super::{combine::Op, fold::combine, level::Level, row::Row};
 /// Lanes of a block: 32 keep every register width from SSE2 to AVX-512 busy.
 pub(crate) const LANES: usize = 32;
 
-/// Columns whose lanes meet at a time: 32 lanes of 8-byte accumulators fit a first-level cache.
-const TREE_COLUMNS: usize = 64;
-
 /// Rows of elements in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Rows {
@@ -72,26 +69,35 @@ pub(crate) unsafe fn tree<A: Copy, O: Op<A>>(rows: *mut u8, count: usize, column
         // SAFETY: the rows are single accumulators, one after the other.
         return tree_of_one(unsafe { std::slice::from_raw_parts_mut(rows, count) }, O::combine);
     }
-    // Some columns at a time, which stay in the first-level cache until they are done.
-    for first in (0..columns).step_by(TREE_COLUMNS) {
-        let some = TREE_COLUMNS.min(columns - first);
-        let mut distance = 1;
-        while distance < count {
-            for row in (0..count - distance).step_by(2 * distance) {
-                // SAFETY: both rows are below `count`, and differ.
-                let (left, right) = unsafe {
-                    (
-                        std::slice::from_raw_parts_mut(rows.add(row * columns + first), some),
-                        std::slice::from_raw_parts(rows.add((row + distance) * columns + first), some),
-                    )
-                };
-                for (left, right) in left.iter_mut().zip(right) {
-                    *left = O::combine(*left, *right);
-                }
+    let row = |index: usize| rows.wrapping_add(index * columns);
+    let whole = columns - columns % LANES;
+    // The columns of a tile are done before the next ones, and stay in the first-level cache until then.
+    for at in (0..whole).step_by(LANES) {
+        for (left, right) in meetings(count) {
+            // SAFETY: both rows are below `count`, and a tile of either is in bounds.
+            unsafe {
+                let left = row(left).add(at).cast::<[A; LANES]>();
+                let right = row(right).add(at).cast::<[A; LANES]>().read();
+                left.write(combine::<A, O, LANES>(left.read(), right));
             }
-            distance *= 2;
         }
     }
+    for at in whole..columns {
+        for (left, right) in meetings(count) {
+            // SAFETY: both rows are below `count`, and the column is in bounds.
+            unsafe {
+                let left = row(left).add(at);
+                left.write(O::combine(left.read(), row(right).add(at).read()));
+            }
+        }
+    }
+}
+
+/// The pairs that meet in the balanced tree over `count`, in a possible order; the first of a pair takes the result.
+#[inline(always)]
+fn meetings(count: usize) -> impl Iterator<Item = (usize, usize)> {
+    let distances = std::iter::successors(Some(1), |distance| Some(2 * distance)).take_while(move |&d| d < count);
+    distances.flat_map(move |distance| (0..count - distance).step_by(2 * distance).map(move |at| (at, at + distance)))
 }
 
 /// [`tree`] of rows of one column: neighbours meet and move together.
