@@ -1,6 +1,6 @@
 //! The instruction sets that kernels are compiled for; one is chosen when the program runs.
 
-use std::fmt;
+use std::{fmt, sync::LazyLock};
 
 /// An instruction set.
 ///
@@ -24,7 +24,8 @@ impl Isa {
 
     /// The widest that this machine has.
     pub fn best() -> Isa {
-        Isa::available().last().unwrap_or(Isa::Baseline)
+        static BEST: LazyLock<Isa> = LazyLock::new(|| Isa::available().last().unwrap_or(Isa::Baseline));
+        *BEST
     }
 
     /// Those that this machine has, from the narrowest to the widest.
@@ -36,7 +37,6 @@ impl Isa {
     pub fn is_available(self) -> bool {
         match self {
             Isa::Baseline => true,
-            // The standard library asks the CPU once and keeps the answers.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c"),
             #[cfg(target_arch = "x86_64")]

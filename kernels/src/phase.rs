@@ -5,12 +5,12 @@ use crate::{
     buffer::BufMut,
     copy::copy,
     hub::Hub,
-    line::Card,
+    line::{Card, PAYLOAD_BYTES},
     reduce::Reducer,
     step::Fault,
 };
 use consonance_spec::World;
-use std::ops::Range;
+use std::{mem::MaybeUninit, ops::Range};
 
 /// How many bytes of one buffer a rank works on before it looks whether the group has ended: at memory speed with many
 /// inputs, still well under a millisecond.
@@ -97,12 +97,21 @@ impl Payloads<'_> {
             assert_eq!(card.bytes(), target.count() * reducer.input().size(), "every payload fits the target");
             self.sources.push(card.payload());
         }
-        // SAFETY: the payloads have as many elements as the target, of the type on which all ranks agree; nobody writes them
-        // before this rank's next call. The target is exclusive, so it is disjoint from them.
-        unsafe { reducer.fold(self.sources, &[target.as_mut_ptr()], target.count()) };
+        const { assert!(PAYLOAD_BYTES.is_multiple_of(Reducer::SMALL_BYTES)) };
+        let mut result = MaybeUninit::<[u8; RESULT_BYTES]>::uninit();
+        // SAFETY: the payloads have as many elements as the target, of the type on which all ranks agree, and room for a
+        // multiple of a small tile; the result has room for as many. Nobody writes the payloads before this rank's next call.
+        // The target is exclusive, and not larger than the result.
+        unsafe {
+            reducer.fold_small(self.sources, result.as_mut_ptr().cast(), target.count());
+            copy(result.as_ptr().cast(), target.as_mut_ptr(), target.bytes());
+        }
         self.sources.clear();
     }
 }
+
+/// Bytes of the largest result of payloads: the mean of bytes is an f32.
+const RESULT_BYTES: usize = PAYLOAD_BYTES * size_of::<f32>();
 
 /// Every rank's memory in a [`published`](crate::step::Seat::published) step.
 pub struct Peers<'s> {

@@ -41,13 +41,17 @@ impl Tensor {
     }
 
     /// A tensor of this shape, all zero (`false`).
+    ///
+    /// # Panics
+    /// If the shape has more elements than there are addresses.
     pub fn zeros(dtype: DType, shape: impl Into<Vec<usize>>) -> Tensor {
         let shape = shape.into();
-        Tensor { memory: Arc::new(Memory::zeroed(dtype, shape.iter().product())), shape }
+        let count = count(&shape).expect("a shape with fewer elements than addresses");
+        Tensor { memory: Arc::new(Memory::zeroed(dtype, count)), shape }
     }
 
     pub(crate) fn from_memory(shape: Vec<usize>, memory: Memory) -> Result<Tensor> {
-        match shape.iter().try_fold(1usize, |count, &dim| count.checked_mul(dim)) {
+        match count(&shape) {
             Some(count) if count == memory.count() => Ok(Tensor { memory: Arc::new(memory), shape }),
             _ => {
                 let found = format!("shape {shape:?}");
@@ -119,7 +123,7 @@ impl Tensor {
     /// [`Error::InvalidCall`] if it has another number of elements.
     pub fn reshape(mut self, shape: impl Into<Vec<usize>>) -> Result<Tensor> {
         let shape = shape.into();
-        if shape.iter().product::<usize>() != self.count() {
+        if count(&shape) != Some(self.count()) {
             let expected = format!("{} elements", self.count());
             return Err(Error::invalid("Tensor::reshape", "shape", expected, format!("shape {shape:?}")));
         }
@@ -169,6 +173,11 @@ impl Tensor {
     fn not<T: Element>(&self, call: &'static str) -> Error {
         Error::invalid(call, "T", self.dtype().name(), T::DTYPE.name())
     }
+}
+
+/// The number of elements of a shape; `None` if there are not as many numbers.
+fn count(shape: &[usize]) -> Option<usize> {
+    shape.iter().try_fold(1usize, |count, &dim| count.checked_mul(dim))
 }
 
 /// The elements from `start` on, of these sizes and strides, in row-major order.

@@ -23,12 +23,16 @@ pub(crate) type Tree = unsafe fn(*mut u8, usize, usize);
 /// All that is compiled for one type, operation and instruction set.
 ///
 /// A value is the permission to run it: it is made where the machine has the instruction set.
-#[derive(Clone, Copy)]
 pub(crate) struct Kernel {
     /// Combines sources of elements.
     pub(crate) fold: Fold,
+    /// [`fold`](Kernel::fold) in small tiles, for the ends of ranges and for few elements: in the baseline at every level, since
+    /// wide registers cost more there than they give.
+    pub(crate) small: Fold,
     /// Combines sources of accumulators.
     pub(crate) finish: Fold,
+    /// [`finish`](Kernel::finish) in small tiles.
+    pub(crate) small_finish: Fold,
     /// Combines rows of elements into a row of accumulators.
     pub(crate) accumulate: Accumulate,
     /// Combines rows of accumulators by the balanced tree.
@@ -37,6 +41,8 @@ pub(crate) struct Kernel {
     pub(crate) identity: unsafe fn(*mut u8, usize),
     /// Elements of a tile; ranges of `fold` and `finish` are multiples of it.
     pub(crate) tile: usize,
+    /// Elements of a small tile.
+    pub(crate) small_tile: usize,
     /// Bytes of an element of the sources.
     pub(crate) source_bytes: usize,
     /// Bytes of an accumulator.
@@ -49,9 +55,10 @@ impl Kernel {
     /// The kernel; `None` where the operation is not defined on the type or the machine lacks the instruction set.
     ///
     /// Bitwise operations, and those of bool, are kernels of bytes: they take each byte of a wider type for an element.
-    pub(crate) fn new(op: ReduceOp, dtype: DType, isa: Isa) -> Option<Kernel> {
+    pub(crate) fn new(op: ReduceOp, dtype: DType, isa: Isa) -> Option<&'static Kernel> {
         op.result(dtype)?;
-        isa.is_available().then(|| match isa {
+        // The best one is known to be there.
+        (isa == Isa::best() || isa.is_available()).then(|| match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => avx512::kernel(op, dtype),
             #[cfg(target_arch = "x86_64")]
@@ -59,6 +66,21 @@ impl Kernel {
             _ => baseline::kernel(op, dtype),
         })
     }
+}
+
+/// Bytes of the accumulators of a small tile: one register of the baseline.
+pub(crate) const SMALL_TILE_BYTES: usize = 16;
+
+/// # Safety
+/// As for [`fold::fold`].
+unsafe fn small<R: Row, O: Op<R::Acc>, const S: usize>(
+    sources: &[*const u8],
+    targets: &[*mut u8],
+    range: Range<usize>,
+    finish: Finish,
+) {
+    // SAFETY: the caller's promises are the same.
+    unsafe { fold::fold::<R, O, level::Small, S>(sources, targets, range, finish) }
 }
 
 /// The kernels of one instruction set, whose features the bodies are compiled for and whose tiles have so many bytes.
@@ -96,14 +118,17 @@ macro_rules! level {
                 unsafe { along::tree::<A, O>(rows, count, columns) }
             }
 
-            const fn of<R: Row, O: Op<R::Acc>, const L: usize>() -> Kernel {
+            const fn of<R: Row, O: Op<R::Acc>, const L: usize, const S: usize>() -> Kernel {
                 Kernel {
                     fold: fold::<R, O, L>,
+                    small: small::<R, O, S>,
                     finish: fold::<R::Widened, O, L>,
+                    small_finish: small::<R::Widened, O, S>,
                     accumulate: accumulate::<R, O>,
                     tree: tree::<R::Acc, O>,
                     identity: along::identity::<R::Acc, O>,
                     tile: L,
+                    small_tile: S,
                     source_bytes: size_of::<R::Source>(),
                     acc_bytes: size_of::<R::Acc>(),
                     target_bytes: size_of::<R::Target>(),
@@ -112,11 +137,18 @@ macro_rules! level {
 
             macro_rules! of {
                 ($row:ty, $op:ident) => {
-                    of::<$row, $op, { $tile_bytes / size_of::<<$row as Row>::Acc>() }>()
+                    const {
+                        &of::<
+                            $row,
+                            $op,
+                            { $tile_bytes / size_of::<<$row as Row>::Acc>() },
+                            { SMALL_TILE_BYTES / size_of::<<$row as Row>::Acc>() },
+                        >()
+                    }
                 };
             }
 
-            pub(super) fn kernel(op: ReduceOp, dtype: DType) -> Kernel {
+            pub(super) fn kernel(op: ReduceOp, dtype: DType) -> &'static Kernel {
                 select!(of, op, dtype)
             }
         }

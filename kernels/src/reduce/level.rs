@@ -55,6 +55,8 @@ pub(crate) trait Level {
     }
 }
 
+/// The baseline in tiles too small to be written past the caches.
+pub(crate) struct Small;
 pub(crate) struct Baseline;
 #[cfg(target_arch = "x86_64")]
 pub(crate) struct Avx2;
@@ -77,6 +79,14 @@ macro_rules! stream {
             }
         }
     };
+}
+
+impl Level for Small {
+    #[inline(always)]
+    unsafe fn stream<T: Copy, const L: usize>(target: *mut T, tile: [T; L]) {
+        // SAFETY: the caller vouches for the target.
+        unsafe { target.cast::<[T; L]>().write_unaligned(tile) }
+    }
 }
 
 impl Level for Baseline {

@@ -45,7 +45,7 @@ pub struct Reducer {
     input: DType,
     output: DType,
     isa: Isa,
-    kernel: Kernel,
+    kernel: &'static Kernel,
 }
 
 impl Reducer {
@@ -106,6 +106,23 @@ impl Reducer {
         // SAFETY: the caller's promises are the same; a kernel of bytes has more and smaller elements, at the same addresses.
         unsafe { self.kernel.reduce(sources, targets, elements, divisor) }
     }
+}
+
+impl Reducer {
+    /// [`fold`](Reducer::fold) of few elements into one target, where sources and target have room for so many more that
+    /// `count` elements become a multiple of [`Reducer::SMALL_BYTES`] bytes.
+    ///
+    /// # Safety
+    /// As for [`fold`](Reducer::fold), of all the elements that there is room for.
+    pub(crate) unsafe fn fold_small(&self, sources: &[*const u8], target: *mut u8, count: usize) {
+        let divisor = if self.op == ReduceOp::Mean { sources.len() as u64 } else { 1 };
+        let elements = (count * self.input.size() / self.kernel.source_bytes).next_multiple_of(self.kernel.small_tile);
+        // SAFETY: the caller's promises are the same.
+        unsafe { (self.kernel.small)(sources, &[target], 0..elements, fold::Finish { divisor, stream: false }) }
+    }
+
+    /// What the bytes of sources that [`fold_small`](Reducer::fold_small) reads are at most a multiple of.
+    pub(crate) const SMALL_BYTES: usize = kernel::SMALL_TILE_BYTES;
 }
 
 impl fmt::Debug for Reducer {

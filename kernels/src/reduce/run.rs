@@ -2,7 +2,7 @@
 
 use super::{
     fold::{Finish, MAX_SOURCES},
-    kernel::{Fold, Kernel},
+    kernel::{Fold, Kernel, SMALL_TILE_BYTES},
 };
 use std::{mem::MaybeUninit, ops::Range, ptr};
 
@@ -13,18 +13,20 @@ const LINE: usize = 64;
 /// over, so that the result would not be found there anyway. Such a store does not read the line that it fills.
 const STREAM_BYTES: usize = 8 << 20;
 
-/// Sources of a part of a tile that are copied without an allocation.
-const FEW: usize = 8;
+/// Sources of a part of a small tile that are copied without an allocation.
+const FEW: usize = 64;
 
-/// The largest tile of sources, accumulators or targets.
+/// A small tile of sources or targets, neither of which are larger than accumulators.
 #[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Tile([u8; 256]);
+#[repr(C, align(16))]
+struct Tile([u8; SMALL_TILE_BYTES]);
 
 /// A reduction with its operands.
 struct Run<'a> {
     fold: Fold,
+    small: Fold,
     tile: usize,
+    small_tile: usize,
     source_bytes: usize,
     target_bytes: usize,
     divisor: u64,
@@ -40,9 +42,10 @@ impl Kernel {
     /// disjoint from each source or equal to it; equal only where an element and a result have the same size. Targets are
     /// disjoint from each other or equal. Nobody else writes the sources or touches the targets meanwhile.
     pub(crate) unsafe fn reduce(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, divisor: u64) {
-        let Kernel { fold, tile, source_bytes, target_bytes, .. } = *self;
+        let Kernel { fold, small, tile, small_tile, source_bytes, target_bytes, .. } = *self;
+        let run = Run { fold, small, tile, small_tile, source_bytes, target_bytes, divisor, sources, targets };
         // SAFETY: the caller's promises are the same.
-        unsafe { Run { fold, tile, source_bytes, target_bytes, divisor, sources, targets }.all(count) }
+        unsafe { run.all(count) }
     }
 
     /// [`reduce`](Kernel::reduce) of sources of accumulators.
@@ -50,9 +53,11 @@ impl Kernel {
     /// # Safety
     /// As for [`reduce`](Kernel::reduce).
     pub(crate) unsafe fn finish(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, divisor: u64) {
-        let Kernel { finish: fold, tile, acc_bytes: source_bytes, target_bytes, .. } = *self;
+        let Kernel { finish: fold, small_finish: small, tile, small_tile, acc_bytes, target_bytes, .. } = *self;
+        let run =
+            Run { fold, small, tile, small_tile, source_bytes: acc_bytes, target_bytes, divisor, sources, targets };
         // SAFETY: the caller's promises are the same.
-        unsafe { Run { fold, tile, source_bytes, target_bytes, divisor, sources, targets }.all(count) }
+        unsafe { run.all(count) }
     }
 }
 
@@ -87,31 +92,35 @@ impl Run<'_> {
         (alike && apart).then(|| (LINE - over) % LINE / self.target_bytes)
     }
 
-    /// Reduces less than a tile, by way of whole ones.
+    /// Reduces less than a tile.
     ///
     /// # Safety
-    /// As for [`Kernel::reduce`], of the elements in `range`, which is shorter than a tile.
+    /// As for [`Kernel::reduce`], of the elements in `range`.
     unsafe fn part(&self, range: Range<usize>) {
-        if range.is_empty() {
-            return;
-        }
-        let sources = self.sources.len();
-        // SAFETY: the caller's promises are the same.
+        let whole = range.end - range.len() % self.small_tile;
+        let finish = Finish { divisor: self.divisor, stream: false };
+        // SAFETY: the caller's promises are the same; the first range is a multiple of a small tile, the other less than one.
         unsafe {
+            (self.small)(self.sources, self.targets, range.start..whole, finish);
+            if whole == range.end {
+                return;
+            }
+            let sources = self.sources.len();
             if sources <= FEW {
                 let mut tiles = [const { MaybeUninit::uninit() }; FEW];
-                self.padded(range, &mut tiles[..sources], &mut [ptr::null(); FEW][..sources]);
+                self.padded(whole..range.end, &mut tiles[..sources], &mut [ptr::null(); FEW][..sources]);
             } else {
                 let mut tiles = Vec::with_capacity(sources);
-                self.padded(range, &mut tiles.spare_capacity_mut()[..sources], &mut vec![ptr::null(); sources]);
+                let tiles = &mut tiles.spare_capacity_mut()[..sources];
+                self.padded(whole..range.end, tiles, &mut vec![ptr::null(); sources]);
             }
         }
     }
 
-    /// Reduces the elements in `range`, copied into tiles that zeros fill up; `pointers` are room for the tiles' addresses.
+    /// Reduces the elements in `range`, copied into small tiles that zeros fill up; `pointers` are room for the tiles' addresses.
     ///
     /// # Safety
-    /// As for [`part`](Run::part).
+    /// As for [`part`](Run::part), with less than a small tile.
     unsafe fn padded(&self, range: Range<usize>, tiles: &mut [MaybeUninit<Tile>], pointers: &mut [*const u8]) {
         for ((source, tile), pointer) in self.sources.iter().zip(tiles).zip(&mut *pointers) {
             let tile = tile.write(Tile::ZERO);
@@ -122,8 +131,8 @@ impl Run<'_> {
         }
         let mut result = Tile::ZERO;
         let finish = Finish { divisor: self.divisor, stream: false };
-        // SAFETY: one tile of each source and of the result, which no source overlaps.
-        unsafe { (self.fold)(pointers, &[result.0.as_mut_ptr()], 0..self.tile, finish) }
+        // SAFETY: one small tile of each source and of the result, which no source overlaps.
+        unsafe { (self.small)(pointers, &[result.0.as_mut_ptr()], 0..self.small_tile, finish) }
         for target in self.targets {
             let bytes = range.len() * self.target_bytes;
             // SAFETY: the elements in `range` are in the target.
@@ -133,5 +142,5 @@ impl Run<'_> {
 }
 
 impl Tile {
-    const ZERO: Tile = Tile([0; 256]);
+    const ZERO: Tile = Tile([0; SMALL_TILE_BYTES]);
 }

@@ -1,0 +1,148 @@
+//! Collectives of two pinned threads, beside what the machine allows, measured in the same run.
+//!
+//! `cargo bench -p consonance-harness --bench collectives` prints a table first: the 8-byte all-reduce against the round trip of
+//! a cache line between the two cores, and large all-reduces in place against a copy of as many bytes. Medians of
+//! interleaved rounds, A B A B, because the machine is shared: read the ratios.
+
+use consonance::{Communicator, ReduceOp};
+use consonance_kernels::team::Team;
+use criterion::{BenchmarkId, Criterion, Throughput};
+use std::{
+    hint::{black_box, spin_loop},
+    sync::{
+        Barrier, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Rounds of each measurement in the table, of which the median is printed.
+const ROUNDS: usize = 15;
+
+/// A word alone on its pair of cache lines.
+#[repr(align(128))]
+#[derive(Default)]
+struct Alone(AtomicU64);
+
+/// Two threads on two cores, each with its rank.
+struct Pair {
+    team: Team,
+    ranks: [Mutex<Communicator>; 2],
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let team = Team::new("bench", &[Some(0), Some(1)]).expect("two cores that this process may use");
+        let mut ranks = Communicator::threads(2).into_iter().map(Mutex::new);
+        Pair { team, ranks: std::array::from_fn(|_| ranks.next().expect("two ranks")) }
+    }
+
+    /// The time of `work` on the slower of both threads, which begin together.
+    fn time(&mut self, work: impl Fn(usize, &mut Communicator) + Sync) -> Duration {
+        let (start, longest) = (Barrier::new(2), Mutex::new(Duration::ZERO));
+        let ranks = &self.ranks;
+        self.team.run(&|index| {
+            let mut rank = ranks[index].lock().expect("one thread a rank");
+            start.wait();
+            let begin = Instant::now();
+            work(index, &mut rank);
+            let mut longest = longest.lock().expect("nobody panics holding it");
+            *longest = begin.elapsed().max(*longest);
+        });
+        longest.into_inner().expect("nobody panics holding it")
+    }
+
+    /// One all-reduce in place of `count` floats, the buffers changed before each of `calls`, and the result checked.
+    fn all_reduce(&mut self, count: usize, calls: usize) -> Duration {
+        self.time(|index, rank| {
+            let mut data = vec![1.0f32; count];
+            for call in 0..calls {
+                // The first and last element differ in each call; the rest grows, as gradients would, without being written
+                // anew: what is measured is the collective.
+                data[0] = (call + index) as f32;
+                rank.all_reduce(ReduceOp::Max, &mut data).expect("both ranks make the same calls");
+                assert_eq!(data[0], (call + 1) as f32);
+            }
+        })
+    }
+
+    /// `trips` round trips of a cache line between the two cores.
+    fn round_trips(&mut self, trips: u64) -> Duration {
+        let words = [Alone::default(), Alone::default()];
+        self.time(|index, _| {
+            for trip in 1..=trips {
+                if index == 0 {
+                    words[0].0.store(trip, Ordering::Release);
+                }
+                while words[1 - index].0.load(Ordering::Acquire) < trip {
+                    spin_loop();
+                }
+                if index == 1 {
+                    words[1].0.store(trip, Ordering::Release);
+                }
+            }
+        })
+    }
+
+    /// Copies `count` floats `calls` times on each thread.
+    fn copies(&mut self, count: usize, calls: usize) -> Duration {
+        self.time(|_, _| {
+            let (source, mut target) = (vec![1.0f32; count], vec![0.0f32; count]);
+            for _ in 0..calls {
+                target.copy_from_slice(black_box(&source));
+                black_box(&mut target);
+            }
+        })
+    }
+}
+
+fn median(mut times: Vec<Duration>) -> f64 {
+    times.sort();
+    times[times.len() / 2].as_secs_f64()
+}
+
+/// Medians of two measurements taken in turn, in seconds a call.
+fn interleaved(calls: usize, mut a: impl FnMut() -> Duration, mut b: impl FnMut() -> Duration) -> (f64, f64) {
+    let times: Vec<_> = (0..ROUNDS).map(|_| (a(), b())).collect();
+    let (a, b): (Vec<_>, Vec<_>) = times.into_iter().unzip();
+    (median(a) / calls as f64, median(b) / calls as f64)
+}
+
+fn table() {
+    let (mut pair, mut other) = (Pair::new(), Pair::new());
+    let calls = 50_000;
+    let (ours, trip) = interleaved(calls, || pair.all_reduce(2, calls), || other.round_trips(calls as u64));
+    println!("2 threads on 2 cores, in place, f32; medians of {ROUNDS} interleaved rounds\n");
+    println!("all_reduce of 8 bytes    {:8.3} us", ours * 1e6);
+    println!("cache-line round trip    {:8.3} us", trip * 1e6);
+    println!("ratio                    {:8.2}     (below 2 is the aim)\n", ours / trip);
+    println!("{:>10}  {:>14}  {:>22}  {:>6}", "bytes", "all_reduce us", "copy of the traffic us", "ratio");
+    for bytes in [64 << 10, 1 << 20, 16 << 20, 64 << 20] {
+        let calls = ((64 << 20) / bytes).clamp(2, 200);
+        // In place each thread reads `bytes` and writes `bytes`: half of both buffers each way. So does a copy of `bytes`.
+        let (ours, copy) = interleaved(calls, || pair.all_reduce(bytes / 4, calls), || other.copies(bytes / 4, calls));
+        println!("{bytes:>10}  {:14.2}  {:22.2}  {:6.2}", ours * 1e6, copy * 1e6, copy / ours);
+    }
+}
+
+fn criterion_groups(criterion: &mut Criterion) {
+    let mut pair = Pair::new();
+    let mut group = criterion.benchmark_group("all_reduce of 2 threads, f32 in place");
+    group.sample_size(10).warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
+    for bytes in [8usize, 64, 1 << 10, 16 << 10, 256 << 10, 4 << 20] {
+        group.throughput(Throughput::Bytes(bytes as u64));
+        group.bench_function(BenchmarkId::from_parameter(bytes), |bencher| {
+            bencher.iter_custom(|calls| pair.all_reduce(bytes / 4, calls as usize));
+        });
+    }
+    group.finish();
+}
+
+fn main() {
+    if std::env::args().any(|argument| argument == "--bench") {
+        table();
+    }
+    let mut criterion = Criterion::default().configure_from_args();
+    criterion_groups(&mut criterion);
+    criterion.final_summary();
+}
