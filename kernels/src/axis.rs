@@ -1,8 +1,8 @@
 //! Reductions of a tensor along one axis, by several replicas, each of which has some of the elements.
 //!
 //! A [`Partial`] is what one replica's elements give, in the type that is computed in, so that [`finish`] rounds once however
-//! the elements were split. The order is the spec's (`order.rs`): blocks of [`BLOCK`] consecutive elements along the axis, of
-//! which lane `j` takes the elements `j`, `j + LANES`, …; lanes, blocks and replicas meet by the balanced tree.
+//! the elements were split. The order is the spec's (`order.rs`): blocks of 4096 consecutive elements along the axis, of
+//! which lane `j` takes the elements `j`, `j + 32`, …; lanes, blocks and replicas meet by the balanced tree.
 
 use crate::{
     buffer::{Buf, Memory},
