@@ -1,9 +1,9 @@
 //! A part from each rank to each rank.
 
-use super::{Scratch, displacement};
+use super::{Failure, Scratch, displacement};
 use consonance_kernels::{
     buffer::{Buf, BufMut},
-    step::{Fault, Seat},
+    step::Seat,
 };
 use consonance_spec::{Signature, call::mix};
 
@@ -18,7 +18,7 @@ pub(super) fn all_to_all(
     mut recv: BufMut<'_>,
     counts: Option<(&[usize], &[usize])>,
     scratch: &mut Scratch,
-) -> Result<(), Fault> {
+) -> Result<(), Failure> {
     let (rank, size) = (seat.world().rank(), seat.world().size());
     let table = counts.map(|(sent, received)| exchange_counts(seat, signature, sent, received)).transpose()?;
     let send = match send {
@@ -39,7 +39,8 @@ pub(super) fn all_to_all(
             start += count;
         }
         Ok(())
-    })
+    })?;
+    Ok(())
 }
 
 /// How many elements each rank sends to each: row `r` is what rank `r` sends.
@@ -55,7 +56,12 @@ impl Table {
 }
 
 /// Brings all counts to all, and compares what is sent with what is expected: the same verdict on every rank.
-fn exchange_counts(seat: &mut Seat, signature: &Signature, sent: &[usize], received: &[usize]) -> Result<Table, Fault> {
+fn exchange_counts(
+    seat: &mut Seat,
+    signature: &Signature,
+    sent: &[usize],
+    received: &[usize],
+) -> Result<Table, Failure> {
     let size = seat.world().size();
     let own: Vec<u64> = sent.iter().chain(received).map(|&count| count as u64).collect();
     let mut all = vec![0u64; own.len() * size];
@@ -66,10 +72,12 @@ fn exchange_counts(seat: &mut Seat, signature: &Signature, sent: &[usize], recei
         }
         Ok(())
     })?;
-    let (sends, receives) =
-        (|from: usize, to: usize| all[from * 2 * size + to], |to: usize, from: usize| all[to * 2 * size + size + from]);
-    if (0..size).any(|from| (0..size).any(|to| sends(from, to) != receives(to, from))) {
-        return Err(Fault::Mismatch);
+    let sends = |from: usize, to: usize| all[from * 2 * size + to];
+    for (from, to) in (0..size).flat_map(|from| (0..size).map(move |to| (from, to))) {
+        let (sent, expected) = (sends(from, to) as usize, all[to * 2 * size + size + from] as usize);
+        if sent != expected {
+            return Err(Failure::Counts { from, to, sent, expected });
+        }
     }
     let counts = (0..size * size).map(|index| sends(index / size, index % size) as usize).collect();
     Ok(Table { counts, size })

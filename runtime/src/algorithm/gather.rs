@@ -13,16 +13,16 @@ pub(super) fn all_gather(
     seat: &mut Seat,
     signature: &Signature,
     send: Option<Buf<'_>>,
-    recv: BufMut<'_>,
+    mut recv: BufMut<'_>,
     counts: Option<&[usize]>,
 ) -> Result<(), Fault> {
     let parts = Parts::new(seat, counts, recv.count());
     let rank = seat.world().rank();
-    let (mut before, rest) = recv.split_at(parts.start(rank));
-    let (mut own, mut after) = rest.split_at(parts.count(rank));
     if let Some(send) = send {
-        own.copy_from(send);
+        return seat.published(signature, Some(send), |peers| parts.collect(peers, 0..parts.size, 0, &mut recv));
     }
+    let (mut before, rest) = recv.split_at(parts.start(rank));
+    let (own, mut after) = rest.split_at(parts.count(rank));
     let start_after = parts.start(rank) + parts.count(rank);
     seat.published(signature, Some(own.as_buf()), |peers| {
         parts.collect(peers, 0..rank, 0, &mut before)?;
@@ -45,11 +45,11 @@ pub(super) fn gather(
     let parts = Parts::new(seat, counts, recv.count());
     let (mut before, rest) = recv.split_at(parts.start(root));
     let (mut own, mut after) = rest.split_at(parts.count(root));
-    if let Some(send) = send {
-        own.copy_from(send);
-    }
     let start_after = parts.start(root) + parts.count(root);
     seat.published(signature, None, |peers| {
+        if let Some(send) = send {
+            own.copy_from(send);
+        }
         parts.collect(peers, 0..root, 0, &mut before)?;
         parts.collect(peers, root + 1..parts.size, start_after, &mut after)
     })

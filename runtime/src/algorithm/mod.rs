@@ -16,6 +16,20 @@ use consonance_kernels::{
 };
 use consonance_spec::{DType, Signature};
 
+/// Why a call did not happen.
+pub(crate) enum Failure {
+    /// A step of it did not.
+    Fault(Fault),
+    /// Rank `from` sends `sent` elements to rank `to`, which expects `expected`. All ranks see this; no data has moved.
+    Counts { from: usize, to: usize, sent: usize, expected: usize },
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Failure {
+        Failure::Fault(fault)
+    }
+}
+
 /// Carries out any call of a whole group.
 pub(crate) fn run(
     seat: &mut Seat,
@@ -23,22 +37,23 @@ pub(crate) fn run(
     call: Call<'_>,
     scratch: &mut Scratch,
     configuration: &Configuration,
-) -> Result<(), Fault> {
+) -> Result<(), Failure> {
     match call {
-        Call::Barrier => seat.exchange(signature, None).map(drop),
-        Call::Broadcast { data, root } => scatter::broadcast(seat, signature, data, root),
-        Call::Reduce { op, send, recv, root } => reduce::reduce(seat, signature, op, send, recv, root),
+        Call::Barrier => seat.exchange(signature, None).map(drop)?,
+        Call::Broadcast { data, root } => scatter::broadcast(seat, signature, data, root)?,
+        Call::Reduce { op, send, recv, root } => reduce::reduce(seat, signature, op, send, recv, root)?,
         Call::AllReduce { op, send, recv } => {
-            reduce::all_reduce(seat, signature, op, send, recv, scratch, configuration.implementation)
+            reduce::all_reduce(seat, signature, op, send, recv, scratch, configuration.implementation)?;
         }
-        Call::ReduceScatter { op, send, recv } => reduce::reduce_scatter(seat, signature, op, send, recv),
-        Call::Gather { send, recv, counts, root } => gather::gather(seat, signature, send, recv, counts, root),
-        Call::AllGather { send, recv, counts } => gather::all_gather(seat, signature, send, recv, counts),
-        Call::Concat { send, rows, recv, counts } => gather::concat(seat, signature, send, rows, recv, counts),
-        Call::Scatter { send, recv, counts, root } => scatter::scatter(seat, signature, send, recv, counts, root),
-        Call::AllToAll { send, recv, counts } => all_to_all::all_to_all(seat, signature, send, recv, counts, scratch),
+        Call::ReduceScatter { op, send, recv } => reduce::reduce_scatter(seat, signature, op, send, recv)?,
+        Call::Gather { send, recv, counts, root } => gather::gather(seat, signature, send, recv, counts, root)?,
+        Call::AllGather { send, recv, counts } => gather::all_gather(seat, signature, send, recv, counts)?,
+        Call::Concat { send, rows, recv, counts } => gather::concat(seat, signature, send, rows, recv, counts)?,
+        Call::Scatter { send, recv, counts, root } => scatter::scatter(seat, signature, send, recv, counts, root)?,
+        Call::AllToAll { send, recv, counts } => all_to_all::all_to_all(seat, signature, send, recv, counts, scratch)?,
         Call::Send { .. } | Call::Recv { .. } => unreachable!("a pair's call, not a group's"),
     }
+    Ok(())
 }
 
 /// Memory that a rank keeps between calls, so that a call that needs some allocates nothing after the first.

@@ -43,11 +43,13 @@ pub(super) fn scatter(
     match send.filter(|_| rank == root) {
         Some(send) => {
             let start = displacement(counts, send.count() / size, rank);
-            if let Some(mut recv) = recv {
-                let end = start + recv.count();
-                recv.copy_from(send.slice(start..end));
-            }
-            seat.published(signature, Some(send), |_| Ok(()))
+            seat.published(signature, Some(send), |_| {
+                if let Some(mut recv) = recv {
+                    let end = start + recv.count();
+                    recv.copy_from(send.slice(start..end));
+                }
+                Ok(())
+            })
         }
         None => {
             let mut recv = recv.expect("Call::signature requires recv on every rank but the root");

@@ -3,7 +3,7 @@
 use super::{Arguments, Backend, Configuration};
 use crate::{
     Error, Result,
-    algorithm::{self, Scratch},
+    algorithm::{self, Failure, Scratch},
     call::Call,
 };
 use consonance_kernels::{
@@ -28,12 +28,29 @@ impl Threads {
         Threads { seat, pairs, scratch: Scratch::default(), configuration }
     }
 
-    fn pair(&mut self, peer: usize) -> &mut Seat {
+    /// A step of this rank and `peer` alone, whose errors name the two by their ranks in the whole group.
+    fn with_peer(
+        &mut self,
+        peer: usize,
+        signature: &Signature,
+        arguments: &Arguments<'_>,
+        step: impl FnOnce(&mut Seat) -> Result<(), Fault>,
+    ) -> Result<()> {
         let rank = self.seat.world().rank();
         let members = [rank.min(peer), rank.max(peer)];
         // Splits are keyed by the number of their call, which never comes to this.
         let key = (u64::MAX, members[0] * self.pairs.len() + members[1]);
-        self.pairs[peer].get_or_insert_with(|| self.seat.subgroup(key, &members))
+        let seat = self.pairs[peer].get_or_insert_with(|| self.seat.subgroup(key, &members));
+        let Err(fault) = step(seat) else { return Ok(()) };
+        let mut error = report(seat, fault, signature, &lines(signature, arguments));
+        match &mut error {
+            Error::Mismatch { replica, .. } | Error::Left { replica, .. } => *replica = members[*replica],
+            Error::Timeout { missing, .. } => missing.iter_mut().for_each(|(replica, _)| *replica = members[*replica]),
+            // Who ended the whole group is named by its rank there already.
+            Error::Aborted { replica, .. } if self.seat.aborter().aborted().is_none() => *replica = members[*replica],
+            _ => {}
+        }
+        Err(error)
     }
 }
 
@@ -44,23 +61,34 @@ impl Backend for Threads {
 
     fn execute(&mut self, call: Call<'_>, signature: &Signature, arguments: &Arguments<'_>) -> Result<()> {
         let signature = &Signature { detail: mix_in(signature.detail, arguments.digest), ..*signature };
-        let (seat, done) = match call {
+        match call {
             Call::Send { data, to } => {
-                let seat = self.pair(to);
-                let done = algorithm::send(seat, signature, data);
-                (seat, done)
+                self.with_peer(to, signature, arguments, |seat| algorithm::send(seat, signature, data))
             }
             Call::Recv { data, from } => {
-                let seat = self.pair(from);
-                let done = algorithm::recv(seat, signature, data);
-                (seat, done)
+                self.with_peer(from, signature, arguments, |seat| algorithm::recv(seat, signature, data))
             }
             call => {
-                let done = algorithm::run(&mut self.seat, signature, call, &mut self.scratch, &self.configuration);
-                (&mut self.seat, done)
+                let Threads { seat, scratch, configuration, .. } = self;
+                algorithm::run(seat, signature, call, scratch, configuration).map_err(|failure| match failure {
+                    Failure::Fault(fault) => {
+                        let mut lines = lines(signature, arguments);
+                        if signature.kind == Kind::AllReduce {
+                            let implementation = format!("{:?}", configuration.implementation);
+                            lines.push(("implementation".to_owned(), implementation));
+                        }
+                        report(seat, fault, signature, &lines)
+                    }
+                    Failure::Counts { from, to, sent, expected } => Error::Mismatch {
+                        call: signature.kind.to_string(),
+                        replica: to,
+                        argument: format!("recv_counts[{from}]"),
+                        expected: sent.to_string(),
+                        found: expected.to_string(),
+                    },
+                })
             }
-        };
-        done.map_err(|fault| report(seat, fault, signature, &lines(signature, arguments)))
+        }
     }
 
     fn refuse(&mut self, signature: &Signature, why: &str) {
@@ -122,14 +150,12 @@ type Lines = [(String, String)];
 
 fn lines(signature: &Signature, arguments: &Arguments<'_>) -> Vec<(String, String)> {
     let mut lines = vec![("call".to_owned(), arguments.call.unwrap_or(signature.kind).to_string())];
-    // Described arguments say more than the dtype and count of the step at hand.
-    let described = (arguments.describe)();
-    let step = described.is_empty();
-    lines.extend(described);
+    lines.extend((arguments.describe)());
     let mut say = |argument: &str, value: Option<String>| lines.extend(value.map(|value| (argument.to_owned(), value)));
     say("op", signature.op.map(|op| op.to_string()));
     say("root", signature.root.map(|root| root.to_string()));
-    if step {
+    // What a call on a nest describes says more than the dtype and count of the step at hand.
+    if arguments.call.is_none() {
         say("dtype", signature.dtype.map(|dtype| dtype.to_string()));
         say("count", signature.count.map(|count| count.to_string()));
     }
