@@ -118,6 +118,13 @@ impl Hub {
         self.lines[rank].progress.left.store(1, Ordering::Release);
         fence(Ordering::SeqCst);
         self.ring_all();
+        // A newborn group of this rank will not be complete any more; kept, it would keep this group in turn.
+        lock(&self.nursery).retain(|_, newborn| !newborn.hub.has_member(rank));
+    }
+
+    /// Whether `rank` of the parent is in this group.
+    fn has_member(&self, rank: usize) -> bool {
+        self.parent.as_ref().is_some_and(|(_, members)| members.contains(&rank))
     }
 
     /// Wakes every rank that sleeps in this group or in one split from it.
@@ -133,4 +140,21 @@ impl Hub {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no rank panics while it holds a lock of the hub")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_not_every_member_took_ends_with_its_parent() {
+        let parent = Hub::new(2, None);
+        let taken = parent.child((1, 0), &[0, 1]);
+        let (parent_ends, child_ends) = (Arc::downgrade(&parent), Arc::downgrade(&taken));
+        drop(taken);
+        assert!(child_ends.upgrade().is_some(), "the other member may still come");
+        parent.leave(0);
+        drop(parent);
+        assert!(child_ends.upgrade().is_none() && parent_ends.upgrade().is_none());
+    }
 }

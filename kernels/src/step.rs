@@ -2,7 +2,7 @@
 //!
 //! # The protocol
 //!
-//! A *step* is one call of all ranks of a group. Each rank has a line that it alone writes ([`Line`](crate::line::Line)).
+//! A *step* is one call of all ranks of a group. Each rank has a line that it alone writes (`line.rs`).
 //!
 //! 1. **Arrive.** The rank writes its card (fingerprint of the call, sizes, a payload or the address of its memory), then the
 //!    call's number, and wakes those who sleep for it. It waits until every card has that number.
@@ -18,7 +18,7 @@
 //! # The races, by name
 //!
 //! * **Early next call.** A fast rank arrives at the next call while a slow one still reads this call's card: cards alternate.
-//! * **Sleep against ring.** See [`wait`](crate::wait): a sleeper announces itself, fences and looks once more; who
+//! * **Sleep against ring.** See `wait.rs`: a sleeper announces itself, fences and looks once more; who
 //!   publishes fences and then looks for sleepers. One of the two sees the other.
 //! * **Leave against enter.** A rank that gives up (deadline, abort, panic) must not return while others are in its memory. It
 //!   sets the abort word and then waits until no rank is inside; a rank says *inside*, fences and then looks at the abort word,
