@@ -227,14 +227,11 @@ impl<'r> ReplicaContext<'r> {
         let op = self.or_refuse(Kind::ReduceScatter, checked)?;
         let options = self.strategy.options();
         let mut session = self.session(Kind::ReduceScatter, &leaves, None, &options);
+        if leaves.is_empty() {
+            session.reduce_scatter(op, &mut Tensor::default())?;
+        }
         for leaf in &mut leaves {
-            let tensor = leaf.dense(call)?;
-            let mut shape = tensor.shape().to_vec();
-            shape[0] /= self.num_replicas_in_sync();
-            let dtype = op.result(tensor.dtype()).unwrap_or(tensor.dtype());
-            let mut recv = Memory::zeroed(dtype, shape.iter().product());
-            session.call(Call::ReduceScatter { op, send: Some(tensor.buf()), recv: recv.as_buf_mut() })?;
-            *tensor = Tensor::from_memory(shape, recv)?;
+            session.reduce_scatter(op, leaf.dense(call)?)?;
         }
         drop(session);
         nest::put(value, leaves)
@@ -261,6 +258,9 @@ impl<'r> ReplicaContext<'r> {
         self.or_refuse(Kind::Broadcast, dense)?;
         let options = self.strategy.options();
         let mut session = self.session(Kind::Broadcast, &leaves, None, &options);
+        if leaves.is_empty() {
+            session.call(Call::Broadcast { data: [0u8; 0].as_mut_slice().into(), root })?;
+        }
         for leaf in &mut leaves {
             session.call(Call::Broadcast { data: leaf.dense(call)?.buf_mut(), root })?;
         }
@@ -394,7 +394,7 @@ impl<'r> ReplicaContext<'r> {
         communicator.configure(options.configuration());
         let outline = Outline::new(leaves, &ragged.map_or_else(Axes::default, Axes::from));
         let digest = ragged.map_or(outline.digest(), |axis| mix(outline.digest(), axis.digest()));
-        Session { kind, communicator, outline, digest, axis: ragged }
+        Session { kind, communicator, outline, digest, axis: ragged, rows_op: None }
     }
 }
 
@@ -405,16 +405,20 @@ struct Session<'c> {
     outline: Outline,
     digest: u64,
     axis: Option<Axis>,
+    /// How sparse rows are combined: it is in no signature, because they are concatenated whatever it is.
+    rows_op: Option<ReduceOp>,
 }
 
 impl Session<'_> {
     fn call(&mut self, call: Call<'_>) -> Result<()> {
         let describe = || {
-            let mut lines = self.outline.lines();
-            lines.extend(self.axis.map(|axis| ("axis".to_owned(), axis.to_string())));
-            lines
+            // The axis first, because shapes are told without their size along it.
+            let axis = self.axis.map(|axis| ("axis".to_owned(), axis.to_string()));
+            let op = self.rows_op.map(|op| ("op".to_owned(), op.to_string()));
+            axis.into_iter().chain(self.outline.lines()).chain(op).collect()
         };
-        let arguments = Arguments { call: Some(self.kind), digest: self.digest, describe: &describe };
+        let digest = self.rows_op.map_or(self.digest, |op| mix(self.digest, op as u64));
+        let arguments = Arguments { call: Some(self.kind), digest, describe: &describe };
         self.communicator.call_with(call, &arguments)
     }
 
@@ -454,7 +458,18 @@ impl Session<'_> {
         Ok(())
     }
 
+    fn reduce_scatter(&mut self, op: ReduceOp, tensor: &mut Tensor) -> Result<()> {
+        let mut shape = tensor.shape().to_vec();
+        shape[0] /= self.communicator.size();
+        let dtype = op.result(tensor.dtype()).unwrap_or(tensor.dtype());
+        let mut recv = Memory::zeroed(dtype, shape.iter().product());
+        self.call(Call::ReduceScatter { op, send: Some(tensor.buf()), recv: recv.as_buf_mut() })?;
+        *tensor = Tensor::from_memory(shape, recv)?;
+        Ok(())
+    }
+
     fn all_reduce_rows(&mut self, op: ReduceOp, slices: &mut IndexedSlices) -> Result<()> {
+        self.rows_op = Some(op);
         slices.indices = self.concat(&slices.indices, 0)?.0;
         slices.values = self.concat(&slices.values, 0)?.0;
         if op == ReduceOp::Mean {
