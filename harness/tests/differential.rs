@@ -1,32 +1,15 @@
 //! The runtime against the spec, bit for bit.
 
+mod law;
+
 use consonance::Implementation;
 use consonance_harness::{
     cases::{Carrier, Collective, Counts, Leaf, NestCall, NestCase, Script},
-    compare::{self, Verdict, check, check_case},
+    compare::{self, check, check_case},
     subjects::{GROUPS, STRATEGIES},
 };
 use consonance_spec::{DType, Kind, ReduceOp, nest::Nest};
-use quickcheck::{Arbitrary, Gen, QuickCheck};
-
-/// Bytes that say a case.
-#[derive(Clone, Debug)]
-struct Bytes(Vec<u8>);
-
-impl Arbitrary for Bytes {
-    fn arbitrary(g: &mut Gen) -> Bytes {
-        Bytes((0..300).map(|_| u8::arbitrary(g)).collect())
-    }
-
-    fn shrink(&self) -> Box<dyn Iterator<Item = Bytes>> {
-        Box::new(self.0.shrink().map(Bytes))
-    }
-}
-
-/// Checks a law of the cases that bytes say.
-fn check_law(cases: u64, law: fn(Bytes) -> Verdict) {
-    QuickCheck::new().tests(cases).quickcheck(law);
-}
+use law::check_law;
 
 #[test]
 fn collectives_on_slices() {

@@ -3,8 +3,10 @@
 mod source;
 mod script;
 mod nest;
+mod odd;
 
 pub use nest::{AxisCase, Carrier, Leaf, NestCall, NestCase};
+pub use odd::{OddRank, OddReplica, RankDoes, ReplicaDoes};
 pub use script::{Collective, Counts, Script};
 pub use source::Source;
 

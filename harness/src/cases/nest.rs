@@ -72,18 +72,24 @@ const OPS: &[ReduceOp] = &ReduceOp::ALL;
 
 impl Case for NestCase {
     fn read(source: &mut Source<'_>) -> NestCase {
-        let size = source.pick(SIZES);
-        let axis = source.below(5) as isize - 2;
+        NestCase::read_on(source, 1, &[Carrier::Replica, Carrier::Strategy, Carrier::Merge])
+    }
+}
+
+impl NestCase {
+    /// A case of `fewest` replicas at least, carried by one of `carriers`.
+    pub(super) fn read_on(source: &mut Source<'_>, fewest: usize, carriers: &[Carrier]) -> NestCase {
+        let size = source.pick(SIZES).max(fewest);
+        let axis = source.pick(&[0, 0, 0, -1, 1, -2, 2]);
         let op = source.pick(OPS);
-        let (call, carriers): (_, &[Carrier]) = match source.below(6) {
-            0 => (NestCall::Reduce(op, vec![]), &[Carrier::Replica, Carrier::Strategy, Carrier::Merge]),
-            1 => (NestCall::Gather(axis), &[Carrier::Replica, Carrier::Strategy, Carrier::Merge]),
-            2 => (NestCall::ReduceScatter(op), &[Carrier::Replica]),
-            3 => (NestCall::Broadcast(source.below(size)), &[Carrier::Replica]),
-            4 => (NestCall::Reduce(op, vec![axis]), &[Carrier::Strategy, Carrier::Merge]),
-            _ => (NestCall::Reduce(op, vec![]), &[Carrier::Replica]),
-        };
         let carrier = source.pick(carriers);
+        let call = match (carrier, source.below(6)) {
+            (Carrier::Replica, 0) => NestCall::ReduceScatter(op),
+            (Carrier::Replica, 1) => NestCall::Broadcast(source.below(size)),
+            (Carrier::Strategy | Carrier::Merge, 0 | 1) => NestCall::Reduce(op, vec![axis]),
+            (_, 2 | 3) => NestCall::Gather(axis),
+            _ => NestCall::Reduce(op, vec![]),
+        };
         let implementation = source.pick(&[Implementation::Auto, Implementation::OneShot, Implementation::TwoShot]);
         let bytes_per_pack = source.pick(&[64 << 10, 0, 1, 16, 80, 100, 1000]);
         let nest = tree(source, 2, &mut |source| Leaf::read(source, size, &call));

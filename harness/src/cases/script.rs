@@ -98,7 +98,7 @@ impl Collective {
         (self.root + 1) % size
     }
 
-    fn read(source: &mut Source<'_>, size: usize, asynchronous: bool) -> Collective {
+    pub(super) fn read(source: &mut Source<'_>, size: usize, asynchronous: bool) -> Collective {
         let kind = source.pick(Collective::KINDS);
         let op = source.pick(&ReduceOp::ALL);
         let defined: Vec<DType> = DType::ALL.iter().copied().filter(|dtype| op.result(*dtype).is_some()).collect();
@@ -117,11 +117,11 @@ impl Collective {
         let (root, in_place) = (source.below(size), source.once_in(2));
         let (offset, seed) = (source.below(19), source.seed());
         let call = Collective { kind, dtype, op, counts, root, in_place, offset, seed };
-        if asynchronous { call.as_asynchronous() } else { call }
+        if asynchronous { call.into_asynchronous() } else { call }
     }
 
     /// The nearest call that [`Scope`](consonance::Scope) has.
-    fn as_asynchronous(mut self) -> Collective {
+    fn into_asynchronous(mut self) -> Collective {
         let count = self.counts.of(0, 0);
         if self.kind != Kind::AllGather {
             self.counts = Counts::Even(count);

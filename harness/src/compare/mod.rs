@@ -2,8 +2,10 @@
 
 mod script;
 mod nest;
+mod odd;
 
 pub use nest::{axes, nest};
+pub use odd::{odd_rank, odd_replica};
 pub use script::script;
 
 use crate::cases::{Case, Source};

@@ -1,0 +1,184 @@
+//! Calls that the ranks do not agree on: one of them does something else.
+
+use super::{Carrier, Case, Collective, Counts, Leaf, NestCall, NestCase, Source, script::SIZES};
+use consonance_spec::{DType, Kind, ReduceOp, nest::Nest};
+
+/// One rank of a group does otherwise than the others.
+#[derive(Clone, Debug)]
+pub struct OddRank {
+    /// The number of ranks, at least 2.
+    pub size: usize,
+    /// The rank that does otherwise.
+    pub odd: usize,
+    /// What all others call, and all of them afterwards. It is valid.
+    pub call: Collective,
+    /// What the odd rank does.
+    pub does: RankDoes,
+}
+
+/// What an odd rank does.
+#[derive(Clone, Debug)]
+pub enum RankDoes {
+    /// It makes a call that differs in an argument, which errors name so.
+    Calls(Collective, &'static str),
+    /// It does all-reduces in another way: [`Implementation::OneShot`] where the others do [`Implementation::TwoShot`].
+    AllReducesOtherwise,
+    /// It gives up its communicator.
+    Leaves,
+    /// It comes when the others have given up.
+    IsLate,
+}
+
+impl Case for OddRank {
+    fn read(source: &mut Source<'_>) -> OddRank {
+        let size = source.pick(SIZES).max(2);
+        let mut call = Collective::read(source, size, false);
+        if call.op.result(call.dtype) != Some(call.dtype) {
+            call.op = ReduceOp::Min;
+        }
+        let mut odd = source.below(size);
+        if call.kind == Kind::SendRecv && odd != call.root {
+            odd = call.receiver(size);
+        }
+        let does = match source.below(8) {
+            0 => RankDoes::Leaves,
+            1 => RankDoes::IsLate,
+            2 if call.kind == Kind::AllReduce => RankDoes::AllReducesOtherwise,
+            _ => {
+                let differences = differences(source, size, odd, &call);
+                let (call, argument) = differences[source.below(differences.len())].clone();
+                RankDoes::Calls(call, argument)
+            }
+        };
+        match (call.kind, does) {
+            // Only two ranks take part: the others would not notice.
+            (Kind::SendRecv, RankDoes::Leaves | RankDoes::IsLate) => {
+                let does = RankDoes::Calls(Collective { counts: Counts::Even(1001), ..call.clone() }, "count");
+                OddRank { size, odd, call, does }
+            }
+            (_, does) => OddRank { size, odd, call, does },
+        }
+    }
+}
+
+/// Calls that differ from `call` in an argument, which is named.
+fn differences(source: &mut Source<'_>, size: usize, odd: usize, call: &Collective) -> Vec<(Collective, &'static str)> {
+    let mut all = Vec::new();
+    let mut push = |argument, change: &mut dyn FnMut(&mut Collective)| {
+        let mut other = call.clone();
+        change(&mut other);
+        all.push((other, argument));
+    };
+    if call.kind != Kind::SendRecv {
+        let kinds = [Kind::Barrier, Kind::AllReduce, Kind::Broadcast, Kind::AllGather, Kind::Split];
+        let others: Vec<Kind> = kinds.into_iter().filter(|&kind| kind != call.kind).collect();
+        push("call", &mut |other| (other.kind, other.counts) = (source.pick(&others), Counts::Even(3)));
+    }
+    if call.reduces() && call.kind != Kind::Split {
+        let others: Vec<ReduceOp> = ReduceOp::ALL.into_iter().filter(|&op| op != call.op).collect();
+        push("op", &mut |other| other.op = source.pick(&others));
+    }
+    if !matches!(call.kind, Kind::Barrier | Kind::Split) {
+        let others: Vec<DType> = DType::ALL.iter().copied().filter(|&dtype| dtype != call.dtype).collect();
+        push("dtype", &mut |other| other.dtype = source.pick(&others));
+        let argument = if matches!(call.counts, Counts::Pairs(_)) { "recv_counts" } else { "count" };
+        push(argument, &mut |other| match &mut other.counts {
+            Counts::Even(count) => *count += 1,
+            Counts::Ragged(counts) => counts[source.below(size)] += 1,
+            // To another rank, which expects as many as before.
+            Counts::Pairs(counts) => counts[odd][(odd + 1 + source.below(size - 1)) % size] += 1,
+        });
+    }
+    if call.has_root() && call.kind != Kind::SendRecv {
+        push("root", &mut |other| other.root = (other.root + 1 + source.below(size - 1)) % size);
+    }
+    all
+}
+
+/// One replica of a strategy does otherwise than the others.
+#[derive(Clone, Debug)]
+pub struct OddReplica {
+    /// What all others call, and all of them afterwards, on their contexts.
+    pub case: NestCase,
+    /// The replica that does otherwise.
+    pub odd: usize,
+    /// What the odd replica does.
+    pub does: ReplicaDoes,
+}
+
+/// What an odd replica does.
+#[derive(Clone, Debug)]
+pub enum ReplicaDoes {
+    /// It makes a call that differs in an argument, whose name errors begin with.
+    Calls(Box<NestCase>, &'static str),
+    /// It calls something that takes no value.
+    Barrier,
+    /// It returns.
+    Returns,
+    /// It returns an error of its own.
+    Fails,
+    /// It panics.
+    Panics,
+}
+
+impl Case for OddReplica {
+    fn read(source: &mut Source<'_>) -> OddReplica {
+        let case = NestCase::read_on(source, 2, &[Carrier::Replica]);
+        let odd = source.below(case.size);
+        let does = match source.below(10) {
+            0 => ReplicaDoes::Returns,
+            1 => ReplicaDoes::Fails,
+            2 => ReplicaDoes::Panics,
+            3 => ReplicaDoes::Barrier,
+            4 => ReplicaDoes::Calls(Box::new(NestCase { nest: one_more(case.nest.clone()), ..case.clone() }), "value"),
+            5 | 6 => {
+                let (call, argument) = other_call(source, &case);
+                ReplicaDoes::Calls(Box::new(NestCase { call, ..case.clone() }), argument)
+            }
+            _ => other_leaf(source, &case),
+        };
+        OddReplica { case, odd, does }
+    }
+}
+
+/// A list of the nest and one more leaf.
+fn one_more(nest: Nest<Leaf>) -> Nest<Leaf> {
+    let scalar = Leaf { dtype: DType::I32, shapes: vec![vec![8]; 8], sparse: false, seed: 0 };
+    Nest::List(vec![nest, Nest::Leaf(scalar)])
+}
+
+/// A call that differs in an argument, and the argument's name.
+fn other_call(source: &mut Source<'_>, case: &NestCase) -> (NestCall, &'static str) {
+    let other_op = |op: ReduceOp| ReduceOp::ALL[(op as usize + 1) % ReduceOp::ALL.len()];
+    match &case.call {
+        NestCall::Reduce(op, axes) => (NestCall::Reduce(other_op(*op), axes.clone()), "op"),
+        NestCall::ReduceScatter(op) => (NestCall::ReduceScatter(other_op(*op)), "op"),
+        NestCall::Gather(axis) => (NestCall::Gather(axis + 1), "axis"),
+        NestCall::Broadcast(root) => {
+            (NestCall::Broadcast((root + 1 + source.below(case.size - 1)) % case.size), "root")
+        }
+    }
+}
+
+/// The same call with one leaf of another type, of another rank, or sparse instead of dense.
+fn other_leaf(source: &mut Source<'_>, case: &NestCase) -> ReplicaDoes {
+    let leaves = case.nest.flatten().1.len();
+    if leaves == 0 {
+        return ReplicaDoes::Returns;
+    }
+    let (place, change) = (source.below(leaves), source.below(3));
+    let dtype = source.pick(DType::ALL);
+    let mut at = 0;
+    let nest = case.nest.map(&mut |leaf| {
+        at += 1;
+        let mut leaf = leaf.clone();
+        match change {
+            _ if at - 1 != place => {}
+            0 if dtype != leaf.dtype => leaf.dtype = dtype,
+            1 if !leaf.shapes[0].is_empty() => leaf.sparse = !leaf.sparse,
+            _ => leaf.shapes.iter_mut().for_each(|shape| shape.push(2)),
+        }
+        leaf
+    });
+    ReplicaDoes::Calls(Box::new(NestCase { nest, ..case.clone() }), "value")
+}

@@ -1,0 +1,189 @@
+//! What ranks are told when one of them does otherwise: each gets an error at once that names it, and the next run works.
+
+use super::{
+    Verdict,
+    nest::{self, Tree, outcomes, trees},
+    script::{self, DEADLINE, Part, on_ranks, parts},
+};
+use crate::{
+    cases::{Collective, NestCase, OddRank, OddReplica, RankDoes, ReplicaDoes, Script},
+    subjects::{Group, Rank, Replicas},
+};
+use consonance::{Error, Implementation, PerReplica};
+use consonance_spec::Kind;
+use std::{
+    panic,
+    sync::{Barrier, Mutex},
+    time::Duration,
+};
+
+/// How long ranks wait for one that is late.
+const SHORT: Duration = Duration::from_millis(50);
+
+/// Judges a call that one rank makes otherwise, and a call that all make the same after it.
+///
+/// # Errors
+/// The error that is missing or says something else, or what differs from the spec.
+pub fn odd_rank(group: Group, case: &OddRank) -> Verdict {
+    let OddRank { size, odd, ref call, ref does } = *case;
+    let mut first = parts(call, size);
+    if let RankDoes::Calls(other, _) = does {
+        first[odd] = parts(other, size).swap_remove(odd);
+    }
+    let leaves = matches!(does, RankDoes::Leaves);
+    let others_are_done = Barrier::new(size);
+    let ranks = (group.make)(size).into_iter().zip(first).zip(parts(call, size));
+    let results = on_ranks(ranks, |((mut rank, mut first), mut second): ((Rank, Box<dyn Part>), Box<dyn Part>)| {
+        let communicator = &mut rank.communicator;
+        let number = communicator.rank();
+        let is_odd = number == odd;
+        communicator.set_timeout(if matches!(does, RankDoes::IsLate) { SHORT } else { DEADLINE });
+        if matches!(does, RankDoes::AllReducesOtherwise) {
+            communicator.set_implementation(if is_odd { Implementation::OneShot } else { Implementation::TwoShot });
+        }
+        if leaves && is_odd {
+            drop(rank);
+            others_are_done.wait();
+            return Ok(None);
+        }
+        let result = match does {
+            RankDoes::IsLate if is_odd => {
+                others_are_done.wait();
+                first.make(communicator)
+            }
+            RankDoes::IsLate => {
+                let result = first.make(communicator);
+                others_are_done.wait();
+                result
+            }
+            _ => first.make(communicator),
+        };
+        if leaves {
+            others_are_done.wait();
+        }
+        if matches!(result, Err(Error::Mismatch { .. } | Error::InvalidCall { .. })) {
+            first.untouched().map_err(|wrong| format!("rank {number}: {wrong}"))?;
+            communicator.set_implementation(Implementation::Auto);
+            let result = second.make(communicator);
+            second.judge(result).map_err(|wrong| format!("rank {number} after the mismatch: {wrong}"))?;
+        }
+        Ok(Some((result, rank)))
+    })?;
+    let told: Vec<Option<Result<(), Error>>> = results.into_iter().map(|result| result.map(|(told, _)| told)).collect();
+    match does {
+        RankDoes::Calls(other, argument) => told_of_arguments(case, other, argument, &told)?,
+        RankDoes::AllReducesOtherwise => {
+            told_of_arguments(case, call, "implementation", &told)?;
+        }
+        RankDoes::Leaves => {
+            told_by_all(&told, |error| matches!(error, Error::Left { replica, .. } if *replica == odd))?
+        }
+        RankDoes::IsLate => {
+            let missed = |error: &Error| matches!(error, Error::Timeout { missing, .. } if missing.iter().any(|(rank, _)| *rank == odd));
+            told_by_all(&told, |error| missed(error) || matches!(error, Error::Aborted { .. }))?;
+            if !told.iter().flatten().any(|result| result.as_ref().is_err_and(missed)) {
+                return Err(format!("nobody names the rank that is late: {told:?}"));
+            }
+        }
+    }
+    let implementation = Implementation::Auto;
+    script::script(group, &Script { size, asynchronous: false, implementation, calls: vec![call.clone()] })
+}
+
+/// Whether every rank that took part was told so.
+fn told_by_all(told: &[Option<Result<(), Error>>], expected: impl Fn(&Error) -> bool) -> Verdict {
+    match told.iter().flatten().all(|result| result.as_ref().is_err_and(&expected)) {
+        true => Ok(()),
+        false => Err(format!("told {told:?}")),
+    }
+}
+
+/// Whether every rank is told of the odd rank's argument, or, if its call cannot be right by itself, of that.
+fn told_of_arguments(
+    case: &OddRank,
+    other: &Collective,
+    argument: &str,
+    told: &[Option<Result<(), Error>>],
+) -> Verdict {
+    let OddRank { size, odd, ref call, .. } = *case;
+    let takes_part = |rank: usize| call.kind != Kind::SendRecv || rank == call.root || rank == call.receiver(size);
+    let ranks = (0..size).filter(|&rank| takes_part(rank)).count();
+    let refused = matches!(told[odd], Some(Err(Error::InvalidCall { .. })));
+    let argument = if refused { "the call" } else { argument };
+    for (rank, result) in told.iter().enumerate() {
+        let right = match result {
+            Some(Ok(())) => !takes_part(rank),
+            Some(Err(Error::InvalidCall { .. })) => rank == odd,
+            Some(Err(Error::Mismatch { replica, argument: named, .. })) => {
+                // Of two, either may be the odd one. A receiver is named with the sender that it does not agree with.
+                let names_odd = *replica == odd || ranks == 2 && takes_part(*replica);
+                let names_both = *named == format!("recv_counts[{odd}]");
+                (names_odd || names_both) && named.starts_with(argument)
+            }
+            _ => false,
+        };
+        if !right {
+            return Err(format!(
+                "rank {rank} is told {result:?}, expected {argument} of rank {odd} (which called {other:?})"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Judges a run in which one replica does otherwise, and a run without it afterwards.
+///
+/// # Errors
+/// The error that is missing or says something else, or what differs from the spec.
+pub fn odd_replica(replicas: Replicas, case: &OddReplica) -> Verdict {
+    let OddReplica { case: ref common, odd, ref does } = *case;
+    let (Some(strategy), Ok(expected)) = ((replicas.make)(common.size, nest::options(common)), outcomes(common)) else {
+        // There is no such strategy, or even the others' call has no result.
+        return Ok(());
+    };
+    let told: Mutex<Vec<Option<String>>> = Mutex::new(vec![None; common.size]);
+    let result = strategy.run_with(PerReplica::new(trees(common)), |replica, value| {
+        let id = replica.replica_id_in_sync_group();
+        let make = |case: &NestCase, value: Tree| nest::call(replica, &case.call, nest::options(case), value).map(drop);
+        let result = match does {
+            _ if id != odd => make(common, value),
+            ReplicaDoes::Calls(other, _) => make(other, trees(other).swap_remove(odd)),
+            ReplicaDoes::Barrier => replica.barrier(),
+            ReplicaDoes::Returns => return Ok(()),
+            ReplicaDoes::Fails => return Err(Error::other("a fault of its own")),
+            // Without a word on stderr.
+            ReplicaDoes::Panics => panic::resume_unwind(Box::new("a panic of its own")),
+        };
+        told.lock().expect("nobody panics holding this")[id] = result.as_ref().err().map(Error::to_string);
+        result
+    });
+    let told = told.into_inner().expect("nobody panics holding this");
+    if let Some(replica) = (0..common.size).find(|&replica| replica != odd && told[replica].is_none()) {
+        return Err(format!("replica {replica} was not told: {told:?}"));
+    }
+    let named = |replica: usize| replica == odd || common.size == 2;
+    let right = match (does, &result) {
+        (ReplicaDoes::Calls(..) | ReplicaDoes::Barrier, Err(Error::InvalidCall { replica: Some(replica), .. })) => {
+            *replica == odd
+        }
+        (ReplicaDoes::Calls(_, expected), Err(Error::Mismatch { replica, argument, .. })) => {
+            named(*replica) && argument.starts_with(expected)
+        }
+        (ReplicaDoes::Barrier, Err(Error::Mismatch { replica, argument, .. })) => named(*replica) && argument == "call",
+        (ReplicaDoes::Returns, Err(Error::Left { replica, .. })) => *replica == odd,
+        (ReplicaDoes::Fails, Err(Error::Replica { replica, source })) => {
+            *replica == odd && matches!(**source, Error::Other(_))
+        }
+        (ReplicaDoes::Panics, Err(Error::Panic { replica, message })) => {
+            *replica == odd && message == "a panic of its own"
+        }
+        _ => false,
+    };
+    if !right {
+        return Err(format!("the run gave {result:?}; replicas were told {told:?}"));
+    }
+    match nest::carry_out(&strategy, common) {
+        Ok(found) => nest::equal(common, &found, &expected),
+        Err(error) => Err(format!("the next run failed: {error}")),
+    }
+}

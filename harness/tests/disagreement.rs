@@ -1,0 +1,97 @@
+//! Ranks that do not call the same: every one is told at once who differs and in what, and the next run works.
+
+mod law;
+
+use consonance::Implementation;
+use consonance_harness::{
+    cases::{Carrier, Collective, Counts, Leaf, NestCall, NestCase, OddRank, OddReplica, RankDoes, ReplicaDoes},
+    compare::{self, check, check_case},
+    subjects::{GROUPS, STRATEGIES},
+};
+use consonance_spec::{DType, Kind, ReduceOp, nest::Nest};
+use law::check_law;
+
+#[test]
+fn one_rank_does_otherwise() {
+    check_law(800, |bytes| check(&bytes.0, GROUPS, compare::odd_rank));
+}
+
+#[test]
+fn one_replica_does_otherwise() {
+    check_law(800, |bytes| check(&bytes.0, STRATEGIES, compare::odd_replica));
+}
+
+/// Ranks 1 and 2 of three differ in `argument`.
+fn check_rank(call: Collective, change: impl FnOnce(&mut Collective), argument: &'static str) {
+    let mut other = call.clone();
+    change(&mut other);
+    let case = OddRank { size: 3, odd: 2, call, does: RankDoes::Calls(other, argument) };
+    GROUPS.iter().try_for_each(|&group| check_case(group, &case, compare::odd_rank)).unwrap();
+}
+
+fn collective(kind: Kind, counts: Counts) -> Collective {
+    let (dtype, op) = (DType::I32, ReduceOp::Max);
+    Collective { kind, dtype, op, counts, root: 1, in_place: false, offset: 0, seed: 1 }
+}
+
+/// Found by `one_rank_does_otherwise`: the two were named as the ranks 0 and 1 that they are among themselves.
+#[test]
+fn a_sender_and_its_receiver_are_named_by_their_ranks_in_the_group() {
+    check_rank(collective(Kind::SendRecv, Counts::Even(3)), |other| other.counts = Counts::Even(4), "count");
+}
+
+/// Found by `one_rank_does_otherwise`: the difference was said to be one of counts, which were the same.
+#[test]
+fn a_dtype_beside_counts_for_each_rank() {
+    check_rank(collective(Kind::AllGather, Counts::Ragged(vec![3, 0, 2])), |other| other.dtype = DType::F32, "dtype");
+}
+
+/// Found by `one_rank_does_otherwise`: nobody was told which of the counts differ.
+#[test]
+fn counts_that_a_sender_and_a_receiver_do_not_agree_on() {
+    let counts = |from_last| Counts::Pairs(vec![vec![1, 2, 3], vec![4, 5, 6], vec![from_last, 8, 9]]);
+    check_rank(collective(Kind::AllToAll, counts(7)), |other| other.counts = counts(6), "recv_counts");
+}
+
+/// Found by `one_rank_does_otherwise`: the difference was said to be one of counts.
+#[test]
+fn another_implementation() {
+    let call = collective(Kind::AllReduce, Counts::Even(1000));
+    let case = OddRank { size: 3, odd: 2, call, does: RankDoes::AllReducesOtherwise };
+    GROUPS.iter().try_for_each(|&group| check_case(group, &case, compare::odd_rank)).unwrap();
+}
+
+/// Replica 2 of three does otherwise.
+fn check_replica(nest: Nest<Leaf>, call: NestCall, does: impl FnOnce(NestCase) -> ReplicaDoes) {
+    let implementation = Implementation::Auto;
+    let case = NestCase { size: 3, nest, call, carrier: Carrier::Replica, implementation, bytes_per_pack: 0 };
+    let case = OddReplica { does: does(case.clone()), case, odd: 2 };
+    STRATEGIES.iter().try_for_each(|&strategy| check_case(strategy, &case, compare::odd_replica)).unwrap();
+}
+
+/// Found by `one_replica_does_otherwise`: without a leaf there was no step, in which a failure would have been seen.
+#[test]
+fn a_nest_without_leaves_is_a_call_too() {
+    for call in [NestCall::Broadcast(0), NestCall::ReduceScatter(ReduceOp::Mean), NestCall::Gather(0)] {
+        check_replica(Nest::List(vec![]), call, |_| ReplicaDoes::Fails);
+    }
+}
+
+fn leaf(sparse: bool) -> Nest<Leaf> {
+    Nest::Leaf(Leaf { dtype: DType::F32, shapes: vec![vec![4, 3]; 3], sparse, seed: 8 })
+}
+
+/// Found by `one_replica_does_otherwise`: a sum of sparse rows and a mean went through as if they were the same.
+#[test]
+fn another_operation_on_sparse_rows() {
+    let mean = |case| NestCase { call: NestCall::Reduce(ReduceOp::Mean, vec![]), ..case };
+    let call = NestCall::Reduce(ReduceOp::Sum, vec![]);
+    check_replica(leaf(true), call, |case| ReplicaDoes::Calls(Box::new(mean(case)), "op"));
+}
+
+/// Found by `one_replica_does_otherwise`: the error named the leaf, whose shapes are the same.
+#[test]
+fn another_axis() {
+    let other = |case| NestCase { call: NestCall::Gather(1), ..case };
+    check_replica(leaf(false), NestCall::Gather(0), |case| ReplicaDoes::Calls(Box::new(other(case)), "axis"));
+}
