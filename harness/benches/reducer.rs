@@ -16,6 +16,7 @@ use std::{
     hint::black_box,
     time::{Duration, Instant},
 };
+use wide::f32x8;
 
 /// Turns of a comparison.
 const TURNS: usize = 21;
@@ -45,6 +46,7 @@ fn main() {
     // Without `--bench` cargo only asks whether the benchmarks run.
     if std::env::args().any(|argument| argument == "--bench") {
         reductions();
+        portable();
         axes();
     }
     let mut criterion = Criterion::default().configure_from_args();
@@ -158,6 +160,35 @@ fn reductions() {
     }
 }
 
+/// The f32 sum as one would write it with portable SIMD, whose width the build decides: eight lanes at a time, from the first
+/// input to the last.
+fn sum_with_wide(inputs: &[Vec<f32>], output: &mut [f32]) {
+    for (index, target) in output.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        let lanes = |input: &Vec<f32>| f32x8::new(input.as_chunks().0[index]);
+        *target = inputs[1..].iter().map(lanes).fold(lanes(&inputs[0]), |sum, next| sum + next).to_array();
+    }
+}
+
+fn portable() {
+    println!("\nf32 sums in {}, against the same written with the crate `wide`", Isa::best());
+    println!("{:>9} {:>3} {:>12} {:>12} {:>6}", "bytes", "n", "ours GB/s", "wide GB/s", "ratio");
+    for bytes in [4 << 10, 64 << 10, 1 << 20, 16 << 20] {
+        for inputs in [2, 8] {
+            let mut case = Case::new(ReduceOp::Sum, DType::F32, Isa::best(), inputs, bytes);
+            let moved = case.bytes() as f64;
+            let theirs = vec![vec![1f32; bytes / 4]; inputs];
+            let mut output = vec![0f32; bytes / 4];
+            let result = compare(|| case.run(), || sum_with_wide(black_box(&theirs), black_box(&mut output)));
+            println!(
+                "{bytes:>9} {inputs:>3} {:>12.1} {:>12.1} {:>6.2}",
+                moved / result.ours / 1e9,
+                moved / result.theirs / 1e9,
+                result.ratio
+            );
+        }
+    }
+}
+
 fn axes() {
     println!("\nreductions along an axis, against a plain read of the same bytes");
     println!("{:>6} {:>5} {:>22} {:>12} {:>12} {:>6}", "op", "dtype", "shape", "reduce GB/s", "read GB/s", "ratio");
@@ -177,7 +208,9 @@ fn axes() {
                 let words = vec![1u64; bytes / 8];
                 let result = compare(
                     || drop(black_box(Partial::new(op, tensor.as_buf(), outer, axis, inner))),
-                    || drop(black_box(read(black_box(&words)))),
+                    || {
+                        black_box(read(black_box(&words)));
+                    },
                 );
                 println!(
                     "{:>6} {:>5} {:>22} {:>12.1} {:>12.1} {:>6.2}",

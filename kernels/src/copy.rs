@@ -2,8 +2,7 @@
 
 /// Copies `bytes` bytes.
 ///
-/// The C library's `memcpy` already stores past the caches from about the size of the last one on; our own stores from a
-/// smaller size were not faster on any size that was measured.
+/// By the C library's `memcpy`, which stores past the caches from about the size of the last one on.
 ///
 /// # Safety
 /// `source` is valid for reads and `target` for writes of `bytes` bytes; they do not overlap.

@@ -2,10 +2,11 @@
 
 use super::{
     Reducer,
+    run::STREAM_BYTES,
     sample::{Sample, samples},
 };
 use crate::isa::Isa;
-use consonance_spec::{ReduceOp, for_each_dtype, order};
+use consonance_spec::{ReduceOp, bf16, for_each_dtype, order};
 
 /// On each side of the tiles, which have 4 to 256 elements, with and without a part of one more.
 const COUNTS: [usize; 14] = [0, 1, 3, 4, 5, 31, 32, 33, 63, 64, 127, 255, 257, 600];
@@ -103,4 +104,34 @@ macro_rules! check_types {
 #[test]
 fn every_reduction_has_the_bits_of_the_spec() {
     for_each_dtype!(check_types);
+}
+
+/// Results so large that they are written past the caches, from addresses on no line's border: the elements repeat, so that
+/// few of them have to be asked of the spec.
+fn check_streamed<T: Sample<Mean: Sample>>(op: ReduceOp, sources: usize) {
+    let period = 600;
+    let inputs: Vec<Vec<T>> = (0..sources).map(|k| samples(k as u64 + 1, period)).collect();
+    let expected = expected(op, &inputs);
+    let count = STREAM_BYTES / ((sources + 1) * size_of::<T>()) + period + 1;
+    let long: Vec<Vec<T>> = inputs.iter().map(|input| input.iter().copied().cycle().take(count).collect()).collect();
+    let pointers: Vec<*const u8> = long.iter().map(|input| input.as_ptr().cast()).collect();
+    for isa in Isa::available() {
+        let reducer = Reducer::with_isa(op, T::DTYPE, isa).unwrap();
+        let mut result = vec![T::default(); count + 2];
+        // SAFETY: every vector has `count` elements, the result from its second on; it is apart from the inputs.
+        unsafe { reducer.fold(&pointers, &[result[1..].as_mut_ptr().cast()], count) }
+        let beside = [result[0].key(), result[count + 1].key()];
+        assert_eq!(beside, [T::default().key(); 2], "beside {reducer:?}");
+        for (at, element) in result[1..=count].iter().enumerate() {
+            assert_eq!(element.key(), expected[at % period], "{reducer:?}, {sources} sources, element {at}");
+        }
+    }
+}
+
+#[test]
+fn results_written_past_the_caches_have_the_bits_of_the_spec() {
+    check_streamed::<f32>(ReduceOp::Sum, 2);
+    check_streamed::<f64>(ReduceOp::Mean, 3);
+    check_streamed::<bf16>(ReduceOp::Sum, 9);
+    check_streamed::<u8>(ReduceOp::Max, 2);
 }
