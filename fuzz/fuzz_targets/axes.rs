@@ -1,0 +1,11 @@
+//! Reductions along axes, of sizes that differ between replicas, against the spec.
+
+#![no_main]
+
+use consonance_harness::{
+    compare::{self, check},
+    subjects::STRATEGIES,
+};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| check(bytes, STRATEGIES, compare::axes).unwrap_or_else(|wrong| panic!("{wrong}")));

@@ -1,0 +1,11 @@
+//! Collectives on nests of tensors, by replicas and by strategies, against the spec.
+
+#![no_main]
+
+use consonance_harness::{
+    compare::{self, check},
+    subjects::STRATEGIES,
+};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| check(bytes, STRATEGIES, compare::nest).unwrap_or_else(|wrong| panic!("{wrong}")));

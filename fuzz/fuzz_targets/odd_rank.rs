@@ -1,0 +1,11 @@
+//! A rank that does otherwise than the others: all are told, and the next call works.
+
+#![no_main]
+
+use consonance_harness::{
+    compare::{self, check},
+    subjects::GROUPS,
+};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| check(bytes, GROUPS, compare::odd_rank).unwrap_or_else(|wrong| panic!("{wrong}")));

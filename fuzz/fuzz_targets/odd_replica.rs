@@ -1,0 +1,11 @@
+//! A replica that does otherwise than the others: all are told, and the next run works.
+
+#![no_main]
+
+use consonance_harness::{
+    compare::{self, check},
+    subjects::STRATEGIES,
+};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| check(bytes, STRATEGIES, compare::odd_replica).unwrap_or_else(|wrong| panic!("{wrong}")));
