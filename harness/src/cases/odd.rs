@@ -21,7 +21,7 @@ pub struct OddRank {
 pub enum RankDoes {
     /// It makes a call that differs in an argument, which errors name so.
     Calls(Collective, &'static str),
-    /// It does all-reduces in another way: [`Implementation::OneShot`] where the others do [`Implementation::TwoShot`].
+    /// It does all-reduces in another way: `Implementation::OneShot` where the others do `Implementation::TwoShot`.
     AllReducesOtherwise,
     /// It gives up its communicator.
     Leaves,
