@@ -41,17 +41,17 @@ pub fn check<S: Subject, C: Case>(bytes: &[u8], subjects: &[S], judge: fn(S, &C)
 pub fn check_case<S: Subject, C: Case>(subject: S, case: &C, judge: fn(S, &C) -> Verdict) -> Verdict {
     let (verdict, judged) = mpsc::channel();
     let owned = case.clone();
-    thread::spawn(move || {
+    let thread = thread::spawn(move || {
         let judged = catch_unwind(AssertUnwindSafe(|| judge(subject, &owned)));
         // The receiver is gone only if this case has hung before.
         let _ = verdict.send(judged.unwrap_or_else(|panic| Err(message(&*panic))));
     });
-    let wrong = match judged.recv_timeout(HANGS) {
-        Ok(Ok(())) => return Ok(()),
-        Ok(Err(wrong)) => wrong,
-        Err(_) => "hangs".to_owned(),
-    };
-    Err(format!("{subject:?}: {wrong}\nin {case:?}"))
+    let judged = judged.recv_timeout(HANGS).map_err(|_| "hangs".to_owned());
+    if judged.is_ok() {
+        // To its very end, so that a leak checker does not come upon what it still holds.
+        thread.join().expect("a panic of the judge is caught");
+    }
+    judged.and_then(|verdict| verdict).map_err(|wrong| format!("{subject:?}: {wrong}\nin {case:?}"))
 }
 
 /// Who is tested.
