@@ -2,7 +2,7 @@
 
 mod law;
 
-use consonance::Implementation;
+use consonance::{Error, Implementation, IndexedSlices, MirroredStrategy, PerReplica, Tensor};
 use consonance_harness::{
     cases::{Carrier, Collective, Counts, Leaf, NestCall, NestCase, OddRank, OddReplica, RankDoes, ReplicaDoes},
     compare::{self, check, check_case},
@@ -87,6 +87,26 @@ fn another_operation_on_sparse_rows() {
     let mean = |case| NestCase { call: NestCall::Reduce(ReduceOp::Mean, vec![]), ..case };
     let call = NestCall::Reduce(ReduceOp::Sum, vec![]);
     check_replica(leaf(true), call, |case| ReplicaDoes::Calls(Box::new(mean(case)), "op"));
+}
+
+/// The difference was said to be one of counts.
+#[test]
+fn indices_of_another_type() {
+    let Nest::Leaf(narrow) = leaf(true) else { unreachable!() };
+    let wide = Nest::Leaf(Leaf { seed: narrow.seed ^ 1, ..narrow });
+    let call = NestCall::Reduce(ReduceOp::Sum, vec![]);
+    check_replica(leaf(true), call, |case| ReplicaDoes::Calls(Box::new(NestCase { nest: wide, ..case }), "value"));
+}
+
+/// Strategies combined them, and panicked.
+#[test]
+fn indices_of_another_type_in_the_cross_replica_context() {
+    let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();
+    let rows = |indices| IndexedSlices::new(Tensor::from([[1.0f32]]), indices, Some(vec![3, 1])).unwrap();
+    let value = PerReplica::new(vec![rows(Tensor::from([0i64])), rows(Tensor::from([0i32]))]);
+    for error in [strategy.reduce("sum", &value, None).unwrap_err(), strategy.gather(&value, 0).unwrap_err()] {
+        assert!(matches!(error, Error::Mismatch { replica: 1, .. }), "{error}");
+    }
 }
 
 /// Found by `one_replica_does_otherwise`: the error named the leaf, whose shapes are the same.

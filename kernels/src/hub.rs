@@ -74,8 +74,12 @@ impl Hub {
         Arc::new(Hub { lines, abort: AtomicU64::new(0), spins, parent, children, nursery })
     }
 
-    /// The group of `members` (ranks of this one), the same for each member that asks with the same key.
-    pub(crate) fn child(self: &Arc<Hub>, key: (u64, usize), members: &[usize]) -> Arc<Hub> {
+    /// The group of `members` (ranks of this one), the same for each member that asks with the same key; the one that asks is
+    /// its rank `rank`.
+    ///
+    /// # Panics
+    /// If members ask with other members, or one asks twice.
+    pub(crate) fn child(self: &Arc<Hub>, key: (u64, usize), members: &[usize], rank: usize) -> Arc<Hub> {
         let mut nursery = lock(&self.nursery);
         let newborn = nursery.entry(key).or_insert_with(|| {
             let hub = Hub::new(members.len(), Some((self.clone(), members.into())));
@@ -84,6 +88,10 @@ impl Hub {
             children.push(Arc::downgrade(&hub));
             Newborn { hub, takers: 0 }
         });
+        assert_eq!(newborn.hub.members(), members, "members of one group");
+        // SYNC POINT taken: before this rank can leave the parent; pairs with `has_left`.
+        let taken = newborn.hub.lines[rank].progress.taken.swap(1, Ordering::Release);
+        assert_eq!(taken, 0, "a seat is given once");
         newborn.takers += 1;
         let (hub, complete) = (newborn.hub.clone(), newborn.takers == members.len());
         if complete {
@@ -102,14 +110,21 @@ impl Hub {
 
     /// Whether this group has been ended, by whom and why; the rank is one of this group or of an ancestor.
     pub(crate) fn aborted(&self) -> Option<Abort> {
-        let own = Abort::from_word(self.abort.load(Ordering::SeqCst));
-        own.or_else(|| self.parent.as_ref().and_then(|(parent, _)| parent.aborted()))
+        // An ancestor's end is the reason for what its groups say of themselves later.
+        let inherited = self.parent.as_ref().and_then(|(parent, _)| parent.aborted());
+        inherited.or_else(|| Abort::from_word(self.abort.load(Ordering::SeqCst)))
     }
 
-    /// Whether `rank` will arrive at no further call of this group.
+    /// Whether `rank` will arrive at no further call of this group: it gave up its seat, or it left the parent without having
+    /// taken one here.
     pub(crate) fn has_left(&self, rank: usize) -> bool {
-        self.lines[rank].progress.left.load(Ordering::Acquire) != 0
-            || self.parent.as_ref().is_some_and(|(parent, members)| parent.has_left(members[rank]))
+        let progress = &self.lines[rank].progress;
+        // SYNC POINT taken: who sees that the rank left the parent sees whether it had taken its seat before.
+        let cannot_come = || {
+            let left_parent = self.parent.as_ref().is_some_and(|(parent, members)| parent.has_left(members[rank]));
+            left_parent && progress.taken.load(Ordering::Acquire) == 0
+        };
+        progress.left.load(Ordering::Acquire) != 0 || cannot_come()
     }
 
     /// Says that `rank` will arrive at no further call.
@@ -118,13 +133,17 @@ impl Hub {
         self.lines[rank].progress.left.store(1, Ordering::Release);
         fence(Ordering::SeqCst);
         self.ring_all();
-        // A newborn group of this rank will not be complete any more; kept, it would keep this group in turn.
-        lock(&self.nursery).retain(|_, newborn| !newborn.hub.has_member(rank));
+        // A newborn group in which this rank has not taken its seat will not be complete any more; kept, it would keep this
+        // group in turn.
+        lock(&self.nursery).retain(|_, newborn| {
+            let place = newborn.hub.members().iter().position(|&member| member == rank);
+            place.is_none_or(|place| newborn.hub.lines[place].progress.taken.load(Ordering::Acquire) != 0)
+        });
     }
 
-    /// Whether `rank` of the parent is in this group.
-    fn has_member(&self, rank: usize) -> bool {
-        self.parent.as_ref().is_some_and(|(_, members)| members.contains(&rank))
+    /// This group's ranks in its parent's numbering; none if it has no parent.
+    fn members(&self) -> &[usize] {
+        self.parent.as_ref().map_or(&[], |(_, members)| members)
     }
 
     /// Wakes every rank that sleeps in this group or in one split from it.
@@ -149,12 +168,24 @@ mod tests {
     #[test]
     fn a_group_that_not_every_member_took_ends_with_its_parent() {
         let parent = Hub::new(2, None);
-        let taken = parent.child((1, 0), &[0, 1]);
+        let taken = parent.child((1, 0), &[0, 1], 0);
         let (parent_ends, child_ends) = (Arc::downgrade(&parent), Arc::downgrade(&taken));
         drop(taken);
         assert!(child_ends.upgrade().is_some(), "the other member may still come");
         parent.leave(0);
+        assert!(child_ends.upgrade().is_some(), "the leaving rank has its seat already");
+        parent.leave(1);
         drop(parent);
         assert!(child_ends.upgrade().is_none() && parent_ends.upgrade().is_none());
+    }
+
+    #[test]
+    fn a_rank_that_leaves_the_parent_keeps_the_seat_that_it_took() {
+        let parent = Hub::new(2, None);
+        let child = parent.child((1, 0), &[0, 1], 0);
+        parent.leave(0);
+        assert!(!child.has_left(0));
+        parent.leave(1);
+        assert!(child.has_left(1), "it left without a seat here");
     }
 }

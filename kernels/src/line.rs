@@ -140,6 +140,8 @@ pub(crate) struct Progress {
     pub(crate) inside: AtomicU32,
     /// 1 once this rank will arrive at no further call.
     pub(crate) left: AtomicU32,
+    /// 1 once this rank has its seat, in a group that was split from another.
+    pub(crate) taken: AtomicU32,
 }
 
 /// Where the rank sleeps. A line of its own: others look at it in every call, and it changes only in slow ones.

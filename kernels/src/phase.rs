@@ -9,7 +9,7 @@ use crate::{
     reduce::Reducer,
     step::Fault,
 };
-use consonance_spec::World;
+use consonance_spec::{DType, World};
 use std::{mem::MaybeUninit, ops::Range};
 
 /// How many bytes of one buffer a rank works on before it looks whether the group has ended: at memory speed with many
@@ -28,6 +28,8 @@ pub(crate) struct Place<'s> {
     pub(crate) hub: &'s Hub,
     pub(crate) world: World,
     pub(crate) epoch: u64,
+    /// The element type on which all ranks agree, where data moves.
+    pub(crate) dtype: Option<DType>,
 }
 
 impl<'s> Place<'s> {
@@ -78,9 +80,10 @@ impl Payloads<'_> {
     /// Copies `rank`'s payload.
     ///
     /// # Panics
-    /// If `target` has not as many bytes.
+    /// If `target` has not as many bytes, or is of another dtype.
     pub fn copy(&self, rank: usize, target: &mut BufMut<'_>) {
         let card = self.place.card(rank);
+        assert_eq!(Some(target.dtype()), self.place.dtype, "the target is of the agreed dtype");
         assert_eq!(card.bytes(), target.bytes(), "the payload fits its target");
         // SAFETY: a payload has so many bytes (asserted by its rank), of the element type on which all ranks agree; nobody
         // writes it before this rank's next call. The target is exclusive.
@@ -93,10 +96,12 @@ impl Payloads<'_> {
     /// If `target` does not fit the reducer, or has not as many elements as every payload.
     pub fn reduce(&mut self, reducer: &Reducer, target: &mut BufMut<'_>) {
         assert_eq!(reducer.output(), target.dtype(), "the target fits the reducer");
+        assert_eq!(Some(reducer.input()), self.place.dtype, "the reducer is of the agreed dtype");
         for card in self.place.cards() {
             assert_eq!(card.bytes(), target.count() * reducer.input().size(), "every payload fits the target");
-            self.sources.push(card.payload());
         }
+        self.sources.clear();
+        self.sources.extend(self.place.cards().map(Card::payload));
         const { assert!(PAYLOAD_BYTES.is_multiple_of(Reducer::SMALL_BYTES)) };
         let mut result = MaybeUninit::<[u8; RESULT_BYTES]>::uninit();
         // SAFETY: the payloads have as many elements as the target, of the type on which all ranks agree, and room for a
@@ -106,7 +111,6 @@ impl Payloads<'_> {
             reducer.fold_small(self.sources, result.as_mut_ptr().cast(), target.count());
             copy(result.as_ptr().cast(), target.as_mut_ptr(), target.bytes());
         }
-        self.sources.clear();
     }
 }
 
@@ -142,12 +146,14 @@ impl Peers<'_> {
     /// [`Fault::Aborted`] if the group ended meanwhile.
     ///
     /// # Panics
-    /// If `rank` published less, or `target` has not as many elements.
+    /// If `rank` published less, or `target` has not as many elements or is of another dtype.
     pub fn copy(&self, rank: usize, range: Range<usize>, target: &mut BufMut<'_>) -> Result<(), Fault> {
         assert_eq!(range.len(), target.count(), "the range fits its target");
         let card = self.place.card(rank);
+        assert_eq!(Some(target.dtype()), self.place.dtype, "the target is of the agreed dtype");
         let size = target.dtype().size();
-        assert!(range.end * size <= card.bytes(), "{range:?} of {} bytes", card.bytes());
+        let count = card.bytes() / size;
+        assert!(range.start <= range.end && range.end <= count, "{range:?} of {count} elements");
         for chunk in chunks(0..range.len(), size) {
             let _inside = self.place.enter()?;
             // SAFETY: the range lies within what the rank published, which stays valid and unwritten while we are inside, and
@@ -173,15 +179,19 @@ impl Peers<'_> {
         if count == 0 {
             return Ok(());
         }
+        assert_eq!(Some(target.dtype()), self.place.dtype, "the target is of the agreed dtype");
         let row = count / place.rows;
-        let end = place.start + (place.rows - 1) * place.stride + row;
-        assert!(row * place.rows * size == self.bytes(rank) && end <= target.count(), "{place:?} of {row} elements");
-        if place.rows == 1 {
-            let mut row_target = target.reborrow().slice(place.start..end);
-            return self.copy(rank, 0..count, &mut row_target);
+        let last = (place.rows - 1).checked_mul(place.stride).and_then(|last| last.checked_add(place.start));
+        let fits = last.and_then(|last| last.checked_add(row)).is_some_and(|end| end <= target.count());
+        assert!(fits && row * place.rows == count, "{place:?} of {row} elements");
+        if row * size >= CHUNK_BYTES {
+            return (0..place.rows).try_for_each(|index| {
+                let start = place.start + index * place.stride;
+                self.copy(rank, index * row..(index + 1) * row, &mut target.reborrow().slice(start..start + row))
+            });
         }
         let input = self.place.card(rank).input();
-        let at_once = (CHUNK_BYTES / (row * size)).max(1);
+        let at_once = CHUNK_BYTES / (row * size);
         for first in (0..place.rows).step_by(at_once) {
             let _inside = self.place.enter()?;
             for index in first..place.rows.min(first + at_once) {
@@ -205,12 +215,15 @@ impl Peers<'_> {
     /// If `target` does not fit the reducer, or a rank published too little.
     pub fn reduce(&mut self, reducer: &Reducer, offset: usize, target: &mut BufMut<'_>) -> Result<(), Fault> {
         assert_eq!(reducer.output(), target.dtype(), "the target fits the reducer");
+        assert_eq!(Some(reducer.input()), self.place.dtype, "the reducer is of the agreed dtype");
         let size = reducer.input().size();
         for card in self.place.cards() {
-            assert!((offset + target.count()) * size <= card.bytes(), "offset {offset} of {} bytes", card.bytes());
+            let count = card.bytes() / size;
+            assert!(offset <= count && target.count() <= count - offset, "offset {offset} of {count} elements");
         }
         for chunk in chunks(0..target.count(), size) {
             let _inside = self.place.enter()?;
+            self.sources.clear();
             // SAFETY: asserted above to lie within what every rank published.
             self.sources
                 .extend(self.place.cards().map(|card| unsafe { card.input().add((offset + chunk.start) * size) }));
@@ -220,7 +233,6 @@ impl Peers<'_> {
                 let target = target.as_mut_ptr().add(chunk.start * reducer.output().size());
                 reducer.fold(self.sources, &[target], chunk.len());
             }
-            self.sources.clear();
         }
         Ok(())
     }

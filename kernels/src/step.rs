@@ -161,11 +161,11 @@ impl Seat {
     /// rank waits. The new group ends when this one does.
     ///
     /// # Panics
-    /// If `members` does not contain this rank.
+    /// If `members` does not contain this rank, or this rank has its seat in that group already.
     pub fn subgroup(&self, key: (u64, usize), members: &[usize]) -> Seat {
         let rank = members.iter().position(|&member| member == self.world.rank()).expect("a member of the new group");
         let world = World::new(rank, members.len()).expect("a position is below the length");
-        Seat::new(self.hub.child(key, members), world, self.timeout)
+        Seat::new(self.hub.child(key, members, rank), world, self.timeout)
     }
 
     /// This rank and the number of ranks.
@@ -209,16 +209,18 @@ impl Seat {
     /// See [`Fault`].
     ///
     /// # Panics
-    /// If the payload has more than [`Seat::PAYLOAD_BYTES`] bytes.
+    /// If the payload has more than [`Seat::PAYLOAD_BYTES`] bytes, or is not of the signature's dtype.
     pub fn exchange(&mut self, signature: &Signature, payload: Option<Buf<'_>>) -> Result<Payloads<'_>, Fault> {
         let bytes = payload.map_or(0, |buf| buf.bytes());
+        assert!(bytes <= PAYLOAD_BYTES, "payload of {bytes} bytes");
+        assert!(payload.is_none_or(|payload| Some(payload.dtype()) == signature.dtype), "payload of {signature}");
         let payload = match &payload {
             // SAFETY: a `Buf` is valid for reads of its bytes while it is borrowed, and no element type has padding.
             Some(buf) => unsafe { std::slice::from_raw_parts(buf.as_ptr(), bytes) },
             None => &[],
         };
         self.arrive(signature, Access::Payload, bytes, payload, ptr::null(), ptr::null_mut())?;
-        let (place, addresses) = self.place();
+        let (place, addresses) = self.place(signature);
         Ok(Payloads { place, sources: &mut addresses.sources })
     }
 
@@ -226,15 +228,19 @@ impl Seat {
     ///
     /// # Errors
     /// See [`Fault`], or what `work` returns.
+    ///
+    /// # Panics
+    /// If the input is not of the signature's dtype.
     pub fn published<R>(
         &mut self,
         signature: &Signature,
         input: Option<Buf<'_>>,
         work: impl FnOnce(&mut Peers<'_>) -> Result<R, Fault>,
     ) -> Result<R, Fault> {
+        assert!(input.is_none_or(|input| Some(input.dtype()) == signature.dtype), "input of {signature}");
         let (bytes, address) = input.map_or((0, ptr::null()), |buf| (buf.bytes(), buf.as_ptr()));
         let shared = self.share(signature, Access::Published, bytes, address, ptr::null_mut())?;
-        let (place, addresses) = shared.seat.place();
+        let (place, addresses) = shared.seat.place(signature);
         let result = work(&mut Peers { place, sources: &mut addresses.sources })?;
         shared.depart()?;
         Ok(result)
@@ -250,7 +256,8 @@ impl Seat {
     /// See [`Fault`].
     ///
     /// # Panics
-    /// If the buffers do not fit the reducer or each other, or there is none, or a rank that receives gives no `recv`.
+    /// If the buffers do not fit the reducer or each other, or there is none, or a rank that receives gives no `recv`, or the
+    /// signature is of another operation or dtype than the reducer.
     pub fn divided(
         &mut self,
         signature: &Signature,
@@ -261,6 +268,8 @@ impl Seat {
     ) -> Result<(), Fault> {
         let input = send.or_else(|| recv.as_ref().map(|recv| recv.as_buf())).expect("a buffer to read");
         assert_eq!(input.dtype(), reducer.input(), "the input's dtype is the reducer's");
+        let agreed = (signature.op, signature.dtype);
+        assert_eq!(agreed, (Some(reducer.op()), Some(reducer.input())), "the reducer is what the ranks agree on");
         if let Some(recv) = &recv {
             assert_eq!(
                 (recv.dtype(), recv.count()),
@@ -286,13 +295,19 @@ impl Seat {
             }
         };
         let shared = self.share(signature, access, bytes, input, output)?;
-        shared.seat.fold_block(reducer, block, targets)?;
+        shared.seat.fold_block(signature, reducer, block, targets)?;
         shared.depart()
     }
 
     /// Folds elements `block` of all inputs into the targets, a chunk at a time.
-    fn fold_block(&mut self, reducer: &Reducer, block: Range<usize>, targets: Targets) -> Result<(), Fault> {
-        let (place, Addresses { sources, targets: outputs }) = self.place();
+    fn fold_block(
+        &mut self,
+        signature: &Signature,
+        reducer: &Reducer,
+        block: Range<usize>,
+        targets: Targets,
+    ) -> Result<(), Fault> {
+        let (place, Addresses { sources, targets: outputs }) = self.place(signature);
         let (input_size, output_size) = (reducer.input().size(), reducer.output().size());
         for chunk in chunks(block, input_size) {
             let inside = place.enter()?;
@@ -339,8 +354,12 @@ impl Seat {
     }
 
     /// The step this rank is in, and the room for addresses.
-    fn place(&mut self) -> (Place<'_>, &mut Addresses) {
-        (Place { hub: &self.hub, world: self.world, epoch: self.epoch }, &mut self.addresses)
+    fn place(&mut self, signature: &Signature) -> (Place<'_>, &mut Addresses) {
+        // A panic in the middle of an earlier step may have left some.
+        self.addresses.sources.clear();
+        self.addresses.targets.clear();
+        let place = Place { hub: &self.hub, world: self.world, epoch: self.epoch, dtype: signature.dtype };
+        (place, &mut self.addresses)
     }
 
     /// Writes this rank's card, waits for every other and compares.
@@ -407,7 +426,8 @@ impl Seat {
                 break Ok(());
             }
             if let Some(abort) = self.hub.aborted() {
-                break Err(Fault::Aborted(abort));
+                // A call that was finished before the end is finished.
+                break if ready(line) { Ok(()) } else { Err(Fault::Aborted(abort)) };
             }
             if self.hub.has_left(peer) {
                 // It may have come this far before it left.

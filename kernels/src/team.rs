@@ -147,7 +147,11 @@ fn serve(shared: &Shared, index: usize) {
         let result = catch_unwind(AssertUnwindSafe(|| unsafe { (*job.0)(index) }));
         let mut state = shared.lock();
         if let Err(panic) = result {
-            state.panic.get_or_insert(panic);
+            match state.panic {
+                None => state.panic = Some(panic),
+                // Dropping what was thrown may panic in turn, which nobody here could answer.
+                Some(_) => std::mem::forget(panic),
+            }
         }
         state.running -= 1;
         if state.running == 0 {

@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 use consonance_kernels::buffer::{Buf, BufMut, Memory};
-use consonance_spec::{DType, Kind, ReduceOp, Signature, World};
+use consonance_spec::{DType, Element, Kind, ReduceOp, Signature, World};
 
 /// A collective with its buffers. Without `send` the call works in place, on `recv`.
 ///
@@ -36,7 +36,16 @@ pub(crate) enum Call<'a> {
     Recv { data: BufMut<'a>, from: usize },
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
+    /// `data` of all ranks combined into `root`'s, as `rank` calls it.
+    pub(crate) fn reduce_in_place<T: Element>(op: ReduceOp, data: &'a mut [T], root: usize, rank: usize) -> Call<'a> {
+        if rank == root {
+            Call::Reduce { op, send: None, recv: Some(data.into()), root }
+        } else {
+            Call::Reduce { op, send: Some((&*data).into()), recv: None, root }
+        }
+    }
+
     /// Which call it is.
     pub(crate) fn kind(&self) -> Kind {
         match self {
@@ -229,6 +238,12 @@ impl Check {
         Ok(())
     }
 
+    /// The sum of counts.
+    fn total(&self, argument: &str, counts: &[usize]) -> Result<usize> {
+        let total = counts.iter().try_fold(0usize, |total, &count| total.checked_add(count));
+        total.ok_or_else(|| self.invalid(argument, "counts of elements that a buffer can have", format!("{counts:?}")))
+    }
+
     fn gathered(
         &self,
         signature: &mut Signature,
@@ -249,7 +264,10 @@ impl Check {
         self.parts(signature, counts, own)?;
         let Some(recv) = recv else { return Ok(()) };
         self.same_dtype(input.dtype, recv.dtype())?;
-        let total = counts.map_or(own.unwrap_or(0) * self.world.size(), |counts| counts.iter().sum());
+        let total = match counts {
+            Some(counts) => self.total("counts", counts)?,
+            None => own.unwrap_or(0) * self.world.size(),
+        };
         self.same_count(total, recv.count())
     }
 
@@ -276,7 +294,7 @@ impl Check {
             self.same_count(counts.map_or(own.unwrap_or(0), |counts| counts[self.world.rank()]), recv.count())?;
         }
         if let (Some(send), Some(counts), true) = (send, counts, root) {
-            let total: usize = counts.iter().sum();
+            let total = self.total("counts", counts)?;
             if send.count() != total {
                 return Err(self.invalid("send", format!("{total} elements"), format!("{} elements", send.count())));
             }
@@ -310,7 +328,7 @@ impl Check {
                 let expected = format!("{} counts", self.world.size());
                 return Err(self.invalid(argument, expected, format!("{} counts", counts.len())));
             }
-            let total: usize = counts.iter().sum();
+            let total = self.total(argument, counts)?;
             if total != count {
                 return Err(self.invalid(argument, format!("{count} elements in all"), total.to_string()));
             }

@@ -5,9 +5,10 @@ use crate::{
     backend::{Arguments, Backend, Configuration, Threads},
     call::Call,
     error::IntoReduceOp,
+    options,
 };
 use consonance_kernels::step::{Aborter, Reason, Seat};
-use consonance_spec::{Element, Kind, Signature, World};
+use consonance_spec::{Element, Kind, ReduceOp, Signature, World};
 use std::time::Duration;
 
 /// One rank of a group, with MPI's collectives on slices.
@@ -16,7 +17,9 @@ use std::time::Duration;
 /// reduction has the same bits on every rank, for every size, position and [`Implementation`].
 ///
 /// Names without a suffix work in place; `_into` reads one slice and writes another; `_v` takes a count for each rank.
-/// Blocking calls on slices allocate nothing after the first. In errors, a replica is a rank.
+/// Blocking calls on slices allocate nothing after the first of their size. In errors, a replica is a rank.
+///
+/// A call that cannot be right is made all the same, so that the others are told at once: it waits for them as any call does.
 ///
 /// ```
 /// use consonance::{Communicator, ReduceOp};
@@ -44,7 +47,7 @@ pub struct Communicator {
 impl Communicator {
     /// The communicators of a new group of `size` threads of this process, in rank order: give each to a thread of its own.
     ///
-    /// A rank that is dropped has left the group: who waits for it gets [`Error::Left`].
+    /// A rank that is dropped has left the group: who waits for it gets [`Error::Left`]. A group of 0 is empty.
     pub fn threads(size: usize) -> Vec<Communicator> {
         let configuration = CommunicationOptions::new().configuration();
         Seat::group(size, configuration.timeout)
@@ -72,9 +75,14 @@ impl Communicator {
         self.backend.world()
     }
 
-    /// Sets how long a call waits for a peer. By default 5 minutes.
-    pub fn set_timeout(&mut self, timeout: Duration) {
+    /// Sets how long a call waits for a peer: more than zero and at most a day. By default 5 minutes.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for any other timeout.
+    pub fn set_timeout(&mut self, timeout: Duration) -> Result<()> {
+        let timeout = options::check_timeout("Communicator::set_timeout", timeout)?;
         self.configure(Configuration { timeout, ..self.configuration });
+        Ok(())
     }
 
     /// Sets how an all-reduce is done: the same on every rank, or a call fails as a mismatch.
@@ -112,7 +120,7 @@ impl Communicator {
     /// [`Error::InvalidCall`] if `op` is not defined on `T`, or its result is of another type (the mean of integers);
     /// otherwise as [`barrier`](Communicator::barrier).
     pub fn all_reduce<T: Element>(&mut self, op: impl IntoReduceOp, data: &mut [T]) -> Result<()> {
-        let op = op.into_reduce_op()?;
+        let op = self.op(Kind::AllReduce, op)?;
         self.call(Call::AllReduce { op, send: None, recv: data.into() })
     }
 
@@ -126,7 +134,7 @@ impl Communicator {
         send: &[T],
         recv: &mut [R],
     ) -> Result<()> {
-        let op = op.into_reduce_op()?;
+        let op = self.op(Kind::AllReduce, op)?;
         self.call(Call::AllReduce { op, send: Some(send.into()), recv: recv.into() })
     }
 
@@ -135,12 +143,8 @@ impl Communicator {
     /// # Errors
     /// As [`all_reduce`](Communicator::all_reduce).
     pub fn reduce<T: Element>(&mut self, op: impl IntoReduceOp, data: &mut [T], root: usize) -> Result<()> {
-        let op = op.into_reduce_op()?;
-        if self.rank() == root {
-            self.call(Call::Reduce { op, send: None, recv: Some(data.into()), root })
-        } else {
-            self.call(Call::Reduce { op, send: Some((&*data).into()), recv: None, root })
-        }
+        let op = self.op(Kind::Reduce, op)?;
+        self.call(Call::reduce_in_place(op, data, root, self.rank()))
     }
 
     /// Combines every rank's `send` into `root`'s `recv`, as long; the others need none.
@@ -154,7 +158,7 @@ impl Communicator {
         recv: Option<&mut [T]>,
         root: usize,
     ) -> Result<()> {
-        let (op, recv) = (op.into_reduce_op()?, recv.map(Into::into));
+        let (op, recv) = (self.op(Kind::Reduce, op)?, recv.map(Into::into));
         self.call(Call::Reduce { op, send: Some(send.into()), recv, root })
     }
 
@@ -164,7 +168,7 @@ impl Communicator {
     /// # Errors
     /// As [`all_reduce`](Communicator::all_reduce).
     pub fn reduce_scatter<T: Element>(&mut self, op: impl IntoReduceOp, data: &mut [T]) -> Result<()> {
-        let op = op.into_reduce_op()?;
+        let op = self.op(Kind::ReduceScatter, op)?;
         self.call(Call::ReduceScatter { op, send: None, recv: data.into() })
     }
 
@@ -173,7 +177,7 @@ impl Communicator {
     /// # Errors
     /// As [`all_reduce`](Communicator::all_reduce).
     pub fn reduce_scatter_into<T: Element>(&mut self, op: impl IntoReduceOp, send: &[T], recv: &mut [T]) -> Result<()> {
-        let op = op.into_reduce_op()?;
+        let op = self.op(Kind::ReduceScatter, op)?;
         self.call(Call::ReduceScatter { op, send: Some(send.into()), recv: recv.into() })
     }
 
@@ -329,6 +333,11 @@ impl Communicator {
     pub fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Communicator>> {
         let configuration = self.configuration;
         Ok(self.backend.split(color, key)?.map(|backend| Communicator { backend, configuration }))
+    }
+
+    /// The operation, or the error for text that names none, of which the others are told.
+    fn op(&mut self, kind: Kind, op: impl IntoReduceOp) -> Result<ReduceOp> {
+        op.into_reduce_op().inspect_err(|error| self.refuse(kind, error))
     }
 
     fn call_with_counts(&mut self, call: Call<'_>, counts: &[usize]) -> Result<()> {

@@ -28,8 +28,20 @@ impl Device {
     }
 }
 
-/// The error for a device that does not exist.
-pub(crate) fn unknown(call: &'static str, found: &str) -> Error {
+/// The device that `call` is given, by value or by name.
+pub(crate) fn resolve<D>(call: &'static str, device: D) -> Result<Device>
+where
+    D: TryInto<Device>,
+    Error: From<D::Error>,
+{
+    let device = device.try_into().map_err(|error| match Error::from(error) {
+        Error::InvalidCall { found, .. } => unknown(call, &found),
+        error => error,
+    })?;
+    if device.exists() { Ok(device) } else { Err(unknown(call, &device.to_string())) }
+}
+
+fn unknown(call: &'static str, found: &str) -> Error {
     Error::invalid(call, "device", format!("cpu:0 to cpu:{}", MAX_CPUS - 1), found)
 }
 

@@ -149,7 +149,8 @@ pub(crate) fn put<N: Nest>(mut nest: N, leaves: Vec<Leaf>) -> Result<N> {
 pub(crate) struct Outline(Vec<(Path, Spec)>);
 
 struct Spec {
-    sparse: bool,
+    /// The element type of the indices, if it is sparse.
+    indices: Option<DType>,
     dtype: DType,
     /// A dimension that may differ is `None`.
     shape: Vec<Option<usize>>,
@@ -159,20 +160,22 @@ impl Outline {
     /// The outline of these leaves, in which the sizes of dimensions `ragged` may differ.
     pub(crate) fn new(leaves: &[Leaf], ragged: &Axes) -> Outline {
         let outline = leaves.iter().map(|leaf| {
-            let (sparse, dtype, shape) = match &leaf.value {
-                Value::Dense(tensor) => (false, tensor.dtype(), tensor.shape()),
+            let (indices, dtype, shape) = match &leaf.value {
+                Value::Dense(tensor) => (None, tensor.dtype(), tensor.shape()),
                 // The number of rows may differ; the tensor that they belong to may not.
-                Value::Sparse(slices) => {
-                    (true, slices.values.dtype(), slices.dense_shape().unwrap_or(&slices.values.shape()[1..]))
-                }
+                Value::Sparse(slices) => (
+                    Some(slices.indices.dtype()),
+                    slices.values.dtype(),
+                    slices.dense_shape().unwrap_or(&slices.values.shape()[1..]),
+                ),
             };
             let mut shape: Vec<Option<usize>> = shape.iter().copied().map(Some).collect();
             if let Ok(Some(ragged)) =
-                ragged.resolve("", &leaf.path, shape.len()).map(|ragged| ragged.filter(|_| !sparse))
+                ragged.resolve("", &leaf.path, shape.len()).map(|ragged| ragged.filter(|_| indices.is_none()))
             {
                 shape.iter_mut().zip(ragged).for_each(|(dim, ragged)| *dim = dim.filter(|_| !ragged));
             }
-            (leaf.path.clone(), Spec { sparse, dtype, shape })
+            (leaf.path.clone(), Spec { indices, dtype, shape })
         });
         Outline(outline.collect())
     }
@@ -180,7 +183,8 @@ impl Outline {
     /// 64 bits that differ where outlines do.
     pub(crate) fn digest(&self) -> u64 {
         self.0.iter().fold(self.0.len() as u64, |digest, (path, spec)| {
-            let kind = spec.dtype as u64 | (spec.sparse as u64) << 8 | (spec.shape.len() as u64) << 9;
+            let indices = spec.indices.map_or(0, |indices| indices as u64 + 1);
+            let kind = spec.dtype as u64 | indices << 8 | (spec.shape.len() as u64) << 16;
             let dims = spec.shape.iter().map(|dim| dim.map_or(u64::MAX, |dim| dim as u64));
             dims.fold(mix(mix(digest, path.digest()), kind), mix)
         })
@@ -212,8 +216,10 @@ impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dims: Vec<String> =
             self.shape.iter().map(|dim| dim.map_or_else(|| "?".to_owned(), |dim| dim.to_string())).collect();
-        let sparse = if self.sparse { "IndexedSlices of " } else { "" };
-        write!(f, "{sparse}{}[{}]", self.dtype, dims.join(", "))
+        if let Some(indices) = self.indices {
+            write!(f, "IndexedSlices with indices of {indices}, of ")?;
+        }
+        write!(f, "{}[{}]", self.dtype, dims.join(", "))
     }
 }
 
@@ -272,7 +278,14 @@ macro_rules! nest_of_scalar {
                 }
 
                 fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = Leaf>) -> Result<()> {
-                    *self = dense(leaves.next())?.item()?;
+                    let leaf = leaves.next();
+                    let path = leaf.as_ref().map_or_else(String::new, |leaf| leaf.path.to_string());
+                    let tensor = dense(leaf)?;
+                    *self = tensor.item().map_err(|_| {
+                        // Only the mean of integers changes the type, and only a gather the shape.
+                        let expected = format!("a tensor, since the result is {}", tensor.spec());
+                        Error::invalid("Nest", path, expected, concat!("a number of type ", $name))
+                    })?;
                     Ok(())
                 }
             }

@@ -42,12 +42,9 @@ impl CommunicationOptions {
     /// infinite timeout.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] for a timeout of zero.
+    /// [`Error::InvalidCall`] for a timeout of zero, or of more than a day.
     pub fn timeout(mut self, timeout: Duration) -> Result<Self> {
-        if timeout.is_zero() {
-            return Err(Error::invalid("CommunicationOptions::timeout", "timeout", "more than zero", "zero"));
-        }
-        self.timeout = Some(timeout);
+        self.timeout = Some(check_timeout("CommunicationOptions::timeout", timeout)?);
         Ok(self)
     }
 
@@ -76,4 +73,15 @@ impl CommunicationOptions {
             implementation: self.implementation.unwrap_or_default(),
         }
     }
+}
+
+/// The longest timeout: what waits longer than a day waits for ever.
+const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The timeout, if it is one that ends.
+pub(crate) fn check_timeout(call: &'static str, timeout: Duration) -> Result<Duration> {
+    if !timeout.is_zero() && timeout <= MAX_TIMEOUT {
+        return Ok(timeout);
+    }
+    Err(Error::invalid(call, "timeout", format!("more than zero and at most {MAX_TIMEOUT:?}"), format!("{timeout:?}")))
 }

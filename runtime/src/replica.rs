@@ -26,10 +26,12 @@ use std::{
 ///
 /// The context ends with the function it was given to:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0521
+/// # use std::cell::Cell;
+/// # use consonance::ReplicaContext;
+/// thread_local!(static KEPT: Cell<Option<&'static ReplicaContext<'static>>> = Cell::new(None));
 /// # let strategy = consonance::MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();
-/// let mut kept = None;
-/// strategy.run(|replica| { kept = Some(replica); Ok(()) });
+/// strategy.run(|replica| Ok(KEPT.set(Some(replica))));
 /// ```
 pub struct ReplicaContext<'r> {
     strategy: &'r Strategy,
@@ -312,7 +314,7 @@ impl<'r> ReplicaContext<'r> {
         let digest = consonance_spec::call::digest(types);
         self.board.put(self.id, Box::new(arguments));
         let arrived = self.meet(Kind::MergeCall, &Arguments { digest, describe: &describe, ..Arguments::NONE });
-        if arrived.is_err() {
+        if let Err(Error::Mismatch { .. }) = arrived {
             self.board.take(self.id);
         }
         arrived?;

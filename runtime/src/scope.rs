@@ -5,16 +5,27 @@
 
 use crate::{Communicator, Error, Result, call::Call, error::IntoReduceOp};
 use consonance_kernels::step::Reason;
-use consonance_spec::Element;
+use consonance_spec::{Element, Kind, ReduceOp};
 use std::{
+    marker::PhantomData,
     sync::{Arc, Condvar, Mutex, MutexGuard, mpsc},
     thread,
 };
 
 /// Where asynchronous calls are made: see [`Communicator::scope`].
 pub struct Scope<'env> {
-    calls: mpsc::Sender<(Call<'env>, Promise)>,
+    rank: usize,
+    calls: mpsc::Sender<Task<'env>>,
     slots: Mutex<Vec<Arc<Slot>>>,
+    /// Buffers are lent for exactly this long: a shorter lifetime would let them be used before the calls are finished.
+    invariant: PhantomData<&'env mut &'env ()>,
+}
+
+/// What the thread of a scope does next.
+enum Task<'env> {
+    Call(Call<'env>, Promise),
+    /// Tell the others, who make some call, why this rank makes none.
+    Refuse(String),
 }
 
 /// An asynchronous call under way. Dropping it is safe: the call is finished when its scope ends, which reports its error.
@@ -99,7 +110,7 @@ impl<'env> Scope<'env> {
     /// # Errors
     /// [`Error::UnknownReduceOp`]; all others come from [`Pending::wait`] or the end of the scope.
     pub fn all_reduce<T: Element>(&self, op: impl IntoReduceOp, data: &'env mut [T]) -> Result<Pending> {
-        let op = op.into_reduce_op()?;
+        let op = self.op(op)?;
         Ok(self.start(Call::AllReduce { op, send: None, recv: data.into() }))
     }
 
@@ -113,8 +124,17 @@ impl<'env> Scope<'env> {
         send: &'env [T],
         recv: &'env mut [R],
     ) -> Result<Pending> {
-        let op = op.into_reduce_op()?;
+        let op = self.op(op)?;
         Ok(self.start(Call::AllReduce { op, send: Some(send.into()), recv: recv.into() }))
+    }
+
+    /// Starts [`Communicator::reduce`].
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Scope::all_reduce).
+    pub fn reduce<T: Element>(&self, op: impl IntoReduceOp, data: &'env mut [T], root: usize) -> Result<Pending> {
+        let op = self.op(op)?;
+        Ok(self.start(Call::reduce_in_place(op, data, root, self.rank)))
     }
 
     /// Starts [`Communicator::reduce_into`].
@@ -128,8 +148,17 @@ impl<'env> Scope<'env> {
         recv: Option<&'env mut [T]>,
         root: usize,
     ) -> Result<Pending> {
-        let (op, recv) = (op.into_reduce_op()?, recv.map(Into::into));
+        let (op, recv) = (self.op(op)?, recv.map(Into::into));
         Ok(self.start(Call::Reduce { op, send: Some(send.into()), recv, root }))
+    }
+
+    /// Starts [`Communicator::reduce_scatter`].
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Scope::all_reduce).
+    pub fn reduce_scatter<T: Element>(&self, op: impl IntoReduceOp, data: &'env mut [T]) -> Result<Pending> {
+        let op = self.op(op)?;
+        Ok(self.start(Call::ReduceScatter { op, send: None, recv: data.into() }))
     }
 
     /// Starts [`Communicator::reduce_scatter_into`].
@@ -142,13 +171,18 @@ impl<'env> Scope<'env> {
         send: &'env [T],
         recv: &'env mut [T],
     ) -> Result<Pending> {
-        let op = op.into_reduce_op()?;
+        let op = self.op(op)?;
         Ok(self.start(Call::ReduceScatter { op, send: Some(send.into()), recv: recv.into() }))
     }
 
     /// Starts [`Communicator::broadcast`].
     pub fn broadcast<T: Element>(&self, data: &'env mut [T], root: usize) -> Pending {
         self.start(Call::Broadcast { data: data.into(), root })
+    }
+
+    /// Starts [`Communicator::all_gather`].
+    pub fn all_gather<T: Element>(&self, data: &'env mut [T]) -> Pending {
+        self.start(Call::AllGather { send: None, recv: data.into(), counts: None })
     }
 
     /// Starts [`Communicator::all_gather_into`].
@@ -171,14 +205,53 @@ impl<'env> Scope<'env> {
         self.start(Call::Gather { send: Some(send.into()), recv: recv.map(Into::into), counts: None, root })
     }
 
+    /// Starts [`Communicator::gather_v`].
+    pub fn gather_v<T: Element>(
+        &self,
+        send: Option<&'env [T]>,
+        recv: Option<&'env mut [T]>,
+        counts: &'env [usize],
+        root: usize,
+    ) -> Pending {
+        self.start(Call::Gather { send: send.map(Into::into), recv: recv.map(Into::into), counts: Some(counts), root })
+    }
+
     /// Starts [`Communicator::scatter`].
     pub fn scatter<T: Element>(&self, send: Option<&'env [T]>, recv: Option<&'env mut [T]>, root: usize) -> Pending {
         self.start(Call::Scatter { send: send.map(Into::into), recv: recv.map(Into::into), counts: None, root })
     }
 
+    /// Starts [`Communicator::scatter_v`].
+    pub fn scatter_v<T: Element>(
+        &self,
+        send: Option<&'env [T]>,
+        recv: Option<&'env mut [T]>,
+        counts: &'env [usize],
+        root: usize,
+    ) -> Pending {
+        self.start(Call::Scatter { send: send.map(Into::into), recv: recv.map(Into::into), counts: Some(counts), root })
+    }
+
+    /// Starts [`Communicator::all_to_all`].
+    pub fn all_to_all<T: Element>(&self, data: &'env mut [T]) -> Pending {
+        self.start(Call::AllToAll { send: None, recv: data.into(), counts: None })
+    }
+
     /// Starts [`Communicator::all_to_all_into`].
     pub fn all_to_all_into<T: Element>(&self, send: &'env [T], recv: &'env mut [T]) -> Pending {
         self.start(Call::AllToAll { send: Some(send.into()), recv: recv.into(), counts: None })
+    }
+
+    /// Starts [`Communicator::all_to_all_v`].
+    pub fn all_to_all_v<T: Element>(
+        &self,
+        send: &'env [T],
+        send_counts: &'env [usize],
+        recv: &'env mut [T],
+        recv_counts: &'env [usize],
+    ) -> Pending {
+        let counts = Some((send_counts, recv_counts));
+        self.start(Call::AllToAll { send: Some(send.into()), recv: recv.into(), counts })
     }
 
     /// Starts [`Communicator::barrier`]: finished when every rank's calls before it are.
@@ -196,11 +269,16 @@ impl<'env> Scope<'env> {
         self.start(Call::Recv { data: data.into(), from })
     }
 
+    /// The operation, or the error for text that names none, of which the others are told in turn.
+    fn op(&self, op: impl IntoReduceOp) -> Result<ReduceOp> {
+        op.into_reduce_op().inspect_err(|error| drop(self.calls.send(Task::Refuse(error.to_string()))))
+    }
+
     fn start(&self, call: Call<'env>) -> Pending {
         let slot = Arc::new(Slot::default());
         self.slots.lock().expect("nobody panics while pushing").push(slot.clone());
         // If the receiver is gone, after a panic, the promise is dropped with the call.
-        let _ = self.calls.send((call, Promise(slot.clone())));
+        let _ = self.calls.send(Task::Call(call, Promise(slot.clone())));
         Pending { slot }
     }
 }
@@ -228,12 +306,15 @@ impl Communicator {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn scope<'env, R>(&'env mut self, body: impl FnOnce(&Scope<'env>) -> Result<R>) -> Result<R> {
-        let aborter = self.aborter();
+        let (rank, aborter) = (self.rank(), self.aborter());
         thread::scope(|threads| {
-            let (calls, queue) = mpsc::channel::<(Call<'env>, Promise)>();
+            let (calls, queue) = mpsc::channel::<Task<'env>>();
             let progress = move || {
-                for (call, promise) in queue {
-                    promise.keep(self.call(call));
+                for task in queue {
+                    match task {
+                        Task::Call(call, promise) => promise.keep(self.call(call)),
+                        Task::Refuse(why) => self.refuse(Kind::AllReduce, &Error::other(why)),
+                    }
                 }
             };
             let what = "start a thread for asynchronous calls".to_owned();
@@ -242,11 +323,11 @@ impl Communicator {
                 .spawn_scoped(threads, progress)
                 .map_err(|source| Error::System { what, source })?;
             // Dropped last, so that a panic in `body` ends the group before the queue is waited for.
-            let scope = Scope { calls, slots: Mutex::default() };
+            let scope = Scope { rank, calls, slots: Mutex::default(), invariant: PhantomData };
             let end_on_panic = OnPanic(|| aborter.abort(Reason::Panic));
             let result = body(&scope);
             std::mem::forget(end_on_panic);
-            let Scope { calls, slots } = scope;
+            let Scope { calls, slots, .. } = scope;
             drop(calls);
             let slots = slots.into_inner().expect("nobody panics while pushing");
             let results: Vec<Result<()>> = slots.into_iter().map(|slot| Pending { slot }.wait()).collect();

@@ -145,7 +145,8 @@ pub(crate) fn gathered(
     match indices.dtype() {
         DType::I32 => {
             for (index, offset) in indices.as_mut_slice::<i32>()?.iter_mut().zip(parts) {
-                *index += offset as i32;
+                let moved = i32::try_from(offset).ok().and_then(|offset| index.checked_add(offset));
+                *index = moved.ok_or_else(|| Error::invalid("gather", "indices", "i64, for so many rows", "i32"))?;
             }
         }
         _ => {

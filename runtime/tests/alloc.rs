@@ -15,8 +15,8 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 /// The count is of the whole process, so that one test at a time may allocate.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Every blocking collective on slices that has its sizes given.
-fn all_calls(rank: &mut Communicator, small: &mut [f32; 8], large: &mut [f32], other: &mut [f32]) {
+/// Every blocking collective on slices.
+fn all_calls(rank: &mut Communicator, small: &mut [f32; 8], large: &mut [f32], other: &mut [f32], bytes: &mut [u8]) {
     let half = large.len() / 2;
     for implementation in [Implementation::Auto, Implementation::OneShot, Implementation::TwoShot] {
         rank.set_implementation(implementation);
@@ -36,6 +36,14 @@ fn all_calls(rank: &mut Communicator, small: &mut [f32; 8], large: &mut [f32], o
     rank.scatter(is_root.then_some(&*large), Some(&mut other[..half]), 0).unwrap();
     rank.all_to_all(large).unwrap();
     rank.all_to_all_into(large, other).unwrap();
+    rank.all_to_all(bytes).unwrap();
+    rank.reduce_into(ReduceOp::Sum, large, is_root.then_some(&mut *other), 0).unwrap();
+    let counts = [half - 1, half + 1];
+    let part = if is_root { 0..half - 1 } else { half - 1..2 * half };
+    rank.all_gather_v(Some(&large[part.clone()]), other, &counts).unwrap();
+    rank.gather_v(Some(&large[part.clone()]), is_root.then_some(&mut *other), &counts, 0).unwrap();
+    rank.scatter_v(is_root.then_some(&*large), Some(&mut other[part]), &counts, 0).unwrap();
+    rank.all_to_all_v(large, &[half; 2], other, &[half; 2]).unwrap();
     match rank.rank() {
         0 => rank.send(large, 1).unwrap(),
         _ => rank.recv(large, 0).unwrap(),
@@ -53,11 +61,12 @@ fn collectives_on_slices_allocate_nothing_after_their_first_call() {
             let (ready, done) = (&ready, &done);
             scope.spawn(move || {
                 let (mut small, mut large, mut other) = ([1.0; 8], vec![1.0; 10_000], vec![0.0; 10_000]);
-                all_calls(&mut rank, &mut small, &mut large, &mut other);
+                let mut bytes = [1; 1000];
+                all_calls(&mut rank, &mut small, &mut large, &mut other, &mut bytes);
                 ready.wait();
                 ready.wait();
                 for _ in 0..100 {
-                    all_calls(&mut rank, &mut small, &mut large, &mut other);
+                    all_calls(&mut rank, &mut small, &mut large, &mut other, &mut bytes);
                 }
                 done.wait();
                 done.wait();

@@ -99,7 +99,7 @@ fn different_axes_and_other_dimensions() {
         |replica| {
             replica.all_gather(Tensor::from([[1, 2]]), if replica.replica_id_in_sync_group() == 2 { 1 } else { 0 })
         },
-        "the replicas did not call the same: value of replica 2: expected i32[?, 2], found i32[1, ?] (the others called all_gather)",
+        "the replicas did not call the same: axis of replica 2: expected 0, found 1 (the others called all_gather)",
     );
     expect_mismatch(
         |replica| {
@@ -144,7 +144,7 @@ fn sparse_against_dense() {
             1 => replica.all_reduce("sum", Tensor::from([[1.0f32], [2.0]])).map(drop),
             _ => replica.all_reduce("sum", slices()).map(drop),
         },
-        "the replicas did not call the same: value of replica 1: expected IndexedSlices of f32[2, 1], found f32[2, 1] (the others called all_reduce)",
+        "the replicas did not call the same: value of replica 1: expected IndexedSlices with indices of i64, of f32[2, 1], found f32[2, 1] (the others called all_reduce)",
     );
 }
 
@@ -414,6 +414,99 @@ fn the_first_error_of_a_scope_is_reported() {
     let mut data = [1i32, 2];
     let error = alone.scope(|scope| scope.all_reduce("mean", &mut data).map(drop)).unwrap_err();
     assert!(error.to_string().contains("mean, whose result is f64"), "{error}");
+}
+
+/// A group lives on without the one that it was split from, whoever leaves that first.
+#[test]
+fn a_group_survives_the_one_that_it_was_split_from() {
+    for round in 0..200 {
+        thread::scope(|scope| {
+            for mut rank in Communicator::threads(3) {
+                scope.spawn(move || {
+                    if round % 4 == rank.rank() {
+                        thread::yield_now();
+                    }
+                    let mut child = rank.split(Some(0), 0).unwrap().unwrap();
+                    drop(rank);
+                    let mut data = vec![1u32; 1000];
+                    child.all_reduce("sum", &mut data).unwrap();
+                    assert_eq!(data, [3; 1000]);
+                    child = child.split(Some(0), -(child.rank() as i32)).unwrap().unwrap();
+                    child.broadcast(&mut data, 2).unwrap();
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn counts_that_add_up_to_more_than_there_are_numbers_are_refused() {
+    let mut alone = Communicator::threads(1).remove(0);
+    assert!(matches!(alone.all_gather_v(Some(&[1u64]), &mut [0u64], &[usize::MAX]), Err(Error::InvalidCall { .. })));
+    thread::scope(|scope| {
+        for mut rank in Communicator::threads(2) {
+            scope.spawn(move || {
+                // Both sums wrap to the true number of elements.
+                let counts = [usize::MAX, 3];
+                let error = rank.all_to_all_v(&[1u64, 2], &counts, &mut [0u64; 2], &counts).unwrap_err();
+                assert!(error.to_string().contains("counts of elements that a buffer can have"), "{error}");
+            });
+        }
+    });
+}
+
+#[test]
+fn what_a_rank_gives_beside_the_root_is_not_used() {
+    thread::scope(|scope| {
+        for mut rank in Communicator::threads(2) {
+            scope.spawn(move || {
+                let mut recv = vec![0.0f32; if rank.rank() == 0 { 2 } else { 7 }];
+                rank.reduce_into("sum", &[1.0f32, 2.0], Some(&mut recv), 0).unwrap();
+                assert_eq!(recv, if rank.rank() == 0 { vec![2.0, 4.0] } else { vec![0.0; 7] });
+            });
+        }
+    });
+}
+
+/// Ranks go on after text that names no operation; no rank may take the next call for the one that was not made.
+#[test]
+fn an_unknown_operation_on_slices_is_told_to_the_others() {
+    thread::scope(|scope| {
+        for mut rank in Communicator::threads(2) {
+            scope.spawn(move || {
+                let odd = rank.rank() == 1;
+                let mut data = [1.0f32];
+                let error = rank.all_reduce(if odd { "avg" } else { "sum" }, &mut data).unwrap_err();
+                assert!(error.to_string().contains("\"avg\" is not a reduce op"), "{error}");
+                let mut other = [1.0f32; 100];
+                let text = rank.scope(|scope| {
+                    let pending = scope.all_reduce(if odd { "avg" } else { "sum" }, &mut other);
+                    Ok(pending.and_then(|pending| pending.wait()).unwrap_err().to_string())
+                });
+                assert!(text.unwrap().contains("\"avg\" is not a reduce op"));
+                rank.all_reduce("sum", &mut data).unwrap();
+                assert_eq!(data, [2.0]);
+            });
+        }
+    });
+}
+
+#[test]
+fn the_mean_of_an_integer_is_no_integer() {
+    let error = strategy(2).run(|replica| replica.all_reduce("mean", (1.0f32, 3i32))).unwrap_err();
+    let expected = "replica 0: Nest: value/1: expected a tensor, since the result is f64[], found a number of type i32";
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn every_timeout_ends() {
+    let mut alone = Communicator::threads(1).remove(0);
+    for timeout in [Duration::ZERO, Duration::MAX] {
+        assert!(
+            matches!(alone.set_timeout(timeout), Err(Error::InvalidCall { argument, .. }) if argument == "timeout")
+        );
+        assert!(CommunicationOptions::new().timeout(timeout).is_err());
+    }
 }
 
 #[test]

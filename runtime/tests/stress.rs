@@ -65,7 +65,7 @@ fn eight_threads_make_thousands_of_mixed_calls() {
     thread::scope(|scope| {
         for mut rank in ranks {
             scope.spawn(move || {
-                rank.set_timeout(LONG);
+                rank.set_timeout(LONG).unwrap();
                 let mut random = Random(1);
                 for _ in 0..3000 {
                     let (kind, size) = (random.below(7), random.below(100));

@@ -160,13 +160,13 @@ fn other_call(source: &mut Source<'_>, case: &NestCase) -> (NestCall, &'static s
     }
 }
 
-/// The same call with one leaf of another type, of another rank, or sparse instead of dense.
+/// The same call with one leaf of another type, of another rank, sparse instead of dense, or with wider or narrower indices.
 fn other_leaf(source: &mut Source<'_>, case: &NestCase) -> ReplicaDoes {
     let leaves = case.nest.flatten().1.len();
     if leaves == 0 {
         return ReplicaDoes::Returns;
     }
-    let (place, change) = (source.below(leaves), source.below(3));
+    let (place, change) = (source.below(leaves), source.below(4));
     let dtype = source.pick(DType::ALL);
     let mut at = 0;
     let nest = case.nest.map(&mut |leaf| {
@@ -175,6 +175,8 @@ fn other_leaf(source: &mut Source<'_>, case: &NestCase) -> ReplicaDoes {
         match change {
             _ if at - 1 != place => {}
             0 if dtype != leaf.dtype => leaf.dtype = dtype,
+            // The seed chooses between the two types of indices.
+            2 if leaf.sparse => leaf.seed ^= 1,
             1 if !leaf.shapes[0].is_empty() => leaf.sparse = !leaf.sparse,
             _ => leaf.shapes.iter_mut().for_each(|shape| shape.push(2)),
         }

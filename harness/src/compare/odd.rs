@@ -37,7 +37,9 @@ pub fn odd_rank(group: Group, case: &OddRank) -> Verdict {
         let communicator = &mut rank.communicator;
         let number = communicator.rank();
         let is_odd = number == odd;
-        communicator.set_timeout(if matches!(does, RankDoes::IsLate) { SHORT } else { DEADLINE });
+        communicator
+            .set_timeout(if matches!(does, RankDoes::IsLate) { SHORT } else { DEADLINE })
+            .expect("a timeout that ends");
         if matches!(does, RankDoes::AllReducesOtherwise) {
             communicator.set_implementation(if is_odd { Implementation::OneShot } else { Implementation::TwoShot });
         }

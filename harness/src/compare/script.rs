@@ -29,7 +29,7 @@ pub fn script(group: Group, script: &Script) -> Verdict {
     on_ranks(ranks.into_iter().zip(by_rank), |(mut rank, mut calls): (Rank, Vec<Box<dyn Part>>)| {
         let communicator = &mut rank.communicator;
         communicator.set_implementation(script.implementation);
-        communicator.set_timeout(DEADLINE);
+        communicator.set_timeout(DEADLINE).expect("a timeout that ends");
         let results = if script.asynchronous {
             start_all(communicator, &mut calls)?
         } else {

@@ -2,6 +2,10 @@
 //!
 //! A [`Reducer`] is chosen once for an operation, an element type and an instruction set. Its result has the same bits for
 //! every instruction set, alignment and count.
+//!
+//! The bodies are loops over arrays of lanes, inlined into functions that are compiled for an instruction set each. The crate
+//! `wide` would be an obvious vocabulary for them, but its width is the build's, which is SSE2 for a program that is to run
+//! anywhere: a sum written with it is half as fast in the caches (`harness/benches/reducer.rs` shows both), and no shorter.
 
 mod combine;
 mod level;
@@ -58,6 +62,11 @@ impl Reducer {
     pub fn with_isa(op: ReduceOp, dtype: DType, isa: Isa) -> Option<Reducer> {
         let kernel = Kernel::new(op, dtype, isa)?;
         Some(Reducer { op, input: dtype, output: op.result(dtype)?, isa, kernel })
+    }
+
+    /// The operation.
+    pub fn op(&self) -> ReduceOp {
+        self.op
     }
 
     /// The element type of the inputs.

@@ -1,11 +1,11 @@
 //! A part from each rank to each rank.
 
-use super::{Failure, Scratch, displacement};
+use super::{Failure, Scratch};
 use consonance_kernels::{
     buffer::{Buf, BufMut},
     step::Seat,
 };
-use consonance_spec::{Signature, call::mix};
+use consonance_spec::{DType, Signature, call::mix};
 
 /// Everyone publishes all its parts and copies those meant for it. In place, a copy in scratch is what is published.
 ///
@@ -20,65 +20,63 @@ pub(super) fn all_to_all(
     scratch: &mut Scratch,
 ) -> Result<(), Failure> {
     let (rank, size) = (seat.world().rank(), seat.world().size());
-    let table = counts.map(|(sent, received)| exchange_counts(seat, signature, sent, received)).transpose()?;
+    let mut table = std::mem::take(&mut scratch.counts);
+    if let Some((sent, received)) = counts {
+        exchange_counts(seat, signature, sent, received, &mut table)?;
+    }
     let send = match send {
         Some(send) => send,
         None => {
             let mut copy = scratch.room(recv.dtype(), recv.count());
             copy.copy_from(recv.as_buf());
-            scratch.room(recv.dtype(), recv.count()).into_buf()
+            copy.into_buf()
         }
     };
     let even = recv.count() / size;
-    seat.published(signature, Some(send), |peers| {
+    let done = seat.published(signature, Some(send), |peers| {
         let mut start = 0;
         for peer in 0..size {
             let count = counts.map_or(even, |(_, received)| received[peer]);
-            let from = displacement(table.as_ref().map(|table| table.sent(peer)), even, rank);
+            // What the peer sends to the ranks before this one.
+            let from = match counts {
+                Some(_) => table[peer * 2 * size..][..rank].iter().sum::<u64>() as usize,
+                None => even * rank,
+            };
             peers.copy(peer, from..from + count, &mut recv.reborrow().slice(start..start + count))?;
             start += count;
         }
         Ok(())
-    })?;
-    Ok(())
+    });
+    scratch.counts = table;
+    Ok(done?)
 }
 
-/// How many elements each rank sends to each: row `r` is what rank `r` sends.
-struct Table {
-    counts: Vec<usize>,
-    size: usize,
-}
-
-impl Table {
-    fn sent(&self, rank: usize) -> &[usize] {
-        &self.counts[rank * self.size..(rank + 1) * self.size]
-    }
-}
-
-/// Brings all counts to all, and compares what is sent with what is expected: the same verdict on every rank.
+/// Brings all counts to all, and compares what is sent with what is expected: the same verdict on every rank. In the table a
+/// rank has what it sends to each, and then what it receives from each.
 fn exchange_counts(
     seat: &mut Seat,
     signature: &Signature,
     sent: &[usize],
     received: &[usize],
-) -> Result<Table, Failure> {
-    let size = seat.world().size();
-    let own: Vec<u64> = sent.iter().chain(received).map(|&count| count as u64).collect();
-    let mut all = vec![0u64; own.len() * size];
-    let with_counts = Signature { detail: mix(signature.detail, 1), ..*signature };
-    seat.published(&with_counts, Some(own.as_slice().into()), |peers| {
-        for (rank, place) in all.chunks_exact_mut(own.len()).enumerate() {
-            peers.copy(rank, 0..own.len(), &mut place.into())?;
-        }
-        Ok(())
+    table: &mut Vec<u64>,
+) -> Result<(), Failure> {
+    let (rank, size) = (seat.world().rank(), seat.world().size());
+    let row = 2 * size;
+    table.clear();
+    table.resize(row * size, 0);
+    let (before, rest) = table.split_at_mut(rank * row);
+    let (own, after) = rest.split_at_mut(row);
+    own.iter_mut().zip(sent.iter().chain(received)).for_each(|(place, &count)| *place = count as u64);
+    let with_counts = Signature { dtype: Some(DType::U64), detail: mix(signature.detail, 1), ..*signature };
+    seat.published(&with_counts, Some((&*own).into()), |peers| {
+        let peer_rows = before.chunks_exact_mut(row).zip(0..).chain(after.chunks_exact_mut(row).zip(rank + 1..));
+        peer_rows.into_iter().try_for_each(|(place, peer)| peers.copy(peer, 0..row, &mut place.into()))
     })?;
-    let sends = |from: usize, to: usize| all[from * 2 * size + to];
     for (from, to) in (0..size).flat_map(|from| (0..size).map(move |to| (from, to))) {
-        let (sent, expected) = (sends(from, to) as usize, all[to * 2 * size + size + from] as usize);
+        let (sent, expected) = (table[from * row + to] as usize, table[to * row + size + from] as usize);
         if sent != expected {
             return Err(Failure::Counts { from, to, sent, expected });
         }
     }
-    let counts = (0..size * size).map(|index| sends(index / size, index % size) as usize).collect();
-    Ok(Table { counts, size })
+    Ok(())
 }

@@ -56,20 +56,27 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Memory that a rank keeps between calls, so that a call that needs some allocates nothing after the first.
+/// Memory that a rank keeps between calls, so that a call that needs some allocates nothing after the first of its size.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    memory: Option<Memory>,
+    /// One for each dtype that was needed.
+    memories: Vec<Memory>,
+    /// Counts of all ranks.
+    counts: Vec<u64>,
 }
 
 impl Scratch {
     /// Room for `count` elements; what is in it is left from earlier calls.
     fn room(&mut self, dtype: DType, count: usize) -> BufMut<'_> {
-        let fits = self.memory.as_ref().is_some_and(|memory| memory.dtype() == dtype && memory.count() >= count);
-        if !fits {
-            self.memory = None;
+        let place = self.memories.iter().position(|memory| memory.dtype() == dtype).unwrap_or_else(|| {
+            self.memories.push(Memory::zeroed(dtype, count));
+            self.memories.len() - 1
+        });
+        let memory = &mut self.memories[place];
+        if memory.count() < count {
+            *memory = Memory::zeroed(dtype, count);
         }
-        self.memory.get_or_insert_with(|| Memory::zeroed(dtype, count)).as_buf_mut().slice(0..count)
+        memory.as_buf_mut().slice(0..count)
     }
 }
 

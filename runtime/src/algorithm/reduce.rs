@@ -60,6 +60,8 @@ pub(super) fn reduce(
 ) -> Result<(), Fault> {
     let dtype = send.map(|send| send.dtype()).or_else(|| recv.as_ref().map(|recv| recv.dtype()));
     let reducer = reducer(op, dtype.expect("Call::signature requires a buffer"));
+    // What another rank than the root may give to receive into is not used.
+    let recv = recv.filter(|_| send.is_none() || seat.world().rank() == root);
     seat.divided(signature, &reducer, send, recv, Targets::Root(root))
 }
 

@@ -10,7 +10,7 @@ use consonance_kernels::{
     buffer::Buf,
     step::{Aborter, Fault, LastCall, Reason, Seat},
 };
-use consonance_spec::{Kind, Signature, World, call::mix};
+use consonance_spec::{DType, Kind, Signature, World, call::mix};
 
 /// One thread's rank.
 pub(crate) struct Threads {
@@ -102,7 +102,7 @@ impl Backend for Threads {
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Backend>>> {
-        let signature = Signature::new(Kind::Split);
+        let signature = Signature { dtype: Some(DType::I64), ..Signature::new(Kind::Split) };
         let world = self.seat.world();
         let own = [color.map_or(-1, i64::from), key.into()];
         let mut all = vec![[0i64; 2]; world.size()];
@@ -200,7 +200,8 @@ fn last_words(last: LastCall) -> String {
 fn explain(seat: &mut Seat, lines: &Lines) -> Result<Vec<String>, Fault> {
     let own: String = lines.iter().map(|(argument, value)| format!("{argument}\t{value}\n")).collect();
     let size = seat.world().size();
-    seat.published(&Signature::new(Kind::Explain), Some(Buf::from(own.as_bytes())), |peers| {
+    let signature = Signature { dtype: Some(DType::U8), ..Signature::new(Kind::Explain) };
+    seat.published(&signature, Some(Buf::from(own.as_bytes())), |peers| {
         (0..size)
             .map(|rank| {
                 let mut text = vec![0u8; peers.bytes(rank)];

@@ -25,9 +25,20 @@ impl CentralStorageStrategy {
         D: TryInto<Device>,
         Error: From<D::Error>,
     {
-        let mut builder = Builder::new("CentralStorageStrategy", compute_devices, CentralStorageStrategy);
-        builder.parameter_device = Some(parameter_device.try_into()?);
-        builder.build()
+        Self::builder(compute_devices, parameter_device).build()
+    }
+
+    /// A strategy with options.
+    pub fn builder<D>(
+        compute_devices: impl IntoIterator<Item = D>,
+        parameter_device: D,
+    ) -> Builder<CentralStorageStrategy>
+    where
+        D: TryInto<Device>,
+        Error: From<D::Error>,
+    {
+        Builder::new("CentralStorageStrategy", compute_devices, CentralStorageStrategy)
+            .parameter_device(parameter_device)
     }
 }
 

@@ -40,7 +40,7 @@ struct Inner {
 pub struct Builder<S> {
     name: &'static str,
     devices: Result<Vec<Device>>,
-    parameter_device: Option<Device>,
+    parameter_device: Result<Option<Device>>,
     options: CommunicationOptions,
     pin_threads: bool,
     wrap: fn(Strategy) -> S,
@@ -52,9 +52,18 @@ impl<S> Builder<S> {
         D: TryInto<Device>,
         Error: From<D::Error>,
     {
-        let devices = devices.into_iter().map(|device| Ok(device.try_into()?)).collect();
+        let devices = devices.into_iter().map(|wanted| device::resolve(name, wanted)).collect();
         let options = CommunicationOptions::new();
-        Builder { name, devices, parameter_device: None, options, pin_threads: false, wrap }
+        Builder { name, devices, parameter_device: Ok(None), options, pin_threads: false, wrap }
+    }
+
+    fn parameter_device<D>(mut self, parameter_device: D) -> Self
+    where
+        D: TryInto<Device>,
+        Error: From<D::Error>,
+    {
+        self.parameter_device = device::resolve(self.name, parameter_device).map(Some);
+        self
     }
 
     /// Options of all collectives, where a call does not override them.
@@ -75,12 +84,9 @@ impl<S> Builder<S> {
     /// # Errors
     /// [`Error::InvalidCall`] for an empty list of devices, a device that does not exist, or one that is listed twice.
     pub fn build(self) -> Result<S> {
-        let devices = self.devices?;
+        let (devices, parameter_device) = (self.devices?, self.parameter_device?);
         if devices.is_empty() {
             return Err(Error::invalid(self.name, "devices", "at least one device", "an empty list"));
-        }
-        if let Some(absent) = devices.iter().find(|device| !device.exists()) {
-            return Err(device::unknown(self.name, &absent.to_string()));
         }
         if let Some(twice) = (1..devices.len()).find(|&place| devices[..place].contains(&devices[place])) {
             return Err(Error::invalid(self.name, "devices", "each device once", format!("{} twice", devices[twice])));
@@ -88,7 +94,7 @@ impl<S> Builder<S> {
         Ok((self.wrap)(Strategy(Arc::new(Inner {
             name: self.name,
             devices,
-            parameter_device: self.parameter_device,
+            parameter_device,
             options: self.options,
             pin_threads: self.pin_threads,
             idle: Mutex::default(),

@@ -26,7 +26,16 @@ impl OneDeviceStrategy {
         D: TryInto<Device>,
         Error: From<D::Error>,
     {
-        Builder::new("OneDeviceStrategy", [device], OneDeviceStrategy).build()
+        Self::builder(device).build()
+    }
+
+    /// A strategy with options.
+    pub fn builder<D>(device: D) -> Builder<OneDeviceStrategy>
+    where
+        D: TryInto<Device>,
+        Error: From<D::Error>,
+    {
+        Builder::new("OneDeviceStrategy", [device], OneDeviceStrategy)
     }
 }
 

@@ -4,7 +4,7 @@ use super::Strategy;
 use crate::{
     Axes, Axis, Device, Error, IndexedSlices, Mirrored, Nest, PerReplica, ReduceOp, Result, Tensor, context,
     error::IntoReduceOp,
-    nest::{self, Leaf, Outline, Value},
+    nest::{self, Leaf, Outline, Path, Value},
     sparse,
 };
 use consonance_kernels::{
@@ -78,13 +78,25 @@ impl Strategy {
         axis: impl Into<Axes>,
     ) -> Result<N> {
         let (op, axes) = (op.into_reduce_op()?, axis.into());
-        let hint = if axes == Axes::from(None) { "; give an axis to reduce along it" } else { "" };
-        self.combine("Strategy::reduce", value, &axes, hint, |leaves| match leaves {
-            Leaves::Dense(tensors) => Ok(Value::Dense(self.reduce_tensors(op, &tensors, &axes)?)),
-            Leaves::Sparse(slices) if axes == Axes::from(None) => reduce_rows(op, &slices).map(Value::Sparse),
+        let hint = if axes == Axes::default() { "; give an axis to reduce along it" } else { "" };
+        self.reduce_along("Strategy::reduce", op, value, &axes, hint)
+    }
+
+    fn reduce_along<N: Nest + Clone>(
+        &self,
+        call: &'static str,
+        op: ReduceOp,
+        value: &PerReplica<N>,
+        axes: &Axes,
+        hint: &str,
+    ) -> Result<N> {
+        self.combine(call, value, axes, hint, |path, leaves| match leaves {
+            Leaves::Dense(tensors) => Ok(Value::Dense(self.reduce_tensors(call, path, op, &tensors, axes)?)),
+            Leaves::Sparse(slices) if *axes == Axes::default() => reduce_rows(call, op, &slices).map(Value::Sparse),
             Leaves::Sparse(slices) => {
                 let dense = slices.iter().map(|slices| slices.to_dense()).collect::<Result<Vec<_>>>()?;
-                Ok(Value::Dense(self.reduce_tensors(op, &dense.iter().collect::<Vec<_>>(), &axes)?))
+                let dense: Vec<&Tensor> = dense.iter().collect();
+                Ok(Value::Dense(self.reduce_tensors(call, path, op, &dense, axes)?))
             }
         })
     }
@@ -106,9 +118,9 @@ impl Strategy {
     /// ```
     pub fn gather<N: Nest + Clone>(&self, value: &PerReplica<N>, axis: impl Into<Axis>) -> Result<N> {
         let (call, axis) = ("Strategy::gather", axis.into());
-        self.combine(call, value, &Axes::from(axis), "", |leaves| match leaves {
+        self.combine(call, value, &Axes::from(axis), "", |path, leaves| match leaves {
             Leaves::Dense(tensors) => {
-                let axis = axis.resolve(call, &"value", tensors[0].rank())?;
+                let axis = axis.resolve(call, path, tensors[0].rank())?;
                 concat(&tensors, axis).map(Value::Dense)
             }
             Leaves::Sparse(slices) => {
@@ -142,7 +154,8 @@ impl Strategy {
             Destinations::Device(device) => vec![device],
             Destinations::Replicas => self.worker_devices().to_vec(),
         };
-        Ok(Mirrored::new(self.reduce(op, value, None)?, devices))
+        let op = op.into_reduce_op()?;
+        Ok(Mirrored::new(self.reduce_along("Strategy::reduce_to", op, value, &Axes::default(), "")?, devices))
     }
 
     /// [`reduce_to`](Strategy::reduce_to) for several values, each with its destinations; dtypes may be mixed.
@@ -165,7 +178,7 @@ impl Strategy {
         value: &PerReplica<N>,
         ragged: &Axes,
         hint: &str,
-        combine: impl Fn(Leaves<'_>) -> Result<Value>,
+        combine: impl Fn(&Path, Leaves<'_>) -> Result<Value>,
     ) -> Result<N> {
         context::require_cross_replica(call, self)?;
         self.check_count(call, "value", value.values().len())?;
@@ -179,16 +192,22 @@ impl Strategy {
         let combined = (0..replicas[0].len()).map(|place| {
             let leaves: Vec<&Leaf> = replicas.iter().map(|leaves| &leaves[place]).collect();
             let path = leaves[0].path.clone();
-            Ok(Leaf { value: combine(Leaves::of(&leaves))?, path })
+            Ok(Leaf { value: combine(&path, Leaves::of(&leaves))?, path })
         });
         nest::put(value[0].clone(), combined.collect::<Result<_>>()?)
     }
 
-    fn reduce_tensors(&self, op: ReduceOp, tensors: &[&Tensor], axes: &Axes) -> Result<Tensor> {
-        let call = "Strategy::reduce";
+    fn reduce_tensors(
+        &self,
+        call: &'static str,
+        path: &Path,
+        op: ReduceOp,
+        tensors: &[&Tensor],
+        axes: &Axes,
+    ) -> Result<Tensor> {
         let dtype = tensors[0].dtype();
-        let undefined = || Error::invalid(call, "op", format!("an operation on {dtype}"), op.name());
-        let removed = axes.resolve(call, &"value", tensors[0].rank())?;
+        let undefined = || Error::invalid(call, "op", format!("an operation on {dtype} ({path})"), op.name());
+        let removed = axes.resolve(call, path, tensors[0].rank())?;
         let Some(removed) = removed.filter(|removed| removed.contains(&true)) else {
             let reducer = Reducer::new(op, dtype).ok_or_else(undefined)?;
             let mut memory = Memory::zeroed(reducer.output(), tensors[0].count());
@@ -325,8 +344,7 @@ fn concat_rows(slices: &[&IndexedSlices]) -> Result<(Tensor, Tensor, Vec<usize>)
     Ok((concat(&values, 0)?, concat(&indices, 0)?, counts))
 }
 
-fn reduce_rows(op: ReduceOp, slices: &[&IndexedSlices]) -> Result<IndexedSlices> {
-    let call = "Strategy::reduce";
+fn reduce_rows(call: &'static str, op: ReduceOp, slices: &[&IndexedSlices]) -> Result<IndexedSlices> {
     sparse::check_op(call, op)?;
     let (mut values, indices, _) = concat_rows(slices)?;
     if op.result(values.dtype()).is_none() {
