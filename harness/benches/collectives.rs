@@ -52,16 +52,15 @@ impl Pair {
         longest.into_inner().expect("nobody panics holding it")
     }
 
-    /// One all-reduce in place of `count` floats, the buffers changed before each of `calls`, and the result checked.
+    /// `calls` all-reduces (max) in place of `count` floats; the ends of the buffers are changed before each, and checked after.
     fn all_reduce(&mut self, count: usize, calls: usize) -> Duration {
         self.time(|index, rank| {
             let mut data = vec![1.0f32; count];
             for call in 0..calls {
-                // The first and last element differ in each call; the rest grows, as gradients would, without being written
-                // anew: what is measured is the collective.
-                data[0] = (call + index) as f32;
+                // The rest is as the call before left it, so that what is measured is the collective and not the filling.
+                (data[0], data[count - 1]) = ((call + index) as f32, (call + 1 - index) as f32);
                 rank.all_reduce(ReduceOp::Max, &mut data).expect("both ranks make the same calls");
-                assert_eq!(data[0], (call + 1) as f32);
+                assert_eq!((data[0], data[count - 1]), ((call + 1) as f32, (call + 1) as f32));
             }
         })
     }

@@ -73,6 +73,14 @@ impl Case {
         self.inputs.iter().map(|input| input.as_buf().bytes()).sum::<usize>() + self.output.as_buf().bytes()
     }
 
+    /// Runs once, and checks the result of ones where it is of f32.
+    fn check(&mut self) {
+        self.run();
+        let expected = if self.reducer.op() == ReduceOp::Sum { self.inputs.len() as f32 } else { 1.0 };
+        let output = self.output.as_buf().as_slice::<f32>().unwrap_or(&[]);
+        assert!(output.iter().all(|&element| element == expected), "{:?}", self.reducer);
+    }
+
     fn run(&mut self) {
         let inputs: Vec<Buf<'_>> = self.inputs.iter().map(Memory::as_buf).collect();
         self.reducer.reduce(black_box(&inputs), &mut self.output.as_buf_mut());
@@ -143,6 +151,7 @@ fn reductions() {
     for (op, dtype, bytes) in sums.chain(others) {
         for inputs in [2, 4, 8] {
             let mut case = Case::new(op, dtype, Isa::best(), inputs, bytes);
+            case.check();
             let moved = case.bytes();
             let (source, mut target) = (vec![1u8; moved / 2], vec![2u8; moved / 2]);
             let result = compare(|| case.run(), || black_box(&mut target).copy_from_slice(black_box(&source)));

@@ -119,6 +119,16 @@ impl Communicator {
     /// # Errors
     /// [`Error::InvalidCall`] if `op` is not defined on `T`, or its result is of another type (the mean of integers);
     /// otherwise as [`barrier`](Communicator::barrier).
+    ///
+    /// ```
+    /// # use consonance::{Communicator, Error, ReduceOp};
+    /// # fn step(communicator: &mut Communicator) -> Result<(), Error> {
+    /// let mut gradients = vec![0.5f32; 1000];
+    /// communicator.all_reduce(ReduceOp::Mean, &mut gradients)?;
+    /// # Ok(()) }
+    /// # step(&mut Communicator::threads(1).remove(0))?;
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn all_reduce<T: Element>(&mut self, op: impl IntoReduceOp, data: &mut [T]) -> Result<()> {
         let op = self.op(Kind::AllReduce, op)?;
         self.call(Call::AllReduce { op, send: None, recv: data.into() })
@@ -167,6 +177,24 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`all_reduce`](Communicator::all_reduce).
+    ///
+    /// ```
+    /// # use consonance::{Communicator, ReduceOp};
+    /// let blocks: Vec<_> = std::thread::scope(|scope| {
+    ///     let threads: Vec<_> = Communicator::threads(2)
+    ///         .into_iter()
+    ///         .map(|mut rank| {
+    ///             scope.spawn(move || {
+    ///                 let mut data = [1, 2, 3, 4];
+    ///                 rank.reduce_scatter(ReduceOp::Sum, &mut data).map(|()| data)
+    ///             })
+    ///         })
+    ///         .collect();
+    ///     threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Result<_, _>>()
+    /// })?;
+    /// assert_eq!(blocks, [[2, 4, 3, 4], [1, 2, 6, 8]]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
     pub fn reduce_scatter<T: Element>(&mut self, op: impl IntoReduceOp, data: &mut [T]) -> Result<()> {
         let op = self.op(Kind::ReduceScatter, op)?;
         self.call(Call::ReduceScatter { op, send: None, recv: data.into() })
@@ -210,6 +238,21 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`all_gather`](Communicator::all_gather).
+    ///
+    /// ```
+    /// # use consonance::Communicator;
+    /// let counts = [1, 2];
+    /// std::thread::scope(|scope| {
+    ///     for mut rank in Communicator::threads(2) {
+    ///         scope.spawn(move || {
+    ///             let own: &[u8] = if rank.rank() == 0 { &[7] } else { &[8, 9] };
+    ///             let mut all = [0; 3];
+    ///             rank.all_gather_v(Some(own), &mut all, &counts).unwrap();
+    ///             assert_eq!(all, [7, 8, 9]);
+    ///         });
+    ///     }
+    /// });
+    /// ```
     pub fn all_gather_v<T: Element>(&mut self, send: Option<&[T]>, recv: &mut [T], counts: &[usize]) -> Result<()> {
         let send = send.map(Into::into);
         self.call_with_counts(Call::AllGather { send, recv: recv.into(), counts: Some(counts) }, counts)
@@ -285,6 +328,22 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`all_gather`](Communicator::all_gather).
+    ///
+    /// ```
+    /// # use consonance::Communicator;
+    /// std::thread::scope(|scope| {
+    ///     for mut rank in Communicator::threads(2) {
+    ///         scope.spawn(move || {
+    ///             // Rank 0 sends all it has to rank 1, which keeps one of its own.
+    ///             let (send, sent, received): (&[u8], _, _) =
+    ///                 if rank.rank() == 0 { (&[1, 2], [0, 2], [0, 0]) } else { (&[3], [0, 1], [2, 1]) };
+    ///             let mut recv = vec![0; received.iter().sum()];
+    ///             rank.all_to_all_v(send, &sent, &mut recv, &received).unwrap();
+    ///             assert_eq!(recv, if rank.rank() == 0 { vec![] } else { vec![1, 2, 3] });
+    ///         });
+    ///     }
+    /// });
+    /// ```
     pub fn all_to_all_v<T: Element>(
         &mut self,
         send: &[T],
@@ -330,6 +389,20 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`barrier`](Communicator::barrier).
+    ///
+    /// ```
+    /// # use consonance::{Communicator, ReduceOp};
+    /// std::thread::scope(|scope| {
+    ///     for mut rank in Communicator::threads(4) {
+    ///         scope.spawn(move || {
+    ///             let mut pair = rank.split(Some(rank.rank() as u32 / 2), 0).unwrap().expect("a color was given");
+    ///             let mut sum = [rank.rank()].map(|rank| rank as u64);
+    ///             pair.all_reduce(ReduceOp::Sum, &mut sum).unwrap();
+    ///             assert_eq!(sum, if rank.rank() < 2 { [0 + 1] } else { [2 + 3] });
+    ///         });
+    ///     }
+    /// });
+    /// ```
     pub fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Communicator>> {
         let configuration = self.configuration;
         Ok(self.backend.split(color, key)?.map(|backend| Communicator { backend, configuration }))

@@ -27,7 +27,8 @@ struct Inner {
 }
 
 impl Variable {
-    /// A variable of the [current strategy](current_strategy).
+    /// A variable of the [current strategy](current_strategy). Create variables outside of [`run`](Strategy::run): one that a
+    /// replica's function creates belongs to that replica's call alone.
     pub fn new(initial_value: Tensor) -> Variable {
         let strategy = current_strategy();
         // Copies share memory until one is written.
@@ -40,7 +41,7 @@ impl Variable {
         &self.0.strategy
     }
 
-    /// The value: of the first copy.
+    /// The value: of the first copy, to which all others are equal, in replicas too.
     pub fn read(&self) -> Tensor {
         self.copy(0).clone()
     }

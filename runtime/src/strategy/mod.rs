@@ -186,7 +186,7 @@ impl Strategy {
     /// Calls `update` with each copy of `variable`, in device order, and gives what it returns for each.
     ///
     /// The arguments of an update are what the closure captures, so they are the same for every copy, and copies stay equal if
-    /// `update` does the same to each.
+    /// `update` does the same to each. Each copy is updated as a copy of its own, which replaces it if `update` succeeds.
     ///
     /// # Errors
     /// [`Error::WrongContext`] in a replica or in another strategy's scope; [`Error::InvalidCall`] for a variable of another
