@@ -1,0 +1,400 @@
+//! The memory that the processes of one group share: one anonymous file, mapped whole by each of them.
+//!
+//! A segment is large in addresses and small in memory: the file has its full size from the start and is sealed, so that it
+//! can neither shrink under who reads it nor grow, but its pages are *reserved* (`fallocate`) part by part, by whoever is
+//! about to use them. What cannot be reserved is an error. A page that nobody reserved would be made by the first touch, and
+//! where there is no memory for it, that touch would end the process by `SIGBUS`; therefore nothing here is touched before
+//! it is reserved.
+//!
+//! The file has no name: it ends with the last process that has it, however that one ends.
+//!
+//! Nothing that lies in the segment is trusted: [`Segment::open`] checks that it is what its peers say, and every address is
+//! computed from what this process knows itself (`layout.rs`). No reference is formed to bytes that a peer may write; only
+//! atomics are shared by reference.
+//!
+//! All bits zero are a fresh head, line and ring, because that is what new pages are.
+
+mod header;
+mod layout;
+
+pub(crate) use layout::Area;
+pub use layout::Shape;
+
+use crate::{
+    atomics::{AtomicU32, AtomicU64, Ordering},
+    line::Line,
+    ring::Ring,
+};
+use header::Header;
+use layout::{LINES, Layout, PAGE};
+use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
+use rustix::{
+    fs::{FallocateFlags, MemfdFlags, SealFlags},
+    io::Errno,
+    process::{Resource, getrlimit},
+    rand::{GetRandomFlags, getrandom},
+};
+use std::{
+    fmt, io,
+    mem::ManuallyDrop,
+    ops::Range,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    ptr::NonNull,
+};
+
+/// The name under which the segment's file is seen in `/proc`; it is in no folder.
+const NAME: &str = "consonance";
+
+/// Nobody may change the segment's size, nor what is sealed.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// The memory that the processes of one group share.
+///
+/// A child made by `fork` has none of it: see [`forked`](Segment::forked).
+pub struct Segment {
+    shape: Shape,
+    layout: Layout,
+    file: OwnedFd,
+    /// Unmapped by [`Segment::drop`] only where it is mapped.
+    map: ManuallyDrop<MmapRaw>,
+    mark: ForkMark,
+}
+
+/// What a group shares besides its lines.
+#[repr(C, align(128))]
+pub(crate) struct Head {
+    /// Why the group ended; 0 while it has not.
+    pub(crate) abort: AtomicU64,
+    /// The group that uses the area; 0 while none does.
+    pub(crate) owner: AtomicU64,
+}
+
+/// The name of one group of processes, which no other group has: 16 random bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GroupId([u8; 16]);
+
+/// Why there is no segment.
+#[derive(Debug)]
+pub enum SegmentError {
+    /// No segment has such a shape.
+    Shape {
+        /// What is wrong with it.
+        what: &'static str,
+        /// What it may be.
+        expected: String,
+        /// What it is.
+        found: String,
+    },
+    /// This is not the group's segment.
+    Foreign {
+        /// What differs.
+        what: &'static str,
+        /// What the group's segment has.
+        expected: String,
+        /// What this one has.
+        found: String,
+    },
+    /// The system refused.
+    System {
+        /// What could not be done: `cannot` stands before it.
+        what: String,
+        /// The system's own error.
+        source: io::Error,
+    },
+}
+
+impl Segment {
+    /// How many groups can be split from the group of all ranks and live at a time: areas [`Area::Split`] from 0 on.
+    pub(crate) const SPLITS: usize = layout::SPLITS;
+
+    /// Makes the segment of a new group.
+    ///
+    /// The header, the lines of all ranks and their rings are reserved: a few dozen KiB for 8 ranks.
+    ///
+    /// # Errors
+    /// [`SegmentError::System`] if the system gives no file of this size (limits on the size of files, on open files), no
+    /// memory, or no addresses.
+    pub fn create(shape: Shape, id: GroupId) -> Result<Segment, SegmentError> {
+        let layout = Layout::new(shape);
+        let file = memory_file().map_err(cannot("make an anonymous file"))?;
+        let size = layout.size as u64;
+        // To grow a file over this limit is a signal that ends the process.
+        if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|&limit| limit < size) {
+            let what = format!("make a segment of {size} bytes with files limited to {limit} bytes (RLIMIT_FSIZE)");
+            return Err(SegmentError::System { what, source: Errno::FBIG.into() });
+        }
+        let sized = rustix::fs::ftruncate(&file, size);
+        sized.map_err(cannot(format!("make a segment of {size} bytes")))?;
+        reserve(&file, layout.reserved()).map_err(cannot("reserve the first pages of a segment"))?;
+        let header = Header::new(id, shape).to_bytes();
+        let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(&file, &header, 0));
+        written.map_err(cannot("write the header of a segment"))?;
+        rustix::fs::fcntl_add_seals(&file, SEALS).map_err(cannot("seal a segment"))?;
+        Segment::map(file, shape, layout)
+    }
+
+    /// Opens the segment that a peer passed to this process.
+    ///
+    /// `id` and `shape` are what the processes agreed on by other means.
+    ///
+    /// # Errors
+    /// [`SegmentError::Foreign`] if it is not a segment, not this group's, or another build's; [`SegmentError::System`] as in
+    /// [`Segment::create`].
+    pub fn open(file: OwnedFd, id: GroupId, shape: Shape) -> Result<Segment, SegmentError> {
+        let layout = Layout::new(shape);
+        check_file(file.as_fd(), Some(layout.size))?;
+        Header::new(id, shape).check(&read_header(file.as_fd())?)?;
+        // Its maker did this; if it is not so, it must not be this process that pays for it.
+        reserve(&file, layout.reserved()).map_err(cannot("reserve the first pages of a segment"))?;
+        Segment::map(file, shape, layout)
+    }
+
+    fn map(file: OwnedFd, shape: Shape, layout: Layout) -> Result<Segment, SegmentError> {
+        let mark = ForkMark::new().map_err(cannot("map a page that a fork wipes"))?;
+        let mapped = MmapOptions::new().len(layout.size).map_raw(&file);
+        let map = mapped.map_err(cannot(format!("map a segment of {} bytes", layout.size)))?;
+        // A child would write the lines of its parent's ranks.
+        map.advise(Advice::DontFork).map_err(cannot("keep a segment from forks"))?;
+        Ok(Segment { shape, layout, file, map: ManuallyDrop::new(map), mark })
+    }
+
+    /// The segment's file, to pass to a peer.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// How large the segment is.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Whether this process is a child, made by `fork`, of the one that has the segment. The child must not use it: the memory
+    /// is not mapped there. One load.
+    pub fn forked(&self) -> bool {
+        self.mark.wiped()
+    }
+
+    /// The head and the first line of an area. The lines of its ranks follow each other.
+    ///
+    /// They are the caller's to touch once the area is reserved, until the segment is dropped, and not in a fork.
+    ///
+    /// # Panics
+    /// If there is no such area.
+    pub(crate) fn area(&self, area: Area) -> (NonNull<Head>, NonNull<Line>) {
+        let start = self.layout.area(area).start;
+        (self.at(start).cast(), self.at(start + LINES).cast())
+    }
+
+    /// Reserves the pages of an area; those of [`Area::Root`] are reserved from the start. To do it again costs a call.
+    ///
+    /// # Errors
+    /// The system's, when it has no memory.
+    ///
+    /// # Panics
+    /// If there is no such area.
+    pub(crate) fn reserve_area(&self, area: Area) -> io::Result<()> {
+        reserve(&self.file, self.layout.area(area))
+    }
+
+    /// The staging of a rank, in the numbering of the area: [`Shape::staging_bytes`] bytes, from the start of a page on.
+    ///
+    /// They are the caller's to touch once they are reserved, until the segment is dropped, and not in a fork.
+    ///
+    /// # Panics
+    /// If there is no such area, or it has no such rank.
+    pub(crate) fn staging(&self, area: Area, rank: usize) -> NonNull<u8> {
+        self.at(self.layout.staging(area, rank).start)
+    }
+
+    /// Reserves the pages of these bytes of a rank's staging. To do it again costs a call.
+    ///
+    /// # Errors
+    /// The system's, when it has no memory.
+    ///
+    /// # Panics
+    /// If there is no such staging.
+    pub(crate) fn reserve_staging(&self, area: Area, rank: usize, bytes: Range<usize>) -> io::Result<()> {
+        let staging = self.layout.staging(area, rank);
+        assert!(bytes.start <= bytes.end && bytes.end <= staging.len(), "{bytes:?} of {} bytes", staging.len());
+        reserve(&self.file, staging.start + bytes.start..staging.start + bytes.end)
+    }
+
+    /// The last calls of a rank, in the numbering of all. Not for a fork.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub(crate) fn ring(&self, rank: usize) -> &Ring {
+        // SAFETY: the layout puts a ring there, aligned and within the mapping, which lasts while `self` does. It is made of
+        // atomics, for which every pattern of bits is valid, so that nothing a peer writes can break the reference. Its pages
+        // are reserved from the start.
+        unsafe { self.at(self.layout.ring(rank)).cast::<Ring>().as_ref() }
+    }
+
+    /// The address of a byte of the segment.
+    fn at(&self, offset: usize) -> NonNull<u8> {
+        assert!(offset < self.layout.size, "byte {offset} of {}", self.layout.size);
+        // SAFETY: within the mapping, which has `size` bytes.
+        let address = unsafe { self.map.as_mut_ptr().add(offset) };
+        NonNull::new(address).expect("a mapping is not at 0")
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // In a fork other things may lie at these addresses by now.
+        if !self.forked() {
+            // SAFETY: dropped here only, and not used after.
+            unsafe { ManuallyDrop::drop(&mut self.map) }
+        }
+    }
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Segment").field("shape", &self.shape).field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+/// A page that is wiped in a child made by `fork`.
+struct ForkMark(MmapRaw);
+
+impl ForkMark {
+    fn new() -> io::Result<ForkMark> {
+        let page = MmapRaw::from(MmapMut::map_anon(PAGE)?);
+        // SAFETY: the page is mapped, private and anonymous, and this process's own bytes in it stay as they are.
+        if unsafe { libc::madvise(page.as_mut_ptr().cast(), page.len(), libc::MADV_WIPEONFORK) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mark = ForkMark(page);
+        mark.word().store(1, Ordering::Relaxed);
+        Ok(mark)
+    }
+
+    fn wiped(&self) -> bool {
+        // Relaxed: the word changes in the making of another process only.
+        self.word().load(Ordering::Relaxed) == 0
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: the page is mapped while `self` lives, aligned, and nothing else uses it.
+        unsafe { &*self.0.as_mut_ptr().cast() }
+    }
+}
+
+/// A new file that has no name and can be sealed.
+fn memory_file() -> Result<OwnedFd, Errno> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Some systems refuse a file that could be made executable; others, before Linux 6.3, do not know how to ask for that.
+    match rustix::fs::memfd_create(NAME, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => rustix::fs::memfd_create(NAME, flags),
+        file => file,
+    }
+}
+
+/// Whether this file can be a segment: one of memory, sealed, and of this size where it is known.
+///
+/// Returns the size.
+fn check_file(file: BorrowedFd<'_>, expected: Option<usize>) -> Result<u64, SegmentError> {
+    let foreign = |what, expected: &str, found: &str| {
+        Err(SegmentError::Foreign { what, expected: expected.to_owned(), found: found.to_owned() })
+    };
+    match rustix::fs::fcntl_get_seals(file) {
+        Ok(seals) if seals.difference(SealFlags::EXEC) == SEALS => {}
+        Ok(seals) => return foreign("seals", &format!("{SEALS:?}"), &format!("{seals:?}")),
+        Err(Errno::INVAL) => return foreign("file", "a file of anonymous memory", "a file of another kind"),
+        Err(error) => return Err(cannot("read the seals of a segment")(error)),
+    }
+    // As it is sealed, this is its size for ever.
+    let size = rustix::fs::fstat(file).map_err(cannot("read the size of a segment"))?.st_size as u64;
+    match expected {
+        Some(expected) if size != expected as u64 => foreign("size", &expected.to_string(), &size.to_string()),
+        _ => Ok(size),
+    }
+}
+
+/// The bytes of the header, of which some are 0 if the file ends before.
+fn read_header(file: BorrowedFd<'_>) -> Result<[u8; header::BYTES], SegmentError> {
+    let mut bytes = [0; header::BYTES];
+    let read = rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut bytes, 0));
+    read.map_err(cannot("read the header of a segment"))?;
+    Ok(bytes)
+}
+
+/// Gives the pages of these bytes memory.
+fn reserve(file: &OwnedFd, bytes: Range<usize>) -> io::Result<()> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let reserve =
+        || rustix::fs::fallocate(file, FallocateFlags::empty(), bytes.start as u64, (bytes.end - bytes.start) as u64);
+    Ok(rustix::io::retry_on_intr(reserve)?)
+}
+
+fn cannot<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> SegmentError {
+    |error| SegmentError::System { what: what.into(), source: error.into() }
+}
+
+impl GroupId {
+    /// A name that no other group has.
+    ///
+    /// # Errors
+    /// If the system has no random bytes.
+    pub fn random() -> io::Result<GroupId> {
+        let mut bytes = [0; 16];
+        // So few bytes are given whole, or not at all.
+        rustix::io::retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty()))?;
+        Ok(GroupId(bytes))
+    }
+
+    /// The name with these bytes, which a peer sent.
+    pub const fn from_bytes(bytes: [u8; 16]) -> GroupId {
+        GroupId(bytes)
+    }
+
+    /// The bytes, to send to a peer.
+    pub const fn to_bytes(self) -> [u8; 16] {
+        self.0
+    }
+}
+
+/// Writes 32 digits.
+impl fmt::Display for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl SegmentError {
+    const VERSION: &str = "version";
+    const LAYOUT: &str = "layout hash";
+}
+
+impl fmt::Display for SegmentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SegmentError::Shape { what, expected, found } => {
+                write!(f, "a segment's {what}: expected {expected}, found {found}")
+            }
+            SegmentError::Foreign { what, expected, found } => {
+                write!(f, "the segment's {what}: expected {expected}, found {found}")?;
+                match *what {
+                    SegmentError::VERSION | SegmentError::LAYOUT => f.write_str(": the processes run different builds"),
+                    _ => Ok(()),
+                }
+            }
+            SegmentError::System { what, source } => write!(f, "cannot {what}: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for SegmentError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            SegmentError::System { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,317 @@
+use super::*;
+use crate::atomics::AtomicU64;
+use rustix::process::{Rlimit, setrlimit};
+use std::{
+    collections::BTreeSet,
+    env,
+    fs::File,
+    io::Write,
+    process::{Command, Stdio},
+    thread,
+};
+
+const ID: GroupId = GroupId::from_bytes([7; 16]);
+
+/// The least staging.
+const STAGING: usize = 256 << 10;
+
+fn shape(ranks: usize) -> Shape {
+    Shape::new(ranks, STAGING).unwrap()
+}
+
+/// The same segment once more, as a peer has it.
+fn peer(segment: &Segment) -> Segment {
+    Segment::open(segment.file().try_clone_to_owned().unwrap(), ID, segment.shape()).unwrap()
+}
+
+fn refused(file: OwnedFd) -> String {
+    Segment::open(file, ID, shape(2)).unwrap_err().to_string()
+}
+
+/// A sealed file of this size that begins with these bytes.
+fn sealed(size: u64, start: &[u8], seals: SealFlags) -> OwnedFd {
+    let file = memory_file().unwrap();
+    rustix::fs::ftruncate(&file, size).unwrap();
+    rustix::io::pwrite(&file, start, 0).unwrap();
+    rustix::fs::fcntl_add_seals(&file, seals).unwrap();
+    file
+}
+
+fn atomic(address: NonNull<u8>) -> &'static AtomicU64 {
+    // SAFETY: the tests pass addresses of reserved words, and keep the segment while they use them.
+    unsafe { address.cast().as_ref() }
+}
+
+#[test]
+fn what_one_process_writes_another_reads() {
+    let segment = Segment::create(shape(3), ID).unwrap();
+    let other = peer(&segment);
+    assert_eq!((other.shape(), other.forked()), (shape(3), false));
+    // A word of its own for each place that two parts must not share.
+    let mut words = Vec::new();
+    for area in [
+        Area::Root,
+        Area::Split(0),
+        Area::Split(Segment::SPLITS - 1),
+        Area::Pair(0, 1),
+        Area::Pair(0, 2),
+        Area::Pair(1, 2),
+    ] {
+        segment.reserve_area(area).unwrap();
+        let ranks = if matches!(area, Area::Pair(..)) { 2 } else { 3 };
+        let addresses = |segment: &Segment| {
+            let (head, lines) = segment.area(area);
+            let line = lines.as_ptr().wrapping_add(ranks - 1);
+            let mut addresses = vec![head.cast::<u8>(), lines.cast(), NonNull::new(line).unwrap().cast()];
+            for rank in 0..ranks {
+                segment.reserve_staging(area, rank, 0..8).unwrap();
+                segment.reserve_staging(area, rank, STAGING - 8..STAGING).unwrap();
+                let staging = segment.staging(area, rank);
+                let end = NonNull::new(staging.as_ptr().wrapping_add(STAGING - 8)).unwrap();
+                addresses.extend([staging, end]);
+            }
+            addresses
+        };
+        words.extend(addresses(&segment).into_iter().zip(addresses(&other)));
+    }
+    for (value, (ours, theirs)) in (1..).zip(&words) {
+        assert_ne!(ours, theirs, "two mappings");
+        assert_eq!(atomic(*theirs).load(Ordering::Relaxed), 0, "new memory is zero");
+        atomic(*ours).store(value, Ordering::Relaxed);
+    }
+    for (value, (_, theirs)) in (1..).zip(&words) {
+        assert_eq!(atomic(*theirs).load(Ordering::Relaxed), value);
+    }
+    for rank in 0..3 {
+        assert_eq!(segment.ring(rank).process(), None);
+        segment.ring(rank).begin(rank as u64 + 1, 0, 0);
+        assert_eq!(other.ring(rank).read(), segment.ring(rank).read());
+    }
+    segment.ring(2).claim();
+    assert_eq!((other.ring(2).process(), other.ring(1).process()), (Some(std::process::id()), None));
+}
+
+#[test]
+fn a_segment_outlives_its_maker() {
+    let segment = Segment::create(shape(1), ID).unwrap();
+    segment.ring(0).begin(5, 0, 0);
+    let other = peer(&segment);
+    drop(segment);
+    assert_eq!(other.ring(0).read()[0].number, 5);
+}
+
+#[test]
+fn a_segment_has_no_place_in_any_folder() {
+    let segment = Segment::create(shape(1), ID).unwrap();
+    assert_eq!(rustix::fs::fstat(segment.file()).unwrap().st_nlink, 0);
+}
+
+#[test]
+fn an_idle_segment_is_small() {
+    let segment = Segment::create(Shape::new(8, Shape::STAGING_BYTES).unwrap(), ID).unwrap();
+    let _peers = [peer(&segment), peer(&segment)];
+    let reserved = rustix::fs::fstat(segment.file()).unwrap().st_blocks * 512;
+    let least = segment.layout.reserved().len() as i64;
+    assert!((least..256 << 10).contains(&reserved), "{reserved} bytes of at least {least}");
+    segment.reserve_staging(Area::Root, 7, 100..5000).unwrap();
+    let more = rustix::fs::fstat(segment.file()).unwrap().st_blocks * 512;
+    assert!(more > reserved && more < 1 << 20, "{more} bytes");
+}
+
+#[test]
+fn nobody_can_change_the_size() {
+    let segment = Segment::create(shape(1), ID).unwrap();
+    let size = segment.layout.size as u64;
+    for size in [0, size - 1, size + 1] {
+        assert_eq!(rustix::fs::ftruncate(segment.file(), size), Err(Errno::PERM));
+    }
+    assert_eq!(rustix::fs::fcntl_add_seals(segment.file(), SealFlags::WRITE), Err(Errno::PERM));
+}
+
+#[test]
+fn a_file_that_is_no_segment_is_refused() {
+    let size = Layout::new(shape(2)).size as u64;
+    let header = Header::new(ID, shape(2)).to_bytes();
+    Segment::open(sealed(size, &header, SEALS), ID, shape(2)).unwrap();
+
+    let another_kind = "the segment's file: expected a file of anonymous memory, found a file of another kind";
+    let path = env::temp_dir().join(format!("consonance-segment-{}", std::process::id()));
+    let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    file.write_all(&header).unwrap();
+    file.set_len(size).unwrap();
+    let text = refused(file.into());
+    // In a folder that is memory, files have seals.
+    assert!(text == another_kind || text.starts_with("the segment's seals: expected"), "{text}");
+    let (reader, writer) = io::pipe().unwrap();
+    assert_eq!(refused(reader.into()), another_kind);
+    assert_eq!(refused(writer.into()), another_kind);
+    assert_eq!(refused(File::open("/dev/null").unwrap().into()), another_kind);
+    assert_eq!(refused(File::open("/").unwrap().into()), another_kind);
+
+    let unsealed = [SealFlags::empty(), SealFlags::SHRINK, SealFlags::GROW | SealFlags::SEAL, SEALS | SealFlags::WRITE];
+    for seals in unsealed {
+        assert!(refused(sealed(size, &header, seals)).starts_with("the segment's seals: expected"), "{seals:?}");
+    }
+    for other in [0, 1, 63, 4096, size - 1, size + 1] {
+        let start = &header[..header.len().min(other as usize)];
+        assert_eq!(refused(sealed(other, start, SEALS)), format!("the segment's size: expected {size}, found {other}"));
+    }
+    let zero = refused(sealed(size, &[], SEALS));
+    assert!(zero.starts_with("the segment's magic number: expected 0x"), "{zero}");
+    assert!(zero.ends_with(", found 0x0000000000000000"), "{zero}");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_refused() {
+    let segment = Segment::create(shape(2), ID).unwrap();
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&segment.file()));
+    let text = refused(File::open(path).unwrap().into());
+    assert!(text.starts_with("cannot "), "{text}");
+}
+
+#[test]
+fn a_corrupted_header_is_refused() {
+    let segment = Segment::create(shape(2), ID).unwrap();
+    let mut fields = BTreeSet::new();
+    for at in 0..header::BYTES {
+        // SAFETY: a byte of the header, which is mapped and reserved, and which nobody else writes.
+        let flip = || unsafe {
+            let byte = segment.at(at).as_ptr();
+            byte.write_volatile(byte.read_volatile() ^ 0x10)
+        };
+        flip();
+        let text = refused(segment.file().try_clone_to_owned().unwrap());
+        let field = text.strip_prefix("the segment's ").and_then(|text| text.split(": expected ").next());
+        fields.insert(field.unwrap_or_else(|| panic!("{text}")).to_owned());
+        flip();
+    }
+    assert_eq!(fields.len(), 7, "{fields:?}");
+    peer(&segment);
+}
+
+#[test]
+fn a_segment_of_other_processes_is_refused() {
+    let segment = Segment::create(shape(2), GroupId::from_bytes([8; 16])).unwrap();
+    let text = refused(segment.file().try_clone_to_owned().unwrap());
+    let (ours, theirs) = ("07".repeat(16), "08".repeat(16));
+    assert_eq!(text, format!("the segment's group: expected {ours}, found {theirs}"));
+    let segment = Segment::create(Shape::new(2, 2 * STAGING).unwrap(), ID).unwrap();
+    assert!(refused(segment.file().try_clone_to_owned().unwrap()).starts_with("the segment's size: expected"));
+}
+
+#[test]
+fn no_two_groups_have_one_name() {
+    let names: BTreeSet<String> = (0..100).map(|_| GroupId::random().unwrap().to_string()).collect();
+    assert_eq!(names.len(), 100);
+    assert!(names.iter().all(|name| name.len() == 32));
+    let name = GroupId::random().unwrap();
+    assert_eq!(GroupId::from_bytes(name.to_bytes()), name);
+}
+
+#[test]
+fn many_threads_reserve_the_same() {
+    let segment = Segment::create(shape(2), ID).unwrap();
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                segment.reserve_area(Area::Split(3)).unwrap();
+                segment.reserve_staging(Area::Split(3), 1, 0..STAGING).unwrap();
+                atomic(segment.staging(Area::Split(3), 1)).fetch_add(1, Ordering::Relaxed);
+            });
+        }
+    });
+    assert_eq!(atomic(segment.staging(Area::Split(3), 1)).load(Ordering::Relaxed), 4);
+}
+
+/// The variable that makes a test a child of itself.
+const CHILD: &str = "CONSONANCE_SEGMENT_TEST";
+
+/// Runs `body` in a process of its own, which does what cannot be undone; it must end well.
+fn alone(test: &str, body: impl FnOnce()) {
+    if env::var(CHILD).as_deref() == Ok(test) {
+        return body();
+    }
+    let mut child = Command::new(env::current_exe().unwrap());
+    child.args(["--exact", &format!("segment::tests::{test}"), "--test-threads=1", "--nocapture"]);
+    let output = child.env(CHILD, test).stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}: {output:?}", output.status);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{output:?}");
+}
+
+fn limit(resource: Resource, bytes: u64) {
+    setrlimit(resource, Rlimit { current: Some(bytes), maximum: Some(bytes) }).unwrap();
+}
+
+#[test]
+fn a_limit_on_files_is_an_error_and_no_signal() {
+    alone("a_limit_on_files_is_an_error_and_no_signal", || {
+        let larger = Segment::create(shape(2), ID).unwrap();
+        let size = larger.layout.size as u64;
+        limit(Resource::Fsize, size - 1);
+        let text = Segment::create(shape(2), ID).unwrap_err().to_string();
+        let what = format!("a segment of {size} bytes with files limited to {} bytes (RLIMIT_FSIZE)", size - 1);
+        assert!(text.contains(&what), "{text}");
+        // What a peer made larger can be used.
+        let other = peer(&larger);
+        other.reserve_staging(Area::Root, 0, 0..STAGING).unwrap();
+        other.reserve_staging(Area::Pair(0, 1), 1, 0..STAGING).unwrap();
+    });
+}
+
+#[test]
+fn a_limit_on_addresses_is_an_error() {
+    alone("a_limit_on_addresses_is_an_error", || {
+        let shape = Shape::new(8, 16 << 20).unwrap();
+        let large = Segment::create(shape, ID).unwrap();
+        let (file, size) = (large.file().try_clone_to_owned().unwrap(), large.layout.size);
+        drop(large);
+        limit(Resource::As, 1 << 30);
+        for result in [Segment::create(shape, ID), Segment::open(file, ID, shape)] {
+            let text = result.unwrap_err().to_string();
+            assert!(text.starts_with(&format!("cannot map a segment of {size} bytes: ")), "{text}");
+        }
+    });
+}
+
+#[test]
+fn a_limit_on_open_files_is_an_error() {
+    alone("a_limit_on_open_files_is_an_error", || {
+        limit(Resource::Nofile, 3);
+        let text = Segment::create(shape(2), ID).unwrap_err().to_string();
+        assert!(text.starts_with("cannot make an anonymous file: "), "{text}");
+    });
+}
+
+#[test]
+fn a_fork_knows_that_it_is_one() {
+    alone("a_fork_knows_that_it_is_one", || {
+        let segment = Segment::create(shape(2), ID).unwrap();
+        // SAFETY: the child, which may have locks that nobody will open, reads a word, drops the segment and ends: none of it
+        // takes a lock.
+        let child = unsafe {
+            match libc::fork() {
+                0 => {
+                    let forked = segment.forked();
+                    // Something else lies where the segment did; the drop must leave it there.
+                    let (address, bytes) = (segment.map.as_mut_ptr(), segment.map.len());
+                    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+                    let own = libc::mmap(address.cast(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+                    let was_free = own == address.cast();
+                    drop(segment);
+                    address.write_volatile(1);
+                    libc::_exit(if forked && was_free { 17 } else { 1 })
+                }
+                child => child,
+            }
+        };
+        assert!(child > 0, "{}", io::Error::last_os_error());
+        let mut status = 0;
+        // SAFETY: waits for the child made above, and writes its status.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status), "ended by signal {}", libc::WTERMSIG(status));
+        assert_eq!(libc::WEXITSTATUS(status), 17);
+        assert!(!segment.forked(), "the parent is none");
+        segment.ring(0).begin(1, 0, 0);
+    });
+}
