@@ -2,11 +2,14 @@
 
 use crate::{
     atomics::{AtomicU64, Ordering, fence},
-    line::Line,
+    line::{Line, Rest, Round},
+    ring::Ring,
+    segment::{Area, Segment},
 };
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, Weak},
+    ptr::NonNull,
+    sync::{Arc, Mutex, MutexGuard},
     thread,
 };
 
@@ -20,6 +23,10 @@ pub enum Reason {
     Panic = 2,
     /// A rank's code returned an error, or asked for the end.
     Failure = 3,
+    /// A rank's process has ended.
+    Death = 4,
+    /// A rank got no memory for the data that it shares.
+    Memory = 5,
 }
 
 /// Who ended a group, and why. The first to say so wins.
@@ -32,32 +39,79 @@ pub struct Abort {
 }
 
 impl Abort {
-    /// The abort word: 0 is none, so that the reasons count from 1.
-    fn word(self) -> u64 {
-        (self.rank as u64) << 8 | self.reason as u64
+    /// The abort word of an end in `round`. Later rounds have larger words, and 0 is none.
+    fn word(self, round: Round) -> u64 {
+        round.mark() << 40 | (self.rank as u64) << 8 | self.reason as u64
     }
 
-    fn from_word(word: u64) -> Option<Abort> {
+    /// What a word says, if it ends `round`: an end ends the rounds before it, too.
+    fn read(word: u64, round: Round) -> Option<Abort> {
+        if word >> 40 < round.mark() {
+            return None;
+        }
         let reason = match word as u8 {
             1 => Reason::Deadline,
             2 => Reason::Panic,
-            3 => Reason::Failure,
-            _ => return None,
+            4 => Reason::Death,
+            5 => Reason::Memory,
+            _ => Reason::Failure,
         };
-        Some(Abort { rank: (word >> 8) as usize, reason })
+        Some(Abort { rank: (word as u32 >> 8) as usize, reason })
     }
 }
 
+/// What a group shares beside its lines. All zero is a fresh one.
+#[repr(C, align(128))]
+#[derive(Default)]
+pub(crate) struct Head {
+    pub(crate) abort: AtomicU64,
+    /// Of a place for groups that are split off, who has it: see [`Hub::claim`].
+    pub(crate) owner: AtomicU64,
+    /// The last round of this place.
+    pub(crate) round: AtomicU64,
+}
+
 pub(crate) struct Hub {
-    pub(crate) lines: Box<[Line]>,
-    abort: AtomicU64,
+    ground: Ground,
     /// Whether a waiting rank spins first: not where ranks outnumber the cores they would wait for.
     pub(crate) spins: bool,
-    /// The group this one was split from, and this group's ranks in its numbering.
-    parent: Option<(Arc<Hub>, Box<[usize]>)>,
-    children: Mutex<Vec<Weak<Hub>>>,
-    /// Groups split from this one that not every member has taken yet, by a key that the members agree on.
-    nursery: Mutex<HashMap<(u64, usize), Newborn>>,
+    parent: Option<Parent>,
+    /// Groups of threads split from this one that not every member has taken yet, by a key that the members agree on.
+    nursery: Mutex<HashMap<Key, Newborn>>,
+}
+
+/// Where the lines lie.
+enum Ground {
+    /// In this process's own memory.
+    Own { head: Head, lines: Box<[Line]> },
+    /// In memory that other processes map.
+    Segment { segment: Arc<Segment>, area: Area, head: NonNull<Head>, lines: NonNull<[Line]> },
+}
+
+// SAFETY: the pointers are to atomics and to lines, which are `Sync`, in a segment that is kept.
+unsafe impl Send for Ground {}
+// SAFETY: as above.
+unsafe impl Sync for Ground {}
+
+/// The group that another was split from.
+struct Parent {
+    hub: Arc<Hub>,
+    /// The round that the parent was in.
+    round: Round,
+    /// The ranks of the group in the parent's numbering.
+    members: Box<[usize]>,
+    /// The group that was split from none, and the ranks of the group in its numbering. Each rank has one bell, there.
+    top: Arc<Hub>,
+    top_ranks: Box<[usize]>,
+}
+
+/// What members of a group of threads that is split off agree on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Key {
+    /// The number of the call that splits the parent, and the first member.
+    Split(u64, usize),
+    /// The parent's round and the two members.
+    Pair(u64, usize, usize),
 }
 
 struct Newborn {
@@ -65,32 +119,68 @@ struct Newborn {
     takers: usize,
 }
 
+/// A place for a group that is split off, and the round in which it begins.
+#[derive(Clone, Copy)]
+pub(crate) struct Claim {
+    pub(crate) place: usize,
+    pub(crate) round: Round,
+}
+
 impl Hub {
-    pub(crate) fn new(size: usize, parent: Option<(Arc<Hub>, Box<[usize]>)>) -> Arc<Hub> {
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        let spins = size <= cores && parent.as_ref().is_none_or(|(hub, _)| hub.spins);
-        let lines = (0..size).map(|_| Line::default()).collect();
-        let (children, nursery) = (Mutex::default(), Mutex::default());
-        Arc::new(Hub { lines, abort: AtomicU64::new(0), spins, parent, children, nursery })
+    /// A group of threads.
+    pub(crate) fn new(size: usize) -> Arc<Hub> {
+        Arc::new(Hub::on(Ground::own(size), None))
     }
 
-    /// The group of `members` (ranks of this one), the same for each member that asks with the same key; the one that asks is
-    /// its rank `rank`.
+    /// The group of all ranks of a segment.
+    pub(crate) fn of_segment(segment: Arc<Segment>) -> Arc<Hub> {
+        let size = segment.shape().ranks();
+        Arc::new(Hub::on(Ground::segment(segment.clone(), segment.root(), size), None))
+    }
+
+    fn on(ground: Ground, parent: Option<Parent>) -> Hub {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let spins = ground.lines().len() <= cores && parent.as_ref().is_none_or(|parent| parent.hub.spins);
+        Hub { ground, spins, parent, nursery: Mutex::default() }
+    }
+
+    pub(crate) fn lines(&self) -> &[Line] {
+        self.ground.lines()
+    }
+
+    /// The memory that processes share, if they do, and this group's place in it.
+    pub(crate) fn segment(&self) -> Option<(&Segment, Area)> {
+        match &self.ground {
+            Ground::Own { .. } => None,
+            Ground::Segment { segment, area, .. } => Some((segment, *area)),
+        }
+    }
+
+    /// Where the last calls of `rank` are noted.
+    pub(crate) fn ring(&self, rank: usize) -> Option<&Ring> {
+        let top_rank = self.parent.as_ref().map_or(rank, |parent| parent.top_ranks[rank]);
+        self.segment().map(|(segment, _)| segment.ring(top_rank))
+    }
+
+    /// Whether this process is a copy, made by `fork`, of the one that joined the group.
+    pub(crate) fn forked(&self) -> bool {
+        self.segment().is_some_and(|(segment, _)| segment.forked())
+    }
+
+    /// The group of `members` (ranks of this one, which is in `round`), the same for each member that asks with the same key;
+    /// the one that asks is its rank `rank`.
     ///
     /// # Panics
     /// If members ask with other members, or one asks twice.
-    pub(crate) fn child(self: &Arc<Hub>, key: (u64, usize), members: &[usize], rank: usize) -> Arc<Hub> {
+    pub(crate) fn child(self: &Arc<Hub>, round: Round, key: Key, members: &[usize], rank: usize) -> Arc<Hub> {
         let mut nursery = lock(&self.nursery);
         let newborn = nursery.entry(key).or_insert_with(|| {
-            let hub = Hub::new(members.len(), Some((self.clone(), members.into())));
-            let mut children = lock(&self.children);
-            children.retain(|child| child.strong_count() > 0);
-            children.push(Arc::downgrade(&hub));
+            let hub = Arc::new(Hub::on(Ground::own(members.len()), Some(self.as_parent(round, members))));
             Newborn { hub, takers: 0 }
         });
         assert_eq!(newborn.hub.members(), members, "members of one group");
         // SYNC POINT taken: before this rank can leave the parent; pairs with `has_left`.
-        let taken = newborn.hub.lines[rank].progress.taken.swap(1, Ordering::Release);
+        let taken = newborn.hub.lines()[rank].progress.taken.swap(Round::default().mark(), Ordering::Release);
         assert_eq!(taken, 0, "a seat is given once");
         newborn.takers += 1;
         let (hub, complete) = (newborn.hub.clone(), newborn.takers == members.len());
@@ -100,59 +190,200 @@ impl Hub {
         hub
     }
 
-    /// Ends this group and those split from it. Never waits for a rank.
-    pub(crate) fn abort(&self, abort: Abort) {
-        // SYNC POINT abort: before any rank enters others' memory (`Seat::enter`) it looks here, after a fence.
-        if self.abort.compare_exchange(0, abort.word(), Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-            self.ring_all();
+    /// The same of processes, each of which has a hub of its own for the group in `area`. The group begins in `child_round`.
+    pub(crate) fn child_in(
+        self: &Arc<Hub>,
+        round: Round,
+        area: Area,
+        child_round: Round,
+        members: &[usize],
+        rank: usize,
+    ) -> Arc<Hub> {
+        let (segment, _) = self.shared_segment();
+        let ground = Ground::segment(segment.clone(), area, members.len());
+        let hub = Hub::on(ground, Some(self.as_parent(round, members)));
+        // SYNC POINT taken: before this rank can leave the parent; pairs with `has_left`.
+        hub.lines()[rank].progress.taken.store(child_round.mark(), Ordering::Release);
+        Arc::new(hub)
+    }
+
+    fn shared_segment(&self) -> (&Arc<Segment>, Area) {
+        match &self.ground {
+            Ground::Own { .. } => unreachable!("threads share no segment"),
+            Ground::Segment { segment, area, .. } => (segment, *area),
         }
     }
 
-    /// Whether this group has been ended, by whom and why; the rank is one of this group or of an ancestor.
-    pub(crate) fn aborted(&self) -> Option<Abort> {
+    fn as_parent(self: &Arc<Hub>, round: Round, members: &[usize]) -> Parent {
+        let (top, ranks) = match &self.parent {
+            None => (self.clone(), members.into()),
+            Some(parent) => (parent.top.clone(), members.iter().map(|&member| parent.top_ranks[member]).collect()),
+        };
+        Parent { hub: self.clone(), round, members: members.into(), top, top_ranks: ranks }
+    }
+
+    /// Takes a free place for a group of `size` that processes split off; none if all are taken.
+    ///
+    /// The owner's word has the place's round and how many members have not given it back.
+    pub(crate) fn claim(&self, size: usize) -> Option<Claim> {
+        let (segment, _) = self.shared_segment();
+        (0..Segment::SPLITS).find_map(|place| {
+            let head = Ground::head_of(segment, Area::Split(place));
+            if head.owner.load(Ordering::Acquire) != 0 {
+                return None;
+            }
+            let round = Round(head.round.load(Ordering::Acquire) + 1).below_end()?;
+            let owner = round.mark() << 32 | size as u64;
+            // SYNC POINT claim: who takes the place sees what its former members left there.
+            head.owner.compare_exchange(0, owner, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+            head.round.store(round.0, Ordering::Release);
+            Some(Claim { place, round })
+        })
+    }
+
+    /// Gives a claimed place back whole, because the split failed.
+    pub(crate) fn unclaim(&self, claim: Claim) {
+        let (segment, _) = self.shared_segment();
+        let owner = &Ground::head_of(segment, Area::Split(claim.place)).owner;
+        let word = owner.load(Ordering::Relaxed);
+        if word >> 32 == claim.round.mark() {
+            // If members that took it are giving it back at the same time, the last of them does.
+            let _ = owner.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives one member's part of this group's place back.
+    fn release(&self, round: Round) {
+        let Ground::Segment { area: Area::Split(_), .. } = &self.ground else { return };
+        let owner = &self.ground.head().owner;
+        let mut word = owner.load(Ordering::Relaxed);
+        while word >> 32 == round.mark() && word as u32 > 0 {
+            let next = if word as u32 == 1 { 0 } else { word - 1 };
+            // SYNC POINT claim: this member's last words in the place come before who takes it next.
+            match owner.compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Ends this group, which is in `round`, and those split from it. Never waits for a rank.
+    pub(crate) fn abort(&self, round: Round, abort: Abort) {
+        let word = &self.ground.head().abort;
+        let mut now = word.load(Ordering::Relaxed);
+        while Abort::read(now, round).is_none() {
+            // SYNC POINT abort: before any rank enters others' memory (`Seat::enter`) it looks here, after a fence.
+            match word.compare_exchange(now, abort.word(round), Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return self.wake_all(),
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// Whether this group has been ended in `round`, by whom and why; the rank is one of this group or of an ancestor.
+    pub(crate) fn aborted(&self, round: Round) -> Option<Abort> {
         // An ancestor's end is the reason for what its groups say of themselves later.
-        let inherited = self.parent.as_ref().and_then(|(parent, _)| parent.aborted());
-        inherited.or_else(|| Abort::from_word(self.abort.load(Ordering::SeqCst)))
+        let inherited = self.parent.as_ref().and_then(|parent| parent.hub.aborted(parent.round));
+        inherited.or_else(|| Abort::read(self.ground.head().abort.load(Ordering::SeqCst), round))
+    }
+
+    /// The first round that no abort has ended.
+    pub(crate) fn next_round(&self, after: Round) -> Option<Round> {
+        let ended = self.ground.head().abort.load(Ordering::SeqCst) >> 40;
+        Round(ended.max(after.mark())).below_end()
     }
 
     /// Whether `rank` will arrive at no further call of this group: it gave up its seat, or it left the parent without having
     /// taken one here.
-    pub(crate) fn has_left(&self, rank: usize) -> bool {
-        let progress = &self.lines[rank].progress;
+    pub(crate) fn has_left(&self, round: Round, rank: usize) -> bool {
+        let progress = &self.lines()[rank].progress;
         // SYNC POINT taken: who sees that the rank left the parent sees whether it had taken its seat before.
         let cannot_come = || {
-            let left_parent = self.parent.as_ref().is_some_and(|(parent, members)| parent.has_left(members[rank]));
-            left_parent && progress.taken.load(Ordering::Acquire) == 0
+            let left = |parent: &Parent| parent.hub.has_left(parent.round, parent.members[rank]);
+            self.parent.as_ref().is_some_and(left) && progress.taken.load(Ordering::Acquire) < round.mark()
         };
-        progress.left.load(Ordering::Acquire) != 0 || cannot_come()
+        progress.left.load(Ordering::Acquire) >= round.mark() || cannot_come()
     }
 
     /// Says that `rank` will arrive at no further call.
-    pub(crate) fn leave(&self, rank: usize) {
+    pub(crate) fn leave(&self, round: Round, rank: usize) {
         // SYNC POINT leave: pairs with `has_left`; what the rank published before is seen by who sees that it left.
-        self.lines[rank].progress.left.store(1, Ordering::Release);
+        self.lines()[rank].progress.left.store(round.mark(), Ordering::Release);
         fence(Ordering::SeqCst);
-        self.ring_all();
+        self.wake_all();
+        self.release(round);
         // A newborn group in which this rank has not taken its seat will not be complete any more; kept, it would keep this
         // group in turn.
         lock(&self.nursery).retain(|_, newborn| {
             let place = newborn.hub.members().iter().position(|&member| member == rank);
-            place.is_none_or(|place| newborn.hub.lines[place].progress.taken.load(Ordering::Acquire) != 0)
+            place.is_none_or(|place| newborn.hub.lines()[place].progress.taken.load(Ordering::Acquire) != 0)
         });
+    }
+
+    /// Says that the process of `ranks` has ended. If they had not all left before, this ends the group for good.
+    pub(crate) fn lose(&self, ranks: std::ops::Range<usize>) {
+        let gone = |rank: &usize| {
+            let progress = &self.lines()[*rank].progress;
+            progress.left.load(Ordering::Acquire) <= progress.round.load(Ordering::Acquire)
+        };
+        if let Some(rank) = ranks.clone().find(gone) {
+            self.abort(Round::END, Abort { rank, reason: Reason::Death });
+        }
     }
 
     /// This group's ranks in its parent's numbering; none if it has no parent.
     fn members(&self) -> &[usize] {
-        self.parent.as_ref().map_or(&[], |(_, members)| members)
+        self.parent.as_ref().map_or(&[], |parent| &parent.members)
+    }
+
+    /// Where `rank` sleeps in all groups.
+    pub(crate) fn rest(&self, rank: usize) -> &Rest {
+        match &self.parent {
+            None => &self.lines()[rank].rest,
+            Some(parent) => &parent.top.lines()[parent.top_ranks[rank]].rest,
+        }
+    }
+
+    /// Wakes every thread of a rank that sleeps, here or in any other group.
+    pub(crate) fn wake(&self, rank: usize) {
+        self.rest(rank).bell.ring(self.segment().is_some());
     }
 
     /// Wakes every rank that sleeps in this group or in one split from it.
-    fn ring_all(&self) {
-        for line in &self.lines {
-            line.rest.bell.ring();
+    pub(crate) fn wake_all(&self) {
+        (0..self.lines().len()).for_each(|rank| self.wake(rank));
+    }
+}
+
+impl Ground {
+    fn own(size: usize) -> Ground {
+        Ground::Own { head: Head::default(), lines: (0..size).map(|_| Line::default()).collect() }
+    }
+
+    fn segment(segment: Arc<Segment>, area: Area, size: usize) -> Ground {
+        let (head, first) = segment.area(area);
+        Ground::Segment { head, lines: NonNull::slice_from_raw_parts(first, size), segment, area }
+    }
+
+    fn head(&self) -> &Head {
+        match self {
+            Ground::Own { head, .. } => head,
+            // SAFETY: the segment, which is kept, has a head there, of atomics alone.
+            Ground::Segment { head, .. } => unsafe { head.as_ref() },
         }
-        for child in lock(&self.children).iter().filter_map(Weak::upgrade) {
-            child.ring_all();
+    }
+
+    fn head_of(segment: &Segment, area: Area) -> &Head {
+        // SAFETY: as in `head`; the segment outlives the result.
+        unsafe { segment.area(area).0.as_ref() }
+    }
+
+    fn lines(&self) -> &[Line] {
+        match self {
+            Ground::Own { lines, .. } => lines,
+            // SAFETY: the segment, which is kept, has room there for a line of each rank of the area. Lines are atomics, and
+            // bytes in cells.
+            Ground::Segment { lines, .. } => unsafe { lines.as_ref() },
         }
     }
 }
@@ -165,27 +396,43 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
+    const ROUND: Round = Round(0);
+
     #[test]
     fn a_group_that_not_every_member_took_ends_with_its_parent() {
-        let parent = Hub::new(2, None);
-        let taken = parent.child((1, 0), &[0, 1], 0);
+        let parent = Hub::new(2);
+        let taken = parent.child(ROUND, Key::Split(1, 0), &[0, 1], 0);
         let (parent_ends, child_ends) = (Arc::downgrade(&parent), Arc::downgrade(&taken));
         drop(taken);
         assert!(child_ends.upgrade().is_some(), "the other member may still come");
-        parent.leave(0);
+        parent.leave(ROUND, 0);
         assert!(child_ends.upgrade().is_some(), "the leaving rank has its seat already");
-        parent.leave(1);
+        parent.leave(ROUND, 1);
         drop(parent);
         assert!(child_ends.upgrade().is_none() && parent_ends.upgrade().is_none());
     }
 
     #[test]
     fn a_rank_that_leaves_the_parent_keeps_the_seat_that_it_took() {
-        let parent = Hub::new(2, None);
-        let child = parent.child((1, 0), &[0, 1], 0);
-        parent.leave(0);
-        assert!(!child.has_left(0));
-        parent.leave(1);
-        assert!(child.has_left(1), "it left without a seat here");
+        let parent = Hub::new(2);
+        let child = parent.child(ROUND, Key::Split(1, 0), &[0, 1], 0);
+        parent.leave(ROUND, 0);
+        assert!(!child.has_left(ROUND, 0));
+        parent.leave(ROUND, 1);
+        assert!(child.has_left(ROUND, 1), "it left without a seat here");
+    }
+
+    #[test]
+    fn an_end_is_the_end_of_its_round_and_those_before() {
+        let hub = Hub::new(2);
+        let abort = Abort { rank: 1, reason: Reason::Panic };
+        hub.abort(Round(3), abort);
+        hub.abort(Round(2), Abort { rank: 0, reason: Reason::Failure });
+        assert_eq!([Round(2), Round(3)].map(|round| hub.aborted(round)), [Some(abort); 2]);
+        assert_eq!(hub.aborted(Round(4)), None);
+        assert_eq!(hub.next_round(Round(1)), Some(Round(4)));
+        hub.lose(0..1);
+        let lost = hub.aborted(Round(4)).map(|abort| (abort.rank, abort.reason));
+        assert_eq!((lost, hub.next_round(Round(4))), (Some((0, Reason::Death)), None));
     }
 }

@@ -12,11 +12,10 @@ mod atomics;
 mod wait;
 mod line;
 mod hub;
-#[cfg_attr(not(test), allow(dead_code, reason = "the seats of processes, which use it, come next"))]
 pub mod ring;
-#[cfg(target_os = "linux")]
-#[cfg_attr(not(test), allow(dead_code, reason = "the seats of processes, which use it, come next"))]
+#[cfg_attr(not(target_os = "linux"), path = "segment/none.rs")]
 pub mod segment;
 pub mod step;
 pub mod phase;
+mod stage;
 pub mod team;

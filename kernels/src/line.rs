@@ -13,7 +13,8 @@ use std::{cell::UnsafeCell, ptr};
 /// Bytes that ride along with an arrival.
 pub(crate) const PAYLOAD_BYTES: usize = 80;
 
-/// All that one rank tells the others.
+/// All that one rank tells the others. All zero is a fresh line: of processes it lies in memory that the system gave.
+#[repr(C)]
 #[derive(Default)]
 pub(crate) struct Line {
     cards: [Card; 2],
@@ -131,21 +132,66 @@ impl Card {
 }
 
 /// How far the rank is with what it does in the others' memory. A line of its own: it is written in every large call.
-#[repr(align(128))]
+///
+/// Counts of calls and windows begin at [`Round::base`] and only grow, so that what is left from an earlier round, or from a
+/// group that had this place before, is never taken for news.
+#[repr(C, align(128))]
 #[derive(Default)]
 pub(crate) struct Progress {
     /// The last call in which this rank touches no memory of others any more.
     pub(crate) done: AtomicU64,
+    /// Windows of its data that this rank has put up for the others.
+    pub(crate) staged: AtomicU64,
+    /// Windows of which this rank has put up its block of the result.
+    pub(crate) folded: AtomicU64,
+    /// Windows in which this rank reads nothing of others any more.
+    pub(crate) read: AtomicU64,
+    /// The round that this rank is in.
+    pub(crate) round: AtomicU64,
+    /// The round, plus 1, in which this rank has left: it will arrive at no further call.
+    pub(crate) left: AtomicU64,
+    /// The round, plus 1, in which this rank took its seat, in a group that was split from another.
+    pub(crate) taken: AtomicU64,
     /// 1 while this rank is in a chunk of others' memory.
     pub(crate) inside: AtomicU32,
-    /// 1 once this rank will arrive at no further call.
-    pub(crate) left: AtomicU32,
-    /// 1 once this rank has its seat, in a group that was split from another.
-    pub(crate) taken: AtomicU32,
+    /// 1 while this rank rests: it makes no call before its company has ended theirs.
+    pub(crate) resting: AtomicU32,
+}
+
+/// A stretch in a group's life that ends with an abort; the ranks may then agree to begin the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Round(pub(crate) u64);
+
+impl Round {
+    /// Calls that a round has room for: more than can be made in its time.
+    const BITS: u32 = 44;
+
+    /// What the last round would be; no group comes so far.
+    pub(crate) const END: Round = Round((1 << (64 - Self::BITS)) - 2);
+
+    /// This round, unless it is past what can be counted.
+    pub(crate) fn below_end(self) -> Option<Round> {
+        Some(self).filter(|&round| round < Self::END)
+    }
+
+    /// The number before that of the first call, or window, of the round.
+    pub(crate) fn base(self) -> u64 {
+        self.0 << Self::BITS
+    }
+
+    /// How many calls of its round come before and with this one.
+    pub(crate) fn number_of(epoch: u64) -> u64 {
+        epoch & ((1 << Self::BITS) - 1)
+    }
+
+    /// How a line says that something happened in this round: 0 says that it never did.
+    pub(crate) fn mark(self) -> u64 {
+        self.0 + 1
+    }
 }
 
 /// Where the rank sleeps. A line of its own: others look at it in every call, and it changes only in slow ones.
-#[repr(align(128))]
+#[repr(C, align(128))]
 #[derive(Default)]
 pub(crate) struct Rest {
     /// The peer waited for, plus 1; 0 when awake.

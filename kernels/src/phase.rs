@@ -5,7 +5,7 @@ use crate::{
     buffer::BufMut,
     copy::copy,
     hub::Hub,
-    line::{Card, PAYLOAD_BYTES},
+    line::{Card, PAYLOAD_BYTES, Round},
     reduce::Reducer,
     step::Fault,
 };
@@ -27,6 +27,7 @@ pub(crate) fn chunks(range: Range<usize>, size: usize) -> impl Iterator<Item = R
 pub(crate) struct Place<'s> {
     pub(crate) hub: &'s Hub,
     pub(crate) world: World,
+    pub(crate) round: Round,
     pub(crate) epoch: u64,
     /// The element type on which all ranks agree, where data moves.
     pub(crate) dtype: Option<DType>,
@@ -35,20 +36,25 @@ pub(crate) struct Place<'s> {
 impl<'s> Place<'s> {
     /// Every rank's card, in rank order.
     pub(crate) fn cards(self) -> impl Iterator<Item = &'s Card> {
-        self.hub.lines.iter().map(move |line| line.card(self.epoch))
+        self.hub.lines().iter().map(move |line| line.card(self.epoch))
     }
 
     fn card(self, rank: usize) -> &'s Card {
-        self.hub.lines[rank].card(self.epoch)
+        self.hub.lines()[rank].card(self.epoch)
     }
 
     /// Until the result is dropped, no rank leaves this step, so that every published address stays valid.
+    ///
+    /// What processes share stays where it is; they need not wait for each other.
     pub(crate) fn enter(self) -> Result<Inside<'s>, Fault> {
-        let inside = Inside(self);
-        self.hub.lines[self.world.rank()].progress.inside.store(1, Ordering::Relaxed);
+        if self.hub.segment().is_some() {
+            return Ok(Inside(None));
+        }
+        let inside = Inside(Some(self));
+        self.hub.lines()[self.world.rank()].progress.inside.store(1, Ordering::Relaxed);
         // SYNC POINT abort: pairs with the fence of a rank that leaves (`Shared::drop`).
         fence(Ordering::SeqCst);
-        match self.hub.aborted() {
+        match self.hub.aborted(self.round) {
             Some(abort) => Err(Fault::Aborted(abort)),
             None => Ok(inside),
         }
@@ -56,12 +62,14 @@ impl<'s> Place<'s> {
 }
 
 /// This rank is in a chunk of others' memory.
-pub(crate) struct Inside<'s>(Place<'s>);
+pub(crate) struct Inside<'s>(Option<Place<'s>>);
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        // What was read and written inside happens before the leaving rank's return, which acquires this.
-        self.0.hub.lines[self.0.world.rank()].progress.inside.store(0, Ordering::Release);
+        if let Some(place) = self.0 {
+            // What was read and written inside happens before the leaving rank's return, which acquires this.
+            place.hub.lines()[place.world.rank()].progress.inside.store(0, Ordering::Release);
+        }
     }
 }
 
@@ -85,7 +93,8 @@ impl Payloads<'_> {
         let card = self.place.card(rank);
         assert_eq!(Some(target.dtype()), self.place.dtype, "the target is of the agreed dtype");
         assert_eq!(card.bytes(), target.bytes(), "the payload fits its target");
-        // SAFETY: a payload has so many bytes (asserted by its rank), of the element type on which all ranks agree; nobody
+        assert!(target.bytes() <= PAYLOAD_BYTES, "a payload of {} bytes", target.bytes());
+        // SAFETY: a payload has room for so many bytes, and has them, of the element type on which all ranks agree; nobody
         // writes it before this rank's next call. The target is exclusive.
         unsafe { copy(card.payload(), target.as_mut_ptr(), target.bytes()) }
     }
@@ -95,10 +104,12 @@ impl Payloads<'_> {
     /// # Panics
     /// If `target` does not fit the reducer, or has not as many elements as every payload.
     pub fn reduce(&mut self, reducer: &Reducer, target: &mut BufMut<'_>) {
+        let bytes = target.count() * reducer.input().size();
         assert_eq!(reducer.output(), target.dtype(), "the target fits the reducer");
         assert_eq!(Some(reducer.input()), self.place.dtype, "the reducer is of the agreed dtype");
+        assert!(bytes <= PAYLOAD_BYTES, "payloads of {bytes} bytes");
         for card in self.place.cards() {
-            assert_eq!(card.bytes(), target.count() * reducer.input().size(), "every payload fits the target");
+            assert_eq!(card.bytes(), bytes, "every payload fits the target");
         }
         self.sources.clear();
         self.sources.extend(self.place.cards().map(Card::payload));
@@ -117,10 +128,76 @@ impl Payloads<'_> {
 /// Bytes of the largest result of payloads: the mean of bytes is an f32.
 const RESULT_BYTES: usize = PAYLOAD_BYTES * size_of::<f32>();
 
-/// Every rank's memory in a [`published`](crate::step::Seat::published) step.
+/// Every rank's data in a [`published`](crate::step::Seat::published) step, or the part of it that can be read now: what is
+/// asked for beyond it is left for the next call of the step's work.
 pub struct Peers<'s> {
     pub(crate) place: Place<'s>,
     pub(crate) sources: &'s mut Vec<*const u8>,
+    /// The part that is put up; none where all memory lies open.
+    pub(crate) window: Option<Window>,
+}
+
+/// A slice of each block of every rank's data.
+pub(crate) struct Window {
+    /// Blocks of equal size that each rank's data consist of.
+    pub(crate) blocks: usize,
+    /// Bytes within a block.
+    pub(crate) slice: Range<usize>,
+    /// Where the slices of each rank are put up, one after the other, each with room for `stride` bytes.
+    pub(crate) slots: Slots,
+    pub(crate) stride: usize,
+    /// This rank's own data, where they lie.
+    pub(crate) own: *const u8,
+    pub(crate) own_bytes: usize,
+}
+
+/// The same slot of every rank.
+#[derive(Clone, Copy)]
+pub(crate) struct Slots {
+    /// That of rank 0.
+    pub(crate) first: *mut u8,
+    /// Bytes from one rank's to the next one's.
+    pub(crate) apart: usize,
+}
+
+impl Slots {
+    pub(crate) fn of(self, rank: usize) -> *mut u8 {
+        self.first.wrapping_add(rank * self.apart)
+    }
+}
+
+/// Where the bytes of one rank's data that can be read lie.
+struct View {
+    /// The first byte of the slice of the first block.
+    start: *const u8,
+    /// Bytes of a block, of which `slice` can be read.
+    block: usize,
+    blocks: usize,
+    slice: Range<usize>,
+    /// From the slice of a block to that of the next.
+    stride: usize,
+}
+
+impl View {
+    /// The parts of `range` that can be read, each with its address, in order.
+    fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = (*const u8, Range<usize>)> + '_ {
+        let first = if range.is_empty() { self.blocks } else { range.start / self.block };
+        let slice_end = self.slice.end.min(self.block);
+        (first..self.blocks)
+            .map_while(move |index| {
+                let block = index.checked_mul(self.block).filter(|&start| start < range.end)?;
+                let start = range.start.max(block.saturating_add(self.slice.start));
+                let end = range.end.min(block.saturating_add(slice_end));
+                Some((index, block, start..end))
+            })
+            .filter(|(_, _, piece)| piece.start < piece.end)
+            .map(|(index, block, piece)| {
+                // SAFETY: the piece lies in the slice of block `index`, and each slice of the blocks lies where `start` and `stride`
+                // say: see where views are made.
+                let address = unsafe { self.start.add(index * self.stride + (piece.start - block - self.slice.start)) };
+                (address, piece)
+            })
+    }
 }
 
 /// Where rows lie in a buffer: `rows` of them, each `stride` elements after the one before, the first at `start`.
@@ -140,6 +217,24 @@ impl Peers<'_> {
         self.place.card(rank).bytes()
     }
 
+    fn view(&self, rank: usize) -> View {
+        let Some(window) = &self.window else {
+            // All of it, `bytes` long, is one block.
+            let start = self.place.card(rank).input();
+            return View { start, block: usize::MAX, blocks: 1, slice: 0..usize::MAX, stride: 0 };
+        };
+        let Window { blocks, stride, .. } = *window;
+        let slice = window.slice.clone();
+        let block = |bytes: usize| if blocks == 1 { usize::MAX } else { (bytes / blocks).max(1) };
+        if rank == self.place.world.rank() {
+            let block = block(window.own_bytes);
+            // What is asked of it lies within its bytes (see the callers), and so do the slices up to there.
+            return View { start: window.own.wrapping_add(slice.start), block, blocks, slice, stride: block };
+        }
+        // A slice put up has room for `stride` bytes, which are not fewer than the slice's; there are `blocks` of them.
+        View { start: window.slots.of(rank), block: block(self.bytes(rank)), blocks, slice, stride }
+    }
+
     /// Copies elements `range` of what `rank` published.
     ///
     /// # Errors
@@ -149,18 +244,20 @@ impl Peers<'_> {
     /// If `rank` published less, or `target` has not as many elements or is of another dtype.
     pub fn copy(&self, rank: usize, range: Range<usize>, target: &mut BufMut<'_>) -> Result<(), Fault> {
         assert_eq!(range.len(), target.count(), "the range fits its target");
-        let card = self.place.card(rank);
         assert_eq!(Some(target.dtype()), self.place.dtype, "the target is of the agreed dtype");
         let size = target.dtype().size();
-        let count = card.bytes() / size;
+        let count = self.readable(rank) / size;
         assert!(range.start <= range.end && range.end <= count, "{range:?} of {count} elements");
-        for chunk in chunks(0..range.len(), size) {
-            let _inside = self.place.enter()?;
-            // SAFETY: the range lies within what the rank published, which stays valid and unwritten while we are inside, and
-            // is of the type on which all ranks agree; the target is exclusive and as long.
-            unsafe {
-                let source = card.input().add((range.start + chunk.start) * size);
-                copy(source, target.as_mut_ptr().add(chunk.start * size), chunk.len() * size);
+        let range = range.start * size..range.end * size;
+        for (source, piece) in self.view(rank).pieces(range.clone()) {
+            for chunk in chunks(0..piece.len(), 1) {
+                let _inside = self.place.enter()?;
+                // SAFETY: the piece lies within what the rank published, which stays valid and unwritten while we are inside,
+                // and is of the type on which all ranks agree; the target is exclusive and has a place for it.
+                unsafe {
+                    let target = target.as_mut_ptr().add(piece.start - range.start + chunk.start);
+                    copy(source.add(chunk.start), target, chunk.len());
+                }
             }
         }
         Ok(())
@@ -175,7 +272,7 @@ impl Peers<'_> {
     /// If the rows are not even or do not lie within `target`.
     pub fn copy_rows(&self, rank: usize, target: &mut BufMut<'_>, place: Rows) -> Result<(), Fault> {
         let size = target.dtype().size();
-        let count = self.bytes(rank) / size;
+        let count = self.readable(rank) / size;
         if count == 0 {
             return Ok(());
         }
@@ -184,22 +281,20 @@ impl Peers<'_> {
         let last = (place.rows - 1).checked_mul(place.stride).and_then(|last| last.checked_add(place.start));
         let fits = last.and_then(|last| last.checked_add(row)).is_some_and(|end| end <= target.count());
         assert!(fits && row * place.rows == count, "{place:?} of {row} elements");
-        if row * size >= CHUNK_BYTES {
-            return (0..place.rows).try_for_each(|index| {
-                let start = place.start + index * place.stride;
-                self.copy(rank, index * row..(index + 1) * row, &mut target.reborrow().slice(start..start + row))
-            });
-        }
-        let input = self.place.card(rank).input();
-        let at_once = CHUNK_BYTES / (row * size);
-        for first in (0..place.rows).step_by(at_once) {
-            let _inside = self.place.enter()?;
-            for index in first..place.rows.min(first + at_once) {
-                // SAFETY: row `index` lies within what the rank published (its bytes are exactly the rows) and, by the
-                // assertion on the last row, within the target; otherwise as in `copy`.
-                unsafe {
-                    let row_target = target.as_mut_ptr().add((place.start + index * place.stride) * size);
-                    copy(input.add(index * row * size), row_target, row * size);
+        let row = row * size;
+        for (source, piece) in self.view(rank).pieces(0..count * size) {
+            for chunk in chunks(piece.clone(), 1) {
+                let _inside = self.place.enter()?;
+                let (mut index, mut within, mut at) = (chunk.start / row, chunk.start % row, chunk.start);
+                while at < chunk.end {
+                    let bytes = (row - within).min(chunk.end - at);
+                    // SAFETY: byte `at` of what the rank published is byte `within` of row `index`, which by the assertion on
+                    // the last row lies within the target; otherwise as in `copy`.
+                    unsafe {
+                        let target = target.as_mut_ptr().add((place.start + index * place.stride) * size + within);
+                        copy(source.add(at - piece.start), target, bytes);
+                    }
+                    (index, within, at) = (index + 1, 0, at + bytes);
                 }
             }
         }
@@ -215,25 +310,58 @@ impl Peers<'_> {
     /// If `target` does not fit the reducer, or a rank published too little.
     pub fn reduce(&mut self, reducer: &Reducer, offset: usize, target: &mut BufMut<'_>) -> Result<(), Fault> {
         assert_eq!(reducer.output(), target.dtype(), "the target fits the reducer");
+        // SAFETY: the target is exclusive, so it is disjoint from the sources.
+        unsafe { self.fold(reducer, offset, target.count(), target.as_mut_ptr()) }
+    }
+
+    /// [`reduce`](Peers::reduce) of `count` elements.
+    ///
+    /// # Safety
+    /// `target` is valid for writes of `count` elements of the reducer's output, and nobody else touches them. They are
+    /// disjoint from every rank's data, or this rank's own elements where both types are the same.
+    pub(crate) unsafe fn fold(
+        &mut self,
+        reducer: &Reducer,
+        offset: usize,
+        count: usize,
+        target: *mut u8,
+    ) -> Result<(), Fault> {
         assert_eq!(Some(reducer.input()), self.place.dtype, "the reducer is of the agreed dtype");
         let size = reducer.input().size();
-        for card in self.place.cards() {
-            let count = card.bytes() / size;
-            assert!(offset <= count && target.count() <= count - offset, "offset {offset} of {count} elements");
+        let (own, blocks) = (self.place.world.rank(), self.window.as_ref().map_or(1, |window| window.blocks));
+        let own_bytes = self.readable(own);
+        for rank in 0..self.place.world.size() {
+            let (bytes, published) = (self.readable(rank), self.readable(rank) / size);
+            assert!(offset <= published && count <= published - offset, "offset {offset} of {published} elements");
+            assert!(blocks == 1 || bytes == own_bytes, "blocks of {bytes} and {own_bytes} bytes");
         }
-        for chunk in chunks(0..target.count(), size) {
-            let _inside = self.place.enter()?;
-            self.sources.clear();
-            // SAFETY: asserted above to lie within what every rank published.
-            self.sources
-                .extend(self.place.cards().map(|card| unsafe { card.input().add((offset + chunk.start) * size) }));
-            // SAFETY: the sources stay valid and unwritten while we are inside, and are of the type on which all ranks agree;
-            // the target is exclusive, so it is disjoint from them.
-            unsafe {
-                let target = target.as_mut_ptr().add(chunk.start * reducer.output().size());
-                reducer.fold(self.sources, &[target], chunk.len());
+        let range = offset * size..(offset + count) * size;
+        for (_, piece) in self.view(own).pieces(range.clone()) {
+            for chunk in chunks(piece.start / size..piece.end / size, size) {
+                let _inside = self.place.enter()?;
+                let bytes = chunk.start * size..chunk.end * size;
+                self.sources.clear();
+                for rank in 0..self.place.world.size() {
+                    let source = self.view(rank).pieces(bytes.clone()).next();
+                    let (source, _) = source.expect("every rank's view has the same slices");
+                    self.sources.push(source);
+                }
+                // SAFETY: the sources stay valid and unwritten while we are inside, and are of the type on which all ranks
+                // agree; the target is as the caller promises.
+                unsafe {
+                    let target = target.add((chunk.start - offset) * reducer.output().size());
+                    reducer.fold(self.sources, &[target], chunk.len());
+                }
             }
         }
         Ok(())
+    }
+
+    /// Bytes of `rank`'s data; of this rank's own, what it knows itself.
+    fn readable(&self, rank: usize) -> usize {
+        match &self.window {
+            Some(window) if rank == self.place.world.rank() => window.own_bytes,
+            _ => self.bytes(rank),
+        }
     }
 }

@@ -15,6 +15,12 @@
 //!
 //! A rank moves its own state only: *away* → *arrived* (1) → *inside* a chunk of others' memory (3) → *done* (4) → away.
 //!
+//! Ranks of different processes do the same, but cannot read each other's buffers: they put their data up in memory that all of
+//! them map, a window at a time. `stage.rs` tells how.
+//!
+//! An abort ends a *round* of the group. The ranks may then begin the next ([`Seat::renew`]): each says which round it is in,
+//! and writes nothing else before all have come.
+//!
 //! # The races, by name
 //!
 //! * **Early next call.** A fast rank arrives at the next call while a slow one still reads this call's card: cards alternate.
@@ -30,13 +36,16 @@ pub use crate::hub::{Abort, Reason};
 use crate::{
     atomics::{Ordering, fence},
     buffer::{Buf, BufMut},
-    hub::Hub,
-    line::{Arrival, Line, PAYLOAD_BYTES},
+    hub::{Hub, Key},
+    line::{Arrival, Line, PAYLOAD_BYTES, Round},
     phase::{Payloads, Peers, Place, chunks},
     reduce::Reducer,
+    ring::Outcome,
+    segment::{Area, Segment},
+    stage::Stage,
     wait,
 };
-use consonance_spec::{Signature, World, partition};
+use consonance_spec::{DType, Signature, World, partition};
 use std::{
     ops::Range,
     ptr,
@@ -59,6 +68,23 @@ pub enum Fault {
     Missing(Vec<usize>),
     /// The group had been ended by a rank.
     Aborted(Abort),
+    /// The system gave no memory to put this many bytes of data up for other processes. The group has ended.
+    NoMemory(usize),
+    /// This process is a copy, made by `fork`, of the one that has the seat.
+    Forked,
+    /// As many groups are split off as there is room for. All members of the new one see this, and the group still works.
+    NoRoom,
+}
+
+impl Fault {
+    fn outcome(&self) -> Outcome {
+        match self {
+            Fault::Mismatch => Outcome::Mismatch,
+            Fault::Left(_) => Outcome::Left,
+            Fault::Missing(_) => Outcome::Missing,
+            Fault::Aborted(_) | Fault::NoMemory(_) | Fault::Forked | Fault::NoRoom => Outcome::Aborted,
+        }
+    }
 }
 
 /// What a rank last said of its calls.
@@ -86,7 +112,7 @@ pub enum Targets {
 /// How a rank shares memory in a step: with the call's code, what cards must have in common exactly.
 #[derive(Clone, Copy)]
 #[repr(u8)]
-enum Access {
+pub(crate) enum Access {
     Payload = 0,
     Published = 1,
     DividedToAll = 2,
@@ -96,19 +122,26 @@ enum Access {
 
 /// One rank's place in a group: the permission to take part as that rank. There is one for each rank, and it is not cloned.
 pub struct Seat {
-    hub: Arc<Hub>,
-    world: World,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) world: World,
+    round: Round,
     epoch: u64,
     /// A rank that left: no step can be made any more, and this rank's cards are not written again.
     left: Option<usize>,
+    /// The ranks for which nobody waits while they rest.
+    company: Range<usize>,
     timeout: Duration,
     addresses: Addresses,
+    /// Where this rank puts its data up, if its peers cannot read them where they lie.
+    pub(crate) stage: Option<Stage>,
+    /// Its place in the ring of this rank's last calls, if there is one.
+    ticket: u64,
 }
 
 /// Room for the addresses of all ranks' buffers, so that a step allocates nothing.
-struct Addresses {
-    sources: Vec<*const u8>,
-    targets: Vec<*mut u8>,
+pub(crate) struct Addresses {
+    pub(crate) sources: Vec<*const u8>,
+    pub(crate) targets: Vec<*mut u8>,
 }
 
 // SAFETY: the addresses mean something only within a step, which one thread makes; between steps the vectors are empty.
@@ -118,6 +151,7 @@ unsafe impl Send for Addresses {}
 #[derive(Clone)]
 pub struct Aborter {
     hub: Arc<Hub>,
+    round: Round,
     rank: usize,
 }
 
@@ -125,12 +159,17 @@ impl Aborter {
     /// Ends the group, and those split from it, in the name of this rank: every rank that waits in it, or calls anything in
     /// it later, gets [`Fault::Aborted`]. The first to say so wins.
     pub fn abort(&self, reason: Reason) {
-        self.hub.abort(Abort { rank: self.rank, reason });
+        self.hub.abort(self.round, Abort { rank: self.rank, reason });
     }
 
     /// Who ended the group, if somebody has.
     pub fn aborted(&self) -> Option<Abort> {
-        self.hub.aborted()
+        self.hub.aborted(self.round)
+    }
+
+    /// Says that the process of `ranks` has ended. If they had not all left before, this ends the group for good.
+    pub fn lose(&self, ranks: Range<usize>) {
+        self.hub.lose(ranks);
     }
 }
 
@@ -142,30 +181,157 @@ impl Seat {
     ///
     /// A rank that waits for a peer longer than `timeout` ends the group.
     pub fn group(size: usize, timeout: Duration) -> Vec<Seat> {
-        let hub = Hub::new(size, None);
+        let hub = Hub::new(size);
         (0..size)
             .filter_map(|rank| World::new(rank, size))
-            .map(|world| Seat::new(hub.clone(), world, timeout))
+            .map(|world| Seat::new(hub.clone(), world, Round::default(), timeout))
             .collect()
     }
 
-    fn new(hub: Arc<Hub>, world: World, timeout: Duration) -> Seat {
-        let addresses =
-            Addresses { sources: Vec::with_capacity(world.size()), targets: Vec::with_capacity(world.size()) };
-        Seat { hub, world, epoch: 0, left: None, timeout, addresses }
-    }
-
-    /// This rank's seat in the group of `members`, which are ranks of this group and contain this one.
-    ///
-    /// Members that give the same `key` and members get seats of the same group; a key is used for one group at a time. No
-    /// rank waits. The new group ends when this one does.
+    /// This process's seats in the group of all ranks of a segment: those of the ranks in `local`, which no other process takes.
     ///
     /// # Panics
-    /// If `members` does not contain this rank, or this rank has its seat in that group already.
-    pub fn subgroup(&self, key: (u64, usize), members: &[usize]) -> Seat {
+    /// If the segment has no such ranks.
+    pub fn in_segment(segment: &Arc<Segment>, local: Range<usize>, timeout: Duration) -> Vec<Seat> {
+        let (hub, size) = (Hub::of_segment(segment.clone()), segment.shape().ranks());
+        let world = |rank| World::new(rank, size).expect("a rank of the segment");
+        local.clone().for_each(|rank| segment.ring(rank).claim());
+        local.map(|rank| Seat::new(hub.clone(), world(rank), Round::default(), timeout)).collect()
+    }
+
+    fn new(hub: Arc<Hub>, world: World, round: Round, timeout: Duration) -> Seat {
+        let addresses =
+            Addresses { sources: Vec::with_capacity(world.size()), targets: Vec::with_capacity(world.size()) };
+        let stage = hub.segment().map(|(_, area)| Stage::new(area, round));
+        Seat { hub, world, round, epoch: round.base(), left: None, company: 0..0, timeout, addresses, stage, ticket: 0 }
+    }
+
+    /// This rank's seat in the group that it and `peer` have for themselves: both must ask for it, and once in a round. No rank
+    /// waits. The new group ends when this one does.
+    ///
+    /// # Panics
+    /// If `peer` is this rank, or this rank has its seat in that group already.
+    pub fn pair(&self, peer: usize) -> Result<Seat, Fault> {
+        let rank = self.world.rank();
+        assert_ne!(peer, rank, "a pair of two");
+        let members = [rank.min(peer), rank.max(peer)];
+        let key = Key::Pair(self.round.0, members[0], members[1]);
+        match self.hub.segment() {
+            None => Ok(self.subgroup(key, &members)),
+            Some((segment, area)) => {
+                let area = segment.pair(area, members[0], members[1]);
+                segment.reserve_area(area).map_err(|_| self.no_memory(0))?;
+                Ok(self.seat_in(area, self.round, &members))
+            }
+        }
+    }
+
+    /// This rank's seat in the group of `members`, which are ranks of this group; none if it is not among them. Every rank of
+    /// this group calls this at the same time, each with the members of its own new group. The new group ends when this one
+    /// does.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    pub fn split(&mut self, signature: &Signature, members: &[usize]) -> Result<Option<Seat>, Fault> {
+        let member = members.contains(&self.world.rank());
+        if self.hub.segment().is_none() {
+            return Ok(member.then(|| self.subgroup(Key::Split(self.epoch, members[0]), members)));
+        }
+        // The first member finds a place for the group; the others hear of it.
+        let first = member && members[0] == self.world.rank();
+        let claim = if first { self.hub.claim(members.len()) } else { None };
+        let told = claim.map_or([u64::MAX; 2], |claim| [claim.place as u64, claim.round.0]);
+        let signature = Signature { dtype: Some(DType::U64), ..*signature };
+        let mut words = [0u64; 2];
+        let heard = self.exchange(&signature, Some(told.as_slice().into()));
+        let heard = heard.map(|payloads| {
+            if member {
+                payloads.copy(members[0], &mut words.as_mut_slice().into());
+            }
+        });
+        if let Err(fault) = heard {
+            claim.inspect(|&claim| self.hub.unclaim(claim));
+            return Err(fault);
+        }
+        if !member {
+            return Ok(None);
+        }
+        let place = usize::try_from(words[0]).ok().filter(|&place| place < Segment::SPLITS).ok_or(Fault::NoRoom)?;
+        let (segment, _) = self.hub.segment().expect("checked above");
+        segment.reserve_area(Area::Split(place)).map_err(|_| self.no_memory(0))?;
+        Ok(Some(self.seat_in(Area::Split(place), Round(words[1]), members)))
+    }
+
+    /// The seat in the group of threads that is known by `key`.
+    fn subgroup(&self, key: Key, members: &[usize]) -> Seat {
+        let world = self.world_in(members);
+        let hub = self.hub.child(self.round, key, members, world.rank());
+        Seat::new(hub, world, Round::default(), self.timeout)
+    }
+
+    /// The seat in the group of processes in `area`.
+    fn seat_in(&self, area: Area, round: Round, members: &[usize]) -> Seat {
+        let world = self.world_in(members);
+        let hub = self.hub.child_in(self.round, area, round, members, world.rank());
+        Seat::new(hub, world, round, self.timeout)
+    }
+
+    fn world_in(&self, members: &[usize]) -> World {
         let rank = members.iter().position(|&member| member == self.world.rank()).expect("a member of the new group");
-        let world = World::new(rank, members.len()).expect("a position is below the length");
-        Seat::new(self.hub.child(key, members, rank), world, self.timeout)
+        World::new(rank, members.len()).expect("a position is below the length")
+    }
+
+    /// Begins the next round of a group that was ended, unless a process died: waits until every rank has done the same.
+    /// Groups that were split off remain ended. Does nothing where the group has not been ended.
+    ///
+    /// # Errors
+    /// See [`Fault`]. The new round has ended too, then, and may be followed by another.
+    pub fn renew(&mut self) -> Result<(), Fault> {
+        if self.hub.forked() {
+            return Err(Fault::Forked);
+        }
+        let Some(abort) = self.hub.aborted(self.round) else { return Ok(()) };
+        let round = self.hub.next_round(self.round).ok_or(Fault::Aborted(abort))?;
+        (self.round, self.epoch, self.left) = (round, round.base(), None);
+        let progress = &self.hub.lines()[self.world.rank()].progress;
+        for count in [&progress.done, &progress.staged, &progress.folded, &progress.read] {
+            count.store(round.base(), Ordering::Relaxed);
+        }
+        if let Some(stage) = &mut self.stage {
+            stage.renew(round);
+        }
+        // SYNC POINT round: who sees a rank in this round sees that it reads nothing of the last one any more.
+        progress.round.store(round.0, Ordering::Release);
+        self.wake();
+        self.wait_for_all(|line| line.progress.round.load(Ordering::Acquire) >= round.0)
+    }
+
+    /// Says whether this rank rests: it makes no call before `company`, ranks of the same process, have ended theirs. One of
+    /// them that waits for it is told that it has left.
+    pub fn rest(&mut self, company: Range<usize>, resting: bool) {
+        self.company = company;
+        if self.hub.forked() {
+            return;
+        }
+        // SYNC POINT rest: pairs with `has_left`.
+        self.hub.lines()[self.world.rank()].progress.resting.store(resting.into(), Ordering::Release);
+        if resting {
+            fence(Ordering::SeqCst);
+            self.company.clone().for_each(|rank| self.hub.wake(rank));
+        }
+    }
+
+    /// Whether `rank` will not come to this call.
+    fn has_left(&self, rank: usize) -> bool {
+        // SYNC POINT rest: pairs with `rest`.
+        let rests = || self.hub.lines()[rank].progress.resting.load(Ordering::Acquire) != 0;
+        self.hub.has_left(self.round, rank) || (self.company.contains(&rank) && rests())
+    }
+
+    /// Ends the group because the system gave no memory for `bytes` of data.
+    pub(crate) fn no_memory(&self, bytes: usize) -> Fault {
+        self.hub.abort(self.round, Abort { rank: self.world.rank(), reason: Reason::Memory });
+        Fault::NoMemory(bytes)
     }
 
     /// This rank and the number of ranks.
@@ -175,7 +341,7 @@ impl Seat {
 
     /// How many steps this rank has begun.
     pub fn epoch(&self) -> u64 {
-        self.epoch
+        Round::number_of(self.epoch)
     }
 
     /// How long a step waits for a peer.
@@ -190,15 +356,15 @@ impl Seat {
 
     /// A handle that can end the group from any thread.
     pub fn aborter(&self) -> Aborter {
-        Aborter { hub: self.hub.clone(), rank: self.world.rank() }
+        Aborter { hub: self.hub.clone(), round: self.round, rank: self.world.rank() }
     }
 
     /// What `rank` last called in this group. A racing look: for reports.
     pub fn last_call(&self, rank: usize) -> LastCall {
-        let line = &self.hub.lines[rank];
+        let line = &self.hub.lines()[rank];
         let card = [line.card(0), line.card(1)].into_iter().max_by_key(|card| card.epoch()).expect("two cards");
         let signature = Signature::read_code(card.head() & CODE_MASK).filter(|_| card.epoch() > 0);
-        LastCall { number: card.epoch(), signature, bytes: card.bytes() }
+        LastCall { number: Round::number_of(card.epoch()), signature, bytes: card.bytes() }
     }
 
     /// A step whose data rides along with the arrivals: no memory is shared, and nobody waits for the others' reading.
@@ -226,24 +392,32 @@ impl Seat {
 
     /// A step in which each rank's `input` is published: nobody writes it, all may read it.
     ///
+    /// `work` may be called several times, each time with another part of the data: see [`Peers`]. A rank's data are seen as
+    /// `blocks` of equal size, of each of which a part can be read at a time: so that ranks which each read a block of their
+    /// own work at the same time. The number is a matter of speed, and follows from the signature.
+    ///
     /// # Errors
     /// See [`Fault`], or what `work` returns.
     ///
     /// # Panics
     /// If the input is not of the signature's dtype.
-    pub fn published<R>(
+    pub fn published(
         &mut self,
         signature: &Signature,
         input: Option<Buf<'_>>,
-        work: impl FnOnce(&mut Peers<'_>) -> Result<R, Fault>,
-    ) -> Result<R, Fault> {
+        blocks: usize,
+        mut work: impl FnMut(&mut Peers<'_>) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
         assert!(input.is_none_or(|input| Some(input.dtype()) == signature.dtype), "input of {signature}");
         let (bytes, address) = input.map_or((0, ptr::null()), |buf| (buf.bytes(), buf.as_ptr()));
+        if self.stage.is_some() {
+            // SAFETY: the input is valid for reads of its bytes while it is borrowed.
+            return unsafe { self.in_windows(signature, Access::Published, address, bytes, blocks, work) };
+        }
         let shared = self.share(signature, Access::Published, bytes, address, ptr::null_mut())?;
         let (place, addresses) = shared.seat.place(signature);
-        let result = work(&mut Peers { place, sources: &mut addresses.sources })?;
-        shared.depart()?;
-        Ok(result)
+        work(&mut Peers { place, sources: &mut addresses.sources, window: None })?;
+        shared.depart()
     }
 
     /// A step in which block `r` of every buffer is private to rank `r`, which folds that block of all inputs and writes the
@@ -285,6 +459,11 @@ impl Seat {
             Targets::Root(root) => (Access::DividedToRoot, root == self.world.rank()),
         };
         assert!(!receives || !output.is_null(), "a rank that receives gives recv");
+        if self.stage.is_some() {
+            let output = if receives { output } else { ptr::null_mut() };
+            // SAFETY: both buffers have `count` elements, are borrowed, and are the same or disjoint.
+            return unsafe { self.divided_on_stage(signature, reducer, (access, targets), input, count, output) };
+        }
 
         let block = match targets {
             // The blocks that users see are even.
@@ -336,7 +515,7 @@ impl Seat {
     }
 
     /// Arrives with memory that others may touch until the result departs, or is dropped.
-    fn share(
+    pub(crate) fn share(
         &mut self,
         signature: &Signature,
         access: Access,
@@ -354,11 +533,12 @@ impl Seat {
     }
 
     /// The step this rank is in, and the room for addresses.
-    fn place(&mut self, signature: &Signature) -> (Place<'_>, &mut Addresses) {
+    pub(crate) fn place(&mut self, signature: &Signature) -> (Place<'_>, &mut Addresses) {
         // A panic in the middle of an earlier step may have left some.
         self.addresses.sources.clear();
         self.addresses.targets.clear();
-        let place = Place { hub: &self.hub, world: self.world, epoch: self.epoch, dtype: signature.dtype };
+        let place =
+            Place { hub: &self.hub, world: self.world, round: self.round, epoch: self.epoch, dtype: signature.dtype };
         (place, &mut self.addresses)
     }
 
@@ -372,7 +552,10 @@ impl Seat {
         input: *const u8,
         output: *mut u8,
     ) -> Result<(), Fault> {
-        if let Some(abort) = self.hub.aborted() {
+        if self.hub.forked() {
+            return Err(Fault::Forked);
+        }
+        if let Some(abort) = self.hub.aborted(self.round) {
             return Err(Fault::Aborted(abort));
         }
         if let Some(rank) = self.left {
@@ -380,30 +563,50 @@ impl Seat {
         }
         self.epoch += 1;
         let head = signature.code() | (access as u32) << CODE_BITS;
+        if let Some(ring) = self.hub.ring(self.world.rank()) {
+            self.ticket = ring.begin(Round::number_of(self.epoch), head, bytes as u64);
+        }
         let own = Arrival { fingerprint: signature.fingerprint(), head, bytes, payload, input, output };
         let epoch = self.epoch;
         // SAFETY: a seat is the only one of its rank, and the call before this one waited for every peer to arrive at it.
-        unsafe { self.hub.lines[self.world.rank()].card(epoch).publish(epoch, &own) };
+        unsafe { self.hub.lines()[self.world.rank()].card(epoch).publish(epoch, &own) };
         self.wake();
         let all = self.wait_for_all(|line| line.card(epoch).arrived(epoch));
+        if let Err(fault) = &all {
+            self.note(fault.outcome());
+        }
         if let Err(Fault::Left(rank)) = all {
             self.left = Some(rank);
         }
         all?;
         let same_bytes = matches!(access, Access::DividedToAll | Access::DividedToOwn | Access::DividedToRoot);
         // Compared with every card, this rank's own among them: a verdict on all cards is the same on all ranks.
-        let agree = self.hub.lines.iter().all(|line| {
+        let agree = self.hub.lines().iter().all(|line| {
             let card = line.card(epoch);
             card.fingerprint() == own.fingerprint && card.head() == head && (!same_bytes || card.bytes() == bytes)
         });
-        if agree { Ok(()) } else { Err(Fault::Mismatch) }
+        if !agree {
+            self.note(Outcome::Mismatch);
+            return Err(Fault::Mismatch);
+        }
+        if access as u32 == Access::Payload as u32 {
+            self.note(Outcome::Done);
+        }
+        Ok(())
+    }
+
+    /// Notes how this rank's call ended.
+    pub(crate) fn note(&self, outcome: Outcome) {
+        if let Some(ring) = self.hub.ring(self.world.rank()) {
+            ring.end(self.ticket, outcome);
+        }
     }
 
     /// Waits until `ready` of every peer's line, for the timeout at the most.
-    fn wait_for_all(&self, ready: impl Fn(&Line) -> bool) -> Result<(), Fault> {
+    pub(crate) fn wait_for_all(&self, ready: impl Fn(&Line) -> bool) -> Result<(), Fault> {
         let mut deadline = None;
         for peer in self.world.peers() {
-            let line = &self.hub.lines[peer];
+            let line = &self.hub.lines()[peer];
             if ready(line) || (self.hub.spins && wait::spin(&|| ready(line))) {
                 continue;
             }
@@ -415,47 +618,47 @@ impl Seat {
 
     /// Sleeps until `peer`'s line is `ready`.
     fn sleep_until(&self, peer: usize, ready: &impl Fn(&Line) -> bool, deadline: Option<Instant>) -> Result<(), Fault> {
-        let line = &self.hub.lines[peer];
-        let rest = &self.hub.lines[self.world.rank()].rest;
+        let line = &self.hub.lines()[peer];
+        let bell = &self.hub.rest(self.world.rank()).bell;
+        let waits_for = &self.hub.lines()[self.world.rank()].rest.waits_for;
         let result = loop {
-            let rings = rest.bell.rings();
-            rest.waits_for.store(peer as u32 + 1, Ordering::Relaxed);
+            let rings = bell.rings();
+            waits_for.store(peer as u32 + 1, Ordering::Relaxed);
             // SYNC POINT sleep: pairs with the fence in `wake`.
             fence(Ordering::SeqCst);
             if ready(line) {
                 break Ok(());
             }
-            if let Some(abort) = self.hub.aborted() {
+            if let Some(abort) = self.hub.aborted(self.round) {
                 // A call that was finished before the end is finished.
                 break if ready(line) { Ok(()) } else { Err(Fault::Aborted(abort)) };
             }
-            if self.hub.has_left(peer) {
+            if self.has_left(peer) {
                 // It may have come this far before it left.
                 break if ready(line) { Ok(()) } else { Err(Fault::Left(peer)) };
             }
             // A timeout past the end of the clock is as good as the longest sleep.
             let limit = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
             if limit.is_zero() {
-                self.hub.abort(Abort { rank: self.world.rank(), reason: Reason::Deadline });
+                self.hub.abort(self.round, Abort { rank: self.world.rank(), reason: Reason::Deadline });
                 break Err(Fault::Missing(
-                    (0..self.world.size()).filter(|&rank| !ready(&self.hub.lines[rank])).collect(),
+                    (0..self.world.size()).filter(|&rank| !ready(&self.hub.lines()[rank])).collect(),
                 ));
             }
-            rest.bell.sleep(rings, limit);
+            bell.sleep(rings, limit, self.hub.segment().is_some());
         };
-        rest.waits_for.store(0, Ordering::Relaxed);
+        waits_for.store(0, Ordering::Relaxed);
         result
     }
 
     /// Wakes every peer that sleeps for this rank.
-    fn wake(&self) {
+    pub(crate) fn wake(&self) {
         // SYNC POINT sleep: pairs with the fence in `sleep_until`.
         fence(Ordering::SeqCst);
         let own = self.world.rank() as u32 + 1;
         for peer in self.world.peers() {
-            let rest = &self.hub.lines[peer].rest;
-            if rest.waits_for.load(Ordering::Relaxed) == own {
-                rest.bell.ring();
+            if self.hub.lines()[peer].rest.waits_for.load(Ordering::Relaxed) == own {
+                self.hub.wake(peer);
             }
         }
     }
@@ -463,7 +666,9 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.hub.leave(self.world.rank());
+        if !self.hub.forked() {
+            self.hub.leave(self.round, self.world.rank());
+        }
     }
 }
 
@@ -473,17 +678,23 @@ const CODE_MASK: u32 = (1 << CODE_BITS) - 1;
 
 /// From arrival to departure of a rank that may have shared memory. Dropped before the departure, it ends the group and waits
 /// until nobody is in this rank's memory.
-struct Shared<'s> {
-    seat: &'s mut Seat,
-    active: bool,
+pub(crate) struct Shared<'s> {
+    pub(crate) seat: &'s mut Seat,
+    pub(crate) active: bool,
 }
 
 impl Shared<'_> {
+    /// Goes on without waiting for anybody.
+    pub(crate) fn finish(mut self) {
+        self.seat.note(Outcome::Done);
+        self.active = false;
+    }
+
     /// Says that this rank is done, and waits for the others if they may be in its memory.
     fn depart(mut self) -> Result<(), Fault> {
         let epoch = self.seat.epoch;
         // SYNC POINT departure: pairs with the acquire below.
-        self.seat.hub.lines[self.seat.world.rank()].progress.done.store(epoch, Ordering::Release);
+        self.seat.hub.lines()[self.seat.world.rank()].progress.done.store(epoch, Ordering::Release);
         self.seat.wake();
         if self.active {
             self.seat.wait_for_all(|line| line.progress.done.load(Ordering::Acquire) >= epoch)?;
@@ -498,12 +709,13 @@ impl Drop for Shared<'_> {
         if !self.active {
             return;
         }
-        let Seat { hub, world, .. } = &*self.seat;
-        hub.abort(Abort { rank: world.rank(), reason: Reason::Failure });
+        self.seat.note(Outcome::Aborted);
+        let Seat { hub, world, round, .. } = &*self.seat;
+        hub.abort(*round, Abort { rank: world.rank(), reason: Reason::Failure });
         // SYNC POINT abort: pairs with the fence in `enter`.
         fence(Ordering::SeqCst);
         for peer in world.peers() {
-            while hub.lines[peer].progress.inside.load(Ordering::Acquire) != 0 {
+            while hub.lines()[peer].progress.inside.load(Ordering::Acquire) != 0 {
                 thread::yield_now();
             }
         }

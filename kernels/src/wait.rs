@@ -28,7 +28,9 @@ pub(crate) fn spin(ready: &impl Fn() -> bool) -> bool {
     }
 }
 
-/// Where one rank sleeps and all others can wake it.
+/// Where one rank sleeps and all others can wake it: each of its threads that waits in a group of its own.
+///
+/// What is `shared` with other processes lies in memory that they map, too.
 #[derive(Default)]
 pub(crate) struct Bell {
     rings: AtomicU32,
@@ -44,42 +46,36 @@ impl Bell {
 
     /// Wakes the sleeper, and keeps one that is about to sleep awake.
     #[cfg(target_os = "linux")]
-    pub(crate) fn ring(&self) {
+    pub(crate) fn ring(&self, shared: bool) {
         self.rings.fetch_add(1, Ordering::Release);
+        let wake = libc::FUTEX_WAKE | if shared { 0 } else { libc::FUTEX_PRIVATE_FLAG };
         // SAFETY: the word lives while `self` does; FUTEX_WAKE reads nothing else.
-        unsafe { libc::syscall(libc::SYS_futex, self.rings.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
+        unsafe { libc::syscall(libc::SYS_futex, self.rings.as_ptr(), wake, i32::MAX) };
     }
 
     /// Sleeps until a ring later than `seen`, or `limit`; may wake early.
     #[cfg(target_os = "linux")]
-    pub(crate) fn sleep(&self, seen: u32, limit: Duration) {
+    pub(crate) fn sleep(&self, seen: u32, limit: Duration, shared: bool) {
         let limit = libc::timespec {
             tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         };
+        let wait = libc::FUTEX_WAIT | if shared { 0 } else { libc::FUTEX_PRIVATE_FLAG };
         // SAFETY: the word and the time live until the call returns. Any return means: look again.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                self.rings.as_ptr(),
-                libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-                seen,
-                &raw const limit,
-            )
-        };
+        unsafe { libc::syscall(libc::SYS_futex, self.rings.as_ptr(), wait, seen, &raw const limit) };
     }
 
     /// Wakes the sleeper, and keeps one that is about to sleep awake.
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn ring(&self) {
+    pub(crate) fn ring(&self, _shared: bool) {
         let _guard = self.sleeper.0.lock().unwrap_or_else(|poison| poison.into_inner());
         self.rings.fetch_add(1, Ordering::Release);
-        self.sleeper.1.notify_one();
+        self.sleeper.1.notify_all();
     }
 
     /// Sleeps until a ring later than `seen`, or `limit`; may wake early.
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn sleep(&self, seen: u32, limit: Duration) {
+    pub(crate) fn sleep(&self, seen: u32, limit: Duration, _shared: bool) {
         let guard = self.sleeper.0.lock().unwrap_or_else(|poison| poison.into_inner());
         if self.rings() == seen {
             drop(self.sleeper.1.wait_timeout(guard, limit));

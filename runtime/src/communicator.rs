@@ -2,14 +2,14 @@
 
 use crate::{
     CommunicationOptions, Error, Implementation, Result,
-    backend::{Arguments, Backend, Configuration, Threads},
+    backend::{Arguments, Backend, Configuration, Host},
     call::Call,
     error::IntoReduceOp,
     options,
 };
 use consonance_kernels::step::{Aborter, Reason, Seat};
 use consonance_spec::{Element, Kind, ReduceOp, Signature, World};
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 /// One rank of a group, with MPI's collectives on slices.
 ///
@@ -57,7 +57,7 @@ impl Communicator {
     }
 
     pub(crate) fn on_seat(seat: Seat, configuration: Configuration) -> Communicator {
-        Communicator { backend: Box::new(Threads::new(seat, configuration)), configuration }
+        Communicator { backend: Box::new(Host::new(seat, configuration)), configuration }
     }
 
     /// This rank, from 0.
@@ -104,6 +104,16 @@ impl Communicator {
 
     pub(crate) fn aborter(&self) -> Aborter {
         self.backend.aborter()
+    }
+
+    /// After an abort, waits until all ranks are ready to go on, and goes on; otherwise does nothing.
+    pub(crate) fn renew(&mut self) -> Result<()> {
+        self.backend.renew()
+    }
+
+    /// Says whether this rank rests: it makes no call before `company`, ranks of the same process, have ended theirs.
+    pub(crate) fn rest(&mut self, company: Range<usize>, resting: bool) {
+        self.backend.rest(company, resting);
     }
 
     /// Waits until every rank has come here.

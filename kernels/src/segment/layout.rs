@@ -8,8 +8,9 @@
 //! An *area* is what one group shares: a head and a line for each rank. Areas, the rings together, and the staging of each
 //! rank in each area begin at a page of their own.
 
-use super::{Head, SegmentError, header};
+use super::{SegmentError, header};
 use crate::{
+    hub::Head,
     line::{Card, Line, PAYLOAD_BYTES, Progress, Rest},
     ring::Ring,
 };
@@ -20,13 +21,16 @@ use std::{mem::offset_of, ops::Range};
 pub(super) const PAGE: usize = 4096;
 
 /// How many groups can be split from the group of all ranks and live at a time.
-pub(super) const SPLITS: usize = 32;
+pub(super) const SPLITS: usize = 16;
 
-/// The most ranks that a segment has lines for: so far, the areas of all pairs take 2 GiB of addresses.
+/// The most ranks that a segment has lines for: all pairs of so many take terabytes of addresses.
 const RANKS_MAX: usize = 1024;
 
 /// The staging of a rank is a multiple of this: chunks of 64 KiB, and up to four of them in turn.
 const STAGING_UNIT: usize = 4 * (64 << 10);
+
+/// What part of a rank's staging it has in a group of two.
+const PAIR_SHARE: usize = 4;
 
 /// Counts changes in how a segment is used that its layout does not show.
 pub(super) const VERSION: u64 = 1;
@@ -45,8 +49,8 @@ pub(crate) enum Area {
     Root,
     /// One of [`SPLITS`] groups of any ranks.
     Split(usize),
-    /// The group of two ranks, the lower one first.
-    Pair(usize, usize),
+    /// The group of two ranks of another: of all ranks (0), or of those in a split area (its index and 1).
+    Pair { group: usize, lower: usize, higher: usize },
 }
 
 /// The places in a segment of one shape. All sums stay below `size`, which was computed with checks.
@@ -111,10 +115,12 @@ impl Layout {
         let rings = header::PAGES * PAGE + area_bytes(ranks);
         let splits = rings + (ranks * size_of::<Ring>()).next_multiple_of(PAGE);
         let pairs = splits + SPLITS * area_bytes(ranks);
-        let staging = pairs + pairs_count * area_bytes(2);
-        let rows = (1 + SPLITS) * ranks + 2 * pairs_count;
-        let size =
-            rows.checked_mul(staging_bytes)?.checked_add(staging).filter(|&size| isize::try_from(size).is_ok())?;
+        let staging = pairs + (1 + SPLITS) * pairs_count * area_bytes(2);
+        let groups = (1 + SPLITS) * ranks;
+        let pair_groups = 2 * (1 + SPLITS) * pairs_count;
+        let pair_staging = pair_groups.checked_mul(staging_bytes / PAIR_SHARE)?;
+        let size = groups.checked_mul(staging_bytes)?.checked_add(pair_staging)?;
+        let size = size.checked_add(staging).filter(|&size| isize::try_from(size).is_ok())?;
         Some(Layout { ranks, staging_bytes, rings, splits, pairs, staging, size })
     }
 
@@ -145,7 +151,7 @@ impl Layout {
         let (start, ranks) = match area {
             Area::Root => (header::PAGES * PAGE, self.ranks),
             Area::Split(index) => (self.splits + split(index) * area_bytes(self.ranks), self.ranks),
-            Area::Pair(lower, higher) => (self.pairs + self.pair(lower, higher) * area_bytes(2), 2),
+            Area::Pair { .. } => (self.pairs + self.pair(area) * area_bytes(2), 2),
         };
         start..start + area_bytes(ranks)
     }
@@ -155,20 +161,35 @@ impl Layout {
     /// # Panics
     /// If there is no such area, or it has no such rank.
     pub(super) fn staging(&self, area: Area, rank: usize) -> Range<usize> {
-        let (row, ranks) = match area {
+        let (before, ranks) = match area {
             Area::Root => (0, self.ranks),
-            Area::Split(index) => ((1 + split(index)) * self.ranks, self.ranks),
-            Area::Pair(lower, higher) => ((1 + SPLITS) * self.ranks + 2 * self.pair(lower, higher), 2),
+            Area::Split(index) => ((1 + split(index)) * self.ranks * self.staging_bytes, self.ranks),
+            Area::Pair { .. } => {
+                let groups = (1 + SPLITS) * self.ranks * self.staging_bytes;
+                (groups + 2 * self.pair(area) * self.staging_bytes(area), 2)
+            }
         };
         assert!(rank < ranks, "rank {rank} of {ranks}");
-        let start = self.staging + (row + rank) * self.staging_bytes;
-        start..start + self.staging_bytes
+        let bytes = self.staging_bytes(area);
+        let start = self.staging + before + rank * bytes;
+        start..start + bytes
+    }
+
+    /// Bytes of one rank's staging in this area.
+    pub(super) fn staging_bytes(&self, area: Area) -> usize {
+        match area {
+            Area::Root | Area::Split(_) => self.staging_bytes,
+            Area::Pair { .. } => self.staging_bytes / PAIR_SHARE,
+        }
     }
 
     /// The index of a pair among all.
-    fn pair(&self, lower: usize, higher: usize) -> usize {
+    fn pair(&self, area: Area) -> usize {
+        let Area::Pair { group, lower, higher } = area else { unreachable!("the area of a pair") };
         assert!(lower < higher && higher < self.ranks, "ranks {lower} and {higher} of {}", self.ranks);
-        higher * (higher - 1) / 2 + lower
+        assert!(group <= SPLITS, "pair of group {group} of {SPLITS}");
+        let pairs = self.ranks * (self.ranks - 1) / 2;
+        group * pairs + higher * (higher - 1) / 2 + lower
     }
 }
 
@@ -196,6 +217,7 @@ pub(super) const HASH: u64 = {
         size_of::<Head>() as u64,
         offset_of!(Head, abort) as u64,
         offset_of!(Head, owner) as u64,
+        offset_of!(Head, round) as u64,
         size_of::<Line>() as u64,
         align_of::<Line>() as u64,
         offset_of!(Line, progress) as u64,
@@ -230,7 +252,10 @@ mod tests {
 
     fn areas(ranks: usize) -> Vec<(Area, usize)> {
         let splits = (0..SPLITS).map(|index| (Area::Split(index), ranks));
-        let pairs = (0..ranks).flat_map(|higher| (0..higher).map(move |lower| (Area::Pair(lower, higher), 2)));
+        let pairs_of = move |group| {
+            (0..ranks).flat_map(move |higher| (0..higher).map(move |lower| (Area::Pair { group, lower, higher }, 2)))
+        };
+        let pairs = (0..=SPLITS).flat_map(pairs_of);
         [(Area::Root, ranks)].into_iter().chain(splits).chain(pairs).collect()
     }
 
@@ -275,12 +300,14 @@ mod tests {
     fn areas_and_ranks_that_are_not_there_have_no_place() {
         let layout = Layout::new(Shape::new(3, STAGING_UNIT).unwrap());
         let no_place = |find: &dyn Fn()| assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(find)).is_err());
-        for area in [Area::Split(SPLITS), Area::Pair(1, 1), Area::Pair(2, 1), Area::Pair(0, 3), Area::Pair(3, 4)] {
+        for area in [(0, 1, 1), (0, 2, 1), (0, 0, 3), (0, 3, 4), (SPLITS + 1, 0, 1)] {
+            let area = Area::Pair { group: area.0, lower: area.1, higher: area.2 };
             no_place(&|| _ = layout.area(area));
             no_place(&|| _ = layout.staging(area, 0));
         }
+        no_place(&|| _ = layout.area(Area::Split(SPLITS)));
         no_place(&|| _ = layout.staging(Area::Root, 3));
-        no_place(&|| _ = layout.staging(Area::Pair(0, 1), 2));
+        no_place(&|| _ = layout.staging(Area::Pair { group: 0, lower: 0, higher: 1 }, 2));
         no_place(&|| _ = layout.ring(3));
     }
 }

@@ -21,7 +21,8 @@ pub(crate) use layout::Area;
 pub use layout::Shape;
 
 use crate::{
-    atomics::{AtomicU32, AtomicU64, Ordering},
+    atomics::{AtomicU32, Ordering},
+    hub::Head,
     line::Line,
     ring::Ring,
 };
@@ -60,15 +61,6 @@ pub struct Segment {
     mark: ForkMark,
 }
 
-/// What a group shares besides its lines.
-#[repr(C, align(128))]
-pub(crate) struct Head {
-    /// Why the group ended; 0 while it has not.
-    pub(crate) abort: AtomicU64,
-    /// The group that uses the area; 0 while none does.
-    pub(crate) owner: AtomicU64,
-}
-
 /// The name of one group of processes, which no other group has: 16 random bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupId([u8; 16]);
@@ -105,7 +97,7 @@ pub enum SegmentError {
 
 impl Segment {
     /// How many groups can be split from the group of all ranks and live at a time: areas [`Area::Split`] from 0 on.
-    pub(crate) const SPLITS: usize = layout::SPLITS;
+    pub const SPLITS: usize = layout::SPLITS;
 
     /// Makes the segment of a new group.
     ///
@@ -196,7 +188,31 @@ impl Segment {
         reserve(&self.file, self.layout.area(area))
     }
 
-    /// The staging of a rank, in the numbering of the area: [`Shape::staging_bytes`] bytes, from the start of a page on.
+    /// The area of the group of all ranks.
+    pub(crate) fn root(&self) -> Area {
+        Area::Root
+    }
+
+    /// The area of the group that two ranks of the group in `area` have for themselves.
+    ///
+    /// # Panics
+    /// If `area` is itself that of a pair.
+    pub(crate) fn pair(&self, area: Area, lower: usize, higher: usize) -> Area {
+        let group = match area {
+            Area::Root => 0,
+            Area::Split(index) => 1 + index,
+            Area::Pair { .. } => unreachable!("a pair has no pairs"),
+        };
+        Area::Pair { group, lower, higher }
+    }
+
+    /// Bytes of one rank's staging in this area: [`Shape::staging_bytes`], or a quarter of them for a pair.
+    pub(crate) fn staging_bytes(&self, area: Area) -> usize {
+        self.layout.staging_bytes(area)
+    }
+
+    /// The staging of a rank, in the numbering of the area: [`staging_bytes`](Segment::staging_bytes) bytes, from the start of
+    /// a page on. The staging of the next rank follows.
     ///
     /// They are the caller's to touch once they are reserved, until the segment is dropped, and not in a fork.
     ///

@@ -42,6 +42,11 @@ fn atomic(address: NonNull<u8>) -> &'static AtomicU64 {
     unsafe { address.cast().as_ref() }
 }
 
+/// The area of two ranks of all.
+fn pair(lower: usize, higher: usize) -> Area {
+    Area::Pair { group: 0, lower, higher }
+}
+
 #[test]
 fn what_one_process_writes_another_reads() {
     let segment = Segment::create(shape(3), ID).unwrap();
@@ -49,25 +54,19 @@ fn what_one_process_writes_another_reads() {
     assert_eq!((other.shape(), other.forked()), (shape(3), false));
     // A word of its own for each place that two parts must not share.
     let mut words = Vec::new();
-    for area in [
-        Area::Root,
-        Area::Split(0),
-        Area::Split(Segment::SPLITS - 1),
-        Area::Pair(0, 1),
-        Area::Pair(0, 2),
-        Area::Pair(1, 2),
-    ] {
+    for area in [Area::Root, Area::Split(0), Area::Split(Segment::SPLITS - 1), pair(0, 1), pair(0, 2), pair(1, 2)] {
         segment.reserve_area(area).unwrap();
-        let ranks = if matches!(area, Area::Pair(..)) { 2 } else { 3 };
+        let ranks = if matches!(area, Area::Pair { .. }) { 2 } else { 3 };
         let addresses = |segment: &Segment| {
             let (head, lines) = segment.area(area);
             let line = lines.as_ptr().wrapping_add(ranks - 1);
             let mut addresses = vec![head.cast::<u8>(), lines.cast(), NonNull::new(line).unwrap().cast()];
             for rank in 0..ranks {
+                let bytes = segment.staging_bytes(area);
                 segment.reserve_staging(area, rank, 0..8).unwrap();
-                segment.reserve_staging(area, rank, STAGING - 8..STAGING).unwrap();
+                segment.reserve_staging(area, rank, bytes - 8..bytes).unwrap();
                 let staging = segment.staging(area, rank);
-                let end = NonNull::new(staging.as_ptr().wrapping_add(STAGING - 8)).unwrap();
+                let end = NonNull::new(staging.as_ptr().wrapping_add(bytes - 8)).unwrap();
                 addresses.extend([staging, end]);
             }
             addresses
@@ -255,7 +254,7 @@ fn a_limit_on_files_is_an_error_and_no_signal() {
         // What a peer made larger can be used.
         let other = peer(&larger);
         other.reserve_staging(Area::Root, 0, 0..STAGING).unwrap();
-        other.reserve_staging(Area::Pair(0, 1), 1, 0..STAGING).unwrap();
+        other.reserve_staging(pair(0, 1), 1, 0..STAGING / 4).unwrap();
     });
 }
 

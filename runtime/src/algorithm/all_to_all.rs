@@ -33,7 +33,8 @@ pub(super) fn all_to_all(
         }
     };
     let even = recv.count() / size;
-    let done = seat.published(signature, Some(send), |peers| {
+    let blocks = if counts.is_none() { size } else { 1 };
+    let done = seat.published(signature, Some(send), blocks, |peers| {
         let mut start = 0;
         for peer in 0..size {
             let count = counts.map_or(even, |(_, received)| received[peer]);
@@ -68,7 +69,7 @@ fn exchange_counts(
     let (own, after) = rest.split_at_mut(row);
     own.iter_mut().zip(sent.iter().chain(received)).for_each(|(place, &count)| *place = count as u64);
     let with_counts = Signature { dtype: Some(DType::U64), detail: mix(signature.detail, 1), ..*signature };
-    seat.published(&with_counts, Some((&*own).into()), |peers| {
+    seat.published(&with_counts, Some((&*own).into()), 1, |peers| {
         let peer_rows = before.chunks_exact_mut(row).zip(0..).chain(after.chunks_exact_mut(row).zip(rank + 1..));
         peer_rows.into_iter().try_for_each(|(place, peer)| peers.copy(peer, 0..row, &mut place.into()))
     })?;

@@ -19,12 +19,12 @@ pub(super) fn all_gather(
     let parts = Parts::new(seat, counts, recv.count());
     let rank = seat.world().rank();
     if let Some(send) = send {
-        return seat.published(signature, Some(send), |peers| parts.collect(peers, 0..parts.size, 0, &mut recv));
+        return seat.published(signature, Some(send), 1, |peers| parts.collect(peers, 0..parts.size, 0, &mut recv));
     }
     let (mut before, rest) = recv.split_at(parts.start(rank));
     let (own, mut after) = rest.split_at(parts.count(rank));
     let start_after = parts.start(rank) + parts.count(rank);
-    seat.published(signature, Some(own.as_buf()), |peers| {
+    seat.published(signature, Some(own.as_buf()), 1, |peers| {
         parts.collect(peers, 0..rank, 0, &mut before)?;
         parts.collect(peers, rank + 1..parts.size, start_after, &mut after)
     })
@@ -40,16 +40,16 @@ pub(super) fn gather(
     root: usize,
 ) -> Result<(), Fault> {
     let Some(recv) = recv.filter(|_| seat.world().rank() == root) else {
-        return seat.published(signature, send, |_| Ok(()));
+        return seat.published(signature, send, 1, |_| Ok(()));
     };
     let parts = Parts::new(seat, counts, recv.count());
     let (mut before, rest) = recv.split_at(parts.start(root));
     let (mut own, mut after) = rest.split_at(parts.count(root));
     let start_after = parts.start(root) + parts.count(root);
-    seat.published(signature, None, |peers| {
-        if let Some(send) = send {
-            own.copy_from(send);
-        }
+    if let Some(send) = send {
+        own.copy_from(send);
+    }
+    seat.published(signature, None, 1, |peers| {
         parts.collect(peers, 0..root, 0, &mut before)?;
         parts.collect(peers, root + 1..parts.size, start_after, &mut after)
     })
@@ -104,17 +104,18 @@ pub(super) fn concat(
     counts: &mut Vec<usize>,
 ) -> Result<(), Fault> {
     let size = seat.world().size();
-    seat.published(signature, Some(send), |peers| {
-        counts.clear();
-        counts.extend((0..size).map(|rank| peers.bytes(rank) / send.dtype().size()));
+    counts.clear();
+    seat.published(signature, Some(send), 1, |peers| {
+        if counts.is_empty() {
+            counts.extend((0..size).map(|rank| peers.bytes(rank) / send.dtype().size()));
+        }
         let total: usize = counts.iter().sum();
-        let mut memory = Memory::zeroed(send.dtype(), total);
+        let memory = recv.get_or_insert_with(|| Memory::zeroed(send.dtype(), total));
         let (stride, mut start) = (total / rows.max(1), 0);
         for (rank, count) in counts.iter().enumerate() {
             peers.copy_rows(rank, &mut memory.as_buf_mut(), Rows { rows, stride, start })?;
             start += count / rows.max(1);
         }
-        *recv = Some(memory);
         Ok(())
     })
 }

@@ -37,11 +37,11 @@ pub(super) fn all_reduce(
             Ok(())
         }
         Implementation::OneShot => match send {
-            Some(send) => seat.published(signature, Some(send), |peers| peers.reduce(&reducer, 0, &mut recv)),
+            Some(send) => seat.published(signature, Some(send), 1, |peers| peers.reduce(&reducer, 0, &mut recv)),
             None => {
                 // The others read this rank's data until the step ends, so that the result waits in scratch.
                 let mut result = scratch.room(recv.dtype(), recv.count());
-                seat.published(signature, Some(recv.as_buf()), |peers| peers.reduce(&reducer, 0, &mut result))?;
+                seat.published(signature, Some(recv.as_buf()), 1, |peers| peers.reduce(&reducer, 0, &mut result))?;
                 recv.copy_from(result.as_buf());
                 Ok(())
             }
@@ -86,7 +86,8 @@ pub(super) fn reduce_scatter(
     match send {
         Some(send) => {
             let offset = seat.world().rank() * recv.count();
-            seat.published(signature, Some(send), |peers| peers.reduce(&reducer, offset, &mut recv))
+            let blocks = seat.world().size();
+            seat.published(signature, Some(send), blocks, |peers| peers.reduce(&reducer, offset, &mut recv))
         }
         None => seat.divided(signature, &reducer, None, Some(recv), Targets::Own),
     }

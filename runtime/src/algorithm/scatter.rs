@@ -24,9 +24,9 @@ pub(super) fn broadcast(
         return Ok(());
     }
     if is_root {
-        seat.published(signature, Some(data.as_buf()), |_| Ok(()))
+        seat.published(signature, Some(data.as_buf()), 1, |_| Ok(()))
     } else {
-        seat.published(signature, None, |peers| peers.copy(root, all, &mut data))
+        seat.published(signature, None, 1, |peers| peers.copy(root, all.clone(), &mut data))
     }
 }
 
@@ -40,22 +40,22 @@ pub(super) fn scatter(
     root: usize,
 ) -> Result<(), Fault> {
     let (rank, size) = (seat.world().rank(), seat.world().size());
+    // Even parts are the blocks.
+    let blocks = if counts.is_none() { size } else { 1 };
     match send.filter(|_| rank == root) {
         Some(send) => {
             let start = displacement(counts, send.count() / size, rank);
-            seat.published(signature, Some(send), |_| {
-                if let Some(mut recv) = recv {
-                    let end = start + recv.count();
-                    recv.copy_from(send.slice(start..end));
-                }
-                Ok(())
-            })
+            if let Some(mut recv) = recv {
+                let end = start + recv.count();
+                recv.copy_from(send.slice(start..end));
+            }
+            seat.published(signature, Some(send), blocks, |_| Ok(()))
         }
         None => {
             let mut recv = recv.expect("Call::signature requires recv on every rank but the root");
             let start = displacement(counts, recv.count(), rank);
             let range = start..start + recv.count();
-            seat.published(signature, None, |peers| peers.copy(root, range, &mut recv))
+            seat.published(signature, None, blocks, |peers| peers.copy(root, range.clone(), &mut recv))
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Who carries out collectives: the seam between what users call and where ranks live.
 
-mod threads;
+mod host;
 
-pub(crate) use threads::Threads;
+pub(crate) use host::Host;
 
 use crate::{Result, call::Call};
 use consonance_kernels::step::Aborter;
 use consonance_spec::{Kind, Signature, World};
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 /// One rank of a group, wherever its peers are. `&mut self`: one call at a time is a fact of the type.
 pub(crate) trait Backend: Send {
@@ -35,6 +35,15 @@ pub(crate) trait Backend: Send {
 
     /// A handle that ends the group from any thread.
     fn aborter(&self) -> Aborter;
+
+    /// After an abort, waits until all ranks are ready to go on, and goes on; otherwise does nothing.
+    ///
+    /// # Errors
+    /// As [`execute`](Backend::execute): a rank that is lost does not come back.
+    fn renew(&mut self) -> Result<()>;
+
+    /// Says whether this rank rests: it makes no call before `company`, ranks of the same process, have ended theirs.
+    fn rest(&mut self, company: Range<usize>, resting: bool);
 }
 
 /// How calls are carried out. Results do not depend on it by a bit.

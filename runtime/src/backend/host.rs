@@ -1,4 +1,4 @@
-//! Ranks that are threads of one process: they read each other's buffers directly.
+//! Ranks that share memory: threads of one process, or of several on one host.
 
 use super::{Arguments, Backend, Configuration};
 use crate::{
@@ -8,12 +8,14 @@ use crate::{
 };
 use consonance_kernels::{
     buffer::Buf,
+    segment::Segment,
     step::{Aborter, Fault, LastCall, Reason, Seat},
 };
 use consonance_spec::{DType, Kind, Signature, World, call::mix};
+use std::{io, ops::Range};
 
-/// One thread's rank.
-pub(crate) struct Threads {
+/// One rank.
+pub(crate) struct Host {
     seat: Seat,
     /// A seat in the group of two with each peer that this rank has sent to or received from.
     pairs: Vec<Option<Seat>>,
@@ -21,11 +23,11 @@ pub(crate) struct Threads {
     configuration: Configuration,
 }
 
-impl Threads {
-    pub(crate) fn new(mut seat: Seat, configuration: Configuration) -> Threads {
+impl Host {
+    pub(crate) fn new(mut seat: Seat, configuration: Configuration) -> Host {
         seat.set_timeout(configuration.timeout);
         let pairs = (0..seat.world().size()).map(|_| None).collect();
-        Threads { seat, pairs, scratch: Scratch::default(), configuration }
+        Host { seat, pairs, scratch: Scratch::default(), configuration }
     }
 
     /// A step of this rank and `peer` alone, whose errors name the two by their ranks in the whole group.
@@ -38,9 +40,13 @@ impl Threads {
     ) -> Result<()> {
         let rank = self.seat.world().rank();
         let members = [rank.min(peer), rank.max(peer)];
-        // Splits are keyed by the number of their call, which never comes to this.
-        let key = (u64::MAX, members[0] * self.pairs.len() + members[1]);
-        let seat = self.pairs[peer].get_or_insert_with(|| self.seat.subgroup(key, &members));
+        if self.pairs[peer].is_none() {
+            match self.seat.pair(peer) {
+                Ok(pair) => self.pairs[peer] = Some(pair),
+                Err(fault) => return Err(report(&mut self.seat, fault, &lines(signature, arguments))),
+            }
+        }
+        let seat = self.pairs[peer].as_mut().expect("made above");
         let Err(fault) = step(seat) else { return Ok(()) };
         let mut error = report(seat, fault, &lines(signature, arguments));
         match &mut error {
@@ -54,7 +60,7 @@ impl Threads {
     }
 }
 
-impl Backend for Threads {
+impl Backend for Host {
     fn world(&self) -> World {
         self.seat.world()
     }
@@ -69,7 +75,7 @@ impl Backend for Threads {
                 self.with_peer(from, signature, arguments, |seat| algorithm::recv(seat, signature, data))
             }
             call => {
-                let Threads { seat, scratch, configuration, .. } = self;
+                let Host { seat, scratch, configuration, .. } = self;
                 algorithm::run(seat, signature, call, scratch, configuration).map_err(|failure| match failure {
                     Failure::Fault(fault) => {
                         let mut lines = lines(signature, arguments);
@@ -116,13 +122,15 @@ impl Backend for Threads {
                 return Err(report(&mut self.seat, fault, &lines(&signature, &Arguments::NONE)));
             }
         }
-        if color.is_none() {
-            return Ok(None);
-        }
         let mut members: Vec<usize> = (0..world.size()).filter(|&rank| all[rank][0] == own[0]).collect();
         members.sort_by_key(|&rank| all[rank][1]);
-        let seat = self.seat.subgroup((self.seat.epoch(), members[0]), &members);
-        Ok(Some(Box::new(Threads::new(seat, self.configuration))))
+        if color.is_none() {
+            members.clear();
+        }
+        match self.seat.split(&signature, &members) {
+            Ok(seat) => Ok(seat.map(|seat| Box::new(Host::new(seat, self.configuration)) as Box<dyn Backend>)),
+            Err(fault) => Err(report(&mut self.seat, fault, &lines(&signature, &Arguments::NONE))),
+        }
     }
 
     fn configure(&mut self, configuration: &Configuration) {
@@ -134,6 +142,20 @@ impl Backend for Threads {
 
     fn aborter(&self) -> Aborter {
         self.seat.aborter()
+    }
+
+    fn renew(&mut self) -> Result<()> {
+        if self.seat.aborter().aborted().is_none() {
+            return Ok(());
+        }
+        // They ended with the round.
+        self.pairs.fill_with(|| None);
+        let renewed = self.seat.renew();
+        renewed.map_err(|fault| report(&mut self.seat, fault, &[("call".to_owned(), "run".to_owned())]))
+    }
+
+    fn rest(&mut self, company: Range<usize>, resting: bool) {
+        self.seat.rest(company, resting);
     }
 }
 
@@ -183,9 +205,25 @@ fn report(seat: &mut Seat, fault: Fault, lines: &Lines) -> Error {
                 Reason::Deadline => "gave up waiting at its deadline",
                 Reason::Panic => "panicked",
                 Reason::Failure => "failed",
+                Reason::Death => "its process has ended",
+                Reason::Memory => "got no memory for its data",
             }
             .to_owned(),
         },
+        Fault::NoMemory(bytes) => Error::System {
+            what: format!("reserve {bytes} bytes of the memory that processes share, for {call}"),
+            source: io::ErrorKind::OutOfMemory.into(),
+        },
+        Fault::Forked => Error::WrongContext {
+            call: "a collective",
+            problem: format!(
+                "{call} in a process made by fork after it joined the group: join anew in the new process"
+            ),
+        },
+        Fault::NoRoom => {
+            let groups = format!("at most {} groups split off at a time", Segment::SPLITS);
+            Error::invalid("Communicator::split", "color", groups, "one more")
+        }
     }
 }
 
@@ -199,17 +237,15 @@ fn last_words(last: LastCall) -> String {
 /// Every rank tells every other what it called.
 fn explain(seat: &mut Seat, lines: &Lines) -> Result<Vec<String>, Fault> {
     let own: String = lines.iter().map(|(argument, value)| format!("{argument}\t{value}\n")).collect();
-    let size = seat.world().size();
+    let mut texts = vec![Vec::<u8>::new(); seat.world().size()];
     let signature = Signature { dtype: Some(DType::U8), ..Signature::new(Kind::Explain) };
-    seat.published(&signature, Some(Buf::from(own.as_bytes())), |peers| {
-        (0..size)
-            .map(|rank| {
-                let mut text = vec![0u8; peers.bytes(rank)];
-                peers.copy(rank, 0..text.len(), &mut text.as_mut_slice().into())?;
-                Ok(String::from_utf8_lossy(&text).into_owned())
-            })
-            .collect()
-    })
+    seat.published(&signature, Some(Buf::from(own.as_bytes())), 1, |peers| {
+        texts.iter_mut().enumerate().try_for_each(|(rank, text)| {
+            text.resize(peers.bytes(rank), 0);
+            peers.copy(rank, 0..text.len(), &mut text.as_mut_slice().into())
+        })
+    })?;
+    Ok(texts.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
 }
 
 /// The first argument in which the first odd rank differs from what most ranks called; the same on every rank.

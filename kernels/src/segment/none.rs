@@ -1,0 +1,67 @@
+//! Where the system has no memory that processes share as `mod.rs` needs it: there is no segment.
+
+use crate::{hub::Head, line::Line, ring::Ring};
+use std::{io, ops::Range, ptr::NonNull};
+
+/// The memory that the processes of one group share: nothing, on this system.
+pub enum Segment {}
+
+/// How large a segment is.
+pub enum Shape {}
+
+/// What one group shares.
+#[derive(Clone, Copy)]
+pub(crate) enum Area {
+    Split(usize),
+}
+
+impl Shape {
+    pub(crate) fn ranks(&self) -> usize {
+        match *self {}
+    }
+}
+
+impl Segment {
+    /// How many groups can be split off and live at a time.
+    pub const SPLITS: usize = 0;
+
+    pub(crate) fn shape(&self) -> Shape {
+        match *self {}
+    }
+
+    pub(crate) fn forked(&self) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn root(&self) -> Area {
+        match *self {}
+    }
+
+    pub(crate) fn pair(&self, _: Area, _: usize, _: usize) -> Area {
+        match *self {}
+    }
+
+    pub(crate) fn area(&self, _: Area) -> (NonNull<Head>, NonNull<Line>) {
+        match *self {}
+    }
+
+    pub(crate) fn reserve_area(&self, _: Area) -> io::Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn staging(&self, _: Area, _: usize) -> NonNull<u8> {
+        match *self {}
+    }
+
+    pub(crate) fn staging_bytes(&self, _: Area) -> usize {
+        match *self {}
+    }
+
+    pub(crate) fn reserve_staging(&self, _: Area, _: usize, _: Range<usize>) -> io::Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn ring(&self, _: usize) -> &Ring {
+        match *self {}
+    }
+}

@@ -1,0 +1,435 @@
+//! Steps of ranks that cannot read each other's buffers: they put their data up where all can read them, a window at a time.
+//!
+//! Each rank has its own *staging*, in memory that all processes of the group map: two slots for data and two for results, used
+//! in turn. It is never read as anything but data: where it lies, and how large it is, each process knows by itself.
+//!
+//! # The protocol
+//!
+//! A step begins as any other: the ranks arrive and agree (`step.rs`). What follows is counted in windows, from the beginning of
+//! the round; as the ranks agree on what they call, and know each other's sizes, all of them count the same.
+//!
+//! 1. **Stage.** The rank copies its part of window `w` into slot `w mod 2`, and says *staged* `w`; the first of a step is
+//!    staged before the arrival, which says it. It may do so when every peer has said *read* `w - 2`. The next window is
+//!    staged before the work on this one, so that a rank waits only for one that is more than a window behind.
+//! 2. **Work**, when every peer has said *staged* `w`. Where each rank makes its block of the result for all, it puts the
+//!    block up in the slot for results and says *folded* `w`; when every peer has, it copies their blocks.
+//! 3. The rank says *read* `w`.
+//!
+//! No rank waits at the end of a step. A rank that gives up says so and goes: what it has staged stays where it is.
+//!
+//! # The races, by name
+//!
+//! * **Overwritten window.** A slot is written again two windows later, when all have *read* it. The slot for results needs no
+//!   word of its own: who stages `w` has copied the results of `w - 2`.
+//! * **Old counts.** After an abort ranks may differ in how far they had come. A new round begins at a base above all of the
+//!   counts before, and no rank counts in it before all are there (`Seat::renew`).
+
+use crate::{
+    atomics::Ordering,
+    copy::copy,
+    line::Round,
+    phase::{Peers, Slots, Window},
+    reduce::Reducer,
+    segment::{Area, Segment},
+    step::{Access, Fault, Seat, Targets},
+};
+use consonance_spec::{Signature, partition};
+use std::ops::Range;
+
+/// Slots of a rank's staging: for data of even and odd windows, and for results.
+const SLOTS: usize = 4;
+const RESULT_SLOT: usize = 2;
+
+/// Slices of blocks begin at multiples of so many bytes, and so do ranks' blocks of a window: no two ranks write one pair of
+/// cache lines.
+const BORDER_BYTES: usize = 128;
+
+/// What is got from the system at a time.
+const RESERVE_BYTES: usize = 64 << 10;
+
+/// Up to so many bytes it takes less time to combine everything on every rank than to wait for each other's blocks.
+const ONE_SHOT_BYTES: usize = 8 << 10;
+
+/// One rank's staging, as that rank sees it.
+pub(crate) struct Stage {
+    area: Area,
+    base: u64,
+    /// The next window's number.
+    window: u64,
+    /// Bytes of each slot that the system has given.
+    reserved: [usize; SLOTS],
+}
+
+impl Stage {
+    pub(crate) fn new(area: Area, round: Round) -> Stage {
+        Stage { area, base: round.base(), window: round.base(), reserved: [0; SLOTS] }
+    }
+
+    pub(crate) fn renew(&mut self, round: Round) {
+        (self.base, self.window) = (round.base(), round.base());
+    }
+}
+
+/// What a rank puts up in a step: its data as `blocks` of equal size, of each of which `stride` bytes fit a window.
+#[derive(Clone, Copy)]
+struct Load {
+    input: *const u8,
+    bytes: usize,
+    blocks: usize,
+    stride: usize,
+}
+
+impl Load {
+    fn slice(&self, window: usize) -> Range<usize> {
+        window * self.stride..(window + 1) * self.stride
+    }
+}
+
+impl Seat {
+    /// A step in which all ranks' data are put up, and `work` is called for each window of them.
+    ///
+    /// # Safety
+    /// `input` is valid for reads of `bytes` bytes, which nobody writes but `work`, and it only where it has read.
+    pub(crate) unsafe fn in_windows(
+        &mut self,
+        signature: &Signature,
+        access: Access,
+        input: *const u8,
+        bytes: usize,
+        blocks: usize,
+        mut work: impl FnMut(&mut Peers<'_>) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let stride = self.slot_bytes() / blocks / BORDER_BYTES * BORDER_BYTES;
+        assert!(stride > 0 && (blocks == 1 || bytes.is_multiple_of(blocks)), "{bytes} bytes in {blocks} blocks");
+        let load = Load { input, bytes, blocks, stride };
+        self.claim_window(0)?;
+        self.stage_slices(load, 0, 0)?;
+        let mut shared = self.share(signature, access, bytes, input, std::ptr::null_mut())?;
+        shared.active = true;
+        let seat = &mut *shared.seat;
+        let largest = seat.place(signature).0.cards().map(|card| card.bytes()).max().unwrap_or(0);
+        let windows = (largest / blocks).div_ceil(stride).max(1);
+        for index in 0..windows {
+            if index + 1 < windows {
+                seat.claim_window(1)?;
+                seat.stage_slices(load, 1, index + 1)?;
+                seat.say_staged(1);
+            }
+            if index > 0 {
+                seat.wait_staged()?;
+            }
+            let slots = seat.slots(0);
+            let window = Window { blocks, slice: load.slice(index), slots, stride, own: input, own_bytes: bytes };
+            let (place, addresses) = seat.place(signature);
+            work(&mut Peers { place, sources: &mut addresses.sources, window: Some(window) })?;
+            seat.say_read();
+        }
+        shared.finish();
+        Ok(())
+    }
+
+    /// [`Seat::divided`] on staged data.
+    ///
+    /// # Safety
+    /// `input` is valid for reads of `count` elements of the reducer's input, `output`, unless it is null, for writes of as
+    /// many of its output; nobody else touches them. They are the same, where both types are, or disjoint.
+    pub(crate) unsafe fn divided_on_stage(
+        &mut self,
+        signature: &Signature,
+        reducer: &Reducer,
+        (access, targets): (Access, Targets),
+        input: *const u8,
+        count: usize,
+        output: *mut u8,
+    ) -> Result<(), Fault> {
+        let (rank, size) = (self.world.rank(), self.world.size());
+        let (input_size, output_size) = (reducer.input().size(), reducer.output().size());
+        let bytes = count * input_size;
+        // What this rank makes of what it can read: its own block, or everything where it receives.
+        let (blocks, part) = match targets {
+            Targets::Own => (if count.is_multiple_of(size) { size } else { 1 }, partition::block(count, size, rank)),
+            _ if bytes <= ONE_SHOT_BYTES => (1, if output.is_null() { 0..0 } else { 0..count }),
+            // SAFETY: the caller's promises are the same.
+            _ => return unsafe { self.all_blocks(signature, reducer, access, input, count, output) },
+        };
+        let target = output.wrapping_add(part.start * output_size);
+        let fold = |peers: &mut Peers<'_>| {
+            // SAFETY: the target has so many elements, at the place in `output` of those that are read of `input`.
+            unsafe { peers.fold(reducer, part.start, part.len(), target) }
+        };
+        // SAFETY: the input is valid; a part of it that is written in place has just been read, by this rank, the only one that
+        // reads it there.
+        unsafe { self.in_windows(signature, access, input, bytes, blocks, fold) }
+    }
+
+    /// Each window is divided among the ranks: a rank folds its block of all data, and puts the result up for the others.
+    ///
+    /// For `n` ranks, each reads and writes about `2 - 1/n` times the bytes in copies, and once in the sum: no more than what
+    /// has to cross from rank to rank, and independent of their number.
+    ///
+    /// # Safety
+    /// As for [`divided_on_stage`](Seat::divided_on_stage).
+    unsafe fn all_blocks(
+        &mut self,
+        signature: &Signature,
+        reducer: &Reducer,
+        access: Access,
+        input: *const u8,
+        count: usize,
+        output: *mut u8,
+    ) -> Result<(), Fault> {
+        let (rank, size) = (self.world.rank(), self.world.size());
+        let (input_size, output_size) = (reducer.input().size(), reducer.output().size());
+        let elements = self.slot_bytes() / input_size.max(output_size);
+        let unit = BORDER_BYTES / input_size.min(output_size);
+        let windows = count.div_ceil(elements);
+        let window = |index: usize| index * elements..((index + 1) * elements).min(count);
+        let block = |index: usize, of: usize| {
+            let whole = window(index);
+            let block = partition::aligned_block(whole.len(), unit, size, of);
+            whole.start + block.start..whole.start + block.end
+        };
+        // What the others fold: all but this rank's own block, each element in its place in the window.
+        let stage = |seat: &mut Seat, ahead: u64, index: usize| {
+            let (whole, own) = (window(index), block(index, rank));
+            let slot = seat.slot(ahead, 0, whole.len() * input_size)?;
+            for part in [whole.start..own.start, own.end..whole.end] {
+                let offset = (part.start - whole.start) * input_size;
+                // SAFETY: the part lies within the input and, in its place, within the slot, which is this rank's to write: see
+                // `claim_window`.
+                unsafe { copy(input.add(part.start * input_size), slot.add(offset), part.len() * input_size) }
+            }
+            Ok(())
+        };
+        self.claim_window(0)?;
+        stage(self, 0, 0)?;
+        let mut shared = self.share(signature, access, count * input_size, input, output)?;
+        shared.active = true;
+        let seat = &mut *shared.seat;
+        for index in 0..windows {
+            if index + 1 < windows {
+                seat.claim_window(1)?;
+                stage(seat, 1, index + 1)?;
+                seat.say_staged(1);
+            }
+            if index > 0 {
+                seat.wait_staged()?;
+            }
+            let (whole, own) = (window(index), block(index, rank));
+            let result = seat.slot(0, RESULT_SLOT, own.len() * output_size)?;
+            let (data, results) = (seat.slots(0), seat.slots(RESULT_SLOT));
+            let (_, addresses) = seat.place(signature);
+            let start = (own.start - whole.start) * input_size;
+            addresses.sources.extend((0..size).map(|peer| match peer {
+                peer if peer == rank => input.wrapping_add(own.start * input_size),
+                peer => data.of(peer).wrapping_add(start).cast_const(),
+            }));
+            addresses.targets.push(result);
+            if !output.is_null() {
+                addresses.targets.push(output.wrapping_add(own.start * output_size));
+            }
+            // SAFETY: the block lies within the input and the output, and in its place within every rank's slot, where all have
+            // staged it; nobody writes it there before this rank has said that it has read this window. The slot for results
+            // has room for it, and is read by nobody before it is said to be folded. The output is this rank's alone.
+            unsafe { reducer.fold(&addresses.sources, &addresses.targets, own.len()) };
+            seat.say_folded();
+            if !output.is_null() {
+                seat.wait_folded()?;
+                for peer in seat.world.peers() {
+                    let block = block(index, peer);
+                    // SAFETY: the peer has put its block up, and writes there again when this rank has said that it has read
+                    // this window; the block lies within the output.
+                    unsafe {
+                        let target = output.add(block.start * output_size);
+                        copy(results.of(peer), target, block.len() * output_size);
+                    }
+                }
+            }
+            seat.say_read();
+        }
+        shared.finish();
+        Ok(())
+    }
+
+    /// Waits until the slots of the window that comes `ahead` of this one are this rank's to write.
+    fn claim_window(&self, ahead: u64) -> Result<(), Fault> {
+        let Stage { base, window, .. } = *self.staging();
+        let window = window + ahead;
+        if window < base + 2 {
+            return Ok(());
+        }
+        // SYNC POINT read: pairs with `say_read`.
+        self.wait_for_all(|line| line.progress.read.load(Ordering::Acquire) >= window - 1)
+    }
+
+    /// Copies a slice of each block to this rank's slot for the window that comes `ahead`, which has been claimed.
+    fn stage_slices(&mut self, load: Load, ahead: u64, index: usize) -> Result<(), Fault> {
+        let Load { input, bytes, blocks, stride } = load;
+        let block = bytes / blocks;
+        let slice = load.slice(index);
+        let slice = slice.start.min(block)..slice.end.min(block);
+        if slice.is_empty() {
+            return Ok(());
+        }
+        let slot = self.slot(ahead, 0, (blocks - 1) * stride + slice.len())?;
+        for index in 0..blocks {
+            // SAFETY: the slice lies within its block of the input, which the caller of `in_windows` promises to be readable,
+            // and has a place of `stride` bytes in the slot.
+            unsafe { copy(input.add(index * block + slice.start), slot.add(index * stride), slice.len()) }
+        }
+        Ok(())
+    }
+
+    /// Says that this rank's part of the window that comes `ahead` is staged.
+    fn say_staged(&self, ahead: u64) {
+        let window = self.staging().window + ahead;
+        // SYNC POINT staged: pairs with `wait_staged`.
+        self.hub.lines()[self.world.rank()].progress.staged.store(window + 1, Ordering::Release);
+        self.wake();
+    }
+
+    fn wait_staged(&self) -> Result<(), Fault> {
+        let window = self.staging().window;
+        // SYNC POINT staged: pairs with `say_staged`.
+        self.wait_for_all(|line| line.progress.staged.load(Ordering::Acquire) > window)
+    }
+
+    /// Says that this rank's block of this window's result is put up.
+    fn say_folded(&self) {
+        // SYNC POINT folded: pairs with `wait_folded`.
+        let window = self.staging().window;
+        self.hub.lines()[self.world.rank()].progress.folded.store(window + 1, Ordering::Release);
+        self.wake();
+    }
+
+    fn wait_folded(&self) -> Result<(), Fault> {
+        let window = self.staging().window;
+        // SYNC POINT folded: pairs with `say_folded`.
+        self.wait_for_all(|line| line.progress.folded.load(Ordering::Acquire) > window)
+    }
+
+    /// Says that this rank reads nothing of this window any more, and goes on to the next.
+    fn say_read(&mut self) {
+        let stage = self.stage.as_mut().expect("a seat with a stage");
+        stage.window += 1;
+        let window = stage.window;
+        // SYNC POINT read: pairs with `claim_window`.
+        self.hub.lines()[self.world.rank()].progress.read.store(window, Ordering::Release);
+        self.wake();
+    }
+
+    fn staging(&self) -> &Stage {
+        self.stage.as_ref().expect("a seat with a stage")
+    }
+
+    fn segment(&self) -> &Segment {
+        self.hub.segment().expect("a seat with a stage is in a segment").0
+    }
+
+    /// Bytes of a slot.
+    fn slot_bytes(&self) -> usize {
+        self.segment().staging_bytes(self.staging().area) / SLOTS
+    }
+
+    /// Every rank's slot for data, or for results, of this window.
+    fn slots(&self, kind: usize) -> Slots {
+        let Stage { area, window, .. } = *self.staging();
+        let (segment, slot) = (self.segment(), kind + (window & 1) as usize);
+        let first = segment.staging(area, 0).as_ptr().wrapping_add(slot * self.slot_bytes());
+        Slots { first, apart: segment.staging_bytes(area) }
+    }
+
+    /// This rank's slot for data, or for results, of the window that comes `ahead`, with room for `bytes`.
+    fn slot(&mut self, ahead: u64, kind: usize, bytes: usize) -> Result<*mut u8, Fault> {
+        let Stage { area, window, reserved, .. } = *self.staging();
+        let (rank, slot_bytes, slot) = (self.world.rank(), self.slot_bytes(), kind + (window + ahead & 1) as usize);
+        assert!(bytes <= slot_bytes, "{bytes} bytes in a slot of {slot_bytes}");
+        if bytes > reserved[slot] {
+            // Twice as much each time, so that the system is asked seldom.
+            let wanted = bytes.next_multiple_of(RESERVE_BYTES).max(2 * reserved[slot]).min(slot_bytes);
+            let range = slot * slot_bytes + reserved[slot]..slot * slot_bytes + wanted;
+            if self.segment().reserve_staging(area, rank, range).is_err() {
+                return Err(self.no_memory(wanted));
+            }
+            self.stage.as_mut().expect("a seat with a stage").reserved[slot] = wanted;
+        }
+        Ok(self.segment().staging(area, rank).as_ptr().wrapping_add(slot * slot_bytes))
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::{
+        buffer::BufMut,
+        segment::{GroupId, Shape},
+    };
+    use consonance_spec::{DType, Kind, ReduceOp};
+    use std::{sync::Arc, thread, time::Duration};
+
+    /// Runs `body` on each rank of a group that shares a segment, each rank with a mapping of its own.
+    fn each<R: Send>(ranks: usize, body: impl Fn(Seat) -> R + Sync) -> Vec<R> {
+        let (id, shape) = (GroupId::from_bytes([3; 16]), Shape::new(ranks, 4 * RESERVE_BYTES).unwrap());
+        let segment = Segment::create(shape, id).unwrap();
+        thread::scope(|scope| {
+            let ranks = (0..ranks).map(|rank| {
+                let (body, file) = (&body, segment.file().try_clone_to_owned().unwrap());
+                scope.spawn(move || {
+                    let segment = Arc::new(Segment::open(file, id, shape).unwrap());
+                    body(Seat::in_segment(&segment, rank..rank + 1, Duration::from_secs(20)).remove(0))
+                })
+            });
+            let ranks: Vec<_> = ranks.collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        })
+    }
+
+    fn signature(kind: Kind, op: Option<ReduceOp>, dtype: DType) -> Signature {
+        Signature { op, dtype: Some(dtype), ..Signature::new(kind) }
+    }
+
+    fn input(rank: usize, count: usize) -> Vec<u32> {
+        (0..count).map(|index| (index * 7 + rank * 1_000_003) as u32).collect()
+    }
+
+    #[test]
+    fn sums_of_any_size_in_place() {
+        let sizes = [0, 1, 33, 2048, 2049, 16_384, 16_385, 100_000, 262_144];
+        for ranks in [1, 2, 3, 5] {
+            let results = each(ranks, |mut seat| {
+                let rank = seat.world().rank();
+                let reducer = Reducer::new(ReduceOp::Sum, DType::U32).unwrap();
+                let signature = signature(Kind::AllReduce, Some(ReduceOp::Sum), DType::U32);
+                let mut sums = Vec::new();
+                for round in 0..5 {
+                    for targets in [Targets::All, Targets::Root(ranks - 1), Targets::Own] {
+                        for count in sizes {
+                            let mut data = input(rank + round, count);
+                            let recv = Some(BufMut::from(data.as_mut_slice()));
+                            seat.divided(&signature, &reducer, None, recv, targets).unwrap();
+                            sums.push((targets, round, count, data));
+                        }
+                    }
+                }
+                sums
+            });
+            for (rank, sums) in results.into_iter().enumerate() {
+                for (targets, round, count, found) in sums {
+                    let mut sum = vec![0u32; count];
+                    for rank in 0..ranks {
+                        let values = input(rank + round, count).into_iter();
+                        sum.iter_mut().zip(values).for_each(|(sum, value)| *sum = sum.wrapping_add(value));
+                    }
+                    let received = match targets {
+                        Targets::All => 0..count,
+                        Targets::Root(root) => 0..if root == rank { count } else { 0 },
+                        Targets::Own => partition::block(count, ranks, rank),
+                    };
+                    let mut expected = input(rank + round, count);
+                    expected[received.clone()].copy_from_slice(&sum[received]);
+                    assert!(expected == found, "{targets:?} of {count} in round {round}, rank {rank} of {ranks}");
+                }
+            }
+        }
+    }
+}
