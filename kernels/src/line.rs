@@ -184,6 +184,11 @@ impl Round {
         epoch & ((1 << Self::BITS) - 1)
     }
 
+    /// Whether a count has come to `wanted`, in the same round: what is counted in a later one says nothing of this.
+    pub(crate) fn reached(count: u64, wanted: u64) -> bool {
+        count >= wanted && count >> Self::BITS == wanted >> Self::BITS
+    }
+
     /// How a line says that something happened in this round: 0 says that it never did.
     pub(crate) fn mark(self) -> u64 {
         self.0 + 1

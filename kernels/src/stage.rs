@@ -21,8 +21,9 @@
 //!
 //! * **Overwritten window.** A slot is written again two windows later, when all have *read* it. The slot for results needs no
 //!   word of its own: who stages `w` has copied the results of `w - 2`.
-//! * **Old counts.** After an abort ranks may differ in how far they had come. A new round begins at a base above all of the
-//!   counts before, and no rank counts in it before all are there (`Seat::renew`).
+//! * **Old counts, new counts.** After an abort ranks may differ in how far they had come. A new round begins at a base above
+//!   all of the counts before, and no rank counts in it before all are there (`Seat::renew`). Who still waits in the old round
+//!   does not take a count of the new one for what it waits for.
 
 use crate::{
     atomics::Ordering,
@@ -259,7 +260,7 @@ impl Seat {
             return Ok(());
         }
         // SYNC POINT read: pairs with `say_read`.
-        self.wait_for_all(|line| line.progress.read.load(Ordering::Acquire) >= window - 1)
+        self.wait_for_all(|line| Round::reached(line.progress.read.load(Ordering::Acquire), window - 1))
     }
 
     /// Copies a slice of each block to this rank's slot for the window that comes `ahead`, which has been claimed.
@@ -291,7 +292,7 @@ impl Seat {
     fn wait_staged(&self) -> Result<(), Fault> {
         let window = self.staging().window;
         // SYNC POINT staged: pairs with `say_staged`.
-        self.wait_for_all(|line| line.progress.staged.load(Ordering::Acquire) > window)
+        self.wait_for_all(|line| Round::reached(line.progress.staged.load(Ordering::Acquire), window + 1))
     }
 
     /// Says that this rank's block of this window's result is put up.
@@ -305,7 +306,7 @@ impl Seat {
     fn wait_folded(&self) -> Result<(), Fault> {
         let window = self.staging().window;
         // SYNC POINT folded: pairs with `say_folded`.
-        self.wait_for_all(|line| line.progress.folded.load(Ordering::Acquire) > window)
+        self.wait_for_all(|line| Round::reached(line.progress.folded.load(Ordering::Acquire), window + 1))
     }
 
     /// Says that this rank reads nothing of this window any more, and goes on to the next.

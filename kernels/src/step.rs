@@ -697,7 +697,7 @@ impl Shared<'_> {
         self.seat.hub.lines()[self.seat.world.rank()].progress.done.store(epoch, Ordering::Release);
         self.seat.wake();
         if self.active {
-            self.seat.wait_for_all(|line| line.progress.done.load(Ordering::Acquire) >= epoch)?;
+            self.seat.wait_for_all(|line| Round::reached(line.progress.done.load(Ordering::Acquire), epoch))?;
             self.active = false;
         }
         Ok(())
