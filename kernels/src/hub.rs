@@ -129,19 +129,24 @@ pub(crate) struct Claim {
 impl Hub {
     /// A group of threads.
     pub(crate) fn new(size: usize) -> Arc<Hub> {
-        Arc::new(Hub::on(Ground::own(size), None))
-    }
-
-    /// The group of all ranks of a segment.
-    pub(crate) fn of_segment(segment: Arc<Segment>) -> Arc<Hub> {
-        let size = segment.shape().ranks();
-        Arc::new(Hub::on(Ground::segment(segment.clone(), segment.root(), size), None))
-    }
-
-    fn on(ground: Ground, parent: Option<Parent>) -> Hub {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let spins = ground.lines().len() <= cores && parent.as_ref().is_none_or(|parent| parent.hub.spins);
-        Hub { ground, spins, parent, nursery: Mutex::default() }
+        Arc::new(Hub::on(Ground::own(size), cores, None))
+    }
+
+    /// The group of all ranks of a segment, whose processes have so many cores together.
+    pub(crate) fn of_segment(segment: Arc<Segment>, cores: usize) -> Arc<Hub> {
+        let size = segment.shape().ranks();
+        Arc::new(Hub::on(Ground::segment(segment.clone(), segment.root(), size), cores, None))
+    }
+
+    fn on(ground: Ground, cores: usize, parent: Option<Parent>) -> Hub {
+        Hub { spins: ground.lines().len() <= cores, ground, parent, nursery: Mutex::default() }
+    }
+
+    /// A group split from this one spins if this one does.
+    fn split_off(ground: Ground, parent: Parent) -> Hub {
+        let cores = if parent.hub.spins { usize::MAX } else { 0 };
+        Hub::on(ground, cores, Some(parent))
     }
 
     pub(crate) fn lines(&self) -> &[Line] {
@@ -175,7 +180,7 @@ impl Hub {
     pub(crate) fn child(self: &Arc<Hub>, round: Round, key: Key, members: &[usize], rank: usize) -> Arc<Hub> {
         let mut nursery = lock(&self.nursery);
         let newborn = nursery.entry(key).or_insert_with(|| {
-            let hub = Arc::new(Hub::on(Ground::own(members.len()), Some(self.as_parent(round, members))));
+            let hub = Arc::new(Hub::split_off(Ground::own(members.len()), self.as_parent(round, members)));
             Newborn { hub, takers: 0 }
         });
         assert_eq!(newborn.hub.members(), members, "members of one group");
@@ -201,7 +206,7 @@ impl Hub {
     ) -> Arc<Hub> {
         let (segment, _) = self.shared_segment();
         let ground = Ground::segment(segment.clone(), area, members.len());
-        let hub = Hub::on(ground, Some(self.as_parent(round, members)));
+        let hub = Hub::split_off(ground, self.as_parent(round, members));
         // SYNC POINT taken: before this rank can leave the parent; pairs with `has_left`.
         hub.lines()[rank].progress.taken.store(child_round.mark(), Ordering::Release);
         Arc::new(hub)

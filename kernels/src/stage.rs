@@ -377,7 +377,7 @@ mod tests {
                 let (body, file) = (&body, segment.file().try_clone_to_owned().unwrap());
                 scope.spawn(move || {
                     let segment = Arc::new(Segment::open(file, id, shape).unwrap());
-                    body(Seat::in_segment(&segment, rank..rank + 1, Duration::from_secs(20)).remove(0))
+                    body(Seat::in_segment(&segment, rank..rank + 1, 2, Duration::from_secs(20)).remove(0))
                 })
             });
             let ranks: Vec<_> = ranks.collect();

@@ -189,11 +189,13 @@ impl Seat {
     }
 
     /// This process's seats in the group of all ranks of a segment: those of the ranks in `local`, which no other process takes.
+    /// `cores` is how many the processes have together: if they are as many as the ranks, who waits looks for a while before
+    /// it sleeps.
     ///
     /// # Panics
     /// If the segment has no such ranks.
-    pub fn in_segment(segment: &Arc<Segment>, local: Range<usize>, timeout: Duration) -> Vec<Seat> {
-        let (hub, size) = (Hub::of_segment(segment.clone()), segment.shape().ranks());
+    pub fn in_segment(segment: &Arc<Segment>, local: Range<usize>, cores: usize, timeout: Duration) -> Vec<Seat> {
+        let (hub, size) = (Hub::of_segment(segment.clone(), cores), segment.shape().ranks());
         let world = |rank| World::new(rank, size).expect("a rank of the segment");
         local.clone().for_each(|rank| segment.ring(rank).claim());
         local.map(|rank| Seat::new(hub.clone(), world(rank), Round::default(), timeout)).collect()

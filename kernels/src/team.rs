@@ -166,12 +166,9 @@ fn serve(shared: &Shared, index: usize) {
 /// If there is no such core, or the system refuses.
 #[cfg(target_os = "linux")]
 pub fn pin(core: usize) -> io::Result<()> {
-    // SAFETY: a cpu_set_t is plain bits, for which zero is valid; the calls get its true size.
+    let allowed = allowed(0)?;
+    // SAFETY: a cpu_set_t is plain bits, for which zero is valid; the call gets its true size.
     unsafe {
-        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
-        if libc::sched_getaffinity(0, size_of_val(&allowed), &mut allowed) != 0 {
-            return Err(io::Error::last_os_error());
-        }
         let cpu = (0..libc::CPU_SETSIZE as usize)
             .filter(|&cpu| libc::CPU_ISSET(cpu, &allowed))
             .nth(core)
@@ -180,6 +177,40 @@ pub fn pin(core: usize) -> io::Result<()> {
         libc::CPU_SET(cpu, &mut only);
         match libc::sched_setaffinity(0, size_of_val(&only), &only) {
             0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// How many cores these processes may use together; one that cannot be asked may use those of this one.
+#[cfg(target_os = "linux")]
+pub fn cores_of(processes: &[u32]) -> usize {
+    // SAFETY: a cpu_set_t is plain bits, for which zero is valid.
+    let mut all: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for &process in processes {
+        let allowed = allowed(process).or_else(|_| allowed(0));
+        for cpu in 0..libc::CPU_SETSIZE as usize {
+            // SAFETY: the sets have so many bits.
+            unsafe {
+                if allowed.as_ref().is_ok_and(|allowed| libc::CPU_ISSET(cpu, allowed)) {
+                    libc::CPU_SET(cpu, &mut all);
+                }
+            }
+        }
+    }
+    // SAFETY: the set is plain bits.
+    unsafe { libc::CPU_COUNT(&all) as usize }
+}
+
+/// The cores that a process may use; 0 is the calling thread.
+#[cfg(target_os = "linux")]
+fn allowed(process: u32) -> io::Result<libc::cpu_set_t> {
+    let process = process.try_into().map_err(io::Error::other)?;
+    // SAFETY: a cpu_set_t is plain bits, for which zero is valid; the call gets its true size.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        match libc::sched_getaffinity(process, size_of_val(&allowed), &mut allowed) {
+            0 => Ok(allowed),
             _ => Err(io::Error::last_os_error()),
         }
     }
