@@ -343,7 +343,7 @@ impl Seat {
     /// This rank's slot for data, or for results, of the window that comes `ahead`, with room for `bytes`.
     fn slot(&mut self, ahead: u64, kind: usize, bytes: usize) -> Result<*mut u8, Fault> {
         let Stage { area, window, reserved, .. } = *self.staging();
-        let (rank, slot_bytes, slot) = (self.world.rank(), self.slot_bytes(), kind + (window + ahead & 1) as usize);
+        let (rank, slot_bytes, slot) = (self.world.rank(), self.slot_bytes(), kind + ((window + ahead) & 1) as usize);
         assert!(bytes <= slot_bytes, "{bytes} bytes in a slot of {slot_bytes}");
         if bytes > reserved[slot] {
             // Twice as much each time, so that the system is asked seldom.
