@@ -5,9 +5,6 @@ use super::{
     layout::{self, Layout},
 };
 
-/// Pages that the header has for itself.
-pub(super) const PAGES: usize = 1;
-
 /// The bytes of a header, from the segment's first on.
 pub(super) const BYTES: usize = 64;
 

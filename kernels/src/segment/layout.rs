@@ -1,12 +1,13 @@
 //! Where everything lies in a segment, from the shape alone: no word of the segment itself takes part.
 //!
 //! ```text
-//! header | root area | rings || split areas | pair areas | staging of each rank of each area
-//!                reserved at once ─┘└─ reserved by who needs it first
+//! header and heads | lines of all ranks | rings || lines of splits | pairs | staging of each rank of each area
+//!                               reserved at once ─┘└─ reserved by who needs it first
 //! ```
 //!
-//! An *area* is what one group shares: a head and a line for each rank. Areas, the rings together, and the staging of each
-//! rank in each area begin at a page of their own.
+//! An *area* is what one group shares: a head and a line for each rank. The heads lie together at the front, so that anyone
+//! can see which areas are in use; those of pairs, which are too many, before the pair's lines. The lines of each area, the
+//! rings together, and the staging of each rank in each area begin at a page of their own.
 
 use super::{SegmentError, header};
 use crate::{
@@ -23,13 +24,16 @@ pub(super) const PAGE: usize = 4096;
 /// How many groups can be split from the group of all ranks and live at a time.
 pub(super) const SPLITS: usize = 16;
 
-/// The most ranks that a segment has lines for: all pairs of so many take terabytes of addresses.
+/// The group of all ranks, and those that are split from it. Each pair of ranks has an area in each of them.
+const GROUPS: usize = 1 + SPLITS;
+
+/// The most ranks that a segment has lines for. So many, with 1 MiB of staging each, take 5 TiB of addresses.
 const RANKS_MAX: usize = 1024;
 
 /// The staging of a rank is a multiple of this: chunks of 64 KiB, and up to four of them in turn.
 const STAGING_UNIT: usize = 4 * (64 << 10);
 
-/// What part of a rank's staging it has in a group of two.
+/// How much less staging the ranks of a pair have: pairs are many.
 const PAIR_SHARE: usize = 4;
 
 /// Counts changes in how a segment is used that its layout does not show.
@@ -49,7 +53,7 @@ pub(crate) enum Area {
     Root,
     /// One of [`SPLITS`] groups of any ranks.
     Split(usize),
-    /// The group of two ranks of another: of all ranks (0), or of those in a split area (its index and 1).
+    /// Two ranks of one of these groups: 0 is the group of all ranks, `i + 1` the `i`-th split.
     Pair { group: usize, lower: usize, higher: usize },
 }
 
@@ -62,6 +66,7 @@ pub(super) struct Layout {
     splits: usize,
     pairs: usize,
     staging: usize,
+    pairs_staging: usize,
     pub(super) size: usize,
 }
 
@@ -69,7 +74,7 @@ impl Shape {
     /// The staging that a rank has in each group if nobody asks for another: 1 MiB.
     pub const STAGING_BYTES: usize = 1 << 20;
 
-    /// A segment for `ranks` ranks, each with `staging_bytes` bytes of staging in each group.
+    /// A segment for `ranks` ranks, each with `staging_bytes` bytes of staging in each group, and a quarter of it in each pair.
     ///
     /// # Errors
     /// If there are not 1 to 1024 ranks, the staging is no multiple of 256 KiB above 0, or all of it has no addresses.
@@ -99,7 +104,7 @@ impl Shape {
         self.ranks
     }
 
-    /// The staging of one rank in one group, in bytes.
+    /// The staging of one rank in one group, in bytes; in a pair it is a quarter of this.
     pub fn staging_bytes(&self) -> usize {
         self.staging_bytes
     }
@@ -111,20 +116,18 @@ impl Layout {
     }
 
     fn checked(Shape { ranks, staging_bytes }: Shape) -> Option<Layout> {
-        let pairs_count = ranks * (ranks - 1) / 2;
-        let rings = header::PAGES * PAGE + area_bytes(ranks);
+        let pairs_count = GROUPS * pairs_of(ranks);
+        let rings = LINES + lines_bytes(ranks);
         let splits = rings + (ranks * size_of::<Ring>()).next_multiple_of(PAGE);
-        let pairs = splits + SPLITS * area_bytes(ranks);
-        let staging = pairs + (1 + SPLITS) * pairs_count * area_bytes(2);
-        let groups = (1 + SPLITS) * ranks;
-        let pair_groups = 2 * (1 + SPLITS) * pairs_count;
-        let pair_staging = pair_groups.checked_mul(staging_bytes / PAIR_SHARE)?;
-        let size = groups.checked_mul(staging_bytes)?.checked_add(pair_staging)?;
-        let size = size.checked_add(staging).filter(|&size| isize::try_from(size).is_ok())?;
-        Some(Layout { ranks, staging_bytes, rings, splits, pairs, staging, size })
+        let pairs = splits + SPLITS * lines_bytes(ranks);
+        let staging = pairs + pairs_count * PAIR_BYTES;
+        let pairs_staging = (GROUPS * ranks).checked_mul(staging_bytes)?.checked_add(staging)?;
+        let size = (2 * pairs_count).checked_mul(staging_bytes / PAIR_SHARE)?.checked_add(pairs_staging)?;
+        isize::try_from(size).ok()?;
+        Some(Layout { ranks, staging_bytes, rings, splits, pairs, staging, pairs_staging, size })
     }
 
-    /// What is reserved when the segment is made: the header, the root area and the rings.
+    /// What is reserved when the segment is made: the header and the heads, the lines of all ranks, and the rings.
     pub(super) fn reserved(&self) -> Range<usize> {
         0..self.splits
     }
@@ -143,39 +146,43 @@ impl Layout {
         self.rings + rank * size_of::<Ring>()
     }
 
-    /// The pages of an area; its head lies at the start, [`LINES`] bytes after it the lines.
+    /// Where the head of an area begins.
     ///
     /// # Panics
     /// If there is no such area.
-    pub(super) fn area(&self, area: Area) -> Range<usize> {
-        let (start, ranks) = match area {
-            Area::Root => (header::PAGES * PAGE, self.ranks),
-            Area::Split(index) => (self.splits + split(index) * area_bytes(self.ranks), self.ranks),
-            Area::Pair { .. } => (self.pairs + self.pair(area) * area_bytes(2), 2),
-        };
-        start..start + area_bytes(ranks)
+    pub(super) fn head(&self, area: Area) -> usize {
+        match area {
+            Area::Root => HEADS,
+            Area::Split(index) => HEADS + (1 + split(index)) * size_of::<Head>(),
+            Area::Pair { group, lower, higher } => self.pairs + self.pair(group, lower, higher) * PAIR_BYTES,
+        }
     }
 
-    /// The staging of a rank, in the numbering of the area's lines.
+    /// Where the lines of an area begin.
     ///
     /// # Panics
-    /// If there is no such area, or it has no such rank.
-    pub(super) fn staging(&self, area: Area, rank: usize) -> Range<usize> {
-        let (before, ranks) = match area {
-            Area::Root => (0, self.ranks),
-            Area::Split(index) => ((1 + split(index)) * self.ranks * self.staging_bytes, self.ranks),
-            Area::Pair { .. } => {
-                let groups = (1 + SPLITS) * self.ranks * self.staging_bytes;
-                (groups + 2 * self.pair(area) * self.staging_bytes(area), 2)
-            }
+    /// If there is no such area.
+    pub(super) fn lines(&self, area: Area) -> usize {
+        match area {
+            Area::Root => LINES,
+            Area::Split(index) => self.splits + split(index) * lines_bytes(self.ranks),
+            Area::Pair { .. } => self.head(area) + size_of::<Head>(),
+        }
+    }
+
+    /// The pages in which the lines of an area are, and its head if it is a pair's.
+    ///
+    /// # Panics
+    /// If there is no such area.
+    pub(super) fn pages(&self, area: Area) -> Range<usize> {
+        let (start, bytes) = match area {
+            Area::Root | Area::Split(_) => (self.lines(area), lines_bytes(self.ranks)),
+            Area::Pair { .. } => (self.head(area), PAIR_BYTES),
         };
-        assert!(rank < ranks, "rank {rank} of {ranks}");
-        let bytes = self.staging_bytes(area);
-        let start = self.staging + before + rank * bytes;
         start..start + bytes
     }
 
-    /// Bytes of one rank's staging in this area.
+    /// The bytes of staging that each rank of an area has.
     pub(super) fn staging_bytes(&self, area: Area) -> usize {
         match area {
             Area::Root | Area::Split(_) => self.staging_bytes,
@@ -183,13 +190,27 @@ impl Layout {
         }
     }
 
-    /// The index of a pair among all.
-    fn pair(&self, area: Area) -> usize {
-        let Area::Pair { group, lower, higher } = area else { unreachable!("the area of a pair") };
+    /// The staging of a rank, in the numbering of the area's lines. Those of one area follow each other.
+    ///
+    /// # Panics
+    /// If there is no such area, or it has no such rank.
+    pub(super) fn staging(&self, area: Area, rank: usize) -> Range<usize> {
+        let (start, row, ranks) = match area {
+            Area::Root => (self.staging, 0, self.ranks),
+            Area::Split(index) => (self.staging, (1 + split(index)) * self.ranks, self.ranks),
+            Area::Pair { group, lower, higher } => (self.pairs_staging, 2 * self.pair(group, lower, higher), 2),
+        };
+        assert!(rank < ranks, "rank {rank} of {ranks}");
+        let bytes = self.staging_bytes(area);
+        let start = start + (row + rank) * bytes;
+        start..start + bytes
+    }
+
+    /// The index of a pair among those of all groups.
+    fn pair(&self, group: usize, lower: usize, higher: usize) -> usize {
+        assert!(group < GROUPS, "group {group} of {GROUPS}");
         assert!(lower < higher && higher < self.ranks, "ranks {lower} and {higher} of {}", self.ranks);
-        assert!(group <= SPLITS, "pair of group {group} of {SPLITS}");
-        let pairs = self.ranks * (self.ranks - 1) / 2;
-        group * pairs + higher * (higher - 1) / 2 + lower
+        group * pairs_of(self.ranks) + pairs_of(higher) + lower
     }
 }
 
@@ -198,12 +219,22 @@ fn split(index: usize) -> usize {
     index
 }
 
-/// From the start of an area to its lines.
-pub(super) const LINES: usize = size_of::<Head>();
-
-const fn area_bytes(ranks: usize) -> usize {
-    (LINES + ranks * size_of::<Line>()).next_multiple_of(PAGE)
+/// How many pairs so many ranks make; they have the first indices, however many ranks there are more.
+const fn pairs_of(ranks: usize) -> usize {
+    ranks * ranks.saturating_sub(1) / 2
 }
+
+/// Where the heads of all groups begin, behind the header.
+const HEADS: usize = header::BYTES.next_multiple_of(align_of::<Head>());
+
+/// Where the lines of all ranks begin.
+const LINES: usize = (HEADS + GROUPS * size_of::<Head>()).next_multiple_of(PAGE);
+
+const fn lines_bytes(ranks: usize) -> usize {
+    (ranks * size_of::<Line>()).next_multiple_of(PAGE)
+}
+
+const PAIR_BYTES: usize = (size_of::<Head>() + 2 * size_of::<Line>()).next_multiple_of(PAGE);
 
 /// A digest of all that must be the same in the programs that share a segment.
 pub(super) const HASH: u64 = {
@@ -211,8 +242,10 @@ pub(super) const HASH: u64 = {
         VERSION,
         size_of::<usize>() as u64,
         PAGE as u64,
-        header::PAGES as u64,
+        HEADS as u64,
+        LINES as u64,
         SPLITS as u64,
+        PAIR_SHARE as u64,
         PAYLOAD_BYTES as u64,
         size_of::<Head>() as u64,
         offset_of!(Head, abort) as u64,
@@ -243,8 +276,8 @@ pub(super) const HASH: u64 = {
     hash
 };
 
-const _: () = assert!(LINES.is_multiple_of(align_of::<Line>()) && PAGE.is_multiple_of(align_of::<Line>()));
-const _: () = assert!(PAGE.is_multiple_of(align_of::<Ring>()) && STAGING_UNIT.is_multiple_of(PAGE));
+const _: () = assert!(PAGE.is_multiple_of(align_of::<Line>()) && size_of::<Head>().is_multiple_of(align_of::<Line>()));
+const _: () = assert!(PAGE.is_multiple_of(align_of::<Ring>()) && STAGING_UNIT.is_multiple_of(PAIR_SHARE * PAGE));
 
 #[cfg(test)]
 mod tests {
@@ -255,28 +288,51 @@ mod tests {
         let pairs_of = move |group| {
             (0..ranks).flat_map(move |higher| (0..higher).map(move |lower| (Area::Pair { group, lower, higher }, 2)))
         };
-        let pairs = (0..=SPLITS).flat_map(pairs_of);
+        let pairs = (0..GROUPS).flat_map(pairs_of);
         [(Area::Root, ranks)].into_iter().chain(splits).chain(pairs).collect()
     }
 
     #[test]
-    fn every_part_has_its_place_and_none_is_left() {
-        for ranks in [1, 2, 3, 5, 8, 70] {
+    fn every_part_has_its_place_and_no_page_is_left() {
+        for ranks in [1, 2, 3, 5, 8, 20] {
             let layout = Layout::new(Shape::new(ranks, STAGING_UNIT).unwrap());
             let areas = areas(ranks);
-            let mut parts = vec![0..header::PAGES * PAGE, layout.rings()];
-            parts.extend(areas.iter().map(|&(area, _)| layout.area(area)));
-            parts
+            let mut pages = vec![0..LINES, layout.rings()];
+            pages.extend(areas.iter().map(|&(area, _)| layout.pages(area)));
+            pages
                 .extend(areas.iter().flat_map(|&(area, count)| (0..count).map(move |rank| layout.staging(area, rank))));
-            parts.sort_by_key(|part| part.start);
-            for pair in parts.windows(2) {
+            pages.sort_by_key(|part| part.start);
+            for pair in pages.windows(2) {
                 assert_eq!(pair[0].end, pair[1].start, "{ranks} ranks");
             }
-            assert!(parts.iter().all(|part| part.start % PAGE == 0));
-            assert_eq!((parts[0].start, parts.last().unwrap().end), (0, layout.size));
-            assert!(layout.area(Area::Root).len() >= LINES + ranks * size_of::<Line>());
-            assert!(layout.ring(ranks - 1) + size_of::<Ring>() <= layout.rings().end);
+            assert!(pages.iter().all(|part| part.start % PAGE == 0));
+            assert_eq!((pages[0].start, pages.last().unwrap().end), (0, layout.size));
         }
+    }
+
+    #[test]
+    fn no_two_things_overlap() {
+        let layout = Layout::new(Shape::new(5, STAGING_UNIT).unwrap());
+        let part = |start: usize, bytes: usize| start..start + bytes;
+        let mut parts = vec![part(0, header::BYTES)];
+        for (area, count) in areas(5) {
+            parts.push(part(layout.head(area), size_of::<Head>()));
+            parts.push(part(layout.lines(area), count * size_of::<Line>()));
+            parts.extend((0..count).map(|rank| layout.staging(area, rank)));
+            assert!(layout.lines(area) + count * size_of::<Line>() <= layout.pages(area).end);
+        }
+        parts.extend((0..5).map(|rank| part(layout.ring(rank), size_of::<Ring>())));
+        parts.sort_by_key(|part| part.start);
+        for pair in parts.windows(2) {
+            assert!(pair[0].end <= pair[1].start, "{pair:?}");
+        }
+        assert!(parts.last().unwrap().end <= layout.size);
+        // What is read before anybody has reserved anything more.
+        for area in [Area::Root, Area::Split(0), Area::Split(SPLITS - 1)] {
+            assert!(layout.head(area) + size_of::<Head>() <= layout.reserved().end);
+        }
+        assert!(layout.pages(Area::Root).end <= layout.reserved().end);
+        assert!(layout.ring(4) + size_of::<Ring>() <= layout.reserved().end);
     }
 
     #[test]
@@ -300,14 +356,16 @@ mod tests {
     fn areas_and_ranks_that_are_not_there_have_no_place() {
         let layout = Layout::new(Shape::new(3, STAGING_UNIT).unwrap());
         let no_place = |find: &dyn Fn()| assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(find)).is_err());
-        for area in [(0, 1, 1), (0, 2, 1), (0, 0, 3), (0, 3, 4), (SPLITS + 1, 0, 1)] {
-            let area = Area::Pair { group: area.0, lower: area.1, higher: area.2 };
-            no_place(&|| _ = layout.area(area));
+        let pair = |group, lower, higher| Area::Pair { group, lower, higher };
+        let pairs = [pair(GROUPS, 0, 1), pair(0, 1, 1), pair(0, 2, 1), pair(0, 0, 3), pair(0, 3, 4)];
+        for area in [&[Area::Split(SPLITS)], &pairs[..]].concat() {
+            no_place(&|| _ = layout.head(area));
+            no_place(&|| _ = layout.lines(area));
+            no_place(&|| _ = layout.pages(area));
             no_place(&|| _ = layout.staging(area, 0));
         }
-        no_place(&|| _ = layout.area(Area::Split(SPLITS)));
         no_place(&|| _ = layout.staging(Area::Root, 3));
-        no_place(&|| _ = layout.staging(Area::Pair { group: 0, lower: 0, higher: 1 }, 2));
+        no_place(&|| _ = layout.staging(pair(0, 0, 1), 2));
         no_place(&|| _ = layout.ring(3));
     }
 }

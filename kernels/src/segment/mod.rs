@@ -27,7 +27,7 @@ use crate::{
     ring::Ring,
 };
 use header::Header;
-use layout::{LINES, Layout, PAGE};
+use layout::{Layout, PAGE};
 use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
 use rustix::{
     fs::{FallocateFlags, MemfdFlags, SealFlags},
@@ -101,7 +101,7 @@ impl Segment {
 
     /// Makes the segment of a new group.
     ///
-    /// The header, the lines of all ranks and their rings are reserved: a few dozen KiB for 8 ranks.
+    /// The header, the heads of groups, the lines of all ranks and their rings are reserved: about 30 KiB for 8 ranks.
     ///
     /// # Errors
     /// [`SegmentError::System`] if the system gives no file of this size (limits on the size of files, on open files), no
@@ -168,16 +168,16 @@ impl Segment {
 
     /// The head and the first line of an area. The lines of its ranks follow each other.
     ///
-    /// They are the caller's to touch once the area is reserved, until the segment is dropped, and not in a fork.
+    /// They are the caller's to touch once the area is reserved, until the segment is dropped, and not in a fork. The heads of
+    /// all areas but pairs are reserved from the start, and so are the lines of [`Area::Root`].
     ///
     /// # Panics
     /// If there is no such area.
     pub(crate) fn area(&self, area: Area) -> (NonNull<Head>, NonNull<Line>) {
-        let start = self.layout.area(area).start;
-        (self.at(start).cast(), self.at(start + LINES).cast())
+        (self.at(self.layout.head(area)).cast(), self.at(self.layout.lines(area)).cast())
     }
 
-    /// Reserves the pages of an area; those of [`Area::Root`] are reserved from the start. To do it again costs a call.
+    /// Reserves the pages of an area. To do it again costs a call.
     ///
     /// # Errors
     /// The system's, when it has no memory.
@@ -185,7 +185,7 @@ impl Segment {
     /// # Panics
     /// If there is no such area.
     pub(crate) fn reserve_area(&self, area: Area) -> io::Result<()> {
-        reserve(&self.file, self.layout.area(area))
+        reserve(&self.file, self.layout.pages(area))
     }
 
     /// The area of the group of all ranks.
