@@ -15,8 +15,10 @@
 //! All bits zero are a fresh head, line and ring, because that is what new pages are.
 
 mod header;
+mod inspect;
 mod layout;
 
+pub use inspect::{Inspection, RankCalls};
 pub(crate) use layout::Area;
 pub use layout::Shape;
 
@@ -53,6 +55,7 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 ///
 /// A child made by `fork` has none of it: see [`forked`](Segment::forked).
 pub struct Segment {
+    id: GroupId,
     shape: Shape,
     layout: Layout,
     file: OwnedFd,
@@ -99,6 +102,9 @@ impl Segment {
     /// How many groups can be split from the group of all ranks and live at a time: areas [`Area::Split`] from 0 on.
     pub const SPLITS: usize = layout::SPLITS;
 
+    /// The bytes at the beginning by which [`Segment::open`] knows a segment.
+    pub const HEADER_BYTES: usize = header::BYTES;
+
     /// Makes the segment of a new group.
     ///
     /// The header, the heads of groups, the lines of all ranks and their rings are reserved: about 30 KiB for 8 ranks.
@@ -122,7 +128,7 @@ impl Segment {
         let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(&file, &header, 0));
         written.map_err(cannot("write the header of a segment"))?;
         rustix::fs::fcntl_add_seals(&file, SEALS).map_err(cannot("seal a segment"))?;
-        Segment::map(file, shape, layout)
+        Segment::map(file, id, shape, layout)
     }
 
     /// Opens the segment that a peer passed to this process.
@@ -134,25 +140,31 @@ impl Segment {
     /// [`Segment::create`].
     pub fn open(file: OwnedFd, id: GroupId, shape: Shape) -> Result<Segment, SegmentError> {
         let layout = Layout::new(shape);
-        check_file(file.as_fd(), Some(layout.size))?;
+        check_seals(file.as_fd())?;
+        check_size(file.as_fd(), layout.size)?;
         Header::new(id, shape).check(&read_header(file.as_fd())?)?;
         // Its maker did this; if it is not so, it must not be this process that pays for it.
         reserve(&file, layout.reserved()).map_err(cannot("reserve the first pages of a segment"))?;
-        Segment::map(file, shape, layout)
+        Segment::map(file, id, shape, layout)
     }
 
-    fn map(file: OwnedFd, shape: Shape, layout: Layout) -> Result<Segment, SegmentError> {
+    fn map(file: OwnedFd, id: GroupId, shape: Shape, layout: Layout) -> Result<Segment, SegmentError> {
         let mark = ForkMark::new().map_err(cannot("map a page that a fork wipes"))?;
         let mapped = MmapOptions::new().len(layout.size).map_raw(&file);
         let map = mapped.map_err(cannot(format!("map a segment of {} bytes", layout.size)))?;
         // A child would write the lines of its parent's ranks.
         map.advise(Advice::DontFork).map_err(cannot("keep a segment from forks"))?;
-        Ok(Segment { shape, layout, file, map: ManuallyDrop::new(map), mark })
+        Ok(Segment { id, shape, layout, file, map: ManuallyDrop::new(map), mark })
     }
 
     /// The segment's file, to pass to a peer.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    /// The group that has the segment.
+    pub fn id(&self) -> GroupId {
+        self.id
     }
 
     /// How large the segment is.
@@ -267,7 +279,11 @@ impl Drop for Segment {
 
 impl fmt::Debug for Segment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Segment").field("shape", &self.shape).field("file", &self.file).finish_non_exhaustive()
+        f.debug_struct("Segment")
+            .field("id", &self.id)
+            .field("shape", &self.shape)
+            .field("file", &self.file)
+            .finish_non_exhaustive()
     }
 }
 
@@ -307,25 +323,26 @@ fn memory_file() -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Whether this file can be a segment: one of memory, sealed, and of this size where it is known.
-///
-/// Returns the size.
-fn check_file(file: BorrowedFd<'_>, expected: Option<usize>) -> Result<u64, SegmentError> {
-    let foreign = |what, expected: &str, found: &str| {
-        Err(SegmentError::Foreign { what, expected: expected.to_owned(), found: found.to_owned() })
-    };
+/// Whether the file is one of memory, and sealed as segments are.
+fn check_seals(file: BorrowedFd<'_>) -> Result<(), SegmentError> {
+    let foreign = |what, expected: String, found: String| Err(SegmentError::Foreign { what, expected, found });
     match rustix::fs::fcntl_get_seals(file) {
-        Ok(seals) if seals.difference(SealFlags::EXEC) == SEALS => {}
-        Ok(seals) => return foreign("seals", &format!("{SEALS:?}"), &format!("{seals:?}")),
-        Err(Errno::INVAL) => return foreign("file", "a file of anonymous memory", "a file of another kind"),
-        Err(error) => return Err(cannot("read the seals of a segment")(error)),
+        Ok(seals) if seals.difference(SealFlags::EXEC) == SEALS => Ok(()),
+        Ok(seals) => foreign("seals", format!("{SEALS:?}"), format!("{seals:?}")),
+        Err(Errno::INVAL) => {
+            foreign("file", "a file of anonymous memory".to_owned(), "a file of another kind".to_owned())
+        }
+        Err(error) => Err(cannot("read the seals of a segment")(error)),
     }
-    // As it is sealed, this is its size for ever.
-    let size = rustix::fs::fstat(file).map_err(cannot("read the size of a segment"))?.st_size as u64;
-    match expected {
-        Some(expected) if size != expected as u64 => foreign("size", &expected.to_string(), &size.to_string()),
-        _ => Ok(size),
+}
+
+/// Whether the file, which is sealed, has this size, and so will have it for ever.
+fn check_size(file: BorrowedFd<'_>, expected: usize) -> Result<(), SegmentError> {
+    let found = rustix::fs::fstat(file).map_err(cannot("read the size of a segment"))?.st_size as u64;
+    if found == expected as u64 {
+        return Ok(());
     }
+    Err(SegmentError::Foreign { what: "size", expected: expected.to_string(), found: found.to_string() })
 }
 
 /// The bytes of the header, of which some are 0 if the file ends before.

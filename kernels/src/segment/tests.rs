@@ -1,12 +1,15 @@
 use super::*;
-use crate::atomics::AtomicU64;
+use crate::{
+    atomics::AtomicU64,
+    ring::{Entry, Outcome},
+};
 use rustix::process::{Rlimit, setrlimit};
 use std::{
     collections::BTreeSet,
     env,
     fs::File,
-    io::Write,
-    process::{Command, Stdio},
+    io::{BufRead, BufReader, Read, Write},
+    process::{Child, ChildStdout, Command, Stdio},
     thread,
 };
 
@@ -313,4 +316,110 @@ fn a_fork_knows_that_it_is_one() {
         assert!(!segment.forked(), "the parent is none");
         segment.ring(0).begin(1, 0, 0);
     });
+}
+
+/// Another process that has a segment in which rank 0 made two calls. It ends when this is dropped.
+struct Holder {
+    child: Child,
+    /// Kept open, for what the child says at its end.
+    _output: BufReader<ChildStdout>,
+}
+
+impl Holder {
+    fn start(test: &str) -> Holder {
+        let mut child = Command::new(env::current_exe().unwrap());
+        child.args(["--exact", &format!("segment::tests::{test}"), "--test-threads=1", "--nocapture"]);
+        let mut child = child.env(CHILD, test).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        assert!(output.by_ref().lines().any(|line| line.unwrap().contains("ready")));
+        Holder { child, _output: output }
+    }
+
+    /// What the process does: returns when its parent is gone or done.
+    fn hold() {
+        let segment = Segment::create(shape(2), ID).unwrap();
+        let _again = segment.file().try_clone_to_owned().unwrap();
+        let ring = segment.ring(0);
+        ring.claim();
+        let ticket = ring.begin(1, 0, 0);
+        ring.end(ticket, Outcome::Done);
+        ring.begin(2, 0, 16);
+        println!("ready");
+        io::stdin().read_line(&mut String::new()).unwrap();
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn another_process_is_inspected() {
+    let test = "another_process_is_inspected";
+    if env::var(CHILD).as_deref() == Ok(test) {
+        return Holder::hold();
+    }
+    let holder = Holder::start(test);
+    let pid = holder.child.id();
+    let inspections = Segment::inspect(pid).unwrap();
+    let [inspection] = &inspections[..] else { panic!("one segment, found twice: {inspections:?}") };
+    assert_eq!((inspection.group, inspection.shape), (ID, shape(2)));
+    let call = |number, bytes, outcome| Entry { number, head: 0, bytes, outcome };
+    let calls = vec![call(1, 0, Outcome::Done), call(2, 16, Outcome::Begun)];
+    assert_eq!(inspection.ranks[0], RankCalls { rank: 0, process: Some(pid), calls });
+    assert_eq!(inspection.ranks[1], RankCalls { rank: 1, process: None, calls: Vec::new() });
+    let id = ID;
+    let expected = format!(
+        "group {id} of 2 ranks\nrank 0, process {pid}: call 2: barrier(), 16 bytes, not ended\n\
+         rank 1, in no process: no call"
+    );
+    assert_eq!(inspection.to_string(), expected);
+    let both = format!(
+        "group {id} of 2 ranks\nrank 0, process {pid}\n  call 1: barrier(), 0 bytes, done\n  \
+         call 2: barrier(), 16 bytes, not ended\nrank 1, in no process"
+    );
+    assert_eq!([2, 64].map(|calls| inspection.text(calls)), [both.clone(), both]);
+    assert!(inspection.text(1).contains("rank 0, process"));
+}
+
+#[test]
+fn a_look_at_ones_own_is_the_same() {
+    alone("a_look_at_ones_own_is_the_same", || {
+        let segment = Segment::create(shape(2), ID).unwrap();
+        segment.ring(1).begin(9, 0, 0);
+        let look = segment.look();
+        assert_eq!(look.ranks[1].calls[0].number, 9);
+        assert_eq!(Segment::inspect(std::process::id()).unwrap(), [look]);
+        let other = Segment::create(shape(3), GroupId::random().unwrap()).unwrap();
+        assert_eq!(Segment::inspect(std::process::id()).unwrap().len(), 2);
+        drop((segment, other));
+        assert_eq!(Segment::inspect(std::process::id()).unwrap(), []);
+    });
+}
+
+#[test]
+fn what_only_has_the_name_of_a_segment_is_not_inspected() {
+    alone("what_only_has_the_name_of_a_segment_is_not_inspected", || {
+        let size = Layout::new(shape(2)).size as u64;
+        let header = Header::new(ID, shape(2)).to_bytes();
+        let wrong = |file: OwnedFd| {
+            let text = Segment::inspect(std::process::id()).unwrap_err().to_string();
+            drop(file);
+            text
+        };
+        assert!(wrong(memory_file().unwrap()).starts_with("the segment's seals: "));
+        assert!(wrong(sealed(size, &[], SEALS)).starts_with("the segment's magic number: "));
+        assert!(wrong(sealed(size - 1, &header, SEALS)).starts_with("the segment's size: "));
+        assert!(wrong(sealed(0, &[], SEALS)).starts_with("the segment's magic number: "));
+    });
+}
+
+#[test]
+fn what_cannot_be_inspected_says_why() {
+    // No process has a number this large.
+    let Err(SegmentError::System { what, source }) = Segment::inspect(1 << 30) else { panic!("there is a process") };
+    assert_eq!((what.as_str(), source.kind()), ("read the open files of process 1073741824", io::ErrorKind::NotFound));
 }
