@@ -37,9 +37,11 @@ pub(crate) unsafe fn fold<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(
     range: Range<usize>,
     finish: Finish,
 ) {
+    // Asked outside, since the compiler then makes a loop of its own for one group, and for each number of sources in it.
+    let few = sources.len() <= GROUP;
     for at in range.step_by(L) {
         // SAFETY: the caller vouches for a tile at `at`.
-        let tile = unsafe { tree::<R, O, I, L>(sources, at) };
+        let tile = unsafe { if few { group::<R, O, I, L>(sources, at) } else { tree::<R, O, I, L>(sources, at) } };
         // SAFETY: the caller vouches for the machine.
         let result = unsafe { R::store::<I, L>(tile, finish.divisor) };
         for target in targets {
