@@ -1,5 +1,5 @@
-//! What reads text from outside of the program: whatever the text is, it is refused, or says the same when it is written and read
-//! again.
+//! What reads bytes from outside of the program. Text is refused, or says the same when it is written and read again; a file is
+//! taken for the segment of a group only if it is that.
 
 use crate::compare::Verdict;
 use consonance::{
@@ -39,6 +39,46 @@ pub fn slurm(text: &str) -> Verdict {
     match SlurmClusterResolver::builder().build_from(environment) {
         Ok(resolver) => same(Ok(resolver.cluster_spec().clone()), ClusterSpec::to_string, str::parse),
         Err(_) => Ok(()),
+    }
+}
+
+/// A segment's header, of which the bytes from a place on (the first byte) are replaced (by those from the third on), in a sealed
+/// file whose size differs from the segment's by the second byte.
+///
+/// The segment is opened only if nothing differs.
+#[cfg(target_os = "linux")]
+pub fn segment(bytes: &[u8]) -> Verdict {
+    use consonance_kernels::segment::{GroupId, Segment, Shape};
+    use rustix::fs::{MemfdFlags, SealFlags};
+    use std::sync::LazyLock;
+
+    const ID: GroupId = GroupId::from_bytes([7; 16]);
+    static SEGMENT: LazyLock<(Shape, i64, Vec<u8>)> = LazyLock::new(|| {
+        let shape = Shape::new(2, Shape::STAGING_BYTES).expect("a shape");
+        let segment = Segment::create(shape, ID).expect("a segment");
+        let mut header = vec![0; Segment::HEADER_BYTES];
+        rustix::io::pread(segment.file(), &mut header, 0).expect("the header of a segment");
+        (shape, rustix::fs::fstat(segment.file()).expect("the size of a segment").st_size, header)
+    });
+
+    let &[at, larger, ref new @ ..] = bytes else { return Ok(()) };
+    let (shape, size, header) = &*SEGMENT;
+    let mut changed = header.clone();
+    for (old, new) in changed.iter_mut().skip(at.into()).zip(new) {
+        *old = *new;
+    }
+    let same = larger == 0 && changed == *header;
+    let system = |error: rustix::io::Errno| format!("the system: {error}");
+    let file = rustix::fs::memfd_create("fuzz", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(system)?;
+    rustix::io::pwrite(&file, &changed, 0).map_err(system)?;
+    rustix::fs::ftruncate(&file, (size + i64::from(larger as i8)) as u64).map_err(system)?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&file, seals).map_err(system)?;
+    match Segment::open(file, ID, *shape) {
+        Ok(_) if same => Ok(()),
+        Err(_) if !same => Ok(()),
+        Ok(_) => Err(format!("opened: {changed:?} in a file larger by {}", larger as i8)),
+        Err(error) => Err(format!("refused, though nothing differs: {error}")),
     }
 }
 

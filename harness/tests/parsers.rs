@@ -1,4 +1,5 @@
-//! Text from outside of the program, as it should be and with faults: it is refused, or says the same when it is read again.
+//! Bytes from outside of the program, as they should be and with faults: text is refused, or says the same when it is read again;
+//! a segment is opened only if it is the group's.
 
 mod law;
 
@@ -103,4 +104,19 @@ fn lists_of_slurm_are_refused_or_read_as_they_are_written() {
         let text = format!("{}\n{}", choices.list(name), choices.list(tasks));
         parsers::slurm(&choices.perhaps_broken(text))
     });
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_segment_is_opened_only_if_nothing_has_changed() {
+    parsers::segment(&[0, 0]).unwrap();
+    check_law(2000, |Bytes(bytes)| parsers::segment(&bytes));
+    for at in 0..64 {
+        for byte in 0..=255 {
+            parsers::segment(&[at, 0, byte]).unwrap();
+        }
+    }
+    for larger in 0..=255 {
+        parsers::segment(&[0, larger]).unwrap();
+    }
 }
