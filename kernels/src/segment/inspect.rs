@@ -49,7 +49,8 @@ impl Segment {
         let mut inspections = Vec::new();
         for entry in fs::read_dir(&folder).map_err(cannot(cannot_list()))? {
             let path = entry.map_err(cannot(cannot_list()))?.path();
-            let Some(file) = open_segment(&path).map_err(cannot(format!("open a segment of process {pid}")))? else {
+            let Some(file) = open_segment(&path).map_err(cannot(format!("look at the open files of process {pid}")))?
+            else {
                 continue;
             };
             let status = rustix::fs::fstat(&file).map_err(cannot("read the number of a segment's file"))?;

@@ -99,7 +99,7 @@ pub enum SegmentError {
 }
 
 impl Segment {
-    /// How many groups can be split from the group of all ranks and live at a time: areas [`Area::Split`] from 0 on.
+    /// How many groups can be split from the group of all ranks and live at a time.
     pub const SPLITS: usize = layout::SPLITS;
 
     /// The bytes at the beginning by which [`Segment::open`] knows a segment.
