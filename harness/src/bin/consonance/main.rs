@@ -2,6 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(target_os = "linux")]
+mod trace;
+
 use clap::{Parser, Subcommand};
 use consonance_harness::launcher::{Launch, StartError, exec_worker};
 use std::{env, ffi::OsString, num::NonZeroUsize, path::PathBuf, process, time::Duration};
@@ -17,6 +20,8 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Run(Run),
+    #[cfg(target_os = "linux")]
+    Trace(trace::Trace),
     #[command(hide = true)]
     ExecWorker(ExecWorker),
 }
@@ -56,6 +61,14 @@ struct ExecWorker {
 fn main() {
     let status = match Arguments::parse().command {
         Command::Run(arguments) => run(arguments),
+        #[cfg(target_os = "linux")]
+        Command::Trace(trace) => match trace.run() {
+            Ok(()) => 0,
+            Err(why) => {
+                eprintln!("consonance: {why}");
+                1
+            }
+        },
         Command::ExecWorker(ExecWorker { launcher, program }) => {
             exec_worker(launcher, program[0].as_ref(), &program[1..])
         }
