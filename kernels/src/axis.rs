@@ -78,6 +78,22 @@ impl Partial {
         }
         Some(Partial { op, dtype: input.dtype(), kernel, count: outer * inner, accumulators })
     }
+
+    /// The accumulators, for a process on the same host, which makes a partial of them [there](Partial::with_bytes).
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.accumulators.iter().flat_map(|accumulator| accumulator.to_ne_bytes()).collect()
+    }
+
+    /// Another replica's partial of the same operation, element type and number of results, from its [bytes](Partial::to_bytes).
+    ///
+    /// # Panics
+    /// If there are not as many bytes as of this one.
+    pub fn with_bytes(&self, bytes: &[u8]) -> Partial {
+        let (accumulators, rest) = bytes.as_chunks();
+        assert_eq!((accumulators.len(), rest.len()), (self.accumulators.len(), 0), "accumulators of two partials");
+        let accumulators = accumulators.iter().map(|&accumulator| u128::from_ne_bytes(accumulator)).collect();
+        Partial { accumulators, ..*self }
+    }
 }
 
 /// Combines the replicas' partials in canonical order, divides a mean by `count`, the number of elements that each result

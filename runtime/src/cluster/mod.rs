@@ -13,6 +13,7 @@ mod hostlist;
 mod kubernetes;
 mod sagemaker;
 mod json;
+mod role;
 
 pub use hostlist::{expand_hostlist, expand_tasks_per_node};
 pub use kubernetes::KubernetesClusterResolver;
@@ -22,6 +23,8 @@ pub use slurm::{SlurmBuilder, SlurmClusterResolver};
 pub use spec::ClusterSpec;
 pub use tf_config::TfConfigClusterResolver;
 pub use union::UnionResolver;
+
+pub(crate) use role::{Role, check_on_this_host};
 
 use crate::{Error, Result};
 use std::{collections::BTreeMap, env, fmt};

@@ -1,0 +1,170 @@
+//! Which worker of its cluster a process is, and which tasks are on its host.
+
+use super::ClusterResolver;
+use crate::{Error, Result};
+use std::{
+    fs,
+    net::{IpAddr, UdpSocket},
+};
+
+/// A process's place among the workers of its cluster: the `chief`, if there is one, before the tasks `worker` in the order of
+/// their indices.
+pub(crate) struct Role {
+    /// Every worker: its name in errors, and its address. None for a program that runs by itself.
+    pub(crate) workers: Vec<(String, String)>,
+    /// Which of them this process is.
+    pub(crate) worker: usize,
+}
+
+impl Role {
+    /// The role of this process. An evaluator is outside of the cluster that it evaluates, and runs by itself.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if it is another task, or if the cluster has no task that trains.
+    pub(crate) fn of(call: &'static str, resolver: &dyn ClusterResolver) -> Result<Role> {
+        let cluster = resolver.cluster_spec();
+        if cluster.is_empty() || resolver.task_type() == Some("evaluator") {
+            return Ok(Role { workers: Vec::new(), worker: 0 });
+        }
+        let tasks = ["chief", "worker"].into_iter().filter_map(|job| Some((job, cluster.tasks(job)?)));
+        let tasks: Vec<_> =
+            tasks.flat_map(|(job, tasks)| tasks.iter().map(move |(&index, address)| (job, index, address))).collect();
+        if tasks.is_empty() {
+            let found = format!("jobs {}", cluster.jobs().join(", "));
+            return Err(Error::invalid(call, "cluster", "a chief or workers", found));
+        }
+        let (Some(job), Some(index)) = (resolver.task_type(), resolver.task_id()) else {
+            let expected = "the type and index of this process, since the cluster has jobs";
+            return Err(Error::invalid(call, "task", expected, "none"));
+        };
+        let worker = tasks.iter().position(|task| (task.0, task.1) == (job, index)).ok_or_else(|| {
+            let expected = "a chief or a worker: no other task has replicas";
+            Error::invalid(call, "task", expected, format!("{job}[{index}]"))
+        })?;
+        let name = |(job, index, address): (&str, usize, &String)| (format!("{job}[{index}]"), address.clone());
+        Ok(Role { workers: tasks.into_iter().map(name).collect(), worker })
+    }
+}
+
+/// Checks that every worker is on the host of this process.
+///
+/// # Errors
+/// [`Error::InvalidCall`] that names the first one that is not.
+pub(crate) fn check_on_this_host(call: &'static str, role: &Role) -> Result<()> {
+    let own_name = host_name();
+    match role.workers.iter().find(|(_, address)| !is_here(host_of(address), own_name.as_deref())) {
+        None => Ok(()),
+        Some((task, address)) => {
+            let expected = "a task on this host: for others it takes an engine between hosts, such as MPI, which this version does \
+                            not have";
+            Err(Error::invalid(call, task, expected, address))
+        }
+    }
+}
+
+/// The host of `host:port`, without the brackets of an IPv6 address.
+fn host_of(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
+/// Whether `host` is this one, whose name is `own_name`: by its name in full or up to the first dot, or by an address. No network
+/// is asked.
+fn is_here(host: &str, own_name: Option<&str>) -> bool {
+    if host.eq_ignore_ascii_case("localhost") {
+        return true;
+    }
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return is_own(address);
+    }
+    let short = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+    own_name.is_some_and(|own| {
+        // Two full names are compared in full.
+        let is_short = !(host.contains('.') && own.contains('.'));
+        host.eq_ignore_ascii_case(own) || is_short && short(host) == short(own)
+    })
+}
+
+/// Whether this host has the address: only to its own can a socket be bound.
+fn is_own(address: IpAddr) -> bool {
+    !address.is_unspecified() && (address.is_loopback() || UdpSocket::bind((address, 0)).is_ok())
+}
+
+/// The name of this host, where the system tells it in a file or a variable.
+fn host_name() -> Option<String> {
+    let name =
+        fs::read_to_string("/proc/sys/kernel/hostname").ok().or_else(|| super::process_environment("HOSTNAME"))?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ClusterSpec, SimpleClusterResolver};
+
+    fn role(cluster: &str, task: Option<(&str, usize)>) -> Result<Role> {
+        let resolver = SimpleClusterResolver::new(cluster.parse()?);
+        let resolver = match task {
+            Some((job, index)) => resolver.with_task(job, index)?,
+            None => resolver,
+        };
+        Role::of("call", &resolver)
+    }
+
+    #[test]
+    fn the_chief_comes_before_the_workers() {
+        let cluster = r#"{"ps": ["p:1"], "worker": {"1": "a:1", "4": "b:1"}, "chief": ["c:1"], "evaluator": ["e:1"]}"#;
+        for (task, worker) in [(("chief", 0), 0), (("worker", 1), 1), (("worker", 4), 2)] {
+            let role = role(cluster, Some(task)).unwrap();
+            assert_eq!(role.worker, worker);
+            let workers: Vec<_> = role.workers.iter().map(|(task, address)| format!("{task} {address}")).collect();
+            assert_eq!(workers, ["chief[0] c:1", "worker[1] a:1", "worker[4] b:1"]);
+        }
+        let outside = role(cluster, Some(("evaluator", 0))).unwrap();
+        assert!(outside.workers.is_empty());
+        assert!(role("{}", None).unwrap().workers.is_empty());
+    }
+
+    #[test]
+    fn a_task_without_replicas_is_refused() {
+        let problem = |cluster, task| role(cluster, task).err().unwrap().to_string();
+        let cluster = r#"{"worker": ["a:1"], "ps": ["p:1"]}"#;
+        assert_eq!(
+            problem(cluster, Some(("ps", 0))),
+            "call: task: expected a chief or a worker: no other task has replicas, found ps[0]"
+        );
+        assert_eq!(
+            problem(cluster, None),
+            "call: task: expected the type and index of this process, since the cluster has jobs, found none"
+        );
+        assert_eq!(
+            problem(r#"{"ps": ["p:1"]}"#, Some(("ps", 0))),
+            "call: cluster: expected a chief or workers, found jobs ps"
+        );
+    }
+
+    #[test]
+    fn this_host_is_known_by_its_names_and_addresses() {
+        for here in ["localhost", "LOCALHOST", "127.0.0.1", "127.3.2.1", "::1", "node7", "Node7.example.com"] {
+            assert!(is_here(here, Some("node7.example.com")), "{here}");
+        }
+        assert!(is_here("node7.example.com", Some("node7")));
+        // Addresses and names for documentation, which no host has.
+        for elsewhere in ["192.0.2.1", "2001:db8::1", "node8", "node7.example.org", "0.0.0.0"] {
+            assert!(!is_here(elsewhere, Some("node7.example.com")), "{elsewhere}");
+        }
+        assert_eq!((host_of("[::1]:22"), host_of("node7:22")), ("::1", "node7"));
+    }
+
+    #[test]
+    fn a_worker_on_another_host_is_named() {
+        let cluster = ClusterSpec::new().job("worker", ["localhost:1", "192.0.2.1:1"]).unwrap();
+        let resolver = SimpleClusterResolver::new(cluster).with_task("worker", 0).unwrap();
+        let error = check_on_this_host("call", &Role::of("call", &resolver).unwrap()).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "call: worker[1]: expected a task on this host: for others it takes an engine between hosts, such as MPI, which this \
+             version does not have, found 192.0.2.1:1"
+        );
+    }
+}
