@@ -1,6 +1,8 @@
 //! Axes of tensors, as arguments.
 
-use crate::{Error, Result};
+use crate::{Error, ReduceOp, Result, Tensor};
+use consonance_kernels::axis::Partial;
+use consonance_spec::call::mix;
 use std::fmt::{self, Display};
 
 /// One axis; a negative one counts from the last (-1).
@@ -68,6 +70,17 @@ impl Axes {
         }
         Ok(Some(removed))
     }
+
+    /// 64 bits that differ where axes do.
+    pub(crate) fn digest(&self) -> u64 {
+        self.0.iter().flatten().fold(self.0.is_some().into(), |digest, axis| mix(digest, axis.digest()))
+    }
+
+    /// The axes in words, if there are any.
+    pub(crate) fn describe(&self) -> Option<String> {
+        let axes: Vec<String> = self.0.as_ref()?.iter().map(Axis::to_string).collect();
+        Some(axes.join(", "))
+    }
 }
 
 impl From<Option<isize>> for Axes {
@@ -97,5 +110,43 @@ impl From<&[isize]> for Axes {
 impl<const COUNT: usize> From<[isize; COUNT]> for Axes {
     fn from(axes: [isize; COUNT]) -> Self {
         Axes::from(axes.as_slice())
+    }
+}
+
+/// A tensor seen as `[outer, axis, inner]`, with all removed axes as the one in the middle.
+pub(crate) struct Flat {
+    tensor: Tensor,
+    outer: usize,
+    axis: usize,
+    inner: usize,
+}
+
+impl Flat {
+    /// Removed axes that do not follow each other are brought together in front, in their order, by a copy.
+    pub(crate) fn new(tensor: &Tensor, removed: &[bool]) -> Flat {
+        let sizes = |axes: &[usize]| axes.iter().map(|&axis| tensor.shape()[axis]).product();
+        let (away, kept): (Vec<usize>, Vec<usize>) = (0..removed.len()).partition(|&axis| removed[axis]);
+        let first = away[0];
+        if away.iter().enumerate().all(|(place, &axis)| axis == first + place) {
+            let (outer, inner) = kept.split_at(first);
+            return Flat { tensor: tensor.clone(), outer: sizes(outer), axis: sizes(&away), inner: sizes(inner) };
+        }
+        let order: Vec<usize> = away.iter().chain(&kept).copied().collect();
+        Flat { tensor: tensor.transpose(&order), outer: 1, axis: sizes(&away), inner: sizes(&kept) }
+    }
+
+    /// The sizes of the axes of `tensor` that are not removed.
+    pub(crate) fn kept(tensor: &Tensor, removed: &[bool]) -> Vec<usize> {
+        tensor.shape().iter().zip(removed).filter(|(_, removed)| !**removed).map(|(&size, _)| size).collect()
+    }
+
+    /// How many elements each result comes from.
+    pub(crate) fn elements(&self) -> usize {
+        self.axis
+    }
+
+    /// What the elements give, not yet rounded; `None` if the operation is not defined on them.
+    pub(crate) fn partial(&self, op: ReduceOp) -> Option<Partial> {
+        Partial::new(op, self.tensor.buf(), self.outer, self.axis, self.inner)
     }
 }

@@ -14,8 +14,8 @@
 //! # Ok::<(), consonance::Error>(())
 //! ```
 //!
-//! * [`MirroredStrategy`], [`OneDeviceStrategy`], [`CentralStorageStrategy`]: replicas in one process; [`Strategy`] has what
-//!   they share.
+//! * [`MirroredStrategy`], [`OneDeviceStrategy`], [`CentralStorageStrategy`]: replicas in one process;
+//!   [`MultiWorkerMirroredStrategy`]: in several. [`Strategy`] has what they share.
 //! * [`ReplicaContext`]: a replica's collectives, on any [nest](Nest) of [tensors](Tensor).
 //! * [`Dataset`]: what replicas are fed with, batch by batch.
 //! * [`Variable`]: what is trained, placed by the strategy; saved and restored by `checkpoint`.
@@ -90,8 +90,8 @@ pub use replica::ReplicaContext;
 pub use scope::{Pending, Scope};
 pub use sparse::IndexedSlices;
 pub use strategy::{
-    Builder, CentralStorageStrategy, Destinations, LocalResults, MirroredStrategy, OneDeviceStrategy, Strategy,
-    ValueContext,
+    Builder, CentralStorageStrategy, Destinations, LocalResults, MirroredStrategy, MultiWorkerBuilder,
+    MultiWorkerMirroredStrategy, OneDeviceStrategy, Strategy, ValueContext,
 };
 pub use tensor::Tensor;
 pub use values::{Merged, Mirrored, PerReplica};

@@ -1,20 +1,23 @@
 //! What a replica sees while it runs.
 
 use crate::{
-    Axis, CommunicationOptions, Communicator, Device, Error, PerReplica, ReduceOp, Result, Strategy, Tensor,
+    Axes, Axis, CommunicationOptions, Communicator, Device, Error, PerReplica, ReduceOp, Result, Strategy, Tensor,
     backend::Arguments,
     call::Call,
     context,
     error::IntoReduceOp,
     nest::{self, Leaf, Nest, Value},
     session::Session,
+    strategy::{Held, Workers},
     values::Merged,
 };
-use consonance_spec::{Kind, packing};
+use consonance_kernels::step::Reason;
+use consonance_spec::Kind;
 use std::{
     any::{Any, type_name},
     cell::{RefCell, RefMut},
-    sync::Mutex,
+    sync::{Condvar, Mutex, MutexGuard},
+    time::Duration,
 };
 
 /// One replica of a [`run`](Strategy::run): who it is, and its collectives with the other replicas.
@@ -34,26 +37,50 @@ use std::{
 pub struct ReplicaContext<'r> {
     strategy: &'r Strategy,
     id: usize,
-    communicator: RefCell<Communicator>,
+    communicator: RefCell<Held<'r>>,
     board: &'r Board,
 }
 
-/// Where the replicas of a run leave what a merge function sees, and find what it gives back.
+/// Where the replicas of this process leave what a merge function sees, and find what it gives back.
 pub(crate) struct Board {
     places: Vec<Mutex<Option<Box<dyn Any + Send>>>>,
+    /// How many merge functions have ended.
+    merges: Mutex<usize>,
+    ended: Condvar,
+}
+
+/// The time of a merge function, which ends when this is dropped.
+struct Merging<'b>(&'b Board);
+
+impl Drop for Merging<'_> {
+    fn drop(&mut self) {
+        *self.0.merges() += 1;
+        self.0.ended.notify_all();
+    }
 }
 
 impl Board {
     pub(crate) fn new(replicas: usize) -> Board {
-        Board { places: (0..replicas).map(|_| Mutex::default()).collect() }
+        let places = (0..replicas).map(|_| Mutex::default()).collect();
+        Board { places, merges: Mutex::default(), ended: Condvar::new() }
     }
 
-    fn put(&self, replica: usize, value: Box<dyn Any + Send>) {
-        *self.places[replica].lock().expect("nobody panics at the board") = Some(value);
+    fn merges(&self) -> MutexGuard<'_, usize> {
+        self.merges.lock().expect("nobody panics at the board")
     }
 
-    fn take(&self, replica: usize) -> Option<Box<dyn Any + Send>> {
-        self.places[replica].lock().expect("nobody panics at the board").take()
+    /// Waits until more than `before` merge functions have ended; whether that was before the timeout.
+    fn wait_for_merge(&self, before: usize, timeout: Duration) -> bool {
+        let waited = self.ended.wait_timeout_while(self.merges(), timeout, |merges| *merges <= before);
+        !waited.expect("nobody panics at the board").1.timed_out()
+    }
+
+    fn put(&self, place: usize, value: Box<dyn Any + Send>) {
+        *self.places[place].lock().expect("nobody panics at the board") = Some(value);
+    }
+
+    fn take(&self, place: usize) -> Option<Box<dyn Any + Send>> {
+        self.places[place].lock().expect("nobody panics at the board").take()
     }
 }
 
@@ -61,7 +88,7 @@ impl<'r> ReplicaContext<'r> {
     pub(crate) fn new(
         strategy: &'r Strategy,
         id: usize,
-        communicator: Communicator,
+        communicator: Held<'r>,
         board: &'r Board,
     ) -> ReplicaContext<'r> {
         ReplicaContext { strategy, id, communicator: RefCell::new(communicator), board }
@@ -72,14 +99,19 @@ impl<'r> ReplicaContext<'r> {
         self.id
     }
 
-    /// The number of replicas.
+    /// Its place among the replicas of this process.
+    pub(crate) fn place(&self) -> usize {
+        self.id - self.strategy.local_replicas().start
+    }
+
+    /// The number of replicas, those of all processes.
     pub fn num_replicas_in_sync(&self) -> usize {
         self.strategy.num_replicas_in_sync()
     }
 
     /// The devices of this replica: one.
     pub fn devices(&self) -> [Device; 1] {
-        [self.strategy.worker_devices()[self.id]]
+        [self.strategy.worker_devices()[self.place()]]
     }
 
     /// The strategy that runs this replica.
@@ -129,25 +161,7 @@ impl<'r> ReplicaContext<'r> {
             op.into_reduce_op().and_then(|op| check_leaves("ReplicaContext::all_reduce", op, &leaves)),
         )?;
         let mut session = self.session(Kind::AllReduce, &leaves, None, &options);
-        if leaves.is_empty() {
-            session.all_reduce(op, &mut Tensor::default())?;
-        }
-        let (mut tensors, mut sparse) = (Vec::new(), Vec::new());
-        for leaf in &mut leaves {
-            match &mut leaf.value {
-                Value::Dense(tensor) => tensors.push(tensor),
-                Value::Sparse(slices) => sparse.push(slices),
-            }
-        }
-        let sizes: Vec<_> = tensors.iter().map(|tensor| (tensor.dtype(), tensor.buf().bytes())).collect();
-        // One replica has no step to save.
-        let limit = if self.num_replicas_in_sync() == 1 { 1 } else { options.pack_limit() };
-        for pack in packing::packs(&sizes, limit) {
-            session.all_reduce_pack(op, &mut tensors, &pack)?;
-        }
-        for slices in sparse {
-            session.all_reduce_rows(op, slices)?;
-        }
+        session.all_reduce_leaves(op, &mut leaves, options.pack_limit())?;
         drop(session);
         nest::put(value, leaves)
     }
@@ -192,15 +206,7 @@ impl<'r> ReplicaContext<'r> {
         let axes = leaves.iter().map(|leaf| leaf.gather_axis("ReplicaContext::all_gather", axis)).collect();
         let axes: Vec<usize> = self.or_refuse(Kind::AllGather, axes)?;
         let mut session = self.session(Kind::AllGather, &leaves, Some(axis), &options);
-        if leaves.is_empty() {
-            session.call(Call::AllGather { send: None, recv: [0u8; 0].as_mut_slice().into(), counts: None })?;
-        }
-        for (leaf, axis) in leaves.iter_mut().zip(axes) {
-            match &mut leaf.value {
-                Value::Dense(tensor) => *tensor = session.concat(tensor, axis)?.0,
-                Value::Sparse(slices) => *slices = session.gather_rows(slices)?,
-            }
-        }
+        session.all_gather_leaves(&mut leaves, &axes)?;
         drop(session);
         nest::put(value, leaves)
     }
@@ -329,7 +335,9 @@ impl<'r> ReplicaContext<'r> {
     /// results: each replica's own if they are [`PerReplica`], the same on all if they are
     /// [`Mirrored`](crate::Mirrored) ([`Strategy::mirror`]).
     ///
-    /// The function of replica 0 is the one that runs.
+    /// The function of replica 0 is the one that runs. Where several processes have replicas, the function of the first replica of
+    /// each runs there, with the arguments of the replicas of that process; the cross-replica calls that it makes are of all
+    /// replicas.
     ///
     /// # Errors
     /// The error of `merge`, on every replica; otherwise as [`barrier`](ReplicaContext::barrier).
@@ -358,22 +366,54 @@ impl<'r> ReplicaContext<'r> {
         let types = type_name::<(A, M)>();
         let describe = || vec![("types".to_owned(), types.to_owned())];
         let digest = consonance_spec::call::digest(types);
-        self.board.put(self.id, Box::new(arguments));
+        let merges = *self.board.merges();
+        self.board.put(self.place(), Box::new(arguments));
         let arrived = self.meet(Kind::MergeCall, &Arguments { digest, describe: &describe, ..Arguments::NONE });
         if let Err(Error::Mismatch { .. }) = arrived {
-            self.board.take(self.id);
+            self.board.take(self.place());
         }
         arrived?;
-        let failure = if self.id == 0 { self.merge::<A, M>(merge) } else { None };
+        let failure = match self.strategy.workers() {
+            None if self.place() == 0 => self.merge::<A, M>(merge),
+            None => None,
+            Some(workers) => self.lend_to_merge(workers, merges, || self.merge::<A, M>(merge))?,
+        };
         self.meet(Kind::MergeReturn, &Arguments::NONE)?;
-        match (self.board.take(self.id).map(|result| result.downcast::<Result<M::Value, String>>()), failure) {
+        match (self.board.take(self.place()).map(|result| result.downcast::<Result<M::Value, String>>()), failure) {
             (_, Some(error)) => Err(error),
             (Some(Ok(result)), None) => result.map_err(|problem| Error::Replica {
-                replica: 0,
+                replica: self.strategy.local_replicas().start,
                 source: Box::new(Error::other(format!("its merge function failed: {problem}"))),
             }),
-            _ => unreachable!("replica 0 leaves a result of the agreed type for every replica"),
+            _ => unreachable!("the first replica leaves a result of the agreed type for every replica"),
         }
+    }
+
+    /// Lends the communicators of this worker's replicas to the merge function that the first of them runs: the one after
+    /// `merges` others.
+    fn lend_to_merge(
+        &self,
+        workers: &Workers,
+        merges: usize,
+        merge: impl FnOnce() -> Option<Error>,
+    ) -> Result<Option<Error>> {
+        let aborter = self.communicator.borrow().aborter();
+        self.communicator.borrow_mut().lend();
+        let timeout = self.strategy.options().configuration().timeout;
+        let result = if self.place() == 0 {
+            let _merging = Merging(self.board);
+            let _turn = workers.hand_over();
+            Ok(merge())
+        } else if self.board.wait_for_merge(merges, timeout) {
+            Ok(None)
+        } else {
+            aborter.abort(Reason::Deadline);
+            let missing =
+                vec![(self.strategy.local_replicas().start, "its merge function has not returned".to_owned())];
+            Err(Error::Timeout { call: Kind::MergeReturn.to_string(), waited: timeout, missing })
+        };
+        self.communicator.borrow_mut().take_back();
+        result
     }
 
     /// Runs the merge function and leaves each replica's result, or the text of the error that is returned, on the board.
@@ -383,9 +423,9 @@ impl<'r> ReplicaContext<'r> {
         M: Merged,
         M::Value: Send + 'static,
     {
-        let replicas = self.num_replicas_in_sync();
-        let arguments = (0..replicas).map(|replica| {
-            let argument = self.board.take(replica).expect("every replica left its arguments before it arrived");
+        let replicas = self.strategy.local_replicas().len();
+        let arguments = (0..replicas).map(|place| {
+            let argument = self.board.take(place).expect("every replica left its arguments before it arrived");
             *argument.downcast::<A>().expect("the replicas agree on the types")
         });
         let arguments = PerReplica::new(arguments.collect());
@@ -399,14 +439,14 @@ impl<'r> ReplicaContext<'r> {
         });
         match merged {
             Ok(values) => {
-                for (replica, value) in values.into_iter().enumerate() {
-                    self.board.put(replica, Box::new(Ok::<_, String>(value)));
+                for (place, value) in values.into_iter().enumerate() {
+                    self.board.put(place, Box::new(Ok::<_, String>(value)));
                 }
                 None
             }
             Err(error) => {
-                for replica in 0..replicas {
-                    self.board.put(replica, Box::new(Err::<M::Value, _>(error.to_string())));
+                for place in 0..replicas {
+                    self.board.put(place, Box::new(Err::<M::Value, _>(error.to_string())));
                 }
                 Some(error)
             }
@@ -425,7 +465,7 @@ impl<'r> ReplicaContext<'r> {
 
     /// The communicator with the strategy's options, whatever those of the last call were.
     fn configured(&self) -> RefMut<'_, Communicator> {
-        let mut communicator = self.communicator.borrow_mut();
+        let mut communicator = RefMut::map(self.communicator.borrow_mut(), |held| &mut **held);
         communicator.configure(self.strategy.options().configuration());
         communicator
     }
@@ -449,10 +489,10 @@ impl<'r> ReplicaContext<'r> {
         leaves: &[Leaf],
         ragged: Option<Axis>,
         options: &CommunicationOptions,
-    ) -> Session<'_> {
-        let mut communicator = self.communicator.borrow_mut();
+    ) -> Session<RefMut<'_, Communicator>> {
+        let mut communicator = RefMut::map(self.communicator.borrow_mut(), |held| &mut **held);
         communicator.configure(options.configuration());
-        Session::new(kind, communicator, leaves, ragged)
+        Session::new(kind, communicator, leaves, ragged.map_or_else(Axes::default, Axes::from))
     }
 }
 

@@ -1,54 +1,114 @@
 //! One call of a replica on a nest, as steps of its communicator: packs of small tensors, large ones alone, sparse rows in two.
 
 use crate::{
-    Axes, Axis, Communicator, IndexedSlices, ReduceOp, Result, Tensor,
+    Axes, Communicator, IndexedSlices, ReduceOp, Result, Tensor,
+    axis::Flat,
     backend::Arguments,
     call::Call,
-    nest::{Leaf, Outline},
+    nest::{Leaf, Outline, Value},
     sparse,
 };
-use consonance_kernels::buffer::Memory;
-use consonance_spec::{Kind, call::mix};
-use std::cell::RefMut;
+use consonance_kernels::{
+    axis::{self, Partial},
+    buffer::Memory,
+};
+use consonance_spec::{Kind, call::mix, packing};
+use std::ops::DerefMut;
 
 /// The steps of one call on a nest: all of them carry the digest of the whole nest, so that the first already compares it.
-pub(crate) struct Session<'c> {
+pub(crate) struct Session<C> {
     kind: Kind,
-    communicator: RefMut<'c, Communicator>,
+    communicator: C,
     outline: Outline,
     digest: u64,
-    axis: Option<Axis>,
-    /// How sparse rows are combined: it is in no signature, because they are concatenated whatever it is.
-    rows_op: Option<ReduceOp>,
+    /// Sizes along these may differ from replica to replica.
+    axes: Axes,
+    /// How values are combined that the replicas only exchange: it is in no signature of theirs.
+    own_op: Option<ReduceOp>,
 }
 
-impl<'c> Session<'c> {
-    /// A call of this kind on `leaves`, whose sizes along the axis `ragged` may differ from replica to replica.
-    pub(crate) fn new(
-        kind: Kind,
-        communicator: RefMut<'c, Communicator>,
-        leaves: &[Leaf],
-        ragged: Option<Axis>,
-    ) -> Session<'c> {
-        let outline = Outline::new(leaves, &ragged.map_or_else(Axes::default, Axes::from));
-        let digest = ragged.map_or(outline.digest(), |axis| mix(outline.digest(), axis.digest()));
-        Session { kind, communicator, outline, digest, axis: ragged, rows_op: None }
+impl<C: DerefMut<Target = Communicator>> Session<C> {
+    /// A call of this kind on `leaves`, whose sizes along the axes `ragged` may differ from replica to replica.
+    pub(crate) fn new(kind: Kind, communicator: C, leaves: &[Leaf], ragged: Axes) -> Session<C> {
+        let outline = Outline::new(leaves, &ragged);
+        let digest = [kind as u64, ragged.digest()].into_iter().fold(outline.digest(), mix);
+        Session { kind, communicator, outline, digest, axes: ragged, own_op: None }
     }
 
     pub(crate) fn call(&mut self, call: Call<'_>) -> Result<()> {
         let describe = || {
             // The axis first, because shapes are told without their size along it.
-            let axis = self.axis.map(|axis| ("axis".to_owned(), axis.to_string()));
-            let op = self.rows_op.map(|op| ("op".to_owned(), op.to_string()));
+            let axis = self.axes.describe().map(|axes| ("axis".to_owned(), axes));
+            let op = self.own_op.map(|op| ("op".to_owned(), op.to_string()));
             axis.into_iter().chain(self.outline.lines()).chain(op).collect()
         };
-        let digest = self.rows_op.map_or(self.digest, |op| mix(self.digest, op as u64));
+        let digest = self.own_op.map_or(self.digest, |op| mix(self.digest, op as u64));
         let arguments = Arguments { call: Some(self.kind), digest, describe: &describe };
         self.communicator.call_with(call, &arguments)
     }
 
+    /// Combines every leaf over the replicas; small tensors travel together, up to `pack_limit` bytes.
+    pub(crate) fn all_reduce_leaves(&mut self, op: ReduceOp, leaves: &mut [Leaf], pack_limit: usize) -> Result<()> {
+        if leaves.is_empty() {
+            return self.all_reduce(op, &mut Tensor::default());
+        }
+        let (mut tensors, mut sparse) = (Vec::new(), Vec::new());
+        for leaf in leaves {
+            match &mut leaf.value {
+                Value::Dense(tensor) => tensors.push(tensor),
+                Value::Sparse(slices) => sparse.push(slices),
+            }
+        }
+        let sizes: Vec<_> = tensors.iter().map(|tensor| (tensor.dtype(), tensor.buf().bytes())).collect();
+        // One replica has no step to save.
+        let limit = if self.communicator.size() == 1 { 1 } else { pack_limit };
+        for pack in packing::packs(&sizes, limit) {
+            self.all_reduce_pack(op, &mut tensors, &pack)?;
+        }
+        sparse.into_iter().try_for_each(|slices| self.all_reduce_rows(op, slices))
+    }
+
+    /// Concatenates every leaf over the replicas along its axis in `axes`.
+    pub(crate) fn all_gather_leaves(&mut self, leaves: &mut [Leaf], axes: &[usize]) -> Result<()> {
+        if leaves.is_empty() {
+            return self.call(Call::AllGather { send: None, recv: [0u8; 0].as_mut_slice().into(), counts: None });
+        }
+        for (leaf, &axis) in leaves.iter_mut().zip(axes) {
+            match &mut leaf.value {
+                Value::Dense(tensor) => *tensor = self.concat(tensor, axis)?.0,
+                Value::Sparse(slices) => *slices = self.gather_rows(slices)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reduces a tensor along its axes that are `removed`, and over the replicas: they exchange what each has, not yet rounded,
+    /// and how many elements it comes from.
+    ///
+    /// # Panics
+    /// If `op` is not defined on the tensor's dtype, or no axis is removed.
+    pub(crate) fn all_reduce_along(&mut self, op: ReduceOp, tensor: &mut Tensor, removed: &[bool]) -> Result<()> {
+        self.own_op = Some(op);
+        let (flat, kept) = (Flat::new(tensor, removed), Flat::kept(tensor, removed));
+        let own = flat.partial(op).expect("the operation was checked");
+        let elements = (flat.elements() as u64).to_ne_bytes();
+        let send = [own.to_bytes(), elements.to_vec()].concat();
+        let mut all = vec![0u8; send.len() * self.communicator.size()];
+        let (send, recv) = (Some(send.as_slice().into()), all.as_mut_slice().into());
+        self.call(Call::AllGather { send, recv, counts: None })?;
+        let mut elements = 0u64;
+        let partials = all.chunks_exact(all.len() / self.communicator.size()).map(|bytes| {
+            let (accumulators, count) = bytes.split_last_chunk().expect("the count is the last of the bytes");
+            elements = elements.wrapping_add(u64::from_ne_bytes(*count));
+            own.with_bytes(accumulators)
+        });
+        let partials: Vec<Partial> = partials.collect();
+        *tensor = Tensor::from_memory(kept, axis::finish(&partials, elements))?;
+        Ok(())
+    }
+
     /// All-reduces the tensors of one pack, fused if there are several.
-    pub(crate) fn all_reduce_pack(&mut self, op: ReduceOp, tensors: &mut [&mut Tensor], pack: &[usize]) -> Result<()> {
+    fn all_reduce_pack(&mut self, op: ReduceOp, tensors: &mut [&mut Tensor], pack: &[usize]) -> Result<()> {
         if let &[place] = pack {
             return self.all_reduce(op, tensors[place]);
         }
@@ -102,7 +162,7 @@ impl<'c> Session<'c> {
     }
 
     pub(crate) fn all_reduce_rows(&mut self, op: ReduceOp, slices: &mut IndexedSlices) -> Result<()> {
-        self.rows_op = Some(op);
+        self.own_op = Some(op);
         slices.indices = self.concat(&slices.indices, 0)?.0;
         slices.values = self.concat(&slices.values, 0)?.0;
         if op == ReduceOp::Mean {
@@ -112,7 +172,7 @@ impl<'c> Session<'c> {
     }
 
     /// Rows of the concatenation of the dense tensors, whose sizes may differ.
-    pub(crate) fn gather_rows(&mut self, slices: &IndexedSlices) -> Result<IndexedSlices> {
+    fn gather_rows(&mut self, slices: &IndexedSlices) -> Result<IndexedSlices> {
         let size = slices.dense_shape.as_ref().map_or(0, |shape| shape[0]);
         let sizes = self.sizes(size)?;
         let (indices, counts) = self.concat(&slices.indices, 0)?;
@@ -132,7 +192,7 @@ impl<'c> Session<'c> {
     }
 
     /// The concatenation along `axis`, and each replica's size along it.
-    pub(crate) fn concat(&mut self, tensor: &Tensor, axis: usize) -> Result<(Tensor, Vec<usize>)> {
+    fn concat(&mut self, tensor: &Tensor, axis: usize) -> Result<(Tensor, Vec<usize>)> {
         let mut shape = tensor.shape().to_vec();
         let (rows, inner): (usize, usize) = (shape[..axis].iter().product(), shape[axis + 1..].iter().product());
         if rows * inner == 0 {

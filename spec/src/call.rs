@@ -61,6 +61,26 @@ kinds! {
     AssignReturn = "assign's return",
     /// Every rank tells what it called, after calls that did not agree.
     Explain = "explain",
+    /// The replicas of all workers come together for the first time.
+    Workers = "MultiWorkerMirroredStrategy",
+    /// A value of each replica, combined for all workers.
+    StrategyReduce = "Strategy::reduce",
+    /// The same, with destinations.
+    StrategyReduceTo = "Strategy::reduce_to",
+    /// A value of each replica, one after the other, for all workers.
+    StrategyGather = "Strategy::gather",
+    /// A variable is made on all workers, with the chief's initial value.
+    NewVariable = "Variable::builder",
+    /// The components of all workers' replicas are read as one value.
+    ReadVariable = "Variable::read",
+    /// Some rows of it.
+    ReadRows = "Variable::read_rows",
+    /// The workers tell each other whether their data sets have a step.
+    NextStep = "DistributedIterator::next",
+    /// The chief writes a checkpoint, and the others wait for it.
+    Save = "checkpoint::save",
+    /// All workers restore the same checkpoint.
+    Restore = "checkpoint::restore",
 }
 
 impl fmt::Display for Kind {

@@ -1,18 +1,23 @@
 //! Strategies: where replicas run and where values live.
 
+mod across;
 mod central_storage;
 mod dataset;
 mod mirrored;
+mod multi_worker;
 mod one_device;
 mod reduce;
 mod run;
+mod workers;
 
 pub use central_storage::CentralStorageStrategy;
 pub use mirrored::MirroredStrategy;
+pub use multi_worker::{MultiWorkerBuilder, MultiWorkerMirroredStrategy};
 pub use one_device::OneDeviceStrategy;
 pub use reduce::Destinations;
 
 pub(crate) use run::panic_message;
+pub(crate) use workers::{Held, Workers};
 
 use crate::{
     ClusterResolver, CommunicationOptions, Device, Error, Mirrored, PerReplica, Result, Tensor, Variable, VariableMut,
@@ -21,6 +26,7 @@ use crate::{
 use consonance_kernels::team::Team;
 use std::{
     fmt,
+    ops::Range,
     sync::{Arc, Mutex},
 };
 
@@ -32,7 +38,7 @@ pub struct Strategy(Arc<Inner>);
 
 struct Inner {
     name: &'static str,
-    /// One for each replica.
+    /// One for each replica of this process.
     devices: Vec<Device>,
     /// Where variables live: once on each device, or once on the parameter device.
     parameter_device: Option<Device>,
@@ -40,6 +46,10 @@ struct Inner {
     mirrors: bool,
     options: CommunicationOptions,
     pin_threads: bool,
+    /// Who is in the cluster that the strategy was made for, if it was made for one.
+    resolver: Option<Box<dyn ClusterResolver>>,
+    /// Where other processes have replicas, too.
+    workers: Option<Workers>,
     /// Threads of runs that have ended, for the next.
     idle: Mutex<Vec<Team>>,
 }
@@ -52,6 +62,8 @@ pub struct Builder<S> {
     mirrors: bool,
     options: CommunicationOptions,
     pin_threads: bool,
+    resolver: Option<Box<dyn ClusterResolver>>,
+    workers: Option<Workers>,
     wrap: fn(Strategy) -> S,
 }
 
@@ -63,7 +75,18 @@ impl<S> Builder<S> {
     {
         let devices = devices.into_iter().map(|wanted| device::resolve(name, wanted)).collect();
         let options = CommunicationOptions::new();
-        Builder { name, devices, parameter_device: Ok(None), mirrors: false, options, pin_threads: false, wrap }
+        let (parameter_device, resolver, workers) = (Ok(None), None, None);
+        Builder {
+            name,
+            devices,
+            parameter_device,
+            mirrors: false,
+            options,
+            pin_threads: false,
+            resolver,
+            workers,
+            wrap,
+        }
     }
 
     fn parameter_device<D>(mut self, parameter_device: D) -> Self
@@ -112,6 +135,8 @@ impl<S> Builder<S> {
             mirrors: self.mirrors,
             options: self.options,
             pin_threads: self.pin_threads,
+            resolver: self.resolver,
+            workers: self.workers,
             idle: Mutex::default(),
         }))))
     }
@@ -129,12 +154,23 @@ impl Strategy {
             .expect("one device that exists")
     }
 
-    /// The number of replicas.
+    /// The number of replicas, those of all processes.
     pub fn num_replicas_in_sync(&self) -> usize {
-        self.0.devices.len()
+        self.workers().map_or(self.0.devices.len(), Workers::num_replicas)
     }
 
-    /// The device of each replica.
+    /// The replicas of this process: all, unless the strategy has several workers.
+    ///
+    /// ```
+    /// use consonance::MirroredStrategy;
+    /// assert_eq!(MirroredStrategy::new(["cpu:0", "cpu:1"])?.local_replicas(), 0..2);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn local_replicas(&self) -> Range<usize> {
+        self.workers().map_or(0..self.0.devices.len(), Workers::local)
+    }
+
+    /// The device of each replica of this process.
     pub fn worker_devices(&self) -> &[Device] {
         &self.0.devices
     }
@@ -149,10 +185,9 @@ impl Strategy {
         self.0.options
     }
 
-    /// Who is in the cluster whose processes have this strategy's replicas; none, where all replicas are in this process.
+    /// Who is in the cluster that the strategy was made for; none, where it is for this process alone.
     pub fn cluster_resolver(&self) -> Option<&dyn ClusterResolver> {
-        // No strategy there is yet has replicas in another process.
-        None
+        self.0.resolver.as_deref()
     }
 
     /// Runs `body` with this strategy as the [current one](crate::current_strategy) of this thread, in the cross-replica
@@ -173,7 +208,7 @@ impl Strategy {
         Ok(context::within(self, None, body))
     }
 
-    /// Calls `value_fn` once for each replica.
+    /// Calls `value_fn` once for each replica of this process.
     ///
     /// # Errors
     /// [`Error::WrongContext`] in a replica, or in another strategy's scope.
@@ -189,7 +224,8 @@ impl Strategy {
     pub fn distribute_values_from_function<T>(&self, value_fn: impl FnMut(ValueContext) -> T) -> Result<PerReplica<T>> {
         context::require_cross_replica("Strategy::distribute_values_from_function", self)?;
         let num_replicas_in_sync = self.num_replicas_in_sync();
-        let contexts = (0..num_replicas_in_sync)
+        let contexts = self
+            .local_replicas()
             .map(|replica_id_in_sync_group| ValueContext { replica_id_in_sync_group, num_replicas_in_sync });
         Ok(PerReplica::new(contexts.map(value_fn).collect()))
     }
@@ -275,7 +311,7 @@ impl Strategy {
             return Ok(team);
         }
         let pinned = |replica: usize| self.0.pin_threads.then_some(replica % device::cores());
-        let places: Vec<_> = (0..self.num_replicas_in_sync()).map(pinned).collect();
+        let places: Vec<_> = self.local_replicas().map(pinned).collect();
         Team::new("replica", &places)
             .map_err(|source| Error::System { what: format!("start the threads of {self}"), source })
     }
@@ -292,11 +328,12 @@ impl PartialEq for Strategy {
     }
 }
 
-/// `MirroredStrategy(cpu:0, cpu:1)`
+/// `MirroredStrategy(cpu:0, cpu:1)`, `MultiWorkerMirroredStrategy(worker 1 of 2: cpu:0, cpu:1)`
 impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let devices: Vec<String> = self.0.devices.iter().map(Device::to_string).collect();
-        write!(f, "{}({})", self.0.name, devices.join(", "))
+        let worker = self.workers().map(|workers| format!("worker {} of {}: ", workers.worker(), workers.count()));
+        write!(f, "{}({}{})", self.0.name, worker.unwrap_or_default(), devices.join(", "))
     }
 }
 
@@ -310,9 +347,9 @@ impl fmt::Debug for Strategy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ValueContext {
-    /// The replica, from 0.
+    /// The replica, from 0, among those of all processes.
     pub replica_id_in_sync_group: usize,
-    /// The number of replicas.
+    /// The number of replicas of all processes.
     pub num_replicas_in_sync: usize,
 }
 

@@ -2,7 +2,9 @@
 
 use super::Strategy;
 use crate::{
-    Axes, Axis, Device, Error, IndexedSlices, Mirrored, Nest, PerReplica, ReduceOp, Result, Tensor, context,
+    Axes, Axis, Device, Error, IndexedSlices, Mirrored, Nest, PerReplica, ReduceOp, Result, Tensor,
+    axis::Flat,
+    context,
     error::IntoReduceOp,
     nest::{self, Leaf, Outline, Path, Value},
     sparse,
@@ -12,7 +14,7 @@ use consonance_kernels::{
     buffer::{Buf, BufMut, Memory},
     reduce::Reducer,
 };
-use consonance_spec::partition;
+use consonance_spec::{Kind, partition};
 use std::sync::Mutex;
 
 /// Below so many bytes a reduction is done before other threads have woken.
@@ -47,6 +49,9 @@ impl TryFrom<&str> for Destinations {
 impl Strategy {
     /// Combines a value over the replicas, and over `axis` of each replica's tensor if one is given.
     ///
+    /// Over the replicas of all workers, where there are several: every worker makes the call with the values of its own, and gets the
+    /// result.
+    ///
     /// Without an axis all shapes are the same. With one (or several), the replicas' sizes along it may differ, as those of a
     /// last partial batch do, and the mean is divided by the true number of elements. The mean of integers is a float, of a
     /// sum that does not wrap. [`IndexedSlices`] keep all rows; with an axis the result is a tensor, for
@@ -80,17 +85,22 @@ impl Strategy {
     ) -> Result<N> {
         let (op, axes) = (op.into_reduce_op()?, axis.into());
         let hint = if axes == Axes::default() { "; give an axis to reduce along it" } else { "" };
-        self.reduce_along("Strategy::reduce", op, value, &axes, hint)
+        self.reduce_along(Kind::StrategyReduce, op, value, &axes, hint)
     }
 
     pub(crate) fn reduce_along<N: Nest + Clone>(
         &self,
-        call: &'static str,
+        kind: Kind,
         op: ReduceOp,
         value: &PerReplica<N>,
         axes: &Axes,
         hint: &str,
     ) -> Result<N> {
+        let call = kind.name();
+        context::require_cross_replica(call, self)?;
+        if let Some(reduced) = self.reduce_across(kind, op, value, axes, hint) {
+            return reduced;
+        }
         self.combine(call, value, axes, hint, |path, leaves| match leaves {
             Leaves::Dense(tensors) => Ok(Value::Dense(self.reduce_tensors(call, path, op, &tensors, axes)?)),
             Leaves::Sparse(slices) if *axes == Axes::default() => reduce_rows(call, op, &slices).map(Value::Sparse),
@@ -102,7 +112,7 @@ impl Strategy {
         })
     }
 
-    /// Concatenates a value over the replicas along `axis`, in replica order.
+    /// Concatenates a value over the replicas along `axis`, in replica order; over those of all workers, where there are several.
     ///
     /// Sizes along `axis` may differ, and be zero; all other dimensions are the same. A negative axis counts from the last. Of
     /// [`IndexedSlices`] the large tensors are concatenated, along axis 0, and stay sparse.
@@ -120,7 +130,12 @@ impl Strategy {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn gather<N: Nest + Clone>(&self, value: &PerReplica<N>, axis: impl Into<Axis>) -> Result<N> {
-        let (call, axis) = ("Strategy::gather", axis.into());
+        let (kind, axis) = (Kind::StrategyGather, axis.into());
+        let call = kind.name();
+        context::require_cross_replica(call, self)?;
+        if let Some(gathered) = self.gather_across(kind, value, axis) {
+            return gathered;
+        }
         self.combine(call, value, &Axes::from(axis), "", |path, leaves| match leaves {
             Leaves::Dense(tensors) => {
                 let axis = axis.resolve(call, path, tensors[0].rank())?;
@@ -158,7 +173,7 @@ impl Strategy {
             Destinations::Replicas => self.worker_devices().to_vec(),
         };
         let op = op.into_reduce_op()?;
-        Ok(Mirrored::new(self.reduce_along("Strategy::reduce_to", op, value, &Axes::default(), "")?, devices))
+        Ok(Mirrored::new(self.reduce_along(Kind::StrategyReduceTo, op, value, &Axes::default(), "")?, devices))
     }
 
     /// [`reduce_to`](Strategy::reduce_to) for several values, each with its destinations; dtypes may be mixed.
@@ -199,7 +214,6 @@ impl Strategy {
         hint: &str,
         combine: impl Fn(&Path, Leaves<'_>) -> Result<Value>,
     ) -> Result<N> {
-        context::require_cross_replica(call, self)?;
         self.check_count(call, "value", value.values().len())?;
         let replicas: Vec<Vec<Leaf>> = value.iter().map(|value| nest::take(&mut value.clone())).collect();
         let expected = Outline::new(&replicas[0], ragged);
@@ -247,8 +261,7 @@ impl Strategy {
             tensor.shape().iter().zip(&removed).filter(|(_, removed)| **removed).map(|(&size, _)| size as u64).product()
         };
         let memory = axis::finish(&partials, tensors.iter().map(elements).sum());
-        let kept = tensors[0].shape().iter().zip(&removed).filter(|(_, removed)| !**removed).map(|(&size, _)| size);
-        Tensor::from_memory(kept.collect(), memory)
+        Tensor::from_memory(Flat::kept(tensors[0], &removed), memory)
     }
 
     /// Reduces large inputs with a thread for each replica, each its block of the result.
@@ -307,33 +320,6 @@ impl<'a> Leaves<'a> {
             Value::Dense(_) => None,
         });
         Leaves::Sparse(sparse.collect())
-    }
-}
-
-/// A tensor seen as `[outer, axis, inner]`, with all removed axes as the one in the middle.
-struct Flat {
-    tensor: Tensor,
-    outer: usize,
-    axis: usize,
-    inner: usize,
-}
-
-impl Flat {
-    /// Removed axes that do not follow each other are brought together in front, in their order, by a copy.
-    fn new(tensor: &Tensor, removed: &[bool]) -> Flat {
-        let sizes = |axes: &[usize]| axes.iter().map(|&axis| tensor.shape()[axis]).product();
-        let (away, kept): (Vec<usize>, Vec<usize>) = (0..removed.len()).partition(|&axis| removed[axis]);
-        let first = away[0];
-        if away.iter().enumerate().all(|(place, &axis)| axis == first + place) {
-            let (outer, inner) = kept.split_at(first);
-            return Flat { tensor: tensor.clone(), outer: sizes(outer), axis: sizes(&away), inner: sizes(inner) };
-        }
-        let order: Vec<usize> = away.iter().chain(&kept).copied().collect();
-        Flat { tensor: tensor.transpose(&order), outer: 1, axis: sizes(&away), inner: sizes(&kept) }
-    }
-
-    fn partial(&self, op: ReduceOp) -> Option<Partial> {
-        Partial::new(op, self.tensor.buf(), self.outer, self.axis, self.inner)
     }
 }
 

@@ -1,5 +1,6 @@
 //! `run`: one function on every replica, each on a thread of its own.
 
+use super::Held;
 use super::Strategy;
 use crate::{Communicator, Error, PerReplica, ReplicaContext, Result, context, replica::Board};
 use consonance_kernels::step::{Aborter, Reason, Seat};
@@ -10,7 +11,7 @@ use std::{
 };
 
 impl Strategy {
-    /// Runs `replica_fn` on every replica at once and gives every replica's result.
+    /// Runs `replica_fn` on every replica at once and gives the result of every replica of this process.
     ///
     /// Replicas run on threads that are kept between calls; with one replica, on the calling thread. What differs between
     /// replicas comes from the context, or from [`run_with`](Strategy::run_with).
@@ -31,10 +32,10 @@ impl Strategy {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn run<R: Send>(&self, replica_fn: impl Fn(&ReplicaContext<'_>) -> Result<R> + Sync) -> Result<PerReplica<R>> {
-        self.run_with(PerReplica::new(vec![(); self.num_replicas_in_sync()]), |replica, ()| replica_fn(replica))
+        self.run_with(PerReplica::new(vec![(); self.local_replicas().len()]), |replica, ()| replica_fn(replica))
     }
 
-    /// [`run`](Strategy::run) with an argument for each replica, which it gets as its own.
+    /// [`run`](Strategy::run) with an argument for each replica of this process, which it gets as its own.
     ///
     /// # Errors
     /// As [`run`](Strategy::run), and [`Error::InvalidCall`] if there are not as many arguments as replicas.
@@ -53,17 +54,23 @@ impl Strategy {
         replica_fn: impl Fn(&ReplicaContext<'_>, A) -> Result<R> + Sync,
     ) -> Result<PerReplica<R>> {
         context::require_cross_replica("Strategy::run", self)?;
-        let replicas = self.num_replicas_in_sync();
+        let replicas = self.local_replicas();
         self.check_count("Strategy::run", "arguments", arguments.values().len())?;
+        let _turn = self.turn("Strategy::run")?;
         let configuration = self.options().configuration();
-        let board = Board::new(replicas);
-        let tasks: Vec<_> = (Seat::group(replicas, configuration.timeout).into_iter())
-            .zip(arguments)
-            .map(|(seat, argument)| Mutex::new(Task::Given(Communicator::on_seat(seat, configuration), argument)))
+        let board = Board::new(replicas.len());
+        let communicators: Vec<Held<'_>> = match self.workers() {
+            Some(workers) => workers.hold_all("Strategy::run", configuration.timeout)?,
+            None => (Seat::group(replicas.len(), configuration.timeout).into_iter())
+                .map(|seat| Held::of_run(Communicator::on_seat(seat, configuration)))
+                .collect(),
+        };
+        let tasks: Vec<_> = (communicators.into_iter().zip(arguments))
+            .map(|(communicator, argument)| Mutex::new(Task::Given(communicator, argument)))
             .collect();
-        let replica = |id: usize| {
-            let Task::Given(communicator, argument) = replace(&tasks[id], Task::Running) else { return };
-            let aborter = communicator.aborter();
+        let replica = |place: usize| {
+            let Task::Given(communicator, argument) = replace(&tasks[place], Task::Running) else { return };
+            let (id, aborter) = (replicas.start + place, communicator.aborter());
             let replica = ReplicaContext::new(self, id, communicator, &board);
             let body = || context::within(self, Some(id), || replica_fn(&replica, argument));
             let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(panicked(id, &*panic)));
@@ -71,25 +78,29 @@ impl Strategy {
                 free_the_others(&aborter, error);
             }
             // The context is dropped after this, which tells replicas that still wait for this one that it has left.
-            replace(&tasks[id], Task::Finished(result));
+            replace(&tasks[place], Task::Finished(result));
         };
-        if replicas == 1 && !self.0.pin_threads {
+        if replicas.len() == 1 && !self.0.pin_threads {
             replica(0);
         } else {
             let mut team = self.team()?;
             team.run(&replica);
             self.give_back(team);
         }
+        if let Some(workers) = self.workers() {
+            workers.rouse();
+        }
         let results = tasks.into_iter().map(|task| match task.into_inner() {
             Ok(Task::Finished(result)) => result,
             _ => unreachable!("the team has run every replica, and nobody panics holding a task"),
         });
-        collect(results.collect())
+        let results = all_or_worst(results.collect());
+        results.map(PerReplica::new).map_err(|(place, error)| with_replica(replicas.start + place, error))
     }
 
-    /// Checks that there are as many values as replicas.
+    /// Checks that there are as many values as replicas of this process.
     pub(super) fn check_count(&self, call: &'static str, argument: &str, found: usize) -> Result<()> {
-        let replicas = self.num_replicas_in_sync();
+        let replicas = self.local_replicas().len();
         if found == replicas {
             return Ok(());
         }
@@ -99,8 +110,8 @@ impl Strategy {
 }
 
 /// What a replica is given and what it leaves.
-enum Task<A, R> {
-    Given(Communicator, A),
+enum Task<'s, A, R> {
+    Given(Held<'s>, A),
     Running,
     Finished(Result<R>),
 }
@@ -128,24 +139,21 @@ fn free_the_others(aborter: &Aborter, error: &Error) {
     }
 }
 
-/// All results, or the error that says most: a replica's own before one that only tells of another replica's.
-fn collect<R>(results: Vec<Result<R>>) -> Result<PerReplica<R>> {
+/// All results, or the error that says most with its place: a replica's own before one that only tells of another replica's.
+pub(super) fn all_or_worst<R>(results: Vec<Result<R>>) -> Result<Vec<R>, (usize, Error)> {
     let mut values = Vec::with_capacity(results.len());
     let mut worst: Option<(usize, Error)> = None;
-    for (replica, result) in results.into_iter().enumerate() {
+    for (place, result) in results.into_iter().enumerate() {
         match result {
             Ok(value) => values.push(value),
             Err(error) => {
                 if worst.as_ref().is_none_or(|(_, worst)| tells_of_another(worst) > tells_of_another(&error)) {
-                    worst = Some((replica, error));
+                    worst = Some((place, error));
                 }
             }
         }
     }
-    match worst {
-        None => Ok(PerReplica::new(values)),
-        Some((replica, error)) => Err(with_replica(replica, error)),
-    }
+    worst.map_or(Ok(values), Err)
 }
 
 /// How much an error is the consequence of another replica's.

@@ -4,7 +4,7 @@ use super::Variable;
 use crate::{
     Error, ReduceOp, Result, Strategy, Tensor, VariableAggregation, VariableSynchronization, context, current_strategy,
 };
-use consonance_spec::Class;
+use consonance_spec::{Class, Kind};
 
 const CALL: &str = "Variable::builder";
 
@@ -49,11 +49,13 @@ impl<F: FnOnce() -> Tensor> VariableBuilder<F> {
         self
     }
 
-    /// The variable, in the [current strategy](current_strategy).
+    /// The variable, in the [current strategy](current_strategy). Where that has several workers all of them make the variable, with
+    /// the chief's initial value.
     ///
     /// # Errors
     /// [`Error::WrongContext`] in a replica; [`Error::InvalidCall`] for the synchronization
-    /// [`None`](VariableSynchronization::None) under a strategy that mirrors variables, a sum of `bool` or a mean of anything but floats.
+    /// [`None`](VariableSynchronization::None) under a strategy that mirrors variables, a sum of `bool` or a mean of anything but floats;
+    /// with several workers those of a collective, [`Error::Mismatch`] if they make variables that differ.
     pub fn build(self) -> Result<Variable> {
         self.build_in("Variable::new", current_strategy())
     }
@@ -65,6 +67,21 @@ impl<F: FnOnce() -> Tensor> VariableBuilder<F> {
                 format!("called in replica {replica}; create variables outside of `run`, in the strategy's scope");
             return Err(Error::WrongContext { call, problem });
         }
+        let resolved = strategy.or_refuse(Kind::NewVariable, self.resolve(&strategy))?;
+        let (synchronization, aggregation, initial_value) = resolved;
+        let Some(workers) = strategy.workers() else {
+            return Ok(Variable::place(strategy, synchronization, aggregation, initial_value, None));
+        };
+        let spec = format!("{}, {synchronization:?}, {aggregation:?}", initial_value.spec());
+        let from_chief = |value| strategy.from_chief(Kind::NewVariable, ("variable", &spec), value);
+        let number: u64 = from_chief(Tensor::from(workers.variables() + 1))?.item()?;
+        let initial_value = from_chief(initial_value)?;
+        workers.set_variables(number);
+        Ok(Variable::place(strategy.clone(), synchronization, aggregation, initial_value, Some(number)))
+    }
+
+    /// How the variable is kept under this strategy, and its initial value.
+    fn resolve(self, strategy: &Strategy) -> Result<(VariableSynchronization, VariableAggregation, Tensor)> {
         let synchronization = match self.synchronization {
             // One copy is as one that is synchronised on writing, whatever is asked.
             _ if !strategy.has_mirrored_variables() => VariableSynchronization::OnWrite,
@@ -86,6 +103,6 @@ impl<F: FnOnce() -> Tensor> VariableBuilder<F> {
             let expected = format!("an aggregation that gives {dtype} of {dtype}");
             return Err(Error::invalid(CALL, "aggregation", expected, format!("{:?}", self.aggregation)));
         }
-        Ok(Variable::place(strategy, synchronization, self.aggregation, initial_value))
+        Ok((synchronization, self.aggregation, initial_value))
     }
 }

@@ -33,9 +33,9 @@ impl Held<'_> {
     /// Where components are summed the first one becomes the value and the others what adds nothing to it. Where they are
     /// averaged all become the value, whose mean is rounded.
     pub(crate) fn set(mut self, value: &Tensor) {
-        let summed = self.variable.0.aggregation == VariableAggregation::Sum;
-        let nothing = (summed && self.places.len() > 1).then(|| nothing_to_add(value));
-        for (replica, place) in self.places.iter_mut().enumerate() {
+        let nothing = self.variable.is_shared().then(|| nothing_to_add(value));
+        let first = self.variable.strategy().local_replicas().start;
+        for (replica, place) in (first..).zip(&mut self.places) {
             **place = nothing.clone().filter(|_| replica > 0).unwrap_or_else(|| value.clone());
         }
     }

@@ -15,6 +15,7 @@ use crate::{
     Axes, DType, Error, PerReplica, ReduceOp, Result, Strategy, Tensor, VariableAggregation, VariableSynchronization,
     context, strategy::LocalResults,
 };
+use consonance_spec::Kind;
 use place::{Place, Writing};
 use std::{
     fmt,
@@ -83,13 +84,15 @@ pub struct Variable(Arc<Inner>);
 struct Inner {
     /// No other variable of this process has this number.
     id: u64,
+    /// By what number the workers know it, where there are several; else `id`.
+    number: u64,
     strategy: Strategy,
     /// Resolved: `OnWrite` or `OnRead`.
     synchronization: VariableSynchronization,
     aggregation: VariableAggregation,
     dtype: DType,
     shape: Vec<usize>,
-    /// Synchronised on writing: the copy of each memory. On reading: the component of each replica.
+    /// Synchronised on writing: the copy of each memory. On reading: the component of each replica of this process.
     places: Vec<Place>,
 }
 
@@ -120,6 +123,7 @@ impl Variable {
         synchronization: VariableSynchronization,
         aggregation: VariableAggregation,
         initial_value: Tensor,
+        number: Option<u64>,
     ) -> Variable {
         static VARIABLES: Mutex<u64> = Mutex::new(0);
         let id = {
@@ -128,14 +132,15 @@ impl Variable {
             *variables
         };
         let places = match synchronization {
-            VariableSynchronization::OnRead => strategy.num_replicas_in_sync(),
+            VariableSynchronization::OnRead => strategy.local_replicas().len(),
             // All devices of a process lie in one memory.
             _ => 1,
         };
         let (dtype, shape) = (initial_value.dtype(), initial_value.shape().to_vec());
         // Components share memory until one is written.
         let places = (0..places).map(|_| Place::new(initial_value.clone())).collect();
-        Variable(Arc::new(Inner { id, strategy, synchronization, aggregation, dtype, shape, places }))
+        let number = number.unwrap_or(id);
+        Variable(Arc::new(Inner { id, number, strategy, synchronization, aggregation, dtype, shape, places }))
     }
 
     /// The number of the variable, which no other one of this process has.
@@ -170,14 +175,14 @@ impl Variable {
     }
 
     /// The value; of a variable that is synchronised on reading this replica's component, or outside of replicas the aggregate
-    /// of all. The elements are shared: a value that is kept makes the next write copy them.
+    /// of all: where there are several workers, a collective that each of them calls. The elements are shared: a value that is kept makes the next write copy them.
     ///
     /// # Errors
     /// Of a variable that is synchronised on reading: [`Error::InvalidCall`] outside of replicas if it has no aggregation,
     /// [`Error::WrongContext`] in another strategy's scope or replica. Of any: [`Error::WrongContext`] in a
     /// [`Strategy::update`] of the same variable, [`Error::Timeout`] if one on another thread does not end.
     pub fn read(&self) -> Result<Tensor> {
-        self.read_part("Variable::read", |value| Ok(value.clone()))
+        self.read_part(Kind::ReadVariable, |value| Ok(value.clone()))
     }
 
     /// Some rows of the [value](Variable::read): the entries `rows` along axis 0. Of a large variable that is aggregated on
@@ -193,11 +198,12 @@ impl Variable {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn read_rows(&self, rows: Range<usize>) -> Result<Tensor> {
-        let call = "Variable::read_rows";
-        self.read_part(call, |value| value.rows_for(call, rows.clone()))
+        let kind = Kind::ReadRows;
+        self.read_part(kind, |value| value.rows_for(kind.name(), rows.clone()))
     }
 
-    /// Sets the value, from outside of replicas. The elements of `value` are shared, not copied.
+    /// Sets the value, from outside of replicas. The elements of `value` are shared, not copied. Where there are several workers each
+    /// of them sets its own copy: to the same value, or the copies come apart.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if dtype or shape are not the variable's; [`Error::WrongContext`] in a replica, where
@@ -232,36 +238,51 @@ impl Variable {
         self.write_all(call)?.iter_mut().map(|writing| update(&mut VariableMut::new(writing))).collect()
     }
 
-    fn read_part(&self, call: &'static str, part: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    fn read_part(&self, kind: Kind, part: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        let call = kind.name();
         if self.0.synchronization == VariableSynchronization::OnWrite {
             return part(&self.0.places[0].read(call, self.timeout())?);
         }
         if let Some(replica) = context::replica_of(self.strategy()) {
-            return part(&self.0.places[replica].read(call, self.timeout())?);
+            let place = replica - self.strategy().local_replicas().start;
+            return part(&self.0.places[place].read(call, self.timeout())?);
         }
         self.require_across(call, "a replica of the variable's own strategy reads its component")?;
         let op = match self.0.aggregation {
             VariableAggregation::Sum => ReduceOp::Sum,
             VariableAggregation::Mean => ReduceOp::Mean,
-            VariableAggregation::OnlyFirstReplica => return part(&self.0.places[0].read(call, self.timeout())?),
+            VariableAggregation::OnlyFirstReplica => {
+                let first = self.0.places[0].read(call, self.timeout()).and_then(|first| part(&first));
+                let first = self.strategy().or_refuse(kind, first)?;
+                let spec = first.spec();
+                return self.strategy().from_chief(kind, ("variable", &spec), first);
+            }
             VariableAggregation::None => return Err(self.without_aggregation(call, "to be read outside of replicas")),
         };
         // All at once, so that no assignment from another thread is seen in some components alone.
-        let components = self.write_all(call)?.iter().map(|writing| part(writing)).collect::<Result<_>>()?;
-        self.strategy().reduce_along(call, op, &PerReplica::new(components), &Axes::default(), "")
+        let components = self.write_all(call).and_then(|all| all.iter().map(|writing| part(writing)).collect());
+        let components = self.strategy().or_refuse(kind, components)?;
+        self.strategy().reduce_along(kind, op, &PerReplica::new(components), &Axes::default(), "")
     }
 
     fn update_across(&self, call: &'static str, update: Update, operand: Tensor) -> Result<()> {
         self.require_across(call, "ReplicaContext has calls of the same name for replicas")?;
         self.check_operand(call, update, &operand)?;
         let mut places = self.write_all(call)?;
-        let parts = places.len();
-        let shared = parts > 1 && self.0.aggregation == VariableAggregation::Sum;
-        for (replica, writing) in places.iter_mut().enumerate() {
+        let (parts, first) = (self.strategy().num_replicas_in_sync(), self.strategy().local_replicas().start);
+        let shared = self.is_shared();
+        for (replica, writing) in (first..).zip(places.iter_mut()) {
             let part = if shared { update::share(&operand, parts, replica)? } else { operand.clone() };
             update.apply(writing, part);
         }
         Ok(())
+    }
+
+    /// Whether each replica has a part of the value, which is the sum of them.
+    fn is_shared(&self) -> bool {
+        self.0.synchronization == VariableSynchronization::OnRead
+            && self.0.aggregation == VariableAggregation::Sum
+            && self.strategy().num_replicas_in_sync() > 1
     }
 
     /// Checks that this is no replica, nor another strategy's scope. A variable of the default strategy belongs to all scopes.

@@ -2,7 +2,8 @@
 //!
 //! One to a variable that is synchronised on writing has three parts. The replicas compare what they call and bring their
 //! operands together on replica 0; from then on none of them reads the variable, because all have come here. Replica 0 writes
-//! the copy, which lies in the memory of all. They meet again, so that what each reads next is the new value.
+//! the copy, which lies in the memory of all. They meet again, so that what each reads next is the new value. Where several
+//! processes have replicas, operands come together on all replicas, of which the first one of each process writes its copy.
 
 use super::{Update, Variable};
 use crate::{
@@ -75,7 +76,7 @@ impl ReplicaContext<'_> {
         let checked = self.check_variable(call, variable).and_then(|()| variable.check_operand(call, update, &operand));
         if variable.synchronization() == VariableSynchronization::OnRead || self.num_replicas_in_sync() == 1 {
             checked.map_err(|error| error.of_replica(id))?;
-            let mut component = variable.0.places[id].write(call, variable.timeout())?;
+            let mut component = variable.0.places[self.place()].write(call, variable.timeout())?;
             update.apply(&mut component, operand);
             return Ok(());
         }
@@ -87,14 +88,18 @@ impl ReplicaContext<'_> {
             VariableAggregation::None => Err(variable.without_aggregation(call, "that replicas assign")),
         });
         let op = self.or_refuse(kind, op)?;
-        let describe = || vec![("variable".to_owned(), format!("number {}, {}", variable.0.id, variable.spec()))];
-        let arguments = Arguments { call: Some(kind), digest: mix(variable.0.id, kind as u64), describe: &describe };
+        let describe = || vec![("variable".to_owned(), format!("number {}, {}", variable.0.number, variable.spec()))];
+        let arguments =
+            Arguments { call: Some(kind), digest: mix(variable.0.number, kind as u64), describe: &describe };
+        let everywhere = self.strategy().workers().is_some();
         let operand = match op {
+            Some(op) if everywhere => self.on_all_replicas(op, operand, &arguments)?,
             Some(op) => self.on_first_replica(op, operand, &arguments)?,
+            None if everywhere => self.from_first_replica(operand, &arguments)?,
             // Replica 0 has it already.
             None => self.meet(kind, &arguments).map(|()| operand)?,
         };
-        if id == 0 {
+        if self.place() == 0 {
             let copy = variable.0.places[0].write(call, variable.timeout());
             let mut copy = self.or_refuse(Kind::AssignReturn, copy)?;
             update.apply(&mut copy, operand);
@@ -113,6 +118,25 @@ impl ReplicaContext<'_> {
             format!("one of this strategy, {own}"),
             format!("one of another, {other}"),
         ))
+    }
+
+    /// The operands combined, on every replica: in its operand's own memory if nobody else holds it.
+    fn on_all_replicas(&self, op: ReduceOp, mut operand: Tensor, arguments: &Arguments<'_>) -> Result<Tensor> {
+        if let Some(recv) = operand.own_buf_mut() {
+            self.call_with(Call::AllReduce { op, send: None, recv }, arguments)?;
+            return Ok(operand);
+        }
+        let mut result = Memory::zeroed(operand.dtype(), operand.count());
+        let (send, recv) = (Some(operand.buf()), result.as_buf_mut());
+        self.call_with(Call::AllReduce { op, send, recv }, arguments)?;
+        Tensor::from_memory(operand.shape().to_vec(), result)
+    }
+
+    /// Replica 0's operand, on every replica.
+    fn from_first_replica(&self, mut operand: Tensor, arguments: &Arguments<'_>) -> Result<Tensor> {
+        // A copy, where somebody else holds the elements.
+        self.call_with(Call::Broadcast { data: operand.buf_mut(), root: 0 }, arguments)?;
+        Ok(operand)
     }
 
     /// The operands combined, on replica 0: in its operand's own memory if nobody else holds it. The others' stay as they are.

@@ -1,0 +1,128 @@
+//! Cross-replica calls where several workers have replicas: every worker makes them, and a thread stands for each replica in a
+//! collective of all. The canonical order is over the replicas of all workers, so that the bits are those of one process.
+
+use super::Strategy;
+use crate::{
+    Axes, Axis, Communicator, Error, Nest, PerReplica, ReduceOp, Result, Tensor,
+    backend::Arguments,
+    call::Call,
+    nest::{self, Leaf, Value},
+    session::Session,
+};
+use consonance_spec::{Kind, call::digest};
+use std::sync::Mutex;
+
+impl Strategy {
+    /// `reduce` over the replicas of all workers, if there are several.
+    pub(super) fn reduce_across<N: Nest + Clone>(
+        &self,
+        kind: Kind,
+        op: ReduceOp,
+        value: &PerReplica<N>,
+        axes: &Axes,
+        hint: &str,
+    ) -> Option<Result<N>> {
+        let limit = self.options().pack_limit();
+        let none = *axes == Axes::default();
+        self.combine_across(kind, value, hint, |communicator, mut leaves| {
+            let id = communicator.rank();
+            let removed = leaves.iter_mut().map(|leaf| removed(kind.name(), op, leaf, axes, id)).collect();
+            let removed: Vec<Vec<bool>> = or_refuse(kind, communicator, removed)?;
+            let mut session = Session::new(kind, communicator, &leaves, axes.clone());
+            if none || leaves.is_empty() {
+                session.all_reduce_leaves(op, &mut leaves, limit)?;
+                return Ok(leaves);
+            }
+            for (leaf, removed) in leaves.iter_mut().zip(removed) {
+                let tensor = leaf.dense(kind.name())?;
+                if removed.contains(&true) {
+                    session.all_reduce_along(op, tensor, &removed)?;
+                } else {
+                    session.all_reduce(op, tensor)?;
+                }
+            }
+            Ok(leaves)
+        })
+    }
+
+    /// `gather` over the replicas of all workers, if there are several.
+    pub(super) fn gather_across<N: Nest + Clone>(
+        &self,
+        kind: Kind,
+        value: &PerReplica<N>,
+        axis: Axis,
+    ) -> Option<Result<N>> {
+        self.combine_across(kind, value, "", |communicator, mut leaves| {
+            let axes = leaves.iter().map(|leaf| leaf.gather_axis(kind.name(), axis)).collect();
+            let axes: Vec<usize> = or_refuse(kind, communicator, axes)?;
+            let mut session = Session::new(kind, communicator, &leaves, Axes::from(axis));
+            session.all_gather_leaves(&mut leaves, &axes)?;
+            Ok(leaves)
+        })
+    }
+
+    /// The chief's tensor on all workers, if there are several: they agree on its dtype and size, and on `argument` with its value.
+    pub(crate) fn from_chief(&self, kind: Kind, argument: (&str, &str), tensor: Tensor) -> Result<Tensor> {
+        let sent = self.across(kind.name(), |communicator| {
+            let mut own = tensor.clone();
+            let describe = || vec![(argument.0.to_owned(), argument.1.to_owned())];
+            let arguments = Arguments { call: Some(kind), digest: digest(argument.1), describe: &describe };
+            communicator.call_with(Call::Broadcast { data: own.buf_mut(), root: 0 }, &arguments).map(|()| own)
+        });
+        match sent {
+            Some(sent) => Ok(sent?.swap_remove(0)),
+            None => Ok(tensor),
+        }
+    }
+
+    fn combine_across<N: Nest + Clone>(
+        &self,
+        kind: Kind,
+        value: &PerReplica<N>,
+        hint: &str,
+        combine: impl Fn(&mut Communicator, Vec<Leaf>) -> Result<Vec<Leaf>> + Sync,
+    ) -> Option<Result<N>> {
+        self.workers()?;
+        if let Err(error) = self.or_refuse(kind, self.check_count(kind.name(), "value", value.values().len())) {
+            return Some(Err(error));
+        }
+        let leaves: Vec<_> = value.iter().map(|value| Mutex::new(nest::take(&mut value.clone()))).collect();
+        let first = self.local_replicas().start;
+        let combined = self.across(kind.name(), |communicator| {
+            let place = communicator.rank() - first;
+            let leaves = std::mem::take(&mut *leaves[place].lock().expect("nobody panics holding leaves"));
+            combine(communicator, leaves)
+        })?;
+        Some(combined.map_err(|error| hinted(error, hint)).and_then(|mut combined| {
+            // All replicas have the same.
+            nest::put(value[0].clone(), combined.swap_remove(0))
+        }))
+    }
+}
+
+/// Which axes of the leaf of replica `id` are removed; a leaf of which some are is made dense.
+fn removed(call: &'static str, op: ReduceOp, leaf: &mut Leaf, axes: &Axes, id: usize) -> Result<Vec<bool>> {
+    if let Value::Sparse(slices) = &leaf.value
+        && *axes != Axes::default()
+    {
+        leaf.value = Value::Dense(slices.to_dense().map_err(|error| error.of_replica(id))?);
+    }
+    leaf.check_op(call, op)?;
+    let Value::Dense(tensor) = &leaf.value else { return Ok(Vec::new()) };
+    Ok(axes.resolve(call, &leaf.path, tensor.rank())?.unwrap_or_default())
+}
+
+/// The value, or the error of which the other replicas, which make the same call, are told.
+fn or_refuse<T>(kind: Kind, communicator: &mut Communicator, checked: Result<T>) -> Result<T> {
+    checked.inspect_err(|error| communicator.refuse(kind, error))
+}
+
+/// The error with a hint at what may have been meant, where values differ.
+fn hinted(error: Error, hint: &str) -> Error {
+    match error {
+        Error::Mismatch { call, replica, argument, expected, found } if argument.starts_with("value") => {
+            Error::Mismatch { call: call + hint, replica, argument, expected, found }
+        }
+        error => error,
+    }
+}

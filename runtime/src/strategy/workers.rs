@@ -1,0 +1,335 @@
+//! The workers that share a strategy's replicas, and the communicators of the replicas of this one.
+//!
+//! The communicators last as long as the strategy: a rank for each replica of all workers. While nobody uses them they are at
+//! *home*, here. A replica holds its own while it runs; in a merge function all are home again, for the cross-replica calls that
+//! the function makes. Every such call is a collective of all replicas too, in which a thread stands for each replica of this
+//! worker: so a worker that calls something else is named at once, whatever it calls.
+//!
+//! All workers make the same calls in the same order, hence one at a time: a thread takes its *turn*, for a run or a
+//! cross-replica call, and others wait for it, never past their deadline. A run hands its turn to its merge functions.
+//!
+//! A group that was ended, because a replica failed or a deadline passed, is renewed at the beginning of the next turn: by every
+//! worker, which wait for each other.
+
+use super::{Strategy, run::all_or_worst};
+use crate::{Communicator, Error, Result, backend::Arguments, call::Call};
+use consonance_spec::{Kind, call::digest};
+use std::{
+    ops::{Deref, DerefMut, Range},
+    sync::{Condvar, Mutex, MutexGuard},
+    thread::{self, ThreadId},
+    time::Duration,
+};
+
+pub(crate) struct Workers {
+    /// The replicas of each worker.
+    replicas: Vec<Range<usize>>,
+    /// Which worker this process is.
+    worker: usize,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    /// The communicator of each replica of this worker, if it is home.
+    home: Vec<Option<Communicator>>,
+    /// The thread whose turn it is.
+    turn: Option<ThreadId>,
+    /// How many variables there are.
+    variables: u64,
+}
+
+impl Workers {
+    /// The workers of a group, of which each rank says in which it is: a collective of all of them.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if the communicators are not those of replicas that follow each other, or if a worker has none;
+    /// those of a collective.
+    pub(super) fn meet(
+        call: &'static str,
+        mut communicators: Vec<Communicator>,
+        worker: usize,
+        workers: usize,
+        cluster: &str,
+    ) -> Result<Workers> {
+        let Some(first) = communicators.first().map(Communicator::rank) else {
+            return Err(Error::invalid(call, "communicators", "one for each replica of this worker", "none"));
+        };
+        let size = communicators[0].size();
+        for (place, communicator) in communicators.iter().enumerate() {
+            let found = (communicator.rank(), communicator.size());
+            if found != (first + place, size) {
+                let expected = format!("rank {} of {size} after the one before", first + place);
+                let found = format!("rank {} of {}", found.0, found.1);
+                return Err(Error::invalid(call, format!("communicators[{place}]"), expected, found));
+            }
+        }
+        let tell = |communicator: &mut Communicator| {
+            let describe = || vec![("cluster".to_owned(), cluster.to_owned())];
+            let arguments = Arguments { call: Some(Kind::Workers), digest: digest(cluster), describe: &describe };
+            let mut all = vec![0u64; size];
+            let own = [worker as u64];
+            let (send, recv) = (Some(own.as_slice().into()), all.as_mut_slice().into());
+            communicator.call_with(Call::AllGather { send, recv, counts: None }, &arguments).map(|()| all)
+        };
+        let told: Vec<Result<Vec<u64>>> = thread::scope(|scope| {
+            let tell = &tell;
+            let threads: Vec<_> =
+                communicators.iter_mut().map(|communicator| scope.spawn(move || tell(communicator))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("a collective does not panic")).collect()
+        });
+        let told = told.into_iter().collect::<Result<Vec<_>>>()?.swap_remove(0);
+        let replicas: Vec<Range<usize>> = (0..workers as u64)
+            .map(|worker| {
+                let start = told.partition_point(|&other| other < worker);
+                start..start + told[start..].iter().take_while(|&&other| other == worker).count()
+            })
+            .collect();
+        if !told.is_sorted() || replicas.iter().any(Range::is_empty) || told.last() >= Some(&(workers as u64)) {
+            let expected = format!("replicas of all {workers} workers, in their order");
+            return Err(Error::invalid(call, "communicators", expected, format!("replicas of workers {told:?}")));
+        }
+        let home = communicators.into_iter().map(Some).collect();
+        let state = Mutex::new(State { home, turn: None, variables: 0 });
+        let workers = Workers { replicas, worker, state, changed: Condvar::new() };
+        workers.rouse();
+        Ok(workers)
+    }
+
+    /// The number of workers.
+    pub(crate) fn count(&self) -> usize {
+        self.replicas.len()
+    }
+
+    /// Which worker this process is.
+    pub(crate) fn worker(&self) -> usize {
+        self.worker
+    }
+
+    /// The replicas of this worker.
+    pub(crate) fn local(&self) -> Range<usize> {
+        self.replicas[self.worker].clone()
+    }
+
+    /// The replicas of all workers.
+    pub(crate) fn num_replicas(&self) -> usize {
+        self.replicas.last().map_or(0, |last| last.end)
+    }
+
+    /// How many variables there are.
+    pub(crate) fn variables(&self) -> u64 {
+        self.lock().variables
+    }
+
+    /// Sets how many variables there are.
+    pub(crate) fn set_variables(&self, variables: u64) {
+        self.lock().variables = variables;
+    }
+
+    /// The turn of a run, until it is dropped, as the one of this thread, which calls a merge function of that run.
+    pub(crate) fn hand_over(&self) -> Turn<'_> {
+        let before = self.lock().turn.replace(thread::current().id());
+        Turn { workers: self, before }
+    }
+
+    /// Lets this thread alone use the communicators, until the turn is dropped.
+    fn turn(&self, call: &'static str, timeout: Duration) -> Result<Turn<'_>> {
+        let own = Some(thread::current().id());
+        let mut state = self.wait(call, timeout, |state| state.turn.is_none() || state.turn == own)?;
+        let before = std::mem::replace(&mut state.turn, own);
+        Ok(Turn { workers: self, before })
+    }
+
+    /// The communicators of all replicas of this worker.
+    pub(super) fn hold_all(&self, call: &'static str, timeout: Duration) -> Result<Vec<Held<'_>>> {
+        let mut state = self.wait(call, timeout, |state| state.home.iter().all(Option::is_some))?;
+        let held = |(place, home): (usize, &mut Option<Communicator>)| Held {
+            home: Some((self, place)),
+            communicator: home.take(),
+        };
+        Ok(state.home.iter_mut().enumerate().map(held).collect())
+    }
+
+    /// Whether the group was ended.
+    fn has_ended(&self) -> bool {
+        let state = self.lock();
+        state.home.iter().flatten().any(|communicator| communicator.aborter().aborted().is_some())
+    }
+
+    /// No replica of this worker is one that has returned from a run that goes on. All communicators are home.
+    pub(super) fn rouse(&self) {
+        self.lock().home.iter_mut().flatten().for_each(|communicator| communicator.rest(self.local(), false));
+    }
+
+    fn put_home(&self, place: usize, communicator: Communicator) {
+        self.lock().home[place] = Some(communicator);
+        self.changed.notify_all();
+    }
+
+    /// The state, once it is `ready`.
+    fn wait(
+        &self,
+        call: &'static str,
+        timeout: Duration,
+        ready: impl Fn(&State) -> bool,
+    ) -> Result<MutexGuard<'_, State>> {
+        let waited = self.changed.wait_timeout_while(self.lock(), timeout, |state| !ready(state));
+        match waited.expect("nobody panics holding the state") {
+            (_, result) if result.timed_out() => {
+                let call = format!("{call} (another thread uses the strategy)");
+                Err(Error::Timeout { call, waited: timeout, missing: Vec::new() })
+            }
+            (state, _) => Ok(state),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panics holding the state")
+    }
+}
+
+/// The right of a thread to use the communicators.
+pub(crate) struct Turn<'w> {
+    workers: &'w Workers,
+    /// Whose turn it was, and is again.
+    before: Option<ThreadId>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.workers.lock().turn = self.before;
+        self.workers.changed.notify_all();
+    }
+}
+
+/// A replica's communicator in use. One that has a home goes there when this is dropped; another one leaves its group.
+pub(crate) struct Held<'w> {
+    home: Option<(&'w Workers, usize)>,
+    /// None while it is lent.
+    communicator: Option<Communicator>,
+}
+
+impl Held<'_> {
+    /// A communicator of this one run.
+    pub(super) fn of_run(communicator: Communicator) -> Held<'static> {
+        Held { home: None, communicator: Some(communicator) }
+    }
+
+    /// Lends it to a merge function, if it has a home.
+    pub(crate) fn lend(&mut self) {
+        if let Some((workers, place)) = self.home
+            && let Some(communicator) = self.communicator.take()
+        {
+            workers.put_home(place, communicator);
+        }
+    }
+
+    /// Takes it back. Whoever has it returns it before the deadline of its call.
+    pub(crate) fn take_back(&mut self) {
+        let Some((workers, place)) = self.home else { return };
+        let mut state = workers.lock();
+        while self.communicator.is_none() {
+            self.communicator = state.home[place].take();
+            if self.communicator.is_none() {
+                state = workers.changed.wait(state).expect("nobody panics holding the state");
+            }
+        }
+    }
+}
+
+impl Deref for Held<'_> {
+    type Target = Communicator;
+
+    fn deref(&self) -> &Communicator {
+        self.communicator.as_ref().expect("nobody uses what is lent")
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Communicator {
+        self.communicator.as_mut().expect("nobody uses what is lent")
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if let Some((workers, place)) = self.home
+            && let Some(mut communicator) = self.communicator.take()
+        {
+            // This replica makes no more calls in the run: who waits for it in this process is told so.
+            communicator.rest(workers.local(), true);
+            workers.put_home(place, communicator);
+        }
+    }
+}
+
+impl Strategy {
+    /// The workers, where there are several.
+    pub(crate) fn workers(&self) -> Option<&Workers> {
+        self.0.workers.as_ref()
+    }
+
+    /// The right to use the communicators of a group that works, where there are several workers.
+    pub(super) fn turn(&self, call: &'static str) -> Result<Option<Turn<'_>>> {
+        let Some(workers) = self.workers() else { return Ok(None) };
+        let turn = workers.turn(call, self.options().configuration().timeout)?;
+        // Within a run it is the run that fails.
+        if turn.before.is_none() && workers.has_ended() {
+            self.each(workers, call, Communicator::renew)?;
+        }
+        Ok(Some(turn))
+    }
+
+    /// `work` with the communicator of every replica of this worker at once, in a collective of all workers, if there are several.
+    pub(crate) fn across<R: Send>(
+        &self,
+        call: &'static str,
+        work: impl Fn(&mut Communicator) -> Result<R> + Sync,
+    ) -> Option<Result<Vec<R>>> {
+        let workers = self.workers()?;
+        Some(self.turn(call).and_then(|_turn| self.each(workers, call, work)))
+    }
+
+    fn each<R: Send>(
+        &self,
+        workers: &Workers,
+        call: &'static str,
+        work: impl Fn(&mut Communicator) -> Result<R> + Sync,
+    ) -> Result<Vec<R>> {
+        let configuration = self.options().configuration();
+        let held = workers.hold_all(call, configuration.timeout)?;
+        let tasks: Vec<_> = held.into_iter().map(|held| Mutex::new((Some(held), None))).collect();
+        let each = |place: usize| {
+            let held = tasks[place].lock().expect("nobody panics holding a task").0.take();
+            let result = held.map(|mut held| {
+                held.configure(configuration);
+                work(&mut held)
+            });
+            tasks[place].lock().expect("nobody panics holding a task").1 = result;
+        };
+        if tasks.len() == 1 {
+            each(0);
+        } else {
+            let mut team = self.team()?;
+            team.run(&each);
+            self.give_back(team);
+        }
+        workers.rouse();
+        let results = tasks.into_iter().map(|task| match task.into_inner() {
+            Ok((_, Some(result))) => result,
+            _ => unreachable!("the team has done every task, and nobody panics holding one"),
+        });
+        all_or_worst(results.collect()).map_err(|(_, error)| error)
+    }
+
+    /// The value, or the error of which the other workers, who make the same call, are told.
+    pub(crate) fn or_refuse<T>(&self, kind: Kind, checked: Result<T>) -> Result<T> {
+        checked.inspect_err(|error| {
+            // What the others did is their error; this worker has its own already.
+            let _ = self.across(kind.name(), |communicator| {
+                communicator.refuse(kind, error);
+                Ok(())
+            });
+        })
+    }
+}

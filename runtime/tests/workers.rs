@@ -1,0 +1,357 @@
+//! Several workers, played by threads, against as many replicas in one process: bit for bit.
+
+use consonance::{
+    CommunicationOptions, Communicator, Destinations, Device, Error, IndexedSlices, MirroredStrategy,
+    MultiWorkerMirroredStrategy, PerReplica, ReduceOp, ReplicaContext, Result, SimpleClusterResolver, Strategy, Tensor,
+    Variable, VariableAggregation, VariableSynchronization,
+};
+use std::{sync::Barrier, thread, time::Duration};
+
+/// How many replicas each worker has.
+const WORKERS: [&[usize]; 6] = [&[2], &[1, 1], &[2, 2], &[1, 1, 1], &[1, 3], &[3, 1, 2]];
+
+/// Runs `work` as each of the workers, with its strategy, and gives what each returns.
+fn workers<R: Send>(sizes: &[usize], work: impl Fn(usize, &Strategy) -> R + Sync) -> Vec<R> {
+    workers_with(sizes, Duration::from_secs(60), work)
+}
+
+fn workers_with<R: Send>(sizes: &[usize], timeout: Duration, work: impl Fn(usize, &Strategy) -> R + Sync) -> Vec<R> {
+    let mut communicators = Communicator::threads(sizes.iter().sum()).into_iter();
+    thread::scope(|scope| {
+        let threads: Vec<_> = (sizes.iter().enumerate())
+            .map(|(worker, &replicas)| {
+                let communicators = communicators.by_ref().take(replicas).collect();
+                let work = &work;
+                scope.spawn(move || {
+                    let options = CommunicationOptions::new().timeout(timeout).unwrap();
+                    let builder = MultiWorkerMirroredStrategy::builder(resolver(sizes.len(), worker)).options(options);
+                    work(worker, &builder.build_on(communicators).unwrap())
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn resolver(workers: usize, worker: usize) -> SimpleClusterResolver {
+    let addresses = (0..workers).map(|worker| format!("localhost:{}", 2000 + worker));
+    let cluster = consonance::ClusterSpec::new().job("worker", addresses).unwrap();
+    SimpleClusterResolver::new(cluster).with_task("worker", worker).unwrap()
+}
+
+fn one_process(sizes: &[usize]) -> MirroredStrategy {
+    MirroredStrategy::new((0..sizes.iter().sum()).map(Device::Cpu)).unwrap()
+}
+
+/// Numbers of which every order of additions gives another sum.
+fn numbers(id: usize, count: usize) -> Vec<f32> {
+    (0..count)
+        .map(|i| ((i * 7919 + id * 104_729) % 10_007) as f32 * 1.37e-3 - 0.1f32.powi((i + id) as i32 % 9))
+        .collect()
+}
+
+/// The bits of a tensor with its shape, so that also a zero's sign is seen.
+fn bits(tensor: &Tensor) -> (Vec<usize>, Vec<u64>) {
+    let values = match tensor.as_slice::<f32>() {
+        Ok(values) => values.iter().map(|value| value.to_bits().into()).collect(),
+        Err(_) => match tensor.as_slice::<f64>() {
+            Ok(values) => values.iter().map(|value| value.to_bits()).collect(),
+            Err(_) => tensor.as_slice::<i64>().unwrap().iter().map(|&value| value as u64).collect(),
+        },
+    };
+    (tensor.shape().to_vec(), values)
+}
+
+/// Checks that `program` gives on the workers what it gives in one process: a list of tensors of each replica, and one of all.
+fn same_as_in_one_process(program: impl Fn(&Strategy) -> Result<(PerReplica<Vec<Tensor>>, Vec<Tensor>)> + Sync) {
+    let all = |tensors: &[Tensor]| tensors.iter().map(bits).collect::<Vec<_>>();
+    for sizes in WORKERS {
+        let (expected, expected_of_all) = program(&one_process(sizes)).unwrap();
+        let found = workers(sizes, |worker, strategy| {
+            let (found, of_all) = program(strategy).unwrap_or_else(|error| panic!("{sizes:?}: {error}"));
+            assert_eq!(all(&of_all), all(&expected_of_all), "worker {worker} of {sizes:?}");
+            found.into_values()
+        });
+        let found: Vec<_> = found.into_iter().flatten().map(|tensors| all(&tensors)).collect();
+        let expected: Vec<_> = expected.iter().map(|tensors| all(tensors)).collect();
+        assert_eq!(found, expected, "{sizes:?}");
+    }
+}
+
+fn tensors(strategy: &Strategy, count: usize) -> PerReplica<Tensor> {
+    let tensor = |id: usize| Tensor::new([count], &numbers(id, count)).unwrap();
+    strategy.distribute_values_from_function(|context| tensor(context.replica_id_in_sync_group)).unwrap()
+}
+
+#[test]
+fn replicas_are_numbered_worker_by_worker() {
+    for sizes in WORKERS {
+        let replicas: usize = sizes.iter().sum();
+        workers(sizes, |worker, strategy| {
+            let first = sizes[..worker].iter().sum();
+            let local: Vec<usize> = (first..first + sizes[worker]).collect();
+            assert_eq!(strategy.local_replicas().collect::<Vec<_>>(), local);
+            assert_eq!((strategy.num_replicas_in_sync(), strategy.worker_devices().len()), (replicas, local.len()));
+            let ids = |replica: &ReplicaContext<'_>| {
+                assert_eq!(replica.num_replicas_in_sync(), replicas);
+                assert_eq!(replica.devices(), [Device::Cpu(replica.replica_id_in_sync_group() - first)]);
+                Ok(replica.replica_id_in_sync_group())
+            };
+            assert_eq!(strategy.run(ids).unwrap().values(), local);
+            let values = strategy.distribute_values_from_function(|context| context.replica_id_in_sync_group).unwrap();
+            assert_eq!(strategy.local_results(&values), local);
+            assert_eq!(strategy.cluster_resolver().unwrap().task_id(), Some(worker));
+            assert_eq!(strategy.scope(consonance::current_strategy).unwrap(), *strategy);
+        });
+    }
+    let shown = workers(&[1, 2], |_, strategy| strategy.to_string());
+    let names = ["worker 0 of 2: cpu:0", "worker 1 of 2: cpu:0, cpu:1"];
+    assert_eq!(shown, names.map(|name| format!("MultiWorkerMirroredStrategy({name})")));
+}
+
+#[test]
+fn collectives_of_replicas_are_those_of_one_process() {
+    same_as_in_one_process(|strategy| {
+        let values = strategy.run_with(tensors(strategy, 1000), |replica, own| {
+            let id = replica.replica_id_in_sync_group();
+            let rows = Tensor::new([id, 2], &numbers(id, 2 * id))?;
+            Ok(vec![
+                replica.all_reduce(ReduceOp::Sum, own.clone())?,
+                replica.all_reduce(ReduceOp::Mean, own.clone())?,
+                replica.all_gather(rows, 0)?,
+                replica.broadcast(own, replica.num_replicas_in_sync() - 1)?,
+            ])
+        })?;
+        Ok((values, vec![]))
+    });
+}
+
+#[test]
+fn values_are_combined_over_the_replicas_of_all_workers() {
+    same_as_in_one_process(|strategy| {
+        let mut all = Vec::new();
+        for count in [0, 1, 999, 100_000] {
+            let values = tensors(strategy, count);
+            for op in [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Max] {
+                all.push(strategy.reduce(op, &values, None)?);
+                all.push(strategy.reduce(op, &values, 0)?);
+            }
+            all.push(strategy.gather(&values, -1)?);
+            all.push(strategy.reduce_to("sum", &values, "cpu:0")?.into_value());
+            let pairs = [(values.clone(), Destinations::Replicas), (values, Device::Cpu(0).into())];
+            all.extend(strategy.batch_reduce_to("mean", &pairs)?.into_iter().map(|value| value.into_value()));
+        }
+        // Each replica has another number of rows, the first one none.
+        let ragged = strategy.distribute_values_from_function(|context| {
+            let rows = context.replica_id_in_sync_group;
+            Tensor::new([rows, 3, 2], &numbers(rows, 6 * rows)).unwrap()
+        })?;
+        for op in [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Product] {
+            all.push(strategy.reduce(op, &ragged, 0)?);
+            all.push(strategy.reduce(op, &ragged, [0, -1])?);
+            all.push(strategy.reduce(op, &ragged, [0, 1, 2])?);
+        }
+        all.push(strategy.gather(&ragged, 0)?);
+        let integers = strategy.distribute_values_from_function(|context| {
+            Tensor::from([i64::MAX, -(context.replica_id_in_sync_group as i64)])
+        })?;
+        all.push(strategy.reduce(ReduceOp::Mean, &integers, None)?);
+        all.push(strategy.reduce(ReduceOp::Mean, &integers, 0)?);
+        let nest = strategy.distribute_values_from_function(|context| {
+            let id = context.replica_id_in_sync_group;
+            (id as f64 + 0.1, vec![Tensor::from(id as i64), Tensor::from([1.5f32, id as f32])])
+        })?;
+        let (number, list) = strategy.reduce(ReduceOp::Sum, &nest, None)?;
+        all.extend([vec![Tensor::from(number)], list].concat());
+        let nothing: PerReplica<Vec<Tensor>> = nest.map(|_| Vec::new());
+        assert!(strategy.reduce(ReduceOp::Sum, &nothing, None)?.is_empty());
+        assert!(strategy.gather(&nothing, 0)?.is_empty());
+        Ok((PerReplica::new(vec![Vec::new(); strategy.local_replicas().len()]), all))
+    });
+}
+
+#[test]
+fn sparse_rows_are_combined_over_all_workers() {
+    same_as_in_one_process(|strategy| {
+        let rows = strategy.distribute_values_from_function(|context| {
+            let id = context.replica_id_in_sync_group;
+            let values = Tensor::new([id, 2], &numbers(id, 2 * id)).unwrap();
+            let indices = Tensor::from((0..id as i64).collect::<Vec<_>>());
+            IndexedSlices::new(values, indices, Some(vec![8, 2])).unwrap()
+        })?;
+        let sum = strategy.reduce(ReduceOp::Sum, &rows, None)?;
+        let mean = strategy.reduce(ReduceOp::Mean, &rows, None)?;
+        let gathered = strategy.gather(&rows, 0)?;
+        let all =
+            [sum, mean, gathered].into_iter().flat_map(|slices| [slices.values().clone(), slices.indices().clone()]);
+        Ok((PerReplica::new(vec![Vec::new(); strategy.local_replicas().len()]), all.collect()))
+    });
+}
+
+#[test]
+fn merge_functions_combine_over_all_workers() {
+    same_as_in_one_process(|strategy| {
+        let values = strategy.run_with(tensors(strategy, 100), |replica, own| {
+            let place = replica.replica_id_in_sync_group() - replica.strategy().local_replicas().start;
+            let mut results = Vec::new();
+            for _ in 0..3 {
+                results.push(replica.merge_call(own.clone(), move |strategy, all| {
+                    assert_eq!(all.values().len(), strategy.local_replicas().len());
+                    let sum = strategy.reduce(ReduceOp::Sum, &all, None)?;
+                    let mean = strategy.reduce(ReduceOp::Mean, &all, None)?;
+                    let ids = strategy.run(|replica| {
+                        replica.all_gather(Tensor::from([replica.replica_id_in_sync_group() as i64]), 0)
+                    })?;
+                    assert_eq!(ids[0].count(), strategy.num_replicas_in_sync());
+                    Ok(all.map(|_| vec![sum.clone(), mean.clone()]))
+                })?);
+                results.push(
+                    replica.merge_call(place, |_, places| Ok(places.map(|place| vec![Tensor::from(place as i64)])))?,
+                );
+            }
+            let own_place = results.pop().unwrap();
+            assert_eq!(own_place, [Tensor::from(place as i64)]);
+            results.retain(|result| result.len() == 2);
+            Ok(results.concat())
+        })?;
+        Ok((values, vec![]))
+    });
+}
+
+#[test]
+fn variables_are_the_same_on_all_workers() {
+    const AGGREGATIONS: [VariableAggregation; 3] =
+        [VariableAggregation::Sum, VariableAggregation::Mean, VariableAggregation::OnlyFirstReplica];
+    same_as_in_one_process(|strategy| {
+        let mut all = Vec::new();
+        for (on_read, aggregation) in
+            AGGREGATIONS.iter().flat_map(|&aggregation| [(false, aggregation), (true, aggregation)])
+        {
+            let synchronization =
+                if on_read { VariableSynchronization::OnRead } else { VariableSynchronization::OnWrite };
+            let variable = strategy.scope(|| {
+                let builder = Variable::builder(|| Tensor::new([10], &numbers(77, 10)).unwrap());
+                builder.synchronization(synchronization).aggregation(aggregation).build()
+            })??;
+            strategy.run_with(tensors(strategy, 10), |replica, own| {
+                replica.assign_add(&variable, own.clone())?;
+                replica.assign_sub(&variable, own.clone())?;
+                replica.assign(&variable, own.clone())?;
+                let read = variable.read()?;
+                replica.assign_add(&variable, read)
+            })?;
+            all.push(variable.read()?);
+            all.push(variable.read_rows(2..5)?);
+            variable.assign(Tensor::new([10], &numbers(5, 10))?)?;
+            all.push(variable.read()?);
+            variable.assign_add(Tensor::new([10], &numbers(6, 10))?)?;
+            strategy.update(&variable, |copy| copy.assign_sub(Tensor::new([10], &numbers(3, 10))?))?;
+            all.push(variable.read()?);
+            assert_eq!(strategy.local_results(&variable).len(), strategy.local_replicas().len());
+        }
+        Ok((PerReplica::new(vec![Vec::new(); strategy.local_replicas().len()]), all))
+    });
+}
+
+#[test]
+fn a_variable_has_the_value_of_the_chief() {
+    for sizes in WORKERS {
+        let values = workers(sizes, |worker, strategy| {
+            // Variables of no strategy do not count.
+            (0..worker).for_each(|_| drop(Variable::new(Tensor::from(0)).unwrap()));
+            let first = strategy.variable(|| Tensor::from([worker as i32 + 7])).unwrap();
+            let steps = strategy.scope(|| {
+                Variable::builder(|| Tensor::from(worker as i64))
+                    .aggregation(VariableAggregation::OnlyFirstReplica)
+                    .build()
+            });
+            let steps = steps.unwrap().unwrap();
+            strategy.run(|replica| replica.assign_add(&steps, 5 + replica.replica_id_in_sync_group() as i64)).unwrap();
+            (first.read().unwrap(), steps.read().unwrap())
+        });
+        assert!(values.iter().all(|value| *value == (Tensor::from([7]), Tensor::from(5i64))), "{sizes:?}: {values:?}");
+    }
+}
+
+#[test]
+fn workers_that_do_not_call_the_same_are_told() {
+    let problem = |call: &(dyn Fn(usize, &Strategy) -> Result<()> + Sync)| {
+        let errors = workers(&[1, 2], |worker, strategy| {
+            let error = call(worker, strategy).unwrap_err().to_string();
+            // The group goes on.
+            assert_eq!(strategy.reduce("sum", &tensors(strategy, 1).map(|_| 1i32), None).unwrap(), 3);
+            error
+        });
+        assert_eq!(errors[0], errors[1]);
+        errors[0].clone()
+    };
+    let lengths = |strategy: &Strategy, odd: usize| {
+        let length = move |id: usize| if id == odd { 1 } else { 2 };
+        strategy.distribute_values_from_function(|context| {
+            Tensor::from(vec![0.5f32; length(context.replica_id_in_sync_group)])
+        })
+    };
+    assert_eq!(
+        problem(&|_, strategy| strategy.reduce("sum", &lengths(strategy, 2)?, None).map(drop)),
+        "the replicas did not call the same: value of replica 2: expected f32[2], found f32[1] \
+         (the others called Strategy::reduce; give an axis to reduce along it)"
+    );
+    assert_eq!(
+        problem(&|worker, strategy| {
+            let values = lengths(strategy, 9)?;
+            strategy.reduce(if worker == 0 { "max" } else { "sum" }, &values, 0).map(drop)
+        }),
+        "the replicas did not call the same: op of replica 0: expected sum, found max (the others called Strategy::reduce)"
+    );
+    assert_eq!(
+        problem(&|worker, strategy| {
+            let values = lengths(strategy, 9)?;
+            if worker == 0 { strategy.gather(&values, 0) } else { strategy.reduce("sum", &values, None) }.map(drop)
+        }),
+        "the replicas did not call the same: call of replica 0: expected Strategy::reduce, found Strategy::gather \
+         (the others called Strategy::reduce)"
+    );
+    assert_eq!(
+        problem(&|worker, strategy| strategy.variable(|| Tensor::from(vec![0; 1 + worker])).map(drop)),
+        "the replicas did not call the same: variable of replica 0: expected i32[2], OnWrite, None, found i32[1], OnWrite, None \
+         (the others called Variable::builder)"
+    );
+}
+
+#[test]
+fn a_call_that_cannot_be_right_is_told_to_the_other_workers() {
+    let errors = workers(&[2, 1], |worker, strategy| {
+        let values = tensors(strategy, 4);
+        let axis = if worker == 0 { 0 } else { 3 };
+        let error = strategy.reduce("sum", &values, axis).unwrap_err();
+        let own = matches!(&error, Error::InvalidCall { call: "Strategy::reduce", .. });
+        assert_eq!(own, worker == 1, "{error}");
+        // Too few values are no reason to wait for, either.
+        let few = if worker == 0 { PerReplica::new(vec![values[0].clone()]) } else { values };
+        let error = strategy.gather(&few, 0).unwrap_err();
+        assert_eq!(matches!(&error, Error::InvalidCall { call: "Strategy::gather", .. }), worker == 0, "{error}");
+        error.to_string()
+    });
+    let few = "value: expected 2 values, one for each replica of MultiWorkerMirroredStrategy(worker 0 of 2: cpu:0, cpu:1), found 1";
+    assert!(errors[0].ends_with(few), "{}", errors[0]);
+    assert!(errors[1].contains(few), "{}", errors[1]);
+}
+
+#[test]
+fn threads_of_a_worker_take_turns() {
+    let barrier = Barrier::new(2);
+    workers(&[2, 1], |_, strategy| {
+        thread::scope(|scope| {
+            // Both make the same call, so that their order does not matter.
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let ones = strategy.run(|replica| replica.all_reduce("sum", 1i32)).unwrap();
+                        assert_eq!(ones[0], 3);
+                    }
+                });
+            }
+        });
+        barrier.wait();
+    });
+}
