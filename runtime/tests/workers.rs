@@ -1,9 +1,10 @@
 //! Several workers, played by threads, against as many replicas in one process: bit for bit.
 
 use consonance::{
-    CommunicationOptions, Communicator, Destinations, Device, Error, IndexedSlices, MirroredStrategy,
-    MultiWorkerMirroredStrategy, PerReplica, ReduceOp, ReplicaContext, Result, SimpleClusterResolver, Strategy, Tensor,
-    Variable, VariableAggregation, VariableSynchronization,
+    CommunicationOptions, Communicator, Dataset, Destinations, Device, DistributedDataset, Error, IndexedSlices,
+    MirroredStrategy, MultiWorkerMirroredStrategy, PerReplica, ReduceOp, ReplicaContext, Result, SimpleClusterResolver,
+    Strategy, Tensor, Variable, VariableAggregation, VariableSynchronization,
+    dataset::{self, AutoShardPolicy, Cardinality, Deal, InputOptions},
 };
 use std::{sync::Barrier, thread, time::Duration};
 
@@ -354,4 +355,100 @@ fn threads_of_a_worker_take_turns() {
         });
         barrier.wait();
     });
+}
+
+/// All steps that a worker's, or the one process's, replicas get.
+type Steps = Vec<Vec<Vec<i64>>>;
+
+fn steps<D: Dataset<Element = Tensor>>(strategy: &Strategy, dataset: D, options: InputOptions) -> Steps {
+    let dataset = strategy.distribute_dataset_with(dataset, options).unwrap();
+    all_steps(&dataset)
+}
+
+fn all_steps(dataset: &DistributedDataset<Tensor>) -> Steps {
+    let rows = |tensor: &Tensor| tensor.as_slice::<i64>().unwrap().to_vec();
+    dataset.iter().map(|step| step.unwrap().iter().map(rows).collect()).collect()
+}
+
+fn range(count: i64) -> dataset::Table<Tensor> {
+    dataset::from_tensor_slices(Tensor::from((0..count).collect::<Vec<_>>())).unwrap()
+}
+
+#[test]
+fn a_batch_is_dealt_as_in_one_process() {
+    for sizes in WORKERS {
+        for (count, size) in [(7, 4), (1, 4), (24, 6), (10, 10), (0, 3)] {
+            for options in [
+                InputOptions::new(),
+                InputOptions::new().deal(Deal::Packed),
+                InputOptions::new().deal(Deal::Balanced).prefetch(0),
+            ] {
+                let dataset = range(count).shuffle(3).batch(size);
+                let expected = steps(&one_process(sizes), dataset.clone(), options);
+                let found = workers(sizes, |_, strategy| steps(strategy, dataset.clone(), options));
+                let together: Steps = (0..expected.len())
+                    .map(|step| found.iter().flat_map(|worker| worker[step].clone()).collect())
+                    .collect();
+                assert_eq!(together, expected, "{count} by {size} for {sizes:?}");
+                assert!(found.iter().all(|worker| worker.len() == expected.len()));
+            }
+        }
+    }
+    // As TensorFlow has it.
+    let found = workers(&[1, 1], |_, strategy| steps(strategy, range(7).batch(4), InputOptions::new()));
+    assert_eq!(found, [[[vec![0, 1]], [vec![4, 5]]], [[vec![2, 3]], [vec![6]]]]);
+}
+
+#[test]
+fn workers_with_data_sets_of_their_own_end_together() {
+    let off = InputOptions::new().auto_shard_policy(AutoShardPolicy::Off);
+    // Worker 1 has fewer elements than worker 0.
+    let found = workers(&[1, 1], |worker, strategy| steps(strategy, range(6 - 3 * worker as i64).batch(4), off));
+    assert_eq!(found, [[[vec![0, 1]], [vec![2, 3]], [vec![4, 5]]], [[vec![0, 1]], [vec![2]], [vec![]]]]);
+    let found = workers(&[2, 1], |worker, strategy| {
+        let dataset = strategy.distribute_datasets_from_function(|context| {
+            assert_eq!((context.num_input_pipelines, context.input_pipeline_id), (2, worker));
+            assert_eq!(context.num_replicas_in_sync, 3);
+            Ok(range(9).shard(2, worker).batch(2))
+        });
+        let dataset = dataset.unwrap();
+        assert_eq!(dataset.cardinality(), Cardinality::Unknown);
+        assert_eq!(dataset.element_spec().unwrap()[0].to_string(), "i64[?]");
+        all_steps(&dataset)
+    });
+    let first = [[vec![0, 2], vec![4, 6]], [vec![8], vec![]]];
+    assert_eq!(
+        (found[0].as_slice(), found[1].as_slice()),
+        (&first.map(Vec::from)[..], &[[vec![1, 3]], [vec![5, 7]]].map(Vec::from)[..])
+    );
+    // None at all is an end as well.
+    assert_eq!(workers(&[1, 2], |_, strategy| steps(strategy, range(0).batch(4), off).len()), [0, 0]);
+}
+
+#[test]
+fn a_data_set_that_fails_on_one_worker_ends_on_all() {
+    let off = InputOptions::new().auto_shard_policy(AutoShardPolicy::Off);
+    let errors = workers(&[1, 2], |worker, strategy| {
+        let map = move |row: Tensor| match row.item::<i64>()? {
+            3 if worker == 0 => Err(Error::other("no such row")),
+            _ => Ok(row),
+        };
+        let dataset = strategy.distribute_dataset_with(range(12).map(map).batch(3), off).unwrap();
+        let mut steps = dataset.iter();
+        let found: Vec<String> = steps.by_ref().filter_map(|step| step.err()).map(|error| error.to_string()).collect();
+        assert!(steps.next().is_none());
+        assert_eq!(strategy.run(|replica| replica.all_reduce("sum", 1i32)).unwrap()[0], 3);
+        found
+    });
+    assert_eq!(errors[0], ["no such row"]);
+    let told = "the replicas did not call the same: the call of replica 0: expected a valid call, found no such row \
+                (the others called DistributedIterator::next)";
+    assert_eq!(errors[1], [told]);
+    let errors = workers(&[1, 1], |worker, strategy| {
+        let dataset = strategy.distribute_dataset_with(range(6 * worker as i64).batch(2), off).unwrap();
+        dataset.iter().next().unwrap().unwrap_err().to_string()
+    });
+    let told = "replica 0: DistributedIterator::next: dataset: expected an element on every worker, since only elements show what those \
+                without rows are like, found none";
+    assert_eq!(errors, [told, told]);
 }

@@ -47,45 +47,92 @@ impl Form {
     }
 }
 
+/// The replicas that a process deals to, and from what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    pub(crate) form: Form,
+    /// The replicas of all processes.
+    pub(crate) replicas: usize,
+    /// Those of this process.
+    pub(crate) local: Range<usize>,
+    /// Whether each process has a data set of its own, all of which goes to its replicas; else they have the same one, of which
+    /// each deals its replicas' parts.
+    pub(crate) own: bool,
+}
+
 /// The steps of a data set. No row is copied, but where a replica's part lies in several batches.
 pub(super) struct Steps<E> {
     elements: Fuse<Elements<E>>,
-    form: Form,
-    replicas: usize,
+    share: Share,
     /// Batches that have rows left, in order.
     pending: VecDeque<Batch<E>>,
+    /// Parts that no replica has yet, of a data set of this process's own.
+    parts: VecDeque<E>,
 }
 
 impl<E: Nest + Clone> Steps<E> {
-    pub(super) fn new(elements: Elements<E>, form: Form, replicas: usize) -> Steps<E> {
-        Steps { elements: elements.fuse(), form, replicas, pending: VecDeque::new() }
+    pub(super) fn new(elements: Elements<E>, share: Share) -> Steps<E> {
+        Steps { elements: elements.fuse(), share, pending: VecDeque::new(), parts: VecDeque::new() }
     }
 
     fn step(&mut self) -> Result<Option<PerReplica<E>>> {
-        let rows = match self.form {
-            Form::Each => return self.each(),
-            Form::Chunked | Form::Balanced => self.fill(1)?,
-            Form::Packed(rows) => self.fill(rows)?.min(rows),
-        };
+        let Share { form, replicas, local, own } = self.share.clone();
+        if form == Form::Each {
+            let step = self.elements.by_ref().take(local.len()).collect::<Result<_>>()?;
+            return filled(step, local.len());
+        }
+        if own && local.len() < replicas {
+            return self.own_step();
+        }
+        let rows = self.rows()?;
         if rows == 0 {
             return Ok(None);
         }
-        let parts = self.form.parts(rows, self.replicas).into_iter().map(|part| self.part(part));
-        let step = parts.collect::<Result<_>>()?;
+        let parts = form.parts(rows, replicas).drain(local).map(|part| self.part(part)).collect::<Result<_>>()?;
         self.consume(rows);
-        Ok(Some(step))
+        Ok(Some(parts))
     }
 
-    /// An element for each replica; for the last ones one without rows, if there are too few.
-    fn each(&mut self) -> Result<Option<PerReplica<E>>> {
-        let mut step: Vec<E> = self.elements.by_ref().take(self.replicas).collect::<Result<_>>()?;
-        if let Some(first) = step.first()
-            && step.len() < self.replicas
-        {
-            let nothing = without_rows(first.clone())?;
-            step.resize(self.replicas, nothing);
+    /// The next parts of a data set of this process's own, one after the other to its replicas.
+    fn own_step(&mut self) -> Result<Option<PerReplica<E>>> {
+        let local = self.share.local.len();
+        while self.parts.len() < local {
+            let rows = self.rows()?;
+            if rows == 0 {
+                break;
+            }
+            let parts = self.own_parts(rows).into_iter().filter(|part| !part.is_empty());
+            let parts = parts.map(|part| self.part(part)).collect::<Result<Vec<E>>>()?;
+            self.parts.extend(parts);
+            self.consume(rows);
         }
-        Ok((!step.is_empty()).then(|| PerReplica::new(step)))
+        let count = self.parts.len().min(local);
+        filled(self.parts.drain(..count).collect(), local)
+    }
+
+    /// The parts of `rows` rows. Each process begins with those of its replicas, so that the parts of a step are a full batch.
+    fn own_parts(&self, rows: usize) -> Vec<Range<usize>> {
+        let Share { form, replicas, ref local, .. } = self.share;
+        let full = if let Form::Packed(full) = form { full } else { rows };
+        let mut counts: Vec<usize> = form.parts(full, replicas).iter().map(Range::len).collect();
+        if form != Form::Chunked {
+            counts.rotate_left(local.start);
+        }
+        let mut end = 0;
+        let parts = counts.into_iter().map(|count| {
+            let start = end;
+            end = rows.min(start + count);
+            start..end
+        });
+        parts.collect()
+    }
+
+    /// How many rows the next step of all replicas takes.
+    fn rows(&mut self) -> Result<usize> {
+        match self.share.form {
+            Form::Packed(rows) => Ok(self.fill(rows)?.min(rows)),
+            _ => self.fill(1),
+        }
     }
 
     /// Reads batches until `wanted` rows are pending, and gives how many are: fewer at the end only.
@@ -211,8 +258,18 @@ fn join(path: &nest::Path, mut tensors: Vec<Tensor>) -> Result<Tensor> {
     Tensor::from_memory(shape, Memory::concat(dtype, &parts))
 }
 
+/// These elements, one a replica; for the last ones one without rows, if there are too few. None if there are none.
+fn filled<E: Nest + Clone>(mut step: Vec<E>, replicas: usize) -> Result<Option<PerReplica<E>>> {
+    let Some(first) = step.first() else { return Ok(None) };
+    if step.len() < replicas {
+        let nothing = without_rows(first.clone())?;
+        step.resize(replicas, nothing);
+    }
+    Ok(Some(PerReplica::new(step)))
+}
+
 /// The element with no rows in its tensors; a scalar becomes an empty list.
-fn without_rows<E: Nest>(mut element: E) -> Result<E> {
+pub(super) fn without_rows<E: Nest>(mut element: E) -> Result<E> {
     let nothing = |tensor: &Tensor| match tensor.rank() {
         0 => Ok(Tensor::zeros(tensor.dtype(), [0])),
         _ => tensor.rows(0..0),
@@ -234,12 +291,21 @@ mod tests {
 
     /// The steps of batches that have these numbers of rows, counted through.
     fn steps(sizes: &'static [usize], form: Form, replicas: usize) -> Vec<Vec<Vec<i32>>> {
+        steps_of(sizes, whole(form, replicas))
+    }
+
+    /// The share of a process that has all replicas.
+    fn whole(form: Form, replicas: usize) -> Share {
+        Share { form, replicas, local: 0..replicas, own: false }
+    }
+
+    fn steps_of(sizes: &'static [usize], share: Share) -> Vec<Vec<Vec<i32>>> {
         let dataset = from_fn(move || {
             let mut next = 0..;
             sizes.iter().map(move |&size| Tensor::from(next.by_ref().take(size).collect::<Vec<i32>>()))
         });
         let rows = |tensor: Tensor| tensor.as_slice().unwrap().to_vec();
-        let steps = Steps::new(dataset.iterate(0).unwrap(), form, replicas);
+        let steps = Steps::new(dataset.iterate(0).unwrap(), share);
         steps.map(|step| step.unwrap().map(rows).into_values()).collect()
     }
 
@@ -262,10 +328,38 @@ mod tests {
     }
 
     #[test]
+    fn a_process_with_its_own_data_set_deals_all_of_it() {
+        let steps = |form, local| steps_of(&[4, 4], Share { form, replicas: 3, local, own: true });
+        // 3 and 1 of four rows are as many as 2 and 2, and 1 and 3: a full batch each.
+        assert_eq!(steps(Form::Packed(4), 0..2), [[vec![0, 1], vec![2]], [vec![3], vec![4, 5]], [vec![6], vec![7]]]);
+        assert_eq!(
+            steps(Form::Packed(4), 2..3),
+            [[vec![0]], [vec![1, 2]], [vec![3]], [vec![4]], [vec![5, 6]], [vec![7]]]
+        );
+        assert_eq!(steps(Form::Chunked, 1..2), [[vec![0, 1]], [vec![2, 3]], [vec![4, 5]], [vec![6, 7]]]);
+        assert_eq!(
+            steps(Form::Balanced, 1..2),
+            [[vec![0]], [vec![1]], [vec![2, 3]], [vec![4]], [vec![5]], [vec![6, 7]]]
+        );
+    }
+
+    #[test]
+    fn a_process_deals_its_replicas_parts_of_what_all_have() {
+        for form in [Form::Packed(4), Form::Chunked, Form::Balanced] {
+            let all = steps(&[4, 1, 0, 4, 2], form, 3);
+            for local in [0..1, 1..3, 0..3] {
+                let share = Share { form, replicas: 3, local: local.clone(), own: false };
+                let parts: Vec<_> = all.iter().map(|step| step[local.clone()].to_vec()).collect();
+                assert_eq!(steps_of(&[4, 1, 0, 4, 2], share), parts);
+            }
+        }
+    }
+
+    #[test]
     fn what_has_no_rows_to_divide_is_refused() {
         let error = |element: Vec<Tensor>| {
             let dataset = from_fn(move || [element.clone(), element.clone()]);
-            Steps::new(dataset.iterate(0).unwrap(), Form::Chunked, 2).next().unwrap().unwrap_err().to_string()
+            Steps::new(dataset.iterate(0).unwrap(), whole(Form::Chunked, 2)).next().unwrap().unwrap_err().to_string()
         };
         assert!(error(vec![Tensor::from(1)]).contains("value/0: expected batches"));
         assert!(error(vec![Tensor::from([1, 2]), Tensor::from([1])]).contains("value/1: expected 2 rows"));
@@ -274,7 +368,7 @@ mod tests {
     #[test]
     fn batches_of_unlike_rows_are_not_joined() {
         let dataset = from_fn(|| [Tensor::from([[1, 2]]), Tensor::from([[1, 2, 3]])]);
-        let mut steps = Steps::new(dataset.iterate(0).unwrap(), Form::Packed(2), 1);
+        let mut steps = Steps::new(dataset.iterate(0).unwrap(), whole(Form::Packed(2), 1));
         let error = steps.next().unwrap().unwrap_err().to_string();
         assert!(error.contains("expected rows as in the batch before, i32[1, 2], found i32[1, 3]"), "{error}");
     }
@@ -285,7 +379,7 @@ mod tests {
         for sizes in [[1, 2], [2, 1]] {
             let batches = sizes.map(|size| vec![x.clone(); size]);
             let dataset = from_fn(move || batches.clone());
-            let mut steps = Steps::new(dataset.iterate(0).unwrap(), Form::Packed(4), 2);
+            let mut steps = Steps::new(dataset.iterate(0).unwrap(), whole(Form::Packed(4), 2));
             let error = steps.next().unwrap().unwrap_err().to_string();
             assert!(error.contains("value/1: expected batches of one structure"), "{sizes:?}: {error}");
         }
@@ -297,7 +391,7 @@ mod tests {
         let place = batch.as_slice::<i32>().unwrap().as_ptr_range();
         let dataset = from_fn(move || [batch.clone()]);
         for form in [Form::Chunked, Form::Balanced, Form::Packed(4)] {
-            let step = Steps::new(dataset.iterate(0).unwrap(), form, 3).next().unwrap().unwrap();
+            let step = Steps::new(dataset.iterate(0).unwrap(), whole(form, 3)).next().unwrap().unwrap();
             for part in step {
                 let part = part.as_slice::<i32>().unwrap().as_ptr_range();
                 assert!(place.start <= part.start && part.end <= place.end);

@@ -1,7 +1,14 @@
 //! Distributed data sets: steps of one element for each replica, read ahead by a thread.
 
-use super::{Cardinality, Dataset, Form, InputOptions, TensorSpec, deal::Steps};
-use crate::{Error, Nest, PerReplica, Result, Strategy, context, strategy::panic_message};
+use super::{
+    Cardinality, Dataset, Form, InputOptions, Share, TensorSpec,
+    deal::{Steps, without_rows},
+};
+use crate::{
+    Communicator, Error, Nest, PerReplica, Result, Strategy, backend::Arguments, call::Call, context,
+    strategy::panic_message,
+};
+use consonance_spec::Kind;
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -24,19 +31,26 @@ pub struct DistributedDataset<E>(Arc<Inner<E>>);
 struct Inner<E> {
     strategy: Strategy,
     dataset: Box<dyn Dataset<Element = E>>,
-    form: Form,
+    share: Share,
     prefetch: usize,
+}
+
+impl<E> Inner<E> {
+    /// Whether the workers have data sets of their own, which may end at different steps.
+    fn ends_apart(&self) -> bool {
+        self.share.own && self.strategy.workers().is_some()
+    }
 }
 
 impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
     pub(crate) fn new(
         strategy: &Strategy,
         dataset: impl Dataset<Element = E>,
-        form: Form,
+        share: Share,
         options: InputOptions,
     ) -> DistributedDataset<E> {
         let (strategy, dataset) = (strategy.clone(), Box::new(dataset));
-        DistributedDataset(Arc::new(Inner { strategy, dataset, form, prefetch: options.prefetch }))
+        DistributedDataset(Arc::new(Inner { strategy, dataset, share, prefetch: options.prefetch }))
     }
 
     /// The steps, from the first on; of a shuffled data set, those of epoch 0.
@@ -64,7 +78,8 @@ impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
             0 => Feed::Here(source),
             batches => read_ahead(source, batches).unwrap_or_else(|error| Feed::Broken(Some(error))),
         };
-        DistributedIterator { strategy: self.0.strategy.clone(), feed }
+        let agreement = self.0.ends_apart().then_some(Agreement { nothing: None });
+        DistributedIterator { strategy: self.0.strategy.clone(), feed, agreement }
     }
 
     /// What the tensors of each replica's elements are, in order. The number of rows is `None` where it may differ.
@@ -84,8 +99,7 @@ impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn element_spec(&self) -> Result<Vec<TensorSpec>> {
-        let Inner { strategy, dataset, form, .. } = &*self.0;
-        let replicas = strategy.num_replicas_in_sync();
+        let Inner { dataset, share: Share { form, replicas, local, .. }, .. } = &*self.0;
         let known = dataset.element_spec();
         let is_known = known.is_some();
         let mut specs = match known {
@@ -100,13 +114,15 @@ impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
         };
         // With elements for all replicas at the end, too, none is without rows.
         let full = match dataset.cardinality() {
-            Cardinality::Finite(count) => count % replicas == 0,
             Cardinality::Infinite => true,
-            Cardinality::Unknown => replicas == 1,
+            _ if self.0.ends_apart() => false,
+            _ if *form != Form::Each => true,
+            Cardinality::Finite(count) => count % local.len() == 0,
+            Cardinality::Unknown => local.len() == 1,
         };
         for rows in specs.iter_mut().filter_map(|spec| spec.shape.first_mut()) {
-            *rows = rows.filter(|_| is_known).and_then(|rows| match form {
-                Form::Each => full.then_some(rows),
+            *rows = rows.filter(|_| is_known && full).and_then(|rows| match form {
+                Form::Each => Some(rows),
                 _ => (rows % replicas == 0).then_some(rows / replicas),
             });
         }
@@ -114,10 +130,13 @@ impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
     }
 
     /// The number of steps. Where rows are [packed](super::Deal::Packed) it is, as in TensorFlow, the number of batches before they
-    /// were packed.
+    /// were packed. Where workers have data sets of their own nobody knows it before they end.
     pub fn cardinality(&self) -> Cardinality {
-        let elements = if self.0.form == Form::Each { self.0.strategy.num_replicas_in_sync() } else { 1 };
-        self.0.dataset.cardinality().map(|count| count.div_ceil(elements))
+        let elements = if self.0.share.form == Form::Each { self.0.share.local.len() } else { 1 };
+        match self.0.dataset.cardinality() {
+            Cardinality::Finite(_) if self.0.ends_apart() => Cardinality::Unknown,
+            cardinality => cardinality.map(|count| count.div_ceil(elements)),
+        }
     }
 }
 
@@ -148,9 +167,15 @@ impl<E: Nest + Clone + Send + 'static> fmt::Debug for DistributedDataset<E> {
 ///
 /// Dropping the iterator ends the thread: at once if it waits for room, else when the source has given the rows that make the next
 /// step. A source that never does keeps its thread; nobody waits for it.
+///
+/// Where workers have data sets of their own, asking for a step is a collective of them: all take as many steps as the longest data set
+/// has. A worker whose data set has ended gets tensors without rows, so that its replicas can make the calls that the others' make. If
+/// one fails, all get an error, which is the last that comes.
 pub struct DistributedIterator<E> {
     strategy: Strategy,
     feed: Feed<E>,
+    /// How the workers end together, if they would not by themselves.
+    agreement: Option<Agreement<E>>,
 }
 
 enum Feed<E> {
@@ -188,6 +213,23 @@ impl<E: Nest + Clone + Send + 'static> Iterator for DistributedIterator<E> {
         if let Err(error) = context::require_cross_replica("DistributedIterator::next", &self.strategy) {
             return Some(Err(error));
         }
+        if self.agreement.is_some() && matches!(self.feed, Feed::Broken(None)) {
+            // All have ended.
+            return None;
+        }
+        let step = self.own_step();
+        let Some(agreement) = &mut self.agreement else { return step };
+        let step = agreement.agree(&self.strategy, step).transpose();
+        if !matches!(step, Some(Ok(_))) {
+            self.feed = Feed::Broken(None);
+        }
+        step
+    }
+}
+
+impl<E: Nest + Clone + Send + 'static> DistributedIterator<E> {
+    /// The next step that this process's data set has.
+    fn own_step(&mut self) -> Option<Result<PerReplica<E>>> {
         match &mut self.feed {
             Feed::Ahead(steps) => {
                 let timeout = self.strategy.options().configuration().timeout;
@@ -204,6 +246,51 @@ impl<E: Nest + Clone + Send + 'static> Iterator for DistributedIterator<E> {
             Feed::Here(source) => source.next(),
             Feed::Broken(error) => error.take().map(Err),
         }
+    }
+}
+
+/// How workers whose data sets end at different steps take as many steps.
+struct Agreement<E> {
+    /// What a replica gets when the data set has ended, once an element has shown it.
+    nothing: Option<E>,
+}
+
+/// What a worker has to say of its data set.
+const ENDED: u8 = 0;
+const STEP: u8 = 1;
+/// It has ended, and had no element.
+const EMPTY: u8 = 2;
+
+impl<E: Nest + Clone + Send + 'static> Agreement<E> {
+    /// The next step of all workers, of which this one has `own`; none when all have ended.
+    fn agree(&mut self, strategy: &Strategy, own: Option<Result<PerReplica<E>>>) -> Result<Option<PerReplica<E>>> {
+        let kind = Kind::NextStep;
+        let own = strategy.or_refuse(kind, own.transpose())?;
+        if let (None, Some(step)) = (&self.nothing, &own) {
+            self.nothing = Some(strategy.or_refuse(kind, without_rows(step[0].clone()))?);
+        }
+        let state = match (&own, &self.nothing) {
+            (Some(_), _) => STEP,
+            (None, Some(_)) => ENDED,
+            (None, None) => EMPTY,
+        };
+        let tell = |communicator: &mut Communicator| {
+            let arguments = Arguments { call: Some(kind), digest: kind as u64, describe: &Vec::new };
+            let (own, mut all) = ([state], vec![ENDED; communicator.size()]);
+            let (send, recv) = (Some(own.as_slice().into()), all.as_mut_slice().into());
+            communicator.call_with(Call::AllGather { send, recv, counts: None }, &arguments).map(|()| all)
+        };
+        let told = strategy.across(kind.name(), tell).expect("workers that agree are several")?.swap_remove(0);
+        if !told.contains(&STEP) {
+            return Ok(None);
+        }
+        if let Some(replica) = told.iter().position(|&state| state == EMPTY) {
+            let expected = "an element on every worker, since only elements show what those without rows are like";
+            let source = Box::new(Error::invalid(kind.name(), "dataset", expected, "none"));
+            return Err(Error::Replica { replica, source });
+        }
+        let nothing = || vec![self.nothing.clone().expect("an element has shown it"); strategy.local_replicas().len()];
+        Ok(Some(own.unwrap_or_else(|| PerReplica::new(nothing()))))
     }
 }
 
@@ -248,7 +335,7 @@ impl<E: Nest + Clone + Send + 'static> Iterator for Source<E> {
             let mut steps = match state {
                 State::Closed { epoch } => {
                     let elements = inner.dataset.iterate(epoch)?;
-                    Steps::new(elements, inner.form, inner.strategy.num_replicas_in_sync())
+                    Steps::new(elements, inner.share.clone())
                 }
                 State::Open(steps) => steps,
                 State::Ended => return Ok(None),

@@ -60,17 +60,21 @@ impl Default for InputOptions {
     }
 }
 
-/// How the data are divided among processes; of one process, which has all of them, it decides the [`Deal`].
+/// How the data are divided among workers, and with it, as in TensorFlow, the [`Deal`].
+///
+/// Under all policies but `Off` the workers have the same data set, in the same order, and each takes the parts of its replicas: what a
+/// replica gets is what it would get in one process. (TensorFlow gives a worker every so many-th file, or part, instead.)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AutoShardPolicy {
-    /// By files if the data set reads files, else by elements.
+    /// As `File` if the data set reads files, else as `Data`.
     #[default]
     Auto,
-    /// By files: [`Deal::Packed`].
+    /// [`Deal::Packed`], of a data set that reads files.
     File,
-    /// By elements: [`Deal::Chunked`].
+    /// [`Deal::Chunked`].
     Data,
-    /// Not at all: [`Deal::Packed`].
+    /// Not at all: [`Deal::Packed`]. Each worker has a data set of its own, all of which goes to its replicas: the parts of a batch, which
+    /// is still one for all replicas, one after the other.
     Off,
 }
 

@@ -42,7 +42,7 @@ pub use file::{CsvColumn, CsvOptions};
 pub use input::{AutoShardPolicy, Deal, InputContext, InputOptions};
 pub use table::{Columns, Table, from_tensor_slices};
 
-pub(crate) use deal::{Form, not_batched};
+pub(crate) use deal::{Form, Share, not_batched};
 
 use crate::{DType, Nest, Result, nest, nest::Path};
 use std::fmt;

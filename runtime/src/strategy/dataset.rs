@@ -3,12 +3,16 @@
 use super::Strategy;
 use crate::{
     Dataset, Error, Result, context,
-    dataset::{AutoShardPolicy, Deal, DistributedDataset, Form, InputContext, InputOptions, not_batched},
+    dataset::{AutoShardPolicy, Deal, DistributedDataset, Form, InputContext, InputOptions, Share, not_batched},
 };
 
 impl Strategy {
     /// Divides each batch of `dataset` among the replicas: TensorFlow's `experimental_distribute_dataset`. The batches are global
     /// ones, as large as all replicas' together.
+    ///
+    /// Where there are several workers each of them makes the call, with the same data set, and gets the parts of its replicas, as if
+    /// all replicas were in one process; with [`AutoShardPolicy::Off`] each has a data set of its own, all of which goes to its
+    /// replicas.
     ///
     /// Each element goes to one replica, in order. A batch that cannot be divided evenly, or is not full, leaves less, or tensors
     /// without rows, to the last replicas; [`InputOptions::deal`] says how. With one replica, elements are given as they are.
@@ -69,11 +73,15 @@ impl Strategy {
         };
         let rows = || specs.as_ref()?.first()?.shape.first().copied().flatten();
         let form = Form::new(options.deal_or(by_policy), dataset.batch_size().or_else(rows), replicas);
-        Ok(DistributedDataset::new(self, dataset, form, options))
+        let share = self.share(form, policy == AutoShardPolicy::Off);
+        Ok(DistributedDataset::new(self, dataset, share, options))
     }
 
     /// Calls `dataset_fn` for a data set of batches for single replicas: a step takes one element for each, as it is. If the last step
     /// has too few, the last replicas get tensors without rows.
+    ///
+    /// Where there are several workers it is called once in each, and makes the data set of that worker's replicas. All take as many
+    /// steps: see [`DistributedIterator`](crate::DistributedIterator).
     ///
     /// # Errors
     /// [`Error::WrongContext`] in a replica, or in another strategy's scope; what `dataset_fn` returns.
@@ -108,7 +116,12 @@ impl Strategy {
         options: InputOptions,
     ) -> Result<DistributedDataset<D::Element>> {
         context::require_cross_replica("Strategy::distribute_datasets_from_function", self)?;
-        let dataset = dataset_fn(InputContext::new(1, 0, self.num_replicas_in_sync()))?;
-        Ok(DistributedDataset::new(self, dataset, Form::Each, options))
+        let (pipelines, id) = self.workers().map_or((1, 0), |workers| (workers.count(), workers.worker()));
+        let dataset = dataset_fn(InputContext::new(pipelines, id, self.num_replicas_in_sync()))?;
+        Ok(DistributedDataset::new(self, dataset, self.share(Form::Each, true), options))
+    }
+
+    fn share(&self, form: Form, own: bool) -> Share {
+        Share { form, replicas: self.num_replicas_in_sync(), local: self.local_replicas(), own }
     }
 }
