@@ -123,7 +123,7 @@ pub fn restore<'v, N: Into<String>>(
     let call = "checkpoint::restore";
     let mut variables = list(call, variables)?;
     // Held in one order by all threads, so that none of two waits for what the other one holds.
-    variables.sort_by_key(|(_, variable)| variable.number());
+    variables.sort_by_key(|(_, variable)| variable.id());
     let file = DataFile::open(call, path.as_ref())?;
     let header = Header::read(&file)?;
     check_digest(&file, &header)?;

@@ -37,7 +37,7 @@ use std::{
 pub struct ReplicaContext<'r> {
     strategy: &'r Strategy,
     id: usize,
-    communicator: RefCell<Held<'r>>,
+    communicator: RefCell<Held>,
     board: &'r Board,
 }
 
@@ -85,12 +85,7 @@ impl Board {
 }
 
 impl<'r> ReplicaContext<'r> {
-    pub(crate) fn new(
-        strategy: &'r Strategy,
-        id: usize,
-        communicator: Held<'r>,
-        board: &'r Board,
-    ) -> ReplicaContext<'r> {
+    pub(crate) fn new(strategy: &'r Strategy, id: usize, communicator: Held, board: &'r Board) -> ReplicaContext<'r> {
         ReplicaContext { strategy, id, communicator: RefCell::new(communicator), board }
     }
 

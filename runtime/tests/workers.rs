@@ -452,3 +452,144 @@ fn a_data_set_that_fails_on_one_worker_ends_on_all() {
                 without rows are like, found none";
     assert_eq!(errors, [told, told]);
 }
+
+fn ones(strategy: &Strategy) -> Result<i32> {
+    Ok(strategy.run(|replica| replica.all_reduce("sum", 1i32))?[0])
+}
+
+#[test]
+fn a_failed_replica_frees_the_other_workers_and_the_next_run_works() {
+    for sizes in [&[1, 1][..], &[2, 2], &[1, 3]] {
+        let replicas: usize = sizes.iter().sum();
+        let odd = sizes[0];
+        let errors = workers(sizes, |_, strategy| {
+            let mut errors = Vec::new();
+            for round in 0..6 {
+                let error = strategy.run(|replica| {
+                    if replica.replica_id_in_sync_group() == odd {
+                        match round % 3 {
+                            0 => return Err(Error::other("no more data")),
+                            1 => panic!("out of luck"),
+                            _ => replica.merge_call((), |_, _| -> Result<PerReplica<()>> { panic!("out of order") })?,
+                        }
+                    } else if round % 3 == 2 {
+                        replica.merge_call((), |strategy, all| {
+                            strategy.reduce("sum", &all.clone().map(|()| 1i32), None)?;
+                            Ok(all)
+                        })?;
+                    }
+                    replica.all_reduce("sum", 1i32)
+                });
+                errors.push(error.unwrap_err().to_string());
+                assert_eq!(ones(strategy).unwrap(), replicas as i32);
+            }
+            errors
+        });
+        let own = [
+            format!("replica {odd}: no more data"),
+            format!("replica {odd} panicked: out of luck"),
+            format!("replica {odd} panicked: out of order"),
+        ];
+        assert_eq!(errors[1], [own.clone(), own].concat());
+        let told =
+            [format!("replica {odd} failed"), format!("replica {odd} panicked"), format!("replica {odd} panicked")];
+        for (found, told) in errors[0].iter().zip(told.iter().cycle()) {
+            assert!(found.ends_with(told), "{found}; {told}");
+        }
+    }
+}
+
+#[test]
+fn a_replica_that_returns_early_is_not_waited_for_by_those_of_its_worker() {
+    let errors = workers(&[2, 2], |worker, strategy| {
+        let error = strategy.run(|replica| match replica.replica_id_in_sync_group() {
+            1 => Ok(0),
+            _ => replica.all_reduce("sum", 1i32),
+        });
+        let error = error.unwrap_err();
+        assert_eq!(matches!(error, Error::Left { replica: 1, .. }), worker == 0, "{error}");
+        assert_eq!(ones(strategy).unwrap(), 4);
+        error.to_string()
+    });
+    assert!(errors[1].ends_with("replica 0 failed"), "{errors:?}");
+}
+
+#[test]
+fn a_worker_that_does_not_come_is_named_at_the_deadline() {
+    let late = Barrier::new(2);
+    let errors = workers_with(&[1, 2], Duration::from_millis(200), |worker, strategy| {
+        if worker == 0 {
+            late.wait();
+            return None;
+        }
+        let error = strategy.reduce("sum", &tensors(strategy, 1), None).unwrap_err();
+        late.wait();
+        Some(error)
+    });
+    match &errors[1] {
+        Some(Error::Timeout { missing, .. }) => assert_eq!(missing[0].0, 0),
+        // The other of the two replicas was first to say so.
+        Some(Error::Aborted { replica: 1 | 2, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_merge_function_that_does_not_end_is_not_waited_for() {
+    let errors = workers_with(&[2, 1], Duration::from_millis(200), |worker, strategy| {
+        let error = strategy.run(|replica| {
+            replica.merge_call((), |_, all| {
+                if worker == 0 {
+                    thread::sleep(Duration::from_millis(600));
+                }
+                Ok(all)
+            })
+        });
+        let error = error.unwrap_err();
+        // Whoever comes first waits longer than a deadline for the others.
+        while ones(strategy).is_err() {}
+        error.to_string()
+    });
+    assert!(errors[0].contains("merge function has not returned") || errors[0].contains("deadline"), "{errors:?}");
+}
+
+#[test]
+fn communicators_of_no_workers_are_refused() {
+    let problem = |communicators: Vec<Communicator>| {
+        let error = MultiWorkerMirroredStrategy::builder(resolver(1, 0)).build_on(communicators).unwrap_err();
+        error.to_string()
+    };
+    assert_eq!(
+        problem(Vec::new()),
+        "MultiWorkerMirroredStrategy: communicators: expected one for each replica of this worker, found none"
+    );
+    let mut ranks = Communicator::threads(3);
+    ranks.swap(1, 2);
+    assert_eq!(
+        problem(ranks),
+        "MultiWorkerMirroredStrategy: communicators[1]: expected rank 1 of 3 after the one before, found rank 2 of 3"
+    );
+    let errors = thread::scope(|scope| {
+        let threads = Communicator::threads(2).into_iter().map(|communicator| {
+            // Both say that they are worker 0.
+            scope.spawn(|| {
+                MultiWorkerMirroredStrategy::builder(resolver(2, 0)).build_on(vec![communicator]).unwrap_err()
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().map(|thread| thread.join().unwrap().to_string()).collect::<Vec<_>>()
+    });
+    let expected = "MultiWorkerMirroredStrategy: communicators: expected replicas of all 2 workers, in their order, found replicas of \
+                    workers [0, 0]";
+    assert_eq!(errors, [expected; 2]);
+}
+
+#[test]
+fn a_cluster_of_one_is_this_process_alone() {
+    let strategy = MultiWorkerMirroredStrategy::builder(resolver(1, 0)).replicas(3).build().unwrap();
+    assert_eq!((strategy.num_replicas_in_sync(), strategy.local_replicas()), (3, 0..3));
+    assert_eq!(ones(&strategy).unwrap(), 3);
+    assert_eq!(strategy.to_string(), "MultiWorkerMirroredStrategy(cpu:0, cpu:1, cpu:2)");
+    assert!(strategy.cluster_resolver().is_some());
+    assert!(MultiWorkerMirroredStrategy::builder(resolver(1, 0)).replicas(0).build().is_err());
+}

@@ -62,7 +62,7 @@ impl Strategy {
     }
 
     /// The chief's tensor on all workers, if there are several: they agree on its dtype and size, and on `argument` with its value.
-    pub(crate) fn from_chief(&self, kind: Kind, argument: (&str, &str), tensor: Tensor) -> Result<Tensor> {
+    pub(crate) fn chiefs(&self, kind: Kind, argument: (&str, &str), tensor: Tensor) -> Result<Tensor> {
         let sent = self.across(kind.name(), |communicator| {
             let mut own = tensor.clone();
             let describe = || vec![(argument.0.to_owned(), argument.1.to_owned())];

@@ -1,7 +1,7 @@
 //! `run`: one function on every replica, each on a thread of its own.
 
-use super::Held;
 use super::Strategy;
+use super::{Held, workers::Turn};
 use crate::{Communicator, Error, PerReplica, ReplicaContext, Result, context, replica::Board};
 use consonance_kernels::step::{Aborter, Reason, Seat};
 use std::{
@@ -56,11 +56,11 @@ impl Strategy {
         context::require_cross_replica("Strategy::run", self)?;
         let replicas = self.local_replicas();
         self.check_count("Strategy::run", "arguments", arguments.values().len())?;
-        let _turn = self.turn("Strategy::run")?;
+        let turn = self.turn("Strategy::run")?;
         let configuration = self.options().configuration();
         let board = Board::new(replicas.len());
-        let communicators: Vec<Held<'_>> = match self.workers() {
-            Some(workers) => workers.hold_all("Strategy::run", configuration.timeout)?,
+        let communicators: Vec<Held> = match self.workers() {
+            Some(workers) => self.hold(workers, "Strategy::run")?,
             None => (Seat::group(replicas.len(), configuration.timeout).into_iter())
                 .map(|seat| Held::of_run(Communicator::on_seat(seat, configuration)))
                 .collect(),
@@ -94,8 +94,11 @@ impl Strategy {
             Ok(Task::Finished(result)) => result,
             _ => unreachable!("the team has run every replica, and nobody panics holding a task"),
         });
-        let results = all_or_worst(results.collect());
-        results.map(PerReplica::new).map_err(|(place, error)| with_replica(replicas.start + place, error))
+        all_or_worst(results.collect()).map(PerReplica::new).map_err(|(place, error)| {
+            // The replica that failed has ended the group.
+            turn.iter().for_each(Turn::failed);
+            with_replica(replicas.start + place, error)
+        })
     }
 
     /// Checks that there are as many values as replicas of this process.
@@ -110,8 +113,8 @@ impl Strategy {
 }
 
 /// What a replica is given and what it leaves.
-enum Task<'s, A, R> {
-    Given(Held<'s>, A),
+enum Task<A, R> {
+    Given(Held, A),
     Running,
     Finished(Result<R>),
 }

@@ -8,8 +8,9 @@
 //! All workers make the same calls in the same order, hence one at a time: a thread takes its *turn*, for a run or a
 //! cross-replica call, and others wait for it, never past their deadline. A run hands its turn to its merge functions.
 //!
-//! A group that was ended, because a replica failed or a deadline passed, is renewed at the beginning of the next turn: by every
-//! worker, which wait for each other.
+//! A group that was ended, because a replica failed or a deadline passed, is renewed by every worker at the beginning of a turn,
+//! where they wait for each other. Each of them first has a turn that fails: the one in which it is, or else its next. So the
+//! programs of all workers see the failure, and those that do the same about it are in step afterwards.
 
 use super::{Strategy, run::all_or_worst};
 use crate::{Communicator, Error, Result, backend::Arguments, call::Call};
@@ -35,6 +36,8 @@ struct State {
     home: Vec<Option<Communicator>>,
     /// The thread whose turn it is.
     turn: Option<ThreadId>,
+    /// Whether a turn of this worker has failed because the group was ended.
+    failed: bool,
     /// How many variables there are.
     variables: u64,
 }
@@ -90,7 +93,7 @@ impl Workers {
             return Err(Error::invalid(call, "communicators", expected, format!("replicas of workers {told:?}")));
         }
         let home = communicators.into_iter().map(Some).collect();
-        let state = Mutex::new(State { home, turn: None, variables: 0 });
+        let state = Mutex::new(State { home, turn: None, failed: false, variables: 0 });
         let workers = Workers { replicas, worker, state, changed: Condvar::new() };
         workers.rouse();
         Ok(workers)
@@ -140,20 +143,41 @@ impl Workers {
         Ok(Turn { workers: self, before })
     }
 
-    /// The communicators of all replicas of this worker.
-    pub(super) fn hold_all(&self, call: &'static str, timeout: Duration) -> Result<Vec<Held<'_>>> {
+    /// The communicator of each replica of this worker, taken from home.
+    fn take_all(&self, call: &'static str, timeout: Duration) -> Result<Vec<Option<Communicator>>> {
         let mut state = self.wait(call, timeout, |state| state.home.iter().all(Option::is_some))?;
-        let held = |(place, home): (usize, &mut Option<Communicator>)| Held {
-            home: Some((self, place)),
-            communicator: home.take(),
-        };
-        Ok(state.home.iter_mut().enumerate().map(held).collect())
+        Ok(state.home.iter_mut().map(Option::take).collect())
     }
 
-    /// Whether the group was ended.
-    fn has_ended(&self) -> bool {
-        let state = self.lock();
-        state.home.iter().flatten().any(|communicator| communicator.aborter().aborted().is_some())
+    /// The communicator of the replica at this place, once whoever has it has put it home: before the deadline of its call.
+    fn take(&self, place: usize) -> Communicator {
+        let mut state = self.lock();
+        loop {
+            if let Some(communicator) = state.home[place].take() {
+                return communicator;
+            }
+            state = self.changed.wait(state).expect("nobody panics holding the state");
+        }
+    }
+
+    /// Whether the group was ended. The first turn of this worker that finds it so fails.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`], once.
+    fn has_ended(&self, call: &'static str) -> Result<bool> {
+        let mut state = self.lock();
+        let Some(first) = state.home.iter_mut().flatten().next() else { return Ok(false) };
+        if first.aborter().aborted().is_none() {
+            return Ok(false);
+        }
+        // In a group that was ended no call waits for anybody.
+        match first.barrier() {
+            Err(Error::Aborted { replica, reason, .. }) if !state.failed => {
+                state.failed = true;
+                Err(Error::Aborted { call: call.to_owned(), replica, reason })
+            }
+            _ => Ok(true),
+        }
     }
 
     /// No replica of this worker is one that has returned from a run that goes on. All communicators are home.
@@ -195,6 +219,15 @@ pub(crate) struct Turn<'w> {
     before: Option<ThreadId>,
 }
 
+impl Turn<'_> {
+    /// Says that it has failed because the group was ended. Within a run it is the run that fails.
+    pub(super) fn failed(&self) {
+        if self.before.is_none() {
+            self.workers.lock().failed = true;
+        }
+    }
+}
+
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.workers.lock().turn = self.before;
@@ -203,41 +236,41 @@ impl Drop for Turn<'_> {
 }
 
 /// A replica's communicator in use. One that has a home goes there when this is dropped; another one leaves its group.
-pub(crate) struct Held<'w> {
-    home: Option<(&'w Workers, usize)>,
+pub(crate) struct Held {
+    /// The strategy whose workers it belongs to, and the replica's place among those of this one.
+    home: Option<(Strategy, usize)>,
     /// None while it is lent.
     communicator: Option<Communicator>,
 }
 
-impl Held<'_> {
-    /// A communicator of this one run.
-    pub(super) fn of_run(communicator: Communicator) -> Held<'static> {
+impl Held {
+    /// A communicator of one run.
+    pub(super) fn of_run(communicator: Communicator) -> Held {
         Held { home: None, communicator: Some(communicator) }
     }
 
     /// Lends it to a merge function, if it has a home.
     pub(crate) fn lend(&mut self) {
-        if let Some((workers, place)) = self.home
+        if let Some((strategy, place)) = &self.home
+            && let Some(workers) = strategy.workers()
             && let Some(communicator) = self.communicator.take()
         {
-            workers.put_home(place, communicator);
+            workers.put_home(*place, communicator);
         }
     }
 
-    /// Takes it back. Whoever has it returns it before the deadline of its call.
+    /// Takes it back.
     pub(crate) fn take_back(&mut self) {
-        let Some((workers, place)) = self.home else { return };
-        let mut state = workers.lock();
-        while self.communicator.is_none() {
-            self.communicator = state.home[place].take();
-            if self.communicator.is_none() {
-                state = workers.changed.wait(state).expect("nobody panics holding the state");
-            }
+        if let Some((strategy, place)) = &self.home
+            && let Some(workers) = strategy.workers()
+            && self.communicator.is_none()
+        {
+            self.communicator = Some(workers.take(*place));
         }
     }
 }
 
-impl Deref for Held<'_> {
+impl Deref for Held {
     type Target = Communicator;
 
     fn deref(&self) -> &Communicator {
@@ -245,20 +278,21 @@ impl Deref for Held<'_> {
     }
 }
 
-impl DerefMut for Held<'_> {
+impl DerefMut for Held {
     fn deref_mut(&mut self) -> &mut Communicator {
         self.communicator.as_mut().expect("nobody uses what is lent")
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for Held {
     fn drop(&mut self) {
-        if let Some((workers, place)) = self.home
+        if let Some((strategy, place)) = &self.home
+            && let Some(workers) = strategy.workers()
             && let Some(mut communicator) = self.communicator.take()
         {
             // This replica makes no more calls in the run: who waits for it in this process is told so.
             communicator.rest(workers.local(), true);
-            workers.put_home(place, communicator);
+            workers.put_home(*place, communicator);
         }
     }
 }
@@ -274,10 +308,18 @@ impl Strategy {
         let Some(workers) = self.workers() else { return Ok(None) };
         let turn = workers.turn(call, self.options().configuration().timeout)?;
         // Within a run it is the run that fails.
-        if turn.before.is_none() && workers.has_ended() {
+        if turn.before.is_none() && workers.has_ended(call)? {
             self.each(workers, call, Communicator::renew)?;
+            workers.lock().failed = false;
         }
         Ok(Some(turn))
+    }
+
+    /// The communicators of all replicas of this worker.
+    pub(super) fn hold(&self, workers: &Workers, call: &'static str) -> Result<Vec<Held>> {
+        let communicators = workers.take_all(call, self.options().configuration().timeout)?;
+        let held = |(place, communicator)| Held { home: Some((self.clone(), place)), communicator };
+        Ok(communicators.into_iter().enumerate().map(held).collect())
     }
 
     /// `work` with the communicator of every replica of this worker at once, in a collective of all workers, if there are several.
@@ -287,7 +329,13 @@ impl Strategy {
         work: impl Fn(&mut Communicator) -> Result<R> + Sync,
     ) -> Option<Result<Vec<R>>> {
         let workers = self.workers()?;
-        Some(self.turn(call).and_then(|_turn| self.each(workers, call, work)))
+        Some(self.turn(call).and_then(|turn| {
+            let result = self.each(workers, call, work);
+            if let (Some(turn), Err(Error::Aborted { .. } | Error::Timeout { .. })) = (&turn, &result) {
+                turn.failed();
+            }
+            result
+        }))
     }
 
     fn each<R: Send>(
@@ -297,7 +345,7 @@ impl Strategy {
         work: impl Fn(&mut Communicator) -> Result<R> + Sync,
     ) -> Result<Vec<R>> {
         let configuration = self.options().configuration();
-        let held = workers.hold_all(call, configuration.timeout)?;
+        let held = self.hold(workers, call)?;
         let tasks: Vec<_> = held.into_iter().map(|held| Mutex::new((Some(held), None))).collect();
         let each = |place: usize| {
             let held = tasks[place].lock().expect("nobody panics holding a task").0.take();

@@ -73,9 +73,9 @@ impl<F: FnOnce() -> Tensor> VariableBuilder<F> {
             return Ok(Variable::place(strategy, synchronization, aggregation, initial_value, None));
         };
         let spec = format!("{}, {synchronization:?}, {aggregation:?}", initial_value.spec());
-        let from_chief = |value| strategy.from_chief(Kind::NewVariable, ("variable", &spec), value);
-        let number: u64 = from_chief(Tensor::from(workers.variables() + 1))?.item()?;
-        let initial_value = from_chief(initial_value)?;
+        let chiefs = |value| strategy.chiefs(Kind::NewVariable, ("variable", &spec), value);
+        let number: u64 = chiefs(Tensor::from(workers.variables() + 1))?.item()?;
+        let initial_value = chiefs(initial_value)?;
         workers.set_variables(number);
         Ok(Variable::place(strategy.clone(), synchronization, aggregation, initial_value, Some(number)))
     }

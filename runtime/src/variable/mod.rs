@@ -145,7 +145,7 @@ impl Variable {
 
     /// The number of the variable, which no other one of this process has.
     #[cfg(feature = "checkpoint")]
-    pub(crate) fn number(&self) -> u64 {
+    pub(crate) fn id(&self) -> u64 {
         self.0.id
     }
 
@@ -255,7 +255,7 @@ impl Variable {
                 let first = self.0.places[0].read(call, self.timeout()).and_then(|first| part(&first));
                 let first = self.strategy().or_refuse(kind, first)?;
                 let spec = first.spec();
-                return self.strategy().from_chief(kind, ("variable", &spec), first);
+                return self.strategy().chiefs(kind, ("variable", &spec), first);
             }
             VariableAggregation::None => return Err(self.without_aggregation(call, "to be read outside of replicas")),
         };

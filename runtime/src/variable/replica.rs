@@ -95,7 +95,7 @@ impl ReplicaContext<'_> {
         let operand = match op {
             Some(op) if everywhere => self.on_all_replicas(op, operand, &arguments)?,
             Some(op) => self.on_first_replica(op, operand, &arguments)?,
-            None if everywhere => self.from_first_replica(operand, &arguments)?,
+            None if everywhere => self.first_replicas(operand, &arguments)?,
             // Replica 0 has it already.
             None => self.meet(kind, &arguments).map(|()| operand)?,
         };
@@ -133,7 +133,7 @@ impl ReplicaContext<'_> {
     }
 
     /// Replica 0's operand, on every replica.
-    fn from_first_replica(&self, mut operand: Tensor, arguments: &Arguments<'_>) -> Result<Tensor> {
+    fn first_replicas(&self, mut operand: Tensor, arguments: &Arguments<'_>) -> Result<Tensor> {
         // A copy, where somebody else holds the elements.
         self.call_with(Call::Broadcast { data: operand.buf_mut(), root: 0 }, arguments)?;
         Ok(operand)
