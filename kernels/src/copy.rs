@@ -1,4 +1,4 @@
-//! Copies between buffers that ranks share.
+//! Copies between buffers that ranks share. With the reducer, this is all that touches them.
 
 /// Copies `bytes` bytes.
 ///

@@ -1,17 +1,12 @@
 //! What the ranks of one group share: a line for each, and the word that ends the group.
 
 use crate::{
-    atomics::{AtomicU64, Ordering, fence},
+    atomics::{AtomicU64, Mutex, MutexGuard, Ordering, available_parallelism, fence},
     line::{Line, Rest, Round},
     ring::Ring,
     segment::{Area, Segment},
 };
-use std::{
-    collections::HashMap,
-    ptr::NonNull,
-    sync::{Arc, Mutex, MutexGuard},
-    thread,
-};
+use std::{collections::HashMap, ptr::NonNull, sync::Arc};
 
 /// Why a group was ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +124,7 @@ pub(crate) struct Claim {
 impl Hub {
     /// A group of threads.
     pub(crate) fn new(size: usize) -> Arc<Hub> {
-        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let cores = available_parallelism().map_or(1, usize::from);
         Arc::new(Hub::on(Ground::own(size), cores, None))
     }
 

@@ -9,6 +9,7 @@ pub mod reduce;
 pub mod axis;
 mod copy;
 mod atomics;
+mod futex;
 mod wait;
 mod line;
 mod hub;

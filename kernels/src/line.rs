@@ -6,9 +6,10 @@
 
 use crate::{
     atomics::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
+    copy::copy,
     wait::Bell,
 };
-use std::{cell::UnsafeCell, ptr};
+use std::cell::UnsafeCell;
 
 /// Bytes that ride along with an arrival.
 pub(crate) const PAYLOAD_BYTES: usize = 80;
@@ -88,9 +89,7 @@ impl Card {
         self.input.store(arrival.input.cast_mut(), Ordering::Relaxed);
         self.output.store(arrival.output, Ordering::Relaxed);
         // SAFETY: the length was checked; nobody reads this card now, as the caller promises.
-        unsafe {
-            ptr::copy_nonoverlapping(arrival.payload.as_ptr(), self.payload.get().cast(), arrival.payload.len());
-        }
+        unsafe { copy(arrival.payload.as_ptr(), self.payload.get().cast(), arrival.payload.len()) }
         // SYNC POINT arrival: pairs with `arrived`.
         self.epoch.store(epoch, Ordering::Release);
     }
@@ -102,6 +101,7 @@ impl Card {
     }
 
     pub(crate) fn epoch(&self) -> u64 {
+        // SYNC POINT arrival: as `arrived`, for reports.
         self.epoch.load(Ordering::Acquire)
     }
 

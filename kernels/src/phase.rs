@@ -67,7 +67,7 @@ pub(crate) struct Inside<'s>(Option<Place<'s>>);
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         if let Some(place) = self.0 {
-            // What was read and written inside happens before the leaving rank's return, which acquires this.
+            // SYNC POINT inside: what was read and written happens before the leaving rank's return; pairs with `Shared::drop`.
             place.hub.lines()[place.world.rank()].progress.inside.store(0, Ordering::Release);
         }
     }

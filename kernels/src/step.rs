@@ -34,7 +34,7 @@
 
 pub use crate::hub::{Abort, Reason};
 use crate::{
-    atomics::{Ordering, fence},
+    atomics::{Ordering, fence, yield_now},
     buffer::{Buf, BufMut},
     hub::{Hub, Key},
     line::{Arrival, Line, PAYLOAD_BYTES, Round},
@@ -50,7 +50,6 @@ use std::{
     ops::Range,
     ptr,
     sync::Arc,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -302,9 +301,10 @@ impl Seat {
         if let Some(stage) = &mut self.stage {
             stage.renew(round);
         }
-        // SYNC POINT round: who sees a rank in this round sees that it reads nothing of the last one any more.
+        // SYNC POINT round: who sees a rank in this round sees that it reads nothing of the last one any more; pairs below.
         progress.round.store(round.0, Ordering::Release);
         self.wake();
+        // SYNC POINT round: pairs above.
         self.wait_for_all(|line| line.progress.round.load(Ordering::Acquire) >= round.0)
     }
 
@@ -695,10 +695,11 @@ impl Shared<'_> {
     /// Says that this rank is done, and waits for the others if they may be in its memory.
     fn depart(mut self) -> Result<(), Fault> {
         let epoch = self.seat.epoch;
-        // SYNC POINT departure: pairs with the acquire below.
+        // SYNC POINT departure: pairs below.
         self.seat.hub.lines()[self.seat.world.rank()].progress.done.store(epoch, Ordering::Release);
         self.seat.wake();
         if self.active {
+            // SYNC POINT departure: pairs above.
             self.seat.wait_for_all(|line| Round::reached(line.progress.done.load(Ordering::Acquire), epoch))?;
             self.active = false;
         }
@@ -717,8 +718,9 @@ impl Drop for Shared<'_> {
         // SYNC POINT abort: pairs with the fence in `enter`.
         fence(Ordering::SeqCst);
         for peer in world.peers() {
+            // SYNC POINT inside: pairs with `Inside::drop`.
             while hub.lines()[peer].progress.inside.load(Ordering::Acquire) != 0 {
-                thread::yield_now();
+                yield_now();
             }
         }
     }
