@@ -22,6 +22,8 @@ pub enum Reason {
     Death = 4,
     /// A rank got no memory for the data that it shares.
     Memory = 5,
+    /// A rank's process has left the group, to form another one.
+    Departure = 6,
 }
 
 /// Who ended a group, and why. The first to say so wins.
@@ -49,6 +51,7 @@ impl Abort {
             2 => Reason::Panic,
             4 => Reason::Death,
             5 => Reason::Memory,
+            6 => Reason::Departure,
             _ => Reason::Failure,
         };
         Some(Abort { rank: (word as u32 >> 8) as usize, reason })
@@ -156,9 +159,14 @@ impl Hub {
         }
     }
 
+    /// The rank in the group that was split from none.
+    pub(crate) fn top_rank(&self, rank: usize) -> usize {
+        self.parent.as_ref().map_or(rank, |parent| parent.top_ranks[rank])
+    }
+
     /// Where the last calls of `rank` are noted.
     pub(crate) fn ring(&self, rank: usize) -> Option<&Ring> {
-        let top_rank = self.parent.as_ref().map_or(rank, |parent| parent.top_ranks[rank]);
+        let top_rank = self.top_rank(rank);
         self.segment().map(|(segment, _)| segment.ring(top_rank))
     }
 
@@ -320,14 +328,15 @@ impl Hub {
         });
     }
 
-    /// Says that the process of `ranks` has ended. If they had not all left before, this ends the group for good.
-    pub(crate) fn lose(&self, ranks: std::ops::Range<usize>) {
+    /// Says that the process of `ranks` takes part no more, and why. If they had not all left before, this ends the group for
+    /// good.
+    pub(crate) fn lose(&self, ranks: std::ops::Range<usize>, reason: Reason) {
         let gone = |rank: &usize| {
             let progress = &self.lines()[*rank].progress;
             progress.left.load(Ordering::Acquire) <= progress.round.load(Ordering::Acquire)
         };
         if let Some(rank) = ranks.clone().find(gone) {
-            self.abort(Round::END, Abort { rank, reason: Reason::Death });
+            self.abort(Round::END, Abort { rank, reason });
         }
     }
 
@@ -431,7 +440,7 @@ mod tests {
         assert_eq!([Round(2), Round(3)].map(|round| hub.aborted(round)), [Some(abort); 2]);
         assert_eq!(hub.aborted(Round(4)), None);
         assert_eq!(hub.next_round(Round(1)), Some(Round(4)));
-        hub.lose(0..1);
+        hub.lose(0..1, Reason::Death);
         let lost = hub.aborted(Round(4)).map(|abort| (abort.rank, abort.reason));
         assert_eq!((lost, hub.next_round(Round(4))), (Some((0, Reason::Death)), None));
     }

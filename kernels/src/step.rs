@@ -166,9 +166,10 @@ impl Aborter {
         self.hub.aborted(self.round)
     }
 
-    /// Says that the process of `ranks` has ended. If they had not all left before, this ends the group for good.
-    pub fn lose(&self, ranks: Range<usize>) {
-        self.hub.lose(ranks);
+    /// Says that the process of `ranks` takes part no more, and why. If they had not all left before, this ends the group for
+    /// good.
+    pub fn lose(&self, ranks: Range<usize>, reason: Reason) {
+        self.hub.lose(ranks, reason);
     }
 }
 
@@ -339,6 +340,11 @@ impl Seat {
     /// This rank and the number of ranks.
     pub fn world(&self) -> World {
         self.world
+    }
+
+    /// The number of `rank` in the group that was split from none.
+    pub fn top_rank(&self, rank: usize) -> usize {
+        self.hub.top_rank(rank)
     }
 
     /// How many steps this rank has begun.

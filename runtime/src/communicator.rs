@@ -9,7 +9,7 @@ use crate::{
 };
 use consonance_kernels::step::{Aborter, Reason, Seat};
 use consonance_spec::{Element, Kind, ReduceOp, Signature, World};
-use std::{ops::Range, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 /// One rank of a group, with MPI's collectives on slices.
 ///
@@ -57,7 +57,16 @@ impl Communicator {
     }
 
     pub(crate) fn on_seat(seat: Seat, configuration: Configuration) -> Communicator {
-        Communicator { backend: Box::new(Host::new(seat, configuration)), configuration }
+        Communicator { backend: Box::new(Host::new(seat, configuration, None)), configuration }
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(crate) fn in_processes(
+        seat: Seat,
+        configuration: Configuration,
+        processes: Arc<dyn crate::backend::Processes>,
+    ) -> Communicator {
+        Communicator { backend: Box::new(Host::new(seat, configuration, Some(processes))), configuration }
     }
 
     /// This rank, from 0.

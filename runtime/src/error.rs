@@ -77,6 +77,17 @@ pub enum Error {
         replica: usize,
         /// Why.
         reason: String,
+        /// If it was lost with its process: what each replica called last, as far as could be seen from here.
+        calls: Vec<(usize, String)>,
+    },
+    /// The processes of a cluster did not meet.
+    Meeting {
+        /// What this process wanted.
+        call: &'static str,
+        /// This process's task.
+        task: String,
+        /// What was in the way, with the tasks that are missing.
+        problem: String,
     },
     /// A replica's code panicked.
     Panic {
@@ -174,7 +185,11 @@ impl fmt::Display for Error {
                 write!(f, "{call}: deadline of {waited:?} passed")?;
                 missing.iter().try_for_each(|(replica, last)| write!(f, "; replica {replica} is missing: {last}"))
             }
-            Error::Aborted { call, replica, reason } => write!(f, "{call}: replica {replica} {reason}"),
+            Error::Aborted { call, replica, reason, calls } => {
+                write!(f, "{call}: replica {replica} {reason}")?;
+                calls.iter().try_for_each(|(replica, last)| write!(f, "; replica {replica}: {last}"))
+            }
+            Error::Meeting { call, task, problem } => write!(f, "{call}: {task}: {problem}"),
             Error::Panic { replica, message } => write!(f, "replica {replica} panicked: {message}"),
             Error::Replica { replica, source } => write!(f, "replica {replica}: {source}"),
             Error::UnknownReduceOp(error) => error.fmt(f),

@@ -66,6 +66,8 @@ pub mod cluster;
 pub mod guide;
 mod communicator;
 mod scope;
+#[cfg(target_os = "linux")]
+mod process_group;
 mod call;
 mod backend;
 mod algorithm;
@@ -86,6 +88,8 @@ pub use device::Device;
 pub use error::{BoxError, Error, IntoReduceOp, Result};
 pub use nest::Nest;
 pub use options::CommunicationOptions;
+#[cfg(target_os = "linux")]
+pub use process_group::{ProcessGroup, ProcessGroupBuilder};
 pub use replica::ReplicaContext;
 pub use scope::{Pending, Scope};
 pub use sparse::IndexedSlices;

@@ -20,7 +20,7 @@ pub struct CommunicationOptions {
 }
 
 /// How long a replica waits for another where nothing else is said: long beside any step of a training loop, and an end.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
+pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Tensors are fused up to this many bytes where nothing else is said: a copy of so little costs less than a step.
 const DEFAULT_BYTES_PER_PACK: usize = 64 << 10;

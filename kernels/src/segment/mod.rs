@@ -99,6 +99,9 @@ pub enum SegmentError {
 }
 
 impl Segment {
+    /// A digest of where things lie: that of all processes is the same, or they cannot share a segment.
+    pub const LAYOUT: u64 = layout::HASH;
+
     /// How many groups can be split from the group of all ranks and live at a time.
     pub const SPLITS: usize = layout::SPLITS;
 

@@ -12,7 +12,7 @@ use consonance_kernels::{
     step::{Aborter, Fault, LastCall, Reason, Seat},
 };
 use consonance_spec::{DType, Kind, Signature, World, call::mix};
-use std::{io, ops::Range};
+use std::{io, ops::Range, sync::Arc};
 
 /// One rank.
 pub(crate) struct Host {
@@ -21,13 +21,21 @@ pub(crate) struct Host {
     pairs: Vec<Option<Seat>>,
     scratch: Scratch,
     configuration: Configuration,
+    /// The processes of the ranks, if they are in several. Given up after the seats: a process that has left is not lost.
+    processes: Option<Arc<dyn Processes>>,
+}
+
+/// The processes that the ranks of a group are in.
+pub(crate) trait Processes: Send + Sync {
+    /// The process of a rank, in words: who it is and how it is now.
+    fn describe(&self, rank: usize) -> String;
 }
 
 impl Host {
-    pub(crate) fn new(mut seat: Seat, configuration: Configuration) -> Host {
+    pub(crate) fn new(mut seat: Seat, configuration: Configuration, processes: Option<Arc<dyn Processes>>) -> Host {
         seat.set_timeout(configuration.timeout);
         let pairs = (0..seat.world().size()).map(|_| None).collect();
-        Host { seat, pairs, scratch: Scratch::default(), configuration }
+        Host { seat, pairs, scratch: Scratch::default(), configuration, processes }
     }
 
     /// A step of this rank and `peer` alone, whose errors name the two by their ranks in the whole group.
@@ -43,12 +51,14 @@ impl Host {
         if self.pairs[peer].is_none() {
             match self.seat.pair(peer) {
                 Ok(pair) => self.pairs[peer] = Some(pair),
-                Err(fault) => return Err(report(&mut self.seat, fault, &lines(signature, arguments))),
+                Err(fault) => {
+                    return Err(report(&mut self.seat, self.processes.as_deref(), fault, &lines(signature, arguments)));
+                }
             }
         }
         let seat = self.pairs[peer].as_mut().expect("made above");
         let Err(fault) = step(seat) else { return Ok(()) };
-        let mut error = report(seat, fault, &lines(signature, arguments));
+        let mut error = report(seat, self.processes.as_deref(), fault, &lines(signature, arguments));
         match &mut error {
             Error::Mismatch { replica, .. } | Error::Left { replica, .. } => *replica = members[*replica],
             Error::Timeout { missing, .. } => missing.iter_mut().for_each(|(replica, _)| *replica = members[*replica]),
@@ -75,7 +85,7 @@ impl Backend for Host {
                 self.with_peer(from, signature, arguments, |seat| algorithm::recv(seat, signature, data))
             }
             call => {
-                let Host { seat, scratch, configuration, .. } = self;
+                let Host { seat, scratch, configuration, processes, .. } = self;
                 algorithm::run(seat, signature, call, scratch, configuration).map_err(|failure| match failure {
                     Failure::Fault(fault) => {
                         let mut lines = lines(signature, arguments);
@@ -83,7 +93,7 @@ impl Backend for Host {
                             let implementation = format!("{:?}", configuration.implementation);
                             lines.push(("implementation".to_owned(), implementation));
                         }
-                        report(seat, fault, &lines)
+                        report(seat, processes.as_deref(), fault, &lines)
                     }
                     Failure::Counts { from, to, sent, expected } => Error::Mismatch {
                         call: signature.kind.to_string(),
@@ -119,7 +129,8 @@ impl Backend for Host {
                 }
             }
             Err(fault) => {
-                return Err(report(&mut self.seat, fault, &lines(&signature, &Arguments::NONE)));
+                let lines = lines(&signature, &Arguments::NONE);
+                return Err(report(&mut self.seat, self.processes.as_deref(), fault, &lines));
             }
         }
         let mut members: Vec<usize> = (0..world.size()).filter(|&rank| all[rank][0] == own[0]).collect();
@@ -128,8 +139,14 @@ impl Backend for Host {
             members.clear();
         }
         match self.seat.split(&signature, &members) {
-            Ok(seat) => Ok(seat.map(|seat| Box::new(Host::new(seat, self.configuration)) as Box<dyn Backend>)),
-            Err(fault) => Err(report(&mut self.seat, fault, &lines(&signature, &Arguments::NONE))),
+            Ok(seat) => {
+                let host = |seat| Host::new(seat, self.configuration, self.processes.clone());
+                Ok(seat.map(|seat| Box::new(host(seat)) as Box<dyn Backend>))
+            }
+            Err(fault) => {
+                let lines = lines(&signature, &Arguments::NONE);
+                Err(report(&mut self.seat, self.processes.as_deref(), fault, &lines))
+            }
         }
     }
 
@@ -151,7 +168,8 @@ impl Backend for Host {
         // They ended with the round.
         self.pairs.fill_with(|| None);
         let renewed = self.seat.renew();
-        renewed.map_err(|fault| report(&mut self.seat, fault, &[("call".to_owned(), "run".to_owned())]))
+        let lines = [("call".to_owned(), "the next run".to_owned())];
+        renewed.map_err(|fault| report(&mut self.seat, self.processes.as_deref(), fault, &lines))
     }
 
     fn rest(&mut self, company: Range<usize>, resting: bool) {
@@ -185,31 +203,39 @@ fn lines(signature: &Signature, arguments: &Arguments<'_>) -> Vec<(String, Strin
 }
 
 /// The error for `fault` in the call that `lines` begin with; after a mismatch the ranks tell each other what they called.
-fn report(seat: &mut Seat, fault: Fault, lines: &Lines) -> Error {
+fn report(seat: &mut Seat, processes: Option<&dyn Processes>, fault: Fault, lines: &Lines) -> Error {
     let call = lines[0].1.clone();
+    let process = |rank| processes.map(|processes| processes.describe(seat.top_rank(rank)));
+    let said = |rank| {
+        let last = last_words(seat.last_call(rank));
+        process(rank).map_or(last.clone(), |process| format!("{last}; {process}"))
+    };
     match fault {
         Fault::Mismatch => match explain(seat, lines) {
             Ok(texts) => compare(&texts),
-            Err(fault) => report(seat, fault, &[("call".to_owned(), Kind::Explain.to_string())]),
+            Err(fault) => report(seat, processes, fault, &[("call".to_owned(), Kind::Explain.to_string())]),
         },
         Fault::Left(replica) => Error::Left { call, replica, last: last_words(seat.last_call(replica)) },
         Fault::Missing(ranks) => Error::Timeout {
             call,
             waited: seat.timeout(),
-            missing: ranks.into_iter().map(|rank| (rank, last_words(seat.last_call(rank)))).collect(),
+            missing: ranks.into_iter().map(|rank| (rank, said(rank))).collect(),
         },
-        Fault::Aborted(abort) => Error::Aborted {
-            call,
-            replica: abort.rank,
-            reason: match abort.reason {
+        Fault::Aborted(abort) => {
+            let reason = match abort.reason {
                 Reason::Deadline => "gave up waiting at its deadline",
                 Reason::Panic => "panicked",
                 Reason::Failure => "failed",
-                Reason::Death => "its process has ended",
                 Reason::Memory => "got no memory for its data",
-            }
-            .to_owned(),
-        },
+                Reason::Departure => "left with its process, which forms another group",
+                Reason::Death => "was lost with its process",
+            };
+            let lost = abort.reason == Reason::Death;
+            let process =
+                process(abort.rank).filter(|_| lost).map_or_else(String::new, |process| format!(" ({process})"));
+            let calls = (0..seat.world().size()).filter(|_| lost).map(|rank| (rank, last_words(seat.last_call(rank))));
+            Error::Aborted { call, replica: abort.rank, reason: format!("{reason}{process}"), calls: calls.collect() }
+        }
         Fault::NoMemory(bytes) => Error::System {
             what: format!("reserve {bytes} bytes of the memory that processes share, for {call}"),
             source: io::ErrorKind::OutOfMemory.into(),

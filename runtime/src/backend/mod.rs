@@ -2,7 +2,7 @@
 
 mod host;
 
-pub(crate) use host::Host;
+pub(crate) use host::{Host, Processes};
 
 use crate::{Result, call::Call};
 use consonance_kernels::step::Aborter;
