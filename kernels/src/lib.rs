@@ -22,3 +22,5 @@ pub mod step;
 pub mod phase;
 mod stage;
 pub mod team;
+#[cfg(target_os = "linux")]
+pub mod rendezvous;

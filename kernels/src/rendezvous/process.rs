@@ -1,0 +1,67 @@
+//! What state another process is in, for the texts of errors.
+
+use std::fs;
+
+/// The state of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessState {
+    /// It runs, or waits for something.
+    Running,
+    /// A signal or a debugger has stopped it.
+    Stopped,
+    /// There is none of this number, or it has ended and its parent has not asked how.
+    Gone,
+}
+
+/// The state of the process of this number now. Where it cannot be told, the process counts as running.
+pub fn process_state(pid: u32) -> ProcessState {
+    match fs::read(format!("/proc/{pid}/stat")) {
+        Ok(stat) => state_in(&stat).unwrap_or(ProcessState::Running),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => ProcessState::Gone,
+        // ESRCH: it ended while it was read; anything else says nothing.
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => ProcessState::Gone,
+        Err(_) => ProcessState::Running,
+    }
+}
+
+/// The state that a line of `/proc/<pid>/stat` names: the letter after the program's name, which is in parentheses and may
+/// have others in it.
+pub fn state_in(stat: &[u8]) -> Option<ProcessState> {
+    let end = stat.iter().rposition(|&byte| byte == b')')?;
+    match stat[end..].get(2)? {
+        b'T' | b't' => Some(ProcessState::Stopped),
+        b'Z' | b'X' | b'x' => Some(ProcessState::Gone),
+        letter if letter.is_ascii_alphabetic() => Some(ProcessState::Running),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_is_the_letter_after_the_name() {
+        for (line, state) in [
+            ("12 (a) R 1 12", Some(ProcessState::Running)),
+            ("12 (a) S 1 12", Some(ProcessState::Running)),
+            ("12 (a) T 1 12", Some(ProcessState::Stopped)),
+            ("12 (a) t 1 12", Some(ProcessState::Stopped)),
+            ("12 (a) Z 1 12", Some(ProcessState::Gone)),
+            ("12 (T) R) (Z) D 1 12", Some(ProcessState::Running)),
+            ("12 (\n) T", Some(ProcessState::Stopped)),
+            ("12 (a)", None),
+            ("12 (a) 4", None),
+            ("12 a R", None),
+            ("", None),
+        ] {
+            assert_eq!(state_in(line.as_bytes()), state, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn this_process_runs_and_a_number_that_no_process_has_is_gone() {
+        assert_eq!(process_state(std::process::id()), ProcessState::Running);
+        assert_eq!(process_state(u32::MAX), ProcessState::Gone);
+    }
+}
