@@ -16,8 +16,6 @@ mod hub;
 pub mod ring;
 #[cfg_attr(not(target_os = "linux"), path = "segment/none.rs")]
 pub mod segment;
-#[cfg(target_os = "linux")]
-pub mod rendezvous;
 pub mod step;
 pub mod phase;
 mod stage;
