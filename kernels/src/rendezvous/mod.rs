@@ -66,7 +66,7 @@ mod error;
 mod tests;
 
 pub use error::{Absent, MeetingError};
-pub use message::Group;
 pub use meeting::{Formed, Meeting, MeetingOptions, Member, Waiting};
+pub use message::Group;
 pub use process::{ProcessState, process_state, state_in};
 pub use watch::{Gone, Watch};

@@ -172,9 +172,9 @@ impl Workers {
         }
         // In a group that was ended no call waits for anybody.
         match first.barrier() {
-            Err(Error::Aborted { replica, reason, .. }) if !state.failed => {
+            Err(Error::Aborted { replica, reason, calls, .. }) if !state.failed => {
                 state.failed = true;
-                Err(Error::Aborted { call: call.to_owned(), replica, reason })
+                Err(Error::Aborted { call: call.to_owned(), replica, reason, calls })
             }
             _ => Ok(true),
         }
