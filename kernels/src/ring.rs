@@ -206,7 +206,6 @@ impl fmt::Display for Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::atomics::AtomicU32;
     use consonance_spec::{DType, Kind, ReduceOp};
     use std::thread;
 
@@ -253,30 +252,32 @@ mod tests {
 
     #[test]
     fn no_reader_sees_half_an_entry() {
-        let (ring, stop) = (Ring::default(), AtomicU32::new(0));
+        const WRITTEN: u64 = 2_000_000;
+        let ring = Ring::default();
         thread::scope(|scope| {
             scope.spawn(|| {
-                let mut number = 0;
-                while stop.load(Ordering::Relaxed) == 0 {
-                    number += 1;
+                for number in 1..=WRITTEN {
                     let ticket = ring.begin(number, number as u32, number);
                     ring.end(ticket, Outcome::Done);
                 }
             });
-            let mut seen = 0;
-            while seen < 20_000 {
+            let check = |entry: &Entry| assert_eq!((entry.head, entry.bytes), (entry.number as u32, entry.number));
+            let begun = || ring.begun.load(Ordering::Relaxed);
+            while begun() < WRITTEN {
                 let entries = ring.read();
                 for pair in entries.windows(2) {
                     assert!(pair[0].number < pair[1].number, "{pair:?}");
                 }
-                for entry in &entries {
-                    assert_eq!((entry.head, entry.bytes), (entry.number as u32, entry.number));
+                entries.iter().for_each(check);
+                // The entry that is written over next.
+                for _ in 0..1000 {
+                    let next = begun() + 1;
+                    let oldest = next.saturating_sub(CALLS as u64);
+                    ring.slot(next).look(oldest).iter().filter(|_| oldest > 0).for_each(check);
                 }
-                seen += entries.len();
-                thread::yield_now();
             }
-            stop.store(1, Ordering::Relaxed);
         });
+        assert_eq!(ring.read().len(), CALLS);
     }
 
     #[test]

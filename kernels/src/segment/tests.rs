@@ -111,12 +111,13 @@ fn a_segment_has_no_place_in_any_folder() {
 #[test]
 fn an_idle_segment_is_small() {
     let segment = Segment::create(Shape::new(8, Shape::STAGING_BYTES).unwrap(), ID).unwrap();
-    let _peers = [peer(&segment), peer(&segment)];
-    let reserved = rustix::fs::fstat(segment.file()).unwrap().st_blocks * 512;
-    let least = segment.layout.reserved().len() as i64;
+    let memory = || rustix::fs::fstat(segment.file()).unwrap().st_blocks * 512;
+    let (reserved, least) = (memory(), segment.layout.reserved().len() as i64);
     assert!((least..256 << 10).contains(&reserved), "{reserved} bytes of at least {least}");
+    let _peers = [peer(&segment), peer(&segment)];
+    assert_eq!(memory(), reserved);
     segment.reserve_staging(Area::Root, 7, 100..5000).unwrap();
-    let more = rustix::fs::fstat(segment.file()).unwrap().st_blocks * 512;
+    let more = memory();
     assert!(more > reserved && more < 1 << 20, "{more} bytes");
 }
 
