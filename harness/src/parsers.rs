@@ -1,5 +1,5 @@
-//! What reads bytes from outside of the program. Text is refused, or says the same when it is written and read again; a file is
-//! taken for the segment of a group only if it is that.
+//! What reads bytes from outside of the program. Text and messages are refused, or say the same when they are written and read
+//! again; a file is taken for the segment of a group only if it is that.
 
 use crate::compare::Verdict;
 use consonance::{
@@ -80,6 +80,52 @@ pub fn segment(bytes: &[u8]) -> Verdict {
         Ok(_) => Err(format!("opened: {changed:?} in a file larger by {}", larger as i8)),
         Err(error) => Err(format!("refused, though nothing differs: {error}")),
     }
+}
+
+/// Messages of processes that meet: the bytes themselves; and a right one (the first byte says which), of which the bytes from a
+/// place on (the second byte, in steps of two) are replaced (by those from the third on).
+#[cfg(target_os = "linux")]
+pub fn control(bytes: &[u8]) -> Verdict {
+    use consonance_kernels::rendezvous::message::{GroupMember, Hello, Message, TaskSet};
+    use consonance_kernels::rendezvous::{Group, state_in};
+    const LAYOUT: u64 = 0x0102_0304_0506_0708;
+    let as_written = |bytes: &[u8]| match Message::read(bytes, LAYOUT) {
+        Ok(message) if message.write(LAYOUT) != bytes => {
+            Err(format!("{bytes:?} is read as {message:?}, which is written as other bytes"))
+        }
+        _ => Ok(()),
+    };
+    as_written(bytes)?;
+    // Any text is a state or none.
+    state_in(bytes);
+    let [kind, place, with @ ..] = bytes else { return Ok(()) };
+    let set: TaskSet = [0, 2].into_iter().collect();
+    let hello = Hello {
+        digest: 1,
+        nonce: 2,
+        attempt: 3,
+        generation: 1,
+        seen: 2,
+        used: 0,
+        accepted: [0; 16],
+        task: 1,
+        tasks: 3,
+        replicas: 2,
+        alive: set,
+        linked: set,
+    };
+    let member = |task| GroupMember { task, replicas: 2, nonce: 4, attempt: 1 };
+    let message = match kind % 4 {
+        0 => Message::Hello(hello),
+        1 => Message::Propose(Group { generation: 1, id: [1; 16], members: (0..3).map(member).collect() }),
+        2 => Message::Commit([1; 16]),
+        _ => Message::Leave(1, "no memory".to_owned()),
+    };
+    let mut written = message.write(LAYOUT);
+    let end = written.len();
+    let place = (2 * usize::from(*place)).min(end);
+    written.splice(place..end.min(place + with.len()), with.iter().copied());
+    as_written(&written)
 }
 
 fn joined(numbers: &[impl Display]) -> String {

@@ -1,5 +1,5 @@
-//! Bytes from outside of the program, as they should be and with faults: text is refused, or says the same when it is read again;
-//! a segment is opened only if it is the group's.
+//! Bytes from outside of the program, as they should be and with faults: text and messages are refused, or say the same when they
+//! are read again; a segment is opened only if it is the group's.
 
 mod law;
 
@@ -118,5 +118,19 @@ fn a_segment_is_opened_only_if_nothing_has_changed() {
     }
     for larger in 0..=255 {
         parsers::segment(&[0, larger]).unwrap();
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_message_is_refused_or_reads_as_it_is_written() {
+    check_law(3000, |Bytes(bytes)| parsers::control(&bytes));
+    for kind in 0..4 {
+        for place in 0..=255 {
+            for byte in [0, 1, 4, 128, 255] {
+                parsers::control(&[kind, place, byte]).unwrap();
+                parsers::control(&[kind, place, byte, byte]).unwrap();
+            }
+        }
     }
 }
