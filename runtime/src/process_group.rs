@@ -65,7 +65,7 @@ pub struct ProcessGroup {
 /// How a [`ProcessGroup`] is joined: the cluster first, then what differs from the default, then [`join`](Self::join).
 #[must_use]
 pub struct ProcessGroupBuilder {
-    pub(crate) resolver: Arc<dyn ClusterResolver>,
+    resolver: Arc<dyn ClusterResolver>,
     replicas: usize,
     options: CommunicationOptions,
     timeout: Duration,
@@ -93,14 +93,12 @@ struct Member {
 impl ProcessGroup {
     /// Joins the processes of a cluster.
     pub fn builder(resolver: impl ClusterResolver + 'static) -> ProcessGroupBuilder {
-        ProcessGroupBuilder {
-            resolver: Arc::new(resolver),
-            replicas: 1,
-            options: CommunicationOptions::new(),
-            timeout: options::DEFAULT_TIMEOUT,
-            staging_bytes: Shape::STAGING_BYTES,
-            on_wait: Arc::new(|text| eprintln!("consonance: {text}")),
-        }
+        ProcessGroupBuilder::new(Arc::new(resolver))
+    }
+
+    /// Which of how many processes this one is.
+    pub(crate) fn place(&self) -> (usize, usize) {
+        (self.generation.own, self.generation.members.len())
     }
 
     /// The communicators of this process's ranks, in rank order: once for each generation, then none.
@@ -148,6 +146,17 @@ impl ProcessGroup {
 }
 
 impl ProcessGroupBuilder {
+    pub(crate) fn new(resolver: Arc<dyn ClusterResolver>) -> ProcessGroupBuilder {
+        ProcessGroupBuilder {
+            resolver,
+            replicas: 1,
+            options: CommunicationOptions::new(),
+            timeout: options::DEFAULT_TIMEOUT,
+            staging_bytes: Shape::STAGING_BYTES,
+            on_wait: Arc::new(|text| eprintln!("consonance: {text}")),
+        }
+    }
+
     /// So many ranks in this process, each for a thread of its own. By default one.
     pub fn replicas(mut self, replicas: usize) -> Self {
         self.replicas = replicas;

@@ -47,7 +47,7 @@ struct Inner {
     options: CommunicationOptions,
     pin_threads: bool,
     /// Who is in the cluster that the strategy was made for, if it was made for one.
-    resolver: Option<Box<dyn ClusterResolver>>,
+    resolver: Option<Arc<dyn ClusterResolver>>,
     /// Where other processes have replicas, too.
     workers: Option<Workers>,
     /// Threads of runs that have ended, for the next.
@@ -62,7 +62,7 @@ pub struct Builder<S> {
     mirrors: bool,
     options: CommunicationOptions,
     pin_threads: bool,
-    resolver: Option<Box<dyn ClusterResolver>>,
+    resolver: Option<Arc<dyn ClusterResolver>>,
     workers: Option<Workers>,
     wrap: fn(Strategy) -> S,
 }

@@ -2,10 +2,13 @@
 
 use super::{Builder, Strategy, Workers};
 use crate::{
-    ClusterResolver, CommunicationOptions, Communicator, Device, Error, Result,
-    cluster::{Role, check_on_this_host},
+    ClusterResolver, CommunicationOptions, Communicator, Device, Error, Result, TfConfigClusterResolver, cluster::Role,
 };
-use std::ops::Deref;
+#[cfg(target_os = "linux")]
+use crate::{ProcessGroup, ProcessGroupBuilder, context};
+use std::{env, ops::Deref, sync::Arc};
+#[cfg(target_os = "linux")]
+use std::{sync::Mutex, time::Duration};
 
 const CALL: &str = "MultiWorkerMirroredStrategy";
 
@@ -31,14 +34,77 @@ const CALL: &str = "MultiWorkerMirroredStrategy";
 /// assert_eq!(totals.values(), [Tensor::from(2.0f32), Tensor::from(2.0f32)]);
 /// # Ok::<(), consonance::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
-pub struct MultiWorkerMirroredStrategy(Strategy);
+#[derive(Clone, Debug)]
+pub struct MultiWorkerMirroredStrategy {
+    strategy: Strategy,
+    /// The processes that were met; none on communicators of the user's own, or where there is one worker.
+    #[cfg(target_os = "linux")]
+    processes: Option<Arc<Mutex<ProcessGroup>>>,
+}
+
+/// Two handles to the same strategy are equal.
+impl PartialEq for MultiWorkerMirroredStrategy {
+    fn eq(&self, other: &MultiWorkerMirroredStrategy) -> bool {
+        self.strategy == other.strategy
+    }
+}
 
 impl MultiWorkerMirroredStrategy {
+    /// A strategy for the workers that `TF_CONFIG` tells of, with as many replicas in this one as `CONSONANCE_REPLICAS` says, or
+    /// one. This is what `consonance run` sets.
+    ///
+    /// # Errors
+    /// Those of [`TfConfigClusterResolver::new`] and [`build`](MultiWorkerBuilder::build); [`Error::InvalidCall`] for a
+    /// `CONSONANCE_REPLICAS` that is no number.
+    pub fn new() -> Result<MultiWorkerMirroredStrategy> {
+        let builder = Self::builder(TfConfigClusterResolver::new()?);
+        match env::var_os("CONSONANCE_REPLICAS").map(|text| text.to_string_lossy().into_owned()) {
+            None => builder.build(),
+            Some(text) => {
+                let replicas = text.parse().ok().filter(|&replicas: &usize| replicas > 0);
+                let wrong = || Error::invalid(CALL, "CONSONANCE_REPLICAS", "a number above 0", format!("{text:?}"));
+                builder.replicas(replicas.ok_or_else(wrong)?).build()
+            }
+        }
+    }
+
     /// A strategy for the workers of a cluster.
     pub fn builder(resolver: impl ClusterResolver + 'static) -> MultiWorkerBuilder {
         let options = CommunicationOptions::new();
-        MultiWorkerBuilder { resolver: Box::new(resolver), replicas: 1, options, pin_threads: false }
+        MultiWorkerBuilder {
+            resolver: Arc::new(resolver),
+            replicas: 1,
+            options,
+            pin_threads: false,
+            #[cfg(target_os = "linux")]
+            meeting: Box::new(Ok),
+        }
+    }
+
+    /// After a worker was lost, goes on with those that are left; each of them makes this call. The replicas are numbered anew,
+    /// and their number is another one. Variables keep the values that they have in this process; data sets are to be
+    /// distributed anew.
+    ///
+    /// A worker that was lost may be started again: it makes its strategy as at first. For `wait_for_replacements` the others
+    /// wait for it, but not longer than until the cluster is complete. It has no variables of before: values reach it by a
+    /// [broadcast](crate::ReplicaContext::broadcast), and new variables are made by all.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for a strategy that has not met other processes; [`Error::Meeting`] if a worker that runs does
+    /// not come, which may be repeated; [`Error::WrongContext`] in a replica or in another strategy's scope.
+    #[cfg(target_os = "linux")]
+    pub fn reform(&self, wait_for_replacements: Duration) -> Result<()> {
+        let call = "MultiWorkerMirroredStrategy::reform";
+        context::require_cross_replica(call, self)?;
+        let (Some(processes), Some(workers)) = (&self.processes, self.strategy.workers()) else {
+            return Err(Error::invalid(call, "strategy", "one that has met other processes", self.to_string()));
+        };
+        let _turn = workers.take_turn(call, self.options().configuration().timeout)?;
+        let mut group = processes.lock().expect("nobody panics holding the group");
+        group.reform(wait_for_replacements)?;
+        let communicators = group.communicators();
+        let cluster = self.cluster_resolver().map_or_else(String::new, |resolver| resolver.cluster_spec().to_string());
+        workers.meet_again(call, communicators, group.place(), &cluster)
     }
 }
 
@@ -46,17 +112,19 @@ impl Deref for MultiWorkerMirroredStrategy {
     type Target = Strategy;
 
     fn deref(&self) -> &Strategy {
-        &self.0
+        &self.strategy
     }
 }
 
 /// How a [`MultiWorkerMirroredStrategy`] is made: the cluster first, then what differs from the default.
 #[must_use]
 pub struct MultiWorkerBuilder {
-    resolver: Box<dyn ClusterResolver>,
+    resolver: Arc<dyn ClusterResolver>,
     replicas: usize,
     options: CommunicationOptions,
     pin_threads: bool,
+    #[cfg(target_os = "linux")]
+    meeting: Box<dyn FnOnce(ProcessGroupBuilder) -> Result<ProcessGroupBuilder>>,
 }
 
 impl MultiWorkerBuilder {
@@ -79,21 +147,54 @@ impl MultiWorkerBuilder {
         self
     }
 
-    /// Makes the strategy.
+    /// How the processes of the workers meet: for how long they wait for each other, how much memory they share.
+    ///
+    /// ```
+    /// use consonance::{MultiWorkerMirroredStrategy, TfConfigClusterResolver};
+    /// use std::time::Duration;
+    /// let strategy = MultiWorkerMirroredStrategy::builder(TfConfigClusterResolver::from_text("{}")?)
+    ///     .meeting(|group| group.staging_bytes(4 << 20).timeout(Duration::from_secs(30)))
+    ///     .build()?;
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    #[cfg(target_os = "linux")]
+    pub fn meeting(mut self, set: impl FnOnce(ProcessGroupBuilder) -> Result<ProcessGroupBuilder> + 'static) -> Self {
+        self.meeting = Box::new(set);
+        self
+    }
+
+    /// Makes the strategy. If the cluster has several workers, this waits for the processes of all of them, which may start in any
+    /// order: see [`ProcessGroup`](crate::ProcessGroup).
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if this process is no worker of the cluster, if it has no replicas or more than there are devices, if a
-    /// worker is on another host, or if there are several: they need communicators, see
-    /// [`build_on`](MultiWorkerBuilder::build_on).
+    /// [`Error::InvalidCall`] if this process is no worker of the cluster, if it has no replicas or more than there are devices, or
+    /// if a worker is on another host; [`Error::Meeting`] if workers are missing at the deadline, which are named.
     pub fn build(self) -> Result<MultiWorkerMirroredStrategy> {
         let role = Role::of(CALL, &*self.resolver)?;
-        if role.workers.len() > 1 {
-            check_on_this_host(CALL, &role)?;
-            let found = format!("a cluster of {} workers", role.workers.len());
-            return Err(Error::invalid(CALL, "communicators", "one for each replica, for build_on", found));
-        }
         let replicas = self.replicas;
-        self.build_with(replicas, None)
+        if role.workers.len() <= 1 {
+            return self.build_with(replicas, None);
+        }
+        self.meet()
+    }
+
+    #[cfg(target_os = "linux")]
+    fn meet(mut self) -> Result<MultiWorkerMirroredStrategy> {
+        let set = std::mem::replace(&mut self.meeting, Box::new(Ok));
+        let group = ProcessGroupBuilder::new(self.resolver.clone()).replicas(self.replicas).options(self.options);
+        let mut group = set(group)?.join()?;
+        let communicators = group.communicators();
+        let cluster = self.resolver.cluster_spec().to_string();
+        let workers = Workers::meet(CALL, communicators, group.place(), &cluster)?;
+        let replicas = self.replicas;
+        let strategy = self.build_with(replicas, Some(workers))?;
+        Ok(MultiWorkerMirroredStrategy { processes: Some(Arc::new(Mutex::new(group))), ..strategy })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn meet(self) -> Result<MultiWorkerMirroredStrategy> {
+        let expected = "one worker, or communicators for build_on: processes share memory on Linux only";
+        Err(Error::invalid(CALL, "cluster", expected, "several workers"))
     }
 
     /// Makes the strategy on communicators of your own, a rank for each replica of all workers, on whatever engine they are: for
@@ -136,14 +237,20 @@ impl MultiWorkerBuilder {
         let role = Role::of(CALL, &*self.resolver)?;
         let replicas = communicators.len();
         let cluster = self.resolver.cluster_spec().to_string();
-        let workers = Workers::meet(CALL, communicators, role.worker, role.workers.len().max(1), &cluster)?;
+        let place = (role.worker, role.workers.len().max(1));
+        let workers = Workers::meet(CALL, communicators, place, &cluster)?;
         // Where there is one worker nobody else is to be asked.
         self.build_with(replicas, Some(workers).filter(|workers| workers.count() > 1))
     }
 
     fn build_with(self, replicas: usize, workers: Option<Workers>) -> Result<MultiWorkerMirroredStrategy> {
         let devices = (0..replicas).map(Device::Cpu);
-        let builder = Builder::new(CALL, devices, MultiWorkerMirroredStrategy).mirrors();
+        let wrap = |strategy| MultiWorkerMirroredStrategy {
+            strategy,
+            #[cfg(target_os = "linux")]
+            processes: None,
+        };
+        let builder = Builder::new(CALL, devices, wrap).mirrors();
         let builder = builder.options(self.options).pin_threads(self.pin_threads);
         Builder { resolver: Some(self.resolver), workers, ..builder }.build()
     }

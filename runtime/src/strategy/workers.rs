@@ -10,7 +10,8 @@
 //!
 //! A group that was ended, because a replica failed or a deadline passed, is renewed by every worker at the beginning of a turn,
 //! where they wait for each other. Each of them first has a turn that fails: the one in which it is, or else its next. So the
-//! programs of all workers see the failure, and those that do the same about it are in step afterwards.
+//! programs of all workers see the failure, and those that do the same about it are in step afterwards. A group that has lost a
+//! worker is not renewed: the workers that are left form another, with communicators of its own.
 
 use super::{Strategy, run::all_or_worst};
 use crate::{Communicator, Error, Result, backend::Arguments, call::Call};
@@ -23,15 +24,15 @@ use std::{
 };
 
 pub(crate) struct Workers {
-    /// The replicas of each worker.
-    replicas: Vec<Range<usize>>,
-    /// Which worker this process is.
-    worker: usize,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 struct State {
+    /// The replicas of each worker.
+    replicas: Vec<Range<usize>>,
+    /// Which worker this process is.
+    worker: usize,
     /// The communicator of each replica of this worker, if it is home.
     home: Vec<Option<Communicator>>,
     /// The thread whose turn it is.
@@ -50,73 +51,53 @@ impl Workers {
     /// those of a collective.
     pub(super) fn meet(
         call: &'static str,
-        mut communicators: Vec<Communicator>,
-        worker: usize,
-        workers: usize,
+        communicators: Vec<Communicator>,
+        (worker, workers): (usize, usize),
         cluster: &str,
     ) -> Result<Workers> {
-        let Some(first) = communicators.first().map(Communicator::rank) else {
-            return Err(Error::invalid(call, "communicators", "one for each replica of this worker", "none"));
-        };
-        let size = communicators[0].size();
-        for (place, communicator) in communicators.iter().enumerate() {
-            let found = (communicator.rank(), communicator.size());
-            if found != (first + place, size) {
-                let expected = format!("rank {} of {size} after the one before", first + place);
-                let found = format!("rank {} of {}", found.0, found.1);
-                return Err(Error::invalid(call, format!("communicators[{place}]"), expected, found));
-            }
-        }
-        let tell = |communicator: &mut Communicator| {
-            let describe = || vec![("cluster".to_owned(), cluster.to_owned())];
-            let arguments = Arguments { call: Some(Kind::Workers), digest: digest(cluster), describe: &describe };
-            let mut all = vec![0u64; size];
-            let own = [worker as u64];
-            let (send, recv) = (Some(own.as_slice().into()), all.as_mut_slice().into());
-            communicator.call_with(Call::AllGather { send, recv, counts: None }, &arguments).map(|()| all)
-        };
-        let told: Vec<Result<Vec<u64>>> = thread::scope(|scope| {
-            let tell = &tell;
-            let threads: Vec<_> =
-                communicators.iter_mut().map(|communicator| scope.spawn(move || tell(communicator))).collect();
-            threads.into_iter().map(|thread| thread.join().expect("a collective does not panic")).collect()
-        });
-        let told = told.into_iter().collect::<Result<Vec<_>>>()?.swap_remove(0);
-        let replicas: Vec<Range<usize>> = (0..workers as u64)
-            .map(|worker| {
-                let start = told.partition_point(|&other| other < worker);
-                start..start + told[start..].iter().take_while(|&&other| other == worker).count()
-            })
-            .collect();
-        if !told.is_sorted() || replicas.iter().any(Range::is_empty) || told.last() >= Some(&(workers as u64)) {
-            let expected = format!("replicas of all {workers} workers, in their order");
-            return Err(Error::invalid(call, "communicators", expected, format!("replicas of workers {told:?}")));
-        }
-        let home = communicators.into_iter().map(Some).collect();
-        let state = Mutex::new(State { home, turn: None, failed: false, variables: 0 });
-        let workers = Workers { replicas, worker, state, changed: Condvar::new() };
+        let state = Mutex::new(State::meet(call, communicators, (worker, workers), cluster, 0)?);
+        let workers = Workers { state, changed: Condvar::new() };
         workers.rouse();
         Ok(workers)
     }
 
+    /// Goes on with the workers of another group, as [`meet`](Workers::meet) does: this one is `worker` of `workers` now. New
+    /// variables are numbered from what all of them have.
+    pub(super) fn meet_again(
+        &self,
+        call: &'static str,
+        communicators: Vec<Communicator>,
+        (worker, workers): (usize, usize),
+        cluster: &str,
+    ) -> Result<()> {
+        let variables = self.variables();
+        let state = State::meet(call, communicators, (worker, workers), cluster, variables)?;
+        let mut old = self.lock();
+        let turn = old.turn;
+        *old = State { turn, ..state };
+        drop(old);
+        self.rouse();
+        Ok(())
+    }
+
     /// The number of workers.
     pub(crate) fn count(&self) -> usize {
-        self.replicas.len()
+        self.lock().replicas.len()
     }
 
     /// Which worker this process is.
     pub(crate) fn worker(&self) -> usize {
-        self.worker
+        self.lock().worker
     }
 
     /// The replicas of this worker.
     pub(crate) fn local(&self) -> Range<usize> {
-        self.replicas[self.worker].clone()
+        self.lock().local()
     }
 
     /// The replicas of all workers.
     pub(crate) fn num_replicas(&self) -> usize {
-        self.replicas.last().map_or(0, |last| last.end)
+        self.lock().replicas.last().map_or(0, |last| last.end)
     }
 
     /// How many variables there are.
@@ -136,7 +117,7 @@ impl Workers {
     }
 
     /// Lets this thread alone use the communicators, until the turn is dropped.
-    fn turn(&self, call: &'static str, timeout: Duration) -> Result<Turn<'_>> {
+    pub(super) fn take_turn(&self, call: &'static str, timeout: Duration) -> Result<Turn<'_>> {
         let own = Some(thread::current().id());
         let mut state = self.wait(call, timeout, |state| state.turn.is_none() || state.turn == own)?;
         let before = std::mem::replace(&mut state.turn, own);
@@ -182,7 +163,9 @@ impl Workers {
 
     /// No replica of this worker is one that has returned from a run that goes on. All communicators are home.
     pub(super) fn rouse(&self) {
-        self.lock().home.iter_mut().flatten().for_each(|communicator| communicator.rest(self.local(), false));
+        let mut state = self.lock();
+        let local = state.local();
+        state.home.iter_mut().flatten().for_each(|communicator| communicator.rest(local.clone(), false));
     }
 
     fn put_home(&self, place: usize, communicator: Communicator) {
@@ -209,6 +192,64 @@ impl Workers {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("nobody panics holding the state")
+    }
+}
+
+impl State {
+    /// See [`Workers::meet`]; `variables` is how many this worker has.
+    fn meet(
+        call: &'static str,
+        mut communicators: Vec<Communicator>,
+        (worker, workers): (usize, usize),
+        cluster: &str,
+        variables: u64,
+    ) -> Result<State> {
+        let Some(first) = communicators.first().map(Communicator::rank) else {
+            return Err(Error::invalid(call, "communicators", "one for each replica of this worker", "none"));
+        };
+        let size = communicators[0].size();
+        for (place, communicator) in communicators.iter().enumerate() {
+            let found = (communicator.rank(), communicator.size());
+            if found != (first + place, size) {
+                let expected = format!("rank {} of {size} after the one before", first + place);
+                let found = format!("rank {} of {}", found.0, found.1);
+                return Err(Error::invalid(call, format!("communicators[{place}]"), expected, found));
+            }
+        }
+        let tell = |communicator: &mut Communicator| {
+            let describe = || vec![("cluster".to_owned(), cluster.to_owned())];
+            let arguments = Arguments { call: Some(Kind::Workers), digest: digest(cluster), describe: &describe };
+            let mut all = vec![[0u64; 2]; size];
+            let own = [worker as u64, variables];
+            let (send, recv) = (Some(own.as_slice().into()), all.as_flattened_mut().into());
+            communicator.call_with(Call::AllGather { send, recv, counts: None }, &arguments).map(|()| all)
+        };
+        let told: Vec<Result<Vec<[u64; 2]>>> = thread::scope(|scope| {
+            let tell = &tell;
+            let threads: Vec<_> =
+                communicators.iter_mut().map(|communicator| scope.spawn(move || tell(communicator))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("a collective does not panic")).collect()
+        });
+        let told = told.into_iter().collect::<Result<Vec<_>>>()?.swap_remove(0);
+        let variables = told.iter().map(|&[_, variables]| variables).max().unwrap_or(variables);
+        let told: Vec<u64> = told.into_iter().map(|[worker, _]| worker).collect();
+        let replicas: Vec<Range<usize>> = (0..workers as u64)
+            .map(|worker| {
+                let start = told.partition_point(|&other| other < worker);
+                start..start + told[start..].iter().take_while(|&&other| other == worker).count()
+            })
+            .collect();
+        if !told.is_sorted() || replicas.iter().any(Range::is_empty) || told.last() >= Some(&(workers as u64)) {
+            let expected = format!("replicas of all {workers} workers, in their order");
+            return Err(Error::invalid(call, "communicators", expected, format!("replicas of workers {told:?}")));
+        }
+        let home = communicators.into_iter().map(Some).collect();
+        Ok(State { replicas, worker, home, turn: None, failed: false, variables })
+    }
+
+    /// The replicas of this worker.
+    fn local(&self) -> Range<usize> {
+        self.replicas[self.worker].clone()
     }
 }
 
@@ -306,7 +347,7 @@ impl Strategy {
     /// The right to use the communicators of a group that works, where there are several workers.
     pub(super) fn turn(&self, call: &'static str) -> Result<Option<Turn<'_>>> {
         let Some(workers) = self.workers() else { return Ok(None) };
-        let turn = workers.turn(call, self.options().configuration().timeout)?;
+        let turn = workers.take_turn(call, self.options().configuration().timeout)?;
         // Within a run it is the run that fails.
         if turn.before.is_none() && workers.has_ended(call)? {
             self.each(workers, call, Communicator::renew)?;
