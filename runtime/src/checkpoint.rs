@@ -9,7 +9,9 @@
 //! of replicas that is not a power of two its last bit may differ. Where components are summed replica 0 has the whole value
 //! after a restore.
 //!
-//! In a run of several processes one of them saves: the chief, by [`save_on_chief`]. All of them may restore.
+//! Under a strategy of [several workers](crate::MultiWorkerMirroredStrategy) all of them make the calls: the chief writes the file, and
+//! the others wait until it is written; all read it, and none of them sets a variable unless all do. Processes that have strategies of
+//! their own save in one of them, by [`save_on_chief`].
 //!
 //! ```
 //! use consonance::{MirroredStrategy, OneDeviceStrategy, Tensor, checkpoint};
@@ -28,17 +30,23 @@
 //! ```
 
 use crate::{
-    ClusterResolver, Error, Result, Tensor, Variable, context,
+    ClusterResolver, Communicator, Error, Result, Strategy, Tensor, Variable,
+    backend::Arguments,
+    context,
     dataset::file::{
         DataFile,
         safetensors::{Header, LENGTH_BYTES, to_format},
     },
+    strategy::Workers,
 };
 use consonance_kernels::{
     buffer::{BufMut, Memory},
     file::{self, ByteOrder},
 };
-use consonance_spec::call::{digest, mix};
+use consonance_spec::{
+    Kind,
+    call::{digest, mix},
+};
 use safetensors::tensor::{Metadata, TensorInfo};
 use std::{
     collections::{BTreeSet, HashMap},
@@ -66,17 +74,18 @@ const FORMAT: &str = "1";
 /// [`Error::WrongContext`] in a replica; [`Error::InvalidCall`] for a name that is there twice or is `__metadata__`, and for a variable
 /// that is there twice; those of
 /// [`Variable::read`]: a variable that is synchronised on reading needs an aggregation; [`Error::System`] if the file cannot be
-/// written.
+/// written; where there are several workers those of a collective: [`Error::Mismatch`] if they give other names, or if the chief
+/// fails, with its error.
 pub fn save<'v, N: Into<String>>(
     path: impl AsRef<Path>,
     variables: impl IntoIterator<Item = (N, &'v Variable)>,
 ) -> Result<()> {
-    let call = "checkpoint::save";
-    write(call, path.as_ref(), list(call, variables)?)
+    save_all(Kind::Save.name(), path.as_ref(), &list(Kind::Save.name(), variables)?)
 }
 
 /// [`save`] in the [chief](ClusterResolver::is_chief) of a cluster, and nothing in its other processes: all of them make the call, and
-/// one writes. Whether this one did is returned. Nobody waits for the file to be written.
+/// one writes. Whether this one did is returned. Nobody waits for the file to be written, unless the variables are of a strategy of
+/// several workers: then it is as [`save`].
 ///
 /// # Errors
 /// As [`save`]; in the other processes those that need no file.
@@ -99,9 +108,9 @@ pub fn save_on_chief<'v, N: Into<String>>(
 ) -> Result<bool> {
     let call = "checkpoint::save_on_chief";
     let variables = list(call, variables)?;
-    let is_chief = resolver.is_chief();
-    if is_chief {
-        write(call, path.as_ref(), variables)?;
+    let is_chief = several_workers(&variables).map_or_else(|| resolver.is_chief(), Workers::is_chief);
+    if is_chief || several_workers(&variables).is_some() {
+        save_all(call, path.as_ref(), &variables)?;
     }
     Ok(is_chief)
 }
@@ -115,29 +124,76 @@ pub fn save_on_chief<'v, N: Into<String>>(
 /// [`Error::WrongContext`] in a replica, or in the scope of another strategy than the variables'; [`Error::System`] if the file
 /// cannot be read; [`Error::InvalidCall`] if it is damaged or not from [`save`], has no tensor of a variable's name, or one of
 /// another dtype or shape, for a name or a variable that is there twice, and for a variable that is synchronised on reading and has no
-/// aggregation; [`Error::Timeout`] if an update of a variable on another thread does not end.
+/// aggregation; [`Error::Timeout`] if an update of a variable on another thread does not end; where there are several workers those of
+/// a collective: [`Error::Mismatch`] if they read other files, or if one fails, with its error.
 pub fn restore<'v, N: Into<String>>(
     path: impl AsRef<Path>,
     variables: impl IntoIterator<Item = (N, &'v Variable)>,
 ) -> Result<()> {
-    let call = "checkpoint::restore";
-    let mut variables = list(call, variables)?;
+    let kind = Kind::Restore;
+    let mut variables = list(kind.name(), variables)?;
     // Held in one order by all threads, so that none of two waits for what the other one holds.
     variables.sort_by_key(|(_, variable)| variable.id());
-    let file = DataFile::open(call, path.as_ref())?;
-    let header = Header::read(&file)?;
-    check_digest(&file, &header)?;
-    let values = variables.iter().map(|(name, variable)| read(&file, &header, name, variable));
-    let values = values.collect::<Result<Vec<_>>>()?;
-    let held = variables.iter().map(|(_, variable)| variable.hold(call)).collect::<Result<Vec<_>>>()?;
+    let restore = || {
+        let file = DataFile::open(kind.name(), path.as_ref())?;
+        let header = Header::read(&file)?;
+        let digest = check_digest(&file, &header)?;
+        let values = variables.iter().map(|(name, variable)| read(&file, &header, name, variable));
+        let values = values.collect::<Result<Vec<_>>>()?;
+        let held = variables.iter().map(|(_, variable)| variable.hold(kind.name())).collect::<Result<Vec<_>>>()?;
+        Ok((values, held, digest))
+    };
+    let strategy = strategy_of_several(&variables);
+    let (values, held, digest) = or_refuse(strategy, kind, restore())?;
+    agree(strategy, kind, "digest", &digest)?;
     held.into_iter().zip(&values).for_each(|(held, value)| held.set(value));
     Ok(())
 }
 
-/// The values of `variables`, to the file at `path`.
-fn write(call: &'static str, path: &Path, variables: Vec<(String, &Variable)>) -> Result<()> {
-    let values = variables.into_iter().map(|(name, variable)| Ok((name, variable.read()?)));
-    let mut values = values.collect::<Result<Vec<_>>>()?;
+/// Saves on behalf of `call`: if there are several workers, by the chief.
+fn save_all(call: &'static str, path: &Path, variables: &[(String, &Variable)]) -> Result<()> {
+    let (kind, strategy) = (Kind::Save, strategy_of_several(variables));
+    let names: Vec<&str> = variables.iter().map(|(name, _)| name.as_str()).collect();
+    agree(strategy, kind, "variables", &format!("{names:?}"))?;
+    // What is synchronised on reading all workers read together.
+    let values = variables.iter().map(|(name, variable)| Ok((name.clone(), variable.read()?)));
+    let values = values.collect::<Result<Vec<_>>>()?;
+    if several_workers(variables).is_none_or(Workers::is_chief) {
+        or_refuse(strategy, kind, write(call, path, values))?;
+    }
+    agree(strategy, kind, "file", "written")
+}
+
+/// The strategy of several workers that variables belong to, if they do.
+fn strategy_of_several<'v>(variables: &[(String, &'v Variable)]) -> Option<&'v Strategy> {
+    variables.iter().map(|(_, variable)| variable.strategy()).find(|strategy| strategy.workers().is_some())
+}
+
+fn several_workers<'v>(variables: &[(String, &'v Variable)]) -> Option<&'v Workers> {
+    strategy_of_several(variables)?.workers()
+}
+
+/// The value, or the error of which the other workers are told.
+fn or_refuse<T>(strategy: Option<&Strategy>, kind: Kind, checked: Result<T>) -> Result<T> {
+    match strategy {
+        Some(strategy) => strategy.or_refuse(kind, checked),
+        None => checked,
+    }
+}
+
+/// Waits until all workers have come here, with the same `value` of `argument`.
+fn agree(strategy: Option<&Strategy>, kind: Kind, argument: &str, value: &str) -> Result<()> {
+    let meet = |communicator: &mut Communicator| {
+        let describe = || vec![(argument.to_owned(), value.to_owned())];
+        let digest = mix(digest(argument), digest(value));
+        communicator.meet(kind, &Arguments { call: Some(kind), digest, describe: &describe })
+    };
+    let met = strategy.and_then(|strategy| strategy.across(kind.name(), meet));
+    met.map_or(Ok(()), |met| met.map(drop))
+}
+
+/// Writes the values to the file at `path`.
+fn write(call: &'static str, path: &Path, mut values: Vec<(String, Tensor)>) -> Result<()> {
     // Largest elements first, so that each tensor is aligned for whoever maps the file.
     values.sort_by(|(a, x), (b, y)| y.dtype().size().cmp(&x.dtype().size()).then(a.cmp(b)));
     let failed = |what: &str, source| Error::System { what: format!("{call}: {what} {}", path.display()), source };
@@ -194,8 +250,8 @@ fn header(values: &[(String, Tensor)]) -> io::Result<Vec<u8>> {
     Ok([&(json.len() as u64).to_le_bytes()[..], &json].concat())
 }
 
-/// Checks that all is as it was saved.
-fn check_digest(file: &DataFile, header: &Header) -> Result<()> {
+/// Checks that all is as it was saved, and gives the digest.
+fn check_digest(file: &DataFile, header: &Header) -> Result<String> {
     /// Bytes that are read at a time: they stay in the caches.
     const PIECE: usize = 256 << 10;
     let mark = header.metadata.metadata().as_ref().and_then(|metadata| metadata.get(KEY));
@@ -217,7 +273,7 @@ fn check_digest(file: &DataFile, header: &Header) -> Result<()> {
     }
     let found = format!("{:016x}", digest.finish());
     if saved == found {
-        Ok(())
+        Ok(found)
     } else {
         Err(file.unexpected(format!("the digest {saved}"), format!("{found}: it is damaged")))
     }

@@ -593,3 +593,66 @@ fn a_cluster_of_one_is_this_process_alone() {
     assert!(strategy.cluster_resolver().is_some());
     assert!(MultiWorkerMirroredStrategy::builder(resolver(1, 0)).replicas(0).build().is_err());
 }
+
+#[cfg(feature = "checkpoint")]
+#[test]
+fn the_chief_saves_and_all_restore() {
+    use consonance::checkpoint;
+    let folder = std::env::temp_dir().join(format!("workers-checkpoint-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let count = |strategy: &Strategy| {
+        strategy.scope(|| {
+            Variable::builder(|| Tensor::from(0.0f32))
+                .synchronization(VariableSynchronization::OnRead)
+                .aggregation(VariableAggregation::Sum)
+                .build()
+        })
+    };
+    for sizes in WORKERS {
+        let path = folder.join("all");
+        let missing = folder.join("none").join("all");
+        let errors = workers(sizes, |worker, strategy| {
+            let weights = strategy.variable(|| Tensor::from(numbers(1, 50))).unwrap();
+            let seen = count(strategy).unwrap().unwrap();
+            strategy.run(|replica| replica.assign(&seen, 0.1 + replica.replica_id_in_sync_group() as f32)).unwrap();
+            let saved = (weights.read().unwrap(), seen.read().unwrap());
+            let variables = [("weights", &weights), ("seen", &seen)];
+            checkpoint::save(&path, variables).unwrap();
+            assert!(path.exists(), "it is written when any worker has saved");
+            assert_eq!(
+                checkpoint::save_on_chief(&resolver(sizes.len(), worker), &path, variables).unwrap(),
+                worker == 0
+            );
+            weights.assign(Tensor::from(numbers(2, 50))).unwrap();
+            seen.assign(0.0f32).unwrap();
+            checkpoint::restore(&path, variables).unwrap();
+            assert_eq!((weights.read().unwrap(), seen.read().unwrap()), saved);
+            // What one worker cannot do none does.
+            weights.assign(Tensor::from(numbers(3, 50))).unwrap();
+            let path = if worker == 0 { &missing } else { &path };
+            let restored = checkpoint::restore(path, [("weights", &weights)]).unwrap_err();
+            assert_eq!(weights.read().unwrap(), Tensor::from(numbers(3, 50)));
+            let saved = checkpoint::save(path, [("weights", &weights)]).unwrap_err();
+            let names = checkpoint::save(path, [(if worker == 0 { "weights" } else { "seen" }, &weights)]);
+            [restored.to_string(), saved.to_string(), names.unwrap_err().to_string()]
+        });
+        for (worker, errors) in errors.iter().enumerate() {
+            for error in &errors[..2] {
+                assert!(error.contains(&missing.display().to_string()), "{sizes:?}: {error}");
+                assert_eq!(error.contains("the call of replica 0: expected a valid call"), worker > 0, "{error}");
+            }
+            if sizes.len() > 1 {
+                assert!(errors[2].contains("did not call the same: variables of replica"), "{}", errors[2]);
+            }
+        }
+        // One process has the same file, bit for bit.
+        let found = std::fs::read(&path).unwrap();
+        let strategy = one_process(sizes);
+        let weights = strategy.variable(|| Tensor::from(numbers(1, 50))).unwrap();
+        let seen = count(&strategy).unwrap().unwrap();
+        strategy.run(|replica| replica.assign(&seen, 0.1 + replica.replica_id_in_sync_group() as f32)).unwrap();
+        checkpoint::save(&path, [("weights", &weights), ("seen", &seen)]).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), found);
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}

@@ -90,6 +90,12 @@ impl Workers {
         self.lock().worker
     }
 
+    /// Whether this process is the chief, which has replica 0.
+    #[cfg(feature = "checkpoint")]
+    pub(crate) fn is_chief(&self) -> bool {
+        self.worker == 0
+    }
+
     /// The replicas of this worker.
     pub(crate) fn local(&self) -> Range<usize> {
         self.lock().local()
