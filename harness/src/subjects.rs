@@ -1,7 +1,8 @@
 //! Who is tested: a line for each way to make a group of communicators, and for each strategy.
 
 use consonance::{
-    CentralStorageStrategy, CommunicationOptions, Communicator, Device, MirroredStrategy, OneDeviceStrategy, Strategy,
+    CentralStorageStrategy, ClusterSpec, CommunicationOptions, Communicator, Device, MirroredStrategy,
+    MultiWorkerMirroredStrategy, OneDeviceStrategy, SimpleClusterResolver, Strategy,
 };
 use std::{fmt, thread};
 
@@ -40,6 +41,7 @@ pub struct Replicas {
 /// Every kind of strategy.
 pub const STRATEGIES: &[Replicas] = &[
     Replicas { name: "MirroredStrategy", make: mirrored },
+    Replicas { name: "MultiWorkerMirroredStrategy, one worker", make: one_worker },
     Replicas { name: "CentralStorageStrategy", make: central_storage },
     Replicas { name: "OneDeviceStrategy", make: one_device },
 ];
@@ -79,6 +81,12 @@ fn threads_split(size: usize) -> Vec<Rank> {
 fn mirrored(replicas: usize, options: CommunicationOptions) -> Option<Strategy> {
     let strategy = MirroredStrategy::builder((0..replicas).map(Device::Cpu)).options(options).build();
     Some(Strategy::clone(&strategy.expect("devices that exist")))
+}
+
+fn one_worker(replicas: usize, options: CommunicationOptions) -> Option<Strategy> {
+    let resolver = SimpleClusterResolver::new(ClusterSpec::new());
+    let strategy = MultiWorkerMirroredStrategy::builder(resolver).replicas(replicas).options(options).build();
+    Some(Strategy::clone(&strategy.expect("a program that runs by itself")))
 }
 
 fn central_storage(replicas: usize, _: CommunicationOptions) -> Option<Strategy> {

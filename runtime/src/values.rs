@@ -17,7 +17,7 @@ use std::{fmt, ops::Index, slice, vec};
 pub struct PerReplica<T>(Vec<T>);
 
 impl<T> PerReplica<T> {
-    /// The values of replicas 0, 1, …
+    /// The values of this process's replicas, in their order.
     pub fn new(values: Vec<T>) -> PerReplica<T> {
         PerReplica(values)
     }
@@ -43,7 +43,7 @@ impl<T> PerReplica<T> {
     }
 }
 
-/// The value of a replica, by its id.
+/// The value of a replica, by its place among those of this process: where that has all replicas, its id.
 impl<T> Index<usize> for PerReplica<T> {
     type Output = T;
 
@@ -52,7 +52,7 @@ impl<T> Index<usize> for PerReplica<T> {
     }
 }
 
-/// The values of replicas 0, 1, …
+/// The values of this process's replicas, in their order.
 impl<T> FromIterator<T> for PerReplica<T> {
     fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
         PerReplica(values.into_iter().collect())
@@ -121,7 +121,7 @@ pub trait Merged {
     /// What each replica gets.
     type Value;
 
-    /// The value of each of `replicas` replicas; fewer or more if this has not as many.
+    /// The value of each of `replicas` replicas of this process; fewer or more if this has not as many.
     fn split(self, replicas: usize) -> Vec<Self::Value>;
 }
 

@@ -27,3 +27,7 @@ pub mod errors {
 pub mod clusters {
     #![doc = include_str!("clusters.md")]
 }
+
+pub mod workers {
+    #![doc = include_str!("workers.md")]
+}

@@ -24,16 +24,16 @@ impl Strategy {
     ) -> Option<Result<N>> {
         let limit = self.options().pack_limit();
         let none = *axes == Axes::default();
-        self.combine_across(kind, value, hint, |communicator, mut leaves| {
+        self.combine_across(kind, value, hint, |communicator, leaves| {
             let id = communicator.rank();
-            let removed = leaves.iter_mut().map(|leaf| removed(kind.name(), op, leaf, axes, id)).collect();
-            let removed: Vec<Vec<bool>> = or_refuse(kind, communicator, removed)?;
+            let prepared = leaves.iter().map(|leaf| prepare(kind.name(), op, leaf, axes, id)).collect();
+            let (mut prepared, removed): (Vec<Leaf>, Vec<Vec<bool>>) = or_refuse(kind, communicator, prepared)?;
             let mut session = Session::new(kind, communicator, &leaves, axes.clone());
             if none || leaves.is_empty() {
-                session.all_reduce_leaves(op, &mut leaves, limit)?;
-                return Ok(leaves);
+                session.all_reduce_leaves(op, &mut prepared, limit)?;
+                return Ok(prepared);
             }
-            for (leaf, removed) in leaves.iter_mut().zip(removed) {
+            for (leaf, removed) in prepared.iter_mut().zip(removed) {
                 let tensor = leaf.dense(kind.name())?;
                 if removed.contains(&true) {
                     session.all_reduce_along(op, tensor, &removed)?;
@@ -41,7 +41,7 @@ impl Strategy {
                     session.all_reduce(op, tensor)?;
                 }
             }
-            Ok(leaves)
+            Ok(prepared)
         })
     }
 
@@ -100,16 +100,20 @@ impl Strategy {
     }
 }
 
-/// Which axes of the leaf of replica `id` are removed; a leaf of which some are is made dense.
-fn removed(call: &'static str, op: ReduceOp, leaf: &mut Leaf, axes: &Axes, id: usize) -> Result<Vec<bool>> {
+/// A leaf of replica `id` as it is reduced, dense if some of its axes are removed, and which they are.
+fn prepare(call: &'static str, op: ReduceOp, leaf: &Leaf, axes: &Axes, id: usize) -> Result<(Leaf, Vec<bool>)> {
+    let mut leaf = leaf.clone();
     if let Value::Sparse(slices) = &leaf.value
         && *axes != Axes::default()
     {
         leaf.value = Value::Dense(slices.to_dense().map_err(|error| error.of_replica(id))?);
     }
     leaf.check_op(call, op)?;
-    let Value::Dense(tensor) = &leaf.value else { return Ok(Vec::new()) };
-    Ok(axes.resolve(call, &leaf.path, tensor.rank())?.unwrap_or_default())
+    let removed = match &leaf.value {
+        Value::Dense(tensor) => axes.resolve(call, &leaf.path, tensor.rank())?,
+        Value::Sparse(_) => None,
+    };
+    Ok((leaf, removed.unwrap_or_default()))
 }
 
 /// The value, or the error of which the other replicas, which make the same call, are told.
