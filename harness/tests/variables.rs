@@ -70,7 +70,7 @@ fn check<T: Difference>(
     let operands: Vec<Vec<T>> = (0..replicas as u64).map(|replica| sample(seed + 100 + replica, count)).collect();
     let variable = build(&strategy, synchronization, aggregation, initial.as_slice());
     // One copy is as one that is synchronised on writing.
-    let synchronization = if subject.name == "MirroredStrategy" { synchronization } else { OnWrite };
+    let synchronization = if subject.name.contains("MirroredStrategy") { synchronization } else { OnWrite };
     let model = Model::new(synchronization, aggregation, replicas, &initial);
     let (variable, mut model) = match (variable, model) {
         (Ok(variable), Ok(model)) => (variable, model),

@@ -93,7 +93,7 @@ impl Workers {
     /// Whether this process is the chief, which has replica 0.
     #[cfg(feature = "checkpoint")]
     pub(crate) fn is_chief(&self) -> bool {
-        self.worker == 0
+        self.worker() == 0
     }
 
     /// The replicas of this worker.
