@@ -6,17 +6,47 @@ use consonance::{
     Strategy, Tensor, Variable, VariableAggregation, VariableSynchronization,
     dataset::{self, AutoShardPolicy, Cardinality, Deal, InputOptions},
 };
-use std::{sync::Barrier, thread, time::Duration};
+use std::{
+    sync::{
+        Barrier,
+        atomic::{AtomicU16, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
 /// How many replicas each worker has.
 const WORKERS: [&[usize]; 6] = [&[2], &[1, 1], &[2, 2], &[1, 1, 1], &[1, 3], &[3, 1, 2]];
 
 /// Runs `work` as each of the workers, with its strategy, and gives what each returns.
 fn workers<R: Send>(sizes: &[usize], work: impl Fn(usize, &Strategy) -> R + Sync) -> Vec<R> {
-    workers_with(sizes, Duration::from_secs(60), work)
+    workers_with(sizes, Engine::Threads, Duration::from_secs(60), work)
 }
 
-fn workers_with<R: Send>(sizes: &[usize], timeout: Duration, work: impl Fn(usize, &Strategy) -> R + Sync) -> Vec<R> {
+/// How the workers, which are threads here, come together.
+#[derive(Clone, Copy, Debug)]
+enum Engine {
+    /// On communicators of threads.
+    Threads,
+    /// As processes do, through shared memory.
+    #[cfg(target_os = "linux")]
+    Processes,
+}
+
+const ENGINES: &[Engine] = &[
+    Engine::Threads,
+    #[cfg(target_os = "linux")]
+    Engine::Processes,
+];
+
+fn workers_with<R: Send>(
+    sizes: &[usize],
+    engine: Engine,
+    timeout: Duration,
+    work: impl Fn(usize, &Strategy) -> R + Sync,
+) -> Vec<R> {
+    static GROUPS: AtomicU16 = AtomicU16::new(1);
+    let group = GROUPS.fetch_add(1, Ordering::Relaxed);
     let mut communicators = Communicator::threads(sizes.iter().sum()).into_iter();
     thread::scope(|scope| {
         let threads: Vec<_> = (sizes.iter().enumerate())
@@ -25,8 +55,20 @@ fn workers_with<R: Send>(sizes: &[usize], timeout: Duration, work: impl Fn(usize
                 let work = &work;
                 scope.spawn(move || {
                     let options = CommunicationOptions::new().timeout(timeout).unwrap();
-                    let builder = MultiWorkerMirroredStrategy::builder(resolver(sizes.len(), worker)).options(options);
-                    work(worker, &builder.build_on(communicators).unwrap())
+                    let strategy = match engine {
+                        Engine::Threads => MultiWorkerMirroredStrategy::builder(resolver(sizes.len(), worker))
+                            .options(options)
+                            .build_on(communicators),
+                        #[cfg(target_os = "linux")]
+                        Engine::Processes => {
+                            MultiWorkerMirroredStrategy::builder(resolver_of(group, sizes.len(), worker))
+                                .options(options)
+                                .replicas(replicas)
+                                .meeting(|group| Ok(group.staging_bytes(256 << 10)))
+                                .build()
+                        }
+                    };
+                    work(worker, &strategy.unwrap())
                 })
             })
             .collect();
@@ -35,7 +77,13 @@ fn workers_with<R: Send>(sizes: &[usize], timeout: Duration, work: impl Fn(usize
 }
 
 fn resolver(workers: usize, worker: usize) -> SimpleClusterResolver {
-    let addresses = (0..workers).map(|worker| format!("localhost:{}", 2000 + worker));
+    resolver_of(0, workers, worker)
+}
+
+/// The cluster of this test's group, at addresses of this process alone.
+fn resolver_of(group: u16, workers: usize, worker: usize) -> SimpleClusterResolver {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    let addresses = (0..workers).map(|worker| format!("127.{high}.{middle}.{low}:{}", 10 * group as usize + worker));
     let cluster = consonance::ClusterSpec::new().job("worker", addresses).unwrap();
     SimpleClusterResolver::new(cluster).with_task("worker", worker).unwrap()
 }
@@ -66,16 +114,17 @@ fn bits(tensor: &Tensor) -> (Vec<usize>, Vec<u64>) {
 /// Checks that `program` gives on the workers what it gives in one process: a list of tensors of each replica, and one of all.
 fn same_as_in_one_process(program: impl Fn(&Strategy) -> Result<(PerReplica<Vec<Tensor>>, Vec<Tensor>)> + Sync) {
     let all = |tensors: &[Tensor]| tensors.iter().map(bits).collect::<Vec<_>>();
-    for sizes in WORKERS {
+    let subjects = ENGINES.iter().flat_map(|&engine| WORKERS.map(|sizes| (engine, sizes)));
+    for (engine, sizes) in subjects {
         let (expected, expected_of_all) = program(&one_process(sizes)).unwrap();
-        let found = workers(sizes, |worker, strategy| {
+        let found = workers_with(sizes, engine, Duration::from_secs(60), |worker, strategy| {
             let (found, of_all) = program(strategy).unwrap_or_else(|error| panic!("{sizes:?}: {error}"));
-            assert_eq!(all(&of_all), all(&expected_of_all), "worker {worker} of {sizes:?}");
+            assert_eq!(all(&of_all), all(&expected_of_all), "worker {worker} of {sizes:?}, {engine:?}");
             found.into_values()
         });
         let found: Vec<_> = found.into_iter().flatten().map(|tensors| all(&tensors)).collect();
         let expected: Vec<_> = expected.iter().map(|tensors| all(tensors)).collect();
-        assert_eq!(found, expected, "{sizes:?}");
+        assert_eq!(found, expected, "{sizes:?}, {engine:?}");
     }
 }
 
@@ -459,10 +508,11 @@ fn ones(strategy: &Strategy) -> Result<i32> {
 
 #[test]
 fn a_failed_replica_frees_the_other_workers_and_the_next_run_works() {
-    for sizes in [&[1, 1][..], &[2, 2], &[1, 3]] {
+    let sizes: [&[usize]; 3] = [&[1, 1], &[2, 2], &[1, 3]];
+    for (&engine, sizes) in ENGINES.iter().flat_map(|engine| sizes.map(|sizes| (engine, sizes))) {
         let replicas: usize = sizes.iter().sum();
         let odd = sizes[0];
-        let errors = workers(sizes, |_, strategy| {
+        let errors = workers_with(sizes, engine, Duration::from_secs(60), |_, strategy| {
             let mut errors = Vec::new();
             for round in 0..6 {
                 let error = strategy.run(|replica| {
@@ -501,23 +551,25 @@ fn a_failed_replica_frees_the_other_workers_and_the_next_run_works() {
 
 #[test]
 fn a_replica_that_returns_early_is_not_waited_for_by_those_of_its_worker() {
-    let errors = workers(&[2, 2], |worker, strategy| {
-        let error = strategy.run(|replica| match replica.replica_id_in_sync_group() {
-            1 => Ok(0),
-            _ => replica.all_reduce("sum", 1i32),
+    for &engine in ENGINES {
+        let errors = workers_with(&[2, 2], engine, Duration::from_secs(60), |worker, strategy| {
+            let error = strategy.run(|replica| match replica.replica_id_in_sync_group() {
+                1 => Ok(0),
+                _ => replica.all_reduce("sum", 1i32),
+            });
+            let error = error.unwrap_err();
+            assert_eq!(matches!(error, Error::Left { replica: 1, .. }), worker == 0, "{error}");
+            assert_eq!(ones(strategy).unwrap(), 4);
+            error.to_string()
         });
-        let error = error.unwrap_err();
-        assert_eq!(matches!(error, Error::Left { replica: 1, .. }), worker == 0, "{error}");
-        assert_eq!(ones(strategy).unwrap(), 4);
-        error.to_string()
-    });
-    assert!(errors[1].ends_with("replica 0 failed"), "{errors:?}");
+        assert!(errors[1].ends_with("replica 0 failed"), "{errors:?}");
+    }
 }
 
 #[test]
 fn a_worker_that_does_not_come_is_named_at_the_deadline() {
     let late = Barrier::new(2);
-    let errors = workers_with(&[1, 2], Duration::from_millis(200), |worker, strategy| {
+    let errors = workers_with(&[1, 2], Engine::Threads, Duration::from_millis(200), |worker, strategy| {
         if worker == 0 {
             late.wait();
             return None;
@@ -536,7 +588,7 @@ fn a_worker_that_does_not_come_is_named_at_the_deadline() {
 
 #[test]
 fn a_merge_function_that_does_not_end_is_not_waited_for() {
-    let errors = workers_with(&[2, 1], Duration::from_millis(200), |worker, strategy| {
+    let errors = workers_with(&[2, 1], Engine::Threads, Duration::from_millis(200), |worker, strategy| {
         let error = strategy.run(|replica| {
             replica.merge_call((), |_, all| {
                 if worker == 0 {
