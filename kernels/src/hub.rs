@@ -1,7 +1,7 @@
 //! What the ranks of one group share: a line for each, and the word that ends the group.
 
 use crate::{
-    atomics::{AtomicU64, Mutex, MutexGuard, Ordering, available_parallelism, fence},
+    atomics::{AtomicU64, Mutex, MutexGuard, Ordering, available_parallelism},
     line::{Line, Rest, Round},
     ring::Ring,
     segment::{Area, Segment},
@@ -65,8 +65,6 @@ pub(crate) struct Head {
     pub(crate) abort: AtomicU64,
     /// Of a place for groups that are split off, who has it: see [`Hub::claim`].
     pub(crate) owner: AtomicU64,
-    /// The last round of this place.
-    pub(crate) round: AtomicU64,
 }
 
 pub(crate) struct Hub {
@@ -187,8 +185,8 @@ impl Hub {
             Newborn { hub, takers: 0 }
         });
         assert_eq!(newborn.hub.members(), members, "members of one group");
-        // SYNC POINT taken: before this rank can leave the parent; pairs with `has_left`.
-        let taken = newborn.hub.lines()[rank].progress.taken.swap(Round::default().mark(), Ordering::Release);
+        // Relaxed: this rank leaves the parent later, and `leave` is what others see first.
+        let taken = newborn.hub.lines()[rank].progress.taken.swap(Round::default().mark(), Ordering::Relaxed);
         assert_eq!(taken, 0, "a seat is given once");
         newborn.takers += 1;
         let (hub, complete) = (newborn.hub.clone(), newborn.takers == members.len());
@@ -210,8 +208,8 @@ impl Hub {
         let (segment, _) = self.shared_segment();
         let ground = Ground::segment(segment.clone(), area, members.len());
         let hub = Hub::split_off(ground, self.as_parent(round, members));
-        // SYNC POINT taken: before this rank can leave the parent; pairs with `has_left`.
-        hub.lines()[rank].progress.taken.store(child_round.mark(), Ordering::Release);
+        // Relaxed: as in `child`.
+        hub.lines()[rank].progress.taken.store(child_round.mark(), Ordering::Relaxed);
         Arc::new(hub)
     }
 
@@ -232,46 +230,38 @@ impl Hub {
 
     /// Takes a free place for a group of `size` that processes split off; none if all are taken.
     ///
-    /// The owner's word has the place's round and how many members have not given it back.
+    /// The owner's word has the mark of the place's round, and how many members have not given it back. It never returns to
+    /// what it was, so that who claims the place by what it was misses no group that came between.
     pub(crate) fn claim(&self, size: usize) -> Option<Claim> {
         let (segment, _) = self.shared_segment();
         (0..Segment::SPLITS).find_map(|place| {
-            let head = Ground::head_of(segment, Area::Split(place));
-            if head.owner.load(Ordering::Acquire) != 0 {
+            let owner = &Ground::head_of(segment, Area::Split(place)).owner;
+            // Relaxed: a guess, until it is exchanged.
+            let free = owner.load(Ordering::Relaxed);
+            if free as u32 != 0 {
                 return None;
             }
-            let round = Round(head.round.load(Ordering::Acquire) + 1).below_end()?;
-            let owner = round.mark() << 32 | size as u64;
-            // SYNC POINT claim: who takes the place sees what its former members left there.
-            head.owner.compare_exchange(0, owner, Ordering::AcqRel, Ordering::Relaxed).ok()?;
-            head.round.store(round.0, Ordering::Release);
+            // The mark of a round is the number of the next.
+            let round = Round(free >> 32).below_end()?;
+            let word = round.mark() << 32 | size as u64;
+            // SYNC POINT claim: who takes the place sees what its former members left there; pairs with `release`.
+            owner.compare_exchange(free, word, Ordering::Acquire, Ordering::Relaxed).ok()?;
             Some(Claim { place, round })
         })
     }
 
-    /// Gives a claimed place back whole, because the split failed.
+    /// Gives a claimed place back whole, of which no other member has heard.
     pub(crate) fn unclaim(&self, claim: Claim) {
         let (segment, _) = self.shared_segment();
-        let owner = &Ground::head_of(segment, Area::Split(claim.place)).owner;
-        let word = owner.load(Ordering::Relaxed);
-        if word >> 32 == claim.round.mark() {
-            // If members that took it are giving it back at the same time, the last of them does.
-            let _ = owner.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
-        }
+        // Relaxed: nobody has been there since the claim.
+        Ground::head_of(segment, Area::Split(claim.place)).owner.store(claim.round.mark() << 32, Ordering::Relaxed);
     }
 
     /// Gives one member's part of this group's place back.
-    fn release(&self, round: Round) {
-        let Ground::Segment { area: Area::Split(_), .. } = &self.ground else { return };
-        let owner = &self.ground.head().owner;
-        let mut word = owner.load(Ordering::Relaxed);
-        while word >> 32 == round.mark() && word as u32 > 0 {
-            let next = if word as u32 == 1 { 0 } else { word - 1 };
-            // SYNC POINT claim: this member's last words in the place come before who takes it next.
-            match owner.compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => word = now,
-            }
+    fn release(&self) {
+        if let Ground::Segment { area: Area::Split(_), .. } = &self.ground {
+            // SYNC POINT claim: this member's last words in the place come before who takes it next; pairs with `claim`.
+            self.ground.head().owner.fetch_sub(1, Ordering::Release);
         }
     }
 
@@ -280,8 +270,8 @@ impl Hub {
         let word = &self.ground.head().abort;
         let mut now = word.load(Ordering::Relaxed);
         while Abort::read(now, round).is_none() {
-            // SYNC POINT abort: before any rank enters others' memory (`Seat::enter`) it looks here, after a fence.
-            match word.compare_exchange(now, abort.word(round), Ordering::SeqCst, Ordering::SeqCst) {
+            // SYNC POINT end: what its author did before is seen by who hears of it; pairs with `aborted`.
+            match word.compare_exchange(now, abort.word(round), Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return self.wake_all(),
                 Err(other) => now = other,
             }
@@ -292,12 +282,19 @@ impl Hub {
     pub(crate) fn aborted(&self, round: Round) -> Option<Abort> {
         // An ancestor's end is the reason for what its groups say of themselves later.
         let inherited = self.parent.as_ref().and_then(|parent| parent.hub.aborted(parent.round));
-        inherited.or_else(|| Abort::read(self.ground.head().abort.load(Ordering::SeqCst), round))
+        inherited.or_else(|| {
+            // SYNC POINT end: pairs with `abort`.
+            Abort::read(self.ground.head().abort.load(Ordering::Acquire), round)
+        })
     }
 
-    /// The first round that no abort has ended.
+    /// The first round that no abort has ended; none for a group that was split off.
     pub(crate) fn next_round(&self, after: Round) -> Option<Round> {
-        let ended = self.ground.head().abort.load(Ordering::SeqCst) >> 40;
+        if self.parent.is_some() {
+            return None;
+        }
+        // Relaxed: the caller has seen an end, and sees no older word here.
+        let ended = self.ground.head().abort.load(Ordering::Relaxed) >> 40;
         Round(ended.max(after.mark())).below_end()
     }
 
@@ -305,26 +302,27 @@ impl Hub {
     /// taken one here.
     pub(crate) fn has_left(&self, round: Round, rank: usize) -> bool {
         let progress = &self.lines()[rank].progress;
-        // SYNC POINT taken: who sees that the rank left the parent sees whether it had taken its seat before.
         let cannot_come = || {
             let left = |parent: &Parent| parent.hub.has_left(parent.round, parent.members[rank]);
-            self.parent.as_ref().is_some_and(left) && progress.taken.load(Ordering::Acquire) < round.mark()
+            // Relaxed: who sees that the rank left the parent sees whether it had taken its seat before.
+            self.parent.as_ref().is_some_and(left) && progress.taken.load(Ordering::Relaxed) < round.mark()
         };
+        // SYNC POINT leave: pairs with `leave`.
         progress.left.load(Ordering::Acquire) >= round.mark() || cannot_come()
     }
 
     /// Says that `rank` will arrive at no further call.
     pub(crate) fn leave(&self, round: Round, rank: usize) {
-        // SYNC POINT leave: pairs with `has_left`; what the rank published before is seen by who sees that it left.
+        // SYNC POINT leave: what the rank did before is seen by who sees that it left; pairs with `has_left`.
         self.lines()[rank].progress.left.store(round.mark(), Ordering::Release);
-        fence(Ordering::SeqCst);
         self.wake_all();
-        self.release(round);
+        self.release();
         // A newborn group in which this rank has not taken its seat will not be complete any more; kept, it would keep this
         // group in turn.
         lock(&self.nursery).retain(|_, newborn| {
             let place = newborn.hub.members().iter().position(|&member| member == rank);
-            place.is_none_or(|place| newborn.hub.lines()[place].progress.taken.load(Ordering::Acquire) != 0)
+            // Relaxed: `taken` of a newborn group is stored under this lock.
+            place.is_none_or(|place| newborn.hub.lines()[place].progress.taken.load(Ordering::Relaxed) != 0)
         });
     }
 
@@ -333,7 +331,8 @@ impl Hub {
     pub(crate) fn lose(&self, ranks: std::ops::Range<usize>, reason: Reason) {
         let gone = |rank: &usize| {
             let progress = &self.lines()[*rank].progress;
-            progress.left.load(Ordering::Acquire) <= progress.round.load(Ordering::Acquire)
+            // Relaxed: who says so has seen the process end, after all that it wrote.
+            progress.left.load(Ordering::Relaxed) <= progress.round.load(Ordering::Relaxed)
         };
         if let Some(rank) = ranks.clone().find(gone) {
             self.abort(Round::END, Abort { rank, reason });

@@ -31,6 +31,8 @@
 //!   once a chunk. One of the two sees the other, so the wait is bounded by the time of a chunk.
 //! * **Return against wait.** A rank that leaves for good says so; who waits for it looks once more at its card and then
 //!   reports [`Fault::Left`]. Nobody begins to work in that step, because the missing card will never come.
+//! * **Place claimed twice.** Groups that processes split off begin in places that others have left. A place's word counts its
+//!   groups, so that who claims it by a word that is out of date fails.
 
 pub use crate::hub::{Abort, Reason};
 use crate::{
@@ -252,7 +254,10 @@ impl Seat {
             }
         });
         if let Err(fault) = heard {
-            claim.inspect(|&claim| self.hub.unclaim(claim));
+            // After another fault a member may have heard of the place, and be there.
+            if let (Some(claim), Fault::Mismatch | Fault::Left(_)) = (claim, &fault) {
+                self.hub.unclaim(claim);
+            }
             return Err(fault);
         }
         if !member {
@@ -316,10 +321,9 @@ impl Seat {
         if self.hub.forked() {
             return;
         }
-        // SYNC POINT rest: pairs with `has_left`.
+        // SYNC POINT rest: who sees that this rank rests sees how far it had come; pairs with `has_left`.
         self.hub.lines()[self.world.rank()].progress.resting.store(resting.into(), Ordering::Release);
         if resting {
-            fence(Ordering::SeqCst);
             self.company.clone().for_each(|rank| self.hub.wake(rank));
         }
     }
@@ -632,7 +636,7 @@ impl Seat {
         let result = loop {
             let rings = bell.rings();
             waits_for.store(peer as u32 + 1, Ordering::Relaxed);
-            // SYNC POINT sleep: pairs with the fence in `wake`.
+            // SYNC POINT sleep: pairs with the fence in `wake`, and with `Bell::ring`.
             fence(Ordering::SeqCst);
             if ready(line) {
                 break Ok(());

@@ -43,13 +43,13 @@ pub(crate) struct Bell {
 impl Bell {
     /// The number of rings so far, wrapping.
     pub(crate) fn rings(&self) -> u32 {
-        // SYNC POINT ring: what was done before a ring that is counted here is seen; pairs with `ring`.
-        self.rings.load(Ordering::Acquire)
+        // Relaxed: a sleeper's fence stands between this and what it looks at (`Seat::sleep_until`).
+        self.rings.load(Ordering::Relaxed)
     }
 
     /// Wakes the sleeper, and keeps one that is about to sleep awake.
     pub(crate) fn ring(&self, shared: bool) {
-        // SYNC POINT ring: pairs with `rings`.
+        // SYNC POINT ring: who counts this ring sees what was done before; pairs with the fence in `sleep_until`.
         self.rings.fetch_add(1, Ordering::Release);
         self.sleepers.wake(&self.rings, shared);
     }

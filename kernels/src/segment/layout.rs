@@ -250,7 +250,6 @@ pub(super) const HASH: u64 = {
         size_of::<Head>() as u64,
         offset_of!(Head, abort) as u64,
         offset_of!(Head, owner) as u64,
-        offset_of!(Head, round) as u64,
         size_of::<Line>() as u64,
         align_of::<Line>() as u64,
         offset_of!(Line, progress) as u64,
