@@ -10,9 +10,10 @@ use std::{
 };
 
 /// What each crate may depend on among ours, in the order of the arrows.
-const ARROWS: [(&str, &[&str]); 6] = [
+const ARROWS: [(&str, &[&str]); 7] = [
     ("spec", &[]),
     ("kernels", &["consonance-spec"]),
+    ("kernels/model", &["consonance-spec"]),
     ("runtime/derive", &[]),
     ("runtime", &["consonance-derive", "consonance-kernels", "consonance-spec"]),
     ("harness", &["consonance", "consonance-kernels", "consonance-spec"]),

@@ -1,0 +1,200 @@
+//! Faults planted in the protocol, to see that the model finds them.
+//!
+//! A fault lies at one line of the protocol's text, which is found by the words of the line: the text itself stays as it is.
+
+use std::{
+    cell::{Cell, RefCell},
+    panic::{self, Location},
+    sync::{Once, atomic::Ordering},
+};
+
+/// The files that the model checks: their names and their text.
+pub const FILES: [(&str, &str); 7] = [
+    ("line.rs", include_str!("../../src/line.rs")),
+    ("hub.rs", include_str!("../../src/hub.rs")),
+    ("step.rs", include_str!("../../src/step.rs")),
+    ("stage.rs", include_str!("../../src/stage.rs")),
+    ("phase.rs", include_str!("../../src/phase.rs")),
+    ("wait.rs", include_str!("../../src/wait.rs")),
+    ("ring.rs", include_str!("../../src/ring.rs")),
+];
+
+/// A line of the protocol's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The file's name.
+    pub file: &'static str,
+    /// The number of the line, from 1.
+    pub number: u32,
+}
+
+/// What is wrong there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The operation is relaxed; a fence is left out.
+    Relaxed,
+    /// The value that is loaded, stored or added is larger by so much.
+    Offset(i64),
+}
+
+/// Something wrong at a line.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    /// Where.
+    pub line: Line,
+    /// What.
+    pub effect: Effect,
+}
+
+thread_local! {
+    static PLANTED: Cell<Option<Fault>> = const { Cell::new(None) };
+    /// The model has failed: what is still called unwinds it.
+    static OVER: Cell<bool> = const { Cell::new(false) };
+    static MORTAL: RefCell<Option<Mortal>> = const { RefCell::new(None) };
+}
+
+/// A rank that dies.
+struct Mortal {
+    thread: loom::thread::ThreadId,
+    /// Operations that it has left.
+    left: u32,
+}
+
+/// What unwinds the stack of a rank that dies.
+struct Death;
+
+impl Line {
+    /// The line of `file` that contains `text`.
+    ///
+    /// # Panics
+    /// If there is not exactly one.
+    pub fn with(file: &'static str, text: &str) -> Line {
+        let (_, source) = FILES.iter().find(|(name, _)| *name == file).expect("a file of the protocol");
+        let mut lines = source.lines().zip(1..).filter(|(line, _)| line.contains(text));
+        let (_, number) = lines.next().unwrap_or_else(|| panic!("{file} has no line with {text:?}"));
+        assert!(lines.next().is_none(), "{file} has several lines with {text:?}");
+        Line { file, number }
+    }
+
+    /// Its words.
+    pub fn text(self) -> &'static str {
+        let (_, source) = FILES.iter().find(|(name, _)| *name == self.file).expect("a file of the protocol");
+        source.lines().nth(self.number as usize - 1).unwrap_or_default().trim()
+    }
+}
+
+/// The lines of the protocol's text on which ranks synchronise, each below a comment `SYNC POINT name`, with that name.
+pub fn sync_points() -> Vec<(&'static str, Line)> {
+    let mut points = Vec::new();
+    for (file, source) in FILES {
+        let mut name = None;
+        for (number, line) in (1..).zip(source.lines()) {
+            if let Some((_, said)) = line.split_once("// SYNC POINT ") {
+                name = said.split(':').next();
+            } else if OPERATIONS.iter().any(|operation| line.contains(operation)) {
+                points.extend(name.take().map(|name| (name, Line { file, number })));
+            }
+        }
+    }
+    points
+}
+
+/// The lines of the protocol's text, but of its tests, with an ordering that is stronger than relaxed.
+pub fn strong_lines() -> Vec<Line> {
+    let strong = ["Ordering::Acquire", "Ordering::Release", "Ordering::AcqRel", "Ordering::SeqCst"];
+    let lines_of = |(file, source): (&'static str, &'static str)| {
+        let code =
+            source.lines().zip(1..).take_while(|(line, _)| !line.starts_with("#[cfg(") || !line.contains("test"));
+        let lines = code.filter(|(line, _)| strong.iter().any(|order| line.contains(order)));
+        lines.map(move |(_, number)| Line { file, number }).collect::<Vec<_>>()
+    };
+    FILES.into_iter().flat_map(lines_of).collect()
+}
+
+/// What an atomic operation begins with.
+const OPERATIONS: [&str; 7] =
+    [".load(", ".store(", ".swap(", ".fetch_add(", ".fetch_sub(", ".compare_exchange(", "fence("];
+
+/// Runs `body` with a fault planted, in the models of this thread.
+pub(crate) fn plant<R>(fault: Option<Fault>, body: impl FnOnce() -> R) -> R {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let report = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            OVER.set(true);
+            if PLANTED.get().is_none() {
+                report(info);
+            }
+        }));
+    });
+    PLANTED.set(fault);
+    let result = body();
+    PLANTED.set(None);
+    result
+}
+
+/// Called at the start of each run of a model.
+pub(crate) fn begin() {
+    OVER.set(false);
+    MORTAL.set(None);
+}
+
+/// Whether the model has failed.
+pub(crate) fn over() -> bool {
+    OVER.get()
+}
+
+/// The calling thread dies before its operation number `left`. `body` is what it does until then. Says whether it died.
+pub(crate) fn die_after(left: u32, body: impl FnOnce()) -> bool {
+    MORTAL.set(Some(Mortal { thread: loom::thread::current().id(), left }));
+    match panic::catch_unwind(panic::AssertUnwindSafe(body)) {
+        Ok(()) => false,
+        Err(cause) if cause.is::<Death>() => true,
+        Err(cause) => panic::resume_unwind(cause),
+    }
+}
+
+/// Whether the calling thread has died.
+pub(crate) fn dead() -> bool {
+    MORTAL.with_borrow(|mortal| {
+        mortal.as_ref().is_some_and(|mortal| mortal.left == 0 && mortal.thread == loom::thread::current().id())
+    })
+}
+
+/// How an operation is changed.
+#[derive(Clone, Copy)]
+pub(crate) struct Change(Option<Effect>);
+
+impl Change {
+    pub(crate) fn order(self, order: Ordering) -> Ordering {
+        if self.0 == Some(Effect::Relaxed) { Ordering::Relaxed } else { order }
+    }
+
+    pub(crate) fn offset(self) -> i64 {
+        if let Some(Effect::Offset(offset)) = self.0 { offset } else { 0 }
+    }
+}
+
+/// What is planted at the place of an operation; nothing if the operation is not to be carried out.
+pub(crate) fn at(place: &Location<'_>) -> Option<Change> {
+    if OVER.get() || dies() {
+        return None;
+    }
+    let planted =
+        PLANTED.get().filter(|fault| place.line() == fault.line.number && place.file().ends_with(fault.line.file));
+    Some(Change(planted.map(|fault| fault.effect)))
+}
+
+/// Whether the calling thread is dead. The first time it unwinds.
+fn dies() -> bool {
+    let now = MORTAL.with_borrow_mut(|mortal| {
+        let mortal = mortal.as_mut().filter(|mortal| mortal.thread == loom::thread::current().id())?;
+        let dies = mortal.left == 1;
+        mortal.left = mortal.left.saturating_sub(1);
+        Some((dies, mortal.left == 0))
+    });
+    if let Some((true, _)) = now {
+        panic::resume_unwind(Box::new(Death));
+    }
+    now.is_some_and(|(_, dead)| dead)
+}

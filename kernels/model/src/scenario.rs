@@ -1,0 +1,453 @@
+//! What the model checker runs: a few ranks that call a few steps, and what must come of it in every interleaving.
+
+use crate::{
+    atomics::Ordering,
+    buffer::{Buf, BufMut},
+    fault::{self, Fault as Planted},
+    memory::{self, Data},
+    reduce::Reducer,
+    ring_text::{CALLS, Outcome, Ring},
+    segment::{Segment, Shape, watch_payloads},
+    step::{Abort, Fault, Reason, Seat, Targets},
+};
+use consonance_spec::{DType, Kind, ReduceOp, Signature};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeSet,
+    panic,
+    sync::Arc,
+    time::Duration,
+};
+
+/// Ranks, what they do, and what must come of it.
+#[derive(Clone, Copy)]
+pub struct Scenario {
+    /// Its name.
+    pub name: &'static str,
+    /// How often a thread may be interrupted in one run, where it does not wait.
+    pub preemptions: usize,
+    /// The operations before which a rank dies, one after the other; 0 where none does.
+    deaths: u32,
+    run: fn(),
+}
+
+const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario {
+    Scenario { name, preemptions, deaths: 0, run }
+}
+
+/// Every scenario.
+pub const ALL: [Scenario; 16] = [
+    scenario("exchange", 3, exchange),
+    scenario("exchange of three", 1, exchange_of_three),
+    scenario("exchange, deadline", 3, exchange_with_a_deadline),
+    scenario("exchange, one leaves", 2, exchange_with_one_that_leaves),
+    scenario("exchange, one rests", 2, exchange_with_one_that_rests),
+    scenario("exchange, end from outside", 2, end_from_outside),
+    scenario("divided", 2, divided),
+    scenario("divided, deadline", 2, divided_with_a_deadline),
+    scenario("published, failure", 2, published_with_a_failure),
+    scenario("split of threads", 2, split_of_threads),
+    scenario("split of processes", 2, split_of_processes),
+    scenario("windows", 2, windows),
+    scenario("windows, divided", 1, windows_divided),
+    scenario("windows, failure, next round", 2, windows_and_next_round),
+    Scenario { deaths: DEATHS, ..scenario("windows, death", 1, windows_and_death) },
+    scenario("ring", 1, ring),
+];
+
+/// The scenario of this name.
+///
+/// # Panics
+/// If there is none.
+pub fn named(name: &str) -> Scenario {
+    *ALL.iter().find(|scenario| scenario.name == name).unwrap_or_else(|| panic!("no scenario {name:?}"))
+}
+
+thread_local! {
+    static RUNS: Cell<usize> = const { Cell::new(0) };
+    /// The operation before which a rank dies.
+    static DEATH: Cell<u32> = const { Cell::new(0) };
+    /// Where and in which round groups of processes began, in this run.
+    static BEGUN: RefCell<BTreeSet<(usize, u64)>> = const { RefCell::new(BTreeSet::new()) };
+}
+
+impl Scenario {
+    /// Runs every interleaving within bounds, with a fault planted, until one fails.
+    ///
+    /// # Errors
+    /// What failed.
+    pub fn check(&self, planted: Option<Planted>) -> Result<usize, String> {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = model.preemption_bound.or(Some(self.preemptions));
+        model.max_branches = 20_000;
+        let Scenario { run, deaths, .. } = *self;
+        RUNS.set(0);
+        let checked = fault::plant(planted, || {
+            panic::catch_unwind(panic::AssertUnwindSafe(|| {
+                for death in deaths.min(1)..=deaths {
+                    model.check(move || {
+                        RUNS.set(RUNS.get() + 1);
+                        DEATH.set(death);
+                        fault::begin();
+                        memory::begin();
+                        run();
+                    });
+                }
+            }))
+        });
+        match checked {
+            Ok(()) => Ok(RUNS.get()),
+            Err(cause) => {
+                let text = cause.downcast_ref::<String>().map(String::as_str);
+                Err(text.or(cause.downcast_ref::<&str>().copied()).unwrap_or("a panic without words").to_owned())
+            }
+        }
+    }
+}
+
+const SUM: Signature =
+    Signature { op: Some(ReduceOp::Sum), dtype: Some(DType::U64), ..Signature::new(Kind::AllReduce) };
+
+/// No time passes in the model: with this one nobody gives up, and with none at all whoever would wait does.
+const FOREVER: Duration = Duration::MAX;
+
+/// A group of threads.
+fn threads(ranks: usize, timeout: Duration) -> Vec<Seat> {
+    let seats = Seat::group(ranks, timeout);
+    watch_payloads(seats[0].hub.lines());
+    seats
+}
+
+/// A group of processes, each of one rank.
+fn processes(shape: Shape) -> Vec<Seat> {
+    let segment = Arc::new(Segment::new(shape));
+    (0..shape.ranks).flat_map(|rank| Seat::in_segment(&segment, rank..rank + 1, 1, FOREVER)).collect()
+}
+
+/// Runs `body` on each rank. Seats that are given back leave when all are done.
+fn each(seats: Vec<Seat>, body: fn(Seat) -> Option<Seat>) {
+    let mut seats = seats.into_iter();
+    let first = seats.next().expect("a rank");
+    let others: Vec<_> = seats.map(|seat| loom::thread::spawn(move || body(seat))).collect();
+    let kept: Vec<_> = [body(first)].into_iter().chain(others.into_iter().map(|rank| rank.join().unwrap())).collect();
+    drop(kept);
+}
+
+/// Element `index` of what `rank` brings to its call number `call`.
+fn value(rank: usize, call: usize, index: usize) -> u64 {
+    ((rank + 1) << (4 * call)) as u64 + 1000 * index as u64
+}
+
+fn total(seat: &Seat, call: usize, index: usize) -> u64 {
+    (0..seat.world().size()).map(|rank| value(rank, call, index)).sum()
+}
+
+/// A sum of what rides along with the arrivals.
+fn sum(seat: &mut Seat, call: usize) -> Result<(), Fault> {
+    let own = [value(seat.world().rank(), call, 0)];
+    let expected = total(seat, call, 0);
+    let mut sum = [0];
+    seat.exchange(&SUM, Some(own.as_slice().into()))?.reduce(&Reducer, &mut sum.as_mut_slice().into());
+    assert_eq!(sum[0], expected, "call {call}");
+    Ok(())
+}
+
+/// What this rank brings.
+fn data(seat: &Seat, call: usize, count: usize) -> Data {
+    let rank = seat.world().rank();
+    Data::new((0..count).map(|index| value(rank, call, index)))
+}
+
+/// A sum in place.
+fn sum_in_place(seat: &mut Seat, data: &mut Data, call: usize) -> Result<(), Fault> {
+    let rank = seat.world().rank();
+    for (index, element) in data.write().iter_mut().enumerate() {
+        *element = value(rank, call, index);
+    }
+    seat.divided(&SUM, &Reducer, None, Some(BufMut::from(data.share())), Targets::All)?;
+    for (index, &element) in data.read().iter().enumerate() {
+        assert_eq!(element, total(seat, call, index), "element {index} in call {call}");
+    }
+    Ok(())
+}
+
+/// A sum of what is published, into memory of this rank alone.
+fn sum_published(seat: &mut Seat, data: &mut Data, call: usize) -> Result<(), Fault> {
+    let rank = seat.world().rank();
+    for (index, element) in data.write().iter_mut().enumerate() {
+        *element = value(rank, call, index);
+    }
+    let mut sums = vec![0; data.share().len()];
+    let count = sums.len();
+    seat.published(&SUM, Some(Buf::from(&*data.share())), 1, |peers| {
+        peers.reduce(&Reducer, 0, &mut sums[..count].as_mut().into())
+    })?;
+    for (index, &element) in sums.iter().enumerate() {
+        assert_eq!(element, total(seat, call, index), "element {index} in call {call}");
+    }
+    Ok(())
+}
+
+/// Three calls: the third writes over the cards of the first.
+fn exchange() {
+    each(threads(2, FOREVER), |mut seat| {
+        (1..=3).for_each(|call| sum(&mut seat, call).unwrap());
+        Some(seat)
+    });
+}
+
+fn exchange_of_three() {
+    each(threads(3, FOREVER), |mut seat| {
+        (1..=2).for_each(|call| sum(&mut seat, call).unwrap());
+        Some(seat)
+    });
+}
+
+/// Whether this is the end that a rank makes at its deadline, as it sees it itself or as another does.
+fn is_deadline(fault: &Fault) -> bool {
+    matches!(fault, Fault::Missing(_) | Fault::Aborted(Abort { reason: Reason::Deadline, .. }))
+}
+
+fn exchange_with_a_deadline() {
+    let mut seats = threads(2, FOREVER);
+    seats[1].set_timeout(Duration::ZERO);
+    each(seats, |mut seat| {
+        let result = (1..=2).try_for_each(|call| sum(&mut seat, call));
+        assert!(result.as_ref().is_err_and(is_deadline) || result.is_ok(), "{result:?}");
+        Some(seat)
+    });
+}
+
+/// One rank makes one call and leaves: the other's first call is done, and its second is not.
+fn exchange_with_one_that_leaves() {
+    each(threads(2, FOREVER), |mut seat| {
+        sum(&mut seat, 1).unwrap();
+        if seat.world().rank() == 1 {
+            return None;
+        }
+        assert_eq!(sum(&mut seat, 2), Err(Fault::Left(1)));
+        Some(seat)
+    });
+}
+
+/// The same of a rank that rests, for ranks of its own process.
+fn exchange_with_one_that_rests() {
+    each(threads(2, FOREVER), |mut seat| {
+        seat.rest(0..2, false);
+        sum(&mut seat, 1).unwrap();
+        if seat.world().rank() == 1 {
+            seat.rest(0..2, true);
+        } else {
+            assert_eq!(sum(&mut seat, 2), Err(Fault::Left(1)));
+        }
+        Some(seat)
+    });
+}
+
+/// Somebody ends the group. What was done before is seen by who hears of it.
+fn end_from_outside() {
+    let mut words = Data::new([0].into_iter());
+    let seats = threads(2, FOREVER);
+    let aborter = seats[0].aborter();
+    let address = words.share().as_mut_ptr() as usize;
+    let ranks = seats.into_iter().map(|mut seat| {
+        loom::thread::spawn(move || {
+            let result = (1..=2).try_for_each(|call| sum(&mut seat, call));
+            if let Err(fault) = result {
+                assert_eq!(fault, Fault::Aborted(Abort { rank: 0, reason: Reason::Failure }));
+                memory::read(std::ptr::with_exposed_provenance(address), 8);
+            }
+            seat
+        })
+    });
+    let ranks: Vec<_> = ranks.collect();
+    words.write()[0] = 1;
+    aborter.abort(Reason::Failure);
+    let seats: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+    drop(seats);
+}
+
+/// Two calls in memory that both ranks write.
+fn divided() {
+    each(threads(2, FOREVER), |mut seat| {
+        let mut data = data(&seat, 0, 32);
+        (1..=2).for_each(|call| sum_in_place(&mut seat, &mut data, call).unwrap());
+        Some(seat)
+    });
+}
+
+/// A rank that gave up takes its memory back, while the other may be in it.
+fn divided_with_a_deadline() {
+    let mut seats = threads(2, FOREVER);
+    seats[1].set_timeout(Duration::ZERO);
+    each(seats, |mut seat| {
+        let mut data = data(&seat, 0, 32);
+        let result = (1..=2).try_for_each(|call| sum_in_place(&mut seat, &mut data, call));
+        assert!(result.as_ref().is_err_and(is_deadline) || result.is_ok(), "{result:?}");
+        data.write();
+        Some(seat)
+    });
+}
+
+/// A rank's own work fails, in the middle of a step.
+fn published_with_a_failure() {
+    each(threads(2, FOREVER), |mut seat| {
+        let mut data = data(&seat, 1, 4);
+        let result = if seat.world().rank() == 0 {
+            sum_published(&mut seat, &mut data, 1)
+        } else {
+            seat.published(&SUM, Some(Buf::from(&*data.share())), 1, |_| Err(Fault::NoRoom))
+        };
+        let expected = match seat.world().rank() {
+            0 => Fault::Aborted(Abort { rank: 1, reason: Reason::Failure }),
+            _ => Fault::NoRoom,
+        };
+        assert!(result == Err(expected) || (result.is_ok() && seat.world().rank() == 0), "{result:?}");
+        data.write();
+        Some(seat)
+    });
+}
+
+/// Both take their seats in a new group, and one of them leaves the old one at once: the new one does not end by it.
+fn split_of_threads() {
+    each(threads(2, FOREVER), |mut seat| {
+        let mut child = seat.split(&SUM, &[0, 1]).unwrap().expect("a member");
+        let kept = Some(seat).filter(|seat| seat.world().rank() == 0);
+        sum(&mut child, 1).unwrap();
+        kept
+    });
+}
+
+/// Each rank in a group of its own, from which it splits others off: the two want the same place, and do not know of each
+/// other. Who gets it finds nothing there that is news.
+fn split_of_processes() {
+    BEGUN.take();
+    each(processes(Shape { splits: 3, ..SMALL }), |mut seat| {
+        let mut own = seat.split(&SUM, &[seat.world().rank()]).unwrap().expect("a member");
+        for call in 1..=2 {
+            match own.split(&SUM, &[0]) {
+                Ok(inner) => {
+                    let mut inner = inner.expect("a member");
+                    // Relaxed: this rank stored it.
+                    let round = inner.hub.lines()[0].progress.taken.load(Ordering::Relaxed);
+                    let place = inner.hub.lines().as_ptr().addr();
+                    let news = BEGUN.with_borrow_mut(|begun| begun.insert((place, round)));
+                    assert!(news, "two groups of one place in one round");
+                    sum(&mut inner, call).unwrap();
+                }
+                Err(fault) => assert_eq!(fault, Fault::NoRoom),
+            }
+        }
+        drop(own);
+        Some(seat)
+    });
+}
+
+/// Windows of 128 bytes.
+const SMALL: Shape = Shape { ranks: 2, staging_bytes: 512, splits: 0 };
+
+/// Three windows in the first call, and one in the second.
+fn windows() {
+    each(processes(SMALL), |mut seat| {
+        let mut long = data(&seat, 0, 33);
+        sum_published(&mut seat, &mut long, 1).unwrap();
+        let mut short = data(&seat, 0, 3);
+        sum_in_place(&mut seat, &mut short, 2).unwrap();
+        Some(seat)
+    });
+}
+
+/// Windows of which each rank makes its part for all.
+const LARGE: Shape = Shape { ranks: 2, staging_bytes: 4 * 4096, splits: 0 };
+
+fn windows_divided() {
+    each(processes(LARGE), |mut seat| {
+        let mut data = data(&seat, 0, 1100);
+        sum_in_place(&mut seat, &mut data, 1).unwrap();
+        Some(seat)
+    });
+}
+
+/// A rank's own work fails in its second window. The other may have read all by then, or not.
+fn windows_and_next_round() {
+    each(processes(SMALL), |mut seat| {
+        let mut long = data(&seat, 1, 33);
+        if seat.world().rank() == 1 {
+            let mut windows = 0;
+            let result = seat.published(&SUM, Some(Buf::from(&*long.share())), 1, |_| {
+                windows += 1;
+                if windows == 2 { Err(Fault::NoRoom) } else { Ok(()) }
+            });
+            assert_eq!(result, Err(Fault::NoRoom));
+            seat.renew().unwrap();
+        } else if let Err(fault) = sum_published(&mut seat, &mut long, 1) {
+            assert_eq!(fault, Fault::Aborted(Abort { rank: 1, reason: Reason::Failure }));
+            seat.renew().unwrap();
+        }
+        let mut short = data(&seat, 2, 3);
+        let mut result = sum_published(&mut seat, &mut short, 2);
+        // Who had read all did not know of the end yet.
+        if seat.world().rank() == 0 && matches!(result, Err(Fault::Aborted(_))) {
+            seat.renew().unwrap();
+            result = sum_published(&mut seat, &mut short, 2);
+        }
+        result.unwrap();
+        Some(seat)
+    });
+}
+
+/// Operations that a rank comes to in [`windows_and_death`], and one more.
+const DEATHS: u32 = 100;
+
+/// The process of one rank dies at any point; another thread sees that, and says so. The other rank has its result or hears
+/// of the death.
+fn windows_and_death() {
+    let mut seats = processes(SMALL);
+    let (mut mortal, mut other) = (seats.remove(1), seats.remove(0));
+    let watcher = other.aborter();
+    let dies = loom::thread::spawn(move || {
+        fault::die_after(DEATH.get(), || {
+            let mut long = data(&mortal, 0, 17);
+            sum(&mut mortal, 1).unwrap();
+            sum_published(&mut mortal, &mut long, 2).unwrap();
+            drop(mortal);
+        })
+    });
+    let survives = loom::thread::spawn(move || {
+        let mut long = data(&other, 0, 17);
+        let result = sum(&mut other, 1).and_then(|()| sum_published(&mut other, &mut long, 2));
+        if let Err(fault) = result {
+            let death = Fault::Aborted(Abort { rank: 1, reason: Reason::Death });
+            assert_eq!(fault, death);
+            assert_eq!(other.renew(), Err(death), "a group does not survive a process");
+        }
+        other
+    });
+    let died = dies.join().unwrap();
+    assert!(!died || DEATH.get() < DEATHS, "there are more operations before which it may die");
+    watcher.lose(1..2, Reason::Death);
+    drop(survives.join().unwrap());
+}
+
+/// A rank begins calls while another looks at its last ones.
+fn ring() {
+    let ring = Arc::new(Ring::default());
+    let begin = |ring: &Ring, number: u64| {
+        let ticket = ring.begin(number, number as u32, number);
+        ring.end(ticket, Outcome::Done);
+    };
+    (1..=CALLS as u64).for_each(|number| begin(&ring, number));
+    let reader = loom::thread::spawn({
+        let ring = ring.clone();
+        move || {
+            let entries = ring.read();
+            assert!(entries.len() >= CALLS - 2, "{} entries", entries.len());
+            assert!(entries.windows(2).all(|pair| pair[0].number < pair[1].number), "{entries:?}");
+            for entry in entries {
+                assert_eq!((entry.head, entry.bytes), (entry.number as u32, entry.number), "{entry:?}");
+            }
+        }
+    });
+    begin(&ring, CALLS as u64 + 1);
+    reader.join().unwrap();
+}

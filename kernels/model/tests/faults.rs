@@ -1,0 +1,91 @@
+//! The model finds what is broken on purpose, and so proves something where it finds nothing.
+
+use consonance_model::{
+    fault::{self, Effect, Fault, Line},
+    scenario,
+};
+
+/// Which scenario shows that a synchronisation of this name is needed, at each of its ends.
+const FOUND_BY: [(&str, &str); 16] = [
+    ("arrival", "exchange"),
+    ("sleep", "exchange"),
+    ("ring", "exchange, end from outside"),
+    ("end", "exchange, end from outside"),
+    ("leave", "split of threads"),
+    ("rest", "exchange, one rests"),
+    ("departure", "divided"),
+    ("abort", "divided, deadline"),
+    ("inside", "divided, deadline"),
+    ("claim", "split of processes"),
+    ("staged", "windows"),
+    ("folded", "windows, divided"),
+    ("read", "windows"),
+    ("round", "windows, failure, next round"),
+    ("entry", "ring"),
+    ("ticket", "ring"),
+];
+
+/// Ends that the model does not need, because a fence that is there for something else does the same.
+const COVERED: [(&str, &str, &str); 3] = [
+    ("step.rs", "progress.resting.store(", "the rank's last arrival was followed by the fence of `wake`"),
+    (
+        "step.rs",
+        "progress.round.store(",
+        "its last `say_read` was followed by the fence of `wake`, or its abort by one",
+    ),
+    ("hub.rs", "owner.compare_exchange(free", "the members hear of the place in a step, which has the fence of `wake`"),
+];
+
+fn covered() -> Vec<Line> {
+    COVERED.iter().map(|(file, text, _)| Line::with(file, text)).collect()
+}
+
+#[test]
+fn every_synchronisation_is_needed() {
+    let points = fault::sync_points();
+    for (name, scenario) in FOUND_BY {
+        let lines = points.iter().filter(|(found, line)| *found == name && !covered().contains(line));
+        assert!(lines.clone().count() > 0, "the protocol has no SYNC POINT {name}");
+        for (_, line) in lines {
+            let found = scenario::named(scenario).check(Some(Fault { line: *line, effect: Effect::Relaxed }));
+            assert!(
+                found.is_err(),
+                "{name} is not missed in {scenario}: {}:{}: {}",
+                line.file,
+                line.number,
+                line.text()
+            );
+        }
+    }
+    for (name, line) in points {
+        assert!(FOUND_BY.iter().any(|(found, _)| *found == name), "{}:{}: who finds {name}?", line.file, line.number);
+    }
+}
+
+/// What is ordered more strongly than relaxed is an end of a synchronisation that is named.
+#[test]
+fn every_synchronisation_has_a_name() {
+    let named: Vec<Line> = fault::sync_points().into_iter().map(|(_, line)| line).collect();
+    for line in fault::strong_lines() {
+        assert!(named.contains(&line), "{}:{}: no SYNC POINT above {}", line.file, line.number, line.text());
+    }
+}
+
+#[test]
+fn waits_for_the_wrong_state_are_found() {
+    let faults = [
+        ("ranks depart while one is still at work", "step.rs", "progress.done.load(", 1, "divided"),
+        ("a slot is staged again a window too early", "stage.rs", "progress.read.load(", 1, "windows"),
+        ("a window is said to be read before it is", "stage.rs", "progress.read.store(", 1, "windows"),
+        ("a window is read before it is staged", "stage.rs", "progress.staged.load(", 1, "windows"),
+        ("a result is read before it is folded", "stage.rs", "progress.folded.load(", 1, "windows, divided"),
+        ("a rank begins a round alone", "step.rs", "progress.round.load(", 1, "windows, failure, next round"),
+        ("nobody is ever inside", "phase.rs", "progress.inside.store(1", -1, "divided, deadline"),
+        ("a ring is not counted", "wait.rs", "rings.fetch_add(", -1, "exchange"),
+        ("a place forgets its round", "hub.rs", "owner.fetch_sub(", 1 << 32, "split of processes"),
+    ];
+    for (what, file, text, offset, scenario) in faults {
+        let fault = Fault { line: Line::with(file, text), effect: Effect::Offset(offset) };
+        assert!(scenario::named(scenario).check(Some(fault)).is_err(), "not found in {scenario}: {what}");
+    }
+}
