@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
 #[cfg(target_os = "linux")]
 mod trace;
 
@@ -22,6 +23,7 @@ enum Command {
     Run(Run),
     #[cfg(target_os = "linux")]
     Trace(trace::Trace),
+    Bench(bench::Arguments),
     #[command(hide = true)]
     ExecWorker(ExecWorker),
 }
@@ -69,6 +71,7 @@ fn main() {
                 1
             }
         },
+        Command::Bench(arguments) => bench::bench(arguments),
         Command::ExecWorker(ExecWorker { launcher, program }) => {
             exec_worker(launcher, program[0].as_ref(), &program[1..])
         }

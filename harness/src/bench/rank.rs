@@ -1,0 +1,231 @@
+//! A rank's side of the bench: it does what it is asked by a socket, and sleeps in between.
+//!
+//! Ranks of other libraries, in `rivals/`, speak the same, a line at a time:
+//!
+//! | asked | means | answered |
+//! |---|---|---|
+//! | | once, at the beginning | `rank RANK` |
+//! | `case COLLECTIVE DTYPE OP IN_PLACE RANKS COUNT SETS` | makes so many sets of buffers | `ok`, or `none WHY` |
+//! | `run BATCHES TURN` | fills all sets, calls with each, checks each: so many times | `done CALLS CPU_SECONDS WRONG`, and a native `f64` for each call: its seconds |
+//!
+//! A call that fails is answered `failed WHY`, after which the rank ends. It also ends when the socket is closed.
+
+use super::{
+    case::{Case, Collective},
+    tile::{Layout, Segment, Small, Tiles, count},
+};
+use consonance::{Communicator, DType, Error};
+use rustix::time::{ClockId, clock_gettime};
+use std::{
+    io::{self, BufRead, BufReader, Write},
+    os::unix::net::UnixStream,
+    time::Instant,
+};
+
+/// What a rank does when a call is asked of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Subject {
+    /// The collective.
+    Collective,
+    /// A copy of as many bytes as the collective moves at least.
+    Limit,
+}
+
+/// Does what is asked until nobody asks. `clock` counts the rank's CPU time: its thread's, or its process's.
+///
+/// # Errors
+/// If the socket fails.
+pub(super) fn serve(
+    link: UnixStream,
+    mut communicator: Communicator,
+    subject: Subject,
+    clock: ClockId,
+) -> io::Result<()> {
+    let mut link = BufReader::new(link);
+    writeln!(link.get_mut(), "rank {}", communicator.rank())?;
+    let (mut prepared, mut line) = (None::<Box<dyn Prepared>>, String::new());
+    loop {
+        line.clear();
+        if link.read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let link = link.get_mut();
+        match (&words[..], &mut prepared) {
+            (["case", words @ ..], prepared) => {
+                let Some((case, sets)) = read_case(words) else { return Err(nonsense(&line)) };
+                // The buffers of the case before are given back first.
+                *prepared = None;
+                *prepared = Some(prepare(case, communicator.rank(), subject, sets));
+                writeln!(link, "ok")?;
+            }
+            (["run", batches, turn], Some(prepared)) => {
+                let (Ok(batches), Ok(turn)) = (batches.parse(), turn.parse()) else { return Err(nonsense(&line)) };
+                let mut run = Run { clock, seconds: Vec::new(), cpu_seconds: 0.0, wrong: 0 };
+                if let Err(error) = prepared.run(&mut communicator, batches, turn, &mut run) {
+                    return writeln!(link, "failed {error}");
+                }
+                let mut answer =
+                    format!("done {} {:e} {}\n", run.seconds.len(), run.cpu_seconds, run.wrong).into_bytes();
+                answer.extend(run.seconds.iter().flat_map(|seconds| seconds.to_ne_bytes()));
+                link.write_all(&answer)?;
+            }
+            _ => return Err(nonsense(&line)),
+        }
+    }
+}
+
+/// The words after `case`.
+pub(super) fn write_case(case: &Case, sets: usize) -> String {
+    let Case { collective, ranks, count, dtype, op, in_place } = case;
+    format!("{collective} {dtype} {op} {} {ranks} {count} {sets}", u8::from(*in_place))
+}
+
+fn read_case(words: &[&str]) -> Option<(Case, usize)> {
+    let &[collective, dtype, op, in_place, ranks, count, sets] = words else { return None };
+    let case = Case {
+        collective: collective.parse().ok()?,
+        dtype: *DType::ALL.iter().find(|other| other.name() == dtype)?,
+        op: op.parse().ok()?,
+        in_place: in_place == "1",
+        ranks: ranks.parse().ok()?,
+        count: count.parse().ok()?,
+    };
+    Some((case, sets.parse().ok()?))
+}
+
+fn nonsense(line: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("expected a case or a run, found {line:?}"))
+}
+
+/// What a run measured.
+struct Run {
+    clock: ClockId,
+    /// Of each call.
+    seconds: Vec<f64>,
+    /// Of all calls and the barriers before them.
+    cpu_seconds: f64,
+    /// Elements that were not as they should be.
+    wrong: usize,
+}
+
+impl Run {
+    fn cpu(&self) -> f64 {
+        let time = clock_gettime(self.clock);
+        time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+    }
+}
+
+/// A case with its buffers.
+trait Prepared {
+    /// Fills, calls and checks. The first of several batches only warms up.
+    fn run(&mut self, communicator: &mut Communicator, batches: usize, turn: usize, run: &mut Run)
+    -> Result<(), Error>;
+}
+
+fn prepare(case: Case, rank: usize, subject: Subject, sets: usize) -> Box<dyn Prepared> {
+    macro_rules! of_dtype {
+        ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+            match case.dtype {
+                $(DType::$variant => Box::new(Buffers::<$type>::new(case, rank, subject, sets)),)*
+            }
+        };
+    }
+    consonance_spec::for_each_dtype!(of_dtype)
+}
+
+struct Buffers<T> {
+    case: Case,
+    subject: Subject,
+    layout: Layout,
+    tiles: Tiles<T>,
+    counts: Vec<usize>,
+    /// What is sent, and the other buffer.
+    sets: Vec<(Vec<T>, Vec<T>)>,
+}
+
+impl<T: Small> Buffers<T> {
+    fn new(case: Case, rank: usize, subject: Subject, sets: usize) -> Buffers<T> {
+        let layout = match subject {
+            Subject::Collective => Layout::of(&case, rank, false),
+            Subject::Limit => {
+                let copied = |tile| vec![Segment { tile, shift: 0, count: case.least_traffic(rank).div_ceil(2) }];
+                Layout { send: copied(rank), recv: copied(case.ranks + 1), expect: copied(rank) }
+            }
+        };
+        let set = || (vec![T::default(); count(&layout.send)], vec![T::default(); count(&layout.recv)]);
+        let sets = (0..sets).map(|_| set()).collect();
+        Buffers { case, subject, tiles: Tiles::new(&case), counts: case.counts(), sets, layout }
+    }
+}
+
+impl<T: Small> Prepared for Buffers<T> {
+    fn run(
+        &mut self,
+        communicator: &mut Communicator,
+        batches: usize,
+        turn: usize,
+        run: &mut Run,
+    ) -> Result<(), Error> {
+        let Buffers { case, subject, layout, tiles, counts, sets } = self;
+        let warm_up = usize::from(batches > 1);
+        for batch in 0..batches + warm_up {
+            let turn = turn + batch * sets.len();
+            for (set, (send, recv)) in sets.iter_mut().enumerate() {
+                tiles.fill(send, &layout.send, turn + set);
+                tiles.fill(recv, &layout.recv, turn + set);
+            }
+            let (before, calls) = (run.cpu(), run.seconds.len());
+            for (send, recv) in sets.iter_mut() {
+                communicator.barrier()?;
+                let begin = Instant::now();
+                match subject {
+                    Subject::Collective => call(communicator, case, counts, send, recv)?,
+                    Subject::Limit => recv.copy_from_slice(send),
+                }
+                run.seconds.push(begin.elapsed().as_secs_f64());
+            }
+            if batch < warm_up {
+                run.seconds.truncate(calls);
+            } else {
+                run.cpu_seconds += run.cpu() - before;
+            }
+            for (set, (_, recv)) in sets.iter().enumerate() {
+                run.wrong += tiles.wrong(recv, &layout.expect, turn + set);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes the call of `case`.
+fn call<T: Small>(
+    communicator: &mut Communicator,
+    case: &Case,
+    counts: &[usize],
+    send: &[T],
+    recv: &mut [T],
+) -> Result<(), Error> {
+    let (op, root) = (case.op, communicator.rank() == 0);
+    match (case.collective, case.in_place) {
+        (Collective::AllReduce, false) => communicator.all_reduce_into(op, send, recv),
+        (Collective::AllReduce, true) => communicator.all_reduce(op, recv),
+        (Collective::AllGather, false) => communicator.all_gather_into(send, recv),
+        (Collective::AllGather, true) => communicator.all_gather(recv),
+        (Collective::AllGatherV, false) => communicator.all_gather_v(Some(send), recv, counts),
+        (Collective::AllGatherV, true) => communicator.all_gather_v(None, recv, counts),
+        (Collective::ReduceScatter, false) => communicator.reduce_scatter_into(op, send, recv),
+        (Collective::ReduceScatter, true) => communicator.reduce_scatter(op, recv),
+        (Collective::Broadcast, _) => communicator.broadcast(recv, 0),
+        (Collective::AllToAll, false) => communicator.all_to_all_into(send, recv),
+        (Collective::AllToAll, true) => communicator.all_to_all(recv),
+        (Collective::Barrier, _) => communicator.barrier(),
+        (Collective::Gather, true) if root => communicator.gather_v(None, Some(recv), counts, 0),
+        (Collective::Gather, true) => communicator.gather_v(Some(send), None, counts, 0),
+        (Collective::Gather, false) => communicator.gather(send, root.then_some(recv), 0),
+        (Collective::Scatter, true) if root => communicator.scatter(Some(send), None, 0),
+        (Collective::Scatter, _) => communicator.scatter(root.then_some(send), Some(recv), 0),
+        (Collective::Reduce, false) => communicator.reduce_into(op, send, root.then_some(recv), 0),
+        (Collective::Reduce, true) => communicator.reduce(op, recv, 0),
+    }
+}
