@@ -212,7 +212,9 @@ impl Group {
         for link in &mut self.links {
             let answer = read_line(link)?;
             let words: Vec<&str> = answer.split(' ').collect();
-            let &["done", calls, cpu_seconds, wrong] = &words[..] else { return Err(Failure::Broken(answer)) };
+            let &["done", calls, cpu_seconds, wrong] = &words[..] else {
+                return Err(Failure::Broken(answer.strip_prefix("failed ").unwrap_or(&answer).to_owned()));
+            };
             let nonsense = || Failure::Broken(format!("expected numbers, found {answer:?}"));
             let calls: usize = calls.parse().map_err(|_| nonsense())?;
             samples.cpu_seconds += cpu_seconds.parse::<f64>().map_err(|_| nonsense())?;

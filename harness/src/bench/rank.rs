@@ -12,7 +12,7 @@
 
 use super::{
     case::{Case, Collective},
-    tile::{Layout, Segment, Small, Tiles, count},
+    tile::{Habit, Layout, Segment, Small, Tiles, count},
 };
 use consonance::{Communicator, DType, Error};
 use rustix::time::{ClockId, clock_gettime};
@@ -147,7 +147,7 @@ struct Buffers<T> {
 impl<T: Small> Buffers<T> {
     fn new(case: Case, rank: usize, subject: Subject, sets: usize) -> Buffers<T> {
         let layout = match subject {
-            Subject::Collective => Layout::of(&case, rank, false),
+            Subject::Collective => Layout::of(&case, rank, Habit::Ours),
             Subject::Limit => {
                 let copied = |tile| vec![Segment { tile, shift: 0, count: case.least_traffic(rank).div_ceil(2) }];
                 Layout { send: copied(rank), recv: copied(case.ranks + 1), expect: copied(rank) }

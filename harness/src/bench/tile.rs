@@ -25,6 +25,17 @@ pub(super) struct Segment {
     pub count: usize,
 }
 
+/// Whose call it is, where libraries differ in what they leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Habit {
+    /// Every element that is not the result stays as it was.
+    Ours,
+    /// The result of a reduce_scatter in place lies at the beginning of the buffer; what is behind it is undefined.
+    Mpi,
+    /// What a reduce leaves on ranks other than the root is undefined.
+    Gloo,
+}
+
 /// What a rank's buffers hold before and after a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Layout {
@@ -37,9 +48,8 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// The buffers of `rank`. Libraries that leave the result of a reduce_scatter in place at the beginning of the buffer are
-    /// `result_first`.
-    pub(super) fn of(case: &Case, rank: usize, result_first: bool) -> Layout {
+    /// The buffers of `rank`.
+    pub(super) fn of(case: &Case, rank: usize, habit: Habit) -> Layout {
         let Case { ranks, in_place, .. } = *case;
         let (all, part, root) = (case.elements(), case.part(rank), rank == 0);
         let (result, nothing) = (ranks, ranks + 1);
@@ -57,12 +67,16 @@ impl Layout {
                 let own = one(rank, 0, all);
                 let combined = case.collective == Collective::AllReduce || root;
                 let before = if in_place { own.clone() } else { one(nothing, 0, all) };
-                let expect = if combined { one(result, 0, all) } else { before.clone() };
+                let expect = match habit {
+                    _ if combined => one(result, 0, all),
+                    Habit::Gloo => Vec::new(),
+                    Habit::Ours | Habit::Mpi => before.clone(),
+                };
                 Layout { send: if in_place { Vec::new() } else { own }, recv: before, expect }
             }
             Collective::ReduceScatter if in_place => {
                 let block = segment(result, part.start, part.len());
-                let expect = if result_first {
+                let expect = if habit == Habit::Mpi {
                     vec![block]
                 } else {
                     vec![segment(rank, 0, part.start), block, segment(rank, part.end, all - part.end)]
@@ -217,7 +231,7 @@ mod tests {
             op: ReduceOp::Sum,
             in_place: true,
         };
-        let (tiles, layout) = (Tiles::<bf16>::new(&case), Layout::of(&case, 1, false));
+        let (tiles, layout) = (Tiles::<bf16>::new(&case), Layout::of(&case, 1, Habit::Ours));
         let mut buffer = vec![bf16::ZERO; case.count];
         tiles.fill(&mut buffer, &layout.expect, 7);
         assert_eq!(tiles.wrong(&buffer, &layout.expect, 7), 0);
@@ -236,7 +250,7 @@ mod tests {
         {
             let case = Case { collective, ranks: 3, count: 40, dtype: DType::I32, op: ReduceOp::Max, in_place: false };
             let tiles = Tiles::<i32>::new(&case);
-            let layouts: Vec<Layout> = (0..3).map(|rank| Layout::of(&case, rank, false)).collect();
+            let layouts: Vec<Layout> = (0..3).map(|rank| Layout::of(&case, rank, Habit::Ours)).collect();
             let filled = |segments: &[Segment]| {
                 let mut buffer = vec![0; count(segments)];
                 tiles.fill(&mut buffer, segments, 5);

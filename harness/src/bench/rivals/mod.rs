@@ -3,7 +3,7 @@
 use super::{
     case::{Case, Collective},
     group::{Failure, Group, cores},
-    tile::{Layout, PERIOD, Segment, Small, Tiles},
+    tile::{Habit, Layout, PERIOD, Segment, Small, Tiles},
 };
 use consonance::DType;
 use std::{
@@ -123,7 +123,8 @@ impl Rival {
 
     /// What a rank is told of a case besides its words; see `mpi.c`.
     pub(super) fn describe(self, case: &Case, rank: usize) -> Vec<u8> {
-        let layout = Layout::of(case, rank, matches!(self, Rival::OpenMpi | Rival::Mpich));
+        let habit = if self == Rival::Gloo { Habit::Gloo } else { Habit::Mpi };
+        let layout = Layout::of(case, rank, habit);
         macro_rules! of_dtype {
             ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
                 match case.dtype {
