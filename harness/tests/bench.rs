@@ -81,6 +81,18 @@ fn every_collective_is_right_in_rows_of_the_promised_form() {
 }
 
 #[test]
+fn ranks_may_be_processes() {
+    for collective in Collective::all() {
+        let rows = rows(&format!("{collective} --transport processes -n 3 -b 64 -e 40000 -f 100"));
+        assert!(!rows.is_empty(), "{collective}");
+        for row in &rows {
+            check_measured(row);
+            assert_eq!((&row["transport"], &row["ranks"]), (&"processes".into(), &3.into()));
+        }
+    }
+}
+
+#[test]
 fn bytes_are_those_of_the_larger_buffer() {
     let last = |words: &str| {
         let row = rows(words).pop().expect("a row");

@@ -22,7 +22,7 @@ use std::{
 const START: Duration = Duration::from_secs(60);
 
 /// How long ranks have for an answer: far more than the largest buffers take on any machine that holds them.
-const ANSWER: Duration = Duration::from_secs(120);
+pub(super) const ANSWER: Duration = Duration::from_secs(120);
 
 /// How long processes have to end when nobody asks them any more.
 const END: Duration = Duration::from_secs(5);

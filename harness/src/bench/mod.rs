@@ -12,12 +12,14 @@ pub mod case;
 mod group;
 pub mod limits;
 mod plot;
+mod processes;
 mod rank;
 mod rivals;
 mod row;
 mod tile;
 
 pub use plot::plot;
+pub use processes::bench_rank;
 pub use rivals::Rival;
 pub use row::{Figures, Row};
 
@@ -192,14 +194,7 @@ impl Bench {
             return invalid("--op", format!("an operation that gives {dtype} from {dtype} ({names})"), op.to_string());
         }
         match self.transport {
-            Transport::Threads => {}
-            Transport::Processes => {
-                return invalid(
-                    "--transport",
-                    "threads".to_owned(),
-                    "processes: this build has no transport between processes".to_owned(),
-                );
-            }
+            Transport::Threads | Transport::Processes => {}
             Transport::Cuda => {
                 return invalid(
                     "--transport",
@@ -230,8 +225,11 @@ impl Bench {
             samples: Samples::default(),
         };
         let failed = |failure: Failure| BenchError::Failed(failure.to_string());
-        let ours = Group::threads(self.ranks, Subject::Collective).map_err(failed)?;
-        let mut libraries = vec![library("consonance", None, Ok(ours))];
+        let ours = match self.transport {
+            Transport::Processes => processes::start(self.ranks, directory),
+            _ => Group::threads(self.ranks, Subject::Collective),
+        };
+        let mut libraries = vec![library("consonance", None, Ok(ours.map_err(failed)?))];
         for &rival in &self.rivals {
             let group = rival.start(self.ranks, directory).map_err(|failure| failure.to_string());
             libraries.push(library(rival.name(), Some(rival), group));

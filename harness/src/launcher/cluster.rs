@@ -13,7 +13,7 @@ use std::{
 };
 
 /// The addresses of the workers.
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     addresses: Vec<SocketAddr>,
     /// What keeps other launches from these addresses.
     _claims: Vec<UnixDatagram>,
@@ -21,7 +21,7 @@ pub(super) struct Cluster {
 
 impl Cluster {
     /// As many free addresses of this machine.
-    pub(super) fn local(workers: usize) -> io::Result<Cluster> {
+    pub(crate) fn local(workers: usize) -> io::Result<Cluster> {
         let (mut addresses, mut claims) = (Vec::new(), Vec::new());
         // Kept until all are chosen, so that each is another one.
         let mut listeners = Vec::new();
@@ -42,7 +42,7 @@ impl Cluster {
     }
 
     /// What `TF_CONFIG` says to a worker.
-    pub(super) fn tf_config(&self, index: usize) -> String {
+    pub(crate) fn tf_config(&self, index: usize) -> String {
         let addresses: Vec<String> = self.addresses.iter().map(|address| format!("\"{address}\"")).collect();
         let workers = addresses.join(", ");
         format!(r#"{{"cluster": {{"worker": [{workers}]}}, "task": {{"type": "worker", "index": {index}}}}}"#)

@@ -15,7 +15,7 @@
 //! reaches the workers once: through the launcher. Workers that ended remain zombies until the launch ends, so that no number
 //! of a process or group can mean another one.
 
-mod cluster;
+pub(crate) mod cluster;
 mod output;
 mod signals;
 mod worker;

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use consonance::{DType, ReduceOp};
 use consonance_harness::bench::{
-    Bench, Memory, Rival, Row, Transport,
+    Bench, Memory, Rival, Row, Transport, bench_rank,
     case::Collective,
     limits::{Limit, limits},
     plot,
@@ -95,6 +95,13 @@ struct Sizes {
     factor: u32,
 }
 
+/// How the bench starts a rank that is a process.
+#[derive(Args)]
+pub(crate) struct Rank {
+    rank: usize,
+    socket: PathBuf,
+}
+
 /// Who is measured beside us.
 #[derive(Clone, Copy, PartialEq)]
 enum Beside {
@@ -134,6 +141,17 @@ pub(crate) fn bench(arguments: Arguments) -> i32 {
         Ok(()) => 0,
         Err(error) => {
             eprintln!("consonance bench: {error}");
+            1
+        }
+    }
+}
+
+/// Is a rank, and gives the status of the command.
+pub(crate) fn rank(arguments: &Rank) -> i32 {
+    match bench_rank(arguments.rank, &arguments.socket) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("rank {}: {error}", arguments.rank);
             1
         }
     }

@@ -26,6 +26,8 @@ enum Command {
     Bench(bench::Arguments),
     #[command(hide = true)]
     ExecWorker(ExecWorker),
+    #[command(hide = true)]
+    BenchRank(bench::Rank),
 }
 
 /// Start a program as the workers of a cluster on this machine.
@@ -72,6 +74,7 @@ fn main() {
             }
         },
         Command::Bench(arguments) => bench::bench(arguments),
+        Command::BenchRank(rank) => bench::rank(&rank),
         Command::ExecWorker(ExecWorker { launcher, program }) => {
             exec_worker(launcher, program[0].as_ref(), &program[1..])
         }
