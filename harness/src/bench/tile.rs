@@ -150,15 +150,18 @@ impl<T: Small> Tiles<T> {
     pub(super) fn new(case: &Case) -> Tiles<T> {
         let Case { ranks, op, .. } = *case;
         let whole = |i: usize, rank: usize| {
-            let any = (mix(i as u64, rank as u64) >> 57) as u8;
-            let turn = (i + rank) % ranks;
+            let any = |of: usize| (mix(i as u64, of as u64) >> 57) as u8;
+            // The same on all ranks.
+            let (common, turn) = (any(ranks), (i + rank) % ranks);
             match op {
-                _ if !case.collective.reduces() => any,
+                _ if !case.collective.reduces() => any(rank),
                 // Every rank's differ, and both the sum and the mean of all are small whole numbers.
-                ReduceOp::Sum | ReduceOp::Mean if ranks <= 8 => (i / ranks % 4 + 2 * turn) as u8,
-                ReduceOp::Sum | ReduceOp::Mean => u8::from(turn == 0),
-                ReduceOp::Product => 1 + u8::from(turn == 0),
-                _ => any,
+                ReduceOp::Sum | ReduceOp::Mean if ranks <= 8 => common % 4 + 2 * turn as u8,
+                // Of more ranks, one has what is not neutral.
+                ReduceOp::Sum | ReduceOp::Mean if turn > 0 => 0,
+                ReduceOp::Product if turn > 0 => 1,
+                ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Product => 1 + common / 2,
+                _ => any(rank),
             }
         };
         let tile = |rank: usize| -> Vec<T> { (0..PERIOD).map(|i| T::small(whole(i, rank))).collect() };
