@@ -331,8 +331,9 @@ impl Hub {
     pub(crate) fn lose(&self, ranks: std::ops::Range<usize>, reason: Reason) {
         let gone = |rank: &usize| {
             let progress = &self.lines()[*rank].progress;
-            // Relaxed: who says so has seen the process end, after all that it wrote.
-            progress.left.load(Ordering::Relaxed) <= progress.round.load(Ordering::Relaxed)
+            // Relaxed: who says so heard it from the system, after all that the process wrote.
+            let left = progress.left.load(Ordering::Relaxed);
+            left <= progress.round.load(Ordering::Relaxed)
         };
         if let Some(rank) = ranks.clone().find(gone) {
             self.abort(Round::END, Abort { rank, reason });
