@@ -156,9 +156,8 @@ pub(crate) fn die_after(left: u32, body: impl FnOnce()) -> bool {
 
 /// Whether the calling thread has died.
 pub(crate) fn dead() -> bool {
-    MORTAL.with_borrow(|mortal| {
-        mortal.as_ref().is_some_and(|mortal| mortal.left == 0 && mortal.thread == loom::thread::current().id())
-    })
+    let of_this_thread = |mortal: &Mortal| mortal.left == 0 && mortal.thread == loom::thread::current().id();
+    !over() && MORTAL.with_borrow(|mortal| mortal.as_ref().is_some_and(of_this_thread))
 }
 
 /// How an operation is changed.

@@ -6,6 +6,8 @@
 //! no test on this machine's processor can.
 //!
 //! [`scenario`] has what is run, [`fault`] what is broken on purpose to see that the model finds it.
+// Compiled for a test, the protocol's files would bring their own tests.
+#![cfg(not(test))]
 #![allow(
     missing_docs,
     unreachable_pub,

@@ -81,6 +81,7 @@ fn waits_for_the_wrong_state_are_found() {
         ("a result is read before it is folded", "stage.rs", "progress.folded.load(", 1, "windows, divided"),
         ("a rank begins a round alone", "step.rs", "progress.round.load(", 1, "windows, failure, next round"),
         ("nobody is ever inside", "phase.rs", "progress.inside.store(1", -1, "divided, deadline"),
+        ("the dead are taken to have left", "hub.rs", "let left = progress.left.load(", 1, "windows, death"),
         ("a ring is not counted", "wait.rs", "rings.fetch_add(", -1, "exchange"),
         ("a place forgets its round", "hub.rs", "owner.fetch_sub(", 1 << 32, "split of processes"),
     ];
