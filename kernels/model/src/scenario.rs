@@ -36,7 +36,7 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 }
 
 /// Every scenario.
-pub const ALL: [Scenario; 16] = [
+pub const ALL: [Scenario; 17] = [
     scenario("exchange", 3, exchange),
     scenario("exchange of three", 1, exchange_of_three),
     scenario("exchange, deadline", 3, exchange_with_a_deadline),
@@ -48,6 +48,7 @@ pub const ALL: [Scenario; 16] = [
     scenario("published, failure", 2, published_with_a_failure),
     scenario("split of threads", 2, split_of_threads),
     scenario("split of processes", 2, split_of_processes),
+    scenario("splits of processes", 2, splits_of_processes),
     scenario("windows", 2, windows),
     scenario("windows, divided", 1, windows_divided),
     scenario("windows, failure, next round", 2, windows_and_next_round),
@@ -339,6 +340,17 @@ fn split_of_processes() {
             }
         }
         drop(own);
+        Some(seat)
+    });
+}
+
+/// Groups of both ranks, one after the other, of which the later may have the place of the one before.
+fn splits_of_processes() {
+    each(processes(Shape { splits: 3, ..SMALL }), |mut seat| {
+        for call in 1..=2 {
+            let mut child = seat.split(&SUM, &[0, 1]).unwrap().expect("a member");
+            sum(&mut child, call).unwrap();
+        }
         Some(seat)
     });
 }
