@@ -2,6 +2,7 @@
 //!
 //! A [`Buf`] or [`BufMut`] is made from a typed slice and gives back slices of that type alone. [`Memory`] owns its elements.
 
+use crate::segment::Block;
 use consonance_spec::{DType, Element};
 use std::{
     alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error},
@@ -183,6 +184,8 @@ pub struct Memory {
     start: NonNull<u8>,
     count: usize,
     dtype: DType,
+    /// What the elements lie in, if it was not allocated for them.
+    block: Option<Block>,
 }
 
 // SAFETY: `Memory` owns its elements, like a `Box<[T]>` for a `T` that is `Send` and `Sync`.
@@ -197,12 +200,19 @@ impl Memory {
     /// `count` elements, all zero (`false`).
     pub fn zeroed(dtype: DType, count: usize) -> Memory {
         let Some(layout) = Self::layout(dtype, count) else {
-            return Memory { start: NonNull::<u64>::dangling().cast(), count, dtype };
+            return Memory { start: NonNull::<u64>::dangling().cast(), count, dtype, block: None };
         };
         // SAFETY: the layout's size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
         // All-zero bytes are a valid element of every dtype.
-        Memory { start: NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout)), count, dtype }
+        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
+        Memory { start, count, dtype, block: None }
+    }
+
+    /// `count` elements, all zero, in a block that has room for them.
+    pub(crate) fn in_block(block: Block, dtype: DType, count: usize) -> Memory {
+        // A block begins at a page, and its bytes are zero at first.
+        Memory { start: block.start(), count, dtype, block: Some(block) }
     }
 
     /// A copy of all parts, one after the other.
@@ -223,7 +233,7 @@ impl Memory {
             unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), start.as_ptr().add(bytes), part.bytes()) };
             bytes += part.bytes();
         }
-        Memory { start, count, dtype }
+        Memory { start, count, dtype, block: None }
     }
 
     /// The layout of the allocation; `None` if it has no bytes.
@@ -274,7 +284,9 @@ impl Clone for Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if let Some(layout) = Self::layout(self.dtype, self.count) {
+        if self.block.is_none()
+            && let Some(layout) = Self::layout(self.dtype, self.count)
+        {
             // SAFETY: allocated in `zeroed` with this same layout.
             unsafe { dealloc(self.start.as_ptr(), layout) }
         }

@@ -205,7 +205,7 @@ impl Hub {
         members: &[usize],
         rank: usize,
     ) -> Arc<Hub> {
-        let (segment, _) = self.shared_segment();
+        let segment = self.shared_segment().expect("a group of processes");
         let ground = Ground::segment(segment.clone(), area, members.len());
         let hub = Hub::split_off(ground, self.as_parent(round, members));
         // Relaxed: as in `child`.
@@ -213,10 +213,11 @@ impl Hub {
         Arc::new(hub)
     }
 
-    fn shared_segment(&self) -> (&Arc<Segment>, Area) {
+    /// The memory that processes share, if they do.
+    pub(crate) fn shared_segment(&self) -> Option<&Arc<Segment>> {
         match &self.ground {
-            Ground::Own { .. } => unreachable!("threads share no segment"),
-            Ground::Segment { segment, area, .. } => (segment, *area),
+            Ground::Own { .. } => None,
+            Ground::Segment { segment, .. } => Some(segment),
         }
     }
 
@@ -233,7 +234,7 @@ impl Hub {
     /// The owner's word has the mark of the place's round, and how many members have not given it back. It never returns to
     /// what it was, so that who claims the place by what it was misses no group that came between.
     pub(crate) fn claim(&self, size: usize) -> Option<Claim> {
-        let (segment, _) = self.shared_segment();
+        let segment = self.shared_segment().expect("a group of processes");
         (0..Segment::SPLITS).find_map(|place| {
             let owner = &Ground::head_of(segment, Area::Split(place)).owner;
             // Relaxed: a guess, until it is exchanged.
@@ -252,7 +253,7 @@ impl Hub {
 
     /// Gives a claimed place back whole, of which no other member has heard.
     pub(crate) fn unclaim(&self, claim: Claim) {
-        let (segment, _) = self.shared_segment();
+        let segment = self.shared_segment().expect("a group of processes");
         // Relaxed: nobody has been there since the claim.
         Ground::head_of(segment, Area::Split(claim.place)).owner.store(claim.round.mark() << 32, Ordering::Relaxed);
     }

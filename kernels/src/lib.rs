@@ -19,6 +19,7 @@ pub mod segment;
 pub mod step;
 pub mod phase;
 mod stage;
+mod alloc;
 pub mod team;
 #[cfg(target_os = "linux")]
 pub mod rendezvous;

@@ -31,6 +31,8 @@ pub(crate) struct Place<'s> {
     pub(crate) epoch: u64,
     /// The element type on which all ranks agree, where data moves.
     pub(crate) dtype: Option<DType>,
+    /// Whether others' own memory is touched in it, rather than what they put up.
+    pub(crate) enters: bool,
 }
 
 impl<'s> Place<'s> {
@@ -45,9 +47,9 @@ impl<'s> Place<'s> {
 
     /// Until the result is dropped, no rank leaves this step, so that every published address stays valid.
     ///
-    /// What processes share stays where it is; they need not wait for each other.
+    /// What processes put up stays where it is; they need not wait for each other.
     pub(crate) fn enter(self) -> Result<Inside<'s>, Fault> {
-        if self.hub.segment().is_some() {
+        if !self.enters {
             return Ok(Inside(None));
         }
         let inside = Inside(Some(self));
@@ -134,11 +136,11 @@ pub struct Peers<'s> {
     pub(crate) place: Place<'s>,
     pub(crate) sources: &'s mut Vec<*const u8>,
     /// The part that is put up; none where all memory lies open.
-    pub(crate) window: Option<Window>,
+    pub(crate) window: Option<Window<'s>>,
 }
 
 /// A slice of each block of every rank's data.
-pub(crate) struct Window {
+pub(crate) struct Window<'s> {
     /// Blocks of equal size that each rank's data consist of.
     pub(crate) blocks: usize,
     /// Bytes within a block.
@@ -146,6 +148,8 @@ pub(crate) struct Window {
     /// Where the slices of each rank are put up, one after the other, each with room for `stride` bytes.
     pub(crate) slots: Slots,
     pub(crate) stride: usize,
+    /// How many bytes of data each rank has, and where they lie if they can be read there.
+    pub(crate) data: &'s [(usize, *const u8)],
     /// This rank's own data, where they lie.
     pub(crate) own: *const u8,
     pub(crate) own_bytes: usize,
@@ -214,7 +218,11 @@ pub struct Rows {
 impl Peers<'_> {
     /// Bytes that `rank` published.
     pub fn bytes(&self, rank: usize) -> usize {
-        self.place.card(rank).bytes()
+        match &self.window {
+            Some(window) if rank == self.place.world.rank() => window.own_bytes,
+            Some(window) => window.data[rank].0,
+            None => self.place.card(rank).bytes(),
+        }
     }
 
     fn view(&self, rank: usize) -> View {
@@ -226,13 +234,15 @@ impl Peers<'_> {
         let Window { blocks, stride, .. } = *window;
         let slice = window.slice.clone();
         let block = |bytes: usize| if blocks == 1 { usize::MAX } else { (bytes / blocks).max(1) };
-        if rank == self.place.world.rank() {
-            let block = block(window.own_bytes);
+        let block = block(self.bytes(rank));
+        let own = rank == self.place.world.rank();
+        let whole = if own { window.own } else { window.data[rank].1 };
+        if own || !whole.is_null() {
             // What is asked of it lies within its bytes (see the callers), and so do the slices up to there.
-            return View { start: window.own.wrapping_add(slice.start), block, blocks, slice, stride: block };
+            return View { start: whole.wrapping_add(slice.start), block, blocks, slice, stride: block };
         }
         // A slice put up has room for `stride` bytes, which are not fewer than the slice's; there are `blocks` of them.
-        View { start: window.slots.of(rank), block: block(self.bytes(rank)), blocks, slice, stride }
+        View { start: window.slots.of(rank), block, blocks, slice, stride }
     }
 
     /// Copies elements `range` of what `rank` published.
@@ -246,7 +256,7 @@ impl Peers<'_> {
         assert_eq!(range.len(), target.count(), "the range fits its target");
         assert_eq!(Some(target.dtype()), self.place.dtype, "the target is of the agreed dtype");
         let size = target.dtype().size();
-        let count = self.readable(rank) / size;
+        let count = self.bytes(rank) / size;
         assert!(range.start <= range.end && range.end <= count, "{range:?} of {count} elements");
         let range = range.start * size..range.end * size;
         for (source, piece) in self.view(rank).pieces(range.clone()) {
@@ -272,7 +282,7 @@ impl Peers<'_> {
     /// If the rows are not even or do not lie within `target`.
     pub fn copy_rows(&self, rank: usize, target: &mut BufMut<'_>, place: Rows) -> Result<(), Fault> {
         let size = target.dtype().size();
-        let count = self.readable(rank) / size;
+        let count = self.bytes(rank) / size;
         if count == 0 {
             return Ok(());
         }
@@ -329,9 +339,9 @@ impl Peers<'_> {
         assert_eq!(Some(reducer.input()), self.place.dtype, "the reducer is of the agreed dtype");
         let size = reducer.input().size();
         let (own, blocks) = (self.place.world.rank(), self.window.as_ref().map_or(1, |window| window.blocks));
-        let own_bytes = self.readable(own);
+        let own_bytes = self.bytes(own);
         for rank in 0..self.place.world.size() {
-            let (bytes, published) = (self.readable(rank), self.readable(rank) / size);
+            let (bytes, published) = (self.bytes(rank), self.bytes(rank) / size);
             assert!(offset <= published && count <= published - offset, "offset {offset} of {published} elements");
             assert!(blocks == 1 || bytes == own_bytes, "blocks of {bytes} and {own_bytes} bytes");
         }
@@ -355,13 +365,5 @@ impl Peers<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Bytes of `rank`'s data; of this rank's own, what it knows itself.
-    fn readable(&self, rank: usize) -> usize {
-        match &self.window {
-            Some(window) if rank == self.place.world.rank() => window.own_bytes,
-            _ => self.bytes(rank),
-        }
     }
 }

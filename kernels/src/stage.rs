@@ -26,16 +26,19 @@
 //!   does not take a count of the new one for what it waits for.
 
 use crate::{
-    atomics::Ordering,
+    atomics::{Ordering, fence},
     copy::copy,
     line::Round,
     phase::{Peers, Slots, Window},
     reduce::Reducer,
     segment::{Area, Segment},
-    step::{Access, Fault, Seat, Targets},
+    step::{Access, Addresses, Fault, Seat, Targets},
 };
 use consonance_spec::{Signature, partition};
-use std::ops::Range;
+use std::{
+    ops::Range,
+    ptr::{self, NonNull},
+};
 
 /// Slots of a rank's staging: for data of even and odd windows, and for results.
 const SLOTS: usize = 4;
@@ -86,30 +89,44 @@ impl Load {
     }
 }
 
+/// A place in the heaps as it is told to others: 0 is none. It is no address.
+fn told(place: Option<usize>) -> *mut u8 {
+    ptr::without_provenance_mut(place.map_or(0, |place| place + 1))
+}
+
 impl Seat {
-    /// A step in which all ranks' data are put up, and `work` is called for each window of them.
+    /// A step in which all ranks' data are put up, and `work` is called for each window of them. Data that lie in a heap need not
+    /// be put up, if they are many and `in_place` allows it: others read them where they lie, in one window if all do.
     ///
     /// # Safety
-    /// `input` is valid for reads of `bytes` bytes, which nobody writes but `work`, and it only where it has read.
+    /// `input` is valid for reads of `bytes` bytes, which nobody writes but `work`, and it only where it has read; nothing at
+    /// all, if the others may read `in_place`, but what only this rank reads.
     pub(crate) unsafe fn in_windows(
         &mut self,
         signature: &Signature,
         access: Access,
         input: *const u8,
         bytes: usize,
-        blocks: usize,
+        (blocks, in_place): (usize, bool),
         mut work: impl FnMut(&mut Peers<'_>) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         let stride = self.slot_bytes() / blocks / BORDER_BYTES * BORDER_BYTES;
         assert!(stride > 0 && (blocks == 1 || bytes.is_multiple_of(blocks)), "{bytes} bytes in {blocks} blocks");
-        let load = Load { input, bytes, blocks, stride };
+        let found = if in_place { self.find(input, bytes) } else { None };
+        let mut load = Load { input, bytes: if found.is_some() { 0 } else { bytes }, blocks, stride };
         self.claim_window(0)?;
         self.stage_slices(load, 0, 0)?;
-        let mut shared = self.share(signature, access, bytes, input, std::ptr::null_mut())?;
-        shared.active = true;
+        let shared = self.share(signature, access, bytes, told(found), ptr::null_mut())?;
         let seat = &mut *shared.seat;
-        let largest = seat.place(signature).0.cards().map(|card| card.bytes()).max().unwrap_or(0);
-        let windows = (largest / blocks).div_ceil(stride).max(1);
+        let mut data = seat.data();
+        let in_heaps = |&(bytes, address): &(usize, *const u8)| bytes == 0 || !address.is_null();
+        let windows = if data.iter().all(in_heaps) && data.iter().any(|data| data.0 > 0) {
+            load.stride = usize::MAX;
+            1
+        } else {
+            let largest = data.iter().map(|data| data.0).max().unwrap_or(0);
+            (largest / blocks).div_ceil(stride).max(1)
+        };
         for index in 0..windows {
             if index + 1 < windows {
                 seat.claim_window(1)?;
@@ -120,13 +137,70 @@ impl Seat {
                 seat.wait_staged()?;
             }
             let slots = seat.slots(0);
-            let window = Window { blocks, slice: load.slice(index), slots, stride, own: input, own_bytes: bytes };
+            let (slice, data) = (load.slice(index), &*data);
+            let window = Window { blocks, slice, slots, stride, data, own: input, own_bytes: bytes };
             let (place, addresses) = seat.place(signature);
             work(&mut Peers { place, sources: &mut addresses.sources, window: Some(window) })?;
+            if data.iter().any(|data| !data.1.is_null()) {
+                seat.still_there()?;
+            }
             seat.say_read();
+        }
+        data.clear();
+        seat.addresses.data = data;
+        if found.is_some() {
+            // SYNC POINT read: pairs with `say_read`.
+            let window = seat.staging().window;
+            seat.wait_for_all(|line| Round::reached(line.progress.read.load(Ordering::Acquire), window))?;
         }
         shared.finish();
         Ok(())
+    }
+
+    /// Whether what was read in others' own memory was theirs to show until now: a rank that gives up says so before it returns.
+    fn still_there(&self) -> Result<(), Fault> {
+        // SYNC POINT abort: what was read comes before this look.
+        fence(Ordering::SeqCst);
+        self.hub.aborted(self.round).map_or(Ok(()), |abort| Err(Fault::Aborted(abort)))
+    }
+
+    /// Where these data, if they are many, lie in the heaps.
+    fn find(&self, address: *const u8, bytes: usize) -> Option<usize> {
+        if bytes <= ONE_SHOT_BYTES { None } else { self.segment().find(address, bytes) }
+    }
+
+    /// How many bytes each rank has in this step, and where they lie if they are in a heap.
+    fn data(&mut self) -> Vec<(usize, *const u8)> {
+        let mut data = std::mem::take(&mut self.addresses.data);
+        data.clear();
+        data.extend(self.cards().map(|card| {
+            let bytes = card.bytes();
+            let place = card.input().addr().checked_sub(1);
+            let address = place.and_then(|place| self.segment().in_heaps(place, bytes));
+            (bytes, address.map_or(ptr::null(), |address| address.as_ptr().cast_const()))
+        }));
+        data
+    }
+
+    /// Sets the addresses of this step, if every rank's data lie in a heap, and every result is wanted there.
+    fn locate(&mut self, bytes: usize, output_bytes: usize, targets: Targets) -> bool {
+        let Addresses { inputs, outputs, .. } = &mut self.addresses;
+        inputs.clear();
+        outputs.clear();
+        let Some((segment, _)) = self.hub.segment() else { return false };
+        let address = |told: usize, bytes: usize| segment.in_heaps(told.checked_sub(1)?, bytes).map(NonNull::as_ptr);
+        let aligned = |address: &*mut u8| address.addr().is_multiple_of(align_of::<u64>());
+        for (rank, line) in self.hub.lines().iter().enumerate() {
+            let card = line.card(self.epoch);
+            let Some(input) = address(card.input().addr(), bytes).filter(aligned) else { return false };
+            let output = address(card.output().addr(), output_bytes).filter(aligned);
+            if output.is_none() && targets.reach(rank) {
+                return false;
+            }
+            inputs.push(input.cast_const());
+            outputs.push(output.unwrap_or(ptr::null_mut()));
+        }
+        true
     }
 
     /// [`Seat::divided`] on staged data.
@@ -151,22 +225,24 @@ impl Seat {
             Targets::Own => (if count.is_multiple_of(size) { size } else { 1 }, partition::block(count, size, rank)),
             _ if bytes <= ONE_SHOT_BYTES => (1, if output.is_null() { 0..0 } else { 0..count }),
             // SAFETY: the caller's promises are the same.
-            _ => return unsafe { self.all_blocks(signature, reducer, access, input, count, output) },
+            _ => return unsafe { self.all_blocks(signature, reducer, (access, targets), input, count, output) },
         };
         let target = output.wrapping_add(part.start * output_size);
         let fold = |peers: &mut Peers<'_>| {
             // SAFETY: the target has so many elements, at the place in `output` of those that are read of `input`.
             unsafe { peers.fold(reducer, part.start, part.len(), target) }
         };
+        // Many data are in blocks, of which a rank writes its own, which no other reads.
+        let in_place = bytes > ONE_SHOT_BYTES && blocks == size;
         // SAFETY: the input is valid; a part of it that is written in place has just been read, by this rank, the only one that
         // reads it there.
-        unsafe { self.in_windows(signature, access, input, bytes, blocks, fold) }
+        unsafe { self.in_windows(signature, access, input, bytes, (blocks, in_place), fold) }
     }
 
     /// Each window is divided among the ranks: a rank folds its block of all data, and puts the result up for the others.
     ///
     /// For `n` ranks, each reads and writes about `2 - 1/n` times the bytes in copies, and once in the sum: no more than what
-    /// has to cross from rank to rank, and independent of their number.
+    /// has to cross from rank to rank, and independent of their number. Where all data lie in heaps there are no copies.
     ///
     /// # Safety
     /// As for [`divided_on_stage`](Seat::divided_on_stage).
@@ -174,13 +250,14 @@ impl Seat {
         &mut self,
         signature: &Signature,
         reducer: &Reducer,
-        access: Access,
+        (access, targets): (Access, Targets),
         input: *const u8,
         count: usize,
         output: *mut u8,
     ) -> Result<(), Fault> {
         let (rank, size) = (self.world.rank(), self.world.size());
         let (input_size, output_size) = (reducer.input().size(), reducer.output().size());
+        let (bytes, output_bytes) = (count * input_size, count * output_size);
         let elements = self.slot_bytes() / input_size.max(output_size);
         let unit = BORDER_BYTES / input_size.min(output_size);
         let windows = count.div_ceil(elements);
@@ -202,18 +279,39 @@ impl Seat {
             }
             Ok(())
         };
-        self.claim_window(0)?;
-        stage(self, 0, 0)?;
-        let mut shared = self.share(signature, access, count * input_size, input, output)?;
-        shared.active = true;
+        let found = (self.find(input, bytes), if output.is_null() { None } else { self.find(output, output_bytes) });
+        let in_heap = found.0.is_some() && (found.1.is_some() || output.is_null());
+        if !in_heap {
+            self.claim_window(0)?;
+            stage(self, 0, 0)?;
+        }
+        let (input_place, output_place) = if in_heap { found } else { (None, None) };
+        let mut shared = self.share(signature, access, bytes, told(input_place), told(output_place))?;
+        if shared.seat.locate(bytes, output_bytes, targets) {
+            let open = |place: Option<usize>, bytes| place.map_or(0..0, |place| place..place + bytes);
+            shared.open = [open(input_place, bytes), open(output_place, output_bytes)];
+            // SAFETY: every rank says that its data lie there, as many as this one's; a rank that says so keeps them there, or
+            // others in their place, while another is inside.
+            unsafe { shared.seat.fold_block(signature, reducer, count, targets)? };
+            return shared.depart();
+        }
         let seat = &mut *shared.seat;
+        // A rank that could have shown its data where they lie has not staged them when it arrives.
+        let is_late = seat.cards().any(|card| !card.input().is_null());
+        if in_heap {
+            seat.claim_window(0)?;
+            stage(seat, 0, 0)?;
+        }
+        if is_late {
+            seat.say_staged(0);
+        }
         for index in 0..windows {
             if index + 1 < windows {
                 seat.claim_window(1)?;
                 stage(seat, 1, index + 1)?;
                 seat.say_staged(1);
             }
-            if index > 0 {
+            if index > 0 || is_late {
                 seat.wait_staged()?;
             }
             let (whole, own) = (window(index), block(index, rank));
@@ -362,7 +460,7 @@ impl Seat {
 mod tests {
     use super::*;
     use crate::{
-        buffer::BufMut,
+        buffer::Memory,
         segment::{GroupId, Shape},
     };
     use consonance_spec::{DType, Kind, ReduceOp};
@@ -394,7 +492,42 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_any_size_in_place() {
+    fn parts_are_read_where_they_lie_or_where_they_are_put_up() {
+        for ranks in [2, 3] {
+            let counts = [1, 20, 3000, 17_000, 200_000];
+            let results = each(ranks, |mut seat| {
+                let rank = seat.world().rank();
+                let signature = signature(Kind::AllGather, None, DType::U32);
+                let mut all = Vec::new();
+                for (round, count) in (0..3).flat_map(|round| counts.map(|count| (round, count))) {
+                    let own = input(rank + round, count + rank);
+                    let mut memory = seat.alloc(DType::U32, own.len()).unwrap();
+                    memory.as_buf_mut().copy_from(own.as_slice().into());
+                    let is_shared = round > rank % 2;
+                    let send = if is_shared { memory.as_buf() } else { own.as_slice().into() };
+                    let mut parts: Vec<Vec<u32>> = (0..ranks).map(|peer| vec![0; count + peer]).collect();
+                    let copy = |peers: &mut Peers<'_>| {
+                        let mut parts = parts.iter_mut().enumerate();
+                        parts.try_for_each(|(peer, part)| {
+                            peers.copy(peer, 0..part.len(), &mut part.as_mut_slice().into())
+                        })
+                    };
+                    seat.published(&signature, Some(send), 1, copy).unwrap();
+                    // What the others have read can be written again.
+                    memory.as_buf_mut().into_mut_slice::<u32>().unwrap().fill(7);
+                    all.push((round, count, parts));
+                }
+                all
+            });
+            for (round, count, parts) in results.into_iter().flatten() {
+                let expected = (0..ranks).map(|peer| input(peer + round, count + peer));
+                assert!(expected.eq(parts), "{count} in round {round} of {ranks} ranks");
+            }
+        }
+    }
+
+    #[test]
+    fn sums_of_any_size_in_any_memory() {
         let sizes = [0, 1, 33, 2048, 2049, 16_384, 16_385, 100_000, 262_144];
         for ranks in [1, 2, 3, 5] {
             let results = each(ranks, |mut seat| {
@@ -405,9 +538,18 @@ mod tests {
                 for round in 0..5 {
                     for targets in [Targets::All, Targets::Root(ranks - 1), Targets::Own] {
                         for count in sizes {
+                            // In turn no rank's memory can be read by the others, that of some, that of all.
+                            let is_shared = round % 3 > rank % 2;
                             let mut data = input(rank + round, count);
-                            let recv = Some(BufMut::from(data.as_mut_slice()));
-                            seat.divided(&signature, &reducer, None, recv, targets).unwrap();
+                            let mut memory = is_shared.then(|| seat.alloc(DType::U32, count).unwrap());
+                            if let Some(memory) = &mut memory {
+                                memory.as_buf_mut().copy_from(data.as_slice().into());
+                            }
+                            let recv = memory.as_mut().map_or_else(|| data.as_mut_slice().into(), Memory::as_buf_mut);
+                            seat.divided(&signature, &reducer, None, Some(recv), targets).unwrap();
+                            if let Some(memory) = memory {
+                                data.copy_from_slice(memory.as_buf().as_slice().unwrap());
+                            }
                             sums.push((targets, round, count, data));
                         }
                     }

@@ -29,6 +29,8 @@
 //! * **Leave against enter.** A rank that gives up (deadline, abort, panic) must not return while others are in its memory. It
 //!   sets the abort word and then waits until no rank is inside; a rank says *inside*, fences and then looks at the abort word,
 //!   once a chunk. One of the two sees the other, so the wait is bounded by the time of a chunk.
+//!   A rank of another process may be stopped in the middle of a chunk, or dead: after a while the rank that gives up puts other
+//!   pages in the place of those that the other could still write.
 //! * **Return against wait.** A rank that leaves for good says so; who waits for it looks once more at its card and then
 //!   reports [`Fault::Left`]. Nobody begins to work in that step, because the missing card will never come.
 //! * **Place claimed twice.** Groups that processes split off begin in places that others have left. A place's word counts its
@@ -39,7 +41,7 @@ use crate::{
     atomics::{Ordering, fence, yield_now},
     buffer::{Buf, BufMut},
     hub::{Hub, Key},
-    line::{Arrival, Line, PAYLOAD_BYTES, Round},
+    line::{Arrival, Card, Line, PAYLOAD_BYTES, Round},
     phase::{Payloads, Peers, Place, chunks},
     reduce::Reducer,
     ring::Outcome,
@@ -99,6 +101,10 @@ pub struct LastCall {
     pub bytes: usize,
 }
 
+/// How long a rank that gives up waits for a rank of another process that is in its memory: longer than a chunk takes, but that
+/// process may be stopped, or dead.
+const GRACE: Duration = Duration::from_millis(20);
+
 /// Who receives the result of [`Seat::divided`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Targets {
@@ -108,6 +114,17 @@ pub enum Targets {
     Own,
     /// One rank.
     Root(usize),
+}
+
+impl Targets {
+    /// Whether this rank receives in the whole of its output.
+    pub(crate) fn reach(self, rank: usize) -> bool {
+        match self {
+            Targets::All => true,
+            Targets::Own => false,
+            Targets::Root(root) => rank == root,
+        }
+    }
 }
 
 /// How a rank shares memory in a step: with the call's code, what cards must have in common exactly.
@@ -125,14 +142,14 @@ pub(crate) enum Access {
 pub struct Seat {
     pub(crate) hub: Arc<Hub>,
     pub(crate) world: World,
-    round: Round,
-    epoch: u64,
+    pub(crate) round: Round,
+    pub(crate) epoch: u64,
     /// A rank that left: no step can be made any more, and this rank's cards are not written again.
     left: Option<usize>,
     /// The ranks for which nobody waits while they rest.
     company: Range<usize>,
     timeout: Duration,
-    addresses: Addresses,
+    pub(crate) addresses: Addresses,
     /// Where this rank puts its data up, if its peers cannot read them where they lie.
     pub(crate) stage: Option<Stage>,
     /// Its place in the ring of this rank's last calls, if there is one.
@@ -141,8 +158,22 @@ pub struct Seat {
 
 /// Room for the addresses of all ranks' buffers, so that a step allocates nothing.
 pub(crate) struct Addresses {
+    /// Where each rank's input lies in this step; null where it cannot be read.
+    pub(crate) inputs: Vec<*const u8>,
+    /// Where each rank's output lies in this step; null where there is none.
+    pub(crate) outputs: Vec<*mut u8>,
     pub(crate) sources: Vec<*const u8>,
     pub(crate) targets: Vec<*mut u8>,
+    /// How many bytes of data each rank has in this step, and where they lie.
+    pub(crate) data: Vec<(usize, *const u8)>,
+}
+
+impl Addresses {
+    fn new(size: usize) -> Addresses {
+        let (inputs, outputs) = (Vec::with_capacity(size), Vec::with_capacity(size));
+        let (sources, targets) = (Vec::with_capacity(size), Vec::with_capacity(size + 1));
+        Addresses { inputs, outputs, sources, targets, data: Vec::with_capacity(size) }
+    }
 }
 
 // SAFETY: the addresses mean something only within a step, which one thread makes; between steps the vectors are empty.
@@ -204,8 +235,7 @@ impl Seat {
     }
 
     fn new(hub: Arc<Hub>, world: World, round: Round, timeout: Duration) -> Seat {
-        let addresses =
-            Addresses { sources: Vec::with_capacity(world.size()), targets: Vec::with_capacity(world.size()) };
+        let addresses = Addresses::new(world.size());
         let stage = hub.segment().map(|(_, area)| Stage::new(area, round));
         Seat { hub, world, round, epoch: round.base(), left: None, company: 0..0, timeout, addresses, stage, ticket: 0 }
     }
@@ -351,6 +381,11 @@ impl Seat {
         self.hub.top_rank(rank)
     }
 
+    /// Every rank's card of this step, in rank order.
+    pub(crate) fn cards(&self) -> impl Iterator<Item = &Card> {
+        self.hub.lines().iter().map(|line| line.card(self.epoch))
+    }
+
     /// How many steps this rank has begun.
     pub fn epoch(&self) -> u64 {
         Round::number_of(self.epoch)
@@ -424,7 +459,7 @@ impl Seat {
         let (bytes, address) = input.map_or((0, ptr::null()), |buf| (buf.bytes(), buf.as_ptr()));
         if self.stage.is_some() {
             // SAFETY: the input is valid for reads of its bytes while it is borrowed.
-            return unsafe { self.in_windows(signature, Access::Published, address, bytes, blocks, work) };
+            return unsafe { self.in_windows(signature, Access::Published, address, bytes, (blocks, true), work) };
         }
         let shared = self.share(signature, Access::Published, bytes, address, ptr::null_mut())?;
         let (place, addresses) = shared.seat.place(signature);
@@ -477,6 +512,34 @@ impl Seat {
             return unsafe { self.divided_on_stage(signature, reducer, (access, targets), input, count, output) };
         }
 
+        let shared = self.share(signature, access, bytes, input, output)?;
+        let Addresses { inputs, outputs, .. } = &mut shared.seat.addresses;
+        inputs.clear();
+        outputs.clear();
+        let cards = shared.seat.hub.lines().iter().map(|line| line.card(shared.seat.epoch));
+        cards.for_each(|card| {
+            inputs.push(card.input());
+            outputs.push(card.output());
+        });
+        // SAFETY: all ranks' inputs have `count` elements of the reducer's input (`arrive` compared them), and an output as many
+        // of its output, asserted before it was published. They stay while a rank is inside.
+        unsafe { shared.seat.fold_block(signature, reducer, count, targets)? };
+        shared.depart()
+    }
+
+    /// Folds this rank's block of all inputs into the targets, a chunk at a time.
+    ///
+    /// # Safety
+    /// The addresses of this step are set: while a rank is inside, every input is valid for reads of `count` elements of the
+    /// reducer's input, every output that is not null for writes of as many of its output, and equal to its own rank's input or
+    /// disjoint from every input. All ranks agreed on the step.
+    pub(crate) unsafe fn fold_block(
+        &mut self,
+        signature: &Signature,
+        reducer: &Reducer,
+        count: usize,
+        targets: Targets,
+    ) -> Result<(), Fault> {
         let block = match targets {
             // The blocks that users see are even.
             Targets::Own => partition::block(count, self.world.size(), self.world.rank()),
@@ -485,45 +548,35 @@ impl Seat {
                 partition::aligned_block(count, unit, self.world.size(), self.world.rank())
             }
         };
-        let shared = self.share(signature, access, bytes, input, output)?;
-        shared.seat.fold_block(signature, reducer, block, targets)?;
-        shared.depart()
-    }
-
-    /// Folds elements `block` of all inputs into the targets, a chunk at a time.
-    fn fold_block(
-        &mut self,
-        signature: &Signature,
-        reducer: &Reducer,
-        block: Range<usize>,
-        targets: Targets,
-    ) -> Result<(), Fault> {
-        let (place, Addresses { sources, targets: outputs }) = self.place(signature);
+        let (place, Addresses { inputs, outputs, sources, targets: all, .. }) = self.place(signature);
+        let place = Place { enters: true, ..place };
         let (input_size, output_size) = (reducer.input().size(), reducer.output().size());
         for chunk in chunks(block, input_size) {
             let inside = place.enter()?;
-            for (rank, card) in place.cards().enumerate() {
-                // SAFETY: all ranks' inputs have the same bytes (`arrive` compared them), and `chunk` lies within.
-                sources.push(unsafe { card.input().add(chunk.start * input_size) });
-                let receives = match targets {
-                    Targets::All => true,
-                    Targets::Own => rank == place.world.rank(),
-                    Targets::Root(root) => rank == root,
-                };
-                if receives && !card.output().is_null() {
-                    // SAFETY: an output has as many elements as its rank's input, asserted before it was published.
-                    outputs.push(unsafe { card.output().add(chunk.start * output_size) });
+            for (rank, (&input, &output)) in inputs.iter().zip(&*outputs).enumerate() {
+                // SAFETY: `chunk` lies within the elements of every input.
+                sources.push(unsafe { input.add(chunk.start * input_size) });
+                let own_block = targets == Targets::Own && rank == place.world.rank();
+                if (own_block || targets.reach(rank)) && !output.is_null() {
+                    // SAFETY: `chunk` lies within the elements of every output.
+                    all.push(unsafe { output.add(chunk.start * output_size) });
                 }
             }
             // SAFETY: `enter` keeps every buffer alive until `inside` is dropped. This block of all buffers is private to this
             // rank in this step: the blocks of ranks are disjoint, and all ranks agreed on the kind of step and on the bytes.
             // An output is exclusive to its rank, so it is its own rank's input exactly or disjoint from every input.
-            unsafe { reducer.fold(sources, outputs, chunk.len()) };
+            unsafe { reducer.fold(sources, all, chunk.len()) };
             sources.clear();
-            outputs.clear();
+            all.clear();
             drop(inside);
         }
         Ok(())
+    }
+
+    /// Takes these parts of the heaps away from the ranks of other processes. Whether that was possible.
+    fn close(&self, open: &[Range<usize>]) -> bool {
+        let Some((segment, _)) = self.hub.segment() else { return false };
+        open.iter().filter(|bytes| !bytes.is_empty()).all(|bytes| segment.detach(bytes.clone()).is_ok())
     }
 
     /// Arrives with memory that others may touch until the result departs, or is dropped.
@@ -535,7 +588,8 @@ impl Seat {
         input: *const u8,
         output: *mut u8,
     ) -> Result<Shared<'_>, Fault> {
-        let mut shared = Shared { seat: self, active: !(input.is_null() && output.is_null()) };
+        let active = self.stage.is_some() || !(input.is_null() && output.is_null());
+        let mut shared = Shared { seat: self, active, open: [0..0, 0..0] };
         let arrived = shared.seat.arrive(signature, access, bytes, &[], input, output);
         if let Err(Fault::Mismatch | Fault::Left(_)) = arrived {
             // Nobody works in a step on which not all agree, or in which a card will never come.
@@ -549,9 +603,10 @@ impl Seat {
         // A panic in the middle of an earlier step may have left some.
         self.addresses.sources.clear();
         self.addresses.targets.clear();
+        let Seat { hub, world, round, epoch, stage, addresses, .. } = self;
         let place =
-            Place { hub: &self.hub, world: self.world, round: self.round, epoch: self.epoch, dtype: signature.dtype };
-        (place, &mut self.addresses)
+            Place { hub, world: *world, round: *round, epoch: *epoch, dtype: signature.dtype, enters: stage.is_none() };
+        (place, addresses)
     }
 
     /// Writes this rank's card, waits for every other and compares.
@@ -693,6 +748,8 @@ const CODE_MASK: u32 = (1 << CODE_BITS) - 1;
 pub(crate) struct Shared<'s> {
     pub(crate) seat: &'s mut Seat,
     pub(crate) active: bool,
+    /// The parts of the heaps in which ranks of other processes write in this step, and which are this rank's.
+    pub(crate) open: [Range<usize>; 2],
 }
 
 impl Shared<'_> {
@@ -703,7 +760,7 @@ impl Shared<'_> {
     }
 
     /// Says that this rank is done, and waits for the others if they may be in its memory.
-    fn depart(mut self) -> Result<(), Fault> {
+    pub(crate) fn depart(mut self) -> Result<(), Fault> {
         let epoch = self.seat.epoch;
         // SYNC POINT departure: pairs below.
         self.seat.hub.lines()[self.seat.world.rank()].progress.done.store(epoch, Ordering::Release);
@@ -713,6 +770,7 @@ impl Shared<'_> {
             self.seat.wait_for_all(|line| Round::reached(line.progress.done.load(Ordering::Acquire), epoch))?;
             self.active = false;
         }
+        self.seat.note(Outcome::Done);
         Ok(())
     }
 }
@@ -727,9 +785,13 @@ impl Drop for Shared<'_> {
         hub.abort(*round, Abort { rank: world.rank(), reason: Reason::Failure });
         // SYNC POINT abort: pairs with the fence in `enter`.
         fence(Ordering::SeqCst);
+        let begin = hub.segment().map(|_| Instant::now());
         for peer in world.peers() {
             // SYNC POINT inside: pairs with `Inside::drop`.
             while hub.lines()[peer].progress.inside.load(Ordering::Acquire) != 0 {
+                if begin.is_some_and(|begin| begin.elapsed() > GRACE) && self.seat.close(&self.open) {
+                    return;
+                }
                 yield_now();
             }
         }

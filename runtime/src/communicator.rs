@@ -7,9 +7,44 @@ use crate::{
     error::IntoReduceOp,
     options,
 };
-use consonance_kernels::step::{Aborter, Reason, Seat};
+use consonance_kernels::{
+    buffer::Memory,
+    step::{Aborter, Reason, Seat},
+};
 use consonance_spec::{Element, Kind, ReduceOp, Signature, World};
-use std::{ops::Range, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    marker::PhantomData,
+    ops::{Deref, DerefMut, Range},
+    sync::Arc,
+    time::Duration,
+};
+
+/// Elements in memory that all ranks of a group can read and write in place: see [`Communicator::alloc`].
+pub struct SharedMemory<T> {
+    memory: Memory,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> Deref for SharedMemory<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.memory.as_buf().as_slice().expect("made for this type")
+    }
+}
+
+impl<T: Element> DerefMut for SharedMemory<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        self.memory.as_buf_mut().into_mut_slice().expect("made for this type")
+    }
+}
+
+impl<T: Element + fmt::Debug> fmt::Debug for SharedMemory<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}
 
 /// One rank of a group, with MPI's collectives on slices.
 ///
@@ -104,6 +139,28 @@ impl Communicator {
             self.configuration = configuration;
             self.backend.configure(&configuration);
         }
+    }
+
+    /// `count` elements, all zero, in memory that every rank of this group can read and write in place: with such data
+    /// collectives of processes copy nothing that they need not. Of threads, any memory is so.
+    ///
+    /// It stays when the group has ended, but the data of another group's collectives are copied again. A process made by `fork`
+    /// has none of it.
+    ///
+    /// # Errors
+    /// [`Error::System`] if there is no memory for them.
+    ///
+    /// ```
+    /// use consonance::{Communicator, ReduceOp};
+    /// let mut alone = Communicator::threads(1).remove(0);
+    /// let mut gradients = alone.alloc::<f32>(1000)?;
+    /// gradients.fill(0.5);
+    /// alone.all_reduce(ReduceOp::Sum, &mut gradients)?;
+    /// assert_eq!(gradients[999], 0.5);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn alloc<T: Element>(&self, count: usize) -> Result<SharedMemory<T>> {
+        Ok(SharedMemory { memory: self.backend.alloc(T::DTYPE, count)?, element: PhantomData })
     }
 
     /// Ends the group: every rank that waits in it, or calls anything in it later, gets [`Error::Aborted`]. Waits for nobody.

@@ -77,7 +77,7 @@ pub use backend::Implementation;
 pub use cluster::{
     ClusterResolver, ClusterSpec, SimpleClusterResolver, SlurmClusterResolver, TfConfigClusterResolver, UnionResolver,
 };
-pub use communicator::Communicator;
+pub use communicator::{Communicator, SharedMemory};
 pub use consonance_derive::Nest;
 pub use consonance_spec::{
     DType, Element, ReduceOp, UnknownReduceOp, VariableAggregation, VariableSynchronization, World, bf16, f16,

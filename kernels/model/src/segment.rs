@@ -3,6 +3,15 @@
 use crate::{fault, hub::Head, line::Line, memory, trace::Ring};
 use std::{cell::UnsafeCell, io, ops::Range, ptr::NonNull};
 
+/// What memory in a heap would be.
+pub(crate) enum Block {}
+
+impl Block {
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        match *self {}
+    }
+}
+
 /// Bytes that are watched as one.
 const UNIT: usize = 128;
 
@@ -93,6 +102,19 @@ impl Segment {
 
     pub(crate) fn reserve_staging(&self, _: Area, _: usize, _: Range<usize>) -> io::Result<()> {
         Ok(())
+    }
+
+    /// The model has no heaps: all data are put up.
+    pub(crate) fn find(&self, _: *const u8, _: usize) -> Option<usize> {
+        None
+    }
+
+    pub(crate) fn in_heaps(&self, _: usize, _: usize) -> Option<NonNull<u8>> {
+        None
+    }
+
+    pub(crate) fn detach(&self, _: Range<usize>) -> io::Result<()> {
+        unreachable!("nobody has data in heaps")
     }
 
     pub(crate) fn ring(&self, _: usize) -> &Ring {

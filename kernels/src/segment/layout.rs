@@ -1,7 +1,7 @@
 //! Where everything lies in a segment, from the shape alone: no word of the segment itself takes part.
 //!
 //! ```text
-//! header and heads | lines of all ranks | rings || lines of splits | pairs | staging of each rank of each area
+//! header and heads | lines of all ranks | rings || lines of splits | pairs | staging of each rank of each area | heaps
 //!                               reserved at once ─┘└─ reserved by who needs it first
 //! ```
 //!
@@ -36,6 +36,14 @@ const STAGING_UNIT: usize = 4 * (64 << 10);
 /// How much less staging the ranks of a pair have: pairs are many.
 const PAIR_SHARE: usize = 4;
 
+/// Addresses that the heaps of all ranks have together, as far as they are not too few or too many for one.
+const HEAPS_BYTES: usize = 1 << 40;
+
+/// The addresses of one rank's heap.
+fn heap_bytes(ranks: usize) -> usize {
+    (HEAPS_BYTES / ranks.next_power_of_two()).clamp(4 << 30, 64 << 30)
+}
+
 /// Counts changes in how a segment is used that its layout does not show.
 pub(super) const VERSION: u64 = 1;
 
@@ -67,6 +75,7 @@ pub(super) struct Layout {
     pairs: usize,
     staging: usize,
     pairs_staging: usize,
+    heaps: usize,
     pub(super) size: usize,
 }
 
@@ -122,14 +131,30 @@ impl Layout {
         let pairs = splits + SPLITS * lines_bytes(ranks);
         let staging = pairs + pairs_count * PAIR_BYTES;
         let pairs_staging = (GROUPS * ranks).checked_mul(staging_bytes)?.checked_add(staging)?;
-        let size = (2 * pairs_count).checked_mul(staging_bytes / PAIR_SHARE)?.checked_add(pairs_staging)?;
+        let heaps = (2 * pairs_count).checked_mul(staging_bytes / PAIR_SHARE)?.checked_add(pairs_staging)?;
+        let size = heaps.checked_add(ranks * heap_bytes(ranks))?;
         isize::try_from(size).ok()?;
-        Some(Layout { ranks, staging_bytes, rings, splits, pairs, staging, pairs_staging, size })
+        Some(Layout { ranks, staging_bytes, rings, splits, pairs, staging, pairs_staging, heaps, size })
     }
 
     /// What is reserved when the segment is made: the header and the heads, the lines of all ranks, and the rings.
     pub(super) fn reserved(&self) -> Range<usize> {
         0..self.splits
+    }
+
+    /// The heaps of all ranks.
+    pub(super) fn heaps(&self) -> Range<usize> {
+        self.heaps..self.size
+    }
+
+    /// The heap of a rank, as bytes of all heaps.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub(super) fn heap(&self, rank: usize) -> Range<usize> {
+        assert!(rank < self.ranks, "rank {rank} of {}", self.ranks);
+        let bytes = heap_bytes(self.ranks);
+        rank * bytes..(rank + 1) * bytes
     }
 
     /// The pages of the rings.
@@ -245,6 +270,7 @@ pub(super) const HASH: u64 = {
         HEADS as u64,
         LINES as u64,
         SPLITS as u64,
+        HEAPS_BYTES as u64,
         PAIR_SHARE as u64,
         PAYLOAD_BYTES as u64,
         size_of::<Head>() as u64,
@@ -300,6 +326,7 @@ mod tests {
             pages.extend(areas.iter().map(|&(area, _)| layout.pages(area)));
             pages
                 .extend(areas.iter().flat_map(|&(area, count)| (0..count).map(move |rank| layout.staging(area, rank))));
+            pages.push(layout.heaps());
             pages.sort_by_key(|part| part.start);
             for pair in pages.windows(2) {
                 assert_eq!(pair[0].end, pair[1].start, "{ranks} ranks");

@@ -15,9 +15,11 @@
 //! All bits zero are a fresh head, line and ring, because that is what new pages are.
 
 mod header;
+mod heap;
 mod inspect;
 mod layout;
 
+pub(crate) use heap::Block;
 pub use inspect::{Inspection, RankCalls};
 pub(crate) use layout::Area;
 pub use layout::Shape;
@@ -62,6 +64,7 @@ pub struct Segment {
     /// Unmapped by [`Segment::drop`] only where it is mapped.
     map: ManuallyDrop<MmapRaw>,
     mark: ForkMark,
+    account: heap::Account,
 }
 
 /// The name of one group of processes, which no other group has: 16 random bytes.
@@ -157,7 +160,7 @@ impl Segment {
         let map = mapped.map_err(cannot(format!("map a segment of {} bytes", layout.size)))?;
         // A child would write the lines of its parent's ranks.
         map.advise(Advice::DontFork).map_err(cannot("keep a segment from forks"))?;
-        Ok(Segment { id, shape, layout, file, map: ManuallyDrop::new(map), mark })
+        Ok(Segment { id, shape, layout, file, map: ManuallyDrop::new(map), mark, account: heap::Account::default() })
     }
 
     /// The segment's file, to pass to a peer.

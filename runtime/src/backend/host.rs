@@ -7,7 +7,7 @@ use crate::{
     call::Call,
 };
 use consonance_kernels::{
-    buffer::Buf,
+    buffer::{Buf, Memory},
     segment::Segment,
     step::{Aborter, Fault, LastCall, Reason, Seat},
 };
@@ -155,6 +155,11 @@ impl Backend for Host {
         for seat in self.pairs.iter_mut().flatten().chain([&mut self.seat]) {
             seat.set_timeout(configuration.timeout);
         }
+    }
+
+    fn alloc(&self, dtype: DType, count: usize) -> Result<Memory> {
+        let what = || format!("allocate {count} elements of {dtype} that all ranks share");
+        self.seat.alloc(dtype, count).map_err(|source| Error::System { what: what(), source })
     }
 
     fn aborter(&self) -> Aborter {

@@ -5,8 +5,8 @@ mod host;
 pub(crate) use host::{Host, Processes};
 
 use crate::{Result, call::Call};
-use consonance_kernels::step::Aborter;
-use consonance_spec::{Kind, Signature, World};
+use consonance_kernels::{buffer::Memory, step::Aborter};
+use consonance_spec::{DType, Kind, Signature, World};
 use std::{ops::Range, time::Duration};
 
 /// One rank of a group, wherever its peers are. `&mut self`: one call at a time is a fact of the type.
@@ -32,6 +32,12 @@ pub(crate) trait Backend: Send {
 
     /// Sets how the next calls are carried out.
     fn configure(&mut self, options: &Configuration);
+
+    /// `count` elements, all zero, that every rank can read and write in place.
+    ///
+    /// # Errors
+    /// [`Error::System`](crate::Error::System) if there is no memory for them.
+    fn alloc(&self, dtype: DType, count: usize) -> Result<Memory>;
 
     /// A handle that ends the group from any thread.
     fn aborter(&self) -> Aborter;

@@ -1,0 +1,226 @@
+//! Memory for users' data that every process of a group can read and write in place.
+//!
+//! Each rank has a heap in the segment: many addresses, and as many reserved pages as are in use. Blocks are whole pages; their
+//! owner keeps the account, for itself.
+
+use super::{Segment, layout::PAGE, reserve};
+use rustix::{
+    fs::FallocateFlags,
+    mm::{MapFlags, MremapFlags, ProtFlags},
+};
+use std::{
+    io,
+    ops::Range,
+    ptr::{self, NonNull},
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+/// What is in use of this process's heaps.
+#[derive(Debug, Default)]
+pub(super) struct Account(Mutex<Vec<Use>>);
+
+/// A block, as bytes of all heaps. The list of them is in order.
+#[derive(Debug)]
+struct Use {
+    bytes: Range<usize>,
+    /// Whether these addresses show another memory by now: see [`Segment::detach`].
+    detached: bool,
+}
+
+/// Memory of a rank's heap, zero at first. It ends with this value.
+pub(crate) struct Block {
+    segment: Arc<Segment>,
+    bytes: Range<usize>,
+}
+
+impl Block {
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.segment.at(self.segment.layout.heaps().start + self.bytes.start)
+    }
+}
+
+// SAFETY: the block is memory of its own, which no other value gives access to.
+unsafe impl Send for Block {}
+// SAFETY: as above; through a shared block nothing is written.
+unsafe impl Sync for Block {}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if !self.segment.forked() {
+            self.segment.free(&self.bytes);
+        }
+    }
+}
+
+impl Segment {
+    /// A new block of at least `bytes` bytes in the heap of `rank`, which is one of this process.
+    ///
+    /// # Errors
+    /// The system's, when it has no memory; `OutOfMemory`, too, if there are no addresses.
+    pub(crate) fn allocate(self: &Arc<Segment>, rank: usize, bytes: usize) -> io::Result<Block> {
+        let heap = self.layout.heap(rank);
+        let bytes = bytes.max(1).checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mut account = self.account();
+        // The first gap that is large enough.
+        let mut start = heap.start;
+        let mut place = account.partition_point(|other| other.bytes.start < heap.start);
+        while let Some(next) = account.get(place).filter(|next| next.bytes.start < heap.end)
+            && next.bytes.start - start < bytes
+        {
+            (start, place) = (next.bytes.end, place + 1);
+        }
+        if heap.end - start < bytes {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        let heaps = self.layout.heaps().start;
+        reserve(&self.file, heaps + start..heaps + start + bytes)?;
+        account.insert(place, Use { bytes: start..start + bytes, detached: false });
+        Ok(Block { segment: self.clone(), bytes: start..start + bytes })
+    }
+
+    fn free(&self, bytes: &Range<usize>) {
+        let (heaps, length) = (self.layout.heaps().start, bytes.end - bytes.start);
+        let mut account = self.account();
+        account.retain(|used| used.bytes != *bytes || used.detached);
+        // The pages go back to the system. If they do not, they are there for the next block; but then they are not zero.
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if rustix::fs::fallocate(&self.file, hole, (heaps + bytes.start) as u64, length as u64).is_err() {
+            account.push(Use { bytes: bytes.clone(), detached: true });
+            account.sort_by_key(|used| used.bytes.start);
+        }
+    }
+
+    /// Where `bytes` bytes at this address are in the heaps; `None` if they are not in one block of this process, or the others
+    /// cannot see them there any more.
+    pub(crate) fn find(&self, address: *const u8, bytes: usize) -> Option<usize> {
+        let heaps = self.layout.heaps();
+        let start = address.addr().checked_sub(self.at(heaps.start).as_ptr().addr())?;
+        if start >= heaps.len() {
+            return None;
+        }
+        let end = start.checked_add(bytes)?;
+        let account = self.account();
+        let place = account.partition_point(|used| used.bytes.end <= start);
+        let used = account.get(place)?;
+        (used.bytes.start <= start && end <= used.bytes.end && !used.detached).then_some(start)
+    }
+
+    /// The address of `bytes` bytes at this place in the heaps; `None` if they have no such place.
+    pub(crate) fn in_heaps(&self, start: usize, bytes: usize) -> Option<NonNull<u8>> {
+        let heaps = self.layout.heaps();
+        let end = start.checked_add(bytes).filter(|&end| end <= heaps.len());
+        end.filter(|_| bytes > 0).map(|_| self.at(heaps.start + start))
+    }
+
+    /// Gives the pages of these bytes of the heaps, in this process, a memory of its own with the same content. What others
+    /// write there from now on is not seen here.
+    ///
+    /// # Errors
+    /// The system's, when it has no memory.
+    pub(crate) fn detach(&self, bytes: Range<usize>) -> io::Result<()> {
+        let heaps = self.layout.heaps();
+        let pages = bytes.start / PAGE * PAGE..bytes.end.next_multiple_of(PAGE);
+        let length = pages.end - pages.start;
+        assert!(!bytes.is_empty() && pages.end <= heaps.len(), "{bytes:?} of {} bytes", heaps.len());
+        let place = self.at(heaps.start + pages.start).as_ptr();
+        for used in self.account().iter_mut() {
+            used.detached |= used.bytes.start < pages.end && pages.start < used.bytes.end;
+        }
+        // SAFETY: the new mapping is nobody's yet; it gets the bytes that this process sees in its own pages, which a peer may be
+        // writing, so that some of them may be torn; then it takes the place of those pages, whole.
+        unsafe {
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            let own = rustix::mm::mmap_anonymous(ptr::null_mut(), length, protection, MapFlags::PRIVATE)?;
+            ptr::copy_nonoverlapping(place.cast_const(), own.cast(), length);
+            let moved = rustix::mm::mremap_fixed(own, length, length, MremapFlags::MAYMOVE, place.cast());
+            if let Err(error) = moved {
+                let _ = rustix::mm::munmap(own, length);
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn account(&self) -> MutexGuard<'_, Vec<Use>> {
+        self.account.0.lock().expect("nobody panics holding the account")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segment::{GroupId, Shape};
+    use std::os::fd::AsFd;
+
+    fn segment() -> Arc<Segment> {
+        let shape = Shape::new(2, Shape::STAGING_BYTES).unwrap();
+        Arc::new(Segment::create(shape, GroupId::from_bytes([1; 16])).unwrap())
+    }
+
+    fn bytes(block: &Block) -> &mut [u8] {
+        // SAFETY: the block's own pages; a test has one slice of them at a time.
+        unsafe { std::slice::from_raw_parts_mut(block.start().as_ptr(), block.bytes.len()) }
+    }
+
+    #[test]
+    fn blocks_are_disjoint_zero_and_used_again() {
+        let segment = segment();
+        let mut blocks: Vec<Block> = [1, PAGE, PAGE + 1, 10 * PAGE]
+            .into_iter()
+            .flat_map(|size| [0, 1].map(|rank| segment.allocate(rank, size).unwrap()))
+            .collect();
+        for (index, block) in blocks.iter().enumerate() {
+            assert!(bytes(block).iter().all(|&byte| byte == 0));
+            bytes(block).fill(index as u8 + 1);
+        }
+        assert!(
+            blocks.iter().enumerate().all(|(index, block)| bytes(block).iter().all(|&byte| byte == index as u8 + 1))
+        );
+        let second = blocks.remove(2);
+        let (place, size) = (second.bytes.clone(), second.bytes.len());
+        drop(second);
+        let again = segment.allocate(0, size).unwrap();
+        assert_eq!(again.bytes, place);
+        assert!(bytes(&again).iter().all(|&byte| byte == 0), "what was given back is zero again");
+    }
+
+    #[test]
+    fn a_place_is_found_within_one_block_only() {
+        let segment = segment();
+        let blocks = [0, 0, 1].map(|rank| segment.allocate(rank, PAGE).unwrap());
+        let first = blocks[0].start().as_ptr();
+        assert_eq!(segment.find(first.wrapping_add(8), 16), Some(8));
+        assert_eq!(segment.find(first, PAGE), Some(0));
+        assert_eq!(segment.find(first.wrapping_add(8), PAGE), None, "it reaches into the next");
+        assert_eq!(segment.find(first.wrapping_add(2 * PAGE), 1), None, "nobody has it");
+        assert_eq!(segment.find([0u8; 4].as_ptr(), 4), None);
+        let second = segment.find(blocks[2].start().as_ptr(), 1).unwrap();
+        assert_eq!(segment.in_heaps(second, PAGE), Some(blocks[2].start()));
+        let end = segment.layout.heaps().len();
+        assert_eq!(
+            [(end, 1), (end - 1, 2), (usize::MAX, 1), (0, 0)].map(|(at, bytes)| segment.in_heaps(at, bytes)),
+            [None; 4]
+        );
+        assert_eq!(segment.allocate(0, usize::MAX).err().unwrap().kind(), io::ErrorKind::OutOfMemory);
+        assert_eq!(segment.allocate(0, 1 << 50).err().unwrap().kind(), io::ErrorKind::OutOfMemory);
+    }
+
+    #[test]
+    fn what_is_detached_keeps_its_content_and_sees_no_writes_of_others() {
+        let segment = segment();
+        let file = segment.file().as_fd().try_clone_to_owned().unwrap();
+        let other = Arc::new(Segment::open(file, segment.id(), segment.shape()).unwrap());
+        let block = segment.allocate(0, 3 * PAGE).unwrap();
+        bytes(&block).fill(5);
+        let place = segment.find(block.start().as_ptr(), 3 * PAGE).unwrap();
+        let seen = other.in_heaps(place, 3 * PAGE).unwrap();
+        segment.detach(place + PAGE..place + PAGE + 8).unwrap();
+        // SAFETY: the other mapping of pages that are reserved.
+        unsafe { seen.as_ptr().write_bytes(9, 3 * PAGE) };
+        let firsts = [0, PAGE, 2 * PAGE].map(|at| bytes(&block)[at]);
+        assert_eq!(firsts, [9, 5, 9], "only the page that was asked for is detached");
+        assert_eq!(segment.find(block.start().as_ptr(), 1), None, "the others cannot be shown it any more");
+        drop(block);
+        assert_ne!(segment.allocate(0, 3 * PAGE).unwrap().bytes.start, place, "its addresses are not used again");
+    }
+}
