@@ -228,7 +228,9 @@ impl State {
             let mut all = vec![[0u64; 2]; size];
             let own = [worker as u64, variables];
             let (send, recv) = (Some(own.as_slice().into()), all.as_flattened_mut().into());
-            communicator.call_with(Call::AllGather { send, recv, counts: None }, &arguments).map(|()| all)
+            communicator.call_with(Call::AllGather { send, recv, counts: None }, &arguments)?;
+            // Nobody fails before all have heard: it would end the group under a worker that still makes its strategy.
+            communicator.barrier().map(|()| all)
         };
         let told: Vec<Result<Vec<[u64; 2]>>> = thread::scope(|scope| {
             let tell = &tell;
