@@ -149,9 +149,7 @@ impl Seat {
         data.clear();
         seat.addresses.data = data;
         if found.is_some() {
-            // SYNC POINT read: pairs with `say_read`.
-            let window = seat.staging().window;
-            seat.wait_for_all(|line| Round::reached(line.progress.read.load(Ordering::Acquire), window))?;
+            seat.wait_read(seat.staging().window)?;
         }
         shared.finish();
         Ok(())
@@ -159,8 +157,8 @@ impl Seat {
 
     /// Whether what was read in others' own memory was theirs to show until now: a rank that gives up says so before it returns.
     fn still_there(&self) -> Result<(), Fault> {
-        // SYNC POINT abort: what was read comes before this look.
-        fence(Ordering::SeqCst);
+        // SYNC POINT abort: what was read comes before this look; who wrote it has ended the group before, if it was not the data.
+        fence(Ordering::Acquire);
         self.hub.aborted(self.round).map_or(Ok(()), |abort| Err(Fault::Aborted(abort)))
     }
 
@@ -357,8 +355,13 @@ impl Seat {
         if window < base + 2 {
             return Ok(());
         }
+        self.wait_read(window - 1)
+    }
+
+    /// Waits until every peer reads nothing of the windows before this one any more.
+    fn wait_read(&self, window: u64) -> Result<(), Fault> {
         // SYNC POINT read: pairs with `say_read`.
-        self.wait_for_all(|line| Round::reached(line.progress.read.load(Ordering::Acquire), window - 1))
+        self.wait_for_all(|line| Round::reached(line.progress.read.load(Ordering::Acquire), window))
     }
 
     /// Copies a slice of each block to this rank's slot for the window that comes `ahead`, which has been claimed.
@@ -412,7 +415,7 @@ impl Seat {
         let stage = self.stage.as_mut().expect("a seat with a stage");
         stage.window += 1;
         let window = stage.window;
-        // SYNC POINT read: pairs with `claim_window`.
+        // SYNC POINT read: pairs with `wait_read`.
         self.hub.lines()[self.world.rank()].progress.read.store(window, Ordering::Release);
         self.wake();
     }
