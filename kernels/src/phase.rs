@@ -4,7 +4,7 @@ use crate::{
     atomics::{Ordering, fence},
     buffer::BufMut,
     copy::copy,
-    hub::Hub,
+    hub::{Abort, Hub, Reason},
     line::{Card, PAYLOAD_BYTES, Round},
     reduce::Reducer,
     step::Fault,
@@ -43,6 +43,12 @@ impl<'s> Place<'s> {
 
     fn card(self, rank: usize) -> &'s Card {
         self.hub.lines()[rank].card(self.epoch)
+    }
+
+    /// Ends the group because of what `rank` says, which cannot be. Of threads it would be a fault of this program.
+    fn nonsense(self, rank: usize) -> Fault {
+        self.hub.abort(self.round, Abort { rank: self.world.rank(), reason: Reason::Failure });
+        Fault::Nonsense(rank)
     }
 
     /// Until the result is dropped, no rank leaves this step, so that every published address stays valid.
@@ -89,29 +95,38 @@ impl Payloads<'_> {
 
     /// Copies `rank`'s payload.
     ///
+    /// # Errors
+    /// [`Fault::Nonsense`] if it has not as many bytes as `target`.
+    ///
     /// # Panics
-    /// If `target` has not as many bytes, or is of another dtype.
-    pub fn copy(&self, rank: usize, target: &mut BufMut<'_>) {
+    /// If `target` is of another dtype, or larger than a payload.
+    pub fn copy(&self, rank: usize, target: &mut BufMut<'_>) -> Result<(), Fault> {
         let card = self.place.card(rank);
         assert_eq!(Some(target.dtype()), self.place.dtype, "the target is of the agreed dtype");
-        assert_eq!(card.bytes(), target.bytes(), "the payload fits its target");
+        if card.bytes() != target.bytes() {
+            return Err(self.place.nonsense(rank));
+        }
         assert!(target.bytes() <= PAYLOAD_BYTES, "a payload of {} bytes", target.bytes());
         // SAFETY: a payload has room for so many bytes, and has them, of the element type on which all ranks agree; nobody
         // writes it before this rank's next call. The target is exclusive.
         unsafe { copy(card.payload(), target.as_mut_ptr(), target.bytes()) }
+        Ok(())
     }
 
     /// Folds all payloads into `target`, in canonical order.
     ///
+    /// # Errors
+    /// [`Fault::Nonsense`] if a payload has not as many elements as `target`.
+    ///
     /// # Panics
-    /// If `target` does not fit the reducer, or has not as many elements as every payload.
-    pub fn reduce(&mut self, reducer: &Reducer, target: &mut BufMut<'_>) {
+    /// If `target` does not fit the reducer, or is larger than a payload.
+    pub fn reduce(&mut self, reducer: &Reducer, target: &mut BufMut<'_>) -> Result<(), Fault> {
         let bytes = target.count() * reducer.input().size();
         assert_eq!(reducer.output(), target.dtype(), "the target fits the reducer");
         assert_eq!(Some(reducer.input()), self.place.dtype, "the reducer is of the agreed dtype");
         assert!(bytes <= PAYLOAD_BYTES, "payloads of {bytes} bytes");
-        for card in self.place.cards() {
-            assert_eq!(card.bytes(), bytes, "every payload fits the target");
+        if let Some(rank) = self.place.cards().position(|card| card.bytes() != bytes) {
+            return Err(self.place.nonsense(rank));
         }
         self.sources.clear();
         self.sources.extend(self.place.cards().map(Card::payload));
@@ -124,6 +139,7 @@ impl Payloads<'_> {
             reducer.fold_small(self.sources, result.as_mut_ptr().cast(), target.count());
             copy(result.as_ptr().cast(), target.as_mut_ptr(), target.bytes());
         }
+        Ok(())
     }
 }
 
@@ -248,16 +264,18 @@ impl Peers<'_> {
     /// Copies elements `range` of what `rank` published.
     ///
     /// # Errors
-    /// [`Fault::Aborted`] if the group ended meanwhile.
+    /// [`Fault::Aborted`] if the group ended meanwhile, [`Fault::Nonsense`] if `rank` published less.
     ///
     /// # Panics
-    /// If `rank` published less, or `target` has not as many elements or is of another dtype.
+    /// If `target` has not as many elements as the range, or is of another dtype.
     pub fn copy(&self, rank: usize, range: Range<usize>, target: &mut BufMut<'_>) -> Result<(), Fault> {
         assert_eq!(range.len(), target.count(), "the range fits its target");
         assert_eq!(Some(target.dtype()), self.place.dtype, "the target is of the agreed dtype");
         let size = target.dtype().size();
         let count = self.bytes(rank) / size;
-        assert!(range.start <= range.end && range.end <= count, "{range:?} of {count} elements");
+        if range.start > range.end || range.end > count {
+            return Err(self.place.nonsense(rank));
+        }
         let range = range.start * size..range.end * size;
         for (source, piece) in self.view(rank).pieces(range.clone()) {
             for chunk in chunks(0..piece.len(), 1) {
@@ -276,10 +294,11 @@ impl Peers<'_> {
     /// Spreads all that `rank` published, as `place.rows` rows one after the other, over the places in `target`.
     ///
     /// # Errors
-    /// [`Fault::Aborted`] if the group ended meanwhile.
+    /// [`Fault::Aborted`] if the group ended meanwhile, [`Fault::Nonsense`] if the rows are not even or do not lie within
+    /// `target`.
     ///
     /// # Panics
-    /// If the rows are not even or do not lie within `target`.
+    /// If `target` is of another dtype.
     pub fn copy_rows(&self, rank: usize, target: &mut BufMut<'_>, place: Rows) -> Result<(), Fault> {
         let size = target.dtype().size();
         let count = self.bytes(rank) / size;
@@ -287,10 +306,13 @@ impl Peers<'_> {
             return Ok(());
         }
         assert_eq!(Some(target.dtype()), self.place.dtype, "the target is of the agreed dtype");
-        let row = count / place.rows;
-        let last = (place.rows - 1).checked_mul(place.stride).and_then(|last| last.checked_add(place.start));
+        let row = count / place.rows.max(1);
+        let last =
+            place.rows.saturating_sub(1).checked_mul(place.stride).and_then(|last| last.checked_add(place.start));
         let fits = last.and_then(|last| last.checked_add(row)).is_some_and(|end| end <= target.count());
-        assert!(fits && row * place.rows == count, "{place:?} of {row} elements");
+        if !fits || row * place.rows != count {
+            return Err(self.place.nonsense(rank));
+        }
         let row = row * size;
         for (source, piece) in self.view(rank).pieces(0..count * size) {
             for chunk in chunks(piece.clone(), 1) {
@@ -314,10 +336,10 @@ impl Peers<'_> {
     /// Folds elements `offset..` of what every rank published into `target`, in canonical order.
     ///
     /// # Errors
-    /// [`Fault::Aborted`] if the group ended meanwhile.
+    /// [`Fault::Aborted`] if the group ended meanwhile, [`Fault::Nonsense`] if a rank published too little.
     ///
     /// # Panics
-    /// If `target` does not fit the reducer, or a rank published too little.
+    /// If `target` does not fit the reducer.
     pub fn reduce(&mut self, reducer: &Reducer, offset: usize, target: &mut BufMut<'_>) -> Result<(), Fault> {
         assert_eq!(reducer.output(), target.dtype(), "the target fits the reducer");
         // SAFETY: the target is exclusive, so it is disjoint from the sources.
@@ -342,8 +364,10 @@ impl Peers<'_> {
         let own_bytes = self.bytes(own);
         for rank in 0..self.place.world.size() {
             let (bytes, published) = (self.bytes(rank), self.bytes(rank) / size);
-            assert!(offset <= published && count <= published - offset, "offset {offset} of {published} elements");
-            assert!(blocks == 1 || bytes == own_bytes, "blocks of {bytes} and {own_bytes} bytes");
+            let fits = offset <= published && count <= published - offset && (blocks == 1 || bytes == own_bytes);
+            if !fits {
+                return Err(self.place.nonsense(rank));
+            }
         }
         let range = offset * size..(offset + count) * size;
         for (_, piece) in self.view(own).pieces(range.clone()) {
@@ -352,8 +376,9 @@ impl Peers<'_> {
                 let bytes = chunk.start * size..chunk.end * size;
                 self.sources.clear();
                 for rank in 0..self.place.world.size() {
-                    let source = self.view(rank).pieces(bytes.clone()).next();
-                    let (source, _) = source.expect("every rank's view has the same slices");
+                    // As every rank's view has the same slices, the first piece is all.
+                    let source = self.view(rank).pieces(bytes.clone()).next().filter(|(_, piece)| *piece == bytes);
+                    let (source, _) = source.ok_or_else(|| self.place.nonsense(rank))?;
                     self.sources.push(source);
                 }
                 // SAFETY: the sources stay valid and unwritten while we are inside, and are of the type on which all ranks

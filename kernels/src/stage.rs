@@ -450,9 +450,9 @@ impl Seat {
             // Twice as much each time, so that the system is asked seldom.
             let wanted = bytes.next_multiple_of(RESERVE_BYTES).max(2 * reserved[slot]).min(slot_bytes);
             let range = slot * slot_bytes + reserved[slot]..slot * slot_bytes + wanted;
-            if self.segment().reserve_staging(area, rank, range).is_err() {
-                return Err(self.no_memory(wanted));
-            }
+            let more = range.len();
+            let reserved = self.segment().reserve_staging(area, rank, range);
+            reserved.map_err(|error| self.no_memory(more, &error))?;
             self.stage.as_mut().expect("a seat with a stage").reserved[slot] = wanted;
         }
         Ok(self.segment().staging(area, rank).as_ptr().wrapping_add(slot * slot_bytes))

@@ -44,13 +44,14 @@ use crate::{
     line::{Arrival, Card, Line, PAYLOAD_BYTES, Round},
     phase::{Payloads, Peers, Place, chunks},
     reduce::Reducer,
-    ring::Outcome,
+    ring::{Outcome, Ring},
     segment::{Area, Segment},
     stage::Stage,
     wait,
 };
 use consonance_spec::{DType, Signature, World, partition};
 use std::{
+    io,
     ops::Range,
     ptr,
     sync::Arc,
@@ -71,8 +72,15 @@ pub enum Fault {
     Missing(Vec<usize>),
     /// The group had been ended by a rank.
     Aborted(Abort),
-    /// The system gave no memory to put this many bytes of data up for other processes. The group has ended.
-    NoMemory(usize),
+    /// The system gave no memory to put data up for other processes. The group has ended.
+    NoMemory {
+        /// How much it was asked for.
+        bytes: usize,
+        /// The system's own number of the error.
+        code: Option<i32>,
+    },
+    /// What this rank says of its call cannot be: its process wrote where it must not. The group has ended.
+    Nonsense(usize),
     /// This process is a copy, made by `fork`, of the one that has the seat.
     Forked,
     /// As many groups are split off as there is room for. All members of the new one see this, and the group still works.
@@ -85,7 +93,9 @@ impl Fault {
             Fault::Mismatch => Outcome::Mismatch,
             Fault::Left(_) => Outcome::Left,
             Fault::Missing(_) => Outcome::Missing,
-            Fault::Aborted(_) | Fault::NoMemory(_) | Fault::Forked | Fault::NoRoom => Outcome::Aborted,
+            Fault::Aborted(_) | Fault::NoMemory { .. } | Fault::Nonsense(_) | Fault::Forked | Fault::NoRoom => {
+                Outcome::Aborted
+            }
         }
     }
 }
@@ -191,12 +201,14 @@ impl Aborter {
     /// Ends the group, and those split from it, in the name of this rank: every rank that waits in it, or calls anything in
     /// it later, gets [`Fault::Aborted`]. The first to say so wins.
     pub fn abort(&self, reason: Reason) {
-        self.hub.abort(self.round, Abort { rank: self.rank, reason });
+        if !self.hub.forked() {
+            self.hub.abort(self.round, Abort { rank: self.rank, reason });
+        }
     }
 
-    /// Who ended the group, if somebody has.
+    /// Who ended the group, if somebody has; nobody, as far as a fork can tell.
     pub fn aborted(&self) -> Option<Abort> {
-        self.hub.aborted(self.round)
+        if self.hub.forked() { None } else { self.hub.aborted(self.round) }
     }
 
     /// Says that the process of `ranks` takes part no more, and why. If they had not all left before, this ends the group for
@@ -248,13 +260,16 @@ impl Seat {
     pub fn pair(&self, peer: usize) -> Result<Seat, Fault> {
         let rank = self.world.rank();
         assert_ne!(peer, rank, "a pair of two");
+        if self.hub.forked() {
+            return Err(Fault::Forked);
+        }
         let members = [rank.min(peer), rank.max(peer)];
         let key = Key::Pair(self.round.0, members[0], members[1]);
         match self.hub.segment() {
             None => Ok(self.subgroup(key, &members)),
             Some((segment, area)) => {
                 let area = segment.pair(area, members[0], members[1]);
-                segment.reserve_area(area).map_err(|_| self.no_memory(0))?;
+                segment.reserve_area(area).map_err(|error| self.no_memory(segment.area_bytes(area), &error))?;
                 Ok(self.seat_in(area, self.round, &members))
             }
         }
@@ -278,10 +293,9 @@ impl Seat {
         let signature = Signature { dtype: Some(DType::U64), ..*signature };
         let mut words = [0u64; 2];
         let heard = self.exchange(&signature, Some(told.as_slice().into()));
-        let heard = heard.map(|payloads| {
-            if member {
-                payloads.copy(members[0], &mut words.as_mut_slice().into());
-            }
+        let heard = heard.and_then(|payloads| match member {
+            true => payloads.copy(members[0], &mut words.as_mut_slice().into()),
+            false => Ok(()),
         });
         if let Err(fault) = heard {
             // After another fault a member may have heard of the place, and be there.
@@ -295,8 +309,9 @@ impl Seat {
         }
         let place = usize::try_from(words[0]).ok().filter(|&place| place < Segment::SPLITS).ok_or(Fault::NoRoom)?;
         let (segment, _) = self.hub.segment().expect("checked above");
-        segment.reserve_area(Area::Split(place)).map_err(|_| self.no_memory(0))?;
-        Ok(Some(self.seat_in(Area::Split(place), Round(words[1]), members)))
+        let area = Area::Split(place);
+        segment.reserve_area(area).map_err(|error| self.no_memory(segment.area_bytes(area), &error))?;
+        Ok(Some(self.seat_in(area, Round(words[1]), members)))
     }
 
     /// The seat in the group of threads that is known by `key`.
@@ -366,9 +381,9 @@ impl Seat {
     }
 
     /// Ends the group because the system gave no memory for `bytes` of data.
-    pub(crate) fn no_memory(&self, bytes: usize) -> Fault {
+    pub(crate) fn no_memory(&self, bytes: usize, error: &io::Error) -> Fault {
         self.hub.abort(self.round, Abort { rank: self.world.rank(), reason: Reason::Memory });
-        Fault::NoMemory(bytes)
+        Fault::NoMemory { bytes, code: error.raw_os_error() }
     }
 
     /// This rank and the number of ranks.
@@ -412,6 +427,18 @@ impl Seat {
         let card = [line.card(0), line.card(1)].into_iter().max_by_key(|card| card.epoch()).expect("two cards");
         let signature = Signature::read_code(card.head() & CODE_MASK).filter(|_| card.epoch() > 0);
         LastCall { number: Round::number_of(card.epoch()), signature, bytes: card.bytes() }
+    }
+
+    /// What each rank of the group that was split from none last called, in that group or in one split from it: of processes
+    /// only. A racing look: for reports.
+    pub fn last_calls(&self) -> Vec<LastCall> {
+        let segment = self.hub.segment().map(|(segment, _)| segment);
+        let rings = segment.into_iter().flat_map(|segment| (0..segment.shape().ranks()).map(|rank| segment.ring(rank)));
+        let last = |ring: &Ring| match ring.read().last() {
+            Some(entry) => LastCall { number: entry.number, signature: entry.signature(), bytes: entry.bytes as usize },
+            None => LastCall { number: 0, signature: None, bytes: 0 },
+        };
+        rings.map(last).collect()
     }
 
     /// A step whose data rides along with the arrivals: no memory is shared, and nobody waits for the others' reading.
@@ -458,6 +485,7 @@ impl Seat {
         assert!(input.is_none_or(|input| Some(input.dtype()) == signature.dtype), "input of {signature}");
         let (bytes, address) = input.map_or((0, ptr::null()), |buf| (buf.bytes(), buf.as_ptr()));
         if self.stage.is_some() {
+            self.check()?;
             // SAFETY: the input is valid for reads of its bytes while it is borrowed.
             return unsafe { self.in_windows(signature, Access::Published, address, bytes, (blocks, true), work) };
         }
@@ -507,6 +535,7 @@ impl Seat {
         };
         assert!(!receives || !output.is_null(), "a rank that receives gives recv");
         if self.stage.is_some() {
+            self.check()?;
             let output = if receives { output } else { ptr::null_mut() };
             // SAFETY: both buffers have `count` elements, are borrowed, and are the same or disjoint.
             return unsafe { self.divided_on_stage(signature, reducer, (access, targets), input, count, output) };
@@ -609,6 +638,17 @@ impl Seat {
         (place, addresses)
     }
 
+    /// Whether a step can begin. What touches the group's memory before it arrives asks first.
+    fn check(&self) -> Result<(), Fault> {
+        if self.hub.forked() {
+            return Err(Fault::Forked);
+        }
+        if let Some(abort) = self.hub.aborted(self.round) {
+            return Err(Fault::Aborted(abort));
+        }
+        self.left.map_or(Ok(()), |rank| Err(Fault::Left(rank)))
+    }
+
     /// Writes this rank's card, waits for every other and compares.
     fn arrive(
         &mut self,
@@ -619,15 +659,7 @@ impl Seat {
         input: *const u8,
         output: *mut u8,
     ) -> Result<(), Fault> {
-        if self.hub.forked() {
-            return Err(Fault::Forked);
-        }
-        if let Some(abort) = self.hub.aborted(self.round) {
-            return Err(Fault::Aborted(abort));
-        }
-        if let Some(rank) = self.left {
-            return Err(Fault::Left(rank));
-        }
+        self.check()?;
         self.epoch += 1;
         let head = signature.code() | (access as u32) << CODE_BITS;
         if let Some(ring) = self.hub.ring(self.world.rank()) {

@@ -77,7 +77,8 @@ pub enum Error {
         replica: usize,
         /// Why.
         reason: String,
-        /// If it was lost with its process: what each replica called last, as far as could be seen from here.
+        /// If it was lost with its process, or gave up waiting for one: what each replica of all processes called last, as far
+        /// as could be seen from here.
         calls: Vec<(usize, String)>,
     },
     /// The processes of a cluster did not meet.

@@ -92,6 +92,10 @@ impl Segment {
         Ok(())
     }
 
+    pub(crate) fn area_bytes(&self, _: Area) -> usize {
+        0
+    }
+
     pub(crate) fn staging_bytes(&self, _: Area) -> usize {
         self.shape.staging_bytes
     }

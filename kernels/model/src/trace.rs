@@ -1,6 +1,6 @@
 //! No ring of last calls: in the model of the protocol it would only be more to do. `ring.rs` has a model of its own.
 
-pub(crate) use crate::ring_text::Outcome;
+pub(crate) use crate::ring_text::{Entry, Outcome};
 
 pub(crate) struct Ring;
 
@@ -12,4 +12,8 @@ impl Ring {
     }
 
     pub(crate) fn end(&self, _ticket: u64, _outcome: Outcome) {}
+
+    pub(crate) fn read(&self) -> Vec<Entry> {
+        Vec::new()
+    }
 }

@@ -66,9 +66,9 @@ impl Drop for Watch {
             std::mem::forget(thread);
             return;
         }
-        // It fails only when the counter is full, and then the thread ends as well.
-        let _ = rustix::io::write(&*self.end, &1u64.to_ne_bytes());
-        if thread.thread().id() != thread::current().id() {
+        let told = rustix::io::write(&*self.end, &1u64.to_ne_bytes());
+        // A program may have closed descriptors that are not its own. Then the thread waits until the process ends.
+        if told.is_ok() && thread.thread().id() != thread::current().id() {
             let _ = thread.join();
         }
     }

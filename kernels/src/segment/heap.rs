@@ -3,7 +3,7 @@
 //! Each rank has a heap in the segment: many addresses, and as many reserved pages as are in use. Blocks are whole pages; their
 //! owner keeps the account, for itself.
 
-use super::{Segment, layout::PAGE, reserve};
+use super::{Segment, layout::PAGE};
 use rustix::{
     fs::FallocateFlags,
     mm::{MapFlags, MremapFlags, ProtFlags},
@@ -73,7 +73,7 @@ impl Segment {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let heaps = self.layout.heaps().start;
-        reserve(&self.file, heaps + start..heaps + start + bytes)?;
+        self.reserve(heaps + start..heaps + start + bytes)?;
         account.insert(place, Use { bytes: start..start + bytes, detached: false });
         Ok(Block { segment: self.clone(), bytes: start..start + bytes })
     }
@@ -84,7 +84,8 @@ impl Segment {
         account.retain(|used| used.bytes != *bytes || used.detached);
         // The pages go back to the system. If they do not, they are there for the next block; but then they are not zero.
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        if rustix::fs::fallocate(&self.file, hole, (heaps + bytes.start) as u64, length as u64).is_err() {
+        let give = |file| rustix::fs::fallocate(file, hole, (heaps + bytes.start) as u64, length as u64);
+        if self.own_file().and_then(give).is_err() {
             account.push(Use { bytes: bytes.clone(), detached: true });
             account.sort_by_key(|used| used.bytes.start);
         }

@@ -61,6 +61,8 @@ pub struct Segment {
     shape: Shape,
     layout: Layout,
     file: OwnedFd,
+    /// Which file that is: a program may close descriptors that are not its own, and open others in their place.
+    identity: (u64, u64),
     /// Unmapped by [`Segment::drop`] only where it is mapped.
     map: ManuallyDrop<MmapRaw>,
     mark: ForkMark,
@@ -160,7 +162,17 @@ impl Segment {
         let map = mapped.map_err(cannot(format!("map a segment of {} bytes", layout.size)))?;
         // A child would write the lines of its parent's ranks.
         map.advise(Advice::DontFork).map_err(cannot("keep a segment from forks"))?;
-        Ok(Segment { id, shape, layout, file, map: ManuallyDrop::new(map), mark, account: heap::Account::default() })
+        let identity = identity(file.as_fd()).map_err(cannot("tell a segment from other files"))?;
+        Ok(Segment {
+            id,
+            shape,
+            layout,
+            file,
+            identity,
+            map: ManuallyDrop::new(map),
+            mark,
+            account: heap::Account::default(),
+        })
     }
 
     /// The segment's file, to pass to a peer.
@@ -203,7 +215,12 @@ impl Segment {
     /// # Panics
     /// If there is no such area.
     pub(crate) fn reserve_area(&self, area: Area) -> io::Result<()> {
-        reserve(&self.file, self.layout.pages(area))
+        self.reserve(self.layout.pages(area))
+    }
+
+    /// Bytes that [`reserve_area`](Segment::reserve_area) reserves.
+    pub(crate) fn area_bytes(&self, area: Area) -> usize {
+        self.layout.pages(area).len()
     }
 
     /// The area of the group of all ranks.
@@ -250,7 +267,17 @@ impl Segment {
     pub(crate) fn reserve_staging(&self, area: Area, rank: usize, bytes: Range<usize>) -> io::Result<()> {
         let staging = self.layout.staging(area, rank);
         assert!(bytes.start <= bytes.end && bytes.end <= staging.len(), "{bytes:?} of {} bytes", staging.len());
-        reserve(&self.file, staging.start + bytes.start..staging.start + bytes.end)
+        self.reserve(staging.start + bytes.start..staging.start + bytes.end)
+    }
+
+    fn reserve(&self, bytes: Range<usize>) -> io::Result<()> {
+        reserve(self.own_file()?, bytes)
+    }
+
+    /// The segment's file, and no other in its place.
+    fn own_file(&self) -> Result<&OwnedFd, Errno> {
+        let is_own = identity(self.file.as_fd())? == self.identity;
+        is_own.then_some(&self.file).ok_or(Errno::BADF)
     }
 
     /// The last calls of a rank, in the numbering of all. Not for a fork.
@@ -317,6 +344,11 @@ impl ForkMark {
         // SAFETY: the page is mapped while `self` lives, aligned, and nothing else uses it.
         unsafe { &*self.0.as_mut_ptr().cast() }
     }
+}
+
+fn identity(file: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
+    let stat = rustix::fs::fstat(file)?;
+    Ok((stat.st_dev, stat.st_ino))
 }
 
 /// A new file that has no name and can be sealed.

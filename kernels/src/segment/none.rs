@@ -58,6 +58,10 @@ impl Segment {
         match *self {}
     }
 
+    pub(crate) fn area_bytes(&self, _: Area) -> usize {
+        match *self {}
+    }
+
     pub(crate) fn staging(&self, _: Area, _: usize) -> NonNull<u8> {
         match *self {}
     }

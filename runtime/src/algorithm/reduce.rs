@@ -33,8 +33,7 @@ pub(super) fn all_reduce(
     match implementation {
         Implementation::Auto if bytes <= Seat::PAYLOAD_BYTES => {
             let payload = send.unwrap_or_else(|| recv.as_buf());
-            seat.exchange(signature, Some(payload))?.reduce(&reducer, &mut recv);
-            Ok(())
+            seat.exchange(signature, Some(payload))?.reduce(&reducer, &mut recv)
         }
         Implementation::OneShot => match send {
             Some(send) => seat.published(signature, Some(send), 1, |peers| peers.reduce(&reducer, 0, &mut recv)),
@@ -65,7 +64,7 @@ pub(super) fn reduce(
         let is_root = seat.world().rank() == root;
         let mut payloads = seat.exchange(signature, Some(input))?;
         if let Some(mut recv) = recv.filter(|_| is_root) {
-            payloads.reduce(&reducer, &mut recv);
+            payloads.reduce(&reducer, &mut recv)?;
         }
         return Ok(());
     }

@@ -63,7 +63,9 @@ impl Host {
             Error::Mismatch { replica, .. } | Error::Left { replica, .. } => *replica = members[*replica],
             Error::Timeout { missing, .. } => missing.iter_mut().for_each(|(replica, _)| *replica = members[*replica]),
             // Who ended the whole group is named by its rank there already.
-            Error::Aborted { replica, .. } if self.seat.aborter().aborted().is_none() => *replica = members[*replica],
+            Error::Aborted { replica, .. } if self.seat.aborter().aborted().is_none() => {
+                *replica = members.get(*replica).copied().unwrap_or(*replica);
+            }
             _ => {}
         }
         Err(error)
@@ -122,16 +124,13 @@ impl Backend for Host {
         let world = self.seat.world();
         let own = [color.map_or(-1, i64::from), key.into()];
         let mut all = vec![[0i64; 2]; world.size()];
-        match self.seat.exchange(&signature, Some(own.as_slice().into())) {
-            Ok(payloads) => {
-                for (rank, place) in all.iter_mut().enumerate() {
-                    payloads.copy(rank, &mut place.as_mut_slice().into());
-                }
-            }
-            Err(fault) => {
-                let lines = lines(&signature, &Arguments::NONE);
-                return Err(report(&mut self.seat, self.processes.as_deref(), fault, &lines));
-            }
+        let heard = self.seat.exchange(&signature, Some(own.as_slice().into())).and_then(|payloads| {
+            let mut places = all.iter_mut().enumerate();
+            places.try_for_each(|(rank, place)| payloads.copy(rank, &mut place.as_mut_slice().into()))
+        });
+        if let Err(fault) = heard {
+            let lines = lines(&signature, &Arguments::NONE);
+            return Err(report(&mut self.seat, self.processes.as_deref(), fault, &lines));
         }
         let mut members: Vec<usize> = (0..world.size()).filter(|&rank| all[rank][0] == own[0]).collect();
         members.sort_by_key(|&rank| all[rank][1]);
@@ -235,15 +234,35 @@ fn report(seat: &mut Seat, processes: Option<&dyn Processes>, fault: Fault, line
                 Reason::Departure => "left with its process, which forms another group",
                 Reason::Death => "was lost with its process",
             };
-            let lost = abort.reason == Reason::Death;
-            let process =
-                process(abort.rank).filter(|_| lost).map_or_else(String::new, |process| format!(" ({process})"));
-            let calls = (0..seat.world().size()).filter(|_| lost).map(|rank| (rank, last_words(seat.last_call(rank))));
+            // A process is lost to the group of all ranks, and named by its rank there.
+            let describe = |rank: usize| processes.map_or_else(String::new, |processes| processes.describe(rank));
+            let (process, calls): (_, Vec<String>) = match abort.reason {
+                Reason::Death => {
+                    (format!(" ({})", describe(abort.rank)), seat.last_calls().into_iter().map(last_words).collect())
+                }
+                // One rank saw who is missing; the others find it here.
+                Reason::Deadline => {
+                    let calls = seat.last_calls().into_iter().enumerate();
+                    (
+                        String::new(),
+                        calls.map(|(rank, last)| format!("{}; {}", last_words(last), describe(rank))).collect(),
+                    )
+                }
+                _ => Default::default(),
+            };
+            let calls = calls.into_iter().enumerate();
             Error::Aborted { call, replica: abort.rank, reason: format!("{reason}{process}"), calls: calls.collect() }
         }
-        Fault::NoMemory(bytes) => Error::System {
-            what: format!("reserve {bytes} bytes of the memory that processes share, for {call}"),
-            source: io::ErrorKind::OutOfMemory.into(),
+        Fault::NoMemory { bytes, code } => Error::System {
+            what: format!("{call}: reserve {bytes} bytes of the memory that processes share"),
+            source: code.map_or(io::ErrorKind::OutOfMemory.into(), io::Error::from_raw_os_error),
+        },
+        Fault::Nonsense(rank) => Error::System {
+            what: format!("{call}: read what replica {rank} says of its call"),
+            source: io::Error::new(
+                io::ErrorKind::InvalidData,
+                "it cannot be: its process wrote where it must not in the memory that processes share",
+            ),
         },
         Fault::Forked => Error::WrongContext {
             call: "a collective",
@@ -265,6 +284,9 @@ fn last_words(last: LastCall) -> String {
     }
 }
 
+/// The most bytes of a call in words that are read: no other process's word is a bound of what is allocated.
+const EXPLAIN_BYTES: usize = 64 << 20;
+
 /// Every rank tells every other what it called.
 fn explain(seat: &mut Seat, lines: &Lines) -> Result<Vec<String>, Fault> {
     let own: String = lines.iter().map(|(argument, value)| format!("{argument}\t{value}\n")).collect();
@@ -272,7 +294,7 @@ fn explain(seat: &mut Seat, lines: &Lines) -> Result<Vec<String>, Fault> {
     let signature = Signature { dtype: Some(DType::U8), ..Signature::new(Kind::Explain) };
     seat.published(&signature, Some(Buf::from(own.as_bytes())), 1, |peers| {
         texts.iter_mut().enumerate().try_for_each(|(rank, text)| {
-            text.resize(peers.bytes(rank), 0);
+            text.resize(peers.bytes(rank).min(EXPLAIN_BYTES), 0);
             peers.copy(rank, 0..text.len(), &mut text.as_mut_slice().into())
         })
     })?;
