@@ -1,0 +1,184 @@
+//! Collectives of random kinds and sizes, each compared with a plain computation of what it must leave.
+
+use consonance::{Communicator, ReduceOp, Result};
+use std::ops::Range;
+
+/// A small generator of numbers that depend on the seed alone.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        // Constants of Knuth's MMIX generator; the high bits are the good ones.
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((self.0 >> 33) % limit as u64) as usize
+    }
+
+    /// From 1 to `most`, as often between 1 and 2 as between half of `most` and `most`.
+    fn size(&mut self, most: usize) -> usize {
+        let bits = self.below(most.ilog2() as usize + 1);
+        ((1 << bits) + self.below(1 << bits)).min(most)
+    }
+}
+
+/// What ranks call, one after the other: the same on all of them.
+pub(crate) struct Calls {
+    pub(crate) random: Random,
+    /// The most bytes that a rank has in a call, about.
+    pub(crate) most: usize,
+    /// Whether data are made and compared; otherwise they are all zero, and next to all time is spent in the calls.
+    pub(crate) checks: bool,
+}
+
+/// What `rank` puts into a call, at this index.
+fn value(rank: usize, index: usize, salt: usize) -> u32 {
+    ((rank + 1) * 0x9e37_79b1 + index * 0x85eb_ca6b + salt) as u32
+}
+
+impl Calls {
+    /// One collective of all ranks.
+    pub(crate) fn step(&mut self, rank: &mut Communicator) -> Result<()> {
+        let kind = self.random.below(14);
+        self.call(rank, kind)
+    }
+
+    fn values(&self, rank: usize, range: Range<usize>, salt: usize) -> Vec<u32> {
+        match self.checks {
+            true => range.map(|index| value(rank, index, salt)).collect(),
+            false => vec![0; range.len()],
+        }
+    }
+
+    fn bytes(&self, rank: usize, range: Range<usize>, salt: usize) -> Vec<u8> {
+        match self.checks {
+            true => range.map(|index| value(rank, index, salt) as u8).collect(),
+            false => vec![0; range.len()],
+        }
+    }
+
+    /// Compares without a word about millions of equal elements.
+    #[track_caller]
+    fn same<T: PartialEq + std::fmt::Debug>(&self, what: &str, found: &[T], expected: impl FnOnce() -> Vec<T>) {
+        if !self.checks {
+            return;
+        }
+        let expected = expected();
+        assert_eq!(found.len(), expected.len(), "{what}");
+        if let Some(at) = (0..found.len()).find(|&at| found[at] != expected[at]) {
+            panic!("{what}: element {at} of {}: {:?} in place of {:?}", found.len(), found[at], expected[at]);
+        }
+    }
+
+    /// A collective of this kind.
+    fn call(&mut self, rank: &mut Communicator, kind: usize) -> Result<()> {
+        let (size, own) = (rank.size(), rank.rank());
+        let Calls { random, most, .. } = self;
+        let (root, salt) = (random.below(size), random.below(1 << 30));
+        let (elements, count) = (random.size(*most / 4), random.size(*most));
+        let mut counts = || -> Vec<usize> { (0..size).map(|_| random.below(count / size + 1)).collect() };
+        let counts = [counts(), vec![count.div_ceil(size); size]];
+        let sum = |range: Range<usize>| -> Vec<u32> {
+            range.map(|index| (0..size).fold(0, |sum: u32, rank| sum.wrapping_add(value(rank, index, salt)))).collect()
+        };
+        let all = |counts: &[usize]| -> Vec<u8> {
+            let parts = counts.iter().enumerate().map(|(rank, &count)| self.bytes(rank, 0..count, salt));
+            parts.collect::<Vec<_>>().concat()
+        };
+        match kind {
+            0 => {
+                let mut data = self.values(own, 0..elements, salt);
+                rank.all_reduce(ReduceOp::Sum, &mut data)?;
+                self.same("all_reduce", &data, || sum(0..elements));
+            }
+            1 => {
+                let mut data = self.values(own, 0..elements, salt);
+                rank.reduce(ReduceOp::Sum, &mut data, root)?;
+                let expected = || if own == root { sum(0..elements) } else { self.values(own, 0..elements, salt) };
+                self.same("reduce", &data, expected);
+            }
+            2 => {
+                let mut data = if own == root { self.bytes(root, 0..count, salt) } else { vec![0; count] };
+                rank.broadcast(&mut data, root)?;
+                self.same("broadcast", &data, || self.bytes(root, 0..count, salt));
+            }
+            3 => {
+                let block = elements.div_ceil(size);
+                let mut data = vec![0; block];
+                rank.reduce_scatter_into(ReduceOp::Sum, &self.values(own, 0..block * size, salt), &mut data)?;
+                self.same("reduce_scatter", &data, || sum(own * block..(own + 1) * block));
+            }
+            4 => {
+                let block = count.div_ceil(size);
+                let mut data = vec![0; block * size];
+                rank.all_gather_into(&self.bytes(own, 0..block, salt), &mut data)?;
+                self.same("all_gather", &data, || all(&vec![block; size]));
+            }
+            5 => {
+                let [counts, _] = counts;
+                let mut data = vec![0; counts.iter().sum()];
+                rank.all_gather_v(Some(&self.bytes(own, 0..counts[own], salt)), &mut data, &counts)?;
+                self.same("all_gather_v", &data, || all(&counts));
+            }
+            6 | 7 => {
+                let counts = &counts[usize::from(kind == 6)];
+                let mut data = vec![0; if own == root { counts.iter().sum() } else { 0 }];
+                let recv = (own == root).then_some(data.as_mut_slice());
+                let send = self.bytes(own, 0..counts[own], salt);
+                match kind {
+                    6 => rank.gather(&send, recv, root)?,
+                    _ => rank.gather_v(Some(&send), recv, counts, root)?,
+                }
+                if own == root {
+                    self.same("gather", &data, || all(counts));
+                }
+            }
+            8 | 9 => {
+                let counts = &counts[usize::from(kind == 8)];
+                let (send, mut data) = (all(counts), vec![0; counts[own]]);
+                let send = (own == root).then_some(send.as_slice());
+                match kind {
+                    8 => rank.scatter(send, Some(&mut data), root)?,
+                    _ => rank.scatter_v(send, Some(&mut data), counts, root)?,
+                }
+                self.same("scatter", &data, || self.bytes(own, 0..counts[own], salt));
+            }
+            10 | 11 => {
+                // How many elements a rank sends to another.
+                let block = count.div_ceil(size);
+                let between = |from: usize, to: usize| match kind {
+                    10 => block,
+                    _ => value(from, to, salt) as usize % (block + 1),
+                };
+                let sent: Vec<usize> = (0..size).map(|to| between(own, to)).collect();
+                let received: Vec<usize> = (0..size).map(|from| between(from, own)).collect();
+                let part = |from: usize, to: usize| self.bytes(from, to << 24..(to << 24) + between(from, to), salt);
+                let send = (0..size).map(|to| part(own, to)).collect::<Vec<_>>().concat();
+                let mut data = vec![0; received.iter().sum()];
+                match kind {
+                    10 => rank.all_to_all_into(&send, &mut data)?,
+                    _ => rank.all_to_all_v(&send, &sent, &mut data, &received)?,
+                }
+                self.same("all_to_all", &data, || (0..size).flat_map(|from| part(from, own)).collect::<Vec<u8>>());
+            }
+            12 => {
+                // Each even rank sends to the next; who has no partner has nothing to do.
+                match own ^ 1 {
+                    partner if partner >= size => {}
+                    partner if own < partner => rank.send(&self.bytes(own, 0..count, salt), partner)?,
+                    partner => {
+                        let mut data = vec![0; count];
+                        rank.recv(&mut data, partner)?;
+                        self.same("recv", &data, || self.bytes(partner, 0..count, salt));
+                    }
+                }
+            }
+            _ => {
+                let mut half = rank.split(Some((own % 2) as u32), 0)?.expect("a color was given");
+                let mut data = [own as u32];
+                half.all_reduce(ReduceOp::Max, &mut data)?;
+                assert_eq!(data[0] as usize, (0..size).rev().find(|rank| rank % 2 == own % 2).unwrap());
+                rank.barrier()?;
+            }
+        }
+        Ok(())
+    }
+}

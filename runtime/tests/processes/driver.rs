@@ -1,0 +1,264 @@
+//! Starts this test program again, once for each process of a job, and talks with each of them in lines.
+
+use consonance::{CommunicationOptions, Communicator, Error, ProcessGroup, Result, TfConfigClusterResolver};
+use nix::{
+    sys::{
+        prctl,
+        resource::{UsageWho, getrusage},
+        signal,
+        time::TimeVal,
+    },
+    time::{ClockId, clock_gettime},
+    unistd::Pid,
+};
+use std::{
+    env,
+    io::{BufRead, BufReader, Read, Write},
+    process::{Child, ChildStdin, Command, ExitStatus, Stdio},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+pub(crate) use signal::Signal;
+
+/// Longer than anything here takes: who waits so long has found something that hangs.
+pub(crate) const LONG: Duration = Duration::from_secs(40);
+
+/// What a process says begins with this, in a line of its own: the test harness writes, too.
+const MARK: &str = "> ";
+
+/// What a process does: a function of the words after its name.
+pub(crate) type Part = fn(&[&str]) -> Result<()>;
+
+/// The processes of one job. Dropped, they are killed.
+pub(crate) struct Job {
+    name: String,
+    processes: Vec<Option<Process>>,
+}
+
+/// A process that was started.
+pub(crate) struct Process {
+    child: Child,
+    input: ChildStdin,
+    lines: Receiver<String>,
+    /// All that it wrote, to show when something goes wrong.
+    output: Arc<Mutex<String>>,
+}
+
+impl Job {
+    /// A job of so many tasks, none of which is started.
+    pub(crate) fn new(tasks: usize) -> Job {
+        static JOBS: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("{}-{}", std::process::id(), JOBS.fetch_add(1, Ordering::Relaxed));
+        Job { name, processes: (0..tasks).map(|_| None).collect() }
+    }
+
+    /// A job whose processes all play the same part.
+    pub(crate) fn start(tasks: usize, part: &str) -> Job {
+        let mut job = Job::new(tasks);
+        (0..tasks).for_each(|task| job.launch(task, part));
+        job
+    }
+
+    /// Starts the process of a task, in place of the last one if there was one. `part` is a name, and words for it.
+    pub(crate) fn launch(&mut self, task: usize, part: &str) {
+        let workers: Vec<String> = (1..=self.processes.len()).map(|port| format!(r#""localhost:{port}""#)).collect();
+        let workers = workers.join(", ");
+        let cluster =
+            format!(r#"{{"cluster": {{"worker": [{workers}]}}, "task": {{"type": "worker", "index": {task}}}}}"#);
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(["--exact", "process", "--nocapture", "--test-threads=1"]);
+        command.env("PART", part).env("TF_CONFIG", cluster).env("CONSONANCE_JOB", &self.name);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.processes[task] = Some(Process::new(command.spawn().unwrap()));
+    }
+
+    /// The process of a task.
+    #[track_caller]
+    pub(crate) fn of(&mut self, task: usize) -> &mut Process {
+        self.processes[task].as_mut().expect("a process that was started")
+    }
+
+    /// All processes that were started.
+    pub(crate) fn all(&mut self) -> impl Iterator<Item = &mut Process> {
+        self.processes.iter_mut().flatten()
+    }
+
+    /// All but one.
+    pub(crate) fn others(&mut self, than: usize) -> impl Iterator<Item = &mut Process> {
+        self.processes.iter_mut().enumerate().filter(move |(task, _)| *task != than).filter_map(|(_, one)| one.as_mut())
+    }
+
+    /// Waits until every process has ended, and well.
+    #[track_caller]
+    pub(crate) fn end(mut self) {
+        self.all().for_each(Process::end);
+    }
+}
+
+impl Process {
+    fn new(mut child: Child) -> Process {
+        let (tell, lines) = mpsc::channel();
+        let output = Arc::new(Mutex::new(String::new()));
+        let mut errors = child.stderr.take().expect("a pipe");
+        let (out, all) = (BufReader::new(child.stdout.take().expect("a pipe")), output.clone());
+        thread::spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                *all.lock().unwrap() += &format!("{line}\n");
+                if let Some((_, line)) = line.split_once(MARK) {
+                    let _ = tell.send(line.to_owned());
+                }
+            }
+        });
+        let all = output.clone();
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = errors.read(&mut bytes) {
+                *all.lock().unwrap() += &String::from_utf8_lossy(&bytes[..count]);
+            }
+        });
+        Process { input: child.stdin.take().expect("a pipe"), child, lines, output }
+    }
+
+    /// The next line that it says.
+    #[track_caller]
+    pub(crate) fn line(&mut self) -> String {
+        match self.lines.recv_timeout(LONG) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => panic!("process {} says nothing:\n{}", self.child.id(), self.output()),
+            Err(RecvTimeoutError::Disconnected) => {
+                let status = self.child.wait();
+                // The rest of its errors is read by now, or not worth a wait without a bound.
+                thread::sleep(Duration::from_millis(50));
+                panic!("process {} ended with {status:?}:\n{}", self.child.id(), self.output())
+            }
+        }
+    }
+
+    /// The rest of the next line, which begins with this word.
+    #[track_caller]
+    pub(crate) fn expect(&mut self, word: &str) -> String {
+        let line = self.line();
+        let rest = line.strip_prefix(word).unwrap_or_else(|| panic!("{line:?} is not {word:?}:\n{}", self.output()));
+        rest.trim_start().to_owned()
+    }
+
+    /// Tells it a line.
+    pub(crate) fn tell(&mut self, line: &str) {
+        // One that was killed does not read it.
+        let _ = writeln!(self.input, "{line}");
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        signal::kill(self.pid(), signal).unwrap();
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32)
+    }
+
+    /// Waits until it has ended.
+    #[track_caller]
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(begin.elapsed() < LONG, "process {} does not end:\n{}", self.child.id(), self.output());
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Waits until it has ended, and well.
+    #[track_caller]
+    pub(crate) fn end(&mut self) {
+        let status = self.wait();
+        assert!(status.success(), "{status}:\n{}", self.output());
+    }
+
+    pub(crate) fn output(&self) -> String {
+        self.output.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Plays the part that this process was started for, if it was.
+pub(crate) fn play(parts: &[(&str, Part)]) {
+    let Ok(part) = env::var("PART") else { return };
+    prctl::set_pdeathsig(Signal::SIGKILL).unwrap();
+    let words: Vec<&str> = part.split(' ').collect();
+    let (_, part) = parts.iter().find(|(name, _)| *name == words[0]).expect("a part");
+    if let Err(error) = part(&words[1..]) {
+        say(&format!("failed {error}"));
+        std::process::exit(3);
+    }
+}
+
+/// Says a line to the test.
+pub(crate) fn say(line: &str) {
+    println!("\n{MARK}{}", line.replace('\n', " "));
+}
+
+/// Waits for a line of the test.
+pub(crate) fn hear() -> String {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+/// The time since the machine's start, the same in all processes.
+pub(crate) fn now() -> Duration {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap().into()
+}
+
+/// The time of the processor that this process has taken.
+pub(crate) fn cpu() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).unwrap();
+    let time = |time: TimeVal| Duration::from_micros((time.tv_sec() * 1_000_000 + time.tv_usec()) as u64);
+    time(usage.user_time()) + time(usage.system_time())
+}
+
+/// Joins the other processes of the job; a call waits for `timeout`.
+pub(crate) fn join(replicas: usize, timeout: Duration) -> Result<ProcessGroup> {
+    builder(replicas, timeout)?.join()
+}
+
+/// How the others are joined.
+pub(crate) fn builder(replicas: usize, timeout: Duration) -> Result<consonance::ProcessGroupBuilder> {
+    let options = CommunicationOptions::new().timeout(timeout)?;
+    let builder = ProcessGroup::builder(TfConfigClusterResolver::new()?).replicas(replicas).options(options);
+    builder.timeout(LONG / 2)
+}
+
+/// Runs `body` on all ranks of this process, each on a thread of its own.
+pub(crate) fn on_each<R: Send>(group: &mut ProcessGroup, body: impl Fn(&mut Communicator) -> R + Sync) -> Vec<R> {
+    let body = &body;
+    thread::scope(|scope| {
+        let ranks = group.communicators().into_iter().map(|mut rank| scope.spawn(move || body(&mut rank)));
+        ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// The number of a word.
+pub(crate) fn number(word: &str) -> u64 {
+    word.parse().unwrap_or_else(|_| panic!("{word:?} is no number"))
+}
+
+/// The error's variant and its text.
+pub(crate) fn words(error: &Error) -> String {
+    let debug = format!("{error:?}");
+    let variant = debug.split([' ', '(']).next().unwrap_or_default();
+    format!("{variant} {error}")
+}

@@ -1,0 +1,142 @@
+//! Processes that never start, end early, or do not call what the others call.
+
+use crate::driver::{self, Job, number, say};
+use consonance::{Communicator, ReduceOp, Result};
+use std::time::Duration;
+
+/// Waits `ms` for the others, and says whom it waits for.
+pub(crate) fn meets(words: &[&str]) -> Result<()> {
+    let builder = driver::builder(1, driver::LONG)?.timeout(Duration::from_millis(number(words[0])))?;
+    builder.on_wait(|text| say(&format!("waiting {text}"))).join().map(drop)
+}
+
+#[test]
+fn a_worker_that_never_starts_is_named() {
+    let mut job = Job::new(3);
+    [0, 2].into_iter().for_each(|task| job.launch(task, "meets 2300"));
+    for process in [0, 2] {
+        let waiting = job.of(process).expect("waiting");
+        assert_eq!(
+            waiting,
+            format!("worker[{process}] (localhost:{}) has waited 2 s for worker[1] (localhost:2)", process + 1)
+        );
+        let error = job.of(process).expect("failed");
+        let (start, end) = error.split_once("waited").expect("how long");
+        assert_eq!(start, format!("ProcessGroup: worker[{process}] (localhost:{}): ", process + 1));
+        // The other one, too, if that has given up a moment before.
+        assert!(end.contains("missing: ") && end.contains("worker[1] (localhost:2)"), "{end}");
+    }
+}
+
+/// Makes calls until one fails. Process 1 ends before, after three calls: in a way that the word names.
+pub(crate) fn leaves(words: &[&str]) -> Result<()> {
+    let mut group = driver::join(1, driver::LONG)?;
+    let mut rank = group.communicators().remove(0);
+    for round in 0.. {
+        if rank.rank() == 1 && round == 3 {
+            match words[0] {
+                "cleanly" => return Ok(()),
+                "exit" => std::process::exit(3),
+                "panic" => panic!("as it must"),
+                _ => std::process::abort(),
+            }
+        }
+        if let Err(error) = rank.all_reduce(ReduceOp::Sum, &mut [1.0f32; 500]) {
+            say(&driver::words(&error));
+            break;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_worker_that_ends_early_is_named() {
+    for (how, expected) in [
+        (
+            "cleanly",
+            "Left all_reduce: replica 1 left without making this call; its last call was number 3, all_reduce(sum, f32), \
+             2000 bytes",
+        ),
+        (
+            "panic",
+            "Left all_reduce: replica 1 left without making this call; its last call was number 3, all_reduce(sum, f32), \
+             2000 bytes",
+        ),
+        ("exit", "Aborted all_reduce: replica 1 was lost with its process (worker[1] (localhost:2), process "),
+        ("abort", "Aborted all_reduce: replica 1 was lost with its process (worker[1] (localhost:2), process "),
+    ] {
+        let mut job = Job::start(3, &format!("leaves {how}"));
+        for process in job.others(1) {
+            let error = process.line();
+            assert!(error.starts_with(expected), "{how}: {error}");
+            if how != "cleanly" && how != "panic" {
+                assert!(
+                    error.contains("replica 1: its last call was number 3, all_reduce(sum, f32), 2000 bytes"),
+                    "{error}"
+                );
+            }
+            process.end();
+        }
+    }
+}
+
+/// Makes a call that rank 1 makes otherwise, says what came of it, and makes one on which all agree.
+pub(crate) fn disagrees(words: &[&str]) -> Result<()> {
+    let mut group = driver::join(1, driver::LONG)?;
+    let mut rank = group.communicators().remove(0);
+    for _ in 0..3 {
+        let odd = rank.rank() == 1;
+        let error = disagree(&mut rank, words[0], odd).expect_err("the ranks do not agree");
+        say(&driver::words(&error));
+        let mut sum = [1u32; 700];
+        rank.all_reduce(ReduceOp::Sum, &mut sum)?;
+        assert_eq!(sum, [rank.size() as u32; 700]);
+    }
+    Ok(())
+}
+
+fn disagree(rank: &mut Communicator, what: &str, odd: bool) -> Result<()> {
+    let (size, own) = (rank.size(), rank.rank());
+    match what {
+        "collective" if odd => rank.barrier(),
+        "size" => rank.all_reduce(ReduceOp::Sum, &mut vec![1.0f32; if odd { 999 } else { 1000 }]),
+        "dtype" if odd => rank.all_reduce(ReduceOp::Sum, &mut [1i32; 1000]),
+        "op" if odd => rank.all_reduce(ReduceOp::Max, &mut [1.0f32; 1000]),
+        "root" => rank.broadcast(&mut [1.0f32; 1000], if odd { 1 } else { 0 }),
+        "counts" => {
+            let counts = if odd { [1, 2, 4] } else { [2, 1, 4] };
+            rank.all_gather_v(Some(&vec![1u8; counts[own]]), &mut [0; 7], &counts)
+        }
+        "pairs" => {
+            // What rank 1 sends to rank 2 is less than that expects: all three are told.
+            let count = if odd { 1 } else { 2 };
+            let sent: Vec<usize> = (0..size).map(|to| if to == 2 { count } else { 1 }).collect();
+            let received = vec![if own == 2 { 2 } else { 1 }; size];
+            rank.all_to_all_v(&vec![1u8; size - 1 + count], &sent, &mut vec![0; received.iter().sum()], &received)
+        }
+        "huge" => rank.all_reduce(ReduceOp::Sum, &mut vec![1.0f32; if odd { 500_000 } else { 3 }]),
+        _ => rank.all_reduce(ReduceOp::Sum, &mut [1.0f32; 1000]),
+    }
+}
+
+#[test]
+fn calls_that_differ_are_shown_on_all_processes() {
+    for (what, expected) in [
+        ("collective", "call of replica 1: expected all_reduce, found barrier (the others called all_reduce)"),
+        ("size", "count of replica 1: expected 1000, found 999 (the others called all_reduce)"),
+        ("dtype", "dtype of replica 1: expected f32, found i32 (the others called all_reduce)"),
+        ("op", "op of replica 1: expected sum, found max (the others called all_reduce)"),
+        ("root", "root of replica 1: expected 0, found 1 (the others called broadcast)"),
+        ("counts", "counts of replica 1: expected [2, 1, 4], found [1, 2, 4] (the others called all_gather)"),
+        ("pairs", "recv_counts[1] of replica 2: expected 1, found 2 (the others called all_to_all)"),
+        ("huge", "count of replica 1: expected 3, found 500000 (the others called all_reduce)"),
+    ] {
+        let mut job = Job::start(3, &format!("disagrees {what}"));
+        for process in job.all() {
+            for _ in 0..3 {
+                assert_eq!(process.line(), format!("Mismatch the replicas did not call the same: {expected}"));
+            }
+        }
+        job.end();
+    }
+}

@@ -1,0 +1,91 @@
+//! Processes that fork after they have joined a group.
+
+use crate::driver::{self, Job, Signal, hear, say};
+use consonance::{Error, ReduceOp, Result};
+use fork::Fork;
+use std::time::Duration;
+
+/// How a fork that found all as it must be ends.
+const RIGHT: i32 = 17;
+
+/// Process 1 forks in the middle of its calls. The fork may call nothing, and what it drops is nobody's loss.
+pub(crate) fn forks(words: &[&str]) -> Result<()> {
+    let mut group = driver::join(2, driver::LONG)?;
+    let mut ranks = group.communicators();
+    let results = std::thread::scope(|scope| {
+        let ranks = ranks.iter_mut().map(|rank| scope.spawn(|| rank.all_reduce(ReduceOp::Sum, &mut [1i64; 50_000])));
+        ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
+    });
+    results.into_iter().collect::<Result<()>>()?;
+    if ranks[0].rank() == 2 {
+        match fork::fork().unwrap() {
+            Fork::Child => {
+                let is_refused = |result: Result<()>| matches!(result, Err(Error::WrongContext { .. }));
+                let (first, second) = ranks.split_at_mut(1);
+                let right = [
+                    is_refused(first[0].all_reduce(ReduceOp::Sum, &mut [1.0f32; 1000])),
+                    is_refused(second[0].broadcast(&mut [1u8; 100_000], 0)),
+                    is_refused(second[0].barrier()),
+                    is_refused(first[0].send(&[1u8], 3)),
+                    is_refused(first[0].split(Some(0), 0).map(drop)),
+                    matches!(group.reform(Duration::ZERO), Err(Error::Meeting { .. })),
+                ];
+                drop(ranks);
+                drop(group);
+                if words[0] == "lives" {
+                    // Until the test has ended.
+                    while !hear().is_empty() {}
+                }
+                std::process::exit(if right == [true; 6] { RIGHT } else { 1 });
+            }
+            Fork::Parent(child) if words[0] == "ends" => {
+                let status = fork::waitpid(child).unwrap();
+                assert_eq!(status >> 8, RIGHT, "{status}");
+            }
+            Fork::Parent(_) => {}
+        }
+    }
+    say("ready");
+    let errors: Vec<Error> = std::thread::scope(|scope| {
+        let ranks = ranks.into_iter().map(|mut rank| {
+            scope.spawn(move || {
+                for round in 0.. {
+                    let mut sum = [1u32; 3000];
+                    match rank.all_reduce(ReduceOp::Sum, &mut sum) {
+                        Ok(()) => assert_eq!(sum, [6; 3000]),
+                        Err(error) => return error,
+                    }
+                    if round == 100 {
+                        say("works");
+                    }
+                }
+                unreachable!()
+            })
+        });
+        ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    errors.iter().for_each(|error| say(&driver::words(error)));
+    Ok(())
+}
+
+#[test]
+fn a_fork_disturbs_nobody_and_hides_no_death() {
+    for fork in ["ends", "lives"] {
+        let mut job = Job::start(3, &format!("forks {fork}"));
+        for process in job.all() {
+            process.expect("ready");
+            (0..2).for_each(|_| drop(process.expect("works")));
+        }
+        job.of(1).signal(Signal::SIGKILL);
+        for process in job.others(1) {
+            for _ in 0..2 {
+                let error = process.line();
+                assert!(
+                    error.starts_with("Aborted all_reduce: replica 2 was lost with its process (worker[1] "),
+                    "{error}"
+                );
+            }
+            process.end();
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Processes that are killed in the middle of a call.
+
+use crate::{
+    calls::{Calls, Random},
+    driver::{self, Job, Signal, hear, number, say},
+};
+use consonance::{Error, Result};
+use std::{env, thread, time::Duration};
+
+/// One group of so many compares its data; the others do nothing but calls, so that the time until an error is the calls'.
+const CHECKED: u64 = 4;
+
+/// Of `replicas`, with a `seed` and so many MiB of memory of its own: makes random calls until one fails, and says how and when
+/// on each rank; then reforms with whoever comes.
+pub(crate) fn random_calls(words: &[&str]) -> Result<()> {
+    let (replicas, seed) = (number(words[0]) as usize, number(words[1]));
+    let ballast = vec![1u8; (number(words[2]) as usize) << 20];
+    let mut group = driver::join(replicas, driver::LONG)?;
+    loop {
+        let generation = group.generation();
+        say(&format!("in {generation}"));
+        let errors = driver::on_each(&mut group, |rank| {
+            let random = Random(seed ^ generation << 32);
+            let mut calls = Calls { random, most: 2 << 20, checks: generation.is_multiple_of(CHECKED) };
+            loop {
+                if let Err(error) = calls.step(rank) {
+                    return (driver::now(), error);
+                }
+            }
+        });
+        for (time, error) in errors {
+            let Error::Aborted { replica, reason, calls, .. } = error else { panic!("{error:?}") };
+            assert_eq!(calls.len(), group.size(), "the last call of each rank");
+            say(&format!("lost {} {replica} {reason}", time.as_nanos()));
+        }
+        match hear().as_str() {
+            "reform" => group.reform(driver::LONG / 2)?,
+            _ => break,
+        }
+    }
+    drop(ballast);
+    Ok(())
+}
+
+/// Kills a process so many times, and puts another in its place. How long after that each rank of the others had its error.
+fn kill(processes: usize, replicas: usize, times: usize) -> Vec<Duration> {
+    let (mut random, mut latencies) = (Random(processes as u64 * 100 + replicas as u64), Vec::new());
+    let part = format!("random_calls {replicas} {} {}", random.below(1 << 30), setting("BALLAST", 0));
+    let mut job = Job::start(processes, &part);
+    for generation in 1..=times as u64 {
+        for process in job.all() {
+            assert_eq!(process.expect("in"), generation.to_string());
+        }
+        thread::sleep(Duration::from_micros(random.below(20_000) as u64));
+        let lost = random.below(processes);
+        let begin = driver::now();
+        job.of(lost).signal(Signal::SIGKILL);
+        for process in job.others(lost) {
+            for _ in 0..replicas {
+                let line = process.expect("lost");
+                let words: Vec<&str> = line.splitn(3, ' ').collect();
+                if !generation.is_multiple_of(CHECKED) {
+                    latencies.push(Duration::from_nanos(number(words[0])) - begin);
+                }
+                assert_eq!(words[1], (lost * replicas).to_string(), "{line}");
+                assert!(words[2].starts_with("was lost with its process (worker["), "{line}");
+            }
+        }
+        job.of(lost).wait();
+        job.launch(lost, &part);
+        job.others(lost).for_each(|process| process.tell("reform"));
+    }
+    latencies
+}
+
+fn setting(name: &str, default: u64) -> u64 {
+    env::var(name).map_or(default, |setting| number(&setting))
+}
+
+/// `KILLS` says how many, and `BALLAST` how large the processes are in MiB; neither is a question of right or wrong.
+#[test]
+fn a_kill_in_any_call_is_an_error_that_names_the_lost() {
+    let kills = setting("KILLS", 20) as usize;
+    let groups = [(2, 1), (3, 1), (5, 1), (2, 2), (4, 2)];
+    let mut latencies: Vec<Duration> = groups
+        .iter()
+        .flat_map(|&(processes, replicas)| kill(processes, replicas, kills.div_ceil(groups.len())))
+        .collect();
+    latencies.sort();
+    let at = |percent: usize| latencies[(latencies.len() - 1) * percent / 100];
+    println!(
+        "{kills} kills, {} ranks told: median {:?}, 90 % {:?}, 99 % {:?}, most {:?}",
+        latencies.len(),
+        at(50),
+        at(90),
+        at(99),
+        at(100)
+    );
+}

@@ -1,0 +1,148 @@
+//! Processes that get no memory, or have closed what is not theirs.
+
+use crate::{
+    calls::{Calls, Random},
+    driver::{self, Job, hear, number, say},
+};
+use consonance::{Communicator, ReduceOp, Result};
+use nix::{
+    sys::resource::{Resource, setrlimit},
+    unistd,
+};
+use std::{fs, path::Path, thread, time::Duration};
+
+/// Joins with a limit on addresses or on the size of files, if the word says so; makes a call.
+pub(crate) fn limited(words: &[&str]) -> Result<()> {
+    match words[0] {
+        "addresses" => {
+            let status = fs::read_to_string("/proc/self/statm").unwrap();
+            let pages = number(status.split(' ').next().unwrap());
+            // Room for a thread, but for no segment.
+            let limit = pages * 4096 + (16 << 20);
+            setrlimit(Resource::RLIMIT_AS, limit, limit).unwrap();
+        }
+        "files" => setrlimit(Resource::RLIMIT_FSIZE, 1 << 20, 1 << 20).unwrap(),
+        _ => {}
+    }
+    let mut group = driver::join(1, driver::LONG)?;
+    group.communicators()[0].all_reduce(ReduceOp::Sum, &mut [1.0f32; 1000])?;
+    say("ok");
+    Ok(())
+}
+
+/// What each process says when one of them has this limit.
+fn limit(limited: usize, how: &str) -> Vec<String> {
+    let mut job = Job::new(3);
+    (0..3).for_each(|task| job.launch(task, if task == limited { how } else { "limited not" }));
+    job.all().map(|process| process.line()).collect()
+}
+
+#[test]
+fn a_limit_on_memory_is_an_error_and_the_others_hear_of_it() {
+    let texts = limit(0, "limited addresses");
+    assert!(
+        texts[0].starts_with(
+            "failed ProcessGroup: worker[0] (localhost:1): cannot make what the group shares: cannot map a"
+        ),
+        "{texts:?}"
+    );
+    for text in &texts[1..] {
+        assert!(
+            text.contains("worker[0] (localhost:1) could not make the group: cannot make what the group shares"),
+            "{texts:?}"
+        );
+    }
+    let texts = limit(0, "limited files");
+    assert!(texts[0].contains("with files limited to 1048576 bytes (RLIMIT_FSIZE)"), "{texts:?}");
+    for text in &texts[1..] {
+        assert!(
+            text.contains("worker[0] (localhost:1) could not make the group: cannot make what the group shares"),
+            "{texts:?}"
+        );
+    }
+    // What the leader made it uses, but cannot map.
+    let texts = limit(1, "limited addresses");
+    assert!(texts[1].starts_with("failed map a segment of "), "{texts:?}");
+    for text in [&texts[0], &texts[2]] {
+        assert!(text.starts_with("failed all_reduce: replica 1 left with its process"), "{texts:?}");
+    }
+    assert_eq!(limit(1, "limited files"), ["ok"; 3]);
+}
+
+/// Closes what this process has open beside standard input and output; perhaps opens a file of its own in place of each.
+fn close_all(folder: Option<&Path>) {
+    let open: Vec<i32> = fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok())
+        .filter(|&descriptor| descriptor > 2)
+        .collect();
+    for &descriptor in &open {
+        // The folder that was just read is closed already.
+        let _ = unistd::close(descriptor);
+    }
+    for number in folder.into_iter().flat_map(|_| &open) {
+        let file = fs::File::create(folder.unwrap().join(number.to_string())).unwrap();
+        std::mem::forget(file);
+    }
+}
+
+/// Makes calls; process 1 closes all its descriptors in between. What it has goes on; what it needs anew is an error.
+pub(crate) fn closes(words: &[&str]) -> Result<()> {
+    let mut group = driver::join(1, Duration::from_secs(3))?;
+    let mut rank = group.communicators().remove(0);
+    let odd = rank.rank() == 1;
+    let calls = |rank: &mut Communicator, most| {
+        let mut calls = Calls { random: Random(7), most, checks: true };
+        (0..50).try_for_each(|_| calls.step(rank))
+    };
+    calls(&mut rank, 5000)?;
+    if odd {
+        close_all(words.first().map(Path::new));
+    }
+    rank.all_reduce(ReduceOp::Sum, &mut [1.0f32; 1000])?;
+    say("works");
+    match calls(&mut rank, 3 << 20) {
+        Ok(()) => say("ok"),
+        Err(error) => say(&driver::words(&error)),
+    }
+    let before = driver::cpu();
+    thread::sleep(Duration::from_millis(300));
+    let taken = driver::cpu() - before;
+    assert!(taken < Duration::from_millis(100), "nothing is done, and it takes {taken:?}");
+    hear();
+    // To close a descriptor that is closed ends a program with checks: the standard library sees to that.
+    if odd && cfg!(debug_assertions) {
+        std::process::exit(0);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_process_that_has_closed_its_descriptors_works_or_says_why_not() {
+    let temp = std::env::temp_dir().join(format!("consonance-closed-{}", std::process::id()));
+    fs::create_dir_all(&temp).unwrap();
+    for part in ["closes", &format!("closes {}", temp.display())] {
+        let mut job = Job::start(3, part);
+        job.all().for_each(|process| assert_eq!(process.line(), "works", "{part}"));
+        for process in job.others(1) {
+            let error = process.line();
+            assert!(
+                error.starts_with("Aborted") && error.ends_with(": replica 1 got no memory for its data"),
+                "{error}"
+            );
+        }
+        let error = job.of(1).line();
+        let what = "bytes of the memory that processes share: Bad file descriptor (os error 9)";
+        assert!(error.starts_with("System ") && error.contains(what), "{error}");
+        for process in job.all() {
+            process.tell("end");
+        }
+        job.end();
+    }
+    // Nothing was written to them, nor reserved in them.
+    for file in fs::read_dir(&temp).unwrap() {
+        let file = file.unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 0, "{file:?}");
+    }
+    fs::remove_dir_all(&temp).unwrap();
+}

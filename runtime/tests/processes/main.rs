@@ -1,0 +1,40 @@
+//! Groups of real processes, and each fault that they may have: this test program starts itself again for each of them.
+#![cfg(target_os = "linux")]
+
+mod driver;
+mod calls;
+mod crowds;
+mod ends;
+mod stops;
+mod kills;
+mod forks;
+mod limits;
+mod lies;
+mod reforms;
+mod costs;
+
+use driver::Part;
+
+/// What processes do, by name; what the words after the name mean says the function.
+const PARTS: &[(&str, Part)] = &[
+    ("mixed", crowds::mixed),
+    ("meets", ends::meets),
+    ("leaves", ends::leaves),
+    ("disagrees", ends::disagrees),
+    ("many_calls", stops::many_calls),
+    ("random_calls", kills::random_calls),
+    ("forks", forks::forks),
+    ("limited", limits::limited),
+    ("closes", limits::closes),
+    ("scribbles", lies::scribbles),
+    ("obeys", reforms::obeys),
+    ("waits", costs::waits),
+    ("rests", costs::rests),
+    ("names", costs::names),
+];
+
+/// Not a test: what the started processes run.
+#[test]
+fn process() {
+    driver::play(PARTS);
+}

@@ -1,0 +1,166 @@
+//! New groups of who is left, and of who comes.
+
+use crate::driver::{self, Job, Signal, hear, number, say};
+use consonance::{ReduceOp, Result};
+use std::{thread, time::Duration};
+
+/// Waits so many seconds for the others to join. Obeys the lines of the test: `sum` and `until lost` are calls of this process's rank, `reform` waits so many ms.
+pub(crate) fn obeys(words: &[&str]) -> Result<()> {
+    let mut group = driver::builder(1, driver::LONG)?.timeout(Duration::from_secs(number(words[0])))?.join()?;
+    let mut rank = group.communicators().remove(0);
+    say(&format!("joined {} as {} of {}", group.generation(), rank.rank(), rank.size()));
+    loop {
+        let line = hear();
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[0] {
+            "sum" => {
+                let mut sum = vec![1u32; 30_000];
+                match rank.all_reduce(ReduceOp::Sum, &mut sum) {
+                    Ok(()) => say(&format!("sum {} {}", sum[0], sum[29_999])),
+                    Err(error) => say(&driver::words(&error)),
+                }
+            }
+            "until" => {
+                let error = (0..).find_map(|_| rank.all_reduce(ReduceOp::Sum, &mut [1.0f32; 3000]).err());
+                say(&format!("lost {}", driver::words(&error.expect("a loss"))));
+            }
+            "reform" => match group.reform(Duration::from_millis(number(words[1]))) {
+                Ok(()) => {
+                    rank = group.communicators().remove(0);
+                    say(&format!("joined {} as {} of {}", group.generation(), rank.rank(), rank.size()));
+                }
+                Err(error) => say(&format!("failed {}", driver::words(&error))),
+            },
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// What processes play here whose others may be slow to come, and not as slow as this.
+const PART: &str = "obeys 30";
+
+fn start(tasks: usize, part: &str) -> Job {
+    let mut job = Job::start(tasks, part);
+    joined(&mut job, 1, &(0..tasks).collect::<Vec<_>>());
+    job
+}
+
+/// These tasks, and no other, have joined a group, and it works.
+#[track_caller]
+fn joined(job: &mut Job, generation: u64, tasks: &[usize]) {
+    for (rank, &task) in tasks.iter().enumerate() {
+        assert_eq!(job.of(task).expect("joined"), format!("{generation} as {rank} of {}", tasks.len()));
+    }
+    tasks.iter().for_each(|&task| job.of(task).tell("sum"));
+    for &task in tasks {
+        assert_eq!(job.of(task).line(), format!("sum {0} {0}", tasks.len()));
+    }
+}
+
+/// Kills a process while it and these others are in calls; each of the others names it.
+#[track_caller]
+fn lose(job: &mut Job, lost: usize, others: &[usize]) {
+    job.of(lost).tell("until lost");
+    others.iter().for_each(|&task| job.of(task).tell("until lost"));
+    thread::sleep(Duration::from_millis(20));
+    job.of(lost).signal(Signal::SIGKILL);
+    for &task in others {
+        let error = job.of(task).expect("lost");
+        assert!(error.contains(&format!("was lost with its process (worker[{lost}] ")), "{error}");
+    }
+    job.of(lost).wait();
+}
+
+fn reform(job: &mut Job, tasks: &[usize], wait_ms: u64) {
+    tasks.iter().for_each(|&task| job.of(task).tell(&format!("reform {wait_ms}")));
+}
+
+#[test]
+fn who_is_left_goes_on_and_who_comes_joins() {
+    let mut job = start(3, PART);
+    lose(&mut job, 1, &[0, 2]);
+    reform(&mut job, &[0, 2], 0);
+    joined(&mut job, 2, &[0, 2]);
+    // The first of them, and the leader.
+    lose(&mut job, 0, &[2]);
+    reform(&mut job, &[2], 0);
+    joined(&mut job, 3, &[2]);
+    // Both are replaced.
+    job.launch(0, PART);
+    job.launch(1, PART);
+    reform(&mut job, &[2], 20_000);
+    joined(&mut job, 4, &[0, 1, 2]);
+    lose(&mut job, 0, &[1, 2]);
+    job.launch(0, PART);
+    reform(&mut job, &[1, 2], 20_000);
+    joined(&mut job, 5, &[0, 1, 2]);
+    job.all().for_each(|process| process.tell("end"));
+    job.end();
+}
+
+#[test]
+fn a_loss_while_the_others_reform() {
+    let mut job = start(4, PART);
+    lose(&mut job, 3, &[0, 1, 2]);
+    // They wait for task 0, which does not come.
+    reform(&mut job, &[1, 2], 0);
+    thread::sleep(Duration::from_millis(30));
+    job.of(0).signal(Signal::SIGKILL);
+    joined(&mut job, 2, &[1, 2]);
+}
+
+#[test]
+fn losses_at_any_time_while_the_others_reform() {
+    for delay_us in [0, 200, 500, 1000, 2000] {
+        let mut job = start(3, PART);
+        lose(&mut job, 2, &[0, 1]);
+        reform(&mut job, &[0, 1], 0);
+        thread::sleep(Duration::from_micros(delay_us));
+        job.of(0).signal(Signal::SIGKILL);
+        // It has joined a group with task 0, which has ended, or none with it.
+        let first = job.of(1).expect("joined");
+        match first.as_str() {
+            "2 as 0 of 1" | "3 as 0 of 1" => {}
+            "2 as 1 of 2" => {
+                job.of(1).tell("until lost");
+                job.of(1).expect("lost");
+                reform(&mut job, &[1], 0);
+                job.of(1).expect("joined");
+            }
+            _ => panic!("{first}"),
+        }
+        job.of(1).tell("sum");
+        assert_eq!(job.of(1).line(), "sum 1 1");
+    }
+}
+
+#[test]
+fn a_process_that_is_stopped_is_not_left_behind() {
+    let mut job = start(3, "obeys 5");
+    lose(&mut job, 2, &[0, 1]);
+    job.of(0).signal(Signal::SIGSTOP);
+    let pid = job.of(0).pid();
+    reform(&mut job, &[1], 0);
+    let error = job.of(1).expect("failed");
+    assert!(error.starts_with("Meeting ProcessGroup::reform: worker[1] (localhost:2): "), "{error}");
+    assert!(
+        error.ends_with(&format!("alive, but did not come: worker[0] (localhost:1) (process {pid} is stopped)")),
+        "{error}"
+    );
+    job.of(0).signal(Signal::SIGCONT);
+    reform(&mut job, &[0, 1], 0);
+    joined(&mut job, 2, &[0, 1]);
+}
+
+#[test]
+fn four_processes_reform_again_and_again() {
+    let mut job = start(4, PART);
+    for generation in 2..=30 {
+        reform(&mut job, &[0, 1, 2, 3], 0);
+        joined(&mut job, generation, &[0, 1, 2, 3]);
+    }
+    let open = std::fs::read_dir(format!("/proc/{}/fd", job.of(0).pid())).unwrap().count();
+    assert!(open < 40, "{open} descriptors after 30 groups");
+    let threads = std::fs::read_dir(format!("/proc/{}/task", job.of(0).pid())).unwrap().count();
+    assert!(threads < 6, "{threads} threads after 30 groups");
+}

@@ -1,0 +1,66 @@
+//! Processes that are stopped for a while.
+
+use crate::driver::{self, Job, Signal, hear, number, say};
+use consonance::{ReduceOp, Result};
+use std::{thread, time::Duration};
+
+/// Makes so many calls, each of which may take `ms`, or fewer if one fails; then perhaps goes on in a new group.
+pub(crate) fn many_calls(words: &[&str]) -> Result<()> {
+    let (calls, timeout) = (number(words[0]), Duration::from_millis(number(words[1])));
+    let mut group = driver::join(1, timeout)?;
+    say("ready");
+    loop {
+        let result = driver::on_each(&mut group, |rank| {
+            (0..calls).try_for_each(|_| rank.all_reduce(ReduceOp::Sum, &mut [1.0f32; 500]))
+        });
+        match result.into_iter().collect::<Result<()>>() {
+            Ok(()) => say("done"),
+            Err(error) => say(&driver::words(&error)),
+        }
+        match hear().as_str() {
+            "reform" => group.reform(Duration::ZERO)?,
+            _ => return Ok(()),
+        }
+    }
+}
+
+#[test]
+fn a_stopped_process_is_named_at_the_deadline() {
+    let mut job = Job::start(3, "many_calls 10000000 1000");
+    job.all().for_each(|process| drop(process.expect("ready")));
+    thread::sleep(Duration::from_millis(50));
+    job.of(1).signal(Signal::SIGSTOP);
+    let stopped = format!("worker[1] (localhost:2), process {}, is stopped", job.of(1).pid());
+    let mut waited = 0;
+    for process in job.others(1) {
+        let error = process.line();
+        // One of them gives up first, and all see who is missing.
+        waited += usize::from(
+            error.starts_with("Timeout all_reduce: deadline of 1s passed; replica 1 is missing: its last call was"),
+        );
+        let gave_up = error.contains("gave up waiting at its deadline; replica 0: its last call was number ");
+        assert!(error.starts_with("Timeout") || gave_up, "{error}");
+        assert!(error.contains(&format!("all_reduce(sum, f32), 2000 bytes; {stopped}")), "{error}");
+    }
+    assert!(waited > 0);
+    job.of(1).signal(Signal::SIGCONT);
+    let error = job.of(1).line();
+    assert!(error.starts_with("Aborted all_reduce: replica "), "{error}");
+    assert!(error.contains("gave up waiting at its deadline"), "{error}");
+}
+
+#[test]
+fn a_process_that_is_continued_in_time_goes_on() {
+    let mut job = Job::start(3, "many_calls 3000 30000");
+    job.all().for_each(|process| drop(process.expect("ready")));
+    for task in [0, 1, 2, 1] {
+        job.of(task).signal(Signal::SIGSTOP);
+        thread::sleep(Duration::from_millis(100));
+        job.of(task).signal(Signal::SIGCONT);
+    }
+    for process in job.all() {
+        assert_eq!(process.line(), "done");
+        process.tell("end");
+    }
+    job.end();
+}
