@@ -345,18 +345,20 @@ impl Seat {
         let Some(abort) = self.hub.aborted(self.round) else { return Ok(()) };
         let round = self.hub.next_round(self.round).ok_or(Fault::Aborted(abort))?;
         (self.round, self.epoch, self.left) = (round, round.base(), None);
-        let progress = &self.hub.lines()[self.world.rank()].progress;
-        for count in [&progress.done, &progress.staged, &progress.folded, &progress.read] {
-            count.store(round.base(), Ordering::Relaxed);
-        }
         if let Some(stage) = &mut self.stage {
             stage.renew(round);
         }
         // SYNC POINT round: who sees a rank in this round sees that it reads nothing of the last one any more; pairs below.
-        progress.round.store(round.0, Ordering::Release);
+        self.hub.lines()[self.world.rank()].progress.round.store(round.0, Ordering::Release);
         self.wake();
         // SYNC POINT round: pairs above.
-        self.wait_for_all(|line| line.progress.round.load(Ordering::Acquire) >= round.0)
+        self.wait_for_all(|line| line.progress.round.load(Ordering::Acquire) >= round.0)?;
+        // Only now: until it is in this round, a rank may still look for the counts by which it finishes a call of the last one.
+        let progress = &self.hub.lines()[self.world.rank()].progress;
+        for count in [&progress.done, &progress.staged, &progress.folded, &progress.read] {
+            count.store(round.base(), Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Says whether this rank rests: it makes no call before `company`, ranks of the same process, have ended theirs. One of

@@ -9,8 +9,9 @@ use crate::{
 };
 use std::time::{Duration, Instant};
 
-/// How long a rank looks at a peer's line before it sleeps: a few cache-line trips, and less than a sleep costs.
-const SPIN: Duration = Duration::from_micros(4);
+/// How long a rank looks at a peer's line before it sleeps: about as long as a peer may take longer for its part of a window of
+/// staged data. To sleep costs a few microseconds, on a busy machine milliseconds.
+const SPIN: Duration = Duration::from_micros(50);
 
 /// Looks between two readings of the clock, which costs as much as several looks.
 const LOOKS_PER_READING: u32 = 32;
