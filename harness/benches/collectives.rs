@@ -1,10 +1,12 @@
-//! Collectives of two pinned threads, beside what the machine allows, measured in the same run.
+//! Collectives of two pinned threads, beside what the machine allows, measured in the same run. The threads are two ranks of one
+//! process, or meet as two processes do.
 //!
 //! `cargo bench -p consonance-harness --bench collectives` prints a table first: the 8-byte all-reduce against the round trip of
 //! a cache line between the two cores, and large all-reduces in place against a copy of as many bytes. Medians of
 //! interleaved rounds, A B A B, because the machine is shared: read the ratios.
 
 use consonance::{Communicator, ReduceOp};
+use consonance_harness::counted::pair_of_processes;
 use consonance_kernels::team::Team;
 use criterion::{BenchmarkId, Criterion, Throughput};
 use std::{
@@ -31,9 +33,18 @@ struct Pair {
 }
 
 impl Pair {
-    fn new() -> Pair {
+    fn threads() -> Pair {
+        Pair::of(Communicator::threads(2))
+    }
+
+    /// Ranks that share no memory but what processes share.
+    fn processes() -> Pair {
+        Pair::of(pair_of_processes().into())
+    }
+
+    fn of(ranks: Vec<Communicator>) -> Pair {
         let team = Team::new("bench", &[Some(0), Some(1)]).expect("two cores that this process may use");
-        let mut ranks = Communicator::threads(2).into_iter().map(Mutex::new);
+        let mut ranks = ranks.into_iter().map(Mutex::new);
         Pair { team, ranks: std::array::from_fn(|_| ranks.next().expect("two ranks")) }
     }
 
@@ -100,41 +111,66 @@ fn median(mut times: Vec<Duration>) -> f64 {
     times[times.len() / 2].as_secs_f64()
 }
 
-/// Medians of two measurements taken in turn, in seconds a call.
-fn interleaved(calls: usize, mut a: impl FnMut() -> Duration, mut b: impl FnMut() -> Duration) -> (f64, f64) {
-    let times: Vec<_> = (0..ROUNDS).map(|_| (a(), b())).collect();
-    let (a, b): (Vec<_>, Vec<_>) = times.into_iter().unzip();
-    (median(a) / calls as f64, median(b) / calls as f64)
+/// Medians of measurements taken in turn, in seconds a call.
+fn interleaved<const N: usize>(calls: usize, mut measurements: [&mut dyn FnMut() -> Duration; N]) -> [f64; N] {
+    let mut times = [const { Vec::new() }; N];
+    for _ in 0..ROUNDS {
+        for (times, measure) in times.iter_mut().zip(&mut measurements) {
+            times.push(measure());
+        }
+    }
+    times.map(|times| median(times) / calls as f64)
 }
 
 fn table() {
-    let (mut pair, mut other) = (Pair::new(), Pair::new());
+    let (mut threads, mut processes, mut other) = (Pair::threads(), Pair::processes(), Pair::threads());
+    println!(
+        "2 threads on 2 cores, as such and as 2 processes; in place, f32; medians of {ROUNDS} interleaved rounds\n"
+    );
     let calls = 50_000;
-    let (ours, trip) = interleaved(calls, || pair.all_reduce(2, calls), || other.round_trips(calls as u64));
-    println!("2 threads on 2 cores, in place, f32; medians of {ROUNDS} interleaved rounds\n");
-    println!("all_reduce of 8 bytes    {:8.3} us", ours * 1e6);
-    println!("cache-line round trip    {:8.3} us", trip * 1e6);
-    println!("ratio                    {:8.2}     (below 2 is the aim)\n", ours / trip);
-    println!("{:>10}  {:>14}  {:>22}  {:>6}", "bytes", "all_reduce us", "copy of the traffic us", "ratio");
+    let [of_threads, of_processes, trip] = interleaved(
+        calls,
+        [&mut || threads.all_reduce(2, calls), &mut || processes.all_reduce(2, calls), &mut || {
+            other.round_trips(calls as u64)
+        }],
+    );
+    println!("cache-line round trip            {:8.3} us", trip * 1e6);
+    for (name, time) in [("threads", of_threads), ("processes", of_processes)] {
+        println!(
+            "all_reduce of 8 bytes, {name:<9} {:8.3} us   {:.2} round trips (below 2 is the aim)",
+            time * 1e6,
+            time / trip
+        );
+    }
+    let ([a, b], [c, d]) = (["threads us", "copy / it"], ["processes us", "copy / it"]);
+    println!("\n{:>10}  {:>22}  {a:>12} {b:>9}  {c:>12} {d:>9}", "bytes", "copy of the traffic us");
     for bytes in [64 << 10, 1 << 20, 16 << 20, 64 << 20] {
         let calls = ((64 << 20) / bytes).clamp(2, 200);
+        let count = bytes / 4;
         // In place each thread reads `bytes` and writes `bytes`: half of both buffers each way. So does a copy of `bytes`.
-        let (ours, copy) = interleaved(calls, || pair.all_reduce(bytes / 4, calls), || other.copies(bytes / 4, calls));
-        println!("{bytes:>10}  {:14.2}  {:22.2}  {:6.2}", ours * 1e6, copy * 1e6, copy / ours);
+        let [of_threads, of_processes, copy] = interleaved(
+            calls,
+            [&mut || threads.all_reduce(count, calls), &mut || processes.all_reduce(count, calls), &mut || {
+                other.copies(count, calls)
+            }],
+        );
+        let (a, b, c, d) = (of_threads * 1e6, copy / of_threads, of_processes * 1e6, copy / of_processes);
+        println!("{bytes:>10}  {:22.2}  {a:12.2} {b:9.2}  {c:12.2} {d:9.2}", copy * 1e6);
     }
 }
 
 fn criterion_groups(criterion: &mut Criterion) {
-    let mut pair = Pair::new();
-    let mut group = criterion.benchmark_group("all_reduce of 2 threads, f32 in place");
-    group.sample_size(10).warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
-    for bytes in [8usize, 64, 1 << 10, 16 << 10, 256 << 10, 4 << 20] {
-        group.throughput(Throughput::Bytes(bytes as u64));
-        group.bench_function(BenchmarkId::from_parameter(bytes), |bencher| {
-            bencher.iter_custom(|calls| pair.all_reduce(bytes / 4, calls as usize));
-        });
+    for (name, mut pair) in [("threads", Pair::threads()), ("processes", Pair::processes())] {
+        let mut group = criterion.benchmark_group(format!("all_reduce of 2 {name}, f32 in place"));
+        group.sample_size(10).warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
+        for bytes in [8usize, 64, 1 << 10, 16 << 10, 256 << 10, 4 << 20] {
+            group.throughput(Throughput::Bytes(bytes as u64));
+            group.bench_function(BenchmarkId::from_parameter(bytes), |bencher| {
+                bencher.iter_custom(|calls| pair.all_reduce(bytes / 4, calls as usize));
+            });
+        }
+        group.finish();
     }
-    group.finish();
 }
 
 fn main() {

@@ -7,7 +7,10 @@ mod bench;
 mod trace;
 
 use clap::{Parser, Subcommand};
-use consonance_harness::launcher::{Launch, StartError, exec_worker};
+use consonance_harness::{
+    counted::COUNTED,
+    launcher::{Launch, StartError, exec_worker},
+};
 use std::{env, ffi::OsString, num::NonZeroUsize, path::PathBuf, process, time::Duration};
 
 /// Tools for programs that use Consonance.
@@ -28,6 +31,8 @@ enum Command {
     ExecWorker(ExecWorker),
     #[command(hide = true)]
     BenchRank(bench::Rank),
+    #[command(hide = true)]
+    Counted(Counted),
 }
 
 /// Start a program as the workers of a cluster on this machine.
@@ -62,6 +67,14 @@ struct ExecWorker {
     program: Vec<OsString>,
 }
 
+/// What `harness/perf/compare` runs: without a name the list of names, one a line.
+#[derive(clap::Args)]
+struct Counted {
+    name: Option<String>,
+    #[arg(default_value_t = 1)]
+    calls: usize,
+}
+
 fn main() {
     let status = match Arguments::parse().command {
         Command::Run(arguments) => run(arguments),
@@ -75,11 +88,24 @@ fn main() {
         },
         Command::Bench(arguments) => bench::bench(arguments),
         Command::BenchRank(rank) => bench::rank(&rank),
+        Command::Counted(counted) => count(&counted),
         Command::ExecWorker(ExecWorker { launcher, program }) => {
             exec_worker(launcher, program[0].as_ref(), &program[1..])
         }
     };
     process::exit(status)
+}
+
+fn count(arguments: &Counted) -> i32 {
+    let Some(wanted) = &arguments.name else {
+        COUNTED.iter().for_each(|(name, _)| println!("{name}"));
+        return 0;
+    };
+    match COUNTED.iter().find(|(name, _)| name == wanted) {
+        Some((_, work)) => work(arguments.calls),
+        None => eprintln!("consonance: nothing that is counted is called {wanted}"),
+    }
+    i32::from(!COUNTED.iter().any(|(name, _)| name == wanted))
 }
 
 fn run(arguments: Run) -> i32 {

@@ -1,0 +1,125 @@
+//! Kernels and small collectives whose instructions `harness/perf/compare` counts: counts repeat where times do not.
+//!
+//! What is counted is what the main thread does. In a collective it is rank 0, and comes when the other ranks wait already, so that
+//! it never waits: how long a wait spins is no property of the program.
+
+use consonance::{ClusterSpec, Communicator, DType, Element, ProcessGroup, ReduceOp, SimpleClusterResolver, bf16, f16};
+use consonance_kernels::{
+    axis::Partial,
+    buffer::{Buf, Memory},
+    reduce::Reducer,
+};
+use std::{hint::black_box, process, thread, time::Duration};
+
+/// Bytes of each buffer of a kernel.
+const BYTES: usize = 64 << 10;
+
+/// Far longer than a rank takes to the place where it waits, even in an emulator.
+const HEAD_START: Duration = Duration::from_millis(5);
+
+/// Something to count: does it as often as it is told.
+type Work = fn(usize);
+
+/// Everything that is counted, with its name.
+pub const COUNTED: [(&str, Work); 20] = [
+    ("sum of 2 f32", |calls| reduce::<f32>(ReduceOp::Sum, 2, calls)),
+    ("sum of 8 f32", |calls| reduce::<f32>(ReduceOp::Sum, 8, calls)),
+    ("mean of 4 f32", |calls| reduce::<f32>(ReduceOp::Mean, 4, calls)),
+    ("max of 2 f32", |calls| reduce::<f32>(ReduceOp::Max, 2, calls)),
+    ("sum of 2 f64", |calls| reduce::<f64>(ReduceOp::Sum, 2, calls)),
+    ("sum of 2 bf16", |calls| reduce::<bf16>(ReduceOp::Sum, 2, calls)),
+    ("sum of 2 f16", |calls| reduce::<f16>(ReduceOp::Sum, 2, calls)),
+    ("sum of 2 i32", |calls| reduce::<i32>(ReduceOp::Sum, 2, calls)),
+    ("sum of 2 u8", |calls| reduce::<u8>(ReduceOp::Sum, 2, calls)),
+    ("max of 2 i64", |calls| reduce::<i64>(ReduceOp::Max, 2, calls)),
+    ("sum of f32 along the last axis", |calls| along([64, BYTES / 4 / 64, 1], calls)),
+    ("sum of f32 along the first axis", |calls| along([1, 64, BYTES / 4 / 64], calls)),
+    ("all_reduce of 8 bytes, 1 rank", |calls| alone(all_reduce::<2>, calls)),
+    ("all_reduce of 8 bytes, 2 threads", |calls| threads(all_reduce::<2>, calls)),
+    ("all_reduce of 64 bytes, 2 threads", |calls| threads(all_reduce::<16>, calls)),
+    ("all_gather of 8 bytes, 2 threads", |calls| threads(all_gather, calls)),
+    ("broadcast of 8 bytes, 2 threads", |calls| threads(broadcast, calls)),
+    ("barrier, 2 threads", |calls| threads(barrier, calls)),
+    ("all_reduce of 8 bytes, 2 processes", |calls| processes(all_reduce::<2>, calls)),
+    ("barrier, 2 processes", |calls| processes(barrier, calls)),
+];
+
+fn reduce<T: Element>(op: ReduceOp, inputs: usize, calls: usize) {
+    let reducer = Reducer::new(op, T::DTYPE).expect("an operation of the type");
+    let inputs = vec![Memory::zeroed(T::DTYPE, BYTES / size_of::<T>()); inputs];
+    let mut output = inputs[0].clone();
+    let inputs: Vec<Buf<'_>> = inputs.iter().map(Memory::as_buf).collect();
+    for _ in 0..calls {
+        reducer.reduce(black_box(&inputs), &mut output.as_buf_mut());
+    }
+}
+
+fn along([outer, axis, inner]: [usize; 3], calls: usize) {
+    let tensor = Memory::zeroed(DType::F32, outer * axis * inner);
+    for _ in 0..calls {
+        drop(black_box(Partial::new(ReduceOp::Sum, black_box(tensor.as_buf()), outer, axis, inner)));
+    }
+}
+
+fn all_reduce<const COUNT: usize>(rank: &mut Communicator) -> consonance::Result<()> {
+    rank.all_reduce(ReduceOp::Sum, black_box(&mut [1f32; COUNT]))
+}
+
+fn all_gather(rank: &mut Communicator) -> consonance::Result<()> {
+    rank.all_gather(black_box(&mut [1f32; 2]))
+}
+
+fn broadcast(rank: &mut Communicator) -> consonance::Result<()> {
+    rank.broadcast(black_box(&mut [1f32; 2]), 0)
+}
+
+fn barrier(rank: &mut Communicator) -> consonance::Result<()> {
+    rank.barrier()
+}
+
+type Collective = fn(&mut Communicator) -> consonance::Result<()>;
+
+fn alone(collective: Collective, calls: usize) {
+    let mut rank = Communicator::threads(1).remove(0);
+    (0..calls).for_each(|_| collective(&mut rank).expect("nobody else"));
+}
+
+fn threads(collective: Collective, calls: usize) {
+    let mut ranks = Communicator::threads(2);
+    let (other, first) = (ranks.remove(1), ranks.remove(0));
+    pair(collective, calls, first, other);
+}
+
+fn processes(collective: Collective, calls: usize) {
+    let [first, other] = pair_of_processes();
+    pair(collective, calls, first, other);
+}
+
+/// Two ranks of this process that meet as those of two processes do.
+pub fn pair_of_processes() -> [Communicator; 2] {
+    let [_, a, b, c] = process::id().to_be_bytes();
+    let join = |index: usize| {
+        // Nobody listens at these addresses; they tell this group from others.
+        let addresses = [1, 2].map(|task| format!("127.{a}.{b}.{c}:{task}"));
+        let cluster = ClusterSpec::new().job("worker", addresses).expect("two addresses");
+        let resolver = SimpleClusterResolver::new(cluster).with_task("worker", index).expect("a worker");
+        let mut group = ProcessGroup::builder(resolver).join().expect("a group of two");
+        group.communicators().remove(0)
+    };
+    thread::scope(|scope| {
+        let other = scope.spawn(move || join(1));
+        [join(0), other.join().expect("a rank")]
+    })
+}
+
+fn pair(collective: Collective, calls: usize, mut first: Communicator, mut other: Communicator) {
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            (0..calls).for_each(|_| collective(&mut other).expect("rank 0 calls the same"));
+        });
+        for _ in 0..calls {
+            thread::sleep(HEAD_START);
+            collective(&mut first).expect("rank 1 calls the same");
+        }
+    });
+}
