@@ -4,7 +4,7 @@
 //! Every case is a value made from bytes, so that quickcheck and a fuzzer bring the same cases, and is carried out twice: by a
 //! subject and by the spec. Results are compared bit for bit, NaN as a class.
 //!
-//! Apart from them, [`launcher`] is what the command `consonance run` does, and [`bench`] what `consonance bench` does;
+//! Apart from them, [`launcher`] is what the command `consonance run` does, and [`mod@bench`] what `consonance bench` does;
 //! [`counted`] is what `perf/compare` counts the instructions of.
 
 #![forbid(unsafe_code)]

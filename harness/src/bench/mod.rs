@@ -4,7 +4,7 @@
 //! ranks, `rivals/` who else there is, `row.rs` what a result looks like, `plot.rs` draws it. `limits.rs` measures the machine alone.
 //!
 //! All libraries are started once and wait, asleep, until it is their turn. At each size they run in turn, A B A B, for
-//! [`ROUNDS`] rounds, so that a machine that is slow for a while is so for all. A rank times each call by itself, after a barrier of
+//! several rounds, so that a machine that is slow for a while is so for all. A rank times each call by itself, after a barrier of
 //! its library; the slowest rank's time counts. Calls rotate over several sets of buffers, which are filled anew before, and checked
 //! after, each batch of calls, outside of what is timed.
 
