@@ -135,6 +135,19 @@ fn workers_are_told_who_they_are() {
 }
 
 #[test]
+fn every_launch_is_another_job() {
+    let jobs = |_| {
+        let (status, stdout, _) = result("-n 2", "echo $CONSONANCE_JOB");
+        let jobs: BTreeSet<_> =
+            stdout.lines().filter_map(|line| line.split_once("] ")).map(|(_, job)| job.to_owned()).collect();
+        assert_eq!((status, jobs.len()), (Some(0), 1), "{stdout}");
+        jobs
+    };
+    let launches: BTreeSet<_> = (0..2).flat_map(jobs).collect();
+    assert_eq!(launches.len(), 2, "{launches:?}");
+}
+
+#[test]
 fn no_line_is_torn() {
     let script = "i=0; while [ $i -lt 300 ]; do printf \"a $i \"; printf 'b '; echo c; i=$((i + 1)); done; printf end";
     let (status, stdout, _) = result("-n 4", script);

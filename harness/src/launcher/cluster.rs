@@ -1,4 +1,4 @@
-//! Who is who in a launch: an address for each worker, which no other launch on this machine has.
+//! Who is who in a launch: an address for each worker, which no other launch on this machine has, and a name for all of them.
 //!
 //! A port that nobody listens on yet can be chosen twice. Therefore a launch claims each of its ports by a socket whose abstract
 //! name has the port in it: there is one of a name, and it is gone when the launcher is, however that ends.
@@ -10,11 +10,15 @@ use std::{
         linux::net::SocketAddrExt,
         unix::net::{SocketAddr as UnixAddr, UnixDatagram},
     },
+    process,
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 /// The addresses of the workers.
 pub(crate) struct Cluster {
     addresses: Vec<SocketAddr>,
+    /// What no other launch is called, so that workers that outlive theirs never meet those of the next on the same ports.
+    job: String,
     /// What keeps other launches from these addresses.
     _claims: Vec<UnixDatagram>,
 }
@@ -38,7 +42,14 @@ impl Cluster {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Cluster { addresses, _claims: claims })
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let job = format!("launch-{}-{}", process::id(), now.as_nanos());
+        Ok(Cluster { addresses, job, _claims: claims })
+    }
+
+    /// What `CONSONANCE_JOB` says to every worker.
+    pub(super) fn job(&self) -> &str {
+        &self.job
     }
 
     /// What `TF_CONFIG` says to a worker.

@@ -20,17 +20,18 @@ mod output;
 mod signals;
 mod worker;
 
-pub use worker::{End, exec_worker};
+pub use worker::{End, become_worker};
 
 use self::{cluster::Cluster, output::Stream, signals::Signals, worker::Worker};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use std::{
+    env,
     ffi::OsString,
     fmt, io,
     num::NonZeroUsize,
     os::unix::net::UnixStream,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
     thread,
     time::{Duration, Instant},
@@ -133,16 +134,16 @@ enum Stage {
 }
 
 impl Launch {
-    /// Starts the workers and waits for their end. `consonance` is the binary whose hidden command starts a worker by
-    /// [`exec_worker`].
+    /// Starts the workers and waits for their end. The program that calls this begins with [`become_worker`].
     ///
     /// This is for a process that does nothing else: it takes over the process's signals and does not give them back.
     ///
     /// # Errors
     ///
     /// [`StartError`], if not all workers can be started. What happens to workers later is in the report.
-    pub fn run(&self, consonance: &Path) -> Result<Report, StartError> {
+    pub fn run(&self) -> Result<Report, StartError> {
         let cannot = |doing| move |source| StartError::Launcher { doing, source };
+        let launcher = env::current_exe().map_err(cannot("find its own binary"))?;
         let cluster = Cluster::local(self.workers.get()).map_err(cannot("choose addresses"))?;
         let (tell, events) = mpsc::channel();
         let _signals = Signals::listen(tell.clone()).map_err(cannot("listen to signals"))?;
@@ -150,7 +151,7 @@ impl Launch {
 
         let mut workers = Vec::new();
         for index in 0..self.workers.get() {
-            workers.push(Worker::start(index, self, &cluster, consonance)?);
+            workers.push(Worker::start(index, self, &cluster, &launcher)?);
         }
         let streams = workers.iter_mut().flat_map(Worker::streams).collect();
         let output = pass_on(streams, tell).map_err(cannot("pass on output"))?;
@@ -167,6 +168,20 @@ impl Launch {
         drop(output);
         drain(&events);
         Ok(supervisor.report)
+    }
+
+    /// [`Launch::run`] as a command: what did not go well is said on standard error. Returns the status to end with.
+    pub fn run_and_tell(&self) -> i32 {
+        match self.run() {
+            Ok(report) => {
+                report.to_string().lines().for_each(|line| eprintln!("consonance: {line}"));
+                report.status()
+            }
+            Err(error) => {
+                eprintln!("consonance: {error}");
+                error.status()
+            }
+        }
     }
 }
 

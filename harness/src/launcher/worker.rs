@@ -1,8 +1,8 @@
 //! A worker: a process that leads its own group, and dies with the launcher.
 //!
 //! That the system ends a process with its parent can only be asked for by the process itself, and nothing but unsafe code
-//! could run in it before the program does. Therefore a worker begins as the binary `consonance`, which asks for it, and then
-//! becomes the program ([`exec_worker`]). Its standard input is a socket to the launcher until then: it closes when the
+//! could run in it before the program does. Therefore a worker begins as another process of the launcher's binary, which asks for
+//! it, and then becomes the program ([`become_worker`]). Its standard input is a socket to the launcher until then: it closes when the
 //! program begins, and tells the error if it cannot. Programs find an empty standard input.
 //!
 //! What a worker has started in its group gets every signal, and is killed when the launch ends. Only if the launcher is
@@ -22,8 +22,7 @@ use rustix::{
     stdio::dup2_stdin,
 };
 use std::{
-    ffi::OsString,
-    fmt,
+    env, fmt,
     fs::File,
     io::{self, Read, Write},
     os::{
@@ -31,12 +30,12 @@ use std::{
         unix::{net::UnixStream, process::CommandExt},
     },
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{self, Child, Command, Stdio},
     time::Duration,
 };
 
-/// The launcher's hidden command, by which a worker begins.
-const COMMAND: &str = "exec-worker";
+/// The first argument of a process that becomes a worker: none that a launcher's own command line would have.
+const BECOME_WORKER: &str = "consonance::become_worker";
 
 /// How long a worker has to become its program: that takes milliseconds, unless the file is far away.
 const START: Duration = Duration::from_secs(30);
@@ -76,15 +75,15 @@ impl Worker {
         index: usize,
         launch: &Launch,
         cluster: &Cluster,
-        consonance: &Path,
+        launcher: &Path,
     ) -> Result<Worker, StartError> {
         let cannot = |source| StartError::Launcher { doing: "start a worker", source };
         let (mut ours, theirs) = UnixStream::pair().map_err(cannot)?;
         ours.set_read_timeout(Some(START)).map_err(cannot)?;
 
-        let mut command = Command::new(consonance);
-        command.args([COMMAND, &std::process::id().to_string(), "--"]).arg(&launch.program).args(&launch.arguments);
-        command.env("TF_CONFIG", cluster.tf_config(index));
+        let mut command = Command::new(launcher);
+        command.args([BECOME_WORKER, &process::id().to_string()]).arg(&launch.program).args(&launch.arguments);
+        command.env("TF_CONFIG", cluster.tf_config(index)).env("CONSONANCE_JOB", cluster.job());
         if let Some(replicas) = launch.replicas {
             command.env("CONSONANCE_REPLICAS", replicas.to_string());
         }
@@ -147,9 +146,15 @@ impl Drop for Worker {
     }
 }
 
-/// Turns this process, which the launcher of number `launcher` has started, into the program. Returns the status to end with
-/// if that fails; the launcher is told why.
-pub fn exec_worker(launcher: u32, program: &Path, arguments: &[OsString]) -> i32 {
+/// Turns this process into a worker's program, if a launcher has started it for that; else does nothing. A program that calls
+/// [`Launch::run`] makes this call before anything else: the launch begins other processes of the same binary.
+pub fn become_worker() {
+    let mut arguments = env::args_os().skip(1);
+    if arguments.next().is_none_or(|first| first != BECOME_WORKER) {
+        return;
+    }
+    let launcher = arguments.next().and_then(|pid| pid.to_str()?.parse().ok());
+    let (Some(launcher), Some(program)) = (launcher, arguments.next()) else { process::exit(FAILED) };
     let to_launcher = io::stdin().as_fd().try_clone_to_owned();
     let error = match prepare(launcher) {
         Ok(()) => Command::new(program).args(arguments).exec(),
@@ -159,7 +164,7 @@ pub fn exec_worker(launcher: u32, program: &Path, arguments: &[OsString]) -> i32
         // If the launcher does not take it, it is gone.
         let _ = UnixStream::from(socket).write_all(&code.to_ne_bytes());
     }
-    FAILED
+    process::exit(FAILED)
 }
 
 fn prepare(launcher: u32) -> io::Result<()> {

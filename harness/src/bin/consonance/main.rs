@@ -9,9 +9,9 @@ mod trace;
 use clap::{Parser, Subcommand};
 use consonance_harness::{
     counted::COUNTED,
-    launcher::{Launch, StartError, exec_worker},
+    launcher::{self, Launch},
 };
-use std::{env, ffi::OsString, num::NonZeroUsize, path::PathBuf, process, time::Duration};
+use std::{ffi::OsString, num::NonZeroUsize, path::PathBuf, process, time::Duration};
 
 /// Tools for programs that use Consonance.
 #[derive(Parser)]
@@ -28,8 +28,6 @@ enum Command {
     Trace(trace::Trace),
     Bench(bench::Arguments),
     #[command(hide = true)]
-    ExecWorker(ExecWorker),
-    #[command(hide = true)]
     BenchRank(bench::Rank),
     #[command(hide = true)]
     Counted(Counted),
@@ -37,8 +35,9 @@ enum Command {
 
 /// Start a program as the workers of a cluster on this machine.
 ///
-/// Each worker finds in TF_CONFIG who is who. Each line of its output gets its worker before it: `[worker 0] …`. SIGINT,
-/// SIGTERM and SIGHUP go to all workers and what they started; SIGINT after one of the first two kills them.
+/// Each worker finds in TF_CONFIG who is who, and in CONSONANCE_JOB what no other launch is called. Each line of its output gets
+/// its worker before it: `[worker 0] …`. SIGINT, SIGTERM and SIGHUP go to all workers and what they started; SIGINT after one of
+/// the first two kills them.
 ///
 /// When a worker ends with another status than 0, or by a signal, the others get SIGTERM, and SIGKILL 2 s later; the worker is
 /// named, and its status (128 and the number, for a signal) is the status of this command. Other statuses are 124 (the time was
@@ -59,14 +58,6 @@ struct Run {
     program: Vec<OsString>,
 }
 
-/// How the launcher starts a worker.
-#[derive(clap::Args)]
-struct ExecWorker {
-    launcher: u32,
-    #[arg(last = true, required = true)]
-    program: Vec<OsString>,
-}
-
 /// What `harness/perf/compare` runs: without a name the list of names, one a line.
 #[derive(clap::Args)]
 struct Counted {
@@ -76,6 +67,7 @@ struct Counted {
 }
 
 fn main() {
+    launcher::become_worker();
     let status = match Arguments::parse().command {
         Command::Run(arguments) => run(arguments),
         #[cfg(target_os = "linux")]
@@ -89,9 +81,6 @@ fn main() {
         Command::Bench(arguments) => bench::bench(arguments),
         Command::BenchRank(rank) => bench::rank(&rank),
         Command::Counted(counted) => count(&counted),
-        Command::ExecWorker(ExecWorker { launcher, program }) => {
-            exec_worker(launcher, program[0].as_ref(), &program[1..])
-        }
     };
     process::exit(status)
 }
@@ -111,20 +100,7 @@ fn count(arguments: &Counted) -> i32 {
 fn run(arguments: Run) -> i32 {
     let Run { workers, replicas, timeout, program } = arguments;
     let (program, arguments) = (PathBuf::from(&program[0]), program[1..].to_vec());
-    let launch = Launch { workers, replicas, timeout, program, arguments };
-    let cannot = |source| StartError::Launcher { doing: "find the binary of this command", source };
-    match env::current_exe().map_err(cannot).and_then(|consonance| launch.run(&consonance)) {
-        Ok(report) => {
-            for line in report.to_string().lines() {
-                eprintln!("consonance: {line}");
-            }
-            report.status()
-        }
-        Err(error) => {
-            eprintln!("consonance: {error}");
-            error.status()
-        }
-    }
+    Launch { workers, replicas, timeout, program, arguments }.run_and_tell()
 }
 
 /// A time: a whole number and its unit.
