@@ -77,6 +77,8 @@ pub enum Error {
         replica: usize,
         /// Why.
         reason: String,
+        /// Whether it has left with its process, or was lost with it: see [`Error::is_loss`].
+        lost: bool,
         /// If it was lost with its process, or gave up waiting for one: what each replica of all processes called last, as far
         /// as could be seen from here.
         calls: Vec<(usize, String)>,
@@ -129,6 +131,24 @@ impl Error {
     /// ```
     pub fn other(error: impl Into<BoxError>) -> Error {
         Error::Other(error.into())
+    }
+
+    /// Whether a process of the group is gone, so that no call of the group works any more. Who is left may
+    /// [reform](crate::ProcessGroup::reform) it, and strategies have [the same](crate::MultiWorkerMirroredStrategy::reform).
+    ///
+    /// ```
+    /// # use consonance::{MirroredStrategy, Error};
+    /// # let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// # let train = || strategy.run(|_| Err::<(), _>(Error::other("no more data")));
+    /// match train() {
+    ///     Err(error) if error.is_loss() => println!("{error}: go on with the others"),
+    ///     Err(error) => println!("{error}: the next run works"),
+    ///     Ok(_) => println!("done"),
+    /// }
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn is_loss(&self) -> bool {
+        matches!(self.root(), Error::Aborted { lost: true, .. })
     }
 
     /// The error without the note of the replica that returned it.
@@ -186,7 +206,7 @@ impl fmt::Display for Error {
                 write!(f, "{call}: deadline of {waited:?} passed")?;
                 missing.iter().try_for_each(|(replica, last)| write!(f, "; replica {replica} is missing: {last}"))
             }
-            Error::Aborted { call, replica, reason, calls } => {
+            Error::Aborted { call, replica, reason, calls, .. } => {
                 write!(f, "{call}: replica {replica} {reason}")?;
                 calls.iter().try_for_each(|(replica, last)| write!(f, "; replica {replica}: {last}"))
             }

@@ -251,7 +251,9 @@ fn report(seat: &mut Seat, processes: Option<&dyn Processes>, fault: Fault, line
                 _ => Default::default(),
             };
             let calls = calls.into_iter().enumerate();
-            Error::Aborted { call, replica: abort.rank, reason: format!("{reason}{process}"), calls: calls.collect() }
+            let lost = matches!(abort.reason, Reason::Death | Reason::Departure);
+            let (replica, reason) = (abort.rank, format!("{reason}{process}"));
+            Error::Aborted { call, replica, reason, lost, calls: calls.collect() }
         }
         Fault::NoMemory { bytes, code } => Error::System {
             what: format!("{call}: reserve {bytes} bytes of the memory that processes share"),

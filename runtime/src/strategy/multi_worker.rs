@@ -50,20 +50,27 @@ impl PartialEq for MultiWorkerMirroredStrategy {
 }
 
 impl MultiWorkerMirroredStrategy {
+    /// A strategy for the workers that `TF_CONFIG` tells of: [`from_environment`](Self::from_environment) as it is.
+    ///
+    /// # Errors
+    /// Those of [`from_environment`](Self::from_environment) and [`build`](MultiWorkerBuilder::build).
+    pub fn new() -> Result<MultiWorkerMirroredStrategy> {
+        Self::from_environment()?.build()
+    }
+
     /// A strategy for the workers that `TF_CONFIG` tells of, with as many replicas in this one as `CONSONANCE_REPLICAS` says, or
     /// one. This is what `consonance run` sets.
     ///
     /// # Errors
-    /// Those of [`TfConfigClusterResolver::new`] and [`build`](MultiWorkerBuilder::build); [`Error::InvalidCall`] for a
-    /// `CONSONANCE_REPLICAS` that is no number.
-    pub fn new() -> Result<MultiWorkerMirroredStrategy> {
+    /// Those of [`TfConfigClusterResolver::new`]; [`Error::InvalidCall`] for a `CONSONANCE_REPLICAS` that is no number.
+    pub fn from_environment() -> Result<MultiWorkerBuilder> {
         let builder = Self::builder(TfConfigClusterResolver::new()?);
         match env::var_os("CONSONANCE_REPLICAS").map(|text| text.to_string_lossy().into_owned()) {
-            None => builder.build(),
+            None => Ok(builder),
             Some(text) => {
                 let replicas = text.parse().ok().filter(|&replicas: &usize| replicas > 0);
                 let wrong = || Error::invalid(CALL, "CONSONANCE_REPLICAS", "a number above 0", format!("{text:?}"));
-                builder.replicas(replicas.ok_or_else(wrong)?).build()
+                Ok(builder.replicas(replicas.ok_or_else(wrong)?))
             }
         }
     }
@@ -81,7 +88,7 @@ impl MultiWorkerMirroredStrategy {
         }
     }
 
-    /// After a worker was lost, goes on with those that are left; each of them makes this call. The replicas are numbered anew,
+    /// After a worker [was lost](Error::is_loss), goes on with those that are left; each of them makes this call. The replicas are numbered anew,
     /// and their number is another one. Variables keep the values that they have in this process; data sets are to be
     /// distributed anew.
     ///

@@ -159,9 +159,9 @@ impl Workers {
         }
         // In a group that was ended no call waits for anybody.
         match first.barrier() {
-            Err(Error::Aborted { replica, reason, calls, .. }) if !state.failed => {
+            Err(Error::Aborted { replica, reason, lost, calls, .. }) if !state.failed => {
                 state.failed = true;
-                Err(Error::Aborted { call: call.to_owned(), replica, reason, calls })
+                Err(Error::Aborted { call: call.to_owned(), replica, reason, lost, calls })
             }
             _ => Ok(true),
         }
