@@ -6,7 +6,7 @@ use crate::{
     network::{Network, Tally},
     state::Model,
 };
-use consonance::{Error, PerReplica, ReduceOp, ReplicaContext, Result, Strategy};
+use consonance::{Error, PerReplica, ReduceOp, ReplicaContext, Result, Strategy, Tensor};
 use std::{
     path::Path,
     time::{Duration, Instant},
@@ -34,7 +34,8 @@ pub(crate) struct Epoch {
     pub(crate) in_collectives: Duration,
 }
 
-/// Trains a network on every replica of `strategy`, tells of each epoch, and gives the digest of the weights.
+/// Trains a network on every replica of `strategy`, tells of each epoch, and gives the digest of the weights. Where there are
+/// several workers, each makes this call.
 ///
 /// With a `checkpoint` the training goes on after the epoch that is saved there, if the file exists, and saves each epoch; the
 /// digest is that of a training without a break.
@@ -57,7 +58,8 @@ pub(crate) fn train(
         Some(path) => model.restore(path, plan, replicas)?,
         None => 0,
     };
-    let mut models = vec![model; replicas];
+    let local = strategy.local_replicas();
+    let mut models = vec![model; local.len()];
     let all_tests: Vec<usize> = (0..digits.test.count()).collect();
     for number in 1..=plan.epochs {
         // Drawn for the epochs before a break, too: each epoch has its own order.
@@ -75,13 +77,16 @@ pub(crate) fn train(
             model.network.evaluate(&digits.test.select(part(replica, &all_tests)))
         })?;
         let test = strategy.reduce(ReduceOp::Sum, &tallies, None)?;
-        if let Some(path) = checkpoint {
+        // All have the same: the worker with the first replica saves it.
+        if let Some(path) = checkpoint.filter(|_| local.start == 0) {
             models[0].save(path, plan, replicas, number)?;
         }
-        let in_collectives = Duration::from_secs_f64(train.collectives / models.len() as f64);
+        let in_collectives = Duration::from_secs_f64(train.collectives / replicas as f64);
         report(&Epoch { number, train, test, elapsed, in_collectives });
     }
-    let digests = models.iter().map(|model| model.network.digest()).collect::<Result<Vec<_>>>()?;
+    let digests = models.iter().map(|model| Ok(Tensor::from([model.network.digest()?]))).collect::<Result<Vec<_>>>()?;
+    let digests = strategy.gather(&PerReplica::new(digests), 0)?;
+    let digests = digests.as_slice::<u64>()?;
     match digests.iter().position(|&digest| digest != digests[0]) {
         None => Ok(digests[0]),
         Some(replica) => Err(Error::other(format!("replica {replica} has other weights than replica 0: {digests:x?}"))),

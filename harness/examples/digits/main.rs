@@ -1,9 +1,13 @@
 //! Trains a small network on real handwritten digits, data-parallel over replicas, and then proves the promise: the weights have
-//! the same bits however the gradients travelled.
+//! the same bits however the gradients travelled, between threads or between processes.
 //!
 //! ```text
 //! cargo run --release --example digits -- --replicas 4
+//! cargo run --release --example digits -- --workers 2
 //! ```
+//!
+//! With `--workers` this process launches as many of itself, each of which finds its place in `TF_CONFIG`. The training does not
+//! know: its strategy is a value.
 
 mod data;
 mod network;
@@ -11,28 +15,39 @@ mod proof;
 mod state;
 mod train;
 
-use clap::{CommandFactory, Parser, error::ErrorKind};
-use consonance::{Implementation, Result, Strategy};
+use clap::Parser;
+use consonance::{ClusterResolver, Error, Implementation, Result, Strategy, TfConfigClusterResolver};
+use consonance_harness::launcher::{self, Launch};
 use data::Digits;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
-use proof::{Travel, prove};
+use proof::{Between, Travel, prove};
 use std::{
+    env,
+    num::NonZeroUsize,
     path::{Path, PathBuf},
-    process::ExitCode,
+    process,
     time::Duration,
 };
 use train::{Plan, train};
 
 /// Trains a small network on 1,797 real handwritten digits, data-parallel over replicas, then proves that the weights have the
-/// same bits whatever the size of the buckets, the all-reduce's algorithm and the threads' places.
+/// same bits whatever the size of the buckets, the all-reduce's algorithm, the threads' places, and the processes that they are in.
 ///
-/// Ends with failure if any bits differ.
+/// Ends with failure if any bits differ. Where TF_CONFIG tells of a cluster, as it does in what `consonance run -n 2 -- digits`
+/// starts, this is one of its workers.
 #[derive(Parser)]
-#[command(name = "digits", after_help = "Example: digits --replicas 4 --epochs 50 --hidden 256,128 --pin")]
+#[command(
+    name = "digits",
+    after_help = "Examples: digits --replicas 4 --epochs 50 --hidden 256,128 --pin\n          digits --workers 2 --replicas 2"
+)]
 struct Options {
-    /// Replicas: each a thread with a copy of the network
-    #[arg(short, long, value_name = "COUNT", default_value_t = 2, value_parser = positive)]
-    replicas: usize,
+    /// Start so many processes, which train together
+    #[arg(short, long, value_name = "COUNT")]
+    workers: Option<NonZeroUsize>,
+    /// Replicas of each process, which are threads with a copy of the network: 2, or with workers as many as CONSONANCE_REPLICAS
+    /// says, or 1
+    #[arg(short, long, value_name = "COUNT")]
+    replicas: Option<NonZeroUsize>,
     /// Times that all training digits are seen
     #[arg(short, long, value_name = "COUNT", default_value_t = 30, value_parser = positive)]
     epochs: usize,
@@ -51,6 +66,9 @@ struct Options {
     /// Gradients travel in buckets of up to so many bytes; 0 for one bucket
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 10)]
     bytes_per_pack: usize,
+    /// Memory that each replica shares with other processes, a multiple of 256 KiB
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = positive)]
+    staging_bytes: usize,
     /// Bind each replica's thread to a core
     #[arg(long)]
     pin: bool,
@@ -78,20 +96,35 @@ fn rate(text: &str) -> Result<f32, String> {
     }
 }
 
-fn main() -> ExitCode {
+fn main() {
+    launcher::become_worker();
     let options = Options::parse();
-    if options.batch < options.replicas {
-        let message = format!("--batch {} leaves some of {} replicas without a digit", options.batch, options.replicas);
-        Options::command().error(ErrorKind::ValueValidation, message).exit();
-    }
-    match run(&options) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+    let is_worker = env::var_os("TF_CONFIG").is_some();
+    let status = match options.workers {
+        Some(workers) if !is_worker => launch(workers, options.replicas),
+        _ => match run(&options) {
+            Ok(true) => 0,
+            Ok(false) => 1,
+            Err(error) => {
+                eprintln!("error: {error}");
+                1
+            }
+        },
+    };
+    process::exit(status)
+}
+
+/// Starts this program as the workers of a cluster, with its own arguments.
+fn launch(workers: NonZeroUsize, replicas: Option<NonZeroUsize>) -> i32 {
+    let program = match env::current_exe() {
+        Ok(program) => program,
         Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
+            eprintln!("error: cannot find this program: {error}");
+            return 1;
         }
-    }
+    };
+    let arguments = env::args_os().skip(1).collect();
+    Launch { workers, replicas, timeout: None, program, arguments }.run_and_tell()
 }
 
 /// Trains, and tells whether every variation of the training gave the same bits.
@@ -105,31 +138,60 @@ fn run(options: &Options) -> Result<bool> {
         learning_rate: options.learning_rate,
         seed: options.seed,
     };
-    let travel =
-        Travel { bytes_per_pack: options.bytes_per_pack, implementation: Implementation::Auto, pin: options.pin };
-    let strategy = travel.strategy(options.replicas)?;
-    println!(
-        "{} digits to train on, {} to test with; layers of {:?}; replicas: {}\n",
-        HumanCount(digits.train.count() as u64),
-        digits.test.count(),
-        plan.sizes,
-        options.replicas
-    );
+    let travel = Travel {
+        between: between(options)?,
+        bytes_per_pack: options.bytes_per_pack,
+        implementation: Implementation::Auto,
+        pin: options.pin,
+    };
+    let strategy = travel.strategy()?;
+    let replicas = strategy.num_replicas_in_sync();
+    if options.batch < replicas {
+        let problem = format!("--batch {} leaves some of {replicas} replicas without a digit", options.batch);
+        return Err(Error::other(problem));
+    }
+    if is_chief(&strategy) {
+        println!(
+            "{} digits to train on, {} to test with; layers of {:?}; replicas: {replicas}\n",
+            HumanCount(digits.train.count() as u64),
+            digits.test.count(),
+            plan.sizes,
+        );
+    }
     let digest = train_and_show(&strategy, &digits, &plan, options.checkpoint.as_deref())?;
     if options.no_proof {
         return Ok(true);
     }
-    prove(travel, digest, options.replicas, &digits, &plan)
+    prove(travel, strategy, digest, &digits, &plan)
+}
+
+/// Between which replicas gradients travel.
+fn between(options: &Options) -> Result<Between> {
+    Ok(match TfConfigClusterResolver::new()?.cluster_spec().is_empty() {
+        true => Between::Threads(options.replicas.map_or(2, NonZeroUsize::get)),
+        false => Between::Workers { replicas: options.replicas, staging_bytes: options.staging_bytes },
+    })
+}
+
+/// Of several workers, the one with the first replica speaks for all.
+fn is_chief(strategy: &Strategy) -> bool {
+    strategy.local_replicas().start == 0
 }
 
 /// Trains, prints a line an epoch and what all came to, and gives the digest of the weights.
 fn train_and_show(strategy: &Strategy, digits: &Digits, plan: &Plan, checkpoint: Option<&Path>) -> Result<u64> {
-    println!("        training          test");
-    println!("epoch   loss     right    loss     right    digits/s   in collectives");
-    let progress = progress(plan, 1);
+    let is_chief = is_chief(strategy);
+    if is_chief {
+        println!("        training          test");
+        println!("epoch   loss     right    loss     right    digits/s   in collectives");
+    }
+    let progress = progress(plan, 1, is_chief);
     let (mut right, mut seen, mut elapsed, mut in_collectives) = (None, 0, Duration::ZERO, Duration::ZERO);
     let resumes = checkpoint.filter(|path| path.exists());
     let digest = train(strategy, digits, plan, checkpoint, |epoch| {
+        if !is_chief {
+            return;
+        }
         if let (None, Some(path)) = (right, resumes) {
             progress.set_position(epoch.number as u64 - 1);
             progress.suspend(|| println!("{:5}   resumed from {}", epoch.number - 1, path.display()));
@@ -154,6 +216,9 @@ fn train_and_show(strategy: &Strategy, digits: &Digits, plan: &Plan, checkpoint:
         });
     })?;
     progress.finish_and_clear();
+    if !is_chief {
+        return Ok(digest);
+    }
     let Some(right) = right else {
         println!("\nThe checkpoint has all {} epochs already.", plan.epochs);
         return Ok(digest);
@@ -172,8 +237,11 @@ fn per_second(count: u64, elapsed: Duration) -> String {
     HumanCount((count as f64 / elapsed.as_secs_f64()) as u64).to_string()
 }
 
-/// A bar over the epochs of so many trainings; it shows on a terminal only.
-fn progress(plan: &Plan, trainings: usize) -> ProgressBar {
+/// A bar over the epochs of so many trainings; it shows on a terminal only, and only the chief's.
+fn progress(plan: &Plan, trainings: usize, is_chief: bool) -> ProgressBar {
+    if !is_chief {
+        return ProgressBar::hidden();
+    }
     let style =
         ProgressStyle::with_template("{bar:40} {percent:>3} %, {eta} left").expect("a template without mistakes");
     ProgressBar::new((trainings * plan.epochs) as u64).with_style(style)

@@ -1,5 +1,4 @@
 //! The example's training, broken off and resumed from its checkpoint, ends with the bits of one without a break.
-#![cfg(feature = "checkpoint")]
 
 #[path = "../examples/digits/data.rs"]
 mod data;

@@ -1,0 +1,305 @@
+//! A training that loses a worker and goes on: with the workers that are left, or with a replacement.
+//!
+//! ```text
+//! cargo run --release --example elastic
+//! cargo run --release --example elastic -- --replace
+//! ```
+//!
+//! This process starts the workers, each a process of this program with one replica, and one of them kills itself in the middle of
+//! a step. The others get an error that names it, [reform](MultiWorkerMirroredStrategy::reform) their group and
+//! [go on from the newest state](catch_up) among them. A replacement begins as every worker does: what it lacks it gets there.
+//!
+//! Step `s` uses batch `s`, divided among the replicas that there are. So the whole training can be repeated in one process, with
+//! as many threads as there were workers at each step; at the end its bits are compared with those of the workers.
+
+#[path = "digits/data.rs"]
+mod data;
+#[expect(dead_code, reason = "the other example uses more of it")]
+#[path = "digits/network.rs"]
+mod network;
+
+use clap::Parser;
+use consonance::{
+    CommunicationOptions, Error, MirroredStrategy, MultiWorkerMirroredStrategy, Nest, ReduceOp, Result, Strategy,
+    Tensor, TfConfigClusterResolver,
+};
+use data::{Digits, Random, Samples};
+use network::Network;
+use rustix::process::{Signal, getpid, kill_process};
+use std::{
+    env,
+    io::{BufRead, BufReader},
+    ops::Range,
+    process::{self, Command, ExitStatus, Stdio},
+    sync::mpsc::{self, Sender},
+    thread,
+    time::Duration,
+};
+
+const SEED: u64 = 1;
+const SIZES: [usize; 3] = [64, 32, 10];
+const BATCH: usize = 60;
+const LEARNING_RATE: f32 = 0.1;
+
+/// How long a worker waits for another one: a step takes milliseconds.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Trains a small network on handwritten digits with several processes, one of which is killed on the way.
+///
+/// The others go on without it, or with a replacement. Ends with failure unless the weights have, in the end, every bit of the same
+/// training in one process.
+#[derive(Parser)]
+#[command(name = "elastic", after_help = "Example: elastic --workers 4 --lose 0 --at 50 --replace")]
+struct Options {
+    /// How many workers there are
+    #[arg(short, long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u64).range(2..=64))]
+    workers: u64,
+    /// Steps of the training
+    #[arg(short, long, value_name = "COUNT", default_value_t = 240)]
+    steps: u64,
+    /// The worker that is killed
+    #[arg(long, value_name = "WORKER", default_value_t = 1)]
+    lose: u64,
+    /// The step in which it is killed
+    #[arg(long, value_name = "STEP", default_value_t = 100)]
+    at: u64,
+    /// Start another process in its place
+    #[arg(long)]
+    replace: bool,
+    /// Of a worker: it kills itself in step `--at`
+    #[arg(long, hide = true)]
+    doomed: bool,
+}
+
+fn main() {
+    let options = Options::parse();
+    let done = match env::var("TF_CONFIG") {
+        Ok(_) => work(&options).map(|()| true),
+        Err(_) => supervise(&options),
+    };
+    process::exit(match done {
+        Ok(true) => 0,
+        Ok(false) => 1,
+        Err(error) => {
+            eprintln!("error: {error}");
+            1
+        }
+    })
+}
+
+/// All that a step changes: what a replacement must get. The same on all replicas.
+#[derive(Clone, Nest)]
+struct State {
+    /// How many steps are done.
+    step: u64,
+    network: Network,
+    velocity: Network,
+}
+
+impl State {
+    fn new() -> Result<State> {
+        let network = Network::random(&SIZES, &mut Random::new(SEED))?;
+        Ok(State { step: 0, velocity: network.zeros_like(), network })
+    }
+
+    fn describe(&self, test: &Samples) -> Result<String> {
+        let tally = self.network.evaluate(test)?;
+        Ok(format!("{:.1} % of the test digits are read right", 100.0 * tally.accuracy()))
+    }
+}
+
+/// Goes on from `state` up to step `end`. `before` is called in each step before the replicas meet.
+fn train(
+    strategy: &Strategy,
+    state: &mut State,
+    end: u64,
+    samples: &Samples,
+    before: impl Fn(u64) + Sync,
+) -> Result<()> {
+    while state.step < end {
+        let batch = batch(samples.count(), state.step);
+        let all = strategy.num_replicas_in_sync();
+        let gradients = strategy.run(|replica| {
+            let id = replica.replica_id_in_sync_group();
+            let part = samples.select(&batch[BATCH * id / all..BATCH * (id + 1) / all]);
+            let (gradients, _) = state.network.gradients(&part)?;
+            before(state.step);
+            replica.all_reduce(ReduceOp::Sum, gradients)
+        })?;
+        state.network.descend(&mut state.velocity, &gradients[0], BATCH, LEARNING_RATE)?;
+        state.step += 1;
+    }
+    Ok(())
+}
+
+/// The samples of a step: the same ones, whoever asks.
+fn batch(count: usize, step: u64) -> Vec<usize> {
+    let mut order = Random::new(SEED + 1 + step).permutation(count);
+    order.truncate(BATCH);
+    order
+}
+
+// A worker ------------------------------------------------------------------------------------------------------------------
+
+/// What every worker does, a replacement too.
+fn work(options: &Options) -> Result<()> {
+    let digits = Digits::load(SEED);
+    let strategy = MultiWorkerMirroredStrategy::builder(TfConfigClusterResolver::new()?)
+        .options(CommunicationOptions::new().timeout(TIMEOUT)?)
+        .meeting(|group| group.timeout(TIMEOUT))
+        .build()?;
+    let mut state = State::new()?;
+    let die = |step| {
+        if options.doomed && step == options.at {
+            println!("in step {step}: kill -9 {}", process::id());
+            // It is there to be killed.
+            let _ = kill_process(getpid(), Signal::KILL);
+        }
+    };
+    loop {
+        let trained = catch_up(&strategy, &mut state)
+            .and_then(|()| train(&strategy, &mut state, options.steps, &digits.train, die));
+        match trained {
+            Ok(()) => break,
+            Err(error) if error.is_loss() => {
+                println!("{} steps are done; {}", state.step, first_clause(&error));
+                reform(&strategy, options.replace)?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    println!("done: {}; digest of the weights {:016x}", state.describe(&digits.test)?, state.network.digest()?);
+    Ok(())
+}
+
+/// Goes on with who is left. If another worker is lost meanwhile, so with fewer.
+fn reform(strategy: &MultiWorkerMirroredStrategy, wait: bool) -> Result<()> {
+    strategy.reform(if wait { TIMEOUT } else { Duration::ZERO })?;
+    let id = strategy.local_replicas().start;
+    println!("reformed: now replica {id} of {}", strategy.num_replicas_in_sync());
+    Ok(())
+}
+
+/// Gives every replica the state of the one that has done the most steps. Where a worker was lost, some may have ended the step in
+/// which others have seen the loss, and a replacement has done none.
+fn catch_up(strategy: &Strategy, state: &mut State) -> Result<()> {
+    let before = state.step;
+    let states = strategy.run(|replica| {
+        let steps = replica.all_gather(Tensor::from([state.step]), 0)?;
+        let steps = steps.as_slice::<u64>()?;
+        let most = steps.iter().max().and_then(|most| steps.iter().position(|step| step == most));
+        replica.broadcast(state.clone(), most.unwrap_or(0))
+    })?;
+    *state = states[0].clone();
+    if state.step > before {
+        println!("caught up from step {before} to step {}", state.step);
+    }
+    Ok(())
+}
+
+/// An error's first clause: the others have the last calls of all.
+fn first_clause(error: &Error) -> String {
+    error.to_string().split("; ").next().unwrap_or_default().to_owned()
+}
+
+// Who starts the workers ----------------------------------------------------------------------------------------------------
+
+/// What a worker's thread tells.
+enum Event {
+    Line(String),
+    End(ExitStatus),
+}
+
+/// Starts the workers, and a replacement, and tells whether all ended with the right bits.
+fn supervise(options: &Options) -> Result<bool> {
+    let Options { workers, steps, lose, at, replace, .. } = *options;
+    if lose >= workers || at >= steps {
+        return Err(Error::other(format!("there are workers 0 to {} and steps 0 to {}", workers - 1, steps - 1)));
+    }
+    println!(
+        "{workers} workers; worker {lose} is killed in step {at} of {steps}, and {}",
+        match replace {
+            true => "replaced",
+            false => "the others go on without it",
+        }
+    );
+    let (tell, events) = mpsc::channel();
+    for worker in 0..workers {
+        start(worker, options, worker == lose, tell.clone())?;
+    }
+    let (mut running, mut lost, mut digests) = (workers, false, Vec::new());
+    while running > 0 {
+        let (worker, event) = events.recv().map_err(Error::other)?;
+        match event {
+            Event::Line(line) => {
+                println!("[worker {worker}] {line}");
+                digests.extend(line.split_once("digest of the weights ").map(|(_, digest)| digest.to_owned()));
+            }
+            Event::End(status) if status.success() => running -= 1,
+            Event::End(status) if worker == lose && !lost => {
+                lost = true;
+                println!("worker {worker} has ended: {status}");
+                match replace {
+                    true => start(worker, options, false, tell.clone())?,
+                    false => running -= 1,
+                }
+            }
+            Event::End(status) => return Err(Error::other(format!("worker {worker} has ended: {status}"))),
+        }
+    }
+    // A worker that died in a step has not met the others in it.
+    let left = if replace { workers } else { workers - 1 };
+    let right = match replace {
+        true => repeat(&[(workers, 0..steps)])?,
+        false => repeat(&[(workers, 0..at), (left, at..steps)])?,
+    };
+    let all_same = digests.len() as u64 == left && digests.iter().all(|digest| *digest == right);
+    println!("{}", if all_same { "Every bit of every weight is the same." } else { "The bits differ." });
+    Ok(all_same)
+}
+
+/// Starts a worker, and a thread that tells what it prints and how it ends.
+fn start(worker: u64, options: &Options, doomed: bool, tell: Sender<(u64, Event)>) -> Result<()> {
+    let mut command = Command::new(env::current_exe().map_err(Error::other)?);
+    // Nothing listens at these addresses; with the job, they are a name by which the workers find each other.
+    let addresses: Vec<String> =
+        (0..options.workers).map(|worker| format!("\"localhost:{}\"", 2222 + worker)).collect();
+    let cluster = format!(r#"{{"worker": [{}]}}"#, addresses.join(", "));
+    command.env("TF_CONFIG", format!(r#"{{"cluster": {cluster}, "task": {{"type": "worker", "index": {worker}}}}}"#));
+    command.env("CONSONANCE_JOB", format!("elastic-{}", process::id()));
+    let numbers = [("--workers", options.workers), ("--steps", options.steps), ("--at", options.at)];
+    command.args(numbers.iter().flat_map(|(name, number)| [(*name).to_owned(), number.to_string()]));
+    command
+        .args([("--replace", options.replace), ("--doomed", doomed)].iter().filter(|flag| flag.1).map(|flag| flag.0));
+    let mut process = command.stdout(Stdio::piped()).spawn().map_err(Error::other)?;
+    println!("worker {worker} is process {}", process.id());
+    thread::spawn(move || {
+        let lines = process.stdout.take().map(|stdout| BufReader::new(stdout).lines());
+        for line in lines.into_iter().flatten().map_while(|line| line.ok()) {
+            // Nobody listens where another worker's end has ended all.
+            let _ = tell.send((worker, Event::Line(line)));
+        }
+        if let Ok(status) = process.wait() {
+            let _ = tell.send((worker, Event::End(status)));
+        }
+    });
+    Ok(())
+}
+
+/// The digest after the same training in one process, with so many replicas in each part of the steps.
+fn repeat(parts: &[(u64, Range<u64>)]) -> Result<String> {
+    let digits = Digits::load(SEED);
+    let mut state = State::new()?;
+    for (replicas, steps) in parts {
+        let strategy = MirroredStrategy::new((0..*replicas).map(|replica| format!("cpu:{replica}")))?;
+        train(&strategy, &mut state, steps.end, &digits.train, |_| ())?;
+    }
+    let digest = format!("{:016x}", state.network.digest()?);
+    let part = |(replicas, steps): &(u64, Range<u64>)| match steps.is_empty() {
+        true => None,
+        false => Some(format!("{replicas} replicas in steps {} to {}", steps.start, steps.end - 1)),
+    };
+    let story: Vec<String> = parts.iter().filter_map(part).collect();
+    println!("one process: {}: {}; digest of the weights {digest}", story.join(", "), state.describe(&digits.test)?);
+    Ok(digest)
+}
