@@ -5,6 +5,14 @@ use consonance::{
     MultiWorkerMirroredStrategy, OneDeviceStrategy, SimpleClusterResolver, Strategy,
 };
 use std::{fmt, thread};
+#[cfg(target_os = "linux")]
+use {
+    consonance::ProcessGroup,
+    std::{
+        process,
+        sync::atomic::{AtomicU32, Ordering},
+    },
+};
 
 /// One rank of a group under test.
 pub struct Rank {
@@ -27,6 +35,10 @@ pub struct Group {
 pub const GROUPS: &[Group] = &[
     Group { name: "threads", make: threads }, //
     Group { name: "threads, split", make: threads_split },
+    #[cfg(target_os = "linux")]
+    Group { name: "processes", make: processes },
+    #[cfg(target_os = "linux")]
+    Group { name: "processes, split", make: processes_split },
 ];
 
 /// A kind of strategy.
@@ -62,20 +74,62 @@ fn threads(size: usize) -> Vec<Rank> {
     Communicator::threads(size).into_iter().map(|communicator| Rank { communicator, _whole: None }).collect()
 }
 
-/// Split, in the opposite order, from a group with a rank more, which takes no part.
 fn threads_split(size: usize) -> Vec<Rank> {
+    split(Communicator::threads(size + 1))
+}
+
+/// All but rank 0, in the opposite order, as a group split from the whole.
+fn split(whole: Vec<Communicator>) -> Vec<Rank> {
     let split = |mut whole: Communicator| {
         let color = (whole.rank() > 0).then_some(7);
         let part = whole.split(color, -(whole.rank() as i32)).expect("every rank splits");
         part.map(|communicator| Rank { communicator, _whole: Some(whole) })
     };
     let mut ranks: Vec<Rank> = thread::scope(|scope| {
-        let threads: Vec<_> =
-            Communicator::threads(size + 1).into_iter().map(|whole| scope.spawn(move || split(whole))).collect();
+        let threads: Vec<_> = whole.into_iter().map(|whole| scope.spawn(move || split(whole))).collect();
         threads.into_iter().filter_map(|thread| thread.join().expect("no rank panics")).collect()
     });
     ranks.sort_by_key(|rank| rank.communicator.rank());
     ranks
+}
+
+#[cfg(target_os = "linux")]
+fn processes(size: usize) -> Vec<Rank> {
+    in_processes(size).into_iter().map(|communicator| Rank { communicator, _whole: None }).collect()
+}
+
+#[cfg(target_os = "linux")]
+fn processes_split(size: usize) -> Vec<Rank> {
+    split(in_processes(size + 1))
+}
+
+/// The ranks of processes that threads play: each has its own connections and maps the shared memory for itself.
+#[cfg(target_os = "linux")]
+fn in_processes(size: usize) -> Vec<Communicator> {
+    /// Enough to have more than two, and some with several ranks.
+    const PROCESSES: usize = 3;
+    /// The least, so that data pass through it in several parts.
+    const STAGING_BYTES: usize = 256 << 10;
+    static GROUPS: AtomicU32 = AtomicU32::new(0);
+
+    // Addresses that no other group of this host has at the same time.
+    let [_, high, middle, low] = process::id().to_be_bytes();
+    let group = GROUPS.fetch_add(1, Ordering::Relaxed);
+    let count = size.min(PROCESSES);
+    let address =
+        |index: usize| format!("127.{high}.{middle}.{low}:{}", 1 + index + group as usize * PROCESSES % 60_000);
+    let cluster = ClusterSpec::new().job("worker", (0..count).map(address)).expect("addresses of this host");
+    let join = |index: usize| {
+        let task = SimpleClusterResolver::new(cluster.clone()).with_task("worker", index)?;
+        let replicas = (index + 1) * size / count - index * size / count;
+        let group = ProcessGroup::builder(task).replicas(replicas).staging_bytes(STAGING_BYTES);
+        group.on_wait(|_| {}).join().map(|mut group| group.communicators())
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..count).map(|index| scope.spawn(move || join(index))).collect();
+        let joined = threads.into_iter().map(|thread| thread.join().expect("no process panics"));
+        joined.flat_map(|communicators| communicators.expect("the processes meet")).collect()
+    })
 }
 
 fn mirrored(replicas: usize, options: CommunicationOptions) -> Option<Strategy> {
