@@ -138,6 +138,13 @@ impl Collective {
 impl Case for Script {
     fn read(source: &mut Source<'_>) -> Script {
         let size = source.pick(SIZES);
+        Script::read_for(source, size)
+    }
+}
+
+impl Script {
+    /// A case of `size` ranks.
+    pub fn read_for(source: &mut Source<'_>, size: usize) -> Script {
         let asynchronous = source.once_in(4);
         let implementation = source.pick(&[Implementation::Auto, Implementation::OneShot, Implementation::TwoShot]);
         let calls = 1 + source.below(6);

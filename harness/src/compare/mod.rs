@@ -9,6 +9,8 @@ pub use file::file;
 pub use nest::{axes, nest};
 pub use odd::{odd_rank, odd_replica};
 pub use script::script;
+#[cfg(target_os = "linux")]
+pub(crate) use script::{Part, given, parts, start_all};
 
 use crate::cases::{Case, Source};
 use std::{
@@ -62,7 +64,7 @@ pub trait Subject: Copy + Debug + Send + 'static {}
 impl<S: Copy + Debug + Send + 'static> Subject for S {}
 
 /// What a panic said.
-fn message(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     format!("panicked: {}", text.unwrap_or("without words"))
 }

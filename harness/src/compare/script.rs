@@ -2,7 +2,7 @@
 
 mod part;
 
-pub(super) use part::{Part, parts};
+pub(crate) use part::{Part, given, parts};
 
 use super::{Verdict, message};
 use crate::{
@@ -44,7 +44,10 @@ pub fn script(group: Group, script: &Script) -> Verdict {
 }
 
 /// Starts all calls in one scope and gives the result of each.
-fn start_all(communicator: &mut Communicator, calls: &mut [Box<dyn Part>]) -> Result<Vec<Result<(), Error>>, String> {
+pub(crate) fn start_all(
+    communicator: &mut Communicator,
+    calls: &mut [Box<dyn Part>],
+) -> Result<Vec<Result<(), Error>>, String> {
     let results = communicator.scope(|scope| {
         let pending = calls.iter_mut().map(|call| call.start(scope)).collect::<Result<Vec<_>, Error>>()?;
         Ok(pending.into_iter().map(|pending| pending.map_or(Ok(()), Pending::wait)).collect())

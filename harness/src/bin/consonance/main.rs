@@ -5,6 +5,8 @@
 mod bench;
 #[cfg(target_os = "linux")]
 mod trace;
+#[cfg(target_os = "linux")]
+mod soak;
 
 use clap::{Parser, Subcommand};
 use consonance_harness::{
@@ -27,6 +29,11 @@ enum Command {
     #[cfg(target_os = "linux")]
     Trace(trace::Trace),
     Bench(bench::Arguments),
+    #[cfg(target_os = "linux")]
+    Soak(soak::Command),
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    SoakWorker(soak::WorkerCommand),
     #[command(hide = true)]
     BenchRank(bench::Rank),
     #[command(hide = true)]
@@ -71,16 +78,14 @@ fn main() {
     let status = match Arguments::parse().command {
         Command::Run(arguments) => run(arguments),
         #[cfg(target_os = "linux")]
-        Command::Trace(trace) => match trace.run() {
-            Ok(()) => 0,
-            Err(why) => {
-                eprintln!("consonance: {why}");
-                1
-            }
-        },
+        Command::Trace(trace) => status(trace.run()),
         Command::Bench(arguments) => bench::bench(arguments),
         Command::BenchRank(rank) => bench::rank(&rank),
         Command::Counted(counted) => count(&counted),
+        #[cfg(target_os = "linux")]
+        Command::Soak(soak) => status(soak.run()),
+        #[cfg(target_os = "linux")]
+        Command::SoakWorker(worker) => worker.run(),
     };
     process::exit(status)
 }
@@ -95,6 +100,18 @@ fn count(arguments: &Counted) -> i32 {
         None => eprintln!("consonance: nothing that is counted is called {wanted}"),
     }
     i32::from(!COUNTED.iter().any(|(name, _)| name == wanted))
+}
+
+/// 0, or 1 for a complaint, which is shown.
+#[cfg(target_os = "linux")]
+fn status(result: Result<(), String>) -> i32 {
+    match result {
+        Ok(()) => 0,
+        Err(why) => {
+            eprintln!("consonance: {why}");
+            1
+        }
+    }
 }
 
 fn run(arguments: Run) -> i32 {

@@ -55,7 +55,7 @@ fn typed_parts<T: Sample<Mean: Sample>>(call: &Collective, size: usize) -> Vec<B
 }
 
 /// The count that a rank gives.
-fn given(call: &Collective, size: usize, rank: usize) -> usize {
+pub(crate) fn given(call: &Collective, size: usize, rank: usize) -> usize {
     let all = |count: &dyn Fn(usize) -> usize| (0..size).map(count).sum();
     match call.kind {
         Kind::AllReduce | Kind::Reduce | Kind::Broadcast | Kind::Split => call.counts.of(rank, 0),
