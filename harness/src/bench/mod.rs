@@ -203,13 +203,6 @@ impl Bench {
                 );
             }
         }
-        if self.memory == Memory::Alloc {
-            return invalid(
-                "--memory",
-                "slice".to_owned(),
-                "alloc: this build has no memory of the communicator's own".to_owned(),
-            );
-        }
         Ok(())
     }
 
@@ -225,9 +218,13 @@ impl Bench {
             samples: Samples::default(),
         };
         let failed = |failure: Failure| BenchError::Failed(failure.to_string());
+        let subject = match self.memory {
+            Memory::Slice => Subject::Collective,
+            Memory::Alloc => Subject::Allocated,
+        };
         let ours = match self.transport {
-            Transport::Processes => processes::start(self.ranks, directory),
-            _ => Group::threads(self.ranks, Subject::Collective),
+            Transport::Processes => processes::start(self.ranks, directory, subject),
+            _ => Group::threads(self.ranks, subject),
         };
         let mut libraries = vec![library("consonance", None, Ok(ours.map_err(failed)?))];
         for &rival in &self.rivals {

@@ -13,13 +13,20 @@ use std::{env, error::Error, os::unix::net::UnixStream, path::Path, process::Com
 /// The hidden command by which a rank begins.
 const COMMAND: &str = "bench-rank";
 
+/// The variable that is set where the rank's data are to lie in memory of the communicator's.
+const ALLOCATED: &str = "CONSONANCE_BENCH_ALLOC";
+
 /// A group of `ranks` processes, each on a core as [`Group::threads`] has it.
-pub(super) fn start(ranks: usize, directory: &Path) -> Result<Group, Failure> {
+pub(super) fn start(ranks: usize, directory: &Path, subject: Subject) -> Result<Group, Failure> {
     let cluster = Cluster::local(ranks)?;
     let consonance = env::current_exe()?;
     let command = |rank: usize| {
         let mut command = Command::new(&consonance);
-        command.args([COMMAND, &rank.to_string()]).env("TF_CONFIG", cluster.tf_config(rank));
+        command.args([COMMAND, &rank.to_string()]);
+        if let Subject::Allocated = subject {
+            command.env(ALLOCATED, "1");
+        }
+        command.env("TF_CONFIG", cluster.tf_config(rank));
         command
     };
     Group::processes((0..ranks).map(command).collect(), ranks, directory, "consonance")
@@ -37,5 +44,6 @@ pub fn bench_rank(rank: usize, socket: &Path) -> Result<(), Box<dyn Error>> {
         .timeout(ANSWER)?
         .join()?;
     let communicator = group.communicators().pop().ok_or("a process with a rank")?;
-    Ok(serve(UnixStream::connect(socket)?, communicator, Subject::Collective, ClockId::ProcessCPUTime)?)
+    let subject = if env::var_os(ALLOCATED).is_some() { Subject::Allocated } else { Subject::Collective };
+    Ok(serve(UnixStream::connect(socket)?, communicator, subject, ClockId::ProcessCPUTime)?)
 }

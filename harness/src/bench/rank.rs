@@ -14,10 +14,11 @@ use super::{
     case::{Case, Collective},
     tile::{Habit, Layout, Segment, Small, Tiles, count},
 };
-use consonance::{Communicator, DType, Error};
+use consonance::{Communicator, DType, Error, SharedMemory};
 use rustix::time::{ClockId, clock_gettime};
 use std::{
     io::{self, BufRead, BufReader, Write},
+    ops::{Deref, DerefMut},
     os::unix::net::UnixStream,
     time::Instant,
 };
@@ -27,6 +28,8 @@ use std::{
 pub(super) enum Subject {
     /// The collective.
     Collective,
+    /// The same, on memory that the communicator gives.
+    Allocated,
     /// A copy of as many bytes as the collective moves at least.
     Limit,
 }
@@ -56,7 +59,10 @@ pub(super) fn serve(
                 let Some((case, sets)) = read_case(words) else { return Err(nonsense(&line)) };
                 // The buffers of the case before are given back first.
                 *prepared = None;
-                *prepared = Some(prepare(case, communicator.rank(), subject, sets));
+                match prepare(case, &communicator, subject, sets) {
+                    Ok(buffers) => *prepared = Some(buffers),
+                    Err(error) => return writeln!(link, "failed {error}"),
+                }
                 writeln!(link, "ok")?;
             }
             (["run", batches, turn], Some(prepared)) => {
@@ -123,11 +129,11 @@ trait Prepared {
     -> Result<(), Error>;
 }
 
-fn prepare(case: Case, rank: usize, subject: Subject, sets: usize) -> Box<dyn Prepared> {
+fn prepare(case: Case, communicator: &Communicator, subject: Subject, sets: usize) -> Result<Box<dyn Prepared>, Error> {
     macro_rules! of_dtype {
         ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
             match case.dtype {
-                $(DType::$variant => Box::new(Buffers::<$type>::new(case, rank, subject, sets)),)*
+                $(DType::$variant => Ok(Box::new(Buffers::<$type>::new(case, communicator, subject, sets)?)),)*
             }
         };
     }
@@ -141,21 +147,57 @@ struct Buffers<T> {
     tiles: Tiles<T>,
     counts: Vec<usize>,
     /// What is sent, and the other buffer.
-    sets: Vec<(Vec<T>, Vec<T>)>,
+    sets: Vec<(Room<T>, Room<T>)>,
+}
+
+/// Memory of the program's own, or of the communicator's.
+enum Room<T> {
+    Slice(Vec<T>),
+    Allocated(SharedMemory<T>),
+}
+
+impl<T: Small> Room<T> {
+    fn new(communicator: &Communicator, subject: Subject, count: usize) -> Result<Room<T>, Error> {
+        Ok(match subject {
+            Subject::Allocated => Room::Allocated(communicator.alloc(count)?),
+            Subject::Collective | Subject::Limit => Room::Slice(vec![T::default(); count]),
+        })
+    }
+}
+
+impl<T: Small> Deref for Room<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Room::Slice(slice) => slice,
+            Room::Allocated(memory) => memory,
+        }
+    }
+}
+
+impl<T: Small> DerefMut for Room<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Room::Slice(slice) => slice,
+            Room::Allocated(memory) => memory,
+        }
+    }
 }
 
 impl<T: Small> Buffers<T> {
-    fn new(case: Case, rank: usize, subject: Subject, sets: usize) -> Buffers<T> {
+    fn new(case: Case, communicator: &Communicator, subject: Subject, sets: usize) -> Result<Buffers<T>, Error> {
+        let rank = communicator.rank();
         let layout = match subject {
-            Subject::Collective => Layout::of(&case, rank, Habit::Ours),
+            Subject::Collective | Subject::Allocated => Layout::of(&case, rank, Habit::Ours),
             Subject::Limit => {
                 let copied = |tile| vec![Segment { tile, shift: 0, count: case.least_traffic(rank).div_ceil(2) }];
                 Layout { send: copied(rank), recv: copied(case.ranks + 1), expect: copied(rank) }
             }
         };
-        let set = || (vec![T::default(); count(&layout.send)], vec![T::default(); count(&layout.recv)]);
-        let sets = (0..sets).map(|_| set()).collect();
-        Buffers { case, subject, tiles: Tiles::new(&case), counts: case.counts(), sets, layout }
+        let room = |segments: &[Segment]| Room::new(communicator, subject, count(segments));
+        let sets = (0..sets).map(|_| Ok((room(&layout.send)?, room(&layout.recv)?))).collect::<Result<_, Error>>()?;
+        Ok(Buffers { case, subject, tiles: Tiles::new(&case), counts: case.counts(), sets, layout })
     }
 }
 
@@ -180,7 +222,7 @@ impl<T: Small> Prepared for Buffers<T> {
                 communicator.barrier()?;
                 let begin = Instant::now();
                 match subject {
-                    Subject::Collective => call(communicator, case, counts, send, recv)?,
+                    Subject::Collective | Subject::Allocated => call(communicator, case, counts, send, recv)?,
                     Subject::Limit => recv.copy_from_slice(send),
                 }
                 run.seconds.push(begin.elapsed().as_secs_f64());

@@ -158,8 +158,8 @@ mod tests {
         Arc::new(Segment::create(shape, GroupId::from_bytes([1; 16])).unwrap())
     }
 
-    fn bytes(block: &Block) -> &mut [u8] {
-        // SAFETY: the block's own pages; a test has one slice of them at a time.
+    fn bytes(block: &mut Block) -> &mut [u8] {
+        // SAFETY: the block's own pages, which nobody else of this process has.
         unsafe { std::slice::from_raw_parts_mut(block.start().as_ptr(), block.bytes.len()) }
     }
 
@@ -170,19 +170,22 @@ mod tests {
             .into_iter()
             .flat_map(|size| [0, 1].map(|rank| segment.allocate(rank, size).unwrap()))
             .collect();
-        for (index, block) in blocks.iter().enumerate() {
+        for (index, block) in blocks.iter_mut().enumerate() {
             assert!(bytes(block).iter().all(|&byte| byte == 0));
             bytes(block).fill(index as u8 + 1);
         }
         assert!(
-            blocks.iter().enumerate().all(|(index, block)| bytes(block).iter().all(|&byte| byte == index as u8 + 1))
+            blocks
+                .iter_mut()
+                .enumerate()
+                .all(|(index, block)| bytes(block).iter().all(|&byte| byte == index as u8 + 1))
         );
         let second = blocks.remove(2);
         let (place, size) = (second.bytes.clone(), second.bytes.len());
         drop(second);
-        let again = segment.allocate(0, size).unwrap();
+        let mut again = segment.allocate(0, size).unwrap();
         assert_eq!(again.bytes, place);
-        assert!(bytes(&again).iter().all(|&byte| byte == 0), "what was given back is zero again");
+        assert!(bytes(&mut again).iter().all(|&byte| byte == 0), "what was given back is zero again");
     }
 
     #[test]
@@ -211,14 +214,14 @@ mod tests {
         let segment = segment();
         let file = segment.file().as_fd().try_clone_to_owned().unwrap();
         let other = Arc::new(Segment::open(file, segment.id(), segment.shape()).unwrap());
-        let block = segment.allocate(0, 3 * PAGE).unwrap();
-        bytes(&block).fill(5);
+        let mut block = segment.allocate(0, 3 * PAGE).unwrap();
+        bytes(&mut block).fill(5);
         let place = segment.find(block.start().as_ptr(), 3 * PAGE).unwrap();
         let seen = other.in_heaps(place, 3 * PAGE).unwrap();
         segment.detach(place + PAGE..place + PAGE + 8).unwrap();
         // SAFETY: the other mapping of pages that are reserved.
         unsafe { seen.as_ptr().write_bytes(9, 3 * PAGE) };
-        let firsts = [0, PAGE, 2 * PAGE].map(|at| bytes(&block)[at]);
+        let firsts = [0, PAGE, 2 * PAGE].map(|at| bytes(&mut block)[at]);
         assert_eq!(firsts, [9, 5, 9], "only the page that was asked for is detached");
         assert_eq!(segment.find(block.start().as_ptr(), 1), None, "the others cannot be shown it any more");
         drop(block);

@@ -8,7 +8,8 @@ use consonance_kernels::{
 };
 use consonance_spec::Signature;
 
-/// Everyone publishes its part; everyone copies the others' parts to their places. Each rank reads and writes all bytes once.
+/// Even parts up to a payload come with the arrivals. Above, everyone publishes its part; everyone copies the others' parts to
+/// their places. Each rank reads and writes all bytes once.
 pub(super) fn all_gather(
     seat: &mut Seat,
     signature: &Signature,
@@ -18,6 +19,15 @@ pub(super) fn all_gather(
 ) -> Result<(), Fault> {
     let parts = Parts::new(seat, counts, recv.count());
     let rank = seat.world().rank();
+    if counts.is_none() && parts.even * recv.dtype().size() <= Seat::PAYLOAD_BYTES {
+        let own = parts.start(rank)..parts.start(rank) + parts.even;
+        let payloads = seat.exchange(signature, Some(send.unwrap_or_else(|| recv.as_buf().slice(own))))?;
+        for peer in 0..parts.size {
+            let start = parts.start(peer);
+            payloads.copy(peer, &mut recv.reborrow().slice(start..start + parts.even))?;
+        }
+        return Ok(());
+    }
     if let Some(send) = send {
         return seat.published(signature, Some(send), 1, |peers| parts.collect(peers, 0..parts.size, 0, &mut recv));
     }
