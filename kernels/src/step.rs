@@ -678,6 +678,10 @@ impl Seat {
         }
         if let Err(Fault::Left(rank)) = all {
             self.left = Some(rank);
+            if !self.hub.has_left(self.round, rank) {
+                // It rests, and could come to this call later, when what this rank's card shows is no data of the call.
+                self.hub.abort(self.round, Abort { rank: self.world.rank(), reason: Reason::Failure });
+            }
         }
         all?;
         let same_bytes = matches!(access, Access::DividedToAll | Access::DividedToOwn | Access::DividedToRoot);

@@ -567,6 +567,26 @@ fn a_replica_that_returns_early_is_not_waited_for_by_those_of_its_worker() {
 }
 
 #[test]
+fn a_replica_that_returned_early_comes_to_no_call_that_was_made_without_it() {
+    for &engine in ENGINES {
+        workers_with(&[2, 2], engine, Duration::from_secs(60), |worker, strategy| {
+            let result = strategy.run(|replica| match replica.replica_id_in_sync_group() {
+                0 => Ok(drop(replica.all_reduce("sum", 10i32))),
+                1 => Ok(()),
+                _ => replica.all_reduce("sum", 10i32).map(drop),
+            });
+            if worker == 0 {
+                result.unwrap();
+                assert!(matches!(ones(strategy), Err(Error::Aborted { .. })));
+            } else {
+                assert!(matches!(result, Err(Error::Aborted { replica: 0, .. })), "{result:?}");
+            }
+            assert_eq!(ones(strategy).unwrap(), 4);
+        });
+    }
+}
+
+#[test]
 fn a_worker_that_does_not_come_is_named_at_the_deadline() {
     let late = Barrier::new(2);
     let errors = workers_with(&[1, 2], Engine::Threads, Duration::from_millis(200), |worker, strategy| {
