@@ -308,8 +308,10 @@ impl Hub {
             // Relaxed: who sees that the rank left the parent sees whether it had taken its seat before.
             self.parent.as_ref().is_some_and(left) && progress.taken.load(Ordering::Relaxed) < round.mark()
         };
+        // Groups that were split off may be in a place where others have been; a rank of one that was not has left for ever.
+        let first = if self.parent.is_some() { round } else { Round::default() };
         // SYNC POINT leave: pairs with `leave`.
-        progress.left.load(Ordering::Acquire) >= round.mark() || cannot_come()
+        progress.left.load(Ordering::Acquire) >= first.mark() || cannot_come()
     }
 
     /// Says that `rank` will arrive at no further call.

@@ -352,7 +352,11 @@ impl Seat {
         self.hub.lines()[self.world.rank()].progress.round.store(round.0, Ordering::Release);
         self.wake();
         // SYNC POINT round: pairs above.
-        self.wait_for_all(|line| line.progress.round.load(Ordering::Acquire) >= round.0)?;
+        let all = self.wait_for_all(|line| line.progress.round.load(Ordering::Acquire) >= round.0);
+        if let Err(Fault::Left(rank)) = all {
+            self.left = Some(rank);
+        }
+        all?;
         // Only now: until it is in this round, a rank may still look for the counts by which it finishes a call of the last one.
         let progress = &self.hub.lines()[self.world.rank()].progress;
         for count in [&progress.done, &progress.staged, &progress.folded, &progress.read] {

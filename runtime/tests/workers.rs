@@ -567,6 +567,25 @@ fn a_replica_that_returns_early_is_not_waited_for_by_those_of_its_worker() {
 }
 
 #[test]
+fn a_worker_that_ends_after_a_failed_run_is_not_waited_for() {
+    for &engine in ENGINES {
+        workers_with(&[1, 1], engine, Duration::from_secs(60), |worker, strategy| {
+            let failed: Result<PerReplica<()>> = strategy.run(|replica| {
+                replica.barrier()?;
+                Err(Error::other("no more data"))
+            });
+            failed.unwrap_err();
+            if worker == 0 {
+                for _ in 0..2 {
+                    let error = ones(strategy).unwrap_err();
+                    assert!(matches!(error, Error::Left { replica: 1, .. }), "{error}");
+                }
+            }
+        });
+    }
+}
+
+#[test]
 fn a_replica_that_returned_early_comes_to_no_call_that_was_made_without_it() {
     for &engine in ENGINES {
         workers_with(&[2, 2], engine, Duration::from_secs(60), |worker, strategy| {
