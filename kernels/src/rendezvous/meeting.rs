@@ -257,7 +257,7 @@ impl Meeting {
                 next_progress = now + PROGRESS[1];
             }
             let is_looking = is_behind || self.links[..self.options.task].iter().any(Option::is_none);
-            let patience_ends = is_patient.then(|| begin + wait_for_replacements);
+            let patience_ends = begin.checked_add(wait_for_replacements).filter(|_| is_patient);
             let next = [Some(deadline), Some(next_progress), patience_ends, is_looking.then_some(next_try)];
             let next = next.into_iter().flatten().min().unwrap_or(deadline);
             timeout = next.saturating_duration_since(now);

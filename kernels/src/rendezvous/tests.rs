@@ -677,3 +677,12 @@ fn a_meeting_that_is_closed_has_left() {
     assert_eq!(told.recv_timeout(LIMIT), Ok((1, Gone::Left)));
     drop((watch, meeting));
 }
+
+#[test]
+fn replacements_may_be_waited_for_without_an_end() {
+    let mut meeting = Meeting::open(options(0, 2, job())).unwrap();
+    let create = |_: &super::message::Group| unreachable!("there is nobody");
+    let deadline = Instant::now() + Duration::from_millis(1);
+    let error = meeting.form(deadline, Duration::MAX, create, |_| {}).unwrap_err();
+    assert!(matches!(error, MeetingError::Missing { .. }), "{error}");
+}
