@@ -28,6 +28,7 @@ pub(crate) fn forks(words: &[&str]) -> Result<()> {
                     is_refused(second[0].barrier()),
                     is_refused(first[0].send(&[1u8], 3)),
                     is_refused(first[0].split(Some(0), 0).map(drop)),
+                    matches!(first[0].alloc::<f32>(10), Err(Error::System { .. })),
                     matches!(group.reform(Duration::ZERO), Err(Error::Meeting { .. })),
                 ];
                 drop(ranks);
@@ -36,7 +37,7 @@ pub(crate) fn forks(words: &[&str]) -> Result<()> {
                     // Until the test has ended.
                     while !hear().is_empty() {}
                 }
-                std::process::exit(if right == [true; 6] { RIGHT } else { 1 });
+                std::process::exit(if right == [true; 7] { RIGHT } else { 1 });
             }
             Fork::Parent(child) if words[0] == "ends" => {
                 let status = fork::waitpid(child).unwrap();
