@@ -110,6 +110,8 @@ impl Seat {
         (blocks, in_place): (usize, bool),
         mut work: impl FnMut(&mut Peers<'_>) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
+        // Where there are many ranks, a slot may have no room for a slice of the block of each.
+        let blocks = if self.slot_bytes() / blocks < BORDER_BYTES { 1 } else { blocks };
         let stride = self.slot_bytes() / blocks / BORDER_BYTES * BORDER_BYTES;
         assert!(stride > 0 && (blocks == 1 || bytes.is_multiple_of(blocks)), "{bytes} bytes in {blocks} blocks");
         let found = if in_place { self.find(input, bytes) } else { None };
@@ -527,6 +529,27 @@ mod tests {
                 assert!(expected.eq(parts), "{count} in round {round} of {ranks} ranks");
             }
         }
+    }
+
+    #[test]
+    fn a_block_for_each_of_more_ranks_than_a_slot_has_slices() {
+        let (id, shape) = (GroupId::from_bytes([3; 16]), Shape::new(513, 4 * RESERVE_BYTES).unwrap());
+        let segment = Arc::new(Segment::create(shape, id).unwrap());
+        let ranks = shape.ranks();
+        let reducer = Reducer::new(ReduceOp::Sum, DType::U32).unwrap();
+        let signature = signature(Kind::ReduceScatter, Some(ReduceOp::Sum), DType::U32);
+        thread::scope(|scope| {
+            for mut seat in Seat::in_segment(&segment, 0..ranks, 2, Duration::from_secs(60)) {
+                let (reducer, signature) = (&reducer, &signature);
+                scope.spawn(move || {
+                    let rank = seat.world().rank();
+                    let mut data = input(rank, ranks);
+                    seat.divided(signature, reducer, None, Some(data.as_mut_slice().into()), Targets::Own).unwrap();
+                    let sum = (0..ranks).map(|peer| input(peer, ranks)[rank]).fold(0, u32::wrapping_add);
+                    assert_eq!(data[rank], sum);
+                });
+            }
+        });
     }
 
     #[test]
