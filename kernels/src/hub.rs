@@ -6,7 +6,7 @@ use crate::{
     ring::Ring,
     segment::{Area, Segment},
 };
-use std::{collections::HashMap, ptr::NonNull, sync::Arc};
+use std::{collections::HashMap, ops::Range, ptr::NonNull, sync::Arc};
 
 /// Why a group was ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +71,8 @@ pub(crate) struct Hub {
     ground: Ground,
     /// Whether a waiting rank spins first: not where ranks outnumber the cores they would wait for.
     pub(crate) spins: bool,
+    /// Of a group of processes that was split from none: the ranks that are threads of this one.
+    local: Range<usize>,
     parent: Option<Parent>,
     /// Groups of threads split from this one that not every member has taken yet, by a key that the members agree on.
     nursery: Mutex<HashMap<Key, Newborn>>,
@@ -129,14 +131,16 @@ impl Hub {
         Arc::new(Hub::on(Ground::own(size), cores, None))
     }
 
-    /// The group of all ranks of a segment, whose processes have so many cores together.
-    pub(crate) fn of_segment(segment: Arc<Segment>, cores: usize) -> Arc<Hub> {
+    /// The group of all ranks of a segment, of which those in `local` are threads of this process. The processes have so many
+    /// cores together.
+    pub(crate) fn of_segment(segment: Arc<Segment>, local: Range<usize>, cores: usize) -> Arc<Hub> {
         let size = segment.shape().ranks();
-        Arc::new(Hub::on(Ground::segment(segment.clone(), segment.root(), size), cores, None))
+        let ground = Ground::segment(segment.clone(), segment.root(), size);
+        Arc::new(Hub { local, ..Hub::on(ground, cores, None) })
     }
 
     fn on(ground: Ground, cores: usize, parent: Option<Parent>) -> Hub {
-        Hub { spins: ground.lines().len() <= cores, ground, parent, nursery: Mutex::default() }
+        Hub { spins: ground.lines().len() <= cores, ground, local: 0..0, parent, nursery: Mutex::default() }
     }
 
     /// A group split from this one spins if this one does.
@@ -160,6 +164,12 @@ impl Hub {
     /// The rank in the group that was split from none.
     pub(crate) fn top_rank(&self, rank: usize) -> usize {
         self.parent.as_ref().map_or(rank, |parent| parent.top_ranks[rank])
+    }
+
+    /// Whether `rank` is a thread of this process.
+    pub(crate) fn is_local(&self, rank: usize) -> bool {
+        let top = self.parent.as_ref().map_or(self, |parent| &parent.top);
+        self.segment().is_none() || top.local.contains(&self.top_rank(rank))
     }
 
     /// Where the last calls of `rank` are noted.
@@ -331,7 +341,7 @@ impl Hub {
 
     /// Says that the process of `ranks` takes part no more, and why. If they had not all left before, this ends the group for
     /// good.
-    pub(crate) fn lose(&self, ranks: std::ops::Range<usize>, reason: Reason) {
+    pub(crate) fn lose(&self, ranks: Range<usize>, reason: Reason) {
         let gone = |rank: &usize| {
             let progress = &self.lines()[*rank].progress;
             // Relaxed: who says so heard it from the system, after all that the process wrote.

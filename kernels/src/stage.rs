@@ -29,7 +29,7 @@ use crate::{
     atomics::{Ordering, fence},
     copy::copy,
     line::Round,
-    phase::{Peers, Slots, Window},
+    phase::{Peers, Place, Slots, Window},
     reduce::Reducer,
     segment::{Area, Segment},
     step::{Access, Addresses, Fault, Seat, Targets},
@@ -118,7 +118,7 @@ impl Seat {
         let mut load = Load { input, bytes: if found.is_some() { 0 } else { bytes }, blocks, stride };
         self.claim_window(0)?;
         self.stage_slices(load, 0, 0)?;
-        let shared = self.share(signature, access, bytes, told(found), ptr::null_mut())?;
+        let shared = self.share(signature, access, bytes, told(found), ptr::null_mut(), Default::default())?;
         let seat = &mut *shared.seat;
         let mut data = seat.data();
         let in_heaps = |&(bytes, address): &(usize, *const u8)| bytes == 0 || !address.is_null();
@@ -142,8 +142,11 @@ impl Seat {
             let (slice, data) = (load.slice(index), &*data);
             let window = Window { blocks, slice, slots, stride, data, own: input, own_bytes: bytes };
             let (place, addresses) = seat.place(signature);
+            // A rank that gives up waits for who reads its own memory, in its process; in another one see `still_there`.
+            let enters = data.iter().any(|data| !data.1.is_null());
+            let place = Place { enters, ..place };
             work(&mut Peers { place, sources: &mut addresses.sources, window: Some(window) })?;
-            if data.iter().any(|data| !data.1.is_null()) {
+            if enters {
                 seat.still_there()?;
             }
             seat.say_read();
@@ -286,10 +289,10 @@ impl Seat {
             stage(self, 0, 0)?;
         }
         let (input_place, output_place) = if in_heap { found } else { (None, None) };
-        let mut shared = self.share(signature, access, bytes, told(input_place), told(output_place))?;
+        let open = |place: Option<usize>, bytes| place.map_or(0..0, |place| place..place + bytes);
+        let open = [open(input_place, bytes), open(output_place, output_bytes)];
+        let shared = self.share(signature, access, bytes, told(input_place), told(output_place), open)?;
         if shared.seat.locate(bytes, output_bytes, targets) {
-            let open = |place: Option<usize>, bytes| place.map_or(0..0, |place| place..place + bytes);
-            shared.open = [open(input_place, bytes), open(output_place, output_bytes)];
             // SAFETY: every rank says that its data lie there, as many as this one's; a rank that says so keeps them there, or
             // others in their place, while another is inside.
             unsafe { shared.seat.fold_block(signature, reducer, count, targets)? };

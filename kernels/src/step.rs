@@ -240,7 +240,7 @@ impl Seat {
     /// # Panics
     /// If the segment has no such ranks.
     pub fn in_segment(segment: &Arc<Segment>, local: Range<usize>, cores: usize, timeout: Duration) -> Vec<Seat> {
-        let (hub, size) = (Hub::of_segment(segment.clone(), cores), segment.shape().ranks());
+        let (hub, size) = (Hub::of_segment(segment.clone(), local.clone(), cores), segment.shape().ranks());
         let world = |rank| World::new(rank, size).expect("a rank of the segment");
         local.clone().for_each(|rank| segment.ring(rank).claim());
         local.map(|rank| Seat::new(hub.clone(), world(rank), Round::default(), timeout)).collect()
@@ -286,6 +286,7 @@ impl Seat {
         if self.hub.segment().is_none() {
             return Ok(member.then(|| self.subgroup(Key::Split(self.epoch, members[0]), members)));
         }
+        self.check()?;
         // The first member finds a place for the group; the others hear of it.
         let first = member && members[0] == self.world.rank();
         let claim = if first { self.hub.claim(members.len()) } else { None };
@@ -495,7 +496,7 @@ impl Seat {
             // SAFETY: the input is valid for reads of its bytes while it is borrowed.
             return unsafe { self.in_windows(signature, Access::Published, address, bytes, (blocks, true), work) };
         }
-        let shared = self.share(signature, Access::Published, bytes, address, ptr::null_mut())?;
+        let shared = self.share(signature, Access::Published, bytes, address, ptr::null_mut(), Default::default())?;
         let (place, addresses) = shared.seat.place(signature);
         work(&mut Peers { place, sources: &mut addresses.sources, window: None })?;
         shared.depart()
@@ -547,7 +548,7 @@ impl Seat {
             return unsafe { self.divided_on_stage(signature, reducer, (access, targets), input, count, output) };
         }
 
-        let shared = self.share(signature, access, bytes, input, output)?;
+        let shared = self.share(signature, access, bytes, input, output, Default::default())?;
         let Addresses { inputs, outputs, .. } = &mut shared.seat.addresses;
         inputs.clear();
         outputs.clear();
@@ -614,7 +615,7 @@ impl Seat {
         open.iter().filter(|bytes| !bytes.is_empty()).all(|bytes| segment.detach(bytes.clone()).is_ok())
     }
 
-    /// Arrives with memory that others may touch until the result departs, or is dropped.
+    /// Arrives with memory that others may touch until the result departs, or is dropped; with `open` see [`Shared`].
     pub(crate) fn share(
         &mut self,
         signature: &Signature,
@@ -622,9 +623,10 @@ impl Seat {
         bytes: usize,
         input: *const u8,
         output: *mut u8,
+        open: [Range<usize>; 2],
     ) -> Result<Shared<'_>, Fault> {
         let active = self.stage.is_some() || !(input.is_null() && output.is_null());
-        let mut shared = Shared { seat: self, active, open: [0..0, 0..0] };
+        let mut shared = Shared { seat: self, active, open };
         let arrived = shared.seat.arrive(signature, access, bytes, &[], input, output);
         if let Err(Fault::Mismatch | Fault::Left(_)) = arrived {
             // Nobody works in a step on which not all agree, or in which a card will never come.
@@ -828,13 +830,19 @@ impl Drop for Shared<'_> {
         // SYNC POINT abort: pairs with the fence in `enter`.
         fence(Ordering::SeqCst);
         let begin = hub.segment().map(|_| Instant::now());
-        for peer in world.peers() {
-            // SYNC POINT inside: pairs with `Inside::drop`.
-            while hub.lines()[peer].progress.inside.load(Ordering::Acquire) != 0 {
-                if begin.is_some_and(|begin| begin.elapsed() > GRACE) && self.seat.close(&self.open) {
-                    return;
+        // Threads of this process first, for as long as it takes: they go on, and would see the other pages, too.
+        for is_local in [true, false] {
+            for peer in world.peers().filter(|&peer| hub.is_local(peer) == is_local) {
+                // SYNC POINT inside: pairs with `Inside::drop`.
+                while hub.lines()[peer].progress.inside.load(Ordering::Acquire) != 0 {
+                    // Those of other processes matter only where they write.
+                    let is_open = self.open.iter().any(|bytes| !bytes.is_empty());
+                    let is_late = begin.is_some_and(|begin| !is_open || begin.elapsed() > GRACE);
+                    if !is_local && is_late && self.seat.close(&self.open) {
+                        return;
+                    }
+                    yield_now();
                 }
-                yield_now();
             }
         }
     }
