@@ -114,7 +114,7 @@ impl Seat {
         let blocks = if self.slot_bytes() / blocks < BORDER_BYTES { 1 } else { blocks };
         let stride = self.slot_bytes() / blocks / BORDER_BYTES * BORDER_BYTES;
         assert!(stride > 0 && (blocks == 1 || bytes.is_multiple_of(blocks)), "{bytes} bytes in {blocks} blocks");
-        let found = if in_place { self.find(input, bytes) } else { None };
+        let found = if in_place { self.find(input, bytes, false) } else { None };
         let mut load = Load { input, bytes: if found.is_some() { 0 } else { bytes }, blocks, stride };
         self.claim_window(0)?;
         self.stage_slices(load, 0, 0)?;
@@ -167,9 +167,9 @@ impl Seat {
         self.hub.aborted(self.round).map_or(Ok(()), |abort| Err(Fault::Aborted(abort)))
     }
 
-    /// Where these data, if they are many, lie in the heaps.
-    fn find(&self, address: *const u8, bytes: usize) -> Option<usize> {
-        if bytes <= ONE_SHOT_BYTES { None } else { self.segment().find(address, bytes) }
+    /// Where these data, if they are many, lie in the heaps: on `whole` pages of their own, if others are to write there.
+    fn find(&self, address: *const u8, bytes: usize, whole: bool) -> Option<usize> {
+        if bytes <= ONE_SHOT_BYTES { None } else { self.segment().find(address, bytes, whole) }
     }
 
     /// How many bytes each rank has in this step, and where they lie if they are in a heap.
@@ -282,7 +282,8 @@ impl Seat {
             }
             Ok(())
         };
-        let found = (self.find(input, bytes), if output.is_null() { None } else { self.find(output, output_bytes) });
+        let output_place = if output.is_null() { None } else { self.find(output, output_bytes, true) };
+        let found = (self.find(input, bytes, true), output_place);
         let in_heap = found.0.is_some() && (found.1.is_some() || output.is_null());
         if !in_heap {
             self.claim_window(0)?;

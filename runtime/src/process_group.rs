@@ -201,6 +201,10 @@ impl ProcessGroupBuilder {
     pub fn join(self) -> Result<ProcessGroup> {
         let role = Role::of(CALL, &*self.resolver)?;
         check_on_this_host(CALL, &role)?;
+        if self.replicas == 0 {
+            return Err(Error::invalid(CALL, "replicas", "at least one", "0"));
+        }
+        Shape::new(self.replicas, self.staging_bytes).map_err(|error| no_segment(CALL, error))?;
         let tasks = match role.workers.is_empty() {
             // A program that runs by itself: nobody else has its process id.
             true => vec![format!("process {}", std::process::id())],

@@ -109,7 +109,7 @@ impl Segment {
     }
 
     /// The model has no heaps: all data are put up.
-    pub(crate) fn find(&self, _: *const u8, _: usize) -> Option<usize> {
+    pub(crate) fn find(&self, _: *const u8, _: usize, _: bool) -> Option<usize> {
         None
     }
 

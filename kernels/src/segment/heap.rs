@@ -23,6 +23,8 @@ pub(super) struct Account(Mutex<Vec<Use>>);
 #[derive(Debug)]
 struct Use {
     bytes: Range<usize>,
+    /// How many of them were asked for.
+    asked: usize,
     /// Whether these addresses show another memory by now: see [`Segment::detach`].
     detached: bool,
 }
@@ -58,7 +60,7 @@ impl Segment {
     /// # Errors
     /// The system's, when it has no memory; `OutOfMemory`, too, if there are no addresses.
     pub(crate) fn allocate(self: &Arc<Segment>, rank: usize, bytes: usize) -> io::Result<Block> {
-        let heap = self.layout.heap(rank);
+        let (heap, asked) = (self.layout.heap(rank), bytes);
         let bytes = bytes.max(1).checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
         let mut account = self.account();
         // The first gap that is large enough.
@@ -74,7 +76,7 @@ impl Segment {
         }
         let heaps = self.layout.heaps().start;
         self.reserve(heaps + start..heaps + start + bytes)?;
-        account.insert(place, Use { bytes: start..start + bytes, detached: false });
+        account.insert(place, Use { bytes: start..start + bytes, asked, detached: false });
         Ok(Block { segment: self.clone(), bytes: start..start + bytes })
     }
 
@@ -86,14 +88,16 @@ impl Segment {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let give = |file| rustix::fs::fallocate(file, hole, (heaps + bytes.start) as u64, length as u64);
         if self.own_file().and_then(give).is_err() {
-            account.push(Use { bytes: bytes.clone(), detached: true });
+            account.retain(|used| used.bytes != *bytes);
+            account.push(Use { bytes: bytes.clone(), asked: 0, detached: true });
             account.sort_by_key(|used| used.bytes.start);
         }
     }
 
     /// Where `bytes` bytes at this address are in the heaps; `None` if they are not in one block of this process, or the others
-    /// cannot see them there any more.
-    pub(crate) fn find(&self, address: *const u8, bytes: usize) -> Option<usize> {
+    /// cannot see them there any more. With `whole`, also if other data of the block lie on their pages, which cannot be
+    /// [detached](Segment::detach) without those.
+    pub(crate) fn find(&self, address: *const u8, bytes: usize, whole: bool) -> Option<usize> {
         let heaps = self.layout.heaps();
         let start = address.addr().checked_sub(self.at(heaps.start).as_ptr().addr())?;
         if start >= heaps.len() {
@@ -103,7 +107,9 @@ impl Segment {
         let account = self.account();
         let place = account.partition_point(|used| used.bytes.end <= start);
         let used = account.get(place)?;
-        (used.bytes.start <= start && end <= used.bytes.end && !used.detached).then_some(start)
+        let is_last = end == used.bytes.start + used.asked;
+        let is_whole = start.is_multiple_of(PAGE) && (is_last || end.is_multiple_of(PAGE));
+        (used.bytes.start <= start && end <= used.bytes.end && !used.detached && (is_whole || !whole)).then_some(start)
     }
 
     /// The address of `bytes` bytes at this place in the heaps; `None` if they have no such place.
@@ -193,12 +199,16 @@ mod tests {
         let segment = segment();
         let blocks = [0, 0, 1].map(|rank| segment.allocate(rank, PAGE).unwrap());
         let first = blocks[0].start().as_ptr();
-        assert_eq!(segment.find(first.wrapping_add(8), 16), Some(8));
-        assert_eq!(segment.find(first, PAGE), Some(0));
-        assert_eq!(segment.find(first.wrapping_add(8), PAGE), None, "it reaches into the next");
-        assert_eq!(segment.find(first.wrapping_add(2 * PAGE), 1), None, "nobody has it");
-        assert_eq!(segment.find([0u8; 4].as_ptr(), 4), None);
-        let second = segment.find(blocks[2].start().as_ptr(), 1).unwrap();
+        assert_eq!(segment.find(first.wrapping_add(8), 16, false), Some(8));
+        assert_eq!(segment.find(first, PAGE, true), Some(0));
+        assert_eq!(segment.find(first, PAGE - 8, true), None, "something else may lie on the page");
+        assert_eq!(segment.find(first.wrapping_add(8), PAGE - 8, true), None);
+        assert_eq!(segment.find(first.wrapping_add(8), PAGE, false), None, "it reaches into the next");
+        assert_eq!(segment.find(first.wrapping_add(2 * PAGE), 1, false), None, "nobody has it");
+        assert_eq!(segment.find([0u8; 4].as_ptr(), 4, false), None);
+        let small = segment.allocate(1, 100).unwrap();
+        assert!(segment.find(small.start().as_ptr(), 100, true).is_some(), "all that the block was asked for");
+        let second = segment.find(blocks[2].start().as_ptr(), 1, false).unwrap();
         assert_eq!(segment.in_heaps(second, PAGE), Some(blocks[2].start()));
         let end = segment.layout.heaps().len();
         assert_eq!(
@@ -216,14 +226,14 @@ mod tests {
         let other = Arc::new(Segment::open(file, segment.id(), segment.shape()).unwrap());
         let mut block = segment.allocate(0, 3 * PAGE).unwrap();
         bytes(&mut block).fill(5);
-        let place = segment.find(block.start().as_ptr(), 3 * PAGE).unwrap();
+        let place = segment.find(block.start().as_ptr(), 3 * PAGE, true).unwrap();
         let seen = other.in_heaps(place, 3 * PAGE).unwrap();
         segment.detach(place + PAGE..place + PAGE + 8).unwrap();
         // SAFETY: the other mapping of pages that are reserved.
         unsafe { seen.as_ptr().write_bytes(9, 3 * PAGE) };
         let firsts = [0, PAGE, 2 * PAGE].map(|at| bytes(&mut block)[at]);
         assert_eq!(firsts, [9, 5, 9], "only the page that was asked for is detached");
-        assert_eq!(segment.find(block.start().as_ptr(), 1), None, "the others cannot be shown it any more");
+        assert_eq!(segment.find(block.start().as_ptr(), 1, false), None, "the others cannot be shown it any more");
         drop(block);
         assert_ne!(segment.allocate(0, 3 * PAGE).unwrap().bytes.start, place, "its addresses are not used again");
     }

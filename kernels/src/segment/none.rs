@@ -82,7 +82,7 @@ impl Segment {
         match **self {}
     }
 
-    pub(crate) fn find(&self, _: *const u8, _: usize) -> Option<usize> {
+    pub(crate) fn find(&self, _: *const u8, _: usize, _: bool) -> Option<usize> {
         match *self {}
     }
 
