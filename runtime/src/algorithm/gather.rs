@@ -56,13 +56,14 @@ pub(super) fn gather(
     let (mut before, rest) = recv.split_at(parts.start(root));
     let (mut own, mut after) = rest.split_at(parts.count(root));
     let start_after = parts.start(root) + parts.count(root);
-    if let Some(send) = send {
-        own.copy_from(send);
-    }
     seat.published(signature, None, 1, |peers| {
         parts.collect(peers, 0..root, 0, &mut before)?;
         parts.collect(peers, root + 1..parts.size, start_after, &mut after)
-    })
+    })?;
+    if let Some(send) = send {
+        own.copy_from(send);
+    }
+    Ok(())
 }
 
 /// Where each rank's part lies in the result.

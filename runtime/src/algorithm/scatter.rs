@@ -45,11 +45,12 @@ pub(super) fn scatter(
     match send.filter(|_| rank == root) {
         Some(send) => {
             let start = displacement(counts, send.count() / size, rank);
+            seat.published(signature, Some(send), blocks, |_| Ok(()))?;
             if let Some(mut recv) = recv {
                 let end = start + recv.count();
                 recv.copy_from(send.slice(start..end));
             }
-            seat.published(signature, Some(send), blocks, |_| Ok(()))
+            Ok(())
         }
         None => {
             let mut recv = recv.expect("Call::signature requires recv on every rank but the root");
