@@ -4,6 +4,7 @@ use std::{
     any::Any,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
+    process,
     sync::{Arc, Condvar, Mutex, MutexGuard},
     thread::{self, JoinHandle},
 };
@@ -25,6 +26,8 @@ use std::{
 pub struct Team {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    /// The process that has the threads: a fork of it has none of them.
+    owner: u32,
 }
 
 type Job = dyn Fn(usize) + Sync + 'static;
@@ -67,7 +70,7 @@ impl Team {
     pub fn new(name: &str, cores: &[Option<usize>]) -> io::Result<Team> {
         let state = State { job: None, round: 0, running: 0, panic: None, closing: false };
         let shared = Arc::new(Shared { state: Mutex::new(state), begin: Condvar::new(), end: Condvar::new() });
-        let mut team = Team { shared, threads: Vec::with_capacity(cores.len()) };
+        let mut team = Team { shared, threads: Vec::with_capacity(cores.len()), owner: process::id() };
         for (index, &core) in cores.iter().enumerate() {
             let shared = team.shared.clone();
             let (tell, told) = std::sync::mpsc::sync_channel(1);
@@ -91,11 +94,17 @@ impl Team {
         self.threads.len()
     }
 
+    /// Whether the threads are in another process, of which this one is a fork.
+    pub fn forked(&self) -> bool {
+        self.owner != process::id()
+    }
+
     /// Runs `job(i)` on thread `i`, on all threads at once, and returns when all have returned.
     ///
     /// # Panics
-    /// With the first panic of a `job`, after all have ended.
+    /// With the first panic of a `job`, after all have ended; in a fork of the process that made the team.
     pub fn run(&mut self, job: &(dyn Fn(usize) + Sync)) {
+        assert!(!self.forked(), "a fork has no threads of process {}", self.owner);
         // SAFETY: only the lifetime is erased. Each thread drops its copy of the pointer before it counts itself out, and this
         // function returns only when `running` is 0.
         let job = JobPointer(unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Job>(job) });
@@ -117,6 +126,10 @@ impl Team {
 
 impl Drop for Team {
     fn drop(&mut self) {
+        if self.forked() {
+            // There is nobody to tell or to join, and the lock may be that of a thread that is not here.
+            return std::mem::forget(std::mem::take(&mut self.threads));
+        }
         self.shared.lock().closing = true;
         self.shared.begin.notify_all();
         for thread in self.threads.drain(..) {

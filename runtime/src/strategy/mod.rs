@@ -305,11 +305,14 @@ impl Strategy {
         self.0.mirrors
     }
 
-    /// Threads for one run: those of an earlier run, or new ones.
+    /// Threads for one run: those of an earlier run, or new ones; a fork has none of those kept before it.
     fn team(&self) -> Result<Team> {
-        if let Some(team) = self.0.idle.lock().expect("nobody panics holding the list").pop() {
+        let mut idle = self.0.idle.lock().expect("nobody panics holding the list");
+        idle.retain(|team| !team.forked());
+        if let Some(team) = idle.pop() {
             return Ok(team);
         }
+        drop(idle);
         let pinned = |replica: usize| self.0.pin_threads.then_some(replica % device::cores());
         let places: Vec<_> = self.local_replicas().map(pinned).collect();
         Team::new("replica", &places)

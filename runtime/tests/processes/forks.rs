@@ -1,7 +1,10 @@
 //! Processes that fork after they have joined a group.
 
 use crate::driver::{self, Job, Signal, hear, say};
-use consonance::{Error, ReduceOp, Result};
+use consonance::{
+    CommunicationOptions, Error, MirroredStrategy, MultiWorkerMirroredStrategy, ReduceOp, Result,
+    TfConfigClusterResolver,
+};
 use fork::Fork;
 use std::time::Duration;
 
@@ -67,6 +70,42 @@ pub(crate) fn forks(words: &[&str]) -> Result<()> {
     });
     errors.iter().for_each(|error| say(&driver::words(error)));
     Ok(())
+}
+
+/// Process 1 forks between two runs of a strategy, whose threads its fork has not: nor those of one that is its own.
+pub(crate) fn forks_between_runs(_: &[&str]) -> Result<()> {
+    let own = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    let own_sum = || own.run(|replica| replica.all_reduce(ReduceOp::Sum, 1i32));
+    assert_eq!(own_sum()?.values(), [2, 2]);
+    let resolver = TfConfigClusterResolver::new()?;
+    let options = CommunicationOptions::new().timeout(driver::LONG)?;
+    let strategy = MultiWorkerMirroredStrategy::builder(resolver).replicas(2).options(options).build()?;
+    let sum = || strategy.run(|replica| replica.all_reduce(ReduceOp::Sum, 1i32));
+    assert_eq!(sum()?.values(), [4, 4]);
+    if strategy.local_replicas().start == 2 {
+        match fork::fork().unwrap() {
+            Fork::Child => {
+                let is_refused = matches!(sum().map_err(|error| error.to_string()), Err(text) if text.contains("fork"));
+                drop(strategy);
+                let is_right = is_refused && own_sum()?.values() == [2, 2];
+                drop(own);
+                std::process::exit(if is_right { RIGHT } else { 1 });
+            }
+            Fork::Parent(child) => assert_eq!(fork::waitpid(child).unwrap() >> 8, RIGHT),
+        }
+    }
+    assert_eq!(sum()?.values(), [4, 4]);
+    say("done");
+    Ok(())
+}
+
+#[test]
+fn a_fork_has_no_run_of_a_strategy() {
+    let mut job = Job::start(2, "forks_between_runs");
+    for process in job.all() {
+        process.expect("done");
+        process.end();
+    }
 }
 
 #[test]

@@ -24,6 +24,7 @@ const PARTS: &[(&str, Part)] = &[
     ("many_calls", stops::many_calls),
     ("random_calls", kills::random_calls),
     ("forks", forks::forks),
+    ("forks_between_runs", forks::forks_between_runs),
     ("limited", limits::limited),
     ("closes", limits::closes),
     ("scribbles", lies::scribbles),
