@@ -7,7 +7,9 @@ use crate::{
     options,
 };
 use consonance_kernels::{
-    rendezvous::{Gone, Group, Meeting, MeetingError, MeetingOptions, ProcessState, Waiting, Watch, process_state},
+    rendezvous::{
+        Formed, Gone, Group, Meeting, MeetingError, MeetingOptions, ProcessState, Waiting, Watch, process_state,
+    },
     segment::{GroupId, Segment, SegmentError, Shape},
     step::{Reason, Seat},
     team,
@@ -16,7 +18,8 @@ use consonance_spec::call::digest;
 use std::{
     env, fmt, io,
     ops::Range,
-    sync::{Arc, Mutex},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -222,6 +225,7 @@ impl ProcessGroupBuilder {
         Ok(ProcessGroup { options: self, tasks, meeting, generation, communicators })
     }
 
+    /// Meets the others. An error of this process after the group was formed is one of the group for the others.
     fn form(
         &self,
         call: &'static str,
@@ -242,10 +246,34 @@ impl ProcessGroupBuilder {
             let (own, waited) = (&tasks[own_task], waiting.waited.as_secs());
             (self.on_wait)(&format!("{own} has waited {waited} s for {}", missing.join(", ")));
         };
-        let formed = (meeting.lock().expect("nobody panics in a meeting"))
-            .form(Instant::now() + self.timeout, wait_for_replacements, create, tell)
-            .map_err(|error| not_met(call, &tasks[own_task], error))?;
+        let mut own = meeting.lock().unwrap_or_else(PoisonError::into_inner);
+        let formed = catch_unwind(AssertUnwindSafe(|| {
+            own.form(Instant::now() + self.timeout, wait_for_replacements, create, tell)
+        }));
+        let group = match formed {
+            Ok(Ok(formed)) => self.enter(call, &formed, meeting, tasks),
+            // The others have been told.
+            Ok(Err(error)) => return Err(not_met(call, &tasks[own_task], error)),
+            Err(panic) => {
+                own.leave();
+                resume_unwind(panic)
+            }
+        };
+        if group.is_err() {
+            // The others have formed a group that this process cannot be in.
+            own.leave();
+        }
+        group
+    }
 
+    /// This process's part of a group that was formed.
+    fn enter(
+        &self,
+        call: &'static str,
+        formed: &Formed,
+        meeting: &Arc<Mutex<Meeting>>,
+        tasks: &[String],
+    ) -> Result<(Arc<Generation>, Vec<Communicator>)> {
         let mut next = 0;
         let members = formed.members.iter().map(|member| {
             let ranks = next..next + member.replicas;
@@ -253,7 +281,7 @@ impl ProcessGroupBuilder {
             Member { task: tasks[member.task].clone(), process: member.pid, ranks }
         });
         let members: Vec<Member> = members.collect();
-        let shape = Shape::new(next, staging_bytes).map_err(|error| no_segment(call, error))?;
+        let shape = Shape::new(next, self.staging_bytes).map_err(|error| no_segment(call, error))?;
         let file = formed.segment.try_clone().map_err(|error| system("keep the shared memory", error))?;
         let segment =
             Segment::open(file, GroupId::from_bytes(formed.id), shape).map_err(|error| no_segment(call, error))?;
@@ -271,7 +299,7 @@ impl ProcessGroupBuilder {
             };
             aborter.lose(ranks[member].clone(), reason);
         };
-        let watch = Watch::start(&formed, on_gone).map_err(|error| system("watch the other processes", error))?;
+        let watch = Watch::start(formed, on_gone).map_err(|error| system("watch the other processes", error))?;
         let (number, own) = (formed.generation, formed.me);
         let generation = Arc::new(Generation { number, members, own, _watch: watch, _meeting: meeting.clone() });
         let communicator = |seat| Communicator::in_processes(seat, configuration, generation.clone());

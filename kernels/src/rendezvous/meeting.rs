@@ -211,6 +211,15 @@ impl Meeting {
         result
     }
 
+    /// Tells the members of the last group that this process is not in it any more. It can form the next with them.
+    pub fn leave(&mut self) {
+        // A fork does not speak for the process.
+        if process::id() == self.owner {
+            self.formation.leave("");
+            self.say();
+        }
+    }
+
     fn gather(
         &mut self,
         deadline: Instant,
@@ -496,12 +505,8 @@ impl Meeting {
 }
 
 impl Drop for Meeting {
-    /// Tells the others that this process leaves. A fork does not speak for it.
     fn drop(&mut self) {
-        if process::id() == self.owner {
-            self.formation.leave("");
-            self.say();
-        }
+        self.leave();
     }
 }
 

@@ -231,7 +231,7 @@ fn report(seat: &mut Seat, processes: Option<&dyn Processes>, fault: Fault, line
                 Reason::Panic => "panicked",
                 Reason::Failure => "failed",
                 Reason::Memory => "got no memory for its data",
-                Reason::Departure => "left with its process, which forms another group",
+                Reason::Departure => "left with its process",
                 Reason::Death => "was lost with its process",
             };
             // A process is lost to the group of all ranks, and named by its rank there.

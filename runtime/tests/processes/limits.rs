@@ -6,21 +6,22 @@ use crate::{
 };
 use consonance::{Communicator, ReduceOp, Result};
 use nix::{
-    sys::resource::{Resource, setrlimit},
+    sys::resource::{RLIM_INFINITY, Resource, setrlimit},
     unistd,
 };
 use std::{fs, path::Path, thread, time::Duration};
 
+/// From now on there is room for a thread, but for no segment.
+pub(crate) fn limit_addresses() {
+    let status = fs::read_to_string("/proc/self/statm").unwrap();
+    let pages = number(status.split(' ').next().unwrap());
+    setrlimit(Resource::RLIMIT_AS, pages * 4096 + (16 << 20), RLIM_INFINITY).unwrap();
+}
+
 /// Joins with a limit on addresses or on the size of files, if the word says so; makes a call.
 pub(crate) fn limited(words: &[&str]) -> Result<()> {
     match words[0] {
-        "addresses" => {
-            let status = fs::read_to_string("/proc/self/statm").unwrap();
-            let pages = number(status.split(' ').next().unwrap());
-            // Room for a thread, but for no segment.
-            let limit = pages * 4096 + (16 << 20);
-            setrlimit(Resource::RLIMIT_AS, limit, limit).unwrap();
-        }
+        "addresses" => limit_addresses(),
         "files" => setrlimit(Resource::RLIMIT_FSIZE, 1 << 20, 1 << 20).unwrap(),
         _ => {}
     }

@@ -1,12 +1,23 @@
 //! New groups of who is left, and of who comes.
 
-use crate::driver::{self, Job, Signal, hear, number, say};
-use consonance::{ReduceOp, Result};
-use std::{thread, time::Duration};
+use crate::{
+    driver::{self, Job, Signal, hear, number, say},
+    limits,
+};
+use consonance::{ProcessGroup, ReduceOp, Result};
+use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    thread,
+    time::Duration,
+};
 
-/// Waits so many seconds for the others to join. Obeys the lines of the test: `sum` and `until lost` are calls of this process's rank, `reform` waits so many ms.
+/// Waits so many seconds for the others to join. Obeys the lines of the test: `sum` and `until lost` are calls of this process's rank, `reform` waits so many ms;
+/// after `limit` there is no memory for another group, until `free`.
 pub(crate) fn obeys(words: &[&str]) -> Result<()> {
-    let mut group = driver::builder(1, driver::LONG)?.timeout(Duration::from_secs(number(words[0])))?.join()?;
+    let builder = driver::builder(1, driver::LONG)?.timeout(Duration::from_secs(number(words[0])))?;
+    let is_panicky = words.contains(&"panics");
+    let mut group = builder.on_wait(move |_| assert!(!is_panicky, "nobody waits here")).join()?;
     let mut rank = group.communicators().remove(0);
     say(&format!("joined {} as {} of {}", group.generation(), rank.rank(), rank.size()));
     loop {
@@ -24,15 +35,24 @@ pub(crate) fn obeys(words: &[&str]) -> Result<()> {
                 let error = (0..).find_map(|_| rank.all_reduce(ReduceOp::Sum, &mut [1.0f32; 3000]).err());
                 say(&format!("lost {}", driver::words(&error.expect("a loss"))));
             }
-            "reform" => match group.reform(Duration::from_millis(number(words[1]))) {
+            "reform" => match reform_or_panic(&mut group, number(words[1])) {
                 Ok(()) => {
                     rank = group.communicators().remove(0);
                     say(&format!("joined {} as {} of {}", group.generation(), rank.rank(), rank.size()));
                 }
-                Err(error) => say(&format!("failed {}", driver::words(&error))),
+                Err(error) => say(&format!("failed {error}")),
             },
+            "limit" => limits::limit_addresses(),
+            "free" => setrlimit(Resource::RLIMIT_AS, RLIM_INFINITY, RLIM_INFINITY).unwrap(),
             _ => return Ok(()),
         }
+    }
+}
+
+fn reform_or_panic(group: &mut ProcessGroup, wait_ms: u64) -> Result<(), String> {
+    match catch_unwind(AssertUnwindSafe(|| group.reform(Duration::from_millis(wait_ms)))) {
+        Ok(result) => result.map_err(|error| driver::words(&error)),
+        Err(panic) => Err(format!("with a panic: {}", panic.downcast_ref().unwrap_or(&"of no words"))),
     }
 }
 
@@ -73,6 +93,32 @@ fn lose(job: &mut Job, lost: usize, others: &[usize]) {
 
 fn reform(job: &mut Job, tasks: &[usize], wait_ms: u64) {
     tasks.iter().for_each(|&task| job.of(task).tell(&format!("reform {wait_ms}")));
+}
+
+#[test]
+fn who_cannot_be_in_the_new_group_says_so_to_those_who_are() {
+    let mut job = start(3, PART);
+    lose(&mut job, 2, &[0, 1]);
+    job.of(1).tell("limit");
+    reform(&mut job, &[0, 1], 0);
+    let error = job.of(1).expect("failed");
+    assert!(error.starts_with("System map a segment of "), "{error}");
+    assert_eq!(job.of(0).expect("joined"), "2 as 0 of 2");
+    job.of(0).tell("sum");
+    let error = job.of(0).line();
+    assert!(error.contains("replica 1 left with its process"), "{error}");
+    job.of(1).tell("free");
+    reform(&mut job, &[0, 1], 0);
+    joined(&mut job, 3, &[0, 1]);
+}
+
+#[test]
+fn who_panics_while_it_waits_can_come_again() {
+    let mut job = start(2, "obeys 30 panics");
+    job.of(0).tell("reform 0");
+    assert_eq!(job.of(0).expect("failed"), "with a panic: nobody waits here");
+    reform(&mut job, &[0, 1], 0);
+    joined(&mut job, 2, &[0, 1]);
 }
 
 #[test]
