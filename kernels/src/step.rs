@@ -115,6 +115,9 @@ pub struct LastCall {
 /// process may be stopped, or dead.
 const GRACE: Duration = Duration::from_millis(20);
 
+/// For how long the system may refuse to take memory back from a rank that is in it: it is short of memory, perhaps for a moment.
+const LAST_GRACE: Duration = Duration::from_secs(10);
+
 /// Who receives the result of [`Seat::divided`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Targets {
@@ -837,9 +840,18 @@ impl Drop for Shared<'_> {
                 while hub.lines()[peer].progress.inside.load(Ordering::Acquire) != 0 {
                     // Those of other processes matter only where they write.
                     let is_open = self.open.iter().any(|bytes| !bytes.is_empty());
-                    let is_late = begin.is_some_and(|begin| !is_open || begin.elapsed() > GRACE);
+                    let waited = begin.map_or(Duration::ZERO, |begin| begin.elapsed());
+                    let is_late = begin.is_some() && (!is_open || waited > GRACE);
                     if !is_local && is_late && self.seat.close(&self.open) {
                         return;
+                    }
+                    if !is_local && waited > LAST_GRACE {
+                        // The other may go on at any time and write in memory that this process uses for something else by then.
+                        let rank = world.rank();
+                        eprintln!(
+                            "consonance: rank {peer} is stopped in memory of rank {rank}, and it cannot be taken back"
+                        );
+                        std::process::abort();
                     }
                     yield_now();
                 }
