@@ -17,6 +17,7 @@ pub mod ring;
 #[cfg_attr(not(target_os = "linux"), path = "segment/none.rs")]
 pub mod segment;
 pub mod step;
+pub mod plan;
 pub mod phase;
 mod stage;
 mod alloc;

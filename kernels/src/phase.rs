@@ -6,15 +6,12 @@ use crate::{
     copy::copy,
     hub::{Abort, Hub, Reason},
     line::{Card, PAYLOAD_BYTES, Round},
+    plan::CHUNK_BYTES,
     reduce::Reducer,
     step::Fault,
 };
 use consonance_spec::{DType, World};
 use std::{mem::MaybeUninit, ops::Range};
-
-/// How many bytes of one buffer a rank works on before it looks whether the group has ended: at memory speed with many
-/// inputs, still well under a millisecond.
-const CHUNK_BYTES: usize = 1 << 20;
 
 /// Cuts a range of elements of `size` bytes into chunks.
 pub(crate) fn chunks(range: Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> {

@@ -30,9 +30,10 @@ use crate::{
     copy::copy,
     line::Round,
     phase::{Peers, Place, Slots, Window},
+    plan::{BORDER_BYTES, Path, SLOTS, Step, Windows},
     reduce::Reducer,
     segment::{Area, Segment},
-    step::{Access, Addresses, Fault, Seat, Targets},
+    step::{Addresses, Fault, Seat, Targets},
 };
 use consonance_spec::{Signature, partition};
 use std::{
@@ -40,19 +41,11 @@ use std::{
     ptr::{self, NonNull},
 };
 
-/// Slots of a rank's staging: for data of even and odd windows, and for results.
-const SLOTS: usize = 4;
+/// The first of the slots for results.
 const RESULT_SLOT: usize = 2;
-
-/// Slices of blocks begin at multiples of so many bytes, and so do ranks' blocks of a window: no two ranks write one pair of
-/// cache lines.
-const BORDER_BYTES: usize = 128;
 
 /// What is got from the system at a time.
 const RESERVE_BYTES: usize = 64 << 10;
-
-/// Up to so many bytes it takes less time to combine everything on every rank than to wait for each other's blocks.
-const ONE_SHOT_BYTES: usize = 8 << 10;
 
 /// One rank's staging, as that rank sees it.
 pub(crate) struct Stage {
@@ -96,29 +89,32 @@ fn told(place: Option<usize>) -> *mut u8 {
 
 impl Seat {
     /// A step in which all ranks' data are put up, and `work` is called for each window of them. Data that lie in a heap need not
-    /// be put up, if they are many and `in_place` allows it: others read them where they lie, in one window if all do.
+    /// be put up, if the step may go in place: others read them where they lie, in one window if all do.
     ///
     /// # Safety
     /// `input` is valid for reads of `bytes` bytes, which nobody writes but `work`, and it only where it has read; nothing at
-    /// all, if the others may read `in_place`, but what only this rank reads.
+    /// all, if the step may go in place, but what only this rank reads.
     pub(crate) unsafe fn in_windows(
         &mut self,
         signature: &Signature,
-        access: Access,
+        step: Step,
         input: *const u8,
         bytes: usize,
-        (blocks, in_place): (usize, bool),
         mut work: impl FnMut(&mut Peers<'_>) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        // Where there are many ranks, a slot may have no room for a slice of the block of each.
-        let blocks = if self.slot_bytes() / blocks < BORDER_BYTES { 1 } else { blocks };
-        let stride = self.slot_bytes() / blocks / BORDER_BYTES * BORDER_BYTES;
+        let ground = self.ground();
+        let put_up = |bytes| match ground.path(step, bytes, false) {
+            Path::PutUp(windows) => windows,
+            path => unreachable!("{step:?} goes {path:?}"),
+        };
+        let Windows { blocks, stride, .. } = put_up(bytes);
         assert!(stride > 0 && (blocks == 1 || bytes.is_multiple_of(blocks)), "{bytes} bytes in {blocks} blocks");
+        let in_place = ground.path(step, bytes, true) == Path::InPlace;
         let found = if in_place { self.find(input, bytes, false) } else { None };
         let mut load = Load { input, bytes: if found.is_some() { 0 } else { bytes }, blocks, stride };
         self.claim_window(0)?;
         self.stage_slices(load, 0, 0)?;
-        let shared = self.share(signature, access, bytes, told(found), ptr::null_mut(), Default::default())?;
+        let shared = self.share(signature, step.access(), bytes, told(found), ptr::null_mut(), Default::default())?;
         let seat = &mut *shared.seat;
         let mut data = seat.data();
         let in_heaps = |&(bytes, address): &(usize, *const u8)| bytes == 0 || !address.is_null();
@@ -126,8 +122,7 @@ impl Seat {
             load.stride = usize::MAX;
             1
         } else {
-            let largest = data.iter().map(|data| data.0).max().unwrap_or(0);
-            (largest / blocks).div_ceil(stride).max(1)
+            put_up(data.iter().map(|data| data.0).max().unwrap_or(0)).count
         };
         for index in 0..windows {
             if index + 1 < windows {
@@ -167,9 +162,9 @@ impl Seat {
         self.hub.aborted(self.round).map_or(Ok(()), |abort| Err(Fault::Aborted(abort)))
     }
 
-    /// Where these data, if they are many, lie in the heaps: on `whole` pages of their own, if others are to write there.
+    /// Where these data lie in the heaps: on `whole` pages of their own, if others are to write there.
     fn find(&self, address: *const u8, bytes: usize, whole: bool) -> Option<usize> {
-        if bytes <= ONE_SHOT_BYTES { None } else { self.segment().find(address, bytes, whole) }
+        self.segment().find(address, bytes, whole)
     }
 
     /// How many bytes each rank has in this step, and where they lie if they are in a heap.
@@ -215,7 +210,7 @@ impl Seat {
         &mut self,
         signature: &Signature,
         reducer: &Reducer,
-        (access, targets): (Access, Targets),
+        targets: Targets,
         input: *const u8,
         count: usize,
         output: *mut u8,
@@ -223,23 +218,24 @@ impl Seat {
         let (rank, size) = (self.world.rank(), self.world.size());
         let (input_size, output_size) = (reducer.input().size(), reducer.output().size());
         let bytes = count * input_size;
-        // What this rank makes of what it can read: its own block, or everything where it receives.
-        let (blocks, part) = match targets {
-            Targets::Own => (if count.is_multiple_of(size) { size } else { 1 }, partition::block(count, size, rank)),
-            _ if bytes <= ONE_SHOT_BYTES => (1, if output.is_null() { 0..0 } else { 0..count }),
+        let step = Step::divided(reducer, targets);
+        if let Path::Blocks(windows) = self.ground().path(step, bytes, false) {
             // SAFETY: the caller's promises are the same.
-            _ => return unsafe { self.all_blocks(signature, reducer, (access, targets), input, count, output) },
+            return unsafe { self.all_blocks(signature, reducer, (targets, windows), input, count, output) };
+        }
+        // What this rank makes of what it can read: its own block, or everything where it receives.
+        let part = match targets {
+            Targets::Own => partition::block(count, size, rank),
+            _ => 0..if output.is_null() { 0 } else { count },
         };
         let target = output.wrapping_add(part.start * output_size);
         let fold = |peers: &mut Peers<'_>| {
             // SAFETY: the target has so many elements, at the place in `output` of those that are read of `input`.
             unsafe { peers.fold(reducer, part.start, part.len(), target) }
         };
-        // Many data are in blocks, of which a rank writes its own, which no other reads.
-        let in_place = bytes > ONE_SHOT_BYTES && blocks == size;
         // SAFETY: the input is valid; a part of it that is written in place has just been read, by this rank, the only one that
-        // reads it there.
-        unsafe { self.in_windows(signature, access, input, bytes, (blocks, in_place), fold) }
+        // reads it there: see `Ground::path`.
+        unsafe { self.in_windows(signature, step, input, bytes, fold) }
     }
 
     /// Each window is divided among the ranks: a rank folds its block of all data, and puts the result up for the others.
@@ -253,7 +249,7 @@ impl Seat {
         &mut self,
         signature: &Signature,
         reducer: &Reducer,
-        (access, targets): (Access, Targets),
+        (targets, windows): (Targets, Windows),
         input: *const u8,
         count: usize,
         output: *mut u8,
@@ -261,9 +257,9 @@ impl Seat {
         let (rank, size) = (self.world.rank(), self.world.size());
         let (input_size, output_size) = (reducer.input().size(), reducer.output().size());
         let (bytes, output_bytes) = (count * input_size, count * output_size);
-        let elements = self.slot_bytes() / input_size.max(output_size);
+        let elements = windows.stride / input_size;
         let unit = BORDER_BYTES / input_size.min(output_size);
-        let windows = count.div_ceil(elements);
+        let windows = windows.count;
         let window = |index: usize| index * elements..((index + 1) * elements).min(count);
         let block = |index: usize, of: usize| {
             let whole = window(index);
@@ -282,9 +278,11 @@ impl Seat {
             }
             Ok(())
         };
-        let output_place = if output.is_null() { None } else { self.find(output, output_bytes, true) };
-        let found = (self.find(input, bytes, true), output_place);
-        let in_heap = found.0.is_some() && (found.1.is_some() || output.is_null());
+        let find = |address: *const u8, bytes| if address.is_null() { None } else { self.find(address, bytes, true) };
+        let found = (find(input, bytes), find(output.cast_const(), output_bytes));
+        let step = Step::divided(reducer, targets);
+        let in_place = self.ground().path(step, bytes, true) == Path::InPlace;
+        let in_heap = in_place && found.0.is_some() && (found.1.is_some() || output.is_null());
         if !in_heap {
             self.claim_window(0)?;
             stage(self, 0, 0)?;
@@ -292,7 +290,7 @@ impl Seat {
         let (input_place, output_place) = if in_heap { found } else { (None, None) };
         let open = |place: Option<usize>, bytes| place.map_or(0..0, |place| place..place + bytes);
         let open = [open(input_place, bytes), open(output_place, output_bytes)];
-        let shared = self.share(signature, access, bytes, told(input_place), told(output_place), open)?;
+        let shared = self.share(signature, step.access(), bytes, told(input_place), told(output_place), open)?;
         if shared.seat.locate(bytes, output_bytes, targets) {
             // SAFETY: every rank says that its data lie there, as many as this one's; a rank that says so keeps them there, or
             // others in their place, while another is inside.
@@ -435,7 +433,7 @@ impl Seat {
     }
 
     /// Bytes of a slot.
-    fn slot_bytes(&self) -> usize {
+    pub(crate) fn slot_bytes(&self) -> usize {
         self.segment().staging_bytes(self.staging().area) / SLOTS
     }
 

@@ -43,6 +43,7 @@ use crate::{
     hub::{Hub, Key},
     line::{Arrival, Card, Line, PAYLOAD_BYTES, Round},
     phase::{Payloads, Peers, Place, chunks},
+    plan::{BORDER_BYTES, Ground, Step},
     reduce::Reducer,
     ring::{Outcome, Ring},
     segment::{Area, Segment},
@@ -57,9 +58,6 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-
-/// Borders between ranks' blocks are multiples of this, so that no two ranks write the same pair of cache lines.
-const BORDER_BYTES: usize = 128;
 
 /// Why a step did not happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,6 +147,18 @@ pub(crate) enum Access {
     DividedToAll = 2,
     DividedToOwn = 3,
     DividedToRoot = 4,
+}
+
+impl Step {
+    pub(crate) fn access(self) -> Access {
+        match self {
+            Step::Exchange => Access::Payload,
+            Step::Published { .. } => Access::Published,
+            Step::Divided { targets: Targets::All, .. } => Access::DividedToAll,
+            Step::Divided { targets: Targets::Own, .. } => Access::DividedToOwn,
+            Step::Divided { targets: Targets::Root(_), .. } => Access::DividedToRoot,
+        }
+    }
 }
 
 /// One rank's place in a group: the permission to take part as that rank. There is one for each rank, and it is not cloned.
@@ -406,6 +416,11 @@ impl Seat {
         self.hub.top_rank(rank)
     }
 
+    /// What the ways of this group's steps depend on.
+    pub fn ground(&self) -> Ground {
+        Ground { ranks: self.world.size(), slot_bytes: self.stage.as_ref().map(|_| self.slot_bytes()) }
+    }
+
     /// Every rank's card of this step, in rank order.
     pub(crate) fn cards(&self) -> impl Iterator<Item = &Card> {
         self.hub.lines().iter().map(|line| line.card(self.epoch))
@@ -469,7 +484,7 @@ impl Seat {
             Some(buf) => unsafe { std::slice::from_raw_parts(buf.as_ptr(), bytes) },
             None => &[],
         };
-        self.arrive(signature, Access::Payload, bytes, payload, ptr::null(), ptr::null_mut())?;
+        self.arrive(signature, Step::Exchange.access(), bytes, payload, ptr::null(), ptr::null_mut())?;
         let (place, addresses) = self.place(signature);
         Ok(Payloads { place, sources: &mut addresses.sources })
     }
@@ -494,12 +509,13 @@ impl Seat {
     ) -> Result<(), Fault> {
         assert!(input.is_none_or(|input| Some(input.dtype()) == signature.dtype), "input of {signature}");
         let (bytes, address) = input.map_or((0, ptr::null()), |buf| (buf.bytes(), buf.as_ptr()));
+        let step = Step::Published { blocks };
         if self.stage.is_some() {
             self.check()?;
             // SAFETY: the input is valid for reads of its bytes while it is borrowed.
-            return unsafe { self.in_windows(signature, Access::Published, address, bytes, (blocks, true), work) };
+            return unsafe { self.in_windows(signature, step, address, bytes, work) };
         }
-        let shared = self.share(signature, Access::Published, bytes, address, ptr::null_mut(), Default::default())?;
+        let shared = self.share(signature, step.access(), bytes, address, ptr::null_mut(), Default::default())?;
         let (place, addresses) = shared.seat.place(signature);
         work(&mut Peers { place, sources: &mut addresses.sources, window: None })?;
         shared.depart()
@@ -538,20 +554,17 @@ impl Seat {
         }
         let (count, bytes, input) = (input.count(), input.bytes(), input.as_ptr());
         let output = recv.as_mut().map_or(ptr::null_mut(), |recv| recv.as_mut_ptr());
-        let (access, receives) = match targets {
-            Targets::All => (Access::DividedToAll, true),
-            Targets::Own => (Access::DividedToOwn, true),
-            Targets::Root(root) => (Access::DividedToRoot, root == self.world.rank()),
-        };
+        let receives = targets == Targets::Own || targets.reach(self.world.rank());
         assert!(!receives || !output.is_null(), "a rank that receives gives recv");
         if self.stage.is_some() {
             self.check()?;
             let output = if receives { output } else { ptr::null_mut() };
             // SAFETY: both buffers have `count` elements, are borrowed, and are the same or disjoint.
-            return unsafe { self.divided_on_stage(signature, reducer, (access, targets), input, count, output) };
+            return unsafe { self.divided_on_stage(signature, reducer, targets, input, count, output) };
         }
 
-        let shared = self.share(signature, access, bytes, input, output, Default::default())?;
+        let step = Step::divided(reducer, targets);
+        let shared = self.share(signature, step.access(), bytes, input, output, Default::default())?;
         let Addresses { inputs, outputs, .. } = &mut shared.seat.addresses;
         inputs.clear();
         outputs.clear();

@@ -39,6 +39,9 @@ mod line;
 #[path = "../../src/phase.rs"]
 #[allow(dead_code, reason = "as above")]
 mod phase;
+#[path = "../../src/plan.rs"]
+#[allow(dead_code, reason = "as above")]
+mod plan;
 #[path = "../../src/ring.rs"]
 #[allow(dead_code, reason = "as above")]
 mod ring_text;

@@ -1,0 +1,148 @@
+//! Which way the data of a step go from rank to rank, by its kind and size: chosen here and nowhere else, so that what is told
+//! of a call ([`Ground::path`]) is what is done.
+//!
+//! The choice is a matter of speed alone: every way keeps the canonical order, and ranks that agree on a step choose the same.
+
+use crate::{reduce::Reducer, step::Targets};
+
+/// Up to so many bytes of a reduction every rank combines everything, once it is put up, rather than a block for all: at 2
+/// ranks one wait instead of two, for twice the reading.
+pub const ONE_SHOT_BYTES: usize = 8 << 10;
+
+/// More bytes than these that lie in heaps are read and written there; fewer are put up, for which nobody waits at the end.
+pub const IN_PLACE_BYTES: usize = 8 << 10;
+
+/// How many bytes of one buffer a rank works on before it looks whether the group has ended: at memory speed with many
+/// inputs, still well under a millisecond.
+pub const CHUNK_BYTES: usize = 1 << 20;
+
+/// Slots of a rank's staging: for data of even and odd windows, and for results of the same.
+pub(crate) const SLOTS: usize = 4;
+
+/// Borders between ranks' blocks, and between slices that are put up, are multiples of this, so that no two ranks write the
+/// same pair of cache lines.
+pub(crate) const BORDER_BYTES: usize = 128;
+
+/// A kind of step, as far as the way of its data depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// [`Seat::exchange`](crate::step::Seat::exchange).
+    Exchange,
+    /// [`Seat::published`](crate::step::Seat::published), of which ranks read so many blocks at the same time.
+    Published {
+        /// Of equal size.
+        blocks: usize,
+    },
+    /// [`Seat::divided`](crate::step::Seat::divided).
+    Divided {
+        /// Who receives.
+        targets: Targets,
+        /// Bytes of an element of the data.
+        input_size: usize,
+        /// Bytes of an element of the result.
+        output_size: usize,
+    },
+}
+
+/// What the ranks of a group have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ground {
+    /// How many they are.
+    pub ranks: usize,
+    /// Bytes of a slot of staging; none where the ranks are threads of one process.
+    pub slot_bytes: Option<usize>,
+}
+
+/// The way of the data of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// They ride in the cards by which the ranks arrive.
+    Card,
+    /// They stay where they lie: who needs them reads them there, or folds its block of them straight into all results.
+    InPlace,
+    /// Every rank puts them up, and reads what it needs of what all have put up.
+    PutUp(Windows),
+    /// Every rank puts up what the others fold, folds its own block, and puts that up for those who receive.
+    Blocks(Windows),
+}
+
+/// How data are put up: a part at a time, while the part before is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Windows {
+    /// How many parts there are.
+    pub count: usize,
+    /// Blocks of equal size, of each of which there is a slice in every window.
+    pub blocks: usize,
+    /// Bytes of such a slice.
+    pub stride: usize,
+}
+
+impl Step {
+    /// [`Seat::divided`](crate::step::Seat::divided) with this reducer.
+    pub fn divided(reducer: &Reducer, targets: Targets) -> Step {
+        Step::Divided { targets, input_size: reducer.input().size(), output_size: reducer.output().size() }
+    }
+}
+
+impl Ground {
+    /// The way of a step in which the rank that has most has `bytes` of data: if `in_heap`, all of them lie in memory from
+    /// [`Seat::alloc`](crate::step::Seat::alloc), and so do the results of a divided step, on pages of their own. If that is so on
+    /// some ranks only, all go the way of `in_heap: false`.
+    pub fn path(&self, step: Step, bytes: usize, in_heap: bool) -> Path {
+        let Some(slot_bytes) = self.slot_bytes else {
+            return if step == Step::Exchange { Path::Card } else { Path::InPlace };
+        };
+        let in_heap = in_heap && bytes > IN_PLACE_BYTES;
+        match step {
+            Step::Exchange => Path::Card,
+            Step::Published { .. } if in_heap => Path::InPlace,
+            Step::Published { blocks } => Path::PutUp(Windows::of_blocks(slot_bytes, blocks, bytes)),
+            Step::Divided { targets: Targets::Own, input_size, .. } => {
+                let is_even = (bytes / input_size).is_multiple_of(self.ranks);
+                // In place a rank writes its block, which no other may read.
+                let blocks = if is_even { self.ranks } else { 1 };
+                let path = self.path(Step::Published { blocks }, bytes, in_heap);
+                if path == Path::InPlace && !is_even { self.path(step, bytes, false) } else { path }
+            }
+            Step::Divided { .. } if in_heap => Path::InPlace,
+            Step::Divided { .. } if bytes <= ONE_SHOT_BYTES => Path::PutUp(Windows::of_blocks(slot_bytes, 1, bytes)),
+            Step::Divided { input_size, output_size, .. } => {
+                let stride = slot_bytes / input_size.max(output_size) * input_size;
+                Path::Blocks(Windows { count: bytes.div_ceil(stride), blocks: 1, stride })
+            }
+        }
+    }
+}
+
+impl Windows {
+    /// Data of at most `bytes`, seen as `blocks`, put up in slots of so many bytes.
+    fn of_blocks(slot_bytes: usize, blocks: usize, bytes: usize) -> Windows {
+        // Where there are many ranks, a slot may have no room for a slice of the block of each.
+        let blocks = if slot_bytes / blocks < BORDER_BYTES { 1 } else { blocks };
+        let stride = slot_bytes / blocks / BORDER_BYTES * BORDER_BYTES;
+        Windows { count: (bytes / blocks).div_ceil(stride).max(1), blocks, stride }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_changes_with_the_size() {
+        let ground = Ground { ranks: 2, slot_bytes: Some(256 << 10) };
+        let sum = |targets| Step::Divided { targets, input_size: 4, output_size: 4 };
+        let windows = |count, blocks| Windows { count, blocks, stride: (256 << 10) / blocks };
+        let all = sum(Targets::All);
+        assert_eq!(ground.path(all, ONE_SHOT_BYTES, false), Path::PutUp(windows(1, 1)));
+        assert_eq!(ground.path(all, ONE_SHOT_BYTES + 4, false), Path::Blocks(windows(1, 1)));
+        assert_eq!(ground.path(all, 1 << 20, false), Path::Blocks(windows(4, 1)));
+        assert_eq!(ground.path(all, IN_PLACE_BYTES + 4, true), Path::InPlace);
+        assert_eq!(ground.path(sum(Targets::Own), 1 << 20, false), Path::PutUp(windows(4, 2)));
+        // Blocks of different sizes are not the parts that ranks put up side by side.
+        assert_eq!(ground.path(sum(Targets::Own), (1 << 20) + 4, true), Path::PutUp(windows(5, 1)));
+        assert_eq!(ground.path(Step::Published { blocks: 1 }, 1 << 20, false), Path::PutUp(windows(4, 1)));
+        let threads = Ground { slot_bytes: None, ..ground };
+        assert_eq!(threads.path(all, 4096, false), Path::InPlace);
+    }
+}
