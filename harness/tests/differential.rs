@@ -56,11 +56,11 @@ fn every_operation_on_every_type() {
     }
 }
 
-/// Where the algorithms change, or divide the data: around 80 bytes, a few KiB, and a chunk.
+/// Where the algorithms change, or divide the data: around what rides in cards, a few KiB, and a chunk.
 #[test]
 fn counts_around_every_border() {
     let narrow = [(DType::U8, ReduceOp::Xor), (DType::Bf16, ReduceOp::Mean), (DType::F64, ReduceOp::Sum)];
-    for border_bytes in [80, 4 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20] {
+    for border_bytes in [80, 128, 2128, 4 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20] {
         // Of a narrow type there would be so many elements that the spec takes a minute.
         let types = if border_bytes <= 32 << 10 { &narrow[..] } else { &narrow[2..] };
         for &(dtype, op) in types {
@@ -73,7 +73,14 @@ fn counts_around_every_border() {
                 check_call(3, Implementation::OneShot, call(Kind::AllReduce, true));
                 check_call(3, Implementation::TwoShot, call(Kind::AllReduce, false));
                 check_call(3, Implementation::Auto, call(Kind::Broadcast, true));
+                check_call(3, Implementation::Auto, call(Kind::AllReduce, true));
                 check_call(3, Implementation::Auto, call(Kind::AllGather, false));
+                // Of these the count is that of one of three parts.
+                for kind in [Kind::ReduceScatter, Kind::AllToAll] {
+                    let in_parts = |in_place| Collective { counts: Counts::Even(count / 3), ..call(kind, in_place) };
+                    check_call(3, Implementation::Auto, in_parts(true));
+                    check_call(3, Implementation::Auto, in_parts(false));
+                }
             }
         }
     }

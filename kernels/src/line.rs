@@ -1,7 +1,7 @@
 //! The line of each rank: written by it alone, read by all.
 //!
 //! One cache miss on a peer's [`Card`] brings its arrival, the check that both mean the same call, and the data of a tiny
-//! call. There are two cards, used in turn: a rank writes the card of call `e + 2` over that of call `e` only after every peer
+//! call; the next cache lines have the data of a small one. There are two cards, used in turn: a rank writes the card of call `e + 2` over that of call `e` only after every peer
 //! has arrived at `e + 1`, and so has read all it wanted of `e`.
 
 use crate::{
@@ -12,7 +12,10 @@ use crate::{
 use std::cell::UnsafeCell;
 
 /// Bytes that ride along with an arrival.
-pub(crate) const PAYLOAD_BYTES: usize = 80;
+pub(crate) const PAYLOAD_BYTES: usize = FIRST_BYTES + (2 << 10);
+
+/// As many of them as come with the pair of cache lines by which a peer sees the arrival.
+pub(crate) const FIRST_BYTES: usize = 80;
 
 /// All that one rank tells the others. All zero is a fresh line: of processes it lies in memory that the system gave.
 #[repr(C)]
@@ -39,9 +42,9 @@ pub(crate) struct Card {
     /// The exact part of the check: what a hash must not decide, since memory is touched by it.
     head: AtomicU32,
     bytes: AtomicU64,
-    payload: UnsafeCell<[u8; PAYLOAD_BYTES]>,
     input: AtomicPtr<u8>,
     output: AtomicPtr<u8>,
+    payload: UnsafeCell<[u8; PAYLOAD_BYTES]>,
 }
 
 // SAFETY: only `payload` is not atomic. It is written by the card's rank before `epoch` is released and read by others after
@@ -69,9 +72,9 @@ impl Default for Card {
             fingerprint: AtomicU64::new(0),
             head: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
-            payload: UnsafeCell::new([0; PAYLOAD_BYTES]),
             input: AtomicPtr::default(),
             output: AtomicPtr::default(),
+            payload: UnsafeCell::new([0; PAYLOAD_BYTES]),
         }
     }
 }

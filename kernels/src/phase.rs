@@ -90,48 +90,58 @@ impl Payloads<'_> {
         self.place.card(rank).bytes()
     }
 
-    /// Copies `rank`'s payload.
+    /// Copies `rank`'s payload from element `start` on.
     ///
     /// # Errors
-    /// [`Fault::Nonsense`] if it has not as many bytes as `target`.
+    /// [`Fault::Nonsense`] if there are not as many elements as `target` has.
     ///
     /// # Panics
-    /// If `target` is of another dtype, or larger than a payload.
-    pub fn copy(&self, rank: usize, target: &mut BufMut<'_>) -> Result<(), Fault> {
-        let card = self.place.card(rank);
+    /// If `target` is of another dtype, or its place is not within a payload.
+    pub fn copy(&self, rank: usize, start: usize, target: &mut BufMut<'_>) -> Result<(), Fault> {
         assert_eq!(Some(target.dtype()), self.place.dtype, "the target is of the agreed dtype");
-        if card.bytes() != target.bytes() {
-            return Err(self.place.nonsense(rank));
-        }
-        assert!(target.bytes() <= PAYLOAD_BYTES, "a payload of {} bytes", target.bytes());
+        let start = start * target.dtype().size();
+        let card = self.place.card(rank);
+        self.check(card, rank, start, target.bytes())?;
+        let payload = card.payload().wrapping_add(start);
         // SAFETY: a payload has room for so many bytes, and has them, of the element type on which all ranks agree; nobody
         // writes it before this rank's next call. The target is exclusive.
-        unsafe { copy(card.payload(), target.as_mut_ptr(), target.bytes()) }
+        unsafe { copy(payload, target.as_mut_ptr(), target.bytes()) }
         Ok(())
     }
 
-    /// Folds all payloads into `target`, in canonical order.
+    /// Whether the card of `rank` has so many bytes from there on.
+    fn check(&self, card: &Card, rank: usize, start: usize, bytes: usize) -> Result<(), Fault> {
+        assert!(start + bytes <= PAYLOAD_BYTES, "{bytes} bytes from {start} on of a payload");
+        if card.bytes() < start + bytes { Err(self.place.nonsense(rank)) } else { Ok(()) }
+    }
+
+    /// Folds all payloads from element `start` on into `target`, in canonical order.
     ///
     /// # Errors
     /// [`Fault::Nonsense`] if a payload has not as many elements as `target`.
     ///
     /// # Panics
-    /// If `target` does not fit the reducer, or is larger than a payload.
-    pub fn reduce(&mut self, reducer: &Reducer, target: &mut BufMut<'_>) -> Result<(), Fault> {
-        let bytes = target.count() * reducer.input().size();
+    /// If `target` does not fit the reducer, or its place is not within a payload.
+    pub fn reduce(&mut self, reducer: &Reducer, start: usize, target: &mut BufMut<'_>) -> Result<(), Fault> {
+        let (start, bytes) = (start * reducer.input().size(), target.count() * reducer.input().size());
         assert_eq!(reducer.output(), target.dtype(), "the target fits the reducer");
         assert_eq!(Some(reducer.input()), self.place.dtype, "the reducer is of the agreed dtype");
-        assert!(bytes <= PAYLOAD_BYTES, "payloads of {bytes} bytes");
-        if let Some(rank) = self.place.cards().position(|card| card.bytes() != bytes) {
-            return Err(self.place.nonsense(rank));
-        }
         self.sources.clear();
-        self.sources.extend(self.place.cards().map(Card::payload));
-        const { assert!(PAYLOAD_BYTES.is_multiple_of(Reducer::SMALL_BYTES)) };
+        for (rank, card) in self.place.cards().enumerate() {
+            self.check(card, rank, start, bytes)?;
+            self.sources.push(card.payload().wrapping_add(start));
+        }
+        // Behind the last elements of a payload there may be nothing to read.
+        if bytes > TILED_BYTES || start > PAYLOAD_BYTES - TILED_BYTES {
+            // SAFETY: the payloads have as many elements as the target, of the type on which all ranks agree. Nobody writes them
+            // before this rank's next call. The target is exclusive.
+            unsafe { reducer.fold(self.sources, &[target.as_mut_ptr()], target.count()) };
+            return Ok(());
+        }
+        const { assert!(TILED_BYTES.is_multiple_of(Reducer::SMALL_BYTES) && TILED_BYTES <= PAYLOAD_BYTES) };
         let mut result = MaybeUninit::<[u8; RESULT_BYTES]>::uninit();
-        // SAFETY: the payloads have as many elements as the target, of the type on which all ranks agree, and room for a
-        // multiple of a small tile; the result has room for as many. Nobody writes the payloads before this rank's next call.
-        // The target is exclusive, and not larger than the result.
+        // SAFETY: as above; the payloads have room for a multiple of a small tile, and the result for as many elements. The
+        // target is not larger than the result.
         unsafe {
             reducer.fold_small(self.sources, result.as_mut_ptr().cast(), target.count());
             copy(result.as_ptr().cast(), target.as_mut_ptr(), target.bytes());
@@ -140,8 +150,11 @@ impl Payloads<'_> {
     }
 }
 
-/// Bytes of the largest result of payloads: the mean of bytes is an f32.
-const RESULT_BYTES: usize = PAYLOAD_BYTES * size_of::<f32>();
+/// Payloads of so many bytes are folded in small tiles, with what lies behind them.
+const TILED_BYTES: usize = 128;
+
+/// Bytes of the largest result of those: the mean of bytes is an f32.
+const RESULT_BYTES: usize = TILED_BYTES * size_of::<f32>();
 
 /// Every rank's data in a [`published`](crate::step::Seat::published) step, or the part of it that can be read now: what is
 /// asked for beyond it is left for the next call of the step's work.

@@ -3,7 +3,15 @@
 //!
 //! The choice is a matter of speed alone: every way keeps the canonical order, and ranks that agree on a step choose the same.
 
-use crate::{reduce::Reducer, step::Targets};
+use crate::{
+    line::{FIRST_BYTES, PAYLOAD_BYTES},
+    reduce::Reducer,
+    step::Targets,
+};
+
+/// Payloads that one rank reads in an exchange are so many bytes together, at most, if they are not all in the lines by which
+/// it sees the arrivals: where ranks are many, blocks for all are less to read.
+pub const PAYLOADS_BYTES: usize = 16 << 10;
 
 /// Up to so many bytes of a reduction every rank combines everything, once it is put up, rather than a block for all: at 2
 /// ranks one wait instead of two, for twice the reading.
@@ -77,6 +85,14 @@ pub struct Windows {
     pub stride: usize,
 }
 
+/// Whether `bytes` of each of `ranks` ride in the cards by which they arrive, if every rank reads all of them.
+///
+/// Between 2 ranks on two cores, from 128 bytes to 2 KiB, 0.6 to 0.85 of the time of any other way.
+#[inline]
+pub fn rides(ranks: usize, bytes: usize) -> bool {
+    bytes <= FIRST_BYTES || (bytes <= PAYLOAD_BYTES && ranks * bytes <= PAYLOADS_BYTES)
+}
+
 impl Step {
     /// [`Seat::divided`](crate::step::Seat::divided) with this reducer.
     pub fn divided(reducer: &Reducer, targets: Targets) -> Step {
@@ -142,6 +158,8 @@ mod tests {
         // Blocks of different sizes are not the parts that ranks put up side by side.
         assert_eq!(ground.path(sum(Targets::Own), (1 << 20) + 4, true), Path::PutUp(windows(5, 1)));
         assert_eq!(ground.path(Step::Published { blocks: 1 }, 1 << 20, false), Path::PutUp(windows(4, 1)));
+        assert!(rides(2, PAYLOAD_BYTES) && !rides(2, PAYLOAD_BYTES + 1));
+        assert!(rides(1000, FIRST_BYTES) && !rides(1000, PAYLOAD_BYTES));
         let threads = Ground { slot_bytes: None, ..ground };
         assert_eq!(threads.path(all, 4096, false), Path::InPlace);
     }

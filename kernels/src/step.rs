@@ -43,7 +43,7 @@ use crate::{
     hub::{Hub, Key},
     line::{Arrival, Card, Line, PAYLOAD_BYTES, Round},
     phase::{Payloads, Peers, Place, chunks},
-    plan::{BORDER_BYTES, Ground, Step},
+    plan::{self, BORDER_BYTES, Ground, Step},
     reduce::Reducer,
     ring::{Outcome, Ring},
     segment::{Area, Segment},
@@ -232,7 +232,7 @@ impl Aborter {
 }
 
 impl Seat {
-    /// Bytes that ride along with an arrival in [`Seat::exchange`].
+    /// Bytes that may ride along with an arrival in [`Seat::exchange`].
     pub const PAYLOAD_BYTES: usize = PAYLOAD_BYTES;
 
     /// The seats of a new group of `size` threads, in rank order.
@@ -308,7 +308,7 @@ impl Seat {
         let mut words = [0u64; 2];
         let heard = self.exchange(&signature, Some(told.as_slice().into()));
         let heard = heard.and_then(|payloads| match member {
-            true => payloads.copy(members[0], &mut words.as_mut_slice().into()),
+            true => payloads.copy(members[0], 0, &mut words.as_mut_slice().into()),
             false => Ok(()),
         });
         if let Err(fault) = heard {
@@ -414,6 +414,12 @@ impl Seat {
     /// The number of `rank` in the group that was split from none.
     pub fn top_rank(&self, rank: usize) -> usize {
         self.hub.top_rank(rank)
+    }
+
+    /// Whether data of so many bytes, of which each rank needs all that every rank has, ride in the cards.
+    #[inline]
+    pub fn rides(&self, bytes: usize) -> bool {
+        plan::rides(self.world.size(), bytes)
     }
 
     /// What the ways of this group's steps depend on.

@@ -113,6 +113,7 @@ impl Signature {
     }
 
     /// 64 bits that differ (up to one chance in 2^64) where signatures do.
+    #[inline]
     pub fn fingerprint(&self) -> u64 {
         let small = self.code() as u64;
         let count = self.count.map_or(u64::MAX, |count| count as u64);
@@ -121,6 +122,7 @@ impl Signature {
     }
 
     /// Kind, op and dtype in three bytes, for a record of last calls; [`Signature::read_code`] is its inverse.
+    #[inline]
     pub fn code(&self) -> u32 {
         let op = self.op.map_or(0, |op| op as u32 + 1);
         let dtype = self.dtype.map_or(0, |dtype| dtype as u32 + 1);
@@ -155,6 +157,7 @@ impl fmt::Display for Signature {
 }
 
 /// Folds `word` into `digest`: every bit of either changes about half the bits of the result.
+#[inline]
 pub const fn mix(digest: u64, word: u64) -> u64 {
     let x = (digest ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);

@@ -56,6 +56,7 @@ impl ReduceOp {
     ///
     /// Numbers have sum, mean, product, min and max; integers have the bitwise ones too; bool has min, max and the bitwise
     /// ones. Only the mean of integers changes the type ([`DType::mean`]).
+    #[inline]
     pub const fn result(self, dtype: DType) -> Option<DType> {
         match (self, dtype.class()) {
             (ReduceOp::Mean, _) => dtype.mean(),

@@ -148,7 +148,7 @@ fn sum(seat: &mut Seat, call: usize) -> Result<(), Fault> {
     let own = [value(seat.world().rank(), call, 0)];
     let expected = total(seat, call, 0);
     let mut sum = [0];
-    seat.exchange(&SUM, Some(own.as_slice().into()))?.reduce(&Reducer, &mut sum.as_mut_slice().into())?;
+    seat.exchange(&SUM, Some(own.as_slice().into()))?.reduce(&Reducer, 0, &mut sum.as_mut_slice().into())?;
     assert_eq!(sum[0], expected, "call {call}");
     Ok(())
 }

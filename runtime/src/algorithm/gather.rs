@@ -24,7 +24,7 @@ pub(super) fn all_gather(
         let payloads = seat.exchange(signature, Some(send.unwrap_or_else(|| recv.as_buf().slice(own))))?;
         for peer in 0..parts.size {
             let start = parts.start(peer);
-            payloads.copy(peer, &mut recv.reborrow().slice(start..start + parts.even))?;
+            payloads.copy(peer, 0, &mut recv.reborrow().slice(start..start + parts.even))?;
         }
         return Ok(());
     }

@@ -7,13 +7,13 @@ use consonance_kernels::{
     reduce::Reducer,
     step::{Fault, Seat, Targets},
 };
-use consonance_spec::{DType, ReduceOp, Signature};
+use consonance_spec::{DType, ReduceOp, Signature, partition};
 
 fn reducer(op: ReduceOp, dtype: DType) -> Reducer {
     Reducer::new(op, dtype).expect("Call::signature refuses operations that are not defined")
 }
 
-/// Up to a payload: it rides in the arrival line and everyone reduces everything; one step, no memory shared.
+/// Few bytes ride in the cards by which the ranks arrive, and everyone reduces everything; one step, no memory shared.
 ///
 /// Above: each rank reduces its block of all inputs straight into all outputs. One pass; each rank reads `bytes` and writes
 /// `bytes`, whatever the number of ranks.
@@ -31,9 +31,9 @@ pub(super) fn all_reduce(
     let (dtype, bytes) = send.map_or((recv.dtype(), recv.bytes()), |send| (send.dtype(), send.bytes()));
     let reducer = reducer(op, dtype);
     match implementation {
-        Implementation::Auto if bytes <= Seat::PAYLOAD_BYTES => {
+        Implementation::Auto if seat.rides(bytes) => {
             let payload = send.unwrap_or_else(|| recv.as_buf());
-            seat.exchange(signature, Some(payload))?.reduce(&reducer, &mut recv)
+            seat.exchange(signature, Some(payload))?.reduce(&reducer, 0, &mut recv)
         }
         Implementation::OneShot => match send {
             Some(send) => seat.published(signature, Some(send), 1, |peers| peers.reduce(&reducer, 0, &mut recv)),
@@ -64,7 +64,7 @@ pub(super) fn reduce(
         let is_root = seat.world().rank() == root;
         let mut payloads = seat.exchange(signature, Some(input))?;
         if let Some(mut recv) = recv.filter(|_| is_root) {
-            payloads.reduce(&reducer, &mut recv)?;
+            payloads.reduce(&reducer, 0, &mut recv)?;
         }
         return Ok(());
     }
@@ -73,7 +73,8 @@ pub(super) fn reduce(
     seat.divided(signature, &reducer, send, recv, Targets::Root(root))
 }
 
-/// Each rank folds its block of all inputs: apart straight into `recv`, in place into its own block.
+/// Each rank folds its block of all inputs: apart straight into `recv`, in place into its own block. Few bytes come with the
+/// arrivals.
 pub(super) fn reduce_scatter(
     seat: &mut Seat,
     signature: &Signature,
@@ -82,10 +83,18 @@ pub(super) fn reduce_scatter(
     mut recv: BufMut<'_>,
 ) -> Result<(), Fault> {
     let reducer = reducer(op, send.map_or(recv.dtype(), |send| send.dtype()));
+    let (rank, size) = (seat.world().rank(), seat.world().size());
+    let input = send.unwrap_or_else(|| recv.as_buf());
+    if input.bytes() <= Seat::PAYLOAD_BYTES {
+        let own = partition::block(input.count(), size, rank);
+        let mut payloads = seat.exchange(signature, Some(input))?;
+        let mut recv = if send.is_some() { recv } else { recv.slice(own.clone()) };
+        return payloads.reduce(&reducer, own.start, &mut recv);
+    }
     match send {
         Some(send) => {
-            let offset = seat.world().rank() * recv.count();
-            let blocks = seat.world().size();
+            let offset = rank * recv.count();
+            let blocks = size;
             seat.published(signature, Some(send), blocks, |peers| peers.reduce(&reducer, offset, &mut recv))
         }
         None => seat.divided(signature, &reducer, None, Some(recv), Targets::Own),

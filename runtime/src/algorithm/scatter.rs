@@ -19,7 +19,7 @@ pub(super) fn broadcast(
     if data.bytes() <= Seat::PAYLOAD_BYTES {
         let payloads = seat.exchange(signature, is_root.then(|| data.as_buf()))?;
         if !is_root {
-            payloads.copy(root, &mut data)?;
+            payloads.copy(root, 0, &mut data)?;
         }
         return Ok(());
     }

@@ -126,7 +126,7 @@ impl Backend for Host {
         let mut all = vec![[0i64; 2]; world.size()];
         let heard = self.seat.exchange(&signature, Some(own.as_slice().into())).and_then(|payloads| {
             let mut places = all.iter_mut().enumerate();
-            places.try_for_each(|(rank, place)| payloads.copy(rank, &mut place.as_mut_slice().into()))
+            places.try_for_each(|(rank, place)| payloads.copy(rank, 0, &mut place.as_mut_slice().into()))
         });
         if let Err(fault) = heard {
             let lines = lines(&signature, &Arguments::NONE);
