@@ -95,12 +95,14 @@ impl Formation {
     /// There is a new link to a task; one that was there before is gone.
     pub(super) fn linked_to(&mut self, task: usize) {
         self.lost(task);
-        self.peers[task].is_linked = true;
+        self.peers[task] = Peer { is_linked: true, ..Peer::default() };
     }
 
     /// The link to a task is gone: its process has ended, or speaks nonsense.
     pub(super) fn lost(&mut self, task: usize) {
-        self.peers[task] = Peer::default();
+        // Who has left may end before the group that it has left is seen here.
+        let Peer { nonce, consumed, left, .. } = self.peers[task];
+        self.peers[task] = Peer { nonce, consumed, left, ..Peer::default() };
         self.own.alive.remove(task);
         self.own.linked.remove(task);
         self.revision += 1;
@@ -283,7 +285,8 @@ impl Formation {
         }
         wanted.remove(self.own.task);
         let absent = wanted.without(self.present());
-        let gave_up = absent.iter().filter(|&task| self.peers[task].left > self.peers[task].consumed).collect();
+        let gave_up = |peer: &Peer| peer.is_linked && peer.left > peer.consumed;
+        let gave_up = absent.iter().filter(|&task| gave_up(&self.peers[task])).collect();
         match self.leader() {
             _ if !absent.without(gave_up).is_empty() => absent.without(gave_up),
             _ if !absent.is_empty() => absent,
@@ -292,10 +295,10 @@ impl Formation {
         }
     }
 
-    /// Whether the member of a task has left the group that was formed just now.
-    pub(super) fn has_left(&self, task: usize) -> bool {
-        let peer = &self.peers[task];
-        task != self.own.task && (peer.left >= peer.consumed || self.is_present(task))
+    /// Whether another member has left the group that was formed just now. It may have ended since.
+    pub(super) fn has_left(&self, member: &GroupMember) -> bool {
+        let peer = &self.peers[member.task];
+        peer.nonce == member.nonce && (peer.left >= peer.consumed || self.is_present(member.task))
     }
 
     /// Whether the link to the process with this number stands.

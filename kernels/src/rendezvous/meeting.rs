@@ -466,8 +466,8 @@ impl Meeting {
             }
             members.push(Member { task: member.task, pid, replicas: member.replicas });
             links.push(match link {
+                _ if self.formation.has_left(member) => (index, Err(Gone::Left)),
                 None => (index, Err(Gone::Ended)),
-                Some(_) if self.formation.has_left(member.task) => (index, Err(Gone::Left)),
                 Some(link) => (index, Ok(Arc::clone(link))),
             });
         }

@@ -211,7 +211,7 @@ impl Job {
                         self.deliver(index, end);
                     }
                 }
-                if self.process(task).formation.has_left(member.task) {
+                if self.process(task).formation.has_left(member) {
                     assert!(
                         !self.is_in(member, &group),
                         "task {task} says that {member:?} has left {group:?}: {:?}",
@@ -374,4 +374,29 @@ fn a_job_has_one_group_and_comes_to_rest() {
         .sum();
     // Few groups would show that the jobs were too wild to test anything.
     assert!(formed > 2000, "{formed} groups in 1000 jobs");
+}
+
+/// The last that a member hears of the leader comes at once: the commit, perhaps that it leaves, and its end.
+#[test]
+fn who_leaves_and_ends_before_the_group_is_seen_has_left() {
+    for leaves in [true, false] {
+        let mut job = Job::new(2, 0);
+        job.is_wild = false;
+        (0..2).for_each(|task| job.start(task));
+        while job.process(0).group.is_none() {
+            job.step();
+        }
+        if leaves {
+            job.process(0).formation.leave("");
+            job.flush(0);
+        }
+        job.kill(0);
+        let index = job.process(1).links[0].expect("a link");
+        while !job.connections[index].queues[0].is_empty() {
+            job.deliver(index, 0);
+        }
+        let formation = &job.process(1).formation;
+        let Some(Outcome::Formed(group)) = formation.outcome() else { panic!("no group") };
+        assert_eq!(formation.has_left(&group.members[0]), leaves);
+    }
 }
