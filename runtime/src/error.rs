@@ -174,6 +174,41 @@ impl Error {
         }
     }
 
+    /// The same error once more, for all who wait for one call.
+    pub(crate) fn duplicate(&self) -> Error {
+        match self {
+            Error::Mismatch { call, replica, argument, expected, found } => Error::Mismatch {
+                call: call.clone(),
+                replica: *replica,
+                argument: argument.clone(),
+                expected: expected.clone(),
+                found: found.clone(),
+            },
+            Error::Left { call, replica, last } => {
+                Error::Left { call: call.clone(), replica: *replica, last: last.clone() }
+            }
+            Error::Timeout { call, waited, missing } => {
+                Error::Timeout { call: call.clone(), waited: *waited, missing: missing.clone() }
+            }
+            Error::Aborted { call, replica, reason, lost, calls } => Error::Aborted {
+                call: call.clone(),
+                replica: *replica,
+                reason: reason.clone(),
+                lost: *lost,
+                calls: calls.clone(),
+            },
+            Error::System { what, source } => {
+                let source = match source.raw_os_error() {
+                    Some(code) => std::io::Error::from_raw_os_error(code),
+                    None => std::io::Error::new(source.kind(), source.to_string()),
+                };
+                Error::System { what: what.clone(), source }
+            }
+            // No collective of a call that was checked has another.
+            error => Error::other(error.to_string()),
+        }
+    }
+
     /// The same error about `replica`'s argument.
     pub(crate) fn of_replica(mut self, id: usize) -> Error {
         if let Error::InvalidCall { replica, .. } = &mut self {

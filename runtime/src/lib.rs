@@ -57,6 +57,8 @@ mod context;
 mod strategy;
 mod replica;
 mod session;
+mod buckets;
+mod carrier;
 pub mod gradient;
 mod variable;
 pub mod dataset;
@@ -74,6 +76,7 @@ mod algorithm;
 
 pub use axis::{Axes, Axis};
 pub use backend::Implementation;
+pub use buckets::{Buckets, PendingNest};
 pub use cluster::{
     ClusterResolver, ClusterSpec, SimpleClusterResolver, SlurmClusterResolver, TfConfigClusterResolver, UnionResolver,
 };

@@ -17,6 +17,7 @@ pub struct CommunicationOptions {
     bytes_per_pack: Option<usize>,
     timeout: Option<Duration>,
     implementation: Option<Implementation>,
+    carriers: Option<bool>,
 }
 
 /// How long a replica waits for another where nothing else is said: long beside any step of a training loop, and an end.
@@ -54,17 +55,30 @@ impl CommunicationOptions {
         self
     }
 
+    /// Whether threads of their own carry out what replicas [overlap](crate::ReplicaContext::overlap) with their computing; else
+    /// each replica does it itself when it waits. By default they do where this process may use more cores than there are
+    /// replicas, and these are not bound to cores. Say so where replicas wait for something else than a core, as a device.
+    pub fn carriers(mut self, carriers: bool) -> Self {
+        self.carriers = Some(carriers);
+        self
+    }
+
     /// These options where they say something, else `base`'s.
     pub(crate) fn over(self, base: CommunicationOptions) -> CommunicationOptions {
         CommunicationOptions {
             bytes_per_pack: self.bytes_per_pack.or(base.bytes_per_pack),
             timeout: self.timeout.or(base.timeout),
             implementation: self.implementation.or(base.implementation),
+            carriers: self.carriers.or(base.carriers),
         }
     }
 
     pub(crate) fn pack_limit(&self) -> usize {
         self.bytes_per_pack.unwrap_or(DEFAULT_BYTES_PER_PACK)
+    }
+
+    pub(crate) fn has_carriers(&self) -> Option<bool> {
+        self.carriers
     }
 
     pub(crate) fn configuration(&self) -> Configuration {

@@ -3,6 +3,7 @@
 use crate::{
     Axes, Axis, CommunicationOptions, Communicator, Device, Error, PerReplica, ReduceOp, Result, Strategy, Tensor,
     backend::Arguments,
+    buckets::Flow,
     call::Call,
     context,
     error::IntoReduceOp,
@@ -38,6 +39,8 @@ pub struct ReplicaContext<'r> {
     strategy: &'r Strategy,
     id: usize,
     communicator: RefCell<Held>,
+    /// Within an overlap.
+    pub(crate) flow: RefCell<Option<Flow>>,
     board: &'r Board,
 }
 
@@ -86,7 +89,7 @@ impl Board {
 
 impl<'r> ReplicaContext<'r> {
     pub(crate) fn new(strategy: &'r Strategy, id: usize, communicator: Held, board: &'r Board) -> ReplicaContext<'r> {
-        ReplicaContext { strategy, id, communicator: RefCell::new(communicator), board }
+        ReplicaContext { strategy, id, communicator: RefCell::new(communicator), flow: RefCell::default(), board }
     }
 
     /// This replica, from 0 to [`num_replicas_in_sync`](ReplicaContext::num_replicas_in_sync).
@@ -392,8 +395,8 @@ impl<'r> ReplicaContext<'r> {
         merges: usize,
         merge: impl FnOnce() -> Option<Error>,
     ) -> Result<Option<Error>> {
-        let aborter = self.communicator.borrow().aborter();
-        self.communicator.borrow_mut().lend();
+        let aborter = self.held().aborter();
+        self.held().lend();
         let timeout = self.strategy.options().configuration().timeout;
         let result = if self.place() == 0 {
             let _merging = Merging(self.board);
@@ -407,7 +410,7 @@ impl<'r> ReplicaContext<'r> {
                 vec![(self.strategy.local_replicas().start, "its merge function has not returned".to_owned())];
             Err(Error::Timeout { call: Kind::MergeReturn.to_string(), waited: timeout, missing })
         };
-        self.communicator.borrow_mut().take_back();
+        self.held().take_back();
         result
     }
 
@@ -458,9 +461,27 @@ impl<'r> ReplicaContext<'r> {
         self.configured().call_with(call, arguments)
     }
 
+    /// The communicator, when all that this replica has on its way is done.
+    pub(crate) fn held(&self) -> RefMut<'_, Held> {
+        let mut held = self.communicator.borrow_mut();
+        if let Some(flow) = &mut *self.flow.borrow_mut() {
+            flow.settle(&mut held);
+        }
+        held
+    }
+
+    /// `work` with the overlap that this replica is in, and its communicator.
+    ///
+    /// # Panics
+    /// If it is in none.
+    pub(crate) fn with_flow<R>(&self, work: impl FnOnce(&mut Flow, &mut Held) -> R) -> R {
+        let mut flow = self.flow.borrow_mut();
+        work(flow.as_mut().expect("buckets are of an overlap"), &mut self.communicator.borrow_mut())
+    }
+
     /// The communicator with the strategy's options, whatever those of the last call were.
     fn configured(&self) -> RefMut<'_, Communicator> {
-        let mut communicator = RefMut::map(self.communicator.borrow_mut(), |held| &mut **held);
+        let mut communicator = RefMut::map(self.held(), |held| &mut **held);
         communicator.configure(self.strategy.options().configuration());
         communicator
     }
@@ -485,13 +506,13 @@ impl<'r> ReplicaContext<'r> {
         ragged: Option<Axis>,
         options: &CommunicationOptions,
     ) -> Session<RefMut<'_, Communicator>> {
-        let mut communicator = RefMut::map(self.communicator.borrow_mut(), |held| &mut **held);
+        let mut communicator = RefMut::map(self.held(), |held| &mut **held);
         communicator.configure(options.configuration());
         Session::new(kind, communicator, leaves, ragged.map_or_else(Axes::default, Axes::from))
     }
 }
 
 /// The operation, if it is defined on every leaf.
-fn check_leaves(call: &'static str, op: ReduceOp, leaves: &[Leaf]) -> Result<ReduceOp> {
+pub(crate) fn check_leaves(call: &'static str, op: ReduceOp, leaves: &[Leaf]) -> Result<ReduceOp> {
     leaves.iter().try_for_each(|leaf| leaf.check_op(call, op)).map(|()| op)
 }

@@ -105,6 +105,14 @@ fn replica_step(replica: &ReplicaContext<'_>, kind: u64, count: usize) -> Result
             let total = replica.merge_call(own, |strategy, all| Ok(strategy.mirror(all.iter().sum::<usize>())))?;
             assert_eq!(total, (0..size).sum::<usize>());
         }
+        5 => {
+            let sums = replica.overlap_with(CommunicationOptions::new().carriers(count % 3 == 1), |buckets| {
+                let pending =
+                    [count, 1, 20_000].map(|count| buckets.all_reduce("sum", Tensor::from(vec![own as u32; count])));
+                pending.into_iter().map(|sum| sum?.wait()).collect::<Result<Vec<_>>>()
+            })?;
+            assert_eq!(sums[2].as_slice::<u32>()?[19_999] as usize, (0..size).sum::<usize>());
+        }
         _ => replica.barrier()?,
     }
     Ok(())
@@ -146,7 +154,7 @@ fn random_failures_never_hang_and_never_harm_the_next_run() {
                         Trouble::CallAnother => drop(replica.all_reduce("product", [1.0f64; 9])?),
                     }
                 }
-                replica_step(replica, random.below(6), [1, 10, 5000][random.below(3) as usize])?;
+                replica_step(replica, random.below(7), [1, 10, 5000][random.below(3) as usize])?;
             }
             Ok(())
         };
@@ -169,7 +177,7 @@ fn a_replica_that_comes_late_is_named_whatever_the_others_wait_in() {
     let options = CommunicationOptions::new().timeout(Duration::from_secs(3)).unwrap();
     let strategy = MirroredStrategy::builder((0..8).map(Device::Cpu)).options(options).build().unwrap();
     let mut random = Random(3);
-    for round in 0..6 {
+    for round in 0..7 {
         let (late, kind) = (random.below(8) as usize, round);
         let (gave_up, waits) = mpsc::channel();
         let waits = Mutex::new(waits);

@@ -21,7 +21,7 @@ pub(crate) use workers::{Held, Workers};
 
 use crate::{
     ClusterResolver, CommunicationOptions, Device, Error, Mirrored, PerReplica, Result, Tensor, Variable, VariableMut,
-    context, device,
+    carrier::Carrier, context, device,
 };
 use consonance_kernels::team::Team;
 use std::{
@@ -52,6 +52,8 @@ struct Inner {
     workers: Option<Workers>,
     /// Threads of runs that have ended, for the next.
     idle: Mutex<Vec<Team>>,
+    /// Threads of overlaps that have ended, for the next.
+    carriers: Mutex<Vec<Carrier>>,
 }
 
 /// How a strategy is made: devices first, then what differs from the default, then [`build`](Builder::build).
@@ -138,6 +140,7 @@ impl<S> Builder<S> {
             resolver: self.resolver,
             workers: self.workers,
             idle: Mutex::default(),
+            carriers: Mutex::default(),
         }))))
     }
 }
@@ -317,6 +320,23 @@ impl Strategy {
         let places: Vec<_> = self.local_replicas().map(pinned).collect();
         Team::new("replica", &places)
             .map_err(|source| Error::System { what: format!("start the threads of {self}"), source })
+    }
+
+    /// A thread for the buckets of an overlap, if it is to have one: that of an earlier overlap, or a new one.
+    pub(crate) fn carrier(&self, options: CommunicationOptions) -> Option<Carrier> {
+        // A pinned replica's would be on the same core.
+        let spare = || !self.0.pin_threads && device::cores() > self.num_replicas_in_sync();
+        if !options.has_carriers().unwrap_or_else(spare) {
+            return None;
+        }
+        let mut idle = self.0.carriers.lock().expect("nobody panics holding the list");
+        idle.retain(|carrier| !carrier.forked());
+        // Without a thread the replica does it itself.
+        idle.pop().or_else(Carrier::start)
+    }
+
+    pub(crate) fn give_carrier_back(&self, carrier: Carrier) {
+        self.0.carriers.lock().expect("nobody panics holding the list").push(carrier);
     }
 
     fn give_back(&self, team: Team) {

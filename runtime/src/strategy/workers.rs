@@ -298,6 +298,17 @@ impl Held {
         Held { home: None, communicator: Some(communicator) }
     }
 
+    /// Gives it up to another thread of this process, which makes this replica's calls until it is [put
+    /// back](Held::put_back).
+    pub(crate) fn give_up(&mut self) -> Communicator {
+        self.communicator.take().expect("nobody uses what is lent")
+    }
+
+    /// Puts back what was given up.
+    pub(crate) fn put_back(&mut self, communicator: Communicator) {
+        self.communicator = Some(communicator);
+    }
+
     /// Lends it to a merge function, if it has a home.
     pub(crate) fn lend(&mut self) {
         if let Some((strategy, place)) = &self.home

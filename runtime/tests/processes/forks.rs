@@ -74,8 +74,9 @@ pub(crate) fn forks(words: &[&str]) -> Result<()> {
 
 /// Process 1 forks between two runs of a strategy, whose threads its fork has not: nor those of one that is its own.
 pub(crate) fn forks_between_runs(_: &[&str]) -> Result<()> {
-    let own = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
-    let own_sum = || own.run(|replica| replica.all_reduce(ReduceOp::Sum, 1i32));
+    let options = CommunicationOptions::new().carriers(true);
+    let own = MirroredStrategy::builder(["cpu:0", "cpu:1"]).options(options).build()?;
+    let own_sum = || own.run(|replica| replica.overlap(|buckets| buckets.all_reduce(ReduceOp::Sum, 1i32)?.wait()));
     assert_eq!(own_sum()?.values(), [2, 2]);
     let resolver = TfConfigClusterResolver::new()?;
     let options = CommunicationOptions::new().timeout(driver::LONG)?;

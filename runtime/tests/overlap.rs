@@ -1,0 +1,526 @@
+//! All-reduces that go on while replicas compute: the bits of plain ones, and what happens when replicas disagree or fail.
+
+use consonance::{
+    Buckets, CommunicationOptions, Communicator, DType, Device, Error, IndexedSlices, MirroredStrategy,
+    MultiWorkerMirroredStrategy, Nest, ReduceOp, ReplicaContext, Result, SimpleClusterResolver, Strategy, Tensor,
+};
+use std::{
+    fmt::Debug,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Longer than any test takes, so that a test that reaches it has found a wait that nobody ended.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Each way in which buckets are carried out.
+const CARRIERS: [bool; 2] = [false, true];
+
+fn options(carriers: bool) -> CommunicationOptions {
+    CommunicationOptions::new().timeout(LONG).unwrap().carriers(carriers)
+}
+
+fn strategy(replicas: usize, options: CommunicationOptions) -> MirroredStrategy {
+    MirroredStrategy::builder((0..replicas).map(Device::Cpu)).options(options).build().unwrap()
+}
+
+/// What depends on the order of the sum, and on the replica.
+fn tensor(replica: usize, seed: usize, count: usize) -> Tensor {
+    let value = |index: usize| {
+        let x = ((index * 7919 + seed * 104_729 + replica * 1_299_709) % 1009) as f32 - 504.0;
+        if index % 5 == replica % 5 { x * 1e7 } else { x / 3.0 }
+    };
+    Tensor::from((0..count).map(value).collect::<Vec<f32>>())
+}
+
+#[derive(Clone, Nest, PartialEq, Debug)]
+struct Layer {
+    weights: Tensor,
+    bias: Vec<Tensor>,
+}
+
+/// What one replica hands over, of sizes at the edges of buckets of 64 bytes and of 64 KiB.
+fn layers(replica: usize) -> Vec<Layer> {
+    let sizes = [(16, 1), (0, 15), (17, 16), (3, 3), (16_384, 2), (16_383, 1), (20_000, 9), (1, 0)];
+    let layer = |(seed, (weights, bias)): (usize, &(usize, usize))| {
+        let bytes = tensor(replica, seed, *bias);
+        let bytes: Vec<u8> = bytes.as_slice::<f32>().unwrap().iter().map(|&x| x as i32 as u8).collect();
+        Layer {
+            weights: tensor(replica, seed, *weights),
+            bias: vec![tensor(replica, seed + 50, *bias), Tensor::from(bytes)],
+        }
+    };
+    sizes.iter().enumerate().map(layer).collect()
+}
+
+#[test]
+fn the_bits_are_those_of_plain_calls() {
+    for replicas in [1, 2, 3, 5] {
+        for bytes_per_pack in [0, 1, 64, 64 << 10] {
+            for carriers in CARRIERS {
+                for op in [ReduceOp::Sum, ReduceOp::Max] {
+                    let strategy = strategy(replicas, options(carriers).bytes_per_pack(bytes_per_pack));
+                    let both = strategy.run(|replica| {
+                        let layers = layers(replica.replica_id_in_sync_group());
+                        let plain = replica.all_reduce(op, layers.clone())?;
+                        let overlapped = replica.overlap(|buckets| {
+                            let pending = layers.into_iter().map(|layer| buckets.all_reduce(op, layer));
+                            let pending = pending.collect::<Result<Vec<_>>>()?;
+                            // In another order than they were handed over, the same on all replicas.
+                            let back = pending.into_iter().rev().map(|layer| layer.wait());
+                            let mut back = back.collect::<Result<Vec<_>>>()?;
+                            back.reverse();
+                            Ok(back)
+                        })?;
+                        Ok((plain, overlapped))
+                    });
+                    for (plain, overlapped) in both.unwrap() {
+                        assert_eq!(plain, overlapped, "{replicas} replicas, {bytes_per_pack}, {carriers}, {op}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn each_replica_may_have_its_own_way_and_threads_of_its_own() {
+    let sums = strategy(3, options(false)).run(|replica| {
+        let id = replica.replica_id_in_sync_group();
+        replica.overlap_with(CommunicationOptions::new().carriers(id == 1).bytes_per_pack(100), |buckets| {
+            let first = buckets.all_reduce("sum", tensor(id, 1, 1000))?;
+            let second = buckets.all_reduce("mean", (id as f32, tensor(id, 2, 10)))?;
+            // The mean of integers is a float, for which this has no place; nobody waits for it.
+            drop(buckets.all_reduce("mean", vec![id as i32; 3])?);
+            Ok((first.wait()?, second.wait()?))
+        })
+    });
+    let plain = strategy(3, options(false)).run(|replica| {
+        let id = replica.replica_id_in_sync_group();
+        Ok((
+            replica.all_reduce("sum", tensor(id, 1, 1000))?,
+            replica.all_reduce("mean", (id as f32, tensor(id, 2, 10)))?,
+        ))
+    });
+    assert_eq!(sums.unwrap(), plain.unwrap());
+}
+
+#[test]
+fn a_full_bucket_travels_without_a_wait() {
+    let sums = strategy(2, options(true)).run(|replica| {
+        replica.overlap(|buckets| {
+            let sum = buckets.all_reduce("sum", Tensor::zeros(DType::F32, [40_000]))?;
+            let start = Instant::now();
+            while buckets.in_collectives() == Duration::ZERO {
+                assert!(start.elapsed() < LONG, "nobody carries the bucket out");
+                thread::yield_now();
+            }
+            sum.wait()
+        })
+    });
+    assert_eq!(sums.unwrap()[1].count(), 40_000);
+}
+
+#[test]
+fn a_tensor_that_nobody_else_holds_is_reduced_where_it_lies() {
+    for carriers in CARRIERS {
+        let same = strategy(2, options(carriers)).run(|replica| {
+            let own = Tensor::zeros(DType::F32, [100_000]);
+            let place = own.as_slice::<f32>()?.as_ptr();
+            replica.overlap(|buckets| Ok(buckets.all_reduce("sum", own)?.wait()?.as_slice::<f32>()?.as_ptr() == place))
+        });
+        assert_eq!(same.unwrap().values(), [true, true]);
+    }
+}
+
+#[test]
+fn sparse_rows_and_empty_nests_travel_too() {
+    for carriers in CARRIERS {
+        let results = strategy(2, options(carriers)).run(|replica| {
+            let id = replica.replica_id_in_sync_group();
+            // Replica 1 has two rows.
+            let rows = Tensor::new([1 + id, 2], &vec![id as f32 + 1.0; 2 + 2 * id])?;
+            let slices = IndexedSlices::new(rows, Tensor::from(vec![3i64; 1 + id]), Some(vec![5, 2]))?;
+            replica.overlap(|buckets| {
+                let dense = buckets.all_reduce("sum", 1.0f32)?;
+                let sparse = buckets.all_reduce("sum", slices)?;
+                let nothing = buckets.all_reduce("sum", Vec::<Tensor>::new())?;
+                assert_eq!(nothing.wait()?, []);
+                Ok((sparse.wait()?.to_dense()?.as_slice::<f32>()?[6..8].to_vec(), dense.wait()?))
+            })
+        });
+        for result in results.unwrap() {
+            assert_eq!(result, (vec![5.0, 5.0], 2.0));
+        }
+    }
+}
+
+#[test]
+fn other_calls_come_after_what_was_handed_over() {
+    for carriers in CARRIERS {
+        let strategy = strategy(3, options(carriers));
+        let seen = strategy.variable(|| Tensor::from(0.0f32)).unwrap();
+        let results = strategy.run(|replica| {
+            let id = replica.replica_id_in_sync_group();
+            replica.overlap(|buckets| {
+                let mut pending = Vec::new();
+                let mut others = Vec::new();
+                for round in 0..3 {
+                    pending.push(buckets.all_reduce("sum", tensor(id, round, 30_000))?);
+                    pending.push(buckets.all_reduce("sum", tensor(id, round, 3))?);
+                    others.push(replica.all_gather(Tensor::from([id as i32]), 0)?);
+                    replica.barrier()?;
+                    others.push(replica.broadcast(Tensor::from([id as i32]), 2)?);
+                    others.push(replica.merge_call(id, |strategy, all| {
+                        Ok(strategy.mirror(Tensor::from([all.iter().sum::<usize>() as i32])))
+                    })?);
+                    assert_eq!(replica.all_reduce("sum", seen.read()?)?, Tensor::from(0.0f32));
+                }
+                let sums = pending.into_iter().map(|sum| sum.wait()).collect::<Result<Vec<_>>>()?;
+                Ok((sums, others))
+            })
+        });
+        for (sums, others) in results.unwrap() {
+            let own = strategy.run(|replica| {
+                let id = replica.replica_id_in_sync_group();
+                (0..3)
+                    .flat_map(|round| [(round, 30_000), (round, 3)])
+                    .map(|(round, count)| replica.all_reduce("sum", tensor(id, round, count)))
+                    .collect::<Result<Vec<_>>>()
+            });
+            assert_eq!(sums, own.unwrap()[0]);
+            let round = [Tensor::from([0, 1, 2]), Tensor::from([2]), Tensor::from([3])];
+            assert_eq!(others, [round.clone(), round.clone(), round].concat());
+        }
+    }
+}
+
+/// Runs `body` in an overlap of 3 replicas, in which they do not agree: all get the same error, whose text is `expected`, and a
+/// correct overlap of the same run works.
+#[track_caller]
+fn expect_mismatch(body: impl Fn(usize, &Buckets<'_>) -> Result<()> + Sync, expected: &str) {
+    for carriers in CARRIERS {
+        let results = strategy(3, options(carriers).bytes_per_pack(64)).run(|replica| {
+            let id = replica.replica_id_in_sync_group();
+            let error = replica.overlap(|buckets| body(id, buckets)).unwrap_err();
+            let sum = replica.overlap(|buckets| buckets.all_reduce("sum", 1i32)?.wait())?;
+            Ok((error.to_string(), sum))
+        });
+        for (text, sum) in results.unwrap() {
+            assert_eq!((text.as_str(), sum), (expected, 3), "{carriers}");
+        }
+    }
+}
+
+#[test]
+fn replicas_that_hand_over_something_else_are_named() {
+    // Another shape, in a bucket that is full.
+    expect_mismatch(
+        |id, buckets| {
+            buckets.all_reduce("sum", 1.0f32)?;
+            buckets.all_reduce("sum", (Tensor::from(0i32), tensor(0, 0, if id == 1 { 101 } else { 100 })))?;
+            Ok(())
+        },
+        "the replicas did not call the same: value/1/1 of replica 1: expected f32[100], found f32[101] (the others called \
+         all_reduce)",
+    );
+    // Another order, of what nobody waits for.
+    expect_mismatch(
+        |id, buckets| {
+            let sizes = if id == 2 { [3, 2] } else { [2, 3] };
+            sizes.iter().try_for_each(|&count| buckets.all_reduce("sum", tensor(0, 0, count)).map(drop))
+        },
+        "the replicas did not call the same: value/0 of replica 2: expected f32[2], found f32[3] (the others called all_reduce)",
+    );
+    // One fewer, waited for.
+    expect_mismatch(
+        |id, buckets| {
+            let pending: Vec<_> =
+                (0..if id == 0 { 2 } else { 3 }).map(|_| buckets.all_reduce("sum", 1.0f32)).collect::<Result<_>>()?;
+            pending.into_iter().try_for_each(|sum| sum.wait().map(drop))
+        },
+        "the replicas did not call the same: value/2 of replica 0: expected f32[], found nothing (the others called all_reduce)",
+    );
+    // Another operation.
+    expect_mismatch(
+        |id, buckets| buckets.all_reduce(if id == 1 { "max" } else { "min" }, 1.0f32).map(drop),
+        "the replicas did not call the same: op of replica 1: expected min, found max (the others called all_reduce)",
+    );
+    // A wait before the others'.
+    expect_mismatch(
+        |id, buckets| {
+            let first = buckets.all_reduce("sum", 1.0f32)?;
+            if id == 0 {
+                first.wait()?;
+            }
+            buckets.all_reduce("sum", 2.0f32).map(drop)
+        },
+        "the replicas did not call the same: value/1 of replica 0: expected f32[], found nothing (the others called all_reduce)",
+    );
+}
+
+#[test]
+fn an_overlap_that_one_replica_does_not_make_is_told_to_all() {
+    for carriers in CARRIERS {
+        let results = strategy(2, options(carriers)).run(|replica| {
+            let error = match replica.replica_id_in_sync_group() {
+                0 => replica.overlap(|buckets| buckets.all_reduce("sum", tensor(0, 0, 100_000))?.wait()).map(drop),
+                _ => replica.barrier(),
+            };
+            let sum = replica.all_reduce("sum", 1)?;
+            Ok((error.unwrap_err().to_string(), sum))
+        });
+        for (text, sum) in results.unwrap() {
+            let expected = "the replicas did not call the same: call of replica 1: expected all_reduce, found barrier (the \
+                            others called all_reduce)";
+            assert_eq!((text.as_str(), sum), (expected, 2));
+        }
+    }
+}
+
+#[test]
+fn the_end_reports_an_error_that_nobody_waited_for_and_no_other() {
+    for carriers in CARRIERS {
+        let strategy = strategy(2, options(carriers).bytes_per_pack(1));
+        let hand_over = |replica: &ReplicaContext<'_>, waits: bool| {
+            let count = 1 + replica.replica_id_in_sync_group();
+            replica.overlap(|buckets| {
+                let wrong = buckets.all_reduce("sum", (tensor(0, 0, count), tensor(0, 0, 5)))?;
+                let right = buckets.all_reduce("sum", 1.0f32)?;
+                if waits {
+                    assert!(matches!(wrong.wait().unwrap_err(), Error::Mismatch { replica: 1, .. }));
+                }
+                right.wait()
+            })
+        };
+        let sums = strategy.run(|replica| hand_over(replica, true)).unwrap();
+        assert_eq!(sums.values(), [2.0, 2.0]);
+        let error = strategy.run(|replica| hand_over(replica, false)).unwrap_err();
+        assert!(matches!(error, Error::Mismatch { replica: 1, .. }), "{error}");
+    }
+}
+
+/// Runs `replica_fn` on 3 replicas, of which some fail, and gives the error of the run; after it, a correct one works.
+fn expect_failure<R: Send + Debug>(
+    options: CommunicationOptions,
+    replica_fn: impl Fn(&ReplicaContext<'_>) -> Result<R> + Sync,
+) -> Error {
+    let strategy = strategy(3, options);
+    let error = strategy.run(replica_fn).unwrap_err();
+    let sums = strategy.run(|replica| replica.overlap(|buckets| buckets.all_reduce("sum", 1i32)?.wait()));
+    assert_eq!(sums.unwrap().values(), [3; 3]);
+    error
+}
+
+#[test]
+fn a_replica_that_fails_panics_or_returns_in_the_middle_frees_the_others() {
+    for carriers in CARRIERS {
+        for handed in 0..3 {
+            let in_the_middle = |trouble: &(dyn Fn() -> Result<()> + Sync)| {
+                expect_failure(options(carriers), |replica| {
+                    let id = replica.replica_id_in_sync_group();
+                    replica.overlap(|buckets| {
+                        let mut pending = Vec::new();
+                        for layer in 0..3 {
+                            if id == 1 && layer == handed {
+                                trouble()?;
+                                return Ok(());
+                            }
+                            pending.push(buckets.all_reduce("sum", tensor(id, layer, [9, 40_000, 9][layer]))?);
+                        }
+                        pending.into_iter().try_for_each(|sum| sum.wait().map(drop))
+                    })
+                })
+            };
+            let error = in_the_middle(&|| Err(Error::other("no more data")));
+            assert_eq!(error.to_string(), "replica 1: no more data", "{handed} {carriers}");
+            let error = in_the_middle(&|| panic!("trouble"));
+            assert_eq!(error.to_string(), "replica 1 panicked: trouble", "{handed} {carriers}");
+            // It has handed over less, and sends at the end what it has.
+            let error = in_the_middle(&|| Ok(()));
+            assert!(
+                matches!(error, Error::Left { replica: 1, .. } | Error::Mismatch { replica: 1, .. }),
+                "{handed} {carriers}: {error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_replica_that_hands_over_nothing_is_named_at_the_deadline() {
+    for carriers in CARRIERS {
+        let gone = AtomicUsize::new(0);
+        let options = options(carriers).timeout(Duration::from_millis(200)).unwrap();
+        let error = expect_failure(options, |replica| {
+            replica.overlap(|buckets| {
+                // The large one travels first; the small one, for which the replica waits, has the same error.
+                let hand_over = |count| buckets.all_reduce("sum", tensor(0, 0, count));
+                let present = replica.replica_id_in_sync_group() != 2;
+                let pending =
+                    present.then(|| hand_over(5).and_then(|sum| hand_over(40_000).map(|_| sum))).transpose()?;
+                let result = pending.map(|sum| sum.wait()).transpose();
+                gone.fetch_add(1, Ordering::SeqCst);
+                while result.is_ok() && gone.load(Ordering::SeqCst) < 3 {
+                    thread::yield_now();
+                }
+                result
+            })
+        });
+        match error {
+            Error::Timeout { missing, .. } => {
+                assert_eq!(missing.into_iter().map(|(replica, _)| replica).collect::<Vec<_>>(), [2]);
+            }
+            error => panic!("{carriers}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn a_call_that_cannot_be_right_frees_the_others() {
+    for carriers in CARRIERS {
+        let error = expect_failure(options(carriers), |replica| {
+            let op = if replica.replica_id_in_sync_group() == 1 { ReduceOp::Xor } else { ReduceOp::Sum };
+            replica.overlap(|buckets| {
+                buckets.all_reduce("sum", 1.0f32)?;
+                buckets.all_reduce(op, 1.0f32)?.wait()
+            })
+        });
+        assert_eq!(
+            error.to_string(),
+            "Buckets::all_reduce: op of replica 1: expected an operation on f32 (value/1), found xor"
+        );
+        let error = expect_failure(options(carriers), |replica| {
+            replica.overlap(|buckets| buckets.all_reduce("avg", 1.0f32)?.wait())
+        });
+        assert!(error.to_string().contains(r#""avg" is not a reduce op"#), "{error}");
+    }
+}
+
+#[test]
+fn contexts_are_checked() {
+    for carriers in CARRIERS {
+        let strategy = strategy(2, options(carriers));
+        let results = strategy.run(|replica| {
+            replica.overlap(|buckets| {
+                let pending = buckets.all_reduce("sum", 1.0f32)?;
+                let nested = replica.overlap(|_| Ok(())).unwrap_err();
+                let merged = replica.merge_call((), |strategy, _| {
+                    let errors = [
+                        buckets.all_reduce("sum", 1.0f32).map(drop).unwrap_err().to_string(),
+                        replica.overlap(|_| Ok(())).unwrap_err().to_string(),
+                    ];
+                    Ok(strategy.mirror(errors))
+                })?;
+                Ok((nested.to_string(), merged, pending.wait()?))
+            })
+        });
+        for (nested, merged, sum) in results.unwrap() {
+            assert_eq!(nested, "ReplicaContext::overlap: called within another overlap of the replica");
+            for (text, call) in merged.iter().zip(["Buckets::all_reduce", "ReplicaContext::overlap"]) {
+                assert_eq!(
+                    text,
+                    &format!("{call}: called on replica 0 outside its function, for example in a merge function")
+                );
+            }
+            assert_eq!(sum, 2.0);
+        }
+    }
+}
+
+#[test]
+fn a_panic_that_is_caught_has_ended_the_group() {
+    for carriers in CARRIERS {
+        let error = expect_failure(options(carriers), |replica| {
+            let caught = catch_unwind(AssertUnwindSafe(|| {
+                replica.overlap(|buckets| -> Result<()> {
+                    buckets.all_reduce("sum", tensor(0, 0, 40_000))?;
+                    if replica.replica_id_in_sync_group() == 0 { panic!("trouble") } else { Ok(()) }
+                })
+            }));
+            match caught {
+                Ok(result) => result.and_then(|()| replica.barrier()),
+                Err(_) => replica.barrier(),
+            }
+        });
+        assert!(matches!(error, Error::Aborted { replica: 0, .. }), "{error}");
+        assert!(error.to_string().contains("replica 0 panicked"), "{error}");
+    }
+}
+
+#[test]
+fn overlaps_follow_each_other_and_the_time_in_them_is_told() {
+    for carriers in CARRIERS {
+        strategy(2, options(carriers))
+            .run(|replica| {
+                for step in 0..200 {
+                    let sum = replica.overlap(|buckets| {
+                        let sum = buckets.all_reduce("sum", step)?.wait()?;
+                        assert!(buckets.in_collectives() > Duration::ZERO);
+                        Ok(sum)
+                    })?;
+                    assert_eq!(sum, 2 * step);
+                    replica.overlap(|buckets| {
+                        assert_eq!(buckets.in_collectives(), Duration::ZERO);
+                        Ok(())
+                    })?;
+                }
+                Ok(())
+            })
+            .unwrap();
+    }
+}
+
+/// Two workers, which are threads here, with two replicas each.
+fn in_workers<R: Send>(options: CommunicationOptions, work: impl Fn(&Strategy) -> R + Sync) -> Vec<R> {
+    let mut communicators = Communicator::threads(4).into_iter();
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..2)
+            .map(|worker| {
+                let (communicators, work) = (communicators.by_ref().take(2).collect(), &work);
+                scope.spawn(move || {
+                    let cluster = consonance::ClusterSpec::new().job("worker", ["127.0.0.1:1", "127.0.0.1:2"]).unwrap();
+                    let task = SimpleClusterResolver::new(cluster).with_task("worker", worker).unwrap();
+                    let builder = MultiWorkerMirroredStrategy::builder(task).options(options);
+                    work(&builder.build_on(communicators).unwrap())
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn replicas_of_several_workers_overlap_too_and_go_on_after_a_failure() {
+    let plain = strategy(4, options(false))
+        .run(|replica| replica.all_reduce("sum", layers(replica.replica_id_in_sync_group())));
+    let plain = &plain.unwrap()[0];
+    for carriers in CARRIERS {
+        in_workers(options(carriers), |strategy| {
+            let error = strategy.run(|replica| {
+                let id = replica.replica_id_in_sync_group();
+                replica.overlap(|buckets| {
+                    let sum = buckets.all_reduce("sum", tensor(id, 0, 40_000))?;
+                    if id == 3 { Err(Error::other("trouble")) } else { sum.wait().and_then(|_| replica.barrier()) }
+                })
+            });
+            let text = error.unwrap_err().to_string();
+            assert!(text.contains("replica 3: trouble") || text.contains("replica 3 failed"), "{text}");
+            let sums = strategy.run(|replica| {
+                let layers = layers(replica.replica_id_in_sync_group());
+                replica.overlap(|buckets| {
+                    let mut pending = Vec::new();
+                    for layer in layers {
+                        pending.push(buckets.all_reduce("sum", layer)?);
+                        let four = replica
+                            .merge_call((), |strategy, _| Ok(strategy.mirror(strategy.num_replicas_in_sync())))?;
+                        assert_eq!(four, 4);
+                    }
+                    pending.into_iter().map(|layer| layer.wait()).collect::<Result<Vec<_>>>()
+                })
+            });
+            sums.unwrap().iter().for_each(|sums| assert_eq!(sums, plain));
+        });
+    }
+}
