@@ -122,9 +122,13 @@ fn train(
         let gradients = strategy.run(|replica| {
             let id = replica.replica_id_in_sync_group();
             let part = samples.select(&batch[BATCH * id / all..BATCH * (id + 1) / all]);
-            let (gradients, _) = state.network.gradients(&part)?;
+            let mut layers = Vec::new();
+            state.network.gradients(&part, |layer| {
+                layers.push(layer);
+                Ok(())
+            })?;
             before(state.step);
-            replica.all_reduce(ReduceOp::Sum, gradients)
+            replica.all_reduce(ReduceOp::Sum, Network::from_last(layers))
         })?;
         state.network.descend(&mut state.velocity, &gradients[0], BATCH, LEARNING_RATE)?;
         state.step += 1;

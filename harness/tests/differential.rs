@@ -131,8 +131,7 @@ fn every_call_on_sparse_rows() {
             .into_iter()
             .flat_map(|op| {
                 let reduce = move |axes: &[isize], carrier| (NestCall::Reduce(op, axes.to_vec()), carrier);
-                let kept = [Carrier::Replica, Carrier::Strategy, Carrier::Merge, Carrier::Batch];
-                kept.map(|carrier| reduce(&[], carrier)).into_iter().chain([reduce(&[0], Carrier::Strategy)])
+                Carrier::ALL.map(|carrier| reduce(&[], carrier)).into_iter().chain([reduce(&[0], Carrier::Strategy)])
             })
             .chain([Carrier::Replica, Carrier::Strategy, Carrier::Merge].map(|carrier| (NestCall::Gather(0), carrier)))
             .chain([(NestCall::ReduceScatter(ReduceOp::Sum), Carrier::Replica)])

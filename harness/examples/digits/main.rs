@@ -15,20 +15,21 @@ mod proof;
 mod state;
 mod train;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use consonance::{ClusterResolver, Error, Implementation, Result, Strategy, TfConfigClusterResolver};
 use consonance_harness::launcher::{self, Launch};
 use data::Digits;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use proof::{Between, Travel, prove};
 use std::{
-    env,
+    env, fmt,
+    io::{self, Write},
     num::NonZeroUsize,
     path::{Path, PathBuf},
     process,
     time::Duration,
 };
-use train::{Plan, train};
+use train::{Communication, Plan, train};
 
 /// Trains a small network on 1,797 real handwritten digits, data-parallel over replicas, then proves that the weights have the
 /// same bits whatever the size of the buckets, the all-reduce's algorithm, the threads' places, and the processes that they are in.
@@ -69,6 +70,10 @@ struct Options {
     /// Memory that each replica shares with other processes, a multiple of 256 KiB
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = positive)]
     staging_bytes: usize,
+    /// Whether a thread carries the gradients of a layer while the replica computes those of the next: by default where the
+    /// machine has more cores than there are replicas
+    #[arg(long, value_enum, value_name = "WHETHER")]
+    overlap: Option<Switch>,
     /// Bind each replica's thread to a core
     #[arg(long)]
     pin: bool,
@@ -78,6 +83,12 @@ struct Options {
     /// Only train
     #[arg(long)]
     no_proof: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Switch {
+    On,
+    Off,
 }
 
 fn positive(text: &str) -> Result<usize, String> {
@@ -143,6 +154,7 @@ fn run(options: &Options) -> Result<bool> {
         bytes_per_pack: options.bytes_per_pack,
         implementation: Implementation::Auto,
         pin: options.pin,
+        overlap: options.overlap.map(|overlap| overlap == Switch::On),
     };
     let strategy = travel.strategy()?;
     let replicas = strategy.num_replicas_in_sync();
@@ -151,12 +163,12 @@ fn run(options: &Options) -> Result<bool> {
         return Err(Error::other(problem));
     }
     if is_chief(&strategy) {
-        println!(
+        say(format_args!(
             "{} digits to train on, {} to test with; layers of {:?}; replicas: {replicas}\n",
             HumanCount(digits.train.count() as u64),
             digits.test.count(),
             plan.sizes,
-        );
+        ));
     }
     let digest = train_and_show(&strategy, &digits, &plan, options.checkpoint.as_deref())?;
     if options.no_proof {
@@ -182,11 +194,11 @@ fn is_chief(strategy: &Strategy) -> bool {
 fn train_and_show(strategy: &Strategy, digits: &Digits, plan: &Plan, checkpoint: Option<&Path>) -> Result<u64> {
     let is_chief = is_chief(strategy);
     if is_chief {
-        println!("        training          test");
-        println!("epoch   loss     right    loss     right    digits/s   in collectives");
+        say("        training          test");
+        say("epoch   loss     right    loss     right    digits/s   in collectives   waited for     hidden");
     }
     let progress = progress(plan, 1, is_chief);
-    let (mut right, mut seen, mut elapsed, mut in_collectives) = (None, 0, Duration::ZERO, Duration::ZERO);
+    let (mut right, mut seen, mut elapsed, mut all) = (None, 0, Duration::ZERO, Communication::default());
     let resumes = checkpoint.filter(|path| path.exists());
     let digest = train(strategy, digits, plan, checkpoint, |epoch| {
         if !is_chief {
@@ -194,25 +206,28 @@ fn train_and_show(strategy: &Strategy, digits: &Digits, plan: &Plan, checkpoint:
         }
         if let (None, Some(path)) = (right, resumes) {
             progress.set_position(epoch.number as u64 - 1);
-            progress.suspend(|| println!("{:5}   resumed from {}", epoch.number - 1, path.display()));
+            progress.suspend(|| say(format_args!("{:5}   resumed from {}", epoch.number - 1, path.display())));
         }
         let test = 100.0 * epoch.test.accuracy();
         right = Some(test);
         seen += epoch.train.count;
         elapsed += epoch.elapsed;
-        in_collectives += epoch.in_collectives;
+        all.total += epoch.communication.total;
+        all.waited += epoch.communication.waited;
         progress.inc(1);
         progress.suspend(|| {
-            println!(
-                "{:5}   {:.4}  {:5.1} %   {:.4}  {test:5.1} %  {:>10}   {:5.1} ms  {:4.1} %",
+            say(format_args!(
+                "{:5}   {:.4}  {:5.1} %   {:.4}  {test:5.1} %  {:>10}   {:9.1} ms  {:6.1} ms {:4.1} %  {:4.0} %",
                 epoch.number,
                 epoch.train.mean_loss(),
                 100.0 * epoch.train.accuracy(),
                 epoch.test.mean_loss(),
                 per_second(epoch.train.count, epoch.elapsed),
-                1e3 * epoch.in_collectives.as_secs_f64(),
-                100.0 * epoch.in_collectives.div_duration_f64(epoch.elapsed),
-            )
+                1e3 * epoch.communication.total.as_secs_f64(),
+                1e3 * epoch.communication.waited.as_secs_f64(),
+                100.0 * epoch.communication.waited.div_duration_f64(epoch.elapsed),
+                100.0 * epoch.communication.hidden(),
+            ))
         });
     })?;
     progress.finish_and_clear();
@@ -220,17 +235,26 @@ fn train_and_show(strategy: &Strategy, digits: &Digits, plan: &Plan, checkpoint:
         return Ok(digest);
     }
     let Some(right) = right else {
-        println!("\nThe checkpoint has all {} epochs already.", plan.epochs);
+        say(format_args!("\nThe checkpoint has all {} epochs already.", plan.epochs));
         return Ok(digest);
     };
-    println!(
+    say(format_args!(
         "\n{right:.1} % of the test digits are read right after {:.2} s of training.\n\
-         {} digits a second; {:.0} % of the time in collectives, waiting for other replicas included.",
+         {} digits a second; {:.0} % of the time waiting for collectives, other replicas included: {:.0} % of the time in \
+         them was hidden.",
         elapsed.as_secs_f64(),
         per_second(seen, elapsed),
-        100.0 * in_collectives.div_duration_f64(elapsed),
-    );
+        100.0 * all.waited.div_duration_f64(elapsed),
+        100.0 * all.hidden(),
+    ));
     Ok(digest)
+}
+
+/// Prints a line. Ends quietly where nobody reads what is printed any more.
+fn say(line: impl fmt::Display) {
+    if writeln!(io::stdout(), "{line}").is_err() {
+        process::exit(0);
+    }
 }
 
 fn per_second(count: u64, elapsed: Duration) -> String {

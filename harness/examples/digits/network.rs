@@ -13,8 +13,9 @@ pub(crate) struct Network {
     layers: Vec<Layer>,
 }
 
+/// The weights of a layer, or what has their shape.
 #[derive(Clone, Nest)]
-struct Layer {
+pub(crate) struct Layer {
     /// f32[inputs, outputs]
     weights: Tensor,
     /// f32[outputs]
@@ -28,8 +29,10 @@ pub(crate) struct Tally {
     pub(crate) correct: u64,
     /// The sum over all samples.
     pub(crate) loss: f64,
-    /// Seconds in collectives, waiting included.
+    /// Seconds in collectives, waiting for other replicas included.
     pub(crate) collectives: f64,
+    /// Seconds in which the training stood still for them.
+    pub(crate) waited: f64,
 }
 
 impl Tally {
@@ -78,21 +81,26 @@ impl Network {
         Ok(softmax_loss(&mut scores, &samples.labels))
     }
 
-    /// The gradients of the samples' summed loss. No samples give zeros.
-    pub(crate) fn gradients(&self, samples: &Samples) -> Result<(Network, Tally)> {
+    /// The gradients of the samples' summed loss: each layer's is given to `made` as soon as it is made, the last layer's first. No
+    /// samples give zeros.
+    pub(crate) fn gradients(&self, samples: &Samples, mut made: impl FnMut(Layer) -> Result<()>) -> Result<Tally> {
         let mut activations = self.forward(samples)?;
         let mut delta = activations.pop().expect("a network has a last layer");
         let tally = softmax_loss(&mut delta, &samples.labels);
-        let mut layers = Vec::new();
         for (depth, input) in activations.iter().enumerate().rev() {
-            layers.push(Layer { weights: tensor(input.t().dot(&delta))?, bias: tensor(delta.sum_axis(Axis(0)))? });
+            made(Layer { weights: tensor(input.t().dot(&delta))?, bias: tensor(delta.sum_axis(Axis(0)))? })?;
             if depth > 0 {
                 delta = delta.dot(&matrix(&self.layers[depth].weights)?.t());
                 delta.zip_mut_with(input, |delta, &input| *delta = if input > 0.0 { *delta } else { 0.0 });
             }
         }
+        Ok(tally)
+    }
+
+    /// The network of these layers, the last first.
+    pub(crate) fn from_last(mut layers: Vec<Layer>) -> Network {
         layers.reverse();
-        Ok((Network { layers }, tally))
+        Network { layers }
     }
 
     /// A step of gradient descent with momentum, along the mean of the gradients of `samples` samples.

@@ -18,6 +18,8 @@ pub(crate) struct Travel {
     pub(crate) bytes_per_pack: usize,
     pub(crate) implementation: Implementation,
     pub(crate) pin: bool,
+    /// Whether a thread carries the gradients while the replica computes; none for what the strategy holds to be faster.
+    pub(crate) overlap: Option<bool>,
 }
 
 /// Between which replicas.
@@ -33,7 +35,10 @@ impl Travel {
     /// A strategy whose gradients travel so.
     pub(crate) fn strategy(&self) -> Result<Strategy> {
         let options = CommunicationOptions::new();
-        let options = options.bytes_per_pack(self.bytes_per_pack).implementation(self.implementation);
+        let mut options = options.bytes_per_pack(self.bytes_per_pack).implementation(self.implementation);
+        if let Some(overlap) = self.overlap {
+            options = options.carriers(overlap);
+        }
         match self.between {
             Between::Threads(replicas) => {
                 let devices = (0..replicas).map(|replica| format!("cpu:{replica}"));
@@ -61,7 +66,9 @@ impl Travel {
             Travel { implementation: one_shot, ..self },
             Travel { implementation: two_shot, ..self },
             Travel { pin: !self.pin, ..self },
-            Travel { bytes_per_pack: 1, implementation: one_shot, pin: !self.pin, ..self },
+            Travel { overlap: Some(true), ..self },
+            Travel { overlap: Some(false), ..self },
+            Travel { bytes_per_pack: 1, implementation: one_shot, pin: !self.pin, overlap: Some(true), ..self },
             Travel { bytes_per_pack: 0, implementation: two_shot, pin: !self.pin, ..self },
         ];
         if let Between::Workers { replicas, .. } = self.between {
@@ -70,6 +77,14 @@ impl Travel {
             }
         }
         variations
+    }
+}
+
+fn overlap_in_words(overlap: Option<bool>) -> &'static str {
+    match overlap {
+        None => "auto",
+        Some(true) => "on",
+        Some(false) => "off",
     }
 }
 
@@ -87,11 +102,11 @@ pub(crate) fn prove(first: Travel, strategy: Strategy, digest: u64, digits: &Dig
     let progress = progress(plan, variations.len(), is_chief);
     let say = |line: &str| {
         if is_chief {
-            progress.suspend(|| println!("{line}"));
+            progress.suspend(|| crate::say(line));
         }
     };
     say("\nThe same training again, with gradients that travel otherwise:\n");
-    say("replicas                     buckets         algorithm   threads   digest of the weights");
+    say("replicas                     buckets         algorithm   threads   overlap   digest of the weights");
     let row = |travel: &Travel, digest: u64, verdict: &str| {
         let between = match travel.between {
             Between::Threads(replicas) => format!("{replicas} in one process"),
@@ -106,7 +121,10 @@ pub(crate) fn prove(first: Travel, strategy: Strategy, digest: u64, digits: &Dig
         };
         let algorithm = format!("{:?}", travel.implementation);
         let threads = if travel.pin { "pinned" } else { "free" };
-        say(&format!("{between:<27}  {buckets:<14}  {algorithm:<10}  {threads:<8}  {digest:016x}   {verdict}"));
+        let overlap = overlap_in_words(travel.overlap);
+        say(&format!(
+            "{between:<27}  {buckets:<14}  {algorithm:<10}  {threads:<8}  {overlap:<8}  {digest:016x}   {verdict}"
+        ));
     };
     row(&first, digest, "the training above");
     let mut all_same = true;

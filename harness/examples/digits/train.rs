@@ -23,6 +23,22 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
 }
 
+/// How long the replicas were busy with each other's gradients, on average.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Communication {
+    /// In collectives, waiting for other replicas included: on the replica's own thread, or beside it.
+    pub(crate) total: Duration,
+    /// What the replica's own thread stood still for it: handing over, and waiting.
+    pub(crate) waited: Duration,
+}
+
+impl Communication {
+    /// The part of the communication that the computing hid: 0 if waiting took longer than what it was for.
+    pub(crate) fn hidden(self) -> f64 {
+        if self.total.is_zero() { 0.0 } else { 1.0 - self.waited.div_duration_f64(self.total).min(1.0) }
+    }
+}
+
 /// What an epoch came to, over all replicas.
 pub(crate) struct Epoch {
     pub(crate) number: usize,
@@ -30,8 +46,7 @@ pub(crate) struct Epoch {
     pub(crate) test: Tally,
     /// How long the training took, without the test.
     pub(crate) elapsed: Duration,
-    /// How long a replica was in collectives on average, waiting included.
-    pub(crate) in_collectives: Duration,
+    pub(crate) communication: Communication,
 }
 
 /// Trains a network on every replica of `strategy`, tells of each epoch, and gives the digest of the weights. Where there are
@@ -81,8 +96,9 @@ pub(crate) fn train(
         if let Some(path) = checkpoint.filter(|_| local.start == 0) {
             models[0].save(path, plan, replicas, number)?;
         }
-        let in_collectives = Duration::from_secs_f64(train.collectives / replicas as f64);
-        report(&Epoch { number, train, test, elapsed, in_collectives });
+        let average = |seconds: f64| Duration::from_secs_f64(seconds / replicas as f64);
+        let communication = Communication { total: average(train.collectives), waited: average(train.waited) };
+        report(&Epoch { number, train, test, elapsed, communication });
     }
     let digests = models.iter().map(|model| Ok(Tensor::from([model.network.digest()?]))).collect::<Result<Vec<_>>>()?;
     let digests = strategy.gather(&PerReplica::new(digests), 0)?;
@@ -104,17 +120,35 @@ impl Model {
     ) -> Result<Tally> {
         let mut total = Tally::default();
         for batch in order.chunks(plan.batch) {
-            let (gradients, tally) = self.network.gradients(&samples.select(part(replica, batch)))?;
-            let start = Instant::now();
-            let gradients = replica.all_reduce(ReduceOp::Sum, gradients)?;
-            total.collectives += start.elapsed().as_secs_f64();
+            let (gradients, tally) = self.summed_gradients(replica, &samples.select(part(replica, batch)))?;
             // Parts differ in size by up to one, and the last batch may be smaller: the mean is over the true number.
             self.network.descend(&mut self.velocity, &gradients, batch.len(), plan.learning_rate)?;
             total.count += tally.count;
             total.correct += tally.correct;
             total.loss += tally.loss;
+            total.collectives += tally.collectives;
+            total.waited += tally.waited;
         }
         Ok(total)
+    }
+
+    /// The gradients of all replicas' samples: those of a layer travel while the layer before it is computed.
+    fn summed_gradients(&self, replica: &ReplicaContext<'_>, samples: &Samples) -> Result<(Network, Tally)> {
+        replica.overlap(|buckets| {
+            let (mut pending, mut waited) = (Vec::new(), Duration::ZERO);
+            let mut tally = self.network.gradients(samples, |layer| {
+                let start = Instant::now();
+                pending.push(buckets.all_reduce(ReduceOp::Sum, layer)?);
+                waited += start.elapsed();
+                Ok(())
+            })?;
+            let start = Instant::now();
+            let layers = pending.into_iter().map(|layer| layer.wait()).collect::<Result<_>>()?;
+            waited += start.elapsed();
+            tally.waited = waited.as_secs_f64();
+            tally.collectives = buckets.in_collectives().as_secs_f64();
+            Ok((Network::from_last(layers), tally))
+        })
     }
 }
 

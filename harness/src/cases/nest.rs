@@ -61,6 +61,14 @@ pub enum Carrier {
     Merge,
     /// The strategy, with a batch of the values in the nest, and a device for every other one: reductions without an axis.
     Batch,
+    /// Each replica, while it does something else: the entries of the nest one after the other, reductions without an axis.
+    Overlap,
+}
+
+impl Carrier {
+    /// Every one.
+    pub const ALL: [Carrier; 5] =
+        [Carrier::Replica, Carrier::Strategy, Carrier::Merge, Carrier::Batch, Carrier::Overlap];
 }
 
 /// What is asked of sparse rows.
@@ -87,7 +95,7 @@ const OPS: &[ReduceOp] = &ReduceOp::ALL;
 
 impl Case for NestCase {
     fn read(source: &mut Source<'_>) -> NestCase {
-        NestCase::read_on(source, 1, &[Carrier::Replica, Carrier::Strategy, Carrier::Merge, Carrier::Batch])
+        NestCase::read_on(source, 1, &Carrier::ALL)
     }
 }
 

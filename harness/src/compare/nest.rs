@@ -58,6 +58,9 @@ pub(super) fn carry_out(strategy: &Strategy, case: &NestCase) -> Result<Vec<Tree
             let results = strategy.run_with(values, |replica, value| call(replica, &case.call, options(case), value));
             results.map(PerReplica::into_values)
         }
+        Carrier::Overlap => {
+            strategy.run_with(values, |replica, value| overlap(replica, case, value)).map(PerReplica::into_values)
+        }
         Carrier::Strategy => cross_call(strategy, &case.call, &values).map(|result| vec![result]),
         Carrier::Batch => batch(strategy, case, values).map(|result| vec![result]),
         Carrier::Merge => {
@@ -96,6 +99,19 @@ pub(super) fn call(
         NestCall::ReduceScatter(op) => replica.reduce_scatter(*op, value),
         NestCall::Broadcast(root) => replica.broadcast(value, *root),
     }
+}
+
+/// The entries of a list one after the other; of any other nest the whole. Replicas carry it out in different ways.
+fn overlap(replica: &ReplicaContext<'_>, case: &NestCase, value: Tree) -> Result<Tree> {
+    let NestCall::Reduce(op, _) = &case.call else { unreachable!("replicas reduce") };
+    let carriers = replica.replica_id_in_sync_group().is_multiple_of(2);
+    replica.overlap_with(options(case).carriers(carriers), |buckets| match value {
+        Tree::List(items) => {
+            let pending = items.into_iter().map(|item| buckets.all_reduce(*op, item)).collect::<Result<Vec<_>>>()?;
+            pending.into_iter().map(|item| item.wait()).collect::<Result<_>>().map(Tree::List)
+        }
+        value => buckets.all_reduce(*op, value)?.wait(),
+    })
 }
 
 /// The entries of a list as a batch; of any other nest the whole.
