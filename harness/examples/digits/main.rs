@@ -162,7 +162,7 @@ fn run(options: &Options) -> Result<bool> {
         let problem = format!("--batch {} leaves some of {replicas} replicas without a digit", options.batch);
         return Err(Error::other(problem));
     }
-    if is_chief(&strategy) {
+    if strategy.is_chief() {
         say(format_args!(
             "{} digits to train on, {} to test with; layers of {:?}; replicas: {replicas}\n",
             HumanCount(digits.train.count() as u64),
@@ -185,14 +185,9 @@ fn between(options: &Options) -> Result<Between> {
     })
 }
 
-/// Of several workers, the one with the first replica speaks for all.
-fn is_chief(strategy: &Strategy) -> bool {
-    strategy.local_replicas().start == 0
-}
-
 /// Trains, prints a line an epoch and what all came to, and gives the digest of the weights.
 fn train_and_show(strategy: &Strategy, digits: &Digits, plan: &Plan, checkpoint: Option<&Path>) -> Result<u64> {
-    let is_chief = is_chief(strategy);
+    let is_chief = strategy.is_chief();
     if is_chief {
         say("        training          test");
         say("epoch   loss     right    loss     right    digits/s   in collectives   waited for     hidden");
@@ -240,8 +235,8 @@ fn train_and_show(strategy: &Strategy, digits: &Digits, plan: &Plan, checkpoint:
     };
     say(format_args!(
         "\n{right:.1} % of the test digits are read right after {:.2} s of training.\n\
-         {} digits a second; {:.0} % of the time waiting for collectives, other replicas included: {:.0} % of the time in \
-         them was hidden.",
+         {} digits a second; {:.0} % of the time waiting for collectives, other replicas included;\n\
+         {:.0} % of the collectives' time hidden behind computing.",
         elapsed.as_secs_f64(),
         per_second(seen, elapsed),
         100.0 * all.waited.div_duration_f64(elapsed),

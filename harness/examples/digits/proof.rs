@@ -43,7 +43,7 @@ impl Travel {
             Between::Threads(replicas) => {
                 let devices = (0..replicas).map(|replica| format!("cpu:{replica}"));
                 let builder = MirroredStrategy::builder(devices).options(options).pin_threads(self.pin);
-                Ok((*builder.build()?).clone())
+                Ok(builder.build()?.into())
             }
             Between::Workers { replicas, staging_bytes } => {
                 let mut builder = MultiWorkerMirroredStrategy::from_environment()?.options(options);
@@ -51,7 +51,7 @@ impl Travel {
                     builder = builder.replicas(replicas.get());
                 }
                 let builder = builder.meeting(move |group| Ok(group.staging_bytes(staging_bytes)));
-                Ok((*builder.pin_threads(self.pin).build()?).clone())
+                Ok(builder.pin_threads(self.pin).build()?.into())
             }
         }
     }
@@ -91,7 +91,7 @@ fn overlap_in_words(overlap: Option<bool>) -> &'static str {
 /// Trains again with gradients that travel otherwise, and compares the bits of the weights with `digest`, those of `strategy`, which
 /// is the `first`. The chief shows it, and trains in threads of its own alone, too.
 pub(crate) fn prove(first: Travel, strategy: Strategy, digest: u64, digits: &Digits, plan: &Plan) -> Result<bool> {
-    let (replicas, is_chief) = (strategy.num_replicas_in_sync(), crate::is_chief(&strategy));
+    let (replicas, is_chief) = (strategy.num_replicas_in_sync(), strategy.is_chief());
     let local = strategy.local_replicas().len();
     // Its place among the workers is for the next.
     drop(strategy);

@@ -32,7 +32,20 @@ use std::{
 
 /// A strategy: a fixed set of replicas, and how their values are combined. All strategies share these methods.
 ///
-/// Cloning gives another handle to the same strategy; handles can be used from several threads at once.
+/// Cloning gives another handle to the same strategy; handles can be used from several threads at once. Each kind is made into one
+/// by `into`:
+///
+/// ```
+/// use consonance::{Error, MirroredStrategy, OneDeviceStrategy, Strategy};
+/// fn strategy(replicas: usize) -> Result<Strategy, Error> {
+///     Ok(match replicas {
+///         1 => OneDeviceStrategy::new("cpu:0")?.into(),
+///         _ => MirroredStrategy::new((0..replicas).map(|replica| format!("cpu:{replica}")))?.into(),
+///     })
+/// }
+/// assert_eq!(strategy(3)?.num_replicas_in_sync(), 3);
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Strategy(Arc<Inner>);
 
@@ -171,6 +184,20 @@ impl Strategy {
     /// ```
     pub fn local_replicas(&self) -> Range<usize> {
         self.workers().map_or(0..self.0.devices.len(), Workers::local)
+    }
+
+    /// Whether this process has replica 0: of several workers the one that speaks for all, otherwise the only one.
+    ///
+    /// ```
+    /// use consonance::MirroredStrategy;
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// if strategy.is_chief() {
+    ///     println!("training on {} replicas", strategy.num_replicas_in_sync());
+    /// }
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn is_chief(&self) -> bool {
+        self.local_replicas().start == 0
     }
 
     /// The device of each replica of this process.
@@ -343,6 +370,21 @@ impl Strategy {
         self.0.idle.lock().expect("nobody panics holding the list").push(team);
     }
 }
+
+macro_rules! strategy_from {
+    ($($kind:ident)*) => {
+        $(
+            /// The same strategy, as one of any kind.
+            impl From<$kind> for Strategy {
+                fn from(strategy: $kind) -> Strategy {
+                    Strategy::clone(&strategy)
+                }
+            }
+        )*
+    };
+}
+
+strategy_from! { MirroredStrategy MultiWorkerMirroredStrategy CentralStorageStrategy OneDeviceStrategy }
 
 /// Two handles to the same strategy are equal.
 impl PartialEq for Strategy {
