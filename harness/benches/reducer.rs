@@ -222,7 +222,7 @@ fn axes() {
                 let bytes = tensor.as_buf().bytes();
                 let words = vec![1u64; bytes / 8];
                 let result = compare(
-                    || drop(black_box(Partial::new(op, tensor.as_buf(), outer, axis, inner))),
+                    || drop(black_box(Partial::new(op, tensor.as_buf(), [outer, axis, inner]))),
                     || {
                         black_box(read(black_box(&words)));
                     },

@@ -54,10 +54,10 @@ fn reduce<T: Element>(op: ReduceOp, inputs: usize, calls: usize) {
     }
 }
 
-fn along([outer, axis, inner]: [usize; 3], calls: usize) {
-    let tensor = Memory::zeroed(DType::F32, outer * axis * inner);
+fn along(shape: [usize; 3], calls: usize) {
+    let tensor = Memory::zeroed(DType::F32, shape.iter().product());
     for _ in 0..calls {
-        drop(black_box(Partial::new(ReduceOp::Sum, black_box(tensor.as_buf()), outer, axis, inner)));
+        drop(black_box(Partial::new(ReduceOp::Sum, black_box(tensor.as_buf()), shape)));
     }
 }
 

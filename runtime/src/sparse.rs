@@ -258,7 +258,7 @@ pub(crate) fn divide(call: &'static str, values: &Tensor, replicas: usize) -> Re
 /// Every element divided by `replicas`, as a mean divides.
 pub(crate) fn divided(call: &'static str, values: Buf<'_>, replicas: usize) -> Result<Memory> {
     let (dtype, count) = (values.dtype(), values.count());
-    let partial = Partial::new(ReduceOp::Mean, values, count, 1, 1)
+    let partial = Partial::new(ReduceOp::Mean, values, [count, 1, 1])
         .ok_or_else(|| Error::invalid(call, "op", format!("an operation on {dtype}"), "mean"))?;
     Ok(axis::finish(&[partial], replicas as u64))
 }

@@ -10,6 +10,9 @@ use std::{mem::MaybeUninit, ops::Range};
 /// Sources whose tiles meet in registers. Aligned groups of so many are complete subtrees of the canonical order.
 const GROUP: usize = 8;
 
+/// Bytes of a cache line.
+pub(crate) const LINE: usize = 64;
+
 /// Levels of the tree above the groups.
 const LEVELS: usize = 16;
 
@@ -132,6 +135,14 @@ unsafe fn pair<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(
         }
         let right = R::load::<I, L>(sources.get_unchecked(index + 1).cast::<R::Source>().add(at));
         combine::<R::Acc, O, L>(left, right)
+    }
+}
+
+/// Asks for the lines of a tile that is so many bytes after `tile`; they need not exist.
+#[inline(always)]
+pub(crate) fn prefetch<T, I: Level, const L: usize>(tile: *const T, ahead: usize) {
+    for line in (0..size_of::<[T; L]>()).step_by(LINE) {
+        I::prefetch(tile.cast::<u8>().wrapping_add(ahead + line));
     }
 }
 

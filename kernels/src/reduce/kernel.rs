@@ -17,8 +17,8 @@ pub(crate) type Fold = unsafe fn(&[*const u8], &[*mut u8], Range<usize>, Finish)
 /// [`along::accumulate`] for one type, operation and instruction set: rows, accumulators, columns, whether they are fresh.
 pub(crate) type Accumulate = unsafe fn(Rows, *mut u8, usize, bool);
 
-/// [`along::tree`] for one type, operation and instruction set: rows of accumulators, their number, columns.
-pub(crate) type Tree = unsafe fn(*mut u8, usize, usize);
+/// [`along::neighbours`] for one type, operation and instruction set: accumulators, slices, rows of each, columns.
+pub(crate) type Neighbours = unsafe fn(*mut u8, usize, usize, usize);
 
 /// All that is compiled for one type, operation and instruction set.
 ///
@@ -33,10 +33,18 @@ pub(crate) struct Kernel {
     pub(crate) finish: Fold,
     /// [`finish`](Kernel::finish) in small tiles.
     pub(crate) small_finish: Fold,
-    /// Combines rows of elements into a row of accumulators.
+    /// Combines sources of elements into accumulators.
+    pub(crate) keep: Fold,
+    /// [`keep`](Kernel::keep) in small tiles.
+    pub(crate) small_keep: Fold,
+    /// Combines sources of accumulators into accumulators.
+    pub(crate) partial: Fold,
+    /// [`partial`](Kernel::partial) in small tiles.
+    pub(crate) small_partial: Fold,
+    /// Adds rows of elements to a row of accumulators, one after the other.
     pub(crate) accumulate: Accumulate,
-    /// Combines rows of accumulators by the balanced tree.
-    pub(crate) tree: Tree,
+    /// Combines narrow rows of accumulators by the balanced tree.
+    pub(crate) neighbours: Neighbours,
     /// Writes the operation's identity to accumulators, as many as the number says.
     pub(crate) identity: unsafe fn(*mut u8, usize),
     /// Elements of a tile; ranges of `fold` and `finish` are multiples of it.
@@ -111,11 +119,11 @@ macro_rules! level {
             }
 
             /// # Safety
-            /// As for [`along::tree`].
+            /// As for [`along::neighbours`].
             $(#[target_feature(enable = $feature)])*
-            unsafe fn tree<A: Copy, O: Op<A>>(rows: *mut u8, count: usize, columns: usize) {
+            unsafe fn neighbours<A: Copy, O: Op<A>>(values: *mut u8, slices: usize, rows: usize, columns: usize) {
                 // SAFETY: the caller's promises are the same.
-                unsafe { along::tree::<A, O>(rows, count, columns) }
+                unsafe { along::neighbours::<A, O>(values, slices, rows, columns) }
             }
 
             const fn of<R: Row, O: Op<R::Acc>, const L: usize, const S: usize>() -> Kernel {
@@ -124,8 +132,12 @@ macro_rules! level {
                     small: small::<R, O, S>,
                     finish: fold::<R::Widened, O, L>,
                     small_finish: small::<R::Widened, O, S>,
+                    keep: fold::<R::Kept, O, L>,
+                    small_keep: small::<R::Kept, O, S>,
+                    partial: fold::<R::Partial, O, L>,
+                    small_partial: small::<R::Partial, O, S>,
                     accumulate: accumulate::<R, O>,
-                    tree: tree::<R::Acc, O>,
+                    neighbours: neighbours::<R::Acc, O>,
                     identity: along::identity::<R::Acc, O>,
                     tile: L,
                     small_tile: S,

@@ -44,6 +44,18 @@ pub(crate) trait Level {
     /// tiles, to the tile.
     unsafe fn stream<T: Copy, const L: usize>(target: *mut T, tile: [T; L]);
 
+    /// Asks for the cache line of an address, which need not be valid.
+    #[inline(always)]
+    fn prefetch(address: *const u8) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: every `x86_64` has SSE, and a prefetch does not fault.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(address.cast())
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = address;
+    }
+
     /// Makes what was [streamed](Level::stream) visible before what this thread writes next.
     #[inline(always)]
     fn fence() {

@@ -14,6 +14,10 @@ pub(crate) trait Row {
     type Target: Copy;
     /// The same for elements that are widened already and lie in order.
     type Widened: Row<Source = Self::Acc, Acc = Self::Acc, Target = Self::Target>;
+    /// The same for results that stay as wide as they are computed in, in order.
+    type Kept: Row<Source = Self::Source, Acc = Self::Acc, Target = Self::Acc>;
+    /// What is computed in, as elements and as results.
+    type Partial: Row<Source = Self::Acc, Acc = Self::Acc, Target = Self::Acc>;
 
     /// `L` elements, widened, in the order of lanes that is the fastest for the type.
     ///
@@ -56,6 +60,8 @@ impl<T: Copy> Row for Plain<T> {
     type Acc = T;
     type Target = T;
     type Widened = Self;
+    type Kept = Self;
+    type Partial = Self;
 
     #[inline(always)]
     unsafe fn load<I: Level, const L: usize>(source: *const T) -> [T; L] {
@@ -76,6 +82,8 @@ macro_rules! float {
             type Acc = $type;
             type Target = $type;
             type Widened = Self;
+            type Kept = Self;
+            type Partial = Self;
 
             #[inline(always)]
             unsafe fn load<I: Level, const L: usize>(source: *const $type) -> [$type; L] {
@@ -100,6 +108,8 @@ impl Row for F16 {
     type Acc = f32;
     type Target = u16;
     type Widened = Widened<Self>;
+    type Kept = Kept<Self>;
+    type Partial = f32;
 
     #[inline(always)]
     unsafe fn load<I: Level, const L: usize>(source: *const u16) -> [f32; L] {
@@ -123,6 +133,8 @@ impl Row for Bf16 {
     type Acc = f32;
     type Target = u16;
     type Widened = Widened<Self>;
+    type Kept = Kept<Self>;
+    type Partial = f32;
 
     #[inline(always)]
     unsafe fn load<I: Level, const L: usize>(source: *const u16) -> [f32; L] {
@@ -173,6 +185,8 @@ macro_rules! total {
             type Acc = $acc;
             type Target = $mean;
             type Widened = Widened<Self>;
+            type Kept = Kept<Self>;
+            type Partial = Plain<$acc>;
 
             #[inline(always)]
             unsafe fn load<I: Level, const L: usize>(source: *const $type) -> [$acc; L] {
@@ -201,6 +215,8 @@ impl<R: Row> Row for Widened<R> {
     type Acc = R::Acc;
     type Target = R::Target;
     type Widened = Self;
+    type Kept = R::Partial;
+    type Partial = R::Partial;
 
     #[inline(always)]
     unsafe fn load<I: Level, const L: usize>(source: *const R::Acc) -> [R::Acc; L] {
@@ -212,6 +228,29 @@ impl<R: Row> Row for Widened<R> {
     unsafe fn store<I: Level, const L: usize>(tile: [R::Acc; L], divisor: u64) -> [R::Target; L] {
         // SAFETY: the caller vouches for the machine.
         unsafe { R::store_ordered::<I, L>(tile, divisor) }
+    }
+}
+
+/// Elements of `R` whose results are [kept](Row::Kept) as wide as they are computed in, where they are not those of `R`.
+pub(crate) struct Kept<R>(PhantomData<R>);
+
+impl<R: Row> Row for Kept<R> {
+    type Source = R::Source;
+    type Acc = R::Acc;
+    type Target = R::Acc;
+    type Widened = R::Partial;
+    type Kept = Self;
+    type Partial = R::Partial;
+
+    #[inline(always)]
+    unsafe fn load<I: Level, const L: usize>(source: *const R::Source) -> [R::Acc; L] {
+        // SAFETY: the caller's promises are the same.
+        unsafe { R::load_ordered::<I, L>(source) }
+    }
+
+    #[inline(always)]
+    unsafe fn store<I: Level, const L: usize>(tile: [R::Acc; L], _: u64) -> [R::Acc; L] {
+        tile
     }
 }
 

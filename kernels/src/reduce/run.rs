@@ -1,13 +1,10 @@
 //! A kernel on any number of elements at any address: parts of tiles at the ends, and stores past the caches between them.
 
 use super::{
-    fold::{Finish, MAX_SOURCES},
+    fold::{Finish, LINE, MAX_SOURCES},
     kernel::{Fold, Kernel, SMALL_TILE_BYTES},
 };
 use std::{mem::MaybeUninit, ops::Range, ptr};
-
-/// Bytes of a cache line, to which stores past the caches are aligned.
-const LINE: usize = 64;
 
 /// Bytes that a reduction reads and writes from which on it writes past the caches: there it was measured to gain, since such a
 /// store does not read the line that it fills; below, the result may still be found in a cache.
@@ -42,10 +39,9 @@ impl Kernel {
     /// disjoint from each source or equal to it; equal only where an element and a result have the same size. Targets are
     /// disjoint from each other or equal. Nobody else writes the sources or touches the targets meanwhile.
     pub(crate) unsafe fn reduce(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, divisor: u64) {
-        let Kernel { fold, small, tile, small_tile, source_bytes, target_bytes, .. } = *self;
-        let run = Run { fold, small, tile, small_tile, source_bytes, target_bytes, divisor, sources, targets };
+        let bytes = (self.source_bytes, self.target_bytes);
         // SAFETY: the caller's promises are the same.
-        unsafe { run.all(count) }
+        unsafe { self.run((self.fold, self.small), bytes, sources, targets, count, divisor) }
     }
 
     /// [`reduce`](Kernel::reduce) of sources of accumulators.
@@ -53,9 +49,46 @@ impl Kernel {
     /// # Safety
     /// As for [`reduce`](Kernel::reduce).
     pub(crate) unsafe fn finish(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, divisor: u64) {
-        let Kernel { finish: fold, small_finish: small, tile, small_tile, acc_bytes, target_bytes, .. } = *self;
-        let run =
-            Run { fold, small, tile, small_tile, source_bytes: acc_bytes, target_bytes, divisor, sources, targets };
+        let bytes = (self.acc_bytes, self.target_bytes);
+        // SAFETY: the caller's promises are the same.
+        unsafe { self.run((self.finish, self.small_finish), bytes, sources, targets, count, divisor) }
+    }
+
+    /// [`reduce`](Kernel::reduce) into accumulators.
+    ///
+    /// # Safety
+    /// As for [`reduce`](Kernel::reduce).
+    pub(crate) unsafe fn keep(&self, sources: &[*const u8], target: *mut u8, count: usize) {
+        let bytes = (self.source_bytes, self.acc_bytes);
+        // SAFETY: the caller's promises are the same.
+        unsafe { self.run((self.keep, self.small_keep), bytes, sources, &[target], count, 1) }
+    }
+
+    /// [`reduce`](Kernel::reduce) of sources of accumulators into accumulators.
+    ///
+    /// # Safety
+    /// As for [`reduce`](Kernel::reduce).
+    pub(crate) unsafe fn partial(&self, sources: &[*const u8], target: *mut u8, count: usize) {
+        let bytes = (self.acc_bytes, self.acc_bytes);
+        // SAFETY: the caller's promises are the same.
+        unsafe { self.run((self.partial, self.small_partial), bytes, sources, &[target], count, 1) }
+    }
+
+    /// Runs a kernel, of large tiles and of small ones, on elements and results of so many bytes.
+    ///
+    /// # Safety
+    /// As for [`reduce`](Kernel::reduce).
+    unsafe fn run(
+        &self,
+        (fold, small): (Fold, Fold),
+        (source_bytes, target_bytes): (usize, usize),
+        sources: &[*const u8],
+        targets: &[*mut u8],
+        count: usize,
+        divisor: u64,
+    ) {
+        let Kernel { tile, small_tile, .. } = *self;
+        let run = Run { fold, small, tile, small_tile, source_bytes, target_bytes, divisor, sources, targets };
         // SAFETY: the caller's promises are the same.
         unsafe { run.all(count) }
     }

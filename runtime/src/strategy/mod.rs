@@ -335,16 +335,22 @@ impl Strategy {
         self.0.mirrors
     }
 
-    /// Threads for one run: those of an earlier run, or new ones; a fork has none of those kept before it.
+    /// A thread for each replica of this process: those of an earlier run, or new ones.
     fn team(&self) -> Result<Team> {
+        self.team_of(self.local_replicas().len())
+    }
+
+    /// So many threads, of an earlier call or new ones, the first of them the replicas'; a fork has none of those kept before it.
+    fn team_of(&self, threads: usize) -> Result<Team> {
         let mut idle = self.0.idle.lock().expect("nobody panics holding the list");
         idle.retain(|team| !team.forked());
-        if let Some(team) = idle.pop() {
-            return Ok(team);
+        if let Some(place) = idle.iter().position(|team| team.size() == threads) {
+            return Ok(idle.swap_remove(place));
         }
         drop(idle);
-        let pinned = |replica: usize| self.0.pin_threads.then_some(replica % device::cores());
-        let places: Vec<_> = self.local_replicas().map(pinned).collect();
+        let first = self.local_replicas().start;
+        let pinned = |thread: usize| self.0.pin_threads.then_some((first + thread) % device::cores());
+        let places: Vec<_> = (0..threads).map(pinned).collect();
         Team::new("replica", &places)
             .map_err(|source| Error::System { what: format!("start the threads of {self}"), source })
     }

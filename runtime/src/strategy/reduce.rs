@@ -4,21 +4,22 @@ use super::Strategy;
 use crate::{
     Axes, Axis, Device, Error, IndexedSlices, Mirrored, Nest, PerReplica, ReduceOp, Result, Tensor,
     axis::Flat,
-    context,
+    context, device,
     error::IntoReduceOp,
     nest::{self, Leaf, Outline, Path, Value},
     sparse,
 };
 use consonance_kernels::{
-    axis::{self, Partial},
+    axis::{self, Along, Part, Partial},
     buffer::{Buf, BufMut, Memory},
     reduce::Reducer,
 };
 use consonance_spec::{Kind, partition};
 use std::sync::Mutex;
 
-/// Below so many bytes a reduction is done before other threads have woken.
-const PARALLEL_BYTES: usize = 256 << 10;
+/// Below so many bytes, in the caches, a reduction is done before other threads have woken and finished theirs: waking takes
+/// 10 to 20 µs.
+const PARALLEL_BYTES: usize = 1 << 20;
 
 /// Blocks of a result that threads write at once are multiples of so many elements, so that they share no cache line.
 const BORDER_COUNT: usize = 128;
@@ -249,14 +250,23 @@ impl Strategy {
             return Tensor::from_memory(tensors[0].shape().to_vec(), memory);
         };
         op.result(dtype).ok_or_else(undefined)?;
-        let partials: Vec<Mutex<Option<Partial>>> = tensors.iter().map(|_| Mutex::default()).collect();
-        let bytes = tensors.iter().map(|tensor| tensor.buf().bytes()).sum();
-        self.for_each(tensors.len(), bytes, &|replica| {
-            let flat = Flat::new(tensors[replica], &removed);
-            *partials[replica].lock().expect("nobody panics holding a partial") = flat.partial(op);
+        let flats: Vec<Flat> = tensors.iter().map(|tensor| Flat::new(tensor, &removed)).collect();
+        let sums: Option<Vec<Along>> = flats.iter().map(|flat| flat.along(op)).collect();
+        let mut sums = sums.ok_or_else(undefined)?;
+        // Every thread gets a part of every replica's tensor, so that none waits for one with more elements.
+        let threads = self.threads(tensors.iter().map(|tensor| tensor.buf().bytes()).sum());
+        let parts = sums.iter_mut().flat_map(|sum| sum.parts(threads).into_iter().enumerate());
+        let mut shares: Vec<Mutex<Vec<Part>>> = (0..threads).map(|_| Mutex::default()).collect();
+        for (thread, part) in parts {
+            shares[thread].get_mut().expect("no thread yet").push(part);
+        }
+        self.for_each(threads, &|thread| {
+            std::mem::take(&mut *shares[thread].lock().expect("nobody panics holding a share"))
+                .into_iter()
+                .for_each(Part::run);
         })?;
-        let partials = partials.into_iter().map(|partial| partial.into_inner().ok().flatten());
-        let partials: Vec<Partial> = partials.collect::<Option<_>>().ok_or_else(undefined)?;
+        drop(shares);
+        let partials: Vec<Partial> = sums.into_iter().map(Along::finish).collect();
         let elements = |tensor: &&Tensor| -> u64 {
             tensor.shape().iter().zip(&removed).filter(|(_, removed)| **removed).map(|(&size, _)| size as u64).product()
         };
@@ -264,9 +274,9 @@ impl Strategy {
         Tensor::from_memory(Flat::kept(tensors[0], &removed), memory)
     }
 
-    /// Reduces large inputs with a thread for each replica, each its block of the result.
+    /// Reduces large inputs with several threads, each its block of the result.
     fn reduce_blocks(&self, reducer: &Reducer, inputs: &[Buf<'_>], output: BufMut<'_>) -> Result<()> {
-        let (count, parts) = (output.count(), self.num_replicas_in_sync());
+        let (count, parts) = (output.count(), self.threads(inputs.iter().map(Buf::bytes).sum()));
         let mut rest = output;
         let blocks: Vec<_> = (0..parts)
             .map(|part| {
@@ -277,21 +287,25 @@ impl Strategy {
                 Mutex::new((block, target))
             })
             .collect();
-        let bytes = inputs.iter().map(Buf::bytes).sum();
-        self.for_each(parts, bytes, &|part| {
+        self.for_each(parts, &|part| {
             let (block, target) = &mut *blocks[part].lock().expect("nobody panics holding a block");
             let inputs: Vec<Buf<'_>> = inputs.iter().map(|input| input.slice(block.clone())).collect();
             reducer.reduce(&inputs, target);
         })
     }
 
-    /// Runs `work` of 0 to `count`, at most one for each replica: on the replicas' threads if there are `bytes` enough to work on.
-    fn for_each(&self, count: usize, bytes: usize, work: &(dyn Fn(usize) + Sync)) -> Result<()> {
-        if count == 1 || bytes < PARALLEL_BYTES {
-            (0..count).for_each(work);
+    /// How many threads should reduce so many bytes: this one, or one for each core or replica.
+    fn threads(&self, bytes: usize) -> usize {
+        if bytes < PARALLEL_BYTES { 1 } else { device::cores().max(self.local_replicas().len()) }
+    }
+
+    /// Runs `work` of 0 to `threads`, each on a thread of its own; of one on this thread.
+    fn for_each(&self, threads: usize, work: &(dyn Fn(usize) + Sync)) -> Result<()> {
+        if threads == 1 {
+            work(0);
             return Ok(());
         }
-        let mut team = self.team()?;
+        let mut team = self.team_of(threads)?;
         team.run(work);
         self.give_back(team);
         Ok(())
