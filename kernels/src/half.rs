@@ -44,6 +44,12 @@ pub(crate) fn round_bf16(value: f32) -> u32 {
     select_unpredictable(value.is_nan(), bits | 0x0040_0000, nearest)
 }
 
+/// The bits of a half-precision float as an integer that is in the float's order, -0 below +0; its own inverse.
+#[inline(always)]
+pub(crate) const fn order(bits: i16) -> i16 {
+    bits ^ (bits >> 15 & 0x7fff)
+}
+
 /// [`widen_f16`] of `L` elements, eight at a time.
 ///
 /// # Safety

@@ -5,7 +5,7 @@ use super::{
     combine::{All, And, Max, Min, Op, Or, Product, Sum, Xor},
     fold::{self, Finish},
     level,
-    row::{Bf16, F16, Plain, Row, Total},
+    row::{Bf16, F16, Ordered, Plain, Row, Total, first_of_greatest, first_of_least},
 };
 use crate::isa::Isa;
 use consonance_spec::{DType, ReduceOp};
@@ -75,6 +75,11 @@ impl Kernel {
         })
     }
 }
+
+type LeastF16 = Ordered<{ first_of_least(0x7c00) }>;
+type GreatestF16 = Ordered<{ first_of_greatest(0x7c00) }>;
+type LeastBf16 = Ordered<{ first_of_least(0x7f80) }>;
+type GreatestBf16 = Ordered<{ first_of_greatest(0x7f80) }>;
 
 /// Bytes of the accumulators of a small tile: one register of the baseline.
 pub(crate) const SMALL_TILE_BYTES: usize = 16;
@@ -175,32 +180,32 @@ macro_rules! select {
             (ReduceOp::And, _) => $of!(Plain<u8>, And),
             (ReduceOp::Or, _) | (ReduceOp::Max, DType::Bool) => $of!(Plain<u8>, Or),
             (ReduceOp::Xor, _) => $of!(Plain<u8>, Xor),
-            (op, DType::F16) => numbers!($of, op, F16, F16, F16),
-            (op, DType::Bf16) => numbers!($of, op, Bf16, Bf16, Bf16),
-            (op, DType::F32) => numbers!($of, op, f32, f32, f32),
-            (op, DType::F64) => numbers!($of, op, f64, f64, f64),
-            (op, DType::I8) => numbers!($of, op, Plain<u8>, Plain<i8>, Total<i8, i64, f32>),
-            (op, DType::I16) => numbers!($of, op, Plain<u16>, Plain<i16>, Total<i16, i64, f32>),
-            (op, DType::I32) => numbers!($of, op, Plain<u32>, Plain<i32>, Total<i32, i64, f64>),
-            (op, DType::I64) => numbers!($of, op, Plain<u64>, Plain<i64>, Total<i64, i128, f64>),
-            (op, DType::U8) => numbers!($of, op, Plain<u8>, Plain<u8>, Total<u8, i64, f32>),
-            (op, DType::U16) => numbers!($of, op, Plain<u16>, Plain<u16>, Total<u16, i64, f32>),
-            (op, DType::U32) => numbers!($of, op, Plain<u32>, Plain<u32>, Total<u32, i64, f64>),
-            (op, DType::U64) => numbers!($of, op, Plain<u64>, Plain<u64>, Total<u64, i128, f64>),
+            (op, DType::F16) => numbers!($of, op, F16, LeastF16, GreatestF16, F16),
+            (op, DType::Bf16) => numbers!($of, op, Bf16, LeastBf16, GreatestBf16, Bf16),
+            (op, DType::F32) => numbers!($of, op, f32, f32, f32, f32),
+            (op, DType::F64) => numbers!($of, op, f64, f64, f64, f64),
+            (op, DType::I8) => numbers!($of, op, Plain<u8>, Plain<i8>, Plain<i8>, Total<i8, i64, f32>),
+            (op, DType::I16) => numbers!($of, op, Plain<u16>, Plain<i16>, Plain<i16>, Total<i16, i64, f32>),
+            (op, DType::I32) => numbers!($of, op, Plain<u32>, Plain<i32>, Plain<i32>, Total<i32, i64, f64>),
+            (op, DType::I64) => numbers!($of, op, Plain<u64>, Plain<i64>, Plain<i64>, Total<i64, i128, f64>),
+            (op, DType::U8) => numbers!($of, op, Plain<u8>, Plain<u8>, Plain<u8>, Total<u8, i64, f32>),
+            (op, DType::U16) => numbers!($of, op, Plain<u16>, Plain<u16>, Plain<u16>, Total<u16, i64, f32>),
+            (op, DType::U32) => numbers!($of, op, Plain<u32>, Plain<u32>, Plain<u32>, Total<u32, i64, f64>),
+            (op, DType::U64) => numbers!($of, op, Plain<u64>, Plain<u64>, Plain<u64>, Total<u64, i128, f64>),
             (op, DType::Bool) => unreachable!("{op} of bool"),
         }
     };
 }
 
-/// The kernels of a number: the rows that are added, that are compared, and that means are made of.
+/// The kernels of a number: the rows that are added, of which the least and the greatest are found, and that means are made of.
 macro_rules! numbers {
-    ($of:ident, $op:expr, $added:ty, $compared:ty, $total:ty) => {
+    ($of:ident, $op:expr, $added:ty, $least:ty, $greatest:ty, $total:ty) => {
         match $op {
             ReduceOp::Sum => $of!($added, Sum),
             ReduceOp::Mean => $of!($total, Sum),
             ReduceOp::Product => $of!($added, Product),
-            ReduceOp::Min => $of!($compared, Min),
-            ReduceOp::Max => $of!($compared, Max),
+            ReduceOp::Min => $of!($least, Min),
+            ReduceOp::Max => $of!($greatest, Max),
             op => unreachable!("{op} is a kernel of bytes"),
         }
     };

@@ -175,6 +175,42 @@ impl Row for Bf16 {
     }
 }
 
+/// Elements of 16 bits that are compared as [integers](half::order), where widening them would cost more than all the rest. The
+/// integers are counted from `FIRST` on, beyond the last of them from the least again, so that NaN of either sign win.
+pub(crate) struct Ordered<const FIRST: i16>;
+
+impl<const FIRST: i16> Row for Ordered<FIRST> {
+    type Source = i16;
+    type Acc = i16;
+    type Target = i16;
+    type Widened = Widened<Self>;
+    type Kept = Kept<Self>;
+    type Partial = Plain<i16>;
+
+    #[inline(always)]
+    unsafe fn load<I: Level, const L: usize>(source: *const i16) -> [i16; L] {
+        // SAFETY: the caller vouches for `L` elements.
+        let bits = unsafe { source.cast::<[i16; L]>().read_unaligned() };
+        map(bits, |bits| half::order(bits).wrapping_sub(FIRST).wrapping_add(i16::MIN))
+    }
+
+    #[inline(always)]
+    unsafe fn store<I: Level, const L: usize>(tile: [i16; L], _: u64) -> [i16; L] {
+        map(tile, |place| half::order(place.wrapping_sub(i16::MIN).wrapping_add(FIRST)))
+    }
+}
+
+/// What maxima are counted from, in the format with these bits of infinity: negative infinity is the first, and the identity;
+/// negative NaN come after all others.
+pub(crate) const fn first_of_greatest(infinite: i16) -> i16 {
+    half::order(infinite | i16::MIN)
+}
+
+/// What minima are counted from: infinity is the last, and the identity; positive NaN are the first, and negative ones follow.
+pub(crate) const fn first_of_least(infinite: i16) -> i16 {
+    infinite + 1
+}
+
 /// Integers on their way to a mean: `T` is summed in `A`, which it does not overflow, and the mean is an `F`.
 pub(crate) struct Total<T, A, F>(PhantomData<(T, A, F)>);
 
