@@ -1,21 +1,29 @@
-//! The reduction kernels against the machine's own copy: `cargo bench --bench reducer`.
+//! The reduction kernels against the machine's own copy and its own reads: `cargo bench --bench reducer`.
 //!
-//! First a table: each reduction and a `memcpy` that reads and writes as many bytes, in turn, so that both meet the same
-//! machine; the ratio of their times is the median over the turns, and is to be at least 0.9 from 64 KiB on. Beside it the
-//! ratio to a copy by ordinary stores (a reduction of one input), which is what arithmetic can reach: such a store reads the
-//! line that it overwrites, which `memcpy` spares itself by microcode; just past the second-level cache that shows. Reductions along
-//! an axis stand against a plain read. Then the same reductions as ordinary criterion groups.
+//! Without a filter, tables: each reduction and a `memcpy` that reads and writes as many bytes, in turn, so that both meet the
+//! same machine; the ratio of their times is the median over the turns, and is to be at least 0.9 from 64 KiB on. Beside it the
+//! ratio to a copy by ordinary stores (a reduction of one input): such a store reads the line that it overwrites, which
+//! `memcpy` spares itself by microcode. Last, the ratio of the `memcpy`'s time to that of a plain read of the inputs, with
+//! nothing computed and nothing written: no reduction can reach more. Just past the second-level cache it is below 0.9.
+//! Reductions along an axis stand against a plain read of the tensor, both by one thread and by one for each core.
+//!
+//! With a filter, criterion benches of every dtype, operation, number of inputs, size and instruction set, each beside a
+//! `memcpy` of the same bytes: `cargo bench --bench reducer -- f16/max/4/64KiB`, or `f32/sum/.*/1MiB/avx512`.
 
 use consonance_kernels::{
-    axis::Partial,
+    axis::{Along, Part, Partial},
     buffer::{Buf, Memory},
     isa::Isa,
+    read::read,
     reduce::Reducer,
+    team::Team,
 };
 use consonance_spec::{DType, Element, ReduceOp, bf16, f16};
-use criterion::{BenchmarkId, Criterion, Throughput};
+use criterion::{Criterion, Throughput};
 use std::{
     hint::black_box,
+    sync::Mutex,
+    thread,
     time::{Duration, Instant},
 };
 use wide::f32x8;
@@ -27,15 +35,19 @@ const TURNS: usize = 21;
 const TURN: Duration = Duration::from_millis(4);
 
 /// Bytes of an input.
-const SIZES: [usize; 8] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
+const SIZES: [usize; 9] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
+
+const INPUTS: [usize; 3] = [2, 4, 8];
 
 /// What is compared besides the f32 sum, at [`ORDINARY_BYTES`].
-const OTHERS: [(ReduceOp, DType); 9] = [
+const OTHERS: [(ReduceOp, DType); 11] = [
     (ReduceOp::Mean, DType::F32),
     (ReduceOp::Max, DType::F32),
     (ReduceOp::Sum, DType::F64),
     (ReduceOp::Sum, DType::Bf16),
+    (ReduceOp::Max, DType::Bf16),
     (ReduceOp::Sum, DType::F16),
+    (ReduceOp::Max, DType::F16),
     (ReduceOp::Sum, DType::I32),
     (ReduceOp::Sum, DType::U8),
     (ReduceOp::Max, DType::I64),
@@ -45,14 +57,22 @@ const OTHERS: [(ReduceOp, DType); 9] = [
 const ORDINARY_BYTES: usize = 1 << 20;
 
 fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
     // Without `--bench` cargo only asks whether the benchmarks run.
-    if std::env::args().any(|argument| argument == "--bench") {
+    let bench = arguments.iter().any(|argument| argument == "--bench");
+    let filter = arguments.iter().any(|argument| !argument.starts_with('-'));
+    if bench && !filter {
         reductions();
         portable();
         axes();
+        return;
     }
-    let mut criterion = Criterion::default().configure_from_args();
-    groups(&mut criterion);
+    let criterion = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(200))
+        .measurement_time(Duration::from_millis(600));
+    let mut criterion = criterion.configure_from_args();
+    every(&mut criterion, if bench { &SIZES } else { &SIZES[..1] });
     criterion.final_summary();
 }
 
@@ -83,6 +103,13 @@ impl Case {
         assert!(output.iter().all(|&element| element == expected), "{:?}", self.reducer);
     }
 
+    /// Reads the inputs as fast as can be, and no more.
+    fn read(&self) {
+        for input in &self.inputs {
+            black_box(read(black_box(input.as_buf().as_bytes())));
+        }
+    }
+
     fn run(&mut self) {
         let inputs: Vec<Buf<'_>> = self.inputs.iter().map(Memory::as_buf).collect();
         self.reducer.reduce(black_box(&inputs), &mut self.output.as_buf_mut());
@@ -102,7 +129,8 @@ fn ones(dtype: DType, count: usize) -> Memory {
         DType::I32 => of(1i32, count),
         DType::I64 => of(1i64, count),
         DType::U8 => of(1u8, count),
-        other => unreachable!("no case of {other}"),
+        // The copy is of pages of its own.
+        other => Memory::zeroed(other, count).clone(),
     }
 }
 
@@ -143,33 +171,47 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 fn reductions() {
-    println!("reductions in {}, against a copy that moves the same bytes", Isa::best());
+    println!("reductions in {}, against a copy that moves the same bytes, and that against a read", Isa::best());
     println!(
-        "{:>6} {:>5} {:>9} {:>3} {:>12} {:>12} {:>6} {:>12} {:>6}",
-        "op", "dtype", "bytes", "n", "reduce GB/s", "memcpy GB/s", "ratio", "stores GB/s", "ratio"
+        "{:>6} {:>5} {:>9} {:>3} {:>12} {:>12} {:>6} {:>12} {:>6} {:>12} {:>11}",
+        "op",
+        "dtype",
+        "bytes",
+        "n",
+        "reduce GB/s",
+        "memcpy GB/s",
+        "ratio",
+        "stores GB/s",
+        "ratio",
+        "read GB/s",
+        "read/memcpy"
     );
     let sums = SIZES.into_iter().map(|bytes| (ReduceOp::Sum, DType::F32, bytes));
     let others = OTHERS.into_iter().map(|(op, dtype)| (op, dtype, ORDINARY_BYTES));
     for (op, dtype, bytes) in sums.chain(others) {
-        for inputs in [2, 4, 8] {
+        for inputs in INPUTS {
             let mut case = Case::new(op, dtype, Isa::best(), inputs, bytes);
             case.check();
             let moved = case.bytes();
             let (source, mut target) = (vec![1u8; moved / 2], vec![2u8; moved / 2]);
-            let memcpy = compare(|| case.run(), || black_box(&mut target).copy_from_slice(black_box(&source)));
+            let mut memcpy = || black_box(&mut target).copy_from_slice(black_box(&source));
+            let against_memcpy = compare(|| case.run(), &mut memcpy);
+            let read = compare(|| case.read(), &mut memcpy);
             let mut copy = Case::new(ReduceOp::Sum, DType::U8, Isa::best(), 1, moved / 2);
             let stores = compare(|| case.run(), || copy.run());
             println!(
-                "{:>6} {:>5} {:>9} {:>3} {:>12.1} {:>12.1} {:>6.2} {:>12.1} {:>6.2}",
+                "{:>6} {:>5} {:>9} {:>3} {:>12.1} {:>12.1} {:>6.2} {:>12.1} {:>6.2} {:>12.1} {:>11.2}",
                 op,
                 dtype,
                 bytes,
                 inputs,
-                moved as f64 / memcpy.ours / 1e9,
-                moved as f64 / memcpy.theirs / 1e9,
-                memcpy.ratio,
+                moved as f64 / against_memcpy.ours / 1e9,
+                moved as f64 / against_memcpy.theirs / 1e9,
+                against_memcpy.ratio,
                 moved as f64 / stores.theirs / 1e9,
-                stores.ratio
+                stores.ratio,
+                (inputs * bytes) as f64 / read.ours / 1e9,
+                read.ratio
             );
         }
     }
@@ -205,69 +247,100 @@ fn portable() {
 }
 
 fn axes() {
-    println!("\nreductions along an axis, against a plain read of the same bytes");
-    println!("{:>6} {:>5} {:>22} {:>12} {:>12} {:>6}", "op", "dtype", "shape", "reduce GB/s", "read GB/s", "ratio");
-    let (small, large) = (1 << 18, 1 << 24);
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let places: Vec<_> = (0..cores).map(Some).collect();
+    let mut team = Team::new("axis", &places).expect("a thread for each core");
+    println!("\nreductions along an axis, against a plain read of the tensor: by one thread, and by {cores}");
+    println!(
+        "{:>6} {:>5} {:>22} {:>12} {:>12} {:>6} {:>12} {:>12} {:>6}",
+        "op", "dtype", "shape", "reduce GB/s", "read GB/s", "ratio", "reduce GB/s", "read GB/s", "ratio"
+    );
+    let (small, large) = (1 << 18, 1 << 26);
     for count in [small, large] {
-        for [outer, axis, inner] in [
+        for shape in [
             [1, count, 1],
             [count / 256, 256, 1],
+            [count / 100, 100, 1],
             [1, count / 8, 8],
             [1, count / 256, 256],
+            [1, 16, count / 16],
             [1, 64, count / 64],
+            [1, 256, count / 256],
             [16, count / 16384, 1024],
         ] {
             for (op, dtype) in [(ReduceOp::Sum, DType::F32), (ReduceOp::Mean, DType::Bf16)] {
-                let tensor = ones(dtype, count);
-                let bytes = tensor.as_buf().bytes();
-                let words = vec![1u64; bytes / 8];
-                let result = compare(
-                    || drop(black_box(Partial::new(op, tensor.as_buf(), [outer, axis, inner]))),
+                let tensor = ones(dtype, shape.iter().product());
+                let (buf, bytes) = (tensor.as_buf(), tensor.as_buf().as_bytes());
+                let one = compare(
+                    || drop(black_box(Partial::new(op, black_box(buf), shape))),
                     || {
-                        black_box(read(black_box(&words)));
+                        black_box(read(black_box(bytes)));
                     },
                 );
+                let all = || Along::new(op, black_box(buf), shape).expect("defined");
+                let team = Mutex::new(&mut team);
+                let run = |job: &(dyn Fn(usize) + Sync)| team.lock().expect("one at a time").run(job);
+                let many = compare(
+                    || {
+                        let mut along = all();
+                        let parts: Vec<_> = along.parts(cores).into_iter().map(|part| Mutex::new(Some(part))).collect();
+                        run(&|thread| {
+                            let part = parts.get(thread).and_then(|part| part.lock().expect("its own").take());
+                            part.into_iter().for_each(Part::run);
+                        });
+                        drop(parts);
+                        black_box(along.finish());
+                    },
+                    || {
+                        run(&|thread| {
+                            let part = bytes.len() / cores;
+                            black_box(read(black_box(&bytes[thread * part..][..part])));
+                        });
+                    },
+                );
+                let rate = |seconds: f64| bytes.len() as f64 / seconds / 1e9;
                 println!(
-                    "{:>6} {:>5} {:>22} {:>12.1} {:>12.1} {:>6.2}",
+                    "{:>6} {:>5} {:>22} {:>12.1} {:>12.1} {:>6.2} {:>12.1} {:>12.1} {:>6.2}",
                     op,
                     dtype,
-                    format!("[{outer}, {axis}, {inner}]"),
-                    bytes as f64 / result.ours / 1e9,
-                    bytes as f64 / result.theirs / 1e9,
-                    result.ratio
+                    format!("{shape:?}"),
+                    rate(one.ours),
+                    rate(one.theirs),
+                    one.ratio,
+                    rate(many.ours),
+                    rate(many.theirs),
+                    many.ratio
                 );
             }
         }
     }
 }
 
-/// Reads every word, in as many chains as hide the latency of an instruction.
-fn read(words: &[u64]) -> [u64; 16] {
-    let mut all = [0; 16];
-    for words in words.chunks_exact(all.len()) {
-        for (all, word) in all.iter_mut().zip(words) {
-            *all ^= word;
-        }
-    }
-    all
-}
-
-fn groups(criterion: &mut Criterion) {
-    for isa in Isa::available() {
-        let mut group = criterion.benchmark_group(format!("sum of 4 f32 buffers in {isa}"));
-        for bytes in [4 << 10, 64 << 10, 1 << 20] {
-            let mut case = Case::new(ReduceOp::Sum, DType::F32, isa, 4, bytes);
-            group.throughput(Throughput::Bytes(case.bytes() as u64));
-            group.bench_function(BenchmarkId::from_parameter(bytes), |bencher| bencher.iter(|| case.run()));
+/// All there is, as `dtype/op/inputs/size/instruction set`; buffers are made where the filter lets a bench run.
+fn every(criterion: &mut Criterion, sizes: &[usize]) {
+    for &dtype in DType::ALL {
+        let mut group = criterion.benchmark_group(dtype.name());
+        for op in ReduceOp::ALL.into_iter().filter(|op| op.result(dtype).is_some()) {
+            for inputs in INPUTS {
+                for &bytes in sizes {
+                    let size =
+                        if bytes < 1 << 20 { format!("{}KiB", bytes >> 10) } else { format!("{}MiB", bytes >> 20) };
+                    let output = bytes / dtype.size() * op.result(dtype).expect("defined").size();
+                    let moved = inputs * bytes + output;
+                    group.throughput(Throughput::Bytes(moved as u64));
+                    for isa in Isa::available() {
+                        group.bench_function(format!("{op}/{inputs}/{size}/{isa}"), |bencher| {
+                            let mut case = Case::new(op, dtype, isa, inputs, bytes);
+                            bencher.iter(|| case.run());
+                        });
+                    }
+                    group.bench_function(format!("{op}/{inputs}/{size}/memcpy"), |bencher| {
+                        let (source, mut target) = (vec![1u8; moved / 2], vec![2u8; moved / 2]);
+                        bencher.iter(|| black_box(&mut target).copy_from_slice(black_box(&source)));
+                    });
+                }
+            }
         }
         group.finish();
     }
-    let mut group = criterion.benchmark_group("sum of 4 buffers of 1 MiB");
-    for (op, dtype) in OTHERS {
-        let mut case = Case::new(op, dtype, Isa::best(), 4, ORDINARY_BYTES);
-        group.throughput(Throughput::Bytes(case.bytes() as u64));
-        let name = BenchmarkId::new(op.name(), dtype);
-        group.bench_function(name, |bencher| bencher.iter(|| case.run()));
-    }
-    group.finish();
 }

@@ -8,6 +8,7 @@ mod half;
 pub mod reduce;
 pub mod axis;
 mod copy;
+pub mod read;
 mod atomics;
 mod futex;
 mod wait;
