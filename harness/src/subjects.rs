@@ -38,6 +38,8 @@ pub const GROUPS: &[Group] = &[
     #[cfg(target_os = "linux")]
     Group { name: "processes", make: processes },
     #[cfg(target_os = "linux")]
+    Group { name: "processes that do not read each other's memory", make: processes_apart },
+    #[cfg(target_os = "linux")]
     Group { name: "processes, split", make: processes_split },
 ];
 
@@ -95,17 +97,22 @@ fn split(whole: Vec<Communicator>) -> Vec<Rank> {
 
 #[cfg(target_os = "linux")]
 fn processes(size: usize) -> Vec<Rank> {
-    in_processes(size).into_iter().map(|communicator| Rank { communicator, _whole: None }).collect()
+    in_processes(size, true).into_iter().map(|communicator| Rank { communicator, _whole: None }).collect()
+}
+
+#[cfg(target_os = "linux")]
+fn processes_apart(size: usize) -> Vec<Rank> {
+    in_processes(size, false).into_iter().map(|communicator| Rank { communicator, _whole: None }).collect()
 }
 
 #[cfg(target_os = "linux")]
 fn processes_split(size: usize) -> Vec<Rank> {
-    split(in_processes(size + 1))
+    split(in_processes(size + 1, true))
 }
 
 /// The ranks of processes that threads play: each has its own connections and maps the shared memory for itself.
 #[cfg(target_os = "linux")]
-fn in_processes(size: usize) -> Vec<Communicator> {
+fn in_processes(size: usize, reads_directly: bool) -> Vec<Communicator> {
     /// Enough to have more than two, and some with several ranks.
     const PROCESSES: usize = 3;
     /// The least, so that data pass through it in several parts.
@@ -122,7 +129,8 @@ fn in_processes(size: usize) -> Vec<Communicator> {
     let join = |index: usize| {
         let task = SimpleClusterResolver::new(cluster.clone()).with_task("worker", index)?;
         let replicas = (index + 1) * size / count - index * size / count;
-        let group = ProcessGroup::builder(task).replicas(replicas).staging_bytes(STAGING_BYTES);
+        let group =
+            ProcessGroup::builder(task).replicas(replicas).staging_bytes(STAGING_BYTES).reads_directly(reads_directly);
         group.on_wait(|_| {}).join().map(|mut group| group.communicators())
     };
     thread::scope(|scope| {

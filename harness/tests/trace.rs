@@ -49,7 +49,7 @@ impl Traced {
         let shape = Shape::new(2, Shape::STAGING_BYTES).expect("a shape");
         let segment = Arc::new(Segment::create(shape, GROUP).expect("a segment"));
         let barrier = |seat: &mut Seat| _ = seat.exchange(&Signature::new(Kind::Barrier), None);
-        let mut seats = Seat::in_segment(&segment, 0..2, 1, Duration::from_secs(600));
+        let mut seats = Seat::in_segment(&segment, 0..2, 1, &[], Duration::from_secs(600));
         thread::scope(|scope| {
             for seat in &mut seats {
                 scope.spawn(|| barrier(seat));

@@ -3,6 +3,7 @@
 use crate::{
     atomics::{AtomicU64, Mutex, MutexGuard, Ordering, available_parallelism},
     line::{Line, Rest, Round},
+    remote::Process,
     ring::Ring,
     segment::{Area, Segment},
 };
@@ -73,6 +74,8 @@ pub(crate) struct Hub {
     pub(crate) spins: bool,
     /// Of a group of processes that was split from none: the ranks that are threads of this one.
     local: Range<usize>,
+    /// Of such a group, the process of each rank; nothing where ranks do not read each other's memory, 0 where it is not known.
+    processes: Box<[u32]>,
     parent: Option<Parent>,
     /// Groups of threads split from this one that not every member has taken yet, by a key that the members agree on.
     nursery: Mutex<HashMap<Key, Newborn>>,
@@ -133,14 +136,25 @@ impl Hub {
 
     /// The group of all ranks of a segment, of which those in `local` are threads of this process. The processes have so many
     /// cores together.
-    pub(crate) fn of_segment(segment: Arc<Segment>, local: Range<usize>, cores: usize) -> Arc<Hub> {
+    pub(crate) fn of_segment(segment: Arc<Segment>, local: Range<usize>, cores: usize, processes: &[u32]) -> Arc<Hub> {
         let size = segment.shape().ranks();
         let ground = Ground::segment(segment.clone(), segment.root(), size);
-        Arc::new(Hub { local, ..Hub::on(ground, cores, None) })
+        let mark = segment.mark() as u64;
+        let hub = Hub { local, processes: processes.into(), ..Hub::on(ground, cores, None) };
+        // Relaxed: others look here after this rank's first arrival.
+        hub.local.clone().for_each(|rank| hub.lines()[rank].rest.mark.store(mark, Ordering::Relaxed));
+        Arc::new(hub)
     }
 
     fn on(ground: Ground, cores: usize, parent: Option<Parent>) -> Hub {
-        Hub { spins: ground.lines().len() <= cores, ground, local: 0..0, parent, nursery: Mutex::default() }
+        Hub {
+            spins: ground.lines().len() <= cores,
+            ground,
+            local: 0..0,
+            processes: [].into(),
+            parent,
+            nursery: Mutex::default(),
+        }
     }
 
     /// A group split from this one spins if this one does.
@@ -170,6 +184,17 @@ impl Hub {
     pub(crate) fn is_local(&self, rank: usize) -> bool {
         let top = self.parent.as_ref().map_or(self, |parent| &parent.top);
         self.segment().is_none() || top.local.contains(&self.top_rank(rank))
+    }
+
+    /// The process of `rank`, which has arrived once, if this one may try to read its memory.
+    pub(crate) fn process(&self, rank: usize) -> Option<Process> {
+        let (segment, _) = self.segment()?;
+        let top = self.parent.as_ref().map_or(self, |parent| &parent.top);
+        let rank = self.top_rank(rank);
+        let id = top.processes.get(rank).copied().filter(|&id| id != 0)?;
+        // Relaxed: stored before that arrival.
+        let mark = top.lines()[rank].rest.mark.load(Ordering::Relaxed) as usize;
+        Some(Process { id, mark, group: segment.name() })
     }
 
     /// Where the last calls of `rank` are noted.

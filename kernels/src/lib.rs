@@ -9,6 +9,7 @@ pub mod reduce;
 pub mod axis;
 mod copy;
 pub mod read;
+mod remote;
 mod atomics;
 mod futex;
 mod wait;
@@ -21,6 +22,7 @@ pub mod step;
 pub mod plan;
 pub mod phase;
 mod stage;
+mod direct;
 mod alloc;
 pub mod team;
 #[cfg(target_os = "linux")]

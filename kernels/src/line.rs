@@ -204,5 +204,7 @@ impl Round {
 pub(crate) struct Rest {
     /// The peer waited for, plus 1; 0 when awake.
     pub(crate) waits_for: AtomicU32,
+    /// Where the rank's process has the group's name, for those who would read its memory; in the group split from none.
+    pub(crate) mark: AtomicU64,
     pub(crate) bell: Bell,
 }

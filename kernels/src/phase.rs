@@ -6,16 +6,22 @@ use crate::{
     copy::copy,
     hub::{Abort, Hub, Reason},
     line::{Card, PAYLOAD_BYTES, Round},
-    plan::CHUNK_BYTES,
+    plan::{self, BORDER_BYTES, CHUNK_BYTES},
     reduce::Reducer,
+    remote::{Process, Unread},
     step::Fault,
 };
 use consonance_spec::{DType, World};
-use std::{mem::MaybeUninit, ops::Range};
+use std::{mem::MaybeUninit, ops::Range, ptr};
 
 /// Cuts a range of elements of `size` bytes into chunks.
 pub(crate) fn chunks(range: Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> {
-    let step = CHUNK_BYTES / size;
+    pieces(range, size, CHUNK_BYTES)
+}
+
+/// Cuts a range of elements of `size` bytes into pieces of so many bytes.
+pub(crate) fn pieces(range: Range<usize>, size: usize, bytes: usize) -> impl Iterator<Item = Range<usize>> {
+    let step = bytes / size;
     range.clone().step_by(step).map(move |start| start..range.end.min(start + step))
 }
 
@@ -43,9 +49,18 @@ impl<'s> Place<'s> {
     }
 
     /// Ends the group because of what `rank` says, which cannot be. Of threads it would be a fault of this program.
-    fn nonsense(self, rank: usize) -> Fault {
+    pub(crate) fn nonsense(self, rank: usize) -> Fault {
         self.hub.abort(self.round, Abort { rank: self.world.rank(), reason: Reason::Failure });
         Fault::Nonsense(rank)
+    }
+
+    /// What it means that memory of `rank` was not read.
+    pub(crate) fn unread(self, rank: usize, why: Unread) -> Fault {
+        match why {
+            // Its end is reported by who watches the processes: the seat waits for that.
+            Unread::Gone => Fault::Missing(vec![rank]),
+            Unread::Refused => self.nonsense(rank),
+        }
     }
 
     /// Until the result is dropped, no rank leaves this step, so that every published address stays valid.
@@ -161,6 +176,8 @@ const RESULT_BYTES: usize = TILED_BYTES * size_of::<f32>();
 pub struct Peers<'s> {
     pub(crate) place: Place<'s>,
     pub(crate) sources: &'s mut Vec<*const u8>,
+    /// Room for what the system reads.
+    pub(crate) scratch: &'s mut Vec<u64>,
     /// The part that is put up; none where all memory lies open.
     pub(crate) window: Option<Window<'s>>,
 }
@@ -174,11 +191,29 @@ pub(crate) struct Window<'s> {
     /// Where the slices of each rank are put up, one after the other, each with room for `stride` bytes.
     pub(crate) slots: Slots,
     pub(crate) stride: usize,
-    /// How many bytes of data each rank has, and where they lie if they can be read there.
-    pub(crate) data: &'s [(usize, *const u8)],
+    /// Each rank's data.
+    pub(crate) data: &'s [Data],
     /// This rank's own data, where they lie.
     pub(crate) own: *const u8,
     pub(crate) own_bytes: usize,
+}
+
+/// One rank's data in a step of processes.
+#[derive(Clone, Copy)]
+pub(crate) struct Data {
+    pub(crate) bytes: usize,
+    pub(crate) place: Source,
+}
+
+/// Where data can be read.
+#[derive(Clone, Copy)]
+pub(crate) enum Source {
+    /// They are put up, a window at a time.
+    Slot,
+    /// All of them lie here.
+    Here(*const u8),
+    /// All of them lie at this address of another process.
+    There(Process, usize),
 }
 
 /// The same slot of every rank.
@@ -200,6 +235,8 @@ impl Slots {
 struct View {
     /// The first byte of the slice of the first block.
     start: *const u8,
+    /// In the memory of which process, if it is not this one.
+    process: Option<Process>,
     /// Bytes of a block, of which `slice` can be read.
     block: usize,
     blocks: usize,
@@ -222,9 +259,9 @@ impl View {
             })
             .filter(|(_, _, piece)| piece.start < piece.end)
             .map(|(index, block, piece)| {
-                // SAFETY: the piece lies in the slice of block `index`, and each slice of the blocks lies where `start` and `stride`
-                // say: see where views are made.
-                let address = unsafe { self.start.add(index * self.stride + (piece.start - block - self.slice.start)) };
+                // The piece lies in the slice of block `index`, and each slice of the blocks lies where `start` and `stride` say: see
+                // where views are made.
+                let address = self.start.wrapping_add(index * self.stride + (piece.start - block - self.slice.start));
                 (address, piece)
             })
     }
@@ -246,7 +283,7 @@ impl Peers<'_> {
     pub fn bytes(&self, rank: usize) -> usize {
         match &self.window {
             Some(window) if rank == self.place.world.rank() => window.own_bytes,
-            Some(window) => window.data[rank].0,
+            Some(window) => window.data[rank].bytes,
             None => self.place.card(rank).bytes(),
         }
     }
@@ -255,20 +292,24 @@ impl Peers<'_> {
         let Some(window) = &self.window else {
             // All of it, `bytes` long, is one block.
             let start = self.place.card(rank).input();
-            return View { start, block: usize::MAX, blocks: 1, slice: 0..usize::MAX, stride: 0 };
+            return View { start, process: None, block: usize::MAX, blocks: 1, slice: 0..usize::MAX, stride: 0 };
         };
         let Window { blocks, stride, .. } = *window;
         let slice = window.slice.clone();
         let block = |bytes: usize| if blocks == 1 { usize::MAX } else { (bytes / blocks).max(1) };
         let block = block(self.bytes(rank));
         let own = rank == self.place.world.rank();
-        let whole = if own { window.own } else { window.data[rank].1 };
-        if own || !whole.is_null() {
-            // What is asked of it lies within its bytes (see the callers), and so do the slices up to there.
-            return View { start: whole.wrapping_add(slice.start), block, blocks, slice, stride: block };
-        }
-        // A slice put up has room for `stride` bytes, which are not fewer than the slice's; there are `blocks` of them.
-        View { start: window.slots.of(rank), block, blocks, slice, stride }
+        let (whole, process) = match window.data[rank].place {
+            _ if own => (window.own, None),
+            Source::Here(start) => (start, None),
+            Source::There(process, start) => (ptr::without_provenance(start), Some(process)),
+            // A slice put up has room for `stride` bytes, which are not fewer than the slice's; there are `blocks` of them.
+            Source::Slot => {
+                return View { start: window.slots.of(rank), process: None, block, blocks, slice, stride };
+            }
+        };
+        // What is asked of it lies within its bytes (see the callers), and so do the slices up to there.
+        View { start: whole.wrapping_add(slice.start), process, block, blocks, slice, stride: block }
     }
 
     /// Copies elements `range` of what `rank` published.
@@ -287,15 +328,40 @@ impl Peers<'_> {
             return Err(self.place.nonsense(rank));
         }
         let range = range.start * size..range.end * size;
-        for (source, piece) in self.view(rank).pieces(range.clone()) {
+        let view = self.view(rank);
+        for (source, piece) in view.pieces(range.clone()) {
             for chunk in chunks(0..piece.len(), 1) {
                 let _inside = self.place.enter()?;
                 // SAFETY: the piece lies within what the rank published, which stays valid and unwritten while we are inside,
                 // and is of the type on which all ranks agree; the target is exclusive and has a place for it.
                 unsafe {
                     let target = target.as_mut_ptr().add(piece.start - range.start + chunk.start);
-                    copy(source.add(chunk.start), target, chunk.len());
+                    self.fetch(&view, rank, source.wrapping_add(chunk.start), target, chunk.len())?;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what lies at this place of what `rank` published.
+    ///
+    /// # Safety
+    /// `source` lies in the view, which can be read now, with so many bytes; `target` is valid for writes of them and exclusive.
+    unsafe fn fetch(
+        &self,
+        view: &View,
+        rank: usize,
+        source: *const u8,
+        target: *mut u8,
+        bytes: usize,
+    ) -> Result<(), Fault> {
+        match &view.process {
+            // SAFETY: the caller's promises are the same.
+            None => unsafe { copy(source, target, bytes) },
+            Some(process) => {
+                // SAFETY: as above.
+                let read = unsafe { process.read(source.addr(), target, bytes) };
+                read.map_err(|why| self.place.unread(rank, why))?;
             }
         }
         Ok(())
@@ -324,9 +390,19 @@ impl Peers<'_> {
             return Err(self.place.nonsense(rank));
         }
         let row = row * size;
-        for (source, piece) in self.view(rank).pieces(0..count * size) {
+        let view = self.view(rank);
+        let mut here: Vec<u8> = Vec::new();
+        for (source, piece) in view.pieces(0..count * size) {
             for chunk in chunks(piece.clone(), 1) {
                 let _inside = self.place.enter()?;
+                let mut source = source.wrapping_add(chunk.start - piece.start);
+                if view.process.is_some() {
+                    // In one go: to read each row by itself may be to read a few bytes at a time.
+                    here.reserve(chunk.len());
+                    // SAFETY: the chunk lies within the piece, as below; there is room for it, of this rank alone.
+                    unsafe { self.fetch(&view, rank, source, here.as_mut_ptr(), chunk.len())? };
+                    source = here.as_ptr();
+                }
                 let (mut index, mut within, mut at) = (chunk.start / row, chunk.start % row, chunk.start);
                 while at < chunk.end {
                     let bytes = (row - within).min(chunk.end - at);
@@ -334,7 +410,7 @@ impl Peers<'_> {
                     // the last row lies within the target; otherwise as in `copy`.
                     unsafe {
                         let target = target.as_mut_ptr().add((place.start + index * place.stride) * size + within);
-                        copy(source.add(at - piece.start), target, bytes);
+                        copy(source.add(at - chunk.start), target, bytes);
                     }
                     (index, within, at) = (index + 1, 0, at + bytes);
                 }
@@ -372,7 +448,9 @@ impl Peers<'_> {
         let size = reducer.input().size();
         let (own, blocks) = (self.place.world.rank(), self.window.as_ref().map_or(1, |window| window.blocks));
         let own_bytes = self.bytes(own);
+        let mut remote = 0;
         for rank in 0..self.place.world.size() {
+            remote += usize::from(self.view(rank).process.is_some());
             let (bytes, published) = (self.bytes(rank), self.bytes(rank) / size);
             let fits = offset <= published && count <= published - offset && (blocks == 1 || bytes == own_bytes);
             if !fits {
@@ -380,15 +458,25 @@ impl Peers<'_> {
             }
         }
         let range = offset * size..(offset + count) * size;
+        let step = plan::piece_bytes(remote).min(range.len().next_multiple_of(BORDER_BYTES)).max(BORDER_BYTES);
+        self.scratch.resize(self.scratch.len().max(remote * step / size_of::<u64>()), 0);
         for (_, piece) in self.view(own).pieces(range.clone()) {
-            for chunk in chunks(piece.start / size..piece.end / size, size) {
+            for chunk in pieces(piece.start / size..piece.end / size, size, step) {
                 let _inside = self.place.enter()?;
                 let bytes = chunk.start * size..chunk.end * size;
+                let mut room = self.scratch.as_mut_ptr().cast::<u8>();
                 self.sources.clear();
                 for rank in 0..self.place.world.size() {
                     // As every rank's view has the same slices, the first piece is all.
-                    let source = self.view(rank).pieces(bytes.clone()).next().filter(|(_, piece)| *piece == bytes);
-                    let (source, _) = source.ok_or_else(|| self.place.nonsense(rank))?;
+                    let view = self.view(rank);
+                    let source = view.pieces(bytes.clone()).next().filter(|(_, piece)| *piece == bytes);
+                    let (mut source, _) = source.ok_or_else(|| self.place.nonsense(rank))?;
+                    if view.process.is_some() {
+                        // SAFETY: the bytes lie within what the rank published; the scratch has room for a step of each such rank.
+                        unsafe { self.fetch(&view, rank, source, room, bytes.len())? };
+                        source = room;
+                        room = room.wrapping_add(step);
+                    }
                     self.sources.push(source);
                 }
                 // SAFETY: the sources stay valid and unwritten while we are inside, and are of the type on which all ranks

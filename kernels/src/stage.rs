@@ -29,8 +29,8 @@ use crate::{
     atomics::{Ordering, fence},
     copy::copy,
     line::Round,
-    phase::{Peers, Place, Slots, Window},
-    plan::{BORDER_BYTES, Path, SLOTS, Step, Windows},
+    phase::{Data, Peers, Place, Slots, Source, Window},
+    plan::{BORDER_BYTES, Ground, Path, SLOTS, Step, Windows},
     reduce::Reducer,
     segment::{Area, Segment},
     step::{Addresses, Fault, Seat, Targets},
@@ -55,11 +55,27 @@ pub(crate) struct Stage {
     window: u64,
     /// Bytes of each slot that the system has given.
     reserved: [usize; SLOTS],
+    pub(crate) reach: Reach,
+}
+
+/// Whether this rank reads the memory of all others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// To be tried when all have arrived once.
+    Untried,
+    Yes,
+    /// It cannot, or not all can.
+    No,
 }
 
 impl Stage {
     pub(crate) fn new(area: Area, round: Round) -> Stage {
-        Stage { area, base: round.base(), window: round.base(), reserved: [0; SLOTS] }
+        Stage { area, base: round.base(), window: round.base(), reserved: [0; SLOTS], reach: Reach::Untried }
+    }
+
+    /// Whether this rank reads the memory of all others, as far as it knows.
+    pub(crate) fn reads(&self) -> bool {
+        self.reach == Reach::Yes
     }
 
     pub(crate) fn renew(&mut self, round: Round) {
@@ -82,9 +98,43 @@ impl Load {
     }
 }
 
-/// A place in the heaps as it is told to others: 0 is none. It is no address.
-fn told(place: Option<usize>) -> *mut u8 {
-    ptr::without_provenance_mut(place.map_or(0, |place| place + 1))
+/// What a rank tells the others of data that it has not put up: a word, in the place of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) place: Option<Shown>,
+    /// Whether this rank can read the memory of all others.
+    pub(crate) reads: bool,
+}
+
+/// Where data lie that are not put up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shown {
+    /// Byte of the heaps.
+    Heap(usize),
+    /// Address in the rank's own process.
+    Own(usize),
+}
+
+impl Told {
+    const READS: usize = 1 << (usize::BITS - 1);
+    const HEAP: usize = Self::READS >> 1;
+
+    pub(crate) fn to_word<T>(self) -> *mut T {
+        let place = self.place.map_or(0, |place| match place {
+            Shown::Heap(byte) => Self::HEAP | byte,
+            Shown::Own(address) => address,
+        });
+        ptr::without_provenance_mut(place | if self.reads { Self::READS } else { 0 })
+    }
+
+    pub(crate) fn read<T>(word: *const T) -> Told {
+        let (word, reads) = (word.addr() & !Self::READS, word.addr() & Self::READS != 0);
+        let place = match word & Self::HEAP {
+            0 => Some(word).filter(|&word| word != 0).map(Shown::Own),
+            _ => Some(Shown::Heap(word & !Self::HEAP)),
+        };
+        Told { place, reads }
+    }
 }
 
 impl Seat {
@@ -103,7 +153,7 @@ impl Seat {
         mut work: impl FnMut(&mut Peers<'_>) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         let ground = self.ground();
-        let put_up = |bytes| match ground.path(step, bytes, false) {
+        let put_up = |bytes| match (Ground { reads: false, ..ground }).path(step, bytes, false) {
             Path::PutUp(windows) => windows,
             path => unreachable!("{step:?} goes {path:?}"),
         };
@@ -111,26 +161,38 @@ impl Seat {
         assert!(stride > 0 && (blocks == 1 || bytes.is_multiple_of(blocks)), "{bytes} bytes in {blocks} blocks");
         let in_place = ground.path(step, bytes, true) == Path::InPlace;
         let found = if in_place { self.find(input, bytes, false) } else { None };
+        let found = found.map(Shown::Heap).or_else(|| {
+            let is_read = ground.path(step, bytes, false) == Path::Read && self.is_read(input);
+            is_read.then_some(Shown::Own(input.addr()))
+        });
         let mut load = Load { input, bytes: if found.is_some() { 0 } else { bytes }, blocks, stride };
         self.claim_window(0)?;
         self.stage_slices(load, 0, 0)?;
-        let shared = self.share(signature, step.access(), bytes, told(found), ptr::null_mut(), Default::default())?;
+        let told = Told { place: found, reads: ground.reads }.to_word();
+        let shared = self.share(signature, step.access(), bytes, told, ptr::null_mut(), Default::default())?;
         let seat = &mut *shared.seat;
+        let is_late = seat.is_late();
+        if is_late && matches!(found, Some(Shown::Own(_))) {
+            load.bytes = bytes;
+            seat.claim_window(0)?;
+            seat.stage_slices(load, 0, 0)?;
+        }
+        if is_late {
+            seat.say_staged(0);
+        }
         let mut data = seat.data();
-        let in_heaps = |&(bytes, address): &(usize, *const u8)| bytes == 0 || !address.is_null();
-        let windows = if data.iter().all(in_heaps) && data.iter().any(|data| data.0 > 0) {
+        let in_slots = data.iter().filter(|data| matches!(data.place, Source::Slot));
+        let windows = put_up(in_slots.map(|data| data.bytes).max().unwrap_or(0)).count;
+        if windows == 1 {
             load.stride = usize::MAX;
-            1
-        } else {
-            put_up(data.iter().map(|data| data.0).max().unwrap_or(0)).count
-        };
+        }
         for index in 0..windows {
             if index + 1 < windows {
                 seat.claim_window(1)?;
                 seat.stage_slices(load, 1, index + 1)?;
                 seat.say_staged(1);
             }
-            if index > 0 {
+            if index > 0 || is_late {
                 seat.wait_staged()?;
             }
             let slots = seat.slots(0);
@@ -138,9 +200,11 @@ impl Seat {
             let window = Window { blocks, slice, slots, stride, data, own: input, own_bytes: bytes };
             let (place, addresses) = seat.place(signature);
             // A rank that gives up waits for who reads its own memory, in its process; in another one see `still_there`.
-            let enters = data.iter().any(|data| !data.1.is_null());
+            let enters = data.iter().any(|data| !matches!(data.place, Source::Slot));
             let place = Place { enters, ..place };
-            work(&mut Peers { place, sources: &mut addresses.sources, window: Some(window) })?;
+            let Addresses { sources, scratch, .. } = addresses;
+            let done = work(&mut Peers { place, sources, scratch, window: Some(window) });
+            seat.or_end(done)?;
             if enters {
                 seat.still_there()?;
             }
@@ -167,17 +231,27 @@ impl Seat {
         self.segment().find(address, bytes, whole)
     }
 
-    /// How many bytes each rank has in this step, and where they lie if they are in a heap.
-    fn data(&mut self) -> Vec<(usize, *const u8)> {
+    /// What each rank has in this step, and where it lies.
+    fn data(&mut self) -> Vec<Data> {
         let mut data = std::mem::take(&mut self.addresses.data);
         data.clear();
-        data.extend(self.cards().map(|card| {
-            let bytes = card.bytes();
-            let place = card.input().addr().checked_sub(1);
-            let address = place.and_then(|place| self.segment().in_heaps(place, bytes));
-            (bytes, address.map_or(ptr::null(), |address| address.as_ptr().cast_const()))
+        let all_read = self.all_read();
+        data.extend(self.cards().enumerate().map(|(rank, card)| {
+            let place = self.source(rank, card.input(), card.bytes(), all_read).unwrap_or(Source::Slot);
+            Data { bytes: card.bytes(), place }
         }));
         data
+    }
+
+    /// Where `rank` shows `bytes` of its data, by the word that it told of them; nowhere if it has to put them up.
+    fn source(&self, rank: usize, told: *const u8, bytes: usize, all_read: bool) -> Option<Source> {
+        match Told::read(told).place? {
+            Shown::Heap(byte) => self.segment().in_heaps(byte, bytes).map(|start| Source::Here(start.as_ptr())),
+            Shown::Own(address) => {
+                let process = self.hub.process(rank).filter(|_| all_read)?;
+                Some(Source::There(process, address))
+            }
+        }
     }
 
     /// Sets the addresses of this step, if every rank's data lie in a heap, and every result is wanted there.
@@ -186,12 +260,15 @@ impl Seat {
         inputs.clear();
         outputs.clear();
         let Some((segment, _)) = self.hub.segment() else { return false };
-        let address = |told: usize, bytes: usize| segment.in_heaps(told.checked_sub(1)?, bytes).map(NonNull::as_ptr);
+        let address = |told: *const u8, bytes: usize| match Told::read(told).place? {
+            Shown::Heap(byte) => segment.in_heaps(byte, bytes).map(NonNull::as_ptr),
+            Shown::Own(_) => None,
+        };
         let aligned = |address: &*mut u8| address.addr().is_multiple_of(align_of::<u64>());
         for (rank, line) in self.hub.lines().iter().enumerate() {
             let card = line.card(self.epoch);
-            let Some(input) = address(card.input().addr(), bytes).filter(aligned) else { return false };
-            let output = address(card.output().addr(), output_bytes).filter(aligned);
+            let Some(input) = address(card.input(), bytes).filter(aligned) else { return false };
+            let output = address(card.output(), output_bytes).filter(aligned);
             if output.is_none() && targets.reach(rank) {
                 return false;
             }
@@ -290,7 +367,9 @@ impl Seat {
         let (input_place, output_place) = if in_heap { found } else { (None, None) };
         let open = |place: Option<usize>, bytes| place.map_or(0..0, |place| place..place + bytes);
         let open = [open(input_place, bytes), open(output_place, output_bytes)];
-        let shared = self.share(signature, step.access(), bytes, told(input_place), told(output_place), open)?;
+        let told = |place: Option<usize>| Told { place: place.map(Shown::Heap), reads: false }.to_word();
+        let told = (told(input_place), told(output_place));
+        let shared = self.share(signature, step.access(), bytes, told.0, told.1, open)?;
         if shared.seat.locate(bytes, output_bytes, targets) {
             // SAFETY: every rank says that its data lie there, as many as this one's; a rank that says so keeps them there, or
             // others in their place, while another is inside.
@@ -299,7 +378,7 @@ impl Seat {
         }
         let seat = &mut *shared.seat;
         // A rank that could have shown its data where they lie has not staged them when it arrives.
-        let is_late = seat.cards().any(|card| !card.input().is_null());
+        let is_late = seat.cards().any(|card| Told::read(card.input()).place.is_some());
         if in_heap {
             seat.claim_window(0)?;
             stage(seat, 0, 0)?;
@@ -471,18 +550,35 @@ mod tests {
         segment::{GroupId, Shape},
     };
     use consonance_spec::{DType, Kind, ReduceOp};
-    use std::{sync::Arc, thread, time::Duration};
+    use std::{process, sync::Arc, thread, time::Duration};
+
+    /// Whether ranks try to read each other's memory.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Reads {
+        No,
+        All,
+        /// All but the first rank: it does not know its peers.
+        AllButOne,
+    }
+
+    const READS: [Reads; 3] = [Reads::No, Reads::All, Reads::AllButOne];
 
     /// Runs `body` on each rank of a group that shares a segment, each rank with a mapping of its own.
-    fn each<R: Send>(ranks: usize, body: impl Fn(Seat) -> R + Sync) -> Vec<R> {
+    fn each<R: Send>(ranks: usize, reads: Reads, body: impl Fn(Seat) -> R + Sync) -> Vec<R> {
         let (id, shape) = (GroupId::from_bytes([3; 16]), Shape::new(ranks, 4 * RESERVE_BYTES).unwrap());
         let segment = Segment::create(shape, id).unwrap();
         thread::scope(|scope| {
             let ranks = (0..ranks).map(|rank| {
                 let (body, file) = (&body, segment.file().try_clone_to_owned().unwrap());
+                let processes = match reads {
+                    Reads::All => vec![process::id(); ranks],
+                    Reads::AllButOne if rank > 0 => vec![process::id(); ranks],
+                    _ => Vec::new(),
+                };
                 scope.spawn(move || {
                     let segment = Arc::new(Segment::open(file, id, shape).unwrap());
-                    body(Seat::in_segment(&segment, rank..rank + 1, 2, Duration::from_secs(20)).remove(0))
+                    let local = rank..rank + 1;
+                    body(Seat::in_segment(&segment, local, 2, &processes, Duration::from_secs(20)).remove(0))
                 })
             });
             let ranks: Vec<_> = ranks.collect();
@@ -500,9 +596,9 @@ mod tests {
 
     #[test]
     fn parts_are_read_where_they_lie_or_where_they_are_put_up() {
-        for ranks in [2, 3] {
+        for (ranks, reads) in [2, 3].into_iter().flat_map(|ranks| READS.map(|reads| (ranks, reads))) {
             let counts = [1, 20, 3000, 17_000, 200_000];
-            let results = each(ranks, |mut seat| {
+            let results = each(ranks, reads, |mut seat| {
                 let rank = seat.world().rank();
                 let signature = signature(Kind::AllGather, None, DType::U32);
                 let mut all = Vec::new();
@@ -528,9 +624,18 @@ mod tests {
             });
             for (round, count, parts) in results.into_iter().flatten() {
                 let expected = (0..ranks).map(|peer| input(peer + round, count + peer));
-                assert!(expected.eq(parts), "{count} in round {round} of {ranks} ranks");
+                assert!(expected.eq(parts), "{count} in round {round} of {ranks} ranks, {reads:?}");
             }
         }
+    }
+
+    #[test]
+    fn what_is_told_is_what_is_read() {
+        let places = [None, Some(Shown::Heap(0)), Some(Shown::Heap(1 << 40)), Some(Shown::Own(0x7fff_1234_5678))];
+        for told in places.into_iter().flat_map(|place| [false, true].map(|reads| Told { place, reads })) {
+            assert_eq!(Told::read(told.to_word::<u8>()), told);
+        }
+        assert_eq!(Told::read(ptr::null::<u8>()), Told { place: None, reads: false });
     }
 
     #[test]
@@ -541,7 +646,7 @@ mod tests {
         let reducer = Reducer::new(ReduceOp::Sum, DType::U32).unwrap();
         let signature = signature(Kind::ReduceScatter, Some(ReduceOp::Sum), DType::U32);
         thread::scope(|scope| {
-            for mut seat in Seat::in_segment(&segment, 0..ranks, 2, Duration::from_secs(60)) {
+            for mut seat in Seat::in_segment(&segment, 0..ranks, 2, &[], Duration::from_secs(60)) {
                 let (reducer, signature) = (&reducer, &signature);
                 scope.spawn(move || {
                     let rank = seat.world().rank();
@@ -557,8 +662,8 @@ mod tests {
     #[test]
     fn sums_of_any_size_in_any_memory() {
         let sizes = [0, 1, 33, 2048, 2049, 16_384, 16_385, 100_000, 262_144];
-        for ranks in [1, 2, 3, 5] {
-            let results = each(ranks, |mut seat| {
+        for (ranks, reads) in [1, 2, 3, 5].into_iter().flat_map(|ranks| READS.map(|reads| (ranks, reads))) {
+            let results = each(ranks, reads, |mut seat| {
                 let rank = seat.world().rank();
                 let reducer = Reducer::new(ReduceOp::Sum, DType::U32).unwrap();
                 let signature = signature(Kind::AllReduce, Some(ReduceOp::Sum), DType::U32);
@@ -582,6 +687,8 @@ mod tests {
                         }
                     }
                 }
+                let can = seat.is_read([0u8].as_ptr());
+                assert_eq!(seat.ground().reads, reads == Reads::All && ranks > 1 && can);
                 sums
             });
             for (rank, sums) in results.into_iter().enumerate() {
@@ -598,7 +705,10 @@ mod tests {
                     };
                     let mut expected = input(rank + round, count);
                     expected[received.clone()].copy_from_slice(&sum[received]);
-                    assert!(expected == found, "{targets:?} of {count} in round {round}, rank {rank} of {ranks}");
+                    assert!(
+                        expected == found,
+                        "{targets:?} of {count} in round {round}, rank {rank} of {ranks}, {reads:?}"
+                    );
                 }
             }
         }

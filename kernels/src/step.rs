@@ -42,7 +42,7 @@ use crate::{
     buffer::{Buf, BufMut},
     hub::{Hub, Key},
     line::{Arrival, Card, Line, PAYLOAD_BYTES, Round},
-    phase::{Payloads, Peers, Place, chunks},
+    phase::{Data, Payloads, Peers, Place, chunks},
     plan::{self, BORDER_BYTES, Ground, Step},
     reduce::Reducer,
     ring::{Outcome, Ring},
@@ -187,15 +187,17 @@ pub(crate) struct Addresses {
     pub(crate) outputs: Vec<*mut u8>,
     pub(crate) sources: Vec<*const u8>,
     pub(crate) targets: Vec<*mut u8>,
-    /// How many bytes of data each rank has in this step, and where they lie.
-    pub(crate) data: Vec<(usize, *const u8)>,
+    /// What data each rank has in this step, and where they lie.
+    pub(crate) data: Vec<Data>,
+    /// Room for what is read of other processes.
+    pub(crate) scratch: Vec<u64>,
 }
 
 impl Addresses {
     fn new(size: usize) -> Addresses {
         let (inputs, outputs) = (Vec::with_capacity(size), Vec::with_capacity(size));
         let (sources, targets) = (Vec::with_capacity(size), Vec::with_capacity(size + 1));
-        Addresses { inputs, outputs, sources, targets, data: Vec::with_capacity(size) }
+        Addresses { inputs, outputs, sources, targets, data: Vec::with_capacity(size), scratch: Vec::new() }
     }
 }
 
@@ -248,12 +250,20 @@ impl Seat {
 
     /// This process's seats in the group of all ranks of a segment: those of the ranks in `local`, which no other process takes.
     /// `cores` is how many the processes have together: if they are as many as the ranks, who waits looks for a while before
-    /// it sleeps.
+    /// it sleeps. `processes` has the number of each rank's process, 0 where it is not known: where the system allows it, the ranks
+    /// read each other's memory. Without any they do not.
     ///
     /// # Panics
     /// If the segment has no such ranks.
-    pub fn in_segment(segment: &Arc<Segment>, local: Range<usize>, cores: usize, timeout: Duration) -> Vec<Seat> {
-        let (hub, size) = (Hub::of_segment(segment.clone(), local.clone(), cores), segment.shape().ranks());
+    pub fn in_segment(
+        segment: &Arc<Segment>,
+        local: Range<usize>,
+        cores: usize,
+        processes: &[u32],
+        timeout: Duration,
+    ) -> Vec<Seat> {
+        let hub = Hub::of_segment(segment.clone(), local.clone(), cores, processes);
+        let size = segment.shape().ranks();
         let world = |rank| World::new(rank, size).expect("a rank of the segment");
         local.clone().for_each(|rank| segment.ring(rank).claim());
         local.map(|rank| Seat::new(hub.clone(), world(rank), Round::default(), timeout)).collect()
@@ -424,7 +434,8 @@ impl Seat {
 
     /// What the ways of this group's steps depend on.
     pub fn ground(&self) -> Ground {
-        Ground { ranks: self.world.size(), slot_bytes: self.stage.as_ref().map(|_| self.slot_bytes()) }
+        let slot_bytes = self.stage.as_ref().map(|_| self.slot_bytes());
+        Ground { ranks: self.world.size(), slot_bytes, reads: self.stage.as_ref().is_some_and(Stage::reads) }
     }
 
     /// Every rank's card of this step, in rank order.
@@ -523,7 +534,8 @@ impl Seat {
         }
         let shared = self.share(signature, step.access(), bytes, address, ptr::null_mut(), Default::default())?;
         let (place, addresses) = shared.seat.place(signature);
-        work(&mut Peers { place, sources: &mut addresses.sources, window: None })?;
+        let Addresses { sources, scratch, .. } = addresses;
+        work(&mut Peers { place, sources, scratch, window: None })?;
         shared.depart()
     }
 
@@ -725,6 +737,7 @@ impl Seat {
         if access as u32 == Access::Payload as u32 {
             self.note(Outcome::Done);
         }
+        self.try_peers();
         Ok(())
     }
 
@@ -747,6 +760,13 @@ impl Seat {
             self.sleep_until(peer, &ready, deadline)?;
         }
         Ok(())
+    }
+
+    /// Waits for the end of the group, whose rank `peer` is not there any more, for the timeout at the most.
+    pub(crate) fn wait_for_end(&self, peer: usize) -> Fault {
+        let deadline = Instant::now().checked_add(self.timeout);
+        let never = self.sleep_until(peer, &|_| false, deadline);
+        never.expect_err("nothing is waited for but the end")
     }
 
     /// Sleeps until `peer`'s line is `ready`.

@@ -73,6 +73,7 @@ pub struct ProcessGroupBuilder {
     options: CommunicationOptions,
     timeout: Duration,
     staging_bytes: usize,
+    reads_directly: Option<bool>,
     on_wait: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
@@ -156,6 +157,7 @@ impl ProcessGroupBuilder {
             options: CommunicationOptions::new(),
             timeout: options::DEFAULT_TIMEOUT,
             staging_bytes: Shape::STAGING_BYTES,
+            reads_directly: None,
             on_wait: Arc::new(|text| eprintln!("consonance: {text}")),
         }
     }
@@ -185,6 +187,14 @@ impl ProcessGroupBuilder {
     /// 256 KiB. By default 1 MiB, which larger data pass through in parts. They are got from the system when they are needed.
     pub fn staging_bytes(mut self, bytes: usize) -> Self {
         self.staging_bytes = bytes;
+        self
+    }
+
+    /// Whether parts of large data that a rank needs are read out of the others' own memory, where the system allows it
+    /// (`process_vm_readv`), which is tried. If one process says no, or cannot, all put their data up in shared memory. By default
+    /// yes if there is a core for each rank: otherwise it takes longer. Results are the same.
+    pub fn reads_directly(mut self, reads_directly: bool) -> Self {
+        self.reads_directly = Some(reads_directly);
         self
     }
 
@@ -288,7 +298,13 @@ impl ProcessGroupBuilder {
         let processes: Vec<u32> = members.iter().map(|member| member.process.unwrap_or(0)).collect();
         let configuration = self.options.configuration();
         let local = members[formed.me].ranks.clone();
-        let seats = Seat::in_segment(&Arc::new(segment), local, team::cores_of(&processes), configuration.timeout);
+        let cores = team::cores_of(&processes);
+        let process_of = |(member, &process): (&Member, &u32)| std::iter::repeat_n(process, member.ranks.len());
+        let mut readable: Vec<u32> = members.iter().zip(&processes).flat_map(process_of).collect();
+        if !self.reads_directly.unwrap_or(next <= cores) {
+            readable.clear();
+        }
+        let seats = Seat::in_segment(&Arc::new(segment), local, cores, &readable, configuration.timeout);
 
         let (aborter, ranks) =
             (seats[0].aborter(), members.iter().map(|member| member.ranks.clone()).collect::<Vec<_>>());

@@ -114,7 +114,8 @@ impl Worker {
         let task = SimpleClusterResolver::new(ClusterSpec::new().job("worker", addresses)?);
         let builder = ProcessGroup::builder(task.with_task("worker", self.index)?).replicas(self.plan.replicas);
         let options = CommunicationOptions::new().timeout(DEADLINE)?;
-        builder.options(options).staging_bytes(STAGING_BYTES).timeout(MEETS)?.on_wait(|_| {}).join()
+        let builder = builder.options(options).staging_bytes(STAGING_BYTES).reads_directly(true);
+        builder.timeout(MEETS)?.on_wait(|_| {}).join()
     }
 }
 

@@ -9,11 +9,12 @@ use std::{
 };
 
 /// The files that the model checks: their names and their text.
-pub const FILES: [(&str, &str); 7] = [
+pub const FILES: [(&str, &str); 8] = [
     ("line.rs", include_str!("../../src/line.rs")),
     ("hub.rs", include_str!("../../src/hub.rs")),
     ("step.rs", include_str!("../../src/step.rs")),
     ("stage.rs", include_str!("../../src/stage.rs")),
+    ("direct.rs", include_str!("../../src/direct.rs")),
     ("phase.rs", include_str!("../../src/phase.rs")),
     ("wait.rs", include_str!("../../src/wait.rs")),
     ("ring.rs", include_str!("../../src/ring.rs")),

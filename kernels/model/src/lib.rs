@@ -22,6 +22,7 @@ mod futex;
 mod memory;
 #[allow(dead_code, reason = "the model sums only")]
 mod reduce;
+mod remote;
 mod segment;
 mod trace;
 use trace as ring;
@@ -30,6 +31,8 @@ use trace as ring;
 #[path = "../../src/buffer.rs"]
 #[allow(dead_code, reason = "the model needs a part of it")]
 mod buffer;
+#[path = "../../src/direct.rs"]
+mod direct;
 #[path = "../../src/hub.rs"]
 #[allow(dead_code, reason = "as above")]
 mod hub;

@@ -10,7 +10,7 @@ use crate::{
     segment::{Segment, Shape, watch_payloads},
     step::{Abort, Fault, Reason, Seat, Targets},
 };
-use consonance_spec::{DType, Kind, ReduceOp, Signature};
+use consonance_spec::{DType, Kind, ReduceOp, Signature, partition};
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeSet,
@@ -36,7 +36,7 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 }
 
 /// Every scenario.
-pub const ALL: [Scenario; 17] = [
+pub const ALL: [Scenario; 18] = [
     scenario("exchange", 3, exchange),
     scenario("exchange of three", 1, exchange_of_three),
     scenario("exchange, deadline", 3, exchange_with_a_deadline),
@@ -51,6 +51,7 @@ pub const ALL: [Scenario; 17] = [
     scenario("splits of processes", 2, splits_of_processes),
     scenario("windows", 2, windows),
     scenario("windows, divided", 1, windows_divided),
+    scenario("read directly", 1, read_directly),
     scenario("windows, failure, next round", 2, windows_and_next_round),
     Scenario { deaths: DEATHS, ..scenario("windows, death", 1, windows_and_death) },
     scenario("ring", 1, ring),
@@ -121,8 +122,13 @@ fn threads(ranks: usize, timeout: Duration) -> Vec<Seat> {
 
 /// A group of processes, each of one rank.
 fn processes(shape: Shape) -> Vec<Seat> {
+    processes_of(shape, &[])
+}
+
+/// The same, where these are the numbers of their processes.
+fn processes_of(shape: Shape, processes: &[u32]) -> Vec<Seat> {
     let segment = Arc::new(Segment::new(shape));
-    (0..shape.ranks).flat_map(|rank| Seat::in_segment(&segment, rank..rank + 1, 1, FOREVER)).collect()
+    (0..shape.ranks).flat_map(|rank| Seat::in_segment(&segment, rank..rank + 1, 1, processes, FOREVER)).collect()
 }
 
 /// Runs `body` on each rank. Seats that are given back leave when all are done.
@@ -185,6 +191,22 @@ fn sum_published(seat: &mut Seat, data: &mut Data, call: usize) -> Result<(), Fa
     })?;
     for (index, &element) in sums.iter().enumerate() {
         assert_eq!(element, total(seat, call, index), "element {index} in call {call}");
+    }
+    Ok(())
+}
+
+/// A sum of this rank's block of what all have, in place.
+fn sum_own_block(seat: &mut Seat, data: &mut Data, call: usize) -> Result<(), Fault> {
+    let rank = seat.world().rank();
+    for (index, element) in data.write().iter_mut().enumerate() {
+        *element = value(rank, call, index);
+    }
+    seat.divided(&SUM, &Reducer, None, Some(BufMut::from(data.share())), Targets::Own)?;
+    let count = data.share().len();
+    for (index, &element) in data.read().iter().enumerate() {
+        let is_own = partition::block(count, seat.world().size(), rank).contains(&index);
+        let expected = if is_own { total(seat, call, index) } else { value(rank, call, index) };
+        assert_eq!(element, expected, "element {index} in call {call}");
     }
     Ok(())
 }
@@ -376,6 +398,24 @@ fn windows_divided() {
     each(processes(LARGE), |mut seat| {
         let mut data = data(&seat, 0, 1100);
         sum_in_place(&mut seat, &mut data, 1).unwrap();
+        Some(seat)
+    });
+}
+
+/// Slots of 256 bytes: more are read out of other processes.
+const READ: Shape = Shape { ranks: 2, staging_bytes: 1024, splits: 0 };
+
+/// The ranks try to read each other's memory at their first call. After that they do, where data are many, and write the data
+/// again when they return. The last call goes through slots.
+fn read_directly() {
+    each(processes_of(READ, &[1, 1]), |mut seat| {
+        sum(&mut seat, 1).unwrap();
+        assert!(seat.ground().reads);
+        let mut long = data(&seat, 0, 64);
+        sum_own_block(&mut seat, &mut long, 2).unwrap();
+        sum_own_block(&mut seat, &mut long, 3).unwrap();
+        let mut short = data(&seat, 0, 8);
+        sum_in_place(&mut seat, &mut short, 4).unwrap();
         Some(seat)
     });
 }

@@ -84,6 +84,7 @@ fn waits_for_the_wrong_state_are_found() {
         ("a window is said to be read before it is", "stage.rs", "progress.read.store(", 1, "windows"),
         ("a window is read before it is staged", "stage.rs", "progress.staged.load(", 1, "windows"),
         ("a result is read before it is folded", "stage.rs", "progress.folded.load(", 1, "windows, divided"),
+        ("what a peer reads is written again", "stage.rs", "progress.read.load(", 1, "read directly"),
         ("a rank begins a round alone", "step.rs", "progress.round.load(", 1, "windows, failure, next round"),
         ("nobody is ever inside", "phase.rs", "progress.inside.store(1", -1, "divided, deadline"),
         ("the dead are taken to have left", "hub.rs", "let left = progress.left.load(", 1, "windows, death"),

@@ -157,7 +157,7 @@ impl Segment {
     }
 
     fn map(file: OwnedFd, id: GroupId, shape: Shape, layout: Layout) -> Result<Segment, SegmentError> {
-        let mark = ForkMark::new().map_err(cannot("map a page that a fork wipes"))?;
+        let mark = ForkMark::new(id).map_err(cannot("map a page that a fork wipes"))?;
         let mapped = MmapOptions::new().len(layout.size).map_raw(&file);
         let map = mapped.map_err(cannot(format!("map a segment of {} bytes", layout.size)))?;
         // A child would write the lines of its parent's ranks.
@@ -185,9 +185,19 @@ impl Segment {
         self.id
     }
 
+    /// The bytes of [`id`](Segment::id).
+    pub(crate) fn name(&self) -> [u8; 16] {
+        self.id.0
+    }
+
     /// How large the segment is.
     pub fn shape(&self) -> Shape {
         self.shape
+    }
+
+    /// Where this process, and no fork of it, has the group's name.
+    pub(crate) fn mark(&self) -> usize {
+        self.mark.name().addr()
     }
 
     /// Whether this process is a child, made by `fork`, of the one that has the segment. The child must not use it: the memory
@@ -320,17 +330,19 @@ impl fmt::Debug for Segment {
     }
 }
 
-/// A page that is wiped in a child made by `fork`.
+/// A page that is wiped in a child made by `fork`: a word that is 1, and the group's name.
 struct ForkMark(MmapRaw);
 
 impl ForkMark {
-    fn new() -> io::Result<ForkMark> {
+    fn new(id: GroupId) -> io::Result<ForkMark> {
         let page = MmapRaw::from(MmapMut::map_anon(PAGE)?);
         // SAFETY: the page is mapped, private and anonymous, and this process's own bytes in it stay as they are.
         if unsafe { libc::madvise(page.as_mut_ptr().cast(), page.len(), libc::MADV_WIPEONFORK) } != 0 {
             return Err(io::Error::last_os_error());
         }
         let mark = ForkMark(page);
+        // SAFETY: within the page, which nobody else has yet.
+        unsafe { mark.name().copy_from_nonoverlapping(id.0.as_ptr(), id.0.len()) }
         mark.word().store(1, Ordering::Relaxed);
         Ok(mark)
     }
@@ -338,6 +350,10 @@ impl ForkMark {
     fn wiped(&self) -> bool {
         // Relaxed: the word changes in the making of another process only.
         self.word().load(Ordering::Relaxed) == 0
+    }
+
+    fn name(&self) -> *mut u8 {
+        self.0.as_mut_ptr().wrapping_add(size_of::<GroupId>())
     }
 
     fn word(&self) -> &AtomicU32 {

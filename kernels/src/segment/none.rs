@@ -42,6 +42,14 @@ impl Segment {
         match *self {}
     }
 
+    pub(crate) fn mark(&self) -> usize {
+        match *self {}
+    }
+
+    pub(crate) fn name(&self) -> [u8; 16] {
+        match *self {}
+    }
+
     pub(crate) fn root(&self) -> Area {
         match *self {}
     }
