@@ -296,37 +296,34 @@ impl Seat {
         let (input_size, output_size) = (reducer.input().size(), reducer.output().size());
         let bytes = count * input_size;
         let step = Step::divided(reducer, targets);
-        if let Path::Blocks(windows) = self.ground().path(step, bytes, false) {
+        if targets != Targets::Own {
             // SAFETY: the caller's promises are the same.
-            return unsafe { self.all_blocks(signature, reducer, (targets, windows), input, count, output) };
+            return unsafe { self.combined(signature, reducer, targets, input, count, output) };
         }
-        // What this rank makes of what it can read: its own block, or everything where it receives.
-        let part = match targets {
-            Targets::Own => partition::block(count, size, rank),
-            _ => 0..if output.is_null() { 0 } else { count },
-        };
-        let target = output.wrapping_add(part.start * output_size);
+        let own = partition::block(count, size, rank);
+        let target = output.wrapping_add(own.start * output_size);
         let fold = |peers: &mut Peers<'_>| {
             // SAFETY: the target has so many elements, at the place in `output` of those that are read of `input`.
-            unsafe { peers.fold(reducer, part.start, part.len(), target) }
+            unsafe { peers.fold(reducer, own.start, own.len(), target) }
         };
         // SAFETY: the input is valid; a part of it that is written in place has just been read, by this rank, the only one that
         // reads it there: see `Ground::path`.
         unsafe { self.in_windows(signature, step, input, bytes, fold) }
     }
 
-    /// Each window is divided among the ranks: a rank folds its block of all data, and puts the result up for the others.
+    /// Every rank folds all of few data. Otherwise each window is divided among the ranks: a rank folds its block of all data, and
+    /// puts the result up for the others.
     ///
-    /// For `n` ranks, each reads and writes about `2 - 1/n` times the bytes in copies, and once in the sum: no more than what
+    /// Then, for `n` ranks, each reads and writes about `2 - 1/n` times the bytes in copies, and once in the sum: no more than what
     /// has to cross from rank to rank, and independent of their number. Where all data lie in heaps there are no copies.
     ///
     /// # Safety
-    /// As for [`divided_on_stage`](Seat::divided_on_stage).
-    unsafe fn all_blocks(
+    /// As for [`divided_on_stage`](Seat::divided_on_stage), for ranks of which not each receives a block of its own.
+    unsafe fn combined(
         &mut self,
         signature: &Signature,
         reducer: &Reducer,
-        (targets, windows): (Targets, Windows),
+        targets: Targets,
         input: *const u8,
         count: usize,
         output: *mut u8,
@@ -334,12 +331,21 @@ impl Seat {
         let (rank, size) = (self.world.rank(), self.world.size());
         let (input_size, output_size) = (reducer.input().size(), reducer.output().size());
         let (bytes, output_bytes) = (count * input_size, count * output_size);
-        let elements = windows.stride / input_size;
+        let (ground, step) = (self.ground(), Step::divided(reducer, targets));
+        let (Windows { count: windows, stride, .. }, is_divided) = match ground.path(step, bytes, false) {
+            Path::Blocks(windows) => (windows, true),
+            Path::PutUp(windows) => (windows, false),
+            path => unreachable!("{step:?} goes {path:?}"),
+        };
+        let elements = stride / input_size;
         let unit = BORDER_BYTES / input_size.min(output_size);
-        let windows = windows.count;
         let window = |index: usize| index * elements..((index + 1) * elements).min(count);
+        // What a rank folds, and the others need not.
         let block = |index: usize, of: usize| {
             let whole = window(index);
+            if !is_divided {
+                return whole.start..whole.start;
+            }
             let block = partition::aligned_block(whole.len(), unit, size, of);
             whole.start + block.start..whole.start + block.end
         };
@@ -357,8 +363,7 @@ impl Seat {
         };
         let find = |address: *const u8, bytes| if address.is_null() { None } else { self.find(address, bytes, true) };
         let found = (find(input, bytes), find(output.cast_const(), output_bytes));
-        let step = Step::divided(reducer, targets);
-        let in_place = self.ground().path(step, bytes, true) == Path::InPlace;
+        let in_place = ground.path(step, bytes, true) == Path::InPlace;
         let in_heap = in_place && found.0.is_some() && (found.1.is_some() || output.is_null());
         if !in_heap {
             self.claim_window(0)?;
@@ -399,21 +404,29 @@ impl Seat {
             let result = seat.slot(0, RESULT_SLOT, own.len() * output_size)?;
             let (data, results) = (seat.slots(0), seat.slots(RESULT_SLOT));
             let (_, addresses) = seat.place(signature);
-            let start = (own.start - whole.start) * input_size;
+            let part = if is_divided { own } else { whole.clone() };
+            let start = (part.start - whole.start) * input_size;
             addresses.sources.extend((0..size).map(|peer| match peer {
-                peer if peer == rank => input.wrapping_add(own.start * input_size),
+                peer if peer == rank => input.wrapping_add(part.start * input_size),
                 peer => data.of(peer).wrapping_add(start).cast_const(),
             }));
-            addresses.targets.push(result);
-            if !output.is_null() {
-                addresses.targets.push(output.wrapping_add(own.start * output_size));
+            if is_divided {
+                addresses.targets.push(result);
             }
-            // SAFETY: the block lies within the input and the output, and in its place within every rank's slot, where all have
-            // staged it; nobody writes it there before this rank has said that it has read this window. The slot for results
-            // has room for it, and is read by nobody before it is said to be folded. The output is this rank's alone.
-            unsafe { reducer.fold(&addresses.sources, &addresses.targets, own.len()) };
-            seat.say_folded();
             if !output.is_null() {
+                addresses.targets.push(output.wrapping_add(part.start * output_size));
+            }
+            if !addresses.targets.is_empty() {
+                // SAFETY: the part lies within the input and the output, and in its place within every rank's slot, where all
+                // have staged it; nobody writes it there before this rank has said that it has read this window. The slot for
+                // results has room for a block, and is read by nobody before it is said to be folded. The output is this rank's
+                // alone.
+                unsafe { reducer.fold(&addresses.sources, &addresses.targets, part.len()) };
+            }
+            if is_divided {
+                seat.say_folded();
+            }
+            if is_divided && !output.is_null() {
                 seat.wait_folded()?;
                 for peer in seat.world.peers() {
                     let block = block(index, peer);
@@ -661,7 +674,8 @@ mod tests {
 
     #[test]
     fn sums_of_any_size_in_any_memory() {
-        let sizes = [0, 1, 33, 2048, 2049, 16_384, 16_385, 100_000, 262_144];
+        // Among them what is large and even for each number of ranks.
+        let sizes = [0, 1, 33, 2048, 2049, 16_384, 16_385, 120_000, 262_144];
         for (ranks, reads) in [1, 2, 3, 5].into_iter().flat_map(|ranks| READS.map(|reads| (ranks, reads))) {
             let results = each(ranks, reads, |mut seat| {
                 let rank = seat.world().rank();
