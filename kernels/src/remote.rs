@@ -1,6 +1,7 @@
 //! Memory of other processes, which the system reads for this one: where it allows that, which nobody knows before it was tried.
 //!
 //! What another process writes meanwhile is no race here: it is the system that reads it, into memory of this process alone.
+#![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux reads for us"))]
 
 /// A process of a group, as it is known to the others.
 #[derive(Clone, Copy)]

@@ -15,7 +15,10 @@
 //!    block up in the slot for results and says *folded* `w`; when every peer has, it copies their blocks.
 //! 3. The rank says *read* `w`.
 //!
-//! No rank waits at the end of a step. A rank that gives up says so and goes: what it has staged stays where it is.
+//! Data that the others read where they lie, in a heap or by `direct.rs`, are not put up, or late if not all agree to that.
+//!
+//! No rank waits at the end of a step, but one whose data were read where they lie. A rank that gives up says so and goes: what
+//! it has staged stays where it is.
 //!
 //! # The races, by name
 //!
