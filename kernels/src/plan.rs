@@ -118,6 +118,23 @@ pub(crate) fn piece_bytes(buffers: usize) -> usize {
 }
 
 impl Step {
+    /// The step of a call in which data only move: the rank that has most to show has `bytes`, as so many blocks. All ranks know how
+    /// many that are.
+    #[inline]
+    pub fn moving(bytes: usize, blocks: usize) -> Step {
+        if bytes <= PAYLOAD_BYTES { Step::Exchange } else { Step::Published { blocks } }
+    }
+
+    /// The step of a call in which `bytes` of each of `ranks` are combined by this reducer.
+    #[inline]
+    pub fn combining(ranks: usize, reducer: &Reducer, bytes: usize, targets: Targets) -> Step {
+        let rides = match targets {
+            Targets::All => rides(ranks, bytes),
+            Targets::Own | Targets::Root(_) => bytes <= PAYLOAD_BYTES,
+        };
+        if rides { Step::Exchange } else { Step::divided(reducer, targets) }
+    }
+
     /// [`Seat::divided`](crate::step::Seat::divided) with this reducer.
     pub fn divided(reducer: &Reducer, targets: Targets) -> Step {
         Step::Divided { targets, input_size: reducer.input().size(), output_size: reducer.output().size() }

@@ -43,7 +43,7 @@ use crate::{
     hub::{Hub, Key},
     line::{Arrival, Card, Line, PAYLOAD_BYTES, Round},
     phase::{Data, Payloads, Peers, Place, chunks},
-    plan::{self, BORDER_BYTES, Ground, Step},
+    plan::{BORDER_BYTES, Ground, Step},
     reduce::Reducer,
     ring::{Outcome, Ring},
     segment::{Area, Segment},
@@ -426,12 +426,6 @@ impl Seat {
         self.hub.top_rank(rank)
     }
 
-    /// Whether data of so many bytes, of which each rank needs all that every rank has, ride in the cards.
-    #[inline]
-    pub fn rides(&self, bytes: usize) -> bool {
-        plan::rides(self.world.size(), bytes)
-    }
-
     /// What the ways of this group's steps depend on.
     pub fn ground(&self) -> Ground {
         let slot_bytes = self.stage.as_ref().map(|_| self.slot_bytes());
@@ -725,12 +719,11 @@ impl Seat {
         }
         all?;
         let same_bytes = matches!(access, Access::DividedToAll | Access::DividedToOwn | Access::DividedToRoot);
-        // Compared with every card, this rank's own among them: a verdict on all cards is the same on all ranks.
-        let agree = self.hub.lines().iter().all(|line| {
-            let card = line.card(epoch);
+        let is_same = |card: &Card| {
             card.fingerprint() == own.fingerprint && card.head() == head && (!same_bytes || card.bytes() == bytes)
-        });
-        if !agree {
+        };
+        // Compared with every card, this rank's own among them: a verdict on all cards is the same on all ranks.
+        if !self.cards().all(is_same) {
             self.note(Outcome::Mismatch);
             return Err(Fault::Mismatch);
         }

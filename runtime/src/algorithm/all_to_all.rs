@@ -3,15 +3,16 @@
 use super::{Failure, Scratch};
 use consonance_kernels::{
     buffer::{Buf, BufMut},
+    plan::Step,
     step::Seat,
 };
 use consonance_spec::{DType, Signature, call::mix};
 
-/// Everyone publishes all its parts and copies those meant for it. In place, a copy in scratch is what is published. Few bytes
-/// in even parts come with the arrivals.
+/// Up to a payload all parts come with the arrivals; above, everyone publishes all its parts, in place a copy of them in scratch.
+/// Everyone copies those meant for it.
 ///
 /// With counts, one step before it brings every rank's counts to all: where a part begins in a peer's buffer follows from the
-/// peer's counts alone.
+/// peer's counts alone, and so does whether all parts of each rank are up to a payload.
 pub(super) fn all_to_all(
     seat: &mut Seat,
     signature: &Signature,
@@ -21,17 +22,35 @@ pub(super) fn all_to_all(
     scratch: &mut Scratch,
 ) -> Result<(), Failure> {
     let (rank, size) = (seat.world().rank(), seat.world().size());
-    let even = recv.count() / size;
-    if counts.is_none() && recv.bytes() <= Seat::PAYLOAD_BYTES {
-        let payloads = seat.exchange(signature, Some(send.unwrap_or_else(|| recv.as_buf())))?;
-        for peer in 0..size {
-            payloads.copy(peer, rank * even, &mut recv.reborrow().slice(peer * even..(peer + 1) * even))?;
-        }
-        return Ok(());
-    }
     let mut table = std::mem::take(&mut scratch.counts);
     if let Some((sent, received)) = counts {
         exchange_counts(seat, signature, sent, received, &mut table)?;
+    }
+    let even = recv.count() / size;
+    // What a rank says that it sends to these. It may say anything of what it sends to itself.
+    let total = |counts: &[u64]| counts.iter().fold(0, |sum: u64, &count| sum.saturating_add(count)) as usize;
+    // What `peer` sends to this rank: where it begins there, and how much it is.
+    let part = |peer: usize| match counts {
+        Some((_, received)) => {
+            (total(&table[peer * 2 * size..][..rank]).min(usize::MAX - received[peer]), received[peer])
+        }
+        None => (even * rank, even),
+    };
+    let largest = match counts {
+        Some(_) => table.chunks_exact(2 * size).map(|row| total(&row[..size])).max().unwrap_or(0),
+        None => recv.count(),
+    };
+    let blocks = if counts.is_none() { size } else { 1 };
+    if Step::moving(largest.saturating_mul(recv.dtype().size()), blocks) == Step::Exchange {
+        let payloads = seat.exchange(signature, Some(send.unwrap_or_else(|| recv.as_buf())))?;
+        let mut place = 0;
+        for peer in 0..size {
+            let (start, count) = part(peer);
+            payloads.copy(peer, start, &mut recv.reborrow().slice(place..place + count))?;
+            place += count;
+        }
+        scratch.counts = table;
+        return Ok(());
     }
     let send = match send {
         Some(send) => send,
@@ -41,18 +60,12 @@ pub(super) fn all_to_all(
             copy.into_buf()
         }
     };
-    let blocks = if counts.is_none() { size } else { 1 };
     let done = seat.published(signature, Some(send), blocks, |peers| {
-        let mut start = 0;
+        let mut place = 0;
         for peer in 0..size {
-            let count = counts.map_or(even, |(_, received)| received[peer]);
-            // What the peer sends to the ranks before this one.
-            let from = match counts {
-                Some(_) => table[peer * 2 * size..][..rank].iter().sum::<u64>() as usize,
-                None => even * rank,
-            };
-            peers.copy(peer, from..from + count, &mut recv.reborrow().slice(start..start + count))?;
-            start += count;
+            let (start, count) = part(peer);
+            peers.copy(peer, start..start + count, &mut recv.reborrow().slice(place..place + count))?;
+            place += count;
         }
         Ok(())
     });
@@ -77,10 +90,18 @@ fn exchange_counts(
     let (own, after) = rest.split_at_mut(row);
     own.iter_mut().zip(sent.iter().chain(received)).for_each(|(place, &count)| *place = count as u64);
     let with_counts = Signature { dtype: Some(DType::U64), detail: mix(signature.detail, 1), ..*signature };
-    seat.published(&with_counts, Some((&*own).into()), 1, |peers| {
-        let peer_rows = before.chunks_exact_mut(row).zip(0..).chain(after.chunks_exact_mut(row).zip(rank + 1..));
-        peer_rows.into_iter().try_for_each(|(place, peer)| peers.copy(peer, 0..row, &mut place.into()))
-    })?;
+    if Step::moving(row * DType::U64.size(), 1) == Step::Exchange {
+        let payloads = seat.exchange(&with_counts, Some((&*own).into()))?;
+        table
+            .chunks_exact_mut(row)
+            .enumerate()
+            .try_for_each(|(peer, place)| payloads.copy(peer, 0, &mut place.into()))?;
+    } else {
+        seat.published(&with_counts, Some((&*own).into()), 1, |peers| {
+            let peer_rows = before.chunks_exact_mut(row).zip(0..).chain(after.chunks_exact_mut(row).zip(rank + 1..));
+            peer_rows.into_iter().try_for_each(|(place, peer)| peers.copy(peer, 0..row, &mut place.into()))
+        })?;
+    }
     for (from, to) in (0..size).flat_map(|from| (0..size).map(move |to| (from, to))) {
         let (sent, expected) = (table[from * row + to] as usize, table[to * row + size + from] as usize);
         if sent != expected {

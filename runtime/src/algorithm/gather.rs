@@ -4,12 +4,13 @@ use super::displacement;
 use consonance_kernels::{
     buffer::{Buf, BufMut, Memory},
     phase::{Peers, Rows},
+    plan::Step,
     step::{Fault, Seat},
 };
-use consonance_spec::Signature;
+use consonance_spec::{DType, Signature};
 
-/// Even parts up to a payload come with the arrivals. Above, everyone publishes its part; everyone copies the others' parts to
-/// their places. Each rank reads and writes all bytes once.
+/// Parts up to a payload come with the arrivals. Above, everyone publishes its part; everyone copies the others' parts to their
+/// places. Each rank reads and writes all bytes once.
 pub(super) fn all_gather(
     seat: &mut Seat,
     signature: &Signature,
@@ -19,14 +20,8 @@ pub(super) fn all_gather(
 ) -> Result<(), Fault> {
     let parts = Parts::new(seat, counts, recv.count());
     let rank = seat.world().rank();
-    if counts.is_none() && parts.even * recv.dtype().size() <= Seat::PAYLOAD_BYTES {
-        let own = parts.start(rank)..parts.start(rank) + parts.even;
-        let payloads = seat.exchange(signature, Some(send.unwrap_or_else(|| recv.as_buf().slice(own))))?;
-        for peer in 0..parts.size {
-            let start = parts.start(peer);
-            payloads.copy(peer, 0, &mut recv.reborrow().slice(start..start + parts.even))?;
-        }
-        return Ok(());
+    if parts.step(recv.dtype()) == Step::Exchange {
+        return parts.exchange(seat, signature, send, &mut recv);
     }
     if let Some(send) = send {
         return seat.published(signature, Some(send), 1, |peers| parts.collect(peers, 0..parts.size, 0, &mut recv));
@@ -40,7 +35,8 @@ pub(super) fn all_gather(
     })
 }
 
-/// Everyone but the root publishes its part; the root copies them to their places.
+/// Parts up to a payload come with the arrivals; above, everyone but the root publishes its part. The root copies them to their
+/// places.
 pub(super) fn gather(
     seat: &mut Seat,
     signature: &Signature,
@@ -49,10 +45,18 @@ pub(super) fn gather(
     counts: Option<&[usize]>,
     root: usize,
 ) -> Result<(), Fault> {
-    let Some(recv) = recv.filter(|_| seat.world().rank() == root) else {
-        return seat.published(signature, send, 1, |_| Ok(()));
+    let size = seat.world().size();
+    let Some(mut recv) = recv.filter(|_| seat.world().rank() == root) else {
+        let send = send.expect("Call::signature requires send on every rank but the root");
+        return match Parts::new(seat, counts, send.count() * size).step(send.dtype()) {
+            Step::Exchange => seat.exchange(signature, Some(send)).map(drop),
+            _ => seat.published(signature, Some(send), 1, |_| Ok(())),
+        };
     };
     let parts = Parts::new(seat, counts, recv.count());
+    if parts.step(recv.dtype()) == Step::Exchange {
+        return parts.exchange(seat, signature, send, &mut recv);
+    }
     let (mut before, rest) = recv.split_at(parts.start(root));
     let (mut own, mut after) = rest.split_at(parts.count(root));
     let start_after = parts.start(root) + parts.count(root);
@@ -85,6 +89,26 @@ impl<'a> Parts<'a> {
 
     fn start(&self, rank: usize) -> usize {
         displacement(self.counts, self.even, rank)
+    }
+
+    /// The step in which they go from rank to rank.
+    fn step(&self, dtype: DType) -> Step {
+        let largest = self.counts.map_or(self.even, |counts| counts.iter().copied().max().unwrap_or(0));
+        Step::moving(largest * dtype.size(), 1)
+    }
+
+    /// All of them with the arrivals: this rank's is `send`, or where it belongs.
+    fn exchange(
+        &self,
+        seat: &mut Seat,
+        signature: &Signature,
+        send: Option<Buf<'_>>,
+        recv: &mut BufMut<'_>,
+    ) -> Result<(), Fault> {
+        let range = |rank| self.start(rank)..self.start(rank) + self.count(rank);
+        let own = send.unwrap_or_else(|| recv.as_buf().slice(range(seat.world().rank())));
+        let payloads = seat.exchange(signature, Some(own))?;
+        (0..self.size).try_for_each(|rank| payloads.copy(rank, 0, &mut recv.reborrow().slice(range(rank))))
     }
 
     /// Copies the parts of `ranks` into `target`, whose first element is element `origin` of the result.

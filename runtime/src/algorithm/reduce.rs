@@ -4,6 +4,7 @@ use super::Scratch;
 use crate::backend::Implementation;
 use consonance_kernels::{
     buffer::{Buf, BufMut},
+    plan::Step,
     reduce::Reducer,
     step::{Fault, Seat, Targets},
 };
@@ -30,8 +31,9 @@ pub(super) fn all_reduce(
 ) -> Result<(), Fault> {
     let (dtype, bytes) = send.map_or((recv.dtype(), recv.bytes()), |send| (send.dtype(), send.bytes()));
     let reducer = reducer(op, dtype);
+    let step = Step::combining(seat.world().size(), &reducer, bytes, Targets::All);
     match implementation {
-        Implementation::Auto if seat.rides(bytes) => {
+        Implementation::Auto if step == Step::Exchange => {
             let payload = send.unwrap_or_else(|| recv.as_buf());
             seat.exchange(signature, Some(payload))?.reduce(&reducer, 0, &mut recv)
         }
@@ -60,8 +62,9 @@ pub(super) fn reduce(
 ) -> Result<(), Fault> {
     let input = send.or_else(|| recv.as_ref().map(|recv| recv.as_buf())).expect("Call::signature requires a buffer");
     let reducer = reducer(op, input.dtype());
-    if input.bytes() <= Seat::PAYLOAD_BYTES {
-        let is_root = seat.world().rank() == root;
+    let (rank, size) = (seat.world().rank(), seat.world().size());
+    if Step::combining(size, &reducer, input.bytes(), Targets::Root(root)) == Step::Exchange {
+        let is_root = rank == root;
         let mut payloads = seat.exchange(signature, Some(input))?;
         if let Some(mut recv) = recv.filter(|_| is_root) {
             payloads.reduce(&reducer, 0, &mut recv)?;
@@ -69,7 +72,7 @@ pub(super) fn reduce(
         return Ok(());
     }
     // What another rank than the root may give to receive into is not used.
-    let recv = recv.filter(|_| send.is_none() || seat.world().rank() == root);
+    let recv = recv.filter(|_| send.is_none() || rank == root);
     seat.divided(signature, &reducer, send, recv, Targets::Root(root))
 }
 
@@ -85,7 +88,7 @@ pub(super) fn reduce_scatter(
     let reducer = reducer(op, send.map_or(recv.dtype(), |send| send.dtype()));
     let (rank, size) = (seat.world().rank(), seat.world().size());
     let input = send.unwrap_or_else(|| recv.as_buf());
-    if input.bytes() <= Seat::PAYLOAD_BYTES {
+    if Step::combining(size, &reducer, input.bytes(), Targets::Own) == Step::Exchange {
         let own = partition::block(input.count(), size, rank);
         let mut payloads = seat.exchange(signature, Some(input))?;
         let mut recv = if send.is_some() { recv } else { recv.slice(own.clone()) };

@@ -3,6 +3,7 @@
 use super::displacement;
 use consonance_kernels::{
     buffer::{Buf, BufMut},
+    plan::Step,
     step::{Fault, Seat},
 };
 use consonance_spec::Signature;
@@ -16,7 +17,7 @@ pub(super) fn broadcast(
 ) -> Result<(), Fault> {
     let is_root = seat.world().rank() == root;
     let all = 0..data.count();
-    if data.bytes() <= Seat::PAYLOAD_BYTES {
+    if Step::moving(data.bytes(), 1) == Step::Exchange {
         let payloads = seat.exchange(signature, is_root.then(|| data.as_buf()))?;
         if !is_root {
             payloads.copy(root, 0, &mut data)?;
@@ -30,7 +31,7 @@ pub(super) fn broadcast(
     }
 }
 
-/// The root publishes all parts and each rank copies its own.
+/// Up to a payload all parts come with the root's arrival; above, the root publishes them. Each rank copies its own.
 pub(super) fn scatter(
     seat: &mut Seat,
     signature: &Signature,
@@ -45,7 +46,10 @@ pub(super) fn scatter(
     match send.filter(|_| rank == root) {
         Some(send) => {
             let start = displacement(counts, send.count() / size, rank);
-            seat.published(signature, Some(send), blocks, |_| Ok(()))?;
+            match Step::moving(send.bytes(), blocks) {
+                Step::Exchange => seat.exchange(signature, Some(send)).map(drop)?,
+                _ => seat.published(signature, Some(send), blocks, |_| Ok(()))?,
+            }
             if let Some(mut recv) = recv {
                 let end = start + recv.count();
                 recv.copy_from(send.slice(start..end));
@@ -55,6 +59,10 @@ pub(super) fn scatter(
         None => {
             let mut recv = recv.expect("Call::signature requires recv on every rank but the root");
             let start = displacement(counts, recv.count(), rank);
+            let all = displacement(counts, recv.count(), size);
+            if Step::moving(all * recv.dtype().size(), blocks) == Step::Exchange {
+                return seat.exchange(signature, None)?.copy(root, start, &mut recv);
+            }
             let range = start..start + recv.count();
             seat.published(signature, None, blocks, |peers| peers.copy(root, range.clone(), &mut recv))
         }

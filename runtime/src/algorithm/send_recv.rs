@@ -1,19 +1,27 @@
-//! Two ranks: one sends, the other receives. The sender waits until its data has been copied.
+//! Two ranks: one sends, the other receives. Up to a payload the data come with the sender's arrival; above, the sender waits until
+//! they have been copied.
 
 use consonance_kernels::{
     buffer::{Buf, BufMut},
+    plan::Step,
     step::{Fault, Seat},
 };
 use consonance_spec::Signature;
 
 /// Sends in the group of two.
 pub(crate) fn send(pair: &mut Seat, signature: &Signature, data: Buf<'_>) -> Result<(), Fault> {
-    pair.published(signature, Some(data), 1, |_| Ok(()))
+    match Step::moving(data.bytes(), 1) {
+        Step::Exchange => pair.exchange(signature, Some(data)).map(drop),
+        _ => pair.published(signature, Some(data), 1, |_| Ok(())),
+    }
 }
 
 /// Receives in the group of two.
 pub(crate) fn recv(pair: &mut Seat, signature: &Signature, mut data: BufMut<'_>) -> Result<(), Fault> {
     let peer = 1 - pair.world().rank();
     let all = 0..data.count();
-    pair.published(signature, None, 1, |peers| peers.copy(peer, all.clone(), &mut data))
+    match Step::moving(data.bytes(), 1) {
+        Step::Exchange => pair.exchange(signature, None)?.copy(peer, 0, &mut data),
+        _ => pair.published(signature, None, 1, |peers| peers.copy(peer, all.clone(), &mut data)),
+    }
 }
