@@ -1,12 +1,16 @@
 //! Collectives of two pinned threads, beside what the machine allows, measured in the same run. The threads are two ranks of one
 //! process, or meet as two processes do.
 //!
-//! `cargo bench -p consonance-harness --bench collectives` prints a table first: the 8-byte all-reduce against the round trip of
-//! a cache line between the two cores, and large all-reduces in place against a copy of as many bytes. Medians of
-//! interleaved rounds, A B A B, because the machine is shared: read the ratios.
+//! `cargo bench -p consonance-harness --bench collectives` prints tables first: the 8-byte all-reduce against the round trip of a
+//! cache line between the two cores, every collective against a copy of the bytes that it must move at least, and ragged against even
+//! all-gathers. Medians of interleaved rounds, A B A B, because the machine is shared: read the ratios. What is measured after
+//! them has the names `all_reduce/threads/8` and so on, by which one can choose.
 
-use consonance::{Communicator, ReduceOp};
-use consonance_harness::counted::pair_of_processes;
+use consonance::{Communicator, DType, ReduceOp};
+use consonance_harness::{
+    bench::case::{Case, Collective},
+    counted::pair_of_processes,
+};
 use consonance_kernels::team::Team;
 use criterion::{BenchmarkId, Criterion, Throughput};
 use std::{
@@ -18,8 +22,38 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Rounds of each measurement in the table, of which the median is printed.
+/// Rounds of each measurement in the tables, of which the median is printed.
 const ROUNDS: usize = 15;
+
+/// A collective of a larger buffer's elements: what is sent, and where the result goes.
+type Call = fn(&mut Communicator, &[f32], &mut [f32]) -> consonance::Result<()>;
+
+/// What is measured. The first element of every result is that of what both ranks send.
+const CALLS: [(Collective, Call); 6] = [
+    (Collective::AllReduce, |rank, send, recv| rank.all_reduce_into(ReduceOp::Max, send, recv)),
+    (Collective::AllGather, |rank, send, recv| rank.all_gather_into(&send[..send.len() / 2], recv)),
+    (Collective::ReduceScatter, |rank, send, recv| {
+        rank.reduce_scatter_into(ReduceOp::Max, send, &mut recv[..send.len() / 2])
+    }),
+    (Collective::Broadcast, |rank, send, recv| {
+        if rank.rank() == 0 {
+            recv[0] = send[0];
+        }
+        rank.broadcast(recv, 0)
+    }),
+    (Collective::AllToAll, |rank, send, recv| rank.all_to_all_into(send, recv)),
+    (Collective::Barrier, |rank, send, recv| {
+        recv[0] = send[0];
+        rank.barrier()
+    }),
+];
+
+/// An all-gather of the same bytes as the even one, with parts 10 % below and above the average.
+const RAGGED: Call = |rank, send, recv| {
+    let first = recv.len() * 9 / 20;
+    let counts = [first, recv.len() - first];
+    rank.all_gather_v(Some(&send[..counts[rank.rank()]]), recv, &counts)
+};
 
 /// A word alone on its pair of cache lines.
 #[repr(align(128))]
@@ -63,15 +97,17 @@ impl Pair {
         longest.into_inner().expect("nobody panics holding it")
     }
 
-    /// `calls` all-reduces (max) in place of `count` floats; the ends of the buffers are changed before each, and checked after.
-    fn all_reduce(&mut self, count: usize, calls: usize) -> Duration {
-        self.time(|index, rank| {
-            let mut data = vec![1.0f32; count];
-            for call in 0..calls {
-                // The rest is as the call before left it, so that what is measured is the collective and not the filling.
-                (data[0], data[count - 1]) = ((call + index) as f32, (call + 1 - index) as f32);
-                rank.all_reduce(ReduceOp::Max, &mut data).expect("both ranks make the same calls");
-                assert_eq!((data[0], data[count - 1]), ((call + 1) as f32, (call + 1) as f32));
+    /// `calls` calls on buffers of `count` floats each. What is sent begins with another number in each, which is looked for in the
+    /// result; the rest is as the call before left it, so that what is measured is the collective and not the filling.
+    fn calls(&mut self, call: Call, count: usize, calls: usize) -> Duration {
+        self.time(|_, rank| {
+            let (mut send, mut recv) = (vec![1.0f32; count], vec![0.0f32; count]);
+            for number in 0..calls {
+                let mark = (number % 1000 + 2) as f32;
+                // The first of both blocks.
+                (send[0], send[count / 2], recv[0]) = (mark, mark, 0.0);
+                call(rank, &send, &mut recv).expect("both ranks make the same calls");
+                assert_eq!(recv[0], mark);
             }
         })
     }
@@ -122,60 +158,110 @@ fn interleaved<const N: usize>(calls: usize, mut measurements: [&mut dyn FnMut()
     times.map(|times| median(times) / calls as f64)
 }
 
-fn table() {
+/// The elements that a copy on each core copies, of what a collective of `count` must move at least.
+fn least_copy(collective: Collective, count: usize) -> usize {
+    let (dtype, op) = (DType::F32, ReduceOp::Max);
+    let case = Case { collective, ranks: 2, count: 0, dtype, op, in_place: false, spread: 0 }.with_bytes(4 * count);
+    case.least_traffic(1).div_ceil(2)
+}
+
+fn tables() {
     let (mut threads, mut processes, mut other) = (Pair::threads(), Pair::processes(), Pair::threads());
-    println!(
-        "2 threads on 2 cores, as such and as 2 processes; in place, f32; medians of {ROUNDS} interleaved rounds\n"
-    );
-    let calls = 50_000;
+    println!("2 threads on 2 cores, as such and as 2 processes; f32; medians of {ROUNDS} interleaved rounds, in us\n");
+    let (calls, all_reduce) = (50_000, CALLS[0].1);
     let [of_threads, of_processes, trip] = interleaved(
         calls,
-        [&mut || threads.all_reduce(2, calls), &mut || processes.all_reduce(2, calls), &mut || {
+        [&mut || threads.calls(all_reduce, 2, calls), &mut || processes.calls(all_reduce, 2, calls), &mut || {
             other.round_trips(calls as u64)
         }],
     );
-    println!("cache-line round trip            {:8.3} us", trip * 1e6);
+    println!("cache-line round trip            {:8.3}", trip * 1e6);
     for (name, time) in [("threads", of_threads), ("processes", of_processes)] {
         println!(
-            "all_reduce of 8 bytes, {name:<9} {:8.3} us   {:.2} round trips (below 2 is the aim)",
+            "all_reduce of 8 bytes, {name:<9} {:8.3}   {:.2} round trips (below 2 is the aim)",
             time * 1e6,
             time / trip
         );
     }
-    let ([a, b], [c, d]) = (["threads us", "copy / it"], ["processes us", "copy / it"]);
-    println!("\n{:>10}  {:>22}  {a:>12} {b:>9}  {c:>12} {d:>9}", "bytes", "copy of the traffic us");
-    for bytes in [64 << 10, 1 << 20, 16 << 20, 64 << 20] {
-        let calls = ((64 << 20) / bytes).clamp(2, 200);
-        let count = bytes / 4;
-        // In place each thread reads `bytes` and writes `bytes`: half of both buffers each way. So does a copy of `bytes`.
-        let [of_threads, of_processes, copy] = interleaved(
-            calls,
-            [&mut || threads.all_reduce(count, calls), &mut || processes.all_reduce(count, calls), &mut || {
-                other.copies(count, calls)
-            }],
-        );
-        let (a, b, c, d) = (of_threads * 1e6, copy / of_threads, of_processes * 1e6, copy / of_processes);
-        println!("{bytes:>10}  {:22.2}  {a:12.2} {b:9.2}  {c:12.2} {d:9.2}", copy * 1e6);
+
+    println!("\n{:<16} {:>9} {:>9}  {:>18}  {:>18}", "", "bytes", "copy", "threads, copy / it", "processes, copy / it");
+    for (collective, call) in CALLS {
+        for bytes in [64 << 10, 1 << 20, 16 << 20] {
+            let (calls, count) = (((16 << 20) / bytes).clamp(2, 200), bytes / 4);
+            let copied = least_copy(collective, count);
+            if copied == 0 {
+                continue;
+            }
+            let [of_threads, of_processes, copy] = interleaved(
+                calls,
+                [&mut || threads.calls(call, count, calls), &mut || processes.calls(call, count, calls), &mut || {
+                    other.copies(copied, calls)
+                }],
+            );
+            let (a, b) = (copy / of_threads, copy / of_processes);
+            let [copy, of_threads, of_processes] = [copy, of_threads, of_processes].map(|time| time * 1e6);
+            println!(
+                "{:<16} {bytes:>9} {copy:9.2}  {of_threads:11.2} {a:6.2}  {of_processes:13.2} {b:6.2}",
+                collective.name()
+            );
+        }
+    }
+
+    println!(
+        "\n{:<16} {:>9}  {:>9}  {:>9}   even / ragged all-gather of equal bytes",
+        "", "bytes", "threads", "processes"
+    );
+    for bytes in [64, 4 << 10, 64 << 10, 1 << 20, 16 << 20] {
+        let (calls, count, even) = (((16 << 20) / bytes).clamp(2, 20_000), bytes / 4, CALLS[1].1);
+        let ratios = [&mut threads, &mut processes].map(|pair| {
+            let pair = std::cell::RefCell::new(pair);
+            let [even, ragged] = interleaved(
+                calls,
+                [&mut || pair.borrow_mut().calls(even, count, calls), &mut || {
+                    pair.borrow_mut().calls(RAGGED, count, calls)
+                }],
+            );
+            even / ragged
+        });
+        println!("{:<16} {bytes:>9}  {:9.3}  {:9.3}", "all_gather_v", ratios[0], ratios[1]);
     }
 }
 
 fn criterion_groups(criterion: &mut Criterion) {
-    for (name, mut pair) in [("threads", Pair::threads()), ("processes", Pair::processes())] {
-        let mut group = criterion.benchmark_group(format!("all_reduce of 2 {name}, f32 in place"));
-        group.sample_size(10).warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
-        for bytes in [8usize, 64, 1 << 10, 16 << 10, 256 << 10, 4 << 20] {
+    let sizes = [8usize, 512, 16 << 10, 512 << 10, 16 << 20];
+    let (mut threads, mut processes, mut other) = (Pair::threads(), Pair::processes(), Pair::threads());
+    for (collective, call) in CALLS {
+        let mut group = criterion.benchmark_group(collective.name());
+        group.sample_size(10).warm_up_time(Duration::from_millis(100)).measurement_time(Duration::from_millis(500));
+        let sizes = if collective == Collective::Barrier { &sizes[..1] } else { &sizes };
+        for &bytes in sizes {
             group.throughput(Throughput::Bytes(bytes as u64));
-            group.bench_function(BenchmarkId::from_parameter(bytes), |bencher| {
-                bencher.iter_custom(|calls| pair.all_reduce(bytes / 4, calls as usize));
-            });
+            for (name, pair) in [("threads", &mut threads), ("processes", &mut processes)] {
+                group.bench_function(BenchmarkId::new(name, bytes), |bencher| {
+                    bencher.iter_custom(|calls| pair.calls(call, bytes / 4, calls as usize));
+                });
+            }
         }
         group.finish();
     }
+    let mut group = criterion.benchmark_group("copy");
+    group.sample_size(10).warm_up_time(Duration::from_millis(100)).measurement_time(Duration::from_millis(500));
+    for bytes in sizes {
+        group.throughput(Throughput::Bytes(2 * bytes as u64));
+        group.bench_function(BenchmarkId::new("threads", bytes), |bencher| {
+            bencher.iter_custom(|calls| other.copies(bytes / 4, calls as usize));
+        });
+    }
+    group.finish();
 }
 
 fn main() {
-    if std::env::args().any(|argument| argument == "--bench") {
-        table();
+    // With the name of what is to be measured, there are no tables.
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "--bench")
+        && arguments.iter().all(|argument| argument.starts_with('-'))
+    {
+        tables();
     }
     let mut criterion = Criterion::default().configure_from_args();
     criterion_groups(&mut criterion);

@@ -2,11 +2,15 @@
 //! long anything takes is not looked at.
 
 use consonance_harness::bench::case::Collective;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::{
     env, fs,
+    os::unix::process::ExitStatusExt,
     path::PathBuf,
     process::{self, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 const KEYS: [&str; 16] = [
@@ -63,7 +67,7 @@ fn check_measured(row: &Value) {
 fn every_collective_is_right_in_rows_of_the_promised_form() {
     for collective in Collective::all() {
         for place in ["", " --in-place"] {
-            for ranks in [1, 2, 3] {
+            for ranks in collective.least_ranks()..4 {
                 let rows = rows(&format!("{collective} -n {ranks} -b 4 -e 40000 -f 100{place}"));
                 let sizes = if collective == Collective::Barrier { 1 } else { 3 };
                 assert_eq!(rows.len(), sizes, "{collective} of {ranks}");
@@ -91,6 +95,57 @@ fn ranks_may_be_processes() {
             assert_eq!((&row["transport"], &row["ranks"]), (&"processes".into(), &3.into()));
         }
     }
+}
+
+#[test]
+fn collectives_and_builds_take_turns() {
+    let consonance = env!("CARGO_BIN_EXE_consonance");
+    for transport in ["threads", "processes"] {
+        let words = format!("all_gather all_gather_v --vs build:{consonance} --transport {transport} -b 4K -e 8K");
+        let rows = rows(&words);
+        let text = |value: &Value| value.to_string().trim_matches('"').to_owned();
+        let found: Vec<_> =
+            rows.iter().map(|row| ["collective", "library", "bytes"].map(|key| text(&row[key]))).collect();
+        let libraries = ["consonance".to_owned(), format!("build:{consonance}")];
+        let mut expected = Vec::new();
+        for bytes in ["4096", "8192"] {
+            for collective in ["all_gather", "all_gather_v"] {
+                expected.extend(libraries.each_ref().map(|library| [collective.into(), library.clone(), bytes.into()]));
+            }
+        }
+        assert_eq!(found, expected);
+        for row in &rows {
+            check_measured(row);
+            assert_eq!(row["transport"], transport, "{row}");
+        }
+    }
+}
+
+#[test]
+fn ways_of_all_reduce_take_turns() {
+    for transport in ["threads", "processes"] {
+        let rows = rows(&format!("all_reduce --transport {transport} --vs one_shot,two_shot -b 8 -e 200K -f 160"));
+        let libraries: Vec<&str> = rows.iter().filter_map(|row| row["library"].as_str()).collect();
+        assert_eq!(libraries, ["consonance", "one_shot", "two_shot"].repeat(3));
+        rows.iter().for_each(check_measured);
+    }
+}
+
+/// A signal leaves nothing behind.
+#[test]
+fn what_a_bench_makes_goes_with_it() {
+    let (directory, mut command) = (Temporary::directory("signal"), Command::new(env!("CARGO_BIN_EXE_consonance")));
+    command.args(["bench", "barrier", "--transport", "processes", "--time", "60s"]).env("TMPDIR", &directory.0);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("the command can be started");
+    let files = || fs::read_dir(&directory.0).expect("a directory").count();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while files() == 0 {
+        assert!(Instant::now() < deadline && child.try_wait().expect("a child").is_none(), "the bench begins");
+        thread::sleep(Duration::from_millis(1));
+    }
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("a child");
+    assert_eq!(child.wait().expect("a child").signal(), Some(Signal::TERM.as_raw()));
+    assert_eq!(files(), 0);
 }
 
 #[test]
@@ -122,7 +177,7 @@ fn every_type_and_operation_is_right() {
 
 #[test]
 fn who_is_not_installed_has_rows_that_say_how_to_change_that() {
-    let rows = rows("all_reduce -b 8 -e 64 --vs openmpi,mpich,gloo,limit");
+    let rows = rows("all_reduce -b 8 -e 64 -f 8 --vs openmpi,mpich,gloo,limit");
     let libraries: Vec<&str> = rows.iter().filter_map(|row| row["library"].as_str()).collect();
     assert_eq!(libraries, ["consonance", "openmpi", "mpich", "gloo", "limit"].repeat(2));
     for row in &rows {
@@ -175,10 +230,14 @@ fn what_cannot_be_measured_is_refused() {
         ),
         ("all_reduce --op mean --dtype i32", "--op: expected an operation that gives i32 from i32 (sum,"),
         ("all_reduce -n 0", "-n: expected 1 to 256 ranks, found 0"),
+        ("all_gather_v --spread 51", "--spread: expected at most 50 %, found 51 %"),
+        ("barrier send_recv -n 1", "-n: expected 2 ranks or more for send_recv, found 1"),
+        ("all_reduce -b 100000G -e 100000G", "no memory for 26843545600000 elements"),
+        ("all_reduce --plot /dev/null/plot.svg", "--plot: /dev/null/plot.svg: "),
         ("all_reduce -b 1M -e 1K", "-b: expected at most the 1024 bytes of -e, found 1048576"),
         ("all_reduce -b 12X", "expected a number of bytes above 0, such as 8, 64K, 1M or 2G"),
         ("allreduce", "expected one of all_reduce, all_gather,"),
-        ("all_reduce --vs nccl", "expected one of openmpi, mpich, gloo, limit"),
+        ("all_reduce --vs nccl", "expected one of openmpi, mpich, gloo, one_shot, two_shot, build:PATH, limit"),
         ("all_reduce --dtype float", "expected one of bool, i8,"),
         ("all_reduce -f 1", "1 is not in 2.."),
     ];
@@ -190,10 +249,11 @@ fn what_cannot_be_measured_is_refused() {
 
 #[test]
 fn the_picture_is_well_formed() {
-    let file = Temporary(env::temp_dir().join(format!("consonance-plot-{}.svg", process::id())));
-    let rows = rows(&format!("broadcast -b 64 -e 64K -f 32 --plot {}", file.0.display()));
+    let directory = Temporary::directory("plot");
+    let file = directory.0.join("plot.svg");
+    let rows = rows(&format!("broadcast -b 64 -e 64K -f 32 --plot {}", file.display()));
     assert_eq!(rows.len(), 3 * 2, "ours and the limit");
-    let svg = fs::read_to_string(&file.0).expect("the picture");
+    let svg = fs::read_to_string(&file).expect("the picture");
     check_well_formed(&svg);
     assert_eq!(svg.matches("<polyline").count(), 2 * 2, "a line for each library in both panels");
     assert_eq!(svg.matches("<circle").count(), 3 * 2 * 2, "a point for each row in both panels");
@@ -201,12 +261,20 @@ fn the_picture_is_well_formed() {
     assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
 }
 
-/// A file that goes with its owner.
+/// A directory that goes with its owner.
 struct Temporary(PathBuf);
+
+impl Temporary {
+    fn directory(name: &str) -> Temporary {
+        let path = env::temp_dir().join(format!("consonance-tests-{name}-{}", process::id()));
+        fs::create_dir(&path).expect("a new directory");
+        Temporary(path)
+    }
+}
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

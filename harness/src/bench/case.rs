@@ -10,7 +10,7 @@ pub enum Collective {
     AllReduce,
     /// Everyone's block to everyone.
     AllGather,
-    /// Everyone's part to everyone, where parts differ in size: rank `r`'s is `r + 1` times as large as rank 0's.
+    /// Everyone's part to everyone, where parts differ in size.
     AllGatherV,
     /// Combines everyone's buffer, a block of it to each.
     ReduceScatter,
@@ -26,10 +26,19 @@ pub enum Collective {
     Scatter,
     /// Combines everyone's buffer into rank 0's.
     Reduce,
+    /// Everyone's part to rank 0, with parts as of [`AllGatherV`](Collective::AllGatherV).
+    GatherV,
+    /// A part of rank 0's buffer to each, with such parts.
+    ScatterV,
+    /// A part from everyone to everyone: rank `r` sends rank `p` the part that is number `r + p`, so that all send and receive the same
+    /// in all.
+    AllToAllV,
+    /// Rank 0's buffer to rank 1, which receives it.
+    SendRecv,
 }
 
 /// What the names of collectives say.
-const NAMES: [(&str, Collective); 10] = [
+const NAMES: [(&str, Collective); 14] = [
     ("all_reduce", Collective::AllReduce),
     ("all_gather", Collective::AllGather),
     ("all_gather_v", Collective::AllGatherV),
@@ -40,6 +49,10 @@ const NAMES: [(&str, Collective); 10] = [
     ("gather", Collective::Gather),
     ("scatter", Collective::Scatter),
     ("reduce", Collective::Reduce),
+    ("gather_v", Collective::GatherV),
+    ("scatter_v", Collective::ScatterV),
+    ("all_to_all_v", Collective::AllToAllV),
+    ("send_recv", Collective::SendRecv),
 ];
 
 impl Collective {
@@ -58,11 +71,16 @@ impl Collective {
         matches!(self, Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce)
     }
 
-    /// Whether it is called in place, where that is `wanted`: a broadcast always is, a barrier never.
+    /// The least number of ranks that it has.
+    pub fn least_ranks(self) -> usize {
+        if self == Collective::SendRecv { 2 } else { 1 }
+    }
+
+    /// Whether it is called in place, where that is `wanted`: a broadcast always is; a barrier, a send and parts that differ never.
     pub fn in_place(self, wanted: bool) -> bool {
         match self {
             Collective::Broadcast => true,
-            Collective::Barrier => false,
+            Collective::Barrier | Collective::SendRecv | Collective::AllToAllV => false,
             _ => wanted,
         }
     }
@@ -72,7 +90,7 @@ impl Collective {
         let others = (ranks - 1) as f64 / ranks as f64;
         match self {
             Collective::AllReduce => 2.0 * others,
-            Collective::Broadcast | Collective::Reduce => 1.0,
+            Collective::Broadcast | Collective::Reduce | Collective::SendRecv => 1.0,
             Collective::Barrier => 0.0,
             _ => others,
         }
@@ -82,6 +100,11 @@ impl Collective {
     fn in_blocks(self) -> bool {
         use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
         matches!(self, AllGather | ReduceScatter | AllToAll | Gather | Scatter)
+    }
+
+    /// Whether ranks' parts differ in size.
+    fn is_ragged(self) -> bool {
+        matches!(self, Collective::AllGatherV | Collective::GatherV | Collective::ScatterV | Collective::AllToAllV)
     }
 }
 
@@ -116,14 +139,21 @@ pub struct Case {
     pub op: ReduceOp,
     /// Whether the result takes the place of what is sent.
     pub in_place: bool,
+    /// By how many percent of the average the least and the largest part differ from it, where parts differ; below 100. Those in
+    /// between grow evenly with the rank.
+    pub spread: usize,
 }
+
+/// The most that parts may differ.
+pub const MOST_SPREAD: usize = 50;
 
 impl Case {
     /// The call whose larger buffer has `bytes` bytes, or as many less as make whole elements and even blocks; at least one
     /// element for each rank.
     pub fn with_bytes(self, bytes: usize) -> Case {
         let parts = if self.collective.in_blocks() { self.ranks } else { 1 };
-        let least = if self.collective == Collective::AllGatherV { self.ranks * (self.ranks + 1) / 2 } else { 1 };
+        // As long as the spread is not above 50 %, no part is empty.
+        let least = if self.collective.is_ragged() { 2 * self.ranks } else { 1 };
         let count = match self.collective {
             Collective::Barrier => 0,
             _ => (bytes / self.dtype.size() / parts).max(least),
@@ -143,19 +173,21 @@ impl Case {
 
     /// The part of rank `rank` in a buffer that has one for each.
     pub fn part(&self, rank: usize) -> Range<usize> {
-        if self.collective == Collective::AllGatherV {
-            // 1 + 2 + … + ranks shares, of which rank r has r + 1.
-            let shares = self.ranks * (self.ranks + 1) / 2;
-            let begin = |rank: usize| self.count * (rank * (rank + 1) / 2) / shares;
+        if self.collective.is_ragged() {
+            let (ranks, between) = (self.ranks as u128, self.ranks.max(2) as u128 - 1);
+            // What the ranks before `rank` have of `100 * ranks * between` shares: an even part, less what they are behind.
+            let shares = |rank: u128| rank * (100 * between - self.spread as u128 * (ranks - rank));
+            let begin = |rank: usize| (self.count as u128 * shares(rank as u128) / shares(ranks)) as usize;
             begin(rank)..begin(rank + 1)
         } else {
             rank * self.count..(rank + 1) * self.count
         }
     }
 
-    /// The sizes of [`part`](Case::part)s.
-    pub fn counts(&self) -> Vec<usize> {
-        (0..self.ranks).map(|rank| self.part(rank).len()).collect()
+    /// The sizes of the parts in rank `rank`'s larger buffer: the same on all ranks, but where each sends other parts.
+    pub fn counts(&self, rank: usize) -> Vec<usize> {
+        let first = if self.collective == Collective::AllToAllV { rank } else { 0 };
+        (first..first + self.ranks).map(|part| self.part(part % self.ranks).len()).collect()
     }
 
     /// The elements that a rank that shares the work evenly must at least read and write, where all can read and write all buffers.
@@ -165,15 +197,12 @@ impl Case {
             // Its block of every input is read and of every output written.
             Collective::AllReduce => 2 * all,
             Collective::ReduceScatter | Collective::Reduce => all + block,
-            Collective::AllGather | Collective::AllGatherV | Collective::AllToAll => 2 * all,
-            Collective::Broadcast => {
-                if rank == 0 {
-                    0
-                } else {
-                    2 * all
-                }
-            }
+            Collective::AllGather | Collective::AllGatherV | Collective::AllToAll | Collective::AllToAllV => 2 * all,
+            Collective::Broadcast if rank > 0 => 2 * all,
+            Collective::SendRecv if rank == 1 => 2 * all,
+            Collective::Broadcast | Collective::SendRecv => 0,
             Collective::Gather | Collective::Scatter => 2 * block,
+            Collective::GatherV | Collective::ScatterV => 2 * self.part(rank).len(),
             Collective::Barrier => 0,
         }
     }
@@ -184,7 +213,7 @@ mod tests {
     use super::*;
 
     fn case(collective: Collective) -> Case {
-        Case { collective, ranks: 3, count: 0, dtype: DType::F32, op: ReduceOp::Sum, in_place: false }
+        Case { collective, ranks: 3, count: 0, dtype: DType::F32, op: ReduceOp::Sum, in_place: false, spread: 50 }
     }
 
     #[test]
@@ -193,14 +222,31 @@ mod tests {
             for bytes in [1, 100, 4096, 4099] {
                 let case = case(collective).with_bytes(bytes);
                 assert!(case.bytes() <= bytes.max(6 * 4), "{case:?}");
-                let ragged = collective == Collective::AllGatherV;
+                let ragged = collective.is_ragged();
                 if ragged || collective.in_blocks() {
-                    assert_eq!(case.counts().iter().sum::<usize>(), case.elements(), "{case:?}");
-                    assert!(case.counts().iter().all(|&count| count > 0), "{case:?}");
-                    assert_eq!(case.counts()[0] < case.counts()[2], ragged, "{case:?}");
+                    let counts = case.counts(0);
+                    assert_eq!(counts.iter().sum::<usize>(), case.elements(), "{case:?}");
+                    assert!(counts.iter().all(|&count| count > 0), "{case:?}");
+                    assert_eq!(counts[0] < counts[2], ragged, "{case:?}");
+                    // What rank 1 sends to rank 2, rank 2 receives from rank 1.
+                    assert!(collective != Collective::AllToAllV || case.counts(1)[2] == case.counts(2)[1], "{case:?}");
                 }
             }
         }
+    }
+
+    #[test]
+    fn parts_grow_evenly_by_what_is_asked() {
+        let counts = |ranks, spread| {
+            let case = Case { ranks, spread, ..case(Collective::AllGatherV) };
+            case.with_bytes(4 * 3600).counts(0)
+        };
+        assert_eq!(counts(2, 50), [900, 2700]);
+        assert_eq!(counts(2, 10), [1620, 1980]);
+        assert_eq!(counts(3, 50), [600, 1200, 1800]);
+        assert_eq!(counts(4, 30), [630, 810, 990, 1170]);
+        assert_eq!(counts(3, 0), [1200; 3]);
+        assert_eq!(counts(1, 50), [3600]);
     }
 
     #[test]

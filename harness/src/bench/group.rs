@@ -100,18 +100,13 @@ impl Group {
         Ok(group)
     }
 
-    /// The processes that `commands` start, `ranks` in all. Each is told the path of a socket by its last argument, and what they
-    /// say of their failure is read from `directory`.
+    /// The processes that `commands` start, with `ranks` ranks in all. Each is told the path of a socket by its last argument, and
+    /// what they say of their failure is read from `directory`, which has nothing of other groups.
     ///
     /// # Errors
     /// If a command cannot be started, or not all ranks come in time.
-    pub(super) fn processes(
-        commands: Vec<Command>,
-        ranks: usize,
-        directory: &Path,
-        name: &str,
-    ) -> Result<Group, Failure> {
-        let (socket, log) = (directory.join(format!("{name}.socket")), directory.join(format!("{name}.log")));
+    pub(super) fn processes(commands: Vec<Command>, ranks: usize, directory: &Path) -> Result<Group, Failure> {
+        let (socket, log) = (directory.join("socket"), directory.join("log"));
         let listener = UnixListener::bind(&socket)?;
         listener.set_nonblocking(true)?;
         let output = File::create(&log)?;
@@ -256,7 +251,7 @@ impl Drop for Group {
 }
 
 /// The number of cores that this process may use.
-pub(super) fn cores() -> usize {
+pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 

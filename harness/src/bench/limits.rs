@@ -3,7 +3,8 @@
 //! Each figure is the median of several turns, in which threads begin together, each on a core of its own with buffers of its
 //! own, and the slowest counts. GB/s count what is read and what is written.
 
-use super::group::cores;
+pub(crate) use super::group::cores;
+
 use consonance_kernels::{
     buffer::{Buf, Memory},
     reduce::Reducer,
@@ -133,6 +134,15 @@ pub fn limits(
         }
     }
     Ok(())
+}
+
+/// Seconds of a copy of so many bytes on each core, on all at the same time.
+///
+/// # Errors
+/// The system's, if it gives no thread or refuses a core.
+pub(crate) fn copy(bytes: usize) -> io::Result<f64> {
+    let mut team = Team::new("limit", &(0..cores()).map(Some).collect::<Vec<_>>())?;
+    Ok(moved(&mut team, What::Copy, bytes))
 }
 
 /// Seconds in which each thread of the team does `what` once.

@@ -19,7 +19,7 @@ mod row;
 mod tile;
 
 pub use plot::plot;
-pub use processes::bench_rank;
+pub use processes::{bench_rank, bench_threads};
 pub use rivals::Rival;
 pub use row::{Figures, Row};
 
@@ -27,11 +27,17 @@ use case::{Case, Collective};
 use consonance::{DType, ReduceOp};
 use group::{Failure, Group, Samples};
 use rank::Subject;
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM},
+    iterator::{Handle, Signals},
+    low_level::emulate_default_handler,
+};
 use std::{
     fmt, fs, io,
     path::{Path, PathBuf},
     process,
     str::FromStr,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -61,8 +67,8 @@ pub enum Memory {
 /// What is to be measured.
 #[derive(Clone, Debug)]
 pub struct Bench {
-    /// The collective.
-    pub collective: Collective,
+    /// The collectives, which take turns.
+    pub collectives: Vec<Collective>,
     /// The number of ranks.
     pub ranks: usize,
     /// How the ranks of ours meet.
@@ -77,6 +83,8 @@ pub struct Bench {
     pub memory: Memory,
     /// Whether results take the place of what is sent.
     pub in_place: bool,
+    /// By how many percent of the average parts differ from it at most, where they do.
+    pub spread: usize,
     /// Who else is measured.
     pub rivals: Vec<Rival>,
     /// Whether a copy of the bytes that must at least be moved is measured, too.
@@ -122,15 +130,34 @@ impl From<io::Error> for BenchError {
 }
 
 /// Who is measured.
+#[derive(Clone, Debug, PartialEq)]
+enum Who {
+    Ours,
+    Rival(Rival),
+    /// A copy of what must at least be moved.
+    Limit,
+}
+
+impl Who {
+    fn name(&self) -> String {
+        match self {
+            Who::Ours => "consonance".to_owned(),
+            Who::Rival(rival) => rival.name(),
+            Who::Limit => "limit".to_owned(),
+        }
+    }
+}
+
+/// Somebody's ranks, for one collective.
 struct Library {
-    name: &'static str,
-    /// None of ours.
-    rival: Option<Rival>,
+    who: Who,
+    collective: Collective,
     /// Its ranks, or why there are none.
     group: Result<Group, String>,
     /// The shortest time that a call can have taken, in seconds.
     least: f64,
-    case: Case,
+    /// The last one measured.
+    case: Option<Case>,
     batches: usize,
     samples: Samples,
 }
@@ -148,37 +175,59 @@ impl Bench {
     ) -> Result<(), BenchError> {
         self.check()?;
         let directory = Directory::new()?;
-        let names = self.rivals.iter().map(|rival| rival.name()).collect::<Vec<_>>().join(", ");
-        progress(0, 1, format!("starting {} ranks of consonance {names}", self.ranks));
-        let mut libraries = self.start(&directory.0)?;
-        // Sizes that come to the same number of elements are one.
-        let mut cases: Vec<Case> = self.sizes.iter().map(|&bytes| self.case(bytes)).collect();
-        cases.dedup();
-        let total = cases.len() * (ROUNDS + 1) * libraries.len();
+        let names = self.who().iter().map(Who::name).collect::<Vec<_>>().join(", ");
+        progress(0, 1, format!("starting {} ranks of {names}", self.ranks));
+        let mut libraries = self.start(&directory.path)?;
+        let total = self.sizes.len() * (ROUNDS + 1) * libraries.len();
         let mut done = 0;
-        for case in cases {
-            let sets = sets(case.bytes());
+        for &bytes in &self.sizes {
+            // Sizes that come to the same number of elements are one.
+            let mut turns: Vec<(&mut Library, Case)> = libraries
+                .iter_mut()
+                .map(|library| (self.case(library.collective, bytes), library))
+                .filter(|(case, library)| library.case != Some(*case))
+                .map(|(case, library)| (library, case))
+                .collect();
             for round in 0..=ROUNDS {
-                for library in &mut libraries {
-                    progress(done, total, format!("{} bytes, {}", case.bytes(), library.name));
+                for (library, case) in &mut turns {
+                    progress(
+                        done,
+                        total,
+                        format!("{} bytes, {} of {}", case.bytes(), case.collective, library.who.name()),
+                    );
                     done += 1;
                     match round {
-                        0 => library.begin(case, sets, self.time),
+                        0 => library.begin(*case, sets(case.bytes()), self.time),
                         _ => library.measure(),
                     }
                     .map_err(BenchError::Failed)?;
                 }
             }
-            for library in &mut libraries {
-                row(self.row(library));
+            for (library, case) in turns {
+                row(self.row(library, case));
             }
         }
         Ok(())
     }
 
-    fn case(&self, bytes: usize) -> Case {
-        let Bench { collective, ranks, dtype, op, .. } = *self;
-        Case { collective, ranks, count: 0, dtype, op, in_place: collective.in_place(self.in_place) }.with_bytes(bytes)
+    /// Everyone who is measured, in the order of rows.
+    fn who(&self) -> Vec<Who> {
+        let rivals = self.rivals.iter().cloned().map(Who::Rival);
+        std::iter::once(Who::Ours).chain(rivals).chain(self.limit.then_some(Who::Limit)).collect()
+    }
+
+    fn case(&self, collective: Collective, bytes: usize) -> Case {
+        let Bench { ranks, dtype, op, spread, .. } = *self;
+        let in_place = collective.in_place(self.in_place);
+        Case { collective, ranks, count: 0, dtype, op, in_place, spread }.with_bytes(bytes)
+    }
+
+    /// What ranks of ours do.
+    fn subject(&self) -> Subject {
+        match self.memory {
+            Memory::Slice => Subject::Collective,
+            Memory::Alloc => Subject::Allocated,
+        }
     }
 
     fn check(&self) -> Result<(), BenchError> {
@@ -188,10 +237,20 @@ impl Bench {
         if !(1..=256).contains(&ranks) {
             return invalid("-n", "1 to 256 ranks".to_owned(), ranks.to_string());
         }
-        if self.collective.reduces() && op.result(dtype) != Some(dtype) {
+        if let Some(collective) = self.collectives.iter().find(|collective| ranks < collective.least_ranks()) {
+            return invalid(
+                "-n",
+                format!("{} ranks or more for {collective}", collective.least_ranks()),
+                ranks.to_string(),
+            );
+        }
+        if self.collectives.iter().any(|collective| collective.reduces()) && op.result(dtype) != Some(dtype) {
             let ops = ReduceOp::ALL.into_iter().filter(|op| op.result(dtype) == Some(dtype));
             let names = ops.map(ReduceOp::name).collect::<Vec<_>>().join(", ");
             return invalid("--op", format!("an operation that gives {dtype} from {dtype} ({names})"), op.to_string());
+        }
+        if self.spread > case::MOST_SPREAD {
+            return invalid("--spread", format!("at most {} %", case::MOST_SPREAD), format!("{} %", self.spread));
         }
         match self.transport {
             Transport::Threads | Transport::Processes => {}
@@ -208,71 +267,69 @@ impl Bench {
 
     /// Starts all ranks.
     fn start(&self, directory: &Path) -> Result<Vec<Library>, BenchError> {
-        let library = |name, rival, group| Library {
-            name,
-            rival,
-            group,
-            least: 0.0,
-            case: self.case(0),
-            batches: 0,
-            samples: Samples::default(),
-        };
-        let failed = |failure: Failure| BenchError::Failed(failure.to_string());
-        let subject = match self.memory {
-            Memory::Slice => Subject::Collective,
-            Memory::Alloc => Subject::Allocated,
-        };
-        let ours = match self.transport {
-            Transport::Processes => processes::start(self.ranks, directory, subject),
-            _ => Group::threads(self.ranks, subject),
-        };
-        let mut libraries = vec![library("consonance", None, Ok(ours.map_err(failed)?))];
-        for &rival in &self.rivals {
-            let group = rival.start(self.ranks, directory).map_err(|failure| failure.to_string());
-            libraries.push(library(rival.name(), Some(rival), group));
-        }
-        if self.limit {
-            let group = Group::threads(self.ranks, Subject::Limit).map_err(failed)?;
-            // Nothing that one rank knows is known to another sooner.
-            let least = if self.ranks > 1 { limits::round_trip()?.map_or(0.0, |seconds| seconds / 2.0) } else { 0.0 };
-            libraries.push(Library { least, ..library("limit", None, Ok(group)) });
+        // Nothing that one rank knows is known to another sooner.
+        let trip = if self.limit && self.ranks > 1 { limits::round_trip()? } else { None };
+        let mut libraries = Vec::new();
+        for &collective in &self.collectives {
+            for who in self.who() {
+                let directory = directory.join(libraries.len().to_string());
+                fs::create_dir(&directory)?;
+                let group = match &who {
+                    Who::Ours if self.transport == Transport::Processes => processes::start(self, &directory),
+                    Who::Ours => Group::threads(self.ranks, self.subject()),
+                    Who::Rival(rival) => rival.start(self, &directory),
+                    Who::Limit => Group::threads(self.ranks, Subject::Limit),
+                };
+                let group = match group.map_err(|failure| failure.to_string()) {
+                    Err(why) if !matches!(who, Who::Rival(_)) => return Err(BenchError::Failed(why)),
+                    group => group,
+                };
+                let least = trip.filter(|_| who == Who::Limit).map_or(0.0, |seconds| seconds / 2.0);
+                let samples = Samples::default();
+                libraries.push(Library { who, collective, group, least, case: None, batches: 0, samples });
+            }
         }
         Ok(libraries)
     }
 
-    fn row(&self, library: &mut Library) -> Row {
+    fn row(&self, library: &mut Library, case: Case) -> Row {
         let samples = std::mem::take(&mut library.samples);
+        let (transport, memory) = match library.who {
+            Who::Ours | Who::Rival(Rival::Build(_) | Rival::Ours(_)) => (self.transport, self.memory),
+            Who::Rival(_) => (Transport::Processes, Memory::Slice),
+            Who::Limit => (Transport::Threads, Memory::Slice),
+        };
         let (transport, figures) = match &library.group {
-            Ok(_) if !samples.seconds.is_empty() => {
-                let transport = match (library.rival, library.name) {
-                    (Some(_), _) => "processes",
-                    (None, "limit") => "threads",
-                    (None, _) => self.transport.name(),
-                };
-                (transport.to_owned(), Some(Figures::new(samples)))
-            }
+            Ok(_) if !samples.seconds.is_empty() => (transport.name().to_owned(), Some(Figures::new(samples))),
             Ok(_) => ("none: no call was made".to_owned(), None),
             Err(why) => (format!("none: {why}"), None),
         };
-        let memory = if library.name == "consonance" { self.memory.name() } else { Memory::Slice.name() };
-        Row { library: library.name, transport, memory, case: library.case, figures }
+        let case = Case { in_place: library.in_place(&case), ..case };
+        Row { library: library.who.name(), transport, memory: memory.name(), case, figures }
     }
 }
 
 impl Library {
+    /// Whether its call is in place.
+    fn in_place(&self, case: &Case) -> bool {
+        match &self.who {
+            Who::Rival(rival) => rival.in_place(case.collective, case.in_place),
+            Who::Ours | Who::Limit => case.in_place,
+        }
+    }
+
     /// Has buffers made and the first calls done, by which it is known how many fit in a round.
     ///
     /// # Errors
     /// Our own failures; a rival's is kept for its rows.
     fn begin(&mut self, case: Case, sets: usize, time: Duration) -> Result<(), String> {
-        let rival = self.rival;
-        self.case = case;
-        self.samples = Samples::default();
-        if let Some(rival) = rival {
-            self.case.in_place = rival.in_place(case.collective, case.in_place);
-        }
-        let case = self.case;
-        let describe = |rank| rival.map_or(b"\n".to_vec(), |rival| rival.describe(&case, rank));
+        self.case = Some(case);
+        let case = Case { in_place: self.in_place(&case), ..case };
+        let who = self.who.clone();
+        let describe = |rank| match &who {
+            Who::Rival(rival) => rival.describe(&case, rank),
+            Who::Ours | Who::Limit => b"\n".to_vec(),
+        };
         let batches = self.ask(|group| {
             group.prepare(&case, sets, describe)?;
             // The first touches new memory.
@@ -308,7 +365,7 @@ impl Library {
         let Ok(group) = &mut self.group else { return Ok(None) };
         match what(group) {
             Ok(answer) => Ok(Some(answer)),
-            Err(failure) if self.rival.is_none() => Err(failure.to_string()),
+            Err(failure) if !matches!(self.who, Who::Rival(_)) => Err(failure.to_string()),
             Err(failure) => {
                 self.group = Err(failure.to_string());
                 Ok(None)
@@ -327,22 +384,39 @@ fn sets(bytes: usize) -> usize {
     }
 }
 
-/// A directory for sockets and programs, which goes with its owner.
-struct Directory(PathBuf);
+/// A directory for sockets and programs, which goes with its owner, and with this process when a signal ends it.
+struct Directory {
+    path: PathBuf,
+    signals: Handle,
+}
 
 impl Directory {
     fn new() -> io::Result<Directory> {
         let path = std::env::temp_dir().join(format!("consonance-bench-{}", process::id()));
+        let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
         fs::create_dir(&path)?;
-        Ok(Directory(path))
+        let directory = Directory { path: path.clone(), signals: signals.handle() };
+        thread::Builder::new().name("signals".to_owned()).spawn(move || {
+            for signal in signals.forever() {
+                remove(&path);
+                // It ends this process, as if nothing had been done before.
+                let _ = emulate_default_handler(signal);
+            }
+        })?;
+        Ok(directory)
     }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // What is left of a directory for temporary files is the system's to remove.
-        let _ = fs::remove_dir_all(&self.0);
+        self.signals.close();
+        remove(&self.path);
     }
+}
+
+fn remove(directory: &Path) {
+    // What is left of a directory for temporary files is the system's to remove.
+    let _ = fs::remove_dir_all(directory);
 }
 
 macro_rules! names {

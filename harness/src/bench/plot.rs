@@ -7,10 +7,14 @@ const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 360.0;
 /// Room for the labels of the axes.
 const LEFT: f64 = 70.0;
-const BOTTOM: f64 = 50.0;
+const BOTTOM: f64 = 64.0;
 const TOP: f64 = 50.0;
 /// From one panel to the next.
 const GAP: f64 = 90.0;
+/// How many names stand on a line below the panels, how wide one may be and how high.
+const NAMES: usize = 6;
+const NAME: f64 = 210.0;
+const LINE: f64 = 20.0;
 
 /// Distinct also for those who see few colours; ours comes first.
 const COLOURS: [&str; 6] = ["#d1495b", "#00798c", "#edae49", "#30638e", "#7b5ea7", "#66a182"];
@@ -120,10 +124,18 @@ impl Panel {
 
 /// The picture, as SVG.
 pub fn plot(rows: &[Row]) -> String {
-    let mut names: Vec<&str> = Vec::new();
-    for row in rows {
-        if row.figures.is_some() && !names.contains(&row.library) {
-            names.push(row.library);
+    let mut collectives: Vec<&str> = rows.iter().map(|row| row.case.collective.name()).collect();
+    collectives.dedup();
+    let is_one = collectives.iter().all(|name| *name == collectives[0]);
+    // A line for each library, and for each collective of it.
+    let name = |row: &Row| match is_one {
+        true => row.library.clone(),
+        false => format!("{} {}", row.library, row.case.collective),
+    };
+    let mut names: Vec<String> = Vec::new();
+    for name in rows.iter().filter(|row| row.figures.is_some()).map(name) {
+        if !names.contains(&name) {
+            names.push(name);
         }
     }
     let bytes = |row: &Row| row.case.bytes().max(1) as f64;
@@ -141,7 +153,8 @@ pub fn plot(rows: &[Row]) -> String {
         },
         Panel { title: "bus bandwidth", left: second, unit: "GB/s", x, y: Axis::around(10.0, rows.iter().map(busbw)) },
     ];
-    let (width, height) = (second + WIDTH + 20.0, TOP + HEIGHT + BOTTOM + 30.0);
+    let (width, lines) = (second + WIDTH + 20.0, names.len().div_ceil(NAMES).max(1));
+    let height = TOP + HEIGHT + BOTTOM + LINE * lines as f64;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
          font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
@@ -149,24 +162,25 @@ pub fn plot(rows: &[Row]) -> String {
     if let Some(row) = rows.first() {
         let case = row.case;
         let op = if case.collective.reduces() { format!(", {}", case.op) } else { String::new() };
-        let title = format!("{}{op} of {}, {} ranks", case.collective, case.dtype, case.ranks);
+        let collective = if is_one { case.collective.name() } else { "collectives" };
+        let title = format!("{collective}{op} of {}, {} ranks", case.dtype, case.ranks);
         line(
             &mut svg,
             format_args!(r#"<text x="{}" y="20" text-anchor="middle" font-size="15">{title}</text>"#, width / 2.0),
         );
     }
     panels.iter().for_each(|panel| panel.frame(&mut svg));
-    for (index, &name) in names.iter().enumerate() {
-        let (colour, dashes) = match name {
-            "limit" => (LIMIT_COLOUR, r#" stroke-dasharray="6 4""#),
-            _ => (COLOURS[index % COLOURS.len()], ""),
+    for (index, series) in names.iter().enumerate() {
+        let own = rows.iter().filter(|row| row.figures.is_some() && name(row) == *series);
+        let (colour, dashes) = match own.clone().any(|row| row.library == "limit") {
+            true => (LIMIT_COLOUR, r#" stroke-dasharray="6 4""#),
+            false => (COLOURS[index % COLOURS.len()], ""),
         };
-        let own = rows.iter().filter(|row| row.library == name && row.figures.is_some());
         panels[0].series(&mut svg, &own.clone().map(|row| (bytes(row), time(row))).collect::<Vec<_>>(), colour, dashes);
         panels[1].series(&mut svg, &own.map(|row| (bytes(row), busbw(row))).collect::<Vec<_>>(), colour, dashes);
-        let (x, y) = (LEFT + 150.0 * index as f64, height - 16.0);
+        let (x, y) = (LEFT + NAME * (index % NAMES) as f64, TOP + HEIGHT + BOTTOM + LINE * (index / NAMES) as f64);
         line(&mut svg, format_args!(r#"<path d="M{x} {y}h24" stroke="{colour}" stroke-width="2"{dashes}/>"#));
-        line(&mut svg, format_args!(r#"<text x="{}" y="{}">{name}</text>"#, x + 30.0, y + 4.0));
+        line(&mut svg, format_args!(r#"<text x="{}" y="{}">{}</text>"#, x + 30.0, y + 4.0, escaped(series)));
     }
     svg.push_str("</svg>\n");
     svg
@@ -174,6 +188,11 @@ pub fn plot(rows: &[Row]) -> String {
 
 fn line(svg: &mut String, element: std::fmt::Arguments<'_>) {
     writeln!(svg, "{element}").expect("text takes all that is written");
+}
+
+/// Text without markup.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// 8, 64K, 1M.

@@ -5,7 +5,7 @@
 //! | asked | means | answered |
 //! |---|---|---|
 //! | | once, at the beginning | `rank RANK` |
-//! | `case COLLECTIVE DTYPE OP IN_PLACE RANKS COUNT SETS` | makes so many sets of buffers | `ok`, or `none WHY` |
+//! | `case COLLECTIVE DTYPE OP IN_PLACE RANKS COUNT SETS SPREAD` | makes so many sets of buffers | `ok`, or `none WHY` |
 //! | `run BATCHES TURN` | fills all sets, calls with each, checks each: so many times | `done CALLS CPU_SECONDS WRONG`, and a native `f64` for each call: its seconds |
 //!
 //! A call that fails is answered `failed WHY`, after which the rank ends. It also ends when the socket is closed.
@@ -14,9 +14,10 @@ use super::{
     case::{Case, Collective},
     tile::{Habit, Layout, Segment, Small, Tiles, count},
 };
-use consonance::{Communicator, DType, Error, SharedMemory};
+use consonance::{Communicator, DType, SharedMemory};
 use rustix::time::{ClockId, clock_gettime};
 use std::{
+    error::Error,
     io::{self, BufRead, BufReader, Write},
     ops::{Deref, DerefMut},
     os::unix::net::UnixStream,
@@ -83,12 +84,12 @@ pub(super) fn serve(
 
 /// The words after `case`.
 pub(super) fn write_case(case: &Case, sets: usize) -> String {
-    let Case { collective, ranks, count, dtype, op, in_place } = case;
-    format!("{collective} {dtype} {op} {} {ranks} {count} {sets}", u8::from(*in_place))
+    let Case { collective, ranks, count, dtype, op, in_place, spread } = case;
+    format!("{collective} {dtype} {op} {} {ranks} {count} {sets} {spread}", u8::from(*in_place))
 }
 
 fn read_case(words: &[&str]) -> Option<(Case, usize)> {
-    let &[collective, dtype, op, in_place, ranks, count, sets] = words else { return None };
+    let &[collective, dtype, op, in_place, ranks, count, sets, spread] = words else { return None };
     let case = Case {
         collective: collective.parse().ok()?,
         dtype: *DType::ALL.iter().find(|other| other.name() == dtype)?,
@@ -96,6 +97,7 @@ fn read_case(words: &[&str]) -> Option<(Case, usize)> {
         in_place: in_place == "1",
         ranks: ranks.parse().ok()?,
         count: count.parse().ok()?,
+        spread: spread.parse().ok()?,
     };
     Some((case, sets.parse().ok()?))
 }
@@ -125,11 +127,21 @@ impl Run {
 /// A case with its buffers.
 trait Prepared {
     /// Fills, calls and checks. The first of several batches only warms up.
-    fn run(&mut self, communicator: &mut Communicator, batches: usize, turn: usize, run: &mut Run)
-    -> Result<(), Error>;
+    fn run(
+        &mut self,
+        communicator: &mut Communicator,
+        batches: usize,
+        turn: usize,
+        run: &mut Run,
+    ) -> consonance::Result<()>;
 }
 
-fn prepare(case: Case, communicator: &Communicator, subject: Subject, sets: usize) -> Result<Box<dyn Prepared>, Error> {
+fn prepare(
+    case: Case,
+    communicator: &Communicator,
+    subject: Subject,
+    sets: usize,
+) -> Result<Box<dyn Prepared>, Box<dyn Error>> {
     macro_rules! of_dtype {
         ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
             match case.dtype {
@@ -157,11 +169,14 @@ enum Room<T> {
 }
 
 impl<T: Small> Room<T> {
-    fn new(communicator: &Communicator, subject: Subject, count: usize) -> Result<Room<T>, Error> {
-        Ok(match subject {
-            Subject::Allocated => Room::Allocated(communicator.alloc(count)?),
-            Subject::Collective | Subject::Limit => Room::Slice(vec![T::default(); count]),
-        })
+    fn new(communicator: &Communicator, subject: Subject, count: usize) -> Result<Room<T>, Box<dyn Error>> {
+        if subject == Subject::Allocated {
+            return Ok(Room::Allocated(communicator.alloc(count)?));
+        }
+        let mut slice = Vec::new();
+        slice.try_reserve_exact(count).map_err(|_| format!("no memory for {count} elements"))?;
+        slice.resize(count, T::default());
+        Ok(Room::Slice(slice))
     }
 }
 
@@ -186,7 +201,12 @@ impl<T: Small> DerefMut for Room<T> {
 }
 
 impl<T: Small> Buffers<T> {
-    fn new(case: Case, communicator: &Communicator, subject: Subject, sets: usize) -> Result<Buffers<T>, Error> {
+    fn new(
+        case: Case,
+        communicator: &Communicator,
+        subject: Subject,
+        sets: usize,
+    ) -> Result<Buffers<T>, Box<dyn Error>> {
         let rank = communicator.rank();
         let layout = match subject {
             Subject::Collective | Subject::Allocated => Layout::of(&case, rank, Habit::Ours),
@@ -196,8 +216,9 @@ impl<T: Small> Buffers<T> {
             }
         };
         let room = |segments: &[Segment]| Room::new(communicator, subject, count(segments));
-        let sets = (0..sets).map(|_| Ok((room(&layout.send)?, room(&layout.recv)?))).collect::<Result<_, Error>>()?;
-        Ok(Buffers { case, subject, tiles: Tiles::new(&case), counts: case.counts(), sets, layout })
+        let sets =
+            (0..sets).map(|_| Ok((room(&layout.send)?, room(&layout.recv)?))).collect::<Result<_, Box<dyn Error>>>()?;
+        Ok(Buffers { case, subject, tiles: Tiles::new(&case), counts: case.counts(rank), sets, layout })
     }
 }
 
@@ -208,7 +229,7 @@ impl<T: Small> Prepared for Buffers<T> {
         batches: usize,
         turn: usize,
         run: &mut Run,
-    ) -> Result<(), Error> {
+    ) -> consonance::Result<()> {
         let Buffers { case, subject, layout, tiles, counts, sets } = self;
         let warm_up = usize::from(batches > 1);
         for batch in 0..batches + warm_up {
@@ -247,8 +268,9 @@ fn call<T: Small>(
     counts: &[usize],
     send: &[T],
     recv: &mut [T],
-) -> Result<(), Error> {
-    let (op, root) = (case.op, communicator.rank() == 0);
+) -> consonance::Result<()> {
+    let (op, rank) = (case.op, communicator.rank());
+    let root = rank == 0;
     match (case.collective, case.in_place) {
         (Collective::AllReduce, false) => communicator.all_reduce_into(op, send, recv),
         (Collective::AllReduce, true) => communicator.all_reduce(op, recv),
@@ -262,11 +284,20 @@ fn call<T: Small>(
         (Collective::AllToAll, false) => communicator.all_to_all_into(send, recv),
         (Collective::AllToAll, true) => communicator.all_to_all(recv),
         (Collective::Barrier, _) => communicator.barrier(),
-        (Collective::Gather, true) if root => communicator.gather_v(None, Some(recv), counts, 0),
+        (Collective::AllToAllV, _) => communicator.all_to_all_v(send, counts, recv, counts),
+        (Collective::Gather | Collective::GatherV, true) if root => communicator.gather_v(None, Some(recv), counts, 0),
         (Collective::Gather, true) => communicator.gather_v(Some(send), None, counts, 0),
         (Collective::Gather, false) => communicator.gather(send, root.then_some(recv), 0),
+        (Collective::GatherV, _) => communicator.gather_v(Some(send), root.then_some(recv), counts, 0),
         (Collective::Scatter, true) if root => communicator.scatter(Some(send), None, 0),
         (Collective::Scatter, _) => communicator.scatter(root.then_some(send), Some(recv), 0),
+        (Collective::ScatterV, true) if root => communicator.scatter_v(Some(send), None, counts, 0),
+        (Collective::ScatterV, _) => communicator.scatter_v(root.then_some(send), Some(recv), counts, 0),
+        (Collective::SendRecv, _) => match rank {
+            0 => communicator.send(send, 1),
+            1 => communicator.recv(recv, 0),
+            _ => Ok(()),
+        },
         (Collective::Reduce, false) => communicator.reduce_into(op, send, root.then_some(recv), 0),
         (Collective::Reduce, true) => communicator.reduce(op, recv, 0),
     }

@@ -8,7 +8,7 @@ use std::fmt;
 #[derive(Clone, Debug)]
 pub struct Row {
     /// `"consonance"`, a rival's name, or `"limit"`.
-    pub library: &'static str,
+    pub library: String,
     /// What its ranks are and how they meet; of a library without figures `"none: "` and the reason.
     pub transport: String,
     /// `"slice"` or `"alloc"`.
@@ -85,14 +85,16 @@ impl Row {
 
     /// The names of the table's columns, two lines.
     pub fn header() -> String {
-        let line = |words: [&str; 12]| {
-            let [bytes, count, dtype, op, place, library, transport, time, p99, algbw, busbw, wrong] = words;
+        let line = |words: [&str; 13]| {
+            let [collective, bytes, count, dtype, op, place, library, transport, time, p99, algbw, busbw, wrong] =
+                words;
             format!(
-                "# {bytes:>10} {count:>10} {dtype:>5} {op:>7} {place:>5}  {library:<10} {transport:<9} \
+                "# {collective:<14} {bytes:>10} {count:>10} {dtype:>5} {op:>7} {place:>5}  {library:<10} {transport:<9} \
                  {time:>10} {p99:>10} {algbw:>8} {busbw:>8} {wrong:>6}"
             )
         };
         let names = [
+            "collective",
             "bytes",
             "count",
             "dtype",
@@ -106,7 +108,7 @@ impl Row {
             "busbw",
             "wrong",
         ];
-        let units = ["(B)", "(elements)", "", "", "", "", "", "(us)", "(us)", "(GB/s)", "(GB/s)", ""];
+        let units = ["", "(B)", "(elements)", "", "", "", "", "", "(us)", "(us)", "(GB/s)", "(GB/s)", ""];
         format!("{}\n{}", line(names), line(units))
     }
 }
@@ -114,10 +116,10 @@ impl Row {
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Row { library, transport, case, figures, .. } = self;
-        let Case { count, dtype, .. } = case;
+        let Case { collective, count, dtype, .. } = case;
         let op = if case.collective.reduces() { case.op.name() } else { "-" };
         let place = if case.in_place { "in" } else { "apart" };
-        write!(f, "  {:>10} {count:>10} {dtype:>5} {op:>7} {place:>5}  {library:<10} ", case.bytes())?;
+        write!(f, "  {collective:<14} {:>10} {count:>10} {dtype:>5} {op:>7} {place:>5}  {library:<10} ", case.bytes())?;
         let (Some(figures), Some(algbw), Some(busbw)) = (figures, self.algbw(), self.busbw()) else {
             return f.write_str(transport);
         };

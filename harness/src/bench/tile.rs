@@ -60,7 +60,10 @@ impl Layout {
         let own = one(rank, 0, part.len());
         // A buffer with this rank's part in it alone.
         let own_of_all = || vec![segment(nothing, 0, part.start), own[0], segment(nothing, part.end, all - part.end)];
-        let blocks = |tile: usize| (0..ranks).map(|peer| segment(tile, peer * BLOCK_SHIFT, case.count)).collect();
+        let blocks = |tile: usize| {
+            let counts = case.counts(rank).into_iter().enumerate();
+            counts.map(|(peer, count)| segment(tile, peer * BLOCK_SHIFT, count)).collect()
+        };
         match case.collective {
             Collective::Barrier => Layout::default(),
             Collective::AllReduce | Collective::Reduce => {
@@ -97,10 +100,14 @@ impl Layout {
             Collective::AllGather | Collective::AllGatherV => {
                 Layout { send: own, recv: one(nothing, 0, all), expect: parts() }
             }
-            Collective::Gather if root && in_place => Layout { send: Vec::new(), recv: own_of_all(), expect: parts() },
-            Collective::Gather if root => Layout { send: own, recv: one(nothing, 0, all), expect: parts() },
-            Collective::Gather => Layout { send: own, ..Layout::default() },
-            Collective::Scatter => {
+            Collective::Gather | Collective::GatherV if root && in_place => {
+                Layout { send: Vec::new(), recv: own_of_all(), expect: parts() }
+            }
+            Collective::Gather | Collective::GatherV if root => {
+                Layout { send: own, recv: one(nothing, 0, all), expect: parts() }
+            }
+            Collective::Gather | Collective::GatherV => Layout { send: own, ..Layout::default() },
+            Collective::Scatter | Collective::ScatterV => {
                 let send = if root { blocks(0) } else { Vec::new() };
                 if root && in_place {
                     return Layout { send, ..Layout::default() };
@@ -108,12 +115,18 @@ impl Layout {
                 let expect = one(0, rank * BLOCK_SHIFT, part.len());
                 Layout { send, recv: one(nothing, 0, part.len()), expect }
             }
-            Collective::AllToAll => {
-                let expect = (0..ranks).map(|peer| segment(peer, rank * BLOCK_SHIFT, case.count)).collect();
+            Collective::AllToAll | Collective::AllToAllV => {
+                let counts = case.counts(rank).into_iter().enumerate();
+                let expect = counts.map(|(peer, count)| segment(peer, rank * BLOCK_SHIFT, count)).collect();
                 let send: Vec<Segment> = blocks(rank);
                 let (send, recv) = if in_place { (Vec::new(), send) } else { (send, one(nothing, 0, all)) };
                 Layout { send, recv, expect }
             }
+            Collective::SendRecv => match rank {
+                0 => Layout { send: one(0, 0, all), ..Layout::default() },
+                1 => Layout { send: Vec::new(), recv: one(nothing, 0, all), expect: one(0, 0, all) },
+                _ => Layout::default(),
+            },
         }
     }
 }
@@ -233,6 +246,7 @@ mod tests {
             dtype: DType::Bf16,
             op: ReduceOp::Sum,
             in_place: true,
+            spread: 0,
         };
         let (tiles, layout) = (Tiles::<bf16>::new(&case), Layout::of(&case, 1, Habit::Ours));
         let mut buffer = vec![bf16::ZERO; case.count];
@@ -248,10 +262,17 @@ mod tests {
     /// The spec makes of what is sent what is expected.
     #[test]
     fn layouts_are_those_of_the_spec() {
-        for collective in
-            [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather, Collective::AllToAll]
-        {
-            let case = Case { collective, ranks: 3, count: 40, dtype: DType::I32, op: ReduceOp::Max, in_place: false };
+        use Collective::{AllGather, AllGatherV, AllReduce, AllToAll, AllToAllV, ReduceScatter};
+        for collective in [AllReduce, ReduceScatter, AllGather, AllGatherV, AllToAll, AllToAllV] {
+            let case = Case {
+                collective,
+                ranks: 3,
+                count: 40,
+                dtype: DType::I32,
+                op: ReduceOp::Max,
+                in_place: false,
+                spread: 40,
+            };
             let tiles = Tiles::<i32>::new(&case);
             let layouts: Vec<Layout> = (0..3).map(|rank| Layout::of(&case, rank, Habit::Ours)).collect();
             let filled = |segments: &[Segment]| {
@@ -261,9 +282,13 @@ mod tests {
             };
             let sent: Vec<Vec<i32>> = layouts.iter().map(|layout| filled(&layout.send)).collect();
             let results = match collective {
-                Collective::AllReduce => collective::all_reduce(case.op, &sent),
-                Collective::ReduceScatter => collective::reduce_scatter(case.op, &sent),
-                Collective::AllGather => Ok(collective::all_gather(&sent)),
+                AllReduce => collective::all_reduce(case.op, &sent),
+                ReduceScatter => collective::reduce_scatter(case.op, &sent),
+                AllToAllV => {
+                    let counts: Vec<Vec<usize>> = (0..3).map(|rank| case.counts(rank)).collect();
+                    collective::all_to_all_v(&sent, &counts)
+                }
+                AllGather | AllGatherV => Ok(collective::all_gather(&sent)),
                 _ => collective::all_to_all(&sent),
             };
             let expected: Vec<Vec<i32>> = layouts.iter().map(|layout| filled(&layout.expect)).collect();

@@ -29,7 +29,7 @@ class Case:
         self.collective, dtype, op, _, ranks, count, sets = words[:7]
         self.rank, self.ranks, self.count, self.sets = rank, int(ranks), int(count), int(sets)
         self.op = OPS.get(op)
-        numbers = iter(map(int, words[7:]))
+        numbers = iter(map(int, words[8:]))
         self.period, size, tiles = next(numbers), next(numbers), next(numbers)
 
         def segments():
@@ -85,12 +85,16 @@ class Case:
             return lambda: dist.broadcast(recv, 0)
         if self.collective == "all_to_all":
             return lambda: dist.all_to_all_single(recv, send)
-        if self.collective == "gather":
-            outputs = parts(recv, [self.count] * self.ranks) if root else None
+        if self.collective == "all_to_all_v":
+            return lambda: dist.all_to_all_single(recv, send, self.counts, self.counts)
+        if self.collective in ("gather", "gather_v"):
+            outputs = parts(recv, self.counts) if root else None
             return lambda: dist.gather(send, outputs, 0)
-        if self.collective == "scatter":
-            inputs = parts(send, [self.count] * self.ranks) if root else None
+        if self.collective in ("scatter", "scatter_v"):
+            inputs = parts(send, self.counts) if root else None
             return lambda: dist.scatter(recv, inputs, 0)
+        if self.collective == "send_recv":
+            return (lambda: dist.send(send, 1), lambda: dist.recv(recv, 0))[self.rank] if self.rank < 2 else lambda: None
         return dist.barrier
 
     def run(self, batches, turn):

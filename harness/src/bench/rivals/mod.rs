@@ -1,20 +1,23 @@
-//! Other libraries, where they are installed: two MPIs, whose ranks are a C program compiled on the spot, and torch's gloo.
+//! Others: two MPIs, where they are installed, whose ranks are a C program compiled on the spot; torch's gloo; another build of this
+//! command, and this one with another way of all-reduce.
 
 use super::{
+    Bench,
     case::{Case, Collective},
     group::{Failure, Group, cores},
+    processes,
     tile::{Habit, Layout, PERIOD, Segment, Small, Tiles},
 };
-use consonance::DType;
+use consonance::{DType, Implementation};
 use std::{
-    fmt, fs,
-    path::Path,
+    env, fmt, fs,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     str::FromStr,
 };
 
-/// Another library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Another library, or another build of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rival {
     /// Open MPI.
     OpenMpi,
@@ -22,26 +25,35 @@ pub enum Rival {
     Mpich,
     /// gloo, as `torch.distributed` has it.
     Gloo,
+    /// The command `consonance` at this path.
+    Build(PathBuf),
+    /// This build, with one way of all-reduce at all sizes.
+    Ours(Implementation),
 }
+
+/// What the names of rivals that are builds begin with.
+const BUILD: &str = "build:";
 
 const MPI_SOURCE: &str = include_str!("mpi.c");
 const GLOO_SOURCE: &str = include_str!("gloo.py");
 
 impl Rival {
-    /// Every one.
-    pub const ALL: [Rival; 3] = [Rival::OpenMpi, Rival::Mpich, Rival::Gloo];
+    /// The other libraries.
+    pub const LIBRARIES: [Rival; 3] = [Rival::OpenMpi, Rival::Mpich, Rival::Gloo];
 
-    /// The name that users read and write: `"openmpi"`, …
-    pub fn name(self) -> &'static str {
+    /// The name that users read and write: `"openmpi"`, …, `"build:PATH"`.
+    pub fn name(&self) -> String {
         match self {
-            Rival::OpenMpi => "openmpi",
-            Rival::Mpich => "mpich",
-            Rival::Gloo => "gloo",
+            Rival::OpenMpi => "openmpi".to_owned(),
+            Rival::Mpich => "mpich".to_owned(),
+            Rival::Gloo => "gloo".to_owned(),
+            Rival::Build(path) => format!("{BUILD}{}", path.display()),
+            Rival::Ours(implementation) => processes::name(*implementation).to_owned(),
         }
     }
 
     /// How one gets it.
-    fn how_to_install(self) -> &'static str {
+    fn how_to_install(&self) -> &'static str {
         match self {
             Rival::OpenMpi => {
                 "install Debian's packages openmpi-bin and libopenmpi-dev, or put its mpicc and mpiexec first in PATH"
@@ -52,14 +64,15 @@ impl Rival {
             Rival::Gloo => {
                 "have a python3 in PATH that can import torch: pip install torch, or Debian's package python3-torch"
             }
+            Rival::Build(_) | Rival::Ours(_) => "cargo build --release -p consonance-harness --bin consonance",
         }
     }
 
     /// Whether its call is in place, where that is `wanted`: gloo leaves the result of a reduction where its input was, and the
     /// results of other calls elsewhere.
-    pub(super) fn in_place(self, collective: Collective, wanted: bool) -> bool {
+    pub(super) fn in_place(&self, collective: Collective, wanted: bool) -> bool {
         match self {
-            Rival::OpenMpi | Rival::Mpich => collective.in_place(wanted),
+            Rival::OpenMpi | Rival::Mpich | Rival::Build(_) | Rival::Ours(_) => collective.in_place(wanted),
             Rival::Gloo => matches!(collective, Collective::AllReduce | Collective::Reduce | Collective::Broadcast),
         }
     }
@@ -68,17 +81,20 @@ impl Rival {
     ///
     /// # Errors
     /// If it is not installed, or does not start.
-    pub(super) fn start(self, ranks: usize, directory: &Path) -> Result<Group, Failure> {
+    pub(super) fn start(&self, bench: &Bench, directory: &Path) -> Result<Group, Failure> {
+        let ranks = bench.ranks;
         let commands = match self {
             Rival::OpenMpi | Rival::Mpich => vec![self.mpi(ranks, directory)?],
             Rival::Gloo => self.gloo(ranks, directory)?,
+            Rival::Build(path) => processes::commands(path, bench, Implementation::Auto)?,
+            Rival::Ours(implementation) => processes::commands(&env::current_exe()?, bench, *implementation)?,
         };
-        Group::processes(commands, ranks, directory, self.name())
+        Group::processes(commands, ranks, directory)
     }
 
     /// The launcher of an MPI with our C program, compiled by that MPI's compiler.
-    fn mpi(self, ranks: usize, directory: &Path) -> Result<Command, Failure> {
-        let says = if self == Rival::OpenMpi { "Open" } else { "HYDRA" };
+    fn mpi(&self, ranks: usize, directory: &Path) -> Result<Command, Failure> {
+        let says = if *self == Rival::OpenMpi { "Open" } else { "HYDRA" };
         // Debian gives each a name of its own; elsewhere the one in PATH says what it is.
         let suffixes = [format!(".{}", self.name()), String::new()];
         let suffix = suffixes.into_iter().find(|suffix| {
@@ -93,7 +109,7 @@ impl Rival {
         let mut command = Command::new(format!("mpiexec{suffix}"));
         let bind = if ranks <= cores() { "core" } else { "none" };
         command.args(["-n", &ranks.to_string()]);
-        if self == Rival::OpenMpi {
+        if *self == Rival::OpenMpi {
             // Root is who tests in containers.
             command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", bind]);
         } else {
@@ -103,27 +119,38 @@ impl Rival {
         Ok(command)
     }
 
-    fn gloo(self, ranks: usize, directory: &Path) -> Result<Vec<Command>, Failure> {
-        output(Command::new("python3").args(["-c", "import torch.distributed as d; d.ProcessGroupGloo"]))
-            .map_err(|_| self.absent())?;
+    fn gloo(&self, ranks: usize, directory: &Path) -> Result<Vec<Command>, Failure> {
+        // Debian's package is the system's python's, which another in PATH may hide.
+        let mut pythons = env::var_os("PATH").filter(|path| !path.is_empty()).into_iter().flat_map(|path| {
+            let folders: Vec<PathBuf> = env::split_paths(&path).collect();
+            folders.into_iter().map(|folder| folder.join("python3"))
+        });
+        let has_gloo = |python: &PathBuf| {
+            output(Command::new(python).args(["-c", "import torch.distributed as d; d.ProcessGroupGloo"])).is_ok()
+        };
+        let python = pythons.find(has_gloo).ok_or_else(|| self.absent())?;
         let script = directory.join("gloo.py");
         fs::write(&script, GLOO_SOURCE)?;
         let store = directory.join("gloo.store");
         let command = |rank: usize| {
-            let mut command = Command::new("python3");
+            let mut command = Command::new(&python);
             command.arg(&script).args([rank.to_string(), ranks.to_string()]).arg(&store);
             command
         };
         Ok((0..ranks).map(command).collect())
     }
 
-    fn absent(self) -> Failure {
+    fn absent(&self) -> Failure {
         Failure::Unsupported(format!("not installed: {}", self.how_to_install()))
     }
 
     /// What a rank is told of a case besides its words; see `mpi.c`.
-    pub(super) fn describe(self, case: &Case, rank: usize) -> Vec<u8> {
-        let habit = if self == Rival::Gloo { Habit::Gloo } else { Habit::Mpi };
+    pub(super) fn describe(&self, case: &Case, rank: usize) -> Vec<u8> {
+        let habit = match self {
+            Rival::OpenMpi | Rival::Mpich => Habit::Mpi,
+            Rival::Gloo => Habit::Gloo,
+            Rival::Build(_) | Rival::Ours(_) => return b"\n".to_vec(),
+        };
         let layout = Layout::of(case, rank, habit);
         macro_rules! of_dtype {
             ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
@@ -138,7 +165,7 @@ impl Rival {
             format!(" {}{}", list.len(), each.collect::<String>())
         };
         let lists = [&layout.send, &layout.recv, &layout.expect].map(|list| segments(list)).concat();
-        let counts: String = case.counts().iter().map(|count| format!(" {count}")).collect();
+        let counts: String = case.counts(rank).iter().map(|count| format!(" {count}")).collect();
         let mut message = format!(" {PERIOD} {} {}{lists}{counts}\n", case.dtype.size(), patterns.len()).into_bytes();
         message.extend(patterns.concat());
         message
@@ -166,7 +193,7 @@ fn output(command: &mut Command) -> Result<String, String> {
 
 impl fmt::Display for Rival {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        f.pad(&self.name())
     }
 }
 
@@ -174,7 +201,11 @@ impl FromStr for Rival {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Rival, String> {
-        let names = || Rival::ALL.map(Rival::name).join(", ");
-        Rival::ALL.into_iter().find(|rival| rival.name() == text).ok_or_else(|| format!("expected one of {}", names()))
+        let [one_shot, two_shot] = [Implementation::OneShot, Implementation::TwoShot].map(Rival::Ours);
+        let named = || Rival::LIBRARIES.into_iter().chain([one_shot.clone(), two_shot.clone()]);
+        let names = || named().map(|rival| rival.name()).collect::<Vec<_>>().join(", ");
+        let build = text.strip_prefix(BUILD).filter(|path| !path.is_empty()).map(|path| Rival::Build(path.into()));
+        let rival = build.or_else(|| named().find(|rival| rival.name() == text));
+        rival.ok_or_else(|| format!("expected one of {}, {BUILD}PATH", names()))
     }
 }

@@ -16,9 +16,11 @@
 #include <sys/un.h>
 #include <time.h>
 
-enum { ALL_REDUCE, ALL_GATHER, ALL_GATHER_V, REDUCE_SCATTER, BROADCAST, ALL_TO_ALL, BARRIER, GATHER, SCATTER, REDUCE, COLLECTIVES };
+enum { ALL_REDUCE, ALL_GATHER, ALL_GATHER_V, REDUCE_SCATTER, BROADCAST, ALL_TO_ALL, BARRIER, GATHER, SCATTER, REDUCE, GATHER_V, SCATTER_V,
+       ALL_TO_ALL_V, SEND_RECV, COLLECTIVES };
 static const char *const names[] = {"all_reduce", "all_gather", "all_gather_v", "reduce_scatter", "broadcast",
-                                    "all_to_all", "barrier", "gather", "scatter", "reduce"};
+                                    "all_to_all", "barrier", "gather", "scatter", "reduce", "gather_v", "scatter_v",
+                                    "all_to_all_v", "send_recv"};
 
 typedef struct { long tile, shift, count; } Segment;
 typedef struct { long length; Segment segments[1024]; long count; } Segments;
@@ -106,7 +108,7 @@ static void prepare(void) {
     char name[32];
     if (fscanf(from, "%31s %7s %15s", name, dtype, op) != 3) fail("expected a case");
     for (collective = 0; collective < COLLECTIVES && strcmp(names[collective], name); collective++) {}
-    in_place = number(), number(), count = number(), sets = number(), period = number(), size = number(), tiles = number();
+    in_place = number(), number(), count = number(), sets = number(), number(), period = number(), size = number(), tiles = number();
     read_segments(&sent), read_segments(&before), read_segments(&after);
     long place = 0;
     for (int i = 0; i < ranks; i++) counts[i] = number(), displacements[i] = place, place += counts[i];
@@ -143,6 +145,17 @@ static void call(void *send, void *recv) {
     case BARRIER: MPI_Barrier(world); break;
     case GATHER: MPI_Gather(in_place && root ? MPI_IN_PLACE : send, count, type, recv, count, type, 0, world); break;
     case SCATTER: MPI_Scatter(send, count, type, in_place && root ? MPI_IN_PLACE : recv, count, type, 0, world); break;
+    case GATHER_V:
+        MPI_Gatherv(in_place && root ? MPI_IN_PLACE : send, counts[rank], type, recv, counts, displacements, type, 0, world);
+        break;
+    case SCATTER_V:
+        MPI_Scatterv(send, counts, displacements, type, in_place && root ? MPI_IN_PLACE : recv, counts[rank], type, 0, world);
+        break;
+    case ALL_TO_ALL_V: MPI_Alltoallv(send, counts, displacements, type, recv, counts, displacements, type, world); break;
+    case SEND_RECV:
+        if (rank == 0) MPI_Send(send, count, type, 1, 0, world);
+        if (rank == 1) MPI_Recv(recv, count, type, 0, 0, world, MPI_STATUS_IGNORE);
+        break;
     default: fail("an unknown collective");
     }
 }

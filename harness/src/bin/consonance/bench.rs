@@ -3,13 +3,13 @@
 use clap::{Args, Subcommand};
 use consonance::{DType, ReduceOp};
 use consonance_harness::bench::{
-    Bench, Memory, Rival, Row, Transport, bench_rank,
+    Bench, Memory, Rival, Row, Transport, bench_rank, bench_threads,
     case::Collective,
     limits::{Limit, limits},
     plot,
 };
 use indicatif::{ProgressBar, ProgressStyle};
-use std::{cell::Cell, fmt, fs, path::PathBuf, str::FromStr, time::Duration};
+use std::{cell::Cell, fmt, fs, io::Write, path::PathBuf, str::FromStr, time::Duration};
 
 /// Measure a collective beside other libraries and this machine's limits.
 ///
@@ -35,9 +35,10 @@ enum Other {
 
 #[derive(Args)]
 struct Collectives {
-    /// all_reduce, all_gather, all_gather_v (ragged), reduce_scatter, broadcast, all_to_all, barrier, gather, scatter or reduce
+    /// One or more, which take turns: all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, barrier, gather, scatter, reduce,
+    /// send_recv; all_gather_v, gather_v, scatter_v, all_to_all_v, whose parts differ (see --spread)
     #[arg(required = true, value_name = "COLLECTIVE")]
-    collective: Option<Collective>,
+    collectives: Vec<Collective>,
     /// How many ranks there are
     #[arg(short = 'n', long, value_name = "N", default_value_t = 2)]
     ranks: usize,
@@ -58,7 +59,11 @@ struct Collectives {
     /// Leave the result where the contribution was
     #[arg(long)]
     in_place: bool,
-    /// Who else is measured, in turn with ours: openmpi, mpich, gloo; limit is a copy of the bytes that must at least be moved
+    /// By how many percent the least and the largest part differ from the average, in all_gather_v and its like
+    #[arg(long, value_name = "PERCENT", default_value_t = 10)]
+    spread: usize,
+    /// Who else is measured, in turn with ours: openmpi, mpich, gloo; build:PATH is another build of this command; one_shot and
+    /// two_shot are ours with that way of all-reduce at all sizes; limit is a copy of the bytes that must at least be moved
     #[arg(long, value_name = "LIBRARIES", value_delimiter = ',')]
     vs: Vec<Beside>,
     /// How long each library is measured at each size: 250ms, 2s
@@ -91,7 +96,7 @@ struct Sizes {
     #[arg(short = 'e', long, value_name = "MAX", default_value = "16M", value_parser = bytes)]
     end: usize,
     /// How many times as large each size is as the one before
-    #[arg(short = 'f', long, value_name = "FACTOR", default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(short = 'f', long, value_name = "FACTOR", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
     factor: u32,
 }
 
@@ -102,8 +107,15 @@ pub(crate) struct Rank {
     socket: PathBuf,
 }
 
+/// How the bench starts ranks that are threads of another process.
+#[derive(Args)]
+pub(crate) struct Threads {
+    ranks: usize,
+    socket: PathBuf,
+}
+
 /// Who is measured beside us.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, PartialEq)]
 enum Beside {
     Rival(Rival),
     Limit,
@@ -157,20 +169,48 @@ pub(crate) fn rank(arguments: &Rank) -> i32 {
     }
 }
 
-fn collectives(arguments: Collectives) -> Result<(), String> {
-    let Collectives { collective, ranks, transport, sizes, dtype, op, memory, in_place, vs, time, json, plot: file } =
-        arguments;
-    let collective = collective.expect("required without a subcommand");
-    let mut rivals = Vec::new();
-    for beside in &vs {
-        match beside {
-            Beside::Rival(rival) if !rivals.contains(rival) => rivals.push(*rival),
-            _ => {}
+/// Is all ranks, and gives the status of the command.
+pub(crate) fn threads(arguments: &Threads) -> i32 {
+    match bench_threads(arguments.ranks, &arguments.socket) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("{error}");
+            1
         }
     }
+}
+
+fn collectives(arguments: Collectives) -> Result<(), String> {
+    let Collectives {
+        collectives,
+        ranks,
+        transport,
+        sizes,
+        dtype,
+        op,
+        memory,
+        in_place,
+        spread,
+        vs,
+        time,
+        json,
+        plot: file,
+    } = arguments;
     let limit = vs.contains(&Beside::Limit) || file.is_some();
+    let rivals = vs.into_iter().filter_map(|beside| match beside {
+        Beside::Rival(rival) => Some(rival),
+        Beside::Limit => None,
+    });
+    let (collectives, rivals) = (once_each(collectives), once_each(rivals));
     let sizes = sizes.list()?;
-    let bench = Bench { collective, ranks, transport, sizes, dtype, op, memory, in_place, rivals, limit, time };
+    // Nothing is measured in vain.
+    let file = file.map(|path| match fs::File::create(&path) {
+        Ok(file) => Ok((path, file)),
+        Err(error) => Err(format!("--plot: {}: {error}", path.display())),
+    });
+    let file = file.transpose()?;
+    let bench =
+        Bench { collectives, ranks, transport, sizes, dtype, op, memory, in_place, spread, rivals, limit, time };
     let show = Show::new(json, Row::header());
     let mut rows = Vec::new();
     let row = |row: Row| {
@@ -180,9 +220,21 @@ fn collectives(arguments: Collectives) -> Result<(), String> {
     bench.run(row, |done, total, what| show.progress(done, total, what)).map_err(|error| error.to_string())?;
     show.end();
     match file {
-        Some(file) => fs::write(&file, plot(&rows)).map_err(|error| format!("{}: {error}", file.display())),
+        Some((path, mut file)) => {
+            file.write_all(plot(&rows).as_bytes()).map_err(|error| format!("--plot: {}: {error}", path.display()))
+        }
         None => Ok(()),
     }
+}
+
+/// The first of each.
+fn once_each<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
+    all.into_iter().fold(Vec::new(), |mut first, next| {
+        if !first.contains(&next) {
+            first.push(next);
+        }
+        first
+    })
 }
 
 fn machine(arguments: &Limits) -> Result<(), String> {
@@ -231,7 +283,7 @@ impl Show {
 }
 
 /// A number of bytes: 8, 64K, 1M, 2G.
-fn bytes(text: &str) -> Result<usize, String> {
+pub(crate) fn bytes(text: &str) -> Result<usize, String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let unit = match unit {
         "" => Some(1),
@@ -246,13 +298,13 @@ fn bytes(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "expected a number of bytes above 0, such as 8, 64K, 1M or 2G".to_owned())
 }
 
-fn dtype(text: &str) -> Result<DType, String> {
+pub(crate) fn dtype(text: &str) -> Result<DType, String> {
     let found = DType::ALL.iter().find(|dtype| dtype.name() == text);
     let names = || DType::ALL.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ");
     found.copied().ok_or_else(|| format!("expected one of {}", names()))
 }
 
-fn op(text: &str) -> Result<ReduceOp, String> {
+pub(crate) fn op(text: &str) -> Result<ReduceOp, String> {
     let names = || ReduceOp::ALL.map(ReduceOp::name).join(", ");
     text.parse().map_err(|_| format!("expected one of {}", names()))
 }
