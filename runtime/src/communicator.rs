@@ -9,6 +9,7 @@ use crate::{
 };
 use consonance_kernels::{
     buffer::Memory,
+    plan::Ground,
     step::{Aborter, Reason, Seat},
 };
 use consonance_spec::{Element, Kind, ReduceOp, Signature, World};
@@ -161,6 +162,13 @@ impl Communicator {
     /// ```
     pub fn alloc<T: Element>(&self, count: usize) -> Result<SharedMemory<T>> {
         Ok(SharedMemory { memory: self.backend.alloc(T::DTYPE, count)?, element: PhantomData })
+    }
+
+    /// What the way of this group's data depends on, or of what goes to and from `peer`, once something has: for
+    /// `consonance explain`.
+    #[doc(hidden)]
+    pub fn ground(&self, peer: Option<usize>) -> Ground {
+        self.backend.ground(peer)
     }
 
     /// Ends the group: every rank that waits in it, or calls anything in it later, gets [`Error::Aborted`]. Waits for nobody.

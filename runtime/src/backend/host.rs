@@ -8,6 +8,7 @@ use crate::{
 };
 use consonance_kernels::{
     buffer::{Buf, Memory},
+    plan::Ground,
     segment::Segment,
     step::{Aborter, Fault, LastCall, Reason, Seat},
 };
@@ -159,6 +160,10 @@ impl Backend for Host {
     fn alloc(&self, dtype: DType, count: usize) -> Result<Memory> {
         let what = || format!("allocate {count} elements of {dtype} that all ranks share");
         self.seat.alloc(dtype, count).map_err(|source| Error::System { what: what(), source })
+    }
+
+    fn ground(&self, peer: Option<usize>) -> Ground {
+        peer.and_then(|peer| self.pairs[peer].as_ref()).unwrap_or(&self.seat).ground()
     }
 
     fn aborter(&self) -> Aborter {

@@ -5,7 +5,7 @@ mod host;
 pub(crate) use host::{Host, Processes};
 
 use crate::{Result, call::Call};
-use consonance_kernels::{buffer::Memory, step::Aborter};
+use consonance_kernels::{buffer::Memory, plan::Ground, step::Aborter};
 use consonance_spec::{DType, Kind, Signature, World};
 use std::{ops::Range, time::Duration};
 
@@ -38,6 +38,9 @@ pub(crate) trait Backend: Send {
     /// # Errors
     /// [`Error::System`](crate::Error::System) if there is no memory for them.
     fn alloc(&self, dtype: DType, count: usize) -> Result<Memory>;
+
+    /// What the way of the group's data depends on, or of those of this rank and `peer` alone, if they have met.
+    fn ground(&self, peer: Option<usize>) -> Ground;
 
     /// A handle that ends the group from any thread.
     fn aborter(&self) -> Aborter;

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod explain;
 #[cfg(target_os = "linux")]
 mod trace;
 #[cfg(target_os = "linux")]
@@ -29,6 +30,7 @@ enum Command {
     #[cfg(target_os = "linux")]
     Trace(trace::Trace),
     Bench(bench::Arguments),
+    Explain(explain::Explain),
     #[cfg(target_os = "linux")]
     Soak(soak::Command),
     #[cfg(target_os = "linux")]
@@ -36,6 +38,8 @@ enum Command {
     SoakWorker(soak::WorkerCommand),
     #[command(hide = true)]
     BenchRank(bench::Rank),
+    #[command(hide = true)]
+    BenchThreads(bench::Threads),
     #[command(hide = true)]
     Counted(Counted),
 }
@@ -80,7 +84,9 @@ fn main() {
         #[cfg(target_os = "linux")]
         Command::Trace(trace) => status(trace.run()),
         Command::Bench(arguments) => bench::bench(arguments),
+        Command::Explain(explain) => status(explain.run()),
         Command::BenchRank(rank) => bench::rank(&rank),
+        Command::BenchThreads(threads) => bench::threads(&threads),
         Command::Counted(counted) => count(&counted),
         #[cfg(target_os = "linux")]
         Command::Soak(soak) => status(soak.run()),
@@ -103,7 +109,6 @@ fn count(arguments: &Counted) -> i32 {
 }
 
 /// 0, or 1 for a complaint, which is shown.
-#[cfg(target_os = "linux")]
 fn status(result: Result<(), String>) -> i32 {
     match result {
         Ok(()) => 0,
