@@ -48,7 +48,7 @@ fn call(rank: &mut Communicator, case: &Case) {
 fn noted(step: Step) -> u32 {
     match step {
         Step::Exchange => 0,
-        Step::Published { .. } => 1,
+        Step::Published(_) => 1,
         Step::Divided { targets: Targets::All, .. } => 2,
         Step::Divided { targets: Targets::Own, .. } => 3,
         Step::Divided { targets: Targets::Root(_), .. } => 4,

@@ -196,6 +196,8 @@ pub(crate) struct Window<'s> {
     /// This rank's own data, where they lie.
     pub(crate) own: *const u8,
     pub(crate) own_bytes: usize,
+    /// Whether no other comes after it in the step.
+    pub(crate) is_last: bool,
 }
 
 /// One rank's data in a step of processes.
@@ -310,6 +312,11 @@ impl Peers<'_> {
         };
         // What is asked of it lies within its bytes (see the callers), and so do the slices up to there.
         View { start: whole.wrapping_add(slice.start), process, block, blocks, slice, stride: block }
+    }
+
+    /// Whether this is the last part of the data: this rank has nothing more to put up for the others.
+    pub fn is_last(&self) -> bool {
+        self.window.as_ref().is_none_or(|window| window.is_last)
     }
 
     /// Copies elements `range` of what `rank` published.

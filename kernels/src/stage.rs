@@ -92,6 +92,8 @@ struct Load {
     input: *const u8,
     bytes: usize,
     blocks: usize,
+    /// The block that no other rank reads.
+    kept: Option<usize>,
     stride: usize,
 }
 
@@ -168,7 +170,9 @@ impl Seat {
             let is_read = ground.path(step, bytes, false) == Path::Read && self.is_read(input);
             is_read.then_some(Shown::Own(input.addr()))
         });
-        let mut load = Load { input, bytes: if found.is_some() { 0 } else { bytes }, blocks, stride };
+        // Where there is a block for each rank, this rank's is its own.
+        let kept = (blocks == self.world.size()).then_some(self.world.rank());
+        let mut load = Load { input, bytes: if found.is_some() { 0 } else { bytes }, blocks, kept, stride };
         self.claim_window(0)?;
         self.stage_slices(load, 0, 0)?;
         let told = Told { place: found, reads: ground.reads }.to_word();
@@ -200,7 +204,8 @@ impl Seat {
             }
             let slots = seat.slots(0);
             let (slice, data) = (load.slice(index), &*data);
-            let window = Window { blocks, slice, slots, stride, data, own: input, own_bytes: bytes };
+            let is_last = index + 1 == windows;
+            let window = Window { blocks, slice, slots, stride, data, own: input, own_bytes: bytes, is_last };
             let (place, addresses) = seat.place(signature);
             // A rank that gives up waits for who reads its own memory, in its process; in another one see `still_there`.
             let enters = data.iter().any(|data| !matches!(data.place, Source::Slot));
@@ -465,7 +470,7 @@ impl Seat {
 
     /// Copies a slice of each block to this rank's slot for the window that comes `ahead`, which has been claimed.
     fn stage_slices(&mut self, load: Load, ahead: u64, index: usize) -> Result<(), Fault> {
-        let Load { input, bytes, blocks, stride } = load;
+        let Load { input, bytes, blocks, kept, stride } = load;
         let block = bytes / blocks;
         let slice = load.slice(index);
         let slice = slice.start.min(block)..slice.end.min(block);
@@ -473,7 +478,7 @@ impl Seat {
             return Ok(());
         }
         let slot = self.slot(ahead, 0, (blocks - 1) * stride + slice.len())?;
-        for index in 0..blocks {
+        for index in (0..blocks).filter(|&index| Some(index) != kept) {
             // SAFETY: the slice lies within its block of the input, which the caller of `in_windows` promises to be readable,
             // and has a place of `stride` bytes in the slot.
             unsafe { copy(input.add(index * block + slice.start), slot.add(index * stride), slice.len()) }
@@ -563,6 +568,7 @@ mod tests {
     use super::*;
     use crate::{
         buffer::Memory,
+        plan::Cut,
         segment::{GroupId, Shape},
     };
     use consonance_spec::{DType, Kind, ReduceOp};
@@ -631,7 +637,7 @@ mod tests {
                             peers.copy(peer, 0..part.len(), &mut part.as_mut_slice().into())
                         })
                     };
-                    seat.published(&signature, Some(send), 1, copy).unwrap();
+                    seat.published(&signature, Some(send), Cut::WHOLE, copy).unwrap();
                     // What the others have read can be written again.
                     memory.as_buf_mut().into_mut_slice::<u32>().unwrap().fill(7);
                     all.push((round, count, parts));

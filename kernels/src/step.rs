@@ -43,7 +43,7 @@ use crate::{
     hub::{Hub, Key},
     line::{Arrival, Card, Line, PAYLOAD_BYTES, Round},
     phase::{Data, Payloads, Peers, Place, chunks},
-    plan::{BORDER_BYTES, Ground, Step},
+    plan::{BORDER_BYTES, Cut, Ground, Step},
     reduce::Reducer,
     ring::{Outcome, Ring},
     segment::{Area, Segment},
@@ -153,7 +153,7 @@ impl Step {
     pub(crate) fn access(self) -> Access {
         match self {
             Step::Exchange => Access::Payload,
-            Step::Published { .. } => Access::Published,
+            Step::Published(_) => Access::Published,
             Step::Divided { targets: Targets::All, .. } => Access::DividedToAll,
             Step::Divided { targets: Targets::Own, .. } => Access::DividedToOwn,
             Step::Divided { targets: Targets::Root(_), .. } => Access::DividedToRoot,
@@ -502,9 +502,8 @@ impl Seat {
 
     /// A step in which each rank's `input` is published: nobody writes it, all may read it.
     ///
-    /// `work` may be called several times, each time with another part of the data: see [`Peers`]. A rank's data are seen as
-    /// `blocks` of equal size, of each of which a part can be read at a time: so that ranks which each read a block of their
-    /// own work at the same time. The number is a matter of speed, and follows from the signature.
+    /// `work` may be called several times, each time with another part of the data: see [`Peers`]. All ranks give the same `cut`;
+    /// of blocks for each rank a rank reads its own only.
     ///
     /// # Errors
     /// See [`Fault`], or what `work` returns.
@@ -515,12 +514,12 @@ impl Seat {
         &mut self,
         signature: &Signature,
         input: Option<Buf<'_>>,
-        blocks: usize,
+        cut: Cut,
         mut work: impl FnMut(&mut Peers<'_>) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         assert!(input.is_none_or(|input| Some(input.dtype()) == signature.dtype), "input of {signature}");
         let (bytes, address) = input.map_or((0, ptr::null()), |buf| (buf.bytes(), buf.as_ptr()));
-        let step = Step::Published { blocks };
+        let step = Step::Published(cut);
         if self.stage.is_some() {
             self.check()?;
             // SAFETY: the input is valid for reads of its bytes while it is borrowed.

@@ -16,7 +16,7 @@ use crate::bench::{
 };
 use consonance_kernels::{
     isa::Isa,
-    plan::{Ground, Path, Step, Windows},
+    plan::{Cut, Ground, Path, Step, Windows},
     reduce::Reducer,
     step::Targets,
 };
@@ -115,18 +115,21 @@ impl Question {
         let Case { collective, ranks, in_place, dtype, .. } = self.case;
         let all = self.case.bytes();
         let (step, bytes) = match collective {
-            Collective::Barrier => (Step::moving(0, 1), 0),
+            Collective::Barrier => (Step::moving(0, Cut::WHOLE), 0),
             Collective::AllReduce => (Step::combining(ranks, &self.reducer()?, all, Targets::All), all),
             Collective::Reduce => (Step::combining(ranks, &self.reducer()?, all, Targets::Root(0)), all),
             Collective::ReduceScatter if in_place => (Step::combining(ranks, &self.reducer()?, all, Targets::Own), all),
-            Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => (Step::moving(all, ranks), all),
+            Collective::ReduceScatter | Collective::AllToAll => (Step::moving(all, Cut::blocks(ranks)), all),
+            Collective::Scatter => (Step::moving(all, Cut::one_way(all, ranks)), all),
             Collective::AllGather | Collective::AllGatherV | Collective::Gather | Collective::GatherV => {
                 let largest = (0..ranks).map(|rank| self.case.part(rank).len()).max().unwrap_or(0) * dtype.size();
-                (Step::moving(largest, 1), largest)
+                let to_one = matches!(collective, Collective::Gather | Collective::GatherV);
+                (Step::moving(largest, if to_one { Cut::one_way(largest, 1) } else { Cut::WHOLE }), largest)
             }
-            Collective::Broadcast | Collective::SendRecv | Collective::ScatterV | Collective::AllToAllV => {
-                (Step::moving(all, 1), all)
+            Collective::Broadcast | Collective::SendRecv | Collective::ScatterV => {
+                (Step::moving(all, Cut::one_way(all, 1)), all)
             }
+            Collective::AllToAllV => (Step::moving(all, Cut::WHOLE), all),
         };
         Ok((step, ground.path(step, bytes, self.memory == Memory::Alloc)))
     }

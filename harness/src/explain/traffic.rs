@@ -105,7 +105,11 @@ impl Role {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use consonance_kernels::{plan::Windows, reduce::Reducer, step::Targets};
+    use consonance_kernels::{
+        plan::{Cut, Windows},
+        reduce::Reducer,
+        step::Targets,
+    };
     use consonance_spec::{DType, ReduceOp};
 
     #[test]
@@ -134,7 +138,7 @@ mod tests {
         // Three quarters staged, all folded, three quarters copied.
         assert_eq!(most(Collective::AllReduce, all, Path::Blocks(windows)), (10_000, 8000, 6000));
         assert_eq!(most(Collective::AllReduce, all, Path::PutUp(windows)), (20_000, 8000, 12_000));
-        let published = Step::Published { blocks: 1 };
+        let published = Step::Published(Cut::WHOLE);
         assert_eq!(most(Collective::AllGather, published, Path::InPlace), (3000, 3000, 3000));
         assert_eq!(most(Collective::AllGather, published, Path::PutUp(windows)), (4000, 4000, 3000));
         assert_eq!(most(Collective::Broadcast, published, Path::PutUp(windows)), (4000, 4000, 4000));

@@ -5,6 +5,7 @@ use crate::{
     buffer::{Buf, BufMut},
     fault::{self, Fault as Planted},
     memory::{self, Data},
+    plan::Cut,
     reduce::Reducer,
     ring_text::{CALLS, Outcome, Ring},
     segment::{Segment, Shape, watch_payloads},
@@ -186,7 +187,7 @@ fn sum_published(seat: &mut Seat, data: &mut Data, call: usize) -> Result<(), Fa
     }
     let mut sums = vec![0; data.share().len()];
     let count = sums.len();
-    seat.published(&SUM, Some(Buf::from(&*data.share())), 1, |peers| {
+    seat.published(&SUM, Some(Buf::from(&*data.share())), Cut::WHOLE, |peers| {
         peers.reduce(&Reducer, 0, &mut sums[..count].as_mut().into())
     })?;
     for (index, &element) in sums.iter().enumerate() {
@@ -319,7 +320,7 @@ fn published_with_a_failure() {
         let result = if seat.world().rank() == 0 {
             sum_published(&mut seat, &mut data, 1)
         } else {
-            seat.published(&SUM, Some(Buf::from(&*data.share())), 1, |_| Err(Fault::NoRoom))
+            seat.published(&SUM, Some(Buf::from(&*data.share())), Cut::WHOLE, |_| Err(Fault::NoRoom))
         };
         let expected = match seat.world().rank() {
             0 => Fault::Aborted(Abort { rank: 1, reason: Reason::Failure }),
@@ -426,7 +427,7 @@ fn windows_and_next_round() {
         let mut long = data(&seat, 1, 33);
         if seat.world().rank() == 1 {
             let mut windows = 0;
-            let result = seat.published(&SUM, Some(Buf::from(&*long.share())), 1, |_| {
+            let result = seat.published(&SUM, Some(Buf::from(&*long.share())), Cut::WHOLE, |_| {
                 windows += 1;
                 if windows == 2 { Err(Fault::NoRoom) } else { Ok(()) }
             });

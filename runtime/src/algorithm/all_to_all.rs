@@ -3,7 +3,7 @@
 use super::{Failure, Scratch};
 use consonance_kernels::{
     buffer::{Buf, BufMut},
-    plan::Step,
+    plan::{Cut, Step},
     step::Seat,
 };
 use consonance_spec::{DType, Signature, call::mix};
@@ -40,8 +40,8 @@ pub(super) fn all_to_all(
         Some(_) => table.chunks_exact(2 * size).map(|row| total(&row[..size])).max().unwrap_or(0),
         None => recv.count(),
     };
-    let blocks = if counts.is_none() { size } else { 1 };
-    if Step::moving(largest.saturating_mul(recv.dtype().size()), blocks) == Step::Exchange {
+    let cut = if counts.is_none() { Cut::blocks(size) } else { Cut::WHOLE };
+    if Step::moving(largest.saturating_mul(recv.dtype().size()), cut) == Step::Exchange {
         let payloads = seat.exchange(signature, Some(send.unwrap_or_else(|| recv.as_buf())))?;
         let mut place = 0;
         for peer in 0..size {
@@ -60,7 +60,7 @@ pub(super) fn all_to_all(
             copy.into_buf()
         }
     };
-    let done = seat.published(signature, Some(send), blocks, |peers| {
+    let done = seat.published(signature, Some(send), cut, |peers| {
         let mut place = 0;
         for peer in 0..size {
             let (start, count) = part(peer);
@@ -90,14 +90,14 @@ fn exchange_counts(
     let (own, after) = rest.split_at_mut(row);
     own.iter_mut().zip(sent.iter().chain(received)).for_each(|(place, &count)| *place = count as u64);
     let with_counts = Signature { dtype: Some(DType::U64), detail: mix(signature.detail, 1), ..*signature };
-    if Step::moving(row * DType::U64.size(), 1) == Step::Exchange {
+    if Step::moving(row * DType::U64.size(), Cut::WHOLE) == Step::Exchange {
         let payloads = seat.exchange(&with_counts, Some((&*own).into()))?;
         table
             .chunks_exact_mut(row)
             .enumerate()
             .try_for_each(|(peer, place)| payloads.copy(peer, 0, &mut place.into()))?;
     } else {
-        seat.published(&with_counts, Some((&*own).into()), 1, |peers| {
+        seat.published(&with_counts, Some((&*own).into()), Cut::WHOLE, |peers| {
             let peer_rows = before.chunks_exact_mut(row).zip(0..).chain(after.chunks_exact_mut(row).zip(rank + 1..));
             peer_rows.into_iter().try_for_each(|(place, peer)| peers.copy(peer, 0..row, &mut place.into()))
         })?;

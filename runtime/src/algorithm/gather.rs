@@ -4,7 +4,7 @@ use super::displacement;
 use consonance_kernels::{
     buffer::{Buf, BufMut, Memory},
     phase::{Peers, Rows},
-    plan::Step,
+    plan::{Cut, Step},
     step::{Fault, Seat},
 };
 use consonance_spec::{DType, Signature};
@@ -20,16 +20,17 @@ pub(super) fn all_gather(
 ) -> Result<(), Fault> {
     let parts = Parts::new(seat, counts, recv.count());
     let rank = seat.world().rank();
-    if parts.step(recv.dtype()) == Step::Exchange {
+    if Step::moving(parts.most_bytes(recv.dtype()), Cut::WHOLE) == Step::Exchange {
         return parts.exchange(seat, signature, send, &mut recv);
     }
     if let Some(send) = send {
-        return seat.published(signature, Some(send), 1, |peers| parts.collect(peers, 0..parts.size, 0, &mut recv));
+        return seat
+            .published(signature, Some(send), Cut::WHOLE, |peers| parts.collect(peers, 0..parts.size, 0, &mut recv));
     }
     let (mut before, rest) = recv.split_at(parts.start(rank));
     let (own, mut after) = rest.split_at(parts.count(rank));
     let start_after = parts.start(rank) + parts.count(rank);
-    seat.published(signature, Some(own.as_buf()), 1, |peers| {
+    seat.published(signature, Some(own.as_buf()), Cut::WHOLE, |peers| {
         parts.collect(peers, 0..rank, 0, &mut before)?;
         parts.collect(peers, rank + 1..parts.size, start_after, &mut after)
     })
@@ -48,19 +49,23 @@ pub(super) fn gather(
     let size = seat.world().size();
     let Some(mut recv) = recv.filter(|_| seat.world().rank() == root) else {
         let send = send.expect("Call::signature requires send on every rank but the root");
-        return match Parts::new(seat, counts, send.count() * size).step(send.dtype()) {
+        let bytes = Parts::new(seat, counts, send.count() * size).most_bytes(send.dtype());
+        let cut = Cut::one_way(bytes, 1);
+        return match Step::moving(bytes, cut) {
             Step::Exchange => seat.exchange(signature, Some(send)).map(drop),
-            _ => seat.published(signature, Some(send), 1, |_| Ok(())),
+            _ => seat.published(signature, Some(send), cut, |_| Ok(())),
         };
     };
     let parts = Parts::new(seat, counts, recv.count());
-    if parts.step(recv.dtype()) == Step::Exchange {
+    let bytes = parts.most_bytes(recv.dtype());
+    let cut = Cut::one_way(bytes, 1);
+    if Step::moving(bytes, cut) == Step::Exchange {
         return parts.exchange(seat, signature, send, &mut recv);
     }
     let (mut before, rest) = recv.split_at(parts.start(root));
     let (mut own, mut after) = rest.split_at(parts.count(root));
     let start_after = parts.start(root) + parts.count(root);
-    seat.published(signature, None, 1, |peers| {
+    seat.published(signature, None, cut, |peers| {
         parts.collect(peers, 0..root, 0, &mut before)?;
         parts.collect(peers, root + 1..parts.size, start_after, &mut after)
     })?;
@@ -91,10 +96,10 @@ impl<'a> Parts<'a> {
         displacement(self.counts, self.even, rank)
     }
 
-    /// The step in which they go from rank to rank.
-    fn step(&self, dtype: DType) -> Step {
-        let largest = self.counts.map_or(self.even, |counts| counts.iter().copied().max().unwrap_or(0));
-        Step::moving(largest * dtype.size(), 1)
+    /// Bytes of the largest.
+    fn most_bytes(&self, dtype: DType) -> usize {
+        let most = self.counts.map_or(self.even, |counts| counts.iter().copied().max().unwrap_or(0));
+        most * dtype.size()
     }
 
     /// All of them with the arrivals: this rank's is `send`, or where it belongs.
@@ -140,7 +145,7 @@ pub(super) fn concat(
 ) -> Result<(), Fault> {
     let size = seat.world().size();
     counts.clear();
-    seat.published(signature, Some(send), 1, |peers| {
+    seat.published(signature, Some(send), Cut::WHOLE, |peers| {
         if counts.is_empty() {
             counts.extend((0..size).map(|rank| peers.bytes(rank) / send.dtype().size()));
         }

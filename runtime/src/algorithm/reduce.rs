@@ -4,7 +4,7 @@ use super::Scratch;
 use crate::backend::Implementation;
 use consonance_kernels::{
     buffer::{Buf, BufMut},
-    plan::Step,
+    plan::{Cut, Step},
     reduce::Reducer,
     step::{Fault, Seat, Targets},
 };
@@ -38,11 +38,15 @@ pub(super) fn all_reduce(
             seat.exchange(signature, Some(payload))?.reduce(&reducer, 0, &mut recv)
         }
         Implementation::OneShot => match send {
-            Some(send) => seat.published(signature, Some(send), 1, |peers| peers.reduce(&reducer, 0, &mut recv)),
+            Some(send) => {
+                seat.published(signature, Some(send), Cut::WHOLE, |peers| peers.reduce(&reducer, 0, &mut recv))
+            }
             None => {
                 // The others read this rank's data until the step ends, so that the result waits in scratch.
                 let mut result = scratch.room(recv.dtype(), recv.count());
-                seat.published(signature, Some(recv.as_buf()), 1, |peers| peers.reduce(&reducer, 0, &mut result))?;
+                seat.published(signature, Some(recv.as_buf()), Cut::WHOLE, |peers| {
+                    peers.reduce(&reducer, 0, &mut result)
+                })?;
                 recv.copy_from(result.as_buf());
                 Ok(())
             }
@@ -97,8 +101,8 @@ pub(super) fn reduce_scatter(
     match send {
         Some(send) => {
             let offset = rank * recv.count();
-            let blocks = size;
-            seat.published(signature, Some(send), blocks, |peers| peers.reduce(&reducer, offset, &mut recv))
+            let cut = Cut::blocks(size);
+            seat.published(signature, Some(send), cut, |peers| peers.reduce(&reducer, offset, &mut recv))
         }
         None => seat.divided(signature, &reducer, None, Some(recv), Targets::Own),
     }

@@ -3,7 +3,7 @@
 use super::displacement;
 use consonance_kernels::{
     buffer::{Buf, BufMut},
-    plan::Step,
+    plan::{Cut, Step},
     step::{Fault, Seat},
 };
 use consonance_spec::Signature;
@@ -17,7 +17,8 @@ pub(super) fn broadcast(
 ) -> Result<(), Fault> {
     let is_root = seat.world().rank() == root;
     let all = 0..data.count();
-    if Step::moving(data.bytes(), 1) == Step::Exchange {
+    let cut = Cut::one_way(data.bytes(), 1);
+    if Step::moving(data.bytes(), cut) == Step::Exchange {
         let payloads = seat.exchange(signature, is_root.then(|| data.as_buf()))?;
         if !is_root {
             payloads.copy(root, 0, &mut data)?;
@@ -25,9 +26,9 @@ pub(super) fn broadcast(
         return Ok(());
     }
     if is_root {
-        seat.published(signature, Some(data.as_buf()), 1, |_| Ok(()))
+        seat.published(signature, Some(data.as_buf()), cut, |_| Ok(()))
     } else {
-        seat.published(signature, None, 1, |peers| peers.copy(root, all.clone(), &mut data))
+        seat.published(signature, None, cut, |peers| peers.copy(root, all.clone(), &mut data))
     }
 }
 
@@ -46,25 +47,35 @@ pub(super) fn scatter(
     match send.filter(|_| rank == root) {
         Some(send) => {
             let start = displacement(counts, send.count() / size, rank);
-            match Step::moving(send.bytes(), blocks) {
-                Step::Exchange => seat.exchange(signature, Some(send)).map(drop)?,
-                _ => seat.published(signature, Some(send), blocks, |_| Ok(()))?,
+            let cut = Cut::one_way(send.bytes(), blocks);
+            let copy_own = || {
+                if let Some(mut recv) = recv {
+                    let end = start + recv.count();
+                    recv.copy_from(send.slice(start..end));
+                }
+            };
+            if Step::moving(send.bytes(), cut) == Step::Exchange {
+                return seat.exchange(signature, Some(send)).map(|_| copy_own());
             }
-            if let Some(mut recv) = recv {
-                let end = start + recv.count();
-                recv.copy_from(send.slice(start..end));
-            }
-            Ok(())
+            // While the others read what is put up last.
+            let mut copy_own = Some(copy_own);
+            seat.published(signature, Some(send), cut, |peers| {
+                if let Some(copy_own) = copy_own.take_if(|_| peers.is_last()) {
+                    copy_own();
+                }
+                Ok(())
+            })
         }
         None => {
             let mut recv = recv.expect("Call::signature requires recv on every rank but the root");
             let start = displacement(counts, recv.count(), rank);
-            let all = displacement(counts, recv.count(), size);
-            if Step::moving(all * recv.dtype().size(), blocks) == Step::Exchange {
+            let bytes = displacement(counts, recv.count(), size) * recv.dtype().size();
+            let cut = Cut::one_way(bytes, blocks);
+            if Step::moving(bytes, cut) == Step::Exchange {
                 return seat.exchange(signature, None)?.copy(root, start, &mut recv);
             }
             let range = start..start + recv.count();
-            seat.published(signature, None, blocks, |peers| peers.copy(root, range.clone(), &mut recv))
+            seat.published(signature, None, cut, |peers| peers.copy(root, range.clone(), &mut recv))
         }
     }
 }

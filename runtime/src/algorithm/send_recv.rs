@@ -3,16 +3,17 @@
 
 use consonance_kernels::{
     buffer::{Buf, BufMut},
-    plan::Step,
+    plan::{Cut, Step},
     step::{Fault, Seat},
 };
 use consonance_spec::Signature;
 
 /// Sends in the group of two.
 pub(crate) fn send(pair: &mut Seat, signature: &Signature, data: Buf<'_>) -> Result<(), Fault> {
-    match Step::moving(data.bytes(), 1) {
+    let cut = Cut::one_way(data.bytes(), 1);
+    match Step::moving(data.bytes(), cut) {
         Step::Exchange => pair.exchange(signature, Some(data)).map(drop),
-        _ => pair.published(signature, Some(data), 1, |_| Ok(())),
+        _ => pair.published(signature, Some(data), cut, |_| Ok(())),
     }
 }
 
@@ -20,8 +21,9 @@ pub(crate) fn send(pair: &mut Seat, signature: &Signature, data: Buf<'_>) -> Res
 pub(crate) fn recv(pair: &mut Seat, signature: &Signature, mut data: BufMut<'_>) -> Result<(), Fault> {
     let peer = 1 - pair.world().rank();
     let all = 0..data.count();
-    match Step::moving(data.bytes(), 1) {
+    let cut = Cut::one_way(data.bytes(), 1);
+    match Step::moving(data.bytes(), cut) {
         Step::Exchange => pair.exchange(signature, None)?.copy(peer, 0, &mut data),
-        _ => pair.published(signature, None, 1, |peers| peers.copy(peer, all.clone(), &mut data)),
+        _ => pair.published(signature, None, cut, |peers| peers.copy(peer, all.clone(), &mut data)),
     }
 }

@@ -8,7 +8,7 @@ use crate::{
 };
 use consonance_kernels::{
     buffer::{Buf, Memory},
-    plan::Ground,
+    plan::{Cut, Ground},
     segment::Segment,
     step::{Aborter, Fault, LastCall, Reason, Seat},
 };
@@ -299,7 +299,7 @@ fn explain(seat: &mut Seat, lines: &Lines) -> Result<Vec<String>, Fault> {
     let own: String = lines.iter().map(|(argument, value)| format!("{argument}\t{value}\n")).collect();
     let mut texts = vec![Vec::<u8>::new(); seat.world().size()];
     let signature = Signature { dtype: Some(DType::U8), ..Signature::new(Kind::Explain) };
-    seat.published(&signature, Some(Buf::from(own.as_bytes())), 1, |peers| {
+    seat.published(&signature, Some(Buf::from(own.as_bytes())), Cut::WHOLE, |peers| {
         texts.iter_mut().enumerate().try_for_each(|(rank, text)| {
             text.resize(peers.bytes(rank).min(EXPLAIN_BYTES), 0);
             peers.copy(rank, 0..text.len(), &mut text.as_mut_slice().into())
