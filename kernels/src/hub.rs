@@ -6,6 +6,7 @@ use crate::{
     remote::Process,
     ring::Ring,
     segment::{Area, Segment},
+    wait::Patience,
 };
 use std::{collections::HashMap, ops::Range, ptr::NonNull, sync::Arc};
 
@@ -70,8 +71,8 @@ pub(crate) struct Head {
 
 pub(crate) struct Hub {
     ground: Ground,
-    /// Whether a waiting rank spins first: not where ranks outnumber the cores they would wait for.
-    pub(crate) spins: bool,
+    /// What a waiting rank does before it sleeps.
+    pub(crate) patience: Patience,
     /// Of a group of processes that was split from none: the ranks that are threads of this one.
     local: Range<usize>,
     /// Of such a group, the process of each rank; nothing where ranks do not read each other's memory, 0 where it is not known.
@@ -130,8 +131,8 @@ pub(crate) struct Claim {
 impl Hub {
     /// A group of threads.
     pub(crate) fn new(size: usize) -> Arc<Hub> {
-        let cores = available_parallelism().map_or(1, usize::from);
-        Arc::new(Hub::on(Ground::own(size), cores, None))
+        let cores = available_parallelism().map_or(0, usize::from);
+        Arc::new(Hub::on(Ground::own(size), Patience::new(size, cores), None))
     }
 
     /// The group of all ranks of a segment, of which those in `local` are threads of this process. The processes have so many
@@ -140,27 +141,19 @@ impl Hub {
         let size = segment.shape().ranks();
         let ground = Ground::segment(segment.clone(), segment.root(), size);
         let mark = segment.mark() as u64;
-        let hub = Hub { local, processes: processes.into(), ..Hub::on(ground, cores, None) };
+        let hub = Hub { local, processes: processes.into(), ..Hub::on(ground, Patience::new(size, cores), None) };
         // Relaxed: others look here after this rank's first arrival.
         hub.local.clone().for_each(|rank| hub.lines()[rank].rest.mark.store(mark, Ordering::Relaxed));
         Arc::new(hub)
     }
 
-    fn on(ground: Ground, cores: usize, parent: Option<Parent>) -> Hub {
-        Hub {
-            spins: ground.lines().len() <= cores,
-            ground,
-            local: 0..0,
-            processes: [].into(),
-            parent,
-            nursery: Mutex::default(),
-        }
+    fn on(ground: Ground, patience: Patience, parent: Option<Parent>) -> Hub {
+        Hub { patience, ground, local: 0..0, processes: [].into(), parent, nursery: Mutex::default() }
     }
 
-    /// A group split from this one spins if this one does.
+    /// The ranks of a group that is split off wait as those of its parent.
     fn split_off(ground: Ground, parent: Parent) -> Hub {
-        let cores = if parent.hub.spins { usize::MAX } else { 0 };
-        Hub::on(ground, cores, Some(parent))
+        Hub::on(ground, parent.hub.patience, Some(parent))
     }
 
     pub(crate) fn lines(&self) -> &[Line] {

@@ -48,7 +48,6 @@ use crate::{
     ring::{Outcome, Ring},
     segment::{Area, Segment},
     stage::Stage,
-    wait,
 };
 use consonance_spec::{DType, Signature, World, partition};
 use std::{
@@ -249,7 +248,7 @@ impl Seat {
     }
 
     /// This process's seats in the group of all ranks of a segment: those of the ranks in `local`, which no other process takes.
-    /// `cores` is how many the processes have together: if they are as many as the ranks, who waits looks for a while before
+    /// `cores` is how many the processes have together: if they are fewer than the ranks, who waits offers its core to others before
     /// it sleeps. `processes` has the number of each rank's process, 0 where it is not known: where the system allows it, the ranks
     /// read each other's memory. Without any they do not.
     ///
@@ -746,7 +745,7 @@ impl Seat {
         let mut deadline = None;
         for peer in self.world.peers() {
             let line = &self.hub.lines()[peer];
-            if ready(line) || (self.hub.spins && wait::spin(&|| ready(line))) {
+            if ready(line) || self.hub.patience.look(&|| ready(line)) {
                 continue;
             }
             let deadline = *deadline.get_or_insert_with(|| Instant::now().checked_add(self.timeout));

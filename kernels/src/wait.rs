@@ -1,33 +1,65 @@
-//! Waiting: a short spin, then sleep on a bell until somebody rings it.
+//! Waiting: looks for a short while, then sleep on a bell until somebody rings it.
 //!
 //! A bell counts its rings. A sleeper reads the count, looks once more at what it waits for, and sleeps only while the count
 //! has not changed; so a ring between the look and the sleep is not lost.
 
 use crate::{
-    atomics::{AtomicU32, Ordering},
+    atomics::{AtomicU32, Ordering, yield_now},
     futex::Sleepers,
 };
 use std::time::{Duration, Instant};
 
 /// How long a rank looks at a peer's line before it sleeps: about as long as a peer may take longer for its part of a window of
 /// staged data. To sleep costs a few microseconds, on a busy machine milliseconds.
-const SPIN: Duration = Duration::from_micros(50);
+const LOOKS_FOR: Duration = Duration::from_micros(50);
 
 /// Looks between two readings of the clock, which costs as much as several looks.
 const LOOKS_PER_READING: u32 = 32;
 
-/// Looks until `ready`, for [`SPIN`] at the most; false if it never was.
-pub(crate) fn spin(ready: &impl Fn() -> bool) -> bool {
-    let start = Instant::now();
-    loop {
-        for _ in 0..LOOKS_PER_READING {
-            if ready() {
-                return true;
-            }
-            std::hint::spin_loop();
+/// What a rank does before it sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// It looks again and again: there is a core for each rank.
+    Looks,
+    /// It offers its core to others between two looks: ranks outnumber the cores, and the one that it waits for may want that.
+    Yields,
+    /// Nothing: no core is known.
+    Sleeps,
+}
+
+impl Patience {
+    /// Of so many ranks on so many cores.
+    pub(crate) fn new(ranks: usize, cores: usize) -> Patience {
+        match cores {
+            0 => Patience::Sleeps,
+            _ if ranks <= cores => Patience::Looks,
+            _ => Patience::Yields,
         }
-        if start.elapsed() >= SPIN {
+    }
+
+    /// Looks until `ready`, for [`LOOKS_FOR`] at the most, or as long as others have the core; false if it never was.
+    pub(crate) fn look(self, ready: &impl Fn() -> bool) -> bool {
+        if self == Patience::Sleeps {
             return false;
+        }
+        let start = Instant::now();
+        loop {
+            if self == Patience::Yields {
+                yield_now();
+                if ready() {
+                    return true;
+                }
+            } else {
+                for _ in 0..LOOKS_PER_READING {
+                    if ready() {
+                        return true;
+                    }
+                    std::hint::spin_loop();
+                }
+            }
+            if start.elapsed() >= LOOKS_FOR {
+                return false;
+            }
         }
     }
 }

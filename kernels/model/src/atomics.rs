@@ -103,9 +103,9 @@ pub(crate) fn fence(order: Ordering) {
     }
 }
 
-/// One core: no rank spins, which would be one step for each look.
+/// No core is known: no rank looks before it sleeps, which would be one step for each look.
 pub(crate) fn available_parallelism() -> io::Result<NonZeroUsize> {
-    Ok(NonZeroUsize::MIN)
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// A lock that can be dropped after a failure, unlike the model checker's.

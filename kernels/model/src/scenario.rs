@@ -129,7 +129,7 @@ fn processes(shape: Shape) -> Vec<Seat> {
 /// The same, where these are the numbers of their processes.
 fn processes_of(shape: Shape, processes: &[u32]) -> Vec<Seat> {
     let segment = Arc::new(Segment::new(shape));
-    (0..shape.ranks).flat_map(|rank| Seat::in_segment(&segment, rank..rank + 1, 1, processes, FOREVER)).collect()
+    (0..shape.ranks).flat_map(|rank| Seat::in_segment(&segment, rank..rank + 1, 0, processes, FOREVER)).collect()
 }
 
 /// Runs `body` on each rank. Seats that are given back leave when all are done.
