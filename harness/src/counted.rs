@@ -1,7 +1,8 @@
 //! Kernels and small collectives whose instructions `harness/perf/compare` counts: counts repeat where times do not.
 //!
 //! What is counted is what the main thread does. In a collective it is rank 0, and comes when the other ranks wait already, so that
-//! it never waits: how long a wait spins is no property of the program.
+//! it never waits: how long a wait spins is no property of the program. The ranks are threads, since valgrind has no room for the
+//! addresses of a segment that processes share; few bytes go the same way there.
 
 use consonance::{ClusterSpec, Communicator, DType, Element, ProcessGroup, ReduceOp, SimpleClusterResolver, bf16, f16};
 use consonance_kernels::{
@@ -21,7 +22,7 @@ const HEAD_START: Duration = Duration::from_millis(5);
 type Work = fn(usize);
 
 /// Everything that is counted, with its name.
-pub const COUNTED: [(&str, Work); 20] = [
+pub const COUNTED: [(&str, Work); 18] = [
     ("sum of 2 f32", |calls| reduce::<f32>(ReduceOp::Sum, 2, calls)),
     ("sum of 8 f32", |calls| reduce::<f32>(ReduceOp::Sum, 8, calls)),
     ("mean of 4 f32", |calls| reduce::<f32>(ReduceOp::Mean, 4, calls)),
@@ -40,8 +41,6 @@ pub const COUNTED: [(&str, Work); 20] = [
     ("all_gather of 8 bytes, 2 threads", |calls| threads(all_gather, calls)),
     ("broadcast of 8 bytes, 2 threads", |calls| threads(broadcast, calls)),
     ("barrier, 2 threads", |calls| threads(barrier, calls)),
-    ("all_reduce of 8 bytes, 2 processes", |calls| processes(all_reduce::<2>, calls)),
-    ("barrier, 2 processes", |calls| processes(barrier, calls)),
 ];
 
 fn reduce<T: Element>(op: ReduceOp, inputs: usize, calls: usize) {
@@ -86,13 +85,16 @@ fn alone(collective: Collective, calls: usize) {
 
 fn threads(collective: Collective, calls: usize) {
     let mut ranks = Communicator::threads(2);
-    let (other, first) = (ranks.remove(1), ranks.remove(0));
-    pair(collective, calls, first, other);
-}
-
-fn processes(collective: Collective, calls: usize) {
-    let [first, other] = pair_of_processes();
-    pair(collective, calls, first, other);
+    let (mut other, mut first) = (ranks.remove(1), ranks.remove(0));
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            (0..calls).for_each(|_| collective(&mut other).expect("rank 0 calls the same"));
+        });
+        for _ in 0..calls {
+            thread::sleep(HEAD_START);
+            collective(&mut first).expect("rank 1 calls the same");
+        }
+    });
 }
 
 /// Two ranks of this process that meet as those of two processes do.
@@ -110,16 +112,4 @@ pub fn pair_of_processes() -> [Communicator; 2] {
         let other = scope.spawn(move || join(1));
         [join(0), other.join().expect("a rank")]
     })
-}
-
-fn pair(collective: Collective, calls: usize, mut first: Communicator, mut other: Communicator) {
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            (0..calls).for_each(|_| collective(&mut other).expect("rank 0 calls the same"));
-        });
-        for _ in 0..calls {
-            thread::sleep(HEAD_START);
-            collective(&mut first).expect("rank 1 calls the same");
-        }
-    });
 }
