@@ -67,6 +67,17 @@ pub enum Step {
     },
 }
 
+/// How a rank shares memory in a step: with the call's code, what cards must have in common exactly.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+pub(crate) enum Access {
+    Payload = 0,
+    Published = 1,
+    DividedToAll = 2,
+    DividedToOwn = 3,
+    DividedToRoot = 4,
+}
+
 /// How what a rank publishes is cut, so that ranks work at the same time. A matter of speed, which follows from the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
@@ -161,6 +172,16 @@ impl Step {
             Targets::Own | Targets::Root(_) => bytes <= PAYLOAD_BYTES,
         };
         if rides { Step::Exchange } else { Step::divided(reducer, targets) }
+    }
+
+    pub(crate) fn access(self) -> Access {
+        match self {
+            Step::Exchange => Access::Payload,
+            Step::Published(_) => Access::Published,
+            Step::Divided { targets: Targets::All, .. } => Access::DividedToAll,
+            Step::Divided { targets: Targets::Own, .. } => Access::DividedToOwn,
+            Step::Divided { targets: Targets::Root(_), .. } => Access::DividedToRoot,
+        }
     }
 
     /// [`Seat::divided`](crate::step::Seat::divided) with this reducer.

@@ -43,7 +43,7 @@ use crate::{
     hub::{Hub, Key},
     line::{Arrival, Card, Line, PAYLOAD_BYTES, Round},
     phase::{Data, Payloads, Peers, Place, chunks},
-    plan::{BORDER_BYTES, Cut, Ground, Step},
+    plan::{Access, BORDER_BYTES, Cut, Ground, Step},
     reduce::Reducer,
     ring::{Outcome, Ring},
     segment::{Area, Segment},
@@ -133,29 +133,6 @@ impl Targets {
             Targets::All => true,
             Targets::Own => false,
             Targets::Root(root) => rank == root,
-        }
-    }
-}
-
-/// How a rank shares memory in a step: with the call's code, what cards must have in common exactly.
-#[derive(Clone, Copy)]
-#[repr(u8)]
-pub(crate) enum Access {
-    Payload = 0,
-    Published = 1,
-    DividedToAll = 2,
-    DividedToOwn = 3,
-    DividedToRoot = 4,
-}
-
-impl Step {
-    pub(crate) fn access(self) -> Access {
-        match self {
-            Step::Exchange => Access::Payload,
-            Step::Published(_) => Access::Published,
-            Step::Divided { targets: Targets::All, .. } => Access::DividedToAll,
-            Step::Divided { targets: Targets::Own, .. } => Access::DividedToOwn,
-            Step::Divided { targets: Targets::Root(_), .. } => Access::DividedToRoot,
         }
     }
 }
@@ -486,6 +463,22 @@ impl Seat {
     /// # Panics
     /// If the payload has more than [`Seat::PAYLOAD_BYTES`] bytes, or is not of the signature's dtype.
     pub fn exchange(&mut self, signature: &Signature, payload: Option<Buf<'_>>) -> Result<Payloads<'_>, Fault> {
+        self.exchange_while(signature, payload, || ()).map(|((), payloads)| payloads)
+    }
+
+    /// [`exchange`](Seat::exchange), with something to do until the others' cards are here.
+    ///
+    /// # Errors
+    /// As [`exchange`](Seat::exchange).
+    ///
+    /// # Panics
+    /// As [`exchange`](Seat::exchange).
+    pub fn exchange_while<R>(
+        &mut self,
+        signature: &Signature,
+        payload: Option<Buf<'_>>,
+        meanwhile: impl FnOnce() -> R,
+    ) -> Result<(R, Payloads<'_>), Fault> {
         let bytes = payload.map_or(0, |buf| buf.bytes());
         assert!(bytes <= PAYLOAD_BYTES, "payload of {bytes} bytes");
         assert!(payload.is_none_or(|payload| Some(payload.dtype()) == signature.dtype), "payload of {signature}");
@@ -494,9 +487,10 @@ impl Seat {
             Some(buf) => unsafe { std::slice::from_raw_parts(buf.as_ptr(), bytes) },
             None => &[],
         };
-        self.arrive(signature, Step::Exchange.access(), bytes, payload, ptr::null(), ptr::null_mut())?;
+        let none = (ptr::null(), ptr::null_mut());
+        let made = self.arrive(signature, Step::Exchange.access(), bytes, payload, none, meanwhile)?;
         let (place, addresses) = self.place(signature);
-        Ok(Payloads { place, sources: &mut addresses.sources })
+        Ok((made, Payloads { place, sources: &mut addresses.sources }))
     }
 
     /// A step in which each rank's `input` is published: nobody writes it, all may read it.
@@ -653,7 +647,7 @@ impl Seat {
     ) -> Result<Shared<'_>, Fault> {
         let active = self.stage.is_some() || !(input.is_null() && output.is_null());
         let mut shared = Shared { seat: self, active, open };
-        let arrived = shared.seat.arrive(signature, access, bytes, &[], input, output);
+        let arrived = shared.seat.arrive(signature, access, bytes, &[], (input, output), || ());
         if let Err(Fault::Mismatch | Fault::Left(_)) = arrived {
             // Nobody works in a step on which not all agree, or in which a card will never come.
             shared.active = false;
@@ -683,16 +677,16 @@ impl Seat {
         self.left.map_or(Ok(()), |rank| Err(Fault::Left(rank)))
     }
 
-    /// Writes this rank's card, waits for every other and compares.
-    fn arrive(
+    /// Writes this rank's card, does something meanwhile, waits for every other and compares.
+    fn arrive<R>(
         &mut self,
         signature: &Signature,
         access: Access,
         bytes: usize,
         payload: &[u8],
-        input: *const u8,
-        output: *mut u8,
-    ) -> Result<(), Fault> {
+        (input, output): (*const u8, *mut u8),
+        meanwhile: impl FnOnce() -> R,
+    ) -> Result<R, Fault> {
         self.check()?;
         self.epoch += 1;
         let head = signature.code() | (access as u32) << CODE_BITS;
@@ -705,6 +699,7 @@ impl Seat {
         // SAFETY: a seat is the only one of its rank, and the call before this one waited for every peer to arrive at it.
         unsafe { self.hub.lines()[self.world.rank()].card(epoch).publish(epoch, &own) };
         self.wake();
+        let made = meanwhile();
         let all = self.wait_for_all(|line| line.card(epoch).arrived(epoch));
         if let Err(fault) = &all {
             self.note(fault.outcome());
@@ -730,7 +725,7 @@ impl Seat {
             self.note(Outcome::Done);
         }
         self.try_peers();
-        Ok(())
+        Ok(made)
     }
 
     /// Notes how this rank's call ended.

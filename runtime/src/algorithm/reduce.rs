@@ -4,7 +4,7 @@ use super::Scratch;
 use crate::backend::Implementation;
 use consonance_kernels::{
     buffer::{Buf, BufMut},
-    plan::{Cut, Step},
+    plan::{self, Cut, Step},
     reduce::Reducer,
     step::{Fault, Seat, Targets},
 };
@@ -30,13 +30,13 @@ pub(super) fn all_reduce(
     implementation: Implementation,
 ) -> Result<(), Fault> {
     let (dtype, bytes) = send.map_or((recv.dtype(), recv.bytes()), |send| (send.dtype(), send.bytes()));
+    if implementation == Implementation::Auto && plan::rides(seat.world().size(), bytes) {
+        let payload = send.unwrap_or_else(|| recv.as_buf());
+        let (reducer, mut payloads) = seat.exchange_while(signature, Some(payload), || reducer(op, dtype))?;
+        return payloads.reduce(&reducer, 0, &mut recv);
+    }
     let reducer = reducer(op, dtype);
-    let step = Step::combining(seat.world().size(), &reducer, bytes, Targets::All);
     match implementation {
-        Implementation::Auto if step == Step::Exchange => {
-            let payload = send.unwrap_or_else(|| recv.as_buf());
-            seat.exchange(signature, Some(payload))?.reduce(&reducer, 0, &mut recv)
-        }
         Implementation::OneShot => match send {
             Some(send) => {
                 seat.published(signature, Some(send), Cut::WHOLE, |peers| peers.reduce(&reducer, 0, &mut recv))
