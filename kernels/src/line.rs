@@ -1,15 +1,15 @@
 //! The line of each rank: written by it alone, read by all.
 //!
 //! One cache miss on a peer's [`Card`] brings its arrival, the check that both mean the same call, and the data of a tiny
-//! call; the next cache lines have the data of a small one. There are two cards, used in turn: a rank writes the card of call `e + 2` over that of call `e` only after every peer
-//! has arrived at `e + 1`, and so has read all it wanted of `e`.
+//! call; the next cache lines have the data of a small one. There are two cards, used in turn: a rank writes the card of call
+//! `e + 2` over that of call `e` only after every peer has arrived at `e + 1`, and so has read all it wanted of `e`.
 
 use crate::{
     atomics::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
-    copy::copy,
+    copy::{copy, fetch_to_write},
     wait::Bell,
 };
-use std::cell::UnsafeCell;
+use std::{cell::UnsafeCell, ptr};
 
 /// Bytes that ride along with an arrival.
 pub(crate) const PAYLOAD_BYTES: usize = FIRST_BYTES + (2 << 10);
@@ -95,6 +95,14 @@ impl Card {
         unsafe { copy(arrival.payload.as_ptr(), self.payload.get().cast(), arrival.payload.len()) }
         // SYNC POINT arrival: pairs with `arrived`.
         self.epoch.store(epoch, Ordering::Release);
+    }
+
+    /// Asks for its first lines, which others have read when it was published last, so that they are this core's again when it is
+    /// [published](Card::publish) next. More of them would not be here in time.
+    pub(crate) fn fetch(&self) {
+        let start = ptr::from_ref(self).cast::<u8>();
+        fetch_to_write(start);
+        fetch_to_write(start.wrapping_add(64));
     }
 
     /// Whether the rank has arrived at call `epoch`; if so, the rest of the card may be read until this rank's next call.
