@@ -131,21 +131,25 @@ fn ways_of_all_reduce_take_turns() {
     }
 }
 
-/// A signal leaves nothing behind.
+/// A signal ends it, whatever it is at, and leaves nothing behind.
 #[test]
 fn what_a_bench_makes_goes_with_it() {
-    let (directory, mut command) = (Temporary::directory("signal"), Command::new(env!("CARGO_BIN_EXE_consonance")));
-    command.args(["bench", "barrier", "--transport", "processes", "--time", "60s"]).env("TMPDIR", &directory.0);
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("the command can be started");
+    let directory = Temporary::directory("signal");
     let files = || fs::read_dir(&directory.0).expect("a directory").count();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while files() == 0 {
-        assert!(Instant::now() < deadline && child.try_wait().expect("a child").is_none(), "the bench begins");
-        thread::sleep(Duration::from_millis(1));
+    for pause in (0..40).map(|step| Duration::from_micros(200 * step)) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_consonance"));
+        command.args(["bench", "barrier", "--transport", "processes", "--time", "60s"]).env("TMPDIR", &directory.0);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("the command can be started");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while files() == 0 {
+            assert!(Instant::now() < deadline && child.try_wait().expect("a child").is_none(), "the bench begins");
+            thread::yield_now();
+        }
+        thread::sleep(pause);
+        kill_process(Pid::from_child(&child), Signal::TERM).expect("a child");
+        assert_eq!(child.wait().expect("a child").signal(), Some(Signal::TERM.as_raw()), "after {pause:?}");
+        assert_eq!(files(), 0, "after {pause:?}");
     }
-    kill_process(Pid::from_child(&child), Signal::TERM).expect("a child");
-    assert_eq!(child.wait().expect("a child").signal(), Some(Signal::TERM.as_raw()));
-    assert_eq!(files(), 0);
 }
 
 #[test]
