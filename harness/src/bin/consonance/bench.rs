@@ -33,35 +33,42 @@ enum Other {
     Limits(Limits),
 }
 
+// What a call is, whatever is asked of it. (Of a part of a command, documentation would take the place of the whole one's.)
+#[derive(Args)]
+pub(super) struct Call {
+    /// How many ranks there are
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 2)]
+    pub(super) ranks: usize,
+    /// How our ranks meet: threads, processes or cuda
+    #[arg(long, default_value = "threads")]
+    pub(super) transport: Transport,
+    /// The element type: f32, bf16, i8, …
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype)]
+    pub(super) dtype: DType,
+    /// How elements are combined: sum, mean, product, min, max, and, or, xor
+    #[arg(long, default_value = "sum", value_parser = op)]
+    pub(super) op: ReduceOp,
+    /// Where our buffers are: slice (anywhere) or alloc (memory that all ranks can read)
+    #[arg(long, default_value = "slice")]
+    pub(super) memory: Memory,
+    /// Leave the result where the contribution was
+    #[arg(long)]
+    pub(super) in_place: bool,
+    /// By how many percent the least and the largest part differ from the average, in all_gather_v and its like
+    #[arg(long, value_name = "PERCENT", default_value_t = 10)]
+    pub(super) spread: usize,
+}
+
 #[derive(Args)]
 struct Collectives {
     /// One or more, which take turns: all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, barrier, gather, scatter, reduce,
     /// send_recv; all_gather_v, gather_v, scatter_v, all_to_all_v, whose parts differ (see --spread)
     #[arg(required = true, value_name = "COLLECTIVE")]
     collectives: Vec<Collective>,
-    /// How many ranks there are
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 2)]
-    ranks: usize,
-    /// How our ranks meet: threads, processes or cuda
-    #[arg(long, default_value = "threads")]
-    transport: Transport,
     #[command(flatten)]
     sizes: Sizes,
-    /// The element type: f32, bf16, i8, …
-    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype)]
-    dtype: DType,
-    /// How elements are combined: sum, mean, product, min, max, and, or, xor
-    #[arg(long, default_value = "sum", value_parser = op)]
-    op: ReduceOp,
-    /// Where our buffers are: slice (anywhere) or alloc (memory that all ranks can read)
-    #[arg(long, default_value = "slice")]
-    memory: Memory,
-    /// Leave the result where the contribution was
-    #[arg(long)]
-    in_place: bool,
-    /// By how many percent the least and the largest part differ from the average, in all_gather_v and its like
-    #[arg(long, value_name = "PERCENT", default_value_t = 10)]
-    spread: usize,
+    #[command(flatten)]
+    call: Call,
     /// Who else is measured, in turn with ours: openmpi, mpich, gloo; build:PATH is another build of this command; one_shot and
     /// two_shot are ours with that way of all-reduce at all sizes; limit is a copy of the bytes that must at least be moved
     #[arg(long, value_name = "LIBRARIES", value_delimiter = ',')]
@@ -181,21 +188,8 @@ pub(crate) fn threads(arguments: &Threads) -> i32 {
 }
 
 fn collectives(arguments: Collectives) -> Result<(), String> {
-    let Collectives {
-        collectives,
-        ranks,
-        transport,
-        sizes,
-        dtype,
-        op,
-        memory,
-        in_place,
-        spread,
-        vs,
-        time,
-        json,
-        plot: file,
-    } = arguments;
+    let Collectives { collectives, sizes, call, vs, time, json, plot: file } = arguments;
+    let Call { ranks, transport, dtype, op, memory, in_place, spread } = call;
     let limit = vs.contains(&Beside::Limit) || file.is_some();
     let rivals = vs.into_iter().filter_map(|beside| match beside {
         Beside::Rival(rival) => Some(rival),
@@ -298,13 +292,13 @@ pub(crate) fn bytes(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "expected a number of bytes above 0, such as 8, 64K, 1M or 2G".to_owned())
 }
 
-pub(crate) fn dtype(text: &str) -> Result<DType, String> {
+fn dtype(text: &str) -> Result<DType, String> {
     let found = DType::ALL.iter().find(|dtype| dtype.name() == text);
     let names = || DType::ALL.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ");
     found.copied().ok_or_else(|| format!("expected one of {}", names()))
 }
 
-pub(crate) fn op(text: &str) -> Result<ReduceOp, String> {
+fn op(text: &str) -> Result<ReduceOp, String> {
     let names = || ReduceOp::ALL.map(ReduceOp::name).join(", ");
     text.parse().map_err(|_| format!("expected one of {}", names()))
 }

@@ -1,10 +1,9 @@
 //! `consonance explain`.
 
-use super::bench::{bytes, dtype, op};
-use consonance::{DType, ReduceOp};
+use super::bench::{Call, bytes};
 use consonance_harness::{
     bench::{
-        Memory, Transport,
+        Transport,
         case::{Case, Collective, MOST_SPREAD},
     },
     explain::{Question, ground_of, ground_of_threads, join, start},
@@ -19,30 +18,11 @@ pub(crate) struct Explain {
     /// all_reduce, all_gather, broadcast, … as of consonance bench
     #[arg(value_name = "COLLECTIVE")]
     collective: Collective,
-    /// How many ranks there are
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 2)]
-    ranks: usize,
-    /// How they meet: threads, processes or cuda
-    #[arg(long, default_value = "threads")]
-    transport: Transport,
+    #[command(flatten)]
+    call: Call,
     /// Bytes of the larger buffer, such as 8, 64K, 1M; several with commas
     #[arg(short, long, value_name = "SIZES", default_value = "1M", value_delimiter = ',', value_parser = bytes)]
     bytes: Vec<usize>,
-    /// The element type: f32, bf16, i8, …
-    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype)]
-    dtype: DType,
-    /// How elements are combined: sum, mean, product, min, max, and, or, xor
-    #[arg(long, default_value = "sum", value_parser = op)]
-    op: ReduceOp,
-    /// Where the buffers are: slice (anywhere) or alloc (memory that all ranks can read)
-    #[arg(long, default_value = "slice")]
-    memory: Memory,
-    /// Leave the result where the contribution was
-    #[arg(long)]
-    in_place: bool,
-    /// By how many percent the least and the largest part differ from the average, in all_gather_v and its like
-    #[arg(long, value_name = "PERCENT", default_value_t = 10)]
-    spread: usize,
     /// Do without the limit
     #[arg(long)]
     no_measure: bool,
@@ -60,8 +40,9 @@ impl Explain {
     /// # Errors
     /// Why there is none, in one line.
     pub(crate) fn run(&self) -> Result<(), String> {
-        let Explain { collective, ranks, dtype, op, spread, .. } = *self;
-        let in_place = collective.in_place(self.in_place);
+        let collective = self.collective;
+        let Call { ranks, transport, dtype, op, memory, in_place, spread } = self.call;
+        let in_place = collective.in_place(in_place);
         let least = collective.least_ranks();
         if !(least..=256).contains(&ranks) {
             return Err(format!("-n: expected {least} to 256 ranks, found {ranks}"));
@@ -70,8 +51,8 @@ impl Explain {
             return Err(format!("--spread: expected at most {MOST_SPREAD} %, found {spread} %"));
         }
         let case = Case { collective, ranks, count: 0, dtype, op, in_place, spread };
-        let question = Question { case, transport: self.transport, memory: self.memory };
-        let ground = match (self.transport, self.rank) {
+        let question = Question { case, transport, memory };
+        let ground = match (transport, self.rank) {
             (Transport::Threads, _) => ground_of_threads(ranks),
             (Transport::Processes, None) => {
                 question.check()?;
