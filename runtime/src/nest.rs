@@ -334,12 +334,12 @@ macro_rules! nest_of_tuple {
     ($(($($nest:ident $index:tt),*))*) => {
         $(
             impl<$($nest: Nest),*> Nest for ($($nest,)*) {
-                #[allow(unused_variables)] // the empty tuple has no leaf to use them for
+                #[allow(unused_variables, reason = "the empty tuple has no leaf to use them for")]
                 fn take_leaves(&mut self, at: &Path, leaves: &mut Vec<Leaf>) {
                     $(self.$index.take_leaves(&at.join($index), leaves);)*
                 }
 
-                #[allow(unused_variables)] // as above
+                #[allow(unused_variables, reason = "as above")]
                 fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = Leaf>) -> Result<()> {
                     $(self.$index.put_leaves(leaves)?;)*
                     Ok(())
