@@ -1,29 +1,78 @@
 //! Copies between buffers that ranks share. With the reducer, this is all that touches them.
 
 #[cfg(target_arch = "x86_64")]
-use crate::isa::Isa;
+use crate::reduce::{Avx2, Level};
+use crate::{
+    isa::Isa,
+    reduce::{Distance, Kernel},
+};
+use consonance_spec::{DType, ReduceOp};
+use std::ops::Range;
 
-/// Copies `bytes` bytes.
+/// Copies that are part of one of so many bytes are too much for a core's own caches, whatever the size of the parts.
+const FAR_BYTES: usize = 512 << 10;
+
+/// Sizes at which the C library's `memcpy` is microcode, which takes long to begin: ours takes 0.9 of the time.
+const MICROCODE_BYTES: Range<usize> = (8 << 10) + 1..32 << 10;
+
+/// Copies `bytes` bytes, a part of `of` bytes that are copied one after the other.
 ///
-/// By the C library's `memcpy`, which stores past the caches from about the size of the last one on.
+/// A copy is a reduction of one source. Where the caches have what is copied, that is slower than the C library's `memcpy`, which
+/// does not read the lines that it overwrites; beyond, it asks for lines ahead. Between 2 ranks on two cores, it takes 0.8 of
+/// `memcpy`'s time from 1 MiB on.
 ///
 /// # Safety
 /// `source` is valid for reads and `target` for writes of `bytes` bytes; they do not overlap.
-pub(crate) unsafe fn copy(source: *const u8, target: *mut u8, bytes: usize) {
+#[inline]
+pub(crate) unsafe fn copy(source: *const u8, target: *mut u8, bytes: usize, of: usize) {
     // SAFETY: the caller's promises are the same.
-    unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) }
+    unsafe {
+        if of >= FAR_BYTES {
+            fold(source, target, bytes, Distance::Far);
+        } else if MICROCODE_BYTES.contains(&bytes) {
+            fold(source, target, bytes, Distance::Near);
+        } else {
+            std::ptr::copy_nonoverlapping(source, target, bytes);
+        }
+    }
+}
+
+/// # Safety
+/// As for [`copy`].
+unsafe fn fold(source: *const u8, target: *mut u8, bytes: usize, distance: Distance) {
+    let kernel = Kernel::new(ReduceOp::Or, DType::U8, Isa::best()).expect("defined, and available");
+    // SAFETY: the caller's promises are the same.
+    unsafe { kernel.reduce(&[source], &[target], bytes, 1, distance) }
 }
 
 /// Asks for the cache line of an address, which this rank writes soon and another core has read. The address need not be valid.
 pub(crate) fn fetch_to_write(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // Processors that have AVX2 have this instruction, or do nothing when they meet it.
     if Isa::best() != Isa::Baseline {
-        // SAFETY: it changes nothing that a program can see, and does not fault.
-        unsafe {
-            std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
-        }
+        Avx2::prefetch_to_write(address);
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_every_size_are_copied_whole_and_nothing_beside_them() {
+        let all: Vec<u8> = (0..200_000u32).map(|at| (at / 3 * 7) as u8).collect();
+        let (least, end) = (MICROCODE_BYTES.start, MICROCODE_BYTES.end);
+        for bytes in [0, 1, 63, 4096, least - 1, least, least + 77, end - 1, end, 70_001, 131_072] {
+            for (of, shift) in [(bytes, 0), (bytes, 3), (FAR_BYTES, 0), (FAR_BYTES, 61)] {
+                let mut copied = vec![0xa5; bytes + 128];
+                // SAFETY: both have so many bytes from there on.
+                unsafe { copy(all[shift..].as_ptr(), copied[64 - shift..].as_mut_ptr(), bytes, of) }
+                let (before, rest) = copied.split_at(64 - shift);
+                let (inside, after) = rest.split_at(bytes);
+                assert!(inside == &all[shift..][..bytes], "{bytes} of {of}, {shift} after a line");
+                assert!([before, after].concat().iter().all(|&byte| byte == 0xa5), "beside {bytes} of {of}");
+            }
+        }
+    }
 }

@@ -92,7 +92,7 @@ impl MappedFile {
         } else {
             // SAFETY: as above; and every pattern of bits is an element of these types, so that bytes which others write
             // meanwhile make a wrong element, but a valid one.
-            unsafe { crate::copy::copy(source, target, bytes) }
+            unsafe { crate::copy::copy(source, target, bytes, bytes) }
         }
         if follows {
             self.unmap_behind(at, end);

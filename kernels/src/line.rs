@@ -92,7 +92,9 @@ impl Card {
         self.input.store(arrival.input.cast_mut(), Ordering::Relaxed);
         self.output.store(arrival.output, Ordering::Relaxed);
         // SAFETY: the length was checked; nobody reads this card now, as the caller promises.
-        unsafe { copy(arrival.payload.as_ptr(), self.payload.get().cast(), arrival.payload.len()) }
+        unsafe {
+            copy(arrival.payload.as_ptr(), self.payload.get().cast(), arrival.payload.len(), arrival.payload.len())
+        }
         // SYNC POINT arrival: pairs with `arrived`.
         self.epoch.store(epoch, Ordering::Release);
     }

@@ -120,7 +120,7 @@ impl Payloads<'_> {
         let payload = card.payload().wrapping_add(start);
         // SAFETY: a payload has room for so many bytes, and has them, of the element type on which all ranks agree; nobody
         // writes it before this rank's next call. The target is exclusive.
-        unsafe { copy(payload, target.as_mut_ptr(), target.bytes()) }
+        unsafe { copy(payload, target.as_mut_ptr(), target.bytes(), target.bytes()) }
         Ok(())
     }
 
@@ -159,7 +159,7 @@ impl Payloads<'_> {
         // target is not larger than the result.
         unsafe {
             reducer.fold_small(self.sources, result.as_mut_ptr().cast(), target.count());
-            copy(result.as_ptr().cast(), target.as_mut_ptr(), target.bytes());
+            copy(result.as_ptr().cast(), target.as_mut_ptr(), target.bytes(), target.bytes());
         }
         Ok(())
     }
@@ -364,7 +364,7 @@ impl Peers<'_> {
     ) -> Result<(), Fault> {
         match &view.process {
             // SAFETY: the caller's promises are the same.
-            None => unsafe { copy(source, target, bytes) },
+            None => unsafe { copy(source, target, bytes, self.bytes(rank)) },
             Some(process) => {
                 // SAFETY: as above.
                 let read = unsafe { process.read(source.addr(), target, bytes) };
@@ -417,7 +417,7 @@ impl Peers<'_> {
                     // the last row lies within the target; otherwise as in `copy`.
                     unsafe {
                         let target = target.as_mut_ptr().add((place.start + index * place.stride) * size + within);
-                        copy(source.add(at - chunk.start), target, bytes);
+                        copy(source.add(at - chunk.start), target, bytes, count * size);
                     }
                     (index, within, at) = (index + 1, 0, at + bytes);
                 }

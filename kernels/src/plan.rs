@@ -219,7 +219,7 @@ impl Ground {
             Step::Divided { .. } if in_heap => Path::InPlace,
             Step::Divided { .. } if bytes <= one_shot_bytes => Path::PutUp(Windows::of_blocks(slot_bytes, 1, bytes)),
             Step::Divided { input_size, output_size, .. } => {
-                let stride = slot_bytes / input_size.max(output_size) * input_size;
+                let stride = slot_bytes.min(WINDOW_BYTES) / input_size.max(output_size) * input_size;
                 Path::Blocks(Windows { count: bytes.div_ceil(stride), blocks: 1, stride })
             }
         }
@@ -248,8 +248,8 @@ mod tests {
         let parts = |count, blocks| Windows { count, blocks, stride: WINDOW_BYTES / blocks };
         let all = sum(Targets::All);
         assert_eq!(ground.path(all, ONE_SHOT_BYTES / 2, false), Path::PutUp(windows(1, 1)));
-        assert_eq!(ground.path(all, ONE_SHOT_BYTES / 2 + 4, false), Path::Blocks(windows(1, 1)));
-        assert_eq!(ground.path(all, 1 << 20, false), Path::Blocks(windows(4, 1)));
+        assert_eq!(ground.path(all, ONE_SHOT_BYTES / 2 + 4, false), Path::Blocks(parts(1, 1)));
+        assert_eq!(ground.path(all, 1 << 20, false), Path::Blocks(parts(8, 1)));
         assert_eq!(ground.path(all, IN_PLACE_BYTES + 4, true), Path::InPlace);
         assert_eq!(ground.path(sum(Targets::Own), 1 << 20, false), Path::PutUp(parts(8, 2)));
         // Blocks of different sizes are not the parts that ranks put up side by side.
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(reading.path(Step::Published(Cut::WHOLE), even, false), Path::PutUp(parts(1, 1)));
         assert_eq!(reading.path(sum(Targets::Own), even, false), Path::Read);
         assert_eq!(reading.path(sum(Targets::Own), odd, false), ground.path(sum(Targets::Own), odd, false));
-        assert_eq!(reading.path(all, 1 << 20, false), Path::Blocks(windows(4, 1)));
+        assert_eq!(reading.path(all, 1 << 20, false), Path::Blocks(parts(8, 1)));
         assert_eq!(reading.path(sum(Targets::Own), even, true), Path::InPlace);
         let threads = Ground { slot_bytes: None, ..ground };
         assert_eq!(threads.path(all, 4096, false), Path::InPlace);

@@ -19,11 +19,16 @@ const LEVELS: usize = 16;
 /// The most sources that a kernel takes.
 pub(crate) const MAX_SOURCES: usize = GROUP << (LEVELS - 1);
 
-/// How results are written.
+/// Bytes from a tile to the one whose lines are asked for meanwhile: about the lines that a core waits for at a time.
+const AHEAD_BYTES: usize = 512;
+
+/// How sources are read and results are written.
 #[derive(Clone, Copy)]
 pub(crate) struct Finish {
     /// What means are divided by; 1 for the other operations.
     pub(crate) divisor: u64,
+    /// With lines asked for ahead: those of the sources, and those of the targets that are written through the caches.
+    pub(crate) ahead: bool,
     /// Past the caches; the targets are then aligned to a cache line at the start of the range.
     pub(crate) stream: bool,
 }
@@ -43,6 +48,15 @@ pub(crate) unsafe fn fold<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(
     // Most reductions are of one group, and spared the counter: in the caches its instructions show.
     let few = sources.len() <= GROUP;
     for at in range.step_by(L) {
+        if finish.ahead {
+            for target in if finish.stream { &[] } else { targets } {
+                let tile = target.cast::<R::Target>().wrapping_add(at).cast_const();
+                each_line::<_, L>(tile, AHEAD_BYTES, I::prefetch_to_write);
+            }
+            for source in sources {
+                prefetch::<_, I, L>(source.cast::<R::Source>().wrapping_add(at), AHEAD_BYTES);
+            }
+        }
         // SAFETY: the caller vouches for a tile at `at`.
         let tile = unsafe { if few { group::<R, O, I, L>(sources, at) } else { tree::<R, O, I, L>(sources, at) } };
         // SAFETY: the caller vouches for the machine.
@@ -141,8 +155,13 @@ unsafe fn pair<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(
 /// Asks for the lines of a tile that is so many bytes after `tile`; they need not exist.
 #[inline(always)]
 pub(crate) fn prefetch<T, I: Level, const L: usize>(tile: *const T, ahead: usize) {
+    each_line::<T, L>(tile, ahead, I::prefetch);
+}
+
+#[inline(always)]
+fn each_line<T, const L: usize>(tile: *const T, ahead: usize, ask: impl Fn(*const u8)) {
     for line in (0..size_of::<[T; L]>()).step_by(LINE) {
-        I::prefetch(tile.cast::<u8>().wrapping_add(ahead + line));
+        ask(tile.cast::<u8>().wrapping_add(ahead + line));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::half;
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::*;
+use std::arch::{asm, x86_64::*};
 
 /// An instruction set as a type.
 ///
@@ -56,6 +56,10 @@ pub(crate) trait Level {
         let _ = address;
     }
 
+    /// Asks for the cache line of an address, which need not be valid, as one that is written soon.
+    #[inline(always)]
+    fn prefetch_to_write(_: *const u8) {}
+
     /// Makes what was [streamed](Level::stream) visible before what this thread writes next.
     #[inline(always)]
     fn fence() {
@@ -89,6 +93,18 @@ macro_rules! stream {
                     $store(target.cast::<$register>().add(at), part);
                 }
             }
+        }
+    };
+}
+
+/// Asks for a line by an instruction that processors have from here on, or do nothing when they meet it.
+#[cfg(target_arch = "x86_64")]
+macro_rules! prefetch_to_write {
+    () => {
+        #[inline(always)]
+        fn prefetch_to_write(address: *const u8) {
+            // SAFETY: it changes nothing that a program can see, and does not fault.
+            unsafe { asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) }
         }
     };
 }
@@ -127,6 +143,7 @@ impl Level for Avx2 {
         unsafe { half::narrow_f16c(tile) }
     }
 
+    prefetch_to_write!();
     stream!(__m256i, _mm256_stream_si256);
 }
 
@@ -144,5 +161,6 @@ impl Level for Avx512 {
         unsafe { half::narrow_f16_avx512(tile) }
     }
 
+    prefetch_to_write!();
     stream!(__m512i, _mm512_stream_si512);
 }

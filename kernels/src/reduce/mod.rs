@@ -21,7 +21,11 @@ mod tests;
 
 pub(crate) use along::{LANES, Rows};
 pub(crate) use kernel::Kernel;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use level::{Avx2, Level};
+pub(crate) use run::Distance;
 
+use self::fold::Finish;
 use crate::{
     buffer::{Buf, BufMut},
     isa::Isa,
@@ -100,7 +104,7 @@ impl Reducer {
         }
         let sources: Vec<*const u8> = inputs.iter().map(Buf::as_ptr).collect();
         // SAFETY: the types and counts are those of the buffers; an exclusive output overlaps no shared input.
-        unsafe { self.fold(&sources, &[output.as_mut_ptr()], output.count()) }
+        unsafe { self.run(&sources, &[output.as_mut_ptr()], output.count(), Distance::Near) }
     }
 
     /// `target[i] = target[i] ⊕ inputs[0][i] ⊕ …` in canonical order, rounded once, in place.
@@ -126,20 +130,27 @@ impl Reducer {
         let sources: Vec<*const u8> = [own.cast_const()].into_iter().chain(inputs.iter().map(Buf::as_ptr)).collect();
         // SAFETY: the types and counts are those of the buffers; the target is the first source, and, being exclusive, overlaps
         // no other.
-        unsafe { self.fold(&sources, &[own], target.count()) }
+        unsafe { self.run(&sources, &[own], target.count(), Distance::Near) }
     }
 
-    /// [`reduce`](Reducer::reduce) of `count` elements at `sources` into each of `targets`.
+    /// [`reduce`](Reducer::reduce) of `count` elements at `sources`, of which others have written some, into each of `targets`.
     ///
     /// # Safety
     /// There is a source. Each source is valid for reads of `count` elements of the input type, each target for writes of
     /// `count` elements of the output type. A target is disjoint from a source or equal to it; equal only where both types are
     /// the same. Targets are disjoint from each other or equal. Nobody else writes the sources or touches the targets meanwhile.
     pub(crate) unsafe fn fold(&self, sources: &[*const u8], targets: &[*mut u8], count: usize) {
+        // SAFETY: the caller's promises are the same.
+        unsafe { self.run(sources, targets, count, Distance::Far) }
+    }
+
+    /// # Safety
+    /// As for [`fold`](Reducer::fold).
+    unsafe fn run(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, distance: Distance) {
         let divisor = if self.op == ReduceOp::Mean { sources.len() as u64 } else { 1 };
         let elements = count * self.input.size() / self.kernel.source_bytes;
         // SAFETY: the caller's promises are the same; a kernel of bytes has more and smaller elements, at the same addresses.
-        unsafe { self.kernel.reduce(sources, targets, elements, divisor) }
+        unsafe { self.kernel.reduce(sources, targets, elements, divisor, distance) }
     }
 }
 
@@ -153,7 +164,7 @@ impl Reducer {
         let divisor = if self.op == ReduceOp::Mean { sources.len() as u64 } else { 1 };
         let elements = (count * self.input.size() / self.kernel.source_bytes).next_multiple_of(self.kernel.small_tile);
         // SAFETY: the caller's promises are the same.
-        unsafe { (self.kernel.small)(sources, &[target], 0..elements, fold::Finish { divisor, stream: false }) }
+        unsafe { (self.kernel.small)(sources, &[target], 0..elements, Finish { divisor, ahead: false, stream: false }) }
     }
 
     /// What the bytes of sources that [`fold_small`](Reducer::fold_small) reads are at most a multiple of.

@@ -12,6 +12,27 @@ use std::{mem::MaybeUninit, ops::Range, ptr};
 /// take 1.4 to 1.8 times as long. (Tests write past the caches sooner.)
 pub(super) const STREAM_BYTES: usize = if cfg!(test) { 1 << 20 } else { 48 << 20 };
 
+/// Where the data of a reduction are, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Distance {
+    /// In this core's own caches, unless they are too many.
+    Near,
+    /// In other cores' caches, or in memory.
+    Far,
+}
+
+impl Distance {
+    /// How many bytes are read and written, at the least, by a reduction that asks for lines before it needs them: the machine's own
+    /// prefetchers end at each page, and fetch no line for writing. Between 2 ranks on two cores, 0.8 of the time of an all-reduce
+    /// from 256 KiB on. In a core's own caches it takes 1.1 to 1.3 times as long.
+    pub(super) fn ahead_bytes(self) -> usize {
+        match self {
+            Distance::Near => 1 << 20,
+            Distance::Far => 64 << 10,
+        }
+    }
+}
+
 /// Sources of a part of a small tile that are copied without an allocation.
 const FEW: usize = 64;
 
@@ -29,6 +50,7 @@ struct Run<'a> {
     source_bytes: usize,
     target_bytes: usize,
     divisor: u64,
+    distance: Distance,
     sources: &'a [*const u8],
     targets: &'a [*mut u8],
 }
@@ -40,10 +62,17 @@ impl Kernel {
     /// There is a source. Sources are valid for reads of `count` elements, targets for writes of `count` results. A target is
     /// disjoint from each source or equal to it; equal only where an element and a result have the same size. Targets are
     /// disjoint from each other or equal. Nobody else writes the sources or touches the targets meanwhile.
-    pub(crate) unsafe fn reduce(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, divisor: u64) {
+    pub(crate) unsafe fn reduce(
+        &self,
+        sources: &[*const u8],
+        targets: &[*mut u8],
+        count: usize,
+        divisor: u64,
+        distance: Distance,
+    ) {
         let bytes = (self.source_bytes, self.target_bytes);
         // SAFETY: the caller's promises are the same.
-        unsafe { self.run((self.fold, self.small), bytes, sources, targets, count, divisor) }
+        unsafe { self.run((self.fold, self.small), bytes, sources, targets, count, (divisor, distance)) }
     }
 
     /// [`reduce`](Kernel::reduce) of sources of accumulators.
@@ -53,7 +82,7 @@ impl Kernel {
     pub(crate) unsafe fn finish(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, divisor: u64) {
         let bytes = (self.acc_bytes, self.target_bytes);
         // SAFETY: the caller's promises are the same.
-        unsafe { self.run((self.finish, self.small_finish), bytes, sources, targets, count, divisor) }
+        unsafe { self.run((self.finish, self.small_finish), bytes, sources, targets, count, (divisor, Distance::Near)) }
     }
 
     /// [`reduce`](Kernel::reduce) into accumulators.
@@ -63,7 +92,7 @@ impl Kernel {
     pub(crate) unsafe fn keep(&self, sources: &[*const u8], target: *mut u8, count: usize) {
         let bytes = (self.source_bytes, self.acc_bytes);
         // SAFETY: the caller's promises are the same.
-        unsafe { self.run((self.keep, self.small_keep), bytes, sources, &[target], count, 1) }
+        unsafe { self.run((self.keep, self.small_keep), bytes, sources, &[target], count, (1, Distance::Near)) }
     }
 
     /// [`reduce`](Kernel::reduce) of sources of accumulators into accumulators.
@@ -73,7 +102,7 @@ impl Kernel {
     pub(crate) unsafe fn partial(&self, sources: &[*const u8], target: *mut u8, count: usize) {
         let bytes = (self.acc_bytes, self.acc_bytes);
         // SAFETY: the caller's promises are the same.
-        unsafe { self.run((self.partial, self.small_partial), bytes, sources, &[target], count, 1) }
+        unsafe { self.run((self.partial, self.small_partial), bytes, sources, &[target], count, (1, Distance::Near)) }
     }
 
     /// Runs a kernel, of large tiles and of small ones, on elements and results of so many bytes.
@@ -87,10 +116,11 @@ impl Kernel {
         sources: &[*const u8],
         targets: &[*mut u8],
         count: usize,
-        divisor: u64,
+        (divisor, distance): (u64, Distance),
     ) {
         let Kernel { tile, small_tile, .. } = *self;
-        let run = Run { fold, small, tile, small_tile, source_bytes, target_bytes, divisor, sources, targets };
+        let run =
+            Run { fold, small, tile, small_tile, source_bytes, target_bytes, divisor, distance, sources, targets };
         // SAFETY: the caller's promises are the same.
         unsafe { run.all(count) }
     }
@@ -101,10 +131,12 @@ impl Run<'_> {
     /// As for [`Kernel::reduce`].
     unsafe fn all(&self, count: usize) {
         assert!(self.sources.len() <= MAX_SOURCES, "{} sources of a reduction", self.sources.len());
-        let aligning = self.elements_to_align(count);
+        let bytes = count * (self.sources.len() * self.source_bytes + self.targets.len() * self.target_bytes);
+        let aligning = if bytes < STREAM_BYTES { None } else { self.elements_to_align() };
         let head = aligning.unwrap_or(0).min(count);
         let tail = count - (count - head) % self.tile;
-        let finish = Finish { divisor: self.divisor, stream: aligning.is_some() };
+        let ahead = bytes >= self.distance.ahead_bytes();
+        let finish = Finish { divisor: self.divisor, ahead, stream: aligning.is_some() };
         // SAFETY: the ranges are parts of `0..count`, the middle one a multiple of a tile, the others less than one; they are
         // disjoint, so that no range reads what another one wrote.
         unsafe {
@@ -114,13 +146,9 @@ impl Run<'_> {
         }
     }
 
-    /// How many elements come before the first line of the targets, if they should be written past the caches: there are many
-    /// bytes, all targets begin alike, and none of them is a source, whose line is in the cache already.
-    fn elements_to_align(&self, count: usize) -> Option<usize> {
-        let bytes = count * (self.sources.len() * self.source_bytes + self.targets.len() * self.target_bytes);
-        if bytes < STREAM_BYTES {
-            return None;
-        }
+    /// How many elements come before the first line of the targets, if they can be written past the caches: all targets begin
+    /// alike, and none of them is a source, whose line is in the cache already.
+    fn elements_to_align(&self) -> Option<usize> {
         let over = self.targets.first()?.addr() % LINE;
         let alike = self.targets.iter().all(|target| target.addr() % LINE == over);
         let apart = self.targets.iter().all(|target| !self.sources.contains(&target.cast_const()));
@@ -133,7 +161,7 @@ impl Run<'_> {
     /// As for [`Kernel::reduce`], of the elements in `range`.
     unsafe fn part(&self, range: Range<usize>) {
         let whole = range.end - range.len() % self.small_tile;
-        let finish = Finish { divisor: self.divisor, stream: false };
+        let finish = Finish { divisor: self.divisor, ahead: false, stream: false };
         // SAFETY: the caller's promises are the same; the first range is a multiple of a small tile, the other less than one.
         unsafe {
             (self.small)(self.sources, self.targets, range.start..whole, finish);
@@ -165,7 +193,7 @@ impl Run<'_> {
             *pointer = tile.0.as_ptr();
         }
         let mut result = Tile::ZERO;
-        let finish = Finish { divisor: self.divisor, stream: false };
+        let finish = Finish { divisor: self.divisor, ahead: false, stream: false };
         // SAFETY: one small tile of each source and of the result, which no source overlaps.
         unsafe { (self.small)(pointers, &[result.0.as_mut_ptr()], 0..self.small_tile, finish) }
         for target in self.targets {

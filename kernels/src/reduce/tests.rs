@@ -2,7 +2,7 @@
 
 use super::{
     Reducer,
-    run::STREAM_BYTES,
+    run::{Distance, STREAM_BYTES},
     sample::{Sample, samples},
 };
 use crate::{buffer::Buf, isa::Isa};
@@ -128,13 +128,13 @@ fn an_accumulation_has_the_bits_of_the_spec() {
     for_each_dtype!(check_accumulations);
 }
 
-/// Results so large that they are written past the caches, from addresses on no line's border: the elements repeat, so that
-/// few of them have to be asked of the spec.
-fn check_streamed<T: Sample<Mean: Sample>>(op: ReduceOp, sources: usize) {
+/// Sources and a result of more than `bytes` together, from addresses on no line's border: the elements repeat, so that few of
+/// them have to be asked of the spec.
+fn check_long<T: Sample<Mean: Sample>>(op: ReduceOp, sources: usize, bytes: usize) {
     let period = 600;
     let inputs: Vec<Vec<T>> = (0..sources).map(|k| samples(k as u64 + 1, period)).collect();
     let expected = expected(op, &inputs);
-    let count = STREAM_BYTES / ((sources + 1) * size_of::<T>()) + period + 1;
+    let count = bytes / ((sources + 1) * size_of::<T>()) + period + 1;
     let long: Vec<Vec<T>> = inputs.iter().map(|input| input.iter().copied().cycle().take(count).collect()).collect();
     let pointers: Vec<*const u8> = long.iter().map(|input| input.as_ptr().cast()).collect();
     for isa in Isa::available() {
@@ -152,8 +152,17 @@ fn check_streamed<T: Sample<Mean: Sample>>(op: ReduceOp, sources: usize) {
 
 #[test]
 fn results_written_past_the_caches_have_the_bits_of_the_spec() {
-    check_streamed::<f32>(ReduceOp::Sum, 2);
-    check_streamed::<f64>(ReduceOp::Mean, 3);
-    check_streamed::<bf16>(ReduceOp::Sum, 9);
-    check_streamed::<u8>(ReduceOp::Max, 2);
+    check_long::<f32>(ReduceOp::Sum, 2, STREAM_BYTES);
+    check_long::<f64>(ReduceOp::Mean, 3, STREAM_BYTES);
+    check_long::<bf16>(ReduceOp::Sum, 9, STREAM_BYTES);
+    check_long::<u8>(ReduceOp::Max, 2, STREAM_BYTES);
+}
+
+#[test]
+fn results_of_lines_asked_for_ahead_have_the_bits_of_the_spec() {
+    let bytes = Distance::Far.ahead_bytes();
+    check_long::<f32>(ReduceOp::Sum, 2, bytes);
+    check_long::<f64>(ReduceOp::Mean, 3, bytes);
+    check_long::<bf16>(ReduceOp::Sum, 9, bytes);
+    check_long::<u8>(ReduceOp::Max, 1, bytes);
 }
