@@ -30,7 +30,7 @@
 
 use crate::{
     atomics::{Ordering, fence},
-    copy::copy,
+    copy::{copy, put_up},
     line::Round,
     phase::{Data, Peers, Place, Slots, Source, Window},
     plan::{BORDER_BYTES, Ground, Path, SLOTS, Step, Windows},
@@ -365,7 +365,7 @@ impl Seat {
                 let offset = (part.start - whole.start) * input_size;
                 // SAFETY: the part lies within the input and, in its place, within the slot, which is this rank's to write: see
                 // `claim_window`.
-                unsafe { copy(input.add(part.start * input_size), slot.add(offset), part.len() * input_size, bytes) }
+                unsafe { put_up(input.add(part.start * input_size), slot.add(offset), part.len() * input_size, bytes) }
             }
             Ok(())
         };
@@ -481,7 +481,7 @@ impl Seat {
         for index in (0..blocks).filter(|&index| Some(index) != kept) {
             // SAFETY: the slice lies within its block of the input, which the caller of `in_windows` promises to be readable,
             // and has a place of `stride` bytes in the slot.
-            unsafe { copy(input.add(index * block + slice.start), slot.add(index * stride), slice.len(), bytes) }
+            unsafe { put_up(input.add(index * block + slice.start), slot.add(index * stride), slice.len(), bytes) }
         }
         Ok(())
     }
