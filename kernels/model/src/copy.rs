@@ -4,12 +4,14 @@ use crate::memory;
 
 /// # Safety
 /// `source` is valid for reads and `target` for writes of `bytes` bytes; they do not overlap.
-pub(crate) unsafe fn copy(source: *const u8, target: *mut u8, bytes: usize) {
+pub(crate) unsafe fn copy(source: *const u8, target: *mut u8, bytes: usize, _: usize) {
     memory::read(source, bytes);
     memory::write(target, bytes);
     // SAFETY: the caller's promises are the same.
     unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) }
 }
+
+pub(crate) use copy as put_up;
 
 /// What others have read is no slower to write here.
 pub(crate) fn fetch_to_write(_: *const u8) {}
