@@ -22,15 +22,23 @@ pub(crate) const MAX_SOURCES: usize = GROUP << (LEVELS - 1);
 /// Bytes from a tile to the one whose lines are asked for meanwhile: about the lines that a core waits for at a time.
 const AHEAD_BYTES: usize = 512;
 
-/// How sources are read and results are written.
+/// How results are made and written.
 #[derive(Clone, Copy)]
 pub(crate) struct Finish {
     /// What means are divided by; 1 for the other operations.
     pub(crate) divisor: u64,
-    /// With lines asked for ahead: those of the sources, and those of the targets that are written through the caches.
-    pub(crate) ahead: bool,
-    /// Past the caches; the targets are then aligned to a cache line at the start of the range.
-    pub(crate) stream: bool,
+    pub(crate) lines: Lines,
+}
+
+/// How cache lines are read and written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lines {
+    /// When it is their turn.
+    InTurn,
+    /// Asked for ahead.
+    Ahead,
+    /// The sources' asked for ahead, the targets' written past the caches: targets begin the range at the start of a line.
+    PastCaches,
 }
 
 /// `targets[..][at] = sources[0][at] ⊕ sources[1][at] ⊕ …` in canonical order, for each element `at` of `range`.
@@ -48,8 +56,8 @@ pub(crate) unsafe fn fold<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(
     // Most reductions are of one group, and spared the counter: in the caches its instructions show.
     let few = sources.len() <= GROUP;
     for at in range.step_by(L) {
-        if finish.ahead {
-            for target in if finish.stream { &[] } else { targets } {
+        if finish.lines != Lines::InTurn {
+            for target in if finish.lines == Lines::Ahead { targets } else { &[] } {
                 let tile = target.cast::<R::Target>().wrapping_add(at).cast_const();
                 each_line::<_, L>(tile, AHEAD_BYTES, I::prefetch_to_write);
             }
@@ -65,7 +73,7 @@ pub(crate) unsafe fn fold<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(
             // SAFETY: the caller vouches for a tile at `at`; all its sources have been read.
             unsafe {
                 let target = target.cast::<R::Target>().add(at);
-                if finish.stream {
+                if finish.lines == Lines::PastCaches {
                     I::stream(target, result);
                 } else {
                     target.cast::<[R::Target; L]>().write_unaligned(result);
@@ -73,7 +81,7 @@ pub(crate) unsafe fn fold<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(
             }
         }
     }
-    if finish.stream {
+    if finish.lines == Lines::PastCaches {
         I::fence();
     }
 }

@@ -25,7 +25,7 @@ pub(crate) use kernel::Kernel;
 pub(crate) use level::{Avx2, Level};
 pub(crate) use run::Distance;
 
-use self::fold::Finish;
+use self::fold::{Finish, Lines};
 use crate::{
     buffer::{Buf, BufMut},
     isa::Isa,
@@ -164,7 +164,7 @@ impl Reducer {
         let divisor = if self.op == ReduceOp::Mean { sources.len() as u64 } else { 1 };
         let elements = (count * self.input.size() / self.kernel.source_bytes).next_multiple_of(self.kernel.small_tile);
         // SAFETY: the caller's promises are the same.
-        unsafe { (self.kernel.small)(sources, &[target], 0..elements, Finish { divisor, ahead: false, stream: false }) }
+        unsafe { (self.kernel.small)(sources, &[target], 0..elements, Finish { divisor, lines: Lines::InTurn }) }
     }
 
     /// What the bytes of sources that [`fold_small`](Reducer::fold_small) reads are at most a multiple of.

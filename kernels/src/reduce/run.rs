@@ -1,7 +1,7 @@
 //! A kernel on any number of elements at any address: parts of tiles at the ends, and stores past the caches between them.
 
 use super::{
-    fold::{Finish, LINE, MAX_SOURCES},
+    fold::{Finish, LINE, Lines, MAX_SOURCES},
     kernel::{Fold, Kernel, SMALL_TILE_BYTES},
 };
 use std::{mem::MaybeUninit, ops::Range, ptr};
@@ -135,8 +135,12 @@ impl Run<'_> {
         let aligning = if bytes < STREAM_BYTES { None } else { self.elements_to_align() };
         let head = aligning.unwrap_or(0).min(count);
         let tail = count - (count - head) % self.tile;
-        let ahead = bytes >= self.distance.ahead_bytes();
-        let finish = Finish { divisor: self.divisor, ahead, stream: aligning.is_some() };
+        let lines = match aligning {
+            Some(_) => Lines::PastCaches,
+            None if bytes >= self.distance.ahead_bytes() => Lines::Ahead,
+            None => Lines::InTurn,
+        };
+        let finish = Finish { divisor: self.divisor, lines };
         // SAFETY: the ranges are parts of `0..count`, the middle one a multiple of a tile, the others less than one; they are
         // disjoint, so that no range reads what another one wrote.
         unsafe {
@@ -161,7 +165,7 @@ impl Run<'_> {
     /// As for [`Kernel::reduce`], of the elements in `range`.
     unsafe fn part(&self, range: Range<usize>) {
         let whole = range.end - range.len() % self.small_tile;
-        let finish = Finish { divisor: self.divisor, ahead: false, stream: false };
+        let finish = Finish { divisor: self.divisor, lines: Lines::InTurn };
         // SAFETY: the caller's promises are the same; the first range is a multiple of a small tile, the other less than one.
         unsafe {
             (self.small)(self.sources, self.targets, range.start..whole, finish);
@@ -193,7 +197,7 @@ impl Run<'_> {
             *pointer = tile.0.as_ptr();
         }
         let mut result = Tile::ZERO;
-        let finish = Finish { divisor: self.divisor, ahead: false, stream: false };
+        let finish = Finish { divisor: self.divisor, lines: Lines::InTurn };
         // SAFETY: one small tile of each source and of the result, which no source overlaps.
         unsafe { (self.small)(pointers, &[result.0.as_mut_ptr()], 0..self.small_tile, finish) }
         for target in self.targets {
