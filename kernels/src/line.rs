@@ -12,7 +12,7 @@ use crate::{
 use std::{cell::UnsafeCell, ptr};
 
 /// Bytes that ride along with an arrival.
-pub(crate) const PAYLOAD_BYTES: usize = FIRST_BYTES + (2 << 10);
+pub(crate) const PAYLOAD_BYTES: usize = FIRST_BYTES + (4 << 10);
 
 /// As many of them as come with the pair of cache lines by which a peer sees the arrival.
 pub(crate) const FIRST_BYTES: usize = 80;

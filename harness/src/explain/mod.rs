@@ -115,21 +115,21 @@ impl Question {
         let Case { collective, ranks, in_place, dtype, .. } = self.case;
         let all = self.case.bytes();
         let (step, bytes) = match collective {
-            Collective::Barrier => (Step::moving(0, Cut::WHOLE), 0),
-            Collective::AllReduce => (Step::combining(ranks, &self.reducer()?, all, Targets::All), all),
-            Collective::Reduce => (Step::combining(ranks, &self.reducer()?, all, Targets::Root(0)), all),
-            Collective::ReduceScatter if in_place => (Step::combining(ranks, &self.reducer()?, all, Targets::Own), all),
-            Collective::ReduceScatter | Collective::AllToAll => (Step::moving(all, Cut::blocks(ranks)), all),
-            Collective::Scatter => (Step::moving(all, Cut::one_way(all, ranks)), all),
+            Collective::Barrier => (ground.moving(0, Cut::WHOLE), 0),
+            Collective::AllReduce => (ground.combining(&self.reducer()?, all, Targets::All), all),
+            Collective::Reduce => (ground.combining(&self.reducer()?, all, Targets::Root(0)), all),
+            Collective::ReduceScatter if in_place => (ground.combining(&self.reducer()?, all, Targets::Own), all),
+            Collective::ReduceScatter | Collective::AllToAll => (ground.moving(all, Cut::blocks(ranks)), all),
+            Collective::Scatter => (ground.moving(all, Cut::one_way(all, ranks)), all),
             Collective::AllGather | Collective::AllGatherV | Collective::Gather | Collective::GatherV => {
                 let largest = (0..ranks).map(|rank| self.case.part(rank).len()).max().unwrap_or(0) * dtype.size();
                 let to_one = matches!(collective, Collective::Gather | Collective::GatherV);
-                (Step::moving(largest, if to_one { Cut::one_way(largest, 1) } else { Cut::WHOLE }), largest)
+                (ground.moving(largest, if to_one { Cut::one_way(largest, 1) } else { Cut::WHOLE }), largest)
             }
             Collective::Broadcast | Collective::SendRecv | Collective::ScatterV => {
-                (Step::moving(all, Cut::one_way(all, 1)), all)
+                (ground.moving(all, Cut::one_way(all, 1)), all)
             }
-            Collective::AllToAllV => (Step::moving(all, Cut::WHOLE), all),
+            Collective::AllToAllV => (ground.moving(all, Cut::WHOLE), all),
         };
         Ok((step, ground.path(step, bytes, self.memory == Memory::Alloc)))
     }

@@ -41,7 +41,7 @@ pub(super) fn all_to_all(
         None => recv.count(),
     };
     let cut = if counts.is_none() { Cut::blocks(size) } else { Cut::WHOLE };
-    if Step::moving(largest.saturating_mul(recv.dtype().size()), cut) == Step::Exchange {
+    if seat.ground().moving(largest.saturating_mul(recv.dtype().size()), cut) == Step::Exchange {
         let payloads = seat.exchange(signature, Some(send.unwrap_or_else(|| recv.as_buf())))?;
         let mut place = 0;
         for peer in 0..size {
@@ -90,7 +90,7 @@ fn exchange_counts(
     let (own, after) = rest.split_at_mut(row);
     own.iter_mut().zip(sent.iter().chain(received)).for_each(|(place, &count)| *place = count as u64);
     let with_counts = Signature { dtype: Some(DType::U64), detail: mix(signature.detail, 1), ..*signature };
-    if Step::moving(row * DType::U64.size(), Cut::WHOLE) == Step::Exchange {
+    if seat.ground().moving(row * DType::U64.size(), Cut::WHOLE) == Step::Exchange {
         let payloads = seat.exchange(&with_counts, Some((&*own).into()))?;
         table
             .chunks_exact_mut(row)

@@ -20,7 +20,7 @@ pub(super) fn all_gather(
 ) -> Result<(), Fault> {
     let parts = Parts::new(seat, counts, recv.count());
     let rank = seat.world().rank();
-    if Step::moving(parts.most_bytes(recv.dtype()), Cut::WHOLE) == Step::Exchange {
+    if seat.ground().moving(parts.most_bytes(recv.dtype()), Cut::WHOLE) == Step::Exchange {
         return parts.exchange(seat, signature, send, &mut recv);
     }
     if let Some(send) = send {
@@ -51,7 +51,7 @@ pub(super) fn gather(
         let send = send.expect("Call::signature requires send on every rank but the root");
         let bytes = Parts::new(seat, counts, send.count() * size).most_bytes(send.dtype());
         let cut = Cut::one_way(bytes, 1);
-        return match Step::moving(bytes, cut) {
+        return match seat.ground().moving(bytes, cut) {
             Step::Exchange => seat.exchange(signature, Some(send)).map(drop),
             _ => seat.published(signature, Some(send), cut, |_| Ok(())),
         };
@@ -59,7 +59,7 @@ pub(super) fn gather(
     let parts = Parts::new(seat, counts, recv.count());
     let bytes = parts.most_bytes(recv.dtype());
     let cut = Cut::one_way(bytes, 1);
-    if Step::moving(bytes, cut) == Step::Exchange {
+    if seat.ground().moving(bytes, cut) == Step::Exchange {
         return parts.exchange(seat, signature, send, &mut recv);
     }
     let (mut before, rest) = recv.split_at(parts.start(root));

@@ -66,8 +66,8 @@ pub(super) fn reduce(
 ) -> Result<(), Fault> {
     let input = send.or_else(|| recv.as_ref().map(|recv| recv.as_buf())).expect("Call::signature requires a buffer");
     let reducer = reducer(op, input.dtype());
-    let (rank, size) = (seat.world().rank(), seat.world().size());
-    if Step::combining(size, &reducer, input.bytes(), Targets::Root(root)) == Step::Exchange {
+    let rank = seat.world().rank();
+    if seat.ground().combining(&reducer, input.bytes(), Targets::Root(root)) == Step::Exchange {
         let is_root = rank == root;
         let mut payloads = seat.exchange(signature, Some(input))?;
         if let Some(mut recv) = recv.filter(|_| is_root) {
@@ -92,7 +92,7 @@ pub(super) fn reduce_scatter(
     let reducer = reducer(op, send.map_or(recv.dtype(), |send| send.dtype()));
     let (rank, size) = (seat.world().rank(), seat.world().size());
     let input = send.unwrap_or_else(|| recv.as_buf());
-    if Step::combining(size, &reducer, input.bytes(), Targets::Own) == Step::Exchange {
+    if seat.ground().combining(&reducer, input.bytes(), Targets::Own) == Step::Exchange {
         let own = partition::block(input.count(), size, rank);
         let mut payloads = seat.exchange(signature, Some(input))?;
         let mut recv = if send.is_some() { recv } else { recv.slice(own.clone()) };

@@ -18,7 +18,7 @@ pub(super) fn broadcast(
     let is_root = seat.world().rank() == root;
     let all = 0..data.count();
     let cut = Cut::one_way(data.bytes(), 1);
-    if Step::moving(data.bytes(), cut) == Step::Exchange {
+    if seat.ground().moving(data.bytes(), cut) == Step::Exchange {
         let payloads = seat.exchange(signature, is_root.then(|| data.as_buf()))?;
         if !is_root {
             payloads.copy(root, 0, &mut data)?;
@@ -54,7 +54,7 @@ pub(super) fn scatter(
                     recv.copy_from(send.slice(start..end));
                 }
             };
-            if Step::moving(send.bytes(), cut) == Step::Exchange {
+            if seat.ground().moving(send.bytes(), cut) == Step::Exchange {
                 return seat.exchange(signature, Some(send)).map(|_| copy_own());
             }
             // While the others read what is put up last.
@@ -71,7 +71,7 @@ pub(super) fn scatter(
             let start = displacement(counts, recv.count(), rank);
             let bytes = displacement(counts, recv.count(), size) * recv.dtype().size();
             let cut = Cut::one_way(bytes, blocks);
-            if Step::moving(bytes, cut) == Step::Exchange {
+            if seat.ground().moving(bytes, cut) == Step::Exchange {
                 return seat.exchange(signature, None)?.copy(root, start, &mut recv);
             }
             let range = start..start + recv.count();

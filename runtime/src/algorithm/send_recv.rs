@@ -11,7 +11,7 @@ use consonance_spec::Signature;
 /// Sends in the group of two.
 pub(crate) fn send(pair: &mut Seat, signature: &Signature, data: Buf<'_>) -> Result<(), Fault> {
     let cut = Cut::one_way(data.bytes(), 1);
-    match Step::moving(data.bytes(), cut) {
+    match pair.ground().moving(data.bytes(), cut) {
         Step::Exchange => pair.exchange(signature, Some(data)).map(drop),
         _ => pair.published(signature, Some(data), cut, |_| Ok(())),
     }
@@ -22,7 +22,7 @@ pub(crate) fn recv(pair: &mut Seat, signature: &Signature, mut data: BufMut<'_>)
     let peer = 1 - pair.world().rank();
     let all = 0..data.count();
     let cut = Cut::one_way(data.bytes(), 1);
-    match Step::moving(data.bytes(), cut) {
+    match pair.ground().moving(data.bytes(), cut) {
         Step::Exchange => pair.exchange(signature, None)?.copy(peer, 0, &mut data),
         _ => pair.published(signature, None, cut, |peers| peers.copy(peer, all.clone(), &mut data)),
     }
