@@ -73,7 +73,7 @@ fn ranks_note_the_step_that_is_explained() {
             if in_place && collective != Collective::ReduceScatter {
                 continue;
             }
-            for bytes in [8, 72, 80, 88, 160, 168, 4096, 8192, 8200, 100_000, 1 << 20] {
+            for bytes in [8, 72, 80, 88, 160, 168, 4096, 4176, 4184, 8192, 8352, 8360, 100_000, 1 << 20] {
                 let (dtype, op) = (DType::F32, ReduceOp::Sum);
                 let case = Case { collective, ranks: 2, count: 0, dtype, op, in_place, spread: 10 };
                 let question = Question { case, transport: Transport::Processes, memory: Memory::Slice };

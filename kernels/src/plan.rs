@@ -181,7 +181,7 @@ impl Ground {
     /// The step of a call in which data only move: the rank that has most to show has `bytes`. All ranks know how many that are.
     #[inline]
     pub fn moving(&self, bytes: usize, cut: Cut) -> Step {
-        if self.rides(bytes) { Step::Exchange } else { Step::Published(cut) }
+        if self.rides_to_some(bytes) { Step::Exchange } else { Step::Published(cut) }
     }
 
     /// The step of a call in which `bytes` of each rank are combined by this reducer.
@@ -189,14 +189,14 @@ impl Ground {
     pub fn combining(&self, reducer: &Reducer, bytes: usize, targets: Targets) -> Step {
         let rides = match targets {
             Targets::All => rides(self.ranks, bytes),
-            Targets::Own | Targets::Root(_) => self.rides(bytes),
+            Targets::Own | Targets::Root(_) => self.rides_to_some(bytes),
         };
         if rides { Step::Exchange } else { Step::divided(reducer, targets) }
     }
 
     /// Whether `bytes` of each rank ride in the cards by which they arrive, if not every rank reads all of them.
     #[inline]
-    fn rides(&self, bytes: usize) -> bool {
+    fn rides_to_some(&self, bytes: usize) -> bool {
         bytes <= if self.slot_bytes.is_some() { PAYLOAD_BYTES } else { THREADS_PAYLOAD_BYTES }
     }
 
@@ -279,5 +279,9 @@ mod tests {
         assert_eq!(reading.path(sum(Targets::Own), even, true), Path::InPlace);
         let threads = Ground { slot_bytes: None, ..ground };
         assert_eq!(threads.path(all, 4096, false), Path::InPlace);
+        for (ground, most) in [(ground, PAYLOAD_BYTES), (threads, THREADS_PAYLOAD_BYTES)] {
+            assert_eq!(ground.moving(most, Cut::WHOLE), Step::Exchange);
+            assert_eq!(ground.moving(most + 1, Cut::WHOLE), Step::Published(Cut::WHOLE));
+        }
     }
 }
