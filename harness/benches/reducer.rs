@@ -11,7 +11,7 @@
 //! `memcpy` of the same bytes: `cargo bench --bench reducer -- f16/max/4/64KiB`, or `f32/sum/.*/1MiB/avx512`.
 
 use consonance_kernels::{
-    axis::{Along, Part, Partial},
+    axis::{Along, Part},
     buffer::{Buf, Memory},
     isa::Isa,
     read::read,
@@ -272,17 +272,20 @@ fn axes() {
                 let tensor = ones(dtype, shape.iter().product());
                 let (buf, bytes) = (tensor.as_buf(), tensor.as_buf().as_bytes());
                 let one = compare(
-                    || drop(black_box(Partial::new(op, black_box(buf), shape))),
+                    || {
+                        let mut along = Along::new(op, black_box(&[(buf, shape)])).expect("defined");
+                        along.parts(1).into_iter().for_each(Part::run);
+                        black_box(along.finish());
+                    },
                     || {
                         black_box(read(black_box(bytes)));
                     },
                 );
-                let all = || Along::new(op, black_box(buf), shape).expect("defined");
                 let team = Mutex::new(&mut team);
                 let run = |job: &(dyn Fn(usize) + Sync)| team.lock().expect("one at a time").run(job);
                 let many = compare(
                     || {
-                        let mut along = all();
+                        let mut along = Along::new(op, black_box(&[(buf, shape)])).expect("defined");
                         let parts: Vec<_> = along.parts(cores).into_iter().map(|part| Mutex::new(Some(part))).collect();
                         run(&|thread| {
                             let part = parts.get(thread).and_then(|part| part.lock().expect("its own").take());

@@ -6,7 +6,7 @@
 
 use consonance::{ClusterSpec, Communicator, DType, Element, ProcessGroup, ReduceOp, SimpleClusterResolver, bf16, f16};
 use consonance_kernels::{
-    axis::Partial,
+    axis::{Along, Part},
     buffer::{Buf, Memory},
     reduce::Reducer,
 };
@@ -56,7 +56,9 @@ fn reduce<T: Element>(op: ReduceOp, inputs: usize, calls: usize) {
 fn along(shape: [usize; 3], calls: usize) {
     let tensor = Memory::zeroed(DType::F32, shape.iter().product());
     for _ in 0..calls {
-        drop(black_box(Partial::new(ReduceOp::Sum, black_box(tensor.as_buf()), shape)));
+        let mut along = Along::new(ReduceOp::Sum, black_box(&[(tensor.as_buf(), shape)])).expect("sums are defined");
+        along.parts(1).into_iter().for_each(Part::run);
+        drop(black_box(along.finish()));
     }
 }
 

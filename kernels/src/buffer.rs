@@ -2,10 +2,10 @@
 //!
 //! A [`Buf`] or [`BufMut`] is made from a typed slice and gives back slices of that type alone. [`Memory`] owns its elements.
 
-use crate::segment::Block;
+use crate::{pages, segment::Block};
 use consonance_spec::{DType, Element};
 use std::{
-    alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error},
+    alloc::{Layout, alloc, dealloc, handle_alloc_error},
     fmt,
     marker::PhantomData,
     ops::Range,
@@ -179,6 +179,10 @@ impl fmt::Debug for BufMut<'_> {
     }
 }
 
+/// Bytes of elements from which on the system is asked for huge pages: less than that an allocator keeps, so that its pages stay
+/// present.
+const LARGE_BYTES: usize = 32 << 20;
+
 /// Elements that are owned: zeroed when made, aligned to two cache lines, so that no two share a line.
 pub struct Memory {
     start: NonNull<u8>,
@@ -199,13 +203,28 @@ impl Memory {
 
     /// `count` elements, all zero (`false`).
     pub fn zeroed(dtype: DType, count: usize) -> Memory {
+        // SAFETY: all bytes are written below; zero is a valid element of every dtype.
+        unsafe {
+            let memory = Memory::uninit(dtype, count);
+            memory.start.as_ptr().write_bytes(0, memory.as_buf().bytes());
+            memory
+        }
+    }
+
+    /// `count` elements that nobody has written.
+    ///
+    /// # Safety
+    /// Nobody reads an element before it is written.
+    pub(crate) unsafe fn uninit(dtype: DType, count: usize) -> Memory {
         let Some(layout) = Self::layout(dtype, count) else {
             return Memory { start: NonNull::<u64>::dangling().cast(), count, dtype, block: None };
         };
         // SAFETY: the layout's size is not zero.
-        let start = unsafe { alloc_zeroed(layout) };
-        // All-zero bytes are a valid element of every dtype.
-        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
+        let start = NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+        if layout.align() == pages::HUGE_BYTES {
+            // SAFETY: whole pages of this allocation.
+            unsafe { pages::prefer_huge(start, layout.size() / pages::HUGE_BYTES) }
+        }
         Memory { start, count, dtype, block: None }
     }
 
@@ -223,23 +242,23 @@ impl Memory {
         // Parts may be the same memory many times, so that their sum is bounded by nothing.
         let count = parts.iter().try_fold(0usize, |count, part| count.checked_add(part.count()));
         let count = count.expect("more elements than numbers");
-        let Some(layout) = Self::layout(dtype, count) else { return Memory::zeroed(dtype, 0) };
-        // SAFETY: the layout's size is not zero.
-        let start = NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+        // SAFETY: all parts together write all elements, below.
+        let memory = unsafe { Memory::uninit(dtype, count) };
         let mut bytes = 0;
         for part in parts {
             assert_eq!(part.dtype, dtype, "parts of one type");
-            // SAFETY: the allocation is as long as all parts, and new, so that no part overlaps it.
-            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), start.as_ptr().add(bytes), part.bytes()) };
+            // SAFETY: the memory is as long as all parts, and new, so that no part overlaps it.
+            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), memory.start.as_ptr().add(bytes), part.bytes()) };
             bytes += part.bytes();
         }
-        Memory { start, count, dtype, block: None }
+        memory
     }
 
     /// The layout of the allocation; `None` if it has no bytes.
     fn layout(dtype: DType, count: usize) -> Option<Layout> {
         let bytes = count.checked_mul(dtype.size()).expect("more bytes than addresses");
-        (bytes > 0).then(|| Layout::from_size_align(bytes, Self::ALIGNMENT).expect("more bytes than addresses"))
+        let alignment = if bytes < LARGE_BYTES { Self::ALIGNMENT } else { pages::HUGE_BYTES };
+        (bytes > 0).then(|| Layout::from_size_align(bytes, alignment).expect("more bytes than addresses"))
     }
 
     /// The element type.
@@ -296,5 +315,18 @@ impl Drop for Memory {
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Memory({}, count {})", self.dtype, self.count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_huge_pages_is_like_other_memory() {
+        let mut memory = Memory::zeroed(DType::U8, LARGE_BYTES + 1);
+        assert!(memory.as_buf().as_bytes().iter().all(|&byte| byte == 0));
+        memory.as_buf_mut().into_mut_slice::<u8>().expect("bytes")[LARGE_BYTES] = 7;
+        assert_eq!(memory.clone().as_buf().as_bytes()[LARGE_BYTES - 1..], [0, 7]);
     }
 }

@@ -1,6 +1,7 @@
 //! Everything of Consonance that needs the machine: buffers, reductions, threads that are kept, memory that ranks share.
 //!
 //! All unsafe code of the workspace is here; what is exported is safe to call.
+mod pages;
 pub mod buffer;
 pub mod file;
 pub mod isa;

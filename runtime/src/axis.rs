@@ -1,7 +1,7 @@
 //! Axes of tensors, as arguments.
 
 use crate::{Error, ReduceOp, Result, Tensor};
-use consonance_kernels::axis::{Along, Partial};
+use consonance_kernels::{axis::Partial, buffer::Buf};
 use consonance_spec::call::mix;
 use std::fmt::{self, Display};
 
@@ -147,15 +147,12 @@ impl Flat {
 
     /// What the elements give, not yet rounded; `None` if the operation is not defined on them.
     pub(crate) fn partial(&self, op: ReduceOp) -> Option<Partial> {
-        Partial::new(op, self.tensor.buf(), self.shape())
+        let (elements, shape) = self.view();
+        Partial::new(op, elements, shape)
     }
 
-    /// The same, for several threads, not yet done.
-    pub(crate) fn along(&self, op: ReduceOp) -> Option<Along<'_>> {
-        Along::new(op, self.tensor.buf(), self.shape())
-    }
-
-    fn shape(&self) -> [usize; 3] {
-        [self.outer, self.axis, self.inner]
+    /// The elements, and the three sizes.
+    pub(crate) fn view(&self) -> (Buf<'_>, [usize; 3]) {
+        (self.tensor.buf(), [self.outer, self.axis, self.inner])
     }
 }

@@ -20,6 +20,7 @@ mod copy;
 pub mod fault;
 mod futex;
 mod memory;
+mod pages;
 #[allow(dead_code, reason = "the model sums only")]
 mod reduce;
 mod remote;

@@ -21,7 +21,7 @@ pub(crate) struct Rows {
     pub(crate) rows: usize,
     /// Elements from the start of a tile to the start of the next: [`LANES`] where the columns of a row follow each other.
     pub(crate) pitch: usize,
-    /// Lanes of each tile that meet; the others are left as they are. Fewer than all only of one row.
+    /// Lanes of each tile that meet; the others are left as they are, or fresh with no meaning. Fewer than all only of one row.
     pub(crate) lanes: usize,
     /// Bytes from what is read to what will be read soon, for which memory is asked.
     pub(crate) ahead: usize,
@@ -36,74 +36,95 @@ impl Rows {
 
 /// `accumulators[i] = accumulators[i] ⊕ row 0[i] ⊕ row 1[i] ⊕ …` for `columns` elements; a fresh accumulator is row 0's element.
 ///
-/// A tile meets four rows in registers, then goes back to the first-level cache: the compiler keeps tiles in registers in
-/// straight code, but not from one round of a loop to the next.
-///
 /// # Safety
 /// The machine has the instruction set `I`. `columns` is a multiple of [`LANES`]; there is a row; rows are valid for reads,
 /// `accumulators` for reads and writes, of `columns`, and do not overlap.
 #[inline(always)]
 pub(crate) unsafe fn accumulate<R: Row, O: Op<R::Acc>, I: Level>(
-    rows: Rows,
+    mut rows: Rows,
     accumulators: *mut u8,
     columns: usize,
-    fresh: bool,
+    mut fresh: bool,
 ) {
-    let Rows { first, stride, rows, pitch, lanes, ahead } = rows;
-    let (source, accumulators) = (first.cast::<R::Source>(), accumulators.cast::<R::Acc>());
-    let (mut begin, mut end) = (0, rows.min(fresh as usize + 4));
-    while begin < rows {
-        let mut tile_source = source.wrapping_add(begin * stride);
-        for at in (0..columns).step_by(LANES) {
-            // SAFETY: the caller vouches for the rows and accumulators of the tile, and for the machine.
-            unsafe {
-                let accumulators = accumulators.add(at).cast::<[R::Acc; LANES]>();
-                let (mut source, mut row) = (tile_source, begin);
-                tile_source = tile_source.wrapping_add(pitch);
-                if fresh && row == 0 {
-                    prefetch::<R::Source, I, LANES>(source, ahead);
-                    accumulators.write_unaligned(R::load_ordered::<I, LANES>(source));
-                    source = source.wrapping_add(stride);
-                    row = 1;
-                } else if lanes < LANES {
-                    let tile = accumulators.read_unaligned();
-                    let met = combine::<R::Acc, O, LANES>(tile, R::load_ordered::<I, LANES>(source));
-                    accumulators.write_unaligned(select(tile, met, lanes));
-                    continue;
-                }
-                while row < end {
-                    let mut tile = accumulators.read_unaligned();
-                    let steps = if row + 4 <= end { 4 } else { 1 };
-                    prefetch::<R::Source, I, LANES>(source, ahead);
-                    tile = combine::<R::Acc, O, LANES>(tile, R::load_ordered::<I, LANES>(source));
-                    if steps == 4 {
-                        let (second, third) = (source.wrapping_add(stride), source.wrapping_add(2 * stride));
-                        let fourth = source.wrapping_add(3 * stride);
-                        prefetch::<R::Source, I, LANES>(second, ahead);
-                        tile = combine::<R::Acc, O, LANES>(tile, R::load_ordered::<I, LANES>(second));
-                        prefetch::<R::Source, I, LANES>(third, ahead);
-                        tile = combine::<R::Acc, O, LANES>(tile, R::load_ordered::<I, LANES>(third));
-                        prefetch::<R::Source, I, LANES>(fourth, ahead);
-                        tile = combine::<R::Acc, O, LANES>(tile, R::load_ordered::<I, LANES>(fourth));
-                    }
-                    accumulators.write_unaligned(tile);
-                    row += steps;
-                    source = source.wrapping_add(steps * stride);
-                }
-            }
+    let accumulators = accumulators.cast::<R::Acc>();
+    // SAFETY: the caller's promises are the same.
+    unsafe {
+        if rows.lanes < LANES && !fresh {
+            return some_lanes::<R, O, I>(rows, accumulators, columns);
         }
-        (begin, end) = (end, rows.min(end + 4));
+        while rows.rows > 0 {
+            let met = match rows.rows {
+                4.. => together::<R, O, I, 4>(rows, accumulators, columns, fresh),
+                2.. => together::<R, O, I, 2>(rows, accumulators, columns, fresh),
+                _ => together::<R, O, I, 1>(rows, accumulators, columns, fresh),
+            };
+            rows.first = rows.first.wrapping_add(met * rows.stride * size_of::<R::Source>());
+            rows.rows -= met;
+            fresh = false;
+        }
     }
 }
 
-/// The first lanes of `after`, the others of `before`.
+/// [`accumulate`] of the first `N` rows, of which a tile each meets in registers; gives `N`.
+///
+/// # Safety
+/// As for [`accumulate`], with so many rows at least.
 #[inline(always)]
-fn select<A: Copy>(before: [A; LANES], after: [A; LANES], lanes: usize) -> [A; LANES] {
-    let mut tile = before;
-    for lane in 0..LANES {
-        tile[lane] = if lane < lanes { after[lane] } else { before[lane] };
+unsafe fn together<R: Row, O: Op<R::Acc>, I: Level, const N: usize>(
+    rows: Rows,
+    accumulators: *mut R::Acc,
+    columns: usize,
+    fresh: bool,
+) -> usize {
+    let Rows { first, stride, pitch, ahead, .. } = rows;
+    let mut source = first.cast::<R::Source>();
+    for at in (0..columns).step_by(LANES) {
+        // SAFETY: the caller vouches for the rows and accumulators of the tile, and for the machine.
+        unsafe {
+            let accumulators = accumulators.add(at).cast::<[R::Acc; LANES]>();
+            prefetch::<R::Source, I, LANES>(source, ahead);
+            let mut tile = R::load_ordered::<I, LANES>(source);
+            if !fresh {
+                tile = combine::<R::Acc, O, LANES>(accumulators.read_unaligned(), tile);
+            }
+            let mut row = source;
+            for _ in 1..N {
+                row = row.wrapping_add(stride);
+                prefetch::<R::Source, I, LANES>(row, ahead);
+                tile = combine::<R::Acc, O, LANES>(tile, R::load_ordered::<I, LANES>(row));
+            }
+            accumulators.write_unaligned(tile);
+        }
+        source = source.wrapping_add(pitch);
     }
-    tile
+    N
+}
+
+/// [`accumulate`] of the first lanes of each tile of one row. Bytes are chosen, since the compiler makes no vectors of a choice
+/// between elements that are widened.
+///
+/// # Safety
+/// As for [`accumulate`], with accumulators that are not fresh.
+#[inline(always)]
+unsafe fn some_lanes<R: Row, O: Op<R::Acc>, I: Level>(rows: Rows, accumulators: *mut R::Acc, columns: usize) {
+    let Rows { first, pitch, lanes, .. } = rows;
+    let mut chosen = [0u8; LANES * size_of::<u128>()];
+    chosen[..lanes * size_of::<R::Acc>()].fill(!0);
+    let mut source = first.cast::<R::Source>();
+    for at in (0..columns).step_by(LANES) {
+        // SAFETY: the caller vouches for the row and accumulators of the tile, and for the machine; no accumulator is wider than
+        // a `u128`.
+        unsafe {
+            let accumulators = accumulators.add(at).cast::<[R::Acc; LANES]>();
+            let met = combine::<R::Acc, O, LANES>(accumulators.read_unaligned(), R::load_ordered::<I, LANES>(source));
+            let (before, after) = (accumulators.cast::<u8>(), (&raw const met).cast::<u8>());
+            for byte in 0..size_of::<[R::Acc; LANES]>() {
+                let chosen = *chosen.get_unchecked(byte);
+                *before.add(byte) = *before.add(byte) & !chosen | *after.add(byte) & chosen;
+            }
+        }
+        source = source.wrapping_add(pitch);
+    }
 }
 
 /// Combines the `rows` rows of each of `slices` slices by the balanced tree; the results follow each other at the front, the rest

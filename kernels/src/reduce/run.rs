@@ -51,6 +51,8 @@ struct Run<'a> {
     target_bytes: usize,
     divisor: u64,
     distance: Distance,
+    /// The bytes that all reads and writes which this is a part of.
+    of: usize,
     sources: &'a [*const u8],
     targets: &'a [*mut u8],
 }
@@ -72,17 +74,25 @@ impl Kernel {
     ) {
         let bytes = (self.source_bytes, self.target_bytes);
         // SAFETY: the caller's promises are the same.
-        unsafe { self.run((self.fold, self.small), bytes, sources, targets, count, (divisor, distance)) }
+        unsafe { self.run((self.fold, self.small), bytes, sources, targets, count, (divisor, distance, 0)) }
     }
 
-    /// [`reduce`](Kernel::reduce) of sources of accumulators.
+    /// [`reduce`](Kernel::reduce) of sources of accumulators, as part of something that reads and writes `of` bytes.
     ///
     /// # Safety
     /// As for [`reduce`](Kernel::reduce).
-    pub(crate) unsafe fn finish(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, divisor: u64) {
+    pub(crate) unsafe fn finish(
+        &self,
+        sources: &[*const u8],
+        targets: &[*mut u8],
+        count: usize,
+        divisor: u64,
+        of: usize,
+    ) {
         let bytes = (self.acc_bytes, self.target_bytes);
+        let how = (divisor, Distance::Near, of);
         // SAFETY: the caller's promises are the same.
-        unsafe { self.run((self.finish, self.small_finish), bytes, sources, targets, count, (divisor, Distance::Near)) }
+        unsafe { self.run((self.finish, self.small_finish), bytes, sources, targets, count, how) }
     }
 
     /// [`reduce`](Kernel::reduce) into accumulators.
@@ -92,7 +102,7 @@ impl Kernel {
     pub(crate) unsafe fn keep(&self, sources: &[*const u8], target: *mut u8, count: usize) {
         let bytes = (self.source_bytes, self.acc_bytes);
         // SAFETY: the caller's promises are the same.
-        unsafe { self.run((self.keep, self.small_keep), bytes, sources, &[target], count, (1, Distance::Near)) }
+        unsafe { self.run((self.keep, self.small_keep), bytes, sources, &[target], count, (1, Distance::Near, 0)) }
     }
 
     /// [`reduce`](Kernel::reduce) of sources of accumulators into accumulators.
@@ -102,7 +112,9 @@ impl Kernel {
     pub(crate) unsafe fn partial(&self, sources: &[*const u8], target: *mut u8, count: usize) {
         let bytes = (self.acc_bytes, self.acc_bytes);
         // SAFETY: the caller's promises are the same.
-        unsafe { self.run((self.partial, self.small_partial), bytes, sources, &[target], count, (1, Distance::Near)) }
+        unsafe {
+            self.run((self.partial, self.small_partial), bytes, sources, &[target], count, (1, Distance::Near, 0))
+        }
     }
 
     /// Runs a kernel, of large tiles and of small ones, on elements and results of so many bytes.
@@ -116,11 +128,11 @@ impl Kernel {
         sources: &[*const u8],
         targets: &[*mut u8],
         count: usize,
-        (divisor, distance): (u64, Distance),
+        (divisor, distance, of): (u64, Distance, usize),
     ) {
         let Kernel { tile, small_tile, .. } = *self;
         let run =
-            Run { fold, small, tile, small_tile, source_bytes, target_bytes, divisor, distance, sources, targets };
+            Run { fold, small, tile, small_tile, source_bytes, target_bytes, divisor, distance, of, sources, targets };
         // SAFETY: the caller's promises are the same.
         unsafe { run.all(count) }
     }
@@ -132,6 +144,7 @@ impl Run<'_> {
     unsafe fn all(&self, count: usize) {
         assert!(self.sources.len() <= MAX_SOURCES, "{} sources of a reduction", self.sources.len());
         let bytes = count * (self.sources.len() * self.source_bytes + self.targets.len() * self.target_bytes);
+        let bytes = bytes.max(self.of);
         let aligning = if bytes < STREAM_BYTES { None } else { self.elements_to_align() };
         let head = aligning.unwrap_or(0).min(count);
         let tail = count - (count - head) % self.tile;
@@ -164,6 +177,9 @@ impl Run<'_> {
     /// # Safety
     /// As for [`Kernel::reduce`], of the elements in `range`.
     unsafe fn part(&self, range: Range<usize>) {
+        if range.is_empty() {
+            return;
+        }
         let whole = range.end - range.len() % self.small_tile;
         let finish = Finish { divisor: self.divisor, lines: Lines::InTurn };
         // SAFETY: the caller's promises are the same; the first range is a multiple of a small tile, the other less than one.

@@ -10,7 +10,7 @@ use crate::{
     sparse,
 };
 use consonance_kernels::{
-    axis::{self, Along, Part, Partial},
+    axis::{Along, Part},
     buffer::{Buf, BufMut, Memory},
     reduce::Reducer,
 };
@@ -251,27 +251,16 @@ impl Strategy {
         };
         op.result(dtype).ok_or_else(undefined)?;
         let flats: Vec<Flat> = tensors.iter().map(|tensor| Flat::new(tensor, &removed)).collect();
-        let sums: Option<Vec<Along>> = flats.iter().map(|flat| flat.along(op)).collect();
-        let mut sums = sums.ok_or_else(undefined)?;
-        // Every thread gets a part of every replica's tensor, so that none waits for one with more elements.
+        let views: Vec<_> = flats.iter().map(Flat::view).collect();
+        let mut along = Along::new(op, &views).ok_or_else(undefined)?;
         let threads = self.threads(tensors.iter().map(|tensor| tensor.buf().bytes()).sum());
-        let parts = sums.iter_mut().flat_map(|sum| sum.parts(threads).into_iter().enumerate());
-        let mut shares: Vec<Mutex<Vec<Part>>> = (0..threads).map(|_| Mutex::default()).collect();
-        for (thread, part) in parts {
-            shares[thread].get_mut().expect("no thread yet").push(part);
-        }
-        self.for_each(threads, &|thread| {
-            std::mem::take(&mut *shares[thread].lock().expect("nobody panics holding a share"))
-                .into_iter()
-                .for_each(Part::run);
+        let parts: Vec<_> = along.parts(threads).into_iter().map(|part| Mutex::new(Some(part))).collect();
+        self.for_each(parts.len(), &|thread| {
+            let part = parts[thread].lock().expect("nobody panics holding a part").take();
+            part.into_iter().for_each(Part::run);
         })?;
-        drop(shares);
-        let partials: Vec<Partial> = sums.into_iter().map(Along::finish).collect();
-        let elements = |tensor: &&Tensor| -> u64 {
-            tensor.shape().iter().zip(&removed).filter(|(_, removed)| **removed).map(|(&size, _)| size as u64).product()
-        };
-        let memory = axis::finish(&partials, tensors.iter().map(elements).sum());
-        Tensor::from_memory(Flat::kept(tensors[0], &removed), memory)
+        drop(parts);
+        Tensor::from_memory(Flat::kept(tensors[0], &removed), along.finish())
     }
 
     /// Reduces large inputs with several threads, each its block of the result.
@@ -299,10 +288,10 @@ impl Strategy {
         if bytes < PARALLEL_BYTES { 1 } else { device::cores().max(self.local_replicas().len()) }
     }
 
-    /// Runs `work` of 0 to `threads`, each on a thread of its own; of one on this thread.
+    /// Runs `work` of 0 to `threads`, each on a thread of its own; of 0 alone on this thread.
     fn for_each(&self, threads: usize, work: &(dyn Fn(usize) + Sync)) -> Result<()> {
-        if threads == 1 {
-            work(0);
+        if threads <= 1 {
+            (0..threads).for_each(work);
             return Ok(());
         }
         let mut team = self.team_of(threads)?;
