@@ -2,7 +2,7 @@
 //!
 //! A [`Buf`] or [`BufMut`] is made from a typed slice and gives back slices of that type alone. [`Memory`] owns its elements.
 
-use crate::{pages, segment::Block};
+use crate::{pages::Pages, segment::Block};
 use consonance_spec::{DType, Element};
 use std::{
     alloc::{Layout, alloc, dealloc, handle_alloc_error},
@@ -179,8 +179,7 @@ impl fmt::Debug for BufMut<'_> {
     }
 }
 
-/// Bytes of elements from which on the system is asked for huge pages: less than that an allocator keeps, so that its pages stay
-/// present.
+/// Bytes of elements from which on they lie in pages of their own: less than that an allocator keeps, so that its pages stay present.
 const LARGE_BYTES: usize = 32 << 20;
 
 /// Elements that are owned: zeroed when made, aligned to two cache lines, so that no two share a line.
@@ -188,8 +187,19 @@ pub struct Memory {
     start: NonNull<u8>,
     count: usize,
     dtype: DType,
-    /// What the elements lie in, if it was not allocated for them.
-    block: Option<Block>,
+    place: Place,
+}
+
+/// What elements lie in.
+enum Place {
+    /// An allocation for them, if there are any.
+    Allocated,
+    Pages {
+        _pages: Pages,
+    },
+    Block {
+        _block: Block,
+    },
 }
 
 // SAFETY: `Memory` owns its elements, like a `Box<[T]>` for a `T` that is `Send` and `Sync`.
@@ -203,10 +213,12 @@ impl Memory {
 
     /// `count` elements, all zero (`false`).
     pub fn zeroed(dtype: DType, count: usize) -> Memory {
-        // SAFETY: all bytes are written below; zero is a valid element of every dtype.
+        // SAFETY: all bytes are zero below, which is a valid element of every dtype.
         unsafe {
             let memory = Memory::uninit(dtype, count);
-            memory.start.as_ptr().write_bytes(0, memory.as_buf().bytes());
+            if let Place::Allocated = memory.place {
+                memory.start.as_ptr().write_bytes(0, memory.as_buf().bytes());
+            }
             memory
         }
     }
@@ -217,21 +229,21 @@ impl Memory {
     /// Nobody reads an element before it is written.
     pub(crate) unsafe fn uninit(dtype: DType, count: usize) -> Memory {
         let Some(layout) = Self::layout(dtype, count) else {
-            return Memory { start: NonNull::<u64>::dangling().cast(), count, dtype, block: None };
+            return Memory { start: NonNull::<u64>::dangling().cast(), count, dtype, place: Place::Allocated };
         };
-        // SAFETY: the layout's size is not zero.
-        let start = NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
-        if layout.align() == pages::HUGE_BYTES {
-            // SAFETY: whole pages of this allocation.
-            unsafe { pages::prefer_huge(start, layout.size() / pages::HUGE_BYTES) }
+        if layout.size() < LARGE_BYTES {
+            // SAFETY: the layout's size is not zero.
+            let start = NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+            return Memory { start, count, dtype, place: Place::Allocated };
         }
-        Memory { start, count, dtype, block: None }
+        let mut pages = Pages::new(layout.size()).unwrap_or_else(|_| handle_alloc_error(layout));
+        Memory { start: pages.start(), count, dtype, place: Place::Pages { _pages: pages } }
     }
 
     /// `count` elements, all zero, in a block that has room for them.
     pub(crate) fn in_block(block: Block, dtype: DType, count: usize) -> Memory {
         // A block begins at a page, and its bytes are zero at first.
-        Memory { start: block.start(), count, dtype, block: Some(block) }
+        Memory { start: block.start(), count, dtype, place: Place::Block { _block: block } }
     }
 
     /// A copy of all parts, one after the other.
@@ -257,8 +269,7 @@ impl Memory {
     /// The layout of the allocation; `None` if it has no bytes.
     fn layout(dtype: DType, count: usize) -> Option<Layout> {
         let bytes = count.checked_mul(dtype.size()).expect("more bytes than addresses");
-        let alignment = if bytes < LARGE_BYTES { Self::ALIGNMENT } else { pages::HUGE_BYTES };
-        (bytes > 0).then(|| Layout::from_size_align(bytes, alignment).expect("more bytes than addresses"))
+        (bytes > 0).then(|| Layout::from_size_align(bytes, Self::ALIGNMENT).expect("more bytes than addresses"))
     }
 
     /// The element type.
@@ -303,10 +314,10 @@ impl Clone for Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if self.block.is_none()
+        if let Place::Allocated = self.place
             && let Some(layout) = Self::layout(self.dtype, self.count)
         {
-            // SAFETY: allocated in `zeroed` with this same layout.
+            // SAFETY: allocated in `uninit` with this same layout.
             unsafe { dealloc(self.start.as_ptr(), layout) }
         }
     }
@@ -323,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_of_huge_pages_is_like_other_memory() {
+    fn memory_in_pages_of_its_own_is_like_other_memory() {
         let mut memory = Memory::zeroed(DType::U8, LARGE_BYTES + 1);
         assert!(memory.as_buf().as_bytes().iter().all(|&byte| byte == 0));
         memory.as_buf_mut().into_mut_slice::<u8>().expect("bytes")[LARGE_BYTES] = 7;

@@ -1,23 +1,24 @@
 //! Pages of memory.
 
-use std::ptr::NonNull;
+use memmap2::MmapMut;
+use std::{io, ptr::NonNull};
 
-/// Bytes of a huge page.
-pub(crate) const HUGE_BYTES: usize = 2 << 20;
+/// Pages that are all zero when made, each present from its first touch on: whoever fills them first shares that work. The system is
+/// asked for huge pages, which are present in less time than as many small ones.
+pub(crate) struct Pages(MmapMut);
 
-/// Asks the system to make so many huge pages present as such, each at its first touch, which takes less time than to make its 512
-/// small ones present. What they have in them stays. A system that knows none, or has none left, takes small ones.
-///
-/// # Safety
-/// The pages are memory of the caller's.
-#[cfg(target_os = "linux")]
-pub(crate) unsafe fn prefer_huge(start: NonNull<u8>, count: usize) {
-    // SAFETY: the caller vouches for the pages. What is asked for is speed, so that an error is none.
-    let _ =
-        unsafe { rustix::mm::madvise(start.as_ptr().cast(), count * HUGE_BYTES, rustix::mm::Advice::LinuxHugepage) };
+impl Pages {
+    /// # Errors
+    /// The system's, when it has none.
+    pub(crate) fn new(bytes: usize) -> io::Result<Pages> {
+        let pages = MmapMut::map_anon(bytes)?;
+        // A system that knows no huge pages, or has none left, takes small ones.
+        #[cfg(target_os = "linux")]
+        let _ = pages.advise(memmap2::Advice::HugePage);
+        Ok(Pages(pages))
+    }
+
+    pub(crate) fn start(&mut self) -> NonNull<u8> {
+        NonNull::from(&mut *self.0).cast()
+    }
 }
-
-/// # Safety
-/// The pages are memory of the caller's.
-#[cfg(not(target_os = "linux"))]
-pub(crate) unsafe fn prefer_huge(_: NonNull<u8>, _: usize) {}

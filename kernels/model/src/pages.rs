@@ -1,9 +1,15 @@
-//! Pages of memory, which are all alike here.
+//! Pages of memory, which are an allocation here.
 
-use std::ptr::NonNull;
+use std::{io, ptr::NonNull};
 
-pub(crate) const HUGE_BYTES: usize = 2 << 20;
+pub(crate) struct Pages(Vec<u64>);
 
-/// # Safety
-/// None is needed.
-pub(crate) unsafe fn prefer_huge(_: NonNull<u8>, _: usize) {}
+impl Pages {
+    pub(crate) fn new(bytes: usize) -> io::Result<Pages> {
+        Ok(Pages(vec![0; bytes.div_ceil(size_of::<u64>())]))
+    }
+
+    pub(crate) fn start(&mut self) -> NonNull<u8> {
+        NonNull::from(self.0.as_mut_slice()).cast()
+    }
+}
