@@ -255,8 +255,9 @@ impl Strategy {
         let mut along = Along::new(op, &views).ok_or_else(undefined)?;
         let threads = self.threads(tensors.iter().map(|tensor| tensor.buf().bytes()).sum());
         let parts: Vec<_> = along.parts(threads).into_iter().map(|part| Mutex::new(Some(part))).collect();
-        self.for_each(parts.len(), &|thread| {
-            let part = parts[thread].lock().expect("nobody panics holding a part").take();
+        // Of the same team for fewer parts, since a team is kept for each size.
+        self.for_each(if parts.len() > 1 { threads } else { 1 }, &|thread| {
+            let part = parts.get(thread).and_then(|part| part.lock().expect("nobody panics holding a part").take());
             part.into_iter().for_each(Part::run);
         })?;
         drop(parts);
@@ -288,10 +289,10 @@ impl Strategy {
         if bytes < PARALLEL_BYTES { 1 } else { device::cores().max(self.local_replicas().len()) }
     }
 
-    /// Runs `work` of 0 to `threads`, each on a thread of its own; of 0 alone on this thread.
+    /// Runs `work` of 0 to `threads`, each on a thread of its own; of one on this thread.
     fn for_each(&self, threads: usize, work: &(dyn Fn(usize) + Sync)) -> Result<()> {
-        if threads <= 1 {
-            (0..threads).for_each(work);
+        if threads == 1 {
+            work(0);
             return Ok(());
         }
         let mut team = self.team_of(threads)?;
@@ -367,4 +368,24 @@ fn reduce_rows(call: &'static str, op: ReduceOp, slices: &[&IndexedSlices]) -> R
         values = sparse::divide(call, &values, slices.len())?;
     }
     Ok(IndexedSlices { values, indices, dense_shape: slices[0].dense_shape.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Strategy;
+    use crate::{MirroredStrategy, PerReplica, Result, Tensor};
+
+    /// Found by reading: a team was kept for each number of parts that a result was ever cut into.
+    #[test]
+    fn reductions_of_any_width_share_a_team() -> Result<()> {
+        let strategy = MirroredStrategy::new(["cpu:0", "cpu:1", "cpu:2", "cpu:3"])?;
+        for columns in [256, 384, 512, 1024] {
+            let value = Tensor::new([1024, columns], &vec![1f32; 1024 * columns])?;
+            let sum = strategy.reduce("sum", &PerReplica::new(vec![value; 4]), 0)?;
+            assert_eq!(sum, Tensor::new([columns], &vec![4096f32; columns])?);
+        }
+        let Strategy(inner) = &*strategy;
+        assert_eq!(inner.idle.lock().expect("nobody panics holding the list").len(), 1);
+        Ok(())
+    }
 }
