@@ -213,7 +213,7 @@ impl Memory {
 
     /// `count` elements, all zero (`false`).
     pub fn zeroed(dtype: DType, count: usize) -> Memory {
-        // SAFETY: all bytes are zero below, which is a valid element of every dtype.
+        // SAFETY: new pages are zero, and all other bytes are written; zero is a valid element of every dtype.
         unsafe {
             let memory = Memory::uninit(dtype, count);
             if let Place::Allocated = memory.place {

@@ -268,7 +268,7 @@ fn deal<'a>(
 }
 
 impl Part<'_> {
-    /// Does it.
+    /// Reduces the elements that it comes from, on this thread, and writes what they give.
     pub fn run(self) {
         self.pieces.iter().for_each(Piece::run);
         let written: usize = self.pieces.iter().map(|piece| piece.range.len()).sum();

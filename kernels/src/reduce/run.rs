@@ -77,7 +77,8 @@ impl Kernel {
         unsafe { self.run((self.fold, self.small), bytes, sources, targets, count, (divisor, distance, 0)) }
     }
 
-    /// [`reduce`](Kernel::reduce) of sources of accumulators, as part of something that reads and writes `of` bytes.
+    /// [`reduce`](Kernel::reduce) of sources of accumulators, as part of something that reads and writes `of` bytes if
+    /// that is more than it does itself.
     ///
     /// # Safety
     /// As for [`reduce`](Kernel::reduce).
