@@ -4,9 +4,10 @@
 use crate::reduce::{Avx2, Level};
 use crate::{
     isa::Isa,
-    reduce::{Distance, Kernel},
+    reduce::{Distance, Kernel, LINE},
 };
 use consonance_spec::{DType, ReduceOp};
+use std::ptr;
 
 /// Copies that are part of one of so many bytes are too much for a core's own caches, whatever the size of the parts.
 const FAR_BYTES: usize = 512 << 10;
@@ -15,6 +16,9 @@ const FAR_BYTES: usize = 512 << 10;
 /// between 2 ranks, ours takes 0.9 of the time of an all-reduce.
 const MICROCODE_LEAST: usize = (8 << 10) + 1;
 const MICROCODE_END: usize = 32 << 10;
+
+/// So much is asked for while as much is copied.
+const BLOCK_BYTES: usize = 1 << 10;
 
 /// Copies `bytes` bytes, a part of `of` bytes that are copied one after the other.
 ///
@@ -30,7 +34,7 @@ pub(crate) unsafe fn copy(source: *const u8, target: *mut u8, bytes: usize, of: 
     unsafe {
         match of {
             FAR_BYTES.. => fold(source, target, bytes, Distance::Far),
-            _ => std::ptr::copy_nonoverlapping(source, target, bytes),
+            _ => ptr::copy_nonoverlapping(source, target, bytes),
         }
     }
 }
@@ -47,6 +51,28 @@ pub(crate) unsafe fn put_up(source: *const u8, target: *mut u8, bytes: usize, of
             MICROCODE_LEAST..MICROCODE_END if of < FAR_BYTES => fold(source, target, bytes, Distance::Near),
             _ => copy(source, target, bytes, of),
         }
+    }
+}
+
+/// [`copy`] out of lines that another core has written, and this one writes next.
+///
+/// # Safety
+/// As for [`copy`].
+#[inline]
+pub(crate) unsafe fn take(source: *const u8, target: *mut u8, bytes: usize, of: usize) {
+    if of >= FAR_BYTES {
+        // SAFETY: the caller's promises are the same.
+        return unsafe { fold(source, target, bytes, Distance::Taken(0)) };
+    }
+    let ask = |start: usize| {
+        let lines = (start..bytes.min(start + BLOCK_BYTES)).step_by(LINE);
+        lines.for_each(|line| fetch_to_write(source.wrapping_add(line)));
+    };
+    ask(0);
+    for start in (0..bytes).step_by(BLOCK_BYTES) {
+        ask(start + BLOCK_BYTES);
+        // SAFETY: the block lies within what the caller vouches for.
+        unsafe { ptr::copy_nonoverlapping(source.add(start), target.add(start), BLOCK_BYTES.min(bytes - start)) }
     }
 }
 
@@ -85,6 +111,8 @@ mod tests {
                 (copy, bytes, 3),
                 (put_up, bytes, 0),
                 (put_up, bytes, 3),
+                (take, FAR_BYTES, 3),
+                (take, bytes, 5),
             ] {
                 let mut copied = vec![0xa5; bytes + 128];
                 // SAFETY: both have so many bytes from there on.

@@ -14,6 +14,7 @@ mod remote;
 mod atomics;
 mod futex;
 mod wait;
+mod trade;
 mod line;
 mod hub;
 pub mod ring;

@@ -1,4 +1,5 @@
-//! The line of each rank: written by it alone, read by all.
+//! The line of each rank: written by it alone, read by all. Only what comes with an arrival, and is too much for its first cache
+//! lines, may lie in another's (`trade.rs`).
 //!
 //! One cache miss on a peer's [`Card`] brings its arrival, the check that both mean the same call, and the data of a tiny
 //! call; the next cache lines have the data of a small one. There are two cards, used in turn: a rank writes the card of call
@@ -7,14 +8,17 @@
 use crate::{
     atomics::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
     copy::{copy, fetch_to_write},
+    trade,
     wait::Bell,
 };
+use consonance_spec::Kind;
 use std::{cell::UnsafeCell, ptr};
 
 /// Bytes that ride along with an arrival.
-pub(crate) const PAYLOAD_BYTES: usize = FIRST_BYTES + (4 << 10);
+pub(crate) const PAYLOAD_BYTES: usize = 4 << 10;
 
-/// As many of them as come with the pair of cache lines by which a peer sees the arrival.
+/// As many of them as come with the pair of cache lines by which a peer sees the arrival. Payloads of more lie behind those, where two
+/// ranks [trade](crate::trade) places.
 pub(crate) const FIRST_BYTES: usize = 80;
 
 /// All that one rank tells the others. All zero is a fresh line: of processes it lies in memory that the system gave.
@@ -33,6 +37,16 @@ impl Line {
     }
 }
 
+/// Where `rank` has its payload of `bytes` in call `epoch`, which is of this kind, and whether that is a place that ranks trade.
+#[inline]
+pub(crate) fn payload(lines: &[Line], rank: usize, epoch: u64, bytes: usize, kind: Kind) -> (*mut u8, bool) {
+    if bytes > FIRST_BYTES && trade::payloads(lines.len(), kind) {
+        (lines[trade::place(rank, epoch)].card(epoch).rest(), true)
+    } else {
+        (lines[rank].card(epoch).payload(), false)
+    }
+}
+
 /// One arrival. Everything but `epoch` is valid while `epoch` is the number of the call that the reader is in.
 #[repr(C, align(128))]
 pub(crate) struct Card {
@@ -44,11 +58,11 @@ pub(crate) struct Card {
     bytes: AtomicU64,
     input: AtomicPtr<u8>,
     output: AtomicPtr<u8>,
-    payload: UnsafeCell<[u8; PAYLOAD_BYTES]>,
+    payload: UnsafeCell<[u8; FIRST_BYTES + PAYLOAD_BYTES]>,
 }
 
-// SAFETY: only `payload` is not atomic. It is written by the card's rank before `epoch` is released and read by others after
-// they acquired it; the next write comes two calls later (module doc).
+// SAFETY: only `payload` is not atomic. It is written by one rank before it releases the `epoch` of its card, and read by others
+// after they acquired it; the next write comes two calls later (module doc).
 unsafe impl Sync for Card {}
 
 /// What a card says.
@@ -74,27 +88,25 @@ impl Default for Card {
             bytes: AtomicU64::new(0),
             input: AtomicPtr::default(),
             output: AtomicPtr::default(),
-            payload: UnsafeCell::new([0; PAYLOAD_BYTES]),
+            payload: UnsafeCell::new([0; FIRST_BYTES + PAYLOAD_BYTES]),
         }
     }
 }
 
 impl Card {
-    /// Publishes an arrival.
+    /// Publishes an arrival, with its payload at `place`.
     ///
     /// # Safety
-    /// Called by the card's rank alone, which has seen every peer arrive at call `epoch - 1`.
-    pub(crate) unsafe fn publish(&self, epoch: u64, arrival: &Arrival<'_>) {
+    /// Called by the card's rank alone, which has seen every peer arrive at call `epoch - 1`; `place` is its [`payload`].
+    pub(crate) unsafe fn publish(&self, epoch: u64, arrival: &Arrival<'_>, place: *mut u8) {
         assert!(arrival.payload.len() <= PAYLOAD_BYTES, "payload of {} bytes", arrival.payload.len());
         self.fingerprint.store(arrival.fingerprint, Ordering::Relaxed);
         self.head.store(arrival.head, Ordering::Relaxed);
         self.bytes.store(arrival.bytes as u64, Ordering::Relaxed);
         self.input.store(arrival.input.cast_mut(), Ordering::Relaxed);
         self.output.store(arrival.output, Ordering::Relaxed);
-        // SAFETY: the length was checked; nobody reads this card now, as the caller promises.
-        unsafe {
-            copy(arrival.payload.as_ptr(), self.payload.get().cast(), arrival.payload.len(), arrival.payload.len())
-        }
+        // SAFETY: the length was checked; nobody reads there now, as the caller promises.
+        unsafe { copy(arrival.payload.as_ptr(), place, arrival.payload.len(), arrival.payload.len()) }
         // SYNC POINT arrival: pairs with `arrived`.
         self.epoch.store(epoch, Ordering::Release);
     }
@@ -130,9 +142,14 @@ impl Card {
         self.bytes.load(Ordering::Relaxed) as usize
     }
 
-    /// The start of [`PAYLOAD_BYTES`] bytes, of which the first [`bytes`](Card::bytes) are data.
-    pub(crate) fn payload(&self) -> *const u8 {
+    /// The start of more than [`PAYLOAD_BYTES`] bytes, of which the first come with the arrival.
+    pub(crate) fn payload(&self) -> *mut u8 {
         self.payload.get().cast()
+    }
+
+    /// The start of [`PAYLOAD_BYTES`] bytes behind those.
+    pub(crate) fn rest(&self) -> *mut u8 {
+        self.payload().wrapping_add(FIRST_BYTES)
     }
 
     pub(crate) fn input(&self) -> *const u8 {
@@ -217,4 +234,33 @@ pub(crate) struct Rest {
     /// Where the rank's process has the group's name, for those who would read its memory; in the group split from none.
     pub(crate) mark: AtomicU64,
     pub(crate) bell: Bell,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_ranks_have_payloads_in_one_place() {
+        let lines: Box<[Line]> = (0..2).map(|_| Line::default()).collect();
+        let sizes = [0, 1, 79, 80, 81, 82, 128, 130, 4000, PAYLOAD_BYTES];
+        for (epoch, own, other) in (0..4)
+            .flat_map(|epoch| sizes.into_iter().flat_map(move |own| sizes.map(move |other| (epoch, own, other))))
+            .filter(|(_, own, other)| own.min(other) > &0)
+        {
+            let place = |rank, bytes| {
+                let (start, _) = payload(&lines, rank, epoch, bytes, Kind::AllGather);
+                start.addr()..start.addr() + bytes
+            };
+            let (first, second) = (place(0, own), place(1, other));
+            assert!(first.end <= second.start || second.end <= first.start, "{own} and {other} bytes in call {epoch}");
+            for place in [first, second] {
+                let is_within = lines.iter().flat_map(|line| &line.cards).any(|card| {
+                    let card = ptr::from_ref(card).addr()..ptr::from_ref(card).addr() + size_of::<Card>();
+                    card.contains(&place.start) && card.contains(&(place.end - 1))
+                });
+                assert!(is_within, "{own} and {other} bytes in call {epoch}");
+            }
+        }
+    }
 }

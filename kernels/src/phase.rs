@@ -2,16 +2,17 @@
 
 use crate::{
     atomics::{Ordering, fence},
-    buffer::BufMut,
-    copy::copy,
+    buffer::{Buf, BufMut},
+    copy::{copy, take},
     hub::{Abort, Hub, Reason},
-    line::{Card, PAYLOAD_BYTES, Round},
+    line::{self, Card, FIRST_BYTES, PAYLOAD_BYTES, Round},
     plan::{self, BORDER_BYTES, CHUNK_BYTES},
     reduce::Reducer,
     remote::{Process, Unread},
     step::Fault,
+    trade,
 };
-use consonance_spec::{DType, World};
+use consonance_spec::{DType, Kind, World};
 use std::{mem::MaybeUninit, ops::Range, ptr};
 
 /// Cuts a range of elements of `size` bytes into chunks.
@@ -32,6 +33,7 @@ pub(crate) struct Place<'s> {
     pub(crate) world: World,
     pub(crate) round: Round,
     pub(crate) epoch: u64,
+    pub(crate) kind: Kind,
     /// The element type on which all ranks agree, where data moves.
     pub(crate) dtype: Option<DType>,
     /// Whether others' own memory is touched in it, rather than what they put up.
@@ -117,10 +119,15 @@ impl Payloads<'_> {
         let start = start * target.dtype().size();
         let card = self.place.card(rank);
         self.check(card, rank, start, target.bytes())?;
-        let payload = card.payload().wrapping_add(start);
+        let (payload, is_traded) = self.payload(card, rank, start);
         // SAFETY: a payload has room for so many bytes, and has them, of the element type on which all ranks agree; nobody
         // writes it before this rank's next call. The target is exclusive.
-        unsafe { copy(payload, target.as_mut_ptr(), target.bytes(), target.bytes()) }
+        unsafe {
+            match is_traded && rank != self.place.world.rank() {
+                true => take(payload, target.as_mut_ptr(), target.bytes(), target.bytes()),
+                false => copy(payload, target.as_mut_ptr(), target.bytes(), target.bytes()),
+            }
+        }
         Ok(())
     }
 
@@ -130,46 +137,77 @@ impl Payloads<'_> {
         if card.bytes() < start + bytes { Err(self.place.nonsense(rank)) } else { Ok(()) }
     }
 
-    /// Folds all payloads from element `start` on into `target`, in canonical order.
+    /// The payload of `rank`, whose card this is, from byte `start` on, and whether it is in a place that ranks trade.
+    fn payload(&self, card: &Card, rank: usize, start: usize) -> (*const u8, bool) {
+        let Place { hub, epoch, kind, .. } = self.place;
+        let (payload, is_traded) = line::payload(hub.lines(), rank, epoch, card.bytes(), kind);
+        (payload.wrapping_add(start), is_traded)
+    }
+
+    /// Folds all payloads from element `start` on into `target`, in canonical order. Those of this rank are `own`, or in the target.
     ///
     /// # Errors
     /// [`Fault::Nonsense`] if a payload has not as many elements as `target`.
     ///
     /// # Panics
-    /// If `target` does not fit the reducer, or its place is not within a payload.
-    pub fn reduce(&mut self, reducer: &Reducer, start: usize, target: &mut BufMut<'_>) -> Result<(), Fault> {
+    /// If `target` or `own` does not fit the reducer or the other, or its place is not within a payload.
+    pub fn reduce(
+        &mut self,
+        reducer: &Reducer,
+        start: usize,
+        own: Option<Buf<'_>>,
+        target: &mut BufMut<'_>,
+    ) -> Result<(), Fault> {
         let (start, bytes) = (start * reducer.input().size(), target.count() * reducer.input().size());
         assert_eq!(reducer.output(), target.dtype(), "the target fits the reducer");
         assert_eq!(Some(reducer.input()), self.place.dtype, "the reducer is of the agreed dtype");
         self.sources.clear();
+        if self.bytes(self.place.world.rank()) > FIRST_BYTES {
+            return self.reduce_many(reducer, start, own, target);
+        }
         for (rank, card) in self.place.cards().enumerate() {
             self.check(card, rank, start, bytes)?;
             self.sources.push(card.payload().wrapping_add(start));
         }
-        // Behind the last elements of a payload there may be nothing to read.
-        if bytes > TILED_BYTES || start > PAYLOAD_BYTES - TILED_BYTES {
-            // SAFETY: the payloads have as many elements as the target, of the type on which all ranks agree. Nobody writes them
-            // before this rank's next call. The target is exclusive.
-            unsafe { reducer.fold(self.sources, &[target.as_mut_ptr()], target.count()) };
-            return Ok(());
-        }
-        const { assert!(TILED_BYTES.is_multiple_of(Reducer::SMALL_BYTES) && TILED_BYTES <= PAYLOAD_BYTES) };
+        const { assert!(FIRST_BYTES.is_multiple_of(Reducer::SMALL_BYTES) && 2 * FIRST_BYTES <= PAYLOAD_BYTES) };
         let mut result = MaybeUninit::<[u8; RESULT_BYTES]>::uninit();
-        // SAFETY: as above; the payloads have room for a multiple of a small tile, and the result for as many elements. The
-        // target is not larger than the result.
+        // SAFETY: the payloads have as many elements as the target, of the type on which all ranks agree, and room for a multiple
+        // of a small tile. Nobody writes them before this rank's next call. The result has room for as many elements. The target is
+        // exclusive, and not larger than the result.
         unsafe {
             reducer.fold_small(self.sources, result.as_mut_ptr().cast(), target.count());
             copy(result.as_ptr().cast(), target.as_mut_ptr(), target.bytes(), target.bytes());
         }
         Ok(())
     }
+
+    /// [`reduce`](Payloads::reduce) of payloads that are not folded in small tiles, with what lies behind them.
+    fn reduce_many(
+        &mut self,
+        reducer: &Reducer,
+        start: usize,
+        own: Option<Buf<'_>>,
+        target: &mut BufMut<'_>,
+    ) -> Result<(), Fault> {
+        let (own_rank, bytes) = (self.place.world.rank(), target.count() * reducer.input().size());
+        let own = own.unwrap_or_else(|| target.as_buf());
+        assert_eq!((own.dtype(), own.count()), (reducer.input(), target.count()), "own elements fit the target");
+        let mut taken = None;
+        for (rank, card) in self.place.cards().enumerate() {
+            self.check(card, rank, start, bytes)?;
+            let (payload, is_traded) = self.payload(card, rank, start);
+            taken = taken.or((is_traded && rank != own_rank).then_some(rank));
+            self.sources.push(if rank == own_rank { own.as_ptr() } else { payload });
+        }
+        // SAFETY: the payloads have as many elements as the target, of the type on which all ranks agree. Nobody writes them
+        // before this rank's next call. The target is exclusive: its elements are this rank's own, or no source's.
+        unsafe { reducer.fold(self.sources, &[target.as_mut_ptr()], target.count(), taken) };
+        Ok(())
+    }
 }
 
-/// Payloads of so many bytes are folded in small tiles, with what lies behind them.
-const TILED_BYTES: usize = 128;
-
-/// Bytes of the largest result of those: the mean of bytes is an f32.
-const RESULT_BYTES: usize = TILED_BYTES * size_of::<f32>();
+/// Bytes of the largest result of few: the mean of bytes is an f32.
+const RESULT_BYTES: usize = FIRST_BYTES * size_of::<f32>();
 
 /// Every rank's data in a [`published`](crate::step::Seat::published) step, or the part of it that can be read now: what is
 /// asked for beyond it is left for the next call of the step's work.
@@ -221,15 +259,18 @@ pub(crate) enum Source {
 /// The same slot of every rank.
 #[derive(Clone, Copy)]
 pub(crate) struct Slots {
-    /// That of rank 0.
+    /// That in the place of rank 0.
     pub(crate) first: *mut u8,
     /// Bytes from one rank's to the next one's.
     pub(crate) apart: usize,
+    /// The number of the window, if ranks trade places.
+    pub(crate) traded: Option<u64>,
 }
 
 impl Slots {
     pub(crate) fn of(self, rank: usize) -> *mut u8 {
-        self.first.wrapping_add(rank * self.apart)
+        let place = self.traded.map_or(rank, |window| trade::place(rank, window));
+        self.first.wrapping_add(place * self.apart)
     }
 }
 
@@ -245,6 +286,10 @@ struct View {
     slice: Range<usize>,
     /// From the slice of a block to that of the next.
     stride: usize,
+    /// The only block that is there, where each rank's own is put up for it alone.
+    only: Option<usize>,
+    /// Whether they lie where this rank writes next.
+    taken: bool,
 }
 
 impl View {
@@ -253,6 +298,7 @@ impl View {
         let first = if range.is_empty() { self.blocks } else { range.start / self.block };
         let slice_end = self.slice.end.min(self.block);
         (first..self.blocks)
+            .filter(|&index| self.only.is_none_or(|only| index == only))
             .map_while(move |index| {
                 let block = index.checked_mul(self.block).filter(|&start| start < range.end)?;
                 let start = range.start.max(block.saturating_add(self.slice.start));
@@ -294,7 +340,8 @@ impl Peers<'_> {
         let Some(window) = &self.window else {
             // All of it, `bytes` long, is one block.
             let start = self.place.card(rank).input();
-            return View { start, process: None, block: usize::MAX, blocks: 1, slice: 0..usize::MAX, stride: 0 };
+            let (block, slice) = (usize::MAX, 0..usize::MAX);
+            return View { start, process: None, block, blocks: 1, slice, stride: 0, only: None, taken: false };
         };
         let Window { blocks, stride, .. } = *window;
         let slice = window.slice.clone();
@@ -305,13 +352,18 @@ impl Peers<'_> {
             _ if own => (window.own, None),
             Source::Here(start) => (start, None),
             Source::There(process, start) => (ptr::without_provenance(start), Some(process)),
-            // A slice put up has room for `stride` bytes, which are not fewer than the slice's; there are `blocks` of them.
+            // A slice put up has room for `stride` bytes, which are not fewer than the slice's; there are `blocks` of them, or, if
+            // each is for one rank, one less: a rank's own is not there, and those behind it move up.
             Source::Slot => {
-                return View { start: window.slots.of(rank), process: None, block, blocks, slice, stride };
+                let only = (blocks == self.place.world.size()).then_some(self.place.world.rank());
+                let moved = if only > Some(rank) { stride } else { 0 };
+                let (start, taken) = (window.slots.of(rank).wrapping_sub(moved), window.slots.traded.is_some());
+                return View { start, process: None, block, blocks, slice, stride, only, taken };
             }
         };
         // What is asked of it lies within its bytes (see the callers), and so do the slices up to there.
-        View { start: whole.wrapping_add(slice.start), process, block, blocks, slice, stride: block }
+        let start = whole.wrapping_add(slice.start);
+        View { start, process, block, blocks, slice, stride: block, only: None, taken: false }
     }
 
     /// Whether this is the last part of the data: this rank has nothing more to put up for the others.
@@ -364,6 +416,8 @@ impl Peers<'_> {
     ) -> Result<(), Fault> {
         match &view.process {
             // SAFETY: the caller's promises are the same.
+            None if view.taken => unsafe { take(source, target, bytes, self.bytes(rank)) },
+            // SAFETY: as above.
             None => unsafe { copy(source, target, bytes, self.bytes(rank)) },
             Some(process) => {
                 // SAFETY: as above.
@@ -455,9 +509,11 @@ impl Peers<'_> {
         let size = reducer.input().size();
         let (own, blocks) = (self.place.world.rank(), self.window.as_ref().map_or(1, |window| window.blocks));
         let own_bytes = self.bytes(own);
-        let mut remote = 0;
+        let (mut remote, mut taken) = (0, None);
         for rank in 0..self.place.world.size() {
-            remote += usize::from(self.view(rank).process.is_some());
+            let view = self.view(rank);
+            remote += usize::from(view.process.is_some());
+            taken = taken.or(view.taken.then_some(rank));
             let (bytes, published) = (self.bytes(rank), self.bytes(rank) / size);
             let fits = offset <= published && count <= published - offset && (blocks == 1 || bytes == own_bytes);
             if !fits {
@@ -490,7 +546,7 @@ impl Peers<'_> {
                 // agree; the target is as the caller promises.
                 unsafe {
                     let target = target.add((chunk.start - offset) * reducer.output().size());
-                    reducer.fold(self.sources, &[target], chunk.len());
+                    reducer.fold(self.sources, &[target], chunk.len(), taken);
                 }
             }
         }

@@ -17,16 +17,20 @@ pub const PAYLOADS_BYTES: usize = 16 << 10;
 const THREADS_PAYLOAD_BYTES: usize = FIRST_BYTES + (2 << 10);
 
 /// Up to so many bytes of all ranks together, every rank of a reduction combines everything, once it is put up, rather than a
-/// block for all: one wait instead of two, for more reading. Between 2 ranks, 0.9 of the time at 16 KiB and 0.95 at 64 KiB.
+/// block for all: one wait instead of two, for more reading.
 pub const ONE_SHOT_BYTES: usize = 128 << 10;
+
+/// The same where blocks are [returned](Ground::returns), which makes them cheaper: to combine everything takes 0.8 of their
+/// time at 16 KiB of each, 1.05 at 32 KiB and 1.15 at 64 KiB.
+pub const PAIR_ONE_SHOT_BYTES: usize = 32 << 10;
 
 /// More bytes than these that lie in heaps are read and written there; fewer are put up, for which nobody waits at the end.
 /// Between 2 ranks 16 KiB take less time in place than 4 KiB that are put up.
 pub const IN_PLACE_BYTES: usize = 2 << 10;
 
 /// From so many bytes on, ranks that each need another block of the others' data read it out of the others' memory, if they
-/// can: an all-to-all takes 0.7 to 0.8 of the time. Where each needs everything, two copies through caches take less.
-pub const READ_BYTES: usize = 128 << 10;
+/// can: an all-to-all takes 0.75 to 0.9 of the time. Where each needs everything, two copies through caches take less.
+pub const READ_BYTES: usize = 256 << 10;
 
 /// Room for what is read of all others to be folded: it stays in a core's own cache.
 pub const READ_SCRATCH_BYTES: usize = 128 << 10;
@@ -37,6 +41,9 @@ const READ_LEAST_BYTES: usize = 16 << 10;
 /// Bytes of one rank that are put up at a time for others to copy: with more, what is put up twice leaves a core's own cache.
 /// Between 2 ranks, 0.8 of the time of twice as many at 1 MiB of each.
 pub const WINDOW_BYTES: usize = 128 << 10;
+
+/// The same, where every rank copies all of them. Between 2 ranks, an all-gather takes 0.91 of the time from 1 MiB on.
+pub const WHOLE_WINDOW_BYTES: usize = 64 << 10;
 
 /// The fewest, where ranks are busy in turn: the first window is copied alone, and the last one is read alone.
 const LEAST_WINDOW_BYTES: usize = 16 << 10;
@@ -93,7 +100,7 @@ pub struct Cut {
 
 impl Cut {
     /// Every rank reads all of it.
-    pub const WHOLE: Cut = Cut::blocks(1);
+    pub const WHOLE: Cut = Cut { blocks: 1, window_bytes: WHOLE_WINDOW_BYTES };
 
     /// Each rank reads its block of so many.
     pub const fn blocks(blocks: usize) -> Cut {
@@ -200,6 +207,13 @@ impl Ground {
         bytes <= if self.slot_bytes.is_some() { PAYLOAD_BYTES } else { THREADS_PAYLOAD_BYTES }
     }
 
+    /// Whether a rank writes its block of the result over the data of which it is made, where its peer put them up: the lines are its
+    /// core's by then, and the peer takes them back with the result.
+    pub(crate) fn returns(&self, step: Step) -> bool {
+        let fits = matches!(step, Step::Divided { input_size, output_size, .. } if input_size == output_size);
+        self.ranks == 2 && fits
+    }
+
     /// The way of a step in which the rank that has most has `bytes` of data: if `in_heap`, all of them lie in memory from
     /// [`Seat::alloc`](crate::step::Seat::alloc), and so do the results of a divided step, on pages of their own. If that is so on
     /// some ranks only, all go the way of `in_heap: false`; and that of `reads: false` if not all can read.
@@ -208,7 +222,8 @@ impl Ground {
             return if step == Step::Exchange { Path::Card } else { Path::InPlace };
         };
         // Where there is little staging, short data go the ways of long ones, too: so tests need no long ones.
-        let one_shot_bytes = (ONE_SHOT_BYTES / self.ranks).min(slot_bytes / 4);
+        let one_shot_bytes = if self.returns(step) { PAIR_ONE_SHOT_BYTES } else { ONE_SHOT_BYTES };
+        let one_shot_bytes = (one_shot_bytes / self.ranks).min(slot_bytes / 4);
         let read_bytes = READ_BYTES.min(slot_bytes);
         let in_heap = in_heap && bytes > IN_PLACE_BYTES;
         match step {
@@ -256,14 +271,20 @@ mod tests {
         let windows = |count, blocks| Windows { count, blocks, stride: (256 << 10) / blocks };
         let parts = |count, blocks| Windows { count, blocks, stride: WINDOW_BYTES / blocks };
         let all = sum(Targets::All);
-        assert_eq!(ground.path(all, ONE_SHOT_BYTES / 2, false), Path::PutUp(windows(1, 1)));
-        assert_eq!(ground.path(all, ONE_SHOT_BYTES / 2 + 4, false), Path::Blocks(parts(1, 1)));
+        assert_eq!(ground.path(all, PAIR_ONE_SHOT_BYTES / 2, false), Path::PutUp(windows(1, 1)));
+        assert_eq!(ground.path(all, PAIR_ONE_SHOT_BYTES / 2 + 4, false), Path::Blocks(parts(1, 1)));
+        let mean_of_ints = Step::Divided { targets: Targets::All, input_size: 4, output_size: 8 };
+        assert_eq!(ground.path(mean_of_ints, ONE_SHOT_BYTES / 2, false), Path::PutUp(windows(1, 1)));
+        let three = Ground { ranks: 3, ..ground };
+        assert_eq!(three.path(all, ONE_SHOT_BYTES / 3, false), Path::PutUp(windows(1, 1)));
+        assert_eq!(three.path(all, ONE_SHOT_BYTES / 3 + 4, false), Path::Blocks(parts(1, 1)));
         assert_eq!(ground.path(all, 1 << 20, false), Path::Blocks(parts(8, 1)));
         assert_eq!(ground.path(all, IN_PLACE_BYTES + 4, true), Path::InPlace);
         assert_eq!(ground.path(sum(Targets::Own), 1 << 20, false), Path::PutUp(parts(8, 2)));
         // Blocks of different sizes are not the parts that ranks put up side by side.
         assert_eq!(ground.path(sum(Targets::Own), (1 << 20) + 4, true), Path::PutUp(parts(9, 1)));
-        assert_eq!(ground.path(Step::Published(Cut::WHOLE), 1 << 20, false), Path::PutUp(parts(8, 1)));
+        let wholes = |count| Windows { count, blocks: 1, stride: WHOLE_WINDOW_BYTES };
+        assert_eq!(ground.path(Step::Published(Cut::WHOLE), 1 << 20, false), Path::PutUp(wholes(16)));
         let to_one = |bytes| ground.path(Step::Published(Cut::one_way(bytes, 1)), bytes, false);
         assert_eq!(to_one(64 << 10), Path::PutUp(Windows { count: 4, blocks: 1, stride: 16 << 10 }));
         assert_eq!(to_one(1 << 20), Path::PutUp(parts(8, 1)));
@@ -272,7 +293,7 @@ mod tests {
         let reading = Ground { reads: true, ..ground };
         let [even, odd] = [READ_BYTES, READ_BYTES + 4];
         assert_eq!(reading.path(Step::Published(Cut::blocks(2)), even, false), Path::Read);
-        assert_eq!(reading.path(Step::Published(Cut::WHOLE), even, false), Path::PutUp(parts(1, 1)));
+        assert_eq!(reading.path(Step::Published(Cut::WHOLE), even, false), Path::PutUp(wholes(4)));
         assert_eq!(reading.path(sum(Targets::Own), even, false), Path::Read);
         assert_eq!(reading.path(sum(Targets::Own), odd, false), ground.path(sum(Targets::Own), odd, false));
         assert_eq!(reading.path(all, 1 << 20, false), Path::Blocks(parts(8, 1)));

@@ -1,7 +1,8 @@
 //! Steps of ranks that cannot read each other's buffers: they put their data up where all can read them, a window at a time.
 //!
 //! Each rank has its own *staging*, in memory that all processes of the group map: two slots for data and two for results, used
-//! in turn. It is never read as anything but data: where it lies, and how large it is, each process knows by itself.
+//! in turn. It is never read as anything but data: where it lies, and how large it is, each process knows by itself. Two ranks
+//! that both have data use each other's in turn (`trade.rs`).
 //!
 //! # The protocol
 //!
@@ -12,7 +13,9 @@
 //!    staged before the arrival, which says it. It may do so when every peer has said *read* `w - 2`. The next window is
 //!    staged before the work on this one, so that a rank waits only for one that is more than a window behind.
 //! 2. **Work**, when every peer has said *staged* `w`. Where each rank makes its block of the result for all, it puts the
-//!    block up in the slot for results and says *folded* `w`; when every peer has, it copies their blocks.
+//!    block up in the slot for results and says *folded* `w`; when every peer has, it copies their blocks. Of two ranks each
+//!    writes its block over the peer's data of which it is made, in the peer's slot: the lines are its core's by then, and those of
+//!    the peer's again when that has copied them.
 //! 3. The rank says *read* `w`.
 //!
 //! Data that the others read where they lie, in a heap or by `direct.rs`, are not put up, or late if not all agree to that.
@@ -22,21 +25,22 @@
 //!
 //! # The races, by name
 //!
-//! * **Overwritten window.** A slot is written again two windows later, when all have *read* it. The slot for results needs no
-//!   word of its own: who stages `w` has copied the results of `w - 2`.
+//! * **Overwritten window.** A slot is written again two windows later, when all have *read* it, whoever wrote there. The
+//!   slot for results, and results in the slot for data, need no word of their own: who stages `w` has copied the results of `w - 2`.
 //! * **Old counts, new counts.** After an abort ranks may differ in how far they had come. A new round begins at a base above
 //!   all of the counts before, and no rank counts in it before all are there (`Seat::renew`). Who still waits in the old round
 //!   does not take a count of the new one for what it waits for.
 
 use crate::{
     atomics::{Ordering, fence},
-    copy::{copy, put_up},
+    copy::{copy, put_up, take},
     line::Round,
     phase::{Data, Peers, Place, Slots, Source, Window},
     plan::{BORDER_BYTES, Ground, Path, SLOTS, Step, Windows},
     reduce::Reducer,
     segment::{Area, Segment},
     step::{Addresses, Fault, Seat, Targets},
+    trade,
 };
 use consonance_spec::{Signature, partition};
 use std::{
@@ -44,8 +48,32 @@ use std::{
     ptr::{self, NonNull},
 };
 
-/// The first of the slots for results.
-const RESULT_SLOT: usize = 2;
+/// What a slot is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// Data.
+    Data,
+    /// Data, in places that the ranks trade.
+    TradedData,
+    /// Results.
+    Results,
+}
+
+impl Use {
+    fn data(trades: bool) -> Use {
+        if trades { Use::TradedData } else { Use::Data }
+    }
+
+    /// The slot for this in window `window`.
+    fn slot(self, window: u64) -> usize {
+        (if self == Use::Results { 2 } else { 0 }) + (window & 1) as usize
+    }
+
+    /// The rank in whose place `rank` has that slot.
+    fn place(self, rank: usize, window: u64) -> usize {
+        if self == Use::TradedData { trade::place(rank, window) } else { rank }
+    }
+}
 
 /// What is got from the system at a time.
 const RESERVE_BYTES: usize = 64 << 10;
@@ -56,8 +84,8 @@ pub(crate) struct Stage {
     base: u64,
     /// The next window's number.
     window: u64,
-    /// Bytes of each slot that the system has given.
-    reserved: [usize; SLOTS],
+    /// Bytes of each slot that the system has given, in this rank's place and in one that it trades for.
+    reserved: [[usize; SLOTS]; 2],
     pub(crate) reach: Reach,
 }
 
@@ -73,7 +101,7 @@ pub(crate) enum Reach {
 
 impl Stage {
     pub(crate) fn new(area: Area, round: Round) -> Stage {
-        Stage { area, base: round.base(), window: round.base(), reserved: [0; SLOTS], reach: Reach::Untried }
+        Stage { area, base: round.base(), window: round.base(), reserved: [[0; SLOTS]; 2], reach: Reach::Untried }
     }
 
     /// Whether this rank reads the memory of all others, as far as it knows.
@@ -95,6 +123,7 @@ struct Load {
     /// The block that no other rank reads.
     kept: Option<usize>,
     stride: usize,
+    slot: Use,
 }
 
 impl Load {
@@ -172,7 +201,8 @@ impl Seat {
         });
         // Where there is a block for each rank, this rank's is its own.
         let kept = (blocks == self.world.size()).then_some(self.world.rank());
-        let mut load = Load { input, bytes: if found.is_some() { 0 } else { bytes }, blocks, kept, stride };
+        let slot = Use::data(trade::slots(self.world.size(), signature.kind));
+        let mut load = Load { input, bytes: if found.is_some() { 0 } else { bytes }, blocks, kept, stride, slot };
         self.claim_window(0)?;
         self.stage_slices(load, 0, 0)?;
         let told = Told { place: found, reads: ground.reads }.to_word();
@@ -202,7 +232,7 @@ impl Seat {
             if index > 0 || is_late {
                 seat.wait_staged()?;
             }
-            let slots = seat.slots(0);
+            let slots = seat.slots(slot);
             let (slice, data) = (load.slice(index), &*data);
             let is_last = index + 1 == windows;
             let window = Window { blocks, slice, slots, stride, data, own: input, own_bytes: bytes, is_last };
@@ -345,6 +375,9 @@ impl Seat {
             Path::PutUp(windows) => (windows, false),
             path => unreachable!("{step:?} goes {path:?}"),
         };
+        let returns = is_divided && ground.returns(step);
+        let data = Use::data(!is_divided && targets == Targets::All && trade::slots(size, signature.kind));
+        let is_needed = is_divided && self.world.peers().any(|peer| targets.reach(peer));
         let elements = stride / input_size;
         let unit = BORDER_BYTES / input_size.min(output_size);
         let window = |index: usize| index * elements..((index + 1) * elements).min(count);
@@ -360,7 +393,7 @@ impl Seat {
         // What the others fold: all but this rank's own block, each element in its place in the window.
         let stage = |seat: &mut Seat, ahead: u64, index: usize| {
             let (whole, own) = (window(index), block(index, rank));
-            let slot = seat.slot(ahead, 0, whole.len() * input_size)?;
+            let slot = seat.slot(ahead, data, whole.len() * input_size)?;
             for part in [whole.start..own.start, own.end..whole.end] {
                 let offset = (part.start - whole.start) * input_size;
                 // SAFETY: the part lies within the input and, in its place, within the slot, which is this rank's to write: see
@@ -409,27 +442,30 @@ impl Seat {
                 seat.wait_staged()?;
             }
             let (whole, own) = (window(index), block(index, rank));
-            let result = seat.slot(0, RESULT_SLOT, own.len() * output_size)?;
-            let (data, results) = (seat.slots(0), seat.slots(RESULT_SLOT));
-            let (_, addresses) = seat.place(signature);
             let part = if is_divided { own } else { whole.clone() };
             let start = (part.start - whole.start) * input_size;
+            let (data, results) = (seat.slots(data), seat.slots(Use::Results));
+            let result = match is_needed {
+                false => None,
+                true if returns => Some(data.of(1 ^ rank).wrapping_add(start)),
+                true => Some(seat.slot(0, Use::Results, part.len() * output_size)?),
+            };
+            let (_, addresses) = seat.place(signature);
             addresses.sources.extend((0..size).map(|peer| match peer {
                 peer if peer == rank => input.wrapping_add(part.start * input_size),
                 peer => data.of(peer).wrapping_add(start).cast_const(),
             }));
-            if is_divided {
-                addresses.targets.push(result);
-            }
+            addresses.targets.extend(result);
             if !output.is_null() {
                 addresses.targets.push(output.wrapping_add(part.start * output_size));
             }
             if !addresses.targets.is_empty() {
+                let taken = (returns || data.traded.is_some()).then_some(1 ^ rank);
                 // SAFETY: the part lies within the input and the output, and in its place within every rank's slot, where all
                 // have staged it; nobody writes it there before this rank has said that it has read this window. The slot for
-                // results has room for a block, and is read by nobody before it is said to be folded. The output is this rank's
-                // alone.
-                unsafe { reducer.fold(&addresses.sources, &addresses.targets, part.len()) };
+                // results has room for a block, and is read by nobody before it is said to be folded, nor is this block in
+                // the peer's slot, which this rank alone reads. The output is this rank's alone.
+                unsafe { reducer.fold(&addresses.sources, &addresses.targets, part.len(), taken) };
             }
             if is_divided {
                 seat.say_folded();
@@ -438,11 +474,17 @@ impl Seat {
                 seat.wait_folded()?;
                 for peer in seat.world.peers() {
                     let block = block(index, peer);
-                    // SAFETY: the peer has put its block up, and writes there again when this rank has said that it has read
-                    // this window; the block lies within the output.
+                    let (target, bytes) = (output.wrapping_add(block.start * output_size), block.len() * output_size);
+                    // SAFETY: the peer has put its block up, in its slot for results or in this rank's for data, and they are
+                    // written again when this rank has said that it has read this window; the block lies within the output.
                     unsafe {
-                        let target = output.add(block.start * output_size);
-                        copy(results.of(peer), target, block.len() * output_size, output_bytes);
+                        match returns {
+                            true => {
+                                let result = data.of(rank).add((block.start - whole.start) * input_size);
+                                take(result, target, bytes, output_bytes);
+                            }
+                            false => copy(results.of(peer), target, bytes, output_bytes),
+                        }
                     }
                 }
             }
@@ -470,18 +512,18 @@ impl Seat {
 
     /// Copies a slice of each block to this rank's slot for the window that comes `ahead`, which has been claimed.
     fn stage_slices(&mut self, load: Load, ahead: u64, index: usize) -> Result<(), Fault> {
-        let Load { input, bytes, blocks, kept, stride } = load;
+        let Load { input, bytes, blocks, kept, stride, slot } = load;
         let block = bytes / blocks;
         let slice = load.slice(index);
         let slice = slice.start.min(block)..slice.end.min(block);
         if slice.is_empty() {
             return Ok(());
         }
-        let slot = self.slot(ahead, 0, (blocks - 1) * stride + slice.len())?;
-        for index in (0..blocks).filter(|&index| Some(index) != kept) {
+        let slot = self.slot(ahead, slot, (blocks - 1) * stride + slice.len())?;
+        for (place, index) in (0..blocks).filter(|&index| Some(index) != kept).enumerate() {
             // SAFETY: the slice lies within its block of the input, which the caller of `in_windows` promises to be readable,
             // and has a place of `stride` bytes in the slot.
-            unsafe { put_up(input.add(index * block + slice.start), slot.add(index * stride), slice.len(), bytes) }
+            unsafe { put_up(input.add(index * block + slice.start), slot.add(place * stride), slice.len(), bytes) }
         }
         Ok(())
     }
@@ -537,29 +579,32 @@ impl Seat {
         self.segment().staging_bytes(self.staging().area) / SLOTS
     }
 
-    /// Every rank's slot for data, or for results, of this window.
-    fn slots(&self, kind: usize) -> Slots {
+    /// Every rank's slot for this, of this window.
+    fn slots(&self, of: Use) -> Slots {
         let Stage { area, window, .. } = *self.staging();
-        let (segment, slot) = (self.segment(), kind + (window & 1) as usize);
-        let first = segment.staging(area, 0).as_ptr().wrapping_add(slot * self.slot_bytes());
-        Slots { first, apart: segment.staging_bytes(area) }
+        let segment = self.segment();
+        let first = segment.staging(area, 0).as_ptr().wrapping_add(of.slot(window) * self.slot_bytes());
+        Slots { first, apart: segment.staging_bytes(area), traded: (of == Use::TradedData).then_some(window) }
     }
 
-    /// This rank's slot for data, or for results, of the window that comes `ahead`, with room for `bytes`.
-    fn slot(&mut self, ahead: u64, kind: usize, bytes: usize) -> Result<*mut u8, Fault> {
+    /// This rank's slot for this, of the window that comes `ahead`, with room for `bytes`.
+    fn slot(&mut self, ahead: u64, of: Use, bytes: usize) -> Result<*mut u8, Fault> {
         let Stage { area, window, reserved, .. } = *self.staging();
-        let (rank, slot_bytes, slot) = (self.world.rank(), self.slot_bytes(), kind + ((window + ahead) & 1) as usize);
+        let (rank, slot_bytes, slot) = (self.world.rank(), self.slot_bytes(), of.slot(window + ahead));
         assert!(bytes <= slot_bytes, "{bytes} bytes in a slot of {slot_bytes}");
-        if bytes > reserved[slot] {
+        let place = of.place(rank, window + ahead);
+        let traded = usize::from(place != rank);
+        let before = reserved[traded][slot];
+        if bytes > before {
             // Twice as much each time, so that the system is asked seldom.
-            let wanted = bytes.next_multiple_of(RESERVE_BYTES).max(2 * reserved[slot]).min(slot_bytes);
-            let range = slot * slot_bytes + reserved[slot]..slot * slot_bytes + wanted;
+            let wanted = bytes.next_multiple_of(RESERVE_BYTES).max(2 * before).min(slot_bytes);
+            let range = slot * slot_bytes + before..slot * slot_bytes + wanted;
             let more = range.len();
-            let reserved = self.segment().reserve_staging(area, rank, range);
+            let reserved = self.segment().reserve_staging(area, place, range);
             reserved.map_err(|error| self.no_memory(more, &error))?;
-            self.stage.as_mut().expect("a seat with a stage").reserved[slot] = wanted;
+            self.stage.as_mut().expect("a seat with a stage").reserved[traded][slot] = wanted;
         }
-        Ok(self.segment().staging(area, rank).as_ptr().wrapping_add(slot * slot_bytes))
+        Ok(self.segment().staging(area, place).as_ptr().wrapping_add(slot * slot_bytes))
     }
 }
 

@@ -41,7 +41,7 @@ use crate::{
     atomics::{Ordering, fence, yield_now},
     buffer::{Buf, BufMut},
     hub::{Hub, Key},
-    line::{Arrival, Card, Line, PAYLOAD_BYTES, Round},
+    line::{self, Arrival, Card, Line, PAYLOAD_BYTES, Round},
     phase::{Data, Payloads, Peers, Place, chunks},
     plan::{Access, BORDER_BYTES, Cut, Ground, Step},
     reduce::Reducer,
@@ -621,7 +621,7 @@ impl Seat {
             // SAFETY: `enter` keeps every buffer alive until `inside` is dropped. This block of all buffers is private to this
             // rank in this step: the blocks of ranks are disjoint, and all ranks agreed on the kind of step and on the bytes.
             // An output is exclusive to its rank, so it is its own rank's input exactly or disjoint from every input.
-            unsafe { reducer.fold(sources, all, chunk.len()) };
+            unsafe { reducer.fold(sources, all, chunk.len(), None) };
             sources.clear();
             all.clear();
             drop(inside);
@@ -661,8 +661,8 @@ impl Seat {
         self.addresses.sources.clear();
         self.addresses.targets.clear();
         let Seat { hub, world, round, epoch, stage, addresses, .. } = self;
-        let place =
-            Place { hub, world: *world, round: *round, epoch: *epoch, dtype: signature.dtype, enters: stage.is_none() };
+        let Signature { kind, dtype, .. } = *signature;
+        let place = Place { hub, world: *world, round: *round, epoch: *epoch, kind, dtype, enters: stage.is_none() };
         (place, addresses)
     }
 
@@ -695,9 +695,10 @@ impl Seat {
         }
         let fingerprint = if COMPARES { signature.fingerprint() } else { 0 };
         let own = Arrival { fingerprint, head, bytes, payload, input, output };
-        let epoch = self.epoch;
+        let (epoch, rank) = (self.epoch, self.world.rank());
+        let (place, _) = line::payload(self.hub.lines(), rank, epoch, payload.len(), signature.kind);
         // SAFETY: a seat is the only one of its rank, and the call before this one waited for every peer to arrive at it.
-        unsafe { self.hub.lines()[self.world.rank()].card(epoch).publish(epoch, &own) };
+        unsafe { self.hub.lines()[rank].card(epoch).publish(epoch, &own, place) };
         self.wake();
         let made = meanwhile();
         let all = self.wait_for_all(|line| line.card(epoch).arrived(epoch));

@@ -55,6 +55,8 @@ mod stage;
 #[path = "../../src/step.rs"]
 #[allow(dead_code, reason = "as above")]
 mod step;
+#[path = "../../src/trade.rs"]
+mod trade;
 #[path = "../../src/wait.rs"]
 #[allow(dead_code, reason = "as above")]
 mod wait;

@@ -24,7 +24,7 @@ impl Reducer {
     /// # Safety
     /// Sources are valid for reads and targets for writes of `count` elements, and none of them overlap, but a source that
     /// is a target.
-    pub(crate) unsafe fn fold(&self, sources: &[*const u8], targets: &[*mut u8], count: usize) {
+    pub(crate) unsafe fn fold(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, _: Option<usize>) {
         let mut sum = vec![0u64; count];
         for source in sources {
             memory::read(*source, count * 8);
@@ -44,6 +44,6 @@ impl Reducer {
     /// As for [`fold`](Reducer::fold).
     pub(crate) unsafe fn fold_small(&self, sources: &[*const u8], target: *mut u8, count: usize) {
         // SAFETY: the caller's promises are the same.
-        unsafe { self.fold(sources, &[target], count) }
+        unsafe { self.fold(sources, &[target], count, None) }
     }
 }

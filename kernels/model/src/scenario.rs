@@ -4,6 +4,7 @@ use crate::{
     atomics::Ordering,
     buffer::{Buf, BufMut},
     fault::{self, Fault as Planted},
+    line::FIRST_BYTES,
     memory::{self, Data},
     plan::Cut,
     reduce::Reducer,
@@ -37,8 +38,9 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 }
 
 /// Every scenario.
-pub const ALL: [Scenario; 18] = [
+pub const ALL: [Scenario; 20] = [
     scenario("exchange", 3, exchange),
+    scenario("exchange in traded places", 2, exchange_in_traded_places),
     scenario("exchange of three", 1, exchange_of_three),
     scenario("exchange, deadline", 3, exchange_with_a_deadline),
     scenario("exchange, one leaves", 2, exchange_with_one_that_leaves),
@@ -51,6 +53,7 @@ pub const ALL: [Scenario; 18] = [
     scenario("split of processes", 2, split_of_processes),
     scenario("splits of processes", 2, splits_of_processes),
     scenario("windows", 2, windows),
+    scenario("windows in traded places", 2, windows_in_traded_places),
     scenario("windows, divided", 1, windows_divided),
     scenario("read directly", 1, read_directly),
     scenario("windows, failure, next round", 2, windows_and_next_round),
@@ -111,6 +114,9 @@ impl Scenario {
 const SUM: Signature =
     Signature { op: Some(ReduceOp::Sum), dtype: Some(DType::U64), ..Signature::new(Kind::AllReduce) };
 
+/// The same for one rank: such calls trade no places.
+const TO_ONE: Signature = Signature { kind: Kind::Reduce, ..SUM };
+
 /// No time passes in the model: with this one nobody gives up, and with none at all whoever would wait does.
 const FOREVER: Duration = Duration::MAX;
 
@@ -152,13 +158,24 @@ fn total(seat: &Seat, call: usize, index: usize) -> u64 {
 
 /// A sum of what rides along with the arrivals.
 fn sum(seat: &mut Seat, call: usize) -> Result<(), Fault> {
-    let own = [value(seat.world().rank(), call, 0)];
-    let expected = total(seat, call, 0);
-    let mut sum = [0];
-    seat.exchange(&SUM, Some(own.as_slice().into()))?.reduce(&Reducer, 0, &mut sum.as_mut_slice().into())?;
-    assert_eq!(sum[0], expected, "call {call}");
+    sum_of(seat, call, 1)
+}
+
+/// The same, of so many elements each.
+fn sum_of(seat: &mut Seat, call: usize, count: usize) -> Result<(), Fault> {
+    let rank = seat.world().rank();
+    let own: Vec<u64> = (0..count).map(|index| value(rank, call, index)).collect();
+    let mut sums = vec![0; count];
+    let own = own.as_slice().into();
+    seat.exchange(&SUM, Some(own))?.reduce(&Reducer, 0, Some(own), &mut sums.as_mut_slice().into())?;
+    for (index, &sum) in sums.iter().enumerate() {
+        assert_eq!(sum, total(seat, call, index), "element {index} in call {call}");
+    }
     Ok(())
 }
+
+/// More than two ranks leave where it is: they trade the places of so many.
+const TRADED: usize = FIRST_BYTES / size_of::<u64>() + 1;
 
 /// What this rank brings.
 fn data(seat: &Seat, call: usize, count: usize) -> Data {
@@ -181,13 +198,18 @@ fn sum_in_place(seat: &mut Seat, data: &mut Data, call: usize) -> Result<(), Fau
 
 /// A sum of what is published, into memory of this rank alone.
 fn sum_published(seat: &mut Seat, data: &mut Data, call: usize) -> Result<(), Fault> {
+    sum_published_as(&SUM, seat, data, call)
+}
+
+/// The same, as this call.
+fn sum_published_as(signature: &Signature, seat: &mut Seat, data: &mut Data, call: usize) -> Result<(), Fault> {
     let rank = seat.world().rank();
     for (index, element) in data.write().iter_mut().enumerate() {
         *element = value(rank, call, index);
     }
     let mut sums = vec![0; data.share().len()];
     let count = sums.len();
-    seat.published(&SUM, Some(Buf::from(&*data.share())), Cut::WHOLE, |peers| {
+    seat.published(signature, Some(Buf::from(&*data.share())), Cut::WHOLE, |peers| {
         peers.reduce(&Reducer, 0, &mut sums[..count].as_mut().into())
     })?;
     for (index, &element) in sums.iter().enumerate() {
@@ -216,6 +238,23 @@ fn sum_own_block(seat: &mut Seat, data: &mut Data, call: usize) -> Result<(), Fa
 fn exchange() {
     each(threads(2, FOREVER), |mut seat| {
         (1..=3).for_each(|call| sum(&mut seat, call).unwrap());
+        Some(seat)
+    });
+}
+
+/// Four calls. The third is written where the other rank's data of the first were read; in the fourth no places are traded.
+fn exchange_in_traded_places() {
+    each(threads(2, FOREVER), |mut seat| {
+        sum_of(&mut seat, 1, TRADED).unwrap();
+        sum(&mut seat, 2).unwrap();
+        sum_of(&mut seat, 3, TRADED).unwrap();
+        let blocks = Signature { kind: Kind::AllToAll, ..SUM };
+        let own = [value(seat.world().rank(), 4, 0); TRADED];
+        let mut other = [0; TRADED];
+        let peer = 1 - seat.world().rank();
+        let payloads = seat.exchange(&blocks, Some(own.as_slice().into())).unwrap();
+        payloads.copy(peer, 0, &mut other.as_mut_slice().into()).unwrap();
+        assert_eq!(other, [value(peer, 4, 0); TRADED]);
         Some(seat)
     });
 }
@@ -381,13 +420,25 @@ fn splits_of_processes() {
 /// Windows of 128 bytes.
 const SMALL: Shape = Shape { ranks: 2, staging_bytes: 512, splits: 0 };
 
-/// Three windows in the first call, and one in the second.
+/// Three windows in the first call, and one in the second. No places are traded.
 fn windows() {
+    each(processes(SMALL), |mut seat| {
+        let mut long = data(&seat, 0, 33);
+        sum_published_as(&TO_ONE, &mut seat, &mut long, 1).unwrap();
+        let mut short = data(&seat, 0, 3);
+        sum_published_as(&TO_ONE, &mut seat, &mut short, 2).unwrap();
+        Some(seat)
+    });
+}
+
+/// Three windows in traded places in the first call, one in the second, and one that stays where it is.
+fn windows_in_traded_places() {
     each(processes(SMALL), |mut seat| {
         let mut long = data(&seat, 0, 33);
         sum_published(&mut seat, &mut long, 1).unwrap();
         let mut short = data(&seat, 0, 3);
         sum_in_place(&mut seat, &mut short, 2).unwrap();
+        sum_published_as(&TO_ONE, &mut seat, &mut short, 3).unwrap();
         Some(seat)
     });
 }

@@ -150,7 +150,9 @@ impl Memory {
 pub(crate) fn watch_payloads(lines: &[Line]) {
     for line in lines {
         for epoch in 0..2 {
-            memory::watch(line.card(epoch).payload(), crate::line::PAYLOAD_BYTES, crate::line::PAYLOAD_BYTES);
+            let (card, rest) = (line.card(epoch), crate::line::PAYLOAD_BYTES);
+            memory::watch(card.payload(), crate::line::FIRST_BYTES, crate::line::FIRST_BYTES);
+            memory::watch(card.rest(), rest, rest);
         }
     }
 }

@@ -20,7 +20,7 @@ const LEVELS: usize = 16;
 pub(crate) const MAX_SOURCES: usize = GROUP << (LEVELS - 1);
 
 /// Bytes from a tile to the one whose lines are asked for meanwhile: about the lines that a core waits for at a time.
-const AHEAD_BYTES: usize = 512;
+pub(super) const AHEAD_BYTES: usize = 512;
 
 /// How results are made and written.
 #[derive(Clone, Copy)]
@@ -28,6 +28,15 @@ pub(crate) struct Finish {
     /// What means are divided by; 1 for the other operations.
     pub(crate) divisor: u64,
     pub(crate) lines: Lines,
+    /// The source whose lines, where they are asked for ahead, are asked for as some that are written next.
+    pub(crate) taken: Option<u8>,
+}
+
+impl Finish {
+    /// Lines are read and written when it is their turn.
+    pub(crate) fn in_turn(divisor: u64) -> Finish {
+        Finish { divisor, lines: Lines::InTurn, taken: None }
+    }
 }
 
 /// How cache lines are read and written.
@@ -61,8 +70,12 @@ pub(crate) unsafe fn fold<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(
                 let tile = target.cast::<R::Target>().wrapping_add(at).cast_const();
                 each_line::<_, L>(tile, AHEAD_BYTES, I::prefetch_to_write);
             }
-            for source in sources {
-                prefetch::<_, I, L>(source.cast::<R::Source>().wrapping_add(at), AHEAD_BYTES);
+            for (index, source) in sources.iter().enumerate() {
+                let tile = source.cast::<R::Source>().wrapping_add(at);
+                match finish.taken.is_some_and(|taken| usize::from(taken) == index) {
+                    true => each_line::<_, L>(tile, AHEAD_BYTES, I::prefetch_to_write),
+                    false => prefetch::<_, I, L>(tile, AHEAD_BYTES),
+                }
             }
         }
         // SAFETY: the caller vouches for a tile at `at`.

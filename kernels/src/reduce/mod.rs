@@ -20,12 +20,13 @@ pub(crate) mod sample;
 mod tests;
 
 pub(crate) use along::{LANES, Rows};
+pub(crate) use fold::LINE;
 pub(crate) use kernel::Kernel;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use level::{Avx2, Level};
 pub(crate) use run::Distance;
 
-use self::fold::{Finish, Lines};
+use self::fold::Finish;
 use crate::{
     buffer::{Buf, BufMut},
     isa::Isa,
@@ -133,24 +134,29 @@ impl Reducer {
         unsafe { self.run(&sources, &[own], target.count(), Distance::Near) }
     }
 
-    /// [`reduce`](Reducer::reduce) of `count` elements at `sources`, of which others have written some, into each of `targets`.
+    /// [`reduce`](Reducer::reduce) of `count` elements at `sources`, of which others have written some, into each of `targets`. This
+    /// core writes next where the source `taken` is.
     ///
     /// # Safety
     /// There is a source. Each source is valid for reads of `count` elements of the input type, each target for writes of
     /// `count` elements of the output type. A target is disjoint from a source or equal to it; equal only where both types are
     /// the same. Targets are disjoint from each other or equal. Nobody else writes the sources or touches the targets meanwhile.
-    pub(crate) unsafe fn fold(&self, sources: &[*const u8], targets: &[*mut u8], count: usize) {
+    pub(crate) unsafe fn fold(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, taken: Option<usize>) {
         // SAFETY: the caller's promises are the same.
-        unsafe { self.run(sources, targets, count, Distance::Far) }
+        unsafe { self.run(sources, targets, count, taken.map_or(Distance::Far, Distance::Taken)) }
     }
 
     /// # Safety
     /// As for [`fold`](Reducer::fold).
     unsafe fn run(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, distance: Distance) {
         let divisor = if self.op == ReduceOp::Mean { sources.len() as u64 } else { 1 };
-        let elements = count * self.input.size() / self.kernel.source_bytes;
         // SAFETY: the caller's promises are the same; a kernel of bytes has more and smaller elements, at the same addresses.
-        unsafe { self.kernel.reduce(sources, targets, elements, divisor, distance) }
+        unsafe { self.kernel.reduce(sources, targets, self.elements(count), divisor, distance) }
+    }
+
+    /// The kernel's elements in `count` elements of the input. All sizes are powers of two, and a division takes long.
+    fn elements(&self, count: usize) -> usize {
+        (count * self.input.size()) >> self.kernel.source_bytes.trailing_zeros()
     }
 }
 
@@ -160,11 +166,13 @@ impl Reducer {
     ///
     /// # Safety
     /// As for [`fold`](Reducer::fold), of all the elements that there is room for.
+    #[inline]
     pub(crate) unsafe fn fold_small(&self, sources: &[*const u8], target: *mut u8, count: usize) {
         let divisor = if self.op == ReduceOp::Mean { sources.len() as u64 } else { 1 };
-        let elements = (count * self.input.size() / self.kernel.source_bytes).next_multiple_of(self.kernel.small_tile);
+        let whole = self.kernel.small_tile - 1;
+        let elements = (self.elements(count) + whole) & !whole;
         // SAFETY: the caller's promises are the same.
-        unsafe { (self.kernel.small)(sources, &[target], 0..elements, Finish { divisor, lines: Lines::InTurn }) }
+        unsafe { (self.kernel.small)(sources, &[target], 0..elements, Finish::in_turn(divisor)) }
     }
 
     /// What the bytes of sources that [`fold_small`](Reducer::fold_small) reads are at most a multiple of.

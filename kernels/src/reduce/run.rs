@@ -1,9 +1,10 @@
 //! A kernel on any number of elements at any address: parts of tiles at the ends, and stores past the caches between them.
 
 use super::{
-    fold::{Finish, LINE, Lines, MAX_SOURCES},
+    fold::{AHEAD_BYTES, Finish, LINE, Lines, MAX_SOURCES},
     kernel::{Fold, Kernel, SMALL_TILE_BYTES},
 };
+use crate::copy::fetch_to_write;
 use std::{mem::MaybeUninit, ops::Range, ptr};
 
 /// Bytes that a reduction reads and writes from which on it writes past the caches, more than the last one holds. Such a store
@@ -19,6 +20,8 @@ pub(crate) enum Distance {
     Near,
     /// In other cores' caches, or in memory.
     Far,
+    /// As before; and this core writes next where the source of this index is.
+    Taken(usize),
 }
 
 impl Distance {
@@ -29,6 +32,7 @@ impl Distance {
         match self {
             Distance::Near => 1 << 20,
             Distance::Far => 64 << 10,
+            Distance::Taken(_) => 0,
         }
     }
 }
@@ -148,13 +152,14 @@ impl Run<'_> {
         let bytes = bytes.max(self.of);
         let aligning = if bytes < STREAM_BYTES { None } else { self.elements_to_align() };
         let head = aligning.unwrap_or(0).min(count);
-        let tail = count - (count - head) % self.tile;
+        let tail = count - rest(count - head, self.tile);
         let lines = match aligning {
             Some(_) => Lines::PastCaches,
             None if bytes >= self.distance.ahead_bytes() => Lines::Ahead,
             None => Lines::InTurn,
         };
-        let finish = Finish { divisor: self.divisor, lines };
+        let taken = if lines == Lines::Ahead { self.take(count) } else { None };
+        let finish = Finish { divisor: self.divisor, lines, taken };
         // SAFETY: the ranges are parts of `0..count`, the middle one a multiple of a tile, the others less than one; they are
         // disjoint, so that no range reads what another one wrote.
         unsafe {
@@ -162,6 +167,14 @@ impl Run<'_> {
             (self.fold)(self.sources, self.targets, head..tail, finish);
             self.part(tail..count);
         }
+    }
+
+    /// The source whose lines are asked for as some that are written next; its first ones at once.
+    fn take(&self, count: usize) -> Option<u8> {
+        let Distance::Taken(taken) = self.distance else { return None };
+        let first = AHEAD_BYTES.min(count * self.source_bytes);
+        (0..first).step_by(LINE).for_each(|line| fetch_to_write(self.sources[taken].wrapping_add(line)));
+        u8::try_from(taken).ok()
     }
 
     /// How many elements come before the first line of the targets, if they can be written past the caches: all targets begin
@@ -181,8 +194,8 @@ impl Run<'_> {
         if range.is_empty() {
             return;
         }
-        let whole = range.end - range.len() % self.small_tile;
-        let finish = Finish { divisor: self.divisor, lines: Lines::InTurn };
+        let whole = range.end - rest(range.len(), self.small_tile);
+        let finish = Finish::in_turn(self.divisor);
         // SAFETY: the caller's promises are the same; the first range is a multiple of a small tile, the other less than one.
         unsafe {
             (self.small)(self.sources, self.targets, range.start..whole, finish);
@@ -214,7 +227,7 @@ impl Run<'_> {
             *pointer = tile.0.as_ptr();
         }
         let mut result = Tile::ZERO;
-        let finish = Finish { divisor: self.divisor, lines: Lines::InTurn };
+        let finish = Finish::in_turn(self.divisor);
         // SAFETY: one small tile of each source and of the result, which no source overlaps.
         unsafe { (self.small)(pointers, &[result.0.as_mut_ptr()], 0..self.small_tile, finish) }
         for target in self.targets {
@@ -223,6 +236,12 @@ impl Run<'_> {
             unsafe { ptr::copy_nonoverlapping(result.0.as_ptr(), target.add(range.start * self.target_bytes), bytes) }
         }
     }
+}
+
+/// What is left of `count` elements after as many tiles as there are: a division would take as long as some of those.
+fn rest(count: usize, tile: usize) -> usize {
+    debug_assert!(tile.is_power_of_two());
+    count & (tile - 1)
 }
 
 impl Tile {

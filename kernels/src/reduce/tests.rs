@@ -61,7 +61,7 @@ fn check_fold<T: Sample, O: Sample>(reducer: Reducer, inputs: &[Vec<T>], places:
             .collect();
         let pointers: Vec<*const u8> = pointers.into_iter().map(<*mut u8>::cast_const).collect();
         // SAFETY: every vector has `count` elements from `shift` on; targets in place have the sources' type.
-        unsafe { reducer.fold(&pointers, &targets, count) }
+        unsafe { reducer.fold(&pointers, &targets, count, Some(shift % inputs.len()).filter(|_| shift > 0)) }
         for (i, place) in places.iter().enumerate() {
             let context = || format!("{reducer:?}, {} sources, count {count}, shift {shift}, {place:?}", inputs.len());
             let keys = |elements: &[O]| elements.iter().map(|e| e.key()).collect::<Vec<_>>();
@@ -141,7 +141,7 @@ fn check_long<T: Sample<Mean: Sample>>(op: ReduceOp, sources: usize, bytes: usiz
         let reducer = Reducer::with_isa(op, T::DTYPE, isa).unwrap();
         let mut result = vec![T::default(); count + 2];
         // SAFETY: every vector has `count` elements, the result from its second on; it is apart from the inputs.
-        unsafe { reducer.fold(&pointers, &[result[1..].as_mut_ptr().cast()], count) }
+        unsafe { reducer.fold(&pointers, &[result[1..].as_mut_ptr().cast()], count, None) }
         let beside = [result[0].key(), result[count + 1].key()];
         assert_eq!(beside, [T::default().key(); 2], "beside {reducer:?}");
         for (at, element) in result[1..=count].iter().enumerate() {

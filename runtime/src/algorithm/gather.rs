@@ -112,8 +112,14 @@ impl<'a> Parts<'a> {
     ) -> Result<(), Fault> {
         let range = |rank| self.start(rank)..self.start(rank) + self.count(rank);
         let own = send.unwrap_or_else(|| recv.as_buf().slice(range(seat.world().rank())));
+        let rank = seat.world().rank();
         let payloads = seat.exchange(signature, Some(own))?;
-        (0..self.size).try_for_each(|rank| payloads.copy(rank, 0, &mut recv.reborrow().slice(range(rank))))
+        let peers = (0..self.size).filter(|&peer| peer != rank);
+        peers.into_iter().try_for_each(|peer| payloads.copy(peer, 0, &mut recv.reborrow().slice(range(peer))))?;
+        if let Some(send) = send {
+            recv.reborrow().slice(range(rank)).copy_from(send);
+        }
+        Ok(())
     }
 
     /// Copies the parts of `ranks` into `target`, whose first element is element `origin` of the result.

@@ -33,7 +33,7 @@ pub(super) fn all_reduce(
     if implementation == Implementation::Auto && plan::rides(seat.world().size(), bytes) {
         let payload = send.unwrap_or_else(|| recv.as_buf());
         let (reducer, mut payloads) = seat.exchange_while(signature, Some(payload), || reducer(op, dtype))?;
-        return payloads.reduce(&reducer, 0, &mut recv);
+        return payloads.reduce(&reducer, 0, send, &mut recv);
     }
     let reducer = reducer(op, dtype);
     match implementation {
@@ -71,7 +71,7 @@ pub(super) fn reduce(
         let is_root = rank == root;
         let mut payloads = seat.exchange(signature, Some(input))?;
         if let Some(mut recv) = recv.filter(|_| is_root) {
-            payloads.reduce(&reducer, 0, &mut recv)?;
+            payloads.reduce(&reducer, 0, send, &mut recv)?;
         }
         return Ok(());
     }
@@ -96,7 +96,7 @@ pub(super) fn reduce_scatter(
         let own = partition::block(input.count(), size, rank);
         let mut payloads = seat.exchange(signature, Some(input))?;
         let mut recv = if send.is_some() { recv } else { recv.slice(own.clone()) };
-        return payloads.reduce(&reducer, own.start, &mut recv);
+        return payloads.reduce(&reducer, own.start, send.map(|send| send.slice(own.clone())), &mut recv);
     }
     match send {
         Some(send) => {
