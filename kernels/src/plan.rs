@@ -20,7 +20,7 @@ const THREADS_PAYLOAD_BYTES: usize = FIRST_BYTES + (2 << 10);
 /// block for all: one wait instead of two, for more reading.
 pub const ONE_SHOT_BYTES: usize = 128 << 10;
 
-/// The same where blocks are [returned](Ground::returns), which makes them cheaper: to combine everything takes 0.8 of their
+/// The same where blocks are returned (`Ground::returns`), which makes them cheaper: to combine everything takes 0.8 of their
 /// time at 16 KiB of each, 1.05 at 32 KiB and 1.15 at 64 KiB.
 pub const PAIR_ONE_SHOT_BYTES: usize = 32 << 10;
 
