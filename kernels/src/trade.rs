@@ -2,12 +2,12 @@
 //!
 //! What a rank puts up crosses when its peer reads it, and again when the rank next writes there, because the peer's core has the
 //! line by then. Where both of two ranks put data up, each therefore writes where it has read: it asks for the peer's lines as
-//! one that writes them soon (`prefetchw`), and they hold its own data the next time. Between 2 ranks on two cores an all-reduce
-//! of 512 bytes to 16 KiB takes 0.8 of the time.
+//! one that writes them soon (`prefetchw`), and they hold its own data the next time. Between 2 processes on two cores an all-reduce
+//! takes 0.95 of the time at 1 KiB, 0.85 at 4 KiB and 0.8 at 16 KiB, an all-gather 0.7 at 32 KiB of each.
 //!
 //! There are two places for a rank in any case, used in turn by number of call, or of window. Each time that a number comes to the same
-//! two places, the ranks change theirs. Who writes there waits for the same as without: that all are done with what
-//! was there two numbers before.
+//! two places, the ranks change theirs. Who writes there waits for the same as without: that all are done with what was there two
+//! numbers before.
 
 use consonance_spec::Kind;
 
