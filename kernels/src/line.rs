@@ -11,7 +11,6 @@ use crate::{
     trade,
     wait::Bell,
 };
-use consonance_spec::Kind;
 use std::{cell::UnsafeCell, ptr};
 
 /// Bytes that ride along with an arrival.
@@ -37,13 +36,14 @@ impl Line {
     }
 }
 
-/// Where `rank` has its payload of `bytes` in call `epoch`, which is of this kind, and whether that is a place that ranks trade.
+/// Where `rank` has its payload of `bytes` in call `epoch`, whatever is called: ranks that do not call the same write before they
+/// know that.
 #[inline]
-pub(crate) fn payload(lines: &[Line], rank: usize, epoch: u64, bytes: usize, kind: Kind) -> (*mut u8, bool) {
-    if bytes > FIRST_BYTES && trade::payloads(lines.len(), kind) {
-        (lines[trade::place(rank, epoch)].card(epoch).rest(), true)
+pub(crate) fn payload(lines: &[Line], rank: usize, epoch: u64, bytes: usize) -> *mut u8 {
+    if bytes > FIRST_BYTES && lines.len() == 2 {
+        lines[trade::place(rank, epoch)].card(epoch).rest()
     } else {
-        (lines[rank].card(epoch).payload(), false)
+        lines[rank].card(epoch).payload()
     }
 }
 
@@ -249,7 +249,7 @@ mod tests {
             .filter(|(_, own, other)| own.min(other) > &0)
         {
             let place = |rank, bytes| {
-                let (start, _) = payload(&lines, rank, epoch, bytes, Kind::AllGather);
+                let start = payload(&lines, rank, epoch, bytes);
                 start.addr()..start.addr() + bytes
             };
             let (first, second) = (place(0, own), place(1, other));

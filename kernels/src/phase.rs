@@ -119,11 +119,11 @@ impl Payloads<'_> {
         let start = start * target.dtype().size();
         let card = self.place.card(rank);
         self.check(card, rank, start, target.bytes())?;
-        let (payload, is_traded) = self.payload(card, rank, start);
+        let (payload, is_taken) = self.payload(card, rank, start);
         // SAFETY: a payload has room for so many bytes, and has them, of the element type on which all ranks agree; nobody
         // writes it before this rank's next call. The target is exclusive.
         unsafe {
-            match is_traded && rank != self.place.world.rank() {
+            match is_taken {
                 true => take(payload, target.as_mut_ptr(), target.bytes(), target.bytes()),
                 false => copy(payload, target.as_mut_ptr(), target.bytes(), target.bytes()),
             }
@@ -137,11 +137,11 @@ impl Payloads<'_> {
         if card.bytes() < start + bytes { Err(self.place.nonsense(rank)) } else { Ok(()) }
     }
 
-    /// The payload of `rank`, whose card this is, from byte `start` on, and whether it is in a place that ranks trade.
+    /// The payload of `rank`, whose card this is, from byte `start` on, and whether it is in lines that this rank takes.
     fn payload(&self, card: &Card, rank: usize, start: usize) -> (*const u8, bool) {
-        let Place { hub, epoch, kind, .. } = self.place;
-        let (payload, is_traded) = line::payload(hub.lines(), rank, epoch, card.bytes(), kind);
-        (payload.wrapping_add(start), is_traded)
+        let (Place { hub, world, epoch, kind, .. }, bytes) = (self.place, card.bytes());
+        let is_taken = bytes > FIRST_BYTES && rank != world.rank() && trade::takes_payloads(world.size(), kind);
+        (line::payload(hub.lines(), rank, epoch, bytes).wrapping_add(start), is_taken)
     }
 
     /// Folds all payloads from element `start` on into `target`, in canonical order. Those of this rank are `own`, or in the target.
@@ -195,8 +195,8 @@ impl Payloads<'_> {
         let mut taken = None;
         for (rank, card) in self.place.cards().enumerate() {
             self.check(card, rank, start, bytes)?;
-            let (payload, is_traded) = self.payload(card, rank, start);
-            taken = taken.or((is_traded && rank != own_rank).then_some(rank));
+            let (payload, is_taken) = self.payload(card, rank, start);
+            taken = taken.or(is_taken.then_some(rank));
             self.sources.push(if rank == own_rank { own.as_ptr() } else { payload });
         }
         // SAFETY: the payloads have as many elements as the target, of the type on which all ranks agree. Nobody writes them

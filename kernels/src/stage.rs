@@ -49,6 +49,9 @@ use std::{
 };
 
 /// What a slot is for.
+///
+/// Ranks that do not call the same stage before they know that, each as its own call wants it. Data that are traded
+/// have slots of their own, therefore: those for results, which nobody writes before all agree.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     /// Data.
@@ -66,7 +69,7 @@ impl Use {
 
     /// The slot for this in window `window`.
     fn slot(self, window: u64) -> usize {
-        (if self == Use::Results { 2 } else { 0 }) + (window & 1) as usize
+        (if self == Use::Data { 0 } else { 2 }) + (window & 1) as usize
     }
 
     /// The rank in whose place `rank` has that slot.

@@ -696,7 +696,7 @@ impl Seat {
         let fingerprint = if COMPARES { signature.fingerprint() } else { 0 };
         let own = Arrival { fingerprint, head, bytes, payload, input, output };
         let (epoch, rank) = (self.epoch, self.world.rank());
-        let (place, _) = line::payload(self.hub.lines(), rank, epoch, payload.len(), signature.kind);
+        let place = line::payload(self.hub.lines(), rank, epoch, payload.len());
         // SAFETY: a seat is the only one of its rank, and the call before this one waited for every peer to arrive at it.
         unsafe { self.hub.lines()[rank].card(epoch).publish(epoch, &own, place) };
         self.wake();

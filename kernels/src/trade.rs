@@ -17,8 +17,9 @@ pub(crate) fn slots(ranks: usize, kind: Kind) -> bool {
     ranks == 2 && !has_one_way
 }
 
-/// Whether they trade the places of payloads, which have every rank's blocks: the peer reads all of them.
-pub(crate) fn payloads(ranks: usize, kind: Kind) -> bool {
+/// Whether a rank of a call asks for the peer's payload as lines that it writes next. The places of payloads are traded in every call
+/// of two ranks; where each payload has blocks for all ranks, the peer does not read all of it.
+pub(crate) fn takes_payloads(ranks: usize, kind: Kind) -> bool {
     slots(ranks, kind) && !matches!(kind, Kind::AllToAll | Kind::ReduceScatter)
 }
 
@@ -36,8 +37,8 @@ mod tests {
         for (rank, number) in (0..2).flat_map(|rank| (0..20).map(move |number| (rank, number))) {
             assert_eq!(place(rank, number + 2), place(1 - rank, number));
         }
-        assert!(slots(2, Kind::AllReduce) && payloads(2, Kind::AllGather));
-        assert!(slots(2, Kind::AllToAll) && !payloads(2, Kind::AllToAll));
+        assert!(slots(2, Kind::AllReduce) && takes_payloads(2, Kind::AllGather));
+        assert!(slots(2, Kind::AllToAll) && !takes_payloads(2, Kind::AllToAll));
         assert!(!slots(3, Kind::AllReduce) && !slots(2, Kind::Broadcast));
     }
 }

@@ -38,9 +38,10 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 }
 
 /// Every scenario.
-pub const ALL: [Scenario; 20] = [
+pub const ALL: [Scenario; 22] = [
     scenario("exchange", 3, exchange),
     scenario("exchange in traded places", 2, exchange_in_traded_places),
+    scenario("exchange of different kinds", 2, exchange_of_different_kinds),
     scenario("exchange of three", 1, exchange_of_three),
     scenario("exchange, deadline", 3, exchange_with_a_deadline),
     scenario("exchange, one leaves", 2, exchange_with_one_that_leaves),
@@ -54,6 +55,7 @@ pub const ALL: [Scenario; 20] = [
     scenario("splits of processes", 2, splits_of_processes),
     scenario("windows", 2, windows),
     scenario("windows in traded places", 2, windows_in_traded_places),
+    scenario("windows of different kinds", 2, windows_of_different_kinds),
     scenario("windows, divided", 1, windows_divided),
     scenario("read directly", 1, read_directly),
     scenario("windows, failure, next round", 2, windows_and_next_round),
@@ -259,6 +261,20 @@ fn exchange_in_traded_places() {
     });
 }
 
+/// One rank makes a call for which places are traded, the other one for which they are not: neither writes where the other does.
+fn exchange_of_different_kinds() {
+    each(threads(2, FOREVER), |mut seat| {
+        let rank = seat.world().rank();
+        sum(&mut seat, 1).unwrap();
+        let own = [value(rank, 2, 0); TRADED];
+        let signature = if rank == 0 { SUM } else { TO_ONE };
+        let found = seat.exchange(&signature, Some(own.as_slice().into())).map(drop);
+        assert_eq!(found, Err(Fault::Mismatch));
+        sum_of(&mut seat, 3, TRADED).unwrap();
+        Some(seat)
+    });
+}
+
 fn exchange_of_three() {
     each(threads(3, FOREVER), |mut seat| {
         (1..=2).for_each(|call| sum(&mut seat, call).unwrap());
@@ -439,6 +455,19 @@ fn windows_in_traded_places() {
         let mut short = data(&seat, 0, 3);
         sum_in_place(&mut seat, &mut short, 2).unwrap();
         sum_published_as(&TO_ONE, &mut seat, &mut short, 3).unwrap();
+        Some(seat)
+    });
+}
+
+/// The same of data that are put up, in the third window.
+fn windows_of_different_kinds() {
+    each(processes(SMALL), |mut seat| {
+        let mut data = data(&seat, 0, 3);
+        (1..=2).for_each(|call| sum_published(&mut seat, &mut data, call).unwrap());
+        let signature = if seat.world().rank() == 0 { SUM } else { TO_ONE };
+        let found = sum_published_as(&signature, &mut seat, &mut data, 3);
+        assert_eq!(found, Err(Fault::Mismatch));
+        sum_published(&mut seat, &mut data, 4).unwrap();
         Some(seat)
     });
 }

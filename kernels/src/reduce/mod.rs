@@ -139,8 +139,8 @@ impl Reducer {
     ///
     /// # Safety
     /// There is a source. Each source is valid for reads of `count` elements of the input type, each target for writes of
-    /// `count` elements of the output type. A target is disjoint from a source or equal to it; equal only where both types are
-    /// the same. Targets are disjoint from each other or equal. Nobody else writes the sources or touches the targets meanwhile.
+    /// `count` elements of the output type. A target is disjoint from a source or equal to it; equal only where elements of both
+    /// have the same size. Targets are disjoint from each other or equal. Nobody else writes the sources or touches the targets meanwhile.
     pub(crate) unsafe fn fold(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, taken: Option<usize>) {
         // SAFETY: the caller's promises are the same.
         unsafe { self.run(sources, targets, count, taken.map_or(Distance::Far, Distance::Taken)) }
