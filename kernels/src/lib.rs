@@ -21,6 +21,7 @@ pub mod ring;
 #[cfg_attr(not(target_os = "linux"), path = "segment/none.rs")]
 pub mod segment;
 pub mod step;
+mod shared;
 pub mod plan;
 pub mod phase;
 mod stage;

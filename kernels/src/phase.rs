@@ -74,7 +74,7 @@ impl<'s> Place<'s> {
         }
         let inside = Inside(Some(self));
         self.hub.lines()[self.world.rank()].progress.inside.store(1, Ordering::Relaxed);
-        // SYNC POINT abort: pairs with the fence of a rank that leaves (`Shared::drop`).
+        // SYNC POINT abort: pairs with the fence of a rank that leaves (`shared.rs`).
         fence(Ordering::SeqCst);
         match self.hub.aborted(self.round) {
             Some(abort) => Err(Fault::Aborted(abort)),
@@ -89,7 +89,7 @@ pub(crate) struct Inside<'s>(Option<Place<'s>>);
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         if let Some(place) = self.0 {
-            // SYNC POINT inside: what was read and written happens before the leaving rank's return; pairs with `Shared::drop`.
+            // SYNC POINT inside: what was read and written happens before the leaving rank's return; pairs with `shared.rs`.
             place.hub.lines()[place.world.rank()].progress.inside.store(0, Ordering::Release);
         }
     }

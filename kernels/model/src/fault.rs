@@ -9,10 +9,11 @@ use std::{
 };
 
 /// The files that the model checks: their names and their text.
-pub const FILES: [(&str, &str); 8] = [
+pub const FILES: [(&str, &str); 9] = [
     ("line.rs", include_str!("../../src/line.rs")),
     ("hub.rs", include_str!("../../src/hub.rs")),
     ("step.rs", include_str!("../../src/step.rs")),
+    ("shared.rs", include_str!("../../src/shared.rs")),
     ("stage.rs", include_str!("../../src/stage.rs")),
     ("direct.rs", include_str!("../../src/direct.rs")),
     ("phase.rs", include_str!("../../src/phase.rs")),

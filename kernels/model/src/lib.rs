@@ -49,6 +49,8 @@ mod plan;
 #[path = "../../src/ring.rs"]
 #[allow(dead_code, reason = "as above")]
 mod ring_text;
+#[path = "../../src/shared.rs"]
+mod shared;
 #[path = "../../src/stage.rs"]
 #[allow(dead_code, reason = "as above")]
 mod stage;

@@ -79,7 +79,7 @@ fn every_synchronisation_has_a_name() {
 #[test]
 fn waits_for_the_wrong_state_are_found() {
     let faults = [
-        ("ranks depart while one is still at work", "step.rs", "progress.done.load(", 1, "divided"),
+        ("ranks depart while one is still at work", "shared.rs", "progress.done.load(", 1, "divided"),
         ("a slot is staged again a window too early", "stage.rs", "progress.read.load(", 1, "windows"),
         ("a window is said to be read before it is", "stage.rs", "progress.read.store(", 1, "windows"),
         ("a window is read before it is staged", "stage.rs", "progress.staged.load(", 1, "windows"),
