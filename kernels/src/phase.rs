@@ -140,7 +140,8 @@ impl Payloads<'_> {
     /// The payload of `rank`, whose card this is, from byte `start` on, and whether it is in lines that this rank takes.
     fn payload(&self, card: &Card, rank: usize, start: usize) -> (*const u8, bool) {
         let (Place { hub, world, epoch, kind, .. }, bytes) = (self.place, card.bytes());
-        let is_taken = bytes > FIRST_BYTES && rank != world.rank() && trade::takes_payloads(world.size(), kind);
+        let is_taken =
+            rank != world.rank() && line::is_traded(world.size(), bytes) && trade::takes_payloads(world.size(), kind);
         (line::payload(hub.lines(), rank, epoch, bytes).wrapping_add(start), is_taken)
     }
 
@@ -163,17 +164,18 @@ impl Payloads<'_> {
         assert_eq!(Some(reducer.input()), self.place.dtype, "the reducer is of the agreed dtype");
         self.sources.clear();
         // What a card says may be changed by a peer at any time: no bound of the result below.
-        if bytes > FIRST_BYTES || self.bytes(self.place.world.rank()) > FIRST_BYTES {
+        let read = start + bytes.next_multiple_of(Reducer::SMALL_BYTES);
+        let own_bytes = self.bytes(self.place.world.rank());
+        if read.max(own_bytes) > line::first_bytes(self.place.world.size()) {
             return self.reduce_many(reducer, start, own, target);
         }
         for (rank, card) in self.place.cards().enumerate() {
             self.check(card, rank, start, bytes)?;
             self.sources.push(card.payload().wrapping_add(start));
         }
-        const { assert!(FIRST_BYTES.is_multiple_of(Reducer::SMALL_BYTES) && 2 * FIRST_BYTES <= PAYLOAD_BYTES) };
         let mut result = MaybeUninit::<[u8; RESULT_BYTES]>::uninit();
-        // SAFETY: the payloads have as many elements as the target, of the type on which all ranks agree, and room for a multiple
-        // of a small tile. Nobody writes them before this rank's next call. The result has room for as many elements. The target is
+        // SAFETY: the payloads have as many elements as the target, of the type on which all ranks agree, and room for what is read of
+        // them. Nobody writes them before this rank's next call. The result has room for as many elements. The target is
         // exclusive, and not larger than the result.
         unsafe {
             reducer.fold_small(self.sources, result.as_mut_ptr().cast(), target.count());
@@ -182,7 +184,8 @@ impl Payloads<'_> {
         Ok(())
     }
 
-    /// [`reduce`](Payloads::reduce) of payloads that are not folded in small tiles, with what lies behind them.
+    /// [`reduce`](Payloads::reduce) of payloads that are not folded in small tiles, with what lies behind them. This rank's is read where
+    /// the caller has it: of a traded place the peer takes the lines.
     fn reduce_many(
         &mut self,
         reducer: &Reducer,

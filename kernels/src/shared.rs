@@ -34,7 +34,7 @@ impl Seat {
     ) -> Result<Shared<'_>, Fault> {
         let active = self.stage.is_some() || !(input.is_null() && output.is_null());
         let mut shared = Shared { seat: self, active, open };
-        let arrived = shared.seat.arrive(signature, access, bytes, &[], (input, output), || ());
+        let arrived = shared.seat.arrive(signature, access, bytes, (&[], 0), (input, output), || ());
         if let Err(Fault::Mismatch | Fault::Left(_)) = arrived {
             // Nobody works in a step on which not all agree, or in which a card will never come.
             shared.active = false;

@@ -380,6 +380,8 @@ impl Seat {
         };
         let returns = is_divided && ground.returns(step);
         let data = Use::data(!is_divided && targets == Targets::All && trade::slots(size, signature.kind));
+        // Where all receive, this rank has read a result in the place of its data before.
+        let has_lines = (returns && targets == Targets::All) || data == Use::TradedData;
         let is_needed = is_divided && self.world.peers().any(|peer| targets.reach(peer));
         let elements = stride / input_size;
         let unit = BORDER_BYTES / input_size.min(output_size);
@@ -401,7 +403,10 @@ impl Seat {
                 let offset = (part.start - whole.start) * input_size;
                 // SAFETY: the part lies within the input and, in its place, within the slot, which is this rank's to write: see
                 // `claim_window`.
-                unsafe { put_up(input.add(part.start * input_size), slot.add(offset), part.len() * input_size, bytes) }
+                unsafe {
+                    let (part, size) = (input.add(part.start * input_size), part.len() * input_size);
+                    put_up(part, slot.add(offset), size, bytes, has_lines);
+                }
             }
             Ok(())
         };
@@ -522,11 +527,15 @@ impl Seat {
         if slice.is_empty() {
             return Ok(());
         }
+        let has_lines = slot == Use::TradedData;
         let slot = self.slot(ahead, slot, (blocks - 1) * stride + slice.len())?;
         for (place, index) in (0..blocks).filter(|&index| Some(index) != kept).enumerate() {
             // SAFETY: the slice lies within its block of the input, which the caller of `in_windows` promises to be readable,
             // and has a place of `stride` bytes in the slot.
-            unsafe { put_up(input.add(index * block + slice.start), slot.add(place * stride), slice.len(), bytes) }
+            unsafe {
+                let slice_of = input.add(index * block + slice.start);
+                put_up(slice_of, slot.add(place * stride), slice.len(), bytes, has_lines);
+            }
         }
         Ok(())
     }

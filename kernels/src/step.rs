@@ -48,6 +48,7 @@ use crate::{
     ring::{Outcome, Ring},
     segment::{Area, Segment},
     stage::Stage,
+    trade,
 };
 use consonance_spec::{DType, Signature, World, partition};
 use std::{
@@ -480,8 +481,27 @@ impl Seat {
             Some(buf) => unsafe { std::slice::from_raw_parts(buf.as_ptr(), bytes) },
             None => &[],
         };
-        let none = (ptr::null(), ptr::null_mut());
-        let made = self.arrive(signature, Step::Exchange.access(), bytes, payload, none, meanwhile)?;
+        self.ride(signature, payload, bytes, meanwhile)
+    }
+
+    /// [`exchange`](Seat::exchange) of a rank that brings nothing. Where there is one peer, it expects so many bytes, as far as they are
+    /// known: a matter of speed alone.
+    ///
+    /// # Errors
+    /// As [`exchange`](Seat::exchange).
+    pub fn receive(&mut self, signature: &Signature, expected: usize) -> Result<Payloads<'_>, Fault> {
+        self.ride(signature, &[], expected, || ()).map(|((), payloads)| payloads)
+    }
+
+    fn ride<R>(
+        &mut self,
+        signature: &Signature,
+        payload: &[u8],
+        expected: usize,
+        meanwhile: impl FnOnce() -> R,
+    ) -> Result<(R, Payloads<'_>), Fault> {
+        let (access, none) = (Step::Exchange.access(), (ptr::null(), ptr::null_mut()));
+        let made = self.arrive(signature, access, payload.len(), (payload, expected), none, meanwhile)?;
         let (place, addresses) = self.place(signature);
         Ok((made, Payloads { place, sources: &mut addresses.sources }))
     }
@@ -644,18 +664,21 @@ impl Seat {
         self.left.map_or(Ok(()), |rank| Err(Fault::Left(rank)))
     }
 
-    /// Writes this rank's card, does something meanwhile, waits for every other and compares.
+    /// Writes this rank's card, does something meanwhile, waits for every other and compares. Of an only peer's payload so many bytes
+    /// are awaited.
     pub(crate) fn arrive<R>(
         &mut self,
         signature: &Signature,
         access: Access,
         bytes: usize,
-        payload: &[u8],
+        (payload, awaited): (&[u8], usize),
         (input, output): (*const u8, *mut u8),
         meanwhile: impl FnOnce() -> R,
     ) -> Result<R, Fault> {
         self.check()?;
         self.epoch += 1;
+        // A peer that waits has looked at the card since it was asked for.
+        self.hub.lines()[self.world.rank()].card(self.epoch).fetch();
         let head = signature.code() | (access as u32) << CODE_BITS;
         if let Some(ring) = self.hub.ring(self.world.rank()) {
             self.ticket = ring.begin(Round::number_of(self.epoch), head, bytes as u64);
@@ -664,11 +687,15 @@ impl Seat {
         let own = Arrival { fingerprint, head, bytes, payload, input, output };
         let (epoch, rank) = (self.epoch, self.world.rank());
         let place = line::payload(self.hub.lines(), rank, epoch, payload.len());
+        let has_lines = trade::takes_payloads(self.world.size(), signature.kind);
         // SAFETY: a seat is the only one of its rank, and the call before this one waited for every peer to arrive at it.
-        unsafe { self.hub.lines()[rank].card(epoch).publish(epoch, &own, place) };
+        unsafe { self.hub.lines()[rank].card(epoch).publish(epoch, &own, place, has_lines) };
         self.wake();
         let made = meanwhile();
-        let all = self.wait_for_all(|line| line.card(epoch).arrived(epoch));
+        let all = self.wait_for_all(|line| {
+            line::await_payload(self.hub.lines(), rank, epoch, awaited);
+            line.card(epoch).arrived(epoch)
+        });
         if let Err(fault) = &all {
             self.note(fault.outcome());
         }

@@ -11,8 +11,17 @@ pub(crate) unsafe fn copy(source: *const u8, target: *mut u8, bytes: usize, _: u
     unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) }
 }
 
-pub(crate) use copy as put_up;
+/// # Safety
+/// As for [`copy`].
+pub(crate) unsafe fn put_up(source: *const u8, target: *mut u8, bytes: usize, of: usize, _: bool) {
+    // SAFETY: the caller's promises are the same.
+    unsafe { copy(source, target, bytes, of) }
+}
+
 pub(crate) use copy as take;
+
+/// What others write is no slower to read here.
+pub(crate) fn fetch(_: *const u8) {}
 
 /// What others have read is no slower to write here.
 pub(crate) fn fetch_to_write(_: *const u8) {}

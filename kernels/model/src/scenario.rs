@@ -4,7 +4,7 @@ use crate::{
     atomics::Ordering,
     buffer::{Buf, BufMut},
     fault::{self, Fault as Planted},
-    line::FIRST_BYTES,
+    line::TINY_BYTES,
     memory::{self, Data},
     plan::Cut,
     reduce::Reducer,
@@ -177,7 +177,7 @@ fn sum_of(seat: &mut Seat, call: usize, count: usize) -> Result<(), Fault> {
 }
 
 /// More than two ranks leave where it is: they trade the places of so many.
-const TRADED: usize = FIRST_BYTES / size_of::<u64>() + 1;
+const TRADED: usize = TINY_BYTES / size_of::<u64>() + 1;
 
 /// What this rank brings.
 fn data(seat: &Seat, call: usize, count: usize) -> Data {

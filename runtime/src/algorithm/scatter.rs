@@ -19,11 +19,10 @@ pub(super) fn broadcast(
     let all = 0..data.count();
     let cut = Cut::one_way(data.bytes(), 1);
     if seat.ground().moving(data.bytes(), cut) == Step::Exchange {
-        let payloads = seat.exchange(signature, is_root.then(|| data.as_buf()))?;
-        if !is_root {
-            payloads.copy(root, 0, &mut data)?;
-        }
-        return Ok(());
+        return match is_root {
+            true => seat.exchange(signature, Some(data.as_buf())).map(drop),
+            false => seat.receive(signature, data.bytes())?.copy(root, 0, &mut data),
+        };
     }
     if is_root {
         seat.published(signature, Some(data.as_buf()), cut, |_| Ok(()))
@@ -72,7 +71,7 @@ pub(super) fn scatter(
             let bytes = displacement(counts, recv.count(), size) * recv.dtype().size();
             let cut = Cut::one_way(bytes, blocks);
             if seat.ground().moving(bytes, cut) == Step::Exchange {
-                return seat.exchange(signature, None)?.copy(root, start, &mut recv);
+                return seat.receive(signature, bytes)?.copy(root, start, &mut recv);
             }
             let range = start..start + recv.count();
             seat.published(signature, None, cut, |peers| peers.copy(root, range.clone(), &mut recv))
