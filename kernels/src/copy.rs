@@ -81,9 +81,9 @@ unsafe fn copy_blocks(source: *const u8, target: *mut u8, bytes: usize, asked: O
         None => bytes,
     };
     let ask = |start: usize| {
-        let Some(asked) = asked else { return };
-        let lines = (start..bytes.min(start + block_bytes)).step_by(LINE);
-        lines.for_each(|line| fetch_to_write(asked.wrapping_add(line)));
+        if let Some(asked) = asked.filter(|_| start < bytes) {
+            fetch_to_write(asked.wrapping_add(start), block_bytes.min(bytes - start));
+        }
     };
     ask(0);
     for start in (0..bytes).step_by(block_bytes) {
@@ -101,20 +101,21 @@ unsafe fn fold(source: *const u8, target: *mut u8, bytes: usize, distance: Dista
     unsafe { kernel.reduce(&[source], &[target], bytes, 1, distance) }
 }
 
-/// Asks for the cache line of an address. The address need not be valid.
+/// Asks for the cache lines of so many bytes. They need not be valid.
 #[inline]
-pub(crate) fn fetch(address: *const u8) {
-    Baseline::prefetch(address);
+pub(crate) fn fetch(start: *const u8, bytes: usize) {
+    (0..bytes).step_by(LINE).for_each(|line| Baseline::prefetch(start.wrapping_add(line)));
 }
 
-/// Asks for the cache line of an address, which this rank writes soon and another core has read. The address need not be valid.
-pub(crate) fn fetch_to_write(address: *const u8) {
+/// The same, of lines that this rank writes soon and another core has read.
+#[inline]
+pub(crate) fn fetch_to_write(start: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     if Isa::best() != Isa::Baseline {
-        Avx2::prefetch_to_write(address);
+        (0..bytes).step_by(LINE).for_each(|line| Avx2::prefetch_to_write(start.wrapping_add(line)));
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
+    let _ = (start, bytes);
 }
 
 #[cfg(test)]

@@ -7,11 +7,11 @@
 
 use crate::{
     atomics::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
-    copy::{fetch, fetch_to_write, put_up},
+    copy::{copy, fetch, fetch_to_write, put_up},
     trade,
     wait::Bell,
 };
-use std::{cell::UnsafeCell, ptr};
+use std::{cell::UnsafeCell, mem, ptr};
 
 /// Bytes that ride along with an arrival.
 pub(crate) const PAYLOAD_BYTES: usize = 4 << 10;
@@ -71,7 +71,7 @@ pub(crate) fn is_traded(ranks: usize, bytes: usize) -> bool {
 pub(crate) fn await_payload(lines: &[Line], rank: usize, epoch: u64, bytes: usize) {
     if is_traded(lines.len(), bytes) && bytes <= AWAITED_BYTES {
         let place = payload(lines, 1 - rank, epoch, bytes);
-        (0..bytes).step_by(64).for_each(|line| fetch(place.wrapping_add(line)));
+        fetch(place, bytes);
     }
 }
 
@@ -133,18 +133,22 @@ impl Card {
         self.bytes.store(arrival.bytes as u64, Ordering::Relaxed);
         self.input.store(arrival.input.cast_mut(), Ordering::Relaxed);
         self.output.store(arrival.output, Ordering::Relaxed);
+        let (payload, bytes) = (arrival.payload.as_ptr(), arrival.payload.len());
         // SAFETY: the length was checked; nobody reads there now, as the caller promises.
-        unsafe { put_up(arrival.payload.as_ptr(), place, arrival.payload.len(), arrival.payload.len(), has_lines) }
+        unsafe {
+            match has_lines {
+                true => copy(payload, place, bytes, bytes),
+                false => put_up(payload, place, bytes, bytes, false),
+            }
+        }
         // SYNC POINT arrival: pairs with `arrived`.
         self.epoch.store(epoch, Ordering::Release);
     }
 
-    /// Asks for its first lines, which others have read when it was published last, so that they are this core's again when it is
-    /// [published](Card::publish) next. More of them would not be here in time.
-    pub(crate) fn fetch(&self) {
-        let start = ptr::from_ref(self).cast::<u8>();
-        fetch_to_write(start);
-        fetch_to_write(start.wrapping_add(64));
+    /// Asks for what one of so many ranks writes first of it, and others have read when it was published last, so that the lines are this
+    /// core's again when it is [published](Card::publish) next. More of them would not be here in time.
+    pub(crate) fn fetch(&self, ranks: usize) {
+        fetch_to_write(ptr::from_ref(self).cast(), mem::offset_of!(Card, payload) + first_bytes(ranks));
     }
 
     /// Whether the rank has arrived at call `epoch`; if so, the rest of the card may be read until this rank's next call.

@@ -3,7 +3,7 @@
 use crate::{
     atomics::{Ordering, fence},
     buffer::{Buf, BufMut},
-    copy::{copy, take},
+    copy::{copy, fetch_to_write, take},
     hub::{Abort, Hub, Reason},
     line::{self, Card, FIRST_BYTES, PAYLOAD_BYTES, Round},
     plan::{self, BORDER_BYTES, CHUNK_BYTES},
@@ -162,50 +162,38 @@ impl Payloads<'_> {
         let (start, bytes) = (start * reducer.input().size(), target.count() * reducer.input().size());
         assert_eq!(reducer.output(), target.dtype(), "the target fits the reducer");
         assert_eq!(Some(reducer.input()), self.place.dtype, "the reducer is of the agreed dtype");
-        self.sources.clear();
-        // What a card says may be changed by a peer at any time: no bound of the result below.
-        let read = start + bytes.next_multiple_of(Reducer::SMALL_BYTES);
-        let own_bytes = self.bytes(self.place.world.rank());
-        if read.max(own_bytes) > line::first_bytes(self.place.world.size()) {
-            return self.reduce_many(reducer, start, own, target);
-        }
-        for (rank, card) in self.place.cards().enumerate() {
-            self.check(card, rank, start, bytes)?;
-            self.sources.push(card.payload().wrapping_add(start));
-        }
-        let mut result = MaybeUninit::<[u8; RESULT_BYTES]>::uninit();
-        // SAFETY: the payloads have as many elements as the target, of the type on which all ranks agree, and room for what is read of
-        // them. Nobody writes them before this rank's next call. The result has room for as many elements. The target is
-        // exclusive, and not larger than the result.
-        unsafe {
-            reducer.fold_small(self.sources, result.as_mut_ptr().cast(), target.count());
-            copy(result.as_ptr().cast(), target.as_mut_ptr(), target.bytes(), target.bytes());
-        }
-        Ok(())
-    }
-
-    /// [`reduce`](Payloads::reduce) of payloads that are not folded in small tiles, with what lies behind them. This rank's is read where
-    /// the caller has it: of a traded place the peer takes the lines.
-    fn reduce_many(
-        &mut self,
-        reducer: &Reducer,
-        start: usize,
-        own: Option<Buf<'_>>,
-        target: &mut BufMut<'_>,
-    ) -> Result<(), Fault> {
-        let (own_rank, bytes) = (self.place.world.rank(), target.count() * reducer.input().size());
-        let own = own.unwrap_or_else(|| target.as_buf());
-        assert_eq!((own.dtype(), own.count()), (reducer.input(), target.count()), "own elements fit the target");
+        let world = self.place.world;
+        let whole_tiles = bytes.next_multiple_of(Reducer::SMALL_BYTES);
+        // Where this rank's payload is not beside its arrival, the peer may have taken its lines: it is read where the caller has it.
+        let is_beside = (start + whole_tiles).max(self.bytes(world.rank())) <= line::first_bytes(world.size());
+        let own = (!is_beside).then(|| {
+            let own = own.unwrap_or_else(|| target.as_buf());
+            assert_eq!((own.dtype(), own.count()), (reducer.input(), target.count()), "own elements fit the target");
+            own.as_ptr()
+        });
         let mut taken = None;
+        self.sources.clear();
         for (rank, card) in self.place.cards().enumerate() {
             self.check(card, rank, start, bytes)?;
             let (payload, is_taken) = self.payload(card, rank, start);
             taken = taken.or(is_taken.then_some(rank));
-            self.sources.push(if rank == own_rank { own.as_ptr() } else { payload });
+            self.sources.push(own.filter(|_| rank == world.rank()).unwrap_or(payload));
         }
-        // SAFETY: the payloads have as many elements as the target, of the type on which all ranks agree. Nobody writes them
-        // before this rank's next call. The target is exclusive: its elements are this rank's own, or no source's.
-        unsafe { reducer.fold(self.sources, &[target.as_mut_ptr()], target.count(), taken) };
+        // SAFETY: the payloads have as many elements as the target, of the type on which all ranks agree, and so has `own`. Nobody writes
+        // them before this rank's next call. The target is exclusive: its elements are this rank's own, or no source's. What is read
+        // in whole tiles has room for them: a payload beside an arrival, or what has no other elements.
+        unsafe {
+            if is_beside || (bytes == whole_tiles && bytes <= FIRST_BYTES) {
+                let mut result = MaybeUninit::<[u8; RESULT_BYTES]>::uninit();
+                if let Some(taken) = taken {
+                    fetch_to_write(self.sources[taken], bytes);
+                }
+                reducer.fold_small(self.sources, result.as_mut_ptr().cast(), target.count());
+                copy(result.as_ptr().cast(), target.as_mut_ptr(), target.bytes(), target.bytes());
+            } else {
+                reducer.fold(self.sources, &[target.as_mut_ptr()], target.count(), taken);
+            }
+        }
         Ok(())
     }
 }

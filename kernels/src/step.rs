@@ -678,18 +678,20 @@ impl Seat {
         self.check()?;
         self.epoch += 1;
         // A peer that waits has looked at the card since it was asked for.
-        self.hub.lines()[self.world.rank()].card(self.epoch).fetch();
+        self.hub.lines()[self.world.rank()].card(self.epoch).fetch(self.world.size());
         let head = signature.code() | (access as u32) << CODE_BITS;
-        if let Some(ring) = self.hub.ring(self.world.rank()) {
-            self.ticket = ring.begin(Round::number_of(self.epoch), head, bytes as u64);
-        }
         let fingerprint = if COMPARES { signature.fingerprint() } else { 0 };
         let own = Arrival { fingerprint, head, bytes, payload, input, output };
         let (epoch, rank) = (self.epoch, self.world.rank());
         let place = line::payload(self.hub.lines(), rank, epoch, payload.len());
-        let has_lines = trade::takes_payloads(self.world.size(), signature.kind);
+        let is_beside = payload.len() <= line::first_bytes(self.world.size());
+        let has_lines = is_beside || trade::takes_payloads(self.world.size(), signature.kind);
         // SAFETY: a seat is the only one of its rank, and the call before this one waited for every peer to arrive at it.
         unsafe { self.hub.lines()[rank].card(epoch).publish(epoch, &own, place, has_lines) };
+        // Only now: who looks at a peer's card before that has stored it takes the line away from it.
+        if let Some(ring) = self.hub.ring(self.world.rank()) {
+            self.ticket = ring.begin(Round::number_of(self.epoch), head, bytes as u64);
+        }
         self.wake();
         let made = meanwhile();
         let all = self.wait_for_all(|line| {
@@ -717,7 +719,7 @@ impl Seat {
             return Err(Fault::Mismatch);
         }
         // Nobody reads the next card any more.
-        self.hub.lines()[self.world.rank()].card(epoch + 1).fetch();
+        self.hub.lines()[self.world.rank()].card(epoch + 1).fetch(self.world.size());
         if access as u32 == Access::Payload as u32 {
             self.note(Outcome::Done);
         }

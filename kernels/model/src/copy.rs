@@ -21,7 +21,7 @@ pub(crate) unsafe fn put_up(source: *const u8, target: *mut u8, bytes: usize, of
 pub(crate) use copy as take;
 
 /// What others write is no slower to read here.
-pub(crate) fn fetch(_: *const u8) {}
+pub(crate) fn fetch(_: *const u8, _: usize) {}
 
 /// What others have read is no slower to write here.
-pub(crate) fn fetch_to_write(_: *const u8) {}
+pub(crate) fn fetch_to_write(_: *const u8, _: usize) {}

@@ -173,7 +173,7 @@ impl Run<'_> {
     fn take(&self, count: usize) -> Option<u8> {
         let Distance::Taken(taken) = self.distance else { return None };
         let first = AHEAD_BYTES.min(count * self.source_bytes);
-        (0..first).step_by(LINE).for_each(|line| fetch_to_write(self.sources[taken].wrapping_add(line)));
+        fetch_to_write(self.sources[taken], first);
         u8::try_from(taken).ok()
     }
 
