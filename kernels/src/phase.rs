@@ -124,7 +124,12 @@ impl Payloads<'_> {
         // writes it before this rank's next call. The target is exclusive.
         unsafe {
             match is_taken {
-                true => take(payload, target.as_mut_ptr(), target.bytes(), target.bytes()),
+                true => {
+                    take(payload, target.as_mut_ptr(), target.bytes(), target.bytes());
+                    // What this rank brings of more lies there the next time.
+                    let more = self.bytes(self.place.world.rank()).saturating_sub(start + target.bytes());
+                    fetch_to_write(payload.wrapping_add(target.bytes()), more.min(PAYLOAD_BYTES));
+                }
                 false => copy(payload, target.as_mut_ptr(), target.bytes(), target.bytes()),
             }
         }

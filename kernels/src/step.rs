@@ -457,10 +457,27 @@ impl Seat {
     /// # Panics
     /// If the payload has more than [`Seat::PAYLOAD_BYTES`] bytes, or is not of the signature's dtype.
     pub fn exchange(&mut self, signature: &Signature, payload: Option<Buf<'_>>) -> Result<Payloads<'_>, Fault> {
-        self.exchange_while(signature, payload, || ()).map(|((), payloads)| payloads)
+        self.exchange_expecting(signature, payload, payload.map_or(0, |buf| buf.bytes()))
     }
 
-    /// [`exchange`](Seat::exchange), with something to do until the others' cards are here.
+    /// [`exchange`](Seat::exchange) of a rank that expects another payload than one like its own: where there is one peer, of so many
+    /// bytes, or up to so many. A matter of speed alone.
+    ///
+    /// # Errors
+    /// As [`exchange`](Seat::exchange).
+    ///
+    /// # Panics
+    /// As [`exchange`](Seat::exchange).
+    pub fn exchange_expecting(
+        &mut self,
+        signature: &Signature,
+        payload: Option<Buf<'_>>,
+        expected: usize,
+    ) -> Result<Payloads<'_>, Fault> {
+        self.exchange_while(signature, payload, expected, || ()).map(|((), payloads)| payloads)
+    }
+
+    /// [`exchange_expecting`](Seat::exchange_expecting), with something to do until the others' cards are here.
     ///
     /// # Errors
     /// As [`exchange`](Seat::exchange).
@@ -471,6 +488,7 @@ impl Seat {
         &mut self,
         signature: &Signature,
         payload: Option<Buf<'_>>,
+        expected: usize,
         meanwhile: impl FnOnce() -> R,
     ) -> Result<(R, Payloads<'_>), Fault> {
         let bytes = payload.map_or(0, |buf| buf.bytes());
@@ -481,27 +499,8 @@ impl Seat {
             Some(buf) => unsafe { std::slice::from_raw_parts(buf.as_ptr(), bytes) },
             None => &[],
         };
-        self.ride(signature, payload, bytes, meanwhile)
-    }
-
-    /// [`exchange`](Seat::exchange) of a rank that brings nothing. Where there is one peer, it expects so many bytes, as far as they are
-    /// known: a matter of speed alone.
-    ///
-    /// # Errors
-    /// As [`exchange`](Seat::exchange).
-    pub fn receive(&mut self, signature: &Signature, expected: usize) -> Result<Payloads<'_>, Fault> {
-        self.ride(signature, &[], expected, || ()).map(|((), payloads)| payloads)
-    }
-
-    fn ride<R>(
-        &mut self,
-        signature: &Signature,
-        payload: &[u8],
-        expected: usize,
-        meanwhile: impl FnOnce() -> R,
-    ) -> Result<(R, Payloads<'_>), Fault> {
         let (access, none) = (Step::Exchange.access(), (ptr::null(), ptr::null_mut()));
-        let made = self.arrive(signature, access, payload.len(), (payload, expected), none, meanwhile)?;
+        let made = self.arrive(signature, access, bytes, (payload, expected), none, meanwhile)?;
         let (place, addresses) = self.place(signature);
         Ok((made, Payloads { place, sources: &mut addresses.sources }))
     }

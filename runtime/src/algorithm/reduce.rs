@@ -32,7 +32,8 @@ pub(super) fn all_reduce(
     let (dtype, bytes) = send.map_or((recv.dtype(), recv.bytes()), |send| (send.dtype(), send.bytes()));
     if implementation == Implementation::Auto && plan::rides(seat.world().size(), bytes) {
         let payload = send.unwrap_or_else(|| recv.as_buf());
-        let (reducer, mut payloads) = seat.exchange_while(signature, Some(payload), || reducer(op, dtype))?;
+        let (reducer, mut payloads) =
+            seat.exchange_while(signature, Some(payload), payload.bytes(), || reducer(op, dtype))?;
         return payloads.reduce(&reducer, 0, send, &mut recv);
     }
     let reducer = reducer(op, dtype);

@@ -21,7 +21,7 @@ pub(super) fn broadcast(
     if seat.ground().moving(data.bytes(), cut) == Step::Exchange {
         return match is_root {
             true => seat.exchange(signature, Some(data.as_buf())).map(drop),
-            false => seat.receive(signature, data.bytes())?.copy(root, 0, &mut data),
+            false => seat.exchange_expecting(signature, None, data.bytes())?.copy(root, 0, &mut data),
         };
     }
     if is_root {
@@ -71,7 +71,7 @@ pub(super) fn scatter(
             let bytes = displacement(counts, recv.count(), size) * recv.dtype().size();
             let cut = Cut::one_way(bytes, blocks);
             if seat.ground().moving(bytes, cut) == Step::Exchange {
-                return seat.receive(signature, bytes)?.copy(root, start, &mut recv);
+                return seat.exchange_expecting(signature, None, bytes)?.copy(root, start, &mut recv);
             }
             let range = start..start + recv.count();
             seat.published(signature, None, cut, |peers| peers.copy(root, range.clone(), &mut recv))

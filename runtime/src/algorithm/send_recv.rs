@@ -23,7 +23,7 @@ pub(crate) fn recv(pair: &mut Seat, signature: &Signature, mut data: BufMut<'_>)
     let all = 0..data.count();
     let cut = Cut::one_way(data.bytes(), 1);
     match pair.ground().moving(data.bytes(), cut) {
-        Step::Exchange => pair.receive(signature, data.bytes())?.copy(peer, 0, &mut data),
+        Step::Exchange => pair.exchange_expecting(signature, None, data.bytes())?.copy(peer, 0, &mut data),
         _ => pair.published(signature, None, cut, |peers| peers.copy(peer, all.clone(), &mut data)),
     }
 }
