@@ -1,8 +1,8 @@
 //! The line of each rank: written by it alone, read by all. Only what comes with an arrival, and is too much for its first cache
-//! lines, may lie in another's (`trade.rs`).
+//! line, lies in the other's at times where they are two (`trade.rs`).
 //!
 //! One cache miss on a peer's [`Card`] brings its arrival, the check that both mean the same call, and the data of a tiny
-//! call; the next cache lines have the data of a small one. There are two cards, used in turn: a rank writes the card of call
+//! call; other cache lines have the data of a small one. There are two cards, used in turn: a rank writes the card of call
 //! `e + 2` over that of call `e` only after every peer has arrived at `e + 1`, and so has read all it wanted of `e`.
 
 use crate::{

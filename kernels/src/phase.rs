@@ -169,7 +169,8 @@ impl Payloads<'_> {
         assert_eq!(Some(reducer.input()), self.place.dtype, "the reducer is of the agreed dtype");
         let world = self.place.world;
         let whole_tiles = bytes.next_multiple_of(Reducer::SMALL_BYTES);
-        // Where this rank's payload is not beside its arrival, the peer may have taken its lines: it is read where the caller has it.
+        // What is not beside this rank's arrival is read where the caller has it: its lines a peer may have taken. The same goes for what
+        // is there, but not with whole tiles.
         let is_beside = (start + whole_tiles).max(self.bytes(world.rank())) <= line::first_bytes(world.size());
         let own = (!is_beside).then(|| {
             let own = own.unwrap_or_else(|| target.as_buf());
@@ -185,8 +186,8 @@ impl Payloads<'_> {
             self.sources.push(own.filter(|_| rank == world.rank()).unwrap_or(payload));
         }
         // SAFETY: the payloads have as many elements as the target, of the type on which all ranks agree, and so has `own`. Nobody writes
-        // them before this rank's next call. The target is exclusive: its elements are this rank's own, or no source's. What is read
-        // in whole tiles has room for them: a payload beside an arrival, or what has no other elements.
+        // them before this rank's next call. The target is exclusive: its elements are this rank's own, or no source's. Whole tiles
+        // are read of places for payloads only, near their start, or where there is nothing else in them.
         unsafe {
             if is_beside || (bytes == whole_tiles && bytes <= FIRST_BYTES) {
                 let mut result = MaybeUninit::<[u8; RESULT_BYTES]>::uninit();

@@ -21,7 +21,8 @@ const THREADS_PAYLOAD_BYTES: usize = FIRST_BYTES + (2 << 10);
 /// 16 KiB of each; at 64 KiB it takes 1.15 of it on one machine and 0.81 on another, where lines are far from core to core.
 pub const ONE_SHOT_BYTES: usize = 128 << 10;
 
-/// The same of two ranks, if the result is for one, which is then the only one that combines: blocks of 32 KiB take 0.85 of the time.
+/// The same of two ranks, if the result is for one, which is then the only one that combines, and has elements of the same size: blocks
+/// of 64 KiB take 0.85 of the time.
 pub const ROOT_ONE_SHOT_BYTES: usize = 32 << 10;
 
 /// More bytes than these that lie in heaps are read and written there; fewer are put up, for which nobody waits at the end.

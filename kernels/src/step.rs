@@ -436,7 +436,7 @@ impl Seat {
     }
 
     /// What each rank of the group that was split from none last called, in that group or in one split from it: of processes
-    /// only. A racing look: for reports.
+    /// only. A racing look: for reports. A rank that was stopped as it arrived may show the call before.
     pub fn last_calls(&self) -> Vec<LastCall> {
         let segment = self.hub.segment().map(|(segment, _)| segment);
         let rings = segment.into_iter().flat_map(|segment| (0..segment.shape().ranks()).map(|rank| segment.ring(rank)));

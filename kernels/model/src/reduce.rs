@@ -7,7 +7,7 @@ use consonance_spec::{DType, ReduceOp};
 pub struct Reducer;
 
 impl Reducer {
-    pub(crate) const SMALL_BYTES: usize = 8;
+    pub(crate) const SMALL_BYTES: usize = 16;
 
     pub(crate) fn op(&self) -> ReduceOp {
         ReduceOp::Sum

@@ -244,12 +244,13 @@ fn exchange() {
     });
 }
 
-/// Four calls. The third is written where the other rank's data of the first were read; in the fourth no places are traded.
+/// Four calls. The third is written where the other rank's data of the first were read, and folded in small tiles, which the first does
+/// not fill; the fourth is of blocks.
 fn exchange_in_traded_places() {
     each(threads(2, FOREVER), |mut seat| {
         sum_of(&mut seat, 1, TRADED).unwrap();
         sum(&mut seat, 2).unwrap();
-        sum_of(&mut seat, 3, TRADED).unwrap();
+        sum_of(&mut seat, 3, TRADED + 1).unwrap();
         let blocks = Signature { kind: Kind::AllToAll, ..SUM };
         let own = [value(seat.world().rank(), 4, 0); TRADED];
         let mut other = [0; TRADED];

@@ -23,7 +23,8 @@ pub(crate) use along::{LANES, Rows};
 pub(crate) use fold::LINE;
 pub(crate) use kernel::Kernel;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use level::{Avx2, Baseline, Level};
+pub(crate) use level::Avx2;
+pub(crate) use level::{Baseline, Level};
 pub(crate) use run::Distance;
 
 use self::fold::Finish;
