@@ -274,6 +274,8 @@ impl State<'_> {
                         self.actions.push((now + time, Action::GoOn(number)));
                     }
                 }
+                // The pause of a short round may end when the others wait for a stop of the same process.
+                Action::GoOn(number) if self.waits.iter().any(|wait| wait.stopped == number) => {}
                 Action::GoOn(number) => _ = self.find(number).map(Process::go_on),
                 Action::Stop(number, round) => {
                     // The round may be over, by another fault.

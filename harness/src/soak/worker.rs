@@ -139,7 +139,8 @@ impl State {
                 let mut words: [u64; 2] = own;
                 timed(|| rank.all_reduce(ReduceOp::Max, &mut words)).map(|()| words)
             });
-            let Some(met) = self.unless_lost(met)? else { return Ok(false) };
+            // Until they have met, the round before was the last: the next one is not over.
+            let Some(met) = self.unless_lost(met, self.round.saturating_sub(1))? else { return Ok(false) };
             let [stop, round] = met[0];
             if stop != 0 {
                 return Ok(true);
@@ -178,7 +179,7 @@ impl State {
                     timed(|| rank.barrier())?;
                 }
             });
-            let lost = self.unless_lost(results)?.is_none();
+            let lost = self.unless_lost(results, self.round)?.is_none();
             // A round that ends with an error is over then; another one begins anew.
             if repeated || !lost {
                 self.round += 1;
@@ -189,15 +190,15 @@ impl State {
         }
     }
 
-    /// The results of all ranks, unless one was lost, which is told.
-    fn unless_lost<R>(&self, results: Vec<Result<R, Trouble>>) -> Result<Option<Vec<R>>, String> {
+    /// The results of all ranks, unless one was lost, which is told of this round.
+    fn unless_lost<R>(&self, results: Vec<Result<R, Trouble>>, round: u64) -> Result<Option<Vec<R>>, String> {
         let mut all = Some(Vec::new());
         for result in results {
             match result {
                 Ok(result) => _ = all.as_mut().map(|all| all.push(result)),
                 Err(Trouble::Wrong(wrong)) => return Err(wrong),
                 Err(Trouble::Lost { begin, end, text }) => {
-                    tell(&Told::Lost { round: self.round, begin, end, text });
+                    tell(&Told::Lost { round, begin, end, text });
                     all = None;
                 }
             }
