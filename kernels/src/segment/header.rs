@@ -144,7 +144,8 @@ mod tests {
         );
         assert_eq!(layout, expected);
         let version = text(header(), Header { version: 99, ..header() });
-        assert!(version.ends_with("version: expected 3, found 99: the processes run different builds"), "{version}");
+        let expected = format!("version: expected {}, found 99: the processes run different builds", layout::VERSION);
+        assert!(version.ends_with(&expected), "{version}");
         let group = text(header(), Header { id: [8; 16], ..header() });
         assert!(group.contains("group: expected 07070707"), "{group}");
         assert!(group.contains("found 08080808"), "{group}");
