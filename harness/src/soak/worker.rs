@@ -229,10 +229,11 @@ fn make(rank: &mut Communicator, calls: &mut [Box<dyn Part>], asynchronous: bool
     Ok(())
 }
 
-/// The result of a call that began at `begin`, unless the group has ended.
+/// The result of a call that began at `begin`, unless the group has ended, or a rank has left it: who gives up another in a group of two
+/// ends that one only, and leaves.
 fn unless_lost(begin: u64, result: Result<(), Error>) -> Result<Result<(), Error>, Trouble> {
     match result {
-        Err(error @ (Error::Aborted { .. } | Error::Timeout { .. })) => {
+        Err(error @ (Error::Aborted { .. } | Error::Timeout { .. } | Error::Left { .. })) => {
             Err(Trouble::Lost { begin, end: now(), text: error.to_string() })
         }
         result => Ok(result),
