@@ -102,22 +102,7 @@ impl Soak {
     /// What went wrong first; no process is left.
     pub fn run(&self, consonance: &Path, tell: impl FnMut(&Progress)) -> Result<Progress, Failure> {
         let (sender, events) = mpsc::channel();
-        let state = State {
-            soak: self,
-            consonance: consonance.to_owned(),
-            sender,
-            started: 0,
-            processes: Vec::new(),
-            actions: Vec::new(),
-            armed: (0, 0),
-            next: self.round,
-            killed: HashMap::new(),
-            waits: Vec::new(),
-            ending: false,
-            bytes: 0,
-            progress: Progress { round: self.round, ..Progress::default() },
-        };
-        state.run(&events, tell)
+        State::new(self, consonance, sender).run(&events, tell)
     }
 }
 
@@ -161,7 +146,25 @@ struct State<'s> {
     progress: Progress,
 }
 
-impl State<'_> {
+impl<'s> State<'s> {
+    fn new(soak: &'s Soak, consonance: &Path, sender: Sender<Event>) -> State<'s> {
+        State {
+            soak,
+            consonance: consonance.to_owned(),
+            sender,
+            started: 0,
+            processes: Vec::new(),
+            actions: Vec::new(),
+            armed: (0, 0),
+            next: soak.round,
+            killed: HashMap::new(),
+            waits: Vec::new(),
+            ending: false,
+            bytes: 0,
+            progress: Progress { round: soak.round, ..Progress::default() },
+        }
+    }
+
     fn run(mut self, events: &Receiver<Event>, mut tell: impl FnMut(&Progress)) -> Result<Progress, Failure> {
         let begin = Instant::now();
         let mut told = begin;
@@ -417,4 +420,26 @@ impl State<'_> {
 
 fn name(process: &Process) -> String {
     format!("worker[{}], process {}", process.index, process.pid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_pause_does_not_end_a_stop() {
+        let plan = Plan { seed: 1, processes: 3, replicas: 1, faults: true };
+        let soak = Soak { plan, time: Duration::ZERO, round: 1 };
+        let (sender, _events) = mpsc::channel();
+        // Any process that does not end by itself.
+        let mut state = State::new(&soak, Path::new("yes"), sender);
+        state.start(0).unwrap_or_else(|failure| panic!("{}", failure.what));
+        state.find(1).expect("started").stop();
+        state.waits.push(Wait { stopped: 1, others: HashSet::from([2]) });
+        state.actions.push((Instant::now(), Action::GoOn(1)));
+        state.act().unwrap_or_else(|failure| panic!("{}", failure.what));
+        assert!(state.find(1).expect("started").stopped, "process 2 still waits for it");
+        state.gave_up(2);
+        assert!(!state.find(1).expect("started").stopped);
+    }
 }
