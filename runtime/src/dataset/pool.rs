@@ -20,14 +20,13 @@ impl Pool {
         fill: impl FnOnce(BufMut<'_>) -> Result<()>,
     ) -> Result<Tensor> {
         let count = shape.iter().product();
-        let fits = |memory: &mut Arc<Memory>| {
-            memory.dtype() == dtype && memory.count() >= count && Arc::get_mut(memory).is_some()
-        };
-        let mut memory = match self.0.iter_mut().position(fits) {
-            Some(free) => self.0.swap_remove(free),
+        let fits = |memory: &Memory| memory.dtype() == dtype && memory.count() >= count;
+        let free = |memory: &mut Arc<Memory>| Arc::get_mut(memory).is_some();
+        let mut memory = match self.0.iter_mut().position(|memory| fits(memory) && free(memory)) {
+            Some(place) => self.0.swap_remove(place),
             None => {
-                // What is free and too small would be kept for nothing.
-                self.0.retain_mut(|memory| Arc::get_mut(memory).is_none());
+                // What is free and too small would be kept for nothing. What fits may have become free just now: it is for the next.
+                self.0.retain_mut(|memory| fits(memory) || !free(memory));
                 Arc::new(Memory::zeroed(dtype, count))
             }
         };
