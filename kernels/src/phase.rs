@@ -9,7 +9,7 @@ use crate::{
     plan::{self, BORDER_BYTES, CHUNK_BYTES},
     reduce::Reducer,
     remote::{Process, Unread},
-    step::Fault,
+    step::{Fault, Few},
     trade,
 };
 use consonance_spec::{DType, Kind, World};
@@ -41,11 +41,6 @@ pub(crate) struct Place<'s> {
 }
 
 impl<'s> Place<'s> {
-    /// Every rank's card, in rank order.
-    pub(crate) fn cards(self) -> impl Iterator<Item = &'s Card> {
-        self.hub.lines().iter().map(move |line| line.card(self.epoch))
-    }
-
     fn card(self, rank: usize) -> &'s Card {
         self.hub.lines()[rank].card(self.epoch)
     }
@@ -99,6 +94,9 @@ impl Drop for Inside<'_> {
 pub struct Payloads<'s> {
     pub(crate) place: Place<'s>,
     pub(crate) sources: &'s mut Vec<*const u8>,
+    /// This rank's, if it has up to [`FIRST_BYTES`]: the lines in which it is put up may be with a peer, or be taken by one meanwhile.
+    pub(crate) own: &'s Few,
+    pub(crate) own_bytes: usize,
 }
 
 impl Payloads<'_> {
@@ -117,9 +115,7 @@ impl Payloads<'_> {
     pub fn copy(&self, rank: usize, start: usize, target: &mut BufMut<'_>) -> Result<(), Fault> {
         assert_eq!(Some(target.dtype()), self.place.dtype, "the target is of the agreed dtype");
         let start = start * target.dtype().size();
-        let card = self.place.card(rank);
-        self.check(card, rank, start, target.bytes())?;
-        let (payload, is_taken) = self.payload(card, rank, start);
+        let (payload, is_taken) = self.payload(rank, start, target.bytes())?;
         // SAFETY: a payload has room for so many bytes, and has them, of the element type on which all ranks agree; nobody
         // writes it before this rank's next call. The target is exclusive.
         unsafe {
@@ -127,7 +123,7 @@ impl Payloads<'_> {
                 true => {
                     take(payload, target.as_mut_ptr(), target.bytes(), target.bytes());
                     // What this rank brings of more lies there the next time.
-                    let more = self.bytes(self.place.world.rank()).saturating_sub(start + target.bytes());
+                    let more = self.own_bytes.saturating_sub(start + target.bytes());
                     fetch_to_write(payload.wrapping_add(target.bytes()), more.min(PAYLOAD_BYTES));
                 }
                 false => copy(payload, target.as_mut_ptr(), target.bytes(), target.bytes()),
@@ -136,18 +132,21 @@ impl Payloads<'_> {
         Ok(())
     }
 
-    /// Whether the card of `rank` has so many bytes from there on.
-    fn check(&self, card: &Card, rank: usize, start: usize, bytes: usize) -> Result<(), Fault> {
+    /// So many bytes of the payload of `rank`, from byte `start` on, and whether they are in lines that this rank takes.
+    fn payload(&self, rank: usize, start: usize, bytes: usize) -> Result<(*const u8, bool), Fault> {
+        let Place { hub, world, epoch, kind, .. } = self.place;
+        let is_own = rank == world.rank();
+        if is_own && self.own_bytes <= FIRST_BYTES {
+            assert!(start + bytes <= self.own_bytes, "{bytes} bytes from {start} on of this rank's payload");
+            return Ok((self.own.as_ptr().wrapping_add(start), false));
+        }
         assert!(start + bytes <= PAYLOAD_BYTES, "{bytes} bytes from {start} on of a payload");
-        if card.bytes() < start + bytes { Err(self.place.nonsense(rank)) } else { Ok(()) }
-    }
-
-    /// The payload of `rank`, whose card this is, from byte `start` on, and whether it is in lines that this rank takes.
-    fn payload(&self, card: &Card, rank: usize, start: usize) -> (*const u8, bool) {
-        let (Place { hub, world, epoch, kind, .. }, bytes) = (self.place, card.bytes());
-        let is_taken =
-            rank != world.rank() && line::is_traded(world.size(), bytes) && trade::takes_payloads(world.size(), kind);
-        (line::payload(hub.lines(), rank, epoch, bytes).wrapping_add(start), is_taken)
+        let all = self.bytes(rank);
+        if all < start + bytes {
+            return Err(self.place.nonsense(rank));
+        }
+        let is_taken = !is_own && line::is_traded(world.size(), all) && trade::takes_payloads(world.size(), kind);
+        Ok((line::payload(hub.lines(), rank, epoch, all).wrapping_add(start), is_taken))
     }
 
     /// Folds all payloads from element `start` on into `target`, in canonical order. Those of this rank are `own`, or in the target.
@@ -167,29 +166,29 @@ impl Payloads<'_> {
         let (start, bytes) = (start * reducer.input().size(), target.count() * reducer.input().size());
         assert_eq!(reducer.output(), target.dtype(), "the target fits the reducer");
         assert_eq!(Some(reducer.input()), self.place.dtype, "the reducer is of the agreed dtype");
-        let world = self.place.world;
-        let whole_tiles = bytes.next_multiple_of(Reducer::SMALL_BYTES);
-        // What is not beside this rank's arrival is read where the caller has it: its lines a peer may have taken. The same goes for what
-        // is there, but not with whole tiles.
-        let is_beside = (start + whole_tiles).max(self.bytes(world.rank())) <= line::first_bytes(world.size());
-        let own = (!is_beside).then(|| {
-            let own = own.unwrap_or_else(|| target.as_buf());
-            assert_eq!((own.dtype(), own.count()), (reducer.input(), target.count()), "own elements fit the target");
-            own.as_ptr()
-        });
+        let (world, are_few) = (self.place.world, self.own_bytes <= FIRST_BYTES);
         let mut taken = None;
         self.sources.clear();
-        for (rank, card) in self.place.cards().enumerate() {
-            self.check(card, rank, start, bytes)?;
-            let (payload, is_taken) = self.payload(card, rank, start);
+        for rank in 0..world.size() {
+            if rank == world.rank() && !are_few {
+                let own = own.unwrap_or_else(|| target.as_buf());
+                assert_eq!(
+                    (own.dtype(), own.count()),
+                    (reducer.input(), target.count()),
+                    "own elements fit the target"
+                );
+                self.sources.push(own.as_ptr());
+                continue;
+            }
+            let (payload, is_taken) = self.payload(rank, start, bytes)?;
             taken = taken.or(is_taken.then_some(rank));
-            self.sources.push(own.filter(|_| rank == world.rank()).unwrap_or(payload));
+            self.sources.push(payload);
         }
         // SAFETY: the payloads have as many elements as the target, of the type on which all ranks agree, and so has `own`. Nobody writes
-        // them before this rank's next call. The target is exclusive: its elements are this rank's own, or no source's. Whole tiles
-        // are read of places for payloads only, near their start, or where there is nothing else in them.
+        // them before this rank's next call. The target is exclusive: its elements are this rank's own, or no source's. Of few, whole tiles
+        // are read, for which there is room behind `FIRST_BYTES` in every place.
         unsafe {
-            if is_beside || (bytes == whole_tiles && bytes <= FIRST_BYTES) {
+            if are_few {
                 let mut result = MaybeUninit::<[u8; RESULT_BYTES]>::uninit();
                 if let Some(taken) = taken {
                     fetch_to_write(self.sources[taken], bytes);

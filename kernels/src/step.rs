@@ -41,7 +41,7 @@ use crate::{
     atomics::{Ordering, fence},
     buffer::{Buf, BufMut},
     hub::{Hub, Key},
-    line::{self, Arrival, Card, Line, PAYLOAD_BYTES, Round},
+    line::{self, Arrival, Card, FIRST_BYTES, Line, PAYLOAD_BYTES, Round},
     phase::{Data, Payloads, Peers, Place, chunks},
     plan::{Access, BORDER_BYTES, Cut, Ground, Step},
     reduce::Reducer,
@@ -161,13 +161,19 @@ pub(crate) struct Addresses {
     pub(crate) data: Vec<Data>,
     /// Room for what is read of other processes.
     pub(crate) scratch: Vec<u64>,
+    /// This rank's payload, if it has up to [`FIRST_BYTES`].
+    pub(crate) own: Few,
 }
+
+/// A payload of up to [`FIRST_BYTES`], with room for whole small tiles.
+pub(crate) type Few = [u8; FIRST_BYTES + Reducer::SMALL_BYTES];
 
 impl Addresses {
     fn new(size: usize) -> Addresses {
         let (inputs, outputs) = (Vec::with_capacity(size), Vec::with_capacity(size));
         let (sources, targets) = (Vec::with_capacity(size), Vec::with_capacity(size + 1));
-        Addresses { inputs, outputs, sources, targets, data: Vec::with_capacity(size), scratch: Vec::new() }
+        let (data, scratch, own) = (Vec::with_capacity(size), Vec::new(), [0; _]);
+        Addresses { inputs, outputs, sources, targets, data, scratch, own }
     }
 }
 
@@ -484,6 +490,8 @@ impl Seat {
     ///
     /// # Panics
     /// As [`exchange`](Seat::exchange).
+    // In its caller, which else would move what it returns: that was just written in parts, and takes longer to read than to write.
+    #[inline(always)]
     pub fn exchange_while<R>(
         &mut self,
         signature: &Signature,
@@ -502,7 +510,8 @@ impl Seat {
         let (access, none) = (Step::Exchange.access(), (ptr::null(), ptr::null_mut()));
         let made = self.arrive(signature, access, bytes, (payload, expected), none, meanwhile)?;
         let (place, addresses) = self.place(signature);
-        Ok((made, Payloads { place, sources: &mut addresses.sources }))
+        let Addresses { sources, own, .. } = addresses;
+        Ok((made, Payloads { place, sources, own, own_bytes: bytes }))
     }
 
     /// A step in which each rank's `input` is published: nobody writes it, all may read it.
@@ -676,25 +685,28 @@ impl Seat {
     ) -> Result<R, Fault> {
         self.check()?;
         self.epoch += 1;
+        let (lines, epoch, rank) = (self.hub.lines(), self.epoch, self.world.rank());
         // A peer that waits has looked at the card since it was asked for.
-        self.hub.lines()[self.world.rank()].card(self.epoch).fetch(self.world.size());
+        lines[rank].card(epoch).fetch(lines.len());
         let head = signature.code() | (access as u32) << CODE_BITS;
         let fingerprint = if COMPARES { signature.fingerprint() } else { 0 };
         let own = Arrival { fingerprint, head, bytes, payload, input, output };
-        let (epoch, rank) = (self.epoch, self.world.rank());
-        let place = line::payload(self.hub.lines(), rank, epoch, payload.len());
-        let is_beside = payload.len() <= line::first_bytes(self.world.size());
-        let has_lines = is_beside || trade::takes_payloads(self.world.size(), signature.kind);
+        let place = line::payload(lines, rank, epoch, payload.len());
+        let is_beside = payload.len() <= line::first_bytes(lines.len());
+        let has_lines = is_beside || trade::takes_payloads(lines.len(), signature.kind);
         // SAFETY: a seat is the only one of its rank, and the call before this one waited for every peer to arrive at it.
-        unsafe { self.hub.lines()[rank].card(epoch).publish(epoch, &own, place, has_lines) };
+        unsafe { lines[rank].card(epoch).publish(epoch, &own, place, has_lines) };
+        if payload.len() <= FIRST_BYTES {
+            self.addresses.own[..payload.len()].copy_from_slice(payload);
+        }
         // Only now: who looks at a peer's card before that has stored it takes the line away from it.
-        if let Some(ring) = self.hub.ring(self.world.rank()) {
-            self.ticket = ring.begin(Round::number_of(self.epoch), head, bytes as u64);
+        if let Some(ring) = self.hub.ring(rank) {
+            self.ticket = ring.begin(Round::number_of(epoch), head, bytes as u64);
         }
         self.wake();
         let made = meanwhile();
         let all = self.wait_for_all(|line| {
-            line::await_payload(self.hub.lines(), rank, epoch, awaited);
+            line::await_payload(lines, rank, epoch, awaited);
             line.card(epoch).arrived(epoch)
         });
         if let Err(fault) = &all {
@@ -712,13 +724,14 @@ impl Seat {
         let is_same = |card: &Card| {
             card.fingerprint() == own.fingerprint && card.head() == head && (!same_bytes || card.bytes() == bytes)
         };
-        // Compared with every card, this rank's own among them: a verdict on all cards is the same on all ranks.
-        if COMPARES && !self.cards().all(is_same) {
+        // With every peer's: if any two ranks differ, each differs from some peer. This rank's own card may be with one by now, and to
+        // read it takes a trip.
+        if COMPARES && !self.world.peers().all(|peer| is_same(lines[peer].card(epoch))) {
             self.note(Outcome::Mismatch);
             return Err(Fault::Mismatch);
         }
         // Nobody reads the next card any more.
-        self.hub.lines()[self.world.rank()].card(epoch + 1).fetch(self.world.size());
+        lines[rank].card(epoch + 1).fetch(lines.len());
         if access as u32 == Access::Payload as u32 {
             self.note(Outcome::Done);
         }

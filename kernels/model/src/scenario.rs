@@ -38,7 +38,7 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 }
 
 /// Every scenario.
-pub const ALL: [Scenario; 22] = [
+pub const ALL: [Scenario; 23] = [
     scenario("exchange", 3, exchange),
     scenario("exchange in traded places", 2, exchange_in_traded_places),
     scenario("exchange of different kinds", 2, exchange_of_different_kinds),
@@ -53,6 +53,7 @@ pub const ALL: [Scenario; 22] = [
     scenario("split of threads", 2, split_of_threads),
     scenario("split of processes", 2, split_of_processes),
     scenario("splits of processes", 2, splits_of_processes),
+    scenario("split of both, then of one", 2, split_of_both_then_of_one),
     scenario("windows", 2, windows),
     scenario("windows in traded places", 2, windows_in_traded_places),
     scenario("windows of different kinds", 2, windows_of_different_kinds),
@@ -429,6 +430,24 @@ fn splits_of_processes() {
         for call in 1..=2 {
             let mut child = seat.split(&SUM, &[0, 1]).unwrap().expect("a member");
             sum(&mut child, call).unwrap();
+        }
+        Some(seat)
+    });
+}
+
+/// A group of both ranks, and then one of rank 0 alone, which may have its place: rank 1 has read there last.
+fn split_of_both_then_of_one() {
+    each(processes(Shape { splits: 3, ..SMALL }), |mut seat| {
+        let rank = seat.world().rank();
+        let mut own = seat.split(&SUM, &[rank]).unwrap().expect("a member");
+        let mut both = seat.split(&SUM, &[0, 1]).unwrap().expect("a member");
+        sum(&mut both, 1).unwrap();
+        drop(both);
+        if rank == 0 {
+            match own.split(&SUM, &[0]) {
+                Ok(inner) => sum(&mut inner.expect("a member"), 1).unwrap(),
+                Err(fault) => assert_eq!(fault, Fault::NoRoom),
+            }
         }
         Some(seat)
     });

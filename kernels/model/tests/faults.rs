@@ -16,7 +16,7 @@ const FOUND_BY: [(&str, &str); 16] = [
     ("departure", "divided"),
     ("abort", "divided, deadline"),
     ("inside", "divided, deadline"),
-    ("claim", "split of processes"),
+    ("claim", "split of both, then of one"),
     ("staged", "windows"),
     ("folded", "windows, divided"),
     ("read", "windows"),
