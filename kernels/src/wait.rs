@@ -42,7 +42,8 @@ impl Patience {
         if self == Patience::Sleeps {
             return false;
         }
-        let start = Instant::now();
+        // Read late: it takes as long as some looks, and most come before.
+        let mut start = None;
         loop {
             if self == Patience::Yields {
                 yield_now();
@@ -57,7 +58,7 @@ impl Patience {
                     std::hint::spin_loop();
                 }
             }
-            if start.elapsed() >= LOOKS_FOR {
+            if start.get_or_insert_with(Instant::now).elapsed() >= LOOKS_FOR {
                 return false;
             }
         }

@@ -62,13 +62,13 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Checks the arguments and gives what all ranks must agree on.
+    /// Checks the arguments, and adds to the signature of the call's kind what all ranks must agree on. It is filled in where it stays:
+    /// to move what was just written in parts takes longer than to write it.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] for what no other rank's arguments could make right.
-    pub(crate) fn signature(&self, world: World) -> Result<Signature> {
+    pub(crate) fn sign(&self, world: World, signature: &mut Signature) -> Result<()> {
         let check = Check { call: self.kind().name(), world };
-        let mut signature = Signature::new(self.kind());
         match self {
             Call::Barrier => {}
             Call::Broadcast { data, root } => {
@@ -114,15 +114,15 @@ impl<'a> Call<'a> {
                 if world.rank() == *root && recv.is_none() {
                     return Err(check.missing("recv", "on the root"));
                 }
-                check.gathered(&mut signature, send, recv, *counts)?;
+                check.gathered(signature, send, recv, *counts)?;
             }
-            Call::AllGather { send, recv, counts } => check.gathered(&mut signature, send, Some(recv), *counts)?,
+            Call::AllGather { send, recv, counts } => check.gathered(signature, send, Some(recv), *counts)?,
             Call::Concat { send, .. } => signature.dtype = Some(send.dtype()),
             Call::Scatter { send, recv, counts, root } => {
                 signature.root = Some(check.rank("root", *root)?);
-                check.scattered(&mut signature, send, recv, *counts)?;
+                check.scattered(signature, send, recv, *counts)?;
             }
-            Call::AllToAll { send, recv, counts } => check.exchanged(&mut signature, send, recv, *counts)?,
+            Call::AllToAll { send, recv, counts } => check.exchanged(signature, send, recv, *counts)?,
             Call::Send { data, to } => {
                 check.other("to", *to)?;
                 signature.dtype = Some(data.dtype());
@@ -135,7 +135,7 @@ impl<'a> Call<'a> {
                 signature.count = Some(data.count());
             }
         }
-        Ok(signature)
+        Ok(())
     }
 }
 
@@ -152,6 +152,7 @@ struct Check {
 }
 
 impl Check {
+    #[cold]
     fn invalid(&self, argument: &str, expected: impl Into<String>, found: impl Into<String>) -> Error {
         Error::invalid(self.call, argument, expected, found).of_replica(self.world.rank())
     }
@@ -174,6 +175,7 @@ impl Check {
         }
     }
 
+    #[inline]
     fn input(&self, send: &Option<Buf<'_>>, recv: Option<&BufMut<'_>>) -> Result<Input> {
         let apart = send.map(|buf| Input { dtype: buf.dtype(), count: buf.count() });
         apart
@@ -181,6 +183,7 @@ impl Check {
             .ok_or_else(|| self.missing("send", "to read"))
     }
 
+    #[inline]
     fn same_count(&self, expected: usize, found: usize) -> Result<()> {
         if expected == found {
             return Ok(());
@@ -204,11 +207,13 @@ impl Check {
     }
 
     /// The element type of `op`'s result.
+    #[inline]
     fn defined(&self, op: ReduceOp, dtype: DType) -> Result<DType> {
         op.result(dtype).ok_or_else(|| self.invalid("op", format!("an operation on {dtype}"), op.name()))
     }
 
     /// Whether `op` on `dtype` gives what `recv` holds.
+    #[inline]
     fn result(&self, op: ReduceOp, dtype: DType, recv: DType, in_place: bool) -> Result<()> {
         match self.defined(op, dtype)? {
             result if result == recv => Ok(()),

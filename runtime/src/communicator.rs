@@ -508,16 +508,16 @@ impl Communicator {
     }
 
     pub(crate) fn call_with(&mut self, call: Call<'_>, arguments: &Arguments<'_>) -> Result<()> {
-        match call.signature(self.world()) {
-            Ok(signature) => self.backend.execute(call, &signature, arguments),
-            Err(error) => {
-                // The two of a send and a receive are a group of their own: no other rank waits for this call.
-                if !matches!(call, Call::Send { .. } | Call::Recv { .. }) {
-                    self.refuse(call.kind(), &error);
-                }
-                Err(error)
+        let mut signature = Signature::new(call.kind());
+        if let Err(error) = call.sign(self.world(), &mut signature) {
+            // The two of a send and a receive are a group of their own: no other rank waits for this call.
+            if !matches!(call, Call::Send { .. } | Call::Recv { .. }) {
+                self.refuse(call.kind(), &error);
             }
+            return Err(error);
         }
+        arguments.sign(&mut signature);
+        self.backend.execute(call, &signature, arguments)
     }
 
     /// Tells the others, who make the same call, that this rank's cannot be right.
@@ -527,6 +527,8 @@ impl Communicator {
 
     /// A call in which ranks only meet, of a strategy's own kind.
     pub(crate) fn meet(&mut self, kind: Kind, arguments: &Arguments<'_>) -> Result<()> {
-        self.backend.execute(Call::Barrier, &Signature::new(kind), arguments)
+        let mut signature = Signature::new(kind);
+        arguments.sign(&mut signature);
+        self.backend.execute(Call::Barrier, &signature, arguments)
     }
 }

@@ -64,7 +64,8 @@ pub(crate) unsafe fn fold<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(
 ) {
     // Most reductions are of one group, and spared the counter: in the caches its instructions show.
     let few = sources.len() <= GROUP;
-    for at in range.step_by(L) {
+    let mut at = range.start;
+    while at < range.end {
         if finish.lines != Lines::InTurn {
             for target in if finish.lines == Lines::Ahead { targets } else { &[] } {
                 let tile = target.cast::<R::Target>().wrapping_add(at).cast_const();
@@ -93,6 +94,7 @@ pub(crate) unsafe fn fold<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(
                 }
             }
         }
+        at += L;
     }
     if finish.lines == Lines::PastCaches {
         I::fence();

@@ -60,11 +60,13 @@ pub struct Reducer {
 
 impl Reducer {
     /// The operation in the widest instruction set of this machine; `None` if it is not defined on the type.
+    #[inline]
     pub fn new(op: ReduceOp, dtype: DType) -> Option<Reducer> {
         Reducer::with_isa(op, dtype, Isa::best())
     }
 
     /// The operation in this instruction set; `None` if it is not defined on the type or the machine lacks the instructions.
+    #[inline]
     pub fn with_isa(op: ReduceOp, dtype: DType, isa: Isa) -> Option<Reducer> {
         let kernel = Kernel::new(op, dtype, isa)?;
         Some(Reducer { op, input: dtype, output: op.result(dtype)?, isa, kernel })

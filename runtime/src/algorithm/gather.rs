@@ -48,7 +48,7 @@ pub(super) fn gather(
 ) -> Result<(), Fault> {
     let size = seat.world().size();
     let Some(mut recv) = recv.filter(|_| seat.world().rank() == root) else {
-        let send = send.expect("Call::signature requires send on every rank but the root");
+        let send = send.expect("Call::sign requires send on every rank but the root");
         let bytes = Parts::new(seat, counts, send.count() * size).most_bytes(send.dtype());
         let cut = Cut::one_way(bytes, 1);
         return match seat.ground().moving(bytes, cut) {

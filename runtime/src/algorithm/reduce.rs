@@ -11,7 +11,7 @@ use consonance_kernels::{
 use consonance_spec::{DType, ReduceOp, Signature, partition};
 
 fn reducer(op: ReduceOp, dtype: DType) -> Reducer {
-    Reducer::new(op, dtype).expect("Call::signature refuses operations that are not defined")
+    Reducer::new(op, dtype).expect("Call::sign refuses operations that are not defined")
 }
 
 /// Few bytes ride in the cards by which the ranks arrive, and everyone reduces everything; one step, no memory shared.
@@ -65,7 +65,7 @@ pub(super) fn reduce(
     recv: Option<BufMut<'_>>,
     root: usize,
 ) -> Result<(), Fault> {
-    let input = send.or_else(|| recv.as_ref().map(|recv| recv.as_buf())).expect("Call::signature requires a buffer");
+    let input = send.or_else(|| recv.as_ref().map(|recv| recv.as_buf())).expect("Call::sign requires a buffer");
     let reducer = reducer(op, input.dtype());
     let rank = seat.world().rank();
     if seat.ground().combining(&reducer, input.bytes(), Targets::Root(root)) == Step::Exchange {

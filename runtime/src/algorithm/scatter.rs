@@ -66,7 +66,7 @@ pub(super) fn scatter(
             })
         }
         None => {
-            let mut recv = recv.expect("Call::signature requires recv on every rank but the root");
+            let mut recv = recv.expect("Call::sign requires recv on every rank but the root");
             let start = displacement(counts, recv.count(), rank);
             let bytes = displacement(counts, recv.count(), size) * recv.dtype().size();
             let cut = Cut::one_way(bytes, blocks);

@@ -12,7 +12,7 @@ use consonance_kernels::{
     segment::Segment,
     step::{Aborter, Fault, LastCall, Reason, Seat},
 };
-use consonance_spec::{DType, Kind, Signature, World, call::mix};
+use consonance_spec::{DType, Kind, Signature, World};
 use std::{io, ops::Range, sync::Arc};
 
 /// One rank.
@@ -79,7 +79,6 @@ impl Backend for Host {
     }
 
     fn execute(&mut self, call: Call<'_>, signature: &Signature, arguments: &Arguments<'_>) -> Result<()> {
-        let signature = &Signature { detail: mix_in(signature.detail, arguments.digest), ..*signature };
         match call {
             Call::Send { data, to } => {
                 self.with_peer(to, signature, arguments, |seat| algorithm::send(seat, signature, data))
@@ -184,11 +183,6 @@ impl Backend for Host {
     fn rest(&mut self, company: Range<usize>, resting: bool) {
         self.seat.rest(company, resting);
     }
-}
-
-/// The detail of a signature with a digest of further arguments; unchanged where there are none.
-fn mix_in(detail: u64, digest: u64) -> u64 {
-    if digest == 0 { detail } else { mix(detail, digest) }
 }
 
 /// The argument under which a rank tells that its own call cannot be right.

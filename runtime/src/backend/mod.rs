@@ -6,7 +6,7 @@ pub(crate) use host::{Host, Processes};
 
 use crate::{Result, call::Call};
 use consonance_kernels::{buffer::Memory, plan::Ground, step::Aborter};
-use consonance_spec::{DType, Kind, Signature, World};
+use consonance_spec::{DType, Kind, Signature, World, call::mix};
 use std::{ops::Range, time::Duration};
 
 /// One rank of a group, wherever its peers are. `&mut self`: one call at a time is a fact of the type.
@@ -14,7 +14,7 @@ pub(crate) trait Backend: Send {
     /// This rank and the number of ranks.
     fn world(&self) -> World;
 
-    /// Carries out `call`, whose `signature` has been checked on this rank.
+    /// Carries out `call`, whose `signature`, with that of the `arguments`, has been checked on this rank.
     ///
     /// # Errors
     /// [`Error::Mismatch`](crate::Error::Mismatch), [`Error::Left`](crate::Error::Left),
@@ -100,4 +100,12 @@ pub(crate) struct Arguments<'a> {
 impl Arguments<'_> {
     /// Nothing beyond the buffers.
     pub(crate) const NONE: Arguments<'static> = Arguments { call: None, digest: 0, describe: &Vec::new };
+
+    /// Adds their digest to a call's signature, if there are any.
+    #[inline]
+    pub(crate) fn sign(&self, signature: &mut Signature) {
+        if self.digest != 0 {
+            signature.detail = mix(signature.detail, self.digest);
+        }
+    }
 }
