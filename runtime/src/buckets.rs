@@ -46,8 +46,9 @@ impl Buckets<'_> {
     /// Each replica hands over the same in the same order; in errors, the first is `value/0`, the second `value/1`.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if `op` is not defined on the dtype; [`Error::WrongContext`] in a merge function. All others come from
-    /// [`PendingNest::wait`] or the end of the closure.
+    /// [`Error::InvalidCall`] if `op` is not defined on the dtype, and [`Error::UnknownReduceOp`]: both end the group, after the other
+    /// replicas are told; [`Error::WrongContext`] in a merge function. All others come from [`PendingNest::wait`] or the end of the
+    /// closure.
     ///
     /// ```
     /// use consonance::MirroredStrategy;
@@ -67,7 +68,11 @@ impl Buckets<'_> {
         let mut leaves = Vec::new();
         value.take_leaves(&Path::default().join(self.replica.with_flow(|flow, _| flow.parcels.len())), &mut leaves);
         let checked = op.into_reduce_op().and_then(|op| check_leaves(call, op, &leaves));
-        let op = self.replica.or_refuse(Kind::AllReduce, checked)?;
+        let op = checked.map_err(|error| {
+            let error = error.of_replica(self.replica.replica_id_in_sync_group());
+            self.replica.with_flow(|flow, held| flow.refuse(&error, held));
+            error
+        })?;
         let parcel = self.replica.with_flow(|flow, held| flow.take(op, leaves, held));
         Ok(PendingNest { buckets: self, nest: value, parcel })
     }
@@ -142,7 +147,8 @@ pub(crate) struct Flow {
 #[derive(Default)]
 struct Progress {
     in_collectives: Duration,
-    /// Why the group has ended, which is the error of all buckets from there on: the group itself would only say that it has.
+    /// Why no more buckets travel, which is the error of all from there on: the group has ended, which itself would only say that it
+    /// has, or the replicas' buckets differ, and so may their number.
     ended: Option<Error>,
 }
 
@@ -244,6 +250,19 @@ impl Flow {
         }
     }
 
+    /// Tells the other replicas, in the place of the next bucket, why this one hands over no more, and ends the group: they have gone
+    /// on with what follows in their closures, and learn of it later than this one does.
+    fn refuse(&mut self, error: &Error, held: &mut Held) {
+        self.finish(held);
+        let ended = self.progress.lock().expect(UNHARMED).ended.is_some();
+        if !ended {
+            held.configure(self.configuration);
+            held.refuse(Kind::AllReduce, error);
+            self.progress.lock().expect(UNHARMED).ended = Some(error.duplicate());
+        }
+        self.aborter.abort(Reason::Failure);
+    }
+
     /// Returns when all that was handed over is done.
     pub(crate) fn settle(&mut self, held: &mut Held) {
         self.send_all(held);
@@ -296,7 +315,7 @@ impl Task {
         );
         let mut progress = progress.lock().expect(UNHARMED);
         progress.in_collectives += start.elapsed();
-        if let Err(error @ (Error::Left { .. } | Error::Timeout { .. } | Error::Aborted { .. })) = &result {
+        if let Err(error) = &result {
             progress.ended = Some(error.duplicate());
         }
         drop(progress);
@@ -402,11 +421,14 @@ impl ReplicaContext<'_> {
     /// at the end. Where every core has a replica there is no such thread, and the replica itself does it all when it waits: see
     /// [`CommunicationOptions::carriers`]. The result has the bits of [`all_reduce`](ReplicaContext::all_reduce).
     ///
-    /// Any other call that the replica makes in `body` comes after all that was handed over before it, and waits for that. If
-    /// `body` fails, buckets that were full are waited for, and the others are given up.
+    /// Any other call that the replica makes in `body` comes after all that was handed over before it, and waits for that.
     ///
     /// # Errors
     /// The error of `body`, else the first of an all-reduce that was not waited for. [`Error::WrongContext`] within another overlap.
+    ///
+    /// After an [`Error::Mismatch`] nothing more travels in this overlap, and all that comes after has that error, on all replicas; the
+    /// group works. If `body` fails with any other error the group is ended, as by a replica's own failure: the other replicas may
+    /// have handed over more, or less, and no later call is to meet what they wait for.
     ///
     /// # Panics
     /// If `body` panics; the group is then ended, so that no other replica waits.
@@ -444,10 +466,14 @@ impl ReplicaContext<'_> {
         let carrier = self.strategy().carrier(options);
         let flow = Flow::new(options, &self.held(), carrier);
         *self.flow.borrow_mut() = Some(flow);
-        let mut end = End { replica: self, panicked: true };
+        let mut end = End { replica: self, failure: Some(Reason::Panic) };
         let result = body(&Buckets { replica: self });
-        end.panicked = false;
-        if result.is_ok() {
+        end.failure = match &result {
+            // All replicas have the same mismatch, and go on alike.
+            Ok(_) | Err(Error::Mismatch { .. }) => None,
+            Err(_) => Some(Reason::Failure),
+        };
+        if end.failure.is_none() {
             self.with_flow(|flow, held| flow.settle(held));
         }
         let parcels = self.with_flow(|flow, _| mem::take(&mut flow.parcels));
@@ -461,14 +487,15 @@ impl ReplicaContext<'_> {
 /// Ends an overlap when it is dropped: what is not on its way is given up, what is comes back.
 struct End<'r> {
     replica: &'r ReplicaContext<'r>,
-    panicked: bool,
+    /// Why the group ends with the overlap, if it does.
+    failure: Option<Reason>,
 }
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
         self.replica.with_flow(|flow, held| {
-            if self.panicked {
-                flow.aborter.abort(Reason::Panic);
+            if let Some(reason) = self.failure {
+                flow.aborter.abort(reason);
             }
             flow.open.clear();
             flow.finish(held);

@@ -12,7 +12,8 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Why a call failed.
 ///
 /// The caller's faults ([`InvalidCall`](Error::InvalidCall), [`WrongContext`](Error::WrongContext)) and the ranks'
-/// ([`Mismatch`](Error::Mismatch)) leave the group working. [`Left`](Error::Left), [`Timeout`](Error::Timeout) and
+/// ([`Mismatch`](Error::Mismatch)) leave the group working, but for the former in an
+/// [`overlap`](crate::ReplicaContext::overlap). [`Left`](Error::Left), [`Timeout`](Error::Timeout) and
 /// [`Aborted`](Error::Aborted) end it, on all ranks; under a strategy that is the end of one [`run`](crate::Strategy::run),
 /// and the next one starts anew.
 #[derive(Debug)]

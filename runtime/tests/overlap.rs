@@ -288,15 +288,20 @@ fn the_end_reports_an_error_that_nobody_waited_for_and_no_other() {
             let count = 1 + replica.replica_id_in_sync_group();
             replica.overlap(|buckets| {
                 let wrong = buckets.all_reduce("sum", (tensor(0, 0, count), tensor(0, 0, 5)))?;
-                let right = buckets.all_reduce("sum", 1.0f32)?;
+                let after_it = buckets.all_reduce("sum", 1.0f32)?;
                 if waits {
-                    assert!(matches!(wrong.wait().unwrap_err(), Error::Mismatch { replica: 1, .. }));
+                    for error in [wrong.wait().map(drop), after_it.wait().map(drop)] {
+                        assert!(matches!(error, Err(Error::Mismatch { replica: 1, .. })), "{error:?}");
+                    }
                 }
-                right.wait()
+                Ok(())
             })
         };
-        let sums = strategy.run(|replica| hand_over(replica, true)).unwrap();
-        assert_eq!(sums.values(), [2.0, 2.0]);
+        let sums = strategy.run(|replica| {
+            hand_over(replica, true)?;
+            replica.overlap(|buckets| buckets.all_reduce("sum", 1.0f32)?.wait())
+        });
+        assert_eq!(sums.unwrap().values(), [2.0, 2.0]);
         let error = strategy.run(|replica| hand_over(replica, false)).unwrap_err();
         assert!(matches!(error, Error::Mismatch { replica: 1, .. }), "{error}");
     }
@@ -395,6 +400,89 @@ fn a_call_that_cannot_be_right_frees_the_others() {
             replica.overlap(|buckets| buckets.all_reduce("avg", 1.0f32)?.wait())
         });
         assert!(error.to_string().contains(r#""avg" is not a reduce op"#), "{error}");
+    }
+}
+
+/// Runs `body` in an overlap of 2 replicas, whose error they catch, and then four calls of one shape, which pair with each other if
+/// the replicas are in step: for each replica the errors' texts, or the sums.
+fn caught(
+    carriers: bool,
+    body: impl Fn(bool, &Buckets<'_>) -> Result<()> + Sync,
+) -> Vec<(String, Vec<Result<i32, String>>)> {
+    let strategy = strategy(2, options(carriers).bytes_per_pack(64));
+    let found = strategy.run(|replica| {
+        let odd = replica.replica_id_in_sync_group() == 1;
+        let error = replica.overlap(|buckets| body(odd, buckets)).unwrap_err();
+        let sums = [1, 10, 100, 1000].map(|x| replica.all_reduce("sum", x).map_err(|error| error.to_string()));
+        Ok((error.to_string(), sums.to_vec()))
+    });
+    let found = found.unwrap().into_values();
+    assert_eq!(strategy.run(|replica| replica.all_reduce("sum", 1i32)).unwrap().values(), [2; 2]);
+    found
+}
+
+#[test]
+fn replicas_of_which_one_has_a_bucket_more_are_in_step_after_it() {
+    for carriers in CARRIERS {
+        // On replica 1 the second tensor has no room beside the first.
+        let found = caught(carriers, |odd, buckets| {
+            let first = buckets.all_reduce("sum", tensor(0, 0, 4))?;
+            let second = buckets.all_reduce("sum", tensor(0, 1, if odd { 13 } else { 12 }))?;
+            let (first, second) = (first.wait(), second.wait());
+            assert!(matches!(first, Err(Error::Mismatch { replica: 1, .. })), "{first:?}");
+            second.map(drop)
+        });
+        for (error, sums) in found {
+            assert!(error.contains("value/1 of replica 1: expected f32[12], found nothing"), "{carriers}: {error}");
+            assert_eq!(sums, [2, 20, 200, 2000].map(Ok), "{carriers}");
+        }
+    }
+}
+
+#[test]
+fn a_hand_over_that_cannot_be_right_ends_the_group() {
+    for (carriers, same_dtype) in CARRIERS.map(|carriers| [(carriers, false), (carriers, true)]).concat() {
+        for caught_at_once in [false, true] {
+            let found = caught(carriers, |odd, buckets| {
+                let first = buckets.all_reduce("sum", 1f32)?;
+                let op = if odd { "avg" } else { "sum" };
+                let second = match same_dtype {
+                    true => buckets.all_reduce(op, 1f32).map(drop),
+                    false => buckets.all_reduce(op, 1f64).map(drop),
+                };
+                if !caught_at_once {
+                    second?;
+                }
+                first.wait().map(drop)
+            });
+            for (error, sums) in found {
+                assert!(error.contains(r#""avg" is not a reduce op"#), "{carriers} {same_dtype}: {error}");
+                for sum in sums {
+                    assert_eq!(sum.unwrap_err(), "all_reduce: replica 1 failed", "{carriers} {same_dtype}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_overlap_that_fails_on_one_replica_ends_the_group() {
+    for carriers in CARRIERS {
+        for count in [1, 16] {
+            let found = caught(carriers, |odd, buckets| {
+                let sum = buckets.all_reduce("sum", tensor(0, 0, count))?;
+                if odd {
+                    Err(Error::other("no more data"))
+                } else {
+                    sum.wait().and_then(|_| buckets.all_reduce("sum", 1f32)?.wait()).map(drop)
+                }
+            });
+            assert_eq!(found[1].0, "no more data");
+            assert_eq!(found[0].0, "all_reduce: replica 1 failed", "{carriers} {count}");
+            for sum in found.into_iter().flat_map(|(_, sums)| sums) {
+                assert_eq!(sum.unwrap_err(), "all_reduce: replica 1 failed", "{carriers} {count}");
+            }
+        }
     }
 }
 
