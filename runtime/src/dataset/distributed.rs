@@ -210,14 +210,14 @@ impl<E: Nest + Clone + Send + 'static> Iterator for DistributedIterator<E> {
     type Item = Result<PerReplica<E>>;
 
     fn next(&mut self) -> Option<Result<PerReplica<E>>> {
-        if let Err(error) = context::require_cross_replica("DistributedIterator::next", &self.strategy) {
-            return Some(Err(error));
-        }
-        if self.agreement.is_some() && matches!(self.feed, Feed::Broken(None)) {
-            // All have ended.
-            return None;
-        }
-        let step = self.own_step();
+        let all_ended = self.agreement.is_some() && matches!(self.feed, Feed::Broken(None));
+        let step = match context::require_cross_replica("DistributedIterator::next", &self.strategy) {
+            // In another strategy's scope it is an error of this worker's data set for those who agree.
+            Err(error) if self.agreement.is_some() && !all_ended && context::replica().is_none() => Some(Err(error)),
+            Err(error) => return Some(Err(error)),
+            Ok(()) if all_ended => return None,
+            Ok(()) => self.own_step(),
+        };
         let Some(agreement) = &mut self.agreement else { return step };
         let step = agreement.agree(&self.strategy, step).transpose();
         if !matches!(step, Some(Ok(_))) {

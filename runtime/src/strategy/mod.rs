@@ -24,6 +24,7 @@ use crate::{
     carrier::Carrier, context, device,
 };
 use consonance_kernels::team::Team;
+use consonance_spec::Kind;
 use std::{
     fmt,
     ops::Range,
@@ -284,7 +285,7 @@ impl Strategy {
     /// [`Error::WrongContext`] in a replica, or in another strategy's scope.
     pub fn variable(&self, initial_value: impl FnOnce() -> Tensor) -> Result<Variable> {
         let call = "Strategy::variable";
-        context::require_cross_replica(call, self)?;
+        self.or_refuse(Kind::NewVariable, context::require_cross_replica(call, self))?;
         Variable::builder(initial_value).build_in(call, self.clone())
     }
 

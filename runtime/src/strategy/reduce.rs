@@ -84,7 +84,7 @@ impl Strategy {
         value: &PerReplica<N>,
         axis: impl Into<Axes>,
     ) -> Result<N> {
-        let (op, axes) = (op.into_reduce_op()?, axis.into());
+        let axes = axis.into();
         let hint = if axes == Axes::default() { "; give an axis to reduce along it" } else { "" };
         self.reduce_along(Kind::StrategyReduce, op, value, &axes, hint)
     }
@@ -92,13 +92,14 @@ impl Strategy {
     pub(crate) fn reduce_along<N: Nest + Clone>(
         &self,
         kind: Kind,
-        op: ReduceOp,
+        op: impl IntoReduceOp,
         value: &PerReplica<N>,
         axes: &Axes,
         hint: &str,
     ) -> Result<N> {
         let call = kind.name();
-        context::require_cross_replica(call, self)?;
+        let checked = context::require_cross_replica(call, self).and_then(|()| op.into_reduce_op());
+        let op = self.or_refuse(kind, checked)?;
         if let Some(reduced) = self.reduce_across(kind, op, value, axes, hint) {
             return reduced;
         }
@@ -133,7 +134,7 @@ impl Strategy {
     pub fn gather<N: Nest + Clone>(&self, value: &PerReplica<N>, axis: impl Into<Axis>) -> Result<N> {
         let (kind, axis) = (Kind::StrategyGather, axis.into());
         let call = kind.name();
-        context::require_cross_replica(call, self)?;
+        self.or_refuse(kind, context::require_cross_replica(call, self))?;
         if let Some(gathered) = self.gather_across(kind, value, axis) {
             return gathered;
         }
@@ -169,12 +170,12 @@ impl Strategy {
         D: TryInto<Destinations>,
         Error: From<D::Error>,
     {
-        let devices = match destinations.try_into()? {
+        let kind = Kind::StrategyReduceTo;
+        let devices = match self.or_refuse(kind, destinations.try_into().map_err(Error::from))? {
             Destinations::Device(device) => vec![device],
             Destinations::Replicas => self.worker_devices().to_vec(),
         };
-        let op = op.into_reduce_op()?;
-        Ok(Mirrored::new(self.reduce_along(Kind::StrategyReduceTo, op, value, &Axes::default(), "")?, devices))
+        Ok(Mirrored::new(self.reduce_along(kind, op, value, &Axes::default(), "")?, devices))
     }
 
     /// [`reduce_to`](Strategy::reduce_to) for several values, each with its destinations; dtypes may be mixed.
@@ -202,7 +203,9 @@ impl Strategy {
         op: impl IntoReduceOp,
         value_destination_pairs: &[(PerReplica<N>, Destinations)],
     ) -> Result<Vec<Mirrored<N>>> {
-        let op = op.into_reduce_op()?;
+        let op = op.into_reduce_op();
+        // Without pairs the others make no call either.
+        let op = if value_destination_pairs.is_empty() { op } else { self.or_refuse(Kind::StrategyReduceTo, op) }?;
         value_destination_pairs.iter().map(|(value, destinations)| self.reduce_to(op, value, *destinations)).collect()
     }
 

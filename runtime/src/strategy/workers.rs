@@ -14,7 +14,7 @@
 //! worker is not renewed: the workers that are left form another, with communicators of its own.
 
 use super::{Strategy, run::all_or_worst};
-use crate::{Communicator, Error, Result, backend::Arguments, call::Call};
+use crate::{Communicator, Error, Result, backend::Arguments, call::Call, context};
 use consonance_spec::{Kind, call::digest};
 use std::{
     ops::{Deref, DerefMut, Range},
@@ -433,6 +433,10 @@ impl Strategy {
     /// The value, or the error of which the other workers, who make the same call, are told.
     pub(crate) fn or_refuse<T>(&self, kind: Kind, checked: Result<T>) -> Result<T> {
         checked.inspect_err(|error| {
+            if context::replica().is_some() {
+                // The others make no such call in their replicas, and the run has the communicators.
+                return;
+            }
             // What the others did is their error; this worker has its own already.
             let _ = self.across(kind.name(), |communicator| {
                 communicator.refuse(kind, error);

@@ -247,17 +247,18 @@ impl Variable {
             let place = replica - self.strategy().local_replicas().start;
             return part(&self.0.places[place].read(call, self.timeout())?);
         }
-        self.require_across(call, "a replica of the variable's own strategy reads its component")?;
-        let op = match self.0.aggregation {
-            VariableAggregation::Sum => ReduceOp::Sum,
-            VariableAggregation::Mean => ReduceOp::Mean,
-            VariableAggregation::OnlyFirstReplica => {
-                let first = self.0.places[0].read(call, self.timeout()).and_then(|first| part(&first));
-                let first = self.strategy().or_refuse(kind, first)?;
-                let spec = first.spec();
-                return self.strategy().chiefs(kind, ("variable", &spec), first);
-            }
-            VariableAggregation::None => return Err(self.without_aggregation(call, "to be read outside of replicas")),
+        let allowed = self.require_across(call, "a replica of the variable's own strategy reads its component");
+        let op = allowed.and_then(|()| match self.0.aggregation {
+            VariableAggregation::Sum => Ok(Some(ReduceOp::Sum)),
+            VariableAggregation::Mean => Ok(Some(ReduceOp::Mean)),
+            VariableAggregation::OnlyFirstReplica => Ok(None),
+            VariableAggregation::None => Err(self.without_aggregation(call, "to be read outside of replicas")),
+        });
+        let Some(op) = self.strategy().or_refuse(kind, op)? else {
+            let first = self.0.places[0].read(call, self.timeout()).and_then(|first| part(&first));
+            let first = self.strategy().or_refuse(kind, first)?;
+            let spec = first.spec();
+            return self.strategy().chiefs(kind, ("variable", &spec), first);
         };
         // All at once, so that no assignment from another thread is seen in some components alone.
         let components = self.write_all(call).and_then(|all| all.iter().map(|writing| part(writing)).collect());

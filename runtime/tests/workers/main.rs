@@ -1,5 +1,7 @@
 //! Several workers, played by threads, against as many replicas in one process: bit for bit.
 
+mod told;
+
 use consonance::{
     CommunicationOptions, Communicator, Dataset, Destinations, Device, DistributedDataset, Error, IndexedSlices,
     MirroredStrategy, MultiWorkerMirroredStrategy, PerReplica, ReduceOp, ReplicaContext, Result, SimpleClusterResolver,
@@ -608,6 +610,13 @@ fn a_replica_that_returned_early_comes_to_no_call_that_was_made_without_it() {
     }
 }
 
+/// A variable that is synchronised on reading.
+fn count(strategy: &Strategy, aggregation: VariableAggregation) -> Variable {
+    let builder = || Variable::builder(|| Tensor::from(0.0f32));
+    let on_read = || builder().synchronization(VariableSynchronization::OnRead).aggregation(aggregation).build();
+    strategy.scope(on_read).unwrap().unwrap()
+}
+
 #[test]
 fn a_worker_that_does_not_come_is_named_at_the_deadline() {
     let late = Barrier::new(2);
@@ -694,20 +703,12 @@ fn the_chief_saves_and_all_restore() {
     use consonance::checkpoint;
     let folder = std::env::temp_dir().join(format!("workers-checkpoint-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let count = |strategy: &Strategy| {
-        strategy.scope(|| {
-            Variable::builder(|| Tensor::from(0.0f32))
-                .synchronization(VariableSynchronization::OnRead)
-                .aggregation(VariableAggregation::Sum)
-                .build()
-        })
-    };
     for sizes in WORKERS {
         let path = folder.join("all");
         let missing = folder.join("none").join("all");
         let errors = workers(sizes, |worker, strategy| {
             let weights = strategy.variable(|| Tensor::from(numbers(1, 50))).unwrap();
-            let seen = count(strategy).unwrap().unwrap();
+            let seen = count(strategy, VariableAggregation::Sum);
             strategy.run(|replica| replica.assign(&seen, 0.1 + replica.replica_id_in_sync_group() as f32)).unwrap();
             let saved = (weights.read().unwrap(), seen.read().unwrap());
             let variables = [("weights", &weights), ("seen", &seen)];
@@ -743,7 +744,7 @@ fn the_chief_saves_and_all_restore() {
         let found = std::fs::read(&path).unwrap();
         let strategy = one_process(sizes);
         let weights = strategy.variable(|| Tensor::from(numbers(1, 50))).unwrap();
-        let seen = count(&strategy).unwrap().unwrap();
+        let seen = count(&strategy, VariableAggregation::Sum);
         strategy.run(|replica| replica.assign(&seen, 0.1 + replica.replica_id_in_sync_group() as f32)).unwrap();
         checkpoint::save(&path, [("weights", &weights), ("seen", &seen)]).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), found);

@@ -1,0 +1,113 @@
+//! What is wrong on one worker alone: the others have an error that says so, and the calls after it are in step.
+
+use super::{count, ones, range, workers};
+use consonance::{
+    Dataset, Destinations, MirroredStrategy, PerReplica, Result, Strategy, Tensor, VariableAggregation,
+    dataset::{AutoShardPolicy, InputOptions},
+};
+
+/// Makes `call` as two workers, one of which calls what cannot be right, and then calls of one shape, which are right if the workers
+/// are in step: both have an error that says `why`.
+#[track_caller]
+fn expect_told(call: impl Fn(&Strategy, bool) -> Result<()> + Sync, why: &str) {
+    for sizes in [[1, 1], [2, 2]] {
+        let found = workers(&sizes, |worker, strategy| {
+            let error = call(strategy, worker == 1).unwrap_err().to_string();
+            let sums = [1i64, 10, 100].map(|x| {
+                let values = strategy.distribute_values_from_function(|_| Tensor::from(x)).unwrap();
+                strategy.reduce("sum", &values, None).unwrap().item::<i64>().unwrap()
+            });
+            (error, sums)
+        });
+        for (worker, (error, sums)) in found.into_iter().enumerate() {
+            assert!(error.contains(why), "worker {worker} of {sizes:?}: {error}");
+            assert_eq!(
+                error.starts_with("the replicas did not call the same: the call of replica"),
+                worker == 0,
+                "{error}"
+            );
+            assert_eq!(
+                sums,
+                [1, 10, 100].map(|x| x * sizes.iter().sum::<usize>() as i64),
+                "worker {worker} of {sizes:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_call_that_cannot_be_right_on_one_worker_is_told_to_the_others() {
+    let values = |strategy: &Strategy| strategy.distribute_values_from_function(|_| Tensor::from(1i64)).unwrap();
+    let op = |odd: bool| if odd { "avg" } else { "sum" };
+    let unknown = r#""avg" is not a reduce op"#;
+    expect_told(|strategy, odd| strategy.reduce(op(odd), &values(strategy), None).map(drop), unknown);
+    expect_told(|strategy, odd| strategy.reduce_to(op(odd), &values(strategy), "cpu:0").map(drop), unknown);
+    expect_told(
+        |strategy, odd| {
+            let device = if odd { "gpu:0" } else { "cpu:0" };
+            strategy.reduce_to("sum", &values(strategy), device).map(drop)
+        },
+        "gpu:0",
+    );
+    expect_told(
+        |strategy, odd| {
+            let pairs = [(values(strategy), Destinations::Replicas), (values(strategy), Destinations::Replicas)];
+            strategy.batch_reduce_to(op(odd), &pairs).map(drop)
+        },
+        unknown,
+    );
+    // Without pairs there is no call of which anybody is to be told.
+    workers(&[1, 1], |worker, strategy| {
+        let none: [(PerReplica<f32>, Destinations); 0] = [];
+        assert_eq!(strategy.batch_reduce_to(op(worker == 1), &none).is_err(), worker == 1);
+        assert_eq!(ones(strategy).unwrap(), 2);
+    });
+}
+
+#[test]
+fn a_call_in_another_strategys_scope_is_told_to_the_other_workers() {
+    let other = MirroredStrategy::new(["cpu:0"]).unwrap();
+    let within = |odd: bool, call: &dyn Fn() -> Result<()>| if odd { other.scope(call).unwrap() } else { call() };
+    let why = "in the scope of another strategy";
+    let values = |strategy: &Strategy| strategy.distribute_values_from_function(|_| Tensor::from([1i64])).unwrap();
+    expect_told(
+        |strategy, odd| {
+            let values = values(strategy);
+            within(odd, &|| strategy.reduce("sum", &values, None).map(drop))
+        },
+        why,
+    );
+    expect_told(
+        |strategy, odd| {
+            let values = values(strategy);
+            within(odd, &|| strategy.reduce_to("sum", &values, "cpu:0").map(drop))
+        },
+        why,
+    );
+    expect_told(
+        |strategy, odd| {
+            let values = values(strategy);
+            within(odd, &|| strategy.gather(&values, 0).map(drop))
+        },
+        why,
+    );
+    expect_told(|strategy, odd| within(odd, &|| strategy.variable(|| Tensor::from(1f32)).map(drop)), why);
+    expect_told(
+        |strategy, odd| {
+            let seen = count(strategy, VariableAggregation::Sum);
+            within(odd, &|| seen.read().map(drop))
+        },
+        why,
+    );
+    expect_told(
+        |strategy, odd| {
+            let off = InputOptions::new().auto_shard_policy(AutoShardPolicy::Off);
+            let dataset = strategy.distribute_dataset_with(range(8).batch(4), off).unwrap();
+            let steps = std::cell::RefCell::new(dataset.iter());
+            let told = within(odd, &|| steps.borrow_mut().next_or_none().map(drop));
+            assert!(steps.into_inner().next().is_none());
+            told
+        },
+        why,
+    );
+}
