@@ -30,7 +30,7 @@
 //! ```
 
 use crate::{
-    ClusterResolver, Communicator, Error, Result, Strategy, Tensor, Variable,
+    ClusterResolver, Communicator, Error, Result, Strategy, Tensor, Variable, VariableSynchronization,
     backend::Arguments,
     context,
     dataset::file::{
@@ -80,7 +80,7 @@ pub fn save<'v, N: Into<String>>(
     path: impl AsRef<Path>,
     variables: impl IntoIterator<Item = (N, &'v Variable)>,
 ) -> Result<()> {
-    save_all(Kind::Save.name(), path.as_ref(), &list(Kind::Save.name(), variables)?)
+    save_all(Kind::Save.name(), path.as_ref(), &list(Kind::Save, Kind::Save.name(), variables)?)
 }
 
 /// [`save`] in the [chief](ClusterResolver::is_chief) of a cluster, and nothing in its other processes: all of them make the call, and
@@ -107,7 +107,7 @@ pub fn save_on_chief<'v, N: Into<String>>(
     variables: impl IntoIterator<Item = (N, &'v Variable)>,
 ) -> Result<bool> {
     let call = "checkpoint::save_on_chief";
-    let variables = list(call, variables)?;
+    let variables = list(Kind::Save, call, variables)?;
     let is_chief = several_workers(&variables).map_or_else(|| resolver.is_chief(), Workers::is_chief);
     if is_chief || several_workers(&variables).is_some() {
         save_all(call, path.as_ref(), &variables)?;
@@ -131,7 +131,7 @@ pub fn restore<'v, N: Into<String>>(
     variables: impl IntoIterator<Item = (N, &'v Variable)>,
 ) -> Result<()> {
     let kind = Kind::Restore;
-    let mut variables = list(kind.name(), variables)?;
+    let mut variables = list(kind, kind.name(), variables)?;
     // Held in one order by all threads, so that none of two waits for what the other one holds.
     variables.sort_by_key(|(_, variable)| variable.id());
     let restore = || {
@@ -155,8 +155,12 @@ fn save_all(call: &'static str, path: &Path, variables: &[(String, &Variable)]) 
     let (kind, strategy) = (Kind::Save, strategy_of_several(variables));
     let names: Vec<&str> = variables.iter().map(|(name, _)| name.as_str()).collect();
     agree(strategy, kind, "variables", &format!("{names:?}"))?;
-    // What is synchronised on reading all workers read together.
-    let values = variables.iter().map(|(name, variable)| Ok((name.clone(), variable.read()?)));
+    let read = |variable: &Variable| match variable.synchronization() {
+        // All workers read it together, and are told there.
+        VariableSynchronization::OnRead => variable.read(),
+        _ => or_refuse(strategy, kind, variable.read()),
+    };
+    let values = variables.iter().map(|(name, variable)| Ok((name.clone(), read(variable)?)));
     let values = values.collect::<Result<Vec<_>>>()?;
     if several_workers(variables).is_none_or(Workers::is_chief) {
         or_refuse(strategy, kind, write(call, path, values))?;
@@ -206,6 +210,7 @@ fn write(call: &'static str, path: &Path, mut values: Vec<(String, Tensor)>) -> 
 
 /// The variables with their names, once it is known that they are different ones and that this is no replica.
 fn list<'v, N: Into<String>>(
+    kind: Kind,
     call: &'static str,
     variables: impl IntoIterator<Item = (N, &'v Variable)>,
 ) -> Result<Vec<(String, &'v Variable)>> {
@@ -214,8 +219,13 @@ fn list<'v, N: Into<String>>(
         return Err(Error::WrongContext { call, problem });
     }
     let variables: Vec<_> = variables.into_iter().map(|(name, variable)| (name.into(), variable)).collect();
+    or_refuse(strategy_of_several(&variables), kind, check_different(call, &variables))?;
+    Ok(variables)
+}
+
+fn check_different(call: &'static str, variables: &[(String, &Variable)]) -> Result<()> {
     let mut names = BTreeSet::from(["__metadata__"]);
-    for (name, _) in &variables {
+    for (name, _) in variables {
         if !names.insert(name) {
             let expected = "names that differ, and from __metadata__";
             return Err(Error::invalid(call, "variables", expected, format!("{name:?}")));
@@ -227,7 +237,7 @@ fn list<'v, N: Into<String>>(
             return Err(Error::invalid(call, "variables", "each variable under one name", found));
         }
     }
-    Ok(variables)
+    Ok(())
 }
 
 /// The start of the file: the length of the header, and the header.

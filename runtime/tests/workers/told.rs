@@ -111,3 +111,41 @@ fn a_call_in_another_strategys_scope_is_told_to_the_other_workers() {
         why,
     );
 }
+
+#[cfg(feature = "checkpoint")]
+#[test]
+fn variables_that_one_worker_cannot_save_or_restore_are_told_to_the_others() {
+    use consonance::{Variable, checkpoint};
+    let folder = std::env::temp_dir().join(format!("workers-told-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("all");
+    type Call<'c> = &'c (dyn Fn(&Strategy, &[(&str, &Variable)]) -> Result<()> + Sync);
+    let check = |call: Call<'_>| {
+        expect_told(
+            |strategy, odd| {
+                let (one, other) =
+                    (strategy.variable(|| Tensor::from(1f32))?, strategy.variable(|| Tensor::from(2f32))?);
+                call(strategy, &[("one", &one), (if odd { "one" } else { "other" }, &other)])
+            },
+            "expected names that differ",
+        );
+    };
+    check(&|_, variables| checkpoint::save(&path, variables.iter().copied()));
+    check(&|strategy, variables| {
+        checkpoint::save_on_chief(strategy.cluster_resolver().unwrap(), &path, variables.iter().copied()).map(drop)
+    });
+    let alone = MirroredStrategy::new(["cpu:0"]).unwrap();
+    let saved = ["one", "other"].map(|name| (name, alone.variable(|| Tensor::from(3f32)).unwrap()));
+    checkpoint::save(&path, saved.iter().map(|(name, variable)| (*name, variable))).unwrap();
+    check(&|_, variables| checkpoint::restore(&path, variables.iter().copied()));
+    expect_told(
+        |strategy, odd| {
+            let weights = strategy.variable(|| Tensor::from(1f32))?;
+            let save = || checkpoint::save(&path, [("weights", &weights)]);
+            // Within an update of it a variable cannot be read.
+            if odd { strategy.update(&weights, |_| save()).map(drop) } else { save() }
+        },
+        "in an update of the same variable",
+    );
+    std::fs::remove_dir_all(&folder).unwrap();
+}
