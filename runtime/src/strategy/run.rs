@@ -38,7 +38,8 @@ impl Strategy {
     /// [`run`](Strategy::run) with an argument for each replica of this process, which it gets as its own.
     ///
     /// # Errors
-    /// As [`run`](Strategy::run), and [`Error::InvalidCall`] if there are not as many arguments as replicas.
+    /// As [`run`](Strategy::run), and [`Error::InvalidCall`] if there are not as many arguments as replicas. Where there are several
+    /// workers, this is a failed run for the others, too.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, PerReplica, Tensor};
@@ -53,14 +54,15 @@ impl Strategy {
         arguments: PerReplica<A>,
         replica_fn: impl Fn(&ReplicaContext<'_>, A) -> Result<R> + Sync,
     ) -> Result<PerReplica<R>> {
-        context::require_cross_replica("Strategy::run", self)?;
-        let replicas = self.local_replicas();
-        self.check_count("Strategy::run", "arguments", arguments.values().len())?;
-        let turn = self.turn("Strategy::run")?;
+        let (call, replicas) = ("Strategy::run", self.local_replicas());
+        let checked = context::require_cross_replica(call, self)
+            .and_then(|()| self.check_count(call, "arguments", arguments.values().len()));
+        self.or_fail(call, checked)?;
+        let turn = self.turn(call)?;
         let configuration = self.options().configuration();
         let board = Board::new(replicas.len());
         let communicators: Vec<Held> = match self.workers() {
-            Some(workers) => self.hold(workers, "Strategy::run")?,
+            Some(workers) => self.hold(workers, call)?,
             None => (Seat::group(replicas.len(), configuration.timeout).into_iter())
                 .map(|seat| Held::of_run(Communicator::on_seat(seat, configuration)))
                 .collect(),

@@ -15,6 +15,7 @@
 
 use super::{Strategy, run::all_or_worst};
 use crate::{Communicator, Error, Result, backend::Arguments, call::Call, context};
+use consonance_kernels::step::Reason;
 use consonance_spec::{Kind, call::digest};
 use std::{
     ops::{Deref, DerefMut, Range},
@@ -442,6 +443,19 @@ impl Strategy {
                 communicator.refuse(kind, error);
                 Ok(())
             });
+        })
+    }
+
+    /// The value, or the error for which a run does not begin here: for the other workers, who run theirs, one that has failed.
+    pub(super) fn or_fail<T>(&self, call: &'static str, checked: Result<T>) -> Result<T> {
+        checked.inspect_err(|_| {
+            if context::replica().is_none() {
+                let _ = self.across(call, |communicator| {
+                    communicator.aborter().abort(Reason::Failure);
+                    // Waits for nobody now; its error makes this a turn that has failed.
+                    communicator.barrier()
+                });
+            }
         })
     }
 }

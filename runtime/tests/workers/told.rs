@@ -1,10 +1,11 @@
 //! What is wrong on one worker alone: the others have an error that says so, and the calls after it are in step.
 
-use super::{count, ones, range, workers};
+use super::{ENGINES, count, ones, range, workers, workers_with};
 use consonance::{
     Dataset, Destinations, MirroredStrategy, PerReplica, Result, Strategy, Tensor, VariableAggregation,
     dataset::{AutoShardPolicy, InputOptions},
 };
+use std::time::Duration;
 
 /// Makes `call` as two workers, one of which calls what cannot be right, and then calls of one shape, which are right if the workers
 /// are in step: both have an error that says `why`.
@@ -110,6 +111,32 @@ fn a_call_in_another_strategys_scope_is_told_to_the_other_workers() {
         },
         why,
     );
+}
+
+#[test]
+fn a_run_that_cannot_begin_on_one_worker_has_failed_on_all() {
+    for &engine in ENGINES {
+        for sizes in [[1, 1], [2, 2]] {
+            let other = MirroredStrategy::new(["cpu:0"]).unwrap();
+            let errors = workers_with(&sizes, engine, Duration::from_secs(60), |worker, strategy| {
+                let run = |x: i32, count| {
+                    strategy.run_with(PerReplica::new(vec![x; count]), |replica, x| replica.all_reduce("sum", x))
+                };
+                let (count, odd) = (sizes[worker], worker == 1);
+                let arguments = run(1, count + worker).unwrap_err().to_string();
+                let expected = 10 * sizes.iter().sum::<usize>() as i32;
+                assert_eq!(run(10, count).unwrap()[0], expected);
+                let scope = if odd { other.scope(|| run(1, count)).unwrap() } else { run(1, count) };
+                assert_eq!(run(10, count).unwrap()[0], expected);
+                [arguments, scope.unwrap_err().to_string()]
+            });
+            let told =
+                |error: &String| (sizes[0]..2 * sizes[0]).any(|id| error.ends_with(&format!("replica {id} failed")));
+            assert!(errors[0].iter().all(told), "{errors:?}");
+            assert!(errors[1][0].starts_with("Strategy::run: arguments: expected"), "{errors:?}");
+            assert!(errors[1][1].contains("in the scope of another strategy"), "{errors:?}");
+        }
+    }
 }
 
 #[cfg(feature = "checkpoint")]
