@@ -338,7 +338,9 @@ impl<'r> ReplicaContext<'r> {
     /// replicas.
     ///
     /// # Errors
-    /// The error of `merge`, on every replica; otherwise as [`barrier`](ReplicaContext::barrier).
+    /// The error of `merge`, on every replica; otherwise as [`barrier`](ReplicaContext::barrier). Where several processes have
+    /// replicas those of one have the error of its function, which ends the group, unless it is an [`Error::Mismatch`], which all
+    /// functions have.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, ReduceOp, Tensor};
@@ -376,14 +378,27 @@ impl<'r> ReplicaContext<'r> {
             None => None,
             Some(workers) => self.lend_to_merge(workers, merges, || self.merge::<A, M>(merge))?,
         };
-        self.meet(Kind::MergeReturn, &Arguments::NONE)?;
-        match (self.board.take(self.place()).map(|result| result.downcast::<Result<M::Value, String>>()), failure) {
+        let returned = self.meet(Kind::MergeReturn, &Arguments::NONE);
+        if let Err(Error::Mismatch { .. }) = returned {
+            // Another worker's function makes calls that this one's did not, and has yet to come here.
+            self.held().aborter().abort(Reason::Failure);
+        }
+        let result = match &returned {
+            // Nothing else says that the function has returned: what is on the board may be for it.
+            Err(_) if self.strategy.workers().is_none() => None,
+            _ => self.board.take(self.place()),
+        };
+        let result = result.and_then(|result| result.downcast::<Result<M::Value, String>>().ok());
+        match (result.map(|result| *result), failure) {
             (_, Some(error)) => Err(error),
-            (Some(Ok(result)), None) => result.map_err(|problem| Error::Replica {
+            (Some(Err(problem)), None) => Err(Error::Replica {
                 replica: self.strategy.local_replicas().start,
                 source: Box::new(Error::other(format!("its merge function failed: {problem}"))),
             }),
-            _ => unreachable!("the first replica leaves a result of the agreed type for every replica"),
+            (Some(Ok(value)), None) => returned.map(|()| value),
+            (None, None) => {
+                Err(returned.expect_err("the first replica leaves a result of the agreed type for every replica"))
+            }
         }
     }
 
@@ -401,7 +416,12 @@ impl<'r> ReplicaContext<'r> {
         let result = if self.place() == 0 {
             let _merging = Merging(self.board);
             let _turn = workers.hand_over();
-            Ok(merge())
+            let failure = merge();
+            if failure.as_ref().is_some_and(|error| !matches!(error, Error::Mismatch { .. })) {
+                // The other workers' functions know nothing of it. A mismatch they have, too.
+                aborter.abort(Reason::Failure);
+            }
+            Ok(failure)
         } else if self.board.wait_for_merge(merges, timeout) {
             Ok(None)
         } else {

@@ -1,8 +1,8 @@
 //! What is wrong on one worker alone: the others have an error that says so, and the calls after it are in step.
 
-use super::{ENGINES, count, ones, range, workers, workers_with};
+use super::{ENGINES, Engine, count, ones, range, workers, workers_with};
 use consonance::{
-    Dataset, Destinations, MirroredStrategy, PerReplica, Result, Strategy, Tensor, VariableAggregation,
+    Dataset, Destinations, Error, MirroredStrategy, PerReplica, Result, Strategy, Tensor, VariableAggregation,
     dataset::{AutoShardPolicy, InputOptions},
 };
 use std::time::Duration;
@@ -135,6 +135,87 @@ fn a_run_that_cannot_begin_on_one_worker_has_failed_on_all() {
             assert!(errors[0].iter().all(told), "{errors:?}");
             assert!(errors[1][0].starts_with("Strategy::run: arguments: expected"), "{errors:?}");
             assert!(errors[1][1].contains("in the scope of another strategy"), "{errors:?}");
+        }
+    }
+}
+
+/// Runs replicas of two workers that make `merge` and catch its error, and then calls of one shape: for each replica the error and
+/// the sums, or their errors.
+fn caught(
+    sizes: [usize; 2],
+    engine: Engine,
+    merge: impl Fn(&Strategy, PerReplica<i32>, bool) -> Result<i32> + Sync,
+) -> Vec<(String, Vec<Result<i32, String>>)> {
+    let found = workers_with(&sizes, engine, Duration::from_secs(60), |worker, strategy| {
+        let found = strategy.run(|replica| {
+            let merged =
+                replica.merge_call(5i32, |strategy, all| Ok(strategy.mirror(merge(strategy, all, worker == 1)?)));
+            let sums = [1, 10, 100].map(|x| replica.all_reduce("sum", x).map_err(|error| error.to_string()));
+            Ok((merged.unwrap_err().to_string(), sums.to_vec()))
+        });
+        let found = found.unwrap().into_values();
+        if found[0].1[0].is_err() {
+            // The run did not say that the group had ended.
+            ones(strategy).unwrap_err();
+        }
+        assert_eq!(ones(strategy).unwrap(), sizes.iter().sum::<usize>() as i32);
+        found
+    });
+    found.into_iter().flatten().collect()
+}
+
+#[test]
+fn a_merge_function_that_fails_on_one_worker_ends_the_group() {
+    for &engine in ENGINES {
+        for sizes in [[1, 1], [2, 2]] {
+            let odd = sizes[0];
+            for calls in [false, true] {
+                let found = caught(sizes, engine, |strategy, all, odd| match odd {
+                    true => Err(Error::other("no more data")),
+                    false if calls => strategy.reduce("sum", &all, None),
+                    false => Ok(0),
+                });
+                for (id, (error, sums)) in found.into_iter().enumerate() {
+                    let own = if id < odd { format!("replica {odd} failed") } else { "no more data".to_owned() };
+                    assert!(error.ends_with(&own), "{sizes:?}, {calls}, replica {id}: {error}");
+                    for sum in sums {
+                        assert_eq!(sum.unwrap_err(), format!("all_reduce: replica {odd} failed"));
+                    }
+                }
+            }
+            // A function that returns where the other makes a call.
+            let found = caught(sizes, engine, |strategy, all, odd| match odd {
+                true => Ok(0),
+                false => strategy.reduce("sum", &all, None),
+            });
+            for (error, sums) in found {
+                assert!(error.contains("expected Strategy::reduce, found merge_call's return"), "{error}");
+                sums.into_iter().for_each(|sum| assert!(sum.is_err(), "{sum:?}"));
+            }
+            let found = caught(sizes, engine, |strategy, all, odd| {
+                strategy.reduce(if odd { "avg" } else { "sum" }, &all, None)
+            });
+            for (error, sums) in found {
+                assert!(error.contains(r#""avg" is not a reduce op"#), "{error}");
+                sums.into_iter().for_each(|sum| assert!(sum.is_err(), "{sum:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn merge_functions_that_do_not_agree_leave_the_workers_in_step() {
+    for &engine in ENGINES {
+        for sizes in [[1, 1], [2, 2]] {
+            let found = caught(sizes, engine, |strategy, all, odd| {
+                let value = all.map(|x| Tensor::from(vec![x; 1 + usize::from(odd)]));
+                strategy.reduce("sum", &value, None)?;
+                Ok(0)
+            });
+            for (error, sums) in found {
+                assert!(error.contains("expected i32[1], found i32[2]"), "{error}");
+                assert_eq!(sums, [1, 10, 100].map(|x| Ok(x * sizes.iter().sum::<usize>() as i32)));
+            }
         }
     }
 }
