@@ -23,8 +23,13 @@ fn example(name: &str) -> PathBuf {
 
 /// Runs a program with these arguments, in which spaces separate, and gives its status, and both of its outputs.
 fn run(program: impl AsRef<Path>, arguments: &str) -> (Option<i32>, String) {
+    run_with(program, &arguments.split_whitespace().collect::<Vec<_>>())
+}
+
+/// The same with arguments that may have spaces.
+fn run_with(program: impl AsRef<Path>, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(program.as_ref());
-    command.args(arguments.split_whitespace()).env_remove("TF_CONFIG").env_remove("CONSONANCE_REPLICAS");
+    command.args(arguments).env_remove("TF_CONFIG").env_remove("CONSONANCE_REPLICAS");
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (mut stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
     let read = |pipe: &mut dyn Read| {
@@ -40,7 +45,7 @@ fn run(program: impl AsRef<Path>, arguments: &str) -> (Option<i32>, String) {
         if begin.elapsed() > LIMIT {
             child.kill().unwrap();
             let output = readers.map(|reader| reader.join().unwrap()).concat();
-            panic!("{} {arguments}: not ended within {LIMIT:?}:\n{output}", program.as_ref().display());
+            panic!("{} {arguments:?}: not ended within {LIMIT:?}:\n{output}", program.as_ref().display());
         }
         thread::sleep(Duration::from_millis(5));
     };
@@ -105,6 +110,20 @@ fn a_training_that_loses_a_worker_goes_on_without_it() {
         let one_process = "one process: 3 replicas in steps 0 to 19, 2 replicas in steps 20 to 59";
         assert_eq!(digest(&output, "] done: "), digest(&output, one_process), "{output}");
     }
+}
+
+/// Under a launcher that would end all at the first failure, were it not told to keep going.
+#[test]
+fn workers_of_the_command_reform_if_it_keeps_going() {
+    let elastic = example("elastic");
+    let elastic = format!("exec {} --steps 60 --at 20", elastic.display());
+    let script = format!("case $TF_CONFIG in *'\"index\": 1}}'*) {elastic} --doomed;; *) {elastic};; esac");
+    let (status, output) =
+        run_with(CONSONANCE, &["run", "-n", "3", "--keep-going", "--timeout", "100s", "--", "sh", "-c", &script]);
+    assert_eq!(status, Some(128 + 9), "{output}");
+    assert_eq!(output.matches("20 steps are done; ").count(), 2, "{output}");
+    assert_eq!(output.matches("] done: ").count(), 2, "{output}");
+    assert!(output.contains("consonance: worker 1 (pid ") && output.ends_with("): killed by SIGKILL\n"), "{output}");
 }
 
 #[test]

@@ -195,6 +195,26 @@ fn the_first_failure_is_named_and_ends_the_others() {
 }
 
 #[test]
+fn the_others_go_on_if_they_are_to() {
+    let mut launch = Launch::shell("-n 3 --keep-going", &on(1, "exit 5", "echo $$; sleep 0.5; echo late; exit 6"));
+    let pids = launch.pids(2);
+    let output = launch.finish();
+    assert_eq!(output.status.code(), Some(5), "the status is that of the first failure");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let lines: BTreeSet<_> = stdout.lines().collect();
+    assert_eq!(lines, BTreeSet::from(["[worker 0] late", "[worker 2] late"]));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.starts_with("consonance: worker 1 (pid ") && stderr.ends_with("): exit status 5\n"), "{stderr}");
+    pids.into_iter().for_each(until_gone);
+}
+
+#[test]
+fn those_that_go_on_end_when_the_time_is_up() {
+    let (status, _, stderr) = result("-n 2 --keep-going --timeout 300ms", &on(1, "exit 3", "sleep 60"));
+    assert_eq!((status, stderr.as_str()), (Some(124), "consonance: after 300ms worker 0 still ran\n"));
+}
+
+#[test]
 fn a_signal_is_named() {
     let (status, _, stderr) = result("-n 2", &on(1, "kill -9 $$", "sleep 60"));
     assert_eq!(status, Some(128 + 9));

@@ -1,4 +1,4 @@
-//! Starts a program once for each worker of a cluster on this machine, and ends all of them when one fails.
+//! Starts a program once for each worker of a cluster on this machine, and ends all of them when one fails, unless they are to go on.
 //!
 //! Three files are its parts: `cluster.rs` (who is who), `worker.rs` (a process and its start) and `output.rs` (what workers
 //! write). This one waits. Two threads tell it what happened by a channel: one takes the signals that the launcher gets,
@@ -7,7 +7,8 @@
 //!
 //! A launch goes through these stages:
 //!
-//! 1. *Running.* Until all workers have ended, one has failed or the time is up. Signals go to all workers.
+//! 1. *Running.* Until all workers have ended, one has failed (unless the others are to go on) or the time is up. Signals go to all
+//!    workers.
 //! 2. *Asked.* All have `SIGTERM`. Who does not end within [`GRACE`] gets `SIGKILL`.
 //! 3. *Killed.* The system ends them; a process that even it cannot end is left after another [`GRACE`].
 //!
@@ -55,6 +56,8 @@ pub struct Launch {
     pub replicas: Option<NonZeroUsize>,
     /// When all workers are ended, counted from the start.
     pub timeout: Option<Duration>,
+    /// When one fails, the others are not ended.
+    pub keep_going: bool,
     /// The program, looked for as shells do.
     pub program: PathBuf,
     /// Its arguments.
@@ -77,7 +80,7 @@ pub struct Report {
 pub enum Outcome {
     /// Every worker ended with status 0.
     Done,
-    /// A worker failed, the first to do so.
+    /// A worker failed, the first to do so. The others were ended, or went on to their own end.
     Failed {
         /// Its index.
         worker: usize,
@@ -161,6 +164,7 @@ impl Launch {
             stage: Stage::Running,
             deadline,
             timeout: self.timeout.unwrap_or_default(),
+            keep_going: self.keep_going,
             asked: false,
             report: Report { outcome: Outcome::Done, killed: Vec::new(), left: Vec::new() },
         };
@@ -214,6 +218,8 @@ struct Supervisor {
     deadline: Option<Instant>,
     /// The time that there was.
     timeout: Duration,
+    /// A failure ends nobody else.
+    keep_going: bool,
     /// Workers have been sent a signal that asks to end.
     asked: bool,
     report: Report,
@@ -254,16 +260,18 @@ impl Supervisor {
         (0..self.workers.len()).filter(|&index| self.workers[index].end.is_none()).collect()
     }
 
-    /// Looks who has ended. The first failure ends the launch.
+    /// Looks who has ended. The first failure is the launch's, and ends it unless the others are to go on.
     fn collect(&mut self) {
         let ended: Vec<&Worker> = self.workers.iter_mut().filter_map(Worker::look).collect();
         // Of workers that are found ended together, one that a signal killed was first: the others have lost it.
         let by_signal = |worker: &&&Worker| matches!(worker.end, Some(End::Signal(_)));
         let first = ended.iter().find(by_signal).or_else(|| ended.iter().find(|worker| worker.failed()));
         let Some(&worker) = first else { return };
-        if let (Stage::Running, Some(end)) = (self.stage, worker.end) {
+        if let (Stage::Running, Outcome::Done, Some(end)) = (self.stage, &self.report.outcome, worker.end) {
             self.report.outcome = Outcome::Failed { worker: worker.index, pid: worker.pid(), end };
-            self.ask();
+            if !self.keep_going {
+                self.ask();
+            }
         }
     }
 

@@ -50,9 +50,10 @@ enum Command {
 /// its worker before it: `[worker 0] …`. SIGINT, SIGTERM and SIGHUP go to all workers and what they started; SIGINT after one of
 /// the first two kills them.
 ///
-/// When a worker ends with another status than 0, or by a signal, the others get SIGTERM, and SIGKILL 2 s later; the worker is
-/// named, and its status (128 and the number, for a signal) is the status of this command. Other statuses are 124 (the time was
-/// up), 125 (the launcher failed), 126 (the program cannot be started) and 127 (there is no such program).
+/// When a worker ends with another status than 0, or by a signal, the others get SIGTERM, and SIGKILL 2 s later, unless they are to
+/// keep going; the first that failed is named at the end, and its status (128 and the number, for a signal) is the status of this
+/// command. Other statuses are 124 (the time was up), 125 (the launcher failed), 126 (the program cannot be started) and 127 (there
+/// is no such program).
 #[derive(clap::Args)]
 struct Run {
     /// How many workers there are
@@ -64,6 +65,9 @@ struct Run {
     /// End all workers after this time: 500ms, 30s, 5m, 2h; a number alone is seconds
     #[arg(long, value_name = "TIME", value_parser = time)]
     timeout: Option<Duration>,
+    /// Let the others go on when a worker fails, for programs that reform their group after a loss; no replacement is started
+    #[arg(long)]
+    keep_going: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -120,9 +124,9 @@ fn status(result: Result<(), String>) -> i32 {
 }
 
 fn run(arguments: Run) -> i32 {
-    let Run { workers, replicas, timeout, program } = arguments;
+    let Run { workers, replicas, timeout, keep_going, program } = arguments;
     let (program, arguments) = (PathBuf::from(&program[0]), program[1..].to_vec());
-    Launch { workers, replicas, timeout, program, arguments }.run_and_tell()
+    Launch { workers, replicas, timeout, keep_going, program, arguments }.run_and_tell()
 }
 
 /// A time: a whole number and its unit.
