@@ -3,6 +3,9 @@
 use super::process::{ProcessState, process_state};
 use std::{error, fmt, io, time::Duration};
 
+/// Why a process that runs may be missing: it looks for the others under another name.
+const OTHER_JOB: &str = "one that runs but is not found has another cluster, CONSONANCE_JOB or Slurm step";
+
 /// Why there is no meeting, or no group.
 #[derive(Debug)]
 pub enum MeetingError {
@@ -126,7 +129,7 @@ impl fmt::Display for MeetingError {
         let process = |pid: &Option<u32>| pid.map_or("process unknown".to_owned(), |pid| format!("process {pid}"));
         match self {
             MeetingError::Missing { waited, missing } => {
-                write!(f, "waited {waited:?}; missing: {}", list(missing))
+                write!(f, "waited {waited:?}; missing: {}; {OTHER_JOB}", list(missing))
             }
             MeetingError::Alive { waited, absent } => {
                 write!(f, "waited {waited:?}; alive, but did not come: {}", list(absent))
@@ -182,7 +185,13 @@ mod tests {
         let list = "worker 0 (h:0), worker 1 (h:1) (process 77 runs), worker 2 (h:2) (process 78 is stopped), \
                     worker 3 (h:3) (process 79 has ended, a child of it has not), worker 4 (h:4) (its process runs)";
         for (error, text) in [
-            (MeetingError::Missing { waited, missing: all.clone() }, format!("waited 30s; missing: {list}")),
+            (
+                MeetingError::Missing { waited, missing: all.clone() },
+                format!(
+                    "waited 30s; missing: {list}; one that runs but is not found has another cluster, CONSONANCE_JOB or \
+                     Slurm step"
+                ),
+            ),
             (
                 MeetingError::Alive { waited, absent: all.clone() },
                 format!("waited 30s; alive, but did not come: {list}"),
