@@ -4,6 +4,8 @@
 //! they please.
 
 use consonance::{Communicator, Implementation, ReduceOp, Tensor};
+#[cfg(target_os = "linux")]
+use consonance::{ProcessGroup, TfConfigClusterResolver};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::{alloc::System, sync::Barrier, thread};
 
@@ -12,7 +14,13 @@ use std::{alloc::System, sync::Barrier, thread};
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 fn main() {
+    #[cfg(target_os = "linux")]
+    if std::env::var_os("PART").is_some() {
+        return one_of_two_processes();
+    }
     collectives_on_slices_allocate_nothing_after_their_first_call();
+    #[cfg(target_os = "linux")]
+    nor_do_they_between_processes();
     a_tensor_passed_by_value_is_reduced_in_its_own_memory();
     println!("no collective on slices allocated after its first call");
 }
@@ -80,6 +88,60 @@ fn collectives_on_slices_allocate_nothing_after_their_first_call() {
         done.wait();
         assert_eq!((stats.allocations, stats.reallocations), (0, 0), "{stats:?}");
     });
+}
+
+/// This program again, as both processes of a group.
+#[cfg(target_os = "linux")]
+fn nor_do_they_between_processes() {
+    let start = |index| {
+        let cluster = r#"{"worker": ["localhost:1", "localhost:2"]}"#;
+        let config = format!(r#"{{"cluster": {cluster}, "task": {{"type": "worker", "index": {index}}}}}"#);
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command
+            .env("PART", "process")
+            .env("TF_CONFIG", config)
+            .env("CONSONANCE_JOB", format!("alloc-{}", std::process::id()));
+        command.spawn().unwrap()
+    };
+    for mut process in [0, 1].map(start) {
+        assert!(process.wait().unwrap().success());
+    }
+}
+
+/// Data that are put up in shared memory and, from some size on, read where they lie.
+#[cfg(target_os = "linux")]
+fn one_of_two_processes() {
+    let mut group = ProcessGroup::builder(TfConfigClusterResolver::new().unwrap()).join().unwrap();
+    let mut rank = group.communicators().remove(0);
+    for count in [10_000, 1 << 19] {
+        let (mut small, mut large, mut other) = ([1.0; 8], vec![1.0; count], vec![0.0; count]);
+        let mut bytes = [1; 1000];
+        all_calls(&mut rank, &mut small, &mut large, &mut other, &mut bytes);
+        until_others_sleep();
+        let region = Region::new(ALLOCATOR);
+        for _ in 0..10 {
+            all_calls(&mut rank, &mut small, &mut large, &mut other, &mut bytes);
+        }
+        let stats = region.change();
+        assert_eq!((stats.allocations, stats.reallocations), (0, 0), "{count} elements: {stats:?}");
+        // Until here the other process has not ended, which would be an event.
+        rank.barrier().unwrap();
+    }
+}
+
+/// The thread that watches the other process allocates when it begins, and then sleeps.
+#[cfg(target_os = "linux")]
+fn until_others_sleep() {
+    let begin = std::time::Instant::now();
+    let sleeps = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap();
+        task.file_name().to_str() == Some(&std::process::id().to_string())
+            || stat.rsplit(") ").next().is_some_and(|state| state.starts_with('S'))
+    };
+    while !std::fs::read_dir("/proc/self/task").unwrap().all(|task| sleeps(task.unwrap())) {
+        assert!(begin.elapsed().as_secs() < 30, "a thread does not sleep");
+        thread::yield_now();
+    }
 }
 
 /// A tensor that nobody else holds comes back in the memory in which it was given.
