@@ -97,7 +97,7 @@ impl Pair {
         longest.into_inner().expect("nobody panics holding it")
     }
 
-    /// `calls` calls on buffers of `count` floats each. What is sent begins with another number in each, which is looked for in the
+    /// `calls` calls on the same buffers of `count` floats each. What is sent begins with another number in each, which is looked for in the
     /// result; the rest is as the call before left it, so that what is measured is the collective and not the filling.
     fn calls(&mut self, call: Call, count: usize, calls: usize) -> Duration {
         self.time(|_, rank| {
