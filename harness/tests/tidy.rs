@@ -20,7 +20,7 @@ const ARROWS: [(&str, &[&str]); 7] = [
     ("fuzz", &["consonance", "consonance-harness", "consonance-kernels", "consonance-spec"]),
 ];
 
-/// Crate roots that forbid unsafe code: all but `kernels`.
+/// Roots of libraries that forbid unsafe code: all outside of `kernels/`.
 const SAFE_ROOTS: [&str; 4] =
     ["spec/src/lib.rs", "runtime/derive/src/lib.rs", "runtime/src/lib.rs", "harness/src/lib.rs"];
 
