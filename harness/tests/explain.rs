@@ -128,7 +128,10 @@ fn what_cannot_be_is_refused() {
     let refused = [
         ("all_reduce --dtype bool", "--op: expected an operation on bool, found sum"),
         ("send_recv -n 1", "-n: expected 2 to 256 ranks, found 1"),
-        ("all_reduce --transport cuda", "--transport: this build has no CUDA transport"),
+        (
+            "all_reduce --transport cuda",
+            "--transport: expected threads or processes, found cuda: this build has no CUDA transport",
+        ),
         ("all_gather_v --spread 51", "--spread: expected at most 50 %, found 51 %"),
         ("all_reduce -b none", "expected a number of bytes above 0, such as 8, 64K, 1M or 2G"),
         ("allreduce", "expected one of all_reduce, all_gather,"),

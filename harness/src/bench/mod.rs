@@ -55,6 +55,23 @@ pub enum Transport {
     Cuda,
 }
 
+impl Transport {
+    /// Whether this build has it.
+    ///
+    /// # Errors
+    /// [`BenchError::Invalid`] if it has not.
+    pub fn check(self) -> Result<(), BenchError> {
+        match self {
+            Transport::Threads | Transport::Processes => Ok(()),
+            Transport::Cuda => Err(BenchError::Invalid {
+                argument: "--transport",
+                expected: "threads or processes".to_owned(),
+                found: "cuda: this build has no CUDA transport".to_owned(),
+            }),
+        }
+    }
+}
+
 /// Where the buffers of ours are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
@@ -252,17 +269,7 @@ impl Bench {
         if self.spread > case::MOST_SPREAD {
             return invalid("--spread", format!("at most {} %", case::MOST_SPREAD), format!("{} %", self.spread));
         }
-        match self.transport {
-            Transport::Threads | Transport::Processes => {}
-            Transport::Cuda => {
-                return invalid(
-                    "--transport",
-                    "threads or processes".to_owned(),
-                    "cuda: this build has no CUDA transport".to_owned(),
-                );
-            }
-        }
-        Ok(())
+        self.transport.check()
     }
 
     /// Starts all ranks.

@@ -39,7 +39,7 @@ pub(super) struct Call {
     /// How many ranks there are
     #[arg(short = 'n', long, value_name = "N", default_value_t = 2)]
     pub(super) ranks: usize,
-    /// How our ranks meet: threads, processes or cuda
+    /// How our ranks meet: threads or processes (cuda is not there yet, and refused)
     #[arg(long, default_value = "threads")]
     pub(super) transport: Transport,
     /// The element type: f32, bf16, i8, …

@@ -67,7 +67,7 @@ impl Explain {
                 }
                 ground
             }
-            (Transport::Cuda, _) => return Err("--transport: this build has no CUDA transport".to_owned()),
+            (Transport::Cuda, _) => return transport.check().map_err(|error| error.to_string()),
         };
         for (index, &bytes) in self.bytes.iter().enumerate() {
             let answer = question.explain(&ground, bytes, !self.no_measure)?;
