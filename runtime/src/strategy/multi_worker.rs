@@ -210,8 +210,8 @@ impl MultiWorkerBuilder {
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if this process is no worker of the cluster, and if the communicators are not those of ranks that follow
-    /// each other, or not of all workers in their order; otherwise as [`Communicator::barrier`], with the timeout that the
-    /// communicators have.
+    /// each other, or not of all workers in their order, or if two processes say that they are the same worker; otherwise as
+    /// [`Communicator::barrier`], with the timeout that the communicators have.
     ///
     /// Two threads that play two workers:
     ///

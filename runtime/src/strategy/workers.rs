@@ -48,7 +48,8 @@ impl Workers {
     /// The workers of a group, of which each rank says in which it is: a collective of all of them.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if the communicators are not those of replicas that follow each other, or if a worker has none;
+    /// [`Error::InvalidCall`] if the communicators are not those of replicas that follow each other, if a worker has none, or if
+    /// two processes say that they are the same worker;
     /// those of a collective.
     pub(super) fn meet(
         call: &'static str,
@@ -214,7 +215,7 @@ impl State {
         let Some(first) = communicators.first().map(Communicator::rank) else {
             return Err(Error::invalid(call, "communicators", "one for each replica of this worker", "none"));
         };
-        let size = communicators[0].size();
+        let (size, count) = (communicators[0].size(), communicators.len());
         for (place, communicator) in communicators.iter().enumerate() {
             let found = (communicator.rank(), communicator.size());
             if found != (first + place, size) {
@@ -226,22 +227,24 @@ impl State {
         let tell = |communicator: &mut Communicator| {
             let describe = || vec![("cluster".to_owned(), cluster.to_owned())];
             let arguments = Arguments { call: Some(Kind::Workers), digest: digest(cluster), describe: &describe };
-            let mut all = vec![[0u64; 2]; size];
-            let own = [worker as u64, variables];
+            let mut all = vec![[0u64; 4]; size];
+            let own = [worker as u64, variables, first as u64, count as u64];
             let (send, recv) = (Some(own.as_slice().into()), all.as_flattened_mut().into());
             communicator.call_with(Call::AllGather { send, recv, counts: None }, &arguments)?;
             // Nobody fails before all have heard: it would end the group under a worker that still makes its strategy.
             communicator.barrier().map(|()| all)
         };
-        let told: Vec<Result<Vec<[u64; 2]>>> = thread::scope(|scope| {
+        let told: Vec<Result<Vec<[u64; 4]>>> = thread::scope(|scope| {
             let tell = &tell;
             let threads: Vec<_> =
                 communicators.iter_mut().map(|communicator| scope.spawn(move || tell(communicator))).collect();
             threads.into_iter().map(|thread| thread.join().expect("a collective does not panic")).collect()
         });
         let told = told.into_iter().collect::<Result<Vec<_>>>()?.swap_remove(0);
-        let variables = told.iter().map(|&[_, variables]| variables).max().unwrap_or(variables);
-        let told: Vec<u64> = told.into_iter().map(|[worker, _]| worker).collect();
+        let variables = told.iter().map(|&[_, variables, ..]| variables).max().unwrap_or(variables);
+        let processes: Vec<Range<usize>> =
+            told.iter().map(|&[_, _, first, count]| first as usize..(first + count) as usize).collect();
+        let told: Vec<u64> = told.into_iter().map(|[worker, ..]| worker).collect();
         let replicas: Vec<Range<usize>> = (0..workers as u64)
             .map(|worker| {
                 let start = told.partition_point(|&other| other < worker);
@@ -251,6 +254,14 @@ impl State {
         if !told.is_sorted() || replicas.iter().any(Range::is_empty) || told.last() >= Some(&(workers as u64)) {
             let expected = format!("replicas of all {workers} workers, in their order");
             return Err(Error::invalid(call, "communicators", expected, format!("replicas of workers {told:?}")));
+        }
+        // Two processes may say that they are the same worker. All ranks look at all, so that all refuse.
+        for (&worker, own) in told.iter().zip(&processes) {
+            let all = &replicas[worker as usize];
+            if own != all {
+                let expected = format!("replicas {all:?}, which are worker {worker}'s, all from one process");
+                return Err(Error::invalid(call, "communicators", expected, format!("only {own:?} from one")));
+            }
         }
         let home = communicators.into_iter().map(Some).collect();
         Ok(State { replicas, worker, home, turn: None, failed: false, variables })

@@ -687,6 +687,30 @@ fn communicators_of_no_workers_are_refused() {
     assert_eq!(errors, [expected; 2]);
 }
 
+/// Found by a review: processes that gave the same index, or had all forgotten theirs, trained apart or panicked.
+#[test]
+fn a_worker_in_two_processes_is_refused_by_all() {
+    let none = SimpleClusterResolver::new(consonance::ClusterSpec::new());
+    // How many ranks there are, who they say that they are, and who the last of them does.
+    let cases = [(3, resolver(2, 0), resolver(2, 1)), (2, resolver(1, 0), resolver(1, 0)), (2, none.clone(), none)];
+    for (ranks, first, last) in cases {
+        let errors = thread::scope(|scope| {
+            let threads = Communicator::threads(ranks).into_iter().map(|communicator| {
+                let resolver = if communicator.rank() + 1 == ranks { &last } else { &first };
+                scope.spawn(|| {
+                    let builder = MultiWorkerMirroredStrategy::builder(resolver.clone());
+                    builder.build_on(vec![communicator]).map(drop).unwrap_err().to_string()
+                })
+            });
+            let threads: Vec<_> = threads.collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        let expected = "MultiWorkerMirroredStrategy: communicators: expected replicas 0..2, which are worker 0's, all from one \
+                        process, found only 0..1 from one";
+        assert_eq!(errors, vec![expected; ranks]);
+    }
+}
+
 #[test]
 fn a_cluster_of_one_is_this_process_alone() {
     let strategy = MultiWorkerMirroredStrategy::builder(resolver(1, 0)).replicas(3).build().unwrap();
