@@ -199,6 +199,10 @@ impl Tensor {
     /// The tensor whose axis `i` is axis `order[i]` of this one.
     pub(crate) fn transpose(&self, order: &[usize]) -> Tensor {
         let shape: Vec<usize> = order.iter().map(|&axis| self.shape[axis]).collect();
+        if self.count() == 0 {
+            // An axis may be longer than can be counted through.
+            return Tensor::zeros(self.dtype(), shape);
+        }
         let stride = |axis: usize| self.shape[axis + 1..].iter().product();
         let strides: Vec<usize> = order.iter().map(|&axis| stride(axis)).collect();
         macro_rules! copy {

@@ -1,8 +1,8 @@
 //! Bad input and faults: each gets an error that says whose it is, every other replica is freed, and the next call works.
 
 use consonance::{
-    CommunicationOptions, Communicator, Device, Error, IndexedSlices, MirroredStrategy, OneDeviceStrategy, PerReplica,
-    ReduceOp, ReplicaContext, Result, Tensor,
+    CommunicationOptions, Communicator, DType, Device, Error, IndexedSlices, MirroredStrategy, OneDeviceStrategy,
+    PerReplica, ReduceOp, ReplicaContext, Result, Tensor,
 };
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -601,4 +601,17 @@ fn a_dense_shape_that_no_memory_can_hold_is_refused() {
         let error = one.to_dense().unwrap_err();
         assert!(matches!(&error, Error::InvalidCall { argument, .. } if argument == "dense_shape"), "{error}");
     }
+}
+
+/// Found by a review: rows were counted through, of which each has nothing.
+#[test]
+fn long_axes_without_elements_take_no_time() {
+    let strategy = strategy(2);
+    let both = |shape: &[usize]| PerReplica::new(vec![Tensor::zeros(DType::F32, shape); 2]);
+    let gathered = strategy.gather(&both(&[1 << 40, 0]), 1).unwrap();
+    assert_eq!(gathered.shape(), [1 << 40, 0]);
+    let gathered = strategy.run(|replica| replica.all_gather(Tensor::zeros(DType::F32, [1 << 40, 0]), 1)).unwrap();
+    assert_eq!(gathered[1].shape(), [1 << 40, 0]);
+    let long = [1 << 40, 3, 0];
+    assert_eq!(strategy.reduce("sum", &both(&long), [0, 2]).unwrap(), Tensor::zeros(DType::F32, [3]));
 }

@@ -336,6 +336,10 @@ fn concat(tensors: &[&Tensor], axis: usize) -> Result<Tensor> {
     shape[axis] = tensors.iter().map(|tensor| tensor.shape()[axis]).sum();
     let rows: usize = shape[..axis].iter().product();
     let mut memory = Memory::zeroed(tensors[0].dtype(), shape.iter().product());
+    if memory.count() == 0 {
+        // There may be more rows than can be counted through.
+        return Tensor::from_memory(shape, memory);
+    }
     let mut start = 0;
     for row in 0..rows {
         for tensor in tensors {
