@@ -6,7 +6,7 @@ use crate::{
     backend::Arguments,
     call::Call,
     nest::{Leaf, Outline, Value},
-    sparse,
+    sparse, tensor,
 };
 use consonance_kernels::{
     axis::{self, Partial},
@@ -193,18 +193,18 @@ impl<C: DerefMut<Target = Communicator>> Session<C> {
 
     /// The concatenation along `axis`, and each replica's size along it.
     fn concat(&mut self, tensor: &Tensor, axis: usize) -> Result<(Tensor, Vec<usize>)> {
-        let mut shape = tensor.shape().to_vec();
+        let shape = tensor.shape();
         let (rows, inner): (usize, usize) = (shape[..axis].iter().product(), shape[axis + 1..].iter().product());
         if rows * inner == 0 {
             // No element tells how long each part is.
             let sizes = self.sizes(shape[axis])?;
-            shape[axis] = sizes.iter().sum();
+            let shape = tensor::joined(self.kind.name(), shape, axis, &sizes)?;
             return Ok((Tensor::zeros(tensor.dtype(), shape), sizes));
         }
         let (mut recv, mut sizes) = (None, Vec::new());
         self.call(Call::Concat { send: tensor.buf(), rows, recv: &mut recv, counts: &mut sizes })?;
         sizes.iter_mut().for_each(|count| *count /= rows * inner);
-        shape[axis] = sizes.iter().sum();
+        let shape = tensor::joined(self.kind.name(), shape, axis, &sizes)?;
         let memory = recv.expect("a concatenation that succeeded leaves its result");
         Ok((Tensor::from_memory(shape, memory)?, sizes))
     }

@@ -259,6 +259,22 @@ fn count(shape: &[usize]) -> Option<usize> {
     Some(if shape.contains(&0) { 0 } else { most })
 }
 
+/// The shape of tensors like one of this shape, one after the other along `axis`, where their sizes are these.
+///
+/// # Errors
+/// [`Error::InvalidCall`] if it has more elements, or would have without its dimensions of zero, than there are numbers.
+pub(crate) fn joined(call: &'static str, shape: &[usize], axis: usize, sizes: &[usize]) -> Result<Vec<usize>> {
+    let joined = sizes.iter().try_fold(0usize, |all, &size| all.checked_add(size)).map(|all| {
+        let mut joined = shape.to_vec();
+        joined[axis] = all;
+        joined
+    });
+    joined.filter(|joined| count(joined).is_some()).ok_or_else(|| {
+        let expected = format!("sizes along axis {axis} that make a shape together");
+        Error::invalid(call, "value", expected, format!("{sizes:?} in shapes like {shape:?}"))
+    })
+}
+
 /// The elements from `start` on, of these sizes and strides, in row-major order.
 fn collect_strided<T: Element>(from: &[T], shape: &[usize], strides: &[usize], start: usize, into: &mut Vec<T>) {
     match (shape.split_first(), strides.split_first()) {

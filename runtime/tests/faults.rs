@@ -3,6 +3,7 @@
 use consonance::{
     CommunicationOptions, Communicator, DType, Device, Error, IndexedSlices, MirroredStrategy, OneDeviceStrategy,
     PerReplica, ReduceOp, ReplicaContext, Result, Tensor,
+    dataset::{self, Deal, InputOptions},
 };
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -614,4 +615,38 @@ fn long_axes_without_elements_take_no_time() {
     assert_eq!(gathered[1].shape(), [1 << 40, 0]);
     let long = [1 << 40, 3, 0];
     assert_eq!(strategy.reduce("sum", &both(&long), [0, 2]).unwrap(), Tensor::zeros(DType::F32, [3]));
+}
+
+/// Found by a review: the sum of the sizes wrapped, or a panic told of it.
+#[test]
+fn sizes_that_add_up_to_more_than_there_are_numbers_are_refused() {
+    let strategy = strategy(2);
+    for (shape, axis) in [(vec![1 << 63, 0], 0), (vec![1 << 40, 0, 1 << 23], 2)] {
+        let tensor = Tensor::zeros(DType::F32, shape);
+        let gathered = strategy.gather(&PerReplica::new(vec![tensor.clone(); 2]), axis).unwrap_err();
+        let all_gathered = strategy.run(|replica| replica.all_gather(tensor.clone(), axis)).unwrap_err();
+        for (call, error) in [("Strategy::gather", gathered), ("all_gather", all_gathered)] {
+            let expected = format!("{call}: value: expected sizes along axis {axis} that make a shape together, found");
+            assert!(error.to_string().contains(&expected), "{error}");
+            assert!(matches!(error.root(), Error::InvalidCall { .. }), "{error}");
+        }
+    }
+    // There is nothing to divide by their number.
+    let none = PerReplica::new(vec![Tensor::zeros(DType::F32, [1 << 63, 0]); 2]);
+    assert_eq!(strategy.reduce("mean", &none, 0).unwrap().shape(), [0]);
+    assert_eq!(strategy.reduce("mean", &none, [0, 1]).unwrap().shape(), [0usize; 0]);
+}
+
+/// Found by a review: the last replica's rows began at 0, or a panic told that they cannot begin where they would.
+#[test]
+fn a_batch_of_as_many_rows_as_there_are_numbers_is_dealt() {
+    for deal in [Deal::Chunked, Deal::Balanced, Deal::Packed] {
+        let dataset =
+            dataset::from_fn(|| [Tensor::zeros(DType::F32, [usize::MAX, 0]), Tensor::zeros(DType::F32, [2, 0])]);
+        let options = InputOptions::new().deal(deal).prefetch(0);
+        let dataset = strategy(2).distribute_dataset_with(dataset, options).unwrap();
+        let mut rows = dataset.iter().map(|step| step.unwrap().map(|part: Tensor| part.shape()[0]).into_values());
+        assert_eq!(rows.next().unwrap(), [1 << 63, (1 << 63) - 1]);
+        assert_eq!(rows.next().unwrap(), [1, 1]);
+    }
 }

@@ -189,7 +189,8 @@ impl<'a> Along<'a> {
                 "types and shapes of tensors"
             );
         }
-        let elements = tensors.iter().map(|(_, [_, axis, _])| *axis as u64).sum();
+        // It wraps where there are no results only.
+        let elements = tensors.iter().fold(0u64, |all, (_, [_, axis, _])| all.wrapping_add(*axis as u64));
         let tensors = tensors.iter().map(|&(input, shape)| Tensor::new(op, input, shape, isa));
         let tensors: Vec<Tensor<'_>> = tensors.collect::<Option<_>>()?;
         // SAFETY: all is written by parts before any of it is read, which `finish` asserts.

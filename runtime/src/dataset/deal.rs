@@ -40,7 +40,7 @@ impl Form {
             Form::Balanced => block(rows, replicas, replica),
             Form::Each | Form::Chunked => {
                 let chunk = rows.div_ceil(replicas);
-                replica * chunk..(replica + 1) * chunk
+                replica.saturating_mul(chunk)..(replica + 1).saturating_mul(chunk)
             }
         };
         (0..replicas).map(part).map(|part| part.start.min(rows)..part.end.min(rows)).collect()
@@ -144,7 +144,7 @@ impl<E: Nest + Clone> Steps<E> {
             let batch = Batch::new(element?)?;
             // One without rows would be a step for nobody.
             if !batch.left.is_empty() {
-                rows += batch.left.len();
+                rows = batch.left.len().saturating_add(rows);
                 self.pending.push_back(batch);
             }
         }
@@ -157,11 +157,13 @@ impl<E: Nest + Clone> Steps<E> {
         let mut pieces: Vec<(&Batch<E>, Range<usize>)> = Vec::new();
         let mut start = 0;
         for batch in &self.pending {
-            let (from, to) = (part.start.max(start), part.end.min(start + batch.left.len()));
+            // Of what lies beyond all numbers nothing is asked.
+            let end = batch.left.len().saturating_add(start);
+            let (from, to) = (part.start.max(start), part.end.min(end));
             if from < to {
                 pieces.push((batch, from - start + batch.left.start..to - start + batch.left.start));
             }
-            start += batch.left.len();
+            start = end;
         }
         if pieces.is_empty() {
             pieces.push((first, 0..0));

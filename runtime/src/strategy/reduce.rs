@@ -7,7 +7,7 @@ use crate::{
     context, device,
     error::IntoReduceOp,
     nest::{self, Leaf, Outline, Path, Value},
-    sparse,
+    sparse, tensor,
 };
 use consonance_kernels::{
     axis::{Along, Part},
@@ -141,11 +141,11 @@ impl Strategy {
         self.combine(call, value, &Axes::from(axis), "", |path, leaves| match leaves {
             Leaves::Dense(tensors) => {
                 let axis = axis.resolve(call, path, tensors[0].rank())?;
-                concat(&tensors, axis).map(Value::Dense)
+                concat(call, &tensors, axis).map(Value::Dense)
             }
             Leaves::Sparse(slices) => {
                 let sizes = each(&slices, |slices| sparse::check_gather(call, path, slices, axis))?;
-                let (values, indices, counts) = concat_rows(&slices)?;
+                let (values, indices, counts) = concat_rows(call, &slices)?;
                 sparse::gathered(call, values, indices, &counts, &sizes).map(Value::Sparse)
             }
         })
@@ -331,9 +331,9 @@ impl<'a> Leaves<'a> {
 }
 
 /// The tensors one after the other along `axis`; all other dimensions are the same.
-fn concat(tensors: &[&Tensor], axis: usize) -> Result<Tensor> {
-    let mut shape = tensors[0].shape().to_vec();
-    shape[axis] = tensors.iter().map(|tensor| tensor.shape()[axis]).sum();
+fn concat(call: &'static str, tensors: &[&Tensor], axis: usize) -> Result<Tensor> {
+    let sizes: Vec<usize> = tensors.iter().map(|tensor| tensor.shape()[axis]).collect();
+    let shape = tensor::joined(call, tensors[0].shape(), axis, &sizes)?;
     let rows: usize = shape[..axis].iter().product();
     let mut memory = Memory::zeroed(tensors[0].dtype(), shape.iter().product());
     if memory.count() == 0 {
@@ -358,16 +358,16 @@ fn each<R>(slices: &[&IndexedSlices], f: impl Fn(&IndexedSlices) -> Result<R>) -
 }
 
 /// Values and indices of all replicas, and each one's number of rows.
-fn concat_rows(slices: &[&IndexedSlices]) -> Result<(Tensor, Tensor, Vec<usize>)> {
+fn concat_rows(call: &'static str, slices: &[&IndexedSlices]) -> Result<(Tensor, Tensor, Vec<usize>)> {
     let values: Vec<&Tensor> = slices.iter().map(|slices| slices.values()).collect();
     let indices: Vec<&Tensor> = slices.iter().map(|slices| slices.indices()).collect();
     let counts = indices.iter().map(|indices| indices.count()).collect();
-    Ok((concat(&values, 0)?, concat(&indices, 0)?, counts))
+    Ok((concat(call, &values, 0)?, concat(call, &indices, 0)?, counts))
 }
 
 fn reduce_rows(call: &'static str, op: ReduceOp, slices: &[&IndexedSlices]) -> Result<IndexedSlices> {
     sparse::check_op(call, op)?;
-    let (mut values, indices, _) = concat_rows(slices)?;
+    let (mut values, indices, _) = concat_rows(call, slices)?;
     if op.result(values.dtype()).is_none() {
         return Err(Error::invalid(call, "op", format!("an operation on {}", values.dtype()), op.name()));
     }
