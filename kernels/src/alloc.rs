@@ -11,7 +11,7 @@ impl Seat {
     /// # Errors
     /// The system's, when it has no memory; one in a process made by `fork` after it joined the group.
     pub fn alloc(&self, dtype: DType, count: usize) -> io::Result<Memory> {
-        let Some(segment) = self.hub.shared_segment() else { return Ok(Memory::zeroed(dtype, count)) };
+        let Some(segment) = self.hub.shared_segment() else { return Memory::try_zeroed(dtype, count) };
         if segment.forked() {
             return Err(io::Error::other("this process was made by fork after it joined the group"));
         }

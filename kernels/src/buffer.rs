@@ -6,7 +6,7 @@ use crate::{pages::Pages, segment::Block};
 use consonance_spec::{DType, Element};
 use std::{
     alloc::{Layout, alloc, dealloc, handle_alloc_error},
-    fmt,
+    fmt, io,
     marker::PhantomData,
     ops::Range,
     ptr::NonNull,
@@ -212,14 +212,25 @@ impl Memory {
     pub const ALIGNMENT: usize = 128;
 
     /// `count` elements, all zero (`false`).
+    ///
+    /// # Panics
+    /// If they have more bytes than there are addresses; and where the system has no memory, as an allocation does.
     pub fn zeroed(dtype: DType, count: usize) -> Memory {
+        Memory::try_zeroed(dtype, count).unwrap_or_else(|_| Memory::fail(dtype, count))
+    }
+
+    /// `count` elements, all zero (`false`).
+    ///
+    /// # Errors
+    /// The system's, when it has no memory.
+    pub fn try_zeroed(dtype: DType, count: usize) -> io::Result<Memory> {
         // SAFETY: new pages are zero, and all other bytes are written; zero is a valid element of every dtype.
         unsafe {
-            let memory = Memory::uninit(dtype, count);
+            let memory = Memory::try_uninit(dtype, count)?;
             if let Place::Allocated = memory.place {
                 memory.start.as_ptr().write_bytes(0, memory.as_buf().bytes());
             }
-            memory
+            Ok(memory)
         }
     }
 
@@ -228,16 +239,34 @@ impl Memory {
     /// # Safety
     /// Nobody reads an element before it is written.
     pub(crate) unsafe fn uninit(dtype: DType, count: usize) -> Memory {
-        let Some(layout) = Self::layout(dtype, count) else {
-            return Memory { start: NonNull::<u64>::dangling().cast(), count, dtype, place: Place::Allocated };
-        };
-        if layout.size() < LARGE_BYTES {
+        // SAFETY: the caller's promise is the same.
+        unsafe { Memory::try_uninit(dtype, count) }.unwrap_or_else(|_| Memory::fail(dtype, count))
+    }
+
+    /// [`uninit`](Memory::uninit), or the system's error.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn try_uninit(dtype: DType, count: usize) -> io::Result<Memory> {
+        let layout = Self::layout(dtype, count).ok_or(io::ErrorKind::OutOfMemory)?;
+        let (start, place) = match layout.size() {
+            0 => (NonNull::<u64>::dangling().cast(), Place::Allocated),
             // SAFETY: the layout's size is not zero.
-            let start = NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
-            return Memory { start, count, dtype, place: Place::Allocated };
-        }
-        let mut pages = Pages::new(layout.size()).unwrap_or_else(|_| handle_alloc_error(layout));
-        Memory { start: pages.start(), count, dtype, place: Place::Pages { _pages: pages } }
+            1..LARGE_BYTES => match NonNull::new(unsafe { alloc(layout) }) {
+                Some(start) => (start, Place::Allocated),
+                None => return Err(io::ErrorKind::OutOfMemory.into()),
+            },
+            bytes => {
+                let mut pages = Pages::new(bytes)?;
+                (pages.start(), Place::Pages { _pages: pages })
+            }
+        };
+        Ok(Memory { start, count, dtype, place })
+    }
+
+    /// What becomes of a program that has no memory for elements.
+    fn fail(dtype: DType, count: usize) -> ! {
+        handle_alloc_error(Self::layout(dtype, count).expect("more bytes than addresses"))
     }
 
     /// `count` elements, all zero, in a block that has room for them.
@@ -266,10 +295,9 @@ impl Memory {
         memory
     }
 
-    /// The layout of the allocation; `None` if it has no bytes.
+    /// The layout of the elements; `None` if they have more bytes than there are addresses.
     fn layout(dtype: DType, count: usize) -> Option<Layout> {
-        let bytes = count.checked_mul(dtype.size()).expect("more bytes than addresses");
-        (bytes > 0).then(|| Layout::from_size_align(bytes, Self::ALIGNMENT).expect("more bytes than addresses"))
+        Layout::from_size_align(count.checked_mul(dtype.size())?, Self::ALIGNMENT).ok()
     }
 
     /// The element type.
@@ -315,9 +343,9 @@ impl Clone for Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if let Place::Allocated = self.place
-            && let Some(layout) = Self::layout(self.dtype, self.count)
+            && let Some(layout) = Self::layout(self.dtype, self.count).filter(|layout| layout.size() > 0)
         {
-            // SAFETY: allocated in `uninit` with this same layout.
+            // SAFETY: allocated in `try_uninit` with this same layout.
             unsafe { dealloc(self.start.as_ptr(), layout) }
         }
     }

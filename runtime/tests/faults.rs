@@ -489,6 +489,15 @@ fn counts_that_add_up_to_more_than_there_are_numbers_are_refused() {
 }
 
 #[test]
+fn memory_that_no_system_has_is_refused() {
+    let alone = Communicator::threads(1).remove(0);
+    let error = alone.alloc::<f64>(usize::MAX).map(|data| data.len()).unwrap_err();
+    assert!(matches!(error, Error::System { .. }), "{error}");
+    let error = alone.alloc::<u8>(1 << 60).map(|data| data.len()).unwrap_err();
+    assert!(matches!(error, Error::System { .. }), "{error}");
+}
+
+#[test]
 fn what_a_rank_gives_beside_the_root_is_not_used() {
     thread::scope(|scope| {
         for mut rank in Communicator::threads(2) {
