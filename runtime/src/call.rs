@@ -243,10 +243,13 @@ impl Check {
         Ok(())
     }
 
-    /// The sum of counts.
-    fn total(&self, argument: &str, counts: &[usize]) -> Result<usize> {
+    /// The sum of counts of elements of this type. All ranks check it, whoever needs the buffer, since all compute with it.
+    fn total(&self, argument: &str, counts: &[usize], dtype: DType) -> Result<usize> {
         let total = counts.iter().try_fold(0usize, |total, &count| total.checked_add(count));
-        total.ok_or_else(|| self.invalid(argument, "counts of elements that a buffer can have", format!("{counts:?}")))
+        let bytes = |total: usize| total.checked_mul(dtype.size()).filter(|&bytes| isize::try_from(bytes).is_ok());
+        total
+            .filter(|&total| bytes(total).is_some())
+            .ok_or_else(|| self.invalid(argument, "counts of elements that a buffer can have", format!("{counts:?}")))
     }
 
     fn gathered(
@@ -267,12 +270,12 @@ impl Check {
             }
         };
         self.parts(signature, counts, own)?;
-        let Some(recv) = recv else { return Ok(()) };
-        self.same_dtype(input.dtype, recv.dtype())?;
         let total = match counts {
-            Some(counts) => self.total("counts", counts)?,
+            Some(counts) => self.total("counts", counts, input.dtype)?,
             None => own.unwrap_or(0) * self.world.size(),
         };
+        let Some(recv) = recv else { return Ok(()) };
+        self.same_dtype(input.dtype, recv.dtype())?;
         self.same_count(total, recv.count())
     }
 
@@ -298,17 +301,18 @@ impl Check {
             self.same_dtype(send.dtype(), recv.dtype())?;
             self.same_count(counts.map_or(own.unwrap_or(0), |counts| counts[self.world.rank()]), recv.count())?;
         }
-        if let (Some(send), Some(counts), true) = (send, counts, root) {
-            let total = self.total("counts", counts)?;
-            if send.count() != total {
-                return Err(self.invalid("send", format!("{total} elements"), format!("{} elements", send.count())));
-            }
-        }
         signature.dtype = match (send, recv, root) {
             (Some(send), _, true) => Some(send.dtype()),
             (_, recv, _) => recv.as_ref().map(|recv| recv.dtype()),
         };
-        Ok(())
+        let (Some(counts), Some(dtype)) = (counts, signature.dtype) else { return Ok(()) };
+        let total = self.total("counts", counts, dtype)?;
+        match send {
+            Some(send) if root && send.count() != total => {
+                Err(self.invalid("send", format!("{total} elements"), format!("{} elements", send.count())))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn exchanged(
@@ -333,7 +337,7 @@ impl Check {
                 let expected = format!("{} counts", self.world.size());
                 return Err(self.invalid(argument, expected, format!("{} counts", counts.len())));
             }
-            let total = self.total(argument, counts)?;
+            let total = self.total(argument, counts, input.dtype)?;
             if total != count {
                 return Err(self.invalid(argument, format!("{count} elements in all"), total.to_string()));
             }

@@ -488,6 +488,36 @@ fn counts_that_add_up_to_more_than_there_are_numbers_are_refused() {
     });
 }
 
+/// Found by a review: ranks other than the root panicked where numbers may not overflow.
+#[test]
+fn counts_beyond_all_buffers_are_refused_by_every_rank() {
+    // The second sum is a number of elements, but not of their bytes.
+    for counts in [[usize::MAX, 1], [usize::MAX / 4, 1]] {
+        thread::scope(|scope| {
+            for mut rank in Communicator::threads(2) {
+                scope.spawn(move || {
+                    let is_root = rank.rank() == 0;
+                    let (mut one, two) = ([0u64; 1], [0u64; 2]);
+                    let gathered = match is_root {
+                        true => rank.gather_v(None, Some(&mut one), &counts, 0),
+                        false => rank.gather_v(Some(&two[..1]), None, &counts, 0),
+                    };
+                    let scattered = match is_root {
+                        true => rank.scatter_v(Some(&two), None, &counts, 0),
+                        false => rank.scatter_v(None, Some(&mut one), &counts, 0),
+                    };
+                    for error in [gathered, scattered].map(Result::unwrap_err) {
+                        assert!(
+                            matches!(&error, Error::InvalidCall { argument, .. } if argument == "counts"),
+                            "{error}"
+                        );
+                    }
+                });
+            }
+        });
+    }
+}
+
 #[test]
 fn memory_that_no_system_has_is_refused() {
     let alone = Communicator::threads(1).remove(0);
