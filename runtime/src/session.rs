@@ -25,6 +25,8 @@ pub(crate) struct Session<C> {
     axes: Axes,
     /// How values are combined that the replicas only exchange: it is in no signature of theirs.
     own_op: Option<ReduceOp>,
+    /// Up to how many bytes travel together, where there is something to pack: what differs in it differs in its steps.
+    pack_limit: Option<usize>,
 }
 
 impl<C: DerefMut<Target = Communicator>> Session<C> {
@@ -32,7 +34,7 @@ impl<C: DerefMut<Target = Communicator>> Session<C> {
     pub(crate) fn new(kind: Kind, communicator: C, leaves: &[Leaf], ragged: Axes) -> Session<C> {
         let outline = Outline::new(leaves, &ragged);
         let digest = [kind as u64, ragged.digest()].into_iter().fold(outline.digest(), mix);
-        Session { kind, communicator, outline, digest, axes: ragged, own_op: None }
+        Session { kind, communicator, outline, digest, axes: ragged, own_op: None, pack_limit: None }
     }
 
     pub(crate) fn call(&mut self, call: Call<'_>) -> Result<()> {
@@ -40,7 +42,8 @@ impl<C: DerefMut<Target = Communicator>> Session<C> {
             // The axis first, because shapes are told without their size along it.
             let axis = self.axes.describe().map(|axes| ("axis".to_owned(), axes));
             let op = self.own_op.map(|op| ("op".to_owned(), op.to_string()));
-            axis.into_iter().chain(self.outline.lines()).chain(op).collect()
+            let pack_limit = self.pack_limit.map(|bytes| ("bytes_per_pack".to_owned(), bytes.to_string()));
+            axis.into_iter().chain(self.outline.lines()).chain(op).chain(pack_limit).collect()
         };
         let digest = self.own_op.map_or(self.digest, |op| mix(self.digest, op as u64));
         let arguments = Arguments { call: Some(self.kind), digest, describe: &describe };
@@ -60,6 +63,7 @@ impl<C: DerefMut<Target = Communicator>> Session<C> {
             }
         }
         let sizes: Vec<_> = tensors.iter().map(|tensor| (tensor.dtype(), tensor.buf().bytes())).collect();
+        self.pack_limit = Some(pack_limit).filter(|_| tensors.len() > 1);
         // One replica has no step to save.
         let limit = if self.communicator.size() == 1 { 1 } else { pack_limit };
         for pack in packing::packs(&sizes, limit) {

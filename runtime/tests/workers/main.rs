@@ -370,6 +370,28 @@ fn workers_that_do_not_call_the_same_are_told() {
     );
 }
 
+/// Found by a review: the replicas' packs differ, and the error named nothing.
+#[test]
+fn workers_that_pack_otherwise_are_told() {
+    let errors = thread::scope(|scope| {
+        let threads = Communicator::threads(2).into_iter().map(|communicator| {
+            scope.spawn(|| {
+                let worker = communicator.rank();
+                let options = CommunicationOptions::new().bytes_per_pack([4096, 1][worker]);
+                let builder = MultiWorkerMirroredStrategy::builder(resolver(2, worker)).options(options);
+                let strategy = builder.build_on(vec![communicator]).unwrap();
+                let values = strategy.distribute_values_from_function(|_| [1.0f32, 2.0]).unwrap();
+                strategy.reduce("sum", &values, None).unwrap_err().to_string()
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    let expected = "the replicas did not call the same: bytes_per_pack of replica 1: expected 4096, found 1 \
+                    (the others called Strategy::reduce)";
+    assert_eq!(errors, [expected; 2]);
+}
+
 #[test]
 fn a_call_that_cannot_be_right_is_told_to_the_other_workers() {
     let errors = workers(&[2, 1], |worker, strategy| {
