@@ -22,6 +22,7 @@ fn main() {
     #[cfg(target_os = "linux")]
     nor_do_they_between_processes();
     a_tensor_passed_by_value_is_reduced_in_its_own_memory();
+    ranks_take_memory_for_the_others_when_they_send_to_them();
     println!("no collective on slices allocated after its first call");
 }
 
@@ -158,4 +159,15 @@ fn a_tensor_passed_by_value_is_reduced_in_its_own_memory() {
         Ok(before != sum.as_slice::<f64>()?.as_ptr() as usize)
     });
     assert_eq!(moved.unwrap().values(), [false, false]);
+}
+
+/// Each rank had room for a pair with each other one, whether it ever sends or not.
+fn ranks_take_memory_for_the_others_when_they_send_to_them() {
+    const RANKS: usize = 512;
+    let region = Region::new(ALLOCATOR);
+    let group = Communicator::threads(RANKS);
+    let bytes = region.change().bytes_allocated;
+    drop(group);
+    // The addresses of the others' buffers are some words each.
+    assert!(bytes < RANKS * RANKS * 16 * size_of::<usize>(), "{bytes} bytes for {RANKS} ranks");
 }

@@ -18,7 +18,8 @@ use std::{io, ops::Range, sync::Arc};
 /// One rank.
 pub(crate) struct Host {
     seat: Seat,
-    /// A seat in the group of two with each peer that this rank has sent to or received from.
+    /// A seat in the group of two with each peer that this rank has sent to or received from; empty before the first, since most
+    /// ranks of a large group never do.
     pairs: Vec<Option<Seat>>,
     scratch: Scratch,
     configuration: Configuration,
@@ -35,8 +36,7 @@ pub(crate) trait Processes: Send + Sync {
 impl Host {
     pub(crate) fn new(mut seat: Seat, configuration: Configuration, processes: Option<Arc<dyn Processes>>) -> Host {
         seat.set_timeout(configuration.timeout);
-        let pairs = (0..seat.world().size()).map(|_| None).collect();
-        Host { seat, pairs, scratch: Scratch::default(), configuration, processes }
+        Host { seat, pairs: Vec::new(), scratch: Scratch::default(), configuration, processes }
     }
 
     /// A step of this rank and `peer` alone, whose errors name the two by their ranks in the whole group.
@@ -49,6 +49,7 @@ impl Host {
     ) -> Result<()> {
         let rank = self.seat.world().rank();
         let members = [rank.min(peer), rank.max(peer)];
+        self.pairs.resize_with(self.seat.world().size(), || None);
         if self.pairs[peer].is_none() {
             match self.seat.pair(peer) {
                 Ok(pair) => self.pairs[peer] = Some(pair),
@@ -162,7 +163,7 @@ impl Backend for Host {
     }
 
     fn ground(&self, peer: Option<usize>) -> Ground {
-        peer.and_then(|peer| self.pairs[peer].as_ref()).unwrap_or(&self.seat).ground()
+        peer.and_then(|peer| self.pairs.get(peer)?.as_ref()).unwrap_or(&self.seat).ground()
     }
 
     fn aborter(&self) -> Aborter {
@@ -174,7 +175,7 @@ impl Backend for Host {
             return Ok(());
         }
         // They ended with the round.
-        self.pairs.fill_with(|| None);
+        self.pairs.clear();
         let renewed = self.seat.renew();
         let lines = [("call".to_owned(), "the next run".to_owned())];
         renewed.map_err(|fault| report(&mut self.seat, self.processes.as_deref(), fault, &lines))
