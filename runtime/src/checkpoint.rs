@@ -144,10 +144,17 @@ pub fn restore<'v, N: Into<String>>(
         Ok((values, held, digest))
     };
     let strategy = strategy_of_several(&variables);
-    let (values, held, digest) = or_refuse(strategy, kind, restore())?;
-    agree(strategy, kind, "digest", &digest)?;
-    held.into_iter().zip(&values).for_each(|(held, value)| held.set(value));
-    Ok(())
+    let restore_all = || {
+        let (values, held, digest) = or_refuse(strategy, kind, restore())?;
+        agree(strategy, kind, "digest", &digest)?;
+        held.into_iter().zip(&values).for_each(|(held, value)| held.set(value));
+        Ok(())
+    };
+    // The turn before the variables, as a run takes them: else each waited for what the other one holds.
+    match strategy {
+        Some(strategy) => strategy.in_turn(kind.name(), restore_all),
+        None => restore_all(),
+    }
 }
 
 /// Saves on behalf of `call`: if there are several workers, by the chief.

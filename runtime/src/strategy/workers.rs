@@ -281,11 +281,12 @@ pub(crate) struct Turn<'w> {
 }
 
 impl Turn<'_> {
-    /// Says that it has failed because the group was ended. Within a run it is the run that fails.
+    /// Says that it has failed, which is what a turn does once if the group was ended. Within a run it is the run that fails.
     pub(super) fn failed(&self) {
-        if self.before.is_none() {
-            self.workers.lock().failed = true;
-        }
+        let mut state = self.workers.lock();
+        let mut home = state.home.iter().flatten();
+        let ended = home.any(|communicator| communicator.aborter().aborted().is_some());
+        state.failed |= ended && self.before.is_none();
     }
 }
 
@@ -401,13 +402,17 @@ impl Strategy {
         work: impl Fn(&mut Communicator) -> Result<R> + Sync,
     ) -> Option<Result<Vec<R>>> {
         let workers = self.workers()?;
-        Some(self.turn(call).and_then(|turn| {
-            let result = self.each(workers, call, work);
-            if let (Some(turn), Err(Error::Aborted { .. } | Error::Timeout { .. })) = (&turn, &result) {
-                turn.failed();
-            }
-            result
-        }))
+        Some(self.in_turn(call, || self.each(workers, call, work)))
+    }
+
+    /// `work` in one turn, which all cross-replica calls have that it makes.
+    pub(crate) fn in_turn<R>(&self, call: &'static str, work: impl FnOnce() -> Result<R>) -> Result<R> {
+        let turn = self.turn(call)?;
+        let result = work();
+        if let (Some(turn), Err(Error::Aborted { .. } | Error::Timeout { .. })) = (&turn, &result) {
+            turn.failed();
+        }
+        result
     }
 
     fn each<R: Send>(

@@ -797,3 +797,31 @@ fn the_chief_saves_and_all_restore() {
     }
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+/// Found by a review: a restore held its variables while it waited for the run, which waited for them.
+#[cfg(feature = "checkpoint")]
+#[test]
+fn a_restore_beside_a_run_waits_for_its_end() {
+    use consonance::checkpoint;
+    let path = std::env::temp_dir().join(format!("workers-restore-{}", std::process::id()));
+    workers_with(&[1, 1], Engine::Threads, Duration::from_secs(10), |_, strategy| {
+        let weights = strategy.variable(|| Tensor::from(1.0f32)).unwrap();
+        checkpoint::save(&path, [("weights", &weights)]).unwrap();
+        let running = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                running.wait();
+                checkpoint::restore(&path, [("weights", &weights)]).unwrap();
+            });
+            let read = strategy.run(|_| {
+                running.wait();
+                // Long enough for the restore to take what it can.
+                thread::sleep(Duration::from_millis(300));
+                weights.read()
+            });
+            assert_eq!(read.unwrap()[0], Tensor::from(1.0f32));
+        });
+        assert_eq!(weights.read().unwrap(), Tensor::from(1.0f32));
+    });
+    std::fs::remove_file(&path).unwrap();
+}
