@@ -13,10 +13,14 @@ use crate::{
     values::Merged,
 };
 use consonance_kernels::step::Reason;
-use consonance_spec::Kind;
+use consonance_spec::{
+    Kind,
+    call::{digest, mix},
+};
 use std::{
-    any::{Any, type_name},
+    any::{Any, TypeId, type_name},
     cell::{RefCell, RefMut},
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
     sync::{Condvar, Mutex, MutexGuard},
     time::Duration,
 };
@@ -364,8 +368,13 @@ impl<'r> ReplicaContext<'r> {
     {
         self.require("ReplicaContext::merge_call")?;
         let types = type_name::<(A, M)>();
-        let describe = || vec![("types".to_owned(), types.to_owned())];
-        let digest = consonance_spec::call::digest(types);
+        // Two types may have one name. Ids say nothing in another process, which may be of another build.
+        let ids = self.strategy.workers().is_none().then(TypeId::of::<(A, M::Value)>);
+        let describe = || {
+            let ids = ids.map(|ids| ("type ids".to_owned(), format!("{ids:?}")));
+            [("types".to_owned(), types.to_owned())].into_iter().chain(ids).collect()
+        };
+        let digest = mix(digest(types), BuildHasherDefault::<DefaultHasher>::new().hash_one(ids));
         let merges = *self.board.merges();
         self.board.put(self.place(), Box::new(arguments));
         let arrived = self.meet(Kind::MergeCall, &Arguments { digest, describe: &describe, ..Arguments::NONE });

@@ -145,6 +145,25 @@ fn different_roots() {
     );
 }
 
+/// Found by a review: names were compared, and then the merge function panicked.
+#[test]
+fn merge_arguments_of_two_types_with_one_name() {
+    let error = strategy(2).run(|replica| {
+        if replica.replica_id_in_sync_group() == 0 {
+            struct Same(u8);
+            replica.merge_call(Same(1), |strategy, all| Ok(strategy.mirror(all[0].0)))
+        } else {
+            struct Same([u64; 8]);
+            replica.merge_call(Same([1; 8]), |strategy, all| Ok(strategy.mirror(all[0].0[0] as u8)))
+        }
+    });
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.starts_with("the replicas did not call the same: type ids of replica 1: expected TypeId("),
+        "{error}"
+    );
+}
+
 #[test]
 fn sparse_against_dense() {
     let slices = || IndexedSlices::new(Tensor::from([[1.0f32]]), Tensor::from([0i64]), Some(vec![2, 1])).unwrap();
