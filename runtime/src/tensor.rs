@@ -307,11 +307,15 @@ impl PartialEq for Tensor {
     }
 }
 
-/// `f32[2, 2] [[1, 2], [3, 4]]`; with `{:#}` without dtype and shape. Long dimensions are cut short.
+/// `f32[2, 2] [[1, 2], [3, 4]]`; with `{:#}` without dtype and shape. Long dimensions are cut short, and of very many dimensions
+/// no element is shown.
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !f.alternate() {
             write!(f, "{} ", self.spec())?;
+        }
+        if self.rank() > SHOWN {
+            return write!(f, "…");
         }
         macro_rules! write_elements {
             ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
@@ -331,7 +335,7 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// A dimension longer than this shows its first and last few entries.
+/// A dimension longer than this shows its first and last few entries; a tensor of more dimensions shows none.
 const SHOWN: usize = 16;
 
 fn write_rows<T: Element>(f: &mut fmt::Formatter<'_>, shape: &[usize], elements: &[T]) -> fmt::Result {
@@ -421,5 +425,14 @@ mod tests {
         let rows = ["[]"; 8].join(", ");
         let shown = format!("f32[1099511627776, 0] [{rows}, …, {rows}]");
         assert_eq!(Tensor::zeros(DType::F32, [1 << 40, 0]).to_string(), shown);
+    }
+
+    /// Found by a review: each of the dimensions was a call in the one before.
+    #[test]
+    fn more_dimensions_than_anybody_reads_are_not_nested() {
+        let show = |rank| format!("{:#}", Tensor::new(vec![1; rank], &[2.5f32]).unwrap());
+        assert_eq!(show(SHOWN), format!("{}2.5{}", "[".repeat(SHOWN), "]".repeat(SHOWN)));
+        assert_eq!(show(SHOWN + 1), "…");
+        assert_eq!(show(1_000_000), "…");
     }
 }
