@@ -55,6 +55,11 @@ pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// The number that `text` is as numbers are written, without a sign and leading zeros: so each has one name.
+pub(crate) fn index_of(text: &str) -> Option<usize> {
+    text.parse().ok().filter(|index: &usize| index.to_string() == text)
+}
+
 /// Reads `cpu:1`, in any case, with or without a leading slash, or TensorFlow's full name
 /// (`/job:localhost/replica:0/task:0/device:CPU:1`).
 ///
@@ -72,7 +77,7 @@ impl FromStr for Device {
         let lower = text.to_ascii_lowercase();
         let name = lower.rsplit('/').next().unwrap_or(&lower);
         let name = name.strip_prefix("device:").unwrap_or(name);
-        let index = name.strip_prefix("cpu:").and_then(|index| index.parse().ok());
+        let index = name.strip_prefix("cpu:").and_then(index_of);
         let device = index.map(Device::Cpu).filter(|device| device.exists());
         device.ok_or_else(|| unknown("Device::from_str", &format!("{text:?}")))
     }

@@ -366,7 +366,7 @@ fn devices_are_checked() {
         "MirroredStrategy: devices: expected each device once, found cpu:0 twice"
     );
     assert!(text(MirroredStrategy::new([Device::Cpu(1024)])).starts_with("MirroredStrategy: device: expected cpu:0"));
-    for unknown in ["gpu:0", "cpu", "cpu:x", "cpu:1024", ""] {
+    for unknown in ["gpu:0", "cpu", "cpu:x", "cpu:1024", "cpu:+1", "cpu:01", ""] {
         assert!(text(MirroredStrategy::new([unknown])).contains("expected cpu:0 to cpu:1023"), "{unknown}");
     }
 }

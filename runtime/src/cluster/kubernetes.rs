@@ -1,7 +1,7 @@
 //! The cluster as the name of a pod has it.
 
 use super::{ClusterResolver, ClusterSpec, SimpleClusterResolver, inside, process_environment};
-use crate::{Error, Result};
+use crate::{Error, Result, device::index_of};
 
 const CALL: &str = "KubernetesClusterResolver";
 
@@ -44,7 +44,7 @@ impl KubernetesClusterResolver {
     ) -> Result<KubernetesClusterResolver> {
         let pod = environment("HOSTNAME").unwrap_or_default();
         let parts = pod.rsplit_once('-');
-        let worker = parts.and_then(|(name, index)| Some((name, index.parse().ok().filter(|&index| index < workers)?)));
+        let worker = parts.and_then(|(name, index)| Some((name, index_of(index).filter(|&index| index < workers)?)));
         let Some((name, index)) = worker else {
             let expected = format!("the name of a pod with its index below {workers} (NAME-0)");
             return Err(Error::invalid(CALL, "HOSTNAME", expected, format!("{pod:?}")));
@@ -69,7 +69,8 @@ mod tests {
 
     #[test]
     fn a_pod_without_its_index_is_refused() {
-        for name in [None, Some("train"), Some("train-3"), Some("train-x"), Some("a b-1"), Some("-"), Some("")] {
+        let names = ["train", "train-3", "train-x", "train-+0", "train-00", "a b-1", "-", ""];
+        for name in names.map(Some).into_iter().chain([None]) {
             let environment = |_: &str| name.map(str::to_owned);
             assert!(KubernetesClusterResolver::from_environment("workers", 3, 2222, environment).is_err(), "{name:?}");
         }
