@@ -124,6 +124,16 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::InvalidCall`] for any other timeout.
+    ///
+    /// ```
+    /// # use consonance::{Communicator, Error};
+    /// use std::time::Duration;
+    /// let mut ranks = Communicator::threads(2);
+    /// // Rank 1 makes no call.
+    /// ranks[0].set_timeout(Duration::from_millis(20))?;
+    /// assert!(matches!(ranks[0].barrier(), Err(Error::Timeout { .. })));
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn set_timeout(&mut self, timeout: Duration) -> Result<()> {
         let timeout = options::check_timeout("Communicator::set_timeout", timeout)?;
         self.configure(Configuration { timeout, ..self.configuration });
@@ -371,6 +381,20 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`all_gather`](Communicator::all_gather).
+    ///
+    /// ```
+    /// # use consonance::Communicator;
+    /// std::thread::scope(|scope| {
+    ///     for mut rank in Communicator::threads(2) {
+    ///         scope.spawn(move || {
+    ///             let send: Option<&[u8]> = if rank.rank() == 0 { Some(&[1, 2, 3, 4]) } else { None };
+    ///             let mut recv = [0; 2];
+    ///             rank.scatter(send, Some(&mut recv), 0).unwrap();
+    ///             assert_eq!(recv, [[1, 2], [3, 4]][rank.rank()]);
+    ///         });
+    ///     }
+    /// });
+    /// ```
     pub fn scatter<T: Element>(&mut self, send: Option<&[T]>, recv: Option<&mut [T]>, root: usize) -> Result<()> {
         let (send, recv) = (send.map(Into::into), recv.map(Into::into));
         self.call(Call::Scatter { send, recv, counts: None, root })
@@ -395,6 +419,19 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`all_gather`](Communicator::all_gather).
+    ///
+    /// ```
+    /// # use consonance::Communicator;
+    /// std::thread::scope(|scope| {
+    ///     for mut rank in Communicator::threads(2) {
+    ///         scope.spawn(move || {
+    ///             let mut data = [[1, 2, 3, 4], [5, 6, 7, 8]][rank.rank()];
+    ///             rank.all_to_all(&mut data).unwrap();
+    ///             assert_eq!(data, [[1, 2, 5, 6], [3, 4, 7, 8]][rank.rank()]);
+    ///         });
+    ///     }
+    /// });
+    /// ```
     pub fn all_to_all<T: Element>(&mut self, data: &mut [T]) -> Result<()> {
         self.call(Call::AllToAll { send: None, recv: data.into(), counts: None })
     }

@@ -149,6 +149,16 @@ impl<'r> ReplicaContext<'r> {
     ///
     /// # Errors
     /// As [`all_reduce`](ReplicaContext::all_reduce).
+    ///
+    /// ```
+    /// use consonance::{CommunicationOptions, MirroredStrategy, ReduceOp};
+    /// use std::time::Duration;
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let options = CommunicationOptions::new().timeout(Duration::from_secs(10))?;
+    /// let sums = strategy.run(|replica| replica.all_reduce_with(ReduceOp::Sum, 1.5f32, options))?;
+    /// assert_eq!(sums.values(), [3.0, 3.0]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
     pub fn all_reduce_with<N: Nest>(
         &self,
         op: impl IntoReduceOp,
@@ -196,6 +206,18 @@ impl<'r> ReplicaContext<'r> {
     ///
     /// # Errors
     /// As [`all_gather`](ReplicaContext::all_gather).
+    ///
+    /// ```
+    /// use consonance::{CommunicationOptions, MirroredStrategy, Tensor};
+    /// use std::time::Duration;
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let options = CommunicationOptions::new().timeout(Duration::from_secs(10))?;
+    /// let all = strategy.run(|replica| {
+    ///     replica.all_gather_with(Tensor::from([replica.replica_id_in_sync_group() as u64]), 0, options)
+    /// })?;
+    /// assert_eq!(all[1], Tensor::from([0u64, 1]));
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
     pub fn all_gather_with<N: Nest>(
         &self,
         mut value: N,

@@ -99,6 +99,19 @@ impl Pending {
     }
 
     /// Whether the call is finished. Never waits.
+    ///
+    /// ```
+    /// # use consonance::{Communicator, ReduceOp};
+    /// let (mut alone, mut gradients) = (Communicator::threads(1).remove(0), [0.5f32; 1000]);
+    /// alone.scope(|scope| {
+    ///     let sum = scope.all_reduce(ReduceOp::Sum, &mut gradients)?;
+    ///     while !sum.is_finished() {
+    ///         // Compute something else.
+    ///     }
+    ///     sum.wait()
+    /// })?;
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
     pub fn is_finished(&self) -> bool {
         !matches!(*self.slot.lock(), State::UnderWay)
     }
