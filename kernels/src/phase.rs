@@ -100,18 +100,13 @@ pub struct Payloads<'s> {
 }
 
 impl Payloads<'_> {
-    /// Bytes of `rank`'s payload.
-    pub fn bytes(&self, rank: usize) -> usize {
-        self.place.card(rank).bytes()
-    }
-
     /// Copies `rank`'s payload from element `start` on.
     ///
     /// # Errors
     /// [`Fault::Nonsense`] if there are not as many elements as `target` has.
     ///
     /// # Panics
-    /// If `target` is of another dtype, or its place is not within a payload.
+    /// If `target` is of another dtype, or its place is not within a payload, or within this rank's, if that is meant.
     pub fn copy(&self, rank: usize, start: usize, target: &mut BufMut<'_>) -> Result<(), Fault> {
         assert_eq!(Some(target.dtype()), self.place.dtype, "the target is of the agreed dtype");
         let start = start * target.dtype().size();
@@ -141,7 +136,7 @@ impl Payloads<'_> {
             return Ok((self.own.as_ptr().wrapping_add(start), false));
         }
         assert!(start + bytes <= PAYLOAD_BYTES, "{bytes} bytes from {start} on of a payload");
-        let all = self.bytes(rank);
+        let all = if is_own { self.own_bytes } else { self.place.card(rank).bytes() };
         if all < start + bytes {
             return Err(self.place.nonsense(rank));
         }
@@ -149,13 +144,14 @@ impl Payloads<'_> {
         Ok((line::payload(hub.lines(), rank, epoch, all).wrapping_add(start), is_taken))
     }
 
-    /// Folds all payloads from element `start` on into `target`, in canonical order. Those of this rank are `own`, or in the target.
+    /// Folds all payloads from element `start` on into `target`, in canonical order. Those of this rank are `own`, or in the target, where
+    /// they are read if its payload has more than [`FIRST_BYTES`].
     ///
     /// # Errors
     /// [`Fault::Nonsense`] if a payload has not as many elements as `target`.
     ///
     /// # Panics
-    /// If `target` or `own` does not fit the reducer or the other, or its place is not within a payload.
+    /// If `target` or `own` does not fit the reducer or the other, or its place is not within this rank's payload.
     pub fn reduce(
         &mut self,
         reducer: &Reducer,
@@ -186,7 +182,7 @@ impl Payloads<'_> {
         }
         // SAFETY: the payloads have as many elements as the target, of the type on which all ranks agree, and so has `own`. Nobody writes
         // them before this rank's next call. The target is exclusive: its elements are this rank's own, or no source's. Of few, whole tiles
-        // are read, for which there is room behind `FIRST_BYTES` in every place.
+        // are read: there is room for them behind `FIRST_BYTES` in every place, and there nobody but the rank that has the place writes.
         unsafe {
             if are_few {
                 let mut result = MaybeUninit::<[u8; RESULT_BYTES]>::uninit();

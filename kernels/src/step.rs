@@ -6,8 +6,8 @@
 //!
 //! 1. **Arrive.** The rank writes its card (fingerprint of the call, sizes, a payload or the address of its memory), then the
 //!    call's number, and wakes those who sleep for it. It waits until every card has that number.
-//! 2. **Agree.** Every rank compares every card with its own. All see the same cards, so all come to the same verdict; if one
-//!    differs, no rank touches any memory and all of them report [`Fault::Mismatch`].
+//! 2. **Agree.** Every rank compares every peer's card with what it wrote in its own. If any two differ, each rank differs from one
+//!    of them, so all come to the same verdict: no rank touches any memory, and all of them report [`Fault::Mismatch`].
 //! 3. **Work.** The kind of step says what each element of the shared memory is in this phase: *published* (nobody writes it,
 //!    all may read it: [`Seat::published`]) or *private* to one rank ([`Seat::divided`]: block `r` of all buffers belongs to
 //!    rank `r`). The kind is part of what ranks compare, so they cannot disagree on it.

@@ -37,7 +37,7 @@ impl Patience {
         }
     }
 
-    /// Looks until `ready`, for [`LOOKS_FOR`] at the most, or as long as others have the core; false if it never was.
+    /// Looks until `ready`, for [`LOOKS_FOR`] after the first looks at the most, or as long as others have the core; false if it never was.
     pub(crate) fn look(self, ready: &impl Fn() -> bool) -> bool {
         if self == Patience::Sleeps {
             return false;

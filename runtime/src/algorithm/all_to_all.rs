@@ -99,6 +99,7 @@ fn exchange_counts(
         table
             .chunks_exact_mut(row)
             .enumerate()
+            .filter(|&(peer, _)| peer != rank)
             .try_for_each(|(peer, place)| payloads.copy(peer, 0, &mut place.into()))?;
     } else {
         seat.published(&with_counts, Some((&*own).into()), Cut::WHOLE, |peers| {
