@@ -257,7 +257,7 @@ impl Flow {
         let ended = self.progress.lock().expect(UNHARMED).ended.is_some();
         if !ended {
             held.configure(self.configuration);
-            held.refuse(Kind::AllReduce, error);
+            let _ = held.refuse(Kind::AllReduce, error);
             self.progress.lock().expect(UNHARMED).ended = Some(error.duplicate());
         }
         self.aborter.abort(Reason::Failure);

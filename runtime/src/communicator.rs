@@ -531,7 +531,7 @@ impl Communicator {
 
     /// The operation, or the error for text that names none, of which the others are told.
     pub(crate) fn op(&mut self, kind: Kind, op: impl IntoReduceOp) -> Result<ReduceOp> {
-        op.into_reduce_op().inspect_err(|error| self.refuse(kind, error))
+        op.into_reduce_op().inspect_err(|error| _ = self.refuse(kind, error))
     }
 
     fn call_with_counts(&mut self, call: Call<'_>, counts: &[usize]) -> Result<()> {
@@ -549,7 +549,7 @@ impl Communicator {
         if let Err(error) = call.sign(self.world(), &mut signature) {
             // The two of a send and a receive are a group of their own: no other rank waits for this call.
             if !matches!(call, Call::Send { .. } | Call::Recv { .. }) {
-                self.refuse(call.kind(), &error);
+                let _ = self.refuse(call.kind(), &error);
             }
             return Err(error);
         }
@@ -557,9 +557,12 @@ impl Communicator {
         self.backend.execute(call, &signature, arguments)
     }
 
-    /// Tells the others, who make the same call, that this rank's cannot be right.
-    pub(crate) fn refuse(&mut self, kind: Kind, error: &Error) {
-        self.backend.refuse(&Signature::new(kind), &error.to_string());
+    /// Tells the others, who make the same call, that this rank's cannot be right: who calls it has an error of its own.
+    ///
+    /// # Errors
+    /// Those of a collective, if they were not told.
+    pub(crate) fn refuse(&mut self, kind: Kind, error: &Error) -> Result<()> {
+        self.backend.refuse(&Signature::new(kind), &error.to_string())
     }
 
     /// A call in which ranks only meet, of a strategy's own kind.

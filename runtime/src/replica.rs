@@ -545,7 +545,7 @@ impl<'r> ReplicaContext<'r> {
     pub(crate) fn or_refuse<T>(&self, kind: Kind, checked: Result<T>) -> Result<T> {
         checked.map_err(|error| {
             let error = error.of_replica(self.id);
-            self.configured().refuse(kind, &error);
+            let _ = self.configured().refuse(kind, &error);
             error
         })
     }

@@ -326,12 +326,12 @@ impl Communicator {
                 for task in queue {
                     match task {
                         Task::Call(call, promise) => promise.keep(self.call(call)),
-                        Task::Refuse(why) => self.refuse(Kind::AllReduce, &Error::other(why)),
+                        Task::Refuse(why) => _ = self.refuse(Kind::AllReduce, &Error::other(why)),
                     }
                 }
             };
             let what = "start a thread for asynchronous calls".to_owned();
-            thread::Builder::new()
+            let thread = thread::Builder::new()
                 .name("consonance-async".to_owned())
                 .spawn_scoped(threads, progress)
                 .map_err(|source| Error::System { what, source })?;
@@ -344,6 +344,8 @@ impl Communicator {
             drop(calls);
             let slots = slots.into_inner().expect("nobody panics while pushing");
             let results: Vec<Result<()>> = slots.into_iter().map(|slot| Pending { slot }.wait()).collect();
+            // The scope itself waits for the thread's work, not for its end.
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             let value = result?;
             results.into_iter().collect::<Result<()>>()?;
             Ok(value)

@@ -110,14 +110,15 @@ impl Backend for Host {
         }
     }
 
-    fn refuse(&mut self, signature: &Signature, why: &str) {
+    fn refuse(&mut self, signature: &Signature, why: &str) -> Result<()> {
         // No other call's detail is this one (up to one chance in 2^64).
         let refused = Signature { detail: consonance_spec::call::digest(why) | 1, ..*signature };
-        if let Err(Fault::Mismatch) = self.seat.exchange(&refused, None).map(drop) {
-            let lines = [("call".to_owned(), signature.kind.to_string()), (REFUSED.to_owned(), why.to_owned())];
-            // What the others did is their error; this rank has its own already.
-            let _ = explain(&mut self.seat, &lines);
-        }
+        let lines = [("call".to_owned(), signature.kind.to_string()), (REFUSED.to_owned(), why.to_owned())];
+        let told = match self.seat.exchange(&refused, None).map(drop) {
+            Err(Fault::Mismatch) => explain(&mut self.seat, &lines).map(drop),
+            told => told,
+        };
+        told.map_err(|fault| report(&mut self.seat, self.processes.as_deref(), fault, &lines[..1]))
     }
 
     fn split(&mut self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Backend>>> {

@@ -22,7 +22,10 @@ pub(crate) trait Backend: Send {
     fn execute(&mut self, call: Call<'_>, signature: &Signature, arguments: &Arguments<'_>) -> Result<()>;
 
     /// Takes part in the others' call with one that cannot be right, so that they need not wait: they are told `why`.
-    fn refuse(&mut self, signature: &Signature, why: &str);
+    ///
+    /// # Errors
+    /// As [`execute`](Backend::execute), if they were not told; what they did is their error.
+    fn refuse(&mut self, signature: &Signature, why: &str) -> Result<()>;
 
     /// The group of the ranks that give the same `color`, ordered by `key` and then by rank; none for no color.
     ///

@@ -146,7 +146,7 @@ pub fn all_gather_v<T: Element>(
     } else {
         Ok(())
     };
-    fit.inspect_err(|error| communicator.refuse(Kind::Reduce, error))?;
+    fit.inspect_err(|error| _ = communicator.refuse(Kind::Reduce, error))?;
     let mut rest = upstream;
     for (root, &count) in counts.iter().enumerate() {
         let (part, after) = rest.split_at(count);
@@ -205,7 +205,7 @@ fn linear_op<T: Element>(
     op: impl IntoReduceOp,
 ) -> Result<ReduceOp> {
     let op = communicator.op(kind, op)?;
-    linear(call, op, T::DTYPE).inspect_err(|error| communicator.refuse(kind, error))?;
+    linear(call, op, T::DTYPE).inspect_err(|error| _ = communicator.refuse(kind, error))?;
     Ok(op)
 }
 

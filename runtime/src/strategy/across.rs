@@ -116,9 +116,9 @@ fn prepare(call: &'static str, op: ReduceOp, leaf: &Leaf, axes: &Axes, id: usize
     Ok((leaf, removed.unwrap_or_default()))
 }
 
-/// The value, or the error of which the other replicas, which make the same call, are told.
+/// The value, or the error of which the other replicas, which make the same call, are told; if they cannot be, why.
 fn or_refuse<T>(kind: Kind, communicator: &mut Communicator, checked: Result<T>) -> Result<T> {
-    checked.inspect_err(|error| communicator.refuse(kind, error))
+    checked.or_else(|error| communicator.refuse(kind, &error).and(Err(error)))
 }
 
 /// The error with a hint at what may have been meant, where values differ.

@@ -40,6 +40,8 @@ struct State {
     turn: Option<ThreadId>,
     /// Whether a turn of this worker has failed because the group was ended.
     failed: bool,
+    /// Whether a call within the turn has.
+    call_failed: bool,
     /// How many variables there are.
     variables: u64,
 }
@@ -129,6 +131,7 @@ impl Workers {
         let own = Some(thread::current().id());
         let mut state = self.wait(call, timeout, |state| state.turn.is_none() || state.turn == own)?;
         let before = std::mem::replace(&mut state.turn, own);
+        state.call_failed &= before.is_some();
         Ok(Turn { workers: self, before })
     }
 
@@ -264,7 +267,7 @@ impl State {
             }
         }
         let home = communicators.into_iter().map(Some).collect();
-        Ok(State { replicas, worker, home, turn: None, failed: false, variables })
+        Ok(State { replicas, worker, home, turn: None, failed: false, call_failed: false, variables })
     }
 
     /// The replicas of this worker.
@@ -281,12 +284,19 @@ pub(crate) struct Turn<'w> {
 }
 
 impl Turn<'_> {
-    /// Says that it has failed, which is what a turn does once if the group was ended. Within a run it is the run that fails.
+    /// Says that it has failed, or a call within it, which is what a turn does once if the group was ended. Within a run it is the run
+    /// that fails.
     pub(super) fn failed(&self) {
         let mut state = self.workers.lock();
         let mut home = state.home.iter().flatten();
         let ended = home.any(|communicator| communicator.aborter().aborted().is_some());
+        state.call_failed |= ended;
         state.failed |= ended && self.before.is_none();
+    }
+
+    /// Whether a call within it has.
+    fn call_failed(&self) -> bool {
+        self.workers.lock().call_failed
     }
 }
 
@@ -409,7 +419,9 @@ impl Strategy {
     pub(crate) fn in_turn<R>(&self, call: &'static str, work: impl FnOnce() -> Result<R>) -> Result<R> {
         let turn = self.turn(call)?;
         let result = work();
-        if let (Some(turn), Err(Error::Aborted { .. } | Error::Timeout { .. })) = (&turn, &result) {
+        if let Some(turn) = &turn
+            && (turn.call_failed() || matches!(result, Err(Error::Aborted { .. } | Error::Timeout { .. })))
+        {
             turn.failed();
         }
         result
@@ -454,11 +466,8 @@ impl Strategy {
                 // The others make no such call in their replicas, and the run has the communicators.
                 return;
             }
-            // What the others did is their error; this worker has its own already.
-            let _ = self.across(kind.name(), |communicator| {
-                communicator.refuse(kind, error);
-                Ok(())
-            });
+            // What came of it counts for the turn; this worker has an error of its own already.
+            let _ = self.across(kind.name(), |communicator| communicator.refuse(kind, error));
         })
     }
 

@@ -2,10 +2,11 @@
 
 use super::{ENGINES, Engine, count, ones, range, workers, workers_with};
 use consonance::{
-    Dataset, Destinations, Error, MirroredStrategy, PerReplica, Result, Strategy, Tensor, VariableAggregation,
+    Dataset, Destinations, Error, MirroredStrategy, PerReplica, Result, Strategy, Tensor, Variable,
+    VariableAggregation,
     dataset::{AutoShardPolicy, InputOptions},
 };
-use std::time::Duration;
+use std::{sync::Barrier, time::Duration};
 
 /// Makes `call` as two workers, one of which calls what cannot be right, and then calls of one shape, which are right if the workers
 /// are in step: both have an error that says `why`.
@@ -220,10 +221,43 @@ fn merge_functions_that_do_not_agree_leave_the_workers_in_step() {
     }
 }
 
+/// One worker has a call that cannot be right, `odd`, and tells it; the other comes to it, with a right one, after the deadline. It is one
+/// failed call for both.
+#[track_caller]
+fn expect_one_failed_call(odd: impl Fn(&Strategy, &Variable) -> Result<()> + Sync) {
+    let late = Barrier::new(2);
+    let sums = workers_with(&[1, 1], Engine::Threads, Duration::from_secs(1), |worker, strategy| {
+        let variable = strategy.variable(|| Tensor::from(1f32)).unwrap();
+        let sum = |x: i64| {
+            let values = strategy.distribute_values_from_function(|_| Tensor::from(x)).unwrap();
+            strategy.reduce("sum", &values, None)?.item::<i64>()
+        };
+        if worker == 1 {
+            odd(strategy, &variable).unwrap_err();
+            late.wait();
+        } else {
+            late.wait();
+            sum(0).unwrap_err();
+        }
+        [1, 10, 100].map(|x| sum(x).map_err(|error| error.to_string()))
+    });
+    assert_eq!(sums, [[2, 20, 200].map(Ok), [2, 20, 200].map(Ok)]);
+}
+
+#[test]
+fn a_call_that_cannot_be_right_and_was_told_too_late_is_one_failed_call() {
+    expect_one_failed_call(|strategy, _| {
+        let values = strategy.distribute_values_from_function(|_| Tensor::from(1i64))?;
+        strategy.reduce("avg", &values, None).map(drop)
+    });
+    #[cfg(feature = "checkpoint")]
+    expect_one_failed_call(|_, variable| consonance::checkpoint::restore("no such file", [("variable", variable)]));
+}
+
 #[cfg(feature = "checkpoint")]
 #[test]
 fn variables_that_one_worker_cannot_save_or_restore_are_told_to_the_others() {
-    use consonance::{Variable, checkpoint};
+    use consonance::checkpoint;
     let folder = std::env::temp_dir().join(format!("workers-told-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join("all");
