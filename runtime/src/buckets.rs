@@ -426,7 +426,7 @@ impl ReplicaContext<'_> {
     /// # Errors
     /// The error of `body`, else the first of an all-reduce that was not waited for. [`Error::WrongContext`] within another overlap.
     ///
-    /// After an [`Error::Mismatch`] nothing more travels in this overlap, and all that comes after has that error, on all replicas; the
+    /// After an [`Error::Mismatch`] of what was handed over none of that travels any more, and all of it has that error, on all replicas; the
     /// group works. If `body` fails with any other error the group is ended, as by a replica's own failure: the other replicas may
     /// have handed over more, or less, and no later call is to meet what they wait for.
     ///

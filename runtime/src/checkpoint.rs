@@ -164,7 +164,7 @@ fn save_all(call: &'static str, path: &Path, variables: &[(String, &Variable)]) 
     agree(strategy, kind, "variables", &format!("{names:?}"))?;
     let read = |variable: &Variable| match variable.synchronization() {
         // All workers read it together, and are told there.
-        VariableSynchronization::OnRead => variable.read(),
+        VariableSynchronization::OnRead if variable.strategy().workers().is_some() => variable.read(),
         _ => or_refuse(strategy, kind, variable.read()),
     };
     let values = variables.iter().map(|(name, variable)| Ok((name.clone(), read(variable)?)));

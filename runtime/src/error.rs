@@ -178,6 +178,13 @@ impl Error {
     /// The same error once more, for all who wait for one call.
     pub(crate) fn duplicate(&self) -> Error {
         match self {
+            Error::InvalidCall { call, argument, replica, expected, found } => Error::InvalidCall {
+                call,
+                argument: argument.clone(),
+                replica: *replica,
+                expected: expected.clone(),
+                found: found.clone(),
+            },
             Error::Mismatch { call, replica, argument, expected, found } => Error::Mismatch {
                 call: call.clone(),
                 replica: *replica,
@@ -185,6 +192,7 @@ impl Error {
                 expected: expected.clone(),
                 found: found.clone(),
             },
+            Error::UnknownReduceOp(error) => Error::UnknownReduceOp(error.clone()),
             Error::Left { call, replica, last } => {
                 Error::Left { call: call.clone(), replica: *replica, last: last.clone() }
             }
@@ -205,7 +213,7 @@ impl Error {
                 };
                 Error::System { what: what.clone(), source }
             }
-            // No collective of a call that was checked has another.
+            // No collective has another.
             error => Error::other(error.to_string()),
         }
     }
