@@ -145,7 +145,7 @@ impl Payloads<'_> {
     }
 
     /// Folds all payloads from element `start` on into `target`, in canonical order. Those of this rank are `own`, or in the target, where
-    /// they are read if its payload has more than [`FIRST_BYTES`].
+    /// they are read if its payload has more than 80 bytes.
     ///
     /// # Errors
     /// [`Fault::Nonsense`] if a payload has not as many elements as `target`.
