@@ -13,9 +13,9 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 ///
 /// The caller's faults ([`InvalidCall`](Error::InvalidCall), [`WrongContext`](Error::WrongContext)) and the ranks'
 /// ([`Mismatch`](Error::Mismatch)) leave the group working, but for the former in an
-/// [`overlap`](crate::ReplicaContext::overlap). [`Left`](Error::Left), [`Timeout`](Error::Timeout) and
-/// [`Aborted`](Error::Aborted) end it, on all ranks; under a strategy that is the end of one [`run`](crate::Strategy::run),
-/// and the next one starts anew.
+/// [`overlap`](crate::ReplicaContext::overlap), and of a run or a merge function where there are several workers.
+/// [`Left`](Error::Left), [`Timeout`](Error::Timeout) and [`Aborted`](Error::Aborted) end it, on all ranks; under a
+/// strategy that is the end of one [`run`](crate::Strategy::run), and the next one starts anew.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
