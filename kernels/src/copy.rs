@@ -3,14 +3,12 @@
 #[cfg(target_arch = "x86_64")]
 use crate::reduce::Avx2;
 use crate::{
+    flow::{Distance, Flow, Volume},
     isa::Isa,
-    reduce::{Baseline, Distance, Kernel, LINE, Level},
+    reduce::{Baseline, Kernel, LINE, Level},
 };
 use consonance_spec::{DType, ReduceOp};
 use std::ptr;
-
-/// Copies that are part of one of so many bytes are too much for a core's own caches, whatever the size of the parts.
-const FAR_BYTES: usize = 512 << 10;
 
 /// So much is asked for while as much is copied.
 const ASKED_BYTES: usize = 1 << 10;
@@ -19,7 +17,7 @@ const ASKED_BYTES: usize = 1 << 10;
 const PLAIN_BYTES: usize = 8 << 10;
 const MICROCODE_BYTES: usize = 32 << 10;
 
-/// Copies `bytes` bytes, a part of `of` bytes that are copied one after the other.
+/// Copies `bytes` bytes.
 ///
 /// A copy is a reduction of one source. Where the caches have what is copied, that is slower than the C library's `memcpy`, which
 /// does not read the lines that it overwrites; beyond, it asks for lines ahead. Between 2 ranks on two cores, it takes 0.8 of
@@ -28,29 +26,29 @@ const MICROCODE_BYTES: usize = 32 << 10;
 /// # Safety
 /// `source` is valid for reads and `target` for writes of `bytes` bytes; they do not overlap.
 #[inline]
-pub(crate) unsafe fn copy(source: *const u8, target: *mut u8, bytes: usize, of: usize) {
+pub(crate) unsafe fn copy(source: *const u8, target: *mut u8, bytes: usize, volume: Volume) {
     // SAFETY: the caller's promises are the same.
     unsafe {
-        match of {
-            FAR_BYTES.. => fold(source, target, bytes, Distance::Far),
-            _ => ptr::copy_nonoverlapping(source, target, bytes),
+        match volume {
+            Volume::Near => ptr::copy_nonoverlapping(source, target, bytes),
+            _ => fold(source, target, bytes, Flow { from: Distance::Far, past: volume.past(0) }),
         }
     }
 }
 
-/// [`copy`] to where another core has read, unless it left the lines to this one (`has_lines`). To ask for them makes a broadcast between 2
-/// ranks take 0.5 to 0.6 of the time from 16 to 64 KiB, and 0.8 from 512 bytes to 2 KiB.
+/// [`copy`] to where another core has read, unless it left the lines to this one (`has_lines`), and reads soon. To ask for them makes a
+/// broadcast between 2 ranks take 0.5 to 0.6 of the time from 16 to 64 KiB, and 0.8 from 512 bytes to 2 KiB.
 ///
 /// # Safety
 /// As for [`copy`].
 #[inline]
-pub(crate) unsafe fn put_up(source: *const u8, target: *mut u8, bytes: usize, of: usize, has_lines: bool) {
+pub(crate) unsafe fn put_up(source: *const u8, target: *mut u8, bytes: usize, volume: Volume, has_lines: bool) {
     let asked = (!has_lines).then_some(target.cast_const());
     // SAFETY: the caller's promises are the same.
     unsafe {
-        match of {
-            FAR_BYTES.. => fold(source, target, bytes, Distance::Far),
-            _ => copy_blocks(source, target, bytes, asked),
+        match volume {
+            Volume::Near => copy_blocks(source, target, bytes, asked),
+            _ => fold(source, target, bytes, Flow::from(Distance::Far)),
         }
     }
 }
@@ -60,12 +58,12 @@ pub(crate) unsafe fn put_up(source: *const u8, target: *mut u8, bytes: usize, of
 /// # Safety
 /// As for [`copy`].
 #[inline]
-pub(crate) unsafe fn take(source: *const u8, target: *mut u8, bytes: usize, of: usize) {
+pub(crate) unsafe fn take(source: *const u8, target: *mut u8, bytes: usize, volume: Volume) {
     // SAFETY: the caller's promises are the same.
     unsafe {
-        match of {
-            FAR_BYTES.. => fold(source, target, bytes, Distance::Taken(0)),
-            _ => copy_blocks(source, target, bytes, Some(source)),
+        match volume {
+            Volume::Near => copy_blocks(source, target, bytes, Some(source)),
+            _ => fold(source, target, bytes, Flow { from: Distance::Taken(0), past: volume.past(0) }),
         }
     }
 }
@@ -95,10 +93,10 @@ unsafe fn copy_blocks(source: *const u8, target: *mut u8, bytes: usize, asked: O
 
 /// # Safety
 /// As for [`copy`].
-unsafe fn fold(source: *const u8, target: *mut u8, bytes: usize, distance: Distance) {
+unsafe fn fold(source: *const u8, target: *mut u8, bytes: usize, flow: Flow) {
     let kernel = Kernel::new(ReduceOp::Or, DType::U8, Isa::best()).expect("defined, and available");
     // SAFETY: the caller's promises are the same.
-    unsafe { kernel.reduce(&[source], &[target], bytes, 1, distance) }
+    unsafe { kernel.reduce(&[source], &[target], bytes, 1, flow) }
 }
 
 /// Asks for the cache lines of so many bytes. They need not be valid.
@@ -122,39 +120,41 @@ pub(crate) fn fetch_to_write(start: *const u8, bytes: usize) {
 mod tests {
     use super::*;
 
-    type Copy = unsafe fn(*const u8, *mut u8, usize, usize);
+    type Copy = unsafe fn(*const u8, *mut u8, usize, Volume);
 
-    unsafe fn put_up_where_lines_are(source: *const u8, target: *mut u8, bytes: usize, of: usize) {
+    unsafe fn put_up_where_lines_are(source: *const u8, target: *mut u8, bytes: usize, volume: Volume) {
         // SAFETY: the caller's promises are the same.
-        unsafe { put_up(source, target, bytes, of, true) }
+        unsafe { put_up(source, target, bytes, volume, true) }
     }
 
-    unsafe fn put_up_where_none_is(source: *const u8, target: *mut u8, bytes: usize, of: usize) {
+    unsafe fn put_up_where_none_is(source: *const u8, target: *mut u8, bytes: usize, volume: Volume) {
         // SAFETY: the caller's promises are the same.
-        unsafe { put_up(source, target, bytes, of, false) }
+        unsafe { put_up(source, target, bytes, volume, false) }
     }
 
     #[test]
     fn parts_of_every_size_are_copied_whole_and_nothing_beside_them() {
         let all: Vec<u8> = (0..200_000u32).map(|at| (at / 3 * 7) as u8).collect();
         for bytes in [0, 1, 63, ASKED_BYTES, 4096, PLAIN_BYTES + 1, MICROCODE_BYTES, 70_001, 131_072] {
-            for (copy, of, shift) in [
-                (copy as Copy, FAR_BYTES, 0),
-                (copy, FAR_BYTES, 61),
-                (copy, bytes, 3),
-                (put_up_where_none_is, FAR_BYTES, 3),
-                (put_up_where_none_is, bytes, 5),
-                (put_up_where_lines_are, bytes, 3),
-                (take, FAR_BYTES, 3),
-                (take, bytes, 5),
+            for (copy, volume, shift) in [
+                (copy as Copy, Volume::Far, 0),
+                (copy, Volume::Far, 61),
+                (copy, Volume::Past, 3),
+                (copy, Volume::Near, 3),
+                (put_up_where_none_is, Volume::Far, 3),
+                (put_up_where_none_is, Volume::Near, 5),
+                (put_up_where_lines_are, Volume::Near, 3),
+                (take, Volume::Far, 3),
+                (take, Volume::Past, 61),
+                (take, Volume::Near, 5),
             ] {
                 let mut copied = vec![0xa5; bytes + 128];
                 // SAFETY: both have so many bytes from there on.
-                unsafe { copy(all[shift..].as_ptr(), copied[64 - shift..].as_mut_ptr(), bytes, of) }
+                unsafe { copy(all[shift..].as_ptr(), copied[64 - shift..].as_mut_ptr(), bytes, volume) }
                 let (before, rest) = copied.split_at(64 - shift);
                 let (inside, after) = rest.split_at(bytes);
-                assert!(inside == &all[shift..][..bytes], "{bytes} of {of}, {shift} after a line");
-                assert!([before, after].concat().iter().all(|&byte| byte == 0xa5), "beside {bytes} of {of}");
+                assert!(inside == &all[shift..][..bytes], "{bytes}, {volume:?}, {shift} after a line");
+                assert!([before, after].concat().iter().all(|&byte| byte == 0xa5), "beside {bytes}, {volume:?}");
             }
         }
     }

@@ -15,6 +15,8 @@
 use crate::{
     atomics::{AtomicU64, Ordering},
     buffer::{Buf, BufMut, Memory},
+    copy::copy,
+    flow::Volume,
 };
 use consonance_spec::DType;
 use memmap2::{MmapOptions, MmapRaw};
@@ -92,7 +94,7 @@ impl MappedFile {
         } else {
             // SAFETY: as above; and every pattern of bits is an element of these types, so that bytes which others write
             // meanwhile make a wrong element, but a valid one.
-            unsafe { crate::copy::copy(source, target, bytes, bytes) }
+            unsafe { copy(source, target, bytes, Volume::new(bytes, || 2 * bytes)) }
         }
         if follows {
             self.unmap_behind(at, end);

@@ -8,6 +8,7 @@ pub mod isa;
 mod half;
 pub mod reduce;
 pub mod axis;
+mod flow;
 mod copy;
 pub mod read;
 mod remote;

@@ -8,6 +8,7 @@
 use crate::{
     atomics::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
     copy::{copy, fetch, fetch_to_write, put_up},
+    flow::Volume,
     trade,
     wait::Bell,
 };
@@ -137,8 +138,8 @@ impl Card {
         // SAFETY: the length was checked; nobody reads there now, as the caller promises.
         unsafe {
             match has_lines {
-                true => copy(payload, place, bytes, bytes),
-                false => put_up(payload, place, bytes, bytes, false),
+                true => copy(payload, place, bytes, Volume::Near),
+                false => put_up(payload, place, bytes, Volume::Near, false),
             }
         }
         // SYNC POINT arrival: pairs with `arrived`.

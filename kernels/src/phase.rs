@@ -4,6 +4,7 @@ use crate::{
     atomics::{Ordering, fence},
     buffer::{Buf, BufMut},
     copy::{copy, fetch_to_write, take},
+    flow::{Distance, Flow, Volume},
     hub::{Abort, Hub, Reason},
     line::{self, Card, FIRST_BYTES, PAYLOAD_BYTES, Round},
     plan::{self, BORDER_BYTES, CHUNK_BYTES},
@@ -116,12 +117,12 @@ impl Payloads<'_> {
         unsafe {
             match is_taken {
                 true => {
-                    take(payload, target.as_mut_ptr(), target.bytes(), target.bytes());
+                    take(payload, target.as_mut_ptr(), target.bytes(), Volume::Near);
                     // What this rank brings of more lies there the next time.
                     let more = self.own_bytes.saturating_sub(start + target.bytes());
                     fetch_to_write(payload.wrapping_add(target.bytes()), more.min(PAYLOAD_BYTES));
                 }
-                false => copy(payload, target.as_mut_ptr(), target.bytes(), target.bytes()),
+                false => copy(payload, target.as_mut_ptr(), target.bytes(), Volume::Near),
             }
         }
         Ok(())
@@ -190,9 +191,10 @@ impl Payloads<'_> {
                     fetch_to_write(self.sources[taken], bytes);
                 }
                 reducer.fold_small(self.sources, result.as_mut_ptr().cast(), target.count());
-                copy(result.as_ptr().cast(), target.as_mut_ptr(), target.bytes(), target.bytes());
+                copy(result.as_ptr().cast(), target.as_mut_ptr(), target.bytes(), Volume::Near);
             } else {
-                reducer.fold(self.sources, &[target.as_mut_ptr()], target.count(), taken);
+                let from = taken.map_or(Distance::Far, Distance::Taken);
+                reducer.fold(self.sources, &[target.as_mut_ptr()], target.count(), Flow::from(from));
             }
         }
         Ok(())
@@ -329,6 +331,16 @@ impl Peers<'_> {
         }
     }
 
+    /// How much is copied of the data of `rank`.
+    fn volume(&self, rank: usize) -> Volume {
+        let ranks = self.place.world.size();
+        Volume::new(self.bytes(rank), || {
+            let all = (0..ranks).map(|rank| self.bytes(rank)).fold(0, usize::saturating_add);
+            let copies = if matches!(self.place.kind, Kind::AllGather | Kind::Broadcast) { ranks } else { 1 };
+            all.saturating_mul(1 + copies)
+        })
+    }
+
     fn view(&self, rank: usize) -> View {
         let Some(window) = &self.window else {
             // All of it, `bytes` long, is one block.
@@ -409,9 +421,9 @@ impl Peers<'_> {
     ) -> Result<(), Fault> {
         match &view.process {
             // SAFETY: the caller's promises are the same.
-            None if view.taken => unsafe { take(source, target, bytes, self.bytes(rank)) },
+            None if view.taken => unsafe { take(source, target, bytes, self.volume(rank)) },
             // SAFETY: as above.
-            None => unsafe { copy(source, target, bytes, self.bytes(rank)) },
+            None => unsafe { copy(source, target, bytes, self.volume(rank)) },
             Some(process) => {
                 // SAFETY: as above.
                 let read = unsafe { process.read(source.addr(), target, bytes) };
@@ -444,7 +456,7 @@ impl Peers<'_> {
             return Err(self.place.nonsense(rank));
         }
         let row = row * size;
-        let view = self.view(rank);
+        let (view, volume) = (self.view(rank), self.volume(rank));
         let mut here: Vec<u8> = Vec::new();
         for (source, piece) in view.pieces(0..count * size) {
             for chunk in chunks(piece.clone(), 1) {
@@ -464,7 +476,7 @@ impl Peers<'_> {
                     // the last row lies within the target; otherwise as in `copy`.
                     unsafe {
                         let target = target.as_mut_ptr().add((place.start + index * place.stride) * size + within);
-                        copy(source.add(at - chunk.start), target, bytes, count * size);
+                        copy(source.add(at - chunk.start), target, bytes, volume);
                     }
                     (index, within, at) = (index + 1, 0, at + bytes);
                 }
@@ -501,7 +513,7 @@ impl Peers<'_> {
         assert_eq!(Some(reducer.input()), self.place.dtype, "the reducer is of the agreed dtype");
         let size = reducer.input().size();
         let (own, blocks) = (self.place.world.rank(), self.window.as_ref().map_or(1, |window| window.blocks));
-        let own_bytes = self.bytes(own);
+        let (own_bytes, past) = (self.bytes(own), self.volume(own).past(0));
         let (mut remote, mut taken) = (0, None);
         for rank in 0..self.place.world.size() {
             let view = self.view(rank);
@@ -513,6 +525,7 @@ impl Peers<'_> {
                 return Err(self.place.nonsense(rank));
             }
         }
+        let flow = Flow { from: taken.map_or(Distance::Far, Distance::Taken), past };
         let range = offset * size..(offset + count) * size;
         let step = plan::piece_bytes(remote).min(range.len().next_multiple_of(BORDER_BYTES)).max(BORDER_BYTES);
         self.scratch.resize(self.scratch.len().max(remote * step / size_of::<u64>()), 0);
@@ -539,7 +552,7 @@ impl Peers<'_> {
                 // agree; the target is as the caller promises.
                 unsafe {
                     let target = target.add((chunk.start - offset) * reducer.output().size());
-                    reducer.fold(self.sources, &[target], chunk.len(), taken);
+                    reducer.fold(self.sources, &[target], chunk.len(), flow);
                 }
             }
         }

@@ -34,6 +34,7 @@
 use crate::{
     atomics::{Ordering, fence},
     copy::{copy, put_up, take},
+    flow::{Distance, Flow, Volume},
     line::Round,
     phase::{Data, Peers, Place, Slots, Source, Window},
     plan::{BORDER_BYTES, Ground, Path, SLOTS, Step, Windows},
@@ -383,6 +384,11 @@ impl Seat {
         // Where all receive, this rank has read a result in the place of its data before.
         let has_lines = (returns && targets == Targets::All) || data == Use::TradedData;
         let is_needed = is_divided && self.world.peers().any(|peer| targets.reach(peer));
+        let volume = Volume::new(bytes.max(output_bytes), || match output.cast_const() == input {
+            // What is written has just been read.
+            true => 0,
+            false => targets.traffic(size, bytes, output_bytes),
+        });
         let elements = stride / input_size;
         let unit = BORDER_BYTES / input_size.min(output_size);
         let window = |index: usize| index * elements..((index + 1) * elements).min(count);
@@ -405,7 +411,7 @@ impl Seat {
                 // `claim_window`.
                 unsafe {
                     let (part, size) = (input.add(part.start * input_size), part.len() * input_size);
-                    put_up(part, slot.add(offset), size, bytes, has_lines);
+                    put_up(part, slot.add(offset), size, volume, has_lines);
                 }
             }
             Ok(())
@@ -464,16 +470,19 @@ impl Seat {
                 peer => data.of(peer).wrapping_add(start).cast_const(),
             }));
             addresses.targets.extend(result);
+            // What is put up is read at once.
+            let past = volume.past(addresses.targets.len());
             if !output.is_null() {
                 addresses.targets.push(output.wrapping_add(part.start * output_size));
             }
             if !addresses.targets.is_empty() {
-                let taken = (returns || data.traded.is_some()).then_some(1 ^ rank);
+                let is_taken = returns || data.traded.is_some();
+                let flow = Flow { from: if is_taken { Distance::Taken(1 ^ rank) } else { Distance::Far }, past };
                 // SAFETY: the part lies within the input and the output, and in its place within every rank's slot, where all
                 // have staged it; nobody writes it there before this rank has said that it has read this window. The slot for
                 // results has room for a block, and is read by nobody before it is said to be folded, nor is this block in
                 // the peer's slot, which this rank alone reads. The output is this rank's alone.
-                unsafe { reducer.fold(&addresses.sources, &addresses.targets, part.len(), taken) };
+                unsafe { reducer.fold(&addresses.sources, &addresses.targets, part.len(), flow) };
             }
             if is_divided {
                 seat.say_folded();
@@ -489,9 +498,9 @@ impl Seat {
                         match returns {
                             true => {
                                 let result = data.of(rank).add((block.start - whole.start) * input_size);
-                                take(result, target, bytes, output_bytes);
+                                take(result, target, bytes, volume);
                             }
-                            false => copy(results.of(peer), target, bytes, output_bytes),
+                            false => copy(results.of(peer), target, bytes, volume),
                         }
                     }
                 }
@@ -527,14 +536,14 @@ impl Seat {
         if slice.is_empty() {
             return Ok(());
         }
-        let has_lines = slot == Use::TradedData;
+        let (has_lines, volume) = (slot == Use::TradedData, Volume::new(bytes, || 0));
         let slot = self.slot(ahead, slot, (blocks - 1) * stride + slice.len())?;
         for (place, index) in (0..blocks).filter(|&index| Some(index) != kept).enumerate() {
             // SAFETY: the slice lies within its block of the input, which the caller of `in_windows` promises to be readable,
             // and has a place of `stride` bytes in the slot.
             unsafe {
                 let slice_of = input.add(index * block + slice.start);
-                put_up(slice_of, slot.add(place * stride), slice.len(), bytes, has_lines);
+                put_up(slice_of, slot.add(place * stride), slice.len(), volume, has_lines);
             }
         }
         Ok(())

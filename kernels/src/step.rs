@@ -40,6 +40,7 @@ pub use crate::hub::{Abort, Reason};
 use crate::{
     atomics::{Ordering, fence},
     buffer::{Buf, BufMut},
+    flow::{Distance, Flow, Volume},
     hub::{Hub, Key},
     line::{self, Arrival, Card, FIRST_BYTES, Line, PAYLOAD_BYTES, Round},
     phase::{Data, Payloads, Peers, Place, chunks},
@@ -128,6 +129,11 @@ impl Targets {
             Targets::Own => false,
             Targets::Root(root) => rank == root,
         }
+    }
+
+    /// Bytes that all of so many ranks together read and write, each of which has so many bytes of data.
+    pub(crate) fn traffic(self, ranks: usize, bytes: usize, result_bytes: usize) -> usize {
+        ranks * bytes + if self == Targets::All { ranks } else { 1 } * result_bytes
     }
 }
 
@@ -628,6 +634,10 @@ impl Seat {
         let (place, Addresses { inputs, outputs, sources, targets: all, .. }) = self.place(signature);
         let place = Place { enters: true, ..place };
         let (input_size, output_size) = (reducer.input().size(), reducer.output().size());
+        let volume = Volume::new(count * input_size, || {
+            targets.traffic(place.world.size(), count * input_size, count * output_size)
+        });
+        let flow = Flow { from: Distance::Far, past: volume.past(0) };
         for chunk in chunks(block, input_size) {
             let inside = place.enter()?;
             for (rank, (&input, &output)) in inputs.iter().zip(&*outputs).enumerate() {
@@ -642,7 +652,7 @@ impl Seat {
             // SAFETY: `enter` keeps every buffer alive until `inside` is dropped. This block of all buffers is private to this
             // rank in this step: the blocks of ranks are disjoint, and all ranks agreed on the kind of step and on the bytes.
             // An output is exclusive to its rank, so it is its own rank's input exactly or disjoint from every input.
-            unsafe { reducer.fold(sources, all, chunk.len(), None) };
+            unsafe { reducer.fold(sources, all, chunk.len(), flow) };
             sources.clear();
             all.clear();
             drop(inside);

@@ -1,10 +1,10 @@
 //! Copies, as the model sees them.
 
-use crate::memory;
+use crate::{flow::Volume, memory};
 
 /// # Safety
 /// `source` is valid for reads and `target` for writes of `bytes` bytes; they do not overlap.
-pub(crate) unsafe fn copy(source: *const u8, target: *mut u8, bytes: usize, _: usize) {
+pub(crate) unsafe fn copy(source: *const u8, target: *mut u8, bytes: usize, _: Volume) {
     memory::read(source, bytes);
     memory::write(target, bytes);
     // SAFETY: the caller's promises are the same.
@@ -13,9 +13,9 @@ pub(crate) unsafe fn copy(source: *const u8, target: *mut u8, bytes: usize, _: u
 
 /// # Safety
 /// As for [`copy`].
-pub(crate) unsafe fn put_up(source: *const u8, target: *mut u8, bytes: usize, of: usize, _: bool) {
+pub(crate) unsafe fn put_up(source: *const u8, target: *mut u8, bytes: usize, volume: Volume, _: bool) {
     // SAFETY: the caller's promises are the same.
-    unsafe { copy(source, target, bytes, of) }
+    unsafe { copy(source, target, bytes, volume) }
 }
 
 pub(crate) use copy as take;

@@ -34,6 +34,9 @@ use trace as ring;
 mod buffer;
 #[path = "../../src/direct.rs"]
 mod direct;
+#[path = "../../src/flow.rs"]
+#[allow(dead_code, reason = "as above")]
+mod flow;
 #[path = "../../src/hub.rs"]
 #[allow(dead_code, reason = "as above")]
 mod hub;

@@ -1,6 +1,9 @@
 //! One reduction, the sum of u64, as the model sees it.
 
-use crate::memory;
+use crate::{
+    flow::{Distance, Flow},
+    memory,
+};
 use consonance_spec::{DType, ReduceOp};
 
 #[derive(Clone, Copy)]
@@ -24,7 +27,7 @@ impl Reducer {
     /// # Safety
     /// Sources are valid for reads and targets for writes of `count` elements, and none of them overlap, but a source that
     /// is a target.
-    pub(crate) unsafe fn fold(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, _: Option<usize>) {
+    pub(crate) unsafe fn fold(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, _: Flow) {
         let mut sum = vec![0u64; count];
         for source in sources {
             memory::read(*source, count * 8);
@@ -44,6 +47,6 @@ impl Reducer {
     /// As for [`fold`](Reducer::fold).
     pub(crate) unsafe fn fold_small(&self, sources: &[*const u8], target: *mut u8, count: usize) {
         // SAFETY: the caller's promises are the same.
-        unsafe { self.fold(sources, &[target], count, None) }
+        unsafe { self.fold(sources, &[target], count, Flow::from(Distance::Near)) }
     }
 }

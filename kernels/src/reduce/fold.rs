@@ -44,10 +44,8 @@ impl Finish {
 pub(crate) enum Lines {
     /// When it is their turn.
     InTurn,
-    /// Asked for ahead.
-    Ahead,
-    /// The sources' asked for ahead, the targets' written past the caches: targets begin the range at the start of a line.
-    PastCaches,
+    /// Asked for ahead; but the targets' from the `past`-th on are written past the caches. Those begin the range at the start of a line.
+    Ahead { past: usize },
 }
 
 /// `targets[..][at] = sources[0][at] ⊕ sources[1][at] ⊕ …` in canonical order, for each element `at` of `range`.
@@ -64,10 +62,14 @@ pub(crate) unsafe fn fold<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(
 ) {
     // Most reductions are of one group, and spared the counter: in the caches its instructions show.
     let few = sources.len() <= GROUP;
+    let past = match finish.lines {
+        Lines::InTurn => targets.len(),
+        Lines::Ahead { past } => past.min(targets.len()),
+    };
     let mut at = range.start;
     while at < range.end {
         if finish.lines != Lines::InTurn {
-            for target in if finish.lines == Lines::Ahead { targets } else { &[] } {
+            for target in &targets[..past] {
                 let tile = target.cast::<R::Target>().wrapping_add(at).cast_const();
                 each_line::<_, L>(tile, AHEAD_BYTES, I::prefetch_to_write);
             }
@@ -83,20 +85,20 @@ pub(crate) unsafe fn fold<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(
         let tile = unsafe { if few { group::<R, O, I, L>(sources, at) } else { tree::<R, O, I, L>(sources, at) } };
         // SAFETY: the caller vouches for the machine.
         let result = unsafe { R::store::<I, L>(tile, finish.divisor) };
-        for target in targets {
+        for (index, target) in targets.iter().enumerate() {
             // SAFETY: the caller vouches for a tile at `at`; all its sources have been read.
             unsafe {
                 let target = target.cast::<R::Target>().add(at);
-                if finish.lines == Lines::PastCaches {
-                    I::stream(target, result);
-                } else {
+                if index < past {
                     target.cast::<[R::Target; L]>().write_unaligned(result);
+                } else {
+                    I::stream(target, result);
                 }
             }
         }
         at += L;
     }
-    if finish.lines == Lines::PastCaches {
+    if past < targets.len() {
         I::fence();
     }
 }

@@ -25,11 +25,11 @@ pub(crate) use kernel::Kernel;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use level::Avx2;
 pub(crate) use level::{Baseline, Level};
-pub(crate) use run::Distance;
 
 use self::fold::Finish;
 use crate::{
     buffer::{Buf, BufMut},
+    flow::{Distance, Flow},
     isa::Isa,
 };
 use consonance_spec::{DType, ReduceOp};
@@ -108,7 +108,7 @@ impl Reducer {
         }
         let sources: Vec<*const u8> = inputs.iter().map(Buf::as_ptr).collect();
         // SAFETY: the types and counts are those of the buffers; an exclusive output overlaps no shared input.
-        unsafe { self.run(&sources, &[output.as_mut_ptr()], output.count(), Distance::Near) }
+        unsafe { self.fold(&sources, &[output.as_mut_ptr()], output.count(), Flow::from(Distance::Near)) }
     }
 
     /// `target[i] = target[i] ⊕ inputs[0][i] ⊕ …` in canonical order, rounded once, in place.
@@ -134,27 +134,19 @@ impl Reducer {
         let sources: Vec<*const u8> = [own.cast_const()].into_iter().chain(inputs.iter().map(Buf::as_ptr)).collect();
         // SAFETY: the types and counts are those of the buffers; the target is the first source, and, being exclusive, overlaps
         // no other.
-        unsafe { self.run(&sources, &[own], target.count(), Distance::Near) }
+        unsafe { self.fold(&sources, &[own], target.count(), Flow::from(Distance::Near)) }
     }
 
-    /// [`reduce`](Reducer::reduce) of `count` elements at `sources`, of which others have written some, into each of `targets`. This
-    /// core writes next where the source `taken` is.
+    /// [`reduce`](Reducer::reduce) of `count` elements at `sources`, of which others have written some, into each of `targets`.
     ///
     /// # Safety
     /// There is a source. Each source is valid for reads of `count` elements of the input type, each target for writes of
     /// `count` elements of the output type. A target is disjoint from a source or equal to it; equal only where elements of both
     /// have the same size. Targets are disjoint from each other or equal. Nobody else writes the sources or touches the targets meanwhile.
-    pub(crate) unsafe fn fold(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, taken: Option<usize>) {
-        // SAFETY: the caller's promises are the same.
-        unsafe { self.run(sources, targets, count, taken.map_or(Distance::Far, Distance::Taken)) }
-    }
-
-    /// # Safety
-    /// As for [`fold`](Reducer::fold).
-    unsafe fn run(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, distance: Distance) {
+    pub(crate) unsafe fn fold(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, flow: Flow) {
         let divisor = if self.op == ReduceOp::Mean { sources.len() as u64 } else { 1 };
         // SAFETY: the caller's promises are the same; a kernel of bytes has more and smaller elements, at the same addresses.
-        unsafe { self.kernel.reduce(sources, targets, self.elements(count), divisor, distance) }
+        unsafe { self.kernel.reduce(sources, targets, self.elements(count), divisor, flow) }
     }
 
     /// The kernel's elements in `count` elements of the input. All sizes are powers of two, and a division takes long.

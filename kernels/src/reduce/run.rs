@@ -4,38 +4,11 @@ use super::{
     fold::{AHEAD_BYTES, Finish, LINE, Lines, MAX_SOURCES},
     kernel::{Fold, Kernel, SMALL_TILE_BYTES},
 };
-use crate::copy::fetch_to_write;
+use crate::{
+    copy::fetch_to_write,
+    flow::{Distance, Flow, STREAM_BYTES},
+};
 use std::{mem::MaybeUninit, ops::Range, ptr};
-
-/// Bytes that a reduction reads and writes from which on it writes past the caches, more than the last one holds. Such a store
-/// does not read the line that it fills: where memory is the limit that gains up to a half (one core and two on an idle machine),
-/// where a core's own buffers are it neither gains nor loses. Below, where lines are still in the last cache, it was measured to
-/// take 1.4 to 1.8 times as long. (Tests write past the caches sooner.)
-pub(super) const STREAM_BYTES: usize = if cfg!(test) { 1 << 20 } else { 48 << 20 };
-
-/// Where the data of a reduction are, as far as it is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Distance {
-    /// In this core's own caches, unless they are too many.
-    Near,
-    /// In other cores' caches, or in memory.
-    Far,
-    /// As before; and this core writes next where the source of this index is.
-    Taken(usize),
-}
-
-impl Distance {
-    /// How many bytes are read and written, at the least, by a reduction that asks for lines before it needs them: the machine's own
-    /// prefetchers end at each page, and fetch no line for writing. Between 2 ranks on two cores, an all-reduce takes 0.9
-    /// of the time at 256 KiB, and 0.76 to 0.84 from 1 MiB on. In a core's own caches it takes 1.1 to 1.3 times as long.
-    pub(super) fn ahead_bytes(self) -> usize {
-        match self {
-            Distance::Near => 1 << 20,
-            Distance::Far => 64 << 10,
-            Distance::Taken(_) => 0,
-        }
-    }
-}
 
 /// Sources of a part of a small tile that are copied without an allocation.
 const FEW: usize = 64;
@@ -54,9 +27,7 @@ struct Run<'a> {
     source_bytes: usize,
     target_bytes: usize,
     divisor: u64,
-    distance: Distance,
-    /// The bytes that all reads and writes which this is a part of.
-    of: usize,
+    flow: Flow,
     sources: &'a [*const u8],
     targets: &'a [*mut u8],
 }
@@ -74,11 +45,11 @@ impl Kernel {
         targets: &[*mut u8],
         count: usize,
         divisor: u64,
-        distance: Distance,
+        flow: Flow,
     ) {
         let bytes = (self.source_bytes, self.target_bytes);
         // SAFETY: the caller's promises are the same.
-        unsafe { self.run((self.fold, self.small), bytes, sources, targets, count, (divisor, distance, 0)) }
+        unsafe { self.run((self.fold, self.small), bytes, sources, targets, count, (divisor, flow)) }
     }
 
     /// [`reduce`](Kernel::reduce) of sources of accumulators, as part of something that reads and writes `of` bytes if
@@ -95,7 +66,8 @@ impl Kernel {
         of: usize,
     ) {
         let bytes = (self.acc_bytes, self.target_bytes);
-        let how = (divisor, Distance::Near, of);
+        let past = if of < STREAM_BYTES { usize::MAX } else { 0 };
+        let how = (divisor, Flow { past, ..Flow::from(Distance::Near) });
         // SAFETY: the caller's promises are the same.
         unsafe { self.run((self.finish, self.small_finish), bytes, sources, targets, count, how) }
     }
@@ -106,8 +78,9 @@ impl Kernel {
     /// As for [`reduce`](Kernel::reduce).
     pub(crate) unsafe fn keep(&self, sources: &[*const u8], target: *mut u8, count: usize) {
         let bytes = (self.source_bytes, self.acc_bytes);
+        let how = (1, Flow::from(Distance::Near));
         // SAFETY: the caller's promises are the same.
-        unsafe { self.run((self.keep, self.small_keep), bytes, sources, &[target], count, (1, Distance::Near, 0)) }
+        unsafe { self.run((self.keep, self.small_keep), bytes, sources, &[target], count, how) }
     }
 
     /// [`reduce`](Kernel::reduce) of sources of accumulators into accumulators.
@@ -116,10 +89,9 @@ impl Kernel {
     /// As for [`reduce`](Kernel::reduce).
     pub(crate) unsafe fn partial(&self, sources: &[*const u8], target: *mut u8, count: usize) {
         let bytes = (self.acc_bytes, self.acc_bytes);
+        let how = (1, Flow::from(Distance::Near));
         // SAFETY: the caller's promises are the same.
-        unsafe {
-            self.run((self.partial, self.small_partial), bytes, sources, &[target], count, (1, Distance::Near, 0))
-        }
+        unsafe { self.run((self.partial, self.small_partial), bytes, sources, &[target], count, how) }
     }
 
     /// Runs a kernel, of large tiles and of small ones, on elements and results of so many bytes.
@@ -133,11 +105,10 @@ impl Kernel {
         sources: &[*const u8],
         targets: &[*mut u8],
         count: usize,
-        (divisor, distance, of): (u64, Distance, usize),
+        (divisor, flow): (u64, Flow),
     ) {
         let Kernel { tile, small_tile, .. } = *self;
-        let run =
-            Run { fold, small, tile, small_tile, source_bytes, target_bytes, divisor, distance, of, sources, targets };
+        let run = Run { fold, small, tile, small_tile, source_bytes, target_bytes, divisor, flow, sources, targets };
         // SAFETY: the caller's promises are the same.
         unsafe { run.all(count) }
     }
@@ -149,16 +120,19 @@ impl Run<'_> {
     unsafe fn all(&self, count: usize) {
         assert!(self.sources.len() <= MAX_SOURCES, "{} sources of a reduction", self.sources.len());
         let bytes = count * (self.sources.len() * self.source_bytes + self.targets.len() * self.target_bytes);
-        let bytes = bytes.max(self.of);
-        let aligning = if bytes < STREAM_BYTES { None } else { self.elements_to_align() };
+        let past = match self.flow.past {
+            usize::MAX if bytes >= STREAM_BYTES => 0,
+            past => past,
+        };
+        let aligning = self.elements_to_align(past);
         let head = aligning.unwrap_or(0).min(count);
         let tail = count - rest(count - head, self.tile);
         let lines = match aligning {
-            Some(_) => Lines::PastCaches,
-            None if bytes >= self.distance.ahead_bytes() => Lines::Ahead,
+            Some(_) => Lines::Ahead { past },
+            None if bytes >= self.flow.from.ahead_bytes() => Lines::Ahead { past: usize::MAX },
             None => Lines::InTurn,
         };
-        let taken = if lines == Lines::Ahead { self.take(count) } else { None };
+        let taken = if lines == Lines::InTurn { None } else { self.take(count) };
         let finish = Finish { divisor: self.divisor, lines, taken };
         // SAFETY: the ranges are parts of `0..count`, the middle one a multiple of a tile, the others less than one; they are
         // disjoint, so that no range reads what another one wrote.
@@ -171,18 +145,19 @@ impl Run<'_> {
 
     /// The source whose lines are asked for as some that are written next; its first ones at once.
     fn take(&self, count: usize) -> Option<u8> {
-        let Distance::Taken(taken) = self.distance else { return None };
+        let Distance::Taken(taken) = self.flow.from else { return None };
         let first = AHEAD_BYTES.min(count * self.source_bytes);
         fetch_to_write(self.sources[taken], first);
         u8::try_from(taken).ok()
     }
 
-    /// How many elements come before the first line of the targets, if they can be written past the caches: all targets begin
-    /// alike, and none of them is a source, whose line is in the cache already.
-    fn elements_to_align(&self) -> Option<usize> {
-        let over = self.targets.first()?.addr() % LINE;
-        let alike = self.targets.iter().all(|target| target.addr() % LINE == over);
-        let apart = self.targets.iter().all(|target| !self.sources.contains(&target.cast_const()));
+    /// How many elements come before the first line of the targets from the `past`-th on, if they can be written past the caches:
+    /// all of them begin alike, and none is a source, whose line is in the cache already.
+    fn elements_to_align(&self, past: usize) -> Option<usize> {
+        let targets = self.targets.get(past..)?;
+        let over = targets.first()?.addr() % LINE;
+        let alike = targets.iter().all(|target| target.addr() % LINE == over);
+        let apart = targets.iter().all(|target| !self.sources.contains(&target.cast_const()));
         (alike && apart).then(|| (LINE - over) % LINE / self.target_bytes)
     }
 

@@ -2,10 +2,13 @@
 
 use super::{
     Reducer,
-    run::{Distance, STREAM_BYTES},
     sample::{Sample, samples},
 };
-use crate::{buffer::Buf, isa::Isa};
+use crate::{
+    buffer::Buf,
+    flow::{Distance, Flow, STREAM_BYTES},
+    isa::Isa,
+};
 use consonance_spec::{ReduceOp, bf16, for_each_dtype, order};
 
 /// On each side of the tiles, which have 4 to 256 elements, with and without a part of one more.
@@ -60,8 +63,10 @@ fn check_fold<T: Sample, O: Sample>(reducer: Reducer, inputs: &[Vec<T>], places:
             .map(|(place, apart)| place.map_or(apart[shift..].as_mut_ptr().cast(), |k| pointers[k]))
             .collect();
         let pointers: Vec<*const u8> = pointers.into_iter().map(<*mut u8>::cast_const).collect();
+        let from = if shift > 0 { Distance::Taken(shift % inputs.len()) } else { Distance::Far };
+        let flow = Flow { from, past: count % (targets.len() + 2) };
         // SAFETY: every vector has `count` elements from `shift` on; targets in place have the sources' type.
-        unsafe { reducer.fold(&pointers, &targets, count, Some(shift % inputs.len()).filter(|_| shift > 0)) }
+        unsafe { reducer.fold(&pointers, &targets, count, flow) }
         for (i, place) in places.iter().enumerate() {
             let context = || format!("{reducer:?}, {} sources, count {count}, shift {shift}, {place:?}", inputs.len());
             let keys = |elements: &[O]| elements.iter().map(|e| e.key()).collect::<Vec<_>>();
@@ -141,7 +146,7 @@ fn check_long<T: Sample<Mean: Sample>>(op: ReduceOp, sources: usize, bytes: usiz
         let reducer = Reducer::with_isa(op, T::DTYPE, isa).unwrap();
         let mut result = vec![T::default(); count + 2];
         // SAFETY: every vector has `count` elements, the result from its second on; it is apart from the inputs.
-        unsafe { reducer.fold(&pointers, &[result[1..].as_mut_ptr().cast()], count, None) }
+        unsafe { reducer.fold(&pointers, &[result[1..].as_mut_ptr().cast()], count, Flow::from(Distance::Far)) }
         let beside = [result[0].key(), result[count + 1].key()];
         assert_eq!(beside, [T::default().key(); 2], "beside {reducer:?}");
         for (at, element) in result[1..=count].iter().enumerate() {
