@@ -110,7 +110,8 @@ impl Cut {
 
     /// Only one rank has data, up to so many bytes as so many blocks; or only one reads such data.
     pub fn one_way(bytes: usize, blocks: usize) -> Cut {
-        Cut { blocks, window_bytes: (bytes / 4).clamp(LEAST_WINDOW_BYTES, WINDOW_BYTES) }
+        let few = (bytes / 2).clamp(LEAST_WINDOW_BYTES, 2 * LEAST_WINDOW_BYTES);
+        Cut { blocks, window_bytes: (bytes / 4).clamp(few, WINDOW_BYTES) }
     }
 }
 
@@ -289,7 +290,7 @@ mod tests {
         let wholes = |count| Windows { count, blocks: 1, stride: WHOLE_WINDOW_BYTES };
         assert_eq!(ground.path(Step::Published(Cut::WHOLE), 1 << 20, false), Path::PutUp(wholes(16)));
         let to_one = |bytes| ground.path(Step::Published(Cut::one_way(bytes, 1)), bytes, false);
-        assert_eq!(to_one(64 << 10), Path::PutUp(Windows { count: 4, blocks: 1, stride: 16 << 10 }));
+        assert_eq!(to_one(64 << 10), Path::PutUp(Windows { count: 2, blocks: 1, stride: 32 << 10 }));
         assert_eq!(to_one(1 << 20), Path::PutUp(parts(8, 1)));
         assert!(rides(2, PAYLOAD_BYTES) && !rides(2, PAYLOAD_BYTES + 1));
         assert!(rides(1000, FIRST_BYTES) && !rides(1000, PAYLOAD_BYTES));

@@ -55,8 +55,9 @@ use std::{
 /// have slots of their own, therefore: those for results, which nobody writes before all agree.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// Data.
-    Data,
+    /// Data, of which a window takes so much room. Windows lie in all parts of a slot in turn: a line is written again
+    /// when it has left the caches of who read it.
+    Data { room: usize },
     /// Data, in places that the ranks trade.
     TradedData,
     /// Results.
@@ -64,13 +65,21 @@ enum Use {
 }
 
 impl Use {
-    fn data(trades: bool) -> Use {
-        if trades { Use::TradedData } else { Use::Data }
+    fn data(trades: bool, room: usize) -> Use {
+        if trades { Use::TradedData } else { Use::Data { room } }
     }
 
     /// The slot for this in window `window`.
     fn slot(self, window: u64) -> usize {
-        (if self == Use::Data { 0 } else { 2 }) + (window & 1) as usize
+        (if matches!(self, Use::Data { .. }) { 0 } else { 2 }) + (window & 1) as usize
+    }
+
+    /// Where in the slot, of so many bytes, window `window` lies.
+    fn start(self, window: u64, slot_bytes: usize) -> usize {
+        match self {
+            Use::Data { room } => (window >> 1) as usize % (slot_bytes / room).max(1) * room,
+            _ => 0,
+        }
     }
 
     /// The rank in whose place `rank` has that slot.
@@ -205,7 +214,9 @@ impl Seat {
         });
         // Where there is a block for each rank, this rank's is its own.
         let kept = (blocks == self.world.size()).then_some(self.world.rank());
-        let slot = Use::data(trade::slots(self.world.size(), signature.kind));
+        let moves = trade::moves(self.world.size(), signature.kind);
+        let room = if moves { blocks * stride } else { self.slot_bytes() };
+        let slot = Use::data(trade::slots(self.world.size(), signature.kind), room);
         let mut load = Load { input, bytes: if found.is_some() { 0 } else { bytes }, blocks, kept, stride, slot };
         self.claim_window(0)?;
         self.stage_slices(load, 0, 0)?;
@@ -380,7 +391,8 @@ impl Seat {
             path => unreachable!("{step:?} goes {path:?}"),
         };
         let returns = is_divided && ground.returns(step);
-        let data = Use::data(!is_divided && targets == Targets::All && trade::slots(size, signature.kind));
+        let trades = !is_divided && targets == Targets::All && trade::slots(size, signature.kind);
+        let data = Use::data(trades, self.slot_bytes());
         // Where all receive, this rank has read a result in the place of its data before.
         let has_lines = (returns && targets == Targets::All) || data == Use::TradedData;
         let is_needed = is_divided && self.world.peers().any(|peer| targets.reach(peer));
@@ -604,7 +616,9 @@ impl Seat {
     fn slots(&self, of: Use) -> Slots {
         let Stage { area, window, .. } = *self.staging();
         let segment = self.segment();
-        let first = segment.staging(area, 0).as_ptr().wrapping_add(of.slot(window) * self.slot_bytes());
+        let slot_bytes = self.slot_bytes();
+        let start = of.slot(window) * slot_bytes + of.start(window, slot_bytes);
+        let first = segment.staging(area, 0).as_ptr().wrapping_add(start);
         Slots { first, apart: segment.staging_bytes(area), traded: (of == Use::TradedData).then_some(window) }
     }
 
@@ -612,6 +626,8 @@ impl Seat {
     fn slot(&mut self, ahead: u64, of: Use, bytes: usize) -> Result<*mut u8, Fault> {
         let Stage { area, window, reserved, .. } = *self.staging();
         let (rank, slot_bytes, slot) = (self.world.rank(), self.slot_bytes(), of.slot(window + ahead));
+        let start = of.start(window + ahead, slot_bytes);
+        let bytes = start + bytes;
         assert!(bytes <= slot_bytes, "{bytes} bytes in a slot of {slot_bytes}");
         let place = of.place(rank, window + ahead);
         let traded = usize::from(place != rank);
@@ -625,7 +641,7 @@ impl Seat {
             reserved.map_err(|error| self.no_memory(more, &error))?;
             self.stage.as_mut().expect("a seat with a stage").reserved[traded][slot] = wanted;
         }
-        Ok(self.segment().staging(area, place).as_ptr().wrapping_add(slot * slot_bytes))
+        Ok(self.segment().staging(area, place).as_ptr().wrapping_add(slot * slot_bytes + start))
     }
 }
 
