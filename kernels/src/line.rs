@@ -15,7 +15,7 @@ use crate::{
 use std::{cell::UnsafeCell, mem, ptr};
 
 /// Bytes that ride along with an arrival.
-pub(crate) const PAYLOAD_BYTES: usize = 4 << 10;
+pub(crate) const PAYLOAD_BYTES: usize = 8 << 10;
 
 /// As many of them as fit in the pair of cache lines by which a peer sees the arrival.
 pub(crate) const FIRST_BYTES: usize = 80;

@@ -16,6 +16,9 @@ use crate::{
 use consonance_spec::{DType, Kind, World};
 use std::{mem::MaybeUninit, ops::Range, ptr};
 
+/// The most that is asked for at a time beyond what a peer brings.
+const MOST_FETCHED_BYTES: usize = 16 << 10;
+
 /// Cuts a range of elements of `size` bytes into chunks.
 pub(crate) fn chunks(range: Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> {
     pieces(range, size, CHUNK_BYTES)
@@ -120,7 +123,7 @@ impl Payloads<'_> {
                     take(payload, target.as_mut_ptr(), target.bytes(), Volume::Near);
                     // What this rank brings of more lies there the next time.
                     let more = self.own_bytes.saturating_sub(start + target.bytes());
-                    fetch_to_write(payload.wrapping_add(target.bytes()), more.min(PAYLOAD_BYTES));
+                    fetch_to_write(payload.wrapping_add(target.bytes()), more.min(MOST_FETCHED_BYTES));
                 }
                 false => copy(payload, target.as_mut_ptr(), target.bytes(), Volume::Near),
             }
@@ -403,6 +406,12 @@ impl Peers<'_> {
                     self.fetch(&view, rank, source.wrapping_add(chunk.start), target, chunk.len())?;
                 }
             }
+        }
+        if view.taken && view.blocks == 1 {
+            // What this rank brings of more lies there the next time.
+            let put_up = |rank: usize| self.bytes(rank).min(view.slice.end).saturating_sub(view.slice.start);
+            let (theirs, own) = (put_up(rank), put_up(self.place.world.rank()));
+            fetch_to_write(view.start.wrapping_add(theirs), own.saturating_sub(theirs).min(MOST_FETCHED_BYTES));
         }
         Ok(())
     }

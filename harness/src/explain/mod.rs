@@ -124,7 +124,9 @@ impl Question {
             Collective::AllGather | Collective::AllGatherV | Collective::Gather | Collective::GatherV => {
                 let largest = (0..ranks).map(|rank| self.case.part(rank).len()).max().unwrap_or(0) * dtype.size();
                 let to_one = matches!(collective, Collective::Gather | Collective::GatherV);
-                (ground.moving(largest, if to_one { Cut::one_way(largest, 1) } else { Cut::WHOLE }), largest)
+                let step =
+                    if to_one { ground.moving(largest, Cut::one_way(largest, 1)) } else { ground.gathering(largest) };
+                (step, largest)
             }
             Collective::Broadcast | Collective::SendRecv | Collective::ScatterV => {
                 (ground.moving(all, Cut::one_way(all, 1)), all)

@@ -20,17 +20,16 @@ pub(super) fn all_gather(
 ) -> Result<(), Fault> {
     let parts = Parts::new(seat, counts, recv.count());
     let rank = seat.world().rank();
-    if seat.ground().moving(parts.most_bytes(recv.dtype()), Cut::WHOLE) == Step::Exchange {
+    let Step::Published(cut) = seat.ground().gathering(parts.most_bytes(recv.dtype())) else {
         return parts.exchange(seat, signature, send, &mut recv);
-    }
+    };
     if let Some(send) = send {
-        return seat
-            .published(signature, Some(send), Cut::WHOLE, |peers| parts.collect(peers, 0..parts.size, 0, &mut recv));
+        return seat.published(signature, Some(send), cut, |peers| parts.collect(peers, 0..parts.size, 0, &mut recv));
     }
     let (mut before, rest) = recv.split_at(parts.start(rank));
     let (own, mut after) = rest.split_at(parts.count(rank));
     let start_after = parts.start(rank) + parts.count(rank);
-    seat.published(signature, Some(own.as_buf()), Cut::WHOLE, |peers| {
+    seat.published(signature, Some(own.as_buf()), cut, |peers| {
         parts.collect(peers, 0..rank, 0, &mut before)?;
         parts.collect(peers, rank + 1..parts.size, start_after, &mut after)
     })
@@ -75,6 +74,10 @@ pub(super) fn gather(
     Ok(())
 }
 
+/// Ragged parts are awaited if the largest has up to so many bytes. Between 2 processes an all-gather of 64 bytes of each then takes 0.8
+/// of the time; to await 256 of each takes 1.2 of the time of asking for them when they are there.
+const RAGGED_BYTES: usize = 192;
+
 /// Where each rank's part lies in the result.
 struct Parts<'a> {
     counts: Option<&'a [usize]>,
@@ -113,8 +116,12 @@ impl<'a> Parts<'a> {
         let range = |rank| self.start(rank)..self.start(rank) + self.count(rank);
         let own = send.unwrap_or_else(|| recv.as_buf().slice(range(seat.world().rank())));
         let rank = seat.world().rank();
-        let payloads = seat.exchange(signature, Some(own))?;
         let peers = (0..self.size).filter(|&peer| peer != rank);
+        let expected = match self.most_bytes(own.dtype()) {
+            most if self.counts.is_none() || most <= RAGGED_BYTES => most,
+            _ => 0,
+        };
+        let payloads = seat.exchange_expecting(signature, Some(own), expected)?;
         peers.into_iter().try_for_each(|peer| payloads.copy(peer, 0, &mut recv.reborrow().slice(range(peer))))?;
         if let Some(send) = send {
             recv.reborrow().slice(range(rank)).copy_from(send);
