@@ -17,6 +17,7 @@ use crate::{
     buffer::{Buf, BufMut, Memory},
     copy::copy,
     flow::Volume,
+    plan,
 };
 use consonance_spec::DType;
 use memmap2::{MmapOptions, MmapRaw};
@@ -94,7 +95,7 @@ impl MappedFile {
         } else {
             // SAFETY: as above; and every pattern of bits is an element of these types, so that bytes which others write
             // meanwhile make a wrong element, but a valid one.
-            unsafe { copy(source, target, bytes, Volume::new(bytes, || 2 * bytes)) }
+            unsafe { copy(source, target, bytes, Volume::new(bytes, || plan::goes_past_caches(bytes, bytes, 1))) }
         }
         if follows {
             self.unmap_behind(at, end);

@@ -46,6 +46,9 @@ impl Distance {
     }
 }
 
+/// From so many bytes on that are copied one after the other, whatever the size of the parts, a core's own caches do not hold them.
+pub(crate) const FAR_BYTES: usize = 512 << 10;
+
 /// How much is copied, of which a copy is a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Volume {
@@ -58,16 +61,13 @@ pub(crate) enum Volume {
 }
 
 impl Volume {
-    /// From so many bytes on that are copied one after the other, whatever the size of the parts.
-    const FAR_BYTES: usize = 512 << 10;
-
-    /// Of `bytes` bytes, in a call in which all ranks together read and write about as many as `traffic` says.
+    /// Of `bytes` bytes, in a call that goes past all caches or does not.
     #[inline]
-    pub(crate) fn new(bytes: usize, traffic: impl FnOnce() -> usize) -> Volume {
+    pub(crate) fn new(bytes: usize, is_past: impl FnOnce() -> bool) -> Volume {
         match bytes {
-            ..Volume::FAR_BYTES => Volume::Near,
-            _ if traffic() < STREAM_BYTES => Volume::Far,
-            _ => Volume::Past,
+            ..FAR_BYTES => Volume::Near,
+            _ if is_past() => Volume::Past,
+            _ => Volume::Far,
         }
     }
 

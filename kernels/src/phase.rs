@@ -336,11 +336,11 @@ impl Peers<'_> {
 
     /// How much is copied of the data of `rank`.
     fn volume(&self, rank: usize) -> Volume {
-        let ranks = self.place.world.size();
-        Volume::new(self.bytes(rank), || {
+        let (ranks, bytes) = (self.place.world.size(), self.bytes(rank));
+        Volume::new(bytes, || {
             let all = (0..ranks).map(|rank| self.bytes(rank)).fold(0, usize::saturating_add);
-            let copies = if matches!(self.place.kind, Kind::AllGather | Kind::Broadcast) { ranks } else { 1 };
-            all.saturating_mul(1 + copies)
+            let is_whole = matches!(self.place.kind, Kind::AllGather | Kind::Broadcast);
+            plan::goes_past_caches(bytes, all, if is_whole { ranks } else { 1 })
         })
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Each rank has its own *staging*, in memory that all processes of the group map: two slots for data and two for results, used
 //! in turn. It is never read as anything but data: where it lies, and how large it is, each process knows by itself. Two ranks
-//! that both have data use each other's in turn (`trade.rs`).
+//! that both have data use each other's in turn, and if one alone has data, all parts of its slots (`trade.rs`).
 //!
 //! # The protocol
 //!
@@ -37,7 +37,7 @@ use crate::{
     flow::{Distance, Flow, Volume},
     line::Round,
     phase::{Data, Peers, Place, Slots, Source, Window},
-    plan::{BORDER_BYTES, Ground, Path, SLOTS, Step, Windows},
+    plan::{self, BORDER_BYTES, Ground, Path, SLOTS, Step, Windows},
     reduce::Reducer,
     segment::{Area, Segment},
     step::{Addresses, Fault, Seat, Targets},
@@ -396,11 +396,10 @@ impl Seat {
         // Where all receive, this rank has read a result in the place of its data before.
         let has_lines = (returns && targets == Targets::All) || data == Use::TradedData;
         let is_needed = is_divided && self.world.peers().any(|peer| targets.reach(peer));
-        let volume = Volume::new(bytes.max(output_bytes), || match output.cast_const() == input {
-            // What is written has just been read.
-            true => 0,
-            false => targets.traffic(size, bytes, output_bytes),
-        });
+        // In place, what is written has just been read.
+        let is_apart = output.cast_const() != input;
+        let most = bytes.max(output_bytes);
+        let volume = Volume::new(most, || is_apart && plan::goes_past_caches(most, size * bytes, 1));
         let elements = stride / input_size;
         let unit = BORDER_BYTES / input_size.min(output_size);
         let window = |index: usize| index * elements..((index + 1) * elements).min(count);
@@ -548,7 +547,7 @@ impl Seat {
         if slice.is_empty() {
             return Ok(());
         }
-        let (has_lines, volume) = (slot == Use::TradedData, Volume::new(bytes, || 0));
+        let (has_lines, volume) = (slot == Use::TradedData, Volume::new(bytes, || false));
         let slot = self.slot(ahead, slot, (blocks - 1) * stride + slice.len())?;
         for (place, index) in (0..blocks).filter(|&index| Some(index) != kept).enumerate() {
             // SAFETY: the slice lies within its block of the input, which the caller of `in_windows` promises to be readable,

@@ -44,7 +44,7 @@ use crate::{
     hub::{Hub, Key},
     line::{self, Arrival, Card, FIRST_BYTES, Line, PAYLOAD_BYTES, Round},
     phase::{Data, Payloads, Peers, Place, chunks},
-    plan::{Access, BORDER_BYTES, Cut, Ground, Step},
+    plan::{self, Access, BORDER_BYTES, Cut, Ground, Step},
     reduce::Reducer,
     ring::{Outcome, Ring},
     segment::{Area, Segment},
@@ -129,11 +129,6 @@ impl Targets {
             Targets::Own => false,
             Targets::Root(root) => rank == root,
         }
-    }
-
-    /// Bytes that all of so many ranks together read and write, each of which has so many bytes of data.
-    pub(crate) fn traffic(self, ranks: usize, bytes: usize, result_bytes: usize) -> usize {
-        ranks * bytes + if self == Targets::All { ranks } else { 1 } * result_bytes
     }
 }
 
@@ -634,9 +629,8 @@ impl Seat {
         let (place, Addresses { inputs, outputs, sources, targets: all, .. }) = self.place(signature);
         let place = Place { enters: true, ..place };
         let (input_size, output_size) = (reducer.input().size(), reducer.output().size());
-        let volume = Volume::new(count * input_size, || {
-            targets.traffic(place.world.size(), count * input_size, count * output_size)
-        });
+        let bytes = count * input_size;
+        let volume = Volume::new(bytes, || plan::goes_past_caches(bytes, place.world.size() * bytes, 1));
         let flow = Flow { from: Distance::Far, past: volume.past(0) };
         for chunk in chunks(block, input_size) {
             let inside = place.enter()?;

@@ -246,6 +246,7 @@ impl Explanation {
             "window_bytes": self.windows().map(|windows| windows.blocks * windows.stride),
             "isa": self.isa.map(Isa::name),
             "memory_path": self.memory(),
+            "past_caches": Traffic::goes_past_caches(&case, self.path),
             "rank": rank,
             "read_bytes": read,
             "written_bytes": written,
@@ -278,6 +279,9 @@ impl fmt::Display for Explanation {
             line("windows", format!("{count} of at most {}", size(blocks * stride)))?;
         }
         line("memory", self.memory().to_owned())?;
+        if Traffic::goes_past_caches(&case, self.path) {
+            line("stores", "results go past the caches, which the call as a whole overflows".to_owned())?;
+        }
         if let Some(isa) = self.isa {
             line("kernel", format!("{} of {} in {isa}", case.op, case.dtype))?;
         }

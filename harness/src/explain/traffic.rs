@@ -1,7 +1,7 @@
 //! The bytes that a call moves, by the way of its data.
 
 use crate::bench::case::{Case, Collective};
-use consonance_kernels::plan::{Path, Step};
+use consonance_kernels::plan::{self, Path, Step};
 
 /// What one rank moves in a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,6 +26,16 @@ impl Traffic {
             .map(of)
             .max_by_key(|traffic| (traffic.read + traffic.written, traffic.across))
             .unwrap_or_default()
+    }
+
+    /// Whether results are written past the caches.
+    pub(super) fn goes_past_caches(case: &Case, path: Path) -> bool {
+        let is_whole =
+            matches!(case.collective, Collective::AllGather | Collective::AllGatherV | Collective::Broadcast);
+        let replaces = case.in_place && case.collective.reduces();
+        let brought = (0..case.ranks).map(|rank| Role::of(case, rank).contributed);
+        let (most, copies) = (brought.clone().max().unwrap_or(0), if is_whole { case.ranks } else { 1 });
+        !matches!(path, Path::Card | Path::Read) && !replaces && plan::goes_past_caches(most, brought.sum(), copies)
     }
 
     fn of(case: &Case, step: Step, path: Path, rank: usize) -> Traffic {
@@ -143,6 +153,13 @@ mod tests {
         assert_eq!(most(Collective::AllGather, published, Path::PutUp(windows)), (4000, 4000, 3000));
         assert_eq!(most(Collective::Broadcast, published, Path::PutUp(windows)), (4000, 4000, 4000));
         assert_eq!(most(Collective::AllToAll, published, Path::Read), (4000, 4000, 3000));
+        // Results of 48 MiB and more in all, but those that replace what is read.
+        let large = |collective, in_place| {
+            let case = Case { in_place, ..case(collective) }.with_bytes(12 << 20);
+            Traffic::goes_past_caches(&case, Path::PutUp(windows))
+        };
+        assert!(large(Collective::AllGather, true) && large(Collective::AllReduce, false));
+        assert!(!large(Collective::AllReduce, true));
         // Three blocks into scratch; they and its own are folded.
         assert_eq!(most(Collective::ReduceScatter, published, Path::Read), (7000, 4000, 3000));
     }
