@@ -60,7 +60,7 @@ fn every_operation_on_every_type() {
 #[test]
 fn counts_around_every_border() {
     let narrow = [(DType::U8, ReduceOp::Xor), (DType::Bf16, ReduceOp::Mean), (DType::F64, ReduceOp::Sum)];
-    for border_bytes in [80, 128, 2128, 4 << 10, 4176, 32 << 10, 64 << 10, 256 << 10, 1 << 20] {
+    for border_bytes in [80, 128, 2128, 4 << 10, 4176, 5461, 8 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20] {
         // Of a narrow type there would be so many elements that the spec takes a minute.
         let types = if border_bytes <= 32 << 10 { &narrow[..] } else { &narrow[2..] };
         for &(dtype, op) in types {
@@ -75,6 +75,9 @@ fn counts_around_every_border() {
                 check_call(3, Implementation::Auto, call(Kind::Broadcast, true));
                 check_call(3, Implementation::Auto, call(Kind::AllReduce, true));
                 check_call(3, Implementation::Auto, call(Kind::AllGather, false));
+                let of_two = |kind| Collective { root: 1, ..call(kind, false) };
+                check_call(2, Implementation::Auto, of_two(Kind::AllReduce));
+                check_call(2, Implementation::Auto, of_two(Kind::AllGather));
                 // Of these the count is that of one of three parts.
                 for kind in [Kind::ReduceScatter, Kind::AllToAll] {
                     let in_parts = |in_place| Collective { counts: Counts::Even(count / 3), ..call(kind, in_place) };

@@ -6,17 +6,21 @@
 /// 1.8 times as long. (Tests write past the caches sooner.)
 pub(crate) const STREAM_BYTES: usize = if cfg!(test) { 1 << 20 } else { 48 << 20 };
 
+/// The fewest bytes of a target that are written past the caches at a time: each time begins and ends with parts of lines, and waits
+/// for the last of them.
+pub(crate) const LEAST_STREAM_BYTES: usize = if cfg!(test) { 64 } else { 4 << 10 };
+
 /// Where the data of a reduction are, and where its results go, as far as it is known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flow {
     pub(crate) from: Distance,
     /// The first of the targets that are part of so much that the caches have lost it before it is read. They are written past the
-    /// caches if none of them is a source, and all begin alike.
+    /// caches if none of them is a source, all begin alike, and they are no short pieces.
     pub(crate) past: usize,
 }
 
 impl Flow {
-    /// All targets may be read soon.
+    /// The targets are no part of more than the reduction writes itself.
     pub(crate) fn from(from: Distance) -> Flow {
         Flow { from, past: usize::MAX }
     }

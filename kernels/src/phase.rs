@@ -407,7 +407,8 @@ impl Peers<'_> {
                 }
             }
         }
-        if view.taken && view.blocks == 1 {
+        let own_place = self.window.as_ref().map(|window| window.data[self.place.world.rank()].place);
+        if view.taken && view.blocks == 1 && matches!(own_place, Some(Source::Slot)) {
             // What this rank brings of more lies there the next time.
             let put_up = |rank: usize| self.bytes(rank).min(view.slice.end).saturating_sub(view.slice.start);
             let (theirs, own) = (put_up(rank), put_up(self.place.world.rank()));

@@ -173,8 +173,8 @@ pub fn rides(ranks: usize, bytes: usize) -> bool {
 }
 
 /// Whether the results of a call are written past the caches, but for those that replace what was read: the rank that has most has
-/// `most` bytes, all ranks together bring `brought`, and get `copies` times as much. Between 2 ranks on an idle machine, from 48 MiB in
-/// all on, an all-reduce takes 0.82 of the time, between threads 0.65, an all-gather 0.78.
+/// `most` bytes, all ranks together bring `brought`, and get about `copies` times as much. Between 2 ranks on an idle machine, from
+/// 48 MiB in all on, an all-reduce takes 0.82 of the time, between threads 0.65, an all-gather 0.78.
 pub fn goes_past_caches(most: usize, brought: usize, copies: usize) -> bool {
     most >= FAR_BYTES && brought.saturating_mul(1 + copies) >= STREAM_BYTES
 }

@@ -55,7 +55,7 @@ use std::{
 /// have slots of their own, therefore: those for results, which nobody writes before all agree.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// Data, of which a window takes so much room. Windows lie in all parts of a slot in turn: a line is written again
+    /// Data, of which a window takes so much room. Windows lie in parts of a slot in turn: a line is written again
     /// when it has left the caches of who read it.
     Data { room: usize },
     /// Data, in places that the ranks trade.
@@ -77,7 +77,7 @@ impl Use {
     /// Where in the slot, of so many bytes, window `window` lies.
     fn start(self, window: u64, slot_bytes: usize) -> usize {
         match self {
-            Use::Data { room } => (window >> 1) as usize % (slot_bytes / room).max(1) * room,
+            Use::Data { room } => (window >> 1) as usize % (slot_bytes.min(MOVING_BYTES) / room).max(1) * room,
             _ => 0,
         }
     }
@@ -87,6 +87,9 @@ impl Use {
         if self == Use::TradedData { trade::place(rank, window) } else { rank }
     }
 }
+
+/// So much of each slot is used in turn, and no more where slots are larger: in C, data of one way take no less time with more.
+const MOVING_BYTES: usize = 256 << 10;
 
 /// What is got from the system at a time.
 const RESERVE_BYTES: usize = 64 << 10;
@@ -733,6 +736,44 @@ mod tests {
     }
 
     #[test]
+    fn data_of_one_way_move_through_their_slots() {
+        for (ranks, reads) in [2, 3].into_iter().flat_map(|ranks| READS.map(|reads| (ranks, reads))) {
+            each(ranks, reads, |mut seat| {
+                let rank = seat.world().rank();
+                for round in 0..60 {
+                    let (root, count) = (round % ranks, [1300, 4000, 17_000, 2000, 75_000][round / 2 % 5]);
+                    let cut = Cut::one_way(4 * count, 1);
+                    let (kind, has_data) = match round % 7 < 4 {
+                        true => (Kind::Broadcast, rank == root),
+                        false => (Kind::Gather, rank != root),
+                    };
+                    let own = input(rank + round, count);
+                    // Now and then where others could read them.
+                    let mut memory = (round % 5 == 0).then(|| seat.alloc(DType::U32, count).unwrap());
+                    if let Some(memory) = &mut memory {
+                        memory.as_buf_mut().copy_from(own.as_slice().into());
+                    }
+                    let send = memory.as_ref().map_or_else(|| own.as_slice().into(), Memory::as_buf);
+                    let mut parts = vec![vec![0u32; count]; ranks];
+                    let reads_from = |peer: usize| match kind {
+                        Kind::Broadcast => rank != root && peer == root,
+                        _ => rank == root && peer != root,
+                    };
+                    let copy = |peers: &mut Peers<'_>| {
+                        let mut parts = parts.iter_mut().enumerate().filter(|(peer, _)| reads_from(*peer));
+                        parts.try_for_each(|(peer, part)| peers.copy(peer, 0..count, &mut part.as_mut_slice().into()))
+                    };
+                    let signature = signature(kind, None, DType::U32);
+                    seat.published(&signature, has_data.then_some(send), cut, copy).unwrap();
+                    for (peer, part) in parts.iter().enumerate().filter(|(peer, _)| reads_from(*peer)) {
+                        assert!(*part == input(peer + round, count), "{kind:?} of {count} in round {round}, {reads:?}");
+                    }
+                }
+            });
+        }
+    }
+
+    #[test]
     fn what_is_told_is_what_is_read() {
         let places = [None, Some(Shown::Heap(0)), Some(Shown::Heap(1 << 40)), Some(Shown::Own(0x7fff_1234_5678))];
         for told in places.into_iter().flat_map(|place| [false, true].map(|reads| Told { place, reads })) {
@@ -782,8 +823,10 @@ mod tests {
                             if let Some(memory) = &mut memory {
                                 memory.as_buf_mut().copy_from(data.as_slice().into());
                             }
+                            let apart = (round % 2 == 1).then(|| data.clone());
+                            let send = apart.as_ref().map(|apart| apart.as_slice().into());
                             let recv = memory.as_mut().map_or_else(|| data.as_mut_slice().into(), Memory::as_buf_mut);
-                            seat.divided(&signature, &reducer, None, Some(recv), targets).unwrap();
+                            seat.divided(&signature, &reducer, send, Some(recv), targets).unwrap();
                             if let Some(memory) = memory {
                                 data.copy_from_slice(memory.as_buf().as_slice().unwrap());
                             }

@@ -32,10 +32,12 @@ impl Traffic {
     pub(super) fn goes_past_caches(case: &Case, path: Path) -> bool {
         let is_whole =
             matches!(case.collective, Collective::AllGather | Collective::AllGatherV | Collective::Broadcast);
-        let replaces = case.in_place && case.collective.reduces();
+        let (replaces, is_read) = (case.in_place && case.collective.reduces(), path == Path::Read);
         let brought = (0..case.ranks).map(|rank| Role::of(case, rank).contributed);
         let (most, copies) = (brought.clone().max().unwrap_or(0), if is_whole { case.ranks } else { 1 });
-        !matches!(path, Path::Card | Path::Read) && !replaces && plan::goes_past_caches(most, brought.sum(), copies)
+        // What the system reads it puts where it belongs, unless it is combined.
+        let is_written = path != Path::Card && (!is_read || case.collective.reduces()) && !replaces;
+        is_written && plan::goes_past_caches(most, brought.sum(), copies)
     }
 
     fn of(case: &Case, step: Step, path: Path, rank: usize) -> Traffic {
@@ -156,10 +158,11 @@ mod tests {
         // Results of 48 MiB and more in all, but those that replace what is read.
         let large = |collective, in_place| {
             let case = Case { in_place, ..case(collective) }.with_bytes(12 << 20);
-            Traffic::goes_past_caches(&case, Path::PutUp(windows))
+            [Path::PutUp(windows), Path::Read].map(|path| Traffic::goes_past_caches(&case, path))
         };
-        assert!(large(Collective::AllGather, true) && large(Collective::AllReduce, false));
-        assert!(!large(Collective::AllReduce, true));
+        assert_eq!(large(Collective::AllGather, true), [true, false]);
+        assert_eq!(large(Collective::ReduceScatter, false), [true, true]);
+        assert_eq!(large(Collective::AllReduce, true), [false, false]);
         // Three blocks into scratch; they and its own are folded.
         assert_eq!(most(Collective::ReduceScatter, published, Path::Read), (7000, 4000, 3000));
     }

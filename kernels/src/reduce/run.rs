@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     copy::fetch_to_write,
-    flow::{Distance, Flow, STREAM_BYTES},
+    flow::{Distance, Flow, LEAST_STREAM_BYTES, STREAM_BYTES},
 };
 use std::{mem::MaybeUninit, ops::Range, ptr};
 
@@ -124,7 +124,8 @@ impl Run<'_> {
             usize::MAX if bytes >= STREAM_BYTES => 0,
             past => past,
         };
-        let aligning = self.elements_to_align(past);
+        let is_long = count * self.target_bytes >= LEAST_STREAM_BYTES;
+        let aligning = if is_long { self.elements_to_align(past) } else { None };
         let head = aligning.unwrap_or(0).min(count);
         let tail = count - rest(count - head, self.tile);
         let lines = match aligning {

@@ -45,7 +45,7 @@ fn heap_bytes(ranks: usize) -> usize {
 }
 
 /// Counts changes in how a segment is used that its layout does not show.
-pub(super) const VERSION: u64 = 4;
+pub(super) const VERSION: u64 = 5;
 
 /// How large a segment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
