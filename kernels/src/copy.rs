@@ -36,8 +36,8 @@ pub(crate) unsafe fn copy(source: *const u8, target: *mut u8, bytes: usize, volu
     }
 }
 
-/// [`copy`] to where another core has read, unless it left the lines to this one (`has_lines`), and reads soon: never past the caches. To ask
-/// for them makes a broadcast between 2 ranks take 0.5 to 0.6 of the time from 16 to 64 KiB, and 0.8 from 512 bytes to 2 KiB.
+/// [`copy`] to where another core has read, unless it left the lines to this one (`has_lines`), and reads soon: never past the caches.
+/// To ask for them makes a broadcast between 2 ranks take 0.5 to 0.6 of the time from 16 to 64 KiB, and 0.8 from 512 bytes to 2 KiB.
 ///
 /// # Safety
 /// As for [`copy`].

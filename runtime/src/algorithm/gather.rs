@@ -74,8 +74,8 @@ pub(super) fn gather(
     Ok(())
 }
 
-/// Ragged parts, for all or for the root, are awaited if the largest has up to so many bytes. Between 2 processes an all-gather of 64 bytes of each then takes 0.8
-/// of the time; to await 256 of each takes 1.2 of the time of asking for them when they are there.
+/// Ragged parts, for all or for the root, are awaited if the largest has up to so many bytes. Between 2 processes an all-gather of 64
+/// bytes of each then takes 0.8 of the time; to await 256 of each takes 1.2 of the time of asking for them when they are there.
 const RAGGED_BYTES: usize = 192;
 
 /// Where each rank's part lies in the result.
