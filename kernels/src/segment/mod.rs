@@ -115,7 +115,7 @@ impl Segment {
 
     /// Makes the segment of a new group.
     ///
-    /// The header, the heads of groups, the lines of all ranks and their rings are reserved: about 30 KiB for 8 ranks.
+    /// The header, the heads of groups, the lines of all ranks and their rings are reserved: about 160 KiB for 8 ranks.
     ///
     /// # Errors
     /// [`SegmentError::System`] if the system gives no file of this size (limits on the size of files, on open files), no
