@@ -2,7 +2,7 @@
 //!
 //! Each rank has its own *staging*, in memory that all processes of the group map: two slots for data and two for results, used
 //! in turn. It is never read as anything but data: where it lies, and how large it is, each process knows by itself. Two ranks
-//! that both have data use each other's in turn, and if one alone has data, all parts of its slots (`trade.rs`).
+//! that both have data use each other's in turn, and one that alone has data parts of its slots in turn (`trade.rs`).
 //!
 //! # The protocol
 //!

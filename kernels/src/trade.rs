@@ -16,7 +16,7 @@ pub(crate) fn slots(ranks: usize, kind: Kind) -> bool {
     ranks == 2 && !has_one_way(kind)
 }
 
-/// Whether of two ranks only one has data, or reads them. It puts them up in another part of the slot each time, until all of that has been
+/// Whether of two ranks only one has data, or reads them. They are put up in another part of the slot each time, until 256 KiB have been
 /// used: by then the lines have left the caches of the peer's core, from which to write them takes longest. On Granite Rapids, a
 /// broadcast of 16 to 256 KiB takes 0.68 to 0.86 of the time. With more ranks than cores it would take 1.05. (A reduction to one rank has
 /// windows of its own.)
