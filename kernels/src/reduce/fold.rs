@@ -28,14 +28,13 @@ pub(crate) struct Finish {
     /// What means are divided by; 1 for the other operations.
     pub(crate) divisor: u64,
     pub(crate) lines: Lines,
-    /// The source whose lines, where they are asked for ahead, are asked for as some that are written next.
-    pub(crate) taken: Option<u8>,
+    pub(crate) ask: Ask,
 }
 
 impl Finish {
     /// Lines are read and written when it is their turn.
     pub(crate) fn in_turn(divisor: u64) -> Finish {
-        Finish { divisor, lines: Lines::InTurn, taken: None }
+        Finish { divisor, lines: Lines::InTurn, ask: Ask::ToRead }
     }
 }
 
@@ -46,6 +45,17 @@ pub(crate) enum Lines {
     InTurn,
     /// Asked for ahead; but the targets' from the `past`-th on are written past the caches. Those begin the range at the start of a line.
     Ahead { past: usize },
+}
+
+/// What sources' lines, where they are asked for ahead, are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// To be read.
+    ToRead,
+    /// To be read, but those of the source of this index to be written next.
+    Taking(usize),
+    /// They are not: each source is a target, too.
+    AsTargets,
 }
 
 /// `targets[..][at] = sources[0][at] ⊕ sources[1][at] ⊕ …` in canonical order, for each element `at` of `range`.
@@ -73,9 +83,10 @@ pub(crate) unsafe fn fold<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(
                 let tile = target.cast::<R::Target>().wrapping_add(at).cast_const();
                 each_line::<_, L>(tile, AHEAD_BYTES, I::prefetch_to_write);
             }
-            for (index, source) in sources.iter().enumerate() {
+            let asked = if finish.ask == Ask::AsTargets { 0 } else { sources.len() };
+            for (index, source) in sources[..asked].iter().enumerate() {
                 let tile = source.cast::<R::Source>().wrapping_add(at);
-                match finish.taken.is_some_and(|taken| usize::from(taken) == index) {
+                match finish.ask == Ask::Taking(index) {
                     true => each_line::<_, L>(tile, AHEAD_BYTES, I::prefetch_to_write),
                     false => prefetch::<_, I, L>(tile, AHEAD_BYTES),
                 }

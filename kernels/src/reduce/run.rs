@@ -1,7 +1,7 @@
 //! A kernel on any number of elements at any address: parts of tiles at the ends, and stores past the caches between them.
 
 use super::{
-    fold::{AHEAD_BYTES, Finish, LINE, Lines, MAX_SOURCES},
+    fold::{AHEAD_BYTES, Ask, Finish, LINE, Lines, MAX_SOURCES},
     kernel::{Fold, Kernel, SMALL_TILE_BYTES},
 };
 use crate::{
@@ -133,8 +133,8 @@ impl Run<'_> {
             None if bytes >= self.flow.from.ahead_bytes() => Lines::Ahead { past: usize::MAX },
             None => Lines::InTurn,
         };
-        let taken = if lines == Lines::InTurn { None } else { self.take(count) };
-        let finish = Finish { divisor: self.divisor, lines, taken };
+        let ask = if lines == Lines::InTurn { Ask::ToRead } else { self.ask(count) };
+        let finish = Finish { divisor: self.divisor, lines, ask };
         // SAFETY: the ranges are parts of `0..count`, the middle one a multiple of a tile, the others less than one; they are
         // disjoint, so that no range reads what another one wrote.
         unsafe {
@@ -144,12 +144,14 @@ impl Run<'_> {
         }
     }
 
-    /// The source whose lines are asked for as some that are written next; its first ones at once.
-    fn take(&self, count: usize) -> Option<u8> {
-        let Distance::Taken(taken) = self.flow.from else { return None };
-        let first = AHEAD_BYTES.min(count * self.source_bytes);
-        fetch_to_write(self.sources[taken], first);
-        u8::try_from(taken).ok()
+    /// What sources' lines are asked for; the first ones of some that are taken at once.
+    fn ask(&self, count: usize) -> Ask {
+        let Distance::Taken(taken) = self.flow.from else {
+            let are_targets = self.sources.iter().all(|source| self.targets.contains(&source.cast_mut()));
+            return if are_targets { Ask::AsTargets } else { Ask::ToRead };
+        };
+        fetch_to_write(self.sources[taken], AHEAD_BYTES.min(count * self.source_bytes));
+        Ask::Taking(taken)
     }
 
     /// How many elements come before the first line of the targets from the `past`-th on, if they can be written past the caches:

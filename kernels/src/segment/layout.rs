@@ -7,9 +7,9 @@
 //!
 //! An *area* is what one group shares: a head and a line for each rank. The heads lie together at the front, so that anyone
 //! can see which areas are in use; those of pairs, which are too many, before the pair's lines. The lines of each area, the
-//! rings together, and the staging of each rank in each area begin at a page of their own.
+//! rings together, and the staging of each rank in each area begin at a page of their own, and each heap at a huge one.
 
-use super::{SegmentError, header};
+use super::{SegmentError, header, mapping::HUGE_PAGE};
 use crate::{
     hub::Head,
     line::{Card, Line, PAYLOAD_BYTES, Progress, Rest},
@@ -45,7 +45,7 @@ fn heap_bytes(ranks: usize) -> usize {
 }
 
 /// Counts changes in how a segment is used that its layout does not show.
-pub(super) const VERSION: u64 = 5;
+pub(super) const VERSION: u64 = 6;
 
 /// How large a segment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +131,8 @@ impl Layout {
         let pairs = splits + SPLITS * lines_bytes(ranks);
         let staging = pairs + pairs_count * PAIR_BYTES;
         let pairs_staging = (GROUPS * ranks).checked_mul(staging_bytes)?.checked_add(staging)?;
-        let heaps = (2 * pairs_count).checked_mul(staging_bytes / PAIR_SHARE)?.checked_add(pairs_staging)?;
+        let end = (2 * pairs_count).checked_mul(staging_bytes / PAIR_SHARE)?.checked_add(pairs_staging)?;
+        let heaps = end.checked_next_multiple_of(HUGE_PAGE)?;
         let size = heaps.checked_add(ranks * heap_bytes(ranks))?;
         isize::try_from(size).ok()?;
         Some(Layout { ranks, staging_bytes, rings, splits, pairs, staging, pairs_staging, heaps, size })
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_has_its_place_and_no_page_is_left() {
+    fn every_part_has_its_place_and_no_page_is_left_but_before_the_heaps() {
         for ranks in [1, 2, 3, 5, 8, 20] {
             let layout = Layout::new(Shape::new(ranks, STAGING_UNIT).unwrap());
             let areas = areas(ranks);
@@ -329,8 +330,10 @@ mod tests {
             pages.push(layout.heaps());
             pages.sort_by_key(|part| part.start);
             for pair in pages.windows(2) {
-                assert_eq!(pair[0].end, pair[1].start, "{ranks} ranks");
+                let end = if pair[1] == layout.heaps() { pair[0].end.next_multiple_of(HUGE_PAGE) } else { pair[0].end };
+                assert_eq!(end, pair[1].start, "{ranks} ranks");
             }
+            assert!((0..ranks).all(|rank| layout.heap(rank).start.is_multiple_of(HUGE_PAGE)));
             assert!(pages.iter().all(|part| part.start % PAGE == 0));
             assert_eq!((pages[0].start, pages.last().unwrap().end), (0, layout.size));
         }

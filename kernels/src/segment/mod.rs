@@ -18,6 +18,7 @@ mod header;
 mod heap;
 mod inspect;
 mod layout;
+mod mapping;
 
 pub(crate) use heap::Block;
 pub use inspect::{Inspection, RankCalls};
@@ -32,7 +33,8 @@ use crate::{
 };
 use header::Header;
 use layout::{Layout, PAGE};
-use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
+use mapping::Mapping;
+use memmap2::{MmapMut, MmapRaw};
 use rustix::{
     fs::{FallocateFlags, MemfdFlags, SealFlags},
     io::Errno,
@@ -64,7 +66,7 @@ pub struct Segment {
     /// Which file that is: a program may close descriptors that are not its own, and open others in their place.
     identity: (u64, u64),
     /// Unmapped by [`Segment::drop`] only where it is mapped.
-    map: ManuallyDrop<MmapRaw>,
+    map: ManuallyDrop<Mapping>,
     mark: ForkMark,
     account: heap::Account,
 }
@@ -158,10 +160,9 @@ impl Segment {
 
     fn map(file: OwnedFd, id: GroupId, shape: Shape, layout: Layout) -> Result<Segment, SegmentError> {
         let mark = ForkMark::new(id).map_err(cannot("map a page that a fork wipes"))?;
-        let mapped = MmapOptions::new().len(layout.size).map_raw(&file);
+        // Not for a child, which would write the lines of its parent's ranks.
+        let mapped = Mapping::new(file.as_fd(), layout.size);
         let map = mapped.map_err(cannot(format!("map a segment of {} bytes", layout.size)))?;
-        // A child would write the lines of its parent's ranks.
-        map.advise(Advice::DontFork).map_err(cannot("keep a segment from forks"))?;
         let identity = identity(file.as_fd()).map_err(cannot("tell a segment from other files"))?;
         Ok(Segment {
             id,
@@ -305,8 +306,7 @@ impl Segment {
     fn at(&self, offset: usize) -> NonNull<u8> {
         assert!(offset < self.layout.size, "byte {offset} of {}", self.layout.size);
         // SAFETY: within the mapping, which has `size` bytes.
-        let address = unsafe { self.map.as_mut_ptr().add(offset) };
-        NonNull::new(address).expect("a mapping is not at 0")
+        unsafe { self.map.start().add(offset) }
     }
 }
 

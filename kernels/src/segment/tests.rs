@@ -297,7 +297,7 @@ fn a_fork_knows_that_it_is_one() {
                 0 => {
                     let forked = segment.forked();
                     // Something else lies where the segment did; the drop must leave it there.
-                    let (address, bytes) = (segment.map.as_mut_ptr(), layout::PAGE);
+                    let (address, bytes) = (segment.map.start().as_ptr(), layout::PAGE);
                     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
                     let own = libc::mmap(address.cast(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
                     let was_free = own == address.cast();
