@@ -4,7 +4,7 @@ use super::Partial;
 use crate::{
     buffer::{Buf, Memory},
     isa::Isa,
-    reduce::{Kernel, LANES, Rows},
+    reduce::{GROUP, Kernel, LANES, Rows},
 };
 use consonance_spec::{DType, ReduceOp};
 use std::{array, ptr};
@@ -15,14 +15,16 @@ const BLOCK: usize = 4096;
 /// Columns from which on rows meet column by column; the narrower ones of many blocks meet their neighbours at once.
 const WIDE: usize = LANES;
 
-/// Lanes of wide rows that are read before they meet: a subtree.
-const GROUP: usize = 8;
+/// The most rows of a lane that are read in turn with those of seven others, and meet them in registers. The machine's prefetchers
+/// lose track of more.
+const FEW_ROWS: usize = 3;
 
-/// Bytes of a piece of a row, for which several rows are read in turn: a page, where prefetchers start anew.
+/// Bytes of a piece of a row, where lanes of many rows are met one after the other, and their accumulators are to stay in the
+/// first-level cache: a page, where prefetchers start anew.
 const STRIP_BYTES: usize = if cfg!(test) { 512 } else { 4 << 10 };
 
 /// Bytes of the accumulators that are made at a time.
-const CHUNK_BYTES: usize = if cfg!(test) { 1 << 10 } else { 8 << 10 };
+const CHUNK_BYTES: usize = if cfg!(test) { 1 << 10 } else { 16 << 10 };
 
 /// Bytes of the room for a chunk: its accumulators are written in whole tiles.
 pub(super) const ROOM_BYTES: usize = CHUNK_BYTES + LANES * size_of::<u128>();
@@ -33,8 +35,12 @@ const RUN_BYTES: usize = if cfg!(test) { 8 << 10 } else { 32 << 10 };
 /// Bytes of the accumulators of the lanes of blocks that are reduced at a time: half of the first-level cache.
 const NARROW_BYTES: usize = 16 << 10;
 
-/// Bytes to what will be read soon in a run of elements: past a page, which the machine's own prefetchers do not look beyond.
-const AHEAD_BYTES: usize = 4 << 10;
+/// Bytes to what will be read soon in a run of elements, also past the end of a page, which the machine's own prefetchers do not look
+/// beyond. Half as many, and twice as many, are slower.
+const AHEAD_BYTES: usize = 2 << 10;
+
+/// Rows at a distance of a multiple of this fall on the same lines of the first-level cache.
+const ALIAS_BYTES: usize = 4 << 10;
 
 /// Blocks of a single column that are reduced at a time.
 const TOGETHER: usize = 4;
@@ -169,7 +175,8 @@ impl<'a> Tensor<'a> {
 
     /// The most columns of a strip.
     fn width(&self) -> usize {
-        (STRIP_BYTES / self.kernel.source_bytes).min(CHUNK_BYTES / self.kernel.acc_bytes)
+        let most = CHUNK_BYTES / self.kernel.acc_bytes;
+        if self.axis <= FEW_ROWS * LANES { most } else { most.min(STRIP_BYTES / self.kernel.source_bytes) }
     }
 
     /// Accumulators from a row of a strip to the next: an odd number of tiles, since rows at a distance of a power of two would
@@ -253,7 +260,7 @@ impl<'a> Tensor<'a> {
         result: *mut u8,
         scratch: *mut u8,
     ) {
-        let Tensor { kernel, .. } = *self;
+        let Tensor { kernel, inner, .. } = *self;
         let row_bytes = self.pitch() * kernel.acc_bytes;
         let groups: [*mut u8; LANES / GROUP] = array::from_fn(|group| scratch.wrapping_add(group * row_bytes));
         let lanes: [*mut u8; GROUP] = array::from_fn(|lane| scratch.wrapping_add((groups.len() + lane) * row_bytes));
@@ -268,6 +275,9 @@ impl<'a> Tensor<'a> {
                     let rows = rows.min(GROUP);
                     let sources: [*const u8; GROUP] = array::from_fn(|row| self.at(first + row, column));
                     kernel.keep(&sources[..rows], total, columns);
+                } else if self.axis <= FEW_ROWS * LANES && columns.is_multiple_of(LANES) {
+                    let source = Rows::new(self.at(first, column), inner, rows / LANES, 0);
+                    (kernel.lanes)(source, rows % LANES, total, columns);
                 } else {
                     for (lane, &accumulators) in lanes.iter().enumerate() {
                         self.lane(first + lane, (rows - lane).div_ceil(LANES), column, columns, accumulators);
@@ -287,8 +297,14 @@ impl<'a> Tensor<'a> {
     unsafe fn lane(&self, first: usize, rows: usize, column: usize, columns: usize, accumulators: *mut u8) {
         let Tensor { kernel, inner, .. } = *self;
         let stride = LANES * inner;
-        // The rows that are met next, or those of the next lane.
-        let ahead = if rows > 8 { 4 * stride } else { inner } * kernel.source_bytes;
+        // The rows that are met next, or those of the next lane. But where those would take each other's place in the cache, and nothing
+        // but the reading takes long, the machine's own prefetchers do better.
+        let row_bytes = inner * kernel.source_bytes;
+        let ahead = match rows {
+            _ if row_bytes.is_multiple_of(ALIAS_BYTES) && kernel.source_bytes == kernel.acc_bytes => 0,
+            9.. => LANES * 4 * row_bytes,
+            _ => row_bytes,
+        };
         let tiles = columns - columns % LANES;
         // SAFETY: the tiles and the rest are in bounds.
         unsafe {

@@ -6,7 +6,7 @@ use consonance_spec::{
 };
 
 /// Sizes along the axis at the edges of lanes and blocks: of one replica, and of several.
-const AXES: [&[usize]; 19] = [
+const AXES: [&[usize]; 21] = [
     &[0],
     &[1],
     &[7],
@@ -17,6 +17,8 @@ const AXES: [&[usize]; 19] = [
     &[32],
     &[33],
     &[64],
+    &[96],
+    &[97],
     &[164],
     &[4095],
     &[4096],

@@ -12,6 +12,9 @@ use super::{
 /// Lanes of a block: 32 keep every register width from SSE2 to AVX-512 busy.
 pub(crate) const LANES: usize = 32;
 
+/// Lanes that meet at a time: a subtree.
+pub(crate) const GROUP: usize = 8;
+
 /// Rows of elements in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Rows {
@@ -65,6 +68,59 @@ pub(crate) unsafe fn accumulate<R: Row, O: Op<R::Acc>, I: Level>(
     }
 }
 
+/// `results[i] = lane 0[i] ⊕ lane 1[i] ⊕ …` by the balanced tree, for `columns` elements of [`GROUP`] lanes, all of which meet in
+/// registers. The lanes begin at the first rows; each has `rows.rows` rows, the first `more` of them one more.
+///
+/// # Safety
+/// The machine has the instruction set `I`. `columns` is a multiple of [`LANES`]; there is a row for each lane; rows are valid for
+/// reads, `results` for writes, of `columns`, and do not overlap.
+#[inline(always)]
+pub(crate) unsafe fn lanes<R: Row, O: Op<R::Acc>, I: Level>(rows: Rows, more: usize, results: *mut u8, columns: usize) {
+    let results = results.cast::<R::Acc>();
+    for at in (0..columns).step_by(LANES) {
+        // SAFETY: the caller vouches for the tile of all rows and of the results, and for the machine.
+        unsafe {
+            let left = four::<R, O, I>(rows, more, at, 0);
+            let right = four::<R, O, I>(rows, more, at, GROUP / 2);
+            results.add(at).cast::<[R::Acc; LANES]>().write_unaligned(combine::<R::Acc, O, LANES>(left, right));
+        }
+    }
+}
+
+/// A tile of four lanes, from the `first` on.
+///
+/// # Safety
+/// As for [`lanes`].
+#[inline(always)]
+unsafe fn four<R: Row, O: Op<R::Acc>, I: Level>(rows: Rows, more: usize, at: usize, first: usize) -> [R::Acc; LANES] {
+    // SAFETY: the caller's promises are the same.
+    unsafe {
+        let left = lane::<R, O, I>(rows, more, at, first);
+        let left = combine::<R::Acc, O, LANES>(left, lane::<R, O, I>(rows, more, at, first + 1));
+        let right = lane::<R, O, I>(rows, more, at, first + 2);
+        let right = combine::<R::Acc, O, LANES>(right, lane::<R, O, I>(rows, more, at, first + 3));
+        combine::<R::Acc, O, LANES>(left, right)
+    }
+}
+
+/// A tile of a lane.
+///
+/// # Safety
+/// As for [`lanes`].
+#[inline(always)]
+unsafe fn lane<R: Row, O: Op<R::Acc>, I: Level>(rows: Rows, more: usize, at: usize, lane: usize) -> [R::Acc; LANES] {
+    let mut row = rows.first.cast::<R::Source>().wrapping_add(lane * rows.stride + at);
+    // SAFETY: the caller vouches for the rows and for the machine.
+    unsafe {
+        let mut tile = R::load_ordered::<I, LANES>(row);
+        for _ in 1..rows.rows + usize::from(lane < more) {
+            row = row.wrapping_add(LANES * rows.stride);
+            tile = combine::<R::Acc, O, LANES>(tile, R::load_ordered::<I, LANES>(row));
+        }
+        tile
+    }
+}
+
 /// [`accumulate`] of the first `N` rows, of which a tile each meets in registers; gives `N`.
 ///
 /// # Safety
@@ -100,6 +156,21 @@ unsafe fn together<R: Row, O: Op<R::Acc>, I: Level, const N: usize>(
     N
 }
 
+/// Bytes of a tile of the widest accumulators.
+const TILE_BYTES: usize = LANES * size_of::<u128>();
+
+/// All bits of the first half of the bytes, none of the others: a part of it chooses as many bytes as it has of the first half. (Made
+/// when it is needed, it would be stored in parts and loaded whole, which takes longer than all the rest.)
+static CHOSEN: [u8; 2 * TILE_BYTES] = {
+    let mut bytes = [0; 2 * TILE_BYTES];
+    let mut at = 0;
+    while at < TILE_BYTES {
+        bytes[at] = !0;
+        at += 1;
+    }
+    bytes
+};
+
 /// [`accumulate`] of the first lanes of each tile of one row. Bytes are chosen, since the compiler makes no vectors of a choice
 /// between elements that are widened.
 ///
@@ -108,8 +179,10 @@ unsafe fn together<R: Row, O: Op<R::Acc>, I: Level, const N: usize>(
 #[inline(always)]
 unsafe fn some_lanes<R: Row, O: Op<R::Acc>, I: Level>(rows: Rows, accumulators: *mut R::Acc, columns: usize) {
     let Rows { first, pitch, lanes, .. } = rows;
-    let mut chosen = [0u8; LANES * size_of::<u128>()];
-    chosen[..lanes * size_of::<R::Acc>()].fill(!0);
+    // SAFETY: an accumulator is a number, of any bits; a tile of them is not longer than either half.
+    let chosen = unsafe {
+        CHOSEN.as_ptr().add(TILE_BYTES - lanes * size_of::<R::Acc>()).cast::<[R::Acc; LANES]>().read_unaligned()
+    };
     let mut source = first.cast::<R::Source>();
     for at in (0..columns).step_by(LANES) {
         // SAFETY: the caller vouches for the row and accumulators of the tile, and for the machine; no accumulator is wider than
@@ -118,8 +191,9 @@ unsafe fn some_lanes<R: Row, O: Op<R::Acc>, I: Level>(rows: Rows, accumulators: 
             let accumulators = accumulators.add(at).cast::<[R::Acc; LANES]>();
             let met = combine::<R::Acc, O, LANES>(accumulators.read_unaligned(), R::load_ordered::<I, LANES>(source));
             let (before, after) = (accumulators.cast::<u8>(), (&raw const met).cast::<u8>());
+            let chosen = (&raw const chosen).cast::<u8>();
             for byte in 0..size_of::<[R::Acc; LANES]>() {
-                let chosen = *chosen.get_unchecked(byte);
+                let chosen = *chosen.add(byte);
                 *before.add(byte) = *before.add(byte) & !chosen | *after.add(byte) & chosen;
             }
         }

@@ -14,6 +14,9 @@ use std::ops::Range;
 /// [`fold::fold`] for one type, operation and instruction set: sources, targets, range of elements, finish.
 pub(crate) type Fold = unsafe fn(&[*const u8], &[*mut u8], Range<usize>, Finish);
 
+/// [`along::lanes`] for one type, operation and instruction set: rows, results, columns.
+type Lanes = unsafe fn(Rows, usize, *mut u8, usize);
+
 /// [`along::accumulate`] for one type, operation and instruction set: rows, accumulators, columns, whether they are fresh.
 pub(crate) type Accumulate = unsafe fn(Rows, *mut u8, usize, bool);
 
@@ -43,6 +46,8 @@ pub(crate) struct Kernel {
     pub(crate) small_partial: Fold,
     /// Adds rows of elements to a row of accumulators, one after the other.
     pub(crate) accumulate: Accumulate,
+    /// Combines the rows of a group of lanes, and the lanes.
+    pub(crate) lanes: Lanes,
     /// Combines narrow rows of accumulators by the balanced tree.
     pub(crate) neighbours: Neighbours,
     /// Writes the operation's identity to accumulators, as many as the number says.
@@ -124,6 +129,14 @@ macro_rules! level {
             }
 
             /// # Safety
+            /// As for [`along::lanes`].
+            $(#[target_feature(enable = $feature)])*
+            unsafe fn lanes<R: Row, O: Op<R::Acc>>(rows: Rows, more: usize, results: *mut u8, columns: usize) {
+                // SAFETY: the caller's promises are the same.
+                unsafe { along::lanes::<R, O, $level>(rows, more, results, columns) }
+            }
+
+            /// # Safety
             /// As for [`along::neighbours`].
             $(#[target_feature(enable = $feature)])*
             unsafe fn neighbours<A: Copy, O: Op<A>>(values: *mut u8, slices: usize, rows: usize, columns: usize) {
@@ -142,6 +155,7 @@ macro_rules! level {
                     partial: fold::<R::Partial, O, L>,
                     small_partial: small::<R::Partial, O, S>,
                     accumulate: accumulate::<R, O>,
+                    lanes: lanes::<R, O>,
                     neighbours: neighbours::<R::Acc, O>,
                     identity: along::identity::<R::Acc, O>,
                     tile: L,

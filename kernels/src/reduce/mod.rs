@@ -19,7 +19,7 @@ pub(crate) mod sample;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use along::{LANES, Rows};
+pub(crate) use along::{GROUP, LANES, Rows};
 pub(crate) use fold::LINE;
 pub(crate) use kernel::Kernel;
 #[cfg(target_arch = "x86_64")]
