@@ -4,7 +4,11 @@
 //! once and written once. A tile is 4 registers of accumulators: enough for the latency of an addition, and few enough that
 //! the three tiles that eight sources need at a time fit 16 registers.
 
-use super::{combine::Op, level::Level, row::Row};
+use super::{
+    combine::Op,
+    level::Level,
+    row::{Quotient, Row},
+};
 use std::{mem::MaybeUninit, ops::Range};
 
 /// Sources whose tiles meet in registers. Aligned groups of so many are complete subtrees of the canonical order.
@@ -25,16 +29,15 @@ pub(super) const AHEAD_BYTES: usize = 512;
 /// How results are made and written.
 #[derive(Clone, Copy)]
 pub(crate) struct Finish {
-    /// What means are divided by; 1 for the other operations.
-    pub(crate) divisor: u64,
+    pub(crate) quotient: Quotient,
     pub(crate) lines: Lines,
     pub(crate) ask: Ask,
 }
 
 impl Finish {
-    /// Lines are read and written when it is their turn.
+    /// Results are divided by this; lines are read and written when it is their turn.
     pub(crate) fn in_turn(divisor: u64) -> Finish {
-        Finish { divisor, lines: Lines::InTurn, ask: Ask::ToRead }
+        Finish { quotient: Quotient::new(divisor), lines: Lines::InTurn, ask: Ask::ToRead }
     }
 }
 
@@ -95,7 +98,7 @@ pub(crate) unsafe fn fold<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(
         // SAFETY: the caller vouches for a tile at `at`.
         let tile = unsafe { if few { group::<R, O, I, L>(sources, at) } else { tree::<R, O, I, L>(sources, at) } };
         // SAFETY: the caller vouches for the machine.
-        let result = unsafe { R::store::<I, L>(tile, finish.divisor) };
+        let result = unsafe { R::store::<I, L>(tile, finish.quotient) };
         for (index, target) in targets.iter().enumerate() {
             // SAFETY: the caller vouches for a tile at `at`; all its sources have been read.
             unsafe {

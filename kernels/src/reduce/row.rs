@@ -4,6 +4,33 @@ use super::level::Level;
 use crate::half;
 use std::marker::PhantomData;
 
+/// What results are made of what is computed: the same, or that divided.
+#[derive(Clone, Copy)]
+pub(crate) struct Quotient {
+    how: How,
+    by: f64,
+}
+
+#[derive(Clone, Copy)]
+enum How {
+    Same,
+    Times,
+    Over,
+}
+
+impl Quotient {
+    /// The inverse of a power of two is exact, so that the product with it has the bits of the quotient, in a fraction of the time. No
+    /// divisor that counts elements of a memory is rounded here, but for f32 where it is used.
+    pub(crate) fn new(divisor: u64) -> Quotient {
+        let by = divisor as f64;
+        match divisor {
+            1 => Quotient { how: How::Same, by },
+            _ if divisor.is_power_of_two() => Quotient { how: How::Times, by: 1.0 / by },
+            _ => Quotient { how: How::Over, by },
+        }
+    }
+}
+
 /// An element type as kernels see it.
 pub(crate) trait Row {
     /// An element in the sources.
@@ -25,11 +52,11 @@ pub(crate) trait Row {
     /// The machine has the instruction set; `source` is valid for reads of `L` elements, of any alignment.
     unsafe fn load<I: Level, const L: usize>(source: *const Self::Source) -> [Self::Acc; L];
 
-    /// The inverse of [`load`](Row::load), with each lane divided by `divisor` (where the type has a mean) and rounded once.
+    /// The inverse of [`load`](Row::load), with each lane divided (where the type has a mean) and rounded once.
     ///
     /// # Safety
     /// The machine has the instruction set.
-    unsafe fn store<I: Level, const L: usize>(tile: [Self::Acc; L], divisor: u64) -> [Self::Target; L];
+    unsafe fn store<I: Level, const L: usize>(tile: [Self::Acc; L], quotient: Quotient) -> [Self::Target; L];
 
     /// [`load`](Row::load), with element `e` in lane `e`.
     ///
@@ -46,9 +73,9 @@ pub(crate) trait Row {
     /// # Safety
     /// As for [`store`](Row::store).
     #[inline(always)]
-    unsafe fn store_ordered<I: Level, const L: usize>(tile: [Self::Acc; L], divisor: u64) -> [Self::Target; L] {
+    unsafe fn store_ordered<I: Level, const L: usize>(tile: [Self::Acc; L], quotient: Quotient) -> [Self::Target; L] {
         // SAFETY: the caller's promises are the same.
-        unsafe { Self::store::<I, L>(tile, divisor) }
+        unsafe { Self::store::<I, L>(tile, quotient) }
     }
 }
 
@@ -70,7 +97,7 @@ impl<T: Copy> Row for Plain<T> {
     }
 
     #[inline(always)]
-    unsafe fn store<I: Level, const L: usize>(tile: [T; L], _: u64) -> [T; L] {
+    unsafe fn store<I: Level, const L: usize>(tile: [T; L], _: Quotient) -> [T; L] {
         tile
     }
 }
@@ -92,13 +119,12 @@ macro_rules! float {
             }
 
             #[inline(always)]
-            unsafe fn store<I: Level, const L: usize>(tile: [$type; L], divisor: u64) -> [$type; L] {
-                let by = divisor as $type;
-                match divisor {
-                    1 => tile,
-                    // The inverse is exact, and so the product has the bits of the quotient, in a fraction of the time.
-                    _ if divisor.is_power_of_two() => map(tile, |lane| lane * (1.0 / by)),
-                    _ => map(tile, |lane| lane / by),
+            unsafe fn store<I: Level, const L: usize>(tile: [$type; L], quotient: Quotient) -> [$type; L] {
+                let by = quotient.by as $type;
+                match quotient.how {
+                    How::Same => tile,
+                    How::Times => map(tile, |lane| lane * by),
+                    How::Over => map(tile, |lane| lane / by),
                 }
             }
         })*
@@ -124,9 +150,9 @@ impl Row for F16 {
     }
 
     #[inline(always)]
-    unsafe fn store<I: Level, const L: usize>(tile: [f32; L], divisor: u64) -> [u16; L] {
+    unsafe fn store<I: Level, const L: usize>(tile: [f32; L], quotient: Quotient) -> [u16; L] {
         // SAFETY: the caller vouches for the machine.
-        unsafe { I::narrow_f16(f32::store::<I, L>(tile, divisor)) }
+        unsafe { I::narrow_f16(f32::store::<I, L>(tile, quotient)) }
     }
 }
 
@@ -155,9 +181,9 @@ impl Row for Bf16 {
     }
 
     #[inline(always)]
-    unsafe fn store<I: Level, const L: usize>(tile: [f32; L], divisor: u64) -> [u16; L] {
+    unsafe fn store<I: Level, const L: usize>(tile: [f32; L], quotient: Quotient) -> [u16; L] {
         // SAFETY: the caller vouches for the machine.
-        let tile = unsafe { f32::store::<I, L>(tile, divisor) };
+        let tile = unsafe { f32::store::<I, L>(tile, quotient) };
         let mut narrow = [0; L];
         for word in 0..L / 2 {
             let (low, high) = (half::round_bf16(tile[word]), half::round_bf16(tile[L / 2 + word]));
@@ -174,9 +200,9 @@ impl Row for Bf16 {
     }
 
     #[inline(always)]
-    unsafe fn store_ordered<I: Level, const L: usize>(tile: [f32; L], divisor: u64) -> [u16; L] {
+    unsafe fn store_ordered<I: Level, const L: usize>(tile: [f32; L], quotient: Quotient) -> [u16; L] {
         // SAFETY: the caller vouches for the machine.
-        let tile = unsafe { f32::store::<I, L>(tile, divisor) };
+        let tile = unsafe { f32::store::<I, L>(tile, quotient) };
         map(tile, |lane| (half::round_bf16(lane) >> 16) as u16)
     }
 }
@@ -201,7 +227,7 @@ impl<const FIRST: i16> Row for Ordered<FIRST> {
     }
 
     #[inline(always)]
-    unsafe fn store<I: Level, const L: usize>(tile: [i16; L], _: u64) -> [i16; L] {
+    unsafe fn store<I: Level, const L: usize>(tile: [i16; L], _: Quotient) -> [i16; L] {
         map(tile, |place| half::order(place.wrapping_sub(i16::MIN).wrapping_add(FIRST)))
     }
 }
@@ -237,9 +263,9 @@ macro_rules! total {
             }
 
             #[inline(always)]
-            unsafe fn store<I: Level, const L: usize>(tile: [$acc; L], divisor: u64) -> [$mean; L] {
+            unsafe fn store<I: Level, const L: usize>(tile: [$acc; L], quotient: Quotient) -> [$mean; L] {
                 // SAFETY: the caller vouches for the machine.
-                unsafe { <$mean>::store::<I, L>(map(tile, |lane| lane as $mean), divisor) }
+                unsafe { <$mean>::store::<I, L>(map(tile, |lane| lane as $mean), quotient) }
             }
         })*
     };
@@ -268,9 +294,9 @@ impl<R: Row> Row for Widened<R> {
     }
 
     #[inline(always)]
-    unsafe fn store<I: Level, const L: usize>(tile: [R::Acc; L], divisor: u64) -> [R::Target; L] {
+    unsafe fn store<I: Level, const L: usize>(tile: [R::Acc; L], quotient: Quotient) -> [R::Target; L] {
         // SAFETY: the caller vouches for the machine.
-        unsafe { R::store_ordered::<I, L>(tile, divisor) }
+        unsafe { R::store_ordered::<I, L>(tile, quotient) }
     }
 }
 
@@ -292,7 +318,7 @@ impl<R: Row> Row for Kept<R> {
     }
 
     #[inline(always)]
-    unsafe fn store<I: Level, const L: usize>(tile: [R::Acc; L], _: u64) -> [R::Acc; L] {
+    unsafe fn store<I: Level, const L: usize>(tile: [R::Acc; L], _: Quotient) -> [R::Acc; L] {
         tile
     }
 }

@@ -134,7 +134,7 @@ impl Run<'_> {
             None => Lines::InTurn,
         };
         let ask = if lines == Lines::InTurn { Ask::ToRead } else { self.ask(count) };
-        let finish = Finish { divisor: self.divisor, lines, ask };
+        let finish = Finish { lines, ask, ..Finish::in_turn(self.divisor) };
         // SAFETY: the ranges are parts of `0..count`, the middle one a multiple of a tile, the others less than one; they are
         // disjoint, so that no range reads what another one wrote.
         unsafe {
