@@ -173,23 +173,28 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// The most columns of a strip.
+    /// The most columns of a strip that is cut for this tensor. Those of another one, of other rows, may be as wide as a chunk.
     fn width(&self) -> usize {
-        let most = CHUNK_BYTES / self.kernel.acc_bytes;
+        let most = self.chunk_columns();
         if self.axis <= FEW_ROWS * LANES { most } else { most.min(STRIP_BYTES / self.kernel.source_bytes) }
     }
 
-    /// Accumulators from a row of a strip to the next: an odd number of tiles, since rows at a distance of a power of two would
-    /// fall on the same few lines of the first-level cache.
-    fn pitch(&self) -> usize {
+    /// The most columns of any strip.
+    fn chunk_columns(&self) -> usize {
+        CHUNK_BYTES / self.kernel.acc_bytes
+    }
+
+    /// Accumulators from a row of a strip of so many columns to the next: an odd number of tiles, since rows at a distance of a
+    /// power of two would fall on the same few lines of the first-level cache.
+    fn pitch(&self, columns: usize) -> usize {
         let tile = self.kernel.tile.max(LANES);
-        (self.inner.min(self.width()).div_ceil(tile) | 1) * tile
+        (columns.div_ceil(tile) | 1) * tile
     }
 
     /// With room for a tile at the end of a run.
     pub(super) fn scratch_bytes(&self) -> usize {
         let Kernel { tile, acc_bytes, .. } = *self.kernel;
-        let strip = (GROUP + LANES / GROUP) * self.pitch();
+        let strip = (GROUP + LANES / GROUP) * self.pitch(self.inner.min(self.chunk_columns()));
         (strip * acc_bytes).max(RUN_BYTES).max(NARROW_BYTES) + tile.max(LANES) * acc_bytes
     }
 
@@ -261,7 +266,7 @@ impl<'a> Tensor<'a> {
         scratch: *mut u8,
     ) {
         let Tensor { kernel, inner, .. } = *self;
-        let row_bytes = self.pitch() * kernel.acc_bytes;
+        let row_bytes = self.pitch(columns) * kernel.acc_bytes;
         let groups: [*mut u8; LANES / GROUP] = array::from_fn(|group| scratch.wrapping_add(group * row_bytes));
         let lanes: [*mut u8; GROUP] = array::from_fn(|lane| scratch.wrapping_add((groups.len() + lane) * row_bytes));
         let count = rows.min(LANES).div_ceil(GROUP);

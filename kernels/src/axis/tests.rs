@@ -6,7 +6,7 @@ use consonance_spec::{
 };
 
 /// Sizes along the axis at the edges of lanes and blocks: of one replica, and of several.
-const AXES: [&[usize]; 21] = [
+const AXES: [&[usize]; 23] = [
     &[0],
     &[1],
     &[7],
@@ -27,6 +27,8 @@ const AXES: [&[usize]; 21] = [
     &[12300],
     &[0, 5, 0],
     &[100, 150, 30],
+    &[30, 150],
+    &[90, 97, 7],
     &[33, 4100, 1, 64, 7],
 ];
 
