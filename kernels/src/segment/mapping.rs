@@ -45,13 +45,13 @@ impl Mapping {
                 return Err(error.into());
             }
             let mapping = Mapping { start: NonNull::new(start.cast()).expect("a mapping is not at 0"), bytes };
+            madvise(start, bytes, Advice::LinuxDontFork)?;
             let end = start.wrapping_byte_add(bytes);
             for (rest, length) in [(first, skipped), (end, HUGE_PAGE - skipped)] {
                 if length > 0 {
                     munmap(rest, length)?;
                 }
             }
-            madvise(start, bytes, Advice::LinuxDontFork)?;
             Ok(mapping)
         }
     }
