@@ -153,7 +153,8 @@ impl Communicator {
     }
 
     /// `count` elements, all zero, in memory that every rank of this group can read and write in place: with such data
-    /// collectives of processes copy nothing that they need not. Of threads, any memory is so.
+    /// collectives of processes copy nothing that they need not. Of threads, any memory is so. Of processes it is made of huge
+    /// pages from 2 MiB on, where the system (Linux 6.1 and later) has some, which takes about as long as to fill it once.
     ///
     /// It stays when the group has ended, but the data of another group's collectives are copied again. A process made by `fork`
     /// has none of it.
