@@ -176,7 +176,12 @@ impl<'a> Tensor<'a> {
     /// The most columns of a strip that is cut for this tensor. Those of another one, of other rows, may be as wide as a chunk.
     fn width(&self) -> usize {
         let most = self.chunk_columns();
-        if self.axis <= FEW_ROWS * LANES { most } else { most.min(STRIP_BYTES / self.kernel.source_bytes) }
+        if self.has_few_rows() { most } else { most.min(STRIP_BYTES / self.kernel.source_bytes) }
+    }
+
+    /// Whether no lane has more than [`FEW_ROWS`].
+    fn has_few_rows(&self) -> bool {
+        self.axis <= FEW_ROWS * LANES
     }
 
     /// The most columns of any strip.
@@ -280,7 +285,7 @@ impl<'a> Tensor<'a> {
                     let rows = rows.min(GROUP);
                     let sources: [*const u8; GROUP] = array::from_fn(|row| self.at(first + row, column));
                     kernel.keep(&sources[..rows], total, columns);
-                } else if self.axis <= FEW_ROWS * LANES && columns.is_multiple_of(LANES) {
+                } else if self.has_few_rows() && columns.is_multiple_of(LANES) {
                     let source = Rows::new(self.at(first, column), inner, rows / LANES, 0);
                     (kernel.lanes)(source, rows % LANES, total, columns);
                 } else {
