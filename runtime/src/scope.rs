@@ -301,7 +301,8 @@ impl Communicator {
     /// thread of their own. All are finished when this returns.
     ///
     /// # Errors
-    /// The error of `body`, else the first of a call that was not waited for.
+    /// The error of `body`, else the first of a call that was not waited for. [`Error::System`] if the system gives no thread, which
+    /// ends the group: the others make calls that this rank does not.
     ///
     /// # Panics
     /// If `body` panics; the group is then ended, so that no peer waits.
@@ -334,7 +335,10 @@ impl Communicator {
             let thread = thread::Builder::new()
                 .name("consonance-async".to_owned())
                 .spawn_scoped(threads, progress)
-                .map_err(|source| Error::System { what, source })?;
+                .map_err(|source| {
+                    aborter.abort(Reason::Failure);
+                    Error::System { what, source }
+                })?;
             // Dropped last, so that a panic in `body` ends the group before the queue is waited for.
             let scope = Scope { rank, calls, slots: Mutex::default(), invariant: PhantomData };
             let end_on_panic = OnPanic(|| aborter.abort(Reason::Panic));

@@ -70,6 +70,34 @@ fn a_limit_on_memory_is_an_error_and_the_others_hear_of_it() {
     assert_eq!(limit(1, "limited files"), ["ok"; 3]);
 }
 
+/// Two ranks that are threads; one of them gets no thread for its asynchronous calls.
+pub(crate) fn threadless(_: &[&str]) -> Result<()> {
+    let mut ranks = Communicator::threads(2);
+    let (mut second, mut first) = (ranks.remove(1), ranks.remove(0));
+    thread::scope(|threads| {
+        let other = threads.spawn(move || second.barrier());
+        // Until it is there, it needs memory of its own.
+        thread::sleep(Duration::from_millis(100));
+        let pages = number(fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap());
+        setrlimit(Resource::RLIMIT_AS, pages * 4096, RLIM_INFINITY).unwrap();
+        let result = first.scope(|_| Ok(()));
+        setrlimit(Resource::RLIMIT_AS, RLIM_INFINITY, RLIM_INFINITY).unwrap();
+        say(&driver::words(&result.unwrap_err()));
+        say(&driver::words(&other.join().unwrap().unwrap_err()));
+    });
+    Ok(())
+}
+
+#[test]
+fn the_others_hear_of_a_rank_without_a_thread_for_its_calls() {
+    let mut job = Job::start(1, "threadless");
+    let error = job.of(0).line();
+    assert!(error.starts_with("System ") && error.contains("start a thread for asynchronous calls"), "{error}");
+    let error = job.of(0).line();
+    assert!(error.starts_with("Aborted") && error.contains("replica 0"), "{error}");
+    job.end();
+}
+
 /// Closes what this process has open beside standard input and output; perhaps opens a file of its own in place of each.
 fn close_all(folder: Option<&Path>) {
     let open: Vec<i32> = fs::read_dir("/proc/self/fd")

@@ -26,6 +26,7 @@ const PARTS: &[(&str, Part)] = &[
     ("forks", forks::forks),
     ("forks_between_runs", forks::forks_between_runs),
     ("limited", limits::limited),
+    ("threadless", limits::threadless),
     ("closes", limits::closes),
     ("scribbles", lies::scribbles),
     ("obeys", reforms::obeys),
