@@ -1,6 +1,7 @@
 //! Elements for tests: the edges of each type, any bits, and numbers of ordinary size.
 
 use consonance_spec::{bf16, f16, number::Number};
+use std::convert::identity;
 
 /// An element type that tests can make and compare.
 pub(crate) trait Sample: Number {
@@ -90,6 +91,6 @@ macro_rules! float {
 float! {
     f16: u16, f16::from_f32;
     bf16: u16, bf16::from_f32;
-    f32: u32, f32::from;
+    f32: u32, identity::<f32>;
     f64: u64, f64::from;
 }
