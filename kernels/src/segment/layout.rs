@@ -18,8 +18,9 @@ use crate::{
 use consonance_spec::call::mix;
 use std::{mem::offset_of, ops::Range};
 
-/// What areas and staging are aligned to. Where the system's pages are larger, neighbours are reserved together.
-pub(super) const PAGE: usize = 4096;
+/// What areas, staging and blocks of heaps are aligned to: the largest of the ordinary pages that systems of the architecture have. A
+/// block cannot be taken from the others without those on its pages.
+pub(super) const PAGE: usize = if cfg!(target_arch = "x86_64") { 4 << 10 } else { 64 << 10 };
 
 /// How many groups can be split from the group of all ranks and live at a time.
 pub(super) const SPLITS: usize = 16;
