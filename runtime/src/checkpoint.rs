@@ -50,12 +50,11 @@ use consonance_spec::{
 use safetensors::tensor::{Metadata, TensorInfo};
 use std::{
     collections::{BTreeSet, HashMap},
-    ffi::OsString,
     fs::{self, File},
+    hash::{BuildHasher, RandomState},
     io::{self, BufWriter, Write},
     path::{Path, PathBuf},
     process,
-    sync::Mutex,
 };
 
 /// The metadata's key; its value is [`FORMAT`], a blank, and the digest in 16 hexadecimal digits.
@@ -66,9 +65,10 @@ const FORMAT: &str = "1";
 
 /// Saves the values of `variables`, each under its name, in the file at `path`.
 ///
-/// The file is whole at every moment: the values go to a file beside it, `.NAME.PROCESS-NUMBER.tmp`, which takes its place when
-/// it is on the disk. If that fails the file is as before. Values are read one after the other, before the first is written: what
-/// other threads assign meanwhile is in it or not, variable by variable.
+/// The file is whole at every moment: the values go to a file beside it, `.checkpoint-NUMBER.tmp` with a number of 16 random digits, which
+/// takes its place and its permissions when it is on the disk. If that fails the file is as before. A link stays one: the file that it leads
+/// to is replaced. Values are read one after the other, before the first is written: what other threads assign meanwhile is in it or
+/// not, variable by variable.
 ///
 /// # Errors
 /// [`Error::WrongContext`] in a replica; [`Error::InvalidCall`] for a name that is there twice or is `__metadata__`, and for a variable
@@ -209,10 +209,17 @@ fn write(call: &'static str, path: &Path, mut values: Vec<(String, Tensor)>) -> 
     values.sort_by(|(a, x), (b, y)| y.dtype().size().cmp(&x.dtype().size()).then(a.cmp(b)));
     let failed = |what: &str, source| Error::System { what: format!("{call}: {what} {}", path.display()), source };
     let header = header(&values).map_err(|source| failed("describe", source))?;
-    let temporary = Temporary::beside(path)
-        .ok_or_else(|| Error::invalid(call, "path", "the path of a file", path.display().to_string()))?;
-    temporary.write(&header, &values).map_err(|source| failed("write", source))?;
-    temporary.rename(path).map_err(|source| failed("write", source))
+    if path.file_name().is_none() {
+        return Err(Error::invalid(call, "path", "the path of a file", path.display().to_string()));
+    }
+    // Where a link leads; of a new file there is nothing to know.
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    Temporary::beside(target)
+        .and_then(|mut temporary| {
+            temporary.write(&header, &values)?;
+            temporary.replace()
+        })
+        .map_err(|source| failed("write", source))
 }
 
 /// The variables with their names, once it is known that they are different ones and that this is no replica.
@@ -366,46 +373,45 @@ impl Write for Digest {
 }
 
 /// A file beside the one that it is to replace; it goes when it is dropped, unless it has replaced it.
-struct Temporary(PathBuf);
+struct Temporary {
+    file: File,
+    path: PathBuf,
+    target: PathBuf,
+}
 
 impl Temporary {
-    /// `None` if the path names no file.
-    fn beside(path: &Path) -> Option<Temporary> {
-        static SAVES: Mutex<u64> = Mutex::new(0);
-        let number = {
-            let mut saves = SAVES.lock().expect("nobody panics counting saves");
-            *saves += 1;
-            *saves
-        };
-        let mut name = OsString::from(".");
-        name.push(path.file_name()?);
-        name.push(format!(".{}-{number}.tmp", process::id()));
-        Some(Temporary(path.with_file_name(name)))
+    /// Nobody else has its name, on whatever host that has the folder.
+    fn beside(target: PathBuf) -> io::Result<Temporary> {
+        let path = target.with_file_name(format!(".checkpoint-{:016x}.tmp", RandomState::new().hash_one(process::id())));
+        let file = File::create_new(&path)?;
+        Ok(Temporary { file, path, target })
     }
 
     /// Writes all, to the disk.
-    fn write(&self, header: &[u8], values: &[(String, Tensor)]) -> io::Result<()> {
-        let mut writer = BufWriter::new(File::create(&self.0)?);
+    fn write(&mut self, header: &[u8], values: &[(String, Tensor)]) -> io::Result<()> {
+        let mut writer = BufWriter::new(&self.file);
         writer.write_all(header)?;
         values.iter().try_for_each(|(_, value)| file::write(value.buf(), ByteOrder::Little, &mut writer))?;
-        writer.into_inner()?.sync_all()
+        writer.flush()?;
+        if let Ok(before) = fs::metadata(&self.target) {
+            self.file.set_permissions(before.permissions())?;
+        }
+        self.file.sync_all()
     }
 
-    /// Takes the place of the file at `path`, which is the folder's entry on the disk, too, when this returns.
-    fn rename(self, path: &Path) -> io::Result<()> {
-        fs::rename(&self.0, path)?;
+    /// Takes the place of the other file, which is the folder's entry on the disk, too, when this returns.
+    fn replace(self) -> io::Result<()> {
+        let folder = self.target.parent().filter(|folder| !folder.as_os_str().is_empty());
         // Only unix gives a folder to be synchronised.
-        if cfg!(unix) {
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
-        }
-        Ok(())
+        let folder = if cfg!(unix) { Some(File::open(folder.unwrap_or(Path::new(".")))?) } else { None };
+        fs::rename(&self.path, &self.target)?;
+        folder.map_or(Ok(()), |folder| folder.sync_all())
     }
 }
 
 impl Drop for Temporary {
     fn drop(&mut self) {
         // After the rename there is none, and what cannot be removed now could not be later.
-        let _ = fs::remove_file(&self.0);
+        let _ = fs::remove_file(&self.path);
     }
 }

@@ -285,6 +285,56 @@ fn a_save_that_fails_leaves_no_trace() {
 }
 
 #[test]
+#[cfg(unix)]
+fn links_permissions_and_long_names_stay() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let folder = Folder::new("links");
+    let (path, variables) = two(&folder);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    symlink(&path, folder.path("link")).unwrap();
+    checkpoint::save(folder.path("link"), [("other", &variables[0])]).unwrap();
+    assert!(folder.path("link").is_symlink());
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+    checkpoint::restore(&path, [("other", &variables[0])]).unwrap();
+    let long = folder.path(&"n".repeat(255));
+    checkpoint::save(&long, [("x", &variables[0])]).unwrap();
+    checkpoint::restore(&long, [("x", &variables[0])]).unwrap();
+    assert_eq!(folder.files().len(), 3);
+}
+
+/// In processes that have the same number, as those of two containers may have.
+#[test]
+#[cfg(target_os = "linux")]
+fn two_savers_of_one_number_do_not_meet() {
+    const SAVER: &str = "CONSONANCE_TEST_SAVER";
+    let strategy = OneDeviceStrategy::new("cpu:0").unwrap();
+    if let Some(path) = env::var_os(SAVER) {
+        let many = strategy.variable(|| Tensor::zeros(DType::F32, [1 << 16])).unwrap();
+        (0..50).for_each(|_| checkpoint::save(&path, [("many", &many)]).unwrap());
+        return;
+    }
+    let folder = Folder::new("savers");
+    let path = folder.path("checkpoint");
+    let saver = || {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--pid", "--fork"]).arg(env::current_exe().unwrap());
+        command.args(["--exact", "two_savers_of_one_number_do_not_meet"]).env(SAVER, &path);
+        command.stdout(process::Stdio::piped()).stderr(process::Stdio::piped()).spawn()
+    };
+    let savers = [saver(), saver()].map(|saver| saver.and_then(process::Child::wait_with_output));
+    for saver in savers {
+        match saver {
+            Ok(output) if String::from_utf8_lossy(&output.stderr).contains("unshare: ") => {
+                println!("skipped: no namespaces of processes here: {}", String::from_utf8_lossy(&output.stderr).trim());
+                return;
+            }
+            Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout)),
+            Err(error) => println!("skipped: no `unshare` (Debian's package util-linux has it): {error}"),
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_set_changes_nothing() {
     let folder = Folder::new("context");
     let (path, variables) = two(&folder);
