@@ -382,7 +382,8 @@ struct Temporary {
 impl Temporary {
     /// Nobody else has its name, on whatever host that has the folder.
     fn beside(target: PathBuf) -> io::Result<Temporary> {
-        let path = target.with_file_name(format!(".checkpoint-{:016x}.tmp", RandomState::new().hash_one(process::id())));
+        let path =
+            target.with_file_name(format!(".checkpoint-{:016x}.tmp", RandomState::new().hash_one(process::id())));
         let file = File::create_new(&path)?;
         Ok(Temporary { file, path, target })
     }

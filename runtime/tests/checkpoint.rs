@@ -325,7 +325,10 @@ fn two_savers_of_one_number_do_not_meet() {
     for saver in savers {
         match saver {
             Ok(output) if String::from_utf8_lossy(&output.stderr).contains("unshare: ") => {
-                println!("skipped: no namespaces of processes here: {}", String::from_utf8_lossy(&output.stderr).trim());
+                println!(
+                    "skipped: no namespaces of processes here: {}",
+                    String::from_utf8_lossy(&output.stderr).trim()
+                );
                 return;
             }
             Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout)),
