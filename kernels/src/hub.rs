@@ -342,6 +342,12 @@ impl Hub {
         progress.left.load(Ordering::Acquire) >= first.mark() || cannot_come()
     }
 
+    /// Whether `rank` has given up its seat in the group that was split from none, which it does not take again.
+    pub(crate) fn has_left_for_good(&self, rank: usize) -> bool {
+        let top = self.parent.as_ref().map_or(self, |parent| &parent.top);
+        top.has_left(Round::default(), self.top_rank(rank))
+    }
+
     /// Says that `rank` will arrive at no further call.
     pub(crate) fn leave(&self, round: Round, rank: usize) {
         // SYNC POINT leave: what the rank did before is seen by who sees that it left; pairs with `has_left`.

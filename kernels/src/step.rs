@@ -398,6 +398,11 @@ impl Seat {
         self.world
     }
 
+    /// Whether `rank` is of another process and will come to no call of the group that was split from none.
+    pub fn is_lost(&self, rank: usize) -> bool {
+        !self.hub.is_local(rank) && self.hub.has_left_for_good(rank)
+    }
+
     /// The number of `rank` in the group that was split from none.
     pub fn top_rank(&self, rank: usize) -> usize {
         self.hub.top_rank(rank)

@@ -58,8 +58,10 @@ pub enum Error {
         call: String,
         /// The replica that left.
         replica: usize,
-        /// What it called last.
+        /// What it called last, and its process if that is another one.
         last: String,
+        /// Whether it is of another process, and makes no call of the group any more: see [`Error::is_loss`].
+        lost: bool,
     },
     /// Replicas did not come before the deadline.
     Timeout {
@@ -134,7 +136,7 @@ impl Error {
         Error::Other(error.into())
     }
 
-    /// Whether a process of the group is gone, so that no call of the group works any more. Who is left may
+    /// Whether a process of the group is gone, or a replica of it for good, so that no call of the group works any more. Who is left may
     /// [reform](crate::ProcessGroup::reform) it, and strategies have [the same](crate::MultiWorkerMirroredStrategy::reform).
     ///
     /// ```
@@ -149,7 +151,7 @@ impl Error {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn is_loss(&self) -> bool {
-        matches!(self.root(), Error::Aborted { lost: true, .. })
+        matches!(self.root(), Error::Aborted { lost: true, .. } | Error::Left { lost: true, .. })
     }
 
     /// The error without the note of the replica that returned it.
@@ -193,8 +195,8 @@ impl Error {
                 found: found.clone(),
             },
             Error::UnknownReduceOp(error) => Error::UnknownReduceOp(error.clone()),
-            Error::Left { call, replica, last } => {
-                Error::Left { call: call.clone(), replica: *replica, last: last.clone() }
+            Error::Left { call, replica, last, lost } => {
+                Error::Left { call: call.clone(), replica: *replica, last: last.clone(), lost: *lost }
             }
             Error::Timeout { call, waited, missing } => {
                 Error::Timeout { call: call.clone(), waited: *waited, missing: missing.clone() }
@@ -243,7 +245,7 @@ impl fmt::Display for Error {
                 "the replicas did not call the same: {argument} of replica {replica}: expected {expected}, found {found} \
                  (the others called {call})"
             ),
-            Error::Left { call, replica, last } => {
+            Error::Left { call, replica, last, .. } => {
                 write!(f, "{call}: replica {replica} left without making this call; {last}")
             }
             Error::Timeout { call, waited, missing } => {

@@ -220,7 +220,11 @@ fn report(seat: &mut Seat, processes: Option<&dyn Processes>, fault: Fault, line
             Ok(texts) => compare(&texts),
             Err(fault) => report(seat, processes, fault, &[("call".to_owned(), Kind::Explain.to_string())]),
         },
-        Fault::Left(replica) => Error::Left { call, replica, last: last_words(seat.last_call(replica)) },
+        Fault::Left(replica) => {
+            let lost = seat.is_lost(replica);
+            let last = if lost { said(replica) } else { last_words(seat.last_call(replica)) };
+            Error::Left { call, replica, last, lost }
+        }
         Fault::Missing(ranks) => Error::Timeout {
             call,
             waited: seat.timeout(),

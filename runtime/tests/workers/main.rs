@@ -603,6 +603,9 @@ fn a_worker_that_ends_after_a_failed_run_is_not_waited_for() {
                 for _ in 0..2 {
                     let error = ones(strategy).unwrap_err();
                     assert!(matches!(error, Error::Left { replica: 1, .. }), "{error}");
+                    // It is lost to a group of processes, which may form another one.
+                    assert_eq!(error.is_loss(), !matches!(engine, Engine::Threads), "{error}");
+                    assert_eq!(error.to_string().contains("; worker[1] ("), error.is_loss(), "{error}");
                 }
             }
         });
