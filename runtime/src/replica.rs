@@ -21,6 +21,8 @@ use std::{
     any::{Any, TypeId, type_name},
     cell::{RefCell, RefMut},
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
+    marker::PhantomData,
+    ops::Range,
     sync::{Condvar, Mutex, MutexGuard},
     time::Duration,
 };
@@ -55,6 +57,9 @@ pub(crate) struct Board {
     merges: Mutex<usize>,
     ended: Condvar,
 }
+
+/// What a replica leaves for a merge function: its arguments, and the type of the result that it is to find.
+struct Left<A, V>(A, PhantomData<fn() -> V>);
 
 /// The time of a merge function, which ends when this is dropped.
 struct Merging<'b>(&'b Board);
@@ -390,7 +395,8 @@ impl<'r> ReplicaContext<'r> {
     {
         self.require("ReplicaContext::merge_call")?;
         let types = type_name::<(A, M)>();
-        // Two types may have one name. Ids say nothing in another process, which may be of another build.
+        // Two types may have one name. Ids say nothing in another process, which may be of another build: there those of one process are
+        // compared by the merge function's replica.
         let ids = self.strategy.workers().is_none().then(TypeId::of::<(A, M::Value)>);
         let describe = || {
             let ids = ids.map(|ids| ("type ids".to_owned(), format!("{ids:?}")));
@@ -398,7 +404,7 @@ impl<'r> ReplicaContext<'r> {
         };
         let digest = mix(digest(types), BuildHasherDefault::<DefaultHasher>::new().hash_one(ids));
         let merges = *self.board.merges();
-        self.board.put(self.place(), Box::new(arguments));
+        self.board.put(self.place(), Box::new(Left::<A, M::Value>(arguments, PhantomData)));
         let arrived = self.meet(Kind::MergeCall, &Arguments { digest, describe: &describe, ..Arguments::NONE });
         if let Err(Error::Mismatch { .. }) = arrived {
             self.board.take(self.place());
@@ -472,12 +478,19 @@ impl<'r> ReplicaContext<'r> {
         M: Merged,
         M::Value: Send + 'static,
     {
-        let replicas = self.strategy.local_replicas().len();
-        let arguments = (0..replicas).map(|place| {
-            let argument = self.board.take(place).expect("every replica left its arguments before it arrived");
-            *argument.downcast::<A>().expect("the replicas agree on the types")
-        });
-        let arguments = PerReplica::new(arguments.collect());
+        let Range { start, end } = self.strategy.local_replicas();
+        let replicas = end - start;
+        let mut arguments = Vec::with_capacity(replicas);
+        for place in 0..replicas {
+            let left = self.board.take(place).expect("every replica left its arguments before it arrived");
+            let Ok(left) = left.downcast::<Left<A, M::Value>>() else {
+                let expected = format!("the types of replica {start}, {}", type_name::<(A, M)>());
+                let error = Error::invalid("ReplicaContext::merge_call", "types", expected, "others of these names");
+                return Some(error.of_replica(start + place));
+            };
+            arguments.push(left.0);
+        }
+        let arguments = PerReplica::new(arguments);
         let merged = context::within(self.strategy, None, || merge(self.strategy, arguments)).and_then(|merged| {
             let values = merged.split(replicas);
             if values.len() == replicas {

@@ -270,6 +270,41 @@ fn merge_functions_combine_over_all_workers() {
     });
 }
 
+/// Found by a review: names were compared, and the merge function panicked.
+#[test]
+fn merge_calls_of_two_types_with_one_name() {
+    fn results(id: usize, replica: &ReplicaContext<'_>) -> Result<()> {
+        if id == 0 {
+            #[derive(Clone)]
+            struct Same(u8);
+            replica.merge_call((), |strategy, _| Ok(strategy.mirror(Same(1)))).map(|same| _ = same.0)
+        } else {
+            #[derive(Clone)]
+            struct Same(String);
+            replica.merge_call((), |strategy, _| Ok(strategy.mirror(Same(String::new())))).map(|same| _ = same.0)
+        }
+    }
+    fn arguments(id: usize, replica: &ReplicaContext<'_>) -> Result<()> {
+        if id == 0 {
+            struct Same(u8);
+            replica.merge_call(Same(1), |strategy, all| Ok(strategy.mirror(all[0].0))).map(drop)
+        } else {
+            struct Same(String);
+            replica.merge_call(Same(String::new()), |strategy, all| Ok(strategy.mirror(all[0].0.len() as u8))).map(drop)
+        }
+    }
+    let call: [fn(usize, &ReplicaContext<'_>) -> Result<()>; 2] = [results, arguments];
+    for (engine, call) in ENGINES.iter().flat_map(|&engine| call.map(|call| (engine, call))) {
+        let errors = workers_with(&[2, 1], engine, Duration::from_secs(60), |_, strategy| {
+            let error = strategy.run(|replica| call(replica.replica_id_in_sync_group(), replica)).unwrap_err();
+            assert_eq!(ones(strategy).unwrap(), 3, "the next run works");
+            error.to_string()
+        });
+        assert!(errors[0].contains("merge_call: types of replica 1: expected the types of replica 0"), "{errors:?}");
+        assert!(errors[1].ends_with("replica 0 failed"), "{errors:?}");
+    }
+}
+
 #[test]
 fn variables_are_the_same_on_all_workers() {
     const AGGREGATIONS: [VariableAggregation; 3] =
