@@ -479,6 +479,9 @@ impl Communicator {
 
     /// Sends `data` to rank `to`, which receives as many elements; returns when it has them.
     ///
+    /// It is compared with what `to` receives and sends from and to this rank alone: if that makes a call of all ranks instead, both wait
+    /// until a deadline.
+    ///
     /// # Errors
     /// As [`barrier`](Communicator::barrier), between the two ranks, and [`Error::InvalidCall`] if `to` is no other rank.
     ///

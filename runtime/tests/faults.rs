@@ -309,7 +309,7 @@ fn a_replica_that_does_not_come_is_named_at_the_deadline() {
     });
     let text = result.unwrap_err().to_string();
     assert_eq!(late.into_inner(), 1);
-    assert_eq!(text, "all_reduce: deadline of 50ms passed; replica 2 is missing: it has made no call");
+    assert_eq!(text, "all_reduce: deadline of 50ms passed; replica 2 is missing: it has made no call of this group");
     expect_next_run(&strategy);
 }
 
@@ -399,7 +399,10 @@ fn a_communicator_that_is_dropped_has_left() {
     let mut ranks = Communicator::threads(2);
     drop(ranks.pop());
     let error = ranks[0].barrier().unwrap_err();
-    assert_eq!(error.to_string(), "barrier: replica 1 left without making this call; it has made no call");
+    assert_eq!(
+        error.to_string(),
+        "barrier: replica 1 left without making this call; it has made no call of this group"
+    );
     assert!(matches!(ranks[0].barrier(), Err(Error::Left { replica: 1, .. })));
 }
 
@@ -707,4 +710,16 @@ fn a_batch_of_as_many_rows_as_there_are_numbers_is_dealt() {
         assert_eq!(rows.next().unwrap(), [1 << 63, (1 << 63) - 1]);
         assert_eq!(rows.next().unwrap(), [1, 1]);
     }
+}
+
+#[test]
+fn two_who_both_send_are_told_so() {
+    let errors: Vec<String> = thread::scope(|threads| {
+        let ranks = Communicator::threads(2).into_iter();
+        let both = ranks.map(|mut rank| threads.spawn(move || rank.send(&[1u8], 1 - rank.rank())));
+        both.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap().unwrap_err().to_string()).collect()
+    });
+    let expected =
+        "the replicas did not call the same: sender of replica 1: expected 0, found 1 (the others called send/recv)";
+    assert_eq!(errors, [expected; 2]);
 }

@@ -198,7 +198,8 @@ fn lines(signature: &Signature, arguments: &Arguments<'_>) -> Vec<(String, Strin
     lines.extend((arguments.describe)());
     let mut say = |argument: &str, value: Option<String>| lines.extend(value.map(|value| (argument.to_owned(), value)));
     say("op", signature.op.map(|op| op.to_string()));
-    say("root", signature.root.map(|root| root.to_string()));
+    let root = if signature.kind == Kind::SendRecv { "sender" } else { "root" };
+    say(root, signature.root.map(|root| root.to_string()));
     // What a call on a nest describes says more than the dtype and count of the step at hand.
     if arguments.call.is_none() {
         say("dtype", signature.dtype.map(|dtype| dtype.to_string()));
@@ -287,7 +288,7 @@ fn report(seat: &mut Seat, processes: Option<&dyn Processes>, fault: Fault, line
 fn last_words(last: LastCall) -> String {
     match last.signature {
         Some(signature) => format!("its last call was number {}, {signature}, {} bytes", last.number, last.bytes),
-        None => "it has made no call".to_owned(),
+        None => "it has made no call of this group".to_owned(),
     }
 }
 
