@@ -209,6 +209,19 @@ fn the_others_go_on_if_they_are_to() {
 }
 
 #[test]
+fn of_workers_that_are_found_ended_together_the_first_is_named() {
+    let mut launch =
+        Launch::shell("-n 3 --keep-going", &on(1, "echo $$; sleep 0.3; exit 7", "echo $$; sleep 0.6; exit 3"));
+    let pids = launch.pids(3);
+    launch.signal(Signal::STOP);
+    pids.into_iter().for_each(until_gone);
+    launch.signal(Signal::CONT);
+    let output = launch.finish();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(7) && stderr.starts_with("consonance: worker 1 (pid "), "{stderr}");
+}
+
+#[test]
 fn those_that_go_on_end_when_the_time_is_up() {
     let (status, _, stderr) = result("-n 2 --keep-going --timeout 300ms", &on(1, "exit 3", "sleep 60"));
     assert_eq!((status, stderr.as_str()), (Some(124), "consonance: after 300ms worker 0 still ran\n"));

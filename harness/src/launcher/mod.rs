@@ -23,7 +23,12 @@ mod worker;
 
 pub use worker::{End, become_worker};
 
-use self::{cluster::Cluster, output::Stream, signals::Signals, worker::Worker};
+use self::{
+    cluster::Cluster,
+    output::Stream,
+    signals::Signals,
+    worker::{Ends, Worker},
+};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use std::{
@@ -152,15 +157,19 @@ impl Launch {
         let _signals = Signals::listen(tell.clone()).map_err(cannot("listen to signals"))?;
         let deadline = self.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
 
+        let mut ends = Ends::new().map_err(cannot("watch workers"))?;
         let mut workers = Vec::new();
         for index in 0..self.workers.get() {
-            workers.push(Worker::start(index, self, &cluster, &launcher)?);
+            let worker = Worker::start(index, self, &cluster, &launcher)?;
+            ends.watch(&worker).map_err(cannot("watch a worker"))?;
+            workers.push(worker);
         }
         let streams = workers.iter_mut().flat_map(Worker::streams).collect();
         let output = pass_on(streams, tell).map_err(cannot("pass on output"))?;
 
         let mut supervisor = Supervisor {
             workers,
+            ends,
             stage: Stage::Running,
             deadline,
             timeout: self.timeout.unwrap_or_default(),
@@ -213,6 +222,7 @@ fn drain(events: &Receiver<Event>) {
 /// Who waits for the workers of a launch.
 struct Supervisor {
     workers: Vec<Worker>,
+    ends: Ends,
     stage: Stage,
     /// When the time is up.
     deadline: Option<Instant>,
@@ -262,11 +272,14 @@ impl Supervisor {
 
     /// Looks who has ended. The first failure is the launch's, and ends it unless the others are to go on.
     fn collect(&mut self) {
-        let ended: Vec<&Worker> = self.workers.iter_mut().filter_map(Worker::look).collect();
-        // Of workers that are found ended together, one that a signal killed was first: the others have lost it.
-        let by_signal = |worker: &&&Worker| matches!(worker.end, Some(End::Signal(_)));
-        let first = ended.iter().find(by_signal).or_else(|| ended.iter().find(|worker| worker.failed()));
-        let Some(&worker) = first else { return };
+        let ended = self.ends.take();
+        ended.iter().for_each(|&index| self.workers[index].look());
+        let mut ended = ended.iter().map(|&index| &self.workers[index]);
+        // Of workers that are found ended together, one that a signal killed was first: the others have lost it, perhaps before it was
+        // noted that it ended.
+        let by_signal = |worker: &&Worker| matches!(worker.end, Some(End::Signal(_)));
+        let first = ended.clone().find(by_signal).or_else(|| ended.find(|worker| worker.failed()));
+        let Some(worker) = first else { return };
         if let (Stage::Running, Outcome::Done, Some(end)) = (self.stage, &self.report.outcome, worker.end) {
             self.report.outcome = Outcome::Failed { worker: worker.index, pid: worker.pid(), end };
             if !self.keep_going {

@@ -15,9 +15,12 @@ use super::{
     signals,
 };
 use rustix::{
+    buffer::spare_capacity,
+    event::{Timespec, epoll},
     io::Errno,
     process::{
-        Pid, Signal, WaitId, WaitIdOptions, getppid, kill_process_group, set_parent_process_death_signal, waitid,
+        Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus, getppid, kill_process_group, pidfd_open,
+        set_parent_process_death_signal, waitid,
     },
     stdio::dup2_stdin,
 };
@@ -58,6 +61,37 @@ impl fmt::Display for End {
             End::Status(status) => write!(f, "exit status {status}"),
             End::Signal(signal) => write!(f, "killed by {}", signals::name(signal)),
         }
+    }
+}
+
+/// Which workers have ended, in the order in which they did.
+pub(super) struct Ends {
+    epoll: OwnedFd,
+    /// Whose end it tells: as long as they are open.
+    processes: Vec<OwnedFd>,
+}
+
+impl Ends {
+    pub(super) fn new() -> io::Result<Ends> {
+        Ok(Ends { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, processes: Vec::new() })
+    }
+
+    /// Watches this worker, too.
+    pub(super) fn watch(&mut self, worker: &Worker) -> io::Result<()> {
+        let process = pidfd_open(Pid::from_child(&worker.child), PidfdFlags::empty())?;
+        let once = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        epoll::add(&self.epoll, &process, epoll::EventData::new_u64(worker.index as u64), once)?;
+        self.processes.push(process);
+        Ok(())
+    }
+
+    /// The indices of those that have ended since this was last asked.
+    pub(super) fn take(&self) -> Vec<usize> {
+        let mut ended = Vec::with_capacity(self.processes.len());
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // Nothing else is wrong with it than that it may be interrupted, and then another look follows.
+        let _ = epoll::wait(&self.epoll, spare_capacity(&mut ended), Some(&now));
+        ended.into_iter().map(|event| event.data.u64() as usize).collect()
     }
 }
 
@@ -115,15 +149,14 @@ impl Worker {
         Pid::from_child(&self.child).as_raw_pid()
     }
 
-    /// Looks whether the worker has ended since the last look, but lets it be a zombie.
-    pub(super) fn look(&mut self) -> Option<&Worker> {
-        if self.end.is_some() {
-            return None;
-        }
+    /// Looks how the worker has ended, if it has, but lets it be a zombie.
+    pub(super) fn look(&mut self) {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        let status = waitid(WaitId::Pid(Pid::from_child(&self.child)), options).expect("a child not waited for")?;
-        self.end = status.exit_status().map(End::Status).or(status.terminating_signal().map(End::Signal));
-        Some(self)
+        let status = waitid(WaitId::Pid(Pid::from_child(&self.child)), options).expect("a child not waited for");
+        let end = |status: WaitIdStatus| {
+            status.exit_status().map(End::Status).or(status.terminating_signal().map(End::Signal))
+        };
+        self.end = status.and_then(end);
     }
 
     /// It ended, and not with status 0.
