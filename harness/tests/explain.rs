@@ -142,3 +142,10 @@ fn what_cannot_be_is_refused() {
         assert!(!output.status.success() && found.contains(expected), "{words}: {found}");
     }
 }
+
+#[test]
+fn processes_are_asked_wherever_the_collective_stands() {
+    let output = explain("--transport processes --no-measure -b 8 -- all_reduce");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stdout.starts_with(b"all_reduce("), "{}", String::from_utf8_lossy(&output.stdout));
+}

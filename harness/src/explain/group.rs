@@ -55,16 +55,16 @@ pub fn join() -> consonance::Result<(ProcessGroup, Communicator)> {
     Ok((group, rank))
 }
 
-/// Starts this command, as it was started, once a rank, with the rank's number after its last argument; what rank 0 writes is the
-/// command's. The status of rank 0.
+/// Starts this command, as it was started, once a rank, with the rank's number before its own arguments, among which a `--` may be; what
+/// rank 0 writes is the command's. The status of rank 0.
 ///
 /// # Errors
 /// The system's.
 pub fn start(ranks: usize) -> io::Result<ExitStatus> {
     let cluster = Cluster::local(ranks)?;
     let command = |rank: usize| {
-        let mut command = Command::new(env::current_exe()?);
-        command.args(env::args_os().skip(1)).arg("--rank").arg(rank.to_string());
+        let (mut command, mut arguments) = (Command::new(env::current_exe()?), env::args_os().skip(1));
+        command.args(arguments.next()).arg("--rank").arg(rank.to_string()).args(arguments);
         command.env("TF_CONFIG", cluster.tf_config(rank)).stdin(Stdio::null());
         if rank > 0 {
             command.stdout(Stdio::null()).stderr(Stdio::null());
