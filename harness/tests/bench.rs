@@ -237,6 +237,10 @@ fn what_cannot_be_measured_is_refused() {
         ("all_gather_v --spread 51", "--spread: expected at most 50 %, found 51 %"),
         ("barrier send_recv -n 1", "-n: expected 2 ranks or more for send_recv, found 1"),
         ("all_reduce -b 100000G -e 100000G", "no memory for 26843545600000 elements"),
+        (
+            "all_reduce --dtype i8 -n 3 -b 17179869183G -e 17179869183G",
+            "-e: expected at most 384307168202282325 bytes of each of 3 ranks, found 18446744072635809792",
+        ),
         ("all_reduce --plot /dev/null/plot.svg", "--plot: /dev/null/plot.svg: "),
         ("all_reduce -b 1M -e 1K", "-b: expected at most the 1024 bytes of -e, found 1048576"),
         ("all_reduce -b 12X", "expected a number of bytes above 0, such as 8, 64K, 1M or 2G"),

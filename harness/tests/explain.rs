@@ -133,6 +133,14 @@ fn what_cannot_be_is_refused() {
             "--transport: expected threads or processes, found cuda: this build has no CUDA transport",
         ),
         ("all_gather_v --spread 51", "--spread: expected at most 50 %, found 51 %"),
+        (
+            "all_reduce -b 17179869183G",
+            "-b: expected at most 576460752303423487 bytes of each of 2 ranks, found 18446744072635809792",
+        ),
+        (
+            "reduce --transport processes -n 4 -b 8,1073741824G",
+            "-b: expected at most 288230376151711743 bytes of each of 4 ranks, found 1152921504606846976",
+        ),
         ("all_reduce -b none", "expected a number of bytes above 0, such as 8, 64K, 1M or 2G"),
         ("allreduce", "expected one of all_reduce, all_gather,"),
     ];
@@ -140,6 +148,7 @@ fn what_cannot_be_is_refused() {
         let output = explain(words);
         let found = String::from_utf8(output.stderr).expect("UTF-8");
         assert!(!output.status.success() && found.contains(expected), "{words}: {found}");
+        assert!(output.stdout.is_empty(), "{words}");
     }
 }
 

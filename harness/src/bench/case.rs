@@ -147,6 +147,10 @@ pub struct Case {
 /// The most that parts may differ.
 pub const MOST_SPREAD: usize = 50;
 
+/// The most bytes of the larger buffers of all ranks together: more than processors have addresses for, and so few that what is moved of
+/// them, several times as much, can still be counted.
+pub const MOST_IN_ALL: usize = usize::MAX / 16;
+
 impl Case {
     /// The call whose larger buffer has `bytes` bytes, or as many less as make whole elements and even blocks; at least one
     /// element for each rank.

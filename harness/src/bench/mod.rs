@@ -266,6 +266,10 @@ impl Bench {
             let names = ops.map(ReduceOp::name).collect::<Vec<_>>().join(", ");
             return invalid("--op", format!("an operation that gives {dtype} from {dtype} ({names})"), op.to_string());
         }
+        let most = case::MOST_IN_ALL / ranks;
+        if let Some(bytes) = self.sizes.iter().max().filter(|&&bytes| bytes > most) {
+            return invalid("-e", format!("at most {most} bytes of each of {ranks} ranks"), bytes.to_string());
+        }
         if self.spread > case::MOST_SPREAD {
             return invalid("--spread", format!("at most {} %", case::MOST_SPREAD), format!("{} %", self.spread));
         }

@@ -11,7 +11,7 @@ pub use traffic::Traffic;
 
 use crate::bench::{
     Memory, Transport,
-    case::{Case, Collective},
+    case::{Case, Collective, MOST_IN_ALL},
     limits,
 };
 use consonance_kernels::{
@@ -86,8 +86,9 @@ impl Question {
     /// takes a moment.
     ///
     /// # Errors
-    /// Why there is none: an operation that is not defined on the type, or what the system refuses.
+    /// Why there is none: what [`check`](Question::check) refuses, or what the system does.
     pub fn explain(&self, ground: &Ground, bytes: usize, measure: bool) -> Result<Explanation, String> {
+        self.check(bytes)?;
         let question = Question { case: self.case.with_bytes(bytes), ..*self };
         let (step, path) = question.way(ground)?;
         let isa = if self.case.collective.reduces() { Some(question.reducer()?.isa()) } else { None };
@@ -97,11 +98,15 @@ impl Question {
         Ok(Explanation { question, step, path, isa, traffic, thresholds, limit })
     }
 
-    /// Whether there is an answer.
+    /// Whether there is an answer for a larger buffer of so many bytes.
     ///
     /// # Errors
-    /// If the operation is not defined on the type.
-    pub fn check(&self) -> Result<(), String> {
+    /// If the operation is not defined on the type, or no machine has buffers of the size.
+    pub fn check(&self, bytes: usize) -> Result<(), String> {
+        let (ranks, most) = (self.case.ranks, MOST_IN_ALL / self.case.ranks);
+        if bytes > most {
+            return Err(format!("-b: expected at most {most} bytes of each of {ranks} ranks, found {bytes}"));
+        }
         if self.case.collective.reduces() { self.reducer().map(drop) } else { Ok(()) }
     }
 
@@ -345,6 +350,24 @@ mod tests {
                         let bytes = explanation.question.case.bytes();
                         let last = explanation.thresholds.iter().rfind(|threshold| threshold.bytes <= bytes);
                         assert_eq!(last.map(|threshold| threshold.name), Some(explanation.name()), "{explanation}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_calls_are_counted() {
+        let processes = pair_of_processes()[0].ground(None);
+        for collective in Collective::all() {
+            for ranks in [collective.least_ranks(), 2, 3, 256] {
+                for ground in [ground_of_threads(ranks), Ground { ranks, ..processes }] {
+                    for (memory, wanted) in [Memory::Slice, Memory::Alloc].into_iter().zip([false, true]) {
+                        let Question { case, transport, .. } = question(collective, Transport::Processes);
+                        let case = Case { ranks, in_place: collective.in_place(wanted), ..case };
+                        let question = Question { case, transport, memory };
+                        question.explain(&ground, MOST_IN_ALL / ranks, false).expect("numbers");
+                        question.explain(&ground, MOST_IN_ALL / ranks + 1, false).expect_err("too large");
                     }
                 }
             }

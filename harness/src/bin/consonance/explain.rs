@@ -52,10 +52,11 @@ impl Explain {
         }
         let case = Case { collective, ranks, count: 0, dtype, op, in_place, spread };
         let question = Question { case, transport, memory };
+        // Before an answer for another size is shown, and before processes are started.
+        self.bytes.iter().try_for_each(|&bytes| question.check(bytes))?;
         let ground = match (transport, self.rank) {
             (Transport::Threads, _) => ground_of_threads(ranks),
             (Transport::Processes, None) => {
-                question.check()?;
                 let status = start(ranks).map_err(|error| error.to_string())?;
                 return if status.success() { Ok(()) } else { Err("the processes that were asked failed".to_owned()) };
             }
