@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::{
     env, fs,
     os::unix::process::ExitStatusExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{self, Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
@@ -149,6 +149,34 @@ fn what_a_bench_makes_goes_with_it() {
         kill_process(Pid::from_child(&child), Signal::TERM).expect("a child");
         assert_eq!(child.wait().expect("a child").signal(), Some(Signal::TERM.as_raw()), "after {pause:?}");
         assert_eq!(files(), 0, "after {pause:?}");
+    }
+}
+
+/// A bench that `script` goes before, in a shell of the same process number.
+fn bench_after(script: &str, temporary: &Path) -> Output {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("{script}; exec \"$0\" bench barrier --time 1ms"), env!("CARGO_BIN_EXE_consonance")]);
+    command.stdin(Stdio::null()).env("TMPDIR", temporary).output().expect("a shell")
+}
+
+#[test]
+fn what_a_killed_bench_has_left_is_not_in_the_way_of_another() {
+    let directory = Temporary::directory("left");
+    let output = bench_after("mkdir \"$TMPDIR/consonance-bench-$$\"", &directory.0);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let left = fs::read_dir(&directory.0).expect("a directory").count();
+    assert_eq!(left, 1, "another one's is left alone");
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_is_named() {
+    let directory = Temporary::directory("taken");
+    let all = "mkdir \"$TMPDIR/consonance-bench-$$\"; seq -f \"$TMPDIR/consonance-bench-$$-%g\" 100 | xargs mkdir";
+    for (script, temporary) in [(all, &directory.0), (":", &directory.0.join("nothing"))] {
+        let output = bench_after(script, temporary);
+        let found = String::from_utf8(output.stderr).expect("UTF-8");
+        let expected = format!("consonance bench: cannot make {}/consonance-bench-", temporary.display());
+        assert!(!output.status.success() && found.starts_with(&expected), "{found}");
     }
 }
 

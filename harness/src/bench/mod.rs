@@ -33,7 +33,7 @@ use signal_hook::{
     low_level::emulate_default_handler,
 };
 use std::{
-    fmt, fs, io,
+    env, fmt, fs, io,
     path::{Path, PathBuf},
     process,
     str::FromStr,
@@ -43,6 +43,9 @@ use std::{
 
 /// Rounds in which the libraries take turns at a size.
 const ROUNDS: usize = 8;
+
+/// How many names a bench's directory may have: one is in the way where a bench of the same process number was killed, which is rare.
+const NAMES: usize = 16;
 
 /// How the ranks of ours meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -404,10 +407,9 @@ struct Directory {
 }
 
 impl Directory {
-    fn new() -> io::Result<Directory> {
-        let path = std::env::temp_dir().join(format!("consonance-bench-{}", process::id()));
+    fn new() -> Result<Directory, BenchError> {
         let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
-        fs::create_dir(&path)?;
+        let path = create()?;
         let mut directory = Directory { path: path.clone(), signals: signals.handle(), listener: None };
         directory.listener = Some(thread::Builder::new().name("signals".to_owned()).spawn(move || {
             for signal in signals.forever() {
@@ -426,6 +428,24 @@ impl Drop for Directory {
         // Without an end where a signal has come: a bench that fails because its directory is gone is ended by the signal.
         let _ = self.listener.take().map(JoinHandle::join);
         remove(&self.path);
+    }
+}
+
+/// A new directory for temporary files.
+fn create() -> Result<PathBuf, BenchError> {
+    let name = |index| match index {
+        0 => format!("consonance-bench-{}", process::id()),
+        _ => format!("consonance-bench-{}-{index}", process::id()),
+    };
+    let mut index = 0;
+    loop {
+        let path = env::temp_dir().join(name(index));
+        index += 1;
+        match fs::create_dir(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && index < NAMES => {}
+            Err(error) => return Err(BenchError::Failed(format!("cannot make {}: {error}", path.display()))),
+        }
     }
 }
 
