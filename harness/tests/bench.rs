@@ -297,6 +297,22 @@ fn the_picture_is_well_formed() {
     assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
 }
 
+#[test]
+fn a_bench_that_fails_leaves_the_picture_as_it_was() {
+    let directory = Temporary::directory("kept");
+    let [old, new] = ["old.svg", "new.svg"].map(|name| directory.0.join(name));
+    fs::write(&old, "a picture").expect("a new file");
+    for words in ["all_reduce -n 0", "all_reduce -b 100000G -e 100000G"] {
+        for file in [&old, &new] {
+            refusal(&format!("{words} --plot {}", file.display()));
+        }
+        assert_eq!(fs::read_to_string(&old).expect("a file"), "a picture", "{words}");
+        assert!(!new.exists(), "{words}");
+    }
+    rows(&format!("barrier --plot {}", old.display()));
+    assert!(fs::read_to_string(&old).expect("the picture").starts_with("<svg"), "what was there is gone");
+}
+
 /// A directory that goes with its owner.
 struct Temporary(PathBuf);
 

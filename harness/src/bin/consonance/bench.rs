@@ -9,7 +9,15 @@ use consonance_harness::bench::{
     plot,
 };
 use indicatif::{ProgressBar, ProgressStyle};
-use std::{cell::Cell, fmt, fs, io::Write, path::PathBuf, str::FromStr, time::Duration};
+use std::{
+    cell::Cell,
+    fmt,
+    fs::{self, File, OpenOptions},
+    io,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
 
 /// Measure a collective beside other libraries and this machine's limits.
 ///
@@ -197,12 +205,9 @@ fn collectives(arguments: Collectives) -> Result<(), String> {
     });
     let (collectives, rivals) = (once_each(collectives), once_each(rivals));
     let sizes = sizes.list()?;
-    // Nothing is measured in vain.
-    let file = file.map(|path| match fs::File::create(&path) {
-        Ok(file) => Ok((path, file)),
-        Err(error) => Err(format!("--plot: {}: {error}", path.display())),
-    });
-    let file = file.transpose()?;
+    let cannot = |path: &Path, error| format!("--plot: {}: {error}", path.display());
+    // Nothing is measured in vain. Who reads a pipe sees its end only when this one is closed.
+    let _open = file.as_deref().map(|path| writable(path).map_err(|error| cannot(path, error))).transpose()?;
     let bench =
         Bench { collectives, ranks, transport, sizes, dtype, op, memory, in_place, spread, rivals, limit, time };
     let show = Show::new(json, Row::header());
@@ -213,11 +218,15 @@ fn collectives(arguments: Collectives) -> Result<(), String> {
     };
     bench.run(row, |done, total, what| show.progress(done, total, what)).map_err(|error| error.to_string())?;
     show.end();
-    match file {
-        Some((path, mut file)) => {
-            file.write_all(plot(&rows).as_bytes()).map_err(|error| format!("--plot: {}: {error}", path.display()))
-        }
-        None => Ok(()),
+    file.map_or(Ok(()), |path| fs::write(&path, plot(&rows)).map_err(|error| cannot(&path, error)))
+}
+
+/// Opens a file, to see that it can be written, and leaves what is there as it is: of a bench that fails there is nothing to take its
+/// place.
+fn writable(path: &Path) -> io::Result<File> {
+    match File::create_new(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => OpenOptions::new().append(true).open(path),
+        file => file.and_then(|file| fs::remove_file(path).map(|()| file)),
     }
 }
 
