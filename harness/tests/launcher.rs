@@ -327,6 +327,20 @@ fn a_reader_that_goes_away_ends_the_workers() {
     assert_eq!(launch.wait().code(), Some(128 + 13));
 }
 
+/// The pipes are open, but nobody reads them until the launcher has ended.
+#[test]
+fn a_reader_that_takes_nothing_does_not_hold_the_launcher() {
+    let scripts = ["exec yes", "exec yes >&2"];
+    let mut launches = scripts.map(|script| Launch::shell("-n 1 --timeout 300ms", script));
+    for launch in &mut launches {
+        assert_eq!(launch.wait().code(), Some(124));
+    }
+    let [launch, _] = launches;
+    let stderr = String::from_utf8(launch.finish().stderr).expect("UTF-8");
+    let left = "consonance: output was not read within 5s of the end: left\n";
+    assert_eq!(stderr, format!("consonance: after 300ms worker 0 still ran\n{left}"));
+}
+
 #[test]
 fn the_time_is_limited() {
     let (status, _, stderr) = result("-n 3 --timeout 300ms", &on(1, "exit 0", "sleep 60"));

@@ -3,7 +3,7 @@
 //! Three files are its parts: `cluster.rs` (who is who), `worker.rs` (a process and its start) and `output.rs` (what workers
 //! write). This one waits. Two threads tell it what happened by a channel: one takes the signals that the launcher gets,
 //! `SIGCHLD` among them, one passes on the workers' output. Since neither makes the other wait, a launch ends in time even if
-//! nobody reads its output.
+//! nobody reads its output: what its reader has not taken within [`READING`] of the end is left.
 //!
 //! A launch goes through these stages:
 //!
@@ -46,6 +46,9 @@ use std::{
 /// How long workers that are asked to end by `SIGTERM` have for it: enough to report and to close files.
 pub const GRACE: Duration = Duration::from_secs(2);
 
+/// How long whoever reads the output of a launch has at its end for what is left: a few pipes full, which a program reads in no time.
+pub const READING: Duration = Duration::from_secs(5);
+
 /// The status of a launch whose time was up, as the command `timeout` has it.
 const TIMED_OUT: i32 = 124;
 
@@ -78,6 +81,8 @@ pub struct Report {
     pub killed: Vec<usize>,
     /// The workers that did not end even so, in order.
     pub left: Vec<usize>,
+    /// Output was left, because its reader did not take it within [`READING`].
+    pub unread: bool,
 }
 
 /// What ended a launch.
@@ -175,26 +180,39 @@ impl Launch {
             timeout: self.timeout.unwrap_or_default(),
             keep_going: self.keep_going,
             asked: false,
-            report: Report { outcome: Outcome::Done, killed: Vec::new(), left: Vec::new() },
+            report: Report { outcome: Outcome::Done, killed: Vec::new(), left: Vec::new(), unread: false },
         };
         supervisor.supervise(&events);
         drop(output);
-        drain(&events);
+        supervisor.report.unread = !drain(&events);
         Ok(supervisor.report)
     }
 
     /// [`Launch::run`] as a command: what did not go well is said on standard error. Returns the status to end with.
     pub fn run_and_tell(&self) -> i32 {
-        match self.run() {
-            Ok(report) => {
-                report.to_string().lines().for_each(|line| eprintln!("consonance: {line}"));
-                report.status()
-            }
-            Err(error) => {
-                eprintln!("consonance: {error}");
-                error.status()
-            }
-        }
+        let (text, status) = match self.run() {
+            Ok(report) => (report.to_string(), report.status()),
+            Err(error) => (error.to_string(), error.status()),
+        };
+        say(text);
+        status
+    }
+}
+
+/// Says each line on standard error, as far as that is read within [`READING`].
+fn say(text: String) {
+    let say = move || text.lines().for_each(|line| eprintln!("consonance: {line}"));
+    let (tell, told) = mpsc::channel();
+    let same = say.clone();
+    let thread = thread::Builder::new().name("report".to_owned()).spawn(move || {
+        same();
+        // Nobody listens any more if it took too long.
+        let _ = tell.send(());
+    });
+    match thread {
+        Ok(_) => drop(told.recv_timeout(READING)),
+        // That the system gives no thread may be what there is to say.
+        Err(_) => say(),
     }
 }
 
@@ -209,12 +227,14 @@ fn pass_on(streams: Vec<Stream>, tell: Sender<Event>) -> io::Result<UnixStream> 
     Ok(ours)
 }
 
-/// Waits until the output has been passed on: as long as its reader takes, or until a signal says to leave it.
-fn drain(events: &Receiver<Event>) {
-    for event in events {
-        match event {
-            Event::Signal(SIGCHLD) => {}
-            Event::Signal(_) | Event::Drained => break,
+/// Waits until the output has been passed on, or a signal says to leave it. False if its reader takes longer than [`READING`].
+fn drain(events: &Receiver<Event>) -> bool {
+    let until = Instant::now() + READING;
+    loop {
+        match next(events, Some(until)) {
+            Some(Event::Signal(SIGCHLD)) => {}
+            Some(Event::Signal(_) | Event::Drained) => return true,
+            None => return false,
         }
     }
 }
@@ -353,7 +373,7 @@ impl Report {
     }
 }
 
-/// A sentence a line; nothing if every worker ended with status 0.
+/// A sentence a line; nothing if every worker ended with status 0 and what they wrote was read.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.outcome {
@@ -367,6 +387,9 @@ impl fmt::Display for Report {
         }
         if !self.left.is_empty() {
             writeln!(f, "{} did not end within {GRACE:?} of SIGKILL: left", name(&self.left))?;
+        }
+        if self.unread {
+            writeln!(f, "output was not read within {READING:?} of the end: left")?;
         }
         Ok(())
     }
