@@ -141,6 +141,7 @@ fn what_cannot_be_is_refused() {
             "reduce --transport processes -n 4 -b 8,1073741824G",
             "-b: expected at most 288230376151711743 bytes of each of 4 ranks, found 1152921504606846976",
         ),
+        ("all_reduce -b 100000G", "the limit: no memory for copies of 107374182400000 bytes on each of "),
         ("all_reduce -b none", "expected a number of bytes above 0, such as 8, 64K, 1M or 2G"),
         ("allreduce", "expected one of all_reduce, all_gather,"),
     ];

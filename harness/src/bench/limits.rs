@@ -139,8 +139,14 @@ pub fn limits(
 /// Seconds of a copy of so many bytes on each core, on all at the same time.
 ///
 /// # Errors
-/// The system's, if it gives no thread or refuses a core.
+/// The system's, if it has no memory for that, gives no thread or refuses a core.
 pub(crate) fn copy(bytes: usize) -> io::Result<f64> {
+    // A thread that gets none ends the process. While a buffer is made there are three of the size.
+    let all = bytes.saturating_mul(3 * cores());
+    Vec::<u8>::new().try_reserve_exact(all).map_err(|_| {
+        let why = format!("no memory for copies of {bytes} bytes on each of {} cores", cores());
+        io::Error::new(io::ErrorKind::OutOfMemory, why)
+    })?;
     let mut team = Team::new("limit", &(0..cores()).map(Some).collect::<Vec<_>>())?;
     Ok(moved(&mut team, What::Copy, bytes))
 }

@@ -92,7 +92,7 @@ impl Question {
         let question = Question { case: self.case.with_bytes(bytes), ..*self };
         let (step, path) = question.way(ground)?;
         let isa = if self.case.collective.reduces() { Some(question.reducer()?.isa()) } else { None };
-        let limit = if measure { Some(question.limit().map_err(|error| error.to_string())?) } else { None };
+        let limit = if measure { Some(question.limit().map_err(|error| format!("the limit: {error}"))?) } else { None };
         let thresholds = self.thresholds(ground)?;
         let traffic = Traffic::most(&question.case, step, path);
         Ok(Explanation { question, step, path, isa, traffic, thresholds, limit })
