@@ -231,7 +231,9 @@ impl<E: Nest> Batch<E> {
                 return Err(Error::invalid(CALL, path.to_string(), expected, own.to_string()));
             }
         }
-        Ok(Batch { empty: element, leaves, left: 0..rows.unwrap_or(0) })
+        // Without a tensor it would be passed over like one without rows, however many come.
+        let Some(rows) = rows else { return Err(not_batched(&nest::Path::default(), "no tensor")) };
+        Ok(Batch { empty: element, leaves, left: 0..rows })
     }
 }
 
@@ -365,6 +367,8 @@ mod tests {
         };
         assert!(error(vec![Tensor::from(1)]).contains("value/0: expected batches"));
         assert!(error(vec![Tensor::from([1, 2]), Tensor::from([1])]).contains("value/1: expected 2 rows"));
+        let nothing = error(Vec::new());
+        assert!(nothing.contains("value: expected batches") && nothing.ends_with("found no tensor"), "{nothing}");
     }
 
     #[test]

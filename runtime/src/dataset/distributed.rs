@@ -13,7 +13,7 @@ use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc,
+        Arc, Weak,
         mpsc::{Receiver, RecvTimeoutError, sync_channel},
     },
     thread,
@@ -73,7 +73,7 @@ impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn epoch(&self, epoch: u64) -> DistributedIterator<E> {
-        let source = Source { inner: self.0.clone(), state: State::Closed { epoch } };
+        let source = Source { inner: self.0.clone(), state: State::Closed { epoch }, reader: None };
         let feed = match self.0.prefetch {
             0 => Feed::Here(source),
             batches => read_ahead(source, batches).unwrap_or_else(|error| Feed::Broken(Some(error))),
@@ -165,8 +165,8 @@ impl<E: Nest + Clone + Send + 'static> fmt::Debug for DistributedDataset<E> {
 /// A source that takes longer than the strategy's [timeout](crate::CommunicationOptions::timeout) for a step is an
 /// [`Error::Timeout`]; asking again waits again.
 ///
-/// Dropping the iterator ends the thread: at once if it waits for room, else when the source has given the rows that make the next
-/// step. A source that never does keeps its thread; nobody waits for it.
+/// Dropping the iterator ends the thread: at once if it waits for room, else when the source has given its next element. A source
+/// that never does keeps its thread; nobody waits for it.
 ///
 /// Where workers have data sets of their own, asking for a step is a collective of them: all take as many steps as the longest data set
 /// has. A worker whose data set has ended gets tensors without rows, so that its replicas can make the calls that the others' make. If
@@ -179,8 +179,8 @@ pub struct DistributedIterator<E> {
 }
 
 enum Feed<E> {
-    /// A thread reads ahead.
-    Ahead(Receiver<Result<PerReplica<E>>>),
+    /// A thread reads ahead, as long as there is the reader.
+    Ahead { steps: Receiver<Result<PerReplica<E>>>, _reader: Arc<()> },
     /// Steps are read when they are asked for.
     Here(Source<E>),
     /// There is no thread to be had.
@@ -231,7 +231,7 @@ impl<E: Nest + Clone + Send + 'static> DistributedIterator<E> {
     /// The next step that this process's data set has.
     fn own_step(&mut self) -> Option<Result<PerReplica<E>>> {
         match &mut self.feed {
-            Feed::Ahead(steps) => {
+            Feed::Ahead { steps, .. } => {
                 let timeout = self.strategy.options().configuration().timeout;
                 match steps.recv_timeout(timeout) {
                     Ok(step) => Some(step),
@@ -298,8 +298,10 @@ impl<E: Nest + Clone + Send + 'static> Agreement<E> {
 const MOST_AHEAD: usize = 4096;
 
 /// Starts a thread that keeps `batches` steps ready: all but one in the channel, and one in its hands.
-fn read_ahead<E: Nest + Clone + Send + 'static>(source: Source<E>, batches: usize) -> Result<Feed<E>> {
-    let (sender, receiver) = sync_channel(batches.min(MOST_AHEAD) - 1);
+fn read_ahead<E: Nest + Clone + Send + 'static>(mut source: Source<E>, batches: usize) -> Result<Feed<E>> {
+    let (sender, steps) = sync_channel(batches.min(MOST_AHEAD) - 1);
+    let reader = Arc::new(());
+    source.reader = Some(Arc::downgrade(&reader));
     let body = move || {
         for step in source {
             // Nobody wants more steps once the iterator is dropped.
@@ -310,13 +312,15 @@ fn read_ahead<E: Nest + Clone + Send + 'static>(source: Source<E>, batches: usiz
     };
     let started = thread::Builder::new().name("prefetch".to_owned()).spawn(body);
     started.map_err(|source| Error::System { what: "start a thread that reads ahead".to_owned(), source })?;
-    Ok(Feed::Ahead(receiver))
+    Ok(Feed::Ahead { steps, _reader: reader })
 }
 
 /// The steps as the data set gives them, which end with the first error.
 struct Source<E> {
     inner: Arc<Inner<E>>,
     state: State<E>,
+    /// Who wants what is read ahead. Without one, steps are read when they are asked for.
+    reader: Option<Weak<()>>,
 }
 
 enum State<E> {
@@ -335,7 +339,10 @@ impl<E: Nest + Clone + Send + 'static> Iterator for Source<E> {
             let mut steps = match state {
                 State::Closed { epoch } => {
                     let elements = inner.dataset.iterate(epoch)?;
-                    Steps::new(elements, inner.share.clone())
+                    let reader = self.reader.clone();
+                    // Asked of each element, since any number of them, of no rows, may make no step.
+                    let wanted = move |_: &_| reader.as_ref().is_none_or(|reader| reader.strong_count() > 0);
+                    Steps::new(Box::new(elements.take_while(wanted)), inner.share.clone())
                 }
                 State::Open(steps) => steps,
                 State::Ended => return Ok(None),
@@ -358,7 +365,14 @@ impl<E: Nest + Clone + Send + 'static> Iterator for Source<E> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{MirroredStrategy, Tensor, dataset};
+    use crate::{DType, MirroredStrategy, Tensor, dataset};
+    use std::{
+        sync::mpsc::{RecvTimeoutError, sync_channel},
+        time::Duration,
+    };
+
+    /// Long beside anything that is waited for here: it only ends a test that would hang.
+    const DEADLINE: Duration = Duration::from_secs(60);
 
     #[test]
     fn any_number_of_batches_may_be_read_ahead() {
@@ -368,5 +382,25 @@ mod tests {
             let steps = strategy.distribute_dataset_with(dataset::from_fn(|| [Tensor::from([1, 2])]), options).unwrap();
             assert_eq!(steps.iter().count(), 1);
         }
+    }
+
+    /// Found by a review: the thread noticed that nobody wants its steps when it had one, and of these batches none is made.
+    #[test]
+    fn dropping_ends_a_thread_that_finds_no_step() {
+        let (batch, batches) = sync_channel(0);
+        let empty = dataset::from_fn(move || {
+            let batch = batch.clone();
+            std::iter::repeat_with(move || {
+                let _ = batch.try_send(());
+                Tensor::zeros(DType::F32, [0])
+            })
+        });
+        let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();
+        let steps = strategy.distribute_dataset(empty).unwrap().iter();
+        (0..3).for_each(|_| batches.recv_timeout(DEADLINE).expect("a batch, in time"));
+        drop(steps);
+        // One batch may have been on its way. The thread says nothing; it hangs up.
+        let ended = (0..2).any(|_| batches.recv_timeout(DEADLINE) == Err(RecvTimeoutError::Disconnected));
+        assert!(ended, "the thread is still there");
     }
 }
