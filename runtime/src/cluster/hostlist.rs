@@ -131,18 +131,25 @@ impl<'a> Name<'a> {
 
     fn write(&self, hosts: &mut Vec<String>) {
         let mut names = vec![String::new()];
+        // What all names go on with. Names are written anew only where they become at least twice as many.
+        let mut common = String::new();
         for part in &self.parts {
             match part {
-                Part::Text(text) => names.iter_mut().for_each(|name| name.push_str(text)),
+                Part::Text(text) => common.push_str(text),
+                Part::Bracket(ranges) if matches!(ranges[..], [Range { low, high, .. }] if low == high) => {
+                    common.extend(ranges[0].numbers());
+                }
                 Part::Bracket(ranges) => {
                     let numbers = |name: &String| {
                         let numbers = ranges.iter().flat_map(Range::numbers);
-                        numbers.map(|number| format!("{name}{number}")).collect::<Vec<_>>()
+                        numbers.map(|number| format!("{name}{common}{number}")).collect::<Vec<_>>()
                     };
                     names = names.iter().flat_map(numbers).collect();
+                    common.clear();
                 }
             }
         }
+        names.iter_mut().for_each(|name| name.push_str(&common));
         hosts.append(&mut names);
     }
 }
@@ -201,6 +208,10 @@ pub(super) fn tasks_per_node(call: &'static str, argument: &str, list: &str) -> 
 #[cfg(test)]
 mod tests {
     use super::{MAX_TASKS, Name, expand_hostlist, expand_tasks_per_node};
+    use std::{sync::mpsc::channel, thread, time::Duration};
+
+    /// Long beside anything that is waited for here: it only ends a test that would hang.
+    const DEADLINE: Duration = Duration::from_secs(60);
 
     #[test]
     fn brackets_multiply_and_numbers_keep_their_zeros() {
@@ -210,6 +221,19 @@ mod tests {
         assert_eq!(expand_hostlist("[1-2]").unwrap(), ["1", "2"]);
         assert_eq!(expand_hostlist("a[1,2]b[3-4]c").unwrap(), ["a1b3c", "a1b4c", "a2b3c", "a2b4c"]);
         assert_eq!(expand_hostlist("[1-2][1-2]").unwrap(), ["11", "12", "21", "22"]);
+        assert_eq!(expand_hostlist("a[07]b[1-2][3-3]c[4]").unwrap(), ["a07b13c4", "a07b23c4"]);
+    }
+
+    /// Found by a review: all names were written anew for each bracket.
+    #[test]
+    fn names_of_many_brackets_are_written_in_time() {
+        let (sender, receiver) = channel();
+        let list = format!("n[0-1048575]{}", "[0]".repeat(240));
+        thread::spawn(move || {
+            sender.send(expand_hostlist(&list).map(|hosts| (hosts.len(), hosts[MAX_TASKS - 1].clone())))
+        });
+        let (count, last) = receiver.recv_timeout(DEADLINE).expect("the names, in time").unwrap();
+        assert_eq!((count, last), (MAX_TASKS, format!("n1048575{}", "0".repeat(240))));
     }
 
     #[test]
