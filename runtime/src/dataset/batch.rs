@@ -4,6 +4,7 @@ use super::{Cardinality, Dataset, Elements, TensorSpec, pool::Pool};
 use crate::{
     Error, Nest, Result, Tensor,
     nest::{self, Leaf, Path, Value},
+    tensor,
 };
 
 /// See [`Dataset::batch`].
@@ -112,7 +113,7 @@ impl<E: Nest + Clone> Stack<E> {
                 let expected = format!("{}, as the first element of the batch has", first.spec());
                 return Err(Error::invalid(CALL, leaf.path.to_string(), expected, other.spec()));
             }
-            let shape = [&[tensors.len()], first.shape()].concat();
+            let shape = tensor::joined(CALL, &[&[1], first.shape()].concat(), 0, &[tensors.len()])?;
             let count = first.count();
             let tensor = pool.tensor(first.dtype(), shape, |mut into| {
                 for (row, tensor) in tensors.iter().enumerate() {
@@ -136,7 +137,20 @@ fn unlike_structures(path: &Path) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{IndexedSlices, dataset::from_fn};
+    use crate::{DType, IndexedSlices, dataset::from_fn};
+
+    /// Found by a review: the sizes were multiplied before the zero among them was met.
+    #[test]
+    fn no_batch_has_a_shape_beyond_numbers() {
+        let element = Tensor::zeros(DType::F32, [usize::MAX / 2 + 1, 0]);
+        let two = from_fn(move || [element.clone(), element.clone()]);
+        let shape =
+            |size| two.clone().batch(size).iterate(0).unwrap().next().unwrap().map(|batch| batch.shape().to_vec());
+        assert_eq!(shape(1).unwrap(), [1, usize::MAX / 2 + 1, 0]);
+        let error = shape(2).unwrap_err().to_string();
+        assert!(error.starts_with("Dataset::batch: value: expected sizes along axis 0 that make a shape"), "{error}");
+        assert!(error.ends_with(&format!("found [2] in shapes like [1, {}, 0]", usize::MAX / 2 + 1)), "{error}");
+    }
 
     #[test]
     fn elements_that_do_not_stack_are_refused() {

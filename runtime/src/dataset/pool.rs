@@ -12,7 +12,7 @@ const REMEMBERED: usize = 8;
 pub(super) struct Pool(Vec<Arc<Memory>>);
 
 impl Pool {
-    /// A tensor whose elements `fill` writes, all of them.
+    /// A tensor whose elements `fill` writes, all of them. Of its shape no part is beyond numbers.
     pub(super) fn tensor(
         &mut self,
         dtype: DType,
