@@ -203,14 +203,16 @@ impl Tensor {
             // An axis may be longer than can be counted through.
             return Tensor::zeros(self.dtype(), shape);
         }
-        let stride = |axis: usize| self.shape[axis + 1..].iter().product();
-        let strides: Vec<usize> = order.iter().map(|&axis| stride(axis)).collect();
+        // An axis of one entry moves nothing. Of longer ones there are fewer than a number has bits, so that each may be a call.
+        let long: Vec<usize> = order.iter().copied().filter(|&axis| self.shape[axis] > 1).collect();
+        let sizes: Vec<usize> = long.iter().map(|&axis| self.shape[axis]).collect();
+        let strides: Vec<usize> = long.iter().map(|&axis| self.shape[axis + 1..].iter().product()).collect();
         macro_rules! copy {
             ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
                 match self.dtype() {
                     $(DType::$variant => {
                         let mut elements = Vec::with_capacity(self.count());
-                        collect_strided(self.buf().as_slice::<$type>().unwrap_or(&[]), &shape, &strides, 0, &mut elements);
+                        collect_strided(self.buf().as_slice::<$type>().unwrap_or(&[]), &sizes, &strides, 0, &mut elements);
                         Memory::from(elements.as_slice())
                     })*
                 }
@@ -419,6 +421,27 @@ mod tests {
             assert!(error.starts_with("Tensor::new: shape: expected sizes whose product is a number"), "{error}");
             assert!(Tensor::zeros(DType::U8, [0]).reshape(shape).is_err());
         }
+    }
+
+    #[test]
+    fn axes_change_places() {
+        let x = Tensor::from([[[1, 2, 3]], [[4, 5, 6]]]);
+        assert_eq!(x.transpose(&[2, 1, 0]), Tensor::from([[[1, 4]], [[2, 5]], [[3, 6]]]));
+        assert_eq!(x.transpose(&[1, 2, 0]), Tensor::from([[[1, 4], [2, 5], [3, 6]]]));
+        assert_eq!(x.transpose(&[0, 1, 2]), x);
+        assert_eq!(Tensor::from(7).transpose(&[]), Tensor::from(7));
+    }
+
+    /// Found by a review: each of the axes was a call in the one before.
+    #[test]
+    fn axes_of_one_entry_may_be_any_number() {
+        let rank = 200_000;
+        let mut shape = vec![1; rank];
+        (shape[0], shape[rank / 2], shape[rank - 1]) = (2, 3, 2);
+        let x = Tensor::new(shape, &(0..12).collect::<Vec<i32>>()).unwrap();
+        let order: Vec<usize> = (0..rank).rev().collect();
+        let small = x.clone().reshape([2, 3, 2]).unwrap().transpose(&[2, 1, 0]);
+        assert_eq!(x.transpose(&order).reshape([2, 3, 2]).unwrap(), small);
     }
 
     #[test]
