@@ -360,3 +360,41 @@ nest_of_tuple! {
     (A 0, B 1, C 2, D 3, E 4, F 5, G 6)
     (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Leaf, take};
+    use crate::{Nest, Tensor};
+
+    #[derive(Nest)]
+    struct Generic<Vec> {
+        x: Vec,
+    }
+
+    /// Found by a review: these names stood in what is derived, and the user's own were taken for them.
+    #[allow(dead_code, unused_imports, reason = "only their names matter")]
+    mod shadowed {
+        use Outcome::*;
+
+        struct Vec<T>(T);
+        struct Result;
+        trait Iterator {}
+        enum Outcome {
+            Ok(u8),
+            Err,
+        }
+
+        #[derive(crate::Nest)]
+        pub(super) struct Raw<N> {
+            pub(super) r#type: N,
+        }
+    }
+
+    #[test]
+    fn a_derived_nest_is_one_wherever_it_stands() {
+        let paths = |leaves: Vec<Leaf>| leaves.iter().map(|leaf| leaf.path.to_string()).collect::<Vec<_>>();
+        let x = || Tensor::from(1);
+        assert_eq!(paths(take(&mut Generic { x: [x(), x()] })), ["value/x/0", "value/x/1"]);
+        assert_eq!(paths(take(&mut shadowed::Raw { r#type: x() })), ["value/type"]);
+    }
+}

@@ -4,7 +4,7 @@
 
 use proc_macro::TokenStream;
 use quote::{quote, quote_spanned};
-use syn::{Data, DeriveInput, Index, Member, parse_macro_input, parse_quote, spanned::Spanned};
+use syn::{Data, DeriveInput, Index, Member, ext::IdentExt, parse_macro_input, parse_quote, spanned::Spanned};
 
 /// Implements `consonance::Nest` for a struct: its leaves are its fields' leaves, in order, below the fields' names.
 #[proc_macro_derive(Nest)]
@@ -20,7 +20,7 @@ pub fn derive_nest(input: TokenStream) -> TokenStream {
         })
         .collect();
     let keys = members.iter().map(|member| match member {
-        Member::Named(name) => name.to_string(),
+        Member::Named(name) => name.unraw().to_string(),
         Member::Unnamed(index) => index.index.to_string(),
     });
     for parameter in input.generics.type_params_mut() {
@@ -30,16 +30,20 @@ pub fn derive_nest(input: TokenStream) -> TokenStream {
     let (generics, arguments, bounds) = input.generics.split_for_impl();
     quote! {
         impl #generics ::consonance::Nest for #name #arguments #bounds {
-            fn take_leaves(&mut self, at: &::consonance::nest::Path, leaves: &mut Vec<::consonance::nest::Leaf>) {
+            fn take_leaves(
+                &mut self,
+                at: &::consonance::nest::Path,
+                leaves: &mut ::std::vec::Vec<::consonance::nest::Leaf>,
+            ) {
                 #(::consonance::Nest::take_leaves(&mut self.#members, &at.join(#keys), leaves);)*
             }
 
             fn put_leaves(
                 &mut self,
-                leaves: &mut dyn Iterator<Item = ::consonance::nest::Leaf>,
+                leaves: &mut dyn ::core::iter::Iterator<Item = ::consonance::nest::Leaf>,
             ) -> ::consonance::Result<()> {
                 #(::consonance::Nest::put_leaves(&mut self.#members, leaves)?;)*
-                Ok(())
+                ::core::result::Result::Ok(())
             }
         }
     }
