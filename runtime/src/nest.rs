@@ -170,8 +170,13 @@ impl Outline {
                     (Some(slices.indices.dtype()), slices.values.dtype(), shape)
                 }
             };
-            if let Ok(Some(ragged)) = ragged.resolve("", &leaf.path, shape.len()) {
-                shape.iter_mut().zip(ragged).for_each(|(dim, ragged)| *dim = dim.filter(|_| !ragged));
+            match ragged.resolve("", &leaf.path, shape.len()) {
+                Ok(None) => {}
+                Ok(Some(ragged)) => {
+                    shape.iter_mut().zip(ragged).for_each(|(dim, ragged)| *dim = dim.filter(|_| !ragged))
+                }
+                // The axis is told to be wrong, and not the sizes: which of them may differ nobody knows.
+                Err(_) => shape.fill(None),
             }
             (leaf.path.clone(), Spec { indices, dtype, shape })
         });

@@ -394,6 +394,35 @@ fn values_that_do_not_fit_the_replicas() {
     assert!(matches!(strategy.reduce("sum", &pairs, None), Err(Error::Mismatch { replica: 1, .. })));
 }
 
+/// Found by a user: the sizes were told, which may differ along the axis that was meant.
+#[test]
+fn an_axis_that_ragged_values_have_not_is_told_before_their_sizes() {
+    let strategy = strategy(2);
+    let ragged = PerReplica::new(vec![Tensor::from(vec![1.0f32; 0]), Tensor::from(vec![1.0f32; 1])]);
+    let errors = [
+        strategy.gather(&ragged, 1).unwrap_err(),
+        strategy.gather(&ragged, -2).unwrap_err(),
+        strategy.reduce("sum", &ragged, 5).unwrap_err(),
+        strategy.reduce("sum", &ragged, [0, 0]).unwrap_err(),
+    ];
+    assert_eq!(
+        errors.map(|error| error.to_string()),
+        [
+            "Strategy::gather: axis: expected an axis from -1 to 0 (value has rank 1), found 1",
+            "Strategy::gather: axis: expected an axis from -1 to 0 (value has rank 1), found -2",
+            "Strategy::reduce: axis: expected an axis from -1 to 0 (value has rank 1), found 5",
+            "Strategy::reduce: axis: expected each axis once, found 0 twice",
+        ]
+    );
+    // With other dtypes or numbers of axes no axis is right.
+    for odd in [Tensor::from([[1.0f32]]), Tensor::from(1.0f32), Tensor::from([1.0f64])] {
+        let unlike = PerReplica::new(vec![Tensor::from([1.0f32]), odd]);
+        for error in [strategy.gather(&unlike, 5).unwrap_err(), strategy.reduce("sum", &unlike, 5).unwrap_err()] {
+            assert!(matches!(error, Error::Mismatch { replica: 1, .. }), "{error}");
+        }
+    }
+}
+
 #[test]
 fn a_communicator_that_is_dropped_has_left() {
     let mut ranks = Communicator::threads(2);
