@@ -422,7 +422,7 @@ fn what_has_no_gradient_is_refused() {
     let error = gradient::slices::reduce(&mut alone, ReduceOp::Product, &mut [1.0f32], 0).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "gradient::slices::reduce: op: expected sum or mean, which are linear, found product"
+        "gradient::slices::reduce: op of replica 0: expected sum or mean, which are linear, found product"
     );
     let error = gradient::slices::all_gather_v(&mut alone, &[1.0f32], &mut [0.0], &[2]).unwrap_err();
     assert!(error.to_string().contains("counts: expected 1 elements in all, found [2]"), "{error}");

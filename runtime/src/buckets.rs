@@ -11,8 +11,8 @@ use crate::{
     Axes, CommunicationOptions, Communicator, Error, ReduceOp, ReplicaContext, Result,
     backend::Configuration,
     carrier::{Carrier, Lent},
-    error::IntoReduceOp,
-    nest::{self, Leaf, Nest, Path, Value},
+    error::{IntoReduceOp, op_of},
+    nest::{Leaf, Nest, Path, Value},
     replica::check_leaves,
     session::Session,
     strategy::Held,
@@ -39,6 +39,8 @@ pub struct PendingNest<'b, N> {
     parcel: Arc<Parcel>,
 }
 
+const CALL: &str = "Buckets::all_reduce";
+
 impl Buckets<'_> {
     /// Hands over `value`, to be combined over all replicas: [`ReplicaContext::all_reduce`], whose result
     /// [`PendingNest::wait`] gives.
@@ -63,11 +65,10 @@ impl Buckets<'_> {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn all_reduce<N: Nest>(&self, op: impl IntoReduceOp, mut value: N) -> Result<PendingNest<'_, N>> {
-        let call = "Buckets::all_reduce";
-        self.replica.require(call)?;
+        self.replica.require(CALL)?;
         let mut leaves = Vec::new();
         value.take_leaves(&Path::default().join(self.replica.with_flow(|flow, _| flow.parcels.len())), &mut leaves);
-        let checked = op.into_reduce_op().and_then(|op| check_leaves(call, op, &leaves));
+        let checked = op_of(CALL, op).and_then(|op| check_leaves(CALL, op, &leaves));
         let op = checked.map_err(|error| {
             let error = error.of_replica(self.replica.replica_id_in_sync_group());
             self.replica.with_flow(|flow, held| flow.refuse(&error, held));
@@ -124,7 +125,7 @@ impl<N: Nest> PendingNest<'_, N> {
             }
             flow.make_progress(held);
         });
-        nest::put(self.nest, self.parcel.wait()?)
+        self.buckets.replica.put(CALL, self.nest, self.parcel.wait()?)
     }
 }
 

@@ -4,7 +4,7 @@ use crate::{
     CommunicationOptions, Error, Implementation, Result,
     backend::{Arguments, Backend, Configuration, Host},
     call::Call,
-    error::IntoReduceOp,
+    error::{IntoReduceOp, op_of},
     options,
 };
 use consonance_kernels::{
@@ -212,8 +212,8 @@ impl Communicator {
     /// Combines every rank's `data` into each rank's `data`.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if `op` is not defined on `T`, or its result is of another type (the mean of integers);
-    /// otherwise as [`barrier`](Communicator::barrier).
+    /// [`Error::UnknownReduceOp`]; [`Error::InvalidCall`] if `op` is not defined on `T`, or its result is of another type (the mean of
+    /// integers); otherwise as [`barrier`](Communicator::barrier).
     ///
     /// ```
     /// # use consonance::{Communicator, Error, ReduceOp};
@@ -534,8 +534,9 @@ impl Communicator {
     }
 
     /// The operation, or the error for text that names none, of which the others are told.
-    pub(crate) fn op(&mut self, kind: Kind, op: impl IntoReduceOp) -> Result<ReduceOp> {
-        op.into_reduce_op().inspect_err(|error| _ = self.refuse(kind, error))
+    fn op(&mut self, kind: Kind, op: impl IntoReduceOp) -> Result<ReduceOp> {
+        let checked = op_of(kind.name(), op).map_err(|error| error.of_replica(self.rank()));
+        checked.inspect_err(|error| _ = self.refuse(kind, error))
     }
 
     fn call_with_counts(&mut self, call: Call<'_>, counts: &[usize]) -> Result<()> {

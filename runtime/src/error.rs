@@ -1,6 +1,6 @@
 //! What can go wrong, whose fault it is, and whether the group still works.
 
-use crate::{ReduceOp, UnknownReduceOp};
+use crate::{ReduceOp, UnknownReduceOp, nest};
 use std::{convert::Infallible, fmt, time::Duration};
 
 /// The result of every call that can fail.
@@ -110,7 +110,14 @@ pub enum Error {
         source: Box<Error>,
     },
     /// The text names no operation.
-    UnknownReduceOp(UnknownReduceOp),
+    UnknownReduceOp {
+        /// The call; none, where the text is [parsed](ReduceOp) by itself.
+        call: Option<&'static str>,
+        /// The replica whose argument it is, where there are several.
+        replica: Option<usize>,
+        /// The text.
+        source: UnknownReduceOp,
+    },
     /// The operating system refused something.
     System {
         /// What was asked of it.
@@ -194,7 +201,9 @@ impl Error {
                 expected: expected.clone(),
                 found: found.clone(),
             },
-            Error::UnknownReduceOp(error) => Error::UnknownReduceOp(error.clone()),
+            Error::UnknownReduceOp { call, replica, source } => {
+                Error::UnknownReduceOp { call: *call, replica: *replica, source: source.clone() }
+            }
             Error::Left { call, replica, last, lost } => {
                 Error::Left { call: call.clone(), replica: *replica, last: last.clone(), lost: *lost }
             }
@@ -222,8 +231,18 @@ impl Error {
 
     /// The same error about `replica`'s argument.
     pub(crate) fn of_replica(mut self, id: usize) -> Error {
-        if let Error::InvalidCall { replica, .. } = &mut self {
+        if let Error::InvalidCall { replica, .. } | Error::UnknownReduceOp { replica, .. } = &mut self {
             *replica = Some(id);
+        }
+        self
+    }
+
+    /// The same error in `name`, if it is of an argument that does not know which call it is for.
+    pub(crate) fn of_call(mut self, name: &'static str) -> Error {
+        match &mut self {
+            Error::UnknownReduceOp { call, .. } => *call = Some(name),
+            Error::InvalidCall { call, .. } if *call == nest::CALL => *call = name,
+            _ => {}
         }
         self
     }
@@ -259,7 +278,14 @@ impl fmt::Display for Error {
             Error::Meeting { call, task, problem } => write!(f, "{call}: {task}: {problem}"),
             Error::Panic { replica, message } => write!(f, "replica {replica} panicked: {message}"),
             Error::Replica { replica, source } => write!(f, "replica {replica}: {source}"),
-            Error::UnknownReduceOp(error) => error.fmt(f),
+            Error::UnknownReduceOp { call, replica, source } => {
+                if let Some(call) = call {
+                    write!(f, "{call}: op")?;
+                    replica.iter().try_for_each(|replica| write!(f, " of replica {replica}"))?;
+                    write!(f, ": ")?;
+                }
+                source.fmt(f)
+            }
             Error::System { what, source } => write!(f, "{what}: {source}"),
             Error::Other(error) => error.fmt(f),
         }
@@ -270,6 +296,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Error::Replica { source, .. } => Some(source),
+            Error::UnknownReduceOp { source, .. } => Some(source),
             Error::System { source, .. } => Some(source),
             Error::Other(error) => error.source(),
             _ => None,
@@ -278,8 +305,8 @@ impl std::error::Error for Error {
 }
 
 impl From<UnknownReduceOp> for Error {
-    fn from(error: UnknownReduceOp) -> Self {
-        Error::UnknownReduceOp(error)
+    fn from(source: UnknownReduceOp) -> Self {
+        Error::UnknownReduceOp { call: None, replica: None, source }
     }
 }
 
@@ -297,7 +324,10 @@ impl From<Infallible> for Error {
 /// # let losses = strategy.run(|_| Ok(Tensor::from(1.0f32)))?;
 /// strategy.reduce("SUM", &losses, None)?;
 /// let error = strategy.reduce("AVG", &losses, None).unwrap_err();
-/// assert_eq!(error.to_string(), r#""AVG" is not a reduce op; expected one of sum, mean, product, min, max, and, or, xor"#);
+/// assert_eq!(
+///     error.to_string(),
+///     "Strategy::reduce: op: \"AVG\" is not a reduce op; expected one of sum, mean, product, min, max, and, or, xor"
+/// );
 /// # Ok::<(), consonance::Error>(())
 /// ```
 pub trait IntoReduceOp {
@@ -315,4 +345,9 @@ where
     fn into_reduce_op(self) -> Result<ReduceOp> {
         Ok(self.try_into()?)
     }
+}
+
+/// The operation that `call` was given.
+pub(crate) fn op_of(call: &'static str, op: impl IntoReduceOp) -> Result<ReduceOp> {
+    op.into_reduce_op().map_err(|error| error.of_call(call))
 }

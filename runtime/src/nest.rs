@@ -137,6 +137,9 @@ pub(crate) fn take<N: Nest>(nest: &mut N) -> Vec<Leaf> {
     leaves
 }
 
+/// The call in errors of places for leaves, which do not know the call that has a result for them: see [`Error::of_call`].
+pub(crate) const CALL: &str = "Nest";
+
 /// The nest with these leaves in their places.
 pub(crate) fn put<N: Nest>(mut nest: N, leaves: Vec<Leaf>) -> Result<N> {
     let mut leaves = leaves.into_iter();
@@ -252,7 +255,7 @@ impl Nest for IndexedSlices {
             }
             Some(leaf) => {
                 let found = "one for IndexedSlices; make the rows dense first, by IndexedSlices::to_dense";
-                Err(Error::invalid("Nest", leaf.path.to_string(), "a place for a tensor", found))
+                Err(Error::invalid(CALL, leaf.path.to_string(), "a place for a tensor", found))
             }
             None => Err(too_few()),
         }
@@ -262,15 +265,13 @@ impl Nest for IndexedSlices {
 fn dense(leaf: Option<Leaf>) -> Result<Tensor> {
     match leaf {
         Some(Leaf { value: Value::Dense(tensor), .. }) => Ok(tensor),
-        Some(leaf) => {
-            Err(Error::invalid("Nest", leaf.path.to_string(), "a place for IndexedSlices", "one for a tensor"))
-        }
+        Some(leaf) => Err(Error::invalid(CALL, leaf.path.to_string(), "a place for IndexedSlices", "one for a tensor")),
         None => Err(too_few()),
     }
 }
 
 fn too_few() -> Error {
-    Error::invalid("Nest", "leaves", "as many as were taken", "fewer")
+    Error::invalid(CALL, "leaves", "as many as were taken", "fewer")
 }
 
 macro_rules! nest_of_scalar {
@@ -288,7 +289,7 @@ macro_rules! nest_of_scalar {
                     *self = tensor.item().map_err(|_| {
                         // Only the mean of integers changes the type, and only a gather the shape.
                         let expected = format!("a tensor, since the result is {}", tensor.spec());
-                        Error::invalid("Nest", path, expected, concat!("a number of type ", $name))
+                        Error::invalid(CALL, path, expected, concat!("a number of type ", $name))
                     })?;
                     Ok(())
                 }

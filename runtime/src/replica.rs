@@ -6,7 +6,7 @@ use crate::{
     buckets::Flow,
     call::Call,
     context,
-    error::IntoReduceOp,
+    error::{IntoReduceOp, op_of},
     nest::{self, Leaf, Nest, Value},
     session::Session,
     strategy::{Held, Workers},
@@ -130,11 +130,13 @@ impl<'r> ReplicaContext<'r> {
     ///
     /// Shapes and structure are the same on all replicas. A tensor that nobody else holds is reduced in its own memory. Small
     /// tensors travel together ([`CommunicationOptions::bytes_per_pack`]). The mean of integers is a float: f64 for 32 and 64
-    /// bits, f32 for 8 and 16. [`IndexedSlices`](crate::IndexedSlices) keep all rows of all replicas, in replica order; their
-    /// mean is divided by the number of replicas.
+    /// bits, f32 for 8 and 16. So plain integers have no mean, since a float has no place in them: give a [`Tensor`].
+    /// [`IndexedSlices`](crate::IndexedSlices) keep all rows of all replicas, in replica order; their mean is divided by the number
+    /// of replicas.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if `op` is not defined on the dtype; [`Error::Mismatch`] if the replicas did not call the same;
+    /// [`Error::UnknownReduceOp`]; [`Error::InvalidCall`] if `op` is not defined on the dtype, or its result is no number of the type that
+    /// was given; [`Error::Mismatch`] if the replicas did not call the same;
     /// [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`] if a replica is gone.
     ///
     /// ```
@@ -170,17 +172,16 @@ impl<'r> ReplicaContext<'r> {
         mut value: N,
         options: CommunicationOptions,
     ) -> Result<N> {
-        self.require("ReplicaContext::all_reduce")?;
+        let call = "ReplicaContext::all_reduce";
+        self.require(call)?;
         let options = options.over(self.strategy.options());
         let mut leaves = nest::take(&mut value);
-        let op = self.or_refuse(
-            Kind::AllReduce,
-            op.into_reduce_op().and_then(|op| check_leaves("ReplicaContext::all_reduce", op, &leaves)),
-        )?;
+        let checked = op_of(call, op).and_then(|op| check_leaves(call, op, &leaves));
+        let op = self.or_refuse(Kind::AllReduce, checked)?;
         let mut session = self.session(Kind::AllReduce, &leaves, None, &options);
         session.all_reduce_leaves(op, &mut leaves, options.pack_limit())?;
         drop(session);
-        nest::put(value, leaves)
+        self.put(call, value, leaves)
     }
 
     /// Concatenates `value` over all replicas along `axis`, in replica order; each gets the result.
@@ -229,15 +230,16 @@ impl<'r> ReplicaContext<'r> {
         axis: impl Into<Axis>,
         options: CommunicationOptions,
     ) -> Result<N> {
-        self.require("ReplicaContext::all_gather")?;
+        let call = "ReplicaContext::all_gather";
+        self.require(call)?;
         let (axis, options) = (axis.into(), options.over(self.strategy.options()));
         let mut leaves = nest::take(&mut value);
-        let axes = leaves.iter().map(|leaf| leaf.gather_axis("ReplicaContext::all_gather", axis)).collect();
+        let axes = leaves.iter().map(|leaf| leaf.gather_axis(call, axis)).collect();
         let axes: Vec<usize> = self.or_refuse(Kind::AllGather, axes)?;
         let mut session = self.session(Kind::AllGather, &leaves, Some(axis), &options);
         session.all_gather_leaves(&mut leaves, &axes)?;
         drop(session);
-        nest::put(value, leaves)
+        self.put(call, value, leaves)
     }
 
     /// Combines `value` over all replicas and gives each replica its block of the result along axis 0. The size of axis 0 is a
@@ -258,7 +260,7 @@ impl<'r> ReplicaContext<'r> {
         let call = "ReplicaContext::reduce_scatter";
         self.require(call)?;
         let mut leaves = nest::take(&mut value);
-        let checked = op.into_reduce_op().and_then(|op| check_leaves(call, op, &leaves)).and_then(|op| {
+        let checked = op_of(call, op).and_then(|op| check_leaves(call, op, &leaves)).and_then(|op| {
             leaves.iter().try_for_each(|leaf| leaf.divisible(call, self.num_replicas_in_sync())).map(|()| op)
         });
         let op = self.or_refuse(Kind::ReduceScatter, checked)?;
@@ -271,7 +273,7 @@ impl<'r> ReplicaContext<'r> {
             session.reduce_scatter(op, leaf.dense(call)?)?;
         }
         drop(session);
-        nest::put(value, leaves)
+        self.put(call, value, leaves)
     }
 
     /// Replica `root`'s `value` to all. The others give a value of the same structure, dtypes and shapes.
@@ -302,7 +304,7 @@ impl<'r> ReplicaContext<'r> {
             session.call(Call::Broadcast { data: leaf.dense(call)?.buf_mut(), root })?;
         }
         drop(session);
-        nest::put(value, leaves)
+        self.put(call, value, leaves)
     }
 
     /// The sum of all replicas' `value` on replica `root`, and zeros on the others.
@@ -334,7 +336,7 @@ impl<'r> ReplicaContext<'r> {
             }
         }
         drop(session);
-        nest::put(value, leaves)
+        self.put(call, value, leaves)
     }
 
     /// Waits until every replica has come here.
@@ -552,6 +554,11 @@ impl<'r> ReplicaContext<'r> {
 
     pub(crate) fn require(&self, call: &'static str) -> Result<()> {
         context::require_replica(call, self.strategy, self.id)
+    }
+
+    /// The nest with the results of `call` in their places.
+    pub(crate) fn put<N: Nest>(&self, call: &'static str, value: N, leaves: Vec<Leaf>) -> Result<N> {
+        nest::put(value, leaves).map_err(|error| error.of_call(call).of_replica(self.id))
     }
 
     /// The value, or the error that the other replicas, who make the same call, are told of.

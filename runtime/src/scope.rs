@@ -3,7 +3,11 @@
 //! A handle could be forgotten while a peer reads the buffer it stands for; a closure cannot end early. So buffers are lent for
 //! the whole closure, and dropping a handle is always safe.
 
-use crate::{Communicator, Error, Result, call::Call, error::IntoReduceOp};
+use crate::{
+    Communicator, Error, Result,
+    call::Call,
+    error::{IntoReduceOp, op_of},
+};
 use consonance_kernels::step::Reason;
 use consonance_spec::{Element, Kind, ReduceOp};
 use std::{
@@ -123,7 +127,7 @@ impl<'env> Scope<'env> {
     /// # Errors
     /// [`Error::UnknownReduceOp`]; all others come from [`Pending::wait`] or the end of the scope.
     pub fn all_reduce<T: Element>(&self, op: impl IntoReduceOp, data: &'env mut [T]) -> Result<Pending> {
-        let op = self.op(op)?;
+        let op = self.op(Kind::AllReduce, op)?;
         Ok(self.start(Call::AllReduce { op, send: None, recv: data.into() }))
     }
 
@@ -137,7 +141,7 @@ impl<'env> Scope<'env> {
         send: &'env [T],
         recv: &'env mut [R],
     ) -> Result<Pending> {
-        let op = self.op(op)?;
+        let op = self.op(Kind::AllReduce, op)?;
         Ok(self.start(Call::AllReduce { op, send: Some(send.into()), recv: recv.into() }))
     }
 
@@ -146,7 +150,7 @@ impl<'env> Scope<'env> {
     /// # Errors
     /// As [`all_reduce`](Scope::all_reduce).
     pub fn reduce<T: Element>(&self, op: impl IntoReduceOp, data: &'env mut [T], root: usize) -> Result<Pending> {
-        let op = self.op(op)?;
+        let op = self.op(Kind::Reduce, op)?;
         Ok(self.start(Call::reduce_in_place(op, data, root, self.rank)))
     }
 
@@ -161,7 +165,7 @@ impl<'env> Scope<'env> {
         recv: Option<&'env mut [T]>,
         root: usize,
     ) -> Result<Pending> {
-        let (op, recv) = (self.op(op)?, recv.map(Into::into));
+        let (op, recv) = (self.op(Kind::Reduce, op)?, recv.map(Into::into));
         Ok(self.start(Call::Reduce { op, send: Some(send.into()), recv, root }))
     }
 
@@ -170,7 +174,7 @@ impl<'env> Scope<'env> {
     /// # Errors
     /// As [`all_reduce`](Scope::all_reduce).
     pub fn reduce_scatter<T: Element>(&self, op: impl IntoReduceOp, data: &'env mut [T]) -> Result<Pending> {
-        let op = self.op(op)?;
+        let op = self.op(Kind::ReduceScatter, op)?;
         Ok(self.start(Call::ReduceScatter { op, send: None, recv: data.into() }))
     }
 
@@ -184,7 +188,7 @@ impl<'env> Scope<'env> {
         send: &'env [T],
         recv: &'env mut [T],
     ) -> Result<Pending> {
-        let op = self.op(op)?;
+        let op = self.op(Kind::ReduceScatter, op)?;
         Ok(self.start(Call::ReduceScatter { op, send: Some(send.into()), recv: recv.into() }))
     }
 
@@ -283,8 +287,9 @@ impl<'env> Scope<'env> {
     }
 
     /// The operation, or the error for text that names none, of which the others are told in turn.
-    fn op(&self, op: impl IntoReduceOp) -> Result<ReduceOp> {
-        op.into_reduce_op().inspect_err(|error| drop(self.calls.send(Task::Refuse(error.to_string()))))
+    fn op(&self, kind: Kind, op: impl IntoReduceOp) -> Result<ReduceOp> {
+        let checked = op_of(kind.name(), op).map_err(|error| error.of_replica(self.rank));
+        checked.inspect_err(|error| drop(self.calls.send(Task::Refuse(error.to_string()))))
     }
 
     fn start(&self, call: Call<'env>) -> Pending {

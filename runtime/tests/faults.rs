@@ -1,9 +1,10 @@
 //! Bad input and faults: each gets an error that says whose it is, every other replica is freed, and the next call works.
 
 use consonance::{
-    CommunicationOptions, Communicator, DType, Device, Error, IndexedSlices, MirroredStrategy, OneDeviceStrategy,
-    PerReplica, ReduceOp, ReplicaContext, Result, Tensor,
+    CommunicationOptions, Communicator, DType, Destinations, Device, Error, IndexedSlices, MirroredStrategy,
+    OneDeviceStrategy, PerReplica, ReduceOp, ReplicaContext, Result, Tensor,
     dataset::{self, Deal, InputOptions},
+    gradient,
 };
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -194,7 +195,10 @@ fn a_call_that_cannot_be_right_frees_the_others() {
     assert_eq!(
         results[1],
         [
-            r#""avg" is not a reduce op; expected one of sum, mean, product, min, max, and, or, xor"#,
+            concat!(
+                r#"ReplicaContext::all_reduce: op of replica 1: "avg" is not a reduce op; "#,
+                "expected one of sum, mean, product, min, max, and, or, xor"
+            ),
             "ReplicaContext::all_gather: axis of replica 1: expected an axis from -2 to 1 (value has rank 2), found 2",
             "ReplicaContext::all_gather: value of replica 1: expected a tensor with an axis, found a scalar",
             "ReplicaContext::all_reduce: op of replica 1: expected an operation on bool (value), found sum",
@@ -389,7 +393,13 @@ fn values_that_do_not_fit_the_replicas() {
     let strategy = strategy(2);
     let error = strategy.reduce("sum", &PerReplica::new(vec![1.0f32; 3]), None).unwrap_err();
     assert!(error.to_string().starts_with("Strategy::reduce: value: expected 2 values"), "{error}");
-    assert!(strategy.run_with(PerReplica::new(vec![0]), |_, _| Ok(())).is_err());
+    let error = strategy.run_with(PerReplica::new(vec![0]), |_, _| Ok(())).unwrap_err();
+    assert!(error.to_string().starts_with("Strategy::run_with: arguments: expected 2 values"), "{error}");
+    let few = [(PerReplica::new(vec![1.0f32]), Destinations::Replicas)];
+    let error = strategy.batch_reduce_to("sum", &few).unwrap_err();
+    assert!(error.to_string().starts_with("Strategy::batch_reduce_to: value: expected 2 values"), "{error}");
+    let error = strategy.batch_reduce_to("avg", &few).unwrap_err();
+    assert!(error.to_string().starts_with("Strategy::batch_reduce_to: op: \"avg\" is not a reduce op"), "{error}");
     let pairs = PerReplica::new(vec![vec![Tensor::from(1.0f32)], vec![]]);
     assert!(matches!(strategy.reduce("sum", &pairs, None), Err(Error::Mismatch { replica: 1, .. })));
 }
@@ -600,13 +610,17 @@ fn an_unknown_operation_on_slices_is_told_to_the_others() {
                 let odd = rank.rank() == 1;
                 let mut data = [1.0f32];
                 let error = rank.all_reduce(if odd { "avg" } else { "sum" }, &mut data).unwrap_err();
-                assert!(error.to_string().contains("\"avg\" is not a reduce op"), "{error}");
+                let unknown = "all_reduce: op of replica 1: \"avg\" is not a reduce op";
+                assert!(error.to_string().contains(unknown), "{error}");
                 let mut other = [1.0f32; 100];
                 let text = rank.scope(|scope| {
                     let pending = scope.all_reduce(if odd { "avg" } else { "sum" }, &mut other);
                     Ok(pending.and_then(|pending| pending.wait()).unwrap_err().to_string())
                 });
-                assert!(text.unwrap().contains("\"avg\" is not a reduce op"));
+                assert!(text.unwrap().contains(unknown));
+                let error = gradient::slices::all_reduce(&mut rank, if odd { "avg" } else { "sum" }, &mut data);
+                let error = error.unwrap_err().to_string();
+                assert!(error.contains("gradient::slices::all_reduce: op of replica 1: \"avg\""), "{error}");
                 rank.all_reduce("sum", &mut data).unwrap();
                 assert_eq!(data, [2.0]);
             });
@@ -618,8 +632,13 @@ fn an_unknown_operation_on_slices_is_told_to_the_others() {
 fn the_mean_of_an_integer_is_no_integer() {
     let strategy = strategy(2);
     let error = strategy.run(|replica| replica.all_reduce("mean", (1.0f32, 3i32))).unwrap_err();
-    let expected = "replica 0: Nest: value/1: expected a tensor, since the result is f64[], found a number of type i32";
-    assert_eq!(error.to_string(), expected);
+    let problem = "expected a tensor, since the result is f64[], found a number of type i32";
+    assert_eq!(error.to_string(), format!("ReplicaContext::all_reduce: value/1 of replica 0: {problem}"));
+    let error = strategy.run(|replica| replica.overlap(|buckets| buckets.all_reduce("mean", 3i32)?.wait()));
+    let expected = format!("Buckets::all_reduce: value/0 of replica 0: {problem}");
+    assert_eq!(error.unwrap_err().to_string(), expected);
+    let error = strategy.reduce("mean", &PerReplica::new(vec![1i32, 2]), None).unwrap_err();
+    assert_eq!(error.to_string(), format!("Strategy::reduce: value: {problem}"));
     expect_next_run(&strategy);
 }
 

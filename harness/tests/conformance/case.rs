@@ -217,7 +217,7 @@ impl Case {
 /// TensorFlow's word for an error.
 pub(crate) fn kind(error: &Error) -> &'static str {
     match error.root() {
-        Error::UnknownReduceOp(_) => "bad_reduce_op",
+        Error::UnknownReduceOp { .. } => "bad_reduce_op",
         Error::WrongContext { problem, .. } if problem.contains("strategies do not mix") => "strategy_mixed",
         Error::WrongContext { .. } => "wrong_context",
         Error::Mismatch { argument, expected, found, .. } => {

@@ -3,7 +3,7 @@
 use super::linear;
 use crate::{
     Axis, Error, ReduceOp, ReplicaContext, Result, Tensor,
-    error::IntoReduceOp,
+    error::{IntoReduceOp, op_of},
     nest::{self, Leaf, Nest, Value},
     sparse,
 };
@@ -160,7 +160,7 @@ pub fn broadcast<N: Nest>(replica: &ReplicaContext<'_>, upstream: N, root: usize
 }
 
 fn check_linear(call: &'static str, op: impl IntoReduceOp, leaves: &[Leaf]) -> Result<ReduceOp> {
-    let op = op.into_reduce_op()?;
+    let op = op_of(call, op)?;
     let dtype = |leaf: &Leaf| match &leaf.value {
         Value::Dense(tensor) => tensor.dtype(),
         Value::Sparse(slices) => slices.values.dtype(),

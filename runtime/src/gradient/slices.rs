@@ -16,7 +16,11 @@
 //! ```
 
 use super::linear;
-use crate::{Communicator, Error, ReduceOp, Result, error::IntoReduceOp, sparse};
+use crate::{
+    Communicator, Error, ReduceOp, Result,
+    error::{IntoReduceOp, op_of},
+    sparse,
+};
 use consonance_kernels::buffer::BufMut;
 use consonance_spec::{Element, Kind};
 
@@ -204,9 +208,10 @@ fn linear_op<T: Element>(
     kind: Kind,
     op: impl IntoReduceOp,
 ) -> Result<ReduceOp> {
-    let op = communicator.op(kind, op)?;
-    linear(call, op, T::DTYPE).inspect_err(|error| _ = communicator.refuse(kind, error))?;
-    Ok(op)
+    let checked = op_of(call, op).and_then(|op| linear(call, op, T::DTYPE).map(|()| op));
+    checked
+        .map_err(|error| error.of_replica(communicator.rank()))
+        .inspect_err(|error| _ = communicator.refuse(kind, error))
 }
 
 /// What a mean does to every gradient; nothing for a sum.

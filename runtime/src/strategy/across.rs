@@ -16,6 +16,7 @@ impl Strategy {
     /// `reduce` over the replicas of all workers, if there are several.
     pub(super) fn reduce_across<N: Nest + Clone>(
         &self,
+        call: &'static str,
         kind: Kind,
         op: ReduceOp,
         value: &PerReplica<N>,
@@ -24,9 +25,9 @@ impl Strategy {
     ) -> Option<Result<N>> {
         let limit = self.options().pack_limit();
         let none = *axes == Axes::default();
-        self.combine_across(kind, value, hint, |communicator, leaves| {
+        self.combine_across(call, kind, value, hint, |communicator, leaves| {
             let id = communicator.rank();
-            let prepared = leaves.iter().map(|leaf| prepare(kind.name(), op, leaf, axes, id)).collect();
+            let prepared = leaves.iter().map(|leaf| prepare(call, op, leaf, axes, id)).collect();
             let (mut prepared, removed): (Vec<Leaf>, Vec<Vec<bool>>) = or_refuse(kind, communicator, prepared)?;
             let mut session = Session::new(kind, communicator, &leaves, axes.clone());
             if none || leaves.is_empty() {
@@ -34,7 +35,7 @@ impl Strategy {
                 return Ok(prepared);
             }
             for (leaf, removed) in prepared.iter_mut().zip(removed) {
-                let tensor = leaf.dense(kind.name())?;
+                let tensor = leaf.dense(call)?;
                 if removed.contains(&true) {
                     session.all_reduce_along(op, tensor, &removed)?;
                 } else {
@@ -52,7 +53,7 @@ impl Strategy {
         value: &PerReplica<N>,
         axis: Axis,
     ) -> Option<Result<N>> {
-        self.combine_across(kind, value, "", |communicator, mut leaves| {
+        self.combine_across(kind.name(), kind, value, "", |communicator, mut leaves| {
             let axes = leaves.iter().map(|leaf| leaf.gather_axis(kind.name(), axis)).collect();
             let axes: Vec<usize> = or_refuse(kind, communicator, axes)?;
             let mut session = Session::new(kind, communicator, &leaves, Axes::from(axis));
@@ -77,25 +78,26 @@ impl Strategy {
 
     fn combine_across<N: Nest + Clone>(
         &self,
+        call: &'static str,
         kind: Kind,
         value: &PerReplica<N>,
         hint: &str,
         combine: impl Fn(&mut Communicator, Vec<Leaf>) -> Result<Vec<Leaf>> + Sync,
     ) -> Option<Result<N>> {
         self.workers()?;
-        if let Err(error) = self.or_refuse(kind, self.check_count(kind.name(), "value", value.values().len())) {
+        if let Err(error) = self.or_refuse(kind, self.check_count(call, "value", value.values().len())) {
             return Some(Err(error));
         }
         let leaves: Vec<_> = value.iter().map(|value| Mutex::new(nest::take(&mut value.clone()))).collect();
         let first = self.local_replicas().start;
-        let combined = self.across(kind.name(), |communicator| {
+        let combined = self.across(call, |communicator| {
             let place = communicator.rank() - first;
             let leaves = std::mem::take(&mut *leaves[place].lock().expect("nobody panics holding leaves"));
             combine(communicator, leaves)
         })?;
         Some(combined.map_err(|error| hinted(error, hint)).and_then(|mut combined| {
             // All replicas have the same.
-            nest::put(value[0].clone(), combined.swap_remove(0))
+            nest::put(value[0].clone(), combined.swap_remove(0)).map_err(|error| error.of_call(call))
         }))
     }
 }

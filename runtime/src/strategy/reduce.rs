@@ -5,7 +5,7 @@ use crate::{
     Axes, Axis, Device, Error, IndexedSlices, Mirrored, Nest, PerReplica, ReduceOp, Result, Tensor,
     axis::Flat,
     context, device,
-    error::IntoReduceOp,
+    error::{IntoReduceOp, op_of},
     nest::{self, Leaf, Outline, Path, Value},
     sparse, tensor,
 };
@@ -86,21 +86,23 @@ impl Strategy {
     ) -> Result<N> {
         let axes = axis.into();
         let hint = if axes == Axes::default() { "; give an axis to reduce along it" } else { "" };
-        self.reduce_along(Kind::StrategyReduce, op, value, &axes, hint)
+        let kind = Kind::StrategyReduce;
+        self.reduce_along(kind.name(), kind, op, value, &axes, hint)
     }
 
+    /// [`reduce`](Strategy::reduce) as `call`, which the other workers know as one of this kind.
     pub(crate) fn reduce_along<N: Nest + Clone>(
         &self,
+        call: &'static str,
         kind: Kind,
         op: impl IntoReduceOp,
         value: &PerReplica<N>,
         axes: &Axes,
         hint: &str,
     ) -> Result<N> {
-        let call = kind.name();
-        let checked = context::require_cross_replica(call, self).and_then(|()| op.into_reduce_op());
+        let checked = context::require_cross_replica(call, self).and_then(|()| op_of(call, op));
         let op = self.or_refuse(kind, checked)?;
-        if let Some(reduced) = self.reduce_across(kind, op, value, axes, hint) {
+        if let Some(reduced) = self.reduce_across(call, kind, op, value, axes, hint) {
             return reduced;
         }
         self.combine(call, value, axes, hint, |path, leaves| match leaves {
@@ -171,11 +173,23 @@ impl Strategy {
         Error: From<D::Error>,
     {
         let kind = Kind::StrategyReduceTo;
-        let devices = match self.or_refuse(kind, destinations.try_into().map_err(Error::from))? {
+        let destinations = self.or_refuse(kind, destinations.try_into().map_err(Error::from))?;
+        self.reduce_to_as(kind.name(), op, value, destinations)
+    }
+
+    fn reduce_to_as<N: Nest + Clone>(
+        &self,
+        call: &'static str,
+        op: impl IntoReduceOp,
+        value: &PerReplica<N>,
+        destinations: Destinations,
+    ) -> Result<Mirrored<N>> {
+        let devices = match destinations {
             Destinations::Device(device) => vec![device],
             Destinations::Replicas => self.worker_devices().to_vec(),
         };
-        Ok(Mirrored::new(self.reduce_along(kind, op, value, &Axes::default(), "")?, devices))
+        let reduced = self.reduce_along(call, Kind::StrategyReduceTo, op, value, &Axes::default(), "")?;
+        Ok(Mirrored::new(reduced, devices))
     }
 
     /// [`reduce_to`](Strategy::reduce_to) for several values, each with its destinations; dtypes may be mixed.
@@ -203,10 +217,14 @@ impl Strategy {
         op: impl IntoReduceOp,
         value_destination_pairs: &[(PerReplica<N>, Destinations)],
     ) -> Result<Vec<Mirrored<N>>> {
-        let op = op.into_reduce_op();
+        let call = "Strategy::batch_reduce_to";
+        let op = op_of(call, op);
         // Without pairs the others make no call either.
         let op = if value_destination_pairs.is_empty() { op } else { self.or_refuse(Kind::StrategyReduceTo, op) }?;
-        value_destination_pairs.iter().map(|(value, destinations)| self.reduce_to(op, value, *destinations)).collect()
+        value_destination_pairs
+            .iter()
+            .map(|(value, destinations)| self.reduce_to_as(call, op, value, *destinations))
+            .collect()
     }
 
     /// Combines the replicas' nests leaf by leaf, after comparing their structure; dimensions in `ragged` may differ.
@@ -231,7 +249,7 @@ impl Strategy {
             let path = leaves[0].path.clone();
             Ok(Leaf { value: combine(&path, Leaves::of(&leaves))?, path })
         });
-        nest::put(value[0].clone(), combined.collect::<Result<_>>()?)
+        nest::put(value[0].clone(), combined.collect::<Result<_>>()?).map_err(|error| error.of_call(call))
     }
 
     fn reduce_tensors(

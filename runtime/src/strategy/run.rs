@@ -32,7 +32,8 @@ impl Strategy {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn run<R: Send>(&self, replica_fn: impl Fn(&ReplicaContext<'_>) -> Result<R> + Sync) -> Result<PerReplica<R>> {
-        self.run_with(PerReplica::new(vec![(); self.local_replicas().len()]), |replica, ()| replica_fn(replica))
+        let arguments = PerReplica::new(vec![(); self.local_replicas().len()]);
+        self.run_as("Strategy::run", arguments, |replica, ()| replica_fn(replica))
     }
 
     /// [`run`](Strategy::run) with an argument for each replica of this process, which it gets as its own.
@@ -54,7 +55,16 @@ impl Strategy {
         arguments: PerReplica<A>,
         replica_fn: impl Fn(&ReplicaContext<'_>, A) -> Result<R> + Sync,
     ) -> Result<PerReplica<R>> {
-        let (call, replicas) = ("Strategy::run", self.local_replicas());
+        self.run_as("Strategy::run_with", arguments, replica_fn)
+    }
+
+    fn run_as<A: Send, R: Send>(
+        &self,
+        call: &'static str,
+        arguments: PerReplica<A>,
+        replica_fn: impl Fn(&ReplicaContext<'_>, A) -> Result<R> + Sync,
+    ) -> Result<PerReplica<R>> {
+        let replicas = self.local_replicas();
         let checked = context::require_cross_replica(call, self)
             .and_then(|()| self.check_count(call, "arguments", arguments.values().len()));
         self.or_fail(call, checked)?;
@@ -176,6 +186,7 @@ fn with_replica(replica: usize, error: Error) -> Error {
     match error {
         Error::Mismatch { .. } | Error::Left { .. } | Error::Timeout { .. } | Error::Aborted { .. } => error,
         Error::Panic { .. } | Error::Replica { .. } | Error::InvalidCall { replica: Some(_), .. } => error,
+        Error::UnknownReduceOp { replica: Some(_), .. } => error,
         error => Error::Replica { replica, source: Box::new(error) },
     }
 }

@@ -263,7 +263,7 @@ impl Variable {
         // All at once, so that no assignment from another thread is seen in some components alone.
         let components = self.write_all(call).and_then(|all| all.iter().map(|writing| part(writing)).collect());
         let components = self.strategy().or_refuse(kind, components)?;
-        self.strategy().reduce_along(kind, op, &PerReplica::new(components), &Axes::default(), "")
+        self.strategy().reduce_along(call, kind, op, &PerReplica::new(components), &Axes::default(), "")
     }
 
     fn update_across(&self, call: &'static str, update: Update, operand: Tensor) -> Result<()> {

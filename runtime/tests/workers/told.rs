@@ -134,7 +134,7 @@ fn a_run_that_cannot_begin_on_one_worker_has_failed_on_all() {
             let told =
                 |error: &String| (sizes[0]..2 * sizes[0]).any(|id| error.ends_with(&format!("replica {id} failed")));
             assert!(errors[0].iter().all(told), "{errors:?}");
-            assert!(errors[1][0].starts_with("Strategy::run: arguments: expected"), "{errors:?}");
+            assert!(errors[1][0].starts_with("Strategy::run_with: arguments: expected"), "{errors:?}");
             assert!(errors[1][1].contains("in the scope of another strategy"), "{errors:?}");
         }
     }
