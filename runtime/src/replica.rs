@@ -364,7 +364,7 @@ impl<'r> ReplicaContext<'r> {
 
     /// Pauses all replicas, runs `merge` once in the cross-replica context with the arguments of all, and goes on with its
     /// results: each replica's own if they are [`PerReplica`], the same on all if they are
-    /// [`Mirrored`](crate::Mirrored) ([`Strategy::mirror`]).
+    /// [`Mirrored`](crate::Mirrored) ([`Strategy::mirror`]), none if they are `()`.
     ///
     /// The function of replica 0 is the one that runs. Where several processes have replicas, the function of the first replica of
     /// each runs there, with the arguments of the replicas of that process; the cross-replica calls that it makes are of all
@@ -383,6 +383,18 @@ impl<'r> ReplicaContext<'r> {
     ///     replica.merge_call(x, |strategy, all| Ok(strategy.mirror(strategy.reduce(ReduceOp::Sum, &all, None)?)))
     /// })?;
     /// assert_eq!(totals.values(), [Tensor::from(1), Tensor::from(1)]);
+    ///
+    /// // A function that only does something, such as to apply gradients.
+    /// let weight = strategy.variable(|| Tensor::from(1.0f32))?;
+    /// strategy.run(|replica| {
+    ///     let gradient = Tensor::from(0.25 * replica.replica_id_in_sync_group() as f32);
+    ///     replica.merge_call(gradient, |strategy, gradients| {
+    ///         let sum = strategy.reduce(ReduceOp::Sum, &gradients, None)?;
+    ///         strategy.update(&weight, |copy| copy.assign_sub(sum.clone()))?;
+    ///         Ok(())
+    ///     })
+    /// })?;
+    /// assert_eq!(weight.read()?, Tensor::from(0.75f32));
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn merge_call<A, M>(

@@ -125,6 +125,15 @@ pub trait Merged {
     fn split(self, replicas: usize) -> Vec<Self::Value>;
 }
 
+/// To each replica nothing, from a function that only does something.
+impl Merged for () {
+    type Value = ();
+
+    fn split(self, replicas: usize) -> Vec<()> {
+        vec![(); replicas]
+    }
+}
+
 /// To each replica its own value.
 impl<T> Merged for PerReplica<T> {
     type Value = T;
