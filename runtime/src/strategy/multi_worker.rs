@@ -59,7 +59,15 @@ impl MultiWorkerMirroredStrategy {
     }
 
     /// A strategy for the workers that `TF_CONFIG` tells of, with as many replicas in this one as `CONSONANCE_REPLICAS` says, or
-    /// one. This is what `consonance run` sets.
+    /// one. This is what `consonance run` sets. Options may be added:
+    ///
+    /// ```
+    /// use consonance::{CommunicationOptions, MultiWorkerMirroredStrategy};
+    /// use std::time::Duration;
+    /// let options = CommunicationOptions::new().timeout(Duration::from_secs(20))?;
+    /// let strategy = MultiWorkerMirroredStrategy::from_environment()?.options(options).build()?;
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`TfConfigClusterResolver::new`]; [`Error::InvalidCall`] for a `CONSONANCE_REPLICAS` that is no number.
@@ -75,7 +83,8 @@ impl MultiWorkerMirroredStrategy {
         }
     }
 
-    /// A strategy for the workers of a cluster.
+    /// A strategy for the workers of a cluster. It reads no `CONSONANCE_REPLICAS`, as [`from_environment`](Self::from_environment) does:
+    /// [`replicas`](MultiWorkerBuilder::replicas) says how many there are in this one.
     pub fn builder(resolver: impl ClusterResolver + 'static) -> MultiWorkerBuilder {
         let options = CommunicationOptions::new();
         MultiWorkerBuilder {
@@ -135,7 +144,8 @@ pub struct MultiWorkerBuilder {
 }
 
 impl MultiWorkerBuilder {
-    /// So many replicas in this worker, on `cpu:0`, `cpu:1`, … By default one.
+    /// So many replicas in this worker, on `cpu:0`, `cpu:1`, … By default one, or from
+    /// [`from_environment`](MultiWorkerMirroredStrategy::from_environment) as many as `CONSONANCE_REPLICAS` says.
     pub fn replicas(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
         self
