@@ -510,7 +510,8 @@ impl Communicator {
     }
 
     /// The communicator of the ranks that give the same `color`, ordered by `key` and then by rank; none for no color. Every rank
-    /// of this group calls it. The new group ends when this one does.
+    /// of this group calls it. An [`abort`](Communicator::abort) of this group ends the new one, too; a communicator of this group that is
+    /// dropped does not.
     ///
     /// # Errors
     /// As [`barrier`](Communicator::barrier).

@@ -8,7 +8,8 @@ use consonance_spec::{
 };
 use std::{collections::BTreeMap, fmt, mem};
 
-/// A tensor, a scalar, [`IndexedSlices`], or a tuple, list, map or struct of nests.
+/// A tensor, a scalar, [`IndexedSlices`], or a tuple, list, map, `Option` or struct of nests. A map is a [`BTreeMap`]; a `HashMap`
+/// has its keys in another order on each replica.
 ///
 /// Every collective of a replica and every cross-replica call takes a nest and gives one of the same structure, which is the
 /// same on all replicas; a mismatch names the path of the leaf. Derive it for structs whose fields are nests:

@@ -318,7 +318,7 @@ fn a_replica_that_does_not_come_is_named_at_the_deadline() {
 }
 
 #[test]
-fn runs_nest_in_merge_functions_only() {
+fn runs_nest_in_merge_functions_and_updates_only() {
     let strategy = strategy(2);
     let error = strategy.run(|_| strategy.run(|_| Ok(()))).unwrap_err();
     assert!(matches!(error.root(), Error::WrongContext { call: "Strategy::run", .. }), "{error}");
@@ -327,6 +327,13 @@ fn runs_nest_in_merge_functions_only() {
         replica.merge_call(id, |strategy, ids| strategy.run_with(ids, |_, id| Ok(2 * id)))
     });
     assert_eq!(doubled.unwrap().values(), [2, 4]);
+    let variable = strategy.variable(|| Tensor::from(0.0f32)).unwrap();
+    let updated = strategy.update(&variable, |copy| {
+        let sums = strategy.run(|replica| replica.all_reduce("sum", 1.0f32))?;
+        copy.assign(sums[0])
+    });
+    updated.unwrap();
+    assert_eq!(variable.read().unwrap(), Tensor::from(2.0f32));
 }
 
 #[test]

@@ -153,7 +153,8 @@ impl Strategy {
         })
     }
 
-    /// Combines a value over the replicas; the result is wanted at `destinations`.
+    /// Combines a value over the replicas; the result is wanted at `destinations`: on a device, or on those of all replicas. For a
+    /// variable, which TensorFlow takes there, [assign](crate::Variable::assign) it.
     ///
     /// # Errors
     /// As [`reduce`](Strategy::reduce), and [`Error::InvalidCall`] for a device that does not exist.

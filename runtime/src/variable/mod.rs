@@ -31,7 +31,8 @@ use update::Update;
 /// A variable that is synchronised on writing (the default) has a copy for each *memory* in which the strategy's devices lie,
 /// not for each device: all CPU devices of a process share the host's memory, so that there is one copy, under
 /// [`MirroredStrategy`](crate::MirroredStrategy) as under [`CentralStorageStrategy`](crate::CentralStorageStrategy). Copies
-/// cannot come apart, and an update is done once.
+/// of one process cannot come apart, and an update is done once. Several workers have a copy each; outside of replicas each writes its
+/// own, so all of them are to write the same.
 ///
 /// A variable that is synchronised on reading ([`VariableSynchronization::OnRead`]) has a component for each replica, of its
 /// own: counts and sums that replicas keep without waiting for each other. Only [`MirroredStrategy`](crate::MirroredStrategy) has
