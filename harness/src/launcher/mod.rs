@@ -3,7 +3,7 @@
 //! Three files are its parts: `cluster.rs` (who is who), `worker.rs` (a process and its start) and `output.rs` (what workers
 //! write). This one waits. Two threads tell it what happened by a channel: one takes the signals that the launcher gets,
 //! `SIGCHLD` among them, one passes on the workers' output. Since neither makes the other wait, a launch ends in time even if
-//! nobody reads its output: what its reader has not taken within [`READING`] of the end is left.
+//! nobody reads its output: where it has a timeout, what its reader has not taken within [`READING`] of the end is left.
 //!
 //! A launch goes through these stages:
 //!
@@ -46,7 +46,8 @@ use std::{
 /// How long workers that are asked to end by `SIGTERM` have for it: enough to report and to close files.
 pub const GRACE: Duration = Duration::from_secs(2);
 
-/// How long whoever reads the output of a launch has at its end for what is left: a few pipes full, which a program reads in no time.
+/// How long whoever reads the output of a launch with a timeout has at its end for what is left: a few pipes full, which a program reads
+/// in no time. A pager may take its time where there is no timeout.
 pub const READING: Duration = Duration::from_secs(5);
 
 /// The status of a launch whose time was up, as the command `timeout` has it.
@@ -81,7 +82,7 @@ pub struct Report {
     pub killed: Vec<usize>,
     /// The workers that did not end even so, in order.
     pub left: Vec<usize>,
-    /// Output was left, because its reader did not take it within [`READING`].
+    /// Output was left, because its reader did not take it within [`READING`] of the end of a launch with a timeout.
     pub unread: bool,
 }
 
@@ -184,7 +185,7 @@ impl Launch {
         };
         supervisor.supervise(&events);
         drop(output);
-        supervisor.report.unread = !drain(&events);
+        supervisor.report.unread = !drain(&events, self.reading());
         Ok(supervisor.report)
     }
 
@@ -194,26 +195,33 @@ impl Launch {
             Ok(report) => (report.to_string(), report.status()),
             Err(error) => (error.to_string(), error.status()),
         };
-        say(text);
+        let Some(reading) = self.reading() else {
+            say(&text);
+            return status;
+        };
+        let (tell, told) = mpsc::channel::<()>();
+        let later = text.clone();
+        let thread = thread::Builder::new().name("report".to_owned()).spawn(move || {
+            say(&later);
+            drop(tell);
+        });
+        match thread {
+            Ok(_) => drop(told.recv_timeout(reading)),
+            // That the system gives no thread may be what there is to say.
+            Err(_) => say(&text),
+        }
         status
+    }
+
+    /// How long the output is waited for at the end, if not for as long as its reader takes.
+    fn reading(&self) -> Option<Duration> {
+        self.timeout.map(|_| READING)
     }
 }
 
-/// Says each line on standard error, as far as that is read within [`READING`].
-fn say(text: String) {
-    let say = move || text.lines().for_each(|line| eprintln!("consonance: {line}"));
-    let (tell, told) = mpsc::channel();
-    let same = say.clone();
-    let thread = thread::Builder::new().name("report".to_owned()).spawn(move || {
-        same();
-        // Nobody listens any more if it took too long.
-        let _ = tell.send(());
-    });
-    match thread {
-        Ok(_) => drop(told.recv_timeout(READING)),
-        // That the system gives no thread may be what there is to say.
-        Err(_) => say(),
-    }
+/// Says each line on standard error.
+fn say(text: &str) {
+    text.lines().for_each(|line| eprintln!("consonance: {line}"));
 }
 
 /// Passes on what workers write, on a thread, until the socket that this returns is dropped and the pipes are empty.
@@ -227,11 +235,11 @@ fn pass_on(streams: Vec<Stream>, tell: Sender<Event>) -> io::Result<UnixStream> 
     Ok(ours)
 }
 
-/// Waits until the output has been passed on, or a signal says to leave it. False if its reader takes longer than [`READING`].
-fn drain(events: &Receiver<Event>) -> bool {
-    let until = Instant::now() + READING;
+/// Waits until the output has been passed on, or a signal says to leave it. False if its reader takes longer than `reading`.
+fn drain(events: &Receiver<Event>, reading: Option<Duration>) -> bool {
+    let until = reading.map(|reading| Instant::now() + reading);
     loop {
-        match next(events, Some(until)) {
+        match next(events, until) {
             Some(Event::Signal(SIGCHLD)) => {}
             Some(Event::Signal(_) | Event::Drained) => return true,
             None => return false,

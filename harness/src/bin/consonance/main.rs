@@ -53,8 +53,8 @@ enum Command {
 /// When a worker ends with another status than 0, or by a signal, the others get SIGTERM, and SIGKILL 2 s later, unless they are to
 /// keep going; the first that failed is named at the end, and its status (128 and the number, for a signal) is the status of this
 /// command. Other statuses are 124 (the time was up), 125 (the launcher failed), 126 (the program cannot be started), 127 (there is
-/// no such program) and 130 (a second SIGINT). Those that had to be killed are named on a line after it. Output that nobody reads
-/// within 5 s of the end is left, which a last line says.
+/// no such program) and 130 (a second SIGINT). Those that had to be killed are named on a line after it. With --timeout, output that
+/// nobody reads within 5 s of the end is left, which a last line says.
 #[derive(clap::Args)]
 struct Run {
     /// How many workers there are
