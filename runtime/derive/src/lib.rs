@@ -23,6 +23,15 @@ pub fn derive_nest(input: TokenStream) -> TokenStream {
         Member::Named(name) => name.unraw().to_string(),
         Member::Unnamed(index) => index.index.to_string(),
     });
+    // A field that is no nest is where the compiler says so; what the names stand for is decided at the derive, even so.
+    let spans: Vec<_> =
+        data.fields.iter().map(|field| field.ty.span().resolved_at(proc_macro::Span::call_site().into())).collect();
+    let takes = (members.iter().zip(keys).zip(&spans)).map(|((member, key), &span)| {
+        quote_spanned! { span => ::consonance::Nest::take_leaves(&mut self.#member, &at.join(#key), leaves); }
+    });
+    let puts = members.iter().zip(&spans).map(|(member, &span)| {
+        quote_spanned! { span => ::consonance::Nest::put_leaves(&mut self.#member, leaves)?; }
+    });
     for parameter in input.generics.type_params_mut() {
         parameter.bounds.push(parse_quote!(::consonance::Nest));
     }
@@ -35,14 +44,14 @@ pub fn derive_nest(input: TokenStream) -> TokenStream {
                 at: &::consonance::nest::Path,
                 leaves: &mut ::std::vec::Vec<::consonance::nest::Leaf>,
             ) {
-                #(::consonance::Nest::take_leaves(&mut self.#members, &at.join(#keys), leaves);)*
+                #(#takes)*
             }
 
             fn put_leaves(
                 &mut self,
                 leaves: &mut dyn ::core::iter::Iterator<Item = ::consonance::nest::Leaf>,
             ) -> ::consonance::Result<()> {
-                #(::consonance::Nest::put_leaves(&mut self.#members, leaves)?;)*
+                #(#puts)*
                 ::core::result::Result::Ok(())
             }
         }
