@@ -56,7 +56,7 @@ fn a_call_that_cannot_be_right_on_one_worker_is_told_to_the_others() {
             let pairs = [(values(strategy), Destinations::Replicas), (values(strategy), Destinations::Replicas)];
             strategy.batch_reduce_to(op(odd), &pairs).map(drop)
         },
-        unknown,
+        r#"Strategy::batch_reduce_to: op: "avg" is not a reduce op"#,
     );
     // Without pairs there is no call of which anybody is to be told.
     workers(&[1, 1], |worker, strategy| {
