@@ -123,7 +123,7 @@ impl<E: Nest + Clone> Stack<E> {
             })?;
             leaf.value = Value::Dense(tensor);
         }
-        nest::put(rows.swap_remove(0), stacked)
+        nest::put(rows.swap_remove(0), stacked).map_err(|error| error.of_call(CALL))
     }
 }
 
@@ -168,5 +168,10 @@ mod tests {
         assert_eq!(fails(vec![vec![], vec![x.clone()]]), structures);
         let slices = IndexedSlices::new(Tensor::from([[1.0]]), Tensor::from([0i64]), None).unwrap();
         assert!(from_fn(move || [slices.clone()]).batch(1).iterate(0).unwrap().next().unwrap().is_err());
+        let numbers = from_fn(|| 0..4i64).batch(2).iterate(0).unwrap().next().unwrap().unwrap_err().to_string();
+        assert!(
+            numbers.starts_with("Dataset::batch: value: expected a tensor, since the result is i64[2]"),
+            "{numbers}"
+        );
     }
 }

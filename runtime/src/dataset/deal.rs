@@ -182,7 +182,7 @@ impl<E: Nest + Clone> Steps<E> {
             Ok(Leaf { path: path.clone(), value: Value::Dense(tensor) })
         };
         let leaves = first.leaves.iter().enumerate().map(leaf).collect::<Result<_>>()?;
-        nest::put(first.empty.clone(), leaves)
+        nest::put(first.empty.clone(), leaves).map_err(|error| error.of_call(CALL))
     }
 
     /// Gives up the first `rows` pending rows.
@@ -285,7 +285,7 @@ pub(super) fn without_rows<E: Nest>(mut element: E) -> Result<E> {
             Value::Sparse(slices) => Value::Sparse(slices.none()?),
         };
     }
-    nest::put(element, leaves)
+    nest::put(element, leaves).map_err(|error| error.of_call(CALL))
 }
 
 #[cfg(test)]
