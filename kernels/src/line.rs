@@ -12,6 +12,7 @@ use crate::{
     trade,
     wait::Bell,
 };
+use consonance_spec::Kind;
 use std::{cell::UnsafeCell, mem, ptr};
 
 /// Bytes that ride along with an arrival.
@@ -74,6 +75,16 @@ pub(crate) fn await_payload(lines: &[Line], rank: usize, epoch: u64, bytes: usiz
         let place = payload(lines, 1 - rank, epoch, bytes);
         fetch(place, bytes);
     }
+}
+
+/// How many pauses a rank makes before it looks for the others' cards for the first time, when payloads have up to so many bytes. Who
+/// looks before a card is written takes its lines away from who writes it, and both pay a trip more: of calls of one size some took half
+/// as long again as others, by chance. (A rank of an all-reduce has something else to do meanwhile. To note the call in its ring, as a
+/// rank does that is in a process of a group, takes about a pause.)
+#[inline]
+pub(crate) fn pauses(ranks: usize, kind: Kind, bytes: usize, has_ring: bool) -> u32 {
+    let for_payload = is_traded(ranks, bytes) && trade::slots(ranks, kind) && kind != Kind::AllReduce;
+    u32::from(for_payload) + u32::from(!has_ring && ranks > 1)
 }
 
 /// One arrival. Everything but `epoch` is valid while `epoch` is the number of the call that the reader is in.

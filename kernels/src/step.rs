@@ -708,10 +708,13 @@ impl Seat {
         if payload.len() <= FIRST_BYTES {
             self.addresses.own[..payload.len()].copy_from_slice(payload);
         }
-        // Only now: who looks at a peer's card before that has stored it takes the line away from it.
-        if let Some(ring) = self.hub.ring(rank) {
+        // Only now: the peers hear sooner, and are looked at later.
+        let ring = self.hub.ring(rank);
+        if let Some(ring) = ring {
             self.ticket = ring.begin(Round::number_of(epoch), head, bytes as u64);
         }
+        let pauses = line::pauses(lines.len(), signature.kind, payload.len().max(awaited), ring.is_some());
+        self.hub.patience.pause(pauses);
         self.wake();
         let made = meanwhile();
         let all = self.wait_for_all(|line| {

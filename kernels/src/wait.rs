@@ -37,6 +37,13 @@ impl Patience {
         }
     }
 
+    /// Makes pauses, where it is to look again and again.
+    pub(crate) fn pause(self, pauses: u32) {
+        if self == Patience::Looks {
+            (0..pauses).for_each(|_| std::hint::spin_loop());
+        }
+    }
+
     /// Looks until `ready`, for [`LOOKS_FOR`] after the first looks at the most, or as long as others have the core; false if it never was.
     pub(crate) fn look(self, ready: &impl Fn() -> bool) -> bool {
         if self == Patience::Sleeps {
