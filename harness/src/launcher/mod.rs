@@ -300,14 +300,14 @@ impl Supervisor {
 
     /// Looks who has ended. The first failure is the launch's, and ends it unless the others are to go on.
     fn collect(&mut self) {
-        let ended = self.ends.take();
-        ended.iter().for_each(|&index| self.workers[index].look());
-        let mut ended = ended.iter().map(|&index| &self.workers[index]);
+        let mut ended: Vec<&Worker> = self.workers.iter_mut().filter_map(Worker::look).collect();
+        let order = self.ends.order();
+        ended.sort_by_key(|worker| order.iter().position(|&index| index == worker.index).unwrap_or(usize::MAX));
         // Of workers that are found ended together, one that a signal killed was first: the others have lost it, perhaps before it was
         // noted that it ended.
-        let by_signal = |worker: &&Worker| matches!(worker.end, Some(End::Signal(_)));
-        let first = ended.clone().find(by_signal).or_else(|| ended.find(|worker| worker.failed()));
-        let Some(worker) = first else { return };
+        let by_signal = |worker: &&&Worker| matches!(worker.end, Some(End::Signal(_)));
+        let first = ended.iter().find(by_signal).or_else(|| ended.iter().find(|worker| worker.failed()));
+        let Some(&worker) = first else { return };
         if let (Stage::Running, Outcome::Done, Some(end)) = (self.stage, &self.report.outcome, worker.end) {
             self.report.outcome = Outcome::Failed { worker: worker.index, pid: worker.pid(), end };
             if !self.keep_going {

@@ -19,7 +19,7 @@ use rustix::{
     event::{Timespec, epoll},
     io::Errno,
     process::{
-        Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus, getppid, kill_process_group, pidfd_open,
+        Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getppid, kill_process_group, pidfd_open,
         set_parent_process_death_signal, waitid,
     },
     stdio::dup2_stdin,
@@ -64,16 +64,18 @@ impl fmt::Display for End {
     }
 }
 
-/// Which workers have ended, in the order in which they did.
+/// In which order workers end. Whether one has, its parent may hear later: a tracer hears before it.
 pub(super) struct Ends {
     epoll: OwnedFd,
     /// Whose end it tells: as long as they are open.
     processes: Vec<OwnedFd>,
+    /// The indices of workers that have ended.
+    order: Vec<usize>,
 }
 
 impl Ends {
     pub(super) fn new() -> io::Result<Ends> {
-        Ok(Ends { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, processes: Vec::new() })
+        Ok(Ends { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, processes: Vec::new(), order: Vec::new() })
     }
 
     /// Watches this worker, too.
@@ -85,13 +87,14 @@ impl Ends {
         Ok(())
     }
 
-    /// The indices of those that have ended since this was last asked.
-    pub(super) fn take(&self) -> Vec<usize> {
+    /// The indices of those that have ended so far, in their order.
+    pub(super) fn order(&mut self) -> &[usize] {
         let mut ended = Vec::with_capacity(self.processes.len());
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // Nothing else is wrong with it than that it may be interrupted, and then another look follows.
+        // It does not wait, so that nothing interrupts it. Without it the workers are in the order of their numbers.
         let _ = epoll::wait(&self.epoll, spare_capacity(&mut ended), Some(&now));
-        ended.into_iter().map(|event| event.data.u64() as usize).collect()
+        self.order.extend(ended.into_iter().map(|event| event.data.u64() as usize));
+        &self.order
     }
 }
 
@@ -149,14 +152,15 @@ impl Worker {
         Pid::from_child(&self.child).as_raw_pid()
     }
 
-    /// Looks how the worker has ended, if it has, but lets it be a zombie.
-    pub(super) fn look(&mut self) {
+    /// Looks whether the worker has ended since the last look, but lets it be a zombie.
+    pub(super) fn look(&mut self) -> Option<&Worker> {
+        if self.end.is_some() {
+            return None;
+        }
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        let status = waitid(WaitId::Pid(Pid::from_child(&self.child)), options).expect("a child not waited for");
-        let end = |status: WaitIdStatus| {
-            status.exit_status().map(End::Status).or(status.terminating_signal().map(End::Signal))
-        };
-        self.end = status.and_then(end);
+        let status = waitid(WaitId::Pid(Pid::from_child(&self.child)), options).expect("a child not waited for")?;
+        self.end = status.exit_status().map(End::Status).or(status.terminating_signal().map(End::Signal));
+        Some(self)
     }
 
     /// It ended, and not with status 0.
