@@ -51,7 +51,7 @@ pub const WINDOW_BYTES: usize = 128 << 10;
 pub const WHOLE_WINDOW_BYTES: usize = 64 << 10;
 
 /// The fewest, where ranks are busy in turn: the first window is copied alone, and the last one is read alone.
-const LEAST_WINDOW_BYTES: usize = 16 << 10;
+const LEAST_WINDOW_BYTES: usize = 8 << 10;
 
 /// How many bytes of one buffer a rank works on before it looks whether the group has ended: at memory speed with many
 /// inputs, still well under a millisecond.
@@ -121,7 +121,8 @@ impl Cut {
 
     /// Only one rank has data, up to so many bytes as so many blocks; or only one reads such data.
     pub fn one_way(bytes: usize, blocks: usize) -> Cut {
-        let few = (bytes / 2).clamp(LEAST_WINDOW_BYTES, 2 * LEAST_WINDOW_BYTES);
+        // Of several blocks, a rank reads one.
+        let few = (bytes / 2).clamp(LEAST_WINDOW_BYTES * blocks.min(2), 4 * LEAST_WINDOW_BYTES);
         Cut { blocks, window_bytes: (bytes / 4).clamp(few, WINDOW_BYTES) }
     }
 }

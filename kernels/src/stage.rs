@@ -97,9 +97,10 @@ const RESERVE_BYTES: usize = 64 << 10;
 /// One rank's staging, as that rank sees it.
 pub(crate) struct Stage {
     area: Area,
-    base: u64,
     /// The next window's number.
     window: u64,
+    /// All peers have read the windows before this one: each has arrived at a call since.
+    settled: u64,
     /// Bytes of each slot that the system has given, in this rank's place and in one that it trades for.
     reserved: [[usize; SLOTS]; 2],
     pub(crate) reach: Reach,
@@ -117,7 +118,7 @@ pub(crate) enum Reach {
 
 impl Stage {
     pub(crate) fn new(area: Area, round: Round) -> Stage {
-        Stage { area, base: round.base(), window: round.base(), reserved: [[0; SLOTS]; 2], reach: Reach::Untried }
+        Stage { area, window: round.base(), settled: round.base(), reserved: [[0; SLOTS]; 2], reach: Reach::Untried }
     }
 
     /// Whether this rank reads the memory of all others, as far as it knows.
@@ -126,7 +127,12 @@ impl Stage {
     }
 
     pub(crate) fn renew(&mut self, round: Round) {
-        (self.base, self.window) = (round.base(), round.base());
+        (self.window, self.settled) = (round.base(), round.base());
+    }
+
+    /// All peers have arrived at a call that has put up nothing yet.
+    pub(crate) fn settle(&mut self) {
+        self.settled = self.window;
     }
 }
 
@@ -527,9 +533,10 @@ impl Seat {
 
     /// Waits until the slots of the window that comes `ahead` of this one are this rank's to write.
     fn claim_window(&self, ahead: u64) -> Result<(), Fault> {
-        let Stage { base, window, .. } = *self.staging();
+        let Stage { window, settled, .. } = *self.staging();
         let window = window + ahead;
-        if window < base + 2 {
+        // Not even a look at their lines, which they have written since.
+        if window < settled + 2 {
             return Ok(());
         }
         self.wait_read(window - 1)

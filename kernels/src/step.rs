@@ -732,6 +732,9 @@ impl Seat {
             }
         }
         all?;
+        if let Some(stage) = &mut self.stage {
+            stage.settle();
+        }
         let same_bytes = matches!(access, Access::DividedToAll | Access::DividedToOwn | Access::DividedToRoot);
         let is_same = |card: &Card| {
             card.fingerprint() == own.fingerprint && card.head() == head && (!same_bytes || card.bytes() == bytes)
