@@ -152,6 +152,23 @@ fn what_a_bench_makes_goes_with_it() {
     }
 }
 
+/// `nohup` has the signal ignored by what it starts.
+#[test]
+fn a_signal_that_is_ignored_does_not_end_a_bench() {
+    let directory = Temporary::directory("ignored");
+    let mut command = Command::new("sh");
+    let script = "trap '' HUP; exec \"$0\" bench barrier --time 300ms";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_consonance")]).env("TMPDIR", &directory.0);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("a shell");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while fs::read_dir(&directory.0).expect("a directory").count() == 0 {
+        assert!(Instant::now() < deadline && child.try_wait().expect("a child").is_none(), "the bench begins");
+        thread::yield_now();
+    }
+    kill_process(Pid::from_child(&child), Signal::HUP).expect("a child");
+    assert_eq!(child.wait().expect("a child").code(), Some(0));
+}
+
 /// A bench that `script` goes before, in a shell of the same process number.
 fn bench_after(script: &str, temporary: &Path) -> Output {
     let mut command = Command::new("sh");

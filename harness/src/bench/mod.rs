@@ -23,6 +23,7 @@ pub use processes::{bench_rank, bench_threads};
 pub use rivals::Rival;
 pub use row::{Figures, Row};
 
+use crate::launcher::signals::not_ignored;
 use case::{Case, Collective};
 use consonance::{DType, ReduceOp};
 use group::{Failure, Group, Samples};
@@ -408,7 +409,7 @@ struct Directory {
 
 impl Directory {
     fn new() -> Result<Directory, BenchError> {
-        let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
+        let mut signals = Signals::new(not_ignored(&[SIGHUP, SIGINT, SIGQUIT, SIGTERM])?)?;
         let path = create()?;
         let mut directory = Directory { path: path.clone(), signals: signals.handle(), listener: None };
         directory.listener = Some(thread::Builder::new().name("signals".to_owned()).spawn(move || {

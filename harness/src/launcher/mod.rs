@@ -18,7 +18,7 @@
 
 pub(crate) mod cluster;
 mod output;
-mod signals;
+pub(crate) mod signals;
 mod worker;
 
 pub use worker::{End, become_worker};

@@ -3,7 +3,7 @@
 use super::Event;
 use signal_hook::{
     consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM},
-    iterator::{Handle, Signals as Iterator},
+    iterator::{Handle, Signals as Heard},
     low_level::signal_name,
 };
 use std::{fs, io, sync::mpsc::Sender, thread};
@@ -20,9 +20,8 @@ impl Signals {
     /// Listens to the end of workers and to what is forwarded. What whoever started the launcher has chosen to ignore (`nohup`
     /// does) is ignored, also by the workers, which inherit it.
     pub(super) fn listen(tell: Sender<Event>) -> io::Result<Signals> {
-        let ignored = ignored()?;
-        let heard = FORWARDED.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
-        let mut signals = Iterator::new(heard.chain([SIGCHLD]))?;
+        let heard = not_ignored(&FORWARDED)?;
+        let mut signals = Heard::new(heard.chain([SIGCHLD]))?;
         let handle = signals.handle();
         thread::Builder::new().name("signals".to_owned()).spawn(move || {
             // The launcher has ended if it does not take one.
@@ -38,12 +37,15 @@ impl Drop for Signals {
     }
 }
 
-/// The signals that this process ignores, a bit each, from bit 0 for signal 1.
-fn ignored() -> io::Result<u64> {
+/// Those of these signals that whoever started this process has not chosen to ignore.
+pub(crate) fn not_ignored(signals: &[i32]) -> io::Result<impl Iterator<Item = i32>> {
     let status = fs::read_to_string("/proc/self/status")?;
+    // A bit each, from bit 0 for signal 1.
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no SigIgn in /proc/self/status"))
+    let ignored = mask
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no SigIgn in /proc/self/status"))?;
+    Ok(signals.iter().copied().filter(move |signal| ignored & (1 << (signal - 1)) == 0))
 }
 
 /// What a signal is called.
