@@ -5,12 +5,15 @@
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    io::Errno,
+    io::{Errno, write},
 };
 use std::{
     fs::File,
-    io::{self, Read, Write},
-    os::{fd::OwnedFd, unix::net::UnixStream},
+    io::{self, Read},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
     time::{Duration, Instant},
 };
 
@@ -60,12 +63,29 @@ impl Stream {
 }
 
 impl Sink {
+    /// Writes all of the text, and nothing else of this process within it.
     fn write(self, text: &[u8]) -> io::Result<()> {
         match self {
-            Sink::Stdout => io::stdout().write_all(text).and_then(|()| io::stdout().flush()),
-            Sink::Stderr => io::stderr().write_all(text),
+            Sink::Stdout => write_all(&io::stdout().lock(), text),
+            Sink::Stderr => write_all(&io::stderr().lock(), text),
         }
     }
+}
+
+/// Writes all of the text. If somebody who shares the file has it report that it is full, this waits until it is not.
+fn write_all(file: &impl AsFd, mut text: &[u8]) -> io::Result<()> {
+    while !text.is_empty() {
+        match write(file, text) {
+            Ok(count) => text = &text[count..],
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => match poll(&mut [PollFd::new(file, PollFlags::OUT)], None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            },
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Passes on until `workers_live` is closed at its other end, and then until the pipes are at their ends, or [`DRAIN`] is over.
@@ -166,6 +186,20 @@ mod tests {
         assert_eq!(lines(&[]), b"");
         assert_eq!(lines(&[b"a", b"b\n\nc"]), b"[worker 7] ab\n[worker 7] \n[worker 7] c\n");
         assert_eq!(lines(&[b"\xff\0\xc3", b"\xa4\r\n"]), b"[worker 7] \xff\0\xc3\xa4\r\n");
+    }
+
+    #[test]
+    fn a_full_file_is_waited_for() {
+        let (reader, file) = UnixStream::pair().unwrap();
+        file.set_nonblocking(true).unwrap();
+        let text: Vec<u8> = (0..8 * READ_BYTES).map(|at| (at % 251) as u8).collect();
+        let read = std::thread::spawn(move || {
+            let mut found = Vec::new();
+            (&reader).read_to_end(&mut found).map(|_| found)
+        });
+        write_all(&file, &text).unwrap();
+        drop(file);
+        assert!(read.join().unwrap().unwrap() == text);
     }
 
     #[test]
