@@ -4,7 +4,7 @@
 use super::{
     Bench,
     case::{Case, Collective},
-    group::{Failure, Group, cores},
+    group::{Failure, Group},
     processes,
     tile::{Habit, Layout, PERIOD, Segment, Small, Tiles},
 };
@@ -107,14 +107,14 @@ impl Rival {
         output(Command::new(format!("mpicc{suffix}")).args(["-O3", "-o"]).args([&program, &source]))
             .map_err(|why| Failure::Broken(format!("mpicc{suffix}: {why}")))?;
         let mut command = Command::new(format!("mpiexec{suffix}"));
-        let bind = if ranks <= cores() { "core" } else { "none" };
         command.args(["-n", &ranks.to_string()]);
         if *self == Rival::OpenMpi {
             // Root is who tests in containers.
-            command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", bind]);
+            command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
         } else {
-            command.args(["-bind-to", bind]);
+            command.args(["-bind-to", "none"]);
         }
+        // Each rank takes the core that ours has, which need not be the launcher's choice.
         command.arg(program);
         Ok(command)
     }

@@ -181,20 +181,23 @@ static void run(void) {
     free(times);
 }
 
-// Takes the core of this rank, if the launcher has not given it one.
+// Takes the core that this rank has with every library, before the MPI chooses memory by where it runs.
 static void pin(void) {
+    const char *number = getenv("OMPI_COMM_WORLD_RANK");
+    if (!number) number = getenv("PMI_RANK");
     cpu_set_t allowed, only;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) || CPU_COUNT(&allowed) == 1) return;
-    int left = rank % CPU_COUNT(&allowed), cpu = 0;
+    if (!number || sched_getaffinity(0, sizeof allowed, &allowed)) fail("no core for this rank");
+    int left = atoi(number) % CPU_COUNT(&allowed), cpu = 0;
     while (!CPU_ISSET(cpu, &allowed) || left-- > 0) cpu++;
     CPU_ZERO(&only);
     CPU_SET(cpu, &only);
-    sched_setaffinity(0, sizeof only, &only);
+    if (sched_setaffinity(0, sizeof only, &only)) fail("no core for this rank");
 }
 
 int main(int argc, char **argv) {
     // Nothing of the bench outlives it.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    pin();
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank), MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -203,7 +206,6 @@ int main(int argc, char **argv) {
     int link = socket(AF_UNIX, SOCK_STREAM, 0);
     if (connect(link, (struct sockaddr *)&address, sizeof address)) fail("no bench at the socket");
     from = fdopen(link, "r"), to = fdopen(dup(link), "w");
-    pin();
     fprintf(to, "rank %d\n", rank), fflush(to);
     for (char word[8]; fscanf(from, "%7s", word) == 1;) {
         if (!strcmp(word, "case")) prepare();
