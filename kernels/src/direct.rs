@@ -33,10 +33,7 @@ impl Seat {
 
     /// Whether the system reads this memory of this rank's own: not that of a device.
     pub(crate) fn is_read(&self, address: *const u8) -> bool {
-        let mut byte = 0;
-        let own = self.hub.process(self.world.rank());
-        // SAFETY: one byte is written.
-        own.is_some_and(|process| unsafe { process.read(address.addr(), &mut byte, 1) }.is_ok())
+        self.hub.process(self.world.rank()).is_some_and(|process| process.has_ordinary(address))
     }
 
     /// Whether every rank can read the memory of all others, as the cards say.

@@ -32,6 +32,10 @@ impl Process {
         Ok(())
     }
 
+    pub(crate) fn has_ordinary(&self, _: *const u8) -> bool {
+        true
+    }
+
     pub(crate) fn is_readable(&self) -> bool {
         true
     }
