@@ -10,8 +10,9 @@
 //! the round; as the ranks agree on what they call, and know each other's sizes, all of them count the same.
 //!
 //! 1. **Stage.** The rank copies its part of window `w` into slot `w mod 2`, and says *staged* `w`; the first of a step is
-//!    staged before the arrival, which says it. It may do so when every peer has said *read* `w - 2`. The next window is
-//!    staged before the work on this one, so that a rank waits only for one that is more than a window behind.
+//!    staged before the arrival, which says it. It may do so when every peer has said *read* `w - 2`, or has arrived at a
+//!    call that came after it, which is seen without a look at another line. The next window is staged before the work on this one,
+//!    so that a rank waits only for one that is more than a window behind.
 //! 2. **Work**, when every peer has said *staged* `w`. Where each rank makes its block of the result for all, it puts the
 //!    block up in the slot for results and says *folded* `w`; when every peer has, it copies their blocks. Of two ranks each
 //!    writes its block over the peer's data of which it is made, in the peer's slot: the lines are its core's by then, and those of
