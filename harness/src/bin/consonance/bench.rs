@@ -26,7 +26,7 @@ use std::{
 /// buffers than the one before, and every result is checked: `wrong` counts elements. Where a library has no such call, or is not
 /// installed, its row says so.
 ///
-/// Rank r runs on core r, with every library; if there are more ranks than cores, they share them.
+/// Rank r runs on the r-th of the cores that are allowed, with every library; if there are more ranks than cores, they share them.
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, disable_help_subcommand = true)]
 pub(crate) struct Arguments {
