@@ -371,8 +371,9 @@ impl<'r> ReplicaContext<'r> {
     /// replicas.
     ///
     /// # Errors
-    /// The error of `merge`, on every replica; otherwise as [`barrier`](ReplicaContext::barrier). Where several processes have
-    /// replicas those of one have the error of its function, which ends the group, unless it is an [`Error::Mismatch`], which all
+    /// The error of `merge`; otherwise as [`barrier`](ReplicaContext::barrier). Every replica has an [`Error::Mismatch`],
+    /// [`Error::Left`], [`Error::Timeout`] or [`Error::Aborted`] as it is; of any other error those that did not run the function have the
+    /// text, in an [`Error::Replica`] that names who did. Where several processes have replicas those of one have the error of its function, which ends the group, unless it is an [`Error::Mismatch`], which all
     /// functions have.
     ///
     /// ```
@@ -439,13 +440,9 @@ impl<'r> ReplicaContext<'r> {
             Err(_) if self.strategy.workers().is_none() => None,
             _ => self.board.take(self.place()),
         };
-        let result = result.and_then(|result| result.downcast::<Result<M::Value, String>>().ok());
+        let result = result.and_then(|result| result.downcast::<Result<M::Value>>().ok());
         match (result.map(|result| *result), failure) {
-            (_, Some(error)) => Err(error),
-            (Some(Err(problem)), None) => Err(Error::Replica {
-                replica: self.strategy.local_replicas().start,
-                source: Box::new(Error::other(format!("its merge function failed: {problem}"))),
-            }),
+            (_, Some(error)) | (Some(Err(error)), None) => Err(error),
             (Some(Ok(value)), None) => returned.map(|()| value),
             (None, None) => {
                 Err(returned.expect_err("the first replica leaves a result of the agreed type for every replica"))
@@ -485,7 +482,7 @@ impl<'r> ReplicaContext<'r> {
         result
     }
 
-    /// Runs the merge function and leaves each replica's result, or the text of the error that is returned, on the board.
+    /// Runs the merge function and leaves each replica's result, or its error instead of the one that is returned, on the board.
     fn merge<A, M>(&self, merge: impl FnOnce(&Strategy, PerReplica<A>) -> Result<M>) -> Option<Error>
     where
         A: Send + 'static,
@@ -516,13 +513,13 @@ impl<'r> ReplicaContext<'r> {
         match merged {
             Ok(values) => {
                 for (place, value) in values.into_iter().enumerate() {
-                    self.board.put(place, Box::new(Ok::<_, String>(value)));
+                    self.board.put(place, Box::new(Ok::<_, Error>(value)));
                 }
                 None
             }
             Err(error) => {
                 for place in 0..replicas {
-                    self.board.put(place, Box::new(Err::<M::Value, _>(error.to_string())));
+                    self.board.put(place, Box::new(Err::<M::Value, _>(merge_failed(start, &error))));
                 }
                 Some(error)
             }
@@ -592,6 +589,20 @@ impl<'r> ReplicaContext<'r> {
         let mut communicator = RefMut::map(self.held(), |held| &mut **held);
         communicator.configure(options.configuration());
         Session::new(kind, communicator, leaves, ragged.map_or_else(Axes::default, Axes::from))
+    }
+}
+
+/// The error of the merge function that `replica` ran, for the others. What came of a collective is the same to all; what is the function's own
+/// is that replica's.
+fn merge_failed(replica: usize, error: &Error) -> Error {
+    match error {
+        Error::Mismatch { .. } | Error::Left { .. } | Error::Timeout { .. } | Error::Aborted { .. } => {
+            error.duplicate()
+        }
+        _ => {
+            let source = Error::other(format!("its merge function failed: {error}"));
+            Error::Replica { replica, source: Box::new(source) }
+        }
     }
 }
 

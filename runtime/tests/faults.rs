@@ -365,6 +365,29 @@ fn a_merge_function_that_fails_or_panics_frees_all() {
     expect_next_run(&strategy);
 }
 
+/// Found by a review: only the replica that ran the function had the mismatch as one, so that replicas took different ways.
+#[test]
+fn a_mismatch_in_a_merge_function_is_one_on_every_replica() {
+    let strategy = strategy(3);
+    let merge = |replica: &ReplicaContext<'_>| {
+        let own = Tensor::from(vec![1; 1 + replica.replica_id_in_sync_group() / 2]);
+        replica.merge_call(own, |strategy, all| Ok(strategy.mirror(strategy.reduce("sum", &all, None)?)))
+    };
+    let results = strategy.run(|replica| {
+        let merged = merge(replica).unwrap_err();
+        let overlapped = replica.overlap(|_| merge(replica)).unwrap_err();
+        // No group was ended.
+        replica.barrier()?;
+        Ok([merged, overlapped].map(|error| (matches!(error, Error::Mismatch { replica: 2, .. }), error.to_string())))
+    });
+    for (is_mismatch, error) in results.unwrap().into_values().into_iter().flatten() {
+        assert!(is_mismatch, "{error}");
+    }
+    let error = strategy.run(merge).unwrap_err();
+    assert!(matches!(error, Error::Mismatch { replica: 2, .. }), "{error:?}");
+    expect_next_run(&strategy);
+}
+
 #[test]
 fn devices_are_checked() {
     let text = |result: Result<MirroredStrategy>| result.unwrap_err().to_string();

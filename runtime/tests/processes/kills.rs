@@ -4,7 +4,8 @@ use crate::{
     calls::{Calls, Random},
     driver::{self, Job, Signal, hear, number, say},
 };
-use consonance::{Error, Result};
+use consonance::{CommunicationOptions, Error, MultiWorkerMirroredStrategy, Result, TfConfigClusterResolver};
+use nix::sys::signal;
 use std::{env, thread, time::Duration};
 
 /// One group of so many compares its data; the others do nothing but calls, so that the time until an error is the calls'.
@@ -96,4 +97,32 @@ fn a_kill_in_any_call_is_an_error_that_names_the_lost() {
         at(99),
         at(100)
     );
+}
+
+/// Two replicas make a merge function, in which process 1 dies; says what the run of the other came to.
+pub(crate) fn merges(_: &[&str]) -> Result<()> {
+    let options = CommunicationOptions::new().timeout(driver::LONG)?;
+    let builder = MultiWorkerMirroredStrategy::builder(TfConfigClusterResolver::new()?);
+    let strategy = builder.replicas(2).options(options).build()?;
+    let dies = strategy.local_replicas().start == 2;
+    let merged = strategy.run(|replica| {
+        replica.merge_call(1i32, |strategy, all| {
+            if dies {
+                signal::raise(Signal::SIGKILL).expect("a signal of its own");
+            }
+            Ok(strategy.mirror(strategy.reduce("sum", &all, None)?))
+        })
+    });
+    let error = merged.unwrap_err();
+    say(&format!("{} {}", if error.is_loss() { "lost" } else { "not lost" }, driver::words(&error)));
+    Ok(())
+}
+
+/// Found by a review: the replicas that did not run the function had a text in its error's place, which said of no loss.
+#[test]
+fn a_kill_in_a_merge_function_is_a_loss_to_the_run() {
+    let mut job = Job::start(2, "merges");
+    let error = job.of(0).expect("lost");
+    assert!(error.starts_with("Aborted ") && error.contains("replica 2 was lost with its process"), "{error}");
+    job.of(0).end();
 }

@@ -23,6 +23,7 @@ const PARTS: &[(&str, Part)] = &[
     ("disagrees", ends::disagrees),
     ("many_calls", stops::many_calls),
     ("random_calls", kills::random_calls),
+    ("merges", kills::merges),
     ("forks", forks::forks),
     ("forks_between_runs", forks::forks_between_runs),
     ("limited", limits::limited),
