@@ -71,6 +71,10 @@ impl Strategy {
         let turn = self.turn(call)?;
         let configuration = self.options().configuration();
         let board = Board::new(replicas.len());
+        let team = match replicas.len() == 1 && !self.0.pin_threads {
+            true => None,
+            false => Some(self.team_or_end().inspect_err(|_| turn.iter().for_each(Turn::failed))?),
+        };
         let communicators: Vec<Held> = match self.workers() {
             Some(workers) => self.hold(workers, call)?,
             None => (Seat::group(replicas.len(), configuration.timeout).into_iter())
@@ -92,12 +96,12 @@ impl Strategy {
             // The context is dropped after this, which tells replicas that still wait for this one that it has left.
             replace(&tasks[place], Task::Finished(result));
         };
-        if replicas.len() == 1 && !self.0.pin_threads {
-            replica(0);
-        } else {
-            let mut team = self.team()?;
-            team.run(&replica);
-            self.give_back(team);
+        match team {
+            None => replica(0),
+            Some(mut team) => {
+                team.run(&replica);
+                self.give_back(team);
+            }
         }
         if let Some(workers) = self.workers() {
             workers.rouse();

@@ -15,7 +15,7 @@
 
 use super::{Strategy, run::all_or_worst};
 use crate::{Communicator, Error, Result, backend::Arguments, call::Call, context};
-use consonance_kernels::step::Reason;
+use consonance_kernels::{step::Reason, team::Team};
 use consonance_spec::{Kind, call::digest};
 use std::{
     ops::{Deref, DerefMut, Range},
@@ -169,6 +169,15 @@ impl Workers {
                 Err(Error::Aborted { call: call.to_owned(), replica, reason, lost, calls })
             }
             _ => Ok(true),
+        }
+    }
+
+    /// Ends the group in the name of this worker, whose turn it is: a call within it has failed.
+    fn end(&self) {
+        let mut state = self.lock();
+        state.call_failed = true;
+        if let Some(first) = state.home.iter().flatten().next() {
+            first.aborter().abort(Reason::Failure);
         }
     }
 
@@ -434,6 +443,10 @@ impl Strategy {
         work: impl Fn(&mut Communicator) -> Result<R> + Sync,
     ) -> Result<Vec<R>> {
         let configuration = self.options().configuration();
+        let team = match self.0.devices.len() {
+            1 => None,
+            _ => Some(self.team_or_end()?),
+        };
         let held = self.hold(workers, call)?;
         let tasks: Vec<_> = held.into_iter().map(|held| Mutex::new((Some(held), None))).collect();
         let each = |place: usize| {
@@ -444,12 +457,12 @@ impl Strategy {
             });
             tasks[place].lock().expect("nobody panics holding a task").1 = result;
         };
-        if tasks.len() == 1 {
-            each(0);
-        } else {
-            let mut team = self.team()?;
-            team.run(&each);
-            self.give_back(team);
+        match team {
+            None => each(0),
+            Some(mut team) => {
+                team.run(&each);
+                self.give_back(team);
+            }
         }
         workers.rouse();
         let results = tasks.into_iter().map(|task| match task.into_inner() {
@@ -457,6 +470,16 @@ impl Strategy {
             _ => unreachable!("the team has done every task, and nobody panics holding one"),
         });
         all_or_worst(results.collect()).map_err(|(_, error)| error)
+    }
+
+    /// A [team](Strategy::team), before the communicators are taken from home. Without one this worker makes no call, and the other workers,
+    /// if there are several, are told by the end of the group: it takes a team to tell them more.
+    pub(super) fn team_or_end(&self) -> Result<Team> {
+        self.team().inspect_err(|_| {
+            if let Some(workers) = self.workers() {
+                workers.end();
+            }
+        })
     }
 
     /// The value, or the error of which the other workers, who make the same call, are told.

@@ -4,12 +4,15 @@ use crate::{
     calls::{Calls, Random},
     driver::{self, Job, hear, number, say},
 };
-use consonance::{Communicator, ReduceOp, Result};
+use consonance::{
+    ClusterSpec, CommunicationOptions, Communicator, MultiWorkerMirroredStrategy, PerReplica, ReduceOp, Result,
+    SimpleClusterResolver, Strategy,
+};
 use nix::{
     sys::resource::{RLIM_INFINITY, Resource, setrlimit},
     unistd,
 };
-use std::{fs, path::Path, thread, time::Duration};
+use std::{fs, path::Path, sync::Barrier, thread, time::Duration};
 
 /// From now on there is room for a thread, but for no segment.
 pub(crate) fn limit_addresses() {
@@ -96,6 +99,62 @@ fn the_others_hear_of_a_rank_without_a_thread_for_its_calls() {
     let error = job.of(0).line();
     assert!(error.starts_with("Aborted") && error.contains("replica 0"), "{error}");
     job.end();
+}
+
+/// Two workers that are threads; the second gets no threads for its two replicas, in a run or in a cross-replica call.
+pub(crate) fn teamless(words: &[&str]) -> Result<()> {
+    let call = |strategy: &Strategy| match words[0] {
+        "run" => strategy.run(|replica| replica.all_reduce(ReduceOp::Sum, 1i32)).map(|sums| sums[0]),
+        _ => strategy.reduce(ReduceOp::Sum, &PerReplica::new(vec![1i32; strategy.local_replicas().len()]), None),
+    };
+    let limited = Barrier::new(2);
+    let work = |index: usize, communicators| -> Result<()> {
+        let cluster = ClusterSpec::new().job("worker", ["localhost:1", "localhost:2"])?;
+        let resolver = SimpleClusterResolver::new(cluster).with_task("worker", index)?;
+        let options = CommunicationOptions::new().timeout(driver::LONG / 4)?;
+        let strategy = MultiWorkerMirroredStrategy::builder(resolver).options(options).build_on(communicators)?;
+        let failed = if index == 1 {
+            let pages = number(fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap());
+            // Room for all but a thread's stack.
+            setrlimit(Resource::RLIMIT_AS, pages * 4096 + (1 << 20), RLIM_INFINITY).unwrap();
+            // Stacks of threads that have ended are there for others.
+            let sleep = || thread::Builder::new().spawn(thread::park);
+            let asleep: Vec<_> = std::iter::from_fn(|| sleep().ok()).collect();
+            let failed = call(&strategy);
+            setrlimit(Resource::RLIMIT_AS, RLIM_INFINITY, RLIM_INFINITY).unwrap();
+            limited.wait();
+            asleep.iter().for_each(|thread| thread.thread().unpark());
+            failed
+        } else {
+            let failed = call(&strategy);
+            limited.wait();
+            failed
+        };
+        let again = [call(&strategy), call(&strategy)].map(|sum| sum.map_err(|error| error.to_string()));
+        say(&format!("{index} {again:?} {}", failed.map_or_else(|error| driver::words(&error), |sum| sum.to_string())));
+        Ok(())
+    };
+    let mut ranks = Communicator::threads(3).into_iter();
+    thread::scope(|threads| {
+        let work = &work;
+        let first = ranks.by_ref().take(1).collect();
+        threads.spawn(move || work(0, first).unwrap());
+        work(1, ranks.collect())
+    })
+}
+
+#[test]
+fn a_worker_without_threads_for_its_replicas_has_failed_for_all() {
+    for call in ["run", "reduce"] {
+        let mut job = Job::start(1, &format!("teamless {call}"));
+        let mut lines = [job.of(0).line(), job.of(0).line()];
+        lines.sort();
+        let [first, second] = &lines;
+        assert!(first.starts_with("0 [Ok(3), Ok(3)] Aborted ") && first.ends_with(": replica 1 failed"), "{lines:?}");
+        let own = "1 [Ok(3), Ok(3)] System start the threads of MultiWorkerMirroredStrategy";
+        assert!(second.starts_with(own), "{lines:?}");
+        job.end();
+    }
 }
 
 /// Closes what this process has open beside standard input and output; perhaps opens a file of its own in place of each.

@@ -28,6 +28,7 @@ const PARTS: &[(&str, Part)] = &[
     ("forks_between_runs", forks::forks_between_runs),
     ("limited", limits::limited),
     ("threadless", limits::threadless),
+    ("teamless", limits::teamless),
     ("closes", limits::closes),
     ("scribbles", lies::scribbles),
     ("obeys", reforms::obeys),
