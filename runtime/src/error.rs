@@ -14,8 +14,9 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// The caller's faults ([`InvalidCall`](Error::InvalidCall), [`WrongContext`](Error::WrongContext)) and the ranks'
 /// ([`Mismatch`](Error::Mismatch)) leave the group working, but for the former in an
 /// [`overlap`](crate::ReplicaContext::overlap), and of a run or a merge function where there are several workers.
-/// [`Left`](Error::Left), [`Timeout`](Error::Timeout) and [`Aborted`](Error::Aborted) end it, on all ranks; under a
-/// strategy that is the end of one [`run`](crate::Strategy::run), and the next one starts anew.
+/// [`Left`](Error::Left), [`Timeout`](Error::Timeout) and [`Aborted`](Error::Aborted) end it, on all ranks, as does the
+/// [`System`](Error::System) of a collective; under a strategy that is the end of one [`run`](crate::Strategy::run), and the next one
+/// starts anew.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -118,7 +119,7 @@ pub enum Error {
         /// The text.
         source: UnknownReduceOp,
     },
-    /// The operating system refused something.
+    /// The operating system refused something. If it was memory or a thread for a collective, the group has ended.
     System {
         /// What was asked of it.
         what: String,

@@ -172,6 +172,12 @@ impl Workers {
         }
     }
 
+    /// Says that a call within the turn has failed, if that has ended the group.
+    fn call_failed(&self) {
+        let mut state = self.lock();
+        state.call_failed |= state.has_ended();
+    }
+
     /// Ends the group in the name of this worker, whose turn it is: a call within it has failed.
     fn end(&self) {
         let mut state = self.lock();
@@ -283,6 +289,11 @@ impl State {
     fn local(&self) -> Range<usize> {
         self.replicas[self.worker].clone()
     }
+
+    /// Whether the group was ended.
+    fn has_ended(&self) -> bool {
+        self.home.iter().flatten().any(|communicator| communicator.aborter().aborted().is_some())
+    }
 }
 
 /// The right of a thread to use the communicators.
@@ -297,8 +308,7 @@ impl Turn<'_> {
     /// that fails.
     pub(super) fn failed(&self) {
         let mut state = self.workers.lock();
-        let mut home = state.home.iter().flatten();
-        let ended = home.any(|communicator| communicator.aborter().aborted().is_some());
+        let ended = state.has_ended();
         state.call_failed |= ended;
         state.failed |= ended && self.before.is_none();
     }
@@ -429,7 +439,7 @@ impl Strategy {
         let turn = self.turn(call)?;
         let result = work();
         if let Some(turn) = &turn
-            && (turn.call_failed() || matches!(result, Err(Error::Aborted { .. } | Error::Timeout { .. })))
+            && turn.call_failed()
         {
             turn.failed();
         }
@@ -469,7 +479,13 @@ impl Strategy {
             Ok((_, Some(result))) => result,
             _ => unreachable!("the team has done every task, and nobody panics holding one"),
         });
-        all_or_worst(results.collect()).map_err(|(_, error)| error)
+        all_or_worst(results.collect()).map_err(|(_, error)| {
+            // The system's is here one of a communicator, which has no memory for a call.
+            if matches!(error, Error::Aborted { .. } | Error::Timeout { .. } | Error::System { .. }) {
+                workers.call_failed();
+            }
+            error
+        })
     }
 
     /// A [team](Strategy::team), before the communicators are taken from home. Without one this worker makes no call, and the other workers,

@@ -6,7 +6,7 @@ use crate::{
 };
 use consonance::{
     ClusterSpec, CommunicationOptions, Communicator, MultiWorkerMirroredStrategy, PerReplica, ReduceOp, Result,
-    SimpleClusterResolver, Strategy,
+    SimpleClusterResolver, Strategy, Tensor, TfConfigClusterResolver,
 };
 use nix::{
     sys::resource::{RLIM_INFINITY, Resource, setrlimit},
@@ -233,4 +233,49 @@ fn a_process_that_has_closed_its_descriptors_works_or_says_why_not() {
         assert_eq!(file.metadata().unwrap().len(), 0, "{file:?}");
     }
     fs::remove_dir_all(&temp).unwrap();
+}
+
+/// A worker of a strategy, in calls that all make; process 1 closes the memory that processes share, of which it can get no more then.
+pub(crate) fn memoryless(_: &[&str]) -> Result<()> {
+    let options = CommunicationOptions::new().timeout(driver::LONG / 4)?;
+    let builder = MultiWorkerMirroredStrategy::builder(TfConfigClusterResolver::new()?).options(options);
+    let strategy = builder.meeting(|group| Ok(group.reads_directly(false))).build()?;
+    let sum = |count: usize| {
+        let ones = strategy.distribute_values_from_function(|_| Tensor::from(vec![1i32; count]))?;
+        strategy.reduce(ReduceOp::Sum, &ones, None)
+    };
+    let odd = strategy.local_replicas().start == 1;
+    if odd {
+        let is_segment = |path: &Path| {
+            fs::read_link(path).is_ok_and(|target| target.to_string_lossy().starts_with("/memfd:consonance"))
+        };
+        let open = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+        for path in open.filter(|path| is_segment(path)) {
+            unistd::close(path.file_name().unwrap().to_str().unwrap().parse::<i32>().unwrap()).unwrap();
+        }
+    }
+    say(&driver::words(&sum(1 << 20).unwrap_err()));
+    for count in [1, 2] {
+        say(&format!("{:?}", sum(count).map_err(|error| driver::words(&error))));
+    }
+    hear();
+    // To close a descriptor that is closed ends a program with checks: the standard library sees to that.
+    std::process::exit(0);
+}
+
+/// Found by a review: the worker's next call failed once more, and the others' next met its second next.
+#[test]
+fn a_worker_without_memory_for_a_call_has_one_failed_call_as_the_others_have() {
+    let mut job = Job::start(2, "memoryless");
+    let error = job.of(0).line();
+    assert!(error.starts_with("Aborted") && error.ends_with(": replica 1 got no memory for its data"), "{error}");
+    let error = job.of(1).line();
+    assert!(error.starts_with("System Strategy::reduce: reserve "), "{error}");
+    for process in job.all() {
+        for sum in [Tensor::from([2]), Tensor::from([2, 2])] {
+            assert_eq!(process.line(), format!("{:?}", Ok::<_, ()>(sum)));
+        }
+    }
+    job.all().for_each(|process| process.tell("end"));
+    job.end();
 }

@@ -30,6 +30,7 @@ const PARTS: &[(&str, Part)] = &[
     ("threadless", limits::threadless),
     ("teamless", limits::teamless),
     ("closes", limits::closes),
+    ("memoryless", limits::memoryless),
     ("scribbles", lies::scribbles),
     ("obeys", reforms::obeys),
     ("waits", costs::waits),
