@@ -89,9 +89,8 @@ impl Strategy {
             return Some(Err(error));
         }
         let leaves: Vec<_> = value.iter().map(|value| Mutex::new(nest::take(&mut value.clone()))).collect();
-        let first = self.local_replicas().start;
         let combined = self.across(call, |communicator| {
-            let place = communicator.rank() - first;
+            let place = communicator.rank() - self.local_replicas().start;
             let leaves = std::mem::take(&mut *leaves[place].lock().expect("nobody panics holding leaves"));
             combine(communicator, leaves)
         })?;

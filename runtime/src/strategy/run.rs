@@ -64,11 +64,12 @@ impl Strategy {
         arguments: PerReplica<A>,
         replica_fn: impl Fn(&ReplicaContext<'_>, A) -> Result<R> + Sync,
     ) -> Result<PerReplica<R>> {
-        let replicas = self.local_replicas();
         let checked = context::require_cross_replica(call, self)
             .and_then(|()| self.check_count(call, "arguments", arguments.values().len()));
         self.or_fail(call, checked)?;
         let turn = self.turn(call)?;
+        // Only now: before its turn another thread may have renumbered them.
+        let replicas = self.local_replicas();
         let configuration = self.options().configuration();
         let board = Board::new(replicas.len());
         let team = match replicas.len() == 1 && !self.0.pin_threads {

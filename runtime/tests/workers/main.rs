@@ -1,5 +1,7 @@
 //! Several workers, played by threads, against as many replicas in one process: bit for bit.
 
+#[cfg(target_os = "linux")]
+mod reforms;
 mod told;
 
 use consonance::{
@@ -47,8 +49,7 @@ fn workers_with<R: Send>(
     timeout: Duration,
     work: impl Fn(usize, &Strategy) -> R + Sync,
 ) -> Vec<R> {
-    static GROUPS: AtomicU16 = AtomicU16::new(1);
-    let group = GROUPS.fetch_add(1, Ordering::Relaxed);
+    let group = next_group();
     let mut communicators = Communicator::threads(sizes.iter().sum()).into_iter();
     thread::scope(|scope| {
         let threads: Vec<_> = (sizes.iter().enumerate())
@@ -76,6 +77,12 @@ fn workers_with<R: Send>(
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
+}
+
+/// Counts the groups of this process.
+fn next_group() -> u16 {
+    static GROUPS: AtomicU16 = AtomicU16::new(1);
+    GROUPS.fetch_add(1, Ordering::Relaxed)
 }
 
 fn resolver(workers: usize, worker: usize) -> SimpleClusterResolver {

@@ -1,0 +1,61 @@
+//! Workers that go on with others than before.
+
+use super::{next_group, resolver_of};
+use consonance::{CommunicationOptions, MultiWorkerMirroredStrategy, PerReplica, Result, Strategy, Tensor};
+use std::{thread, time::Duration};
+
+/// Longer than anything here takes.
+const LONG: Duration = Duration::from_secs(20);
+
+fn strategy(group: u16, workers: usize, worker: usize) -> MultiWorkerMirroredStrategy {
+    let options = CommunicationOptions::new().timeout(LONG).unwrap();
+    let builder = MultiWorkerMirroredStrategy::builder(resolver_of(group, workers, worker)).options(options);
+    builder.meeting(|group| group.staging_bytes(256 << 10).timeout(LONG)).build().unwrap()
+}
+
+fn reform(strategy: &MultiWorkerMirroredStrategy) -> Result<()> {
+    strategy.reform(Duration::ZERO)
+}
+
+/// Found by a review: what waited for a reform went on with the numbers of before.
+#[test]
+fn a_call_that_waits_for_a_reform_has_the_new_numbers() {
+    let run = |strategy: &Strategy| {
+        let ids = strategy.run(|replica| {
+            let (id, [_]) = (replica.replica_id_in_sync_group(), replica.devices());
+            replica.all_gather(Tensor::from([id as i64]), 0)
+        })?;
+        ids[0].as_slice::<i64>().map(<[i64]>::to_vec)
+    };
+    let reduce = |strategy: &Strategy| strategy.reduce("sum", &PerReplica::new(vec![7i64]), None).map(|sum| vec![sum]);
+    type Call<'c> = &'c (dyn Fn(&Strategy) -> Result<Vec<i64>> + Sync);
+    let calls: [(Call<'_>, _); 2] = [(&run, vec![0, 1]), (&reduce, vec![14])];
+    for (call, expected) in calls {
+        let group = next_group();
+        thread::scope(|scope| {
+            scope.spawn(move || drop(strategy(group, 3, 0)));
+            let expected = &expected;
+            scope.spawn(move || {
+                let strategy = strategy(group, 3, 1);
+                // Long enough for the calls of the other to be made.
+                thread::sleep(Duration::from_millis(300));
+                reform(&strategy).unwrap();
+                assert_eq!(call(&strategy).unwrap(), *expected);
+            });
+            scope.spawn(move || {
+                let strategy = strategy(group, 3, 2);
+                thread::scope(|scope| {
+                    scope.spawn(|| reform(&strategy).unwrap());
+                    let result = loop {
+                        match call(&strategy) {
+                            // It came before the reform.
+                            Err(error) if error.is_loss() => thread::sleep(Duration::from_millis(5)),
+                            result => break result,
+                        }
+                    };
+                    assert_eq!(result.unwrap(), *expected);
+                });
+            });
+        });
+    }
+}
