@@ -107,7 +107,7 @@ impl MultiWorkerMirroredStrategy {
     ///
     /// # Errors
     /// [`Error::InvalidCall`] for a strategy that has not met other processes; [`Error::Meeting`] if a worker that runs does
-    /// not come, which may be repeated; [`Error::WrongContext`] in a replica or in another strategy's scope.
+    /// not come, which may be repeated; [`Error::WrongContext`] in a replica, in a merge function or in another strategy's scope.
     #[cfg(target_os = "linux")]
     pub fn reform(&self, wait_for_replacements: Duration) -> Result<()> {
         let call = "MultiWorkerMirroredStrategy::reform";
@@ -115,7 +115,11 @@ impl MultiWorkerMirroredStrategy {
         let (Some(processes), Some(workers)) = (&self.processes, self.strategy.workers()) else {
             return Err(Error::invalid(call, "strategy", "one that has met other processes", self.to_string()));
         };
-        let _turn = workers.take_turn(call, self.options().configuration().timeout)?;
+        let turn = workers.take_turn(call, self.options().configuration().timeout)?;
+        if turn.is_within_another() {
+            let problem = "called within a call of the strategy, as in a merge function, which goes on with the group";
+            return Err(Error::WrongContext { call, problem: problem.to_owned() });
+        }
         let mut group = processes.lock().expect("nobody panics holding the group");
         group.reform(wait_for_replacements)?;
         let communicators = group.communicators();

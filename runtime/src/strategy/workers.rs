@@ -313,6 +313,11 @@ impl Turn<'_> {
         state.failed |= ended && self.before.is_none();
     }
 
+    /// Whether this thread had its turn before this one.
+    pub(super) fn is_within_another(&self) -> bool {
+        self.before.is_some()
+    }
+
     /// Whether a call within it has.
     fn call_failed(&self) -> bool {
         self.workers.lock().call_failed
@@ -410,7 +415,7 @@ impl Strategy {
         let Some(workers) = self.workers() else { return Ok(None) };
         let turn = workers.take_turn(call, self.options().configuration().timeout)?;
         // Within a run it is the run that fails.
-        if turn.before.is_none() && workers.has_ended(call)? {
+        if !turn.is_within_another() && workers.has_ended(call)? {
             self.each(workers, call, Communicator::renew)?;
             workers.lock().failed = false;
         }

@@ -1,7 +1,7 @@
 //! Workers that go on with others than before.
 
-use super::{next_group, resolver_of};
-use consonance::{CommunicationOptions, MultiWorkerMirroredStrategy, PerReplica, Result, Strategy, Tensor};
+use super::{next_group, ones, resolver_of};
+use consonance::{CommunicationOptions, Error, MultiWorkerMirroredStrategy, PerReplica, Result, Strategy, Tensor};
 use std::{thread, time::Duration};
 
 /// Longer than anything here takes.
@@ -58,4 +58,26 @@ fn a_call_that_waits_for_a_reform_has_the_new_numbers() {
             });
         });
     }
+}
+
+#[test]
+fn a_merge_function_cannot_reform_its_group() {
+    let group = next_group();
+    thread::scope(|scope| {
+        for worker in 0..2 {
+            scope.spawn(move || {
+                let strategy = strategy(group, 2, worker);
+                let errors = strategy.run(|replica| {
+                    replica.merge_call((), |all, _| {
+                        let error = reform(&strategy).unwrap_err();
+                        let is_context = matches!(error, Error::WrongContext { .. });
+                        Ok(all.mirror((is_context, error.to_string())))
+                    })
+                });
+                let (is_context, error) = &errors.unwrap()[0];
+                assert!(is_context, "{error}");
+                assert_eq!(ones(&strategy).unwrap(), 2);
+            });
+        }
+    });
 }
