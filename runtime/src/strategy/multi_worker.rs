@@ -101,13 +101,16 @@ impl MultiWorkerMirroredStrategy {
     /// and their number is another one. Variables keep the values that they have in this process; data sets are to be
     /// distributed anew.
     ///
+    /// If another worker is lost meanwhile, this goes on with those that are left then.
+    ///
     /// A worker that was lost may be started again: it makes its strategy as at first. For `wait_for_replacements` the others
     /// wait for it, but not longer than until the cluster is complete. It has no variables of before: values reach it by a
     /// [broadcast](crate::ReplicaContext::broadcast), and new variables are made by all.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] for a strategy that has not met other processes; [`Error::Meeting`] if a worker that runs does
-    /// not come, which may be repeated; [`Error::WrongContext`] in a replica, in a merge function or in another strategy's scope.
+    /// not come, [`Error::Timeout`] or [`Error::Aborted`] if one comes and makes no call until the deadline of one, which may be
+    /// repeated; [`Error::WrongContext`] in a replica, in a merge function or in another strategy's scope.
     #[cfg(target_os = "linux")]
     pub fn reform(&self, wait_for_replacements: Duration) -> Result<()> {
         let call = "MultiWorkerMirroredStrategy::reform";
@@ -121,10 +124,15 @@ impl MultiWorkerMirroredStrategy {
             return Err(Error::WrongContext { call, problem: problem.to_owned() });
         }
         let mut group = processes.lock().expect("nobody panics holding the group");
-        group.reform(wait_for_replacements)?;
-        let communicators = group.communicators();
         let cluster = self.cluster_resolver().map_or_else(String::new, |resolver| resolver.cluster_spec().to_string());
-        workers.meet_again(call, communicators, group.place(), &cluster)
+        loop {
+            group.reform(wait_for_replacements)?;
+            match workers.meet_again(call, group.communicators(), group.place(), &cluster) {
+                // In the group that was just formed: so with another one, once for each worker that is lost.
+                Err(error) if error.is_loss() => {}
+                met => return met,
+            }
+        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! Workers that go on with others than before.
 
 use super::{next_group, ones, resolver_of};
-use consonance::{CommunicationOptions, Error, MultiWorkerMirroredStrategy, PerReplica, Result, Strategy, Tensor};
+use consonance::{
+    CommunicationOptions, Error, MultiWorkerMirroredStrategy, PerReplica, ProcessGroup, Result, Strategy, Tensor,
+};
 use std::{thread, time::Duration};
 
 /// Longer than anything here takes.
@@ -79,5 +81,31 @@ fn a_merge_function_cannot_reform_its_group() {
                 assert_eq!(ones(&strategy).unwrap(), 2);
             });
         }
+    });
+}
+
+/// Found by a review: a second loss was the end of a reform, and of the programs in the guide and the examples.
+#[test]
+fn a_loss_when_the_next_group_is_formed_is_one_more_to_go_on_without() {
+    let group = next_group();
+    thread::scope(|scope| {
+        for worker in 0..2 {
+            scope.spawn(move || {
+                let strategy = strategy(group, 3, worker);
+                assert_eq!(ones(&strategy).unwrap(), 3);
+                reform(&strategy).unwrap();
+                assert_eq!((ones(&strategy).unwrap(), strategy.local_replicas()), (2, worker..worker + 1));
+            });
+        }
+        scope.spawn(move || {
+            let resolver = resolver_of(group, 3, 2);
+            let processes = ProcessGroup::builder(resolver.clone()).staging_bytes(256 << 10).timeout(LONG).unwrap();
+            let mut processes = processes.join().unwrap();
+            let communicators = processes.communicators();
+            let strategy = MultiWorkerMirroredStrategy::builder(resolver).build_on(communicators).unwrap();
+            assert_eq!(ones(&strategy).unwrap(), 3);
+            // It comes to the next group, and to no call there.
+            processes.reform(Duration::ZERO).unwrap();
+        });
     });
 }
