@@ -26,6 +26,8 @@ pub enum Reason {
     Memory = 5,
     /// A rank's process has left the group, to form another one.
     Departure = 6,
+    /// A rank rests, and another one of its process waits for it.
+    Return = 7,
 }
 
 /// Who ended a group, and why. The first to say so wins.
@@ -54,6 +56,7 @@ impl Abort {
             4 => Reason::Death,
             5 => Reason::Memory,
             6 => Reason::Departure,
+            7 => Reason::Return,
             _ => Reason::Failure,
         };
         Some(Abort { rank: (word as u32 >> 8) as usize, reason })

@@ -728,7 +728,8 @@ impl Seat {
             self.left = Some(rank);
             if !self.hub.has_left(self.round, rank) {
                 // It rests, and could come to this call later, when what this rank's card shows is no data of the call.
-                self.hub.abort(self.round, Abort { rank: self.world.rank(), reason: Reason::Failure });
+                // The ranks of other processes do not see that it rests, and are told whose fault it is.
+                self.hub.abort(self.round, Abort { rank, reason: Reason::Return });
             }
         }
         all?;

@@ -239,6 +239,7 @@ fn report(seat: &mut Seat, processes: Option<&dyn Processes>, fault: Fault, line
                 Reason::Memory => "got no memory for its data",
                 Reason::Departure => "left with its process",
                 Reason::Death => "was lost with its process",
+                Reason::Return => "returned while another waited for it",
             };
             // A process is lost to the group of all ranks, and named by its rank there.
             let describe = |rank: usize| processes.map_or_else(String::new, |processes| processes.describe(rank));
