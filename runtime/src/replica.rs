@@ -579,7 +579,7 @@ impl<'r> ReplicaContext<'r> {
         })
     }
 
-    fn session(
+    pub(crate) fn session(
         &self,
         kind: Kind,
         leaves: &[Leaf],

@@ -23,7 +23,7 @@ pub(crate) struct Session<C> {
     digest: u64,
     /// Sizes along these may differ from replica to replica.
     axes: Axes,
-    /// How values are combined that the replicas only exchange: it is in no signature of theirs.
+    /// How values are combined, or were, that the replicas only exchange: it is in no signature of theirs.
     own_op: Option<ReduceOp>,
     /// Up to how many bytes travel together, where there is something to pack: what differs in it differs in its steps.
     pack_limit: Option<usize>,
@@ -35,6 +35,11 @@ impl<C: DerefMut<Target = Communicator>> Session<C> {
         let outline = Outline::new(leaves, &ragged);
         let digest = [kind as u64, ragged.digest()].into_iter().fold(outline.digest(), mix);
         Session { kind, communicator, outline, digest, axes: ragged, own_op: None, pack_limit: None }
+    }
+
+    /// The same call, in which the replicas agree on an operation, too, that none of its steps has.
+    pub(crate) fn with_own_op(self, op: ReduceOp) -> Session<C> {
+        Session { own_op: Some(op), ..self }
     }
 
     pub(crate) fn call(&mut self, call: Call<'_>) -> Result<()> {

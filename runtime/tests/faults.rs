@@ -146,6 +146,43 @@ fn different_roots() {
     );
 }
 
+/// Some gradients divide or cut for themselves after steps that know neither the operation nor the axis.
+#[test]
+fn different_ops_axes_and_blocks_of_gradients() {
+    let odd = |replica: &ReplicaContext<'_>| replica.replica_id_in_sync_group() == 1;
+    let op = |odd| if odd { "mean" } else { "sum" };
+    expect_mismatch(
+        |replica| gradient::reduce_scatter(replica, op(odd(replica)), Tensor::from([1.0f32])),
+        "the replicas did not call the same: op of replica 1: expected sum, found mean (the others called all_gather)",
+    );
+    expect_mismatch(
+        |replica| gradient::reduce_scatter(replica, "sum", Tensor::from(vec![1.0f32; 1 + odd(replica) as usize])),
+        "the replicas did not call the same: value of replica 1: expected f32[1], found f32[2] (the others called all_gather)",
+    );
+    expect_mismatch(
+        // The sizes are those of either axis.
+        |replica| gradient::all_gather(replica, Tensor::zeros(DType::F32, [3, 3]), odd(replica) as isize, &[1]),
+        "the replicas did not call the same: axis of replica 1: expected 0, found 1 (the others called all_gather)",
+    );
+    thread::scope(|scope| {
+        for mut rank in Communicator::threads(3) {
+            scope.spawn(move || {
+                let (op, mut data, mut all) = (op(rank.rank() == 1), [1.0f32], [0.0f32; 3]);
+                let errors = [
+                    gradient::slices::reduce(&mut rank, op, &mut data, 0).unwrap_err(),
+                    gradient::slices::reduce_scatter(&mut rank, op, &data, &mut all).unwrap_err(),
+                ];
+                for (error, call) in errors.iter().zip(["broadcast", "all_gather"]) {
+                    let found = format!("op of replica 1: expected sum, found mean (the others called {call})");
+                    assert!(error.to_string().ends_with(&found), "{error}");
+                }
+                assert_eq!((data, all), ([1.0], [0.0; 3]));
+                rank.barrier().unwrap();
+            });
+        }
+    });
+}
+
 /// Found by a review: names were compared, and then the merge function panicked.
 #[test]
 fn merge_arguments_of_two_types_with_one_name() {

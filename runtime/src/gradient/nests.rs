@@ -3,6 +3,7 @@
 use super::linear;
 use crate::{
     Axis, Error, ReduceOp, ReplicaContext, Result, Tensor,
+    call::Call,
     error::{IntoReduceOp, op_of},
     nest::{self, Leaf, Nest, Value},
     sparse,
@@ -73,8 +74,14 @@ pub fn all_gather<N: Nest>(
     };
     let axes: Vec<usize> = replica.or_refuse(Kind::AllGather, checked)?;
     let own: Vec<u64> = own_sizes.iter().map(|&size| size as u64).collect();
-    let all = replica.all_gather(Tensor::new([1, own.len()], &own)?, 0)?;
-    let all: Vec<usize> = all.as_slice::<u64>()?.iter().map(|&size| size as usize).collect();
+    let mut all = vec![0u64; own.len() * replica.num_replicas_in_sync()];
+    // The axis is in no later step: it is compared here.
+    replica.session(Kind::AllGather, &leaves, Some(axis), &replica.strategy().options()).call(Call::AllGather {
+        send: Some(own.as_slice().into()),
+        recv: all.as_mut_slice().into(),
+        counts: None,
+    })?;
+    let all: Vec<usize> = all.into_iter().map(|size| size as usize).collect();
     let sizes = |place: usize| all.iter().skip(place).step_by(own.len());
     let fit = leaves.iter().zip(&axes).enumerate().try_for_each(|(place, (leaf, &axis))| {
         let (size, total) = (size(leaf, axis), sizes(place).fold(0usize, |total, &size| total.saturating_add(size)));
@@ -128,7 +135,11 @@ pub fn reduce_scatter<N: Nest>(replica: &ReplicaContext<'_>, op: impl IntoReduce
     let call = "gradient::reduce_scatter";
     replica.require(call)?;
     let mut leaves = nest::take(&mut upstream);
-    let op = replica.or_refuse(Kind::AllGather, check_linear(call, op, &leaves))?;
+    let checked = check_linear(call, op, &leaves).and_then(|op| {
+        let axes: Result<Vec<usize>> = leaves.iter().map(|leaf| leaf.gather_axis(call, Axis::from(0))).collect();
+        Ok((op, axes?))
+    });
+    let (op, axes) = replica.or_refuse(Kind::AllGather, checked)?;
     if op == ReduceOp::Mean {
         for leaf in &mut leaves {
             let values = match &mut leaf.value {
@@ -138,7 +149,10 @@ pub fn reduce_scatter<N: Nest>(replica: &ReplicaContext<'_>, op: impl IntoReduce
             *values = sparse::divide(call, values, replica.num_replicas_in_sync())?;
         }
     }
-    replica.all_gather(nest::put(upstream, leaves)?, 0)
+    // No axis is ragged: blocks are even.
+    let session = replica.session(Kind::AllGather, &leaves, None, &replica.strategy().options());
+    session.with_own_op(op).all_gather_leaves(&mut leaves, &axes)?;
+    replica.put(call, upstream, leaves)
 }
 
 /// The gradient of [`broadcast`](ReplicaContext::broadcast) from `root`, from `upstream`, the gradient of its result: the sum on

@@ -18,11 +18,13 @@
 use super::linear;
 use crate::{
     Communicator, Error, ReduceOp, Result,
+    backend::Arguments,
+    call::Call,
     error::{IntoReduceOp, op_of},
     sparse,
 };
 use consonance_kernels::buffer::BufMut;
-use consonance_spec::{Element, Kind};
+use consonance_spec::{Element, Kind, call::digest};
 
 /// Of [`Communicator::all_reduce`] by sum or mean: `data` is the gradient of the result, then of what was combined.
 ///
@@ -45,7 +47,7 @@ pub fn reduce<T: Element>(
 ) -> Result<()> {
     let call = "gradient::slices::reduce";
     let op = linear_op::<T>(communicator, call, Kind::Broadcast, op)?;
-    communicator.broadcast(data, root)?;
+    agreeing_on(communicator, op, Call::Broadcast { data: (&mut *data).into(), root })?;
     divide(call, op, data, communicator.size())
 }
 
@@ -174,7 +176,8 @@ pub fn reduce_scatter<T: Element>(
 ) -> Result<()> {
     let call = "gradient::slices::reduce_scatter";
     let op = linear_op::<T>(communicator, call, Kind::AllGather, op)?;
-    communicator.all_gather_into(upstream, gradient)?;
+    let (send, recv) = (Some(upstream.into()), (&mut *gradient).into());
+    agreeing_on(communicator, op, Call::AllGather { send, recv, counts: None })?;
     divide(call, op, gradient, communicator.size())
 }
 
@@ -212,6 +215,12 @@ fn linear_op<T: Element>(
     checked
         .map_err(|error| error.of_replica(communicator.rank()))
         .inspect_err(|error| _ = communicator.refuse(kind, error))
+}
+
+/// Makes a call that knows no operation, in which the ranks agree on this one.
+fn agreeing_on(communicator: &mut Communicator, op: ReduceOp, call: Call<'_>) -> Result<()> {
+    let describe = || vec![("op".to_owned(), op.to_string())];
+    communicator.call_with(call, &Arguments { digest: digest(op.name()), describe: &describe, ..Arguments::NONE })
 }
 
 /// What a mean does to every gradient; nothing for a sum.
