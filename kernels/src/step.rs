@@ -447,11 +447,13 @@ impl Seat {
         LastCall { number: Round::number_of(card.epoch()), signature, bytes: card.bytes() }
     }
 
-    /// What each rank of the group that was split from none last called, in that group or in one split from it: of processes
-    /// only. A racing look: for reports. A rank that was stopped as it arrived may show the call before.
+    /// What each rank last called: of threads, those of this group, in it; of processes, those of the group that was split from none,
+    /// in that or in one split from it. A racing look: for reports. A rank that was stopped as it arrived may show the call before.
     pub fn last_calls(&self) -> Vec<LastCall> {
-        let segment = self.hub.segment().map(|(segment, _)| segment);
-        let rings = segment.into_iter().flat_map(|segment| (0..segment.shape().ranks()).map(|rank| segment.ring(rank)));
+        let Some((segment, _)) = self.hub.segment() else {
+            return (0..self.world.size()).map(|rank| self.last_call(rank)).collect();
+        };
+        let rings = (0..segment.shape().ranks()).map(|rank| segment.ring(rank));
         let last = |ring: &Ring| match ring.read().last() {
             Some(entry) => LastCall { number: entry.number, signature: entry.signature(), bytes: entry.bytes as usize },
             None => LastCall { number: 0, signature: None, bytes: 0 },

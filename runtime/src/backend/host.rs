@@ -249,11 +249,12 @@ fn report(seat: &mut Seat, processes: Option<&dyn Processes>, fault: Fault, line
                 }
                 // One rank saw who is missing; the others find it here.
                 Reason::Deadline => {
-                    let calls = seat.last_calls().into_iter().enumerate();
-                    (
-                        String::new(),
-                        calls.map(|(rank, last)| format!("{}; {}", last_words(last), describe(rank))).collect(),
-                    )
+                    let calls = seat.last_calls().into_iter().map(last_words).enumerate();
+                    let told = |(rank, last)| match processes {
+                        Some(processes) => format!("{last}; {}", processes.describe(rank)),
+                        None => last,
+                    };
+                    (String::new(), calls.map(told).collect())
                 }
                 _ => Default::default(),
             };

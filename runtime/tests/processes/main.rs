@@ -5,6 +5,7 @@ mod driver;
 mod calls;
 mod crowds;
 mod ends;
+mod numbers;
 mod stops;
 mod kills;
 mod forks;
