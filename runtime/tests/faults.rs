@@ -440,6 +440,11 @@ fn devices_are_checked() {
     for unknown in ["gpu:0", "cpu", "cpu:x", "cpu:1024", "cpu:+1", "cpu:01", ""] {
         assert!(text(MirroredStrategy::new([unknown])).contains("expected cpu:0 to cpu:1023"), "{unknown}");
     }
+    let (strategy, value, none) = (strategy(2), PerReplica::new(vec![1.0f32; 2]), Device::Cpu(1_000_000));
+    let error = strategy.reduce_to("sum", &value, none).unwrap_err().to_string();
+    assert_eq!(error, "Strategy::reduce_to: device: expected cpu:0 to cpu:1023, found cpu:1000000");
+    let error = strategy.batch_reduce_to("sum", &[(value, none.into())]).unwrap_err().to_string();
+    assert_eq!(error, "Strategy::batch_reduce_to: device: expected cpu:0 to cpu:1023, found cpu:1000000");
 }
 
 #[test]

@@ -186,7 +186,9 @@ impl Strategy {
         destinations: Destinations,
     ) -> Result<Mirrored<N>> {
         let devices = match destinations {
-            Destinations::Device(device) => vec![device],
+            Destinations::Device(device) => {
+                vec![self.or_refuse(Kind::StrategyReduceTo, device::resolve(call, device))?]
+            }
             Destinations::Replicas => self.worker_devices().to_vec(),
         };
         let reduced = self.reduce_along(call, Kind::StrategyReduceTo, op, value, &Axes::default(), "")?;
