@@ -176,7 +176,9 @@ impl MultiWorkerBuilder {
         self
     }
 
-    /// How the processes of the workers meet: for how long they wait for each other, how much memory they share.
+    /// How the processes of the workers meet: for how long they wait for each other, how much memory they share. A number of replicas
+    /// that is set there is that of this worker's strategy; [options](MultiWorkerBuilder::options) of collectives are set here alone.
+    /// A cluster of one worker meets nobody.
     ///
     /// ```
     /// use consonance::{MultiWorkerMirroredStrategy, TfConfigClusterResolver};
@@ -210,12 +212,12 @@ impl MultiWorkerBuilder {
     #[cfg(target_os = "linux")]
     fn meet(mut self) -> Result<MultiWorkerMirroredStrategy> {
         let set = std::mem::replace(&mut self.meeting, Box::new(Ok));
-        let group = ProcessGroupBuilder::new(self.resolver.clone()).replicas(self.replicas).options(self.options);
-        let mut group = set(group)?.join()?;
+        let group = set(ProcessGroupBuilder::new(self.resolver.clone()).replicas(self.replicas))?;
+        let mut group = group.options(self.options).join()?;
         let communicators = group.communicators();
+        let replicas = communicators.len();
         let cluster = self.resolver.cluster_spec().to_string();
         let workers = Workers::meet(CALL, communicators, group.place(), &cluster)?;
-        let replicas = self.replicas;
         let strategy = self.build_with(replicas, Some(workers))?;
         Ok(MultiWorkerMirroredStrategy { processes: Some(Arc::new(Mutex::new(group))), ..strategy })
     }
