@@ -314,10 +314,18 @@ impl Hub {
     pub(crate) fn aborted(&self, round: Round) -> Option<Abort> {
         // An ancestor's end is the reason for what its groups say of themselves later.
         let inherited = self.parent.as_ref().and_then(|parent| parent.hub.aborted(parent.round));
-        inherited.or_else(|| {
-            // SYNC POINT end: pairs with `abort`.
-            Abort::read(self.ground.head().abort.load(Ordering::Acquire), round)
-        })
+        inherited.or_else(|| self.own_end(round))
+    }
+
+    /// The same, with the group that was ended, whose rank it is.
+    pub(crate) fn end(&self, round: Round) -> Option<(Abort, &Hub)> {
+        let inherited = self.parent.as_ref().and_then(|parent| parent.hub.end(parent.round));
+        inherited.or_else(|| self.own_end(round).map(|abort| (abort, self)))
+    }
+
+    fn own_end(&self, round: Round) -> Option<Abort> {
+        // SYNC POINT end: pairs with `abort`.
+        Abort::read(self.ground.head().abort.load(Ordering::Acquire), round)
     }
 
     /// The first round that no abort has ended; none for a group that was split off.

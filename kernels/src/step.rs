@@ -110,6 +110,26 @@ pub struct LastCall {
     pub bytes: usize,
 }
 
+impl LastCall {
+    fn in_line(line: &Line) -> LastCall {
+        let card = [line.card(0), line.card(1)].into_iter().max_by_key(|card| card.epoch()).expect("two cards");
+        let signature = Signature::read_code(card.head() & CODE_MASK).filter(|_| card.epoch() > 0);
+        LastCall { number: Round::number_of(card.epoch()), signature, bytes: card.bytes() }
+    }
+}
+
+/// How a group was ended: alone, or with one that it was split from.
+#[derive(Clone, Debug)]
+pub struct End {
+    /// Who ended it, and why.
+    pub abort: Abort,
+    /// Whether it is one that the group was split from: that one's ranks are told of, by their numbers there.
+    pub inherited: bool,
+    /// Of each rank its number in the group that was split from none, and what it last called: of threads in the group that was
+    /// ended, of processes in any.
+    pub calls: Vec<(usize, LastCall)>,
+}
+
 /// Who receives the result of [`Seat::divided`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Targets {
@@ -441,24 +461,20 @@ impl Seat {
 
     /// What `rank` last called in this group. A racing look: for reports.
     pub fn last_call(&self, rank: usize) -> LastCall {
-        let line = &self.hub.lines()[rank];
-        let card = [line.card(0), line.card(1)].into_iter().max_by_key(|card| card.epoch()).expect("two cards");
-        let signature = Signature::read_code(card.head() & CODE_MASK).filter(|_| card.epoch() > 0);
-        LastCall { number: Round::number_of(card.epoch()), signature, bytes: card.bytes() }
+        LastCall::in_line(&self.hub.lines()[rank])
     }
 
-    /// What each rank last called: of threads, those of this group, in it; of processes, those of the group that was split from none,
-    /// in that or in one split from it. A racing look: for reports. A rank that was stopped as it arrived may show the call before.
-    pub fn last_calls(&self) -> Vec<LastCall> {
-        let Some((segment, _)) = self.hub.segment() else {
-            return (0..self.world.size()).map(|rank| self.last_call(rank)).collect();
-        };
-        let rings = (0..segment.shape().ranks()).map(|rank| segment.ring(rank));
-        let last = |ring: &Ring| match ring.read().last() {
+    /// How this group was ended, if it was. A racing look at the calls: for reports. A rank that was stopped as it arrived may show the
+    /// call before.
+    pub fn end(&self) -> Option<End> {
+        let (abort, hub) = self.hub.end(self.round)?;
+        let noted = |ring: &Ring| match ring.read().last() {
             Some(entry) => LastCall { number: entry.number, signature: entry.signature(), bytes: entry.bytes as usize },
             None => LastCall { number: 0, signature: None, bytes: 0 },
         };
-        rings.map(last).collect()
+        let last = |rank: usize| hub.ring(rank).map_or_else(|| LastCall::in_line(&hub.lines()[rank]), noted);
+        let calls = (0..hub.lines().len()).map(|rank| (hub.top_rank(rank), last(rank))).collect();
+        Some(End { abort, inherited: !ptr::eq(hub, &*self.hub), calls })
     }
 
     /// A step whose data rides along with the arrivals: no memory is shared, and nobody waits for the others' reading.

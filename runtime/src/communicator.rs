@@ -511,7 +511,8 @@ impl Communicator {
 
     /// The communicator of the ranks that give the same `color`, ordered by `key` and then by rank; none for no color. Every rank
     /// of this group calls it. An [`abort`](Communicator::abort) of this group ends the new one, too; a communicator of this group that is
-    /// dropped does not.
+    /// dropped does not. In errors a replica is a rank of the new group; but who ended this one is named by its rank here, and
+    /// [`Error::Aborted`] says so.
     ///
     /// # Errors
     /// As [`barrier`](Communicator::barrier).

@@ -77,14 +77,15 @@ pub enum Error {
     Aborted {
         /// What this replica called.
         call: String,
-        /// The replica that failed.
+        /// The replica that failed: by its number in the group that was ended, which may be one that this one was
+        /// [split](crate::Communicator::split) from.
         replica: usize,
-        /// Why.
+        /// Why, and whether it was such a group.
         reason: String,
         /// Whether it has left with its process, or was lost with it: see [`Error::is_loss`].
         lost: bool,
-        /// If it was lost with its process, or gave up waiting for one: what each replica of all processes called last, as far
-        /// as could be seen from here.
+        /// If it was lost with its process, or gave up waiting for one: what each replica of the group that was ended called last,
+        /// as far as could be seen from here; where there are several processes, in any group.
         calls: Vec<(usize, String)>,
     },
     /// The processes of a cluster did not meet.

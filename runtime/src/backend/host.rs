@@ -10,7 +10,7 @@ use consonance_kernels::{
     buffer::{Buf, Memory},
     plan::{Cut, Ground},
     segment::Segment,
-    step::{Aborter, Fault, LastCall, Reason, Seat},
+    step::{Aborter, End, Fault, LastCall, Reason, Seat},
 };
 use consonance_spec::{DType, Kind, Signature, World};
 use std::{io, ops::Range, sync::Arc};
@@ -60,13 +60,20 @@ impl Host {
         }
         let seat = self.pairs[peer].as_mut().expect("made above");
         let Err(fault) = step(seat) else { return Ok(()) };
-        let mut error = report(seat, self.processes.as_deref(), fault, &lines(signature, arguments));
+        let lines = lines(signature, arguments);
+        let mut error = report(seat, self.processes.as_deref(), fault, &lines);
+        // What ended the whole group is told in its own numbers.
+        if let (Error::Aborted { .. }, Some(abort)) = (&error, self.seat.aborter().aborted()) {
+            return Err(report(&mut self.seat, self.processes.as_deref(), Fault::Aborted(abort), &lines));
+        }
+        // What is told of the two has their ranks in the group of two.
+        let rename = |replica: &mut usize| *replica = members.get(*replica).copied().unwrap_or(*replica);
         match &mut error {
-            Error::Mismatch { replica, .. } | Error::Left { replica, .. } => *replica = members[*replica],
-            Error::Timeout { missing, .. } => missing.iter_mut().for_each(|(replica, _)| *replica = members[*replica]),
-            // Who ended the whole group is named by its rank there already.
-            Error::Aborted { replica, .. } if self.seat.aborter().aborted().is_none() => {
-                *replica = members.get(*replica).copied().unwrap_or(*replica);
+            Error::Mismatch { replica, .. } | Error::Left { replica, .. } => rename(replica),
+            Error::Timeout { missing, .. } => missing.iter_mut().for_each(|(replica, _)| rename(replica)),
+            Error::Aborted { replica, calls, .. } => {
+                rename(replica);
+                calls.iter_mut().for_each(|(replica, _)| rename(replica));
             }
             _ => {}
         }
@@ -232,7 +239,9 @@ fn report(seat: &mut Seat, processes: Option<&dyn Processes>, fault: Fault, line
             missing: ranks.into_iter().map(|rank| (rank, said(rank))).collect(),
         },
         Fault::Aborted(abort) => {
-            let reason = match abort.reason {
+            // It is there, unless a process writes where it must not.
+            let end = seat.end().unwrap_or(End { abort, inherited: false, calls: Vec::new() });
+            let reason = match end.abort.reason {
                 Reason::Deadline => "gave up waiting at its deadline",
                 Reason::Panic => "panicked",
                 Reason::Failure => "failed",
@@ -241,26 +250,26 @@ fn report(seat: &mut Seat, processes: Option<&dyn Processes>, fault: Fault, line
                 Reason::Death => "was lost with its process",
                 Reason::Return => "returned while another waited for it",
             };
-            // A process is lost to the group of all ranks, and named by its rank there.
-            let describe = |rank: usize| processes.map_or_else(String::new, |processes| processes.describe(rank));
-            let (process, calls): (_, Vec<String>) = match abort.reason {
-                Reason::Death => {
-                    (format!(" ({})", describe(abort.rank)), seat.last_calls().into_iter().map(last_words).collect())
-                }
+            let group = if end.inherited { "of a group that this one was split from " } else { "" };
+            let describe = |top_rank| processes.map(|processes| processes.describe(top_rank));
+            let calls = end.calls.into_iter().map(|(top_rank, last)| (top_rank, last_words(last)));
+            let (lost_process, calls): (_, Vec<String>) = match end.abort.reason {
+                // A process is lost to the group of all ranks, and named by its rank there.
+                Reason::Death => (describe(end.abort.rank), calls.map(|(_, last)| last).collect()),
                 // One rank saw who is missing; the others find it here.
                 Reason::Deadline => {
-                    let calls = seat.last_calls().into_iter().map(last_words).enumerate();
-                    let told = |(rank, last)| match processes {
-                        Some(processes) => format!("{last}; {}", processes.describe(rank)),
+                    let told = |(top_rank, last): (usize, String)| match describe(top_rank) {
+                        Some(process) => format!("{last}; {process}"),
                         None => last,
                     };
-                    (String::new(), calls.map(told).collect())
+                    (None, calls.map(told).collect())
                 }
                 _ => Default::default(),
             };
+            let lost_process = lost_process.map_or_else(String::new, |process| format!(" ({process})"));
             let calls = calls.into_iter().enumerate();
-            let lost = matches!(abort.reason, Reason::Death | Reason::Departure);
-            let (replica, reason) = (abort.rank, format!("{reason}{process}"));
+            let lost = matches!(end.abort.reason, Reason::Death | Reason::Departure);
+            let (replica, reason) = (end.abort.rank, format!("{group}{reason}{lost_process}"));
             Error::Aborted { call, replica, reason, lost, calls: calls.collect() }
         }
         Fault::NoMemory { bytes, code } => Error::System {

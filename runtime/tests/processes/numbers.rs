@@ -2,7 +2,10 @@
 
 use consonance::{ClusterSpec, Communicator, Error, ProcessGroup, SimpleClusterResolver};
 use std::{
-    sync::atomic::{AtomicU16, Ordering},
+    sync::{
+        Barrier,
+        atomic::{AtomicU16, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -52,5 +55,68 @@ fn all_are_told_who_is_missing_at_the_deadline() {
             assert!(calls[0].1.starts_with("its last call was number 1, barrier(), 0 bytes"), "{error:?}");
             assert!(calls[3].0 == 3 && calls[3].1.starts_with("it has made no call of this group"), "{error:?}");
         }
+    });
+}
+
+#[test]
+fn a_deadline_of_a_group_that_was_split_off_tells_of_its_own_ranks() {
+    let body = |rank: &mut Communicator| {
+        let mut group = rank.split(Some((rank.rank() > 0) as u32), 0).unwrap().unwrap();
+        let error = if (1..3).contains(&rank.rank()) { wait(&mut group, rank.rank() == 1) } else { None };
+        (error, group)
+    };
+    on_four(body, |results| {
+        let (replica, calls) = told(&results[2].0);
+        assert_eq!((replica, calls.iter().map(|call| call.0).collect::<Vec<_>>()), (0, vec![0, 1, 2]));
+        assert!(calls[0].1.contains("barrier()") && !calls[2].1.contains("barrier()"), "{calls:?}");
+    });
+}
+
+#[test]
+fn a_deadline_of_two_is_told_in_the_numbers_of_all() {
+    let mut ranks = Communicator::threads(4);
+    ranks[1].set_timeout(Duration::from_millis(20)).unwrap();
+    assert!(matches!(ranks[1].recv(&mut [0u8], 3), Err(Error::Timeout { missing, .. }) if missing[0].0 == 3));
+    let error = ranks[3].send(&[0u8], 1).err();
+    let (replica, calls) = told(&error);
+    assert_eq!((replica, calls.iter().map(|call| call.0).collect::<Vec<_>>()), (1, vec![1, 3]));
+}
+
+#[test]
+fn who_ended_the_group_that_another_was_split_from_is_numbered_there() {
+    let all_have_split = Barrier::new(4);
+    let body = |rank: &mut Communicator| {
+        let mut pair = rank.split(Some(rank.rank() as u32 / 2), 0).unwrap().unwrap();
+        let mut same = pair.split(Some(0), 0).unwrap().unwrap();
+        all_have_split.wait();
+        let error = match rank.rank() {
+            1 => {
+                rank.abort();
+                None
+            }
+            2 => same.barrier().err(),
+            _ => None,
+        };
+        (error, pair, same)
+    };
+    on_four(body, |results| {
+        let error = results[2].0.as_ref().unwrap();
+        assert!(matches!(error, Error::Aborted { replica: 1, .. }), "{error:?}");
+        assert_eq!(error.to_string(), "barrier: replica 1 of a group that this one was split from failed");
+    });
+    let body = |rank: &mut Communicator| {
+        let mut pair = rank.split(Some(rank.rank() as u32 / 2), 0).unwrap().unwrap();
+        let error = match rank.rank() {
+            2 => pair.barrier().err(),
+            3 => {
+                pair.abort();
+                None
+            }
+            _ => None,
+        };
+        (error, pair)
+    };
+    on_four(body, |results| {
+        assert_eq!(results[2].0.as_ref().unwrap().to_string(), "barrier: replica 1 failed");
     });
 }
