@@ -267,6 +267,7 @@ pub(crate) fn divided(call: &'static str, values: Buf<'_>, replicas: usize) -> R
 mod tests {
     use super::*;
     use crate::{MirroredStrategy, PerReplica, ReduceOp};
+    use consonance_spec::collective;
 
     fn rows(indices: impl Into<Tensor>, dense_shape: Option<Vec<usize>>) -> Result<IndexedSlices> {
         let indices = indices.into();
@@ -285,6 +286,21 @@ mod tests {
         let error = problem(rows([0i64], Some(vec![0, 1])));
         assert_eq!(error, "IndexedSlices::new: indices[0]: expected no row of a tensor without rows, found 0");
         assert!(rows([i64::MAX], None).is_ok() && rows([1i32, 1], Some(vec![2, 1])).is_ok());
+    }
+
+    #[test]
+    fn an_index_may_occur_any_number_of_times() {
+        let count = (1 << 18) + 1;
+        let rows: Vec<Vec<f32>> = (1..=count).map(|row| vec![1.0 / row as f32]).collect();
+        let slices = IndexedSlices::new(
+            Tensor::new([count, 1], &rows.concat()).unwrap(),
+            vec![1i32; count].into(),
+            Some(vec![2, 1]),
+        );
+        let slices = slices.unwrap();
+        let sum = collective::reduce(ReduceOp::Sum, &rows).unwrap();
+        assert_eq!(slices.dedupe().unwrap().values().as_slice::<f32>().unwrap(), sum);
+        assert_eq!(slices.to_dense().unwrap().as_slice::<f32>().unwrap(), [0.0, sum[0]]);
     }
 
     #[test]

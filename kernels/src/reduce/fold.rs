@@ -17,11 +17,8 @@ const GROUP: usize = 8;
 /// Bytes of a cache line.
 pub(crate) const LINE: usize = 64;
 
-/// Levels of the tree above the groups.
-const LEVELS: usize = 16;
-
-/// The most sources that a kernel takes.
-pub(crate) const MAX_SOURCES: usize = GROUP << (LEVELS - 1);
+/// Levels of the tree above the groups: enough for as many sources as a slice can hold, all of whose bytes fit an `isize`.
+const LEVELS: usize = 1 + (isize::MAX as usize / size_of::<*const u8>() / GROUP).ilog2() as usize;
 
 /// Bytes from a tile to the one whose lines are asked for meanwhile: about the lines that a core waits for at a time.
 pub(super) const AHEAD_BYTES: usize = 512;
@@ -65,7 +62,7 @@ pub(crate) enum Ask {
 ///
 /// # Safety
 /// The machine has the instruction set `I`. `range` is a multiple of `L` elements, within which sources are valid for reads and
-/// targets for writes. A target is disjoint from a source or equal to it. There are `1..=MAX_SOURCES` sources.
+/// targets for writes. A target is disjoint from a source or equal to it. There is a source.
 #[inline(always)]
 pub(crate) unsafe fn fold<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(
     sources: &[*const u8],

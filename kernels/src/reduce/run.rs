@@ -1,7 +1,7 @@
 //! A kernel on any number of elements at any address: parts of tiles at the ends, and stores past the caches between them.
 
 use super::{
-    fold::{AHEAD_BYTES, Ask, Finish, LINE, Lines, MAX_SOURCES},
+    fold::{AHEAD_BYTES, Ask, Finish, LINE, Lines},
     kernel::{Fold, Kernel, SMALL_TILE_BYTES},
 };
 use crate::{
@@ -118,7 +118,6 @@ impl Run<'_> {
     /// # Safety
     /// As for [`Kernel::reduce`].
     unsafe fn all(&self, count: usize) {
-        assert!(self.sources.len() <= MAX_SOURCES, "{} sources of a reduction", self.sources.len());
         let bytes = count * (self.sources.len() * self.source_bytes + self.targets.len() * self.target_bytes);
         let past = match self.flow.past {
             usize::MAX if bytes >= STREAM_BYTES => 0,
