@@ -157,7 +157,7 @@ impl Communicator {
     /// pages from 2 MiB on, where the system (Linux 6.1 and later) has some, which takes about as long as to fill it once.
     ///
     /// It stays when the group has ended, but the data of another group's collectives are copied again. A process made by `fork`
-    /// has none of it.
+    /// has none of it, and a core dump leaves that of processes out.
     ///
     /// # Errors
     /// [`Error::System`] if there is no memory for them.

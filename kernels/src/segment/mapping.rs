@@ -16,7 +16,8 @@ pub(super) const HUGE_PAGE: usize = 2 << 20;
 /// `MADV_COLLAPSE`, which Linux knows since 6.1, and some C libraries do not.
 const COLLAPSE: libc::c_int = 25;
 
-/// A file, mapped whole, from a multiple of [`HUGE_PAGE`] on. A fork has nothing at these addresses.
+/// A file, mapped whole, from a multiple of [`HUGE_PAGE`] on. A fork has nothing at these addresses, and a dump of
+/// the process leaves them out.
 pub(super) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
@@ -46,6 +47,8 @@ impl Mapping {
             }
             let mapping = Mapping { start: NonNull::new(start.cast()).expect("a mapping is not at 0"), bytes };
             madvise(start, bytes, Advice::LinuxDontFork)?;
+            // A dump would make pages of the whole file. Where this is refused, it does.
+            let _ = madvise(start, bytes, Advice::LinuxDontDump);
             let end = start.wrapping_byte_add(bytes);
             for (rest, length) in [(first, skipped), (end, HUGE_PAGE - skipped)] {
                 if length > 0 {

@@ -7,7 +7,7 @@ use rustix::process::{Rlimit, setrlimit};
 use std::{
     collections::BTreeSet,
     env,
-    fs::File,
+    fs::{self, File},
     io::{BufRead, BufReader, Read, Write},
     process::{Child, ChildStdout, Command, Stdio},
     thread,
@@ -119,6 +119,16 @@ fn an_idle_segment_is_small() {
     segment.reserve_staging(Area::Root, 7, 100..5000).unwrap();
     let more = memory();
     assert!(more > reserved && more < 1 << 20, "{more} bytes");
+}
+
+#[test]
+fn a_dump_of_the_process_has_nothing_of_a_segment() {
+    let segment = Segment::create(shape(2), ID).unwrap();
+    let maps = fs::read_to_string("/proc/self/smaps").unwrap();
+    let start = format!("{:x}-", segment.map.start().addr());
+    let flags = maps.lines().skip_while(|line| !line.starts_with(&start)).find(|line| line.starts_with("VmFlags:"));
+    let flags: Vec<&str> = flags.expect("the system lists the segment").split_whitespace().collect();
+    assert!(flags.contains(&"dd") && flags.contains(&"dc"), "not in a dump, and not in a fork: {flags:?}");
 }
 
 #[test]
