@@ -76,7 +76,11 @@ impl Segment {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let heaps = self.layout.heaps().start;
-        self.reserve(heaps + start..heaps + start + bytes)?;
+        if let Err(error) = self.reserve(heaps + start..heaps + start + bytes) {
+            // What was reserved before is nobody's. If it does not go back, it is there for the next block.
+            let _ = self.give_back(&(start..start + bytes));
+            return Err(error);
+        }
         account.insert(place, Use { bytes: start..start + bytes, asked, detached: false });
         drop(account);
         // Fewer walks of page tables, and fewer faults of every process that touches them.
@@ -85,17 +89,21 @@ impl Segment {
     }
 
     fn free(&self, bytes: &Range<usize>) {
-        let (heaps, length) = (self.layout.heaps().start, bytes.end - bytes.start);
         let mut account = self.account();
         account.retain(|used| used.bytes != *bytes || used.detached);
         // The pages go back to the system. If they do not, they are there for the next block; but then they are not zero.
-        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let give = |file| rustix::fs::fallocate(file, hole, (heaps + bytes.start) as u64, length as u64);
-        if self.own_file().and_then(give).is_err() {
+        if self.give_back(bytes).is_err() {
             account.retain(|used| used.bytes != *bytes);
             account.push(Use { bytes: bytes.clone(), asked: 0, detached: true });
             account.sort_by_key(|used| used.bytes.start);
         }
+    }
+
+    /// Gives the file's pages of these bytes of the heaps back to the system.
+    fn give_back(&self, bytes: &Range<usize>) -> io::Result<()> {
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let start = self.layout.heaps().start + bytes.start;
+        Ok(rustix::fs::fallocate(self.own_file()?, hole, start as u64, bytes.len() as u64)?)
     }
 
     /// Where `bytes` bytes at this address are in the heaps; `None` if they are not in one block of this process, or the others
@@ -160,7 +168,8 @@ impl Segment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::segment::{GroupId, Shape};
+    use crate::segment::{GroupId, Shape, layout::Layout, memory_file};
+    use rustix::fs::SealFlags;
     use std::os::fd::AsFd;
 
     fn segment() -> Arc<Segment> {
@@ -196,6 +205,21 @@ mod tests {
         let mut again = segment.allocate(0, size).unwrap();
         assert_eq!(again.bytes, place);
         assert!(bytes(&mut again).iter().all(|&byte| byte == 0), "what was given back is zero again");
+    }
+
+    #[test]
+    fn a_block_that_is_refused_leaves_no_memory() {
+        let shape = Shape::new(2, Shape::STAGING_BYTES).unwrap();
+        let layout = Layout::new(shape);
+        // The file ends within the first heap, and no byte beyond can be reserved.
+        let file = memory_file().unwrap();
+        rustix::fs::ftruncate(&file, (layout.heaps().start + 5 * HUGE_PAGE) as u64).unwrap();
+        rustix::fs::fcntl_add_seals(&file, SealFlags::GROW).unwrap();
+        let segment = Arc::new(Segment::map(file, GroupId::from_bytes([1; 16]), shape, layout).unwrap());
+        let error = segment.allocate(0, 8 * HUGE_PAGE).err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(rustix::fs::fstat(segment.file()).unwrap().st_blocks, 0);
+        assert!(segment.allocate(0, 4 * HUGE_PAGE).is_ok(), "its addresses are free");
     }
 
     #[test]

@@ -52,6 +52,10 @@ use std::{
 /// The name under which the segment's file is seen in `/proc`; it is in no folder.
 const NAME: &str = "consonance";
 
+/// Bytes that are reserved at a time. Some systems (Linux until 2024) stop at any signal and undo what they have reserved: what
+/// takes longer than a process with a timer has between two of its signals would never be done.
+const PIECE: usize = 1 << 20;
+
 /// Nobody may change the segment's size, nor what is sealed.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
@@ -407,14 +411,21 @@ fn read_header(file: BorrowedFd<'_>) -> Result<[u8; header::BYTES], SegmentError
     Ok(bytes)
 }
 
-/// Gives the pages of these bytes memory.
+/// Gives the pages of these bytes memory. Where the system refuses, those before keep theirs: some may have had it, and data in
+/// it, before this call.
 fn reserve(file: &OwnedFd, bytes: Range<usize>) -> io::Result<()> {
-    if bytes.is_empty() {
-        return Ok(());
+    in_pieces(bytes, |start, length| rustix::fs::fallocate(file, FallocateFlags::empty(), start, length))
+}
+
+/// Reserves a piece after the other, each of which begins and ends at a multiple of [`PIECE`] or with these bytes.
+fn in_pieces(bytes: Range<usize>, reserve: impl Fn(u64, u64) -> Result<(), Errno>) -> io::Result<()> {
+    let mut start = bytes.start;
+    while start < bytes.end {
+        let end = (start + 1).next_multiple_of(PIECE).min(bytes.end);
+        rustix::io::retry_on_intr(|| reserve(start as u64, (end - start) as u64))?;
+        start = end;
     }
-    let reserve =
-        || rustix::fs::fallocate(file, FallocateFlags::empty(), bytes.start as u64, (bytes.end - bytes.start) as u64);
-    Ok(rustix::io::retry_on_intr(reserve)?)
+    Ok(())
 }
 
 fn cannot<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> SegmentError {

@@ -5,6 +5,7 @@ use crate::{
 };
 use rustix::process::{Rlimit, setrlimit};
 use std::{
+    cell::Cell,
     collections::BTreeSet,
     env,
     fs::{self, File},
@@ -235,6 +236,26 @@ fn many_threads_reserve_the_same() {
         }
     });
     assert_eq!(atomic(segment.staging(Area::Split(3), 1)).load(Ordering::Relaxed), 4);
+}
+
+#[test]
+fn a_reservation_goes_on_between_signals() {
+    let bytes = 5 * PAGE..(11 << 20) + PAGE;
+    // A system that reserves 2 MiB from one signal to the next, and nothing of a piece in which one comes.
+    let (done, left, calls) = (Cell::new(bytes.start), Cell::new(PAGE), Cell::new(0));
+    let reserve = |start: u64, length: u64| {
+        calls.set(calls.get() + 1);
+        assert!(calls.get() < 100, "{} of {bytes:?} are reserved, and no more", done.get());
+        let Some(rest) = left.replace(2 << 20).checked_sub(length as usize) else { return Err(Errno::INTR) };
+        left.set(rest);
+        assert_eq!(start as usize, done.replace(start as usize + length as usize));
+        Ok(())
+    };
+    in_pieces(bytes.clone(), reserve).unwrap();
+    assert_eq!(done.get(), bytes.end);
+    let refused = in_pieces(bytes, |start, _| if start < 4 << 20 { Ok(()) } else { Err(Errno::NOMEM) });
+    assert_eq!(refused.unwrap_err().raw_os_error(), Some(Errno::NOMEM.raw_os_error()));
+    in_pieces(PAGE..PAGE, |_, _| unreachable!("there is nothing to reserve")).unwrap();
 }
 
 /// The variable that makes a test a child of itself.
