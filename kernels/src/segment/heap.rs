@@ -6,7 +6,7 @@
 use super::{Segment, layout::PAGE, mapping::HUGE_PAGE};
 use rustix::{
     fs::FallocateFlags,
-    mm::{MapFlags, MremapFlags, ProtFlags},
+    mm::{Advice, MapFlags, MremapFlags, ProtFlags},
 };
 use std::{
     io,
@@ -90,6 +90,11 @@ impl Segment {
 
     fn free(&self, bytes: &Range<usize>) {
         let mut account = self.account();
+        if account.iter().any(|used| used.bytes == *bytes && used.detached) {
+            let start = self.at(self.layout.heaps().start + bytes.start).as_ptr();
+            // SAFETY: whole pages of the mapping, which the block had for itself.
+            let _ = unsafe { rustix::mm::madvise(start.cast(), bytes.len(), Advice::LinuxDontNeed) };
+        }
         account.retain(|used| used.bytes != *bytes || used.detached);
         // The pages go back to the system. If they do not, they are there for the next block; but then they are not zero.
         if self.give_back(bytes).is_err() {
@@ -292,7 +297,10 @@ mod tests {
         let firsts = [0, PAGE, 2 * PAGE].map(|at| bytes(&mut block)[at]);
         assert_eq!(firsts, [9, 5, 9], "only the page that was asked for is detached");
         assert_eq!(segment.find(block.start().as_ptr(), 1, false), None, "the others cannot be shown it any more");
+        let own = block.start().as_ptr().wrapping_add(PAGE);
         drop(block);
+        // SAFETY: the segment maps the page, which nobody has any more.
+        assert_eq!(unsafe { own.read() }, 0, "the copy is given back with the block");
         assert_ne!(segment.allocate(0, 3 * PAGE).unwrap().bytes.start, place, "its addresses are not used again");
     }
 }
