@@ -393,6 +393,8 @@ impl Meeting {
             let (count, mut descriptors) = match socket::receive(&link.socket, &mut self.buffer) {
                 Packet::Bytes(count, descriptors) => (count, descriptors),
                 Packet::Nothing => break,
+                // The link is as good as before: this process is at fault.
+                Packet::NoDescriptor => return Err(system("receive what the group shares", Errno::MFILE.into())),
                 Packet::TooLarge | Packet::Closed => {
                     self.lose(task);
                     break;

@@ -36,6 +36,8 @@ pub(super) enum Packet {
     Bytes(usize, Vec<OwnedFd>),
     /// A packet that is none of ours: too long, or with too many descriptors.
     TooLarge,
+    /// A packet with a descriptor for which this process has no place: it may have no more of them open.
+    NoDescriptor,
     /// Nothing now.
     Nothing,
     /// Nothing any more: the other end is closed.
@@ -111,6 +113,9 @@ pub(super) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> Packet {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
             descriptors.extend(rights);
         }
+    }
+    if received.flags.contains(ReturnFlags::CTRUNC) && descriptors.len() < DESCRIPTORS {
+        return Packet::NoDescriptor;
     }
     if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         return Packet::TooLarge;

@@ -5,11 +5,11 @@ use super::{
     message::{Hello, Message, TaskSet},
     process_state, socket,
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use std::{
     env,
     io::{self, BufRead, BufReader, PipeReader, Read, Write},
-    os::fd::OwnedFd,
+    os::fd::{AsRawFd, OwnedFd},
     process::{Child, ChildStdin, Command, Stdio},
     sync::mpsc::{self, Receiver},
     thread,
@@ -92,6 +92,13 @@ fn worker() {
                     }
                     Err(error) => say(&format!("error {error}")),
                 }
+            }
+            // There is no descriptor for anything more; or as many as the system allows.
+            "crowd" | "clear" => {
+                let limits = getrlimit(Resource::Nofile);
+                let free = || rustix::io::dup(io::stdin()).expect("a descriptor").as_raw_fd() as u64;
+                let current = if words[0] == "crowd" { Some(free()) } else { limits.maximum };
+                setrlimit(Resource::Nofile, Rlimit { current, ..limits }).expect("a limit");
             }
             "fork" => {
                 // SAFETY: the child calls nothing but what is safe after a fork of a process with threads.
@@ -435,6 +442,19 @@ fn a_leader_that_cannot_make_the_group_tells_all() {
         assert_eq!(error, "worker 0 (host:0) could not make the group: cannot make what the group shares: no memory");
     }
     assert_eq!(form_all(&mut workers, 0), (1, vec![0, 1, 2]));
+}
+
+#[test]
+fn a_member_without_a_descriptor_for_the_segment_says_so() {
+    let mut workers = open_all(2, job());
+    assert_eq!(form_all(&mut workers, 0), (1, vec![0, 1]));
+    workers[1].command("crowd");
+    workers.iter_mut().for_each(|worker| worker.form(0));
+    let error = workers[1].wait_for("error");
+    assert_eq!(error, "cannot receive what the group shares: Too many open files (os error 24)");
+    assert_eq!(workers[0].wait_for("error"), format!("worker 1 (host:1) could not make the group: {error}"));
+    workers[1].command("clear");
+    assert_eq!(form_all(&mut workers, 0).1, [0, 1]);
 }
 
 #[test]
