@@ -357,13 +357,16 @@ impl Meeting {
         strangers.into_iter().rev().try_for_each(|stranger| self.greet(stranger))
     }
 
-    /// Takes the connections that wait.
+    /// Takes connections that wait, and no more at a time than stay open: others may come without an end.
     fn accept(&mut self) -> Result<(), MeetingError> {
-        while let Some(socket) = socket::accept(&self.listener).map_err(|source| system("accept a process", source))? {
+        let most = self.options.names.len() + STRANGERS;
+        for _ in 0..most {
+            let accepted = socket::accept(&self.listener).map_err(|source| system("accept a process", source))?;
+            let Some(socket) = accepted else { break };
             // Whoever is of another user, or has ended, is not there.
             let peer = socket::peer(&socket).ok().filter(|peer| peer.uid == socket::user());
             self.strangers.extend(peer.and_then(|peer| Link::new(socket, peer).ok()));
-            if self.strangers.len() > self.options.names.len() + STRANGERS {
+            if self.strangers.len() > most {
                 self.strangers.remove(0);
             }
         }

@@ -2,7 +2,7 @@
 
 use super::{
     Gone, Meeting, MeetingError, MeetingOptions, ProcessState, Waiting, Watch,
-    message::{Hello, Message, TaskSet},
+    message::{Hello, MAX_BYTES, Message, TaskSet},
     process_state, socket,
 };
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
@@ -455,6 +455,21 @@ fn a_member_without_a_descriptor_for_the_segment_says_so() {
     assert_eq!(workers[0].wait_for("error"), format!("worker 1 (host:1) could not make the group: {error}"));
     workers[1].command("clear");
     assert_eq!(form_all(&mut workers, 0).1, [0, 1]);
+}
+
+#[test]
+fn connections_without_an_end_keep_nobody_from_the_deadline() {
+    let options = options(0, 2, job());
+    let name = super::meeting::name(&options, 0);
+    let mut meeting = Meeting::open(options).unwrap();
+    let sockets: Vec<OwnedFd> = (0..250).map(|_| socket::connect(&name).unwrap().expect("a place to wait")).collect();
+    let error = meeting.form(Instant::now(), Duration::ZERO, |_| unreachable!("no group"), |_| ()).unwrap_err();
+    assert!(matches!(error, MeetingError::Missing { .. }), "{error}");
+    // Of those that are taken only so many stay open; those that have come after them still wait.
+    let mut buffer = vec![0; MAX_BYTES];
+    let mut is_closed = |socket| matches!(socket::receive(socket, &mut buffer), socket::Packet::Closed);
+    let closed = sockets.iter().filter(|socket| is_closed(socket)).count();
+    assert!(closed < 100, "{closed} of 250 were taken before the deadline was looked at");
 }
 
 #[test]
