@@ -243,7 +243,8 @@ pub(crate) const fn first_of_least(infinite: i16) -> i16 {
     infinite + 1
 }
 
-/// Integers on their way to a mean: `T` is summed in `A`, which it does not overflow, and the mean is an `F`.
+/// Integers on their way to a mean: `T` is summed in `A`, and the mean is an `F`. No memory has so many elements that they overflow
+/// `A`, but of 32 bits: `i64` is sure to hold 2^31 of u32, 8 GiB of them, and 2^32 of i32.
 pub(crate) struct Total<T, A, F>(PhantomData<(T, A, F)>);
 
 macro_rules! total {

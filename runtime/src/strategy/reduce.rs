@@ -55,7 +55,8 @@ impl Strategy {
     ///
     /// Without an axis all shapes are the same. With one (or several), the replicas' sizes along it may differ, as those of a
     /// last partial batch do, and the mean is divided by the true number of elements. The mean of integers is a float, of a
-    /// sum that does not wrap. [`IndexedSlices`] keep all rows; with an axis the result is a tensor, for
+    /// sum that does not wrap; of u32 or i32, that is so of up to 2^31 elements that make one of the result.
+    /// [`IndexedSlices`] keep all rows; with an axis the result is a tensor, for
     /// which an `IndexedSlices` has no place: give what [`IndexedSlices::to_dense`] makes of them.
     ///
     /// # Errors
