@@ -4,7 +4,8 @@
 //! can neither shrink under who reads it nor grow, but its pages are *reserved* (`fallocate`) part by part, by whoever is
 //! about to use them. What cannot be reserved is an error. A page that nobody reserved would be made by the first touch, and
 //! where there is no memory for it, that touch would end the process by `SIGBUS`; therefore nothing here is touched before
-//! it is reserved.
+//! it is reserved. A container is charged for what its processes reserve, and at its limit the kernel refuses nothing: it ends
+//! one of them.
 //!
 //! The file has no name: it ends with the last process that has it, however that one ends.
 //!
