@@ -42,6 +42,7 @@ const CALL: &str = "ProcessGroup";
 ///     let cluster = ClusterSpec::new().job("worker", ["localhost:4711", "localhost:4712"])?;
 ///     let resolver = SimpleClusterResolver::new(cluster).with_task("worker", index)?;
 ///     let mut group = ProcessGroup::builder(resolver).join()?;
+///     assert_eq!(group.members().last(), Some(("worker[1] (localhost:4712)", 1..2)));
 ///     let mut communicator = group.communicators().remove(0);
 ///     let mut data = [index as f32, 1.0];
 ///     communicator.all_reduce(ReduceOp::Sum, &mut data)?;
@@ -125,7 +126,7 @@ impl ProcessGroup {
         self.generation.members.last().map_or(0, |last| last.ranks.end)
     }
 
-    /// The tasks of the processes, as `worker[1]`, with the ranks of each, in rank order.
+    /// The tasks of the processes with their addresses, as `worker[1] (localhost:4712)`, and the ranks of each, in rank order.
     pub fn members(&self) -> impl Iterator<Item = (&str, Range<usize>)> {
         self.generation.members.iter().map(|member| (member.task.as_str(), member.ranks.clone()))
     }
