@@ -186,7 +186,8 @@ impl<C: DerefMut<Target = Communicator>> Session<C> {
         let sizes = self.sizes(size)?;
         let (indices, counts) = self.concat(&slices.indices, 0)?;
         let (values, _) = self.concat(&slices.values, 0)?;
-        sparse::gathered("ReplicaContext::all_gather", values, indices, &counts, &sizes)
+        let call = if self.kind == Kind::AllGather { "ReplicaContext::all_gather" } else { self.kind.name() };
+        sparse::gathered(call, values, indices, &counts, &sizes)
     }
 
     /// Each replica's `size`.

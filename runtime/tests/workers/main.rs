@@ -248,6 +248,18 @@ fn sparse_rows_are_combined_over_all_workers() {
 }
 
 #[test]
+fn indices_of_too_many_rows_are_an_error_of_the_call() {
+    let errors = workers(&[1, 1], |_, strategy| {
+        let slices = |rows: i32| {
+            IndexedSlices::new(Tensor::from([[1.0f32]]), Tensor::from([rows - 1]), Some(vec![rows as usize, 1]))
+        };
+        let rows = strategy.distribute_values_from_function(|_| slices(i32::MAX).unwrap()).unwrap();
+        strategy.gather(&rows, 0).unwrap_err().to_string()
+    });
+    assert_eq!(errors, ["Strategy::gather: indices: expected a type for so many rows, found i32"; 2]);
+}
+
+#[test]
 fn merge_functions_combine_over_all_workers() {
     same_as_in_one_process(|strategy| {
         let values = strategy.run_with(tensors(strategy, 100), |replica, own| {
