@@ -1,7 +1,7 @@
 //! Several workers, played by threads, against as many replicas in one process: bit for bit.
 
 #[cfg(target_os = "linux")]
-mod reforms;
+mod meetings;
 mod told;
 
 use consonance::{
@@ -733,25 +733,6 @@ fn a_merge_function_that_does_not_end_is_not_waited_for() {
         error.to_string()
     });
     assert!(errors[0].contains("merge function has not returned") || errors[0].contains("deadline"), "{errors:?}");
-}
-
-/// Found by a review: the group had the replicas that were said there, the strategy those that were said before.
-#[cfg(target_os = "linux")]
-#[test]
-fn the_replicas_of_the_meeting_are_those_of_the_strategy() {
-    let worker = |worker| {
-        let builder = MultiWorkerMirroredStrategy::builder(resolver_of(5000, 2, worker));
-        let strategy = builder.meeting(move |group| Ok(group.replicas(1 + worker))).build()?;
-        let devices = strategy.run(|replica| Ok(replica.devices()))?;
-        assert_eq!((ones(&strategy)?, devices.values().len()), (3, 1 + worker));
-        assert_eq!((devices[worker], strategy.worker_devices().len()), ([Device::Cpu(worker)], 1 + worker));
-        Ok(())
-    };
-    let results = thread::scope(|scope| {
-        let threads = [0, 1].map(|index| scope.spawn(move || worker(index)));
-        threads.map(|thread| thread.join().unwrap())
-    });
-    results.into_iter().collect::<Result<()>>().unwrap();
 }
 
 #[test]

@@ -1,8 +1,9 @@
-//! Workers that go on with others than before.
+//! How workers meet, and go on with others than before.
 
 use super::{next_group, ones, resolver_of};
 use consonance::{
-    CommunicationOptions, Error, MultiWorkerMirroredStrategy, PerReplica, ProcessGroup, Result, Strategy, Tensor,
+    CommunicationOptions, Device, Error, MultiWorkerMirroredStrategy, PerReplica, ProcessGroup, Result, Strategy,
+    Tensor,
 };
 use std::{thread, time::Duration};
 
@@ -108,4 +109,23 @@ fn a_loss_when_the_next_group_is_formed_is_one_more_to_go_on_without() {
             processes.reform(Duration::ZERO).unwrap();
         });
     });
+}
+
+/// Found by a review: the group had the replicas that were said there, the strategy those that were said before.
+#[test]
+fn the_replicas_of_the_meeting_are_those_of_the_strategy() {
+    let group = next_group();
+    let worker = |worker| {
+        let builder = MultiWorkerMirroredStrategy::builder(resolver_of(group, 2, worker));
+        let strategy = builder.meeting(move |group| Ok(group.replicas(1 + worker))).build()?;
+        let devices = strategy.run(|replica| Ok(replica.devices()))?;
+        assert_eq!((ones(&strategy)?, devices.values().len()), (3, 1 + worker));
+        assert_eq!((devices[worker], strategy.worker_devices().len()), ([Device::Cpu(worker)], 1 + worker));
+        Ok(())
+    };
+    let results = thread::scope(|scope| {
+        let threads = [0, 1].map(|index| scope.spawn(move || worker(index)));
+        threads.map(|thread| thread.join().unwrap())
+    });
+    results.into_iter().collect::<Result<()>>().unwrap();
 }
