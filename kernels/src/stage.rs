@@ -131,7 +131,7 @@ impl Stage {
         (self.window, self.settled) = (round.base(), round.base());
     }
 
-    /// All peers have arrived at a call that has put up nothing yet.
+    /// All peers have arrived at this call, and so read nothing of the windows of those before any more.
     pub(crate) fn settle(&mut self) {
         self.settled = self.window;
     }

@@ -372,9 +372,9 @@ impl<'r> ReplicaContext<'r> {
     ///
     /// # Errors
     /// The error of `merge`; otherwise as [`barrier`](ReplicaContext::barrier). Every replica has an [`Error::Mismatch`],
-    /// [`Error::Left`], [`Error::Timeout`] or [`Error::Aborted`] as it is; of any other error those that did not run the function have the
-    /// text, in an [`Error::Replica`] that names who did. Where several processes have replicas those of one have the error of its function, which ends the group, unless it is an [`Error::Mismatch`], which all
-    /// functions have.
+    /// [`Error::Left`], [`Error::Timeout`] or [`Error::Aborted`] as it is; of any other error those that did not run the function have
+    /// the text, in an [`Error::Replica`] that names who did. Where several processes have replicas those of one have the error of its
+    /// function, which ends the group, unless it is an [`Error::Mismatch`], which all functions have.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, ReduceOp, Tensor};
@@ -592,8 +592,8 @@ impl<'r> ReplicaContext<'r> {
     }
 }
 
-/// The error of the merge function that `replica` ran, for the others. What came of a collective is the same to all; what is the function's own
-/// is that replica's.
+/// The error of the merge function that `replica` ran, for the others. What came of a collective is the same to all; what is the
+/// function's own is that replica's.
 fn merge_failed(replica: usize, error: &Error) -> Error {
     match error {
         Error::Mismatch { .. } | Error::Left { .. } | Error::Timeout { .. } | Error::Aborted { .. } => {
