@@ -9,7 +9,7 @@ use consonance::{
     Dataset, DistributedDataset, MirroredStrategy, Tensor,
     dataset::{self, Column, InputOptions},
 };
-use consonance_kernels::team::Team;
+use consonance_kernels::os::thread_pool::Team;
 use criterion::{BenchmarkId, Criterion, Throughput};
 use std::{
     env, fs,

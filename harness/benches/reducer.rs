@@ -11,12 +11,14 @@
 //! `memcpy` of the same bytes: `cargo bench --bench reducer -- f16/max/4/64KiB`, or `f32/sum/.*/1MiB/avx512`.
 
 use consonance_kernels::{
-    axis::{Along, Part},
-    buffer::{Buf, Memory},
-    isa::Isa,
-    read::read,
-    reduce::Reducer,
-    team::Team,
+    cpu::{
+        axis::{Along, Part},
+        isa::Isa,
+        read::read,
+        reduce::Reducer,
+    },
+    memory::{Buf, Memory},
+    os::thread_pool::Team,
 };
 use consonance_spec::{DType, Element, ReduceOp, bf16, f16};
 use criterion::{Criterion, Throughput};

@@ -4,13 +4,16 @@
 //! it never waits: how long a wait spins is no property of the program. The ranks are threads, since valgrind has no room for the
 //! addresses of a segment that processes share; few bytes go the same way there.
 
+use crate::addresses::addresses;
 use consonance::{ClusterSpec, Communicator, DType, Element, ProcessGroup, ReduceOp, SimpleClusterResolver, bf16, f16};
 use consonance_kernels::{
-    axis::{Along, Part},
-    buffer::{Buf, Memory},
-    reduce::Reducer,
+    cpu::{
+        axis::{Along, Part},
+        reduce::Reducer,
+    },
+    memory::{Buf, Memory},
 };
-use std::{hint::black_box, process, thread, time::Duration};
+use std::{hint::black_box, thread, time::Duration};
 
 /// Bytes of each buffer of a kernel.
 const BYTES: usize = 64 << 10;
@@ -101,12 +104,9 @@ fn threads(collective: Collective, calls: usize) {
 
 /// Two ranks of this process that meet as those of two processes do.
 pub fn pair_of_processes() -> [Communicator; 2] {
-    let [_, a, b, c] = process::id().to_be_bytes();
+    let cluster = ClusterSpec::new().job("worker", addresses(2)).expect("two addresses");
     let join = |index: usize| {
-        // Nobody listens at these addresses; they tell this group from others.
-        let addresses = [1, 2].map(|task| format!("127.{a}.{b}.{c}:{task}"));
-        let cluster = ClusterSpec::new().job("worker", addresses).expect("two addresses");
-        let resolver = SimpleClusterResolver::new(cluster).with_task("worker", index).expect("a worker");
+        let resolver = SimpleClusterResolver::new(cluster.clone()).with_task("worker", index).expect("a worker");
         let mut group = ProcessGroup::builder(resolver).join().expect("a group of two");
         group.communicators().remove(0)
     };
@@ -114,4 +114,15 @@ pub fn pair_of_processes() -> [Communicator; 2] {
         let other = scope.spawn(move || join(1));
         [join(0), other.join().expect("a rank")]
     })
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_pairs_of_processes_live_at_a_time() {
+        let pairs = [pair_of_processes(), pair_of_processes()];
+        assert_eq!(pairs.map(|pair| pair.map(|rank| rank.size())), [[2; 2]; 2]);
+    }
 }

@@ -1,7 +1,7 @@
 //! What reads bytes from outside of the program. Text and messages are refused, or say the same when they are written and read
 //! again; a file is taken for the segment of a group only if it is that.
 
-use crate::compare::Verdict;
+use crate::{cases::Source, compare::Verdict};
 use consonance::{
     ClusterResolver, ClusterSpec, Result, SlurmClusterResolver, TfConfigClusterResolver,
     cluster::{expand_hostlist, expand_tasks_per_node},
@@ -48,7 +48,7 @@ pub fn slurm(text: &str) -> Verdict {
 /// The segment is opened only if nothing differs.
 #[cfg(target_os = "linux")]
 pub fn segment(bytes: &[u8]) -> Verdict {
-    use consonance_kernels::segment::{GroupId, Segment, Shape};
+    use consonance_kernels::shm::{GroupId, Segment, Shape};
     use rustix::fs::{MemfdFlags, SealFlags};
     use std::sync::LazyLock;
 
@@ -86,11 +86,12 @@ pub fn segment(bytes: &[u8]) -> Verdict {
 /// place on (the second byte, in steps of two) are replaced (by those from the third on).
 #[cfg(target_os = "linux")]
 pub fn control(bytes: &[u8]) -> Verdict {
-    use consonance_kernels::rendezvous::message::{GroupMember, Hello, Message, TaskSet};
-    use consonance_kernels::rendezvous::{Group, state_in};
+    use consonance_kernels::bootstrap::message::{GroupMember, Hello, Message, TaskSet};
+    use consonance_kernels::{bootstrap::Group, os::process_state::state_in};
+    const DIGEST: u128 = 0x1112_1314_1516_1718;
     const LAYOUT: u64 = 0x0102_0304_0506_0708;
-    let as_written = |bytes: &[u8]| match Message::read(bytes, LAYOUT) {
-        Ok(message) if message.write(LAYOUT) != bytes => {
+    let as_written = |bytes: &[u8]| match Message::read(bytes, DIGEST, LAYOUT) {
+        Ok(message) if message.write(DIGEST, LAYOUT) != bytes => {
             Err(format!("{bytes:?} is read as {message:?}, which is written as other bytes"))
         }
         _ => Ok(()),
@@ -101,7 +102,6 @@ pub fn control(bytes: &[u8]) -> Verdict {
     let [kind, place, with @ ..] = bytes else { return Ok(()) };
     let set: TaskSet = [0, 2].into_iter().collect();
     let hello = Hello {
-        digest: 1,
         nonce: 2,
         attempt: 3,
         generation: 1,
@@ -121,11 +121,133 @@ pub fn control(bytes: &[u8]) -> Verdict {
         2 => Message::Commit([1; 16]),
         _ => Message::Leave(1, "no memory".to_owned()),
     };
-    let mut written = message.write(LAYOUT);
+    let mut written = message.write(DIGEST, LAYOUT);
     let end = written.len();
     let place = (2 * usize::from(*place)).min(end);
     written.splice(place..end.min(place + with.len()), with.iter().copied());
     as_written(&written)
+}
+
+/// One process's part in forming a group, while its peers say whatever can be read as a message, in any order.
+///
+/// Whatever it says can be read, and a group that it forms has it as a member, and no lower generation than the one before.
+#[cfg(target_os = "linux")]
+pub fn formation(bytes: &[u8]) -> Verdict {
+    use consonance_kernels::bootstrap::formation::{Formation, Outcome};
+    use consonance_kernels::bootstrap::message::{Group, GroupMember, Hello, Message, TaskSet};
+    const DIGEST: u128 = 1;
+    const LAYOUT: u64 = 1;
+    /// Few enough to be those that others expect, too.
+    const NUMBERS: &[u64] = &[1, 2, 3, 1 << 61];
+
+    let mut source = Source::new(bytes);
+    let tasks = 1 + source.below(4);
+    let own = source.below(tasks);
+    let set = |source: &mut Source<'_>| -> TaskSet { (0..tasks).filter(|_| source.once_in(2)).collect() };
+    let id = |source: &mut Source<'_>| [1 + source.byte() % 3; 16];
+    let own_hello = Hello {
+        nonce: 1,
+        attempt: 0,
+        generation: 0,
+        seen: 0,
+        used: 0,
+        accepted: [0; 16],
+        task: own,
+        tasks,
+        replicas: 1,
+        alive: TaskSet::default(),
+        linked: TaskSet::default(),
+    };
+    let mut formation = Formation::new(own_hello.clone());
+    // It says nothing before.
+    formation.begin();
+    let mut generation = 0;
+    while !source.has_ended() {
+        let task = source.below(tasks);
+        let patient = source.once_in(2);
+        match source.below(if task == own { 4 } else { 8 }) {
+            0 => formation.begin(),
+            1 => formation.leave(source.pick(&["", "no memory"])),
+            2 => {
+                if let Some(group) = formation.plan(patient, id(&mut source)) {
+                    formation.propose(group);
+                }
+            }
+            3 => {
+                for (to, message) in formation.messages() {
+                    if Message::read(&message.write(DIGEST, LAYOUT), DIGEST, LAYOUT).as_ref() != Ok(&message)
+                        || to == own
+                    {
+                        return Err(format!("task {own} says to task {to} what cannot be read: {message:?}"));
+                    }
+                    match source.once_in(4) {
+                        true => formation.postpone(to, message),
+                        false => formation.told(to),
+                    }
+                }
+            }
+            4 => formation.linked_to(task),
+            5 => formation.lost(task),
+            kind => {
+                let message = match kind + source.below(3) {
+                    6 | 7 => Message::Hello(Hello {
+                        nonce: source.pick(NUMBERS),
+                        attempt: source.pick(NUMBERS),
+                        generation: source.below(3) as u64,
+                        seen: 2 + source.pick(NUMBERS),
+                        used: source.below(3) as u64,
+                        accepted: id(&mut source),
+                        task,
+                        alive: set(&mut source),
+                        linked: set(&mut source),
+                        ..own_hello.clone()
+                    }),
+                    8 if source.once_in(4) => Message::Leave(source.pick(NUMBERS), String::new()),
+                    8 => Message::Commit(id(&mut source)),
+                    _ => {
+                        let member = |task| GroupMember {
+                            task,
+                            replicas: 1,
+                            nonce: source.pick(NUMBERS),
+                            attempt: source.pick(NUMBERS),
+                        };
+                        let members = (0..tasks).map(member).collect();
+                        Message::Propose(Group { generation: source.pick(NUMBERS), id: id(&mut source), members })
+                    }
+                };
+                formation.take(task, message);
+            }
+        }
+        if formation.awaited(patient).contains(own) {
+            return Err(format!("task {own} waits for itself: {formation:?}"));
+        }
+        if let Some(Outcome::Formed(group)) = formation.outcome() {
+            if group.generation < generation || group.member(own).is_none_or(|member| member.nonce != own_hello.nonce) {
+                return Err(format!("task {own} of generation {generation} has formed {group:?}"));
+            }
+            generation = group.generation;
+        }
+    }
+    Ok(())
+}
+
+/// Numbers of a call and of its end as another build may write them: a value that is known, and writes the same number, or one that is
+/// not.
+pub fn wire(bytes: &[u8]) -> Verdict {
+    use consonance_kernels::shm::call_log::{Entry, Outcome};
+    use consonance_spec::{Kind, Signature};
+    let mut source = Source::new(bytes);
+    let mut word = || u64::from_le_bytes(std::array::from_fn(|_| source.byte()));
+    let (head, number, bytes) = (word() as u32, word(), word());
+    let entry = Entry { number, head, bytes, outcome: Outcome::Unknown };
+    let text = entry.to_string();
+    let known = head & 0x00ff_ffff;
+    match entry.signature() {
+        Some(signature) if signature.code() != known => Err(format!("{known:#x} is {signature}, whose code differs")),
+        None if !text.contains("unknown (code") => Err(text),
+        None if Kind::from_code(head as u8).is_some() && Signature::read_code(head & 0xff).is_none() => Err(text),
+        _ => Ok(()),
+    }
 }
 
 fn joined(numbers: &[impl Display]) -> String {

@@ -1,17 +1,17 @@
 //! Who is tested: a line for each way to make a group of communicators, and for each strategy.
 
+use crate::addresses::addresses;
 use consonance::{
     CentralStorageStrategy, ClusterSpec, CommunicationOptions, Communicator, Device, MirroredStrategy,
-    MultiWorkerMirroredStrategy, OneDeviceStrategy, SimpleClusterResolver, Strategy,
+    MultiWorkerBuilder, MultiWorkerMirroredStrategy, OneDeviceStrategy, Result, SimpleClusterResolver, Strategy,
 };
-use std::{fmt, thread};
 #[cfg(target_os = "linux")]
-use {
-    consonance::ProcessGroup,
-    std::{
-        process,
-        sync::atomic::{AtomicU32, Ordering},
-    },
+use consonance::{ProcessGroup, ProcessGroupBuilder};
+use std::{
+    fmt,
+    net::{SocketAddr, TcpListener},
+    panic, thread,
+    time::Duration,
 };
 
 /// One rank of a group under test.
@@ -20,6 +20,12 @@ pub struct Rank {
     pub communicator: Communicator,
     /// The communicator that it was split from, if it was: a group ends with that.
     _whole: Option<Communicator>,
+}
+
+impl Rank {
+    pub(crate) fn new(communicator: Communicator) -> Rank {
+        Rank { communicator, _whole: None }
+    }
 }
 
 /// A way to make a group of communicators.
@@ -41,6 +47,9 @@ pub const GROUPS: &[Group] = &[
     Group { name: "processes that do not read each other's memory", make: processes_apart },
     #[cfg(target_os = "linux")]
     Group { name: "processes, split", make: processes_split },
+    Group { name: "messages between threads", make: messages },
+    Group { name: "messages between threads, split", make: messages_split },
+    Group { name: "messages between processes", make: messages_of_processes },
 ];
 
 /// A kind of strategy.
@@ -48,17 +57,81 @@ pub const GROUPS: &[Group] = &[
 pub struct Replicas {
     /// What it is called.
     pub name: &'static str,
-    /// The strategy with so many replicas; `None` if it cannot have so many. Not every strategy takes the options.
-    pub make: fn(usize, CommunicationOptions) -> Option<Strategy>,
+    /// How it keeps a variable.
+    pub copies: Copies,
+    /// How many of so many replicas each worker has; `None` if the strategy cannot have so many.
+    pub workers: fn(usize) -> Option<Vec<usize>>,
+    /// The strategy as each worker has it. Not every strategy takes the options.
+    pub(crate) make: fn(&[usize], CommunicationOptions) -> Vec<Strategy>,
+}
+
+/// How a strategy keeps a variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copies {
+    /// One for each replica.
+    EachReplica,
+    /// One for all.
+    One,
 }
 
 /// Every kind of strategy.
 pub const STRATEGIES: &[Replicas] = &[
-    Replicas { name: "MirroredStrategy", make: mirrored },
-    Replicas { name: "MultiWorkerMirroredStrategy, one worker", make: one_worker },
-    Replicas { name: "CentralStorageStrategy", make: central_storage },
-    Replicas { name: "OneDeviceStrategy", make: one_device },
+    Replicas { name: "MirroredStrategy", copies: Copies::EachReplica, workers: one, make: mirrored },
+    Replicas {
+        name: "MultiWorkerMirroredStrategy, one worker",
+        copies: Copies::EachReplica,
+        workers: one,
+        make: one_worker,
+    },
+    Replicas {
+        name: "MirroredStrategy on messages",
+        copies: Copies::EachReplica,
+        workers: one,
+        make: mirrored_on_messages,
+    },
+    Replicas { name: "CentralStorageStrategy", copies: Copies::One, workers: one, make: central_storage },
+    Replicas { name: "OneDeviceStrategy", copies: Copies::One, workers: one_replica, make: one_device },
+    Replicas {
+        name: "MultiWorkerMirroredStrategy, three workers that are threads",
+        copies: Copies::EachReplica,
+        workers: three,
+        make: workers_on_threads,
+    },
+    #[cfg(target_os = "linux")]
+    Replicas {
+        name: "MultiWorkerMirroredStrategy, two workers that are processes",
+        copies: Copies::EachReplica,
+        workers: two,
+        make: workers_on_processes,
+    },
 ];
+
+impl Replicas {
+    /// Does `work` as each worker of a new strategy with so many replicas, on a thread for each worker where there are several. Gives
+    /// what each returns; `None` if there is no such strategy.
+    ///
+    /// # Panics
+    /// If `work` does.
+    pub fn on_workers<R: Send>(
+        &self,
+        replicas: usize,
+        options: CommunicationOptions,
+        work: impl Fn(&Strategy) -> R + Sync,
+    ) -> Option<Vec<R>> {
+        let strategies = (self.make)(&(self.workers)(replicas)?, options);
+        if let [strategy] = &strategies[..] {
+            return Some(vec![work(strategy)]);
+        }
+        // No worker leaves before the last one is done.
+        Some(thread::scope(|scope| {
+            let threads: Vec<_> = strategies.iter().map(|strategy| scope.spawn(|| work(strategy))).collect();
+            let join = |thread: thread::ScopedJoinHandle<'_, R>| {
+                thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
+            };
+            threads.into_iter().map(join).collect()
+        }))
+    }
+}
 
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -73,12 +146,38 @@ impl fmt::Debug for Replicas {
 }
 
 fn threads(size: usize) -> Vec<Rank> {
-    Communicator::threads(size).into_iter().map(|communicator| Rank { communicator, _whole: None }).collect()
+    Communicator::threads(size).into_iter().map(Rank::new).collect()
 }
 
 fn threads_split(size: usize) -> Vec<Rank> {
     split(Communicator::threads(size + 1))
 }
+
+fn messages(size: usize) -> Vec<Rank> {
+    consonance_messages::threads(size).into_iter().map(|engine| Rank::new(Communicator::from_engine(engine))).collect()
+}
+
+fn messages_split(size: usize) -> Vec<Rank> {
+    split(messages(size + 1).into_iter().map(|rank| rank.communicator).collect())
+}
+
+/// The ranks of processes that threads play: they are connected by sockets.
+fn messages_of_processes(size: usize) -> Vec<Rank> {
+    let listeners: Vec<TcpListener> =
+        (0..size).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port is free")).collect();
+    let addresses: Vec<SocketAddr> =
+        listeners.iter().map(|listener| listener.local_addr().expect("it is bound")).collect();
+    let join = |rank, listener| consonance_messages::processes(rank, listener, &addresses, MEETING);
+    thread::scope(|scope| {
+        let join = |(rank, listener)| scope.spawn(move || join(rank, listener).expect("the processes meet"));
+        let threads: Vec<_> = listeners.into_iter().enumerate().map(join).collect();
+        let engines = threads.into_iter().map(|thread| thread.join().expect("no process panics"));
+        engines.map(|engine| Rank::new(Communicator::from_engine(engine))).collect()
+    })
+}
+
+/// How long processes that are connected by sockets wait for each other.
+const MEETING: Duration = Duration::from_secs(60);
 
 /// All but rank 0, in the opposite order, as a group split from the whole.
 fn split(whole: Vec<Communicator>) -> Vec<Rank> {
@@ -97,12 +196,12 @@ fn split(whole: Vec<Communicator>) -> Vec<Rank> {
 
 #[cfg(target_os = "linux")]
 fn processes(size: usize) -> Vec<Rank> {
-    in_processes(size, true).into_iter().map(|communicator| Rank { communicator, _whole: None }).collect()
+    in_processes(size, true).into_iter().map(Rank::new).collect()
 }
 
 #[cfg(target_os = "linux")]
 fn processes_apart(size: usize) -> Vec<Rank> {
-    in_processes(size, false).into_iter().map(|communicator| Rank { communicator, _whole: None }).collect()
+    in_processes(size, false).into_iter().map(Rank::new).collect()
 }
 
 #[cfg(target_os = "linux")]
@@ -112,25 +211,16 @@ fn processes_split(size: usize) -> Vec<Rank> {
 
 /// The ranks of processes that threads play: each has its own connections and maps the shared memory for itself.
 #[cfg(target_os = "linux")]
-fn in_processes(size: usize, reads_directly: bool) -> Vec<Communicator> {
+pub(crate) fn in_processes(size: usize, reads_directly: bool) -> Vec<Communicator> {
     /// Enough to have more than two, and some with several ranks.
     const PROCESSES: usize = 3;
-    /// The least, so that data pass through it in several parts.
-    const STAGING_BYTES: usize = 256 << 10;
-    static GROUPS: AtomicU32 = AtomicU32::new(0);
 
-    // Addresses that no other group of this host has at the same time.
-    let [_, high, middle, low] = process::id().to_be_bytes();
-    let group = GROUPS.fetch_add(1, Ordering::Relaxed);
     let count = size.min(PROCESSES);
-    let address =
-        |index: usize| format!("127.{high}.{middle}.{low}:{}", 1 + index + group as usize * PROCESSES % 60_000);
-    let cluster = ClusterSpec::new().job("worker", (0..count).map(address)).expect("addresses of this host");
+    let cluster = &cluster(count);
     let join = |index: usize| {
-        let task = SimpleClusterResolver::new(cluster.clone()).with_task("worker", index)?;
         let replicas = (index + 1) * size / count - index * size / count;
-        let group =
-            ProcessGroup::builder(task).replicas(replicas).staging_bytes(STAGING_BYTES).reads_directly(reads_directly);
+        let group = ProcessGroup::builder(task(cluster, index)).replicas(replicas);
+        let group = group.staging_bytes(STAGING_BYTES).reads_directly(reads_directly);
         group.on_wait(|_| {}).join().map(|mut group| group.communicators())
     };
     thread::scope(|scope| {
@@ -140,23 +230,88 @@ fn in_processes(size: usize, reads_directly: bool) -> Vec<Communicator> {
     })
 }
 
-fn mirrored(replicas: usize, options: CommunicationOptions) -> Option<Strategy> {
-    let strategy = MirroredStrategy::builder((0..replicas).map(Device::Cpu)).options(options).build();
-    Some(Strategy::clone(&strategy.expect("devices that exist")))
+/// The least, so that data pass through it in several parts.
+#[cfg(target_os = "linux")]
+const STAGING_BYTES: usize = 256 << 10;
+
+/// So many workers at addresses that no other group of this host has at the same time.
+fn cluster(workers: usize) -> ClusterSpec {
+    ClusterSpec::new().job("worker", addresses(workers)).expect("addresses of this host")
 }
 
-fn one_worker(replicas: usize, options: CommunicationOptions) -> Option<Strategy> {
+fn task(cluster: &ClusterSpec, index: usize) -> SimpleClusterResolver {
+    SimpleClusterResolver::new(cluster.clone()).with_task("worker", index).expect("a task of the cluster")
+}
+
+fn one(replicas: usize) -> Option<Vec<usize>> {
+    Some(vec![replicas])
+}
+
+fn one_replica(replicas: usize) -> Option<Vec<usize>> {
+    (replicas == 1).then(|| vec![replicas])
+}
+
+#[cfg(target_os = "linux")]
+fn two(replicas: usize) -> Option<Vec<usize>> {
+    (replicas >= 2).then(|| vec![replicas / 2, replicas.div_ceil(2)])
+}
+
+fn three(replicas: usize) -> Option<Vec<usize>> {
+    (replicas >= 3).then(|| vec![replicas - 2, 1, 1])
+}
+
+fn mirrored(workers: &[usize], options: CommunicationOptions) -> Vec<Strategy> {
+    let strategy = MirroredStrategy::builder((0..workers[0]).map(Device::Cpu)).options(options).build();
+    vec![Strategy::clone(&strategy.expect("devices that exist"))]
+}
+
+fn mirrored_on_messages(workers: &[usize], options: CommunicationOptions) -> Vec<Strategy> {
+    let strategy = MirroredStrategy::builder((0..workers[0]).map(Device::Cpu)).options(options);
+    let strategy = strategy.engines(|replicas| Ok(consonance_messages::threads(replicas))).build();
+    vec![Strategy::clone(&strategy.expect("devices that exist"))]
+}
+
+fn one_worker(workers: &[usize], options: CommunicationOptions) -> Vec<Strategy> {
     let resolver = SimpleClusterResolver::new(ClusterSpec::new());
-    let strategy = MultiWorkerMirroredStrategy::builder(resolver).replicas(replicas).options(options).build();
-    Some(Strategy::clone(&strategy.expect("a program that runs by itself")))
+    let strategy = MultiWorkerMirroredStrategy::builder(resolver).replicas(workers[0]).options(options).build();
+    vec![Strategy::clone(&strategy.expect("a program that runs by itself"))]
 }
 
-fn central_storage(replicas: usize, _: CommunicationOptions) -> Option<Strategy> {
-    let strategy = CentralStorageStrategy::new((0..replicas).map(Device::Cpu), Device::Cpu(0));
-    Some(Strategy::clone(&strategy.expect("devices that exist")))
+fn central_storage(workers: &[usize], _: CommunicationOptions) -> Vec<Strategy> {
+    let strategy = CentralStorageStrategy::new((0..workers[0]).map(Device::Cpu), Device::Cpu(0));
+    vec![Strategy::clone(&strategy.expect("devices that exist"))]
 }
 
-fn one_device(replicas: usize, _: CommunicationOptions) -> Option<Strategy> {
-    let strategy = OneDeviceStrategy::new(Device::Cpu(0)).expect("a device that exists");
-    (replicas == 1).then(|| Strategy::clone(&strategy))
+fn one_device(_: &[usize], _: CommunicationOptions) -> Vec<Strategy> {
+    vec![Strategy::clone(&OneDeviceStrategy::new(Device::Cpu(0)).expect("a device that exists"))]
+}
+
+fn workers_on_threads(workers: &[usize], options: CommunicationOptions) -> Vec<Strategy> {
+    let mut ranks = Communicator::threads(workers.iter().sum()).into_iter();
+    let parts: Vec<Vec<Communicator>> = workers.iter().map(|&count| ranks.by_ref().take(count).collect()).collect();
+    meet(parts, |builder, communicators| builder.options(options).build_on(communicators))
+}
+
+#[cfg(target_os = "linux")]
+fn workers_on_processes(workers: &[usize], options: CommunicationOptions) -> Vec<Strategy> {
+    meet(workers.to_vec(), |builder, replicas| {
+        let meeting = |group: ProcessGroupBuilder| Ok(group.staging_bytes(STAGING_BYTES).on_wait(|_| {}));
+        builder.options(options).replicas(replicas).meeting(meeting).build()
+    })
+}
+
+/// The strategies of workers, each made on a thread of its own of one of `parts`.
+fn meet<P: Send>(
+    parts: Vec<P>,
+    build: impl Fn(MultiWorkerBuilder, P) -> Result<MultiWorkerMirroredStrategy> + Sync,
+) -> Vec<Strategy> {
+    let (cluster, build) = (&cluster(parts.len()), &build);
+    thread::scope(|scope| {
+        let worker = |(index, part)| {
+            scope.spawn(move || build(MultiWorkerMirroredStrategy::builder(task(cluster, index)), part))
+        };
+        let threads: Vec<_> = parts.into_iter().enumerate().map(worker).collect();
+        let built = threads.into_iter().map(|thread| thread.join().expect("no worker panics"));
+        built.map(|strategy| Strategy::clone(&strategy.expect("the workers meet"))).collect()
+    })
 }

@@ -5,6 +5,7 @@ use consonance::{
     CommunicationOptions, Dataset, Error, MirroredStrategy, PerReplica, Result, Strategy, Tensor,
     dataset::{self, AutoShardPolicy, Cardinality, Column, Deal, Elements, InputOptions},
 };
+use consonance_harness::subjects::{Replicas, STRATEGIES};
 use consonance_spec::dataset::{Deal as SpecDeal, batch_sizes_for_worker, steps};
 use quickcheck::{QuickCheck, TestResult};
 use std::{
@@ -134,6 +135,36 @@ fn dealt_as_the_spec_says(elements: u8, batch: u8, replicas: u8, prefetch: u8) -
 #[test]
 fn every_element_goes_where_the_spec_says() {
     QuickCheck::new().tests(150).quickcheck(dealt_as_the_spec_says as fn(u8, u8, u8, u8) -> TestResult);
+}
+
+fn dealt_to_workers_as_the_spec_says(elements: u8, batch: u8, replicas: u8, prefetch: u8) -> TestResult {
+    let (elements, batch) = (elements as usize % 70, batch as usize % 20 + 1);
+    let (replicas, prefetch) = (replicas as usize % 4 + 2, prefetch as usize % 4);
+    let options = InputOptions::new().prefetch(prefetch);
+    let ways = [
+        (options, SpecDeal::Chunked),
+        (options.deal(Deal::Packed), SpecDeal::Packed),
+        (options.deal(Deal::Balanced), SpecDeal::Balanced),
+    ];
+    let has_several_workers =
+        |subject: &&Replicas| (subject.workers)(replicas).is_some_and(|workers| workers.len() > 1);
+    for subject in STRATEGIES.iter().filter(has_several_workers) {
+        subject.on_workers(replicas, Default::default(), |strategy| {
+            for ((options, deal), source) in ways.into_iter().flat_map(|way| [0, 1].map(|source| (way, source))) {
+                let source = sources(elements, batch).swap_remove(source);
+                let distributed = strategy.distribute_dataset_with(source, options).unwrap();
+                let mut expected = expected(steps(deal, elements, batch, replicas));
+                expected.iter_mut().for_each(|step| *step = step[strategy.local_replicas()].to_vec());
+                assert_eq!(given(distributed.iter()), expected, "{deal:?}: {elements} by {batch} for {replicas}");
+            }
+        });
+    }
+    TestResult::passed()
+}
+
+#[test]
+fn every_element_goes_to_the_worker_that_the_spec_says() {
+    QuickCheck::new().tests(50).quickcheck(dealt_to_workers_as_the_spec_says as fn(u8, u8, u8, u8) -> TestResult);
 }
 
 #[test]

@@ -4,7 +4,9 @@ mod law;
 
 use consonance::{CommunicationOptions, Error, Implementation, IndexedSlices, MirroredStrategy, PerReplica, Tensor};
 use consonance_harness::{
-    cases::{Carrier, Collective, Counts, Leaf, NestCall, NestCase, OddRank, OddReplica, RankDoes, ReplicaDoes, Then},
+    cases::{
+        Carrier, Collective, Counts, Leaf, Memory, NestCall, NestCase, OddRank, OddReplica, RankDoes, ReplicaDoes, Then,
+    },
     compare::{self, check, check_case},
     subjects::{GROUPS, STRATEGIES},
 };
@@ -31,7 +33,7 @@ fn check_rank(call: Collective, change: impl FnOnce(&mut Collective), argument: 
 
 fn collective(kind: Kind, counts: Counts) -> Collective {
     let (dtype, op) = (DType::I32, ReduceOp::Max);
-    Collective { kind, dtype, op, counts, root: 1, in_place: false, offset: 0, seed: 1 }
+    Collective { kind, dtype, op, counts, root: 1, in_place: false, memory: Memory::Own, offset: 0, seed: 1 }
 }
 
 /// Found by `one_rank_does_otherwise`: the two were named as the ranks 0 and 1 that they are among themselves.

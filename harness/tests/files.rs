@@ -2,19 +2,8 @@
 
 mod law;
 
-use consonance_harness::compare;
+use consonance_harness::{compare, seeds::files};
 use law::check_law;
-
-/// A file of each format.
-fn files() -> [Vec<u8>; 4] {
-    let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }\n";
-    let npy = [b"\x93NUMPY\x01\x00", &[header.len() as u8, 0][..], header.as_bytes(), &[1; 24]].concat();
-    let idx = [&[0, 0, 8, 2, 0, 0, 0, 3, 0, 0, 0, 2][..], &[7; 6]].concat();
-    let header = r#"{"y":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"x":{"dtype":"BOOL","shape":[3],"data_offsets":[4,7]}}"#;
-    let safetensors = [&[header.len() as u8, 0, 0, 0, 0, 0, 0, 0][..], header.as_bytes(), &[1; 7]].concat();
-    let csv = b"a,\"b\"\r\n1,2.5\r\n\n\"3\", 4e2\r\n".to_vec();
-    [npy, idx, safetensors, csv]
-}
 
 /// As the fuzz target has it: the first byte is the type of CSV's numbers.
 fn check(content: &[u8]) {

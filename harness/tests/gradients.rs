@@ -5,6 +5,7 @@ use consonance::{
     ReduceOp::{self, Mean, Sum},
     ReplicaContext, Result, Tensor, gradient,
 };
+use consonance_harness::subjects::STRATEGIES;
 use consonance_spec::{adjoint, call::mix};
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 use std::thread;
@@ -297,10 +298,19 @@ fn all_to_all() {
     });
 }
 
-/// What `f` gives on each replica.
-fn replicas<N: Nest + Clone + Send>(values: Vec<N>, f: impl Fn(&ReplicaContext<'_>, N) -> Result<N> + Sync) -> Vec<N> {
-    let strategy = MirroredStrategy::new((0..values.len()).map(consonance::Device::Cpu)).expect("devices that exist");
-    strategy.run_with(PerReplica::new(values), f).expect("a result").into_values()
+/// What `f` gives on each replica, of one of the strategies that have so many.
+fn replicas<N: Nest + Clone + Send + Sync>(
+    case: &Case,
+    values: Vec<N>,
+    f: impl Fn(&ReplicaContext<'_>, N) -> Result<N> + Sync,
+) -> Vec<N> {
+    let subjects: Vec<_> = STRATEGIES.iter().filter(|subject| (subject.workers)(values.len()).is_some()).collect();
+    let subject = subjects[case.seed as usize % subjects.len()];
+    let results = subject.on_workers(values.len(), Default::default(), |strategy| {
+        let values = PerReplica::new(values[strategy.local_replicas()].to_vec());
+        strategy.run_with(values, &f).expect("a result").into_values()
+    });
+    results.expect("a strategy of so many").concat()
 }
 
 /// A vector twice: as a column of pairs, and as a row of columns, so that both axes are gone along.
@@ -325,17 +335,17 @@ fn nests_of_a_replica() {
         let of = |nests: Vec<(Tensor, Tensor)>| nests.iter().map(vector).collect::<Vectors>();
         let gathered = case.vectors(2, true, vec![total; case.ranks()]);
 
-        let all_reduce = replicas(nests(&gathered), |replica, y| gradient::all_reduce(replica, op, y));
+        let all_reduce = replicas(&case, nests(&gathered), |replica, y| gradient::all_reduce(replica, op, y));
         assert_eq!(of(all_reduce), adjoint::all_reduce(op, &gathered).unwrap());
 
-        let all_gather = replicas(nests(&gathered), |replica, (pairs, rows)| {
+        let all_gather = replicas(&case, nests(&gathered), |replica, (pairs, rows)| {
             let own = [counts[replica.replica_id_in_sync_group()]];
             let pairs = gradient::all_gather(replica, pairs, 0, &own)?;
             Ok((pairs, gradient::all_gather(replica, rows, -1, &own)?))
         });
         assert_eq!(of(all_gather), adjoint::all_gather(&gathered, counts).unwrap());
 
-        let broadcast = replicas(nests(&gathered), |replica, y| gradient::broadcast(replica, y, root));
+        let broadcast = replicas(&case, nests(&gathered), |replica, y| gradient::broadcast(replica, y, root));
         let mut expected = vec![vec![0.0; total]; case.ranks()];
         expected[root] = adjoint::broadcast(&gathered).unwrap();
         assert_eq!(of(broadcast), expected);
@@ -343,7 +353,7 @@ fn nests_of_a_replica() {
         // An even block of what was combined, and its gradient's: axis 0 alone is scattered.
         let blocks = case.vectors(3, true, vec![counts[0]; case.ranks()]);
         let columns = blocks.iter().map(|block| nest(block).0).collect();
-        let whole = replicas(columns, |replica, y| gradient::reduce_scatter(replica, op, y));
+        let whole = replicas(&case, columns, |replica, y| gradient::reduce_scatter(replica, op, y));
         let expected = adjoint::reduce_scatter(op, &blocks).unwrap();
         assert_eq!(whole, expected.iter().map(|vector| nest(vector).0).collect::<Vec<_>>());
         true
@@ -372,21 +382,21 @@ fn sparse_gradients_are_those_of_the_dense() {
         let sparse = |vectors: &Vectors| vectors.iter().map(|vector| rows(vector)).collect::<Vec<_>>();
         let y = case.vectors(2, false, vec![case.total(); case.ranks()]);
 
-        let all_reduce = replicas(sparse(&y), |replica, y| gradient::all_reduce(replica, op, y));
+        let all_reduce = replicas(&case, sparse(&y), |replica, y| gradient::all_reduce(replica, op, y));
         assert_eq!(dense(all_reduce), adjoint::all_reduce(op, &y).unwrap());
 
-        let all_gather = replicas(sparse(&y), |replica, y| {
+        let all_gather = replicas(&case, sparse(&y), |replica, y| {
             gradient::all_gather(replica, y, 0, &[counts[replica.replica_id_in_sync_group()]])
         });
         assert_eq!(dense(all_gather), adjoint::all_gather(&y, counts).unwrap());
 
-        let broadcast = replicas(sparse(&y), |replica, y| gradient::broadcast(replica, y, root));
+        let broadcast = replicas(&case, sparse(&y), |replica, y| gradient::broadcast(replica, y, root));
         let mut expected = vec![vec![0.0; case.total()]; case.ranks()];
         expected[root] = adjoint::broadcast(&y).unwrap();
         assert_eq!(dense(broadcast), expected);
 
         let blocks = case.vectors(3, false, vec![counts[0]; case.ranks()]);
-        let whole = replicas(sparse(&blocks), |replica, y| gradient::reduce_scatter(replica, op, y));
+        let whole = replicas(&case, sparse(&blocks), |replica, y| gradient::reduce_scatter(replica, op, y));
         assert_eq!(dense(whole), adjoint::reduce_scatter(op, &blocks).unwrap());
         true
     });

@@ -31,17 +31,16 @@
 
 use crate::{
     ClusterResolver, Communicator, Error, Result, Strategy, Tensor, Variable, VariableSynchronization,
-    backend::Arguments,
-    context,
+    comm::agreement::Agreement,
     dataset::file::{
         DataFile,
         safetensors::{Header, LENGTH_BYTES, to_format},
     },
-    strategy::Workers,
+    handle::{Workers, context},
 };
 use consonance_kernels::{
-    buffer::{BufMut, Memory},
-    file::{self, ByteOrder},
+    memory::{BufMut, Memory},
+    os::mapped_file::{self, ByteOrder},
 };
 use consonance_spec::{
     Kind,
@@ -55,6 +54,7 @@ use std::{
     io::{self, BufWriter, Write},
     path::{Path, PathBuf},
     process,
+    sync::Arc,
 };
 
 /// The metadata's key; its value is [`FORMAT`], a blank, and the digest in 16 hexadecimal digits.
@@ -108,7 +108,7 @@ pub fn save_on_chief<'v, N: Into<String>>(
 ) -> Result<bool> {
     let call = "checkpoint::save_on_chief";
     let variables = list(Kind::Save, call, variables)?;
-    let is_chief = several_workers(&variables).map_or_else(|| resolver.is_chief(), Workers::is_chief);
+    let is_chief = several_workers(&variables).map_or_else(|| resolver.is_chief(), |workers| workers.is_chief());
     if is_chief || several_workers(&variables).is_some() {
         save_all(call, path.as_ref(), &variables)?;
     }
@@ -169,7 +169,7 @@ fn save_all(call: &'static str, path: &Path, variables: &[(String, &Variable)]) 
     };
     let values = variables.iter().map(|(name, variable)| Ok((name.clone(), read(variable)?)));
     let values = values.collect::<Result<Vec<_>>>()?;
-    if several_workers(variables).is_none_or(Workers::is_chief) {
+    if several_workers(variables).is_none_or(|workers| workers.is_chief()) {
         or_refuse(strategy, kind, write(call, path, values))?;
     }
     agree(strategy, kind, "file", "written")
@@ -180,7 +180,7 @@ fn strategy_of_several<'v>(variables: &[(String, &'v Variable)]) -> Option<&'v S
     variables.iter().map(|(_, variable)| variable.strategy()).find(|strategy| strategy.workers().is_some())
 }
 
-fn several_workers<'v>(variables: &[(String, &'v Variable)]) -> Option<&'v Workers> {
+fn several_workers<'v>(variables: &[(String, &'v Variable)]) -> Option<&'v Arc<Workers>> {
     strategy_of_several(variables)?.workers()
 }
 
@@ -197,7 +197,7 @@ fn agree(strategy: Option<&Strategy>, kind: Kind, argument: &str, value: &str) -
     let meet = |communicator: &mut Communicator| {
         let describe = || vec![(argument.to_owned(), value.to_owned())];
         let digest = mix(digest(argument), digest(value));
-        communicator.meet(kind, &Arguments { call: Some(kind), digest, describe: &describe })
+        communicator.meet(kind, &Agreement { call: Some(kind), digest, describe: &describe })
     };
     let met = strategy.and_then(|strategy| strategy.across(kind.name(), meet));
     met.map_or(Ok(()), |met| met.map(drop))
@@ -266,7 +266,7 @@ fn header(values: &[(String, Tensor)]) -> io::Result<Vec<u8>> {
     });
     let infos: Vec<_> = infos.collect();
     let mut digest = Digest::of_tensors(infos.iter().map(|(name, info)| (name.as_str(), info)));
-    values.iter().try_for_each(|(_, value)| file::write(value.buf(), ByteOrder::Little, &mut digest))?;
+    values.iter().try_for_each(|(_, value)| mapped_file::write(value.buf(), ByteOrder::Little, &mut digest))?;
     let mark = HashMap::from([(KEY.to_owned(), format!("{FORMAT} {:016x}", digest.finish()))]);
     let metadata = Metadata::new(Some(mark), infos).map_err(io::Error::other)?;
     let mut json = serde_json::to_vec(&metadata)?;
@@ -392,7 +392,7 @@ impl Temporary {
     fn write(&mut self, header: &[u8], values: &[(String, Tensor)]) -> io::Result<()> {
         let mut writer = BufWriter::new(&self.file);
         writer.write_all(header)?;
-        values.iter().try_for_each(|(_, value)| file::write(value.buf(), ByteOrder::Little, &mut writer))?;
+        values.iter().try_for_each(|(_, value)| mapped_file::write(value.buf(), ByteOrder::Little, &mut writer))?;
         writer.flush()?;
         if let Ok(before) = fs::metadata(&self.target) {
             self.file.set_permissions(before.permissions())?;

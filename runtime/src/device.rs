@@ -1,7 +1,7 @@
 //! Devices by name.
 
 use crate::{Error, Result};
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::OnceLock, thread};
 
 /// Where a replica computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -50,9 +50,10 @@ fn unknown(call: &'static str, found: &str) -> Error {
     Error::invalid(call, "device", format!("cpu:0 to cpu:{}", MAX_CPUS - 1), found)
 }
 
-/// The cores that this process may use.
+/// The cores that this process may use, as they were when this was asked first: the answer takes three files of the system.
 pub(crate) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// The number that `text` is as numbers are written, without a sign and leading zeros: so each has one name.

@@ -1,6 +1,6 @@
 //! What can go wrong, whose fault it is, and whether the group still works.
 
-use crate::{ReduceOp, UnknownReduceOp, nest};
+use consonance_spec::{ReduceOp, UnknownReduceOp};
 use std::{convert::Infallible, fmt, time::Duration};
 
 /// The result of every call that can fail.
@@ -53,7 +53,8 @@ pub enum Error {
         /// What this replica gave.
         found: String,
     },
-    /// A replica returned, or gave up its communicator, while others waited for it in a collective.
+    /// A replica returned, or gave up its communicator, while others waited for it in a collective. Of replicas that left because they were
+    /// told of another one, that one is named.
     Left {
         /// What this replica called.
         call: String,
@@ -73,18 +74,18 @@ pub enum Error {
         /// Each replica that is missing, with what it called last.
         missing: Vec<(usize, String)>,
     },
-    /// Another replica failed, and its failure ended the group.
+    /// Another replica failed, or was missing at another one's deadline, and that ended the group.
     Aborted {
         /// What this replica called.
         call: String,
-        /// The replica that failed: by its number in the group that was ended, which may be one that this one was
+        /// The replica at fault: by its number in the group that was ended, which may be one that this one was
         /// [split](crate::Communicator::split) from.
         replica: usize,
         /// Why, and whether it was such a group.
         reason: String,
         /// Whether it has left with its process, or was lost with it: see [`Error::is_loss`].
         lost: bool,
-        /// If it was lost with its process, or gave up waiting for one: what each replica of the group that was ended called last,
+        /// If it was lost with its process, or was missing at a deadline: what each replica of the group that was ended called last,
         /// as far as could be seen from here; where there are several processes, in any group.
         calls: Vec<(usize, String)>,
     },
@@ -243,7 +244,7 @@ impl Error {
     pub(crate) fn of_call(mut self, name: &'static str) -> Error {
         match &mut self {
             Error::UnknownReduceOp { call, .. } => *call = Some(name),
-            Error::InvalidCall { call, .. } if *call == nest::CALL => *call = name,
+            Error::InvalidCall { call, .. } if *call == NEST => *call = name,
             _ => {}
         }
         self
@@ -352,4 +353,35 @@ where
 /// The operation that `call` was given.
 pub(crate) fn op_of(call: &'static str, op: impl IntoReduceOp) -> Result<ReduceOp> {
     op.into_reduce_op().map_err(|error| error.of_call(call))
+}
+
+/// The call in errors of places for the leaves of a nest, which do not know the call that has a result for them: see
+/// [`Error::of_call`].
+pub(crate) const NEST: &str = "Nest";
+
+/// All results, or the error that says most with its place: a replica's own before one that only tells of another replica's.
+pub(crate) fn all_or_worst<R>(results: Vec<Result<R>>) -> Result<Vec<R>, (usize, Error)> {
+    let mut values = Vec::with_capacity(results.len());
+    let mut worst: Option<(usize, Error)> = None;
+    for (place, result) in results.into_iter().enumerate() {
+        match result {
+            Ok(value) => values.push(value),
+            Err(error) => {
+                if worst.as_ref().is_none_or(|(_, worst)| tells_of_another(worst) > tells_of_another(&error)) {
+                    worst = Some((place, error));
+                }
+            }
+        }
+    }
+    worst.map_or(Ok(values), Err)
+}
+
+/// How much an error is the consequence of another replica's.
+fn tells_of_another(error: &Error) -> u8 {
+    match error.root() {
+        Error::Aborted { .. } => 3,
+        Error::Left { .. } => 2,
+        Error::Mismatch { .. } | Error::Timeout { .. } => 1,
+        _ => 0,
+    }
 }

@@ -46,60 +46,50 @@ struct Readme;
 extern crate self as consonance;
 
 mod error;
+mod panics;
 mod device;
-mod options;
-mod tensor;
-mod sparse;
-mod axis;
-pub mod nest;
-mod values;
-mod context;
-mod strategy;
+mod value;
+mod comm;
+pub mod cluster;
+mod handle;
 mod replica;
-mod session;
-mod buckets;
-mod carrier;
-pub mod gradient;
+mod strategy;
 mod variable;
 pub mod dataset;
+pub mod gradient;
 #[cfg(feature = "checkpoint")]
 pub mod checkpoint;
-pub mod cluster;
+pub mod raw;
 pub mod guide;
-mod communicator;
-mod scope;
-#[cfg(target_os = "linux")]
-mod process_group;
-mod call;
-mod backend;
-mod algorithm;
 
-pub use axis::{Axes, Axis};
-pub use backend::Implementation;
-pub use buckets::{Buckets, PendingNest};
+pub use value::axis::{Axes, Axis};
+
+#[cfg(target_os = "linux")]
+pub use cluster::process_group::{ProcessGroup, ProcessGroupBuilder};
 pub use cluster::{
     ClusterResolver, ClusterSpec, SimpleClusterResolver, SlurmClusterResolver, TfConfigClusterResolver, UnionResolver,
 };
-pub use communicator::{Communicator, SharedMemory};
+pub use comm::async_scope::{Pending, Scope};
+pub use comm::communicator::Communicator;
+pub use comm::options::{CommunicationOptions, Implementation};
+pub use comm::shared_memory::SharedMemory;
 pub use consonance_derive::Nest;
 pub use consonance_spec::{
     DType, Element, ReduceOp, UnknownReduceOp, VariableAggregation, VariableSynchronization, World, bf16, f16,
 };
-pub use context::{current_strategy, has_strategy, in_cross_replica_context, in_replica_context};
 pub use dataset::{Dataset, DistributedDataset, DistributedIterator};
 pub use device::Device;
 pub use error::{BoxError, Error, IntoReduceOp, Result};
-pub use nest::Nest;
-pub use options::CommunicationOptions;
-#[cfg(target_os = "linux")]
-pub use process_group::{ProcessGroup, ProcessGroupBuilder};
+pub use handle::context::{current_strategy, has_strategy, in_cross_replica_context, in_replica_context};
+pub use handle::{Builder, Strategy};
 pub use replica::ReplicaContext;
-pub use scope::{Pending, Scope};
-pub use sparse::IndexedSlices;
+pub use replica::overlap::{Buckets, PendingNest};
 pub use strategy::{
-    Builder, CentralStorageStrategy, Destinations, LocalResults, MirroredStrategy, MultiWorkerBuilder,
-    MultiWorkerMirroredStrategy, OneDeviceStrategy, Strategy, ValueContext,
+    CentralStorageStrategy, Destinations, LocalResults, MirroredStrategy, MultiWorkerBuilder,
+    MultiWorkerMirroredStrategy, OneDeviceStrategy, ValueContext,
 };
-pub use tensor::Tensor;
-pub use values::{Merged, Mirrored, PerReplica};
+pub use value::indexed_slices::IndexedSlices;
+pub use value::nest::{self, Nest};
+pub use value::per_replica::{Merged, Mirrored, PerReplica};
+pub use value::tensor::Tensor;
 pub use variable::{Variable, VariableBuilder, VariableMut};

@@ -75,6 +75,26 @@ fn a_tf_config_is_read_as_it_is_written() {
 }
 
 #[test]
+fn a_lone_task_has_an_address_unless_it_is_task_0() {
+    let master = |cluster: &str, index: usize| {
+        let text = format!(r#"{{"cluster": {{"worker": {cluster}}}, "task": {{"type": "worker", "index": {index}}}}}"#);
+        TfConfigClusterResolver::from_text(&text).unwrap().master(None, None, None).unwrap()
+    };
+    assert_eq!(master(r#"{"1": "b:2"}"#, 1), "b:2");
+    assert_eq!(master(r#"{"0": "a:1"}"#, 0), "");
+    assert_eq!(master(r#"["a:1"]"#, 0), "");
+}
+
+#[test]
+fn task_0_overrides_the_task_of_a_tf_config() {
+    let text = r#"{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}"#;
+    let resolver = TfConfigClusterResolver::from_text(text).unwrap();
+    assert_eq!(resolver.master(None, Some(0), None).unwrap(), "a:1");
+    let resolver = resolver.with_task("worker", 0).unwrap();
+    assert_eq!((resolver.task_id(), resolver.master(None, None, None).unwrap()), (Some(0), "a:1".to_owned()));
+}
+
+#[test]
 fn the_task_of_a_union_keeps_its_address() {
     let resolver = |text: &str, job: &str, index| -> Box<dyn ClusterResolver> {
         let simple = SimpleClusterResolver::new(text.parse().unwrap());

@@ -5,6 +5,7 @@ use consonance::{
     OneDeviceStrategy, PerReplica, ReduceOp, ReplicaContext, Result, Tensor,
     dataset::{self, Deal, InputOptions},
     gradient,
+    nest::Opaque,
 };
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -189,10 +190,10 @@ fn merge_arguments_of_two_types_with_one_name() {
     let error = strategy(2).run(|replica| {
         if replica.replica_id_in_sync_group() == 0 {
             struct Same(u8);
-            replica.merge_call(Same(1), |strategy, all| Ok(strategy.mirror(all[0].0)))
+            replica.merge_call(Opaque(Same(1)), |strategy, all| Ok(strategy.mirror(all[0].0.0)))
         } else {
             struct Same([u64; 8]);
-            replica.merge_call(Same([1; 8]), |strategy, all| Ok(strategy.mirror(all[0].0[0] as u8)))
+            replica.merge_call(Opaque(Same([1; 8])), |strategy, all| Ok(strategy.mirror(all[0].0.0[0] as u8)))
         }
     });
     let error = error.unwrap_err().to_string();
@@ -360,7 +361,7 @@ fn runs_nest_in_merge_functions_and_updates_only() {
     let error = strategy.run(|_| strategy.run(|_| Ok(()))).unwrap_err();
     assert!(matches!(error.root(), Error::WrongContext { call: "Strategy::run", .. }), "{error}");
     let doubled = strategy.run(|replica| {
-        let id = replica.replica_id_in_sync_group() + 1;
+        let id = replica.replica_id_in_sync_group() as u64 + 1;
         replica.merge_call(id, |strategy, ids| strategy.run_with(ids, |_, id| Ok(2 * id)))
     });
     assert_eq!(doubled.unwrap().values(), [2, 4]);

@@ -173,8 +173,8 @@ fn other_calls_come_after_what_was_handed_over() {
                     others.push(replica.all_gather(Tensor::from([id as i32]), 0)?);
                     replica.barrier()?;
                     others.push(replica.broadcast(Tensor::from([id as i32]), 2)?);
-                    others.push(replica.merge_call(id, |strategy, all| {
-                        Ok(strategy.mirror(Tensor::from([all.iter().sum::<usize>() as i32])))
+                    others.push(replica.merge_call(id as i32, |strategy, all| {
+                        Ok(strategy.mirror(Tensor::from([all.iter().sum::<i32>()])))
                     })?);
                     assert_eq!(replica.all_reduce("sum", seen.read()?)?, Tensor::from(0.0f32));
                 }

@@ -102,8 +102,8 @@ fn replica_step(replica: &ReplicaContext<'_>, kind: u64, count: usize) -> Result
             assert_eq!(block.as_slice::<i32>()?, vec![size as i32 - 1; count]);
         }
         4 => {
-            let total = replica.merge_call(own, |strategy, all| Ok(strategy.mirror(all.iter().sum::<usize>())))?;
-            assert_eq!(total, (0..size).sum::<usize>());
+            let total = replica.merge_call(own as u64, |strategy, all| Ok(strategy.mirror(all.iter().sum::<u64>())))?;
+            assert_eq!(total, (0..size as u64).sum::<u64>());
         }
         5 => {
             let sums = replica.overlap_with(CommunicationOptions::new().carriers(count % 3 == 1), |buckets| {

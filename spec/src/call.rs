@@ -11,6 +11,9 @@ macro_rules! kinds {
         pub enum Kind { $($(#[$doc])* $kind,)* }
 
         impl Kind {
+            /// Every kind.
+            pub const ALL: &'static [Kind] = &[$(Kind::$kind),*];
+
             /// The call's name, as users write it.
             pub const fn name(self) -> &'static str {
                 match self { $(Kind::$kind => $name),* }
@@ -18,7 +21,7 @@ macro_rules! kinds {
 
             /// The kind whose discriminant is `code`; `None` for a code that no kind has.
             pub fn from_code(code: u8) -> Option<Kind> {
-                [$(Kind::$kind),*].into_iter().find(|kind| *kind as u8 == code)
+                Kind::ALL.iter().copied().find(|&kind| kind as u8 == code)
             }
         }
     };

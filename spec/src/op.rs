@@ -3,55 +3,45 @@
 use crate::dtype::{Class, DType};
 use std::{fmt, str::FromStr};
 
-/// How contributions are combined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum ReduceOp {
+macro_rules! ops {
+    ($($(#[$doc:meta])* $op:ident = $name:literal,)*) => {
+        /// How contributions are combined.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum ReduceOp { $($(#[$doc])* $op,)* }
+
+        impl ReduceOp {
+            /// Every operation.
+            pub const ALL: [ReduceOp; [$($name),*].len()] = [$(ReduceOp::$op),*];
+
+            /// The name that users read and write: `"sum"`, `"mean"`, …
+            pub const fn name(self) -> &'static str {
+                match self { $(ReduceOp::$op => $name),* }
+            }
+        }
+    };
+}
+
+ops! {
     /// Addition; integers wrap.
-    Sum,
+    Sum = "sum",
     /// Addition, then one division by the number of contributions, in the accumulation type.
-    Mean,
+    Mean = "mean",
     /// Multiplication; integers wrap.
-    Product,
+    Product = "product",
     /// The least; NaN if any is NaN, and -0 is less than +0.
-    Min,
+    Min = "min",
     /// The greatest; NaN if any is NaN, and +0 is greater than -0.
-    Max,
+    Max = "max",
     /// Bitwise and, of integers and bool.
-    And,
+    And = "and",
     /// Bitwise or, of integers and bool.
-    Or,
+    Or = "or",
     /// Bitwise exclusive or, of integers and bool.
-    Xor,
+    Xor = "xor",
 }
 
 impl ReduceOp {
-    /// Every operation.
-    pub const ALL: [ReduceOp; 8] = [
-        ReduceOp::Sum,
-        ReduceOp::Mean,
-        ReduceOp::Product,
-        ReduceOp::Min,
-        ReduceOp::Max,
-        ReduceOp::And,
-        ReduceOp::Or,
-        ReduceOp::Xor,
-    ];
-
-    /// The name that users read and write: `"sum"`, `"mean"`, …
-    pub const fn name(self) -> &'static str {
-        match self {
-            ReduceOp::Sum => "sum",
-            ReduceOp::Mean => "mean",
-            ReduceOp::Product => "product",
-            ReduceOp::Min => "min",
-            ReduceOp::Max => "max",
-            ReduceOp::And => "and",
-            ReduceOp::Or => "or",
-            ReduceOp::Xor => "xor",
-        }
-    }
-
     /// The element type of the result for contributions of `dtype`; `None` where the operation is not defined.
     ///
     /// Numbers have sum, mean, product, min and max; integers have the bitwise ones too; bool has min, max and the bitwise
@@ -62,7 +52,11 @@ impl ReduceOp {
             (ReduceOp::Mean, _) => dtype.mean(),
             (ReduceOp::Sum | ReduceOp::Product, Class::Bool) => None,
             (ReduceOp::And | ReduceOp::Or | ReduceOp::Xor, Class::Float) => None,
-            _ => Some(dtype),
+            (ReduceOp::Sum | ReduceOp::Product, Class::Signed | Class::Unsigned | Class::Float)
+            | (ReduceOp::Min | ReduceOp::Max, Class::Bool | Class::Signed | Class::Unsigned | Class::Float)
+            | (ReduceOp::And | ReduceOp::Or | ReduceOp::Xor, Class::Bool | Class::Signed | Class::Unsigned) => {
+                Some(dtype)
+            }
         }
     }
 }

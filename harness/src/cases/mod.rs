@@ -7,7 +7,7 @@ mod odd;
 
 pub use nest::{AxisCase, Carrier, Leaf, NestCall, NestCase, Then};
 pub use odd::{OddRank, OddReplica, RankDoes, ReplicaDoes};
-pub use script::{Collective, Counts, Script};
+pub use script::{Buffer, Collective, Counts, Memory, Script};
 pub use source::Source;
 
 /// What a case is called and how it is made.

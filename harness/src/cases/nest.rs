@@ -91,6 +91,14 @@ const LENGTHS: &[usize] = &[0, 1, 2, 3, 31, 32, 33, 64, 65, 100, 4095, 4096, 409
 /// More elements would take the spec longer than they could find.
 const MOST: usize = 20_000;
 
+/// How many elements most cases have at most: with more, a fuzzer tries fewer cases.
+const USUALLY: usize = 1_000;
+
+/// The most elements of a case.
+fn most(source: &mut Source<'_>) -> usize {
+    if source.once_in(8) { MOST } else { USUALLY }
+}
+
 const OPS: &[ReduceOp] = &ReduceOp::ALL;
 
 impl Case for NestCase {
@@ -135,7 +143,8 @@ impl Case for AxisCase {
         let long = axes.first().copied().unwrap_or(0) as usize;
         let shape: Vec<usize> = (0..rank).map(|_| source.pick(&[1, 2, 3, 0, 5])).collect();
         let rest: usize = (0..rank).filter(|&axis| axis != long).map(|axis| shape[axis]).product();
-        let lengths = &LENGTHS[..LENGTHS.partition_point(|length| length * rest * size <= 2 * MOST)];
+        let most = most(source);
+        let lengths = &LENGTHS[..LENGTHS.partition_point(|length| length * rest * size <= 2 * most)];
         let shapes = (0..size).map(|_| {
             let mut shape = shape.clone();
             shape[long] = if axes.is_empty() { shape[long] } else { source.pick(lengths) };
@@ -170,7 +179,8 @@ impl Leaf {
         let dtype = dtype(source, op);
         let rank = 1 + source.below(4);
         let mut shape: Vec<usize> = (0..rank).map(|_| source.pick(DIMENSIONS)).collect();
-        while shape.iter().product::<usize>() * size > MOST / 4 {
+        let most = most(source);
+        while shape.iter().product::<usize>() * size > most / 4 {
             shape.pop();
         }
         if source.once_in(8) {

@@ -2,7 +2,7 @@
 
 use super::{Case, Source};
 use consonance::Implementation;
-use consonance_spec::{DType, Kind, ReduceOp};
+use consonance_spec::{DType, Kind, ReduceOp, call::mix};
 
 /// Worlds at the edges of the canonical tree.
 pub(super) const SIZES: &[usize] = &[2, 3, 1, 5, 8, 4, 7, 6];
@@ -10,6 +10,9 @@ pub(super) const SIZES: &[usize] = &[2, 3, 1, 5, 8, 4, 7, 6];
 /// Counts at the edges: of nothing, of what rides along with an arrival (80 bytes of any width), of a tile and of two cache lines.
 const COUNTS: &[usize] =
     &[1, 0, 2, 3, 5, 9, 10, 11, 19, 20, 21, 31, 32, 33, 39, 40, 41, 63, 64, 65, 79, 80, 81, 127, 128, 129, 257, 1000];
+
+/// Counts of buffers that may lie in the group's memory: also around the size from which they are used in place, and around a page.
+const SHARED_COUNTS: &[usize] = &[600, 1, 0, 33, 257, 511, 512, 513, 1000, 1024, 2049];
 
 /// Calls that the ranks of a group make, one after the other.
 #[derive(Clone, Debug)]
@@ -39,10 +42,43 @@ pub struct Collective {
     pub root: usize,
     /// Whether it works in place, where it can.
     pub in_place: bool,
+    /// In which memory the buffers lie.
+    pub memory: Memory,
     /// Elements between the start of an allocation and a buffer.
     pub offset: usize,
     /// Whence the elements come.
     pub seed: u64,
+}
+
+/// In which memory the buffers of a call lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// Each rank's own.
+    Own,
+    /// That of [`Communicator::alloc`](consonance::Communicator::alloc), on every rank.
+    Shared,
+    /// Either, for each buffer of each rank, as the seed says.
+    Mixed(u64),
+}
+
+/// One of the buffers of a rank in a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buffer {
+    /// What is only read.
+    Send,
+    /// What is written, and read too where the call is in place.
+    Recv,
+}
+
+impl Memory {
+    /// Whether `buffer` of rank `rank` lies in memory of [`Communicator::alloc`](consonance::Communicator::alloc).
+    pub fn is_shared(self, rank: usize, buffer: Buffer) -> bool {
+        match self {
+            Memory::Own => false,
+            Memory::Shared => true,
+            Memory::Mixed(seed) => mix(seed, 2 * rank as u64 + buffer as u64) & 1 == 1,
+        }
+    }
 }
 
 /// How many elements a collective is about.
@@ -103,20 +139,29 @@ impl Collective {
         let op = source.pick(&ReduceOp::ALL);
         let defined: Vec<DType> = DType::ALL.iter().copied().filter(|dtype| op.result(*dtype).is_some()).collect();
         let dtype = if source.once_in(16) { source.pick(DType::ALL) } else { source.pick(&defined) };
-        let count = source.pick(COUNTS);
+        let memory = match source.below(4) {
+            2 => Memory::Shared,
+            3 => Memory::Mixed(source.seed()),
+            _ => Memory::Own,
+        };
+        let choices = if memory == Memory::Own { COUNTS } else { SHARED_COUNTS };
+        let count = source.pick(choices);
         let counts = match kind {
             Kind::AllGather | Kind::Gather | Kind::Scatter if source.once_in(2) => {
-                Counts::Ragged((0..size).map(|_| source.pick(COUNTS)).collect())
+                Counts::Ragged((0..size).map(|_| source.pick(choices)).collect())
             }
             Kind::AllToAll if source.once_in(2) => {
-                let row = |source: &mut Source<'_>| (0..size).map(|_| source.pick(COUNTS)).collect();
+                let row = |source: &mut Source<'_>| (0..size).map(|_| source.pick(choices)).collect();
                 Counts::Pairs((0..size).map(|_| row(source)).collect())
             }
             _ => Counts::Even(count),
         };
         let (root, in_place) = (source.below(size), source.once_in(2));
-        let (offset, seed) = (source.below(19), source.seed());
-        let call = Collective { kind, dtype, op, counts, root, in_place, offset, seed };
+        // Only a buffer on pages of its own is used in place where results are written.
+        let is_whole = memory != Memory::Own && !source.once_in(4);
+        let offset = if is_whole { 0 } else { source.below(19) };
+        let seed = source.seed();
+        let call = Collective { kind, dtype, op, counts, root, in_place, memory, offset, seed };
         if asynchronous { call.into_asynchronous() } else { call }
     }
 

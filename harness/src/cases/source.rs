@@ -22,6 +22,11 @@ impl<'b> Source<'b> {
         }
     }
 
+    /// Whether all bytes have been taken.
+    pub fn has_ended(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// A number below `limit`, which is at most 256.
     pub fn below(&mut self, limit: usize) -> usize {
         usize::from(self.byte()) % limit

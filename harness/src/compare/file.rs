@@ -59,10 +59,10 @@ fn judge(column: Column) -> Verdict {
 }
 
 /// A file with these bytes, of this thread alone, which goes when it is dropped.
-struct Temporary(PathBuf);
+pub(super) struct Temporary(pub(super) PathBuf);
 
 impl Temporary {
-    fn new(bytes: &[u8]) -> Temporary {
+    pub(super) fn new(bytes: &[u8]) -> Temporary {
         let memory = Path::new("/dev/shm");
         let folder = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
         let name = format!("consonance-file-{}-{:?}", process::id(), thread::current().id());

@@ -4,23 +4,21 @@ mod script;
 mod nest;
 mod odd;
 mod file;
+mod checkpoint;
+#[cfg(target_os = "linux")]
+pub(crate) mod scribbled;
+mod kept;
 
+pub use checkpoint::{checkpoint, checkpoints};
 pub use file::file;
 pub use nest::{axes, nest};
 pub use odd::{odd_rank, odd_replica};
 pub use script::script;
 #[cfg(target_os = "linux")]
-pub(crate) use script::{Part, given, parts, start_all};
+pub use script::{Part, given, parts, start_all};
 
 use crate::cases::{Case, Source};
-use std::{
-    any::Any,
-    fmt::Debug,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::mpsc,
-    thread,
-    time::Duration,
-};
+use std::{any::Any, fmt::Debug, time::Duration};
 
 /// What is wrong with a subject, if anything.
 pub type Verdict = Result<(), String>;
@@ -43,19 +41,10 @@ pub fn check<S: Subject, C: Case>(bytes: &[u8], subjects: &[S], judge: fn(S, &C)
 /// # Errors
 /// What is wrong, with the case.
 pub fn check_case<S: Subject, C: Case>(subject: S, case: &C, judge: fn(S, &C) -> Verdict) -> Verdict {
-    let (verdict, judged) = mpsc::channel();
     let owned = case.clone();
-    let thread = thread::spawn(move || {
-        let judged = catch_unwind(AssertUnwindSafe(|| judge(subject, &owned)));
-        // The receiver is gone only if this case has hung before.
-        let _ = verdict.send(judged.unwrap_or_else(|panic| Err(message(&*panic))));
-    });
-    let judged = judged.recv_timeout(HANGS).map_err(|_| "hangs".to_owned());
-    if judged.is_ok() {
-        // To its very end, so that a leak checker does not come upon what it still holds.
-        thread.join().expect("a panic of the judge is caught");
-    }
-    judged.and_then(|verdict| verdict).map_err(|wrong| format!("{subject:?}: {wrong}\nin {case:?}"))
+    let judged = kept::on_judge(move || judge(subject, &owned)).recv_timeout(HANGS);
+    let verdict = judged.unwrap_or_else(|_| Err("hangs".to_owned()));
+    verdict.map_err(|wrong| format!("{subject:?}: {wrong}\nin {case:?}"))
 }
 
 /// Who is tested.
@@ -64,7 +53,7 @@ pub trait Subject: Copy + Debug + Send + 'static {}
 impl<S: Copy + Debug + Send + 'static> Subject for S {}
 
 /// What a panic said.
-pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
+pub fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     format!("panicked: {}", text.unwrap_or("without words"))
 }

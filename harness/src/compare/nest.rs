@@ -6,7 +6,7 @@ mod tree;
 pub(super) use outcome::{Outcome, outcomes};
 pub(super) use tree::{Tree, trees};
 
-use super::{Verdict, script::DEADLINE};
+use super::{Verdict, kept, script::DEADLINE};
 use crate::{
     cases::{AxisCase, Carrier, NestCall, NestCase, Then},
     subjects::Replicas,
@@ -14,26 +14,43 @@ use crate::{
 use consonance::{
     Axes, CommunicationOptions, Destinations, Device, Error, Mirrored, PerReplica, ReplicaContext, Result, Strategy,
 };
+use consonance_spec::collective as spec;
 
 /// Judges a call on nests: what each replica gets, or that it fails where the spec has no result.
 ///
 /// # Errors
 /// What differs from the spec.
 pub fn nest(replicas: Replicas, case: &NestCase) -> Verdict {
-    let Some(strategy) = (replicas.make)(case.size, options(case)) else { return Ok(()) };
-    let found = carry_out(&strategy, case).and_then(|trees| then(case.then, trees));
-    match (found, outcomes(case)) {
-        (Ok(found), Ok(expected)) => equal(case, &found, &expected),
-        (Err(Error::InvalidCall { .. }), Err(_)) => Ok(()),
-        (Err(Error::Replica { source, .. }), Err(_)) if case.carrier == Carrier::Merge => match *source {
-            Error::InvalidCall { .. } | Error::Other(_) => Ok(()),
-            error => Err(format!("another error than an invalid call: {error}")),
-        },
-        (Ok(_), Err(error)) => Err(format!("succeeded, but the spec has no result: {error}")),
-        (Err(error), expected) => {
-            Err(format!("failed: {error}; expected {}", if expected.is_ok() { "a result" } else { "an invalid call" }))
+    let work = |strategy: &Strategy| {
+        let found = carry_out(strategy, case).and_then(|trees| then(case.then, trees));
+        (strategy.local_replicas().start, found)
+    };
+    kept::on_workers(replicas, case.size, strategy_options(case), work, |found| match outcomes(case) {
+        Ok(expected) => found.into_iter().try_for_each(|(first, found)| match found {
+            Ok(found) => equal(case, first, &found, &expected),
+            Err(error) => Err(format!("failed: {error}; expected a result")),
+        }),
+        Err(error) => refused(case, &error, found.into_iter().map(|(_, found)| found)),
+    })
+}
+
+/// Whether a call that the spec has no result for, as `why` says, failed on each worker.
+fn refused(case: &NestCase, why: &spec::Error, found: impl Iterator<Item = Result<Vec<Tree>>>) -> Verdict {
+    let mut invalid = 0;
+    for found in found {
+        let Err(error) = found else { return Err(format!("succeeded, but the spec has no result: {why}")) };
+        match &error {
+            Error::InvalidCall { .. } => invalid += 1,
+            Error::Replica { source, .. } if case.carrier == Carrier::Merge => match **source {
+                Error::InvalidCall { .. } | Error::Other(_) => invalid += 1,
+                _ => return Err(format!("another error than an invalid call: {error}")),
+            },
+            // The call cannot be right on another worker.
+            Error::Mismatch { .. } | Error::Aborted { .. } => {}
+            _ => return Err(format!("failed: {error}; expected an invalid call")),
         }
     }
+    if invalid == 0 { Err("no worker made an invalid call".to_owned()) } else { Ok(()) }
 }
 
 /// Judges a reduction along axes.
@@ -50,9 +67,19 @@ pub(super) fn options(case: &NestCase) -> CommunicationOptions {
     options.timeout(DEADLINE).expect("a deadline that is not zero")
 }
 
-/// Every replica's result, or the one that is for all.
+/// The options of the strategy that carries out a case: none of its own where each call brings them, so that cases share it.
+pub(super) fn strategy_options(case: &NestCase) -> CommunicationOptions {
+    match (case.carrier, &case.call) {
+        (Carrier::Overlap, _) | (Carrier::Replica, NestCall::Reduce(..) | NestCall::Gather(_)) => {
+            CommunicationOptions::new().timeout(DEADLINE).expect("a deadline that is not zero")
+        }
+        _ => options(case),
+    }
+}
+
+/// The result of every replica of this worker, or the one that is for all.
 pub(super) fn carry_out(strategy: &Strategy, case: &NestCase) -> Result<Vec<Tree>> {
-    let values = PerReplica::new(trees(case));
+    let values = values(strategy, case);
     match case.carrier {
         Carrier::Replica => {
             let results = strategy.run_with(values, |replica, value| call(replica, &case.call, options(case), value));
@@ -70,6 +97,12 @@ pub(super) fn carry_out(strategy: &Strategy, case: &NestCase) -> Result<Vec<Tree
             strategy.run_with(values, |replica, value| replica.merge_call(value, merge)).map(PerReplica::into_values)
         }
     }
+}
+
+/// The value of each replica of this worker.
+pub(super) fn values(strategy: &Strategy, case: &NestCase) -> PerReplica<Tree> {
+    let local = strategy.local_replicas();
+    PerReplica::new(trees(case).drain(local).collect())
 }
 
 /// Results with what is asked of their sparse rows.
@@ -143,8 +176,9 @@ fn cross_call(strategy: &Strategy, call: &NestCall, values: &PerReplica<Tree>) -
 }
 
 /// Whether each result has the structure of the argument, and the leaves that the spec says; `expected` is by leaf, then by replica.
-pub(super) fn equal(case: &NestCase, found: &[Tree], expected: &[Vec<Outcome>]) -> Verdict {
-    for (replica, tree) in found.iter().enumerate() {
+/// The first result is that of replica `first`.
+pub(super) fn equal(case: &NestCase, first: usize, found: &[Tree], expected: &[Vec<Outcome>]) -> Verdict {
+    for (replica, tree) in (first..).zip(found) {
         let structure = tree.structure();
         if let Some(path) = case.nest.mismatch(&structure) {
             return Err(format!("replica {replica}: structure differs at {path}"));

@@ -1,15 +1,15 @@
 //! What ranks are told when one of them does otherwise: each gets an error at once that names it, and the next run works.
 
 use super::{
-    Verdict,
+    Verdict, kept,
     nest::{self, Tree, outcomes, trees},
-    script::{self, DEADLINE, Part, on_ranks, parts},
+    script::{self, DEADLINE, parts},
 };
 use crate::{
     cases::{Collective, NestCase, OddRank, OddReplica, RankDoes, ReplicaDoes, Script},
-    subjects::{Group, Rank, Replicas},
+    subjects::{Group, Replicas},
 };
-use consonance::{Error, Implementation, PerReplica};
+use consonance::{Error, Implementation, Strategy};
 use consonance_spec::Kind;
 use std::{
     panic,
@@ -32,21 +32,25 @@ pub fn odd_rank(group: Group, case: &OddRank) -> Verdict {
     }
     let leaves = matches!(does, RankDoes::Leaves);
     let others_are_done = Barrier::new(size);
-    let ranks = (group.make)(size).into_iter().zip(first).zip(parts(call, size));
-    let results = on_ranks(ranks, |((mut rank, mut first), mut second): ((Rank, Box<dyn Part>), Box<dyn Part>)| {
+    let calls = first.into_iter().zip(parts(call, size));
+    let (told, kept) = kept::lend(group, size).on_ranks(calls, |mut rank, (mut first, mut second)| {
         let communicator = &mut rank.communicator;
         let number = communicator.rank();
         let is_odd = number == odd;
         communicator
             .set_timeout(if matches!(does, RankDoes::IsLate) { SHORT } else { DEADLINE })
             .expect("a timeout that ends");
-        if matches!(does, RankDoes::AllReducesOtherwise) {
-            communicator.set_implementation(if is_odd { Implementation::OneShot } else { Implementation::TwoShot });
-        }
+        communicator.set_implementation(match does {
+            RankDoes::AllReducesOtherwise if is_odd => Implementation::OneShot,
+            RankDoes::AllReducesOtherwise => Implementation::TwoShot,
+            _ => Implementation::Auto,
+        });
+        let placed = first.place(communicator).and_then(|()| second.place(communicator));
+        placed.map_err(|error| error.to_string())?;
         if leaves && is_odd {
             drop(rank);
             others_are_done.wait();
-            return Ok(None);
+            return Ok((None, None));
         }
         let result = match does {
             RankDoes::IsLate if is_odd => {
@@ -69,13 +73,16 @@ pub fn odd_rank(group: Group, case: &OddRank) -> Verdict {
             let result = second.make(communicator);
             second.judge(result).map_err(|wrong| format!("rank {number} after the mismatch: {wrong}"))?;
         }
-        Ok(Some((result, rank)))
+        Ok((Some(result), Some(rank)))
     })?;
-    let told: Vec<Option<Result<(), Error>>> = results.into_iter().map(|result| result.map(|(told, _)| told)).collect();
     match does {
-        RankDoes::Calls(other, argument) => told_of_arguments(case, other, argument, &told)?,
+        RankDoes::Calls(other, argument) => {
+            told_of_arguments(case, other, argument, &told)?;
+            kept.give_back();
+        }
         RankDoes::AllReducesOtherwise => {
             told_of_arguments(case, call, "implementation", &told)?;
+            kept.give_back();
         }
         RankDoes::Leaves => {
             told_by_all(&told, |error| matches!(error, Error::Left { replica, .. } if *replica == odd))?
@@ -139,33 +146,71 @@ fn told_of_arguments(
 /// The error that is missing or says something else, or what differs from the spec.
 pub fn odd_replica(replicas: Replicas, case: &OddReplica) -> Verdict {
     let OddReplica { case: ref common, odd, ref does } = *case;
-    let (Some(strategy), Ok(expected)) = ((replicas.make)(common.size, nest::options(common)), outcomes(common)) else {
+    let (Some(workers), Ok(expected)) = ((replicas.workers)(common.size), outcomes(common)) else {
         // There is no such strategy, or even the others' call has no result.
         return Ok(());
     };
-    let told: Mutex<Vec<Option<String>>> = Mutex::new(vec![None; common.size]);
-    let result = strategy.run_with(PerReplica::new(trees(common)), |replica, value| {
-        let id = replica.replica_id_in_sync_group();
-        let make = |case: &NestCase, value: Tree| nest::call(replica, &case.call, nest::options(case), value).map(drop);
-        let result = match does {
-            _ if id != odd => make(common, value),
-            ReplicaDoes::Calls(other, _) => make(other, trees(other).swap_remove(odd)),
-            ReplicaDoes::Barrier => replica.barrier(),
-            ReplicaDoes::Returns => return Ok(()),
-            ReplicaDoes::Fails => return Err(Error::other("a fault of its own")),
-            // Without a word on stderr.
-            ReplicaDoes::Panics => panic::resume_unwind(Box::new("a panic of its own")),
-        };
-        told.lock().expect("nobody panics holding this")[id] = result.as_ref().err().map(Error::to_string);
-        result
-    });
-    let told = told.into_inner().expect("nobody panics holding this");
-    if let Some(replica) = (0..common.size).find(|&replica| replica != odd && told[replica].is_none()) {
-        return Err(format!("replica {replica} was not told: {told:?}"));
+    let first = |worker: usize| workers[..worker].iter().sum::<usize>();
+    let local = |worker: usize| first(worker)..first(worker) + workers[worker];
+    let is_alone = (0..workers.len()).any(|worker| local(worker) == (odd..odd + 1));
+    if matches!(does, ReplicaDoes::Returns) && workers.len() > 1 && is_alone {
+        // Its worker's run is done, and the worker's next calls are those that the others still wait for.
+        return Ok(());
     }
+    // What each replica was told, if it ran: a worker that hears of the failure before its run has none of its replicas run.
+    let told: Mutex<Vec<Option<Option<String>>>> = Mutex::new(vec![None; common.size]);
+    let work = |strategy: &Strategy| {
+        let result = strategy.run_with(nest::values(strategy, common), |replica, value| {
+            let id = replica.replica_id_in_sync_group();
+            let make =
+                |case: &NestCase, value: Tree| nest::call(replica, &case.call, nest::options(case), value).map(drop);
+            let result = match does {
+                _ if id != odd => make(common, value),
+                ReplicaDoes::Calls(other, _) => make(other, trees(other).swap_remove(odd)),
+                ReplicaDoes::Barrier => replica.barrier(),
+                ReplicaDoes::Returns => return Ok(()),
+                ReplicaDoes::Fails => return Err(Error::other("a fault of its own")),
+                // Without a word on stderr.
+                ReplicaDoes::Panics => panic::resume_unwind(Box::new("a panic of its own")),
+            };
+            told.lock().expect("nobody panics holding this")[id] = Some(result.as_ref().err().map(Error::to_string));
+            result
+        });
+        (result.map(drop), nest::carry_out(strategy, common))
+    };
+    kept::on_workers(replicas, common.size, nest::strategy_options(common), work, |results| {
+        let told = told.lock().expect("nobody panics holding this");
+        let was_told = |replica: usize| match &told[replica] {
+            Some(told) => told.is_some(),
+            None => (0..workers.len()).any(|worker| local(worker).contains(&replica) && !local(worker).contains(&odd)),
+        };
+        if let Some(replica) = (0..common.size).find(|&replica| replica != odd && !was_told(replica)) {
+            return Err(format!("replica {replica} was not told: {told:?}"));
+        }
+        for (worker, (result, next)) in results.into_iter().enumerate() {
+            if !is_right(case, local(worker).contains(&odd), &result) {
+                return Err(format!("the run of worker {worker} gave {result:?}; replicas were told {told:?}"));
+            }
+            match next {
+                Ok(found) => nest::equal(common, first(worker), &found, &expected)?,
+                Err(error) => return Err(format!("the next run of worker {worker} failed: {error}")),
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Whether a worker, which has the odd replica or not, is told what that one did.
+fn is_right(case: &OddReplica, has_odd: bool, result: &Result<(), Error>) -> bool {
+    let OddReplica { case: ref common, odd, ref does } = *case;
     let named = |replica: usize| replica == odd || common.size == 2;
-    let right = match (does, &result) {
+    match (does, result) {
         (ReplicaDoes::Calls(..) | ReplicaDoes::Barrier, Err(Error::InvalidCall { replica: Some(replica), .. })) => {
+            *replica == odd
+        }
+        (ReplicaDoes::Calls(..) | ReplicaDoes::Barrier, Err(Error::Mismatch { replica, argument, .. }))
+            if !has_odd && argument == "the call" =>
+        {
             *replica == odd
         }
         (ReplicaDoes::Calls(_, expected), Err(Error::Mismatch { replica, argument, .. })) => {
@@ -179,13 +224,9 @@ pub fn odd_replica(replicas: Replicas, case: &OddReplica) -> Verdict {
         (ReplicaDoes::Panics, Err(Error::Panic { replica, message })) => {
             *replica == odd && message == "a panic of its own"
         }
+        (ReplicaDoes::Returns | ReplicaDoes::Fails | ReplicaDoes::Panics, Err(Error::Aborted { replica, .. })) => {
+            !has_odd && *replica == odd
+        }
         _ => false,
-    };
-    if !right {
-        return Err(format!("the run gave {result:?}; replicas were told {told:?}"));
-    }
-    match nest::carry_out(&strategy, common) {
-        Ok(found) => nest::equal(common, &found, &expected),
-        Err(error) => Err(format!("the next run failed: {error}")),
     }
 }

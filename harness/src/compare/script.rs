@@ -2,15 +2,12 @@
 
 mod part;
 
-pub(crate) use part::{Part, given, parts};
+pub use part::{Part, given, parts};
 
-use super::{Verdict, message};
-use crate::{
-    cases::Script,
-    subjects::{Group, Rank},
-};
+use super::{Verdict, kept};
+use crate::{cases::Script, subjects::Group};
 use consonance::{Communicator, Error, Pending};
-use std::{thread, time::Duration};
+use std::time::Duration;
 
 /// How long a rank waits for another. No case ought to come to it, however busy the machine.
 pub(super) const DEADLINE: Duration = Duration::from_secs(20);
@@ -21,15 +18,11 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(20);
 /// # Errors
 /// What differs from the spec.
 pub fn script(group: Group, script: &Script) -> Verdict {
-    let mut by_rank: Vec<Vec<Box<dyn Part>>> = (0..script.size).map(|_| Vec::new()).collect();
-    for call in &script.calls {
-        by_rank.iter_mut().zip(parts(call, script.size)).for_each(|(calls, part)| calls.push(part));
-    }
-    let ranks = (group.make)(script.size);
-    on_ranks(ranks.into_iter().zip(by_rank), |(mut rank, mut calls): (Rank, Vec<Box<dyn Part>>)| {
+    let (_, group) = kept::lend(group, script.size).on_ranks(by_rank(script), |mut rank, mut calls| {
         let communicator = &mut rank.communicator;
         communicator.set_implementation(script.implementation);
         communicator.set_timeout(DEADLINE).expect("a timeout that ends");
+        calls.iter_mut().try_for_each(|call| call.place(communicator)).map_err(|error| error.to_string())?;
         let results = if script.asynchronous {
             start_all(communicator, &mut calls)?
         } else {
@@ -38,13 +31,23 @@ pub fn script(group: Group, script: &Script) -> Verdict {
         for (number, (call, result)) in calls.iter().zip(results).enumerate() {
             call.judge(result).map_err(|wrong| format!("rank {}, call {number}: {wrong}", rank.communicator.rank()))?;
         }
-        Ok(rank)
-    })
-    .map(drop)
+        Ok(((), Some(rank)))
+    })?;
+    group.give_back();
+    Ok(())
+}
+
+/// Every rank's parts of the calls of a script.
+pub(crate) fn by_rank(script: &Script) -> Vec<Vec<Box<dyn Part>>> {
+    let mut by_rank: Vec<Vec<Box<dyn Part>>> = (0..script.size).map(|_| Vec::new()).collect();
+    for call in &script.calls {
+        by_rank.iter_mut().zip(parts(call, script.size)).for_each(|(calls, part)| calls.push(part));
+    }
+    by_rank
 }
 
 /// Starts all calls in one scope and gives the result of each.
-pub(crate) fn start_all(
+pub fn start_all(
     communicator: &mut Communicator,
     calls: &mut [Box<dyn Part>],
 ) -> Result<Vec<Result<(), Error>>, String> {
@@ -53,19 +56,4 @@ pub(crate) fn start_all(
         Ok(pending.into_iter().map(|pending| pending.map_or(Ok(()), Pending::wait)).collect())
     });
     results.map_err(|error| format!("the scope: {error}"))
-}
-
-/// Runs `body` on a thread for each rank; gives their results in rank order, or the first that is wrong.
-pub(super) fn on_ranks<A: Send, R: Send>(
-    ranks: impl Iterator<Item = A>,
-    body: impl Fn(A) -> Result<R, String> + Sync,
-) -> Result<Vec<R>, String> {
-    thread::scope(|scope| {
-        let body = &body;
-        let threads: Vec<_> = ranks.map(|rank| scope.spawn(move || body(rank))).collect();
-        // Every thread is waited for, so that no rank gives up its communicator while another is judged.
-        let results: Vec<Result<R, String>> =
-            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| Err(message(&*panic)))).collect();
-        results.into_iter().collect()
-    })
 }

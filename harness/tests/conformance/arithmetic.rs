@@ -27,12 +27,18 @@ pub(crate) fn gather(nests: &[Value]) -> Value {
 /// One nest of all replicas' nests, whose structure is the same.
 fn by_leaf(nests: &[Value], combine: &dyn Fn(&[Value]) -> Value) -> Value {
     let entries = |nest: &Value| match nest {
-        Value::List(list) => Some(list.clone()),
+        Value::List(list) | Value::Tuple(list) => Some(list.clone()),
+        Value::Dict(dict) => Some(dict.values().cloned().collect()),
         _ => None,
     };
     let Some(lists) = nests.iter().map(entries).collect::<Option<Vec<_>>>() else { return combine(nests) };
     let at = |place: usize| lists.iter().map(|list| list[place].clone()).collect::<Vec<_>>();
-    Value::List((0..lists[0].len()).map(|place| by_leaf(&at(place), combine)).collect())
+    let combined = (0..lists[0].len()).map(|place| by_leaf(&at(place), combine));
+    match &nests[0] {
+        Value::Dict(dict) => Value::Dict(dict.keys().cloned().zip(combined).collect()),
+        Value::Tuple(_) => Value::Tuple(combined.collect()),
+        _ => Value::List(combined.collect()),
+    }
 }
 
 /// All rows, divided by the number of replicas for a mean.

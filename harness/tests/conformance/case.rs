@@ -18,6 +18,8 @@ pub(crate) struct Case {
     alternative: Option<Value>,
     /// By how many units in the last place a float may differ.
     ulp: u64,
+    /// Whether the replicas of a mirrored strategy send each other messages, in place of sharing memory.
+    pub(crate) on_messages: bool,
 }
 
 /// What we answer.
@@ -88,6 +90,7 @@ impl Case {
             expect,
             alternative: json.get("alternative").map(|alternative| Value::parse(&alternative["ok"])),
             ulp,
+            on_messages: false,
         }
     }
 
@@ -161,7 +164,14 @@ impl Case {
     pub(crate) fn strategy(&self) -> Result<Strategy, Error> {
         let devices = (0..self.replicas).map(Device::Cpu);
         Ok(match self.text("strategy") {
-            "" | "mirrored" => (*MirroredStrategy::new(devices)?).clone(),
+            "" | "mirrored" => {
+                let builder = MirroredStrategy::builder(devices);
+                let builder = match self.on_messages {
+                    true => builder.engines(|replicas| Ok(consonance_messages::threads(replicas))),
+                    false => builder,
+                };
+                (*builder.build()?).clone()
+            }
             "one_device" => (*OneDeviceStrategy::new(Device::Cpu(0))?).clone(),
             "central_storage" => (*CentralStorageStrategy::new(devices, Device::Cpu(0))?).clone(),
             "default" => Strategy::default_strategy(),

@@ -4,7 +4,7 @@
 use crate::{
     arithmetic,
     case::{Answer, Case, Stop, kind},
-    datasets, gradients,
+    clusters, datasets, gradients,
     value::Value,
     variables,
 };
@@ -13,7 +13,7 @@ use serde_json::Value as Json;
 
 /// A deliberate difference.
 pub(crate) struct Decision {
-    /// How the ids of its cases begin.
+    /// How the categories of its cases begin: their ids without the numbers.
     pub(crate) ids: &'static [&'static str],
     /// Which of them.
     pub(crate) when: fn(&Case) -> bool,
@@ -33,8 +33,8 @@ pub(crate) enum Ours {
     Specified,
     /// A batch for each replica until there are none.
     AllBatches,
-    /// This, as the files write it; of a dict only the parts that differ.
-    Instead(&'static str),
+    /// This; of a dict only the parts that differ.
+    Instead(fn(&Case) -> Value),
     /// The result and its gradient by definition.
     Differentiated,
     /// Nothing: no program that compiles makes the call.
@@ -302,207 +302,133 @@ pub(crate) const DECISIONS: &[Decision] = &[
         why: "a number of elements is not negative",
     },
     Decision {
-        ids: &[
-            "cluster_resolvers/tfconfig_text/02",
-            "cluster_resolvers/tfconfig_text/09",
-            "cluster_resolvers/tfconfig_text/12",
-        ],
-        when: always,
+        ids: &["cluster_resolvers/"],
+        when: clusters::empty_text,
+        ours: Ours::Instead(clusters::of_nothing),
+        why: "an empty TF_CONFIG is none",
+    },
+    Decision {
+        ids: &["cluster_resolvers/"],
+        when: clusters::no_json,
         ours: Ours::Refused("jsondecode"),
         why: "what a resolver reads is refused when it is made; TensorFlow refuses each question",
     },
     Decision {
-        ids: &[
-            "cluster_resolvers/tfconfig/10",
-            "cluster_resolvers/tfconfig/12",
-            "cluster_resolvers/tfconfig/30",
-            "cluster_resolvers/tfconfig/32",
-            "cluster_resolvers/tfconfig/34",
-            "cluster_resolvers/tfconfig_text/04",
-            "cluster_resolvers/tfconfig_text/05",
-            "cluster_resolvers/tfconfig_text/07",
-            "cluster_resolvers/tfconfig_text/14",
-        ],
-        when: always,
+        ids: &["cluster_resolvers/"],
+        when: clusters::key_twice,
+        ours: Ours::Refused("value"),
+        why: "a key that is there twice is refused; TensorFlow takes the last",
+    },
+    Decision {
+        ids: &["cluster_resolvers/"],
+        when: clusters::no_argument,
+        ours: Ours::NotExpressible,
+        why: "the types ask for a ClusterSpec, text and resolvers",
+    },
+    Decision {
+        ids: &["cluster_resolvers/"],
+        when: clusters::no_name,
+        ours: Ours::NotExpressible,
+        why: "the compiler knows the names of methods",
+    },
+    Decision {
+        ids: &["cluster_resolvers/"],
+        when: clusters::other_type,
         ours: Ours::Refused("type"),
         why: "parts of another type than the format's are refused when the resolver is made; TensorFlow reads what it can",
     },
     Decision {
-        ids: &[
-            "cluster_resolvers/tfconfig/07",
-            "cluster_resolvers/tfconfig/09",
-            "cluster_resolvers/tfconfig/29",
-            "cluster_resolvers/tfconfig/35",
-            "cluster_resolvers/tfconfig_override/07",
-            "cluster_resolvers/simple/17",
-            "cluster_resolvers/union/12",
-        ],
-        when: always,
+        ids: &["cluster_resolvers/"],
+        when: clusters::task_twice,
+        ours: Ours::Refused("duplicate_task"),
+        why: "a union is refused when it is made; TensorFlow refuses when it is asked for the cluster",
+    },
+    Decision {
+        ids: &["cluster_resolvers/"],
+        when: clusters::address_twice,
+        ours: Ours::Refused("value"),
+        why: "two tasks cannot listen at one address",
+    },
+    Decision {
+        ids: &["cluster_resolvers/"],
+        when: clusters::wrong_task,
         ours: Ours::Refused("value"),
         why: "indices are numbers and a task is one of its cluster, or the resolver is refused when it is made; TensorFlow looks \
               when it is asked for what is wrong",
     },
     Decision {
-        ids: &["cluster_resolvers/tfconfig_text/10"],
-        when: always,
-        ours: Ours::Refused("value"),
-        why: "a key that is there twice is refused; TensorFlow takes the last",
-    },
-    Decision {
-        ids: &["cluster_resolvers/tfconfig_text/00"],
-        when: always,
-        ours: Ours::Instead(
-            r#"{"dict": {
-                "cluster_spec": {"json": {"jobs": [], "as_dict": {}}},
-                "task_type": {"json": null},
-                "task_id": {"json": null},
-                "rpc_layer": {"json": null},
-                "master": {"json": ""}
-            }}"#,
-        ),
-        why: "an empty TF_CONFIG is none",
-    },
-    Decision {
-        ids: &["cluster_resolvers/simple/24", "cluster_resolvers/simple/25", "cluster_resolvers/union/17"],
-        when: always,
-        ours: Ours::NotExpressible,
-        why: "the types ask for a ClusterSpec, text and resolvers",
-    },
-    Decision {
-        ids: &["cluster_resolvers/union/15"],
-        when: always,
-        ours: Ours::NotExpressible,
-        why: "the compiler knows the names of methods",
-    },
-    Decision {
-        ids: &["cluster_resolvers/union/02"],
-        when: always,
-        ours: Ours::Refused("value"),
-        why: "two tasks cannot listen at one address",
-    },
-    Decision {
-        ids: &["cluster_resolvers/union/09"],
-        when: always,
-        ours: Ours::Refused("duplicate_task"),
-        why: "a union is refused when it is made; TensorFlow refuses when it is asked for the cluster",
-    },
-    Decision {
-        ids: &["cluster_resolvers/union/00"],
-        when: always,
-        ours: Ours::Instead(r#"{"dict": {"master_0": {"json": "grpc://host0:2222"}}}"#),
+        ids: &["cluster_resolvers/"],
+        when: clusters::protocol_of_a_member,
+        ours: Ours::Instead(clusters::of_union),
         why: "addresses of a union begin with its protocol; TensorFlow has it for some and not for others",
     },
     Decision {
-        ids: &["cluster_resolvers/union/14"],
-        when: always,
-        ours: Ours::Instead(r#"{"dict": {"rpc_layer": {"json": ""}}}"#),
+        ids: &["cluster_resolvers/"],
+        when: clusters::empty_protocol,
+        ours: Ours::Instead(clusters::of_union),
         why: "what is given counts, though it be empty",
     },
     Decision {
-        ids: &["cluster_resolvers/union/19"],
-        when: always,
-        ours: Ours::Instead(r#"{"dict": {"task_type": {"json": "worker"}, "task_id": {"json": 0}}}"#),
+        ids: &["cluster_resolvers/"],
+        when: clusters::task_of_a_later_member,
+        ours: Ours::Instead(clusters::of_union),
         why: "the task of a union is that of the first resolver that has one; TensorFlow asks the first alone",
     },
     Decision {
-        ids: &["cluster_resolvers/union/22"],
-        when: always,
-        ours: Ours::Instead(r#"{"dict": {"task_type": {"json": "worker"}, "task_id": {"json": 1}}}"#),
-        why: "the task of a union is that of the first resolver that has one; TensorFlow asks the first alone",
-    },
-    Decision {
-        ids: &["cluster_resolvers/slurm/00"],
-        when: always,
-        ours: Ours::Instead(
-            r#"{"dict": {
-                "cluster_spec": {"json": {"jobs": ["worker"], "as_dict": {"worker": [
-                    "n1:8888", "n1:8889", "n2:8888", "n2:8889", "n3:8888", "n3:8889", "n7:8888", "m05:8888"
-                ]}}},
-                "master": {"json": "grpc://n1:8888"},
-                "master_0": {"json": "grpc://n1:8888"},
-                "master_1": {"json": "ab://n1:8888"}
-            }}"#,
-        ),
-        why: "tasks are where Slurm puts them: in the order of its list; TensorFlow sorts the hosts, as text, and not the tasks",
-    },
-    Decision {
-        ids: &["cluster_resolvers/slurm/12"],
-        when: always,
-        ours: Ours::Instead(
-            r#"{"dict": {
-                "cluster_spec": {"json": {"jobs": ["worker"], "as_dict": {"worker": ["x:8888", "b:8888"]}}},
-                "master": {"json": "grpc://b:8888"},
-                "master_0": {"json": "grpc://x:8888"},
-                "master_1": {"json": "ab://b:8888"}
-            }}"#,
-        ),
-        why: "hosts stay in the order in which they are given; TensorFlow sorts them",
-    },
-    Decision {
-        ids: &["cluster_resolvers/slurm/05"],
-        when: always,
-        ours: Ours::Instead(
-            r#"{"dict": {
-                "cluster_spec": {"json": {"jobs": ["worker"], "as_dict": {"worker": ["n2:8888", "n2:8889", "n1:8888"]}}},
-                "task_type": {"json": "worker"},
-                "task_id": {"json": 0},
-                "get_task_info": {"json": ["worker", 0]},
-                "cuda_visible_devices": {"json": ""},
-                "master": {"json": "grpc://n2:8888"},
-                "master_0": {"json": "grpc://n2:8888"},
-                "master_1": {"json": "ab://n2:8888"}
-            }}"#,
-        ),
-        why: "nodes may have no GPU; TensorFlow fails",
-    },
-    Decision {
-        ids: &["cluster_resolvers/slurm/14"],
-        when: always,
-        ours: Ours::Instead(
-            r#"{"dict": {
-                "cluster_spec": {"json": {"jobs": ["worker"], "as_dict": {"worker": ["n1:8888", "n2:8888"]}}},
-                "task_type": {"json": "worker"},
-                "task_id": {"json": 1},
-                "rpc_layer": {"json": "grpc"},
-                "num_accelerators": {"json": {"GPU": 1}},
-                "get_task_info": {"json": ["worker", 1]},
-                "cuda_visible_devices": {"json": "0"},
-                "master": {"json": "grpc://n2:8888"},
-                "master_0": {"json": "grpc://n1:8888"},
-                "master_1": {"json": "ab://n2:8888"}
-            }}"#,
-        ),
-        why: "the tasks of the nodes add up to the number of tasks, which need not be said again",
-    },
-    Decision {
-        ids: &["cluster_resolvers/slurm/22"],
-        when: always,
+        ids: &["cluster_resolvers/"],
+        when: clusters::nodes_without_tasks,
         ours: Ours::Refused("value"),
         why: "nodes without a number of tasks are a mistake; TensorFlow leaves them out",
     },
     Decision {
-        ids: &["cluster_resolvers/expand_hostlist/12"],
-        when: always,
-        ours: Ours::Instead(r#"{"json": ["n13", "n14", "n23", "n24"]}"#),
+        ids: &["cluster_resolvers/"],
+        when: clusters::no_gpus,
+        ours: Ours::Instead(clusters::of_slurm),
+        why: "nodes may have no GPU; TensorFlow fails",
+    },
+    Decision {
+        ids: &["cluster_resolvers/"],
+        when: clusters::unsaid_number_of_tasks,
+        ours: Ours::Instead(clusters::of_slurm),
+        why: "the tasks of the nodes add up to the number of tasks, which need not be said again",
+    },
+    Decision {
+        ids: &["cluster_resolvers/"],
+        when: |case| clusters::unsorted_nodes(case) && !clusters::are_given(case),
+        ours: Ours::Instead(clusters::of_slurm),
+        why: "tasks are where Slurm puts them: in the order of its list; TensorFlow sorts the hosts, as text, and not the tasks",
+    },
+    Decision {
+        ids: &["cluster_resolvers/"],
+        when: clusters::unsorted_nodes,
+        ours: Ours::Instead(clusters::of_slurm),
+        why: "hosts stay in the order in which they are given; TensorFlow sorts them",
+    },
+    Decision {
+        ids: &["cluster_resolvers/"],
+        when: clusters::several_brackets,
+        ours: Ours::Instead(clusters::expanded),
         why: "Slurm's names may have several brackets",
     },
     Decision {
-        ids: &["cluster_resolvers/expand_hostlist/27"],
-        when: always,
+        ids: &["cluster_resolvers/"],
+        when: clusters::blank_in_a_name,
         ours: Ours::Refused("value"),
         why: "no host's name has a blank",
     },
     Decision {
-        ids: &["cluster_resolvers/cluster_spec/05"],
-        when: always,
-        ours: Ours::Instead(r#"{"dict": {"call_5": {"json": []}}}"#),
+        ids: &["cluster_resolvers/"],
+        when: clusters::asks_for_no_tasks,
+        ours: Ours::Instead(clusters::no_tasks),
         why: "a job without tasks has no addresses; TensorFlow fails to find the last",
     },
 ];
 
 impl Decision {
     pub(crate) fn covers(&self, case: &Case) -> bool {
-        self.ids.iter().any(|ids| case.id.starts_with(ids)) && (self.when)(case)
+        let (category, _) = case.id.rsplit_once('/').expect("a number within a category");
+        let category = format!("{category}/");
+        self.ids.iter().any(|ids| category.starts_with(ids)) && (self.when)(case)
     }
 }
 
@@ -527,10 +453,7 @@ impl Ours {
             (Ours::NotExpressible, Err(Stop::NotExpressible)) => None,
             (Ours::Specified, Ok(found)) => variables::specified(case).difference(found, 0),
             (Ours::AllBatches, Ok(Value::Dict(parts))) => datasets::all_batches(case).difference(&parts["steps"], 0),
-            (Ours::Instead(text), Ok(found)) => {
-                let ours = Value::parse(&serde_json::from_str(text).expect("JSON"));
-                case.with_parts(ours).difference(found, 0)
-            }
+            (Ours::Instead(ours), Ok(found)) => case.with_parts(ours(case)).difference(found, 0),
             (Ours::Differentiated, Ok(found)) => gradients::by_definition(case).difference(found, 0),
             (Ours::Reduced, Ok(found)) => reduced(case).difference(found, 0),
             (Ours::Gathered, Ok(found)) => {

@@ -6,6 +6,7 @@
 
 mod arithmetic;
 mod case;
+mod clusters;
 mod cross;
 mod datasets;
 mod decisions;
@@ -51,6 +52,19 @@ enum Verdict {
 
 #[test]
 fn every_vector_is_judged() {
+    let report = judge_all(false);
+    // Straight to the file: the test harness shows what `println!` prints of failed tests only.
+    std::io::stdout().write_all(report.as_bytes()).expect("standard output is open");
+}
+
+/// What is passed, and what differs by which row, does not depend on the engine.
+#[test]
+fn every_vector_is_judged_on_messages_too() {
+    assert_eq!(judge_all(true), judge_all(false));
+}
+
+/// Judges all cases of all files, and gives the report.
+fn judge_all(on_messages: bool) -> String {
     let folder = env::var_os("CONSONANCE_CONFORMANCE_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/vectors"), PathBuf::from);
     let mut groups = BTreeMap::new();
@@ -61,7 +75,8 @@ fn every_vector_is_judged() {
         let path = folder.join(name).with_extension("json");
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let group = groups.entry(name).or_insert([0; 3]);
-        for case in Case::all(&text, &mut left_out) {
+        for mut case in Case::all(&text, &mut left_out) {
+            case.on_messages = on_messages;
             let column = match judge(&case) {
                 Verdict::Passed => 0,
                 Verdict::Differs(row) => {
@@ -83,9 +98,49 @@ fn every_vector_is_judged() {
         failures.push(format!("{}: no answer has this part", NOT_JUDGED[row].part));
     }
     let report = report(&groups, &used, &left_out);
-    // Straight to the file: the test harness shows what `println!` prints of failed tests only.
-    std::io::stdout().write_all(report.as_bytes()).expect("standard output is open");
     assert!(failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n"));
+    report
+}
+
+/// Cases that are in no file: what TensorFlow answers is read from its source.
+#[test]
+fn further_cases_are_judged() {
+    let config = r#"{\"cluster\": {\"worker\": [\"a:1\", \"b:2\"]}, \"task\": {\"type\": \"worker\", \"index\": 1}}"#;
+    let cluster = r#"{"jobs": ["worker"], "as_dict": {"worker": ["a:1", "b:2"]}}"#;
+    // Task 0 instead of the environment's, and no type.
+    let task = format!(
+        r#"{{"id": "cluster_resolvers/own/0", "api": "cluster_resolver", "num_replicas": 1, "inputs": [], "compare": "exact",
+            "args": {{"env": {{"TF_CONFIG": "{config}"}}, "resolver": {{"kind": "tfconfig", "kwargs": {{"task_id": 0}}}}}},
+            "expect": {{"ok": {{"dict": {{"cluster_spec": {{"json": {cluster}}}, "task_type": {{"json": "worker"}},
+                "task_id": {{"json": 0}}, "rpc_layer": {{"json": null}}, "master": {{"json": "a:1"}}}}}}}}}}"#
+    );
+    // The scope of the default strategy changes nothing.
+    let scope = r#"{"id": "values_and_run/own/0", "api": "contexts", "num_replicas": 1, "inputs": [], "compare": "exact",
+        "args": {"where": "scope", "strategy": "default"},
+        "expect": {"ok": {"dict": {"has_strategy": {"py": false}, "in_cross_replica_context": {"py": false},
+            "replica_context_is_none": {"py": false}, "is_this_strategy": {"py": true}, "num_replicas_in_sync": {"py": 1}}}}}"#;
+    let dict = |key: &str| {
+        format!(r#"{{"args": [{{"dict": {{"{key}": {{"dtype": "i32", "shape": [1], "hex": "01000000"}}}}}}]}}"#)
+    };
+    let keys = format!(
+        r#"{{"id": "merge_call/own/0", "api": "ReplicaContext.merge_call", "num_replicas": 2, "inputs": [{}, {}],
+            "args": {{"merge_fn": "identity"}}, "compare": "exact", "expect": {{"error": "structure_mismatch"}}}}"#,
+        dict("a"),
+        dict("b")
+    );
+    let text = format!(r#"{{"cases": [{task}, {scope}, {keys}]}}"#);
+    for case in Case::all(&text, &mut vec![0; NOT_JUDGED.len()]) {
+        if let Verdict::Failed(problem) = judge(&case) {
+            panic!("{}: {problem}", case.id);
+        }
+    }
+    // The mean of a dict of one replica's integers: TensorFlow gives them back, and ours is a dict of floats.
+    let mean = r#"{"cases": [{"id": "all_reduce/dtype_1_replica/99", "api": "ReplicaContext.all_reduce", "num_replicas": 1,
+        "inputs": [{"dict": {"a": {"dtype": "i32", "shape": [1], "hex": "03000000"}}}], "args": {"op": "MEAN"}, "compare": "exact",
+        "expect": {"ok": {"local_results": [{"dict": {"a": {"dtype": "i32", "shape": [1], "hex": "03000000"}}}]}}}]}"#;
+    for case in Case::all(mean, &mut vec![0; NOT_JUDGED.len()]) {
+        assert!(matches!(judge(&case), Verdict::Differs(_)));
+    }
 }
 
 fn judge(case: &Case) -> Verdict {

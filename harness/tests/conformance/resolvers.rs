@@ -54,9 +54,13 @@ impl Resolver {
         let resolver: Box<dyn ClusterResolver> = match told["kind"].as_str() {
             Some("tfconfig") => {
                 let mut resolver = TfConfigClusterResolver::from_environment(environment)?;
-                let task = task.or_else(|| text("task_type").zip(resolver.task_id()));
-                if let Some((task_type, task_id)) = task {
-                    resolver = resolver.with_task(task_type, task_id)?;
+                // Each may be given without the other, which is TF_CONFIG's.
+                if argument("task_type").or(argument("task_id")).is_some() {
+                    let task_type = text("task_type").or(resolver.task_type()).map(str::to_owned);
+                    let task_id = argument("task_id").map(index).or(resolver.task_id());
+                    if let Some((task_type, task_id)) = task_type.zip(task_id) {
+                        resolver = resolver.with_task(&task_type, task_id)?;
+                    }
                 }
                 if let Some(rpc_layer) = text("rpc_layer") {
                     resolver = resolver.with_rpc_layer(rpc_layer);
@@ -81,7 +85,7 @@ impl Resolver {
                 Box::new(resolver)
             }
             Some("union") => {
-                if argument("bogus").is_some() {
+                if !has_known_names(told) {
                     return Err(Stop::NotExpressible);
                 }
                 let members = told["of"].as_array().expect("a list of resolvers").iter();
@@ -174,7 +178,13 @@ fn specified(spec: &ClusterSpec) -> Value {
     plain(json!({ "jobs": spec.jobs(), "as_dict": dict.collect::<serde_json::Map<_, _>>() }))
 }
 
-fn plain(value: impl Into<Json>) -> Value {
+/// Whether each argument of a union is one that TensorFlow has.
+pub(crate) fn has_known_names(union: &Json) -> bool {
+    let mut names = union["kwargs"].as_object().into_iter().flat_map(|arguments| arguments.keys());
+    names.all(|name| ["task_type", "task_id", "environment", "rpc_layer"].contains(&&name[..]))
+}
+
+pub(crate) fn plain(value: impl Into<Json>) -> Value {
     Value::Other(json!({ "json": value.into() }))
 }
 

@@ -9,16 +9,18 @@ use std::{
 };
 
 /// The files that the model checks: their names and their text.
-pub const FILES: [(&str, &str); 9] = [
-    ("line.rs", include_str!("../../src/line.rs")),
-    ("hub.rs", include_str!("../../src/hub.rs")),
-    ("step.rs", include_str!("../../src/step.rs")),
-    ("shared.rs", include_str!("../../src/shared.rs")),
-    ("stage.rs", include_str!("../../src/stage.rs")),
-    ("direct.rs", include_str!("../../src/direct.rs")),
-    ("phase.rs", include_str!("../../src/phase.rs")),
-    ("wait.rs", include_str!("../../src/wait.rs")),
-    ("ring.rs", include_str!("../../src/ring.rs")),
+pub const FILES: [(&str, &str); 11] = [
+    ("sync/wait.rs", include_str!("../../src/sync/wait.rs")),
+    ("shm/records.rs", include_str!("../../src/shm/records.rs")),
+    ("shm/call_log.rs", include_str!("../../src/shm/call_log.rs")),
+    ("group/post.rs", include_str!("../../src/group/post.rs")),
+    ("group/state.rs", include_str!("../../src/group/state.rs")),
+    ("group/place.rs", include_str!("../../src/group/place.rs")),
+    ("group/waiting.rs", include_str!("../../src/group/waiting.rs")),
+    ("group/rounds.rs", include_str!("../../src/group/rounds.rs")),
+    ("group/transport/in_place.rs", include_str!("../../src/group/transport/in_place.rs")),
+    ("group/transport/staged.rs", include_str!("../../src/group/transport/staged.rs")),
+    ("group/transport/windows.rs", include_str!("../../src/group/transport/windows.rs")),
 ];
 
 /// A line of the protocol's text.

@@ -15,55 +15,19 @@
 )]
 
 // The ground.
-mod atomics;
-mod copy;
+mod data;
 pub mod fault;
-mod futex;
+#[macro_use]
+mod sync;
 mod memory;
-mod pages;
-#[allow(dead_code, reason = "the model sums only")]
-mod reduce;
-mod remote;
-mod segment;
-mod trace;
-use trace as ring;
+mod cpu;
+mod os;
+mod shm;
+mod watched;
 
 // The protocol, as it is.
-#[path = "../../src/buffer.rs"]
-#[allow(dead_code, reason = "the model needs a part of it")]
-mod buffer;
-#[path = "../../src/direct.rs"]
-mod direct;
-#[path = "../../src/flow.rs"]
-#[allow(dead_code, reason = "as above")]
-mod flow;
-#[path = "../../src/hub.rs"]
-#[allow(dead_code, reason = "as above")]
-mod hub;
-#[path = "../../src/line.rs"]
-#[allow(dead_code, reason = "as above")]
-mod line;
-#[path = "../../src/phase.rs"]
-#[allow(dead_code, reason = "as above")]
-mod phase;
-#[path = "../../src/plan.rs"]
-#[allow(dead_code, reason = "as above")]
-mod plan;
-#[path = "../../src/ring.rs"]
-#[allow(dead_code, reason = "as above")]
-mod ring_text;
-#[path = "../../src/shared.rs"]
-mod shared;
-#[path = "../../src/stage.rs"]
-#[allow(dead_code, reason = "as above")]
-mod stage;
-#[path = "../../src/step.rs"]
-#[allow(dead_code, reason = "as above")]
-mod step;
-#[path = "../../src/trade.rs"]
-mod trade;
-#[path = "../../src/wait.rs"]
-#[allow(dead_code, reason = "as above")]
-mod wait;
+#[path = "../../src/group/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the model needs a part of it")]
+mod group;
 
 pub mod scenario;

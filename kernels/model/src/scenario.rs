@@ -1,16 +1,22 @@
 //! What the model checker runs: a few ranks that call a few steps, and what must come of it in every interleaving.
 
 use crate::{
-    atomics::Ordering,
-    buffer::{Buf, BufMut},
+    cpu::reduce::Reducer,
+    data::Data,
     fault::{self, Fault as Planted},
-    line::TINY_BYTES,
-    memory::{self, Data},
-    plan::Cut,
-    reduce::Reducer,
-    ring_text::{CALLS, Outcome, Ring},
-    segment::{Segment, Shape, watch_payloads},
-    step::{Abort, Fault, Reason, Seat, Targets},
+    group::{
+        Abort, Fault, Reason, Seat,
+        plan::{Cut, Targets},
+    },
+    memory::{Buf, BufMut},
+    shm::{
+        Segment, Shape,
+        call_log_text::{CALLS, Outcome, Ring},
+        records::TINY_BYTES,
+        watch_payloads,
+    },
+    sync::atomics::Ordering,
+    watched,
 };
 use consonance_spec::{DType, Kind, ReduceOp, Signature, partition};
 use std::{
@@ -38,7 +44,7 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 }
 
 /// Every scenario.
-pub const ALL: [Scenario; 23] = [
+pub const ALL: [Scenario; 26] = [
     scenario("exchange", 3, exchange),
     scenario("exchange in traded places", 2, exchange_in_traded_places),
     scenario("exchange of different kinds", 2, exchange_of_different_kinds),
@@ -49,7 +55,10 @@ pub const ALL: [Scenario; 23] = [
     scenario("exchange, end from outside", 2, end_from_outside),
     scenario("divided", 2, divided),
     scenario("divided, deadline", 2, divided_with_a_deadline),
+    scenario("divided in heaps", 1, divided_in_heaps),
+    scenario("divided in heaps, deadline", 2, divided_in_heaps_with_a_deadline),
     scenario("published, failure", 2, published_with_a_failure),
+    scenario("rounds of threads", 2, rounds_of_threads),
     scenario("split of threads", 2, split_of_threads),
     scenario("split of processes", 2, split_of_processes),
     scenario("splits of processes", 2, splits_of_processes),
@@ -98,7 +107,7 @@ impl Scenario {
                         RUNS.set(RUNS.get() + 1);
                         DEATH.set(death);
                         fault::begin();
-                        memory::begin();
+                        watched::begin();
                         run();
                     });
                 }
@@ -336,7 +345,7 @@ fn end_from_outside() {
             let result = (1..=2).try_for_each(|call| sum(&mut seat, call));
             if let Err(fault) = result {
                 assert_eq!(fault, Fault::Aborted(Abort { rank: 0, reason: Reason::Failure }));
-                memory::read(std::ptr::with_exposed_provenance(address), 8);
+                watched::read(std::ptr::with_exposed_provenance(address), 8);
             }
             seat
         })
@@ -370,6 +379,36 @@ fn divided_with_a_deadline() {
     });
 }
 
+/// The heap of this rank, a process of its own.
+fn heap(seat: &Seat) -> Data {
+    Data::in_heap(seat.hub.shared_segment().expect("a group of processes"), seat.world().rank())
+}
+
+/// Two calls in heaps that both processes write.
+fn divided_in_heaps() {
+    each(processes(LARGE), |mut seat| {
+        let mut data = heap(&seat);
+        (1..=2).for_each(|call| sum_in_place(&mut seat, &mut data, call).unwrap());
+        Some(seat)
+    });
+}
+
+/// A rank that gave up goes on in its heap, while a rank of another process may be there.
+fn divided_in_heaps_with_a_deadline() {
+    let mut seats = processes(LARGE);
+    seats[1].set_timeout(Duration::ZERO);
+    each(seats, |mut seat| {
+        let mut data = heap(&seat);
+        let result = (1..=2).try_for_each(|call| sum_in_place(&mut seat, &mut data, call));
+        assert!(result.as_ref().is_err_and(is_deadline) || result.is_ok(), "{result:?}");
+        // On a machine that does something else meanwhile, a rank may have waited too long: what it has then is its own.
+        if !seat.hub.shared_segment().expect("a group of processes").has_detached() {
+            data.write();
+        }
+        Some(seat)
+    });
+}
+
 /// A rank's own work fails, in the middle of a step.
 fn published_with_a_failure() {
     each(threads(2, FOREVER), |mut seat| {
@@ -387,6 +426,27 @@ fn published_with_a_failure() {
         data.write();
         Some(seat)
     });
+}
+
+/// One rank leaves after a call, while the other makes one more; then both make calls in the next round.
+fn rounds_of_threads() {
+    let mut seats = threads(2, FOREVER);
+    for _ in 0..2 {
+        let ranks: Vec<_> = (seats.into_iter())
+            .map(|mut seat| {
+                loom::thread::spawn(move || {
+                    sum(&mut seat, 1).unwrap();
+                    if seat.world().rank() == 1 {
+                        assert_eq!(sum(&mut seat, 2), Err(Fault::Left(0)));
+                    }
+                    seat.leave_round();
+                    seat
+                })
+            })
+            .collect();
+        seats = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+        assert!(seats.iter_mut().all(Seat::begin_round));
+    }
 }
 
 /// Both take their seats in a new group, and one of them leaves the old one at once: the new one does not end by it.

@@ -14,6 +14,8 @@ mod kubernetes;
 mod sagemaker;
 mod json;
 mod role;
+#[cfg(target_os = "linux")]
+pub(crate) mod process_group;
 
 pub use hostlist::{expand_hostlist, expand_tasks_per_node};
 pub use kubernetes::KubernetesClusterResolver;

@@ -144,7 +144,7 @@ impl ClusterResolver for TfConfigClusterResolver {
         &self.resolved
     }
 
-    /// The `session_master`, if there is one; empty, if the cluster has no jobs, or one job with one task; else the address of
+    /// The `session_master`, if there is one; empty, if the cluster has no jobs, or one job with task 0 alone; else the address of
     /// the given task, where what is not given is this process's own.
     fn master(&self, task_type: Option<&str>, task_id: Option<usize>, rpc_layer: Option<&str>) -> Result<String> {
         let SimpleClusterResolver { cluster, master, .. } = &self.resolved;
@@ -153,7 +153,7 @@ impl ClusterResolver for TfConfigClusterResolver {
         }
         let alone = match cluster.jobs().as_slice() {
             [] => true,
-            [job] => cluster.num_tasks(job)? == 1,
+            [job] => cluster.task_indices(job)? == [0],
             _ => false,
         };
         if alone {

@@ -3,8 +3,10 @@
 use super::{Cardinality, Dataset, Elements, TensorSpec, pool::Pool};
 use crate::{
     Error, Nest, Result, Tensor,
-    nest::{self, Leaf, Path, Value},
-    tensor,
+    value::{
+        nest::{self, Leaf, Path, Value},
+        tensor,
+    },
 };
 
 /// See [`Dataset::batch`].

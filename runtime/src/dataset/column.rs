@@ -1,7 +1,10 @@
 //! Columns: arrays of which data sets read rows, in memory or in files.
 
 use crate::{DType, Error, Result, Tensor};
-use consonance_kernels::buffer::BufMut;
+use consonance_kernels::{
+    cpu::prefetch::fetch_elements,
+    memory::{Buf, BufMut},
+};
 use std::{fmt, ops::Range, sync::Arc};
 
 /// An array whose axis 0 counts examples, in memory or in a file that is read as needed.
@@ -20,6 +23,9 @@ pub(crate) trait Rows: Send + Sync {
 
     /// The shape of one row.
     fn row_shape(&self) -> &[usize];
+
+    /// Asks for `rows`, which there are and are read soon.
+    fn fetch(&self, _rows: Range<usize>) {}
 
     /// Copies `rows`, which there are, to `into`, which is as long.
     fn read(&self, rows: Range<usize>, into: BufMut<'_>) -> Result<()>;
@@ -78,14 +84,24 @@ impl Rows for Tensor {
         &self.shape()[1..]
     }
 
+    fn fetch(&self, rows: Range<usize>) {
+        fetch_elements(elements(self, rows));
+    }
+
     fn read(&self, rows: Range<usize>, mut into: BufMut<'_>) -> Result<()> {
-        into.copy_from(self.rows(rows)?.buf());
+        into.copy_from(elements(self, rows));
         Ok(())
     }
 
     fn in_file(&self) -> bool {
         false
     }
+}
+
+/// Those of `rows`, which there are.
+fn elements(tensor: &Tensor, rows: Range<usize>) -> Buf<'_> {
+    let row: usize = tensor.row_shape().iter().product();
+    tensor.buf().slice(rows.start * row..rows.end * row)
 }
 
 /// `Column(100 rows of f32[28, 28])`

@@ -3,9 +3,9 @@
 use super::{Deal, Elements};
 use crate::{
     DType, Error, Nest, PerReplica, Result, Tensor,
-    nest::{self, Leaf, Value},
+    value::nest::{self, Leaf, Value},
 };
-use consonance_kernels::buffer::{Buf, Memory};
+use consonance_kernels::memory::{Buf, Memory};
 use consonance_spec::partition::block;
 use std::{collections::VecDeque, iter::Fuse, ops::Range};
 

@@ -5,13 +5,14 @@ use super::{
     deal::{Steps, without_rows},
 };
 use crate::{
-    Communicator, Error, Nest, PerReplica, Result, Strategy, backend::Arguments, call::Call, context,
-    strategy::panic_message,
+    Communicator, Error, Nest, PerReplica, Result, Strategy,
+    comm::{agreement::Agreement, call::Call},
+    handle::context,
+    panics,
 };
 use consonance_spec::Kind;
 use std::{
     fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Weak,
         mpsc::{Receiver, RecvTimeoutError, sync_channel},
@@ -78,8 +79,8 @@ impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
             0 => Feed::Here(source),
             batches => read_ahead(source, batches).unwrap_or_else(|error| Feed::Broken(Some(error))),
         };
-        let agreement = self.0.ends_apart().then_some(Agreement { nothing: None });
-        DistributedIterator { strategy: self.0.strategy.clone(), feed, agreement }
+        let common_end = self.0.ends_apart().then_some(CommonEnd { nothing: None });
+        DistributedIterator { strategy: self.0.strategy.clone(), feed, common_end }
     }
 
     /// What the tensors of each replica's elements are, in order. The number of rows is `None` where it may differ.
@@ -175,12 +176,12 @@ pub struct DistributedIterator<E> {
     strategy: Strategy,
     feed: Feed<E>,
     /// How the workers end together, if they would not by themselves.
-    agreement: Option<Agreement<E>>,
+    common_end: Option<CommonEnd<E>>,
 }
 
 enum Feed<E> {
-    /// A thread reads ahead, as long as there is the reader.
-    Ahead { steps: Receiver<Result<PerReplica<E>>>, _reader: Arc<()> },
+    /// A thread reads ahead, as long as there is the reader. It says none after its last step, which is the end.
+    Ahead { steps: Receiver<Option<Result<PerReplica<E>>>>, has_ended: bool, _reader: Arc<()> },
     /// Steps are read when they are asked for.
     Here(Source<E>),
     /// There is no thread to be had.
@@ -210,16 +211,16 @@ impl<E: Nest + Clone + Send + 'static> Iterator for DistributedIterator<E> {
     type Item = Result<PerReplica<E>>;
 
     fn next(&mut self) -> Option<Result<PerReplica<E>>> {
-        let all_ended = self.agreement.is_some() && matches!(self.feed, Feed::Broken(None));
+        let all_ended = self.common_end.is_some() && matches!(self.feed, Feed::Broken(None));
         let step = match context::require_cross_replica("DistributedIterator::next", &self.strategy) {
             // In another strategy's scope it is an error of this worker's data set for those who agree.
-            Err(error) if self.agreement.is_some() && !all_ended && context::replica().is_none() => Some(Err(error)),
+            Err(error) if self.common_end.is_some() && !all_ended && context::replica().is_none() => Some(Err(error)),
             Err(error) => return Some(Err(error)),
             Ok(()) if all_ended => return None,
             Ok(()) => self.own_step(),
         };
-        let Some(agreement) = &mut self.agreement else { return step };
-        let step = agreement.agree(&self.strategy, step).transpose();
+        let Some(common_end) = &mut self.common_end else { return step };
+        let step = common_end.agree(&self.strategy, step).transpose();
         if !matches!(step, Some(Ok(_))) {
             self.feed = Feed::Broken(None);
         }
@@ -231,17 +232,24 @@ impl<E: Nest + Clone + Send + 'static> DistributedIterator<E> {
     /// The next step that this process's data set has.
     fn own_step(&mut self) -> Option<Result<PerReplica<E>>> {
         match &mut self.feed {
-            Feed::Ahead { steps, .. } => {
+            Feed::Ahead { has_ended: true, .. } => None,
+            Feed::Ahead { steps, has_ended, .. } => {
                 let timeout = self.strategy.options().configuration().timeout;
-                match steps.recv_timeout(timeout) {
-                    Ok(step) => Some(step),
-                    // The thread hangs up after its last step.
-                    Err(RecvTimeoutError::Disconnected) => None,
-                    Err(RecvTimeoutError::Timeout) => {
-                        let call = "DistributedIterator::next (the data set has not given its next element)".to_owned();
-                        Some(Err(Error::Timeout { call, waited: timeout, missing: Vec::new() }))
+                let step = match steps.recv_timeout(timeout) {
+                    Ok(step) => step,
+                    Err(RecvTimeoutError::Disconnected) => {
+                        *has_ended = true;
+                        Some(Err(Error::other("the thread that reads the data set ended before the data set")))
                     }
-                }
+                    Err(RecvTimeoutError::Timeout) => {
+                        let call = "DistributedIterator::next".to_owned();
+                        let last = "its data set has not given the next element".to_owned();
+                        let missing = vec![(self.strategy.local_replicas().start, last)];
+                        Some(Err(Error::Timeout { call, waited: timeout, missing }))
+                    }
+                };
+                *has_ended |= step.is_none();
+                step
             }
             Feed::Here(source) => source.next(),
             Feed::Broken(error) => error.take().map(Err),
@@ -250,7 +258,7 @@ impl<E: Nest + Clone + Send + 'static> DistributedIterator<E> {
 }
 
 /// How workers whose data sets end at different steps take as many steps.
-struct Agreement<E> {
+struct CommonEnd<E> {
     /// What a replica gets when the data set has ended, once an element has shown it.
     nothing: Option<E>,
 }
@@ -261,7 +269,7 @@ const STEP: u8 = 1;
 /// It has ended, and had no element.
 const EMPTY: u8 = 2;
 
-impl<E: Nest + Clone + Send + 'static> Agreement<E> {
+impl<E: Nest + Clone + Send + 'static> CommonEnd<E> {
     /// The next step of all workers, of which this one has `own`; none when all have ended.
     fn agree(&mut self, strategy: &Strategy, own: Option<Result<PerReplica<E>>>) -> Result<Option<PerReplica<E>>> {
         let kind = Kind::NextStep;
@@ -275,10 +283,10 @@ impl<E: Nest + Clone + Send + 'static> Agreement<E> {
             (None, None) => EMPTY,
         };
         let tell = |communicator: &mut Communicator| {
-            let arguments = Arguments { call: Some(kind), digest: kind as u64, describe: &Vec::new };
+            let agreement = Agreement { call: Some(kind), digest: kind as u64, describe: &Vec::new };
             let (own, mut all) = ([state], vec![ENDED; communicator.size()]);
             let (send, recv) = (Some(own.as_slice().into()), all.as_mut_slice().into());
-            communicator.call_with(Call::AllGather { send, recv, counts: None }, &arguments).map(|()| all)
+            communicator.execute(Call::AllGather { send, recv, counts: None }, &agreement).map(|()| all)
         };
         let told = strategy.across(kind.name(), tell).expect("workers that agree are several")?.swap_remove(0);
         if !told.contains(&STEP) {
@@ -303,7 +311,7 @@ fn read_ahead<E: Nest + Clone + Send + 'static>(mut source: Source<E>, batches: 
     let reader = Arc::new(());
     source.reader = Some(Arc::downgrade(&reader));
     let body = move || {
-        for step in source {
+        for step in source.by_ref().map(Some).chain([None]) {
             // Nobody wants more steps once the iterator is dropped.
             if sender.send(step).is_err() {
                 break;
@@ -312,7 +320,7 @@ fn read_ahead<E: Nest + Clone + Send + 'static>(mut source: Source<E>, batches: 
     };
     let started = thread::Builder::new().name("prefetch".to_owned()).spawn(body);
     started.map_err(|source| Error::System { what: "start a thread that reads ahead".to_owned(), source })?;
-    Ok(Feed::Ahead { steps, _reader: reader })
+    Ok(Feed::Ahead { steps, has_ended: false, _reader: reader })
 }
 
 /// The steps as the data set gives them, which end with the first error.
@@ -350,8 +358,8 @@ impl<E: Nest + Clone + Send + 'static> Iterator for Source<E> {
             Ok(steps.next().transpose()?.map(|step| (step, steps)))
         };
         // What panics is dropped, and not seen again.
-        let step = catch_unwind(AssertUnwindSafe(step))
-            .unwrap_or_else(|panic| Err(Error::other(format!("the data set panicked: {}", panic_message(&*panic)))));
+        let panicked = |message| Err(Error::other(format!("the data set panicked: {message}")));
+        let step = panics::catch(step).unwrap_or_else(panicked);
         match step {
             Ok(Some((step, steps))) => {
                 self.state = State::Open(steps);

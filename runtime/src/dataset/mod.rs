@@ -32,6 +32,7 @@ pub(crate) mod file;
 mod input;
 mod order;
 mod pool;
+mod strategy;
 mod table;
 
 pub use adapt::{Filter, FromFn, Map, Repeat, Shard, Skip, Take, from_fn, try_from_fn};
@@ -44,7 +45,10 @@ pub use table::{Columns, Table, from_tensor_slices};
 
 pub(crate) use deal::{Form, Share, not_batched};
 
-use crate::{DType, Nest, Result, nest, nest::Path};
+use crate::{
+    DType, Nest, Result,
+    value::nest::{self, Path},
+};
 use std::fmt;
 
 /// The elements of a data set, one after the other.

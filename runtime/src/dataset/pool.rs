@@ -1,7 +1,7 @@
 //! Memory of batches, used again once nobody holds it: fresh pages cost more than the copy that fills them.
 
 use crate::{DType, Result, Tensor};
-use consonance_kernels::buffer::{BufMut, Memory};
+use consonance_kernels::memory::{BufMut, Memory};
 use std::sync::Arc;
 
 /// How many batches are remembered: a few more than are on the way by default. What is used beyond them is not used again.

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Error, Nest, Result, Tensor,
-    nest::{self, Value},
+    value::nest::{self, Value},
 };
 use std::{collections::BTreeMap, ops::Range};
 
@@ -211,6 +211,9 @@ impl<E: Nest + Clone + Send + Sync + 'static> Dataset for Table<E> {
     }
 }
 
+/// How many bytes of rows are asked for ahead of those that are copied: what a core waits for at a time.
+const FETCHED_BYTES: usize = 4 << 10;
+
 /// Reads rows of all columns in an order.
 struct Reader<E> {
     columns: Vec<(Column, Pool)>,
@@ -231,8 +234,18 @@ impl<E: Nest + Clone> Reader<E> {
                 shape.insert(0, places.len());
             }
             let tensor = pool.tensor(rows.dtype(), shape, |mut into| {
+                let row_bytes = row_count.saturating_mul(rows.dtype().size()).max(1);
+                // None of rows that are longer than that: the machine itself looks ahead in those.
+                let ahead = FETCHED_BYTES / row_bytes;
+                let mut fetched = self.order.runs(places.clone()).filter(|run| run.len() <= ahead);
+                fetched.by_ref().take(ahead).for_each(|run| rows.fetch(run));
                 let mut start = 0;
                 for run in self.order.runs(places.clone()) {
+                    if run.len() <= ahead
+                        && let Some(next) = fetched.next()
+                    {
+                        rows.fetch(next);
+                    }
                     let end = start + run.len() * row_count;
                     rows.read(run, into.reborrow().slice(start..end))?;
                     start = end;

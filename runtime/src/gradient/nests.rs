@@ -3,12 +3,14 @@
 use super::linear;
 use crate::{
     Axis, Error, ReduceOp, ReplicaContext, Result, Tensor,
-    call::Call,
+    comm::call::Call,
     error::{IntoReduceOp, op_of},
-    nest::{self, Leaf, Nest, Value},
-    sparse,
+    value::{
+        indexed_slices,
+        nest::{self, Leaf, Nest, Value},
+    },
 };
-use consonance_kernels::buffer::Memory;
+use consonance_kernels::memory::Memory;
 use consonance_spec::Kind;
 use std::ops::Range;
 
@@ -146,7 +148,7 @@ pub fn reduce_scatter<N: Nest>(replica: &ReplicaContext<'_>, op: impl IntoReduce
                 Value::Dense(tensor) => tensor,
                 Value::Sparse(slices) => &mut slices.values,
             };
-            *values = sparse::divide(call, values, replica.num_replicas_in_sync())?;
+            *values = indexed_slices::divide(call, values, replica.num_replicas_in_sync())?;
         }
     }
     // No axis is ragged: blocks are even.

@@ -18,12 +18,11 @@
 use super::linear;
 use crate::{
     Communicator, Error, ReduceOp, Result,
-    backend::Arguments,
-    call::Call,
+    comm::{agreement::Agreement, call::Call},
     error::{IntoReduceOp, op_of},
-    sparse,
+    value::indexed_slices,
 };
-use consonance_kernels::buffer::BufMut;
+use consonance_kernels::memory::BufMut;
 use consonance_spec::{Element, Kind, call::digest};
 
 /// Of [`Communicator::all_reduce`] by sum or mean: `data` is the gradient of the result, then of what was combined.
@@ -220,13 +219,13 @@ fn linear_op<T: Element>(
 /// Makes a call that knows no operation, in which the ranks agree on this one.
 fn agreeing_on(communicator: &mut Communicator, op: ReduceOp, call: Call<'_>) -> Result<()> {
     let describe = || vec![("op".to_owned(), op.to_string())];
-    communicator.call_with(call, &Arguments { digest: digest(op.name()), describe: &describe, ..Arguments::NONE })
+    communicator.execute(call, &Agreement { digest: digest(op.name()), describe: &describe, ..Agreement::NONE })
 }
 
 /// What a mean does to every gradient; nothing for a sum.
 fn divide<T: Element>(call: &'static str, op: ReduceOp, data: &mut [T], ranks: usize) -> Result<()> {
     if op == ReduceOp::Mean {
-        let divided = sparse::divided(call, (&*data).into(), ranks)?;
+        let divided = indexed_slices::divided(call, (&*data).into(), ranks)?;
         BufMut::from(data).copy_from(divided.as_buf());
     }
     Ok(())

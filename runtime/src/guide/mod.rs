@@ -31,3 +31,7 @@ pub mod clusters {
 pub mod workers {
     #![doc = include_str!("workers.md")]
 }
+
+pub mod engines {
+    #![doc = include_str!("engines.md")]
+}

@@ -1,20 +1,22 @@
 //! `run`: one function on every replica, each on a thread of its own.
 
-use super::Strategy;
-use super::{Held, workers::Turn};
-use crate::{Communicator, Error, PerReplica, ReplicaContext, Result, context, replica::Board};
-use consonance_kernels::step::{Aborter, Reason, Seat};
-use std::{
-    any::Any,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Mutex,
+use crate::{
+    Communicator, Error, PerReplica, ReplicaContext, Result, Strategy,
+    comm::engine::AbortHandle,
+    error::all_or_worst,
+    handle::{Held, Turn, context},
+    panics,
+    replica::Board,
 };
+use consonance_kernels::group::Reason;
+use std::sync::Mutex;
 
 impl Strategy {
     /// Runs `replica_fn` on every replica at once and gives the result of every replica of this process.
     ///
-    /// Replicas run on threads that are kept between calls; with one replica, on the calling thread. What differs between
-    /// replicas comes from the context, or from [`run_with`](Strategy::run_with).
+    /// The first replica of this process runs on the calling thread, unless `pin_threads` was asked for; each other one
+    /// runs on a thread that is kept between calls. What differs between replicas comes from the context, or from
+    /// [`run_with`](Strategy::run_with).
     ///
     /// # Errors
     /// If a replica returns an error or panics, that is the result, with the replica's id; replicas that wait for it in a
@@ -72,30 +74,30 @@ impl Strategy {
         let replicas = self.local_replicas();
         let configuration = self.options().configuration();
         let board = Board::new(replicas.len());
-        let team = match replicas.len() == 1 && !self.0.pin_threads {
+        let number = self.workers().map_or(0, |workers| workers.turn());
+        let team = match replicas.len() == 1 && !self.pins_threads() {
             true => None,
             false => Some(self.team_or_end().inspect_err(|_| turn.iter().for_each(Turn::failed))?),
         };
         let communicators: Vec<Held> = match self.workers() {
             Some(workers) => self.hold(workers, call)?,
-            None => (Seat::group(replicas.len(), configuration.timeout).into_iter())
-                .map(|seat| Held::of_run(Communicator::on_seat(seat, configuration)))
-                .collect(),
+            None => self.group(configuration)?.into_iter().map(Held::of_run).collect(),
         };
         let tasks: Vec<_> = (communicators.into_iter().zip(arguments))
             .map(|(communicator, argument)| Mutex::new(Task::Given(communicator, argument)))
             .collect();
         let replica = |place: usize| {
             let Task::Given(communicator, argument) = replace(&tasks[place], Task::Running) else { return };
-            let (id, aborter) = (replicas.start + place, communicator.aborter());
+            let (id, aborter) = (replicas.start + place, communicator.abort_handle());
             let replica = ReplicaContext::new(self, id, communicator, &board);
             let body = || context::within(self, Some(id), || replica_fn(&replica, argument));
-            let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(panicked(id, &*panic)));
+            let result = panics::catch(body).unwrap_or_else(|message| Err(Error::Panic { replica: id, message }));
             if let Err(error) = &result {
-                free_the_others(&aborter, error);
+                free_the_others(&aborter, number, error);
             }
-            // The context is dropped after this, which tells replicas that still wait for this one that it has left.
-            replace(&tasks[place], Task::Finished(result));
+            // Replicas that still wait for this one are told that it has left: here, or where its communicator goes home.
+            let own = replica.into_communicator().and_then(Communicator::end_run);
+            replace(&tasks[place], Task::Finished(result, own));
         };
         match team {
             None => replica(0),
@@ -108,14 +110,18 @@ impl Strategy {
             workers.rouse();
         }
         let results = tasks.into_iter().map(|task| match task.into_inner() {
-            Ok(Task::Finished(result)) => result,
+            Ok(Task::Finished(result, own)) => (result, own),
             _ => unreachable!("the team has run every replica, and nobody panics holding a task"),
         });
-        all_or_worst(results.collect()).map(PerReplica::new).map_err(|(place, error)| {
-            // The replica that failed has ended the group.
+        let (results, communicators): (Vec<Result<R>>, Vec<Option<Communicator>>) = results.unzip();
+        if let Some(communicators) = communicators.into_iter().collect() {
+            self.keep(communicators);
+        }
+        if results.iter().any(Result::is_err) {
+            // The replica that failed has ended the group. Said before the others' results are dropped, which may panic.
             turn.iter().for_each(Turn::failed);
-            with_replica(replicas.start + place, error)
-        })
+        }
+        all_or_worst(results).map(PerReplica::new).map_err(|(place, error)| with_replica(replicas.start + place, error))
     }
 
     /// Checks that there are as many values as replicas of this process.
@@ -133,56 +139,19 @@ impl Strategy {
 enum Task<A, R> {
     Given(Held, A),
     Running,
-    Finished(Result<R>),
+    /// With the communicator, if it is one that this strategy keeps.
+    Finished(Result<R>, Option<Communicator>),
 }
 
 fn replace<T>(place: &Mutex<T>, value: T) -> T {
     std::mem::replace(&mut *place.lock().expect("nobody panics holding a task"), value)
 }
 
-fn panicked(replica: usize, panic: &(dyn Any + Send)) -> Error {
-    Error::Panic { replica, message: panic_message(panic) }
-}
-
-/// What a panic says.
-pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("(no message)").to_owned()
-}
-
 /// Ends the group of a replica that failed, unless the group has told all replicas already.
-fn free_the_others(aborter: &Aborter, error: &Error) {
+fn free_the_others(aborter: &AbortHandle, turn: u64, error: &Error) {
     match error {
-        Error::Panic { .. } => aborter.abort(Reason::Panic),
-        _ => aborter.abort(Reason::Failure),
-    }
-}
-
-/// All results, or the error that says most with its place: a replica's own before one that only tells of another replica's.
-pub(super) fn all_or_worst<R>(results: Vec<Result<R>>) -> Result<Vec<R>, (usize, Error)> {
-    let mut values = Vec::with_capacity(results.len());
-    let mut worst: Option<(usize, Error)> = None;
-    for (place, result) in results.into_iter().enumerate() {
-        match result {
-            Ok(value) => values.push(value),
-            Err(error) => {
-                if worst.as_ref().is_none_or(|(_, worst)| tells_of_another(worst) > tells_of_another(&error)) {
-                    worst = Some((place, error));
-                }
-            }
-        }
-    }
-    worst.map_or(Ok(values), Err)
-}
-
-/// How much an error is the consequence of another replica's.
-fn tells_of_another(error: &Error) -> u8 {
-    match error.root() {
-        Error::Aborted { .. } => 3,
-        Error::Left { .. } => 2,
-        Error::Mismatch { .. } | Error::Timeout { .. } => 1,
-        _ => 0,
+        Error::Panic { .. } => aborter.abort_in(turn, Reason::Panic),
+        _ => aborter.abort_in(turn, Reason::Failure),
     }
 }
 

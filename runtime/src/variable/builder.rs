@@ -2,7 +2,8 @@
 
 use super::Variable;
 use crate::{
-    Error, ReduceOp, Result, Strategy, Tensor, VariableAggregation, VariableSynchronization, context, current_strategy,
+    Error, ReduceOp, Result, Strategy, Tensor, VariableAggregation, VariableSynchronization, current_strategy,
+    handle::context,
 };
 use consonance_spec::{Class, Kind};
 
@@ -74,7 +75,7 @@ impl<F: FnOnce() -> Tensor> VariableBuilder<F> {
         };
         let spec = format!("{}, {synchronization:?}, {aggregation:?}", initial_value.spec());
         let chiefs = |value| strategy.chiefs(Kind::NewVariable, ("variable", &spec), value);
-        let number: u64 = chiefs(Tensor::from(workers.variables() + 1))?.item()?;
+        let number: u64 = chiefs(Tensor::from(workers.variables().wrapping_add(1)))?.item()?;
         let initial_value = chiefs(initial_value)?;
         workers.set_variables(number);
         Ok(Variable::place(strategy.clone(), synchronization, aggregation, initial_value, Some(number)))

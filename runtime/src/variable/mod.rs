@@ -3,6 +3,7 @@
 mod builder;
 #[cfg(feature = "checkpoint")]
 mod held;
+mod of_strategy;
 mod place;
 mod replica;
 mod update;
@@ -13,7 +14,7 @@ pub use view::VariableMut;
 
 use crate::{
     Axes, DType, Error, PerReplica, ReduceOp, Result, Strategy, Tensor, VariableAggregation, VariableSynchronization,
-    context, strategy::LocalResults,
+    handle::context, strategy::LocalResults,
 };
 use consonance_spec::Kind;
 use place::{Place, Writing};
@@ -242,11 +243,11 @@ impl Variable {
     fn read_part(&self, kind: Kind, part: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
         let call = kind.name();
         if self.0.synchronization == VariableSynchronization::OnWrite {
-            return part(&self.0.places[0].read(call, self.timeout())?);
+            return part(&self.0.places[0].read(call, self.strategy())?);
         }
         if let Some(replica) = context::replica_of(self.strategy()) {
             let place = replica - self.strategy().local_replicas().start;
-            return part(&self.0.places[place].read(call, self.timeout())?);
+            return part(&self.0.places[place].read(call, self.strategy())?);
         }
         let allowed = self.require_across(call, "a replica of the variable's own strategy reads its component");
         let op = allowed.and_then(|()| match self.0.aggregation {
@@ -256,7 +257,7 @@ impl Variable {
             VariableAggregation::None => Err(self.without_aggregation(call, "to be read outside of replicas")),
         });
         let Some(op) = self.strategy().or_refuse(kind, op)? else {
-            let first = self.0.places[0].read(call, self.timeout()).and_then(|first| part(&first));
+            let first = self.0.places[0].read(call, self.strategy()).and_then(|first| part(&first));
             let first = self.strategy().or_refuse(kind, first)?;
             let spec = first.spec();
             return self.strategy().chiefs(kind, ("variable", &spec), first);
@@ -293,7 +294,7 @@ impl Variable {
             let problem = format!("called in replica {replica}, but it is of the cross-replica context; {in_replica}");
             return Err(Error::WrongContext { call, problem });
         }
-        if self.strategy() == &*context::DEFAULT {
+        if self.strategy().is_default() {
             return Ok(());
         }
         context::require_cross_replica(call, self.strategy())
@@ -314,12 +315,7 @@ impl Variable {
 
     /// The right to write every copy or component, always taken in the same order.
     fn write_all(&self, call: &'static str) -> Result<Vec<Writing<'_>>> {
-        self.0.places.iter().map(|place| place.write(call, self.timeout())).collect()
-    }
-
-    /// How long a call waits for an update on another thread.
-    fn timeout(&self) -> std::time::Duration {
-        self.strategy().options().configuration().timeout
+        self.0.places.iter().map(|place| place.write(call, self.strategy())).collect()
     }
 
     /// dtype and shape as users read them: `f32[2, 3]`.
@@ -350,7 +346,7 @@ impl LocalResults for Variable {
     type Value = Tensor;
 
     fn local_results(&self) -> Vec<Tensor> {
-        let read = |place: &Place| match place.read("Strategy::local_results", self.timeout()) {
+        let read = |place: &Place| match place.read("Strategy::local_results", self.strategy()) {
             Ok(value) => value,
             Err(error) => panic!("{error}"),
         };

@@ -3,12 +3,11 @@
 //! A value that is written is taken out of its place until it is put back, so that no lock is held while a user's function
 //! writes it. Who comes meanwhile waits, never past its deadline; the thread that is writing is told at once.
 
-use crate::{Error, Result, Tensor};
+use crate::{Error, Result, Strategy, Tensor, handle::context};
 use std::{
     ops::{Deref, DerefMut},
     sync::{Condvar, Mutex, MutexGuard},
     thread::{self, ThreadId},
-    time::Duration,
 };
 
 pub(super) struct Place {
@@ -18,8 +17,15 @@ pub(super) struct Place {
 
 struct State {
     value: Tensor,
-    /// The thread that has taken the value out.
-    writer: Option<ThreadId>,
+    /// Who has taken the value out.
+    writer: Option<Writer>,
+}
+
+struct Writer {
+    thread: ThreadId,
+    call: &'static str,
+    /// None outside of replicas.
+    replica: Option<usize>,
 }
 
 impl Place {
@@ -27,34 +33,33 @@ impl Place {
         Place { state: Mutex::new(State { value, writer: None }), put_back: Condvar::new() }
     }
 
-    pub(super) fn read(&self, call: &'static str, timeout: Duration) -> Result<Tensor> {
-        Ok(self.wait(call, timeout)?.value.clone())
+    pub(super) fn read(&self, call: &'static str, strategy: &Strategy) -> Result<Tensor> {
+        Ok(self.wait(call, strategy)?.value.clone())
     }
 
     /// The value, to write in place if nobody else holds its elements.
-    pub(super) fn write(&self, call: &'static str, timeout: Duration) -> Result<Writing<'_>> {
-        let mut state = self.wait(call, timeout)?;
-        state.writer = Some(thread::current().id());
+    pub(super) fn write(&self, call: &'static str, strategy: &Strategy) -> Result<Writing<'_>> {
+        let mut state = self.wait(call, strategy)?;
+        state.writer = Some(Writer { thread: thread::current().id(), call, replica: context::replica() });
         Ok(Writing { place: self, value: std::mem::take(&mut state.value) })
     }
 
-    /// The state when the value is there.
-    fn wait(&self, call: &'static str, timeout: Duration) -> Result<MutexGuard<'_, State>> {
+    /// The state when the value is there: before the strategy's timeout.
+    fn wait(&self, call: &'static str, strategy: &Strategy) -> Result<MutexGuard<'_, State>> {
         let state = self.lock();
-        if state.writer.is_none() {
-            return Ok(state);
-        }
-        if state.writer == Some(thread::current().id()) {
+        let Some(writer) = &state.writer else { return Ok(state) };
+        if writer.thread == thread::current().id() {
             let problem = "called in an update of the same variable; the update's own argument is its value".to_owned();
             return Err(Error::WrongContext { call, problem });
         }
+        let timeout = strategy.options().configuration().timeout;
         let waited = self.put_back.wait_timeout_while(state, timeout, |state| state.writer.is_some());
-        match waited.expect("nobody panics holding a place") {
-            (_, result) if result.timed_out() => {
-                Err(Error::Timeout { call: call.to_owned(), waited: timeout, missing: Vec::new() })
-            }
-            (state, _) => Ok(state),
-        }
+        let (state, _) = waited.expect("nobody panics holding a place");
+        let Some(Writer { call: other, replica, .. }) = &state.writer else { return Ok(state) };
+        // Outside of replicas the first of this process stands for it.
+        let replica = replica.unwrap_or_else(|| strategy.local_replicas().start);
+        let missing = vec![(replica, format!("its {other} of the variable, on another thread, has not ended"))];
+        Err(Error::Timeout { call: call.to_owned(), waited: timeout, missing })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

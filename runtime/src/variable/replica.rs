@@ -7,10 +7,10 @@
 
 use super::{Update, Variable};
 use crate::{
-    Error, ReduceOp, ReplicaContext, Result, Tensor, VariableAggregation, VariableSynchronization, backend::Arguments,
-    call::Call,
+    Error, ReduceOp, ReplicaContext, Result, Tensor, VariableAggregation, VariableSynchronization,
+    comm::{agreement::Agreement, call::Call},
 };
-use consonance_kernels::buffer::Memory;
+use consonance_kernels::memory::Memory;
 use consonance_spec::{Kind, call::mix};
 
 impl ReplicaContext<'_> {
@@ -76,7 +76,7 @@ impl ReplicaContext<'_> {
         let checked = self.check_variable(call, variable).and_then(|()| variable.check_operand(call, update, &operand));
         if variable.synchronization() == VariableSynchronization::OnRead || self.num_replicas_in_sync() == 1 {
             checked.map_err(|error| error.of_replica(id))?;
-            let mut component = variable.0.places[self.place()].write(call, variable.timeout())?;
+            let mut component = variable.0.places[self.place()].write(call, variable.strategy())?;
             update.apply(&mut component, operand);
             return Ok(());
         }
@@ -89,22 +89,22 @@ impl ReplicaContext<'_> {
         });
         let op = self.or_refuse(kind, op)?;
         let describe = || vec![("variable".to_owned(), format!("number {}, {}", variable.0.number, variable.spec()))];
-        let arguments =
-            Arguments { call: Some(kind), digest: mix(variable.0.number, kind as u64), describe: &describe };
+        let agreement =
+            Agreement { call: Some(kind), digest: mix(variable.0.number, kind as u64), describe: &describe };
         let everywhere = self.strategy().workers().is_some();
         let operand = match op {
-            Some(op) if everywhere => self.on_all_replicas(op, operand, &arguments)?,
-            Some(op) => self.on_first_replica(op, operand, &arguments)?,
-            None if everywhere => self.first_replicas(operand, &arguments)?,
+            Some(op) if everywhere => self.on_all_replicas(op, operand, &agreement)?,
+            Some(op) => self.on_first_replica(op, operand, &agreement)?,
+            None if everywhere => self.first_replicas(operand, &agreement)?,
             // Replica 0 has it already.
-            None => self.meet(kind, &arguments).map(|()| operand)?,
+            None => self.meet(kind, &agreement).map(|()| operand)?,
         };
         if self.place() == 0 {
-            let copy = variable.0.places[0].write(call, variable.timeout());
+            let copy = variable.0.places[0].write(call, variable.strategy());
             let mut copy = self.or_refuse(Kind::AssignReturn, copy)?;
             update.apply(&mut copy, operand);
         }
-        self.meet(Kind::AssignReturn, &Arguments { call: Some(kind), ..Arguments::NONE })
+        self.meet(Kind::AssignReturn, &Agreement { call: Some(kind), ..Agreement::NONE })
     }
 
     fn check_variable(&self, call: &'static str, variable: &Variable) -> Result<()> {
@@ -121,35 +121,35 @@ impl ReplicaContext<'_> {
     }
 
     /// The operands combined, on every replica: in its operand's own memory if nobody else holds it.
-    fn on_all_replicas(&self, op: ReduceOp, mut operand: Tensor, arguments: &Arguments<'_>) -> Result<Tensor> {
+    fn on_all_replicas(&self, op: ReduceOp, mut operand: Tensor, agreement: &Agreement<'_>) -> Result<Tensor> {
         if let Some(recv) = operand.own_buf_mut() {
-            self.call_with(Call::AllReduce { op, send: None, recv }, arguments)?;
+            self.call_with(Call::AllReduce { op, send: None, recv }, agreement)?;
             return Ok(operand);
         }
         let mut result = Memory::zeroed(operand.dtype(), operand.count());
         let (send, recv) = (Some(operand.buf()), result.as_buf_mut());
-        self.call_with(Call::AllReduce { op, send, recv }, arguments)?;
+        self.call_with(Call::AllReduce { op, send, recv }, agreement)?;
         Tensor::from_memory(operand.shape().to_vec(), result)
     }
 
     /// Replica 0's operand, on every replica.
-    fn first_replicas(&self, mut operand: Tensor, arguments: &Arguments<'_>) -> Result<Tensor> {
+    fn first_replicas(&self, mut operand: Tensor, agreement: &Agreement<'_>) -> Result<Tensor> {
         // A copy, where somebody else holds the elements.
-        self.call_with(Call::Broadcast { data: operand.buf_mut(), root: 0 }, arguments)?;
+        self.call_with(Call::Broadcast { data: operand.buf_mut(), root: 0 }, agreement)?;
         Ok(operand)
     }
 
     /// The operands combined, on replica 0: in its operand's own memory if nobody else holds it. The others' stay as they are.
-    fn on_first_replica(&self, op: ReduceOp, mut operand: Tensor, arguments: &Arguments<'_>) -> Result<Tensor> {
+    fn on_first_replica(&self, op: ReduceOp, mut operand: Tensor, agreement: &Agreement<'_>) -> Result<Tensor> {
         let root = 0;
         if self.replica_id_in_sync_group() != root {
-            self.call_with(Call::Reduce { op, send: Some(operand.buf()), recv: None, root }, arguments)?;
+            self.call_with(Call::Reduce { op, send: Some(operand.buf()), recv: None, root }, agreement)?;
         } else if let Some(recv) = operand.own_buf_mut() {
-            self.call_with(Call::Reduce { op, send: None, recv: Some(recv), root }, arguments)?;
+            self.call_with(Call::Reduce { op, send: None, recv: Some(recv), root }, agreement)?;
         } else {
             let mut result = Memory::zeroed(operand.dtype(), operand.count());
             let (send, recv) = (Some(operand.buf()), Some(result.as_buf_mut()));
-            self.call_with(Call::Reduce { op, send, recv, root }, arguments)?;
+            self.call_with(Call::Reduce { op, send, recv, root }, agreement)?;
             operand = Tensor::from_memory(operand.shape().to_vec(), result)?;
         }
         Ok(operand)

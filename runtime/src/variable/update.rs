@@ -1,9 +1,9 @@
 //! What an assignment does to a value.
 
-use crate::{DType, Element, Error, ReduceOp, Result, Tensor, sparse};
+use crate::{DType, Element, Error, ReduceOp, Result, Tensor, value::indexed_slices};
 use consonance_kernels::{
-    buffer::{Buf, BufMut, Memory},
-    reduce::Reducer,
+    cpu::reduce::Reducer,
+    memory::{Buf, BufMut, Memory},
 };
 use consonance_spec::{Class, Kind, for_each_dtype};
 use std::ops::Neg;
@@ -96,7 +96,7 @@ fn negate(from: Buf<'_>, into: &mut BufMut<'_>) {
 pub(super) fn share(operand: &Tensor, replicas: usize, replica: usize) -> Result<Tensor> {
     macro_rules! part {
         (Float $type:ty) => {
-            sparse::divide("Variable::assign", operand, replicas)
+            indexed_slices::divide("Variable::assign", operand, replicas)
         };
         (Bool $type:ty) => {
             unreachable!("no variable is the sum of truth values")

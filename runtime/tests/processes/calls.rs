@@ -1,7 +1,7 @@
 //! Collectives of random kinds and sizes, each compared with a plain computation of what it must leave.
 
-use consonance::{Communicator, ReduceOp, Result};
-use std::ops::Range;
+use consonance::{Communicator, Element, ReduceOp, Result, SharedMemory};
+use std::ops::{Deref, DerefMut, Range};
 
 /// A small generator of numbers that depend on the seed alone.
 pub(crate) struct Random(pub(crate) u64);
@@ -32,6 +32,44 @@ pub(crate) struct Calls {
 /// What `rank` puts into a call, at this index.
 fn value(rank: usize, index: usize, salt: usize) -> u32 {
     ((rank + 1) * 0x9e37_79b1 + index * 0x85eb_ca6b + salt) as u32
+}
+
+/// What a rank has in a call, in a vector or in memory from `Communicator::alloc`.
+enum Held<T> {
+    Own(Vec<T>),
+    Shared(SharedMemory<T>),
+}
+
+impl<T: Element> Held<T> {
+    /// In each of the two as often, whatever the other ranks have.
+    fn new(rank: &Communicator, salt: usize, data: Vec<T>) -> Result<Held<T>> {
+        if (salt >> (rank.rank() % 16)) & 1 == 0 {
+            return Ok(Held::Own(data));
+        }
+        let mut shared = rank.alloc(data.len())?;
+        shared.copy_from_slice(&data);
+        Ok(Held::Shared(shared))
+    }
+}
+
+impl<T: Element> Deref for Held<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Held::Own(data) => data,
+            Held::Shared(data) => data,
+        }
+    }
+}
+
+impl<T: Element> DerefMut for Held<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Held::Own(data) => data,
+            Held::Shared(data) => data,
+        }
+    }
 }
 
 impl Calls {
@@ -69,7 +107,7 @@ impl Calls {
     }
 
     /// A collective of this kind.
-    fn call(&mut self, rank: &mut Communicator, kind: usize) -> Result<()> {
+    pub(crate) fn call(&mut self, rank: &mut Communicator, kind: usize) -> Result<()> {
         let (size, own) = (rank.size(), rank.rank());
         let Calls { random, most, .. } = self;
         let (root, salt) = (random.below(size), random.below(1 << 30));
@@ -85,31 +123,34 @@ impl Calls {
         };
         match kind {
             0 => {
-                let mut data = self.values(own, 0..elements, salt);
+                let mut data = Held::new(rank, salt, self.values(own, 0..elements, salt))?;
                 rank.all_reduce(ReduceOp::Sum, &mut data)?;
                 self.same("all_reduce", &data, || sum(0..elements));
             }
             1 => {
-                let mut data = self.values(own, 0..elements, salt);
+                let mut data = Held::new(rank, salt, self.values(own, 0..elements, salt))?;
                 rank.reduce(ReduceOp::Sum, &mut data, root)?;
                 let expected = || if own == root { sum(0..elements) } else { self.values(own, 0..elements, salt) };
                 self.same("reduce", &data, expected);
             }
             2 => {
-                let mut data = if own == root { self.bytes(root, 0..count, salt) } else { vec![0; count] };
+                let data = if own == root { self.bytes(root, 0..count, salt) } else { vec![0; count] };
+                let mut data = Held::new(rank, salt, data)?;
                 rank.broadcast(&mut data, root)?;
                 self.same("broadcast", &data, || self.bytes(root, 0..count, salt));
             }
             3 => {
                 let block = elements.div_ceil(size);
-                let mut data = vec![0; block];
-                rank.reduce_scatter_into(ReduceOp::Sum, &self.values(own, 0..block * size, salt), &mut data)?;
+                let send = Held::new(rank, salt, self.values(own, 0..block * size, salt))?;
+                let mut data = Held::new(rank, salt >> 1, vec![0; block])?;
+                rank.reduce_scatter_into(ReduceOp::Sum, &send, &mut data)?;
                 self.same("reduce_scatter", &data, || sum(own * block..(own + 1) * block));
             }
             4 => {
                 let block = count.div_ceil(size);
+                let send = Held::new(rank, salt, self.bytes(own, 0..block, salt))?;
                 let mut data = vec![0; block * size];
-                rank.all_gather_into(&self.bytes(own, 0..block, salt), &mut data)?;
+                rank.all_gather_into(&send, &mut data)?;
                 self.same("all_gather", &data, || all(&vec![block; size]));
             }
             5 => {
@@ -122,7 +163,7 @@ impl Calls {
                 let counts = &counts[usize::from(kind == 6)];
                 let mut data = vec![0; if own == root { counts.iter().sum() } else { 0 }];
                 let recv = (own == root).then_some(data.as_mut_slice());
-                let send = self.bytes(own, 0..counts[own], salt);
+                let send = Held::new(rank, salt, self.bytes(own, 0..counts[own], salt))?;
                 match kind {
                     6 => rank.gather(&send, recv, root)?,
                     _ => rank.gather_v(Some(&send), recv, counts, root)?,
@@ -133,8 +174,8 @@ impl Calls {
             }
             8 | 9 => {
                 let counts = &counts[usize::from(kind == 8)];
-                let (send, mut data) = (all(counts), vec![0; counts[own]]);
-                let send = (own == root).then_some(send.as_slice());
+                let (send, mut data) = (Held::new(rank, salt, all(counts))?, vec![0; counts[own]]);
+                let send = (own == root).then_some(&*send);
                 match kind {
                     8 => rank.scatter(send, Some(&mut data), root)?,
                     _ => rank.scatter_v(send, Some(&mut data), counts, root)?,
@@ -151,7 +192,7 @@ impl Calls {
                 let sent: Vec<usize> = (0..size).map(|to| between(own, to)).collect();
                 let received: Vec<usize> = (0..size).map(|from| between(from, own)).collect();
                 let part = |from: usize, to: usize| self.bytes(from, to << 24..(to << 24) + between(from, to), salt);
-                let send = (0..size).map(|to| part(own, to)).collect::<Vec<_>>().concat();
+                let send = Held::new(rank, salt, (0..size).map(|to| part(own, to)).collect::<Vec<_>>().concat())?;
                 let mut data = vec![0; received.iter().sum()];
                 match kind {
                     10 => rank.all_to_all_into(&send, &mut data)?,
@@ -175,7 +216,8 @@ impl Calls {
                 let mut half = rank.split(Some((own % 2) as u32), 0)?.expect("a color was given");
                 let mut data = [own as u32];
                 half.all_reduce(ReduceOp::Max, &mut data)?;
-                assert_eq!(data[0] as usize, (0..size).rev().find(|rank| rank % 2 == own % 2).unwrap());
+                let last = (0..size).rev().find(|rank| rank % 2 == own % 2);
+                self.same("all_reduce of a part", &data, || vec![last.unwrap() as u32]);
                 rank.barrier()?;
             }
         }

@@ -12,8 +12,10 @@ use nix::{
     unistd::Pid,
 };
 use std::{
-    env,
+    env, fs,
     io::{BufRead, BufReader, Read, Write},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, ExitStatus, Stdio},
     sync::{
         Arc, Mutex,
@@ -38,6 +40,8 @@ pub(crate) type Part = fn(&[&str]) -> Result<()>;
 /// The processes of one job. Dropped, they are killed.
 pub(crate) struct Job {
     name: String,
+    /// Where its processes put temporary files, if not where all do.
+    temp: Option<PathBuf>,
     processes: Vec<Option<Process>>,
 }
 
@@ -55,7 +59,12 @@ impl Job {
     pub(crate) fn new(tasks: usize) -> Job {
         static JOBS: AtomicUsize = AtomicUsize::new(0);
         let name = format!("{}-{}", std::process::id(), JOBS.fetch_add(1, Ordering::Relaxed));
-        Job { name, processes: (0..tasks).map(|_| None).collect() }
+        Job { name, temp: None, processes: (0..tasks).map(|_| None).collect() }
+    }
+
+    /// The job with a folder of its own for temporary files.
+    pub(crate) fn with_temp(self, temp: &Path) -> Job {
+        Job { temp: Some(temp.to_owned()), ..self }
     }
 
     /// A job whose processes all play the same part.
@@ -74,8 +83,17 @@ impl Job {
         let mut command = Command::new(env::current_exe().unwrap());
         command.args(["--exact", "process", "--nocapture", "--test-threads=1"]);
         command.env("PART", part).env("TF_CONFIG", cluster).env("CONSONANCE_JOB", &self.name);
+        command.envs(self.temp.iter().map(|temp| ("TMPDIR", temp)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // When the shell that started the tests ends, the system makes the stopped processes of its group go on: one that a test
+        // has stopped is in none with it.
+        command.process_group(0);
         self.processes[task] = Some(Process::new(command.spawn().unwrap()));
+    }
+
+    /// What its processes have as `CONSONANCE_JOB`.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// The process of a task.
@@ -130,7 +148,9 @@ impl Process {
     pub(crate) fn line(&mut self) -> String {
         match self.lines.recv_timeout(LONG) {
             Ok(line) => line,
-            Err(RecvTimeoutError::Timeout) => panic!("process {} says nothing:\n{}", self.child.id(), self.output()),
+            Err(RecvTimeoutError::Timeout) => {
+                panic!("process {} says nothing:\n{}\n{}", self.child.id(), self.output(), self.threads())
+            }
             Err(RecvTimeoutError::Disconnected) => {
                 let status = self.child.wait();
                 // The rest of its errors is read by now, or not worth a wait without a bound.
@@ -138,6 +158,18 @@ impl Process {
                 panic!("process {} ended with {status:?}:\n{}", self.child.id(), self.output())
             }
         }
+    }
+
+    /// What the system says of each of its threads: state, where it sleeps, the system call that it is in.
+    fn threads(&self) -> String {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
+        let about = |task: fs::DirEntry| {
+            let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default().trim().to_owned();
+            let stat = read("stat");
+            let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next()).unwrap_or("?");
+            format!("{}: {state}, in {:?}, call {:?}", read("comm"), read("wchan"), read("syscall"))
+        };
+        tasks.map(about).collect::<Vec<_>>().join("\n")
     }
 
     /// The rest of the next line, which begins with this word.

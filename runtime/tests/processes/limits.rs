@@ -107,12 +107,14 @@ pub(crate) fn teamless(words: &[&str]) -> Result<()> {
         "run" => strategy.run(|replica| replica.all_reduce(ReduceOp::Sum, 1i32)).map(|sums| sums[0]),
         _ => strategy.reduce(ReduceOp::Sum, &PerReplica::new(vec![1i32; strategy.local_replicas().len()]), None),
     };
-    let limited = Barrier::new(2);
+    // Threads by which a worker's ranks meet leave their stacks to others when they end.
+    let (built, limited) = (Barrier::new(2), Barrier::new(2));
     let work = |index: usize, communicators| -> Result<()> {
         let cluster = ClusterSpec::new().job("worker", ["localhost:1", "localhost:2"])?;
         let resolver = SimpleClusterResolver::new(cluster).with_task("worker", index)?;
         let options = CommunicationOptions::new().timeout(driver::LONG / 4)?;
         let strategy = MultiWorkerMirroredStrategy::builder(resolver).options(options).build_on(communicators)?;
+        built.wait();
         let failed = if index == 1 {
             let pages = number(fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap());
             // Room for all but a thread's stack.

@@ -8,8 +8,11 @@ mod ends;
 mod numbers;
 mod stops;
 mod kills;
+mod alloc;
+mod leavers;
 mod forks;
 mod limits;
+#[cfg(debug_assertions)]
 mod lies;
 mod reforms;
 mod costs;
@@ -23,8 +26,11 @@ const PARTS: &[(&str, Part)] = &[
     ("leaves", ends::leaves),
     ("disagrees", ends::disagrees),
     ("many_calls", stops::many_calls),
+    ("calls_until_told", stops::calls_until_told),
     ("random_calls", kills::random_calls),
     ("merges", kills::merges),
+    ("doubles", alloc::doubles),
+    ("survives", leavers::survives),
     ("forks", forks::forks),
     ("forks_between_runs", forks::forks_between_runs),
     ("limited", limits::limited),
@@ -32,7 +38,8 @@ const PARTS: &[(&str, Part)] = &[
     ("teamless", limits::teamless),
     ("closes", limits::closes),
     ("memoryless", limits::memoryless),
-    ("scribbles", lies::scribbles),
+    #[cfg(debug_assertions)]
+    ("lies", lies::lies),
     ("obeys", reforms::obeys),
     ("waits", costs::waits),
     ("rests", costs::rests),

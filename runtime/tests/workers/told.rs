@@ -6,7 +6,12 @@ use consonance::{
     VariableAggregation,
     dataset::{AutoShardPolicy, InputOptions},
 };
-use std::{sync::Barrier, time::Duration};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind, panic_any},
+    sync::Barrier,
+    thread,
+    time::Duration,
+};
 
 /// Makes `call` as two workers, one of which calls what cannot be right, and then calls of one shape, which are right if the workers
 /// are in step: both have an error that says `why`.
@@ -290,4 +295,56 @@ fn variables_that_one_worker_cannot_save_or_restore_are_told_to_the_others() {
         "in an update of the same variable",
     );
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Panics when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("of a bomb");
+    }
+}
+
+#[test]
+fn what_a_failed_run_drops_on_one_worker_leaves_the_workers_in_step() {
+    for sizes in [[1, 1], [2, 2]] {
+        let found = workers(&sizes, |worker, strategy| {
+            let thrown = strategy.run(|replica| match worker {
+                0 => replica.barrier(),
+                _ => panic_any(Bomb),
+            });
+            let thrown = thrown.unwrap_err().to_string();
+            // The first replica of worker 1 has a result, if it has two.
+            let dropped = catch_unwind(AssertUnwindSafe(|| {
+                let failed = strategy.run(|replica| match replica.replica_id_in_sync_group() {
+                    id if id < sizes[0] => replica.barrier().map(|()| None),
+                    id if id + 1 < sizes[0] + sizes[1] => Ok(Some(Bomb)),
+                    _ => Err(Error::other("as it must")),
+                });
+                failed.map(drop).unwrap_err();
+            }));
+            assert_eq!(dropped.is_err(), worker == 1 && sizes[1] > 1);
+            (thrown, [1, 10, 100].map(|x| strategy.run(|replica| replica.all_reduce("sum", x)).unwrap()[0]))
+        });
+        let replicas = sizes.iter().sum::<usize>() as i32;
+        for (worker, (thrown, sums)) in found.into_iter().enumerate() {
+            assert!(thrown.contains("panicked"), "worker {worker} of {sizes:?}: {thrown}");
+            assert_eq!(sums, [replicas, 10 * replicas, 100 * replicas], "worker {worker} of {sizes:?}");
+        }
+    }
+}
+
+#[test]
+fn a_run_on_a_new_thread_within_a_run_is_told_at_the_deadline_whom_it_waits_for() {
+    let found = workers_with(&[1, 1], Engine::Threads, Duration::from_millis(300), |_, strategy| {
+        let nested = |strategy: &Strategy| {
+            thread::scope(|scope| scope.spawn(|| strategy.run(|_| Ok(())).unwrap_err()).join().unwrap())
+        };
+        strategy.run(|_| Ok(nested(strategy))).unwrap().into_values().remove(0)
+    });
+    for (worker, error) in found.into_iter().enumerate() {
+        assert!(matches!(&error, Error::Timeout { missing, .. } if missing[0].0 == worker), "{error:?}");
+        assert!(error.to_string().contains("its Strategy::run on another thread has not ended"), "{error}");
+    }
 }

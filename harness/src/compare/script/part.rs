@@ -2,10 +2,10 @@
 
 use super::super::with_type;
 use crate::{
-    cases::{Collective, Counts},
+    cases::{Buffer, Collective, Counts},
     sample::{Sample, keys, sample},
 };
-use consonance::{Communicator, Error, Pending, Scope};
+use consonance::{Communicator, Error, Pending, Scope, SharedMemory};
 use consonance_spec::{
     Class, DType, Kind, ReduceOp,
     call::mix,
@@ -15,7 +15,10 @@ use consonance_spec::{
 use std::ops::Range;
 
 /// One rank's part of one call.
-pub(crate) trait Part: Send {
+pub trait Part: Send {
+    /// Brings the buffers to the memory in which they are to lie, before the first call.
+    fn place(&mut self, communicator: &Communicator) -> Result<(), Error>;
+
     /// Makes the call.
     fn make(&mut self, communicator: &mut Communicator) -> Result<(), Error>;
 
@@ -30,7 +33,7 @@ pub(crate) trait Part: Send {
 }
 
 /// Every rank's part of `call`.
-pub(crate) fn parts(call: &Collective, size: usize) -> Vec<Box<dyn Part>> {
+pub fn parts(call: &Collective, size: usize) -> Vec<Box<dyn Part>> {
     for_each_dtype!(with_type call.dtype, typed_parts(call, size);)
 }
 
@@ -55,7 +58,7 @@ fn typed_parts<T: Sample<Mean: Sample>>(call: &Collective, size: usize) -> Vec<B
 }
 
 /// The count that a rank gives.
-pub(crate) fn given(call: &Collective, size: usize, rank: usize) -> usize {
+pub fn given(call: &Collective, size: usize, rank: usize) -> usize {
     let all = |count: &dyn Fn(usize) -> usize| (0..size).map(count).sum();
     match call.kind {
         Kind::AllReduce | Kind::Reduce | Kind::Broadcast | Kind::Split => call.counts.of(rank, 0),
@@ -97,37 +100,73 @@ fn results<T: Sample>(call: &Collective, given: &[Vec<T>]) -> Result<Vec<Option<
 
 /// A buffer somewhere in an allocation, with the bits that the whole allocation has before and after the call.
 struct Slab<T> {
-    elements: Vec<T>,
+    elements: Elements<T>,
+    /// Whether they are to lie in memory of the group.
+    is_shared: bool,
     range: Range<usize>,
     before: Vec<u64>,
     after: Vec<u64>,
 }
 
-impl<T: Sample> Slab<T> {
-    /// A buffer that is `before`, and `after` if the call succeeds.
-    fn new(offset: usize, before: &[T], after: &[T]) -> Slab<T> {
-        // Elements on both sides that no call may touch.
-        let guards: Vec<T> = sample(offset as u64, offset + 2);
-        let around = |inner: &[T]| [&guards[..offset], inner, &guards[offset..]].concat();
-        let elements = around(before);
-        Slab { range: offset..offset + before.len(), before: keys(&elements), after: keys(&around(after)), elements }
-    }
+/// An allocation.
+enum Elements<T> {
+    Own(Vec<T>),
+    Shared(SharedMemory<T>),
+}
 
+impl<T: Sample> Elements<T> {
     fn get(&self) -> &[T] {
-        &self.elements[self.range.clone()]
+        match self {
+            Elements::Own(elements) => elements,
+            Elements::Shared(elements) => elements,
+        }
     }
 
     fn get_mut(&mut self) -> &mut [T] {
-        &mut self.elements[self.range.clone()]
+        match self {
+            Elements::Own(elements) => elements,
+            Elements::Shared(elements) => elements,
+        }
+    }
+}
+
+impl<T: Sample> Slab<T> {
+    /// The buffer of a rank in a call that is `before`, and `after` if the call succeeds.
+    fn new(call: &Collective, rank: usize, buffer: Buffer, before: &[T], after: &[T]) -> Slab<T> {
+        let (offset, is_shared) = (call.offset, call.memory.is_shared(rank, buffer));
+        // Elements on both sides that no call may touch; none where the buffer has pages of its own.
+        let guards: Vec<T> = sample(offset as u64, if is_shared && offset == 0 { 0 } else { offset + 2 });
+        let around = |inner: &[T]| [&guards[..offset], inner, &guards[offset..]].concat();
+        let (elements, range) = (around(before), offset..offset + before.len());
+        let (before, after) = (keys(&elements), keys(&around(after)));
+        Slab { elements: Elements::Own(elements), is_shared, range, before, after }
+    }
+
+    fn place(&mut self, communicator: &Communicator) -> Result<(), Error> {
+        if self.is_shared {
+            let mut elements = communicator.alloc(self.elements.get().len())?;
+            elements.copy_from_slice(self.elements.get());
+            self.elements = Elements::Shared(elements);
+        }
+        Ok(())
+    }
+
+    fn get(&self) -> &[T] {
+        &self.elements.get()[self.range.clone()]
+    }
+
+    fn get_mut(&mut self) -> &mut [T] {
+        &mut self.elements.get_mut()[self.range.clone()]
     }
 
     fn compare(&self, what: &str, expected: &[u64]) -> Result<(), String> {
-        let found = keys(&self.elements);
+        let elements = self.elements.get();
+        let found = keys(elements);
         match (0..found.len()).find(|&i| found[i] != expected[i]) {
             None => Ok(()),
             Some(i) => Err(format!(
                 "{what}: {} at {} of {:?}, found bits {:#x}, expected {:#x}",
-                self.elements[i],
+                elements[i],
                 i as isize - self.range.start as isize,
                 self.range.len(),
                 found[i],
@@ -172,8 +211,11 @@ impl<T: Sample> Buffers<T> {
         given: Vec<T>,
         result: Result<Option<&[T]>, &SpecError>,
     ) -> Buffers<T> {
+        use Buffer::{Recv, Send};
         let (valid, result) = (result.is_ok(), result.ok().flatten());
-        let slab = |before: &[T], after: &[T]| Some(Slab::new(call.offset, before, after));
+        let slab = |buffer, before: &[T], after: &[T]| Some(Slab::new(call, rank, buffer, before, after));
+        let send = |before: &[T]| slab(Send, before, before);
+        let recv = |before: &[T], after: &[T]| slab(Recv, before, after);
         let root = rank == call.root;
         // Where this rank's own part lies in what all have together.
         let own = |count: &dyn Fn(usize) -> usize| {
@@ -184,47 +226,51 @@ impl<T: Sample> Buffers<T> {
         let fresh = |count: usize| sample::<T>(!call.seed, count);
         let (send, recv) = match (call.kind, call.in_place) {
             (Kind::Barrier, _) => (None, None),
-            (Kind::Broadcast, _) => (None, slab(&given, result.unwrap_or(&given))),
+            (Kind::Broadcast, _) => (None, recv(&given, result.unwrap_or(&given))),
             (Kind::AllReduce | Kind::AllToAll, true) if !matches!(call.counts, Counts::Pairs(_)) => {
-                (None, slab(&given, result.unwrap_or(&given)))
+                (None, recv(&given, result.unwrap_or(&given)))
             }
-            (Kind::Reduce, true) => (None, slab(&given, result.unwrap_or(&given))),
+            (Kind::Reduce, true) => (None, recv(&given, result.unwrap_or(&given))),
             (Kind::ReduceScatter, true) => {
                 let mut after = given.clone();
                 if let Some(result) = result {
                     after[own(&counted)].copy_from_slice(result);
                 }
-                (None, slab(&given, &after))
+                (None, recv(&given, &after))
             }
             (Kind::AllGather, true) => {
                 let after = result.expect("a gather has a result");
                 let mut before = fresh(after.len());
                 before[own(&counted)].copy_from_slice(&given);
-                (None, slab(&before, after))
+                (None, recv(&before, after))
             }
             (Kind::Gather, true) if root && matches!(call.counts, Counts::Ragged(_)) => {
                 let after = result.expect("a gather has a result");
                 let mut before = fresh(after.len());
                 before[own(&counted)].copy_from_slice(&given);
-                (None, slab(&before, after))
+                (None, recv(&before, after))
             }
-            (Kind::Scatter, true) if root => (slab(&given, &given), None),
+            (Kind::Scatter, true) if root => (send(&given), None),
             (Kind::Scatter, _) | (Kind::SendRecv, _) => {
-                let recv = result.and_then(|result| slab(&fresh(result.len()), result));
-                (slab(&given, &given).filter(|_| root), recv)
+                let recv = result.and_then(|result| recv(&fresh(result.len()), result));
+                (send(&given).filter(|_| root), recv)
             }
             // Calls that cannot be right still need a buffer to be wrong about.
-            _ if !valid => (slab(&given, &given), {
+            _ if !valid => (send(&given), {
                 let count = if call.kind == Kind::ReduceScatter { given.len() / size } else { given.len() };
-                slab(&given[..count], &given[..count]).filter(|_| call.kind != Kind::Reduce || root)
+                recv(&given[..count], &given[..count]).filter(|_| call.kind != Kind::Reduce || root)
             }),
-            _ => (slab(&given, &given), result.and_then(|result| slab(&fresh(result.len()), result))),
+            _ => (send(&given), result.and_then(|result| recv(&fresh(result.len()), result))),
         };
         Buffers { call: call.clone(), valid, rank, size, send, recv }
     }
 }
 
 impl<T: Sample> Part for Buffers<T> {
+    fn place(&mut self, communicator: &Communicator) -> Result<(), Error> {
+        self.send.iter_mut().chain(&mut self.recv).try_for_each(|slab| slab.place(communicator))
+    }
+
     fn make(&mut self, communicator: &mut Communicator) -> Result<(), Error> {
         let Buffers { call, rank, size, send, recv, .. } = self;
         let Collective { kind, op, root, ref counts, .. } = *call;
@@ -305,14 +351,19 @@ struct Means<T: Sample<Mean: Sample>> {
 fn mean_parts<T: Sample<Mean: Sample>>(call: &Collective, given: &[Vec<T>]) -> Vec<Box<dyn Part>> {
     let means = collective::mean(given).expect("integers have a mean");
     let fresh: Vec<T::Mean> = sample(!call.seed, means.len());
-    let part = |given: &Vec<T>| {
-        let send = Slab::new(call.offset, given, given);
-        Box::new(Means { send, recv: Slab::new(call.offset, &fresh, &means) }) as Box<dyn Part>
+    let part = |(rank, given): (usize, &Vec<T>)| {
+        let send = Slab::new(call, rank, Buffer::Send, given, given);
+        Box::new(Means { send, recv: Slab::new(call, rank, Buffer::Recv, &fresh, &means) }) as Box<dyn Part>
     };
-    given.iter().map(part).collect()
+    given.iter().enumerate().map(part).collect()
 }
 
 impl<T: Sample<Mean: Sample>> Part for Means<T> {
+    fn place(&mut self, communicator: &Communicator) -> Result<(), Error> {
+        self.send.place(communicator)?;
+        self.recv.place(communicator)
+    }
+
     fn make(&mut self, communicator: &mut Communicator) -> Result<(), Error> {
         communicator.all_reduce_into(ReduceOp::Mean, self.send.get(), self.recv.get_mut())
     }
@@ -362,7 +413,8 @@ fn split_parts<T: Sample>(call: &Collective, given: &[Vec<T>]) -> Vec<Box<dyn Pa
             Some(_) => collective::reduce(call.op, &inputs),
             None => Ok(given[rank].clone()),
         };
-        let data = Slab::new(call.offset, &given[rank], result.as_ref().unwrap_or(&given[rank]));
+        let after = result.as_ref().unwrap_or(&given[rank]);
+        let data = Slab::new(call, rank, Buffer::Recv, &given[rank], after);
         let place = (place, members.len());
         Box::new(Split { op: call.op, color, key, valid: result.is_ok(), place, data }) as Box<dyn Part>
     };
@@ -370,6 +422,10 @@ fn split_parts<T: Sample>(call: &Collective, given: &[Vec<T>]) -> Vec<Box<dyn Pa
 }
 
 impl<T: Sample> Part for Split<T> {
+    fn place(&mut self, communicator: &Communicator) -> Result<(), Error> {
+        self.data.place(communicator)
+    }
+
     fn make(&mut self, communicator: &mut Communicator) -> Result<(), Error> {
         match (communicator.split(self.color, self.key)?, self.color) {
             (Some(mut group), Some(_)) if (group.rank(), group.size()) == self.place => {

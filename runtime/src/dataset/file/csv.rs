@@ -6,8 +6,8 @@ use super::{Column, DataFile, Rows};
 use crate::{DType, Element, Error, Result};
 use ::csv::{ByteRecord, ErrorKind, Reader, ReaderBuilder};
 use consonance_kernels::{
-    buffer::BufMut,
-    file::{ByteOrder, MappedFile},
+    memory::BufMut,
+    os::mapped_file::{ByteOrder, MappedFile},
 };
 use consonance_spec::for_each_dtype;
 use std::{io, ops::Range, path::Path, str::FromStr};

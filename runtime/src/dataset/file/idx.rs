@@ -4,7 +4,7 @@
 
 use super::{Array, Column, DataFile, Layout};
 use crate::{DType, Result};
-use consonance_kernels::file::ByteOrder;
+use consonance_kernels::os::mapped_file::ByteOrder;
 use std::path::Path;
 
 impl Column {

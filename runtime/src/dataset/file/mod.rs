@@ -11,8 +11,8 @@ pub use csv::{CsvColumn, CsvOptions};
 use super::{Column, column::Rows};
 use crate::{DType, Error, Result};
 use consonance_kernels::{
-    buffer::BufMut,
-    file::{ByteOrder, MappedFile},
+    memory::BufMut,
+    os::mapped_file::{ByteOrder, MappedFile},
 };
 use std::{
     ops::Range,

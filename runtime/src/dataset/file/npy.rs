@@ -5,7 +5,7 @@
 
 use super::{Array, Column, DataFile, Layout};
 use crate::{DType, Result};
-use consonance_kernels::file::ByteOrder;
+use consonance_kernels::os::mapped_file::ByteOrder;
 use std::path::Path;
 
 const MAGIC: &[u8] = b"\x93NUMPY";

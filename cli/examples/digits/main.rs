@@ -1,0 +1,269 @@
+//! Trains a small network on real handwritten digits, data-parallel over replicas, and then proves the promise: the weights have
+//! the same bits however the gradients travelled, between threads or between processes.
+//!
+//! ```text
+//! cargo run --release --example digits -- --replicas 4
+//! cargo run --release --example digits -- --workers 2
+//! ```
+//!
+//! With `--workers` this process launches as many of itself, each of which finds its place in `TF_CONFIG`. The training does not
+//! know: its strategy is a value.
+
+mod data;
+mod network;
+mod plan;
+mod proof;
+mod state;
+mod train;
+
+use clap::{Parser, ValueEnum};
+use consonance::{ClusterResolver, Error, Implementation, Result, Strategy, TfConfigClusterResolver};
+use consonance_cli::launcher::{self, Launch};
+use data::Digits;
+use indicatif::{HumanCount, ProgressBar, ProgressStyle};
+use plan::Plan;
+use proof::{Between, Travel, prove};
+use std::{
+    env, fmt,
+    io::{self, Write},
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    process,
+    time::Duration,
+};
+use train::{Communication, train};
+
+/// Trains a small network on 1,797 real handwritten digits, data-parallel over replicas, then proves that the weights have the
+/// same bits whatever the size of the buckets, the all-reduce's algorithm, the threads' places, and the processes that they are in.
+///
+/// Ends with failure if any bits differ. Where TF_CONFIG tells of a cluster, as it does in what `consonance run -n 2 -- digits`
+/// starts, this is one of its workers.
+#[derive(Parser)]
+#[command(
+    name = "digits",
+    after_help = "Examples: digits --replicas 4 --epochs 50 --hidden 256,128 --pin\n          digits --workers 2 --replicas 2"
+)]
+struct Options {
+    /// Start so many processes, which train together
+    #[arg(short, long, value_name = "COUNT")]
+    workers: Option<NonZeroUsize>,
+    /// Replicas of each process, which are threads with a copy of the network: 2, or with workers as many as CONSONANCE_REPLICAS
+    /// says, or 1
+    #[arg(short, long, value_name = "COUNT")]
+    replicas: Option<NonZeroUsize>,
+    /// Times that all training digits are seen
+    #[arg(short, long, value_name = "COUNT", default_value_t = 30, value_parser = positive)]
+    epochs: usize,
+    /// Digits a step, divided among the replicas
+    #[arg(short, long, value_name = "COUNT", default_value_t = 64, value_parser = positive)]
+    batch: usize,
+    /// Sizes of the hidden layers
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', default_value = "128,64", value_parser = positive)]
+    hidden: Vec<usize>,
+    /// How far a step goes along the mean gradient
+    #[arg(short, long, value_name = "RATE", default_value_t = 0.1, value_parser = rate)]
+    learning_rate: f32,
+    /// Decides which digits are for the test, the first weights, and the order of the batches
+    #[arg(short, long, default_value_t = 1)]
+    seed: u64,
+    /// Gradients travel in buckets of up to so many bytes; 0 for one bucket
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 10)]
+    bytes_per_pack: usize,
+    /// Memory that each replica shares with other processes, a multiple of 256 KiB
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = positive)]
+    staging_bytes: usize,
+    /// Whether a thread carries the gradients of a layer while the replica computes those of the next: by default where the
+    /// machine has more cores than there are replicas
+    #[arg(long, value_enum, value_name = "WHETHER")]
+    overlap: Option<Switch>,
+    /// Bind each replica's thread to a core
+    #[arg(long)]
+    pin: bool,
+    /// Save the training here after each epoch; if the file exists, go on from it, to the same bits as without a break
+    #[arg(short, long, value_name = "FILE")]
+    checkpoint: Option<PathBuf>,
+    /// Only train
+    #[arg(long)]
+    no_proof: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".to_owned()),
+        Ok(number) => Ok(number),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn rate(text: &str) -> Result<f32, String> {
+    match text.parse() {
+        Ok(rate) if rate > 0.0 && f32::is_finite(rate) => Ok(rate),
+        Ok(_) => Err("must be more than 0, and finite".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn main() {
+    launcher::become_worker();
+    let options = Options::parse();
+    let is_worker = env::var_os("TF_CONFIG").is_some();
+    let status = match options.workers {
+        Some(workers) if !is_worker => launch(workers, options.replicas),
+        _ => match run(&options) {
+            Ok(true) => 0,
+            Ok(false) => 1,
+            Err(error) => {
+                eprintln!("error: {error}");
+                1
+            }
+        },
+    };
+    process::exit(status)
+}
+
+/// Starts this program as the workers of a cluster, with its own arguments.
+fn launch(workers: NonZeroUsize, replicas: Option<NonZeroUsize>) -> i32 {
+    let program = match env::current_exe() {
+        Ok(program) => program,
+        Err(error) => {
+            eprintln!("error: cannot find this program: {error}");
+            return 1;
+        }
+    };
+    let arguments = env::args_os().skip(1).collect();
+    Launch { workers, replicas, timeout: None, keep_going: false, program, arguments }.run_and_tell()
+}
+
+/// Trains, and tells whether every variation of the training gave the same bits.
+fn run(options: &Options) -> Result<bool> {
+    let digits = Digits::load(options.seed);
+    let inputs = digits.train.images.ncols();
+    let plan = Plan {
+        sizes: [inputs].into_iter().chain(options.hidden.iter().copied()).chain([10]).collect(),
+        epochs: options.epochs,
+        batch: options.batch,
+        learning_rate: options.learning_rate,
+        seed: options.seed,
+    };
+    let travel = Travel {
+        between: between(options)?,
+        bytes_per_pack: options.bytes_per_pack,
+        implementation: Implementation::Auto,
+        pin: options.pin,
+        overlap: options.overlap.map(|overlap| overlap == Switch::On),
+    };
+    let strategy = travel.strategy()?;
+    let replicas = strategy.num_replicas_in_sync();
+    if options.batch < replicas {
+        let problem = format!("--batch {} leaves some of {replicas} replicas without a digit", options.batch);
+        return Err(Error::other(problem));
+    }
+    if strategy.is_chief() {
+        say(format_args!(
+            "{} digits to train on, {} to test with; layers of {:?}; replicas: {replicas}\n",
+            HumanCount(digits.train.count() as u64),
+            digits.test.count(),
+            plan.sizes,
+        ));
+    }
+    let digest = train_and_show(&strategy, &digits, &plan, options.checkpoint.as_deref())?;
+    if options.no_proof {
+        return Ok(true);
+    }
+    prove(travel, strategy, digest, &digits, &plan)
+}
+
+/// Between which replicas gradients travel.
+fn between(options: &Options) -> Result<Between> {
+    Ok(match TfConfigClusterResolver::new()?.cluster_spec().is_empty() {
+        true => Between::Threads(options.replicas.map_or(2, NonZeroUsize::get)),
+        false => Between::Workers { replicas: options.replicas, staging_bytes: options.staging_bytes },
+    })
+}
+
+/// Trains, prints a line an epoch and what all came to, and gives the digest of the weights.
+fn train_and_show(strategy: &Strategy, digits: &Digits, plan: &Plan, checkpoint: Option<&Path>) -> Result<u64> {
+    let is_chief = strategy.is_chief();
+    if is_chief {
+        say("        training          test");
+        say("epoch   loss     right    loss     right    digits/s   in collectives   waited for     hidden");
+    }
+    let progress = progress(plan, 1, is_chief);
+    let (mut right, mut seen, mut elapsed, mut all) = (None, 0, Duration::ZERO, Communication::default());
+    let resumes = checkpoint.filter(|path| path.exists());
+    let digest = train(strategy, digits, plan, checkpoint, |epoch| {
+        if !is_chief {
+            return;
+        }
+        if let (None, Some(path)) = (right, resumes) {
+            progress.set_position(epoch.number as u64 - 1);
+            progress.suspend(|| say(format_args!("{:5}   resumed from {}", epoch.number - 1, path.display())));
+        }
+        let test = 100.0 * epoch.test.accuracy();
+        right = Some(test);
+        seen += epoch.train.count;
+        elapsed += epoch.elapsed;
+        all.total += epoch.communication.total;
+        all.waited += epoch.communication.waited;
+        progress.inc(1);
+        progress.suspend(|| {
+            say(format_args!(
+                "{:5}   {:.4}  {:5.1} %   {:.4}  {test:5.1} %  {:>10}   {:9.1} ms  {:6.1} ms {:4.1} %  {:4.0} %",
+                epoch.number,
+                epoch.train.mean_loss(),
+                100.0 * epoch.train.accuracy(),
+                epoch.test.mean_loss(),
+                per_second(epoch.train.count, epoch.elapsed),
+                1e3 * epoch.communication.total.as_secs_f64(),
+                1e3 * epoch.communication.waited.as_secs_f64(),
+                100.0 * epoch.communication.waited.div_duration_f64(epoch.elapsed),
+                100.0 * epoch.communication.hidden(),
+            ))
+        });
+    })?;
+    progress.finish_and_clear();
+    if !is_chief {
+        return Ok(digest);
+    }
+    let Some(right) = right else {
+        say(format_args!("\nThe checkpoint has all {} epochs already.", plan.epochs));
+        return Ok(digest);
+    };
+    say(format_args!(
+        "\n{right:.1} % of the test digits are read right after {:.2} s of training.\n\
+         {} digits a second; {:.0} % of the time waiting for collectives, other replicas included;\n\
+         {:.0} % of the collectives' time hidden behind computing.",
+        elapsed.as_secs_f64(),
+        per_second(seen, elapsed),
+        100.0 * all.waited.div_duration_f64(elapsed),
+        100.0 * all.hidden(),
+    ));
+    Ok(digest)
+}
+
+/// Prints a line. Ends quietly where nobody reads what is printed any more.
+fn say(line: impl fmt::Display) {
+    if writeln!(io::stdout(), "{line}").is_err() {
+        process::exit(0);
+    }
+}
+
+fn per_second(count: u64, elapsed: Duration) -> String {
+    HumanCount((count as f64 / elapsed.as_secs_f64()) as u64).to_string()
+}
+
+/// A bar over the epochs of so many trainings; it shows on a terminal only, and only the chief's.
+fn progress(plan: &Plan, trainings: usize, is_chief: bool) -> ProgressBar {
+    if !is_chief {
+        return ProgressBar::hidden();
+    }
+    let style =
+        ProgressStyle::with_template("{bar:40} {percent:>3} %, {eta} left").expect("a template without mistakes");
+    ProgressBar::new((trainings * plan.epochs) as u64).with_style(style)
+}

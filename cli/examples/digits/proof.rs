@@ -1,0 +1,146 @@
+//! The proof: the same training with gradients that travel otherwise gives the same bits.
+
+use crate::{data::Digits, plan::Plan, progress, train::train};
+use consonance::{
+    CommunicationOptions, Implementation, MirroredStrategy, MultiWorkerMirroredStrategy, Result, Strategy,
+};
+use indicatif::HumanBytes;
+use std::num::NonZeroUsize;
+
+/// How gradients travel: nothing here may change a bit.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct Travel {
+    pub(crate) between: Between,
+    pub(crate) bytes_per_pack: usize,
+    pub(crate) implementation: Implementation,
+    pub(crate) pin: bool,
+    /// Whether a thread carries the gradients while the replica computes; none for what the strategy holds to be faster.
+    pub(crate) overlap: Option<bool>,
+}
+
+/// Between which replicas.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Between {
+    /// So many threads of this process, which share memory.
+    Threads(usize),
+    /// So many threads of this process, which send each other messages.
+    Messages(usize),
+    /// Those of all workers, through shared memory: so many in this worker, or as many as the launcher says.
+    Workers { replicas: Option<NonZeroUsize>, staging_bytes: usize },
+}
+
+impl Travel {
+    /// A strategy whose gradients travel so.
+    pub(crate) fn strategy(&self) -> Result<Strategy> {
+        let options = CommunicationOptions::new();
+        let mut options = options.bytes_per_pack(self.bytes_per_pack).implementation(self.implementation);
+        if let Some(overlap) = self.overlap {
+            options = options.carriers(overlap);
+        }
+        match self.between {
+            Between::Threads(replicas) => {
+                let devices = (0..replicas).map(|replica| format!("cpu:{replica}"));
+                let builder = MirroredStrategy::builder(devices).options(options).pin_threads(self.pin);
+                Ok(builder.build()?.into())
+            }
+            Between::Messages(replicas) => {
+                let devices = (0..replicas).map(|replica| format!("cpu:{replica}"));
+                let builder = MirroredStrategy::builder(devices).options(options).pin_threads(self.pin);
+                Ok(builder.engines(|replicas| Ok(consonance_messages::threads(replicas))).build()?.into())
+            }
+            Between::Workers { replicas, staging_bytes } => {
+                let mut builder = MultiWorkerMirroredStrategy::from_environment()?.options(options);
+                if let Some(replicas) = replicas {
+                    builder = builder.replicas(replicas.get());
+                }
+                let builder = builder.meeting(move |group| Ok(group.staging_bytes(staging_bytes)));
+                Ok(builder.pin_threads(self.pin).build()?.into())
+            }
+        }
+    }
+
+    /// Other ways, all for as many replicas.
+    fn variations(self) -> Vec<Travel> {
+        let (one_shot, two_shot) = (Implementation::OneShot, Implementation::TwoShot);
+        let mut variations = vec![
+            Travel { bytes_per_pack: 1, ..self },
+            Travel { bytes_per_pack: 4 << 10, ..self },
+            Travel { bytes_per_pack: 0, ..self },
+            Travel { implementation: one_shot, ..self },
+            Travel { implementation: two_shot, ..self },
+            Travel { pin: !self.pin, ..self },
+            Travel { overlap: Some(true), ..self },
+            Travel { overlap: Some(false), ..self },
+            Travel { bytes_per_pack: 1, implementation: one_shot, pin: !self.pin, overlap: Some(true), ..self },
+            Travel { bytes_per_pack: 0, implementation: two_shot, pin: !self.pin, ..self },
+        ];
+        if let Between::Workers { replicas, .. } = self.between {
+            for staging_bytes in [256 << 10, 4 << 20] {
+                variations.push(Travel { between: Between::Workers { replicas, staging_bytes }, ..self });
+            }
+        }
+        variations
+    }
+}
+
+fn overlap_in_words(overlap: Option<bool>) -> &'static str {
+    match overlap {
+        None => "auto",
+        Some(true) => "on",
+        Some(false) => "off",
+    }
+}
+
+/// Trains again with gradients that travel otherwise, and compares the bits of the weights with `digest`, those of `strategy`, which
+/// is the `first`. The chief shows it, and trains in threads of its own alone, too.
+pub(crate) fn prove(first: Travel, strategy: Strategy, digest: u64, digits: &Digits, plan: &Plan) -> Result<bool> {
+    let (replicas, is_chief) = (strategy.num_replicas_in_sync(), strategy.is_chief());
+    let local = strategy.local_replicas().len();
+    // Its place among the workers is for the next.
+    drop(strategy);
+    let mut variations = first.variations();
+    if matches!(first.between, Between::Workers { .. }) && is_chief {
+        variations.push(Travel { between: Between::Threads(replicas), ..first });
+    }
+    if is_chief {
+        variations.push(Travel { between: Between::Messages(replicas), ..first });
+    }
+    let progress = progress(plan, variations.len(), is_chief);
+    let say = |line: &str| {
+        if is_chief {
+            progress.suspend(|| crate::say(line));
+        }
+    };
+    say("\nThe same training again, with gradients that travel otherwise:\n");
+    say("replicas                     buckets         algorithm   threads   overlap   digest of the weights");
+    let row = |travel: &Travel, digest: u64, verdict: &str| {
+        let between = match travel.between {
+            Between::Threads(replicas) => format!("{replicas} in one process"),
+            Between::Messages(replicas) => format!("{replicas} that send messages"),
+            Between::Workers { staging_bytes, .. } => {
+                format!("{} × {local}, staged by {}", replicas / local, HumanBytes(staging_bytes as u64))
+            }
+        };
+        let buckets = match travel.bytes_per_pack {
+            0 => "one for all".to_owned(),
+            1 => "one a tensor".to_owned(),
+            bytes => HumanBytes(bytes as u64).to_string(),
+        };
+        let algorithm = format!("{:?}", travel.implementation);
+        let threads = if travel.pin { "pinned" } else { "free" };
+        let overlap = overlap_in_words(travel.overlap);
+        say(&format!(
+            "{between:<27}  {buckets:<14}  {algorithm:<10}  {threads:<8}  {overlap:<8}  {digest:016x}   {verdict}"
+        ));
+    };
+    row(&first, digest, "the training above");
+    let mut all_same = true;
+    for travel in &variations {
+        let found = train(&travel.strategy()?, digits, plan, None, |_| progress.inc(1))?;
+        all_same &= found == digest;
+        row(travel, found, if found == digest { "same" } else { "DIFFERENT" });
+    }
+    progress.finish_and_clear();
+    say(if all_same { "\nEvery bit of every weight is the same." } else { "\nThe promise is broken: bits differ." });
+    Ok(all_same)
+}

@@ -1,0 +1,264 @@
+//! The bench's side of a group of ranks: threads of this process, or the processes of a command.
+
+use super::{
+    case::Case,
+    rank::{Subject, serve, write_case},
+};
+use consonance::Communicator;
+use consonance_kernels::os::thread_pool;
+use rustix::time::ClockId;
+use std::{
+    fmt,
+    fs::File,
+    io::{self, BufRead, BufReader, Read, Write},
+    os::unix::net::{UnixListener, UnixStream},
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+/// How long the processes of a command have to come. Python takes seconds to load torch.
+const START: Duration = Duration::from_secs(60);
+
+/// How long ranks have for an answer: far more than the largest buffers take on any machine that holds them.
+pub(super) const ANSWER: Duration = Duration::from_secs(120);
+
+/// How long processes have to end when nobody asks them any more.
+const END: Duration = Duration::from_secs(5);
+
+/// Ranks that wait to be asked.
+pub(super) struct Group {
+    /// A socket to each, in rank order.
+    links: Vec<BufReader<UnixStream>>,
+    members: Members,
+}
+
+/// Who the ranks are.
+enum Members {
+    Threads(Vec<JoinHandle<io::Result<()>>>),
+    Processes(Vec<Child>),
+}
+
+/// What a run measured.
+#[derive(Debug, Default)]
+pub(super) struct Samples {
+    /// The time of each call on its slowest rank, in seconds.
+    pub seconds: Vec<f64>,
+    /// CPU seconds of all ranks in all calls, and in the barriers before them.
+    pub cpu_seconds: f64,
+    /// Elements that were not as they should be, on all ranks.
+    pub wrong: usize,
+}
+
+/// Why a group cannot measure a case, or nothing any more.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The library has no such call.
+    Unsupported(String),
+    /// The group is of no more use.
+    Broken(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Failure::Unsupported(why) | Failure::Broken(why)) = self;
+        f.write_str(why)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::Broken(match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                format!("a rank gave no answer within {} s", ANSWER.as_secs())
+            }
+            _ => error.to_string(),
+        })
+    }
+}
+
+impl Group {
+    /// `ranks` threads of this process, rank `r` on the core number `r`, or `r` less the number of cores, and so on.
+    ///
+    /// # Errors
+    /// The system's, if it gives no thread or refuses a core.
+    pub(super) fn threads(ranks: usize, subject: Subject) -> Result<Group, Failure> {
+        let (mut links, mut threads) = (Vec::new(), Vec::new());
+        for mut communicator in Communicator::threads(ranks) {
+            communicator.set_timeout(ANSWER).map_err(|error| Failure::Broken(error.to_string()))?;
+            let (ours, theirs) = UnixStream::pair()?;
+            let rank = communicator.rank();
+            threads.push(thread::Builder::new().name(format!("rank-{rank}")).spawn(move || {
+                thread_pool::pin(rank % cores())?;
+                serve(theirs, communicator, subject, ClockId::ThreadCPUTime)
+            })?);
+            links.push(ours);
+        }
+        let mut group = Group { links: Vec::new(), members: Members::Threads(threads) };
+        group.admit(links)?;
+        Ok(group)
+    }
+
+    /// The processes that `commands` start, with `ranks` ranks in all. Each is told the path of a socket by its last argument, and
+    /// what they say of their failure is read from `directory`, which has nothing of other groups.
+    ///
+    /// # Errors
+    /// If a command cannot be started, or not all ranks come in time.
+    pub(super) fn processes(commands: Vec<Command>, ranks: usize, directory: &Path) -> Result<Group, Failure> {
+        let (socket, log) = (directory.join("socket"), directory.join("log"));
+        let listener = UnixListener::bind(&socket)?;
+        listener.set_nonblocking(true)?;
+        let output = File::create(&log)?;
+        let mut group = Group { links: Vec::new(), members: Members::Processes(Vec::new()) };
+        for mut command in commands {
+            let program = command.get_program().to_owned();
+            command.arg(&socket).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
+            let child = command.spawn();
+            let child = child.map_err(|error| Failure::Broken(format!("{}: {error}", program.display())))?;
+            let Members::Processes(children) = &mut group.members else { unreachable!("made above") };
+            children.push(child);
+        }
+        let links = group.accept(&listener, ranks).map_err(|failure| {
+            let said = std::fs::read_to_string(&log).unwrap_or_default();
+            let last: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+            Failure::Broken(format!("{failure}: {}", last[last.len().saturating_sub(3)..].join(" / ")))
+        })?;
+        group.admit(links)?;
+        Ok(group)
+    }
+
+    /// The sockets of all ranks, in the order in which they come.
+    fn accept(&mut self, listener: &UnixListener, ranks: usize) -> Result<Vec<UnixStream>, Failure> {
+        let begin = Instant::now();
+        let mut links = Vec::new();
+        while links.len() < ranks {
+            match listener.accept() {
+                Ok((link, _)) => links.push(link),
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error.into()),
+                Err(_) => {
+                    let Members::Processes(children) = &mut self.members else { unreachable!("made for a command") };
+                    for child in children {
+                        if let Some(status) = child.try_wait()? {
+                            return Err(Failure::Broken(format!("it ended at once: {status}")));
+                        }
+                    }
+                    if begin.elapsed() > START {
+                        let came = links.len();
+                        return Err(Failure::Broken(format!(
+                            "{came} of {ranks} ranks came within {} s",
+                            START.as_secs()
+                        )));
+                    }
+                    thread::sleep(Duration::from_millis(2));
+                }
+            }
+        }
+        Ok(links)
+    }
+
+    /// Takes the sockets in rank order.
+    fn admit(&mut self, links: Vec<UnixStream>) -> Result<(), Failure> {
+        let mut ranks = Vec::new();
+        for link in links {
+            link.set_nonblocking(false)?;
+            link.set_read_timeout(Some(ANSWER))?;
+            let mut link = BufReader::new(link);
+            let hello = read_line(&mut link)?;
+            let rank = hello.strip_prefix("rank ").and_then(|rank| rank.parse::<usize>().ok());
+            ranks.push((rank.ok_or_else(|| Failure::Broken(format!("expected a rank, found {hello:?}")))?, link));
+        }
+        ranks.sort_by_key(|(rank, _)| *rank);
+        self.links = ranks.into_iter().map(|(_, link)| link).collect();
+        Ok(())
+    }
+
+    /// Has every rank make `sets` sets of the case's buffers. `more` is what is said to a rank besides.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub(super) fn prepare(&mut self, case: &Case, sets: usize, more: impl Fn(usize) -> Vec<u8>) -> Result<(), Failure> {
+        for (rank, link) in self.links.iter_mut().enumerate() {
+            let mut message = format!("case {}", write_case(case, sets)).into_bytes();
+            message.extend(more(rank));
+            link.get_mut().write_all(&message)?;
+        }
+        let mut result = Ok(());
+        for link in &mut self.links {
+            let answer = read_line(link)?;
+            match answer.split_once(' ') {
+                _ if answer == "ok" => {}
+                Some(("none", why)) => result = Err(Failure::Unsupported(why.to_owned())),
+                _ => return Err(Failure::Broken(answer)),
+            }
+        }
+        result
+    }
+
+    /// `batches` calls with each set of buffers; `turn` is the number of the first.
+    ///
+    /// # Errors
+    /// [`Failure::Broken`].
+    pub(super) fn run(&mut self, batches: usize, turn: usize) -> Result<Samples, Failure> {
+        for link in &mut self.links {
+            writeln!(link.get_mut(), "run {batches} {turn}")?;
+        }
+        let mut samples = Samples::default();
+        for link in &mut self.links {
+            let answer = read_line(link)?;
+            let words: Vec<&str> = answer.split(' ').collect();
+            let &["done", calls, cpu_seconds, wrong] = &words[..] else {
+                return Err(Failure::Broken(answer.strip_prefix("failed ").unwrap_or(&answer).to_owned()));
+            };
+            let nonsense = || Failure::Broken(format!("expected numbers, found {answer:?}"));
+            let calls: usize = calls.parse().map_err(|_| nonsense())?;
+            samples.cpu_seconds += cpu_seconds.parse::<f64>().map_err(|_| nonsense())?;
+            samples.wrong += wrong.parse::<usize>().map_err(|_| nonsense())?;
+            samples.seconds.resize(calls, 0.0);
+            for slowest in &mut samples.seconds {
+                let mut seconds = [0; 8];
+                link.read_exact(&mut seconds)?;
+                *slowest = slowest.max(f64::from_ne_bytes(seconds));
+            }
+        }
+        Ok(samples)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.links.clear();
+        match &mut self.members {
+            Members::Threads(threads) => {
+                for thread in threads.drain(..) {
+                    // What went wrong was reported where the rank's answer was missing.
+                    let _ = thread.join();
+                }
+            }
+            Members::Processes(children) => {
+                let begin = Instant::now();
+                for child in children {
+                    while matches!(child.try_wait(), Ok(None)) && begin.elapsed() < END {
+                        thread::sleep(Duration::from_millis(2));
+                    }
+                    // Nothing can be done for one that ended by itself just now.
+                    let _ = child.kill();
+                    let _ = child.wait();
+                }
+            }
+        }
+    }
+}
+
+/// The number of cores that this process may use.
+pub(crate) fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn read_line(link: &mut BufReader<UnixStream>) -> Result<String, Failure> {
+    let mut line = String::new();
+    match link.read_line(&mut line)? {
+        0 => Err(Failure::Broken("a rank has ended".to_owned())),
+        _ => Ok(line.trim_end().to_owned()),
+    }
+}

@@ -1,0 +1,238 @@
+//! `consonance bench limits`: what this machine can do, whoever asks it to.
+//!
+//! Each figure is the median of several turns, in which threads begin together, each on a core of its own with buffers of its
+//! own, and the slowest counts. GB/s count what is read and what is written.
+
+pub(crate) use super::group::cores;
+
+use consonance_kernels::{
+    cpu::reduce::Reducer,
+    memory::{Buf, Memory},
+    os::thread_pool::Team,
+};
+use consonance_spec::{DType, ReduceOp};
+use serde_json::{Value, json};
+use std::{
+    fmt,
+    hint::{black_box, spin_loop},
+    io,
+    sync::{
+        Barrier, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Turns of a measurement.
+const TURNS: usize = 9;
+
+/// The least time of a turn, so that the clock does not show.
+const TURN: Duration = Duration::from_millis(3);
+
+/// Turns of round trips, and trips of each: many short ones, because a turn in which a thread loses its core tells nothing.
+const TRIP_TURNS: usize = 201;
+const TRIPS: u64 = 200;
+
+/// How many buffers are summed.
+const INPUTS: [usize; 3] = [2, 4, 8];
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limit {
+    /// What the threads did.
+    pub what: What,
+    /// How many they were.
+    pub threads: usize,
+    /// Bytes of one buffer of one thread.
+    pub bytes: usize,
+    /// The time of it on the slowest thread.
+    pub time_us_median: f64,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// One buffer copied into another.
+    Copy,
+    /// So many buffers of f32 summed into another.
+    Sum(usize),
+    /// A cache line that goes from one core to another and back.
+    RoundTrip,
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            What::Copy => f.pad("copy"),
+            What::Sum(inputs) => f.pad(&format!("sum of {inputs}")),
+            What::RoundTrip => f.pad("cache-line round trip"),
+        }
+    }
+}
+
+impl Limit {
+    /// What all threads together read and wrote a second, in GB/s; nothing of a round trip.
+    pub fn gbps(&self) -> Option<f64> {
+        let buffers = match self.what {
+            What::Copy => 2,
+            What::Sum(inputs) => inputs + 1,
+            What::RoundTrip => return None,
+        };
+        Some((self.threads * buffers * self.bytes) as f64 / self.time_us_median / 1e3)
+    }
+
+    /// As a JSON object.
+    pub fn json(&self) -> Value {
+        json!({
+            "what": self.what.to_string(),
+            "threads": self.threads,
+            "bytes": self.bytes,
+            "time_us_median": self.time_us_median,
+            "GBps": self.gbps(),
+        })
+    }
+
+    /// The names of the table's columns.
+    pub fn header() -> String {
+        format!("# {:<22} {:>7} {:>10} {:>10} {:>8}", "what", "threads", "bytes", "time (us)", "GB/s")
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Limit { what, threads, bytes, time_us_median: time, .. } = self;
+        write!(f, "  {what:<22} {threads:>7} {bytes:>10} {time:>10.3}")?;
+        self.gbps().map_or(Ok(()), |gbps| write!(f, " {gbps:>8.2}"))
+    }
+}
+
+/// Measures all with buffers of these sizes, on one core and on all; `limit` gets each result, `progress` is told before each.
+///
+/// # Errors
+/// The system's, if it gives no thread or refuses a core.
+pub fn limits(
+    sizes: &[usize],
+    mut limit: impl FnMut(Limit),
+    mut progress: impl FnMut(usize, usize, String),
+) -> io::Result<()> {
+    let mut counts = vec![1, cores()];
+    counts.dedup();
+    let total = 1 + counts.len() * sizes.len() * (1 + INPUTS.len());
+    progress(0, total, What::RoundTrip.to_string());
+    if let Some(seconds) = round_trip()? {
+        limit(Limit { what: What::RoundTrip, threads: 2, bytes: 64, time_us_median: seconds * 1e6 });
+    }
+    let mut done = 1;
+    for threads in counts {
+        let mut team = Team::new("limit", &(0..threads).map(Some).collect::<Vec<_>>())?;
+        for what in std::iter::once(What::Copy).chain(INPUTS.map(What::Sum)) {
+            for &bytes in sizes {
+                progress(done, total, format!("{what}, {bytes} bytes"));
+                done += 1;
+                limit(Limit { what, threads, bytes, time_us_median: 1e6 * moved(&mut team, what, bytes) });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Seconds of a copy of so many bytes on each core, on all at the same time.
+///
+/// # Errors
+/// The system's, if it has no memory for that, gives no thread or refuses a core.
+pub(crate) fn copy(bytes: usize) -> io::Result<f64> {
+    // A thread that gets none ends the process. While a buffer is made there are three of the size.
+    let all = bytes.saturating_mul(3 * cores());
+    Vec::<u8>::new().try_reserve_exact(all).map_err(|_| {
+        let why = format!("no memory for copies of {bytes} bytes on each of {} cores", cores());
+        io::Error::new(io::ErrorKind::OutOfMemory, why)
+    })?;
+    let mut team = Team::new("limit", &(0..cores()).map(Some).collect::<Vec<_>>())?;
+    Ok(moved(&mut team, What::Copy, bytes))
+}
+
+/// Seconds in which each thread of the team does `what` once.
+fn moved(team: &mut Team, what: What, bytes: usize) -> f64 {
+    let (start, times) = (Barrier::new(team.size()), Mutex::new(vec![0f64; TURNS]));
+    let rounds = Mutex::new(0usize);
+    team.run(&|_| {
+        let count = (bytes / 4).max(1);
+        let inputs = if let What::Sum(inputs) = what { inputs } else { 1 };
+        let sources: Vec<Memory> = (0..inputs).map(|_| Memory::from(&vec![1f32; count][..])).collect();
+        let mut target = Memory::from(&vec![2f32; count][..]);
+        let sum = Reducer::new(ReduceOp::Sum, DType::F32).expect("floats have sums");
+        let mut work = || {
+            let sources: Vec<Buf<'_>> = sources.iter().map(Memory::as_buf).collect();
+            match what {
+                What::Sum(_) => sum.reduce(black_box(&sources), &mut target.as_buf_mut()),
+                _ => target.as_buf_mut().copy_from(black_box(sources[0])),
+            }
+        };
+        work();
+        let begin = Instant::now();
+        work();
+        let fit = (TURN.as_secs_f64() / begin.elapsed().as_secs_f64()).ceil();
+        {
+            let mut rounds = rounds.lock().expect("nobody panics holding it");
+            *rounds = (fit as usize).max(*rounds);
+        }
+        start.wait();
+        let rounds = *rounds.lock().expect("nobody panics holding it");
+        for turn in 0..TURNS {
+            start.wait();
+            let begin = Instant::now();
+            (0..rounds).for_each(|_| work());
+            let seconds = begin.elapsed().as_secs_f64() / rounds as f64;
+            let slowest = &mut times.lock().expect("nobody panics holding it")[turn];
+            *slowest = slowest.max(seconds);
+        }
+    });
+    median(times.into_inner().expect("nobody panics holding it"))
+}
+
+/// A word alone on its pair of cache lines.
+#[repr(align(128))]
+#[derive(Default)]
+struct Alone(AtomicU64);
+
+/// Seconds that a cache line takes from the first core to the second and back; nothing where there is only one.
+///
+/// # Errors
+/// The system's, if it gives no thread or refuses a core.
+pub fn round_trip() -> io::Result<Option<f64>> {
+    if cores() < 2 {
+        return Ok(None);
+    }
+    let mut team = Team::new("limit", &[Some(0), Some(1)])?;
+    let times = Mutex::new(Vec::new());
+    for _ in 0..TRIP_TURNS {
+        let words = [Alone::default(), Alone::default()];
+        team.run(&|index| {
+            let mut begin = Instant::now();
+            for trip in 0..=TRIPS {
+                // In the first trip the threads wait for each other to begin.
+                if trip == 1 {
+                    begin = Instant::now();
+                }
+                if index == 0 {
+                    words[0].0.store(trip + 1, Ordering::Release);
+                }
+                while words[1 - index].0.load(Ordering::Acquire) <= trip {
+                    spin_loop();
+                }
+                if index == 1 {
+                    words[1].0.store(trip + 1, Ordering::Release);
+                }
+            }
+            if index == 0 {
+                times.lock().expect("nobody panics holding it").push(begin.elapsed().as_secs_f64() / TRIPS as f64);
+            }
+        });
+    }
+    Ok(Some(median(times.into_inner().expect("nobody panics holding it"))))
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}

@@ -1,0 +1,44 @@
+//! `consonance doctor`.
+
+use crate::doctor::{Report, serve};
+
+/// Say whether this machine can run Consonance, and what to do where it cannot.
+///
+/// Looks at the processor, memory, limits and settings. Makes calls with threads and with processes, and checks every bit. Looks for CUDA,
+/// NCCL, MPI and UCX, whose engines this version does not have: these rows are information only. It takes less than a second.
+///
+/// The status is 0 if everything works that Consonance needs, and 1 otherwise. Each row that FAILS says what to do.
+#[derive(clap::Args)]
+pub(crate) struct Doctor {
+    /// Write the report as a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// The hidden command of a process of the trial.
+#[derive(clap::Args)]
+pub(crate) struct Trial {
+    /// Be the rank that TF_CONFIG names
+    #[arg(long)]
+    process: bool,
+}
+
+impl Doctor {
+    /// Writes the report to standard output, and gives the status of the command.
+    pub(crate) fn run(&self) -> i32 {
+        let report = Report::of_this_machine();
+        if self.json {
+            println!("{:#}", report.json());
+        } else {
+            print!("{report}");
+        }
+        i32::from(!report.is_usable())
+    }
+}
+
+impl Trial {
+    /// Is a process of the trial, and gives the status of the command.
+    pub(crate) fn run(&self) -> i32 {
+        serve(self.process)
+    }
+}

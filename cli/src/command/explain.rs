@@ -1,0 +1,83 @@
+//! `consonance explain`.
+
+use super::bench::{Call, bytes};
+use crate::{
+    bench::{
+        Transport,
+        case::{Case, Collective, MOST_SPREAD},
+    },
+    explain::{Question, ground_of, ground_of_threads, join, start},
+};
+
+/// Show what a call would do: the way of its data, from which sizes on which way is taken, and what it costs at least.
+///
+/// It says what the call itself is decided by, so it is what happens, on this machine and in this build. The limit is measured: a copy
+/// of the bytes that every library must move at least, and half of a cache line's round trip.
+#[derive(clap::Args)]
+pub(crate) struct Explain {
+    /// all_reduce, all_gather, broadcast, … as of consonance bench
+    #[arg(value_name = "COLLECTIVE")]
+    collective: Collective,
+    #[command(flatten)]
+    call: Call,
+    /// Bytes of the larger buffer, such as 8, 64K, 1M; several with commas
+    #[arg(short, long, value_name = "SIZES", default_value = "1M", value_delimiter = ',', value_parser = bytes)]
+    bytes: Vec<usize>,
+    /// Do without the limit
+    #[arg(long)]
+    no_measure: bool,
+    /// Write each size as a JSON object on a line of its own
+    #[arg(long)]
+    json: bool,
+    /// This process is a rank of those that are asked
+    #[arg(long, hide = true)]
+    rank: Option<usize>,
+}
+
+impl Explain {
+    /// Writes the answer to standard output.
+    ///
+    /// # Errors
+    /// Why there is none, in one line.
+    pub(crate) fn run(&self) -> Result<(), String> {
+        let collective = self.collective;
+        let Call { ranks, transport, dtype, op, memory, in_place, spread } = self.call;
+        let in_place = collective.in_place(in_place);
+        let least = collective.least_ranks();
+        if !(least..=256).contains(&ranks) {
+            return Err(format!("-n: expected {least} to 256 ranks, found {ranks}"));
+        }
+        if spread > MOST_SPREAD {
+            return Err(format!("--spread: expected at most {MOST_SPREAD} %, found {spread} %"));
+        }
+        let case = Case { collective, ranks, count: 0, dtype, op, in_place, spread };
+        let question = Question { case, transport, memory };
+        // Before an answer for another size is shown, and before processes are started.
+        self.bytes.iter().try_for_each(|&bytes| question.check(bytes))?;
+        let ground = match (transport, self.rank) {
+            (Transport::Threads, _) => ground_of_threads(ranks),
+            (Transport::Processes, None) => {
+                let status = start(ranks).map_err(|error| error.to_string())?;
+                return if status.success() { Ok(()) } else { Err("the processes that were asked failed".to_owned()) };
+            }
+            (Transport::Processes, Some(rank)) => {
+                let (_group, mut communicator) = join().map_err(|error| error.to_string())?;
+                let ground = ground_of(&mut communicator, collective).map_err(|error| error.to_string())?;
+                if rank > 0 {
+                    return Ok(());
+                }
+                ground
+            }
+            (Transport::Cuda, _) => return transport.check().map_err(|error| error.to_string()),
+        };
+        for (index, &bytes) in self.bytes.iter().enumerate() {
+            let answer = question.explain(&ground, bytes, !self.no_measure)?;
+            match (self.json, index) {
+                (true, _) => println!("{}", answer.json()),
+                (false, 0) => print!("{answer}"),
+                (false, _) => print!("\n{answer}"),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,166 @@
+//! The command line of `consonance`, and what each subcommand makes of its arguments.
+
+mod bench;
+mod doctor;
+mod explain;
+#[cfg(target_os = "linux")]
+mod trace;
+#[cfg(target_os = "linux")]
+mod soak;
+
+use crate::{
+    itself,
+    launcher::{self, Launch},
+};
+use clap::{Parser, Subcommand};
+use consonance_harness::counted::COUNTED;
+use std::{ffi::OsString, num::NonZeroUsize, path::PathBuf, process::ExitCode, time::Duration};
+
+/// Tools for programs that use Consonance.
+#[derive(Parser)]
+#[command(name = "consonance", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(Run),
+    #[cfg(target_os = "linux")]
+    Trace(trace::Trace),
+    Bench(bench::Arguments),
+    Doctor(doctor::Doctor),
+    Explain(explain::Explain),
+    #[cfg(target_os = "linux")]
+    Soak(soak::Command),
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    SoakWorker(soak::WorkerCommand),
+    #[command(hide = true)]
+    BenchRank(bench::Rank),
+    #[command(hide = true)]
+    BenchThreads(bench::Threads),
+    #[command(hide = true)]
+    DoctorTrial(doctor::Trial),
+    #[command(hide = true)]
+    Counted(Counted),
+}
+
+/// Start a program as the workers of a cluster on this machine.
+///
+/// Each worker finds in TF_CONFIG who is who, and in CONSONANCE_JOB what no other launch is called. Each line of its output gets
+/// its worker before it: `[worker 0] …`. SIGINT, SIGTERM and SIGHUP go to all workers and what they started; SIGINT after one of
+/// the first two kills them.
+///
+/// When a worker ends with another status than 0, or by a signal, the others get SIGTERM, and SIGKILL 2 s later, unless they are to
+/// keep going; the first that failed is named at the end, and its status (128 and the number, for a signal) is the status of this
+/// command. Other statuses are 124 (the time was up), 125 (the launcher failed), 126 (the program cannot be started), 127 (there is
+/// no such program) and 130 (a second SIGINT). Those that had to be killed are named on a line after it. With --timeout, output that
+/// nobody reads within 5 s of the end is left, which a last line says.
+#[derive(clap::Args)]
+struct Run {
+    /// How many workers there are
+    #[arg(short = 'n', long, value_name = "N")]
+    workers: NonZeroUsize,
+    /// Tell each worker by CONSONANCE_REPLICAS how many replicas it has
+    #[arg(long, value_name = "R")]
+    replicas: Option<NonZeroUsize>,
+    /// End all workers after this time: 500ms, 30s, 5m, 2h; a number alone is seconds
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    timeout: Option<Duration>,
+    /// Let the others go on when a worker fails, for programs that reform their group after a loss; no replacement is started
+    #[arg(long)]
+    keep_going: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// What `harness/perf/compare` runs: without a name the list of names, one a line.
+#[derive(clap::Args)]
+struct Counted {
+    name: Option<String>,
+    #[arg(default_value_t = 1)]
+    calls: usize,
+}
+
+/// Does what the arguments say, of which the first is the command's own name, and gives its exit status.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let own = arguments.get(1..).unwrap_or_default();
+    launcher::become_worker_of(own.iter().cloned());
+    itself::told(own);
+    let status = match Arguments::try_parse_from(arguments) {
+        Ok(Arguments { command }) => carry_out(command),
+        Err(error) => {
+            // There is nowhere else to say it.
+            let _ = error.print();
+            error.exit_code()
+        }
+    };
+    ExitCode::from(u8::try_from(status).unwrap_or(1))
+}
+
+fn carry_out(command: Command) -> i32 {
+    match command {
+        Command::Run(arguments) => run(arguments),
+        #[cfg(target_os = "linux")]
+        Command::Trace(trace) => status(trace.run()),
+        Command::Bench(arguments) => bench::bench(arguments),
+        Command::Doctor(doctor) => doctor.run(),
+        Command::DoctorTrial(trial) => trial.run(),
+        Command::Explain(explain) => status(explain.run()),
+        Command::BenchRank(rank) => bench::rank(&rank),
+        Command::BenchThreads(threads) => bench::threads(&threads),
+        Command::Counted(counted) => count(&counted),
+        #[cfg(target_os = "linux")]
+        Command::Soak(soak) => status(soak.run()),
+        #[cfg(target_os = "linux")]
+        Command::SoakWorker(worker) => worker.run(),
+    }
+}
+
+fn count(arguments: &Counted) -> i32 {
+    let Some(wanted) = &arguments.name else {
+        COUNTED.iter().for_each(|(name, _)| println!("{name}"));
+        return 0;
+    };
+    match COUNTED.iter().find(|(name, _)| name == wanted) {
+        Some((_, work)) => work(arguments.calls),
+        None => eprintln!("consonance: nothing that is counted is called {wanted}"),
+    }
+    i32::from(!COUNTED.iter().any(|(name, _)| name == wanted))
+}
+
+/// 0, or 1 for a complaint, which is shown.
+fn status(result: Result<(), String>) -> i32 {
+    match result {
+        Ok(()) => 0,
+        Err(why) => {
+            eprintln!("consonance: {why}");
+            1
+        }
+    }
+}
+
+fn run(arguments: Run) -> i32 {
+    let Run { workers, replicas, timeout, keep_going, program } = arguments;
+    let (program, arguments) = (PathBuf::from(&program[0]), program[1..].to_vec());
+    Launch { workers, replicas, timeout, keep_going, program, arguments }.run_and_tell()
+}
+
+/// A time: a whole number and its unit.
+fn time(text: &str) -> Result<Duration, String> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let unit = match unit {
+        "ms" => Some(Duration::from_millis(1)),
+        "s" | "" => Some(Duration::from_secs(1)),
+        "m" => Some(Duration::from_secs(60)),
+        "h" => Some(Duration::from_secs(60 * 60)),
+        _ => None,
+    };
+    let time = number.parse().ok().zip(unit).and_then(|(number, unit): (u32, Duration)| unit.checked_mul(number));
+    time.filter(|time| !time.is_zero())
+        .ok_or_else(|| "expected a time above 0, such as 500ms, 30s, 5m or 2h".to_owned())
+}

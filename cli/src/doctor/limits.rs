@@ -1,0 +1,209 @@
+//! Limits of this process and settings of the system that matter to groups.
+
+use super::row::{Row, Section, State, size};
+use rustix::{
+    io::Errno,
+    process::{Resource, Rlimit, getrlimit},
+};
+use serde_json::{Value, json};
+use std::{fs, path::Path};
+
+/// A limit to look at.
+struct Limit {
+    name: &'static str,
+    /// Its name in the manual of `setrlimit`.
+    constant: &'static str,
+    resource: Resource,
+    /// The option of the shell's `ulimit`.
+    option: char,
+    /// Whether its unit is a byte.
+    bytes: bool,
+    /// A lower limit is a note.
+    enough: u64,
+    /// Why Consonance needs more.
+    why: &'static str,
+}
+
+/// For a limit that is shown only.
+const SHOWN: u64 = 0;
+
+const LIMITS: [Limit; 5] = [
+    Limit {
+        name: "open files",
+        constant: "RLIMIT_NOFILE",
+        resource: Resource::Nofile,
+        option: 'n',
+        bytes: false,
+        // A process has two open files for each other process of its group: enough for 256 processes.
+        enough: 1024,
+        why: "a process of a group has open files for each of the other processes",
+    },
+    Limit {
+        name: "address space",
+        constant: "RLIMIT_AS",
+        resource: Resource::As,
+        option: 'v',
+        bytes: true,
+        enough: u64::MAX,
+        why: "a group reserves many more addresses than it uses memory",
+    },
+    Limit {
+        name: "file size",
+        constant: "RLIMIT_FSIZE",
+        resource: Resource::Fsize,
+        option: 'f',
+        bytes: true,
+        enough: u64::MAX,
+        why: "what processes share is an anonymous file, as large as its addresses",
+    },
+    Limit {
+        name: "process count",
+        constant: "RLIMIT_NPROC",
+        resource: Resource::Nproc,
+        option: 'u',
+        bytes: false,
+        // Enough for a few groups beside the user's other programs.
+        enough: 1024,
+        why: "every replica is a thread, and all threads of the user count",
+    },
+    Limit {
+        name: "locked memory",
+        constant: "RLIMIT_MEMLOCK",
+        resource: Resource::Memlock,
+        option: 'l',
+        bytes: true,
+        // This version locks no memory; a CUDA or UCX engine would.
+        enough: SHOWN,
+        why: "",
+    },
+];
+
+/// A setting of the system.
+struct Setting {
+    name: &'static str,
+    path: &'static str,
+    /// Whether this value is a note.
+    note: fn(&str) -> bool,
+    advice: &'static str,
+}
+
+const SETTINGS: [Setting; 4] = [
+    Setting {
+        name: "yama.ptrace_scope",
+        path: PTRACE_SCOPE,
+        note: |text| text != "0",
+        advice: "sysctl -w kernel.yama.ptrace_scope=0, or large buffers of processes take one copy more",
+    },
+    Setting { name: "vm.memfd_noexec", path: "/proc/sys/vm/memfd_noexec", note: |_| false, advice: "" },
+    Setting {
+        name: "vm.overcommit",
+        path: "/proc/sys/vm/overcommit_memory",
+        note: |text| text == "2",
+        advice: "sysctl -w vm.overcommit_memory=0, or addresses count as memory",
+    },
+    Setting {
+        name: "shmem huge pages",
+        path: "/sys/kernel/mm/transparent_hugepage/shmem_enabled",
+        note: |text| text.contains("[deny]"),
+        advice: "echo never into that file: it keeps them from all but those who ask for them, as Consonance does",
+    },
+];
+
+/// The Yama module's rule on who may read another process's memory.
+pub(super) const PTRACE_SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
+
+pub(super) fn rows() -> Vec<Row> {
+    LIMITS.iter().map(Limit::row).chain(SETTINGS.iter().filter_map(Setting::row)).collect()
+}
+
+/// The current limits, for programs.
+pub(super) fn facts() -> Value {
+    LIMITS.iter().map(|limit| (limit.constant, json!(getrlimit(limit.resource).current))).collect()
+}
+
+impl Limit {
+    fn row(&self) -> Row {
+        let Limit { name, constant, option, bytes, enough, why, .. } = *self;
+        let Rlimit { current, maximum } = getrlimit(self.resource);
+        let text = |limit: Option<u64>| match limit {
+            None => "unlimited".to_owned(),
+            Some(limit) if bytes => size(limit),
+            Some(limit) => limit.to_string(),
+        };
+        let mut finding = format!("{} ({constant}", text(current));
+        if maximum != current {
+            finding += &format!(", may be raised to {}", text(maximum));
+        }
+        finding += ")";
+        let facts = json!({ "limit": constant, "current": current, "maximum": maximum });
+        let little = current.is_some_and(|current| current < enough);
+        let row = Row::new(Section::Limits, name, if little { State::Note } else { State::Good }, finding).facts(facts);
+        let much = if enough == u64::MAX { "unlimited".to_owned() } else { enough.to_string() };
+        if little { row.advice(format!("ulimit -{option} {much}: {why}")) } else { row }
+    }
+}
+
+impl Setting {
+    /// None where the system does not have it.
+    fn row(&self) -> Option<Row> {
+        let Setting { name, path, note, advice } = *self;
+        let text = fs::read_to_string(path).ok()?;
+        let text = text.trim();
+        let facts = json!({ "path": path, "value": text });
+        let state = if note(text) { State::Note } else { State::Good };
+        let row = Row::new(Section::Limits, name, state, format!("{text} ({path})")).facts(facts);
+        Some(if state == State::Note { row.advice(advice) } else { row })
+    }
+}
+
+/// What to do about errors of the system.
+const REFUSALS: [(Errno, &str); 8] = [
+    (Errno::MFILE, "ulimit -n 1024: this process may have no more open files"),
+    (Errno::NFILE, "sysctl -w fs.file-max=…: the system has no more open files"),
+    (Errno::FBIG, "ulimit -f unlimited: an anonymous file counts"),
+    (Errno::NOMEM, "ulimit -v unlimited, or free memory: see the rows on memory and limits"),
+    (Errno::AGAIN, "ulimit -u 1024: the user may have no more threads and processes"),
+    (Errno::ACCESS, REFUSED),
+    (Errno::PERM, REFUSED),
+    (Errno::NOSYS, REFUSED),
+];
+
+const REFUSED: &str = "allow the system call: a security module or a container's seccomp filter refuses it";
+
+/// What to do about an error of the system by which a call or a group fails.
+pub(super) fn without(code: Option<i32>) -> String {
+    let refusal = REFUSALS.iter().find(|(error, _)| Some(error.raw_os_error()) == code);
+    refusal.map_or_else(likely, |(_, advice)| (*advice).to_owned())
+}
+
+/// What to do where the error does not tell: what is missing or low, if anything is.
+fn likely() -> String {
+    if !Path::new("/proc/self").exists() {
+        return "mount -t proc proc /proc".to_owned();
+    }
+    let low: Vec<String> = LIMITS.iter().map(Limit::row).filter_map(|row| row.advice).collect();
+    match low[..] {
+        [] => "report it as a defect, with this output".to_owned(),
+        _ => low.join("; "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_has_advice() {
+        for code in [i32::MIN, -1, 0, 1, 24, 140, i32::MAX] {
+            assert!(!without(Some(code)).is_empty());
+        }
+        assert!(without(Some(24)).starts_with("ulimit -n ") && !without(None).is_empty());
+    }
+
+    #[test]
+    fn a_note_has_advice() {
+        for row in rows() {
+            assert_eq!(row.state == State::Note, row.advice.is_some(), "{row}");
+        }
+    }
+}

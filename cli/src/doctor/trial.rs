@@ -1,0 +1,268 @@
+//! Makes calls with threads and with processes, and compares every bit with the spec. The processes also report whether the
+//! system lets them read each other's memory: they try it as any group does.
+
+use super::{
+    limits::{PTRACE_SCOPE, without},
+    program::Program,
+    row::{Row, Section, State},
+};
+use crate::{bench::case::Collective, explain::ground_of, itself, launcher::cluster::Cluster};
+use consonance::{CommunicationOptions, Communicator, Error, ProcessGroup, ReduceOp, TfConfigClusterResolver};
+use consonance_harness::sample::{keys, sample};
+use consonance_spec::collective;
+use serde_json::{Value, json};
+use std::{
+    error, fs, io, thread,
+    time::{Duration, Instant},
+};
+
+/// Ranks of a trial: the least number for which the order of contributions matters.
+const RANKS: usize = 3;
+
+/// Elements of each call. The sizes take different paths: with the descriptor, staged, and in several windows.
+const COUNTS: [usize; 4] = [1, 1000, 20_011, 1 << 17];
+
+/// The timeout of ranks: far longer than a call takes on a machine that works.
+const MEETING: Duration = Duration::from_secs(5);
+
+/// The time that all processes of a trial have together.
+const LIMIT: Duration = Duration::from_secs(8);
+
+/// The hidden subcommand of a process of the trial. If it gets no memory it dies alone, and the report goes on.
+const TRIAL: &str = "doctor-trial";
+
+/// The results of the ranks of a trial.
+struct Found {
+    /// The number of elements that differ from the spec.
+    wrong: u64,
+    /// Whether each rank can read the memory of the ranks in other processes.
+    reads: bool,
+}
+
+/// Why a trial has no results.
+struct Trouble {
+    why: String,
+    /// The number of the system's error, if the system refused something.
+    code: Option<i32>,
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Trouble {
+        let causes = std::iter::successors(Some(&error as &dyn error::Error), |error| error.source());
+        let code = causes.filter_map(|error| error.downcast_ref::<io::Error>()?.raw_os_error()).last();
+        Trouble { why: error.to_string(), code }
+    }
+}
+
+/// The system's error in doing something.
+fn cannot(doing: &str) -> impl Fn(io::Error) -> Trouble {
+    move |error| Trouble { why: format!("cannot {doing}: {error}"), code: error.raw_os_error() }
+}
+
+pub(super) fn rows() -> Vec<Row> {
+    let (of_threads, _) = timed("threads", threads);
+    let (of_processes, reads) = timed("processes", processes);
+    [Some(of_threads), Some(of_processes), reads.map(peers)].into_iter().flatten().collect()
+}
+
+/// Runs a trial. Returns its row, and [`Found::reads`] if it has results.
+fn timed(name: &'static str, trial: fn() -> Result<Found, Trouble>) -> (Row, Option<bool>) {
+    let begin = Instant::now();
+    let found = trial();
+    let seconds = begin.elapsed().as_secs_f64();
+    let calls = COUNTS.len();
+    let row = |state, finding| Row::new(Section::Trial, name, state, finding);
+    match found {
+        Ok(Found { wrong: 0, reads }) => {
+            let finding = format!("{calls} all_reduces of {RANKS} {name}, all bits right, {:.0} ms", seconds * 1e3);
+            (row(State::Good, finding).facts(json!({ "wrong": 0, "seconds": seconds })), Some(reads))
+        }
+        Ok(Found { wrong, reads }) => {
+            let finding = format!("{calls} all_reduces of {RANKS} {name}: {wrong} elements are wrong");
+            let advice = "trust no result of this machine: test its memory, and report it as a defect if that is sound";
+            (row(State::Fails, finding).advice(advice).facts(json!({ "wrong": wrong })), Some(reads))
+        }
+        Err(Trouble { why, code }) => {
+            let facts = json!({ "wrong": null, "os_error": code });
+            (row(State::Fails, why).advice(without(code)).facts(facts), None)
+        }
+    }
+}
+
+fn peers(reads: bool) -> Row {
+    const NAME: &str = "peers' memory";
+    let facts = json!({ "readable": reads });
+    if reads {
+        let finding = "processes can read each other's (process_vm_readv); groups do so for large buffers if each rank \
+                       has a core";
+        return Row::new(Section::Trial, NAME, State::Good, finding).facts(facts);
+    }
+    let finding = "processes cannot read each other's (process_vm_readv): large buffers take one copy more, through \
+                   shared memory";
+    let scope = fs::read_to_string(PTRACE_SCOPE).unwrap_or_default();
+    let advice = match scope.trim() {
+        "" | "0" => "allow process_vm_readv: in a container by the capability SYS_PTRACE, or by its seccomp profile",
+        _ => "sysctl -w kernel.yama.ptrace_scope=0",
+    };
+    Row::new(Section::Trial, NAME, State::Note, finding).advice(advice).facts(facts)
+}
+
+fn threads() -> Result<Found, Trouble> {
+    gather(vec![start(None)?])
+}
+
+fn processes() -> Result<Found, Trouble> {
+    let cluster = Cluster::local(RANKS).map_err(cannot("choose addresses"))?;
+    gather((0..RANKS).map(|rank| start(Some((&cluster, rank)))).collect::<Result<_, _>>()?)
+}
+
+/// Starts a process: this rank of a cluster, or all ranks as threads.
+fn start(rank: Option<(&Cluster, usize)>) -> Result<Program, Trouble> {
+    let mut command = itself::command().map_err(cannot("find this command"))?;
+    command.arg(TRIAL);
+    // The variables of this process would tell of another cluster.
+    command.env_remove("TF_CONFIG").env_remove("CONSONANCE_REPLICAS");
+    if let Some((cluster, rank)) = rank {
+        command.arg("--process").env("TF_CONFIG", cluster.tf_config(rank)).env("CONSONANCE_JOB", cluster.job());
+    }
+    Program::start(command).map_err(cannot("start a process"))
+}
+
+/// Waits for the processes of a trial, and adds their results up.
+fn gather(programs: Vec<Program>) -> Result<Found, Trouble> {
+    let deadline = Instant::now() + LIMIT;
+    let mut found = Found { wrong: 0, reads: true };
+    let mut trouble = None;
+    for program in programs {
+        match program.finish(deadline) {
+            Err(why) => trouble = trouble.or(Some(failed(&why))),
+            Ok((success, text)) => match answer(&text) {
+                Some(Ok(own)) if success => {
+                    found = Found { wrong: found.wrong + own.wrong, reads: found.reads && own.reads };
+                }
+                // An error of the system's says more than that a peer has left.
+                Some(Err(error)) if error.code.is_some() || trouble.is_none() => trouble = Some(error),
+                Some(_) => {}
+                None => trouble = trouble.or(Some(failed(&text))),
+            },
+        }
+    }
+    trouble.map_or(Ok(found), Err)
+}
+
+/// The trouble of a process that wrote `text` instead of results.
+fn failed(text: &str) -> Trouble {
+    let first: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).take(3).collect();
+    let said = if first.is_empty() { "it said nothing".to_owned() } else { first.join(" / ") };
+    Trouble { why: format!("a process of the trial failed: {said}"), code: None }
+}
+
+/// The results, or the trouble, in the output of a process; none if it has neither.
+fn answer(text: &str) -> Option<Result<Found, Trouble>> {
+    let answer: Value = text.lines().rev().find_map(|line| serde_json::from_str(line).ok())?;
+    if let Some(why) = answer["error"].as_str() {
+        let code = answer["os_error"].as_i64().and_then(|code| i32::try_from(code).ok());
+        return Some(Err(Trouble { why: why.to_owned(), code }));
+    }
+    Some(Ok(Found { wrong: answer["wrong"].as_u64()?, reads: answer["reads"].as_bool()? }))
+}
+
+/// Runs as a process of the trial: as the rank that `TF_CONFIG` names, or as all ranks. Writes the results, and returns the
+/// exit status.
+pub fn serve(is_rank: bool) -> i32 {
+    match if is_rank { rank() } else { all_ranks() } {
+        Ok(Found { wrong, reads }) => {
+            println!("{}", json!({ "wrong": wrong, "reads": reads }));
+            0
+        }
+        Err(Trouble { why, code }) => {
+            println!("{}", json!({ "error": why, "os_error": code }));
+            1
+        }
+    }
+}
+
+fn rank() -> Result<Found, Trouble> {
+    let (_group, mut rank) = join()?;
+    let ground = ground_of(&mut rank, Collective::AllReduce)?;
+    Ok(Found { wrong: reduce(&mut rank)?, reads: ground.reads })
+}
+
+fn all_ranks() -> Result<Found, Trouble> {
+    let wrong = thread::scope(|scope| {
+        let start = |mut communicator: Communicator| {
+            let name = format!("rank-{}", communicator.rank());
+            let work = move || {
+                communicator.set_timeout(MEETING)?;
+                reduce(&mut communicator)
+            };
+            thread::Builder::new().name(name).spawn_scoped(scope, work).map_err(cannot("start a thread"))
+        };
+        // One that is not started leaves, which the others are told. That it was refused says more than that.
+        let (started, refused): (Vec<_>, Vec<_>) =
+            Communicator::threads(RANKS).into_iter().map(start).partition(Result::is_ok);
+        let of_rank = |rank: Result<thread::ScopedJoinHandle<'_, consonance::Result<u64>>, Trouble>| {
+            Ok(rank?.join().map_err(|_| failed("a rank panicked"))??)
+        };
+        refused.into_iter().chain(started).map(of_rank).sum::<Result<u64, Trouble>>()
+    })?;
+    Ok(Found { wrong, reads: false })
+}
+
+fn join() -> consonance::Result<(ProcessGroup, Communicator)> {
+    let options = CommunicationOptions::new().timeout(MEETING)?;
+    let builder = ProcessGroup::builder(TfConfigClusterResolver::new()?).options(options).timeout(MEETING)?;
+    // Otherwise it is tried only where there is a core for each rank.
+    let mut group = builder.reads_directly(true).join()?;
+    let rank = group.communicators().remove(0);
+    Ok((group, rank))
+}
+
+/// Makes the calls, and counts the elements whose bits are wrong.
+fn reduce(rank: &mut Communicator) -> consonance::Result<u64> {
+    let mut wrong = 0;
+    for (round, count) in COUNTS.into_iter().enumerate() {
+        // By turns plain numbers, any, and such at which arithmetic goes wrong.
+        let given = |rank: usize| sample::<f32>((3 * rank + round) as u64, count);
+        let inputs: Vec<Vec<f32>> = (0..rank.size()).map(given).collect();
+        let mut data = inputs[rank.rank()].clone();
+        rank.all_reduce(ReduceOp::Sum, &mut data)?;
+        let expected = collective::all_reduce(ReduceOp::Sum, &inputs).expect("a sum of f32").swap_remove(rank.rank());
+        wrong +=
+            keys(&data).iter().zip(keys(&expected)).filter(|(found, expected)| **found != *expected).count() as u64;
+    }
+    Ok(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_that_are_threads_pass() {
+        assert!(matches!(all_ranks(), Ok(Found { wrong: 0, .. })));
+    }
+
+    #[test]
+    fn wrong_elements_fail_and_an_error_has_advice() {
+        let (row, _) = timed("threads", || Ok(Found { wrong: 7, reads: false }));
+        assert_eq!((row.state, row.advice.is_some()), (State::Fails, true), "{row}");
+        assert!(row.finding.contains("7 elements are wrong"), "{row}");
+        let (row, reads) = timed("threads", || Err(cannot("start a thread")(io::Error::from_raw_os_error(24))));
+        assert_eq!((row.state, reads), (State::Fails, None), "{row}");
+        assert!(row.advice.as_deref().is_some_and(|advice| advice.starts_with("ulimit -n ")), "{row}");
+    }
+
+    #[test]
+    fn memory_that_peers_cannot_read_is_a_note() {
+        assert_eq!((peers(true).state, peers(false).state), (State::Good, State::Note));
+        assert!(peers(false).advice.is_some());
+    }
+
+    #[test]
+    fn processes_say_what_they_found_on_a_line() {
+        assert!(matches!(answer("x\n{\"wrong\": 2, \"reads\": true}\n"), Some(Ok(Found { wrong: 2, reads: true }))));
+        assert!(matches!(answer("{\"error\": \"e\", \"os_error\": 24}"), Some(Err(Trouble { code: Some(24), .. }))));
+        assert!(answer("panicked").is_none() && answer("").is_none());
+    }
+}

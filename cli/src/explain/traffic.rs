@@ -1,0 +1,171 @@
+//! The bytes that a call moves, by the way of its data.
+
+use crate::bench::case::{Case, Collective};
+use consonance_kernels::{
+    cpu::cache_hints,
+    group::plan::{Path, Step},
+};
+
+/// What one rank moves in a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// The rank.
+    pub rank: usize,
+    /// Bytes that it reads.
+    pub read: usize,
+    /// Bytes that it writes.
+    pub written: usize,
+    /// Of both, those that it reads of what another rank has written, or writes into what is another's.
+    pub across: usize,
+}
+
+impl Traffic {
+    /// Of the rank that moves most; of several, that to which most comes from others.
+    pub(super) fn most(case: &Case, step: Step, path: Path) -> Traffic {
+        let of = |rank| Traffic::of(case, step, path, rank);
+        // The first of equals.
+        (0..case.ranks)
+            .rev()
+            .map(of)
+            .max_by_key(|traffic| (traffic.read + traffic.written, traffic.across))
+            .unwrap_or_default()
+    }
+
+    /// Whether results are written past the caches.
+    pub(super) fn goes_past_caches(case: &Case, path: Path) -> bool {
+        let is_whole =
+            matches!(case.collective, Collective::AllGather | Collective::AllGatherV | Collective::Broadcast);
+        let (replaces, is_read) = (case.in_place && case.collective.reduces(), path == Path::Read);
+        let brought = (0..case.ranks).map(|rank| Role::of(case, rank).contributed);
+        let (most, copies) = (brought.clone().max().unwrap_or(0), if is_whole { case.ranks } else { 1 });
+        // What the system reads it puts where it belongs, unless it is combined.
+        let is_written = path != Path::Card && (!is_read || case.collective.reduces()) && !replaces;
+        is_written && cache_hints::goes_past_caches(most, brought.sum(), copies)
+    }
+
+    fn of(case: &Case, step: Step, path: Path, rank: usize) -> Traffic {
+        let Role { contributed, needed, kept, result } = Role::of(case, rank);
+        let (ranks, block) = (case.ranks, contributed / case.ranks);
+        let result_block = result / ranks;
+        let (read, written, across) = match (path, step) {
+            // Of each card a pair of cache lines comes, whatever it has.
+            (Path::Card, _) => (contributed + needed, contributed + result, 128 * (ranks - 1)),
+            // A block of all is folded into all results.
+            (Path::InPlace, Step::Divided { .. }) => {
+                let written = if case.collective == Collective::AllReduce { contributed } else { block };
+                let other = if case.collective == Collective::AllReduce { written - block } else { 0 };
+                (contributed, written, contributed - block + other)
+            }
+            // What is read for a fold goes to a scratch first.
+            (Path::Read, _) if case.collective.reduces() => {
+                let others = needed - kept;
+                (others + needed, others + result, others)
+            }
+            (Path::InPlace | Path::Read, _) => (needed, result, needed - kept),
+            (Path::PutUp(_), _) => (contributed + needed, contributed + result, needed - kept),
+            // Staged, folded with its own block, put up, and the other blocks copied.
+            (Path::Blocks(_), _) => {
+                let (staged, copied) = (contributed - block, result - result_block);
+                (staged + contributed + copied, staged + block + result_block + copied, staged + copied)
+            }
+        };
+        Traffic { rank, read, written, across }
+    }
+}
+
+/// What a rank has to do with, in bytes.
+struct Role {
+    /// What it shows to others.
+    contributed: usize,
+    /// What it reads to make its result.
+    needed: usize,
+    /// How much of that is its own.
+    kept: usize,
+    /// What it writes as its result.
+    result: usize,
+}
+
+impl Role {
+    fn of(case: &Case, rank: usize) -> Role {
+        let (all, part) = (case.elements(), case.part(rank).len());
+        let root = rank == 0;
+        let Case { collective, ranks, in_place, .. } = *case;
+        // Elements: shown, read, of those its own, written.
+        let [contributed, needed, kept, result] = match collective {
+            Collective::Barrier => [0; 4],
+            Collective::AllReduce => [all, ranks * all, all, all],
+            Collective::Reduce if root => [all, ranks * all, all, all],
+            Collective::Reduce => [all, 0, 0, 0],
+            Collective::ReduceScatter => [all, all, part, part],
+            Collective::AllGather | Collective::AllGatherV if in_place => [part, all - part, 0, all - part],
+            Collective::AllGather | Collective::AllGatherV => [part, all, part, all],
+            Collective::Gather | Collective::GatherV if root && in_place => [0, all - part, 0, all - part],
+            Collective::Gather | Collective::GatherV if root => [0, all, part, all],
+            Collective::Gather | Collective::GatherV => [part, 0, 0, 0],
+            Collective::Scatter | Collective::ScatterV if root && in_place => [all, 0, 0, 0],
+            Collective::Scatter | Collective::ScatterV if root => [all, part, part, part],
+            Collective::Scatter | Collective::ScatterV => [0, part, 0, part],
+            Collective::AllToAll | Collective::AllToAllV => [all, all, case.counts(rank)[rank], all],
+            Collective::Broadcast if root => [all, 0, 0, 0],
+            Collective::SendRecv if root => [all, 0, 0, 0],
+            Collective::Broadcast => [0, all, 0, all],
+            Collective::SendRecv if rank == 1 => [0, all, 0, all],
+            Collective::SendRecv => [0; 4],
+        }
+        .map(|elements| elements * case.dtype.size());
+        Role { contributed, needed, kept, result }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use consonance_kernels::{
+        cpu::reduce::Reducer,
+        group::plan::{Cut, Targets, Windows},
+    };
+    use consonance_spec::{DType, ReduceOp};
+
+    #[test]
+    fn bytes_are_those_of_the_algorithms() {
+        let case = |collective| {
+            let case = Case {
+                collective,
+                ranks: 4,
+                count: 0,
+                dtype: DType::F32,
+                op: ReduceOp::Sum,
+                in_place: true,
+                spread: 0,
+            };
+            case.with_bytes(4000)
+        };
+        let reducer = Reducer::new(ReduceOp::Sum, DType::F32).expect("a sum");
+        let windows = Windows { count: 1, blocks: 1, stride: 1 << 20 };
+        let most = |collective, step, path| {
+            let Traffic { read, written, across, .. } = Traffic::most(&case(collective), step, path);
+            (read, written, across)
+        };
+        let all = Step::divided(&reducer, Targets::All);
+        // One pass over all buffers.
+        assert_eq!(most(Collective::AllReduce, all, Path::InPlace), (4000, 4000, 6000));
+        // Three quarters staged, all folded, three quarters copied.
+        assert_eq!(most(Collective::AllReduce, all, Path::Blocks(windows)), (10_000, 8000, 6000));
+        assert_eq!(most(Collective::AllReduce, all, Path::PutUp(windows)), (20_000, 8000, 12_000));
+        let published = Step::Published(Cut::WHOLE);
+        assert_eq!(most(Collective::AllGather, published, Path::InPlace), (3000, 3000, 3000));
+        assert_eq!(most(Collective::AllGather, published, Path::PutUp(windows)), (4000, 4000, 3000));
+        assert_eq!(most(Collective::Broadcast, published, Path::PutUp(windows)), (4000, 4000, 4000));
+        assert_eq!(most(Collective::AllToAll, published, Path::Read), (4000, 4000, 3000));
+        // Results of 48 MiB and more in all, but those that replace what is read.
+        let large = |collective, in_place| {
+            let case = Case { in_place, ..case(collective) }.with_bytes(12 << 20);
+            [Path::PutUp(windows), Path::Read].map(|path| Traffic::goes_past_caches(&case, path))
+        };
+        assert_eq!(large(Collective::AllGather, true), [true, false]);
+        assert_eq!(large(Collective::ReduceScatter, false), [true, true]);
+        assert_eq!(large(Collective::AllReduce, true), [false, false]);
+        // Three blocks into scratch; they and its own are folded.
+        assert_eq!(most(Collective::ReduceScatter, published, Path::Read), (7000, 4000, 3000));
+    }
+}

@@ -1,0 +1,46 @@
+//! How the command starts further processes of itself: workers and ranks.
+//!
+//! The command usually is an executable of its own. Another program may carry it, such as an interpreter that runs it as a
+//! module; that program calls [`carried_by`] first.
+
+use std::{env, ffi::OsString, io, process::Command, sync::OnceLock};
+
+/// The program and first arguments that start the command; unset if its executable does.
+static STARTER: OnceLock<Vec<OsString>> = OnceLock::new();
+
+/// The command's arguments, without its name.
+static ARGUMENTS: OnceLock<Vec<OsString>> = OnceLock::new();
+
+/// Tells how the command is started where it is no executable of its own: by a program and its first arguments, such as
+/// `python3`, `-m`, `consonance`. All processes that the command starts of itself begin so.
+///
+/// Call it before [`main`](crate::main). Only the first call in a process has an effect.
+pub fn carried_by(starter: impl IntoIterator<Item = impl Into<OsString>>) {
+    // A second one would be another command in the same process.
+    let _ = STARTER.set(starter.into_iter().map(Into::into).collect());
+}
+
+/// Stores the command's arguments, without its name.
+pub(crate) fn told(arguments: &[OsString]) {
+    let _ = ARGUMENTS.set(arguments.to_vec());
+}
+
+/// The command's arguments, without its name.
+pub(crate) fn arguments() -> &'static [OsString] {
+    ARGUMENTS.get().map_or(&[], Vec::as_slice)
+}
+
+/// The command itself, without arguments.
+///
+/// # Errors
+/// The system's, if it does not say which executable this is.
+pub(crate) fn command() -> io::Result<Command> {
+    match STARTER.get().map(Vec::as_slice) {
+        Some([program, first @ ..]) => {
+            let mut command = Command::new(program);
+            command.args(first);
+            Ok(command)
+        }
+        _ => env::current_exe().map(Command::new),
+    }
+}

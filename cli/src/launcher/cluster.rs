@@ -1,0 +1,81 @@
+//! Who is who in a launch: an address for each worker, which no other launch on this machine has, and a name for all of them.
+//!
+//! A port that nobody listens on yet can be chosen twice. Therefore a launch claims each of its ports by a socket whose abstract
+//! name has the port in it: there is one of a name, and it is gone when the launcher is, however that ends.
+
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    os::{
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr as UnixAddr, UnixDatagram},
+    },
+    process,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// The addresses of the workers.
+pub(crate) struct Cluster {
+    addresses: Vec<SocketAddr>,
+    /// What no other launch is called, so that workers that outlive theirs never meet those of the next on the same ports.
+    job: String,
+    /// What keeps other launches from these addresses.
+    _claims: Vec<UnixDatagram>,
+}
+
+impl Cluster {
+    /// As many free addresses of this machine.
+    pub(crate) fn local(workers: usize) -> io::Result<Cluster> {
+        let (mut addresses, mut claims) = (Vec::new(), Vec::new());
+        // Kept until all are chosen, so that each is another one.
+        let mut listeners = Vec::new();
+        while addresses.len() < workers {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            let address = listener.local_addr()?;
+            listeners.push(listener);
+            match claim(address.port()) {
+                Ok(socket) => {
+                    addresses.push(address);
+                    claims.push(socket);
+                }
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let job = format!("launch-{}-{}", process::id(), now.as_nanos());
+        Ok(Cluster { addresses, job, _claims: claims })
+    }
+
+    /// What `CONSONANCE_JOB` says to every worker.
+    pub(crate) fn job(&self) -> &str {
+        &self.job
+    }
+
+    /// What `TF_CONFIG` says to a worker.
+    pub(crate) fn tf_config(&self, index: usize) -> String {
+        let addresses: Vec<String> = self.addresses.iter().map(|address| format!("\"{address}\"")).collect();
+        let workers = addresses.join(", ");
+        format!(r#"{{"cluster": {{"worker": [{workers}]}}, "task": {{"type": "worker", "index": {index}}}}}"#)
+    }
+}
+
+fn claim(port: u16) -> io::Result<UnixDatagram> {
+    let name = UnixAddr::from_abstract_name(format!("consonance-launch-{port}"))?;
+    UnixDatagram::bind_addr(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_claimed_until_the_cluster_is_gone() {
+        let cluster = Cluster::local(2).expect("free ports");
+        let port = cluster.addresses[0].port();
+        assert_ne!(port, cluster.addresses[1].port());
+        assert_eq!(claim(port).expect_err("a port that is claimed").kind(), io::ErrorKind::AddrInUse);
+        drop(cluster);
+        claim(port).expect("a port that nobody claims");
+    }
+}

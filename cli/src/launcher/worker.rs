@@ -1,0 +1,214 @@
+//! A worker: a process that leads its own group, and dies with the launcher.
+//!
+//! That the system ends a process with its parent can only be asked for by the process itself, and nothing but unsafe code
+//! could run in it before the program does. Therefore a worker begins as another process of the launcher's binary, which asks for
+//! it, and then becomes the program ([`become_worker`]). Its standard input is a socket to the launcher until then: it closes when the
+//! program begins, and tells the error if it cannot. Programs find an empty standard input.
+//!
+//! What a worker has started in its group gets every signal, and is killed when the launch ends. Only if the launcher is
+//! killed by `SIGKILL` the workers alone are sure to die.
+
+use super::{
+    Launch, StartError,
+    cluster::Cluster,
+    output::{Sink, Stream},
+    signals,
+};
+use crate::itself;
+use rustix::{
+    buffer::spare_capacity,
+    event::{Timespec, epoll},
+    io::Errno,
+    process::{
+        Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getppid, kill_process_group, pidfd_open,
+        set_parent_process_death_signal, waitid,
+    },
+    stdio::dup2_stdin,
+};
+use std::{
+    env,
+    ffi::OsString,
+    fmt,
+    fs::File,
+    io::{self, Read, Write},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{net::UnixStream, process::CommandExt},
+    },
+    process::{self, Child, Command, Stdio},
+    time::Duration,
+};
+
+/// The first argument of a process that becomes a worker: none that a launcher's own command line would have.
+const BECOME_WORKER: &str = "consonance::become_worker";
+
+/// How long a worker has to become its program: that takes milliseconds, unless the file is far away.
+const START: Duration = Duration::from_secs(30);
+
+/// The status of a process that did not become a worker; nobody looks at it.
+const FAILED: i32 = 127;
+
+/// How a worker ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// With this status.
+    Status(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            End::Status(status) => write!(f, "exit status {status}"),
+            End::Signal(signal) => write!(f, "killed by {}", signals::name(signal)),
+        }
+    }
+}
+
+/// In which order workers end. Whether one has, its parent may hear later: a tracer hears before it.
+pub(super) struct Ends {
+    epoll: OwnedFd,
+    /// Whose end it tells: as long as they are open.
+    processes: Vec<OwnedFd>,
+    /// The indices of workers that have ended.
+    order: Vec<usize>,
+}
+
+impl Ends {
+    pub(super) fn new() -> io::Result<Ends> {
+        Ok(Ends { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, processes: Vec::new(), order: Vec::new() })
+    }
+
+    /// Watches this worker, too.
+    pub(super) fn watch(&mut self, worker: &Worker) -> io::Result<()> {
+        let process = pidfd_open(Pid::from_child(&worker.child), PidfdFlags::empty())?;
+        let once = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        epoll::add(&self.epoll, &process, epoll::EventData::new_u64(worker.index as u64), once)?;
+        self.processes.push(process);
+        Ok(())
+    }
+
+    /// The indices of those that have ended so far, in their order.
+    pub(super) fn order(&mut self) -> &[usize] {
+        let mut ended = Vec::with_capacity(self.processes.len());
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // It does not wait, so that nothing interrupts it. Without it the workers are in the order of their numbers.
+        let _ = epoll::wait(&self.epoll, spare_capacity(&mut ended), Some(&now));
+        self.order.extend(ended.into_iter().map(|event| event.data.u64() as usize));
+        &self.order
+    }
+}
+
+/// A worker that was started. Dropped, it is killed with all of its group.
+pub(super) struct Worker {
+    pub(super) index: usize,
+    /// How it ended, once that is seen. It is waited for, in the system's sense, when this is dropped.
+    pub(super) end: Option<End>,
+    child: Child,
+}
+
+impl Worker {
+    /// Starts a worker, and returns when it is the program.
+    pub(super) fn start(index: usize, launch: &Launch, cluster: &Cluster) -> Result<Worker, StartError> {
+        let cannot = |source| StartError::Launcher { doing: "start a worker", source };
+        let (mut ours, theirs) = UnixStream::pair().map_err(cannot)?;
+        ours.set_read_timeout(Some(START)).map_err(cannot)?;
+
+        let mut command = itself::command().map_err(cannot)?;
+        command.args([BECOME_WORKER, &process::id().to_string()]).arg(&launch.program).args(&launch.arguments);
+        command.env("TF_CONFIG", cluster.tf_config(index)).env("CONSONANCE_JOB", cluster.job());
+        if let Some(replicas) = launch.replicas {
+            command.env("CONSONANCE_REPLICAS", replicas.to_string());
+        }
+        command.process_group(0).stdin(OwnedFd::from(theirs)).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let worker = Worker { index, end: None, child: command.spawn().map_err(cannot)? };
+        // With the command goes our copy of the worker's end of the socket.
+        drop(command);
+
+        let mut failure = Vec::new();
+        ours.read_to_end(&mut failure).map_err(cannot)?;
+        match <[u8; 4]>::try_from(failure) {
+            // The socket is closed: the program has begun, or has been killed before it could.
+            Err(_) => Ok(worker),
+            Ok(code) => {
+                let source = io::Error::from_raw_os_error(i32::from_ne_bytes(code));
+                Err(StartError::Program { program: launch.program.clone(), source })
+            }
+        }
+    }
+
+    /// The outputs of the worker; it has them once.
+    pub(super) fn streams(&mut self) -> Vec<Stream> {
+        let stdout = self.child.stdout.take().map(|pipe| Stream::new(self.index, pipe.into(), Sink::Stdout));
+        let stderr = self.child.stderr.take().map(|pipe| Stream::new(self.index, pipe.into(), Sink::Stderr));
+        stdout.into_iter().chain(stderr).collect()
+    }
+
+    pub(super) fn pid(&self) -> i32 {
+        Pid::from_child(&self.child).as_raw_pid()
+    }
+
+    /// Looks whether the worker has ended since the last look, but lets it be a zombie.
+    pub(super) fn look(&mut self) -> Option<&Worker> {
+        if self.end.is_some() {
+            return None;
+        }
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let status = waitid(WaitId::Pid(Pid::from_child(&self.child)), options).expect("a child not waited for")?;
+        self.end = status.exit_status().map(End::Status).or(status.terminating_signal().map(End::Signal));
+        Some(self)
+    }
+
+    /// It ended, and not with status 0.
+    pub(super) fn failed(&self) -> bool {
+        self.end.is_some_and(|end| end != End::Status(0))
+    }
+
+    /// Sends a signal to the worker and its group.
+    pub(super) fn signal(&self, signal: Signal) {
+        // None are left, or they are another user's: nothing to do about either.
+        let _ = kill_process_group(Pid::from_child(&self.child), signal);
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+        // One that has not ended yet is the system's to end: a drop waits for nothing.
+        let _ = self.child.try_wait();
+    }
+}
+
+/// Turns this process into a worker's program, if a launcher has started it for that; else does nothing. A program that calls
+/// [`Launch::run`] makes this call before anything else: the launch begins other processes of the same binary.
+pub fn become_worker() {
+    become_worker_of(env::args_os().skip(1));
+}
+
+/// The same where the arguments, without the program's name, are known.
+pub(crate) fn become_worker_of(mut arguments: impl Iterator<Item = OsString>) {
+    if arguments.next().is_none_or(|first| first != BECOME_WORKER) {
+        return;
+    }
+    let launcher = arguments.next().and_then(|pid| pid.to_str()?.parse().ok());
+    let (Some(launcher), Some(program)) = (launcher, arguments.next()) else { process::exit(FAILED) };
+    let to_launcher = io::stdin().as_fd().try_clone_to_owned();
+    let error = match prepare(launcher) {
+        Ok(()) => Command::new(program).args(arguments).exec(),
+        Err(error) => error,
+    };
+    if let (Ok(socket), Some(code)) = (to_launcher, error.raw_os_error()) {
+        // If the launcher does not take it, it is gone.
+        let _ = UnixStream::from(socket).write_all(&code.to_ne_bytes());
+    }
+    process::exit(FAILED)
+}
+
+fn prepare(launcher: u32) -> io::Result<()> {
+    dup2_stdin(File::open("/dev/null")?)?;
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // The launcher may have died before that.
+    let parent = getppid().map(|pid| pid.as_raw_pid().unsigned_abs());
+    if parent == Some(launcher) { Ok(()) } else { Err(Errno::SRCH.into()) }
+}

@@ -1,0 +1,449 @@
+//! `consonance soak`: processes that make random calls, every result of which is compared with the spec, while they are stopped,
+//! killed and replaced.
+//!
+//! The parent starts the processes ([`Worker`]), which meet as a group over shared memory, and make the calls of one round after the
+//! other ([`Plan`]). It carries out the faults of a round as soon as the process in question says that it begins it, and judges
+//! whether each error has such a reason. After an error the processes form the next group, with one in place of each that was
+//! killed.
+
+mod plan;
+mod worker;
+mod process;
+
+pub use plan::Plan;
+pub use worker::Worker;
+
+use crate::itself;
+use consonance_kernels::shm::Segment;
+use plan::{Fault, What};
+use process::{Event, Process};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fmt, io,
+    process::Command,
+    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    time::{Duration, Instant},
+};
+use worker::Told;
+
+/// A process that says nothing for so long hangs: longer than each deadline that it has.
+const HANGS: Duration = Duration::from_secs(60);
+
+/// How often the parent looks around, and how often it says how far it is.
+const LOOKS: Duration = Duration::from_millis(100);
+const TELLS: Duration = Duration::from_secs(10);
+
+/// How many calls of each rank a failure shows.
+const CALLS: usize = 8;
+
+/// A soak.
+#[derive(Clone, Debug)]
+pub struct Soak {
+    /// What is done.
+    pub plan: Plan,
+    /// The first round, from 1.
+    pub round: u64,
+    /// For how long.
+    pub time: Duration,
+}
+
+/// How far a soak has come.
+#[derive(Clone, Debug, Default)]
+pub struct Progress {
+    /// The last round that any process began.
+    pub round: u64,
+    /// The bytes of all contributions.
+    pub bytes: u64,
+    /// How many processes were killed.
+    pub kills: u64,
+    /// How many were stopped and went on in time.
+    pub pauses: u64,
+    /// How many were stopped past the deadline of the others.
+    pub stops: u64,
+    /// How often a process came together with others again, after an error.
+    pub reforms: u64,
+    /// The longest time from a kill, or from the beginning of a call after it, until a rank had its error.
+    pub worst_latency: Duration,
+}
+
+/// What went wrong.
+#[derive(Debug)]
+pub struct Failure {
+    /// Where, and what.
+    pub what: String,
+    /// What repeats it, as arguments of the command.
+    pub again: String,
+    /// The last calls of all ranks.
+    pub calls: String,
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Progress { round, bytes, kills, pauses, stops, reforms, worst_latency } = self;
+        write!(
+            f,
+            "round {round}: {} MiB, {kills} kills, {pauses} pauses, {stops} stops, {reforms} reforms, worst error after {:.1} ms",
+            bytes >> 20,
+            worst_latency.as_secs_f64() * 1e3
+        )
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Failure { what, again, calls } = self;
+        write!(f, "{what}\nto repeat it: consonance soak {again}\n{calls}")
+    }
+}
+
+impl Soak {
+    /// Runs it: `tell` is told now and then how far it is.
+    ///
+    /// # Errors
+    /// What went wrong first; no process is left.
+    pub fn run(&self, tell: impl FnMut(&Progress)) -> Result<Progress, Failure> {
+        let (sender, events) = mpsc::channel();
+        State::new(self, itself::command, sender).run(&events, tell)
+    }
+}
+
+/// What is to be done at a time.
+#[derive(Clone, Copy)]
+enum Action {
+    /// Kill the process of this number, in this round.
+    Kill(u64, u64),
+    /// Kill the process that has this place.
+    KillNext(usize),
+    Pause(u64, Duration),
+    GoOn(u64),
+    Stop(u64, u64),
+}
+
+/// A stopped process goes on when the others have given it up.
+struct Wait {
+    stopped: u64,
+    others: HashSet<u64>,
+}
+
+/// What starts a process of this command.
+type Starter = fn() -> io::Result<Command>;
+
+struct State<'s> {
+    soak: &'s Soak,
+    consonance: Starter,
+    sender: Sender<Event>,
+    /// How many processes were started.
+    started: u64,
+    /// Those that live.
+    processes: Vec<Process>,
+    actions: Vec<(Instant, Action)>,
+    /// The last round whose fault was prepared, and the number of its process: one in its place begins the round anew.
+    armed: (u64, u64),
+    /// The round that a process begins with which takes the place of another.
+    next: u64,
+    /// The time of each kill in ns, by process number.
+    killed: HashMap<u32, u64>,
+    waits: Vec<Wait>,
+    ending: bool,
+    /// Bytes of processes that have ended.
+    bytes: u64,
+    progress: Progress,
+}
+
+impl<'s> State<'s> {
+    fn new(soak: &'s Soak, consonance: Starter, sender: Sender<Event>) -> State<'s> {
+        State {
+            soak,
+            consonance,
+            sender,
+            started: 0,
+            processes: Vec::new(),
+            actions: Vec::new(),
+            armed: (0, 0),
+            next: soak.round,
+            killed: HashMap::new(),
+            waits: Vec::new(),
+            ending: false,
+            bytes: 0,
+            progress: Progress { round: soak.round, ..Progress::default() },
+        }
+    }
+
+    fn run(mut self, events: &Receiver<Event>, mut tell: impl FnMut(&Progress)) -> Result<Progress, Failure> {
+        let begin = Instant::now();
+        let mut told = begin;
+        for index in 0..self.soak.plan.processes {
+            self.start(index)?;
+        }
+        while !self.processes.is_empty() {
+            if !self.ending && begin.elapsed() >= self.soak.time {
+                self.begin_to_end();
+            }
+            self.act()?;
+            if told.elapsed() >= TELLS {
+                told = Instant::now();
+                tell(&self.count());
+            }
+            if let Some(hangs) =
+                self.processes.iter().find(|process| !process.stopped && process.heard.elapsed() > HANGS)
+            {
+                let name = name(hangs);
+                return Err(self.failure(format!("{name} has said nothing for {} s: it hangs", HANGS.as_secs())));
+            }
+            let next = self.actions.iter().map(|(at, _)| at.saturating_duration_since(Instant::now())).min();
+            match events.recv_timeout(next.unwrap_or(LOOKS).min(LOOKS)) {
+                Ok(event) => self.hear(event)?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => unreachable!("this has a sender"),
+            }
+        }
+        Ok(self.count())
+    }
+
+    fn count(&mut self) -> Progress {
+        let living: u64 = self.processes.iter().map(|process| process.bytes).sum();
+        self.progress.bytes = self.bytes + living;
+        self.progress.clone()
+    }
+
+    fn start(&mut self, index: usize) -> Result<(), Failure> {
+        self.started += 1;
+        let place = (self.started, index, self.next);
+        match Process::start(self.soak, self.consonance, place, self.sender.clone()) {
+            Ok(process) => {
+                self.processes.push(process);
+                Ok(())
+            }
+            Err(error) => Err(self.failure(format!("a process cannot be started: {error}"))),
+        }
+    }
+
+    /// Asks all to end. Who is in no group waits for others who may end before: it is ended.
+    fn begin_to_end(&mut self) {
+        self.ending = true;
+        self.processes.iter_mut().for_each(Process::ask_to_end);
+        let forming: Vec<u64> =
+            self.processes.iter().filter(|process| !process.formed).map(|process| process.number).collect();
+        forming.into_iter().for_each(|number| _ = self.remove(number));
+    }
+
+    fn find(&mut self, number: u64) -> Option<&mut Process> {
+        self.processes.iter_mut().find(|process| process.number == number)
+    }
+
+    /// Kills a process, if it is there, and gives its place.
+    fn remove(&mut self, number: u64) -> Option<usize> {
+        let at = self.processes.iter().position(|process| process.number == number)?;
+        let mut process = self.processes.swap_remove(at);
+        self.killed.insert(process.pid(), worker::now());
+        process.kill();
+        self.bytes += process.bytes;
+        self.gave_up(number);
+        Some(process.index)
+    }
+
+    /// The process of this number does not wait for one that is stopped, any more: it has an error, or is gone. If it is stopped itself, it
+    /// had its error before.
+    fn gave_up(&mut self, number: u64) {
+        self.waits.iter_mut().for_each(|wait| _ = wait.others.remove(&number));
+        let over =
+            self.waits.extract_if(.., |wait| wait.others.is_empty() || wait.stopped == number).collect::<Vec<_>>();
+        for Wait { stopped, .. } in over {
+            self.find(stopped).map(Process::go_on);
+        }
+    }
+
+    /// Does what is due.
+    fn act(&mut self) -> Result<(), Failure> {
+        let now = Instant::now();
+        let due: Vec<(Instant, Action)> = self.actions.extract_if(.., |(at, _)| *at <= now).collect();
+        for (_, action) in due {
+            match action {
+                Action::Kill(number, round) => {
+                    if self.find(number).is_some() {
+                        // Who begins that round again would wait for another kill.
+                        self.next = self.next.max(round + 1);
+                        self.kill(number)?;
+                    }
+                }
+                Action::KillNext(index) => {
+                    let next =
+                        self.processes.iter().find(|process| process.index == index).map(|process| process.number);
+                    // At the end nobody is waited for any more.
+                    if let Some(number) = next.filter(|_| !self.ending) {
+                        self.kill(number)?;
+                    }
+                }
+                Action::Pause(number, time) => {
+                    if let Some(process) = self.find(number) {
+                        process.stop();
+                        self.progress.pauses += 1;
+                        self.actions.push((now + time, Action::GoOn(number)));
+                    }
+                }
+                // The pause of a short round may end when the others wait for a stop of the same process.
+                Action::GoOn(number) if self.waits.iter().any(|wait| wait.stopped == number) => {}
+                Action::GoOn(number) => _ = self.find(number).map(Process::go_on),
+                Action::Stop(number, round) => {
+                    // The round may be over, by another fault.
+                    if self.find(number).is_none_or(|process| process.lost >= round) {
+                        continue;
+                    }
+                    // Who is in no group waits for the process to form one.
+                    let others = self.processes.iter().filter(|other| other.number != number && other.formed);
+                    let others: HashSet<u64> =
+                        others.filter(|other| other.lost < round).map(|other| other.number).collect();
+                    if others.is_empty() {
+                        // They have not told yet that they are.
+                        self.actions.push((now + LOOKS, action));
+                        continue;
+                    }
+                    self.find(number).map(Process::stop);
+                    self.progress.stops += 1;
+                    self.waits.push(Wait { stopped: number, others });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn kill(&mut self, number: u64) -> Result<(), Failure> {
+        let Some(index) = self.remove(number) else { return Ok(()) };
+        self.progress.kills += 1;
+        if self.ending { Ok(()) } else { self.start(index) }
+    }
+
+    fn hear(&mut self, Event { number, told }: Event) -> Result<(), Failure> {
+        // Those that were killed have nothing to say but what is wrong.
+        let known = self.find(number).map(|process| {
+            process.heard = Instant::now();
+            name(process)
+        });
+        match (told, known) {
+            (Some(Ok(Told::Wrong(round, text))), known) => {
+                if round > 0 {
+                    self.progress.round = round;
+                }
+                let name = known.unwrap_or_else(|| "a process that was killed".to_owned());
+                Err(self.failure(format!("{name}: {text}")))
+            }
+            (_, None) => Ok(()),
+            (Some(Ok(Told::Formed)), _) => {
+                let process = self.find(number).expect("known");
+                process.formed = true;
+                self.progress.reforms += u64::from(process.lost > 0);
+                Ok(())
+            }
+            (Some(Ok(Told::Round(round, bytes))), _) => {
+                self.find(number).expect("known").bytes = bytes;
+                self.progress.round = self.progress.round.max(round);
+                self.next = self.next.max(round);
+                self.arm(number, round);
+                Ok(())
+            }
+            (Some(Ok(Told::Lost { round, begin, end, text })), Some(name)) => {
+                self.judge_loss(&name, round, (begin, end), &text)?;
+                self.progress.round = self.progress.round.max(round);
+                let process = self.find(number).expect("known");
+                (process.formed, process.lost) = (false, round);
+                self.gave_up(number);
+                if self.ending {
+                    self.remove(number);
+                }
+                Ok(())
+            }
+            (Some(Ok(Told::End(bytes))), _) if self.ending => {
+                self.find(number).expect("known").bytes = bytes;
+                self.remove(number);
+                Ok(())
+            }
+            (Some(Ok(Told::End(_))), Some(name)) => Err(self.failure(format!("{name} ended too early"))),
+            (Some(Err(line)), Some(name)) => Err(self.failure(format!("{name} said {line:?}"))),
+            (None, Some(name)) => {
+                let end = self.find(number).expect("known").end();
+                Err(self.failure(format!("{name} ended by itself: {end}")))
+            }
+        }
+    }
+
+    /// Prepares the fault of a round that the process in question begins.
+    fn arm(&mut self, number: u64, round: u64) {
+        let index = self.find(number).map(|process| process.index);
+        let Some(Fault { victim, after, what }) = self.soak.plan.fault(round) else { return };
+        if index != Some(victim) || self.armed == (round, number) {
+            return;
+        }
+        self.armed = (round, number);
+        let at = Instant::now() + after;
+        let action = match what {
+            What::Kill(next) => {
+                if let Some((index, later)) = next {
+                    self.actions.push((at + later, Action::KillNext(index)));
+                }
+                Action::Kill(number, round)
+            }
+            What::Pause(time) => Action::Pause(number, time),
+            What::Stop => Action::Stop(number, round),
+        };
+        self.actions.push((at, action));
+    }
+
+    /// An error names a process that was killed; in a round in which one is stopped, it may also be one of waiting too long.
+    fn judge_loss(&mut self, name: &str, round: u64, (begin, end): (u64, u64), text: &str) -> Result<(), Failure> {
+        let names = |pid: &u32| [',', ')'].iter().any(|end| text.contains(&format!("process {pid}{end}")));
+        let killed = self.killed.iter().find(|(pid, _)| text.contains("lost with its process") && names(pid));
+        if let Some((_, &at)) = killed {
+            let latency = Duration::from_nanos(end.saturating_sub(begin.max(at)));
+            self.progress.worst_latency = self.progress.worst_latency.max(latency);
+            return Ok(());
+        }
+        if self.soak.plan.fault(round).is_some_and(|fault| fault.what == What::Stop) {
+            return Ok(());
+        }
+        self.progress.round = round;
+        Err(self.failure(format!("{name} has an error without a reason: {text}")))
+    }
+
+    fn failure(&self, what: String) -> Failure {
+        let (Plan { seed, processes, replicas, faults }, round) = (self.soak.plan, self.progress.round);
+        let no_faults = if faults { "" } else { " --no-faults" };
+        let again = format!(
+            "--processes {processes} --replicas {replicas} --seed {seed} --round {round}{no_faults} --seconds 60"
+        );
+        let mut groups = BTreeMap::new();
+        for process in &self.processes {
+            match Segment::inspect(process.pid()) {
+                Ok(all) => groups.extend(all.into_iter().map(|group| (group.group.to_string(), group.text(CALLS)))),
+                Err(error) => _ = groups.insert(name(process), format!("{}: {error}", name(process))),
+            }
+        }
+        let calls = groups.into_values().collect::<Vec<_>>().join("\n");
+        Failure { what: format!("round {round}: {what}"), again, calls }
+    }
+}
+
+fn name(process: &Process) -> String {
+    format!("worker[{}], process {}", process.index, process.pid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_pause_does_not_end_a_stop() {
+        let plan = Plan { seed: 1, processes: 3, replicas: 1, faults: true };
+        let soak = Soak { plan, time: Duration::ZERO, round: 1 };
+        let (sender, _events) = mpsc::channel();
+        // Any process that does not end by itself.
+        let mut state = State::new(&soak, || Ok(Command::new("yes")), sender);
+        state.start(0).unwrap_or_else(|failure| panic!("{}", failure.what));
+        state.find(1).expect("started").stop();
+        state.waits.push(Wait { stopped: 1, others: HashSet::from([2]) });
+        state.actions.push((Instant::now(), Action::GoOn(1)));
+        state.act().unwrap_or_else(|failure| panic!("{}", failure.what));
+        assert!(state.find(1).expect("started").stopped, "process 2 still waits for it");
+        state.gave_up(2);
+        assert!(!state.find(1).expect("started").stopped);
+    }
+}

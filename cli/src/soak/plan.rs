@@ -1,0 +1,157 @@
+//! What happens in each round of a soak: the same for the same seed.
+
+use consonance_harness::cases::{Counts, Script, Source};
+use consonance_spec::{Kind, ReduceOp, call::mix};
+use std::time::Duration;
+
+/// One round in so many has a fault.
+const FAULT_PERIOD: u64 = 12;
+
+/// One call in so many is about data that pass through the memory that ranks share in several parts.
+const LARGE_PERIOD: u64 = 12;
+
+/// Elements of a rank in a large call.
+const LARGE: std::ops::Range<u64> = 5_000..40_000;
+
+/// A fault happens up to this long after its process began the round.
+const SOON: Duration = Duration::from_millis(20);
+
+/// What a soak does.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Whence everything comes.
+    pub seed: u64,
+    /// How many processes there are.
+    pub processes: usize,
+    /// How many ranks each of them has.
+    pub replicas: usize,
+    /// Whether processes are killed and stopped.
+    pub faults: bool,
+}
+
+/// What happens to processes in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    /// The process.
+    pub(super) victim: usize,
+    /// How long after it began the round.
+    pub(super) after: Duration,
+    pub(super) what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// It is killed, and another one so long after it: perhaps while they come together again.
+    Kill(Option<(usize, Duration)>),
+    /// It is stopped, and goes on after this time: nobody notices.
+    Pause(Duration),
+    /// It is stopped until all others have given it up.
+    Stop,
+}
+
+impl What {
+    /// Whether the round ends only with an error.
+    pub(super) fn ends(self) -> bool {
+        !matches!(self, What::Pause(_))
+    }
+}
+
+impl Plan {
+    /// How many ranks there are.
+    pub(super) fn ranks(&self) -> usize {
+        self.processes * self.replicas
+    }
+
+    fn word(&self, round: u64, salt: u64) -> u64 {
+        // Mixed by itself first: a seed is not another one's rounds in another order.
+        mix(mix(mix(0, self.seed), round), salt)
+    }
+
+    /// What all ranks call in a round. Where the round ends with an error, the calls can be repeated with the same results.
+    pub(super) fn script(&self, round: u64) -> Script {
+        let bytes: Vec<u8> = (0..256).flat_map(|i| self.word(round, i).to_le_bytes()).collect();
+        let mut script = Script::read_for(&mut Source::new(&bytes), self.ranks());
+        let repeated = self.fault(round).is_some_and(|fault| fault.what.ends());
+        for (call, number) in script.calls.iter_mut().zip(1000..) {
+            let word = self.word(round, number);
+            if word.is_multiple_of(LARGE_PERIOD) {
+                let count = (LARGE.start + (word >> 8) % (LARGE.end - LARGE.start)) as usize;
+                match &mut call.counts {
+                    Counts::Even(even) => {
+                        let divided = matches!(
+                            call.kind,
+                            Kind::ReduceScatter | Kind::AllGather | Kind::Gather | Kind::Scatter | Kind::AllToAll
+                        );
+                        *even = if divided { count / script.size } else { count };
+                    }
+                    Counts::Ragged(counts) => counts[word as usize % script.size] = count,
+                    Counts::Pairs(counts) => counts[word as usize % script.size][0] = count,
+                }
+            }
+            if repeated {
+                match call.kind {
+                    Kind::AllToAll => call.in_place = false,
+                    // The least of results that are all the least is the same again.
+                    Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter if call.in_place => call.op = ReduceOp::Min,
+                    Kind::Split => call.op = ReduceOp::Min,
+                    _ => {}
+                }
+            }
+        }
+        script
+    }
+
+    /// The fault of a round, if it has one.
+    pub(super) fn fault(&self, round: u64) -> Option<Fault> {
+        const SALT: u64 = 2000;
+        let word = |number: u64| self.word(round, SALT + number);
+        let below = |number, limit: Duration| Duration::from_micros(word(number) % limit.as_micros() as u64);
+        if !self.faults || self.processes < 2 || !word(0).is_multiple_of(FAULT_PERIOD) {
+            return None;
+        }
+        let victim = (word(1) % self.processes as u64) as usize;
+        let what = match word(2) % 8 {
+            0..3 => What::Kill(None),
+            3 => {
+                let other = (victim + 1 + (word(3) % (self.processes - 1) as u64) as usize) % self.processes;
+                What::Kill(Some((other, below(4, 10 * SOON))))
+            }
+            4..7 => What::Pause(below(5, 5 * SOON)),
+            _ => What::Stop,
+        };
+        Some(Fault { victim, after: below(6, SOON), what })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: Plan = Plan { seed: 7, processes: 3, replicas: 2, faults: true };
+
+    #[test]
+    fn a_seed_is_one_sequence_of_calls_and_faults() {
+        let rounds = |seed: u64| {
+            let plan = Plan { seed, ..PLAN };
+            (1..50).map(|round| format!("{:?} {:?}", plan.script(round), plan.fault(round))).collect::<Vec<_>>()
+        };
+        assert_eq!(rounds(7), rounds(7));
+        assert!(rounds(7).iter().all(|one| !rounds(8).contains(one)));
+    }
+
+    #[test]
+    fn every_fault_comes_to_every_process() {
+        for victim in 0..3 {
+            let faults: Vec<What> = (1..2000)
+                .filter_map(|round| PLAN.fault(round))
+                .filter(|f| f.victim == victim)
+                .map(|f| f.what)
+                .collect();
+            assert!(faults.contains(&What::Kill(None)));
+            assert!(faults.iter().any(|what| matches!(what, What::Kill(Some((other, _))) if *other != victim)));
+            assert!(faults.iter().any(|what| matches!(what, What::Pause(_))));
+            assert!(faults.contains(&What::Stop));
+        }
+        assert!((1..2000).all(|round| Plan { faults: false, ..PLAN }.fault(round).is_none()));
+    }
+}

@@ -1,0 +1,114 @@
+//! A process of a soak, as its parent sees it.
+
+use super::{Soak, Starter, worker::Told};
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    io::{self, BufRead, BufReader},
+    process::{Child, ChildStdout, Stdio},
+    sync::mpsc::Sender,
+    thread,
+    time::Instant,
+};
+
+/// One process. Dropped, it is killed.
+pub(super) struct Process {
+    /// Counts all processes that are started.
+    pub(super) number: u64,
+    /// Its place among the others.
+    pub(super) index: usize,
+    /// Whether it is in a group, as far as it told.
+    pub(super) formed: bool,
+    pub(super) stopped: bool,
+    /// The last round whose end by an error it told.
+    pub(super) lost: u64,
+    /// Bytes that it gave so far.
+    pub(super) bytes: u64,
+    /// When it last told something, or was continued.
+    pub(super) heard: Instant,
+    child: Child,
+}
+
+/// What the process of a number told; nothing if it has closed its output.
+pub(super) struct Event {
+    pub(super) number: u64,
+    pub(super) told: Option<Result<Told, String>>,
+}
+
+impl Process {
+    /// Starts a process, which begins with `round`.
+    pub(super) fn start(
+        soak: &Soak,
+        consonance: Starter,
+        (number, index, round): (u64, usize, u64),
+        tell: Sender<Event>,
+    ) -> io::Result<Process> {
+        let plan = &soak.plan;
+        let own = std::process::id();
+        let numbers = [plan.seed, plan.processes as u64, plan.replicas as u64, index as u64, round, own.into()];
+        let mut command = consonance()?;
+        command.arg("soak-worker").args(numbers.map(|number| number.to_string()));
+        if !plan.faults {
+            command.arg("--no-faults");
+        }
+        // No other soak has the same job.
+        command.env("CONSONANCE_JOB", format!("soak {own}"));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().expect("asked for above");
+        thread::spawn(move || listen(number, output, &tell));
+        let heard = Instant::now();
+        Ok(Process { number, index, formed: false, stopped: false, lost: 0, bytes: 0, heard, child })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Asks it to end after its round.
+    pub(super) fn ask_to_end(&mut self) {
+        drop(self.child.stdin.take());
+    }
+
+    pub(super) fn stop(&mut self) {
+        self.signal(Signal::STOP);
+        self.stopped = true;
+    }
+
+    pub(super) fn go_on(&mut self) {
+        self.signal(Signal::CONT);
+        (self.stopped, self.heard) = (false, Instant::now());
+    }
+
+    /// Kills it, and waits for its end.
+    pub(super) fn kill(&mut self) {
+        // It is gone already, then.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// How it ended, now that it has closed its output.
+    pub(super) fn end(&mut self) -> String {
+        self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
+    }
+
+    fn signal(&self, signal: Signal) {
+        // A process that has ended is not stopped any more.
+        let _ = kill_process(Pid::from_child(&self.child), signal);
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Passes on what a process tells.
+fn listen(number: u64, output: ChildStdout, tell: &Sender<Event>) {
+    for line in BufReader::new(output).lines().map_while(Result::ok) {
+        let told = line.parse().map_err(|()| line);
+        if tell.send(Event { number, told: Some(told) }).is_err() {
+            return;
+        }
+    }
+    let _ = tell.send(Event { number, told: None });
+}

@@ -1,0 +1,331 @@
+//! A process of a soak: makes the calls of each round with the others, and tells the parent how they ended.
+//!
+//! Its lines on standard output are [`Told`]. It ends after the round in which its standard input does.
+
+use super::plan::{Plan, What};
+use consonance::{
+    ClusterSpec, CommunicationOptions, Communicator, Error, ProcessGroup, ReduceOp, SimpleClusterResolver,
+};
+use consonance_harness::compare::{Part, given, message, parts, start_all};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use std::{
+    fmt,
+    io::{self, Read, Write},
+    panic,
+    str::FromStr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+/// How long a rank waits for another where nothing is wrong, however busy the machine.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// The same in a round in which a process is stopped, so that it is given up.
+const GIVES_UP: Duration = Duration::from_millis(400);
+
+/// How long processes wait for each other until they are a group.
+const MEETS: Duration = Duration::from_secs(30);
+
+/// Memory of a rank in a group, the least: large data pass through it in many parts.
+const STAGING_BYTES: usize = 256 << 10;
+
+/// A process that does nothing special says so often where it is.
+const TELLS: Duration = Duration::from_millis(50);
+
+/// What a process tells its parent, a line each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// It is in a group.
+    Formed,
+    /// It begins this round, and gave so many bytes in those before.
+    Round(u64, u64),
+    /// A call of the round, which began and ended at these times since 1970 in ns, failed because the group ended.
+    Lost { round: u64, begin: u64, end: u64, text: String },
+    /// Something is wrong in this round; 0 is the one that it is in.
+    Wrong(u64, String),
+    /// It ends, and gave so many bytes.
+    End(u64),
+}
+
+/// One process.
+#[derive(Clone, Copy, Debug)]
+pub struct Worker {
+    /// What is done.
+    pub plan: Plan,
+    /// Which process this is.
+    pub index: usize,
+    /// The first round.
+    pub round: u64,
+    /// The process that started this one.
+    pub parent: u32,
+}
+
+/// Why a rank does not go on.
+enum Trouble {
+    Lost { begin: u64, end: u64, text: String },
+    Wrong(String),
+}
+
+impl Worker {
+    /// Does all rounds until standard input ends, and returns the status to end with.
+    pub fn run(self) -> i32 {
+        let armed = set_parent_process_death_signal(Some(Signal::KILL));
+        if armed.is_err() || getppid().map(|pid| pid.as_raw_pid().unsigned_abs()) != Some(self.parent) {
+            return 1;
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = stop.clone();
+        thread::spawn(move || {
+            // It is closed, with an error or without one.
+            let _ = io::stdin().read_to_end(&mut Vec::new());
+            seen.store(true, Ordering::Relaxed);
+        });
+        // On whichever thread: of those that calls make for themselves, too.
+        panic::set_hook(Box::new(|panic| tell(&Told::Wrong(0, panic.to_string()))));
+        let mut state = State { plan: self.plan, index: self.index, round: self.round, bytes: 0, told: None, stop };
+        if let Err(wrong) = self.rounds(&mut state) {
+            tell(&Told::Wrong(state.round, wrong));
+            // It stays to be looked at, until the parent kills it.
+            loop {
+                thread::park();
+            }
+        }
+        tell(&Told::End(state.bytes));
+        0
+    }
+
+    fn rounds(&self, state: &mut State) -> Result<(), String> {
+        let mut group = self.join().map_err(|error| error.to_string())?;
+        loop {
+            tell(&Told::Formed);
+            if state.until_lost(group.communicators())? || state.stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            group.reform(MEETS).map_err(|error| error.to_string())?;
+        }
+    }
+
+    fn join(&self) -> Result<ProcessGroup, Error> {
+        let addresses = (1..=self.plan.processes).map(|port| format!("localhost:{port}"));
+        let task = SimpleClusterResolver::new(ClusterSpec::new().job("worker", addresses)?);
+        let builder = ProcessGroup::builder(task.with_task("worker", self.index)?).replicas(self.plan.replicas);
+        let options = CommunicationOptions::new().timeout(DEADLINE)?;
+        let builder = builder.options(options).staging_bytes(STAGING_BYTES).reads_directly(true);
+        builder.timeout(MEETS)?.on_wait(|_| {}).join()
+    }
+}
+
+struct State {
+    plan: Plan,
+    index: usize,
+    round: u64,
+    bytes: u64,
+    /// When it was last told where this process is.
+    told: Option<Instant>,
+    stop: Arc<AtomicBool>,
+}
+
+impl State {
+    /// Makes calls until the group ends, or (`true`) the soak does.
+    fn until_lost(&mut self, mut ranks: Vec<Communicator>) -> Result<bool, String> {
+        loop {
+            // All agree on the round, and whether it is one more.
+            let own = [self.stop.load(Ordering::Relaxed).into(), self.round];
+            let met = on_ranks(ranks.iter_mut().collect(), |rank: &mut Communicator| {
+                let mut words: [u64; 2] = own;
+                timed(|| rank.all_reduce(ReduceOp::Max, &mut words)).map(|()| words)
+            });
+            // Until they have met, the round before was the last: the next one is not over.
+            let Some(met) = self.unless_lost(met, self.round.saturating_sub(1))? else { return Ok(false) };
+            let [stop, round] = met[0];
+            if stop != 0 {
+                return Ok(true);
+            }
+            self.round = round;
+            let fault = self.plan.fault(round);
+            if fault.is_some_and(|fault| fault.victim == self.index)
+                || self.told.is_none_or(|told| told.elapsed() > TELLS)
+            {
+                self.told = Some(Instant::now());
+                tell(&Told::Round(round, self.bytes));
+            }
+
+            let repeated = fault.is_some_and(|fault| fault.what.ends());
+            if fault.is_some_and(|fault| fault.what == What::Stop) {
+                ranks.iter_mut().for_each(|rank| rank.set_timeout(GIVES_UP).expect("a timeout that ends"));
+            }
+            let script = self.plan.script(round);
+            let mut calls: Vec<Vec<Box<dyn Part>>> = ranks.iter().map(|_| Vec::new()).collect();
+            for call in &script.calls {
+                let own = ranks[0].rank()..ranks[0].rank() + ranks.len();
+                let elements: usize = own.clone().map(|rank| given(call, script.size, rank)).sum();
+                self.bytes += (elements * call.dtype.size()) as u64;
+                let parts = parts(call, script.size).into_iter().skip(own.start);
+                calls.iter_mut().zip(parts).for_each(|(calls, part)| calls.push(part));
+            }
+            let (asynchronous, implementation) = (script.asynchronous, script.implementation);
+            let results = on_ranks(ranks.iter_mut().zip(calls).collect(), |(rank, mut calls)| {
+                rank.set_implementation(implementation);
+                let placed = calls.iter_mut().try_for_each(|call| call.place(rank));
+                placed.map_err(|error| Trouble::Wrong(error.to_string()))?;
+                loop {
+                    make(rank, &mut calls, asynchronous)?;
+                    if !repeated {
+                        return Ok(());
+                    }
+                    // A rank that takes no part in a send and a receive hears of an end only so.
+                    timed(|| rank.barrier())?;
+                }
+            });
+            let lost = self.unless_lost(results, self.round)?.is_none();
+            // A round that ends with an error is over then; another one begins anew.
+            if repeated || !lost {
+                self.round += 1;
+            }
+            if lost {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// The results of all ranks, unless one was lost, which is told of this round.
+    fn unless_lost<R>(&self, results: Vec<Result<R, Trouble>>, round: u64) -> Result<Option<Vec<R>>, String> {
+        let mut all = Some(Vec::new());
+        for result in results {
+            match result {
+                Ok(result) => _ = all.as_mut().map(|all| all.push(result)),
+                Err(Trouble::Wrong(wrong)) => return Err(wrong),
+                Err(Trouble::Lost { begin, end, text }) => {
+                    tell(&Told::Lost { round, begin, end, text });
+                    all = None;
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Makes calls one after the other, or all at once, and judges them.
+fn make(rank: &mut Communicator, calls: &mut [Box<dyn Part>], asynchronous: bool) -> Result<(), Trouble> {
+    let number = rank.rank();
+    let judge = |index: usize, call: &dyn Part, result| {
+        call.judge(result).map_err(|wrong| Trouble::Wrong(format!("rank {number}, call {index}: {wrong}")))
+    };
+    if asynchronous {
+        let begin = now();
+        let results = start_all(rank, calls).map_err(Trouble::Wrong)?;
+        for (index, (call, result)) in calls.iter().zip(results).enumerate() {
+            judge(index, &**call, unless_lost(begin, result)?)?;
+        }
+        return Ok(());
+    }
+    for (index, call) in calls.iter_mut().enumerate() {
+        let begin = now();
+        let result = unless_lost(begin, call.make(rank))?;
+        judge(index, &**call, result)?;
+    }
+    Ok(())
+}
+
+/// The result of a call that began at `begin`, unless the group has ended, or a rank has left it: who gives up another in a group of two
+/// ends that one only, and leaves.
+fn unless_lost(begin: u64, result: Result<(), Error>) -> Result<Result<(), Error>, Trouble> {
+    match result {
+        Err(error @ (Error::Aborted { .. } | Error::Timeout { .. } | Error::Left { .. })) => {
+            Err(Trouble::Lost { begin, end: now(), text: error.to_string() })
+        }
+        result => Ok(result),
+    }
+}
+
+/// A call that can fail only if the group ends.
+fn timed(call: impl FnOnce() -> Result<(), Error>) -> Result<(), Trouble> {
+    let begin = now();
+    unless_lost(begin, call())?.map_err(|error| Trouble::Wrong(error.to_string()))
+}
+
+/// Runs `body` on a thread for each rank.
+fn on_ranks<A: Send, R: Send>(ranks: Vec<A>, body: impl Fn(A) -> Result<R, Trouble> + Sync) -> Vec<Result<R, Trouble>> {
+    let body = &body;
+    thread::scope(|scope| {
+        let threads: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(move || body(rank))).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, Result<R, Trouble>>| {
+            thread.join().unwrap_or_else(|panic| Err(Trouble::Wrong(message(&*panic))))
+        };
+        threads.into_iter().map(join).collect()
+    })
+}
+
+/// The time since 1970 in ns, which all processes count alike.
+pub(super) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64)
+}
+
+fn tell(told: &Told) {
+    // A parent that is gone has nobody to tell.
+    let _ = writeln!(io::stdout(), "{told}");
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Told::Formed => write!(f, "formed"),
+            Told::Round(round, bytes) => write!(f, "round {round} {bytes}"),
+            Told::Lost { round, begin, end, text } => {
+                write!(f, "lost {round} {begin} {end} {}", text.replace('\n', " "))
+            }
+            Told::Wrong(round, text) => write!(f, "wrong {round} {}", text.replace('\n', " ")),
+            Told::End(bytes) => write!(f, "end {bytes}"),
+        }
+    }
+}
+
+impl FromStr for Told {
+    type Err = ();
+
+    fn from_str(line: &str) -> Result<Told, ()> {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let mut words = rest.splitn(if word == "lost" { 4 } else { 2 }, ' ');
+        let mut text = || words.next().ok_or(());
+        let number = |text: &str| text.parse::<u64>().map_err(drop);
+        Ok(match word {
+            "formed" => Told::Formed,
+            "round" => Told::Round(number(text()?)?, number(text()?)?),
+            "lost" => Told::Lost {
+                round: number(text()?)?,
+                begin: number(text()?)?,
+                end: number(text()?)?,
+                text: text()?.to_owned(),
+            },
+            "wrong" => Told::Wrong(number(text()?)?, text()?.to_owned()),
+            "end" => Told::End(number(text()?)?),
+            _ => return Err(()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_is_understood() {
+        let text = "call: replica 1 was lost; its last call".to_owned();
+        for told in [
+            Told::Formed,
+            Told::Round(3, 4),
+            Told::Lost { round: 3, begin: 4, end: 5, text: text.clone() },
+            Told::Wrong(6, text),
+            Told::End(7),
+        ] {
+            assert_eq!(told.to_string().parse(), Ok(told));
+        }
+        for line in ["", "formd", "round 3", "lost 3 4 5", "wrong x y", "end"] {
+            assert_eq!(line.parse::<Told>(), Err(()), "{line}");
+        }
+    }
+}

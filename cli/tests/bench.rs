@@ -1,0 +1,380 @@
+//! `consonance bench`, with small sizes and little time: that every collective gives right results in rows of the promised form. How
+//! long anything takes is not looked at.
+
+use consonance_cli::bench::case::Collective;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::{
+    env, fs,
+    os::unix::process::ExitStatusExt,
+    path::{Path, PathBuf},
+    process::{self, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+const KEYS: [&str; 16] = [
+    "collective",
+    "library",
+    "transport",
+    "ranks",
+    "bytes",
+    "count",
+    "dtype",
+    "op",
+    "memory",
+    "in_place",
+    "time_us_median",
+    "time_us_p99",
+    "algbw_GBps",
+    "busbw_GBps",
+    "cpu_seconds",
+    "wrong",
+];
+
+/// `consonance bench` with these words, where `PATH` has nothing but `path`.
+fn bench_with_path(words: &str, path: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_consonance"));
+    command.arg("bench").args(words.split(' ')).stdin(Stdio::null()).env("PATH", path);
+    command.output().expect("the command can be started")
+}
+
+/// Rows of a bench that succeeds, with no other library to be found.
+fn rows(words: &str) -> Vec<Value> {
+    let time = if words.starts_with("limits") { "" } else { " --time 1ms" };
+    let output = bench_with_path(&format!("{words} --json{time}"), "");
+    assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    text.lines().map(|line| serde_json::from_str(line).expect("a JSON object on each line")).collect()
+}
+
+/// What is wrong with a bench that does not begin.
+fn refusal(words: &str) -> String {
+    let output = bench_with_path(words, "");
+    assert!(!output.status.success() && output.stdout.is_empty(), "{words}");
+    String::from_utf8(output.stderr).expect("UTF-8")
+}
+
+#[track_caller]
+fn check_measured(row: &Value) {
+    assert_eq!(row["wrong"], 0, "{row}");
+    for key in ["time_us_median", "time_us_p99", "cpu_seconds"] {
+        assert!(row[key].as_f64().is_some_and(|value| value > 0.0), "{key} of {row}");
+    }
+}
+
+#[test]
+fn every_collective_is_right_in_rows_of_the_promised_form() {
+    for collective in Collective::all() {
+        for place in ["", " --in-place"] {
+            for ranks in collective.least_ranks()..4 {
+                let rows = rows(&format!("{collective} -n {ranks} -b 4 -e 40000 -f 100{place}"));
+                let sizes = if collective == Collective::Barrier { 1 } else { 3 };
+                assert_eq!(rows.len(), sizes, "{collective} of {ranks}");
+                for row in &rows {
+                    let keys: Vec<&str> = row.as_object().expect("an object").keys().map(String::as_str).collect();
+                    assert_eq!(keys, KEYS);
+                    check_measured(row);
+                    assert_eq!(row["collective"], collective.name());
+                    assert_eq!((&row["library"], &row["transport"]), (&"consonance".into(), &"threads".into()));
+                    assert_eq!(row["in_place"], collective.in_place(!place.is_empty()), "{row}");
+                    assert_eq!(row["op"].as_str(), collective.reduces().then_some("sum"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_may_be_processes() {
+    for collective in Collective::all() {
+        let rows = rows(&format!("{collective} --transport processes -n 3 -b 64 -e 40000 -f 100"));
+        assert!(!rows.is_empty(), "{collective}");
+        for row in &rows {
+            check_measured(row);
+            assert_eq!((&row["transport"], &row["ranks"]), (&"processes".into(), &3.into()));
+        }
+    }
+}
+
+#[test]
+fn collectives_and_builds_take_turns() {
+    let consonance = env!("CARGO_BIN_EXE_consonance");
+    for transport in ["threads", "processes"] {
+        let words = format!("all_gather all_gather_v --vs build:{consonance} --transport {transport} -b 4K -e 8K");
+        let rows = rows(&words);
+        let text = |value: &Value| value.to_string().trim_matches('"').to_owned();
+        let found: Vec<_> =
+            rows.iter().map(|row| ["collective", "library", "bytes"].map(|key| text(&row[key]))).collect();
+        let libraries = ["consonance".to_owned(), format!("build:{consonance}")];
+        let mut expected = Vec::new();
+        for bytes in ["4096", "8192"] {
+            for collective in ["all_gather", "all_gather_v"] {
+                expected.extend(libraries.each_ref().map(|library| [collective.into(), library.clone(), bytes.into()]));
+            }
+        }
+        assert_eq!(found, expected);
+        for row in &rows {
+            check_measured(row);
+            assert_eq!(row["transport"], transport, "{row}");
+        }
+    }
+}
+
+#[test]
+fn ways_of_all_reduce_take_turns() {
+    for transport in ["threads", "processes"] {
+        let rows = rows(&format!("all_reduce --transport {transport} --vs one_shot,two_shot -b 8 -e 200K -f 160"));
+        let libraries: Vec<&str> = rows.iter().filter_map(|row| row["library"].as_str()).collect();
+        assert_eq!(libraries, ["consonance", "one_shot", "two_shot"].repeat(3));
+        rows.iter().for_each(check_measured);
+    }
+}
+
+/// A signal ends it, whatever it is at, and leaves nothing behind.
+#[test]
+fn what_a_bench_makes_goes_with_it() {
+    let directory = Temporary::directory("signal");
+    let files = || fs::read_dir(&directory.0).expect("a directory").count();
+    for pause in (0..40).map(|step| Duration::from_micros(200 * step)) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_consonance"));
+        command.args(["bench", "barrier", "--transport", "processes", "--time", "60s"]).env("TMPDIR", &directory.0);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("the command can be started");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while files() == 0 {
+            assert!(Instant::now() < deadline && child.try_wait().expect("a child").is_none(), "the bench begins");
+            thread::yield_now();
+        }
+        thread::sleep(pause);
+        kill_process(Pid::from_child(&child), Signal::TERM).expect("a child");
+        assert_eq!(child.wait().expect("a child").signal(), Some(Signal::TERM.as_raw()), "after {pause:?}");
+        assert_eq!(files(), 0, "after {pause:?}");
+    }
+}
+
+/// `nohup` has the signal ignored by what it starts.
+#[test]
+fn a_signal_that_is_ignored_does_not_end_a_bench() {
+    let directory = Temporary::directory("ignored");
+    let mut command = Command::new("sh");
+    let script = "trap '' HUP; exec \"$0\" bench barrier --time 300ms";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_consonance")]).env("TMPDIR", &directory.0);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("a shell");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while fs::read_dir(&directory.0).expect("a directory").count() == 0 {
+        assert!(Instant::now() < deadline && child.try_wait().expect("a child").is_none(), "the bench begins");
+        thread::yield_now();
+    }
+    kill_process(Pid::from_child(&child), Signal::HUP).expect("a child");
+    assert_eq!(child.wait().expect("a child").code(), Some(0));
+}
+
+/// A bench that `script` goes before, in a shell of the same process number.
+fn bench_after(script: &str, temporary: &Path) -> Output {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("{script}; exec \"$0\" bench barrier --time 1ms"), env!("CARGO_BIN_EXE_consonance")]);
+    command.stdin(Stdio::null()).env("TMPDIR", temporary).output().expect("a shell")
+}
+
+#[test]
+fn what_a_killed_bench_has_left_is_not_in_the_way_of_another() {
+    let directory = Temporary::directory("left");
+    let output = bench_after("mkdir \"$TMPDIR/consonance-bench-$$\"", &directory.0);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let left = fs::read_dir(&directory.0).expect("a directory").count();
+    assert_eq!(left, 1, "another one's is left alone");
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_is_named() {
+    let directory = Temporary::directory("taken");
+    let all = "mkdir \"$TMPDIR/consonance-bench-$$\"; seq -f \"$TMPDIR/consonance-bench-$$-%g\" 100 | xargs mkdir";
+    for (script, temporary) in [(all, &directory.0), (":", &directory.0.join("nothing"))] {
+        let output = bench_after(script, temporary);
+        let found = String::from_utf8(output.stderr).expect("UTF-8");
+        let expected = format!("consonance bench: cannot make {}/consonance-bench-", temporary.display());
+        assert!(!output.status.success() && found.starts_with(&expected), "{found}");
+    }
+}
+
+#[test]
+fn bytes_are_those_of_the_larger_buffer() {
+    let last = |words: &str| {
+        let row = rows(words).pop().expect("a row");
+        (row["bytes"].as_u64(), row["count"].as_u64(), row["busbw_GBps"].as_f64() == row["algbw_GBps"].as_f64())
+    };
+    assert_eq!(last("all_reduce -b 4K -e 4K"), (Some(4096), Some(1024), true));
+    assert_eq!(last("all_gather -b 4K -e 4K"), (Some(4096), Some(512), false));
+    assert_eq!(last("reduce_scatter -b 4K -e 4K -n 4 --dtype i64"), (Some(4096), Some(128), false));
+    assert_eq!(last("broadcast -b 4K -e 4K -n 3 --dtype bf16"), (Some(4096), Some(2048), true));
+}
+
+#[test]
+fn every_type_and_operation_is_right() {
+    for dtype in ["f16", "bf16", "f32", "f64"] {
+        for op in ["sum", "mean", "product", "min", "max"] {
+            rows(&format!("all_reduce -b 5000 -e 5000 -n 3 --dtype {dtype} --op {op}")).iter().for_each(check_measured);
+        }
+    }
+    for dtype in ["i8", "u16", "i64"] {
+        for op in ["sum", "product", "min", "max", "and", "or", "xor"] {
+            rows(&format!("reduce_scatter -b 5000 -e 5000 --dtype {dtype} --op {op}")).iter().for_each(check_measured);
+        }
+    }
+    rows("reduce -b 5000 -e 5000 --dtype bool --op or -n 9").iter().for_each(check_measured);
+}
+
+#[test]
+fn who_is_not_installed_has_rows_that_say_how_to_change_that() {
+    let rows = rows("all_reduce -b 8 -e 64 -f 8 --vs openmpi,mpich,gloo,limit");
+    let libraries: Vec<&str> = rows.iter().filter_map(|row| row["library"].as_str()).collect();
+    assert_eq!(libraries, ["consonance", "openmpi", "mpich", "gloo", "limit"].repeat(2));
+    for row in &rows {
+        match row["library"].as_str() {
+            Some("consonance" | "limit") => check_measured(row),
+            _ => {
+                let transport = row["transport"].as_str().expect("text");
+                assert!(transport.starts_with("none: not installed: "), "{transport}");
+                assert_eq!(row["wrong"], Value::Null);
+                assert_eq!(row.as_object().map(|row| row.len()), Some(KEYS.len()));
+            }
+        }
+    }
+}
+
+/// Other libraries that this machine has give right results too; one that it has not is said not to be there.
+#[test]
+fn rivals_are_right_or_absent() {
+    let path = env::var("PATH").unwrap_or_default();
+    for collective in Collective::all() {
+        let words = format!("{collective} -b 4K -e 4K --vs openmpi,mpich,gloo --json --time 1ms");
+        let output = bench_with_path(&words, &path);
+        assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        for row in text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")) {
+            match row["transport"].as_str() {
+                Some(text) if text.starts_with("none: ") => eprintln!("{collective} of {}: {text}", row["library"]),
+                _ => check_measured(&row),
+            }
+        }
+    }
+}
+
+#[test]
+fn the_machine_is_measured() {
+    let rows = rows("limits -b 4K -e 64K -f 16");
+    let whats: Vec<&str> = rows.iter().filter_map(|row| row["what"].as_str()).collect();
+    for what in ["copy", "sum of 2", "sum of 8"] {
+        assert!(whats.iter().filter(|other| **other == what).count() >= 2, "{what} in {whats:?}");
+    }
+    assert!(rows.iter().all(|row| row["time_us_median"].as_f64().is_some_and(|time| time > 0.0)), "{rows:?}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused() {
+    let refused = [
+        (
+            "all_reduce --transport cuda",
+            "--transport: expected threads or processes, found cuda: this build has no CUDA transport",
+        ),
+        ("all_reduce --op mean --dtype i32", "--op: expected an operation that gives i32 from i32 (sum,"),
+        ("all_reduce -n 0", "-n: expected 1 to 256 ranks, found 0"),
+        ("all_gather_v --spread 51", "--spread: expected at most 50 %, found 51 %"),
+        ("barrier send_recv -n 1", "-n: expected 2 ranks or more for send_recv, found 1"),
+        ("all_reduce -b 100000G -e 100000G", "no memory for 26843545600000 elements"),
+        (
+            "all_reduce --dtype i8 -n 3 -b 17179869183G -e 17179869183G",
+            "-e: expected at most 384307168202282325 bytes of each of 3 ranks, found 18446744072635809792",
+        ),
+        ("all_reduce --plot /dev/null/plot.svg", "--plot: /dev/null/plot.svg: "),
+        ("all_reduce -b 1M -e 1K", "-b: expected at most the 1024 bytes of -e, found 1048576"),
+        ("all_reduce -b 12X", "expected a number of bytes above 0, such as 8, 64K, 1M or 2G"),
+        ("allreduce", "expected one of all_reduce, all_gather,"),
+        ("all_reduce --vs nccl", "expected one of openmpi, mpich, gloo, one_shot, two_shot, build:PATH, limit"),
+        ("all_reduce --dtype float", "expected one of bool, i8,"),
+        ("all_reduce -f 1", "1 is not in 2.."),
+    ];
+    for (words, expected) in refused {
+        let found = refusal(words);
+        assert!(found.contains(expected), "{words}: {found}");
+    }
+}
+
+#[test]
+fn the_picture_is_well_formed() {
+    let directory = Temporary::directory("plot");
+    let file = directory.0.join("plot.svg");
+    let rows = rows(&format!("broadcast -b 64 -e 64K -f 32 --plot {}", file.display()));
+    assert_eq!(rows.len(), 3 * 2, "ours and the limit");
+    let svg = fs::read_to_string(&file).expect("the picture");
+    check_well_formed(&svg);
+    assert_eq!(svg.matches("<polyline").count(), 2 * 2, "a line for each library in both panels");
+    assert_eq!(svg.matches("<circle").count(), 3 * 2 * 2, "a point for each row in both panels");
+    assert!(svg.contains(">limit<") && svg.contains(">consonance<") && svg.contains(">64K<"), "{svg}");
+    assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+}
+
+#[test]
+fn a_bench_that_fails_leaves_the_picture_as_it_was() {
+    let directory = Temporary::directory("kept");
+    let [old, new] = ["old.svg", "new.svg"].map(|name| directory.0.join(name));
+    fs::write(&old, "a picture").expect("a new file");
+    for words in ["all_reduce -n 0", "all_reduce -b 100000G -e 100000G"] {
+        for file in [&old, &new] {
+            refusal(&format!("{words} --plot {}", file.display()));
+        }
+        assert_eq!(fs::read_to_string(&old).expect("a file"), "a picture", "{words}");
+        assert!(!new.exists(), "{words}");
+    }
+    rows(&format!("barrier --plot {}", old.display()));
+    assert!(fs::read_to_string(&old).expect("the picture").starts_with("<svg"), "what was there is gone");
+}
+
+/// A directory that goes with its owner.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn directory(name: &str) -> Temporary {
+        let path = env::temp_dir().join(format!("consonance-tests-{name}-{}", process::id()));
+        fs::create_dir(&path).expect("a new directory");
+        Temporary(path)
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Checks that elements are closed in order, attributes are quoted and text has no markup: what is needed of XML here.
+fn check_well_formed(xml: &str) {
+    let (mut open, mut rest) = (Vec::new(), xml);
+    while let Some(begin) = rest.find('<') {
+        let (text, tag) = rest.split_at(begin);
+        assert!(!text.contains(['>', '&']), "{text:?}");
+        let end = tag.find('>').expect("the end of a tag");
+        let (inside, after) = (&tag[1..end], &tag[end + 1..]);
+        assert!(!inside.contains(['<', '&']) && inside.matches('"').count() % 2 == 0, "{inside:?}");
+        // With quoted values left out, there is a name, and a name and = for each value.
+        let bare: String = inside.split('"').step_by(2).collect();
+        let mut words = bare.trim_end_matches('/').split_whitespace();
+        let name = words.next().expect("a name");
+        assert!(words.all(|word| word.strip_suffix('=').is_some_and(|name| !name.contains('='))), "{inside:?}");
+        match name.strip_prefix('/') {
+            Some(name) => assert_eq!(open.pop(), Some(name.to_owned())),
+            None if inside.ends_with('/') => {}
+            None => open.push(name.to_owned()),
+        }
+        rest = after;
+    }
+    assert!(open.is_empty() && rest.trim().is_empty(), "{open:?} {rest:?}");
+}
+
+#[test]
+fn the_check_of_pictures_sees_what_is_wrong() {
+    check_well_formed("<a b=\"c d\"><e/>text</a>");
+    for wrong in ["<a>", "<a></b>", "<a b=c></a>", "<a b=\"c></a>", "<a>x & y</a>", "</a>"] {
+        assert!(std::panic::catch_unwind(|| check_well_formed(wrong)).is_err(), "{wrong}");
+    }
+}

@@ -1,0 +1,139 @@
+//! The examples that start processes of their own, run as a user runs them. `cargo test` builds them; `cargo test --test examples`
+//! takes them as they were built last.
+#![cfg(target_os = "linux")]
+
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Far more than anything here takes.
+const LIMIT: Duration = Duration::from_secs(120);
+
+const CONSONANCE: &str = env!("CARGO_BIN_EXE_consonance");
+
+fn example(name: &str) -> PathBuf {
+    let path = Path::new(CONSONANCE).with_file_name("examples").join(name);
+    assert!(path.exists(), "cargo build -p consonance-cli --examples makes {}", path.display());
+    path
+}
+
+/// Runs a program with these arguments, in which spaces separate, and gives its status, and both of its outputs.
+fn run(program: impl AsRef<Path>, arguments: &str) -> (Option<i32>, String) {
+    run_with(program, &arguments.split_whitespace().collect::<Vec<_>>())
+}
+
+/// The same with arguments that may have spaces.
+fn run_with(program: impl AsRef<Path>, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(program.as_ref());
+    command.args(arguments).env_remove("TF_CONFIG").env_remove("CONSONANCE_REPLICAS");
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (mut stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let read = |pipe: &mut dyn Read| {
+        let mut text = String::new();
+        pipe.read_to_string(&mut text).map(|_| text).unwrap()
+    };
+    let readers = [thread::spawn(move || read(&mut stdout)), thread::spawn(move || read(&mut stderr))];
+    let begin = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if begin.elapsed() > LIMIT {
+            child.kill().unwrap();
+            let output = readers.map(|reader| reader.join().unwrap()).concat();
+            panic!("{} {arguments:?}: not ended within {LIMIT:?}:\n{output}", program.as_ref().display());
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
+    (status.code(), readers.map(|reader| reader.join().unwrap()).concat())
+}
+
+/// The output of a program that succeeds.
+fn success(program: impl AsRef<Path>, arguments: &str) -> String {
+    let (status, output) = run(program, arguments);
+    assert_eq!(status, Some(0), "{arguments}: {output}");
+    output
+}
+
+/// The digest in a line with these words.
+fn digest<'o>(output: &'o str, words: &str) -> &'o str {
+    let line = output.lines().find(|line| line.contains(words)).unwrap_or_else(|| panic!("no {words:?} in {output}"));
+    let is_digest = |word: &&str| word.len() == 16 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    line.split_whitespace().find(is_digest).unwrap_or_else(|| panic!("no digest: {line}"))
+}
+
+#[test]
+fn digits_have_the_same_bits_in_workers_and_in_one_process() {
+    const SMALL: &str = "--epochs 1 --hidden 12";
+    let digits = example("digits");
+    let of_training = "the training above";
+    let [two, four] = [2, 4]
+        .map(|replicas| success(&digits, &format!("--replicas {replicas} {SMALL}")))
+        .map(|output| digest(&output, of_training).to_owned());
+
+    let output = success(&digits, &format!("--workers 2 {SMALL}"));
+    assert_eq!([digest(&output, of_training), digest(&output, "2 in one process")], [&two; 2], "{output}");
+    for words in ["2 × 1, staged by 256.00 KiB", "2 × 1, staged by 4.00 MiB", "OneShot", "TwoShot"] {
+        assert_eq!(digest(&output, words), two, "{output}");
+    }
+    assert!(output.contains("[worker 0] Every bit of every weight is the same."), "{output}");
+    assert!(!output.contains("[worker 1]"), "{output}");
+
+    // Started by the command, whose number of replicas is taken.
+    let arguments = format!("run -n 2 --replicas 2 --timeout 100s -- {} {SMALL}", digits.display());
+    let output = success(CONSONANCE, &arguments);
+    assert_eq!([digest(&output, of_training), digest(&output, "4 in one process")], [&four; 2], "{output}");
+    assert!(output.contains("2 × 2, staged by 1.00 MiB"), "{output}");
+}
+
+#[test]
+fn a_worker_that_fails_ends_the_launch_of_digits() {
+    let (status, output) = run(example("digits"), "--workers 2 --batch 1");
+    assert_eq!(status, Some(1), "{output}");
+    assert!(output.contains("error: --batch 1 leaves some of 2 replicas without a digit"), "{output}");
+    assert!(output.contains("consonance: worker "), "{output}");
+}
+
+#[test]
+fn a_training_that_loses_a_worker_goes_on_without_it() {
+    for lose in 0..3 {
+        let output = success(example("elastic"), &format!("--steps 60 --at 20 --lose {lose}"));
+        assert_eq!(output.matches("20 steps are done; ").count(), 2, "{output}");
+        assert_eq!(output.matches(&format!("replica {lose} was lost with its process")).count(), 2, "{output}");
+        for replica in 0..2 {
+            assert!(output.contains(&format!("reformed: now replica {replica} of 2")), "{output}");
+        }
+        let one_process = "one process: 3 replicas in steps 0 to 19, 2 replicas in steps 20 to 59";
+        assert_eq!(digest(&output, "] done: "), digest(&output, one_process), "{output}");
+    }
+}
+
+/// Under a launcher that would end all at the first failure, were it not told to keep going.
+#[test]
+fn workers_of_the_command_reform_if_it_keeps_going() {
+    let elastic = example("elastic");
+    let elastic = format!("exec {} --steps 60 --at 20", elastic.display());
+    let script = format!("case $TF_CONFIG in *'\"index\": 1}}'*) {elastic} --doomed;; *) {elastic};; esac");
+    let (status, output) =
+        run_with(CONSONANCE, &["run", "-n", "3", "--keep-going", "--timeout", "100s", "--", "sh", "-c", &script]);
+    assert_eq!(status, Some(128 + 9), "{output}");
+    assert_eq!(output.matches("20 steps are done; ").count(), 2, "{output}");
+    assert_eq!(output.matches("] done: ").count(), 2, "{output}");
+    assert!(output.contains("consonance: worker 1 (pid ") && output.ends_with("): killed by SIGKILL\n"), "{output}");
+}
+
+#[test]
+fn a_training_whose_lost_worker_is_replaced_has_the_bits_of_one_without_a_loss() {
+    for (lose, at) in [(0, 0), (1, 20), (2, 59)] {
+        let output = success(example("elastic"), &format!("--steps 60 --at {at} --lose {lose} --replace"));
+        assert_eq!(output.matches("reformed: now replica ").count(), 2, "{output}");
+        assert_eq!(output.contains(&format!("[worker {lose}] caught up from step 0 to step {at}")), at > 0, "{output}");
+        let (done, one_process) = (digest(&output, "] done: "), "one process: 3 replicas in steps 0 to 59");
+        assert_eq!(done, digest(&output, one_process), "{output}");
+        assert_eq!(output.matches(done).count(), 4, "{output}");
+    }
+}

@@ -1,0 +1,164 @@
+//! `consonance explain`: that a call does what is told of it.
+#![cfg(target_os = "linux")]
+
+use consonance::{Communicator, DType, ReduceOp};
+use consonance_cli::{
+    bench::{
+        Memory, Transport,
+        case::{Case, Collective},
+    },
+    explain::{Question, ground_of},
+};
+use consonance_harness::counted::pair_of_processes;
+use consonance_kernels::{
+    group::plan::{Step, Targets},
+    shm::Segment,
+};
+use serde_json::Value;
+use std::{
+    process::{self, Command, Output},
+    thread,
+};
+
+/// The call of `case`, apart, with buffers of its sizes.
+fn call(rank: &mut Communicator, case: &Case) {
+    let (own, root) = (rank.rank(), rank.rank() == 0);
+    let all = vec![1f32; case.elements()];
+    let part = vec![1f32; case.part(own).len()];
+    let (mut recv, mut block, counts) = (all.clone(), part.clone(), case.counts(own));
+    let done = match case.collective {
+        Collective::Barrier => rank.barrier(),
+        Collective::AllReduce => rank.all_reduce_into(case.op, &all, &mut recv),
+        Collective::Reduce => rank.reduce_into(case.op, &all, root.then_some(&mut recv[..]), 0),
+        Collective::ReduceScatter if case.in_place => rank.reduce_scatter(case.op, &mut recv),
+        Collective::ReduceScatter => rank.reduce_scatter_into(case.op, &all, &mut block),
+        Collective::AllGather => rank.all_gather_into(&part, &mut recv),
+        Collective::AllGatherV => rank.all_gather_v(Some(&part), &mut recv, &counts),
+        Collective::Gather => rank.gather(&part, root.then_some(&mut recv[..]), 0),
+        Collective::GatherV => rank.gather_v(Some(&part), root.then_some(&mut recv[..]), &counts, 0),
+        Collective::Scatter => rank.scatter(root.then_some(&all[..]), Some(&mut block), 0),
+        Collective::ScatterV => rank.scatter_v(root.then_some(&all[..]), Some(&mut block), &counts, 0),
+        Collective::AllToAll => rank.all_to_all_into(&all, &mut recv),
+        Collective::AllToAllV => rank.all_to_all_v(&all, &counts, &mut recv, &counts),
+        Collective::Broadcast => rank.broadcast(&mut recv, 0),
+        Collective::SendRecv if root => rank.send(&all, 1),
+        Collective::SendRecv => rank.recv(&mut recv, 0),
+    };
+    done.expect("both ranks call the same");
+}
+
+/// How memory is shared in a step, as ranks note it in the ring of their last calls.
+fn noted(step: Step) -> u32 {
+    match step {
+        Step::Exchange => 0,
+        Step::Published(_) => 1,
+        Step::Divided { targets: Targets::All, .. } => 2,
+        Step::Divided { targets: Targets::Own, .. } => 3,
+        Step::Divided { targets: Targets::Root(_), .. } => 4,
+    }
+}
+
+#[test]
+fn ranks_note_the_step_that_is_explained() {
+    let [mut first, mut second] = pair_of_processes();
+    let last_head = || {
+        let inspections = Segment::inspect(process::id()).expect("this process's own memory");
+        let calls = &inspections.first().expect("a group").ranks[0].calls;
+        calls.last().expect("a call").head
+    };
+    let mut seen = [false; 5];
+    let ground = thread::scope(|scope| {
+        scope.spawn(|| ground_of(&mut second, Collective::Barrier));
+        ground_of(&mut first, Collective::Barrier).expect("both ranks ask")
+    });
+    for collective in Collective::all() {
+        for in_place in [false, true] {
+            if in_place && collective != Collective::ReduceScatter {
+                continue;
+            }
+            for bytes in [8, 72, 80, 88, 160, 168, 4096, 4176, 4184, 8192, 8352, 8360, 100_000, 1 << 20] {
+                let (dtype, op) = (DType::F32, ReduceOp::Sum);
+                let case = Case { collective, ranks: 2, count: 0, dtype, op, in_place, spread: 10 };
+                let question = Question { case, transport: Transport::Processes, memory: Memory::Slice };
+                let explanation = question.explain(&ground, bytes, false).expect("a call");
+                let case = explanation.question.case;
+                thread::scope(|scope| {
+                    scope.spawn(|| call(&mut first, &case));
+                    call(&mut second, &case);
+                });
+                let found = last_head() >> 24;
+                assert_eq!(found, noted(explanation.step), "{explanation}");
+                seen[found as usize] = true;
+            }
+        }
+    }
+    assert_eq!(seen, [true; 5]);
+}
+
+fn explain(words: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_consonance")).arg("explain").args(words.split(' ')).output().expect("the command")
+}
+
+#[test]
+fn every_collective_is_explained() {
+    for collective in Collective::all() {
+        for memory in ["slice", "alloc"] {
+            for transport in ["threads", "processes"] {
+                let words = format!("{collective} --transport {transport} --memory {memory} -b 8,1M --no-measure");
+                let text = String::from_utf8(explain(&words).stdout).expect("UTF-8");
+                assert!(text.matches("  <- this call").count() == 2, "{words}: {text}");
+                let json = String::from_utf8(explain(&(words + " --json")).stdout).expect("UTF-8");
+                let rows: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+                assert_eq!(rows.len(), 2, "{json}");
+                for row in rows {
+                    assert!(row["thresholds"][0]["path"].is_string() && row["limit_us"].is_null(), "{row}");
+                    assert_eq!(row["isa"].is_string(), collective.reduces(), "{row}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_limit_is_measured() {
+    let json = String::from_utf8(explain("all_reduce -b 64K --json").stdout).expect("UTF-8");
+    let row: Value = serde_json::from_str(&json).expect("JSON");
+    assert!(row["limit_us"].as_f64().is_some_and(|time| time > 0.0), "{row}");
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let refused = [
+        ("all_reduce --dtype bool", "--op: expected an operation on bool, found sum"),
+        ("send_recv -n 1", "-n: expected 2 to 256 ranks, found 1"),
+        (
+            "all_reduce --transport cuda",
+            "--transport: expected threads or processes, found cuda: this build has no CUDA transport",
+        ),
+        ("all_gather_v --spread 51", "--spread: expected at most 50 %, found 51 %"),
+        (
+            "all_reduce -b 17179869183G",
+            "-b: expected at most 576460752303423487 bytes of each of 2 ranks, found 18446744072635809792",
+        ),
+        (
+            "reduce --transport processes -n 4 -b 8,1073741824G",
+            "-b: expected at most 288230376151711743 bytes of each of 4 ranks, found 1152921504606846976",
+        ),
+        ("all_reduce -b 100000G", "the limit: no memory for copies of 107374182400000 bytes on each of "),
+        ("all_reduce -b none", "expected a number of bytes above 0, such as 8, 64K, 1M or 2G"),
+        ("allreduce", "expected one of all_reduce, all_gather,"),
+    ];
+    for (words, expected) in refused {
+        let output = explain(words);
+        let found = String::from_utf8(output.stderr).expect("UTF-8");
+        assert!(!output.status.success() && found.contains(expected), "{words}: {found}");
+        assert!(output.stdout.is_empty(), "{words}");
+    }
+}
+
+#[test]
+fn processes_are_asked_wherever_the_collective_stands() {
+    let output = explain("--transport processes --no-measure -b 8 -- all_reduce");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stdout.starts_with(b"all_reduce("), "{}", String::from_utf8_lossy(&output.stdout));
+}

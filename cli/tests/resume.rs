@@ -1,0 +1,57 @@
+//! The example's training, broken off and resumed from its checkpoint, ends with the bits of one without a break.
+
+#[path = "../examples/digits/data.rs"]
+mod data;
+#[expect(dead_code, reason = "the example shows how much is read right")]
+#[path = "../examples/digits/network.rs"]
+mod network;
+#[path = "../examples/digits/plan.rs"]
+mod plan;
+#[path = "../examples/digits/state.rs"]
+mod state;
+#[expect(dead_code, reason = "the example shows more of an epoch than its number")]
+#[path = "../examples/digits/train.rs"]
+mod train;
+
+use consonance::{CentralStorageStrategy, MirroredStrategy, OneDeviceStrategy, Result, Strategy};
+use data::Digits;
+use plan::Plan;
+use std::{env, fs, process};
+use train::train;
+
+fn plan(epochs: usize) -> Plan {
+    Plan { sizes: vec![64, 12, 10], epochs, batch: 30, learning_rate: 0.1, seed: 5 }
+}
+
+#[test]
+fn a_training_that_was_broken_off_ends_with_the_same_bits() -> Result<()> {
+    let digits = Digits::load(5);
+    let path = env::temp_dir().join(format!("consonance-resume-{}", process::id()));
+    let (one, three) = (OneDeviceStrategy::new("cpu:0")?, MirroredStrategy::new(["cpu:0", "cpu:1", "cpu:2"])?);
+    let central = CentralStorageStrategy::new(["cpu:0", "cpu:1", "cpu:2"], "cpu:0")?;
+    // The strategy may change at the break; the number of replicas divides the batches, and may not.
+    let breaks: [(&Strategy, &Strategy); 3] = [(&one, &one), (&three, &three), (&three, &central)];
+    for (before, after) in breaks {
+        let whole = train(before, &digits, &plan(4), None, |_| ())?;
+        for epochs in 1..=4 {
+            let mut seen = Vec::new();
+            let partial = train(before, &digits, &plan(epochs), Some(&path), |epoch| seen.push(epoch.number))?;
+            assert_eq!(partial == whole, epochs == 4, "each epoch changes the weights");
+            let resumed = train(after, &digits, &plan(4), Some(&path), |epoch| seen.push(epoch.number))?;
+            assert_eq!((resumed, &seen[..]), (whole, &[1, 2, 3, 4][..]), "broken off after {epochs}");
+            fs::remove_file(&path).expect("the checkpoint");
+        }
+    }
+    train(&three, &digits, &plan(2), Some(&path), |_| ())?;
+    for (strategy, plan, words) in [
+        (&one as &Strategy, plan(4), "another training"),
+        (&three, Plan { batch: 31, ..plan(4) }, "another training"),
+        (&three, Plan { sizes: vec![64, 13, 10], ..plan(4) }, "f32[64, 13]"),
+        (&three, plan(1), "of epoch 2, after the last of 1"),
+    ] {
+        let error = train(strategy, &digits, &plan, Some(&path), |_| ()).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    fs::remove_file(&path).expect("the checkpoint");
+    Ok(())
+}

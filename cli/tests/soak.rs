@@ -1,0 +1,70 @@
+//! `consonance soak`, for a short time.
+
+#![cfg(target_os = "linux")]
+
+use std::{
+    fs,
+    process::{Command, Output, Stdio},
+    thread,
+    time::Duration,
+};
+
+const CONSONANCE: &str = env!("CARGO_BIN_EXE_consonance");
+
+fn soak(arguments: &[&str]) -> Output {
+    Command::new(CONSONANCE).arg("soak").args(arguments).output().expect("the command")
+}
+
+#[track_caller]
+fn report(arguments: &[&str]) -> String {
+    let output = soak(arguments);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    text
+}
+
+/// The first two rounds of this seed have a kill each, so that a slow machine comes to them, too.
+#[test]
+fn results_are_right_beside_kills_and_stops() {
+    let text = report(&["--seconds", "3", "--processes", "3", "--replicas", "2", "--seed", "338"]);
+    assert!(text.starts_with("seed 338, 3 processes of 2 ranks, for 3 s\n"), "{text}");
+    assert!(text.ends_with("every result as the spec says\n") && !text.contains(" 0 kills"), "{text}");
+}
+
+#[test]
+fn nobody_is_killed_who_is_not_to_be() {
+    let text = report(&["--seconds", "1", "--processes", "2", "--no-faults"]);
+    assert!(text.contains(" 0 kills, 0 pauses, 0 stops, 0 reforms,"), "{text}");
+}
+
+/// A kill that the soak does not know of is a failure like any other.
+#[test]
+fn a_failure_says_what_repeats_it() {
+    let mut command = Command::new(CONSONANCE);
+    command.args(["soak", "--seconds", "100", "--processes", "2", "--seed", "5", "--no-faults"]);
+    let soak = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command");
+    let children = format!("/proc/{0}/task/{0}/children", soak.id());
+    let worker = loop {
+        let children = fs::read_to_string(&children).expect("the soak runs");
+        if let [worker, _] = children.split_whitespace().collect::<Vec<_>>()[..] {
+            break worker.to_owned();
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
+    let kill = Command::new("kill").args(["-KILL", &worker]).status().expect("a shell's tool");
+    assert!(kill.success());
+    let output = soak.wait_with_output().expect("it ends");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.starts_with("consonance: round ") && text.contains(&worker), "{text}");
+    assert!(text.contains("to repeat it: consonance soak --processes 2 --replicas 1 --seed 5 --round "), "{text}");
+}
+
+#[test]
+fn arguments_that_cannot_be_are_refused() {
+    for arguments in [&["--seconds", "0"][..], &["--seconds", "1", "--processes", "17"], &["--replicas", "1"]] {
+        let output = soak(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("--"), "{arguments:?}");
+    }
+}

@@ -1,0 +1,140 @@
+//! `consonance trace`, of a process that the test starts.
+
+#![cfg(target_os = "linux")]
+
+use consonance_kernels::{
+    group::Seat,
+    shm::{GroupId, Segment, Shape, call_log::Outcome},
+};
+use consonance_spec::{Kind, Signature};
+use serde_json::{Value, json};
+use std::{
+    env,
+    io::{self, BufRead, BufReader, Read},
+    process::{self, Child, ChildStdout, Command, Output, Stdio},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+const CONSONANCE: &str = env!("CARGO_BIN_EXE_consonance");
+
+/// The variable that makes a test the process that is traced.
+const TRACED: &str = "CONSONANCE_TEST_TRACED";
+
+const GROUP: GroupId = GroupId::from_bytes([0x5a; 16]);
+
+/// A process with two ranks, which have met in one barrier; rank 1 waits in the next. It ends when this is dropped.
+struct Traced {
+    child: Child,
+    /// Kept open, for what the child says at its end.
+    _output: BufReader<ChildStdout>,
+}
+
+impl Traced {
+    /// Starts the process, as `test` of this file.
+    fn start(test: &str) -> Traced {
+        let mut command = Command::new(env::current_exe().expect("this test"));
+        command.args(["--exact", test, "--test-threads=1", "--nocapture"]).env(TRACED, test);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a process");
+        let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let ready = output.by_ref().lines().any(|line| line.expect("a line").contains("ready"));
+        assert!(ready, "the process ended");
+        Traced { child, _output: output }
+    }
+
+    /// What the process does.
+    fn run() -> ! {
+        let shape = Shape::new(2, Shape::STAGING_BYTES).expect("a shape");
+        let segment = Arc::new(Segment::create(shape, GROUP).expect("a segment"));
+        let barrier = |seat: &mut Seat| _ = seat.exchange(&Signature::new(Kind::Barrier), None);
+        let mut seats = Seat::in_segment(&segment, 0..2, 1, &[], Duration::from_secs(600));
+        thread::scope(|scope| {
+            for seat in &mut seats {
+                scope.spawn(|| barrier(seat));
+            }
+        });
+        let mut waiting = seats.remove(1);
+        thread::spawn(move || barrier(&mut waiting));
+        while segment.look().ranks[1].calls.last().is_none_or(|call| (call.number, call.outcome) != (2, Outcome::Begun))
+        {
+            thread::yield_now();
+        }
+        println!("ready");
+        io::stdin().read_line(&mut String::new()).expect("the end of the input");
+        process::exit(0)
+    }
+}
+
+impl Drop for Traced {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        // It ends by itself when its input does.
+        let _ = self.child.wait();
+    }
+}
+
+fn trace(pid: u32, options: &[&str]) -> Output {
+    let mut command = Command::new(CONSONANCE);
+    command.args(["trace", "--pid", &pid.to_string()]).args(options).output().expect("the command")
+}
+
+/// What the command says when it succeeds.
+#[track_caller]
+fn report(pid: u32, options: &[&str]) -> String {
+    let output = trace(pid, options);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Its one line of complaint.
+#[track_caller]
+fn complaint(pid: u32, options: &[&str]) -> String {
+    let output = trace(pid, options);
+    assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
+    String::from_utf8(output.stderr).expect("text")
+}
+
+#[test]
+fn each_rank_shows_where_it_is() {
+    let test = "each_rank_shows_where_it_is";
+    if env::var(TRACED).as_deref() == Ok(test) {
+        Traced::run();
+    }
+    let traced = Traced::start(test);
+    let pid = traced.child.id();
+    let group = GROUP.to_string();
+    let expected = format!(
+        "group {group} of 2 ranks\n\
+         rank 0, process {pid}: call 1: barrier(), 0 bytes, done\n\
+         rank 1, process {pid}: call 2: barrier(), 0 bytes, not ended\n"
+    );
+    assert_eq!(report(pid, &[]), expected);
+    let expected = format!(
+        "group {group} of 2 ranks\n\
+         rank 0, process {pid}\n  call 1: barrier(), 0 bytes, done\n\
+         rank 1, process {pid}\n  call 1: barrier(), 0 bytes, done\n  call 2: barrier(), 0 bytes, not ended\n"
+    );
+    assert_eq!(report(pid, &["--calls", "64"]), expected);
+
+    let json = |options: &[&str]| -> Value { serde_json::from_str(&report(pid, options)).expect("JSON") };
+    let call = |number, outcome| json!({ "number": number, "call": "barrier()", "bytes": 0, "outcome": outcome });
+    let rank = |rank, calls| json!({ "rank": rank, "process": pid, "calls": calls });
+    let (first, second) = (call(1, "done"), call(2, "not ended"));
+    let ranks = [rank(0, json!([first])), rank(1, json!([second]))];
+    assert_eq!(json(&["--json"]), json!([{ "group": group, "ranks": ranks }]));
+    let ranks = [rank(0, json!([first])), rank(1, json!([first, second]))];
+    assert_eq!(json(&["--json", "--calls", "2"]), json!([{ "group": group, "ranks": ranks }]));
+}
+
+#[test]
+fn what_cannot_be_traced_says_why() {
+    // No process has a number this large.
+    assert_eq!(complaint(1 << 30, &[]), "consonance: there is no process 1073741824\n");
+    let own = std::process::id();
+    let expected = format!("consonance: process {own} shares no memory: it is in no group of several processes\n");
+    assert_eq!(complaint(own, &[]), expected);
+    for calls in ["0", "65", "many"] {
+        assert!(complaint(own, &["--calls", calls]).contains("--calls"), "{calls}");
+    }
+}

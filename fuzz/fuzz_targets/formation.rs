@@ -1,0 +1,8 @@
+//! Messages of peers in any order, as a process that forms a group takes them: nothing that it does is impossible.
+
+#![no_main]
+
+use consonance_harness::parsers;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| parsers::formation(bytes).unwrap_or_else(|wrong| panic!("{wrong}")));

@@ -1,0 +1,8 @@
+//! A peer that writes any words into the memory of a group that makes calls: each call ends in time.
+
+#![no_main]
+
+use consonance_harness::damage;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| damage::living(bytes).unwrap_or_else(|wrong| panic!("{wrong}")));

@@ -1,0 +1,238 @@
+//! An engine of messages: what a socket, a queue or MPI's send and receive would be.
+//!
+//! It depends on the crate `consonance` alone and moves bytes between two ranks at a time, as [`Service::Messages`] asks; the
+//! runtime makes all collectives of that. [`threads`] gives the engines of a group of threads, [`processes`] the one of a process that
+//! is connected to the others by sockets. It is here to test the seam, not to be fast.
+//!
+//! Each rank has an *inbox*: messages by sender and group, who has left, and which groups were ended. Letters from threads are put
+//! there by the sender, those from sockets by a thread for each connection.
+//!
+//! ```
+//! use consonance::{Communicator, ReduceOp, Result};
+//! let ranks = consonance_messages::threads(3).into_iter().map(Communicator::from_engine);
+//! let sums = std::thread::scope(|scope| -> Result<Vec<[f32; 2]>> {
+//!     let sum = |mut rank: Communicator| -> Result<[f32; 2]> {
+//!         let mut data = [rank.rank() as f32, 1.0];
+//!         rank.all_reduce(ReduceOp::Sum, &mut data).map(|()| data)
+//!     };
+//!     let threads: Vec<_> = ranks.map(|rank| scope.spawn(move || sum(rank))).collect();
+//!     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+//! })?;
+//! assert_eq!(sums, [[3.0, 3.0]; 3]);
+//! # Ok::<(), consonance::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod inbox;
+mod sockets;
+
+pub use sockets::processes;
+
+use consonance::{
+    Error, Result, World,
+    raw::{Abort, AbortHandle, Call, Configuration, Engine, Failure, Kind, Reason, Service, Signature},
+};
+use inbox::{End, Inbox, Letter, News};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How letters get to a rank of the group that was split from none.
+trait Post: Send + Sync {
+    /// Brings a letter of rank `from`. Of one that cannot be brought the receiver learns by the end of the connection.
+    fn bring(&self, from: usize, to: usize, letter: Letter);
+}
+
+/// The inboxes of threads.
+struct Threads(Vec<Arc<Inbox>>);
+
+impl Post for Threads {
+    fn bring(&self, from: usize, to: usize, letter: Letter) {
+        self.0[to].put(from, letter);
+    }
+}
+
+/// The engines of a new group of so many threads, in rank order.
+pub fn threads(size: usize) -> Vec<Box<dyn Engine>> {
+    let inboxes: Vec<Arc<Inbox>> = (0..size).map(|_| Arc::new(Inbox::new(size))).collect();
+    let post: Arc<dyn Post> = Arc::new(Threads(inboxes.clone()));
+    let engine = |(rank, inbox): (usize, Arc<Inbox>)| -> Box<dyn Engine> {
+        let world = World::new(rank, size).expect("there are as many inboxes");
+        Box::new(Messages::whole(world, inbox, post.clone()))
+    };
+    inboxes.into_iter().enumerate().map(engine).collect()
+}
+
+/// One rank of a group.
+struct Messages {
+    group: Arc<Group>,
+    timeout: Duration,
+    /// When the call at hand has waited for too long.
+    deadline: Instant,
+    /// How many groups were split from this one.
+    splits: u64,
+}
+
+/// What a rank and those who end its group know of it.
+struct Group {
+    world: World,
+    /// The numbers of this group and of those that it was split from, the whole first.
+    line: Vec<u64>,
+    /// The ranks in the whole group.
+    members: Vec<usize>,
+    inbox: Arc<Inbox>,
+    post: Arc<dyn Post>,
+}
+
+impl Group {
+    /// This rank in the whole group.
+    fn own(&self) -> usize {
+        self.members[self.world.rank()]
+    }
+
+    fn number(&self) -> u64 {
+        *self.line.last().expect("a group has a number")
+    }
+
+    /// Ends this group in the name of a rank of it, here and on all others. The first to say so wins on each rank.
+    fn end(&self, rank: usize, reason: Reason) {
+        let letter = || Letter::End { group: self.number(), end: End { rank, reason } };
+        self.inbox.put(self.own(), letter());
+        for &member in self.members.iter().filter(|&&member| member != self.own()) {
+            self.post.bring(self.own(), member, letter());
+        }
+    }
+}
+
+impl Abort for Group {
+    fn abort(&self, culprit: Option<usize>, _turn: Option<u64>, reason: Reason) {
+        self.end(culprit.unwrap_or(self.world.rank()), reason);
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.inbox.end_of(&self.line).is_some()
+    }
+}
+
+impl Messages {
+    fn whole(world: World, inbox: Arc<Inbox>, post: Arc<dyn Post>) -> Messages {
+        Messages::new(Group { world, line: vec![0], members: (0..world.size()).collect(), inbox, post })
+    }
+
+    fn new(group: Group) -> Messages {
+        let timeout = Duration::from_secs(300);
+        Messages { group: Arc::new(group), timeout, deadline: Instant::now() + timeout, splits: 0 }
+    }
+
+    /// The next message of `from`, a rank of this group.
+    fn receive(&self, from: usize, call: &str) -> Result<Vec<u8>> {
+        let group = &*self.group;
+        match group.inbox.take(group.members[from], &group.line, self.deadline) {
+            News::Message(bytes) => Ok(bytes),
+            News::Ended(end) => Err(ended(call, end)),
+            News::Left => {
+                let end = End { rank: from, reason: Reason::Leave };
+                group.end(from, end.reason);
+                Err(ended(call, end))
+            }
+            News::Late => {
+                group.end(from, Reason::Deadline);
+                let missing = vec![(from, "it sent no message of this call".to_owned())];
+                Err(Error::Timeout { call: call.to_owned(), waited: self.timeout, missing })
+            }
+        }
+    }
+}
+
+/// The error of a call whose group was ended.
+fn ended(call: &str, end: End) -> Error {
+    match end.reason {
+        Reason::Leave => Error::Left {
+            call: call.to_owned(),
+            replica: end.rank,
+            last: "it makes no more calls of this group".to_owned(),
+            lost: false,
+        },
+        reason => Error::aborted(call, end.rank, reason),
+    }
+}
+
+impl Engine for Messages {
+    fn world(&self) -> World {
+        self.group.world
+    }
+
+    fn service(&self) -> Service {
+        Service::Messages
+    }
+
+    fn begin_call(&mut self) {
+        self.deadline = Instant::now() + self.timeout;
+    }
+
+    fn execute(&mut self, call: Call<'_>, _: &Signature, name: Kind) -> Result<(), Failure> {
+        match call {
+            Call::Send { data, to } => {
+                if let Some(end) = self.group.inbox.end_of(&self.group.line) {
+                    return Err(ended(name.name(), end).into());
+                }
+                let letter = Letter::Message { group: self.group.number(), bytes: data.as_bytes().to_vec() };
+                self.group.post.bring(self.group.own(), self.group.members[to], letter);
+                Ok(())
+            }
+            Call::Recv { mut data, from } => {
+                let bytes = self.receive(from, name.name())?;
+                if bytes.len() != data.bytes() {
+                    self.group.end(self.group.world.rank(), Reason::Failure);
+                    let what = format!("{name}: {} bytes of rank {from}, expected {}", bytes.len(), data.bytes());
+                    return Err(Error::System { what, source: std::io::ErrorKind::InvalidData.into() }.into());
+                }
+                data.copy_from_bytes(&bytes);
+                Ok(())
+            }
+            call => unreachable!("{call:?} is made of messages"),
+        }
+    }
+
+    fn configure(&mut self, configuration: &Configuration) {
+        self.timeout = configuration.timeout;
+    }
+
+    fn abort_handle(&self) -> AbortHandle {
+        let group: Arc<dyn Abort> = self.group.clone();
+        group.into()
+    }
+
+    fn subgroup(&mut self, members: &[usize]) -> Result<Option<Box<dyn Engine>>, Failure> {
+        self.splits += 1;
+        let group = &*self.group;
+        let Some(rank) = members.iter().position(|&member| member == group.world.rank()) else { return Ok(None) };
+        // The same on all its ranks, and no other group's: groups that are split off at once differ in their first member.
+        let first = group.members[members[0]] as u64;
+        let number = group
+            .number()
+            .wrapping_mul(1_000_003)
+            .wrapping_add(self.splits)
+            .wrapping_mul(1_000_003)
+            .wrapping_add(first + 1);
+        Ok(Some(Box::new(Messages::new(Group {
+            world: World::new(rank, members.len()).expect("one of the members"),
+            line: group.line.iter().copied().chain([number]).collect(),
+            members: members.iter().map(|&member| group.members[member]).collect(),
+            inbox: group.inbox.clone(),
+            post: group.post.clone(),
+        }))))
+    }
+}
+
+/// The rank has left: who waits for it is told so.
+impl Drop for Messages {
+    fn drop(&mut self) {
+        let group = &*self.group;
+        for &member in &group.members {
+            group.post.bring(group.own(), member, Letter::Leave { group: group.number() });
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Letters over sockets, one connection for each two processes.
+
+use crate::{
+    Messages, Post,
+    inbox::{End, Inbox, Letter},
+};
+use consonance::{
+    World,
+    raw::{Engine, Reason},
+};
+use std::{
+    io::{self, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The connections of a process; none to itself.
+struct Sockets {
+    inbox: Arc<Inbox>,
+    /// To the thread that writes to each: who brings a letter does not wait for a process that does not read.
+    writers: Vec<Option<mpsc::Sender<Letter>>>,
+}
+
+impl Post for Sockets {
+    fn bring(&self, from: usize, to: usize, letter: Letter) {
+        match &self.writers[to] {
+            None => self.inbox.put(from, letter),
+            // A writer that has ended has shut its connection down, which both readers see.
+            Some(writer) => _ = writer.send(letter),
+        }
+    }
+}
+
+/// The engine of process `rank`, which `listener` is of, among those that listen at these addresses, in rank order. It connects to
+/// those before it, and those after it connect to it; all are here when this returns.
+///
+/// # Errors
+/// The system's, and [`io::ErrorKind::TimedOut`] if a process does not come before the timeout.
+pub fn processes(
+    rank: usize,
+    listener: TcpListener,
+    addresses: &[SocketAddr],
+    timeout: Duration,
+) -> io::Result<Box<dyn Engine>> {
+    let (size, deadline) = (addresses.len(), Instant::now() + timeout);
+    let world = World::new(rank, size).ok_or(io::ErrorKind::InvalidInput)?;
+    let mut streams: Vec<Option<Arc<TcpStream>>> = (0..size).map(|_| None).collect();
+    listener.set_nonblocking(true)?;
+    for (peer, address) in addresses.iter().enumerate().take(rank) {
+        let mut stream = until(deadline, || TcpStream::connect_timeout(address, rest(deadline)))?;
+        stream.write_all(&(rank as u64).to_le_bytes())?;
+        streams[peer] = Some(Arc::new(stream));
+    }
+    while streams[rank + 1..].iter().any(Option::is_none) {
+        let (mut stream, _) = until(deadline, || listener.accept())?;
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(rest(deadline).min(GREETING)))?;
+        let mut peer = [0; 8];
+        // A stranger says nothing, or that it is one of those who are here.
+        if stream.read_exact(&mut peer).is_err() {
+            continue;
+        }
+        stream.set_read_timeout(None)?;
+        let peer = usize::try_from(u64::from_le_bytes(peer)).unwrap_or(usize::MAX);
+        if peer > rank
+            && let Some(place @ None) = streams.get_mut(peer)
+        {
+            *place = Some(Arc::new(stream));
+        }
+    }
+    let inbox = Arc::new(Inbox::new(size));
+    let mut writers = Vec::with_capacity(size);
+    for (peer, stream) in streams.into_iter().enumerate() {
+        let Some(stream) = stream else {
+            writers.push(None);
+            continue;
+        };
+        stream.set_nodelay(true)?;
+        let (reader, inbox) = (stream.clone(), inbox.clone());
+        thread::Builder::new().name("letters in".to_owned()).spawn(move || {
+            while let Ok(letter) = read(&reader) {
+                inbox.put(peer, letter);
+            }
+            inbox.put(peer, Letter::Gone);
+        })?;
+        let (writer, letters) = mpsc::channel();
+        thread::Builder::new().name("letters out".to_owned()).spawn(move || {
+            // Until nobody has letters any more, or the connection is closed.
+            let _ = letters.into_iter().try_for_each(|letter| write(&stream, &letter));
+            // The reader there ends.
+            let _ = stream.shutdown(Shutdown::Write);
+        })?;
+        writers.push(Some(writer));
+    }
+    let post = Arc::new(Sockets { inbox: inbox.clone(), writers });
+    Ok(Box::new(Messages::whole(world, inbox, post)))
+}
+
+/// How long one that connects may take to say who it is, which it does at once: a stranger does not keep the others from meeting.
+const GREETING: Duration = Duration::from_secs(1);
+
+/// What is left until the deadline: not zero, which sockets take for no bound.
+fn rest(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+}
+
+/// What `attempt` gives once somebody is at the other end, before the deadline.
+fn until<T>(deadline: Instant, attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let nobody = [io::ErrorKind::ConnectionRefused, io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut];
+    loop {
+        match attempt() {
+            Ok(value) => return Ok(value),
+            Err(error) if !nobody.contains(&error.kind()) => return Err(error),
+            Err(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(2)),
+            Err(_) => return Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+}
+
+/// The reasons that travel, each as its place.
+const REASONS: [Reason; 8] = [
+    Reason::Deadline,
+    Reason::Panic,
+    Reason::Failure,
+    Reason::Death,
+    Reason::Memory,
+    Reason::Departure,
+    Reason::Return,
+    Reason::Leave,
+];
+
+/// A letter is its kind, its group, two numbers, and as many bytes as the last of these says.
+fn write(mut stream: &TcpStream, letter: &Letter) -> io::Result<()> {
+    let none: &[u8] = &[];
+    let (kind, group, number, bytes) = match letter {
+        Letter::Message { group, bytes } => (0u64, *group, 0, &bytes[..]),
+        Letter::End { group, end } => {
+            let reason = REASONS.iter().position(|reason| *reason == end.reason).expect("all are listed");
+            (1 + reason as u64, *group, end.rank as u64, none)
+        }
+        Letter::Leave { group } => (1 + REASONS.len() as u64, *group, 0, none),
+        Letter::Gone => return Ok(()),
+    };
+    let head = [kind, group, number, bytes.len() as u64].map(u64::to_le_bytes).concat();
+    stream.write_all(&head)?;
+    stream.write_all(bytes)
+}
+
+fn read(mut stream: &TcpStream) -> io::Result<Letter> {
+    let mut head = [[0u8; 8]; 4];
+    stream.read_exact(head.as_flattened_mut())?;
+    let [kind, group, number, count] = head.map(u64::from_le_bytes);
+    let mut bytes = Vec::new();
+    // What another process says is no bound of what is allocated: only what comes is kept.
+    if stream.take(count).read_to_end(&mut bytes)? as u64 != count {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let rank = usize::try_from(number).map_err(|_| io::ErrorKind::InvalidData)?;
+    Ok(match kind.checked_sub(1).map(|place| REASONS.get(place as usize)) {
+        None => Letter::Message { group, bytes },
+        Some(Some(&reason)) => Letter::End { group, end: End { rank, reason } },
+        Some(None) => Letter::Leave { group },
+    })
+}

@@ -1,0 +1,82 @@
+//! What the differential suites do not ask of an engine of messages.
+
+use consonance::{Communicator, Error, MirroredStrategy, ReduceOp};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+/// What each rank's work gives.
+fn on_ranks<R: Send>(size: usize, work: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
+    let ranks = consonance_messages::threads(size).into_iter().map(Communicator::from_engine);
+    thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = ranks.map(|rank| scope.spawn(move || work(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
+    })
+}
+
+/// Found by reading: a group that was split off waited for the engine's own default.
+#[test]
+fn a_group_that_is_split_off_has_the_timeout() {
+    let begin = Instant::now();
+    let errors = on_ranks(2, |mut rank| {
+        rank.set_timeout(Duration::from_millis(50)).expect("a timeout that ends");
+        let mut part = rank.split(Some(0), 0).expect("all split").expect("a color was given");
+        let result = (rank.rank() == 0).then(|| part.barrier());
+        // Nobody leaves before the deadline.
+        thread::sleep(Duration::from_millis(200));
+        drop((part, rank));
+        result
+    });
+    assert!(matches!(&errors[0], Some(Err(Error::Timeout { missing, .. })) if missing[0].0 == 1), "{errors:?}");
+    assert!(begin.elapsed() < Duration::from_secs(30));
+}
+
+/// Found by reading: the words that explain one call were taken for a card of the other.
+#[test]
+fn a_send_beside_a_call_of_all_is_an_error_on_both() {
+    let errors = on_ranks(2, |mut rank| match rank.rank() {
+        0 => rank.all_reduce(ReduceOp::Sum, &mut [1.0f32]),
+        _ => rank.send(&[1.0f32], 0),
+    });
+    for (rank, error) in errors.iter().enumerate() {
+        let (other, named) = (1 - rank, matches!(error, Err(Error::Mismatch { replica, .. }) if *replica == 1 - rank));
+        assert!(named || matches!(error, Err(Error::Aborted { .. })), "{rank} beside {other}: {error:?}");
+    }
+}
+
+/// Found by reading: the numbers of groups overflowed.
+#[test]
+fn groups_are_split_off_from_one_another_many_times() {
+    let sums = on_ranks(3, |mut rank| {
+        let mut groups = Vec::new();
+        for _ in 0..8 {
+            let part = rank.split(Some(7), -(rank.rank() as i32)).expect("all split").expect("a color was given");
+            groups.push(std::mem::replace(&mut rank, part));
+        }
+        let mut sum = [rank.rank() as u32 + 1];
+        rank.all_reduce(ReduceOp::Sum, &mut sum).map(|()| sum[0])
+    });
+    assert!(sums.iter().all(|sum| matches!(sum, Ok(6))), "{sums:?}");
+}
+
+#[test]
+fn a_strategy_takes_an_engine_for_each_replica_and_works_after_one_that_fails() {
+    let build = |engines: fn(usize) -> usize| {
+        let builder = MirroredStrategy::builder(["cpu:0", "cpu:1"]);
+        builder.engines(move |replicas| Ok(consonance_messages::threads(engines(replicas)))).build()
+    };
+    for engines in [|_| 0, |_| 1, |replicas| replicas + 1] as [fn(usize) -> usize; 3] {
+        let error = build(engines).expect("asked for at the first run").run(|_| Ok(())).expect_err("not two");
+        assert!(matches!(&error, Error::InvalidCall { argument, .. } if argument == "engines"), "{error}");
+    }
+    let strategy = build(|replicas| replicas).expect("devices that exist");
+    let failed = strategy.run(|replica| match replica.replica_id_in_sync_group() {
+        0 => Err(Error::other("a fault of its own")),
+        _ => replica.barrier(),
+    });
+    assert!(matches!(failed, Err(Error::Replica { replica: 0, .. })), "{failed:?}");
+    let sums = strategy.run(|replica| replica.all_reduce("sum", 1.5f32)).expect("a new group");
+    assert_eq!(sums.values(), [3.0, 3.0]);
+}

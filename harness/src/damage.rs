@@ -1,0 +1,65 @@
+//! Shared memory in which a peer has written what it likes: reports of it are made all the same, and calls of the others end in time.
+
+use crate::{
+    cases::{Script, Source},
+    compare::{Verdict, scribbled},
+    lie::{Lie, Memory},
+    subjects::{self, Rank},
+};
+use consonance_kernels::shm::{Inspection, Segment, SegmentError};
+use std::{
+    process,
+    sync::{LazyLock, Mutex},
+};
+
+/// Judges reports of a group in whose memory these bytes say what is changed: each is made, or says that the memory is not a segment.
+///
+/// # Errors
+/// A report that says what cannot be.
+pub fn trace(bytes: &[u8]) -> Verdict {
+    type Group = (Memory, Vec<Rank>);
+    static GROUP: LazyLock<Mutex<Group>> = LazyLock::new(|| {
+        let make = || Memory::of(|| subjects::in_processes(3, true));
+        let (mut memory, communicators) = make().expect("a group of processes");
+        let mut ranks: Vec<Rank> = communicators.into_iter().map(Rank::new).collect();
+        scribbled::warm(&mut ranks);
+        memory.look().expect("a segment that can be read");
+        Mutex::new((memory, ranks))
+    });
+    let (memory, _ranks) = &*GROUP.lock().map_err(|_| "another case panicked")?;
+    let mut source = Source::new(bytes);
+    let undo: Vec<(u64, [u8; 8])> = Lie::some(&mut source).into_iter().map(|lie| memory.tell(lie)).collect();
+    let inspected = Segment::inspect(process::id());
+    undo.into_iter().rev().for_each(|(place, old)| memory.write(place, old));
+    let right = |inspection: &Inspection| {
+        let lines = inspection.text(usize::MAX).lines().count();
+        let calls: usize = inspection.ranks.iter().map(|rank| rank.calls.len()).sum();
+        lines == 1 + inspection.ranks.len() + calls
+            && inspection.to_string().lines().count() == 1 + inspection.ranks.len()
+    };
+    match inspected {
+        Ok(inspections) if inspections.iter().all(right) => Ok(()),
+        Ok(inspections) => Err(format!("{inspections:?}")),
+        Err(SegmentError::Foreign { .. } | SegmentError::Shape { .. }) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Judges calls of a living group, in whose memory a peer writes meanwhile what these bytes say: each call ends in time, with a
+/// result or an error. What the result is, a peer may say.
+///
+/// # Errors
+/// That a call does not end.
+pub fn living(bytes: &[u8]) -> Verdict {
+    let mut source = Source::new(bytes);
+    let size = source.pick(&[2, 3, 4]);
+    let before = Lie::some(&mut source);
+    let meanwhile = Lie::some(&mut source);
+    let script = Script { implementation: consonance::Implementation::Auto, ..Script::read_for(&mut source, size) };
+    let case = format!("{before:?}, then {meanwhile:?}, in {script:?}");
+    let (mut memory, communicators) = Memory::of(|| subjects::in_processes(size, true))?;
+    let mut ranks: Vec<Rank> = communicators.into_iter().map(Rank::new).collect();
+    scribbled::warm(&mut ranks);
+    memory.look()?;
+    scribbled::calls(ranks, &script, memory, before, meanwhile).map_err(|wrong| format!("{wrong}\nin {case}"))
+}

@@ -1,0 +1,68 @@
+//! The inputs that fuzz targets begin with, by ordinary tests: all of them are right.
+#![cfg(target_os = "linux")]
+
+use consonance_harness::{
+    compare::{self, Verdict, check},
+    damage, parsers,
+    seeds::seeds,
+    subjects::{GROUPS, STRATEGIES},
+};
+use std::{
+    fs,
+    path::Path,
+    sync::{Mutex, PoisonError},
+};
+
+fn text(judge: fn(&str) -> Verdict, bytes: &[u8]) -> Verdict {
+    std::str::from_utf8(bytes).map_or(Ok(()), judge)
+}
+
+/// The name of a target, and what it does with an input.
+type Target = (&'static str, fn(&[u8]) -> Verdict);
+
+const TARGETS: &[Target] = &[
+    ("axes", |bytes| check(bytes, STRATEGIES, compare::axes)),
+    ("checkpoints", compare::checkpoint),
+    ("collectives", |bytes| check(bytes, GROUPS, compare::script)),
+    ("control", parsers::control),
+    ("files", compare::file),
+    ("formation", parsers::formation),
+    ("living", damage::living),
+    ("nests", |bytes| check(bytes, STRATEGIES, compare::nest)),
+    ("odd_rank", |bytes| check(bytes, GROUPS, compare::odd_rank)),
+    ("odd_replica", |bytes| check(bytes, STRATEGIES, compare::odd_replica)),
+    ("segment", parsers::segment),
+    ("slurm", |bytes| text(parsers::slurm, bytes)),
+    ("tf_config", |bytes| text(parsers::tf_config, bytes)),
+    ("trace", damage::trace),
+    ("wire", parsers::wire),
+];
+
+/// One test at a time: `living` and `trace` know their group's segment by its being the only new one of the process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+#[test]
+fn inputs_that_are_checked_in_are_right() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for (name, judge) in TARGETS {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds").join(name);
+        let mut count = 0;
+        for entry in fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+            let path = entry.unwrap().path();
+            judge(&fs::read(&path).unwrap()).unwrap_or_else(|wrong| panic!("{}: {wrong}", path.display()));
+            count += 1;
+        }
+        assert!(count > 0, "{name} begins with nothing");
+    }
+}
+
+#[test]
+fn inputs_that_are_made_are_right() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for (name, judge) in TARGETS {
+        let inputs = seeds(name, 20).expect("a target");
+        assert!(inputs.len() > 2, "{name}: {} inputs", inputs.len());
+        inputs.iter().for_each(|input| judge(input).unwrap_or_else(|wrong| panic!("{name}: {wrong}")));
+    }
+    assert_eq!(seeds("another", 1), None);
+}

@@ -1,0 +1,9 @@
+//! Copies and the reduction are the model's.
+
+#[path = "../../../src/cpu/cache_hints.rs"]
+#[allow(dead_code, reason = "the model needs a part of it")]
+pub(crate) mod cache_hints;
+pub(crate) mod copy;
+pub(crate) mod prefetch;
+#[allow(dead_code, reason = "the model sums only")]
+pub(crate) mod reduce;

@@ -1,0 +1,50 @@
+//! One reduction, the sum of u64, as the model sees it.
+
+use super::cache_hints::{Distance, Flow};
+use crate::watched;
+use consonance_spec::{DType, ReduceOp};
+
+#[derive(Clone, Copy)]
+pub struct Reducer;
+
+impl Reducer {
+    pub(crate) const SMALL_BYTES: usize = 16;
+
+    pub(crate) fn op(&self) -> ReduceOp {
+        ReduceOp::Sum
+    }
+
+    pub(crate) fn input(&self) -> DType {
+        DType::U64
+    }
+
+    pub(crate) fn output(&self) -> DType {
+        DType::U64
+    }
+
+    /// # Safety
+    /// Sources are valid for reads and targets for writes of `count` elements, and none of them overlap, but a source that
+    /// is a target.
+    pub(crate) unsafe fn fold(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, _: Flow) {
+        let mut sum = vec![0u64; count];
+        for source in sources {
+            watched::read(*source, count * 8);
+            for (index, sum) in sum.iter_mut().enumerate() {
+                // SAFETY: the caller promises it; payloads need not be aligned.
+                *sum = sum.wrapping_add(unsafe { source.cast::<u64>().add(index).read_unaligned() });
+            }
+        }
+        for target in targets {
+            watched::write(*target, count * 8);
+            // SAFETY: as above.
+            unsafe { std::ptr::copy_nonoverlapping(sum.as_ptr().cast(), *target, count * 8) }
+        }
+    }
+
+    /// # Safety
+    /// As for [`fold`](Reducer::fold).
+    pub(crate) unsafe fn fold_small(&self, sources: &[*const u8], target: *mut u8, count: usize) {
+        // SAFETY: the caller's promises are the same.
+        unsafe { self.fold(sources, &[target], count, Flow::from(Distance::Near)) }
+    }
+}

@@ -1,0 +1,52 @@
+//! Elements that ranks pass to the protocol.
+
+use crate::{shm::Segment, watched};
+use std::{slice, sync::Arc};
+
+/// Elements of one rank, which others may come to touch.
+pub(crate) struct Data(Elements);
+
+enum Elements {
+    Own(Vec<u64>),
+    /// All of this rank's heap.
+    Heap(Arc<Segment>, usize),
+}
+
+impl Data {
+    pub(crate) fn new(elements: impl Iterator<Item = u64>) -> Data {
+        let elements: Vec<u64> = elements.collect();
+        watched::watch(elements.as_ptr().cast(), size_of_val(elements.as_slice()), 128);
+        Data(Elements::Own(elements))
+    }
+
+    /// The heap of `rank`, in which other processes write where the rank shows it.
+    pub(crate) fn in_heap(segment: &Arc<Segment>, rank: usize) -> Data {
+        Data(Elements::Heap(segment.clone(), rank))
+    }
+
+    /// The elements, which the calling rank writes.
+    pub(crate) fn write(&mut self) -> &mut [u64] {
+        let elements = self.share();
+        watched::write(elements.as_mut_ptr().cast(), size_of_val(elements));
+        elements
+    }
+
+    /// The elements, to be passed to the protocol.
+    pub(crate) fn share(&mut self) -> &mut [u64] {
+        match &mut self.0 {
+            Elements::Own(elements) => elements,
+            Elements::Heap(segment, rank) => {
+                let (start, count) = segment.heap(*rank);
+                // SAFETY: these elements of the segment's, which lives as long as `self`; whoever else touches them is found.
+                unsafe { slice::from_raw_parts_mut(start, count) }
+            }
+        }
+    }
+
+    /// The elements, which the calling rank reads.
+    pub(crate) fn read(&mut self) -> &[u64] {
+        let elements = self.share();
+        watched::read(elements.as_ptr().cast(), size_of_val(elements));
+        elements
+    }
+}

@@ -1,0 +1,12 @@
+//! The pages are the model's.
+
+mod pages;
+#[path = "../../../src/memory/view.rs"]
+#[allow(dead_code, reason = "the model needs a part of it")]
+mod view;
+#[path = "../../../src/memory/owned.rs"]
+#[allow(dead_code, reason = "as above")]
+mod owned;
+
+pub(crate) use owned::Memory;
+pub(crate) use view::{Buf, BufMut, make_valid};

@@ -1,0 +1,42 @@
+//! Memory of other processes, as the model sees it: of this one, and watched.
+//!
+//! The system reads it, so that it is no race if somebody writes it meanwhile; but then somebody must say that it was in vain. The
+//! model takes every such meeting for an error: what it runs has no rank that gives up in the middle.
+
+use crate::watched;
+
+#[derive(Clone, Copy)]
+#[allow(dead_code, reason = "the model has one process")]
+pub(crate) struct Process {
+    pub(crate) id: u32,
+    pub(crate) mark: usize,
+    pub(crate) group: [u8; 16],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "nobody is gone in the model")]
+pub(crate) enum Unread {
+    Gone,
+    Refused,
+}
+
+impl Process {
+    /// # Safety
+    /// `target` is valid for writes of `bytes` bytes, and `address` is that of as many bytes that can be read.
+    pub(crate) unsafe fn read(&self, address: usize, target: *mut u8, bytes: usize) -> Result<(), Unread> {
+        let source: *const u8 = std::ptr::with_exposed_provenance(address);
+        watched::read(source, bytes);
+        watched::write(target, bytes);
+        // SAFETY: the caller's promises.
+        unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) }
+        Ok(())
+    }
+
+    pub(crate) fn has_ordinary(&self, _: *const u8) -> bool {
+        true
+    }
+
+    pub(crate) fn is_readable(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,14 @@
+//! The segment is the model's.
+
+#[path = "../../../src/shm/records.rs"]
+#[allow(dead_code, reason = "the model needs a part of it")]
+pub(crate) mod records;
+#[path = "../../../src/shm/call_log.rs"]
+#[allow(dead_code, reason = "as above")]
+pub(crate) mod call_log_text;
+pub(crate) mod call_log;
+#[path = "../../../src/shm/local.rs"]
+pub(crate) mod local;
+mod segment;
+
+pub(crate) use segment::{Area, Segment, Shape, watch_payloads};

@@ -1,0 +1,156 @@
+//! What the protocol asks of `crate::sync::atomics`, from the model checker. Each operation first looks whether a fault is planted
+//! where it is called.
+//!
+//! Operations of a rank that died, or after a failure that ended the model, do nothing: what unwinds the stack may call them.
+
+use crate::fault;
+pub(crate) use loom::thread::yield_now;
+pub(crate) use std::sync::atomic::Ordering;
+use std::{
+    cell::UnsafeCell,
+    io,
+    num::NonZeroUsize,
+    ops::{Deref, DerefMut},
+    panic::Location,
+    sync::LockResult,
+};
+
+macro_rules! integers {
+    ($($name:ident $type:ty),*) => {$(
+        #[derive(Default)]
+        pub(crate) struct $name(loom::sync::atomic::$name);
+
+        #[allow(dead_code, reason = "not every type needs each operation")]
+        impl $name {
+            pub(crate) fn new(value: $type) -> $name {
+                $name(loom::sync::atomic::$name::new(value))
+            }
+
+            #[track_caller]
+            pub(crate) fn load(&self, order: Ordering) -> $type {
+                let Some(fault) = fault::at(Location::caller()) else { return 0 };
+                self.0.load(fault.order(order)).wrapping_add(fault.offset() as $type)
+            }
+
+            #[track_caller]
+            pub(crate) fn store(&self, value: $type, order: Ordering) {
+                let Some(fault) = fault::at(Location::caller()) else { return };
+                self.0.store(value.wrapping_add(fault.offset() as $type), fault.order(order))
+            }
+
+            #[track_caller]
+            pub(crate) fn swap(&self, value: $type, order: Ordering) -> $type {
+                let Some(fault) = fault::at(Location::caller()) else { return 0 };
+                self.0.swap(value, fault.order(order))
+            }
+
+            #[track_caller]
+            pub(crate) fn fetch_add(&self, value: $type, order: Ordering) -> $type {
+                let Some(fault) = fault::at(Location::caller()) else { return 0 };
+                self.0.fetch_add(value.wrapping_add(fault.offset() as $type), fault.order(order))
+            }
+
+            #[track_caller]
+            pub(crate) fn fetch_sub(&self, value: $type, order: Ordering) -> $type {
+                let Some(fault) = fault::at(Location::caller()) else { return 0 };
+                self.0.fetch_sub(value.wrapping_add(fault.offset() as $type), fault.order(order))
+            }
+
+            #[track_caller]
+            pub(crate) fn compare_exchange(
+                &self,
+                current: $type,
+                new: $type,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$type, $type> {
+                let Some(fault) = fault::at(Location::caller()) else { return Ok(current) };
+                self.0.compare_exchange(current, new, fault.order(success), fault.order(failure))
+            }
+        }
+    )*};
+}
+
+integers!(AtomicU32 u32, AtomicU64 u64);
+
+pub(crate) struct AtomicPtr<T>(loom::sync::atomic::AtomicPtr<T>);
+
+impl<T> Default for AtomicPtr<T> {
+    fn default() -> Self {
+        AtomicPtr(loom::sync::atomic::AtomicPtr::default())
+    }
+}
+
+impl<T> AtomicPtr<T> {
+    #[track_caller]
+    pub(crate) fn load(&self, order: Ordering) -> *mut T {
+        let Some(fault) = fault::at(Location::caller()) else { return std::ptr::null_mut() };
+        self.0.load(fault.order(order))
+    }
+
+    #[track_caller]
+    pub(crate) fn store(&self, value: *mut T, order: Ordering) {
+        let Some(fault) = fault::at(Location::caller()) else { return };
+        self.0.store(value, fault.order(order))
+    }
+}
+
+#[track_caller]
+pub(crate) fn fence(order: Ordering) {
+    match fault::at(Location::caller()) {
+        Some(fault) if fault.order(order) != Ordering::Relaxed => loom::sync::atomic::fence(order),
+        _ => {}
+    }
+}
+
+/// No core is known: no rank looks before it sleeps, which would be one step for each look.
+pub(crate) fn available_parallelism() -> io::Result<NonZeroUsize> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// A lock that can be dropped after a failure, unlike the model checker's.
+#[derive(Default)]
+pub(crate) struct Mutex<T> {
+    lock: loom::sync::Mutex<()>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: who has the lock has the value alone.
+unsafe impl<T: Send> Sync for Mutex<T> {}
+
+pub(crate) struct MutexGuard<'a, T> {
+    guard: Option<loom::sync::MutexGuard<'a, ()>>,
+    value: &'a UnsafeCell<T>,
+}
+
+impl<T> Mutex<T> {
+    #[track_caller]
+    pub(crate) fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+        let guard = fault::at(Location::caller()).map(|_| self.lock.lock().expect("no poison"));
+        Ok(MutexGuard { guard, value: &self.value })
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is held, or this is the only thread that still runs.
+        unsafe { &*self.value.get() }
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`.
+        unsafe { &mut *self.value.get() }
+    }
+}
+
+impl<T> Drop for MutexGuard<'_, T> {
+    fn drop(&mut self) {
+        if fault::over() {
+            std::mem::forget(self.guard.take());
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Why processes did not meet.
+
+use crate::os::process_state::{ProcessState, process_state};
+use std::{error, fmt, io, time::Duration};
+
+/// Why a process that runs may be missing: it looks for the others under another name.
+const OTHER_JOB: &str = "one that runs but is not found has another cluster, CONSONANCE_JOB or Slurm step";
+
+/// Why there is no meeting, or no group.
+#[derive(Debug)]
+pub enum MeetingError {
+    /// The time was up, and there is no process of some tasks.
+    Missing {
+        /// The time that there was.
+        waited: Duration,
+        /// Who did not come; at least one of them does not run.
+        missing: Vec<Absent>,
+    },
+    /// The time was up, and members of the last group run, but did not come: without them there would be two groups.
+    Alive {
+        /// The time that there was.
+        waited: Duration,
+        /// Who did not come.
+        absent: Vec<Absent>,
+    },
+    /// The time was up, and the others run, but without this process: their group goes on as it is.
+    Without {
+        /// The time that there was.
+        waited: Duration,
+        /// Those others that did not come.
+        others: Vec<Absent>,
+    },
+    /// Another process has the name of this one's task.
+    Taken {
+        /// The task, in words.
+        name: String,
+        /// The process, if it can be told.
+        pid: Option<u32>,
+    },
+    /// A process of another user has the name of a task of ours.
+    OtherUser {
+        /// The task, in words.
+        name: String,
+        /// The process, if it can be told.
+        pid: Option<u32>,
+        /// The other user's number.
+        uid: u32,
+    },
+    /// A process of the job runs another build of this program.
+    OtherBuild {
+        /// The task, in words; "a process" if it is not known.
+        name: String,
+        /// The process, if it can be told.
+        pid: Option<u32>,
+    },
+    /// The process that was to make the group could not.
+    Failed {
+        /// Its task, in words.
+        name: String,
+        /// What it said.
+        why: String,
+    },
+    /// The group would have more ranks than there may be.
+    TooManyRanks {
+        /// The ranks of all processes.
+        found: usize,
+        /// The most that there may be.
+        most: usize,
+    },
+    /// This process is a fork of the one that opened the meeting.
+    Forked {
+        /// The process that opened it.
+        opened_by: u32,
+    },
+    /// The options are wrong.
+    Options {
+        /// What is wrong, in words.
+        what: String,
+    },
+    /// The system refused something.
+    System {
+        /// What it was to do.
+        what: String,
+        /// What it says.
+        source: io::Error,
+    },
+}
+
+/// A task that did not come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Absent {
+    /// The task.
+    pub task: usize,
+    /// The task in words.
+    pub name: String,
+    /// The process that has the task's name; nothing if there is none, or it cannot be told.
+    pub pid: Option<u32>,
+    /// In which state the process is; [`ProcessState::Gone`] if there is none.
+    pub state: ProcessState,
+}
+
+impl Absent {
+    pub(super) fn new(task: usize, name: String, pid: Option<u32>, is_there: bool) -> Absent {
+        let state = match pid {
+            Some(pid) => process_state(pid),
+            None if is_there => ProcessState::Running,
+            None => ProcessState::Gone,
+        };
+        Absent { task, name, pid, state }
+    }
+}
+
+impl fmt::Display for Absent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        match (self.pid, self.state) {
+            (Some(pid), ProcessState::Running) => write!(f, " (process {pid} runs)"),
+            (Some(pid), ProcessState::Stopped) => write!(f, " (process {pid} is stopped)"),
+            (Some(pid), ProcessState::Gone) => write!(f, " (process {pid} has ended, a child of it has not)"),
+            (None, ProcessState::Gone) => Ok(()),
+            (None, _) => f.write_str(" (its process runs)"),
+        }
+    }
+}
+
+impl fmt::Display for MeetingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |absent: &[Absent]| absent.iter().map(Absent::to_string).collect::<Vec<_>>().join(", ");
+        let process = |pid: &Option<u32>| pid.map_or("process unknown".to_owned(), |pid| format!("process {pid}"));
+        match self {
+            MeetingError::Missing { waited, missing } => {
+                write!(f, "waited {waited:?}; missing: {}; {OTHER_JOB}", list(missing))
+            }
+            MeetingError::Alive { waited, absent } => {
+                write!(f, "waited {waited:?}; alive, but did not come: {}", list(absent))
+            }
+            MeetingError::Without { waited, others } => {
+                write!(f, "waited {waited:?}; the others go on without this process: {}", list(others))
+            }
+            MeetingError::Taken { name, pid } => write!(f, "{name} is running already ({})", process(pid)),
+            MeetingError::OtherUser { name, pid, uid } => {
+                write!(f, "{name} is a process of another user ({}, user {uid})", process(pid))
+            }
+            MeetingError::OtherBuild { name, pid } => {
+                write!(f, "{name} runs another build of the program ({})", process(pid))
+            }
+            MeetingError::Failed { name, why } => write!(f, "{name} could not make the group: {why}"),
+            MeetingError::TooManyRanks { found, most } => {
+                write!(f, "the processes have {found} replicas together, and a group at most {most}")
+            }
+            MeetingError::Forked { opened_by } => {
+                write!(f, "this process is a fork of process {opened_by}, whose place in the group it cannot take")
+            }
+            MeetingError::Options { what } => f.write_str(what),
+            MeetingError::System { what, source } => write!(f, "cannot {what}: {source}"),
+        }
+    }
+}
+
+impl error::Error for MeetingError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            MeetingError::System { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+pub(super) fn system(what: &str, source: io::Error) -> MeetingError {
+    MeetingError::System { what: what.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_the_processes() {
+        let absent = |task: usize, pid, state| Absent { task, name: format!("worker {task} (h:{task})"), pid, state };
+        let waited = Duration::from_secs(30);
+        let (name, pid) = ("worker 1 (h:1)".to_owned(), Some(4242));
+        let all = vec![
+            absent(0, None, ProcessState::Gone),
+            absent(1, Some(77), ProcessState::Running),
+            absent(2, Some(78), ProcessState::Stopped),
+            absent(3, Some(79), ProcessState::Gone),
+            absent(4, None, ProcessState::Running),
+        ];
+        let list = "worker 0 (h:0), worker 1 (h:1) (process 77 runs), worker 2 (h:2) (process 78 is stopped), \
+                    worker 3 (h:3) (process 79 has ended, a child of it has not), worker 4 (h:4) (its process runs)";
+        for (error, text) in [
+            (
+                MeetingError::Missing { waited, missing: all.clone() },
+                format!(
+                    "waited 30s; missing: {list}; one that runs but is not found has another cluster, CONSONANCE_JOB or \
+                     Slurm step"
+                ),
+            ),
+            (
+                MeetingError::Alive { waited, absent: all.clone() },
+                format!("waited 30s; alive, but did not come: {list}"),
+            ),
+            (
+                MeetingError::Without { waited, others: all },
+                format!("waited 30s; the others go on without this process: {list}"),
+            ),
+            (
+                MeetingError::Taken { name: name.clone(), pid },
+                "worker 1 (h:1) is running already (process 4242)".to_owned(),
+            ),
+            (
+                MeetingError::OtherUser { name: name.clone(), pid: None, uid: 3 },
+                "worker 1 (h:1) is a process of another user (process unknown, user 3)".to_owned(),
+            ),
+            (
+                MeetingError::OtherBuild { name: name.clone(), pid },
+                "worker 1 (h:1) runs another build of the program (process 4242)".to_owned(),
+            ),
+            (
+                MeetingError::Failed { name, why: "no memory".to_owned() },
+                "worker 1 (h:1) could not make the group: no memory".to_owned(),
+            ),
+            (
+                MeetingError::TooManyRanks { found: 1025, most: 1024 },
+                "the processes have 1025 replicas together, and a group at most 1024".to_owned(),
+            ),
+            (
+                MeetingError::Forked { opened_by: 5 },
+                "this process is a fork of process 5, whose place in the group it cannot take".to_owned(),
+            ),
+            (
+                MeetingError::System { what: "listen".to_owned(), source: io::ErrorKind::OutOfMemory.into() },
+                "cannot listen: out of memory".to_owned(),
+            ),
+        ] {
+            assert_eq!(error.to_string(), text);
+        }
+    }
+}

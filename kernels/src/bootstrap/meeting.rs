@@ -1,0 +1,490 @@
+//! A process's place where the others of its job find it: the sockets around [`Formation`].
+
+use super::{
+    error::{Absent, MeetingError, system},
+    formation::{Formation, Outcome},
+    formed::{Formed, Gone, Member},
+    message::{Group, Hello, MAX_BYTES, MAX_TASKS, Message, ReadError, TaskSet},
+    options::{MeetingOptions, holder, name},
+    socket::{self, Link, Packet},
+};
+use crate::os::process_state::ProcessState;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    rand::{GetRandomFlags, getrandom},
+};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    process,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a process that has just ended may still have its name.
+const HANDOVER: Duration = Duration::from_millis(200);
+
+/// How often those are looked for that are not there yet: first, and at most.
+const RETRY: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
+
+/// When someone who waits first says so, and how often again.
+const PROGRESS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
+
+/// So many connections that have not said who they are may be open at once, besides those of all tasks: garbage.
+const STRANGERS: usize = 64;
+
+/// The place where a process of a job is found, until it is dropped.
+#[derive(Debug)]
+pub struct Meeting {
+    options: MeetingOptions,
+    listener: OwnedFd,
+    links: Vec<Option<Arc<Link>>>,
+    /// Connections that have not said hello, in the order in which they came.
+    strangers: Vec<Link>,
+    formation: Formation,
+    buffer: Vec<u8>,
+    /// The segment of the group that is being formed.
+    segment: Option<OwnedFd>,
+    /// The process that opened it: a fork has the sockets, too, but is not the member.
+    owner: u32,
+}
+
+/// What is reported of a process that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// For how long it has waited.
+    pub waited: Duration,
+    /// For which tasks.
+    pub missing: Vec<usize>,
+}
+
+/// What there is to poll.
+#[derive(Clone, Copy)]
+enum Source {
+    Listener,
+    Stranger(usize),
+    Socket(usize),
+    Life(usize),
+}
+
+impl Meeting {
+    /// Takes the name of a task. From now on others can connect, but hear nothing until [`Meeting::form`].
+    ///
+    /// # Errors
+    /// [`MeetingError::Taken`] if another process has the name, [`MeetingError::OtherUser`] if that is of another user;
+    /// [`MeetingError::Options`]; [`MeetingError::System`].
+    pub fn open(options: MeetingOptions) -> Result<Meeting, MeetingError> {
+        let MeetingOptions { task, replicas, ref names, .. } = options;
+        let tasks = names.len();
+        if tasks > MAX_TASKS || task >= tasks || !(1..=MAX_TASKS).contains(&replicas) {
+            let what = format!(
+                "task {task} of {tasks} with {replicas} replicas: there are 1 to {MAX_TASKS} tasks, and 1 to {MAX_TASKS} \
+                 replicas a task"
+            );
+            return Err(MeetingError::Options { what });
+        }
+        let begin = Instant::now();
+        let listener = loop {
+            match socket::listen(&name(&options, task)) {
+                Ok(listener) => break listener,
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                    let holder = holder(&options, task)?;
+                    if begin.elapsed() > HANDOVER {
+                        let pid = holder.and_then(|peer| peer.pid);
+                        return Err(MeetingError::Taken { name: options.names[task].clone(), pid });
+                    }
+                    thread::sleep(RETRY[0]);
+                }
+                Err(source) => return Err(system("listen for the other processes", source)),
+            }
+        };
+        let nonce = u64::from_ne_bytes(random()?).max(1);
+        let hello = Hello {
+            nonce,
+            attempt: 0,
+            generation: 0,
+            seen: 0,
+            used: 0,
+            accepted: [0; 16],
+            task,
+            tasks,
+            replicas,
+            alive: TaskSet::default(),
+            linked: TaskSet::default(),
+        };
+        Ok(Meeting {
+            listener,
+            links: vec![None; tasks],
+            strangers: Vec::new(),
+            formation: Formation::new(hello),
+            buffer: vec![0; MAX_BYTES],
+            segment: None,
+            owner: process::id(),
+            options,
+        })
+    }
+
+    /// Forms a group with the others who call this.
+    ///
+    /// The first group of a job has all tasks. A later one has all members of the one before that are alive; and the other
+    /// tasks, if their processes come within `wait_for_replacements` or before the last of those.
+    ///
+    /// One of the members, the leader, calls `create`, which makes what is to be shared; perhaps more than once, if others end
+    /// meanwhile. `progress` is called after two seconds, and then every ten, to say for whom this process waits.
+    ///
+    /// The members that this process had a group with before are told that it has left that group.
+    ///
+    /// # Errors
+    /// At the deadline [`MeetingError::Missing`], [`MeetingError::Alive`] or [`MeetingError::Without`]; before it
+    /// [`MeetingError::OtherBuild`], [`MeetingError::OtherUser`], [`MeetingError::Failed`] if the leader's `create` failed,
+    /// [`MeetingError::TooManyRanks`], [`MeetingError::Forked`], [`MeetingError::System`]. After any but the last but one, this
+    /// can be called again.
+    pub fn form(
+        &mut self,
+        deadline: Instant,
+        wait_for_replacements: Duration,
+        mut create: impl FnMut(&Group) -> io::Result<OwnedFd>,
+        mut progress: impl FnMut(&Waiting),
+    ) -> Result<Formed, MeetingError> {
+        if process::id() != self.owner {
+            return Err(MeetingError::Forked { opened_by: self.owner });
+        }
+        // What others said before this is of earlier attempts.
+        let result = self.listen(Duration::ZERO).and_then(|()| {
+            self.formation.begin();
+            self.gather(deadline, wait_for_replacements, &mut create, &mut progress)
+        });
+        self.segment = None;
+        if let Err(error) = &result {
+            // Only what keeps all from a group is for the others; a missing task they see themselves.
+            let why = match error {
+                MeetingError::System { .. } | MeetingError::TooManyRanks { .. } => error.to_string(),
+                _ => String::new(),
+            };
+            self.formation.leave(&why);
+            self.say();
+        }
+        result
+    }
+
+    /// Tells the members of the last group that this process is not in it any more. It can form the next with them.
+    pub fn leave(&mut self) {
+        // A fork does not speak for the process.
+        if process::id() == self.owner {
+            self.formation.leave("");
+            self.say();
+        }
+    }
+
+    fn gather(
+        &mut self,
+        deadline: Instant,
+        wait_for_replacements: Duration,
+        create: &mut dyn FnMut(&Group) -> io::Result<OwnedFd>,
+        progress: &mut dyn FnMut(&Waiting),
+    ) -> Result<Formed, MeetingError> {
+        let begin = Instant::now();
+        let (mut next_try, mut pause) = (begin, RETRY[0]);
+        let mut next_progress = begin + PROGRESS[0];
+        let mut timeout = Duration::ZERO;
+        loop {
+            let now = Instant::now();
+            if now >= next_try {
+                self.connect()?;
+                next_try = now + pause;
+                pause = RETRY[1].min(2 * pause);
+            }
+            let mut is_behind = self.say();
+            self.listen(timeout)?;
+            let is_patient = begin.elapsed() < wait_for_replacements;
+            if let Some(group) = self.formation.plan(is_patient, random()?) {
+                if group.ranks() > MAX_TASKS {
+                    return Err(MeetingError::TooManyRanks { found: group.ranks(), most: MAX_TASKS });
+                }
+                self.segment = Some(create(&group).map_err(|source| system("make what the group shares", source))?);
+                self.formation.propose(group);
+            }
+            is_behind |= self.say();
+            match self.formation.outcome() {
+                Some(Outcome::Formed(group)) => return self.formed(group.clone()),
+                Some(Outcome::Failed(task, why)) => {
+                    return Err(MeetingError::Failed { name: self.options.names[*task].clone(), why: why.clone() });
+                }
+                None => {}
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                return Err(self.diagnose(now - begin, self.formation.awaited(is_patient)));
+            }
+            if now >= next_progress {
+                let missing = self.formation.awaited(is_patient).iter().collect();
+                progress(&Waiting { waited: now - begin, missing });
+                next_progress = now + PROGRESS[1];
+            }
+            let is_looking = is_behind || self.links[..self.options.task].iter().any(Option::is_none);
+            let patience_ends = begin.checked_add(wait_for_replacements).filter(|_| is_patient);
+            let next = [Some(deadline), Some(next_progress), patience_ends, is_looking.then_some(next_try)];
+            let next = next.into_iter().flatten().min().unwrap_or(deadline);
+            timeout = next.saturating_duration_since(now);
+        }
+    }
+
+    /// Connects to the tasks below this one that have no link.
+    fn connect(&mut self) -> Result<(), MeetingError> {
+        for task in 0..self.options.task {
+            if self.links[task].is_some() {
+                continue;
+            }
+            let connected = socket::connect(&name(&self.options, task));
+            let Some(socket) = connected.map_err(|error| self.cannot("connect to", task, error))? else { continue };
+            let peer = socket::peer(&socket).map_err(|error| self.cannot("ask for the user of", task, error))?;
+            if peer.uid != socket::user() {
+                let name = self.options.names[task].clone();
+                return Err(MeetingError::OtherUser { name, pid: peer.pid, uid: peer.uid });
+            }
+            // Without an end that can be watched it has ended.
+            let Ok(link) = Link::new(socket, peer) else { continue };
+            self.links[task] = Some(Arc::new(link));
+            self.formation.linked_to(task);
+        }
+        Ok(())
+    }
+
+    /// Sends what is to be said. True if some of it could not be sent, and is to be tried again.
+    fn say(&mut self) -> bool {
+        let mut is_behind = false;
+        for (task, message) in self.formation.messages() {
+            let Some(link) = &self.links[task] else { continue };
+            let segment = match message {
+                Message::Propose(_) => self.segment.as_ref().map(AsFd::as_fd),
+                _ => None,
+            };
+            match socket::send(&link.socket, &self.bytes(&message), segment) {
+                Ok(true) if matches!(message, Message::Hello(_)) => self.formation.told(task),
+                Ok(true) => {}
+                Ok(false) => {
+                    is_behind = true;
+                    self.formation.postpone(task, message);
+                }
+                // The other end is closed. Reading says so, too, after what came before.
+                Err(_) => {}
+            }
+        }
+        is_behind
+    }
+
+    /// Waits for something to happen, and takes all that has.
+    fn listen(&mut self, timeout: Duration) -> Result<(), MeetingError> {
+        let mut sources = vec![Source::Listener];
+        let mut polled = vec![PollFd::new(&self.listener, PollFlags::IN)];
+        for (index, stranger) in self.strangers.iter().enumerate() {
+            sources.push(Source::Stranger(index));
+            polled.push(PollFd::new(&stranger.socket, PollFlags::IN));
+        }
+        for (task, link) in self.links.iter().enumerate() {
+            let Some(link) = link else { continue };
+            for (descriptor, source) in link.descriptors().zip([Source::Socket(task), Source::Life(task)]) {
+                sources.push(source);
+                polled.push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
+            }
+        }
+        // A timeout too long for the system is none that anyone waits for.
+        match poll(&mut polled, Timespec::try_from(timeout).ok().as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(system("wait for the other processes", error.into())),
+        }
+        let ready: Vec<Source> =
+            (sources.into_iter().zip(&polled)).filter(|(_, fd)| !fd.revents().is_empty()).map(|(s, _)| s).collect();
+        drop(polled);
+        let mut heard = Vec::new();
+        for source in ready {
+            match source {
+                Source::Listener => self.accept()?,
+                Source::Stranger(index) => heard.push(index),
+                Source::Socket(task) => self.read(task)?,
+                Source::Life(task) => {
+                    self.read(task)?;
+                    self.lose(task);
+                }
+            }
+        }
+        // From the last on, so that the indices of the others stay as they are; then in the order in which they came.
+        let strangers: Vec<Link> = heard.into_iter().rev().map(|index| self.strangers.remove(index)).collect();
+        strangers.into_iter().rev().try_for_each(|stranger| self.greet(stranger))
+    }
+
+    /// Takes connections that wait, and no more at a time than stay open: others may come without an end.
+    fn accept(&mut self) -> Result<(), MeetingError> {
+        let most = self.options.names.len() + STRANGERS;
+        for _ in 0..most {
+            let accepted = socket::accept(&self.listener).map_err(|source| system("accept a process", source))?;
+            let Some(socket) = accepted else { break };
+            // Whoever is of another user, or has ended, is not there.
+            let peer = socket::peer(&socket).ok().filter(|peer| peer.uid == socket::user());
+            self.strangers.extend(peer.and_then(|peer| Link::new(socket, peer).ok()));
+            if self.strangers.len() > most {
+                self.strangers.remove(0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the first message of a connection: a hello makes it the link to a task.
+    fn greet(&mut self, stranger: Link) -> Result<(), MeetingError> {
+        let hello = match socket::receive(&stranger.socket, &mut self.buffer) {
+            Packet::Bytes(count, _) => match self.message(count) {
+                Ok(Message::Hello(hello)) if self.is_right(&hello) && hello.task > self.options.task => hello,
+                Err(ReadError::OtherBuild) => return self.refuse_build(&stranger, "a process of this job"),
+                _ => return Ok(()),
+            },
+            _ => return Ok(()),
+        };
+        let task = hello.task;
+        self.links[task] = Some(Arc::new(stranger));
+        self.formation.linked_to(task);
+        self.formation.take(task, Message::Hello(hello));
+        self.read(task)
+    }
+
+    /// Takes what came over the link to a task. What is no message ends the link.
+    fn read(&mut self, task: usize) -> Result<(), MeetingError> {
+        while let Some(link) = self.links[task].clone() {
+            let (count, mut descriptors) = match socket::receive(&link.socket, &mut self.buffer) {
+                Packet::Bytes(count, descriptors) => (count, descriptors),
+                Packet::Nothing => break,
+                // The link is as good as before: this process is at fault.
+                Packet::NoDescriptor => return Err(system("receive what the group shares", Errno::MFILE.into())),
+                Packet::TooLarge | Packet::Closed => {
+                    self.lose(task);
+                    break;
+                }
+            };
+            let message = match self.message(count) {
+                Ok(Message::Hello(hello)) if !(self.is_right(&hello) && hello.task == task) => Err(ReadError::Garbage),
+                Ok(message) if descriptors.len() != usize::from(matches!(message, Message::Propose(_))) => {
+                    Err(ReadError::Garbage)
+                }
+                message => message,
+            };
+            match message {
+                Ok(message) => {
+                    if self.formation.take(task, message)
+                        && let Some(segment) = descriptors.pop()
+                    {
+                        self.segment = Some(segment);
+                    }
+                }
+                Err(ReadError::Garbage) => self.lose(task),
+                Err(ReadError::OtherBuild) => {
+                    self.lose(task);
+                    let name = self.options.names[task].clone();
+                    return self.refuse_build(&link, &name);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells a process of another build so. A new job ends with that; one that goes on does so without that process.
+    fn refuse_build(&self, link: &Link, name: &str) -> Result<(), MeetingError> {
+        let own = self.formation.own();
+        // Its build alone is what the other one sees of this message. If it is not taken, the other one is gone.
+        let _ = socket::send(&link.socket, &self.bytes(&Message::Hello(own.clone())), None);
+        match own.generation {
+            0 => Err(MeetingError::OtherBuild { name: name.to_owned(), pid: link.pid }),
+            _ => Ok(()),
+        }
+    }
+
+    fn lose(&mut self, task: usize) {
+        if self.links[task].take().is_some() {
+            self.formation.lost(task);
+        }
+    }
+
+    fn bytes(&self, message: &Message) -> Vec<u8> {
+        message.write(self.options.digest, self.options.layout)
+    }
+
+    /// The message in the first `count` bytes of the buffer.
+    fn message(&self, count: usize) -> Result<Message, ReadError> {
+        Message::read(&self.buffer[..count], self.options.digest, self.options.layout)
+    }
+
+    /// Whether a hello is of this job's cluster.
+    fn is_right(&self, hello: &Hello) -> bool {
+        hello.tasks == self.options.names.len()
+    }
+
+    /// What this process knows of the group that it is in now.
+    fn formed(&mut self, group: Group) -> Result<Formed, MeetingError> {
+        // Everything that members said before they joined is here by now. It is of no use, and what comes later says that they
+        // have left: see `Formation::is_due`.
+        let tasks: Vec<usize> = group.members.iter().map(|member| member.task).collect();
+        for &task in &tasks {
+            self.read(task)?;
+        }
+        let (mut members, mut links, mut me) = (Vec::new(), Vec::new(), 0);
+        for (index, member) in group.members.iter().enumerate() {
+            let link = self.links[member.task].as_ref();
+            let link = link.filter(|_| self.formation.is_linked_to(member.task, member.nonce));
+            let pid = link.and_then(|link| link.pid);
+            if member.task == self.options.task {
+                me = index;
+                members.push(Member { task: member.task, pid: Some(self.owner), replicas: member.replicas });
+                continue;
+            }
+            members.push(Member { task: member.task, pid, replicas: member.replicas });
+            links.push(match link {
+                _ if self.formation.has_left(member) => (index, Err(Gone::Left)),
+                None => (index, Err(Gone::Ended)),
+                Some(link) => (index, Ok(Arc::clone(link))),
+            });
+        }
+        let segment = self.segment.take().expect("a group that is formed has its segment");
+        Ok(Formed { generation: group.generation, id: group.id, me, members, segment, links })
+    }
+
+    /// Why there is no group at the deadline: who of those that are awaited runs, and who does not.
+    fn diagnose(&self, waited: Duration, awaited: TaskSet) -> MeetingError {
+        let absent = awaited.iter().map(|task| {
+            let name = self.options.names[task].clone();
+            match &self.links[task] {
+                Some(link) => Absent::new(task, name, link.pid, true),
+                None => {
+                    let holder = holder(&self.options, task).ok().flatten();
+                    Absent::new(task, name, holder.and_then(|peer| peer.pid), holder.is_some())
+                }
+            }
+        });
+        let absent: Vec<Absent> = absent.collect();
+        let is_there = |absent: &Absent| absent.pid.is_some() || absent.state != ProcessState::Gone;
+        let is_new = self.formation.own().generation == 0;
+        if !absent.iter().all(is_there) {
+            MeetingError::Missing { waited, missing: absent }
+        } else if is_new && absent.iter().all(|absent| absent.state == ProcessState::Running) {
+            MeetingError::Without { waited, others: absent }
+        } else {
+            MeetingError::Alive { waited, absent }
+        }
+    }
+
+    fn cannot(&self, what: &str, task: usize, source: io::Error) -> MeetingError {
+        system(&format!("{what} {}", self.options.names[task]), source)
+    }
+}
+
+impl Drop for Meeting {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+fn random<const N: usize>() -> Result<[u8; N], MeetingError> {
+    let mut bytes = [0; N];
+    // So few come at once.
+    getrandom(&mut bytes[..], GetRandomFlags::empty()).map_err(|error| system("get random numbers", error.into()))?;
+    Ok(bytes)
+}

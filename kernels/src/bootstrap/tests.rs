@@ -1,0 +1,756 @@
+//! Jobs of real processes: this test binary, started again as [`worker`]. Every wait has an end.
+
+use super::{
+    Gone, Meeting, MeetingError, MeetingOptions, Waiting, Watch,
+    message::{Hello, MAX_BYTES, Message, TaskSet},
+    socket,
+};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, kill_process, pidfd_open, setrlimit},
+};
+use std::{
+    env,
+    io::{self, BufRead, BufReader, PipeReader, Read, Write},
+    os::fd::{AsRawFd, OwnedFd},
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::mpsc::{self, Receiver},
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use crate::{
+    os::process_state::{ProcessState, process_state},
+    sync::atomics::{AtomicU64, Ordering},
+};
+
+/// Far more than anything here takes.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Tells this binary to be a worker: the task, the number of tasks, the digest and the layout.
+const WORKER: &str = "CONSONANCE_TEST_WORKER";
+
+/// Words at which a worker's lines are known among those of the test runner.
+const MARK: &str = "@@ ";
+
+fn say(line: &str) {
+    // A test that has ended does not listen any more.
+    let _ = writeln!(io::stdout().lock(), "\n{MARK}{line}");
+}
+
+fn names(tasks: usize) -> Vec<String> {
+    (0..tasks).map(|task| format!("worker {task} (host:{task})")).collect()
+}
+
+fn options(task: usize, tasks: usize, digest: u128) -> MeetingOptions {
+    MeetingOptions { digest, layout: 1, task, names: names(tasks), replicas: task + 1 }
+}
+
+/// A segment that shows who made it: a pipe with the group's id in it, once for each member.
+fn segment(id: [u8; 16], members: usize) -> io::Result<OwnedFd> {
+    let (reader, mut writer) = io::pipe()?;
+    writer.write_all(&id.repeat(members))?;
+    Ok(reader.into())
+}
+
+/// What a started binary does: it obeys the lines of its standard input.
+#[test]
+fn worker() {
+    let Ok(job) = env::var(WORKER) else { return };
+    let job: Vec<u128> = job.split(' ').map(|number| number.parse().expect("a number")).collect();
+    let mut options = options(job[0] as usize, job[1] as usize, job[2]);
+    options.layout = job[3] as u64;
+    let mut meeting = match Meeting::open(options) {
+        Ok(meeting) => meeting,
+        Err(error) => return say(&format!("error {error}")),
+    };
+    say("open");
+    let mut group: Option<(Watch, OwnedFd)> = None;
+    for line in io::stdin().lines() {
+        let line = line.expect("a line");
+        let words: Vec<&str> = line.split(' ').collect();
+        let number = |index: usize| words[index].parse::<u64>().expect("a number");
+        match words[0] {
+            "form" | "fail" => {
+                let create = |group: &super::message::Group| match words[0] {
+                    "form" => segment(group.id, group.members.len()),
+                    _ => Err(io::Error::other("no memory")),
+                };
+                let progress = |waiting: &Waiting| say(&format!("waiting {:?}", waiting.missing));
+                let deadline = Instant::now() + Duration::from_millis(number(1));
+                match meeting.form(deadline, Duration::from_millis(number(2)), create, progress) {
+                    Ok(formed) => {
+                        let mut id = [0; 16];
+                        PipeReader::from(formed.segment.try_clone().expect("a descriptor"))
+                            .read_exact(&mut id)
+                            .expect("the id");
+                        assert_eq!(id, formed.id, "the segment is that of the group");
+                        let me = &formed.members[formed.me];
+                        assert_eq!((me.task, me.pid), (job[0] as usize, Some(std::process::id())));
+                        let watch = Watch::start(&formed, |member, gone| {
+                            let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_nanos();
+                            say(&format!("gone {member} {gone:?} {now}"));
+                        });
+                        let members = formed.members.iter().map(|m| format!("{}*{}:{:?}", m.task, m.replicas, m.pid));
+                        let members: Vec<String> = members.collect();
+                        say(&format!("formed {} {:?} {}", formed.generation, formed.id, members.join(" ")));
+                        group = Some((watch.expect("a thread"), formed.segment));
+                    }
+                    Err(error) => say(&format!("error {error}")),
+                }
+            }
+            // There is no descriptor for anything more; or as many as the system allows.
+            "crowd" | "clear" => {
+                let limits = getrlimit(Resource::Nofile);
+                let free = || rustix::io::dup(io::stdin()).expect("a descriptor").as_raw_fd() as u64;
+                let current = if words[0] == "crowd" { Some(free()) } else { limits.maximum };
+                setrlimit(Resource::Nofile, Rlimit { current, ..limits }).expect("a limit");
+            }
+            "fork" => {
+                // SAFETY: the child calls nothing but what is safe after a fork of a process with threads.
+                match unsafe { libc::fork() } {
+                    0 => {
+                        // It has no thread of the watch, and does not end that of its parent.
+                        drop(group.take());
+                        loop {
+                            // SAFETY: it takes nothing and touches nothing.
+                            unsafe { libc::pause() };
+                        }
+                    }
+                    pid => say(&format!("child {pid}")),
+                }
+            }
+            "form-in-fork" => {
+                // SAFETY: as above; `form` returns before it does anything else.
+                match unsafe { libc::fork() } {
+                    0 => {
+                        let result = meeting.form(Instant::now(), Duration::ZERO, |_| unreachable!("no group"), |_| ());
+                        let is_refused = matches!(result, Err(MeetingError::Forked { .. }));
+                        drop(meeting);
+                        // SAFETY: it takes a number.
+                        unsafe { libc::_exit(if is_refused { 7 } else { 8 }) };
+                    }
+                    pid => {
+                        let mut status = 0;
+                        // SAFETY: `status` is written while it is borrowed.
+                        unsafe { libc::waitpid(pid, &raw mut status, 0) };
+                        say(&format!("fork ended {}", libc::WEXITSTATUS(status)));
+                    }
+                }
+            }
+            "spawn" => {
+                let output = Command::new("sh").args(["-c", "sleep 60 > /dev/null 2>&1 & echo $!"]).output();
+                say(&format!("child {}", String::from_utf8_lossy(&output.expect("a shell").stdout).trim()));
+            }
+            other => panic!("what is {other:?}?"),
+        }
+    }
+}
+
+/// A worker. Dropped, it is killed.
+struct Worker {
+    child: Child,
+    input: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Worker {
+    /// A worker that has begun to start.
+    fn start(task: usize, tasks: usize, digest: u128, layout: u64) -> Worker {
+        let mut command = Command::new(env::current_exe().expect("this binary"));
+        command.args(["bootstrap::tests::worker", "--exact", "--nocapture", "--test-threads=1"]);
+        command.env(WORKER, format!("{task} {tasks} {digest} {layout}"));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("a process");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let (tell, lines) = mpsc::channel();
+        thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                if let Some(line) = line.strip_prefix(MARK) {
+                    let _ = tell.send(line.to_owned());
+                }
+            }
+        });
+        Worker { input: child.stdin.take().expect("a pipe"), child, lines }
+    }
+
+    /// A worker that has its name.
+    fn open(task: usize, tasks: usize, digest: u128) -> Worker {
+        let worker = Worker::start(task, tasks, digest, 1);
+        assert_eq!(worker.line(), "open");
+        worker
+    }
+
+    fn command(&mut self, line: &str) {
+        // One that was killed does not read it.
+        let _ = writeln!(self.input, "{line}");
+    }
+
+    fn form(&mut self, patience_ms: u64) {
+        self.command(&format!("form {} {patience_ms}", LIMIT.as_millis()));
+    }
+
+    #[track_caller]
+    fn line(&self) -> String {
+        self.lines.recv_timeout(LIMIT).expect("a line in time")
+    }
+
+    /// The rest of the next line that begins with this word; others are left out.
+    #[track_caller]
+    fn wait_for(&self, word: &str) -> String {
+        loop {
+            let line = self.line();
+            assert!(!line.starts_with("error") || word == "error", "{line}");
+            if let Some(rest) = line.strip_prefix(word) {
+                return rest.trim_start().to_owned();
+            }
+        }
+    }
+
+    /// The generation that it joins, and the tasks of its members.
+    #[track_caller]
+    fn formed(&self) -> (u64, Vec<usize>, String) {
+        let line = self.wait_for("formed");
+        let generation = line.split(' ').next().expect("a word").parse().expect("a number");
+        let (_, members) = line.split_once("] ").expect("an id");
+        let task = |member: &str| member.split('*').next().and_then(|task| task.parse().ok()).expect("a task");
+        (generation, members.split(' ').map(task).collect(), line)
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
+    }
+
+    fn kill(mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it is a child");
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A digest that no other job has.
+fn job() -> u128 {
+    static JOBS: AtomicU64 = AtomicU64::new(1);
+    // Relaxed: only the number counts.
+    u128::from(std::process::id()) << 64 | u128::from(JOBS.fetch_add(1, Ordering::Relaxed))
+}
+
+fn open_all(tasks: usize, digest: u128) -> Vec<Worker> {
+    let workers: Vec<Worker> = (0..tasks).map(|task| Worker::start(task, tasks, digest, 1)).collect();
+    workers.iter().for_each(|worker| assert_eq!(worker.line(), "open"));
+    workers
+}
+
+/// All form a group, and it is the same on all: its generation and tasks.
+#[track_caller]
+fn form_all<'a>(workers: impl IntoIterator<Item = &'a mut Worker>, patience_ms: u64) -> (u64, Vec<usize>) {
+    let mut workers: Vec<&mut Worker> = workers.into_iter().collect();
+    workers.iter_mut().for_each(|worker| worker.form(patience_ms));
+    let formed: Vec<(u64, Vec<usize>, String)> = workers.iter().map(|worker| worker.formed()).collect();
+    assert!(formed.iter().all(|one| *one == formed[0]), "{formed:?}");
+    (formed[0].0, formed[0].1.clone())
+}
+
+/// What follows the time in an error.
+fn after_time(error: &str) -> &str {
+    error.split_once("; ").expect("a time first").1
+}
+
+#[test]
+fn workers_start_in_any_order() {
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2], [2, 0, 3, 1]] {
+        let digest = job();
+        let mut workers: Vec<Worker> = Vec::new();
+        for task in order {
+            let mut worker = Worker::open(task, 4, digest);
+            worker.form(0);
+            workers.push(worker);
+        }
+        let formed: Vec<_> = workers.iter().map(Worker::formed).collect();
+        assert!(formed.iter().all(|one| *one == formed[0]), "{formed:?}");
+        assert_eq!((formed[0].0, &*formed[0].1), (1, &[0, 1, 2, 3][..]));
+        assert!(formed[0].2.contains(" 2*3:"), "the replicas of worker 2: {}", formed[0].2);
+    }
+}
+
+#[test]
+fn one_task_is_a_group() {
+    assert_eq!(form_all(&mut open_all(1, job()), 0), (1, vec![0]));
+}
+
+#[test]
+fn a_missing_worker_is_named_while_all_wait_and_at_the_deadline() {
+    let digest = job();
+    let mut workers = [Worker::open(0, 4, digest), Worker::open(2, 4, digest)];
+    // It has its name, but does not come.
+    let other = Worker::open(3, 4, digest);
+    workers.iter_mut().for_each(|worker| worker.command("form 2300 0"));
+    for worker in &workers {
+        assert_eq!(worker.line(), "waiting [1, 3]");
+        let error = worker.wait_for("error");
+        let pid = other.pid();
+        let missing = format!("missing: worker 1 (host:1), worker 3 (host:3) (process {pid} runs); one that runs but ");
+        assert!(after_time(&error).starts_with(&missing), "{error}");
+    }
+    // All that was said before does no harm.
+    drop(other);
+    let (mut one, mut three) = (Worker::open(1, 4, digest), Worker::open(3, 4, digest));
+    let (generation, tasks) = form_all(workers.iter_mut().chain([&mut one, &mut three]), 0);
+    assert_eq!((generation, tasks), (1, vec![0, 1, 2, 3]));
+}
+
+#[test]
+fn two_jobs_never_meet() {
+    let (mut one, mut other) = (open_all(2, job()), open_all(2, job()));
+    one.iter_mut().chain(&mut other).for_each(|worker| worker.form(0));
+    let groups = [one, other].map(|job| {
+        let lines: Vec<String> = job.iter().map(|worker| worker.formed().2).collect();
+        assert_eq!(lines[0], lines[1]);
+        lines[0].clone()
+    });
+    assert_ne!(groups[0], groups[1]);
+}
+
+#[test]
+fn a_name_is_taken_once() {
+    let digest = job();
+    let mut workers = open_all(2, digest);
+    let second = Worker::start(1, 2, digest, 1);
+    let taken = format!("worker 1 (host:1) is running already (process {})", workers[1].pid());
+    assert_eq!(second.wait_for("error"), taken);
+    assert_eq!(form_all(&mut workers, 0), (1, vec![0, 1]));
+}
+
+#[test]
+fn another_build_is_refused() {
+    let digest = job();
+    let mut workers = [Worker::start(0, 2, digest, 1), Worker::start(1, 2, digest, 2)];
+    for worker in &mut workers {
+        assert_eq!(worker.line(), "open");
+        worker.form(0);
+    }
+    let pid = workers[1].pid();
+    let error = workers[0].wait_for("error");
+    assert_eq!(error, format!("a process of this job runs another build of the program (process {pid})"));
+    let pid = workers[0].pid();
+    let error = workers[1].wait_for("error");
+    assert_eq!(error, format!("worker 0 (host:0) runs another build of the program (process {pid})"));
+}
+
+#[test]
+fn a_group_goes_on_without_a_replacement_of_another_build() {
+    for lost in [0, 2] {
+        let digest = job();
+        let mut workers = open_all(3, digest);
+        form_all(&mut workers, 0);
+        workers.remove(lost).kill();
+        let mut other = Worker::start(lost, 3, digest, 2);
+        assert_eq!(other.line(), "open");
+        other.form(0);
+        let tasks: Vec<usize> = (0..3).filter(|&task| task != lost).collect();
+        assert_eq!(form_all(&mut workers, 300), (2, tasks));
+        assert!(other.wait_for("error").contains("runs another build of the program"));
+    }
+}
+
+#[test]
+fn garbage_is_survived() {
+    let digest = job();
+    let mut workers = open_all(3, digest);
+    let hello = Hello {
+        nonce: 1,
+        attempt: 1,
+        generation: 0,
+        seen: 0,
+        used: 0,
+        accepted: [0; 16],
+        task: 0,
+        tasks: 3,
+        replicas: 1,
+        alive: TaskSet::default(),
+        linked: TaskSet::default(),
+    };
+    let bytes = Message::Hello(hello).write(digest, 1);
+    let nothing: OwnedFd = std::fs::File::open("/dev/null").expect("a file").into();
+    let mut open = Vec::new();
+    for round in 0..40 {
+        for task in 0..3 {
+            let name = super::options::name(&options(task, 3, digest), task);
+            let Some(socket) = socket::connect(&name).expect("a socket") else { continue };
+            let _ = match round % 5 {
+                // Says nothing.
+                0 => Ok(true),
+                1 => socket::send(&socket, b"GET / HTTP/1.1\r\n\r\n", None),
+                2 => socket::send(&socket, &bytes[..100], None),
+                // A hello of a task below, which would not connect; with a descriptor, too.
+                3 => socket::send(&socket, &bytes, Some(std::os::fd::AsFd::as_fd(&nothing))),
+                _ => socket::send(&socket, &vec![1; 100_000], None),
+            };
+            // Some are closed at once.
+            if round % 2 == 0 {
+                open.push(socket);
+            }
+        }
+        if round % 10 == 5 {
+            assert_eq!(form_all(&mut workers, 0).1, [0, 1, 2]);
+        }
+    }
+}
+
+#[test]
+fn a_stranger_of_another_version_ends_no_meeting() {
+    let stranger = [b"consmeet".as_slice(), &[9; 100]].concat();
+    let form = |meeting: &mut Meeting| {
+        let error = meeting.form(Instant::now(), Duration::ZERO, |_| unreachable!("no group"), |_| ()).unwrap_err();
+        assert!(!matches!(error, MeetingError::OtherBuild { .. }), "{error}");
+    };
+    // One that connects.
+    let of_task_0 = options(0, 2, job());
+    let name = super::options::name(&of_task_0, 0);
+    let mut meeting = Meeting::open(of_task_0).unwrap();
+    let socket = socket::connect(&name).unwrap().expect("a listener");
+    assert!(socket::send(&socket, &stranger, None).unwrap());
+    form(&mut meeting);
+    // One that listens where a task would.
+    let of_task_1 = options(1, 2, job());
+    let listener = socket::listen(&super::options::name(&of_task_1, 0)).unwrap();
+    let mut meeting = Meeting::open(of_task_1).unwrap();
+    form(&mut meeting);
+    let socket = socket::accept(&listener).unwrap().expect("the meeting has connected");
+    assert!(socket::send(&socket, &stranger, None).unwrap());
+    form(&mut meeting);
+}
+
+#[test]
+fn processes_of_another_user_are_refused() {
+    if socket::user() != 0 {
+        println!("not tested: only the superuser can become another user");
+        return;
+    }
+    let digest = job();
+    // SAFETY: these take numbers; the thread alone becomes another user, and only until it has listened.
+    let as_other_user = |action: &mut dyn FnMut()| unsafe {
+        let change = |uid: libc::uid_t| libc::syscall(libc::SYS_setresuid, u32::MAX, uid, u32::MAX);
+        assert_eq!(change(65534), 0);
+        action();
+        assert_eq!(change(0), 0);
+    };
+    let name = super::options::name(&options(0, 2, digest), 0);
+    let mut listener = None;
+    as_other_user(&mut || listener = Some(socket::listen(&name).expect("a listener")));
+    let mut worker = Worker::open(1, 2, digest);
+    worker.form(0);
+    let pid = std::process::id();
+    let expected = format!("worker 0 (host:0) is a process of another user (process {pid}, user 65534)");
+    assert_eq!(worker.wait_for("error"), expected);
+    drop(listener);
+    // One that connects does no harm.
+    let mut zero = Worker::open(0, 2, digest);
+    let mut socket = None;
+    as_other_user(&mut || socket = socket::connect(&name).expect("a socket"));
+    assert_eq!(form_all([&mut zero, &mut worker], 0).1, [0, 1]);
+}
+
+#[test]
+fn a_leader_that_cannot_make_the_group_tells_all() {
+    let mut workers = open_all(3, job());
+    workers.iter_mut().for_each(|worker| worker.command("fail 30000 0"));
+    assert_eq!(workers[0].wait_for("error"), "cannot make what the group shares: no memory");
+    for worker in &workers[1..] {
+        let error = worker.wait_for("error");
+        assert_eq!(error, "worker 0 (host:0) could not make the group: cannot make what the group shares: no memory");
+    }
+    assert_eq!(form_all(&mut workers, 0), (1, vec![0, 1, 2]));
+}
+
+#[test]
+fn a_member_without_a_descriptor_for_the_segment_says_so() {
+    let mut workers = open_all(2, job());
+    assert_eq!(form_all(&mut workers, 0), (1, vec![0, 1]));
+    workers[1].command("crowd");
+    workers.iter_mut().for_each(|worker| worker.form(0));
+    let error = workers[1].wait_for("error");
+    assert_eq!(error, "cannot receive what the group shares: Too many open files (os error 24)");
+    assert_eq!(workers[0].wait_for("error"), format!("worker 1 (host:1) could not make the group: {error}"));
+    workers[1].command("clear");
+    assert_eq!(form_all(&mut workers, 0).1, [0, 1]);
+}
+
+#[test]
+fn connections_without_an_end_keep_nobody_from_the_deadline() {
+    let options = options(0, 2, job());
+    let name = super::options::name(&options, 0);
+    let mut meeting = Meeting::open(options).unwrap();
+    let sockets: Vec<OwnedFd> = (0..250).map(|_| socket::connect(&name).unwrap().expect("a place to wait")).collect();
+    let error = meeting.form(Instant::now(), Duration::ZERO, |_| unreachable!("no group"), |_| ()).unwrap_err();
+    assert!(matches!(error, MeetingError::Missing { .. }), "{error}");
+    // Of those that are taken only so many stay open; those that have come after them still wait.
+    let mut buffer = vec![0; MAX_BYTES];
+    let mut is_closed = |socket| matches!(socket::receive(socket, &mut buffer), socket::Packet::Closed);
+    let closed = sockets.iter().filter(|socket| is_closed(socket)).count();
+    assert!(closed < 100, "{closed} of 250 were taken before the deadline was looked at");
+}
+
+#[test]
+fn those_who_are_left_form_a_new_group() {
+    for lost in [0, 1, 3] {
+        let digest = job();
+        let mut workers = open_all(4, digest);
+        assert_eq!(form_all(&mut workers, 0).0, 1);
+        workers.remove(lost).kill();
+        for worker in &workers {
+            assert!(worker.wait_for("gone").starts_with(&format!("{lost} Ended")));
+        }
+        let left: Vec<usize> = (0..4).filter(|&task| task != lost).collect();
+        assert_eq!(form_all(&mut workers, 0), (2, left));
+        // A replacement is not let in while the group goes on.
+        let mut replacement = Worker::open(lost, 4, digest);
+        replacement.command("form 100 0");
+        let error = replacement.wait_for("error");
+        assert!(after_time(&error).starts_with("the others go on without this process: worker"), "{error}");
+        // It is, when they form a new one.
+        workers.insert(lost, replacement);
+        assert_eq!(form_all(&mut workers, 10_000), (3, vec![0, 1, 2, 3]));
+    }
+}
+
+#[test]
+fn a_replacement_comes_in_time_or_not() {
+    let digest = job();
+    let mut workers = open_all(3, digest);
+    form_all(&mut workers, 0);
+    workers.remove(0).kill();
+    // They wait for it, and it starts while they do.
+    workers.iter_mut().for_each(|worker| worker.form(LIMIT.as_millis() as u64));
+    let mut replacement = Worker::open(0, 3, digest);
+    replacement.form(0);
+    workers.insert(0, replacement);
+    for worker in &workers {
+        let (generation, tasks, _) = worker.formed();
+        assert_eq!((generation, tasks), (2, vec![0, 1, 2]));
+    }
+}
+
+#[test]
+fn a_survivor_that_is_stopped_or_busy_is_waited_for() {
+    let digest = job();
+    let mut workers = open_all(4, digest);
+    form_all(&mut workers, 0);
+    workers.remove(1).kill();
+    workers[1].signal(Signal::STOP);
+    let pids = [workers[1].pid(), workers[2].pid()];
+    // Worker 3 runs, and does not come.
+    workers[0].command("form 300 0");
+    let error = workers[0].wait_for("error");
+    let absent =
+        format!("worker 2 (host:2) (process {} is stopped), worker 3 (host:3) (process {} runs)", pids[0], pids[1]);
+    assert_eq!(after_time(&error), format!("alive, but did not come: {absent}"));
+    workers[1].signal(Signal::CONT);
+    assert_eq!(form_all(&mut workers, 0), (2, vec![0, 2, 3]));
+}
+
+#[test]
+fn who_forms_a_new_group_leaves_the_last_one() {
+    let mut workers = open_all(3, job());
+    form_all(&mut workers, 0);
+    workers[2].form(0);
+    for worker in &workers[..2] {
+        assert!(worker.wait_for("gone").starts_with("2 Left"));
+    }
+    workers[1].form(0);
+    assert!(workers[0].wait_for("gone").starts_with("1 Left"));
+    workers[0].form(0);
+    let formed: Vec<_> = workers.iter().map(Worker::formed).collect();
+    assert!(formed.iter().all(|one| *one == formed[0] && one.0 == 2), "{formed:?}");
+}
+
+/// Some are killed while a group is formed, at random times: those who are left form one, and it is the same for all of them.
+#[test]
+fn workers_that_are_killed_while_they_meet_split_nobody() {
+    const TASKS: usize = 4;
+    let mut joined = 0;
+    let digest = job();
+    let mut workers = open_all(TASKS, digest);
+    let mut highest = form_all(&mut workers, 0).0;
+    for round in 0..60u64 {
+        // Killed: the leader; in every third round one more.
+        let killed = if round % 3 == 0 { vec![0, 1 + round as usize % 3] } else { vec![0] };
+        workers.iter_mut().for_each(|worker| worker.form(LIMIT.as_millis() as u64));
+        for &task in &killed {
+            thread::sleep(Duration::from_micros(round * 37 % 700));
+            workers[task].child.kill().expect("it runs");
+        }
+        for &task in &killed {
+            // Until it has ended it has its name, however long the system takes over that.
+            workers[task].child.wait().expect("a child");
+            workers[task] = Worker::open(task, TASKS, digest);
+        }
+        killed.iter().for_each(|&task| workers[task].form(0));
+        // Those who joined a group with one that was killed form a new one, as they would in a job.
+        let pids: Vec<String> = workers.iter().map(|worker| format!(":Some({})", worker.pid())).collect();
+        let mut results: [Option<String>; TASKS] = Default::default();
+        let begin = Instant::now();
+        while results.iter().any(Option::is_none) {
+            assert!(begin.elapsed() < LIMIT, "round {round}: not all have joined: {results:?}");
+            for (task, worker) in workers.iter_mut().enumerate() {
+                let Ok(line) = worker.lines.recv_timeout(Duration::from_millis(1)) else { continue };
+                assert!(!line.starts_with("error"), "round {round}, worker {task}: {line}");
+                let Some(group) = line.strip_prefix("formed ") else { continue };
+                if pids.iter().all(|pid| group.contains(pid)) {
+                    results[task] = Some(group.to_owned());
+                } else {
+                    joined += 1;
+                    worker.form(LIMIT.as_millis() as u64);
+                }
+            }
+        }
+        assert!(results.iter().all(|result| *result == results[0]), "round {round}: {results:?}");
+        let generation = results[0].as_ref().and_then(|group| group.split(' ').next()?.parse().ok());
+        assert!(generation > Some(highest), "round {round}: {generation:?} after {highest}");
+        highest = generation.unwrap_or(highest);
+    }
+    println!("{joined} times a survivor had joined a group with one that was killed");
+}
+
+#[test]
+fn a_death_is_seen_at_once() {
+    const KILLS: usize = 200;
+    let digest = job();
+    let mut workers = open_all(2, digest);
+    let mut nanos: Vec<u128> = Vec::new();
+    for round in 0..KILLS {
+        let (generation, tasks) = form_all(&mut workers, LIMIT.as_millis() as u64);
+        assert_eq!((generation, &*tasks), (round as u64 + 1, &[0, 1][..]));
+        let lost = round % 2;
+        let killed = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_nanos();
+        workers[lost].child.kill().expect("it runs");
+        let gone = workers[1 - lost].wait_for("gone");
+        let seen = gone.strip_prefix(&format!("{lost} Ended ")).expect("its end");
+        nanos.push(seen.parse::<u128>().expect("a number").saturating_sub(killed));
+        workers[lost].child.wait().expect("a child");
+        workers[lost] = Worker::open(lost, 2, digest);
+    }
+    nanos.sort_unstable();
+    let micros = |index: usize| nanos[index] / 1000;
+    println!("kill to report, of {KILLS}: {} µs in the middle, {} µs p99", micros(KILLS / 2), micros(KILLS * 99 / 100));
+}
+
+#[test]
+fn a_fork_neither_hides_an_end_nor_takes_a_place() {
+    let digest = job();
+    let mut workers = open_all(2, digest);
+    form_all(&mut workers, 0);
+    workers[1].command("form-in-fork");
+    assert_eq!(workers[1].wait_for("fork ended"), "7");
+    workers[1].command("fork");
+    let child = workers[1].wait_for("child").parse().ok().and_then(Pid::from_raw).expect("a pid");
+    // The fork has dropped a watch, and it has not ended the one of its parent.
+    form_all(&mut workers, 0);
+    workers[1].child.kill().expect("it runs");
+    assert!(workers[0].wait_for("gone").starts_with("1 Ended"));
+    // The fork has the socket, so nobody can take the name.
+    let second = Worker::start(1, 2, digest, 1);
+    let error = format!("worker 1 (host:1) is running already (process {})", workers[1].pid());
+    assert_eq!(second.wait_for("error"), error);
+    let end = pidfd_open(child, PidfdFlags::empty()).expect("it runs");
+    kill_process(child, Signal::KILL).expect("it runs");
+    let ended = poll(&mut [PollFd::new(&end, PollFlags::IN)], Timespec::try_from(LIMIT).ok().as_ref());
+    assert_eq!(ended, Ok(1), "the fork ends");
+    workers[1] = Worker::open(1, 2, digest);
+    assert_eq!(form_all(&mut workers, LIMIT.as_millis() as u64).1, [0, 1]);
+}
+
+#[test]
+fn a_program_that_is_started_inherits_nothing() {
+    let digest = job();
+    let mut workers = open_all(2, digest);
+    form_all(&mut workers, 0);
+    workers[1].command("spawn");
+    let child = workers[1].wait_for("child").parse().ok().and_then(Pid::from_raw).expect("a pid");
+    workers.pop().expect("a worker").kill();
+    assert!(workers[0].wait_for("gone").starts_with("1 Ended"));
+    drop(Worker::open(1, 2, digest));
+    kill_process(child, Signal::KILL).expect("it runs");
+}
+
+#[test]
+fn eight_workers_meet_a_hundred_times() {
+    let mut workers = open_all(8, job());
+    for generation in 1..=100 {
+        assert_eq!(form_all(&mut workers, 0), (generation, (0..8).collect()));
+    }
+}
+
+#[test]
+fn options_out_of_bounds_are_refused() {
+    for (task, tasks, replicas) in [(2, 2, 1), (0, 0, 1), (0, 1025, 1), (0, 1, 0), (0, 1, 1025)] {
+        let options = MeetingOptions { digest: job(), layout: 1, task, names: names(tasks), replicas };
+        assert!(matches!(Meeting::open(options), Err(MeetingError::Options { .. })), "{task} {tasks} {replicas}");
+    }
+    let digest = job();
+    let replicas = move |task| MeetingOptions { replicas: 600, ..options(task, 2, digest) };
+    let results = [0, 1].map(|task| {
+        thread::spawn(move || {
+            let mut meeting = Meeting::open(replicas(task)).expect("a meeting");
+            meeting.form(Instant::now() + LIMIT, LIMIT, |_| unreachable!("no group"), |_| ()).map(|_| ())
+        })
+    });
+    let texts = results.map(|result| result.join().expect("no panic").expect_err("too many").to_string());
+    assert!(
+        texts.iter().all(|text| text.contains("have 1200 replicas together, and a group at most 1024")),
+        "{texts:?}"
+    );
+}
+
+#[test]
+fn a_stopped_process_is_told_from_one_that_runs() {
+    let worker = Worker::open(0, 1, job());
+    assert_eq!(process_state(worker.pid()), ProcessState::Running);
+    worker.signal(Signal::STOP);
+    let begin = Instant::now();
+    while process_state(worker.pid()) != ProcessState::Stopped {
+        assert!(begin.elapsed() < LIMIT, "it does not stop");
+        thread::sleep(Duration::from_millis(1));
+    }
+    worker.signal(Signal::CONT);
+}
+
+/// Members of one process: what [`Watch`] says when one of them closes its meeting.
+#[test]
+fn a_meeting_that_is_closed_has_left() {
+    let digest = job();
+    let (tell, told) = mpsc::channel();
+    let join = move |task| {
+        let mut meeting = Meeting::open(options(task, 2, digest)).expect("a meeting");
+        let create = |group: &super::message::Group| segment(group.id, group.members.len());
+        let formed = meeting.form(Instant::now() + LIMIT, LIMIT, create, |_| ()).expect("a group");
+        (meeting, formed)
+    };
+    let other = thread::spawn(move || join(1));
+    let (meeting, formed) = join(0);
+    let watch =
+        Watch::start(&formed, move |member, gone| tell.send((member, gone)).expect("a test")).expect("a thread");
+    assert!(told.try_recv().is_err());
+    drop(other.join().expect("no panic"));
+    assert_eq!(told.recv_timeout(LIMIT), Ok((1, Gone::Left)));
+    drop((watch, meeting));
+}
+
+#[test]
+fn replacements_may_be_waited_for_without_an_end() {
+    let mut meeting = Meeting::open(options(0, 2, job())).unwrap();
+    let create = |_: &super::message::Group| unreachable!("there is nobody");
+    let deadline = Instant::now() + Duration::from_millis(1);
+    let error = meeting.form(deadline, Duration::MAX, create, |_| {}).unwrap_err();
+    assert!(matches!(error, MeetingError::Missing { .. }), "{error}");
+}

@@ -1,0 +1,236 @@
+//! The reduction of several replicas' tensors, in parts that threads share.
+
+use super::{
+    partial::{Partial, divisor, finish},
+    tensor::{ROOM_BYTES, Tensor},
+};
+use crate::{
+    cpu::isa::Isa,
+    memory::{Buf, Memory},
+    sync::plain::{AtomicU64, Ordering},
+};
+use consonance_spec::{DType, ReduceOp, partition};
+use std::{ops::Range, ptr, slice};
+
+/// Rows of columns (blocks of a tensor, or results) for each part from which on parts are cut between them; with fewer they would
+/// be uneven.
+const ROWS_A_PART: usize = if cfg!(test) { 2 } else { 16 };
+
+/// Columns that parts are cut at otherwise: some cache lines.
+const BORDER: usize = 128;
+
+impl Partial {
+    /// Reduces a row-major tensor of the shape `[outer, axis, inner]` along its middle axis; `None` if the operation is not
+    /// defined on its type. An empty axis gives the operation's identity.
+    ///
+    /// # Panics
+    /// If the input has not as many elements as the shape says.
+    pub fn new(op: ReduceOp, input: Buf<'_>, shape: [usize; 3]) -> Option<Partial> {
+        let tensor = Tensor::new(op, input, shape, Isa::best())?;
+        // SAFETY: the piece writes all of it.
+        let mut blocks = unsafe { tensor.room() };
+        let start = blocks.as_buf_mut().as_mut_ptr();
+        Piece { tensors: slice::from_ref(&tensor), range: 0..tensor.values(), start, whole: None }.run();
+        Some(tensor.partial(op, blocks))
+    }
+}
+
+/// The reduction of the tensors of several replicas along an axis, and over the replicas, that several threads share: its
+/// [parts](Along::parts) may run anywhere, in any order, and all must have run before it is [finished](Along::finish). The
+/// result has the same bits for any number of parts.
+///
+/// ```
+/// use consonance_kernels::cpu::axis::Along;
+/// use consonance_spec::ReduceOp;
+///
+/// let (long, short) = (vec![1i32; 3 * 100_000], vec![1i32; 3 * 5]);
+/// let tensors = [(long[..].into(), [3, 100_000, 1]), (short[..].into(), [3, 5, 1])];
+/// let mut sum = Along::new(ReduceOp::Sum, &tensors).unwrap();
+/// std::thread::scope(|scope| {
+///     for part in sum.parts(2) {
+///         scope.spawn(|| part.run());
+///     }
+/// });
+/// assert_eq!(sum.finish().as_buf().as_slice(), Some(&[100_005; 3][..]));
+/// ```
+pub struct Along<'a> {
+    op: ReduceOp,
+    /// One at least.
+    tensors: Vec<Tensor<'a>>,
+    /// How many elements each result comes from.
+    elements: u64,
+    target: Target,
+    /// Accumulators or results that are not yet written.
+    unwritten: AtomicU64,
+}
+
+/// What is written first.
+enum Target {
+    /// The results, where no tensor has more than a block.
+    Results(Memory),
+    /// The accumulators of all blocks of each tensor.
+    Blocks(Vec<Memory>),
+}
+
+/// What one thread does.
+pub struct Part<'a> {
+    pieces: Vec<Piece<'a>>,
+    unwritten: &'a AtomicU64,
+}
+
+/// Some accumulators of the blocks of a tensor, or some results of all tensors.
+struct Piece<'a> {
+    tensors: &'a [Tensor<'a>],
+    /// Which of them.
+    range: Range<usize>,
+    /// Where they are written, from the first one of the range on.
+    start: *mut u8,
+    /// For results, what means are divided by, and the bytes that the whole reduction reads and writes.
+    whole: Option<(u64, usize)>,
+}
+
+// SAFETY: a piece alone writes its range of memory that outlives it, and nobody reads that before it has run.
+unsafe impl Send for Piece<'_> {}
+
+impl<'a> Along<'a> {
+    /// Of row-major tensors of the shapes `[outer, axis, inner]` along their middle axis, not yet done; `None` if the operation is
+    /// not defined on their type. An empty axis gives the operation's identity.
+    ///
+    /// # Panics
+    /// If there are no tensors, if one has not as many elements as its shape says, or if they differ in type, `outer` or `inner`.
+    pub fn new(op: ReduceOp, tensors: &[(Buf<'a>, [usize; 3])]) -> Option<Along<'a>> {
+        Along::with_isa(op, tensors, Isa::best())
+    }
+
+    /// [`new`](Along::new), in this instruction set; `None` also if the machine lacks it.
+    ///
+    /// # Panics
+    /// As [`new`](Along::new).
+    pub fn with_isa(op: ReduceOp, tensors: &[(Buf<'a>, [usize; 3])], isa: Isa) -> Option<Along<'a>> {
+        let &(first, [outer, _, inner]) = tensors.first().expect("a reduction of no tensors");
+        for (input, shape) in tensors {
+            assert_eq!(
+                (input.dtype(), shape[0], shape[2]),
+                (first.dtype(), outer, inner),
+                "types and shapes of tensors"
+            );
+        }
+        // It wraps where there are no results only.
+        let elements = tensors.iter().fold(0u64, |all, (_, [_, axis, _])| all.wrapping_add(*axis as u64));
+        let tensors = tensors.iter().map(|&(input, shape)| Tensor::new(op, input, shape, isa));
+        let tensors: Vec<Tensor<'_>> = tensors.collect::<Option<_>>()?;
+        // SAFETY: all is written by parts before any of it is read, which `finish` asserts.
+        let (target, unwritten) = unsafe {
+            if tensors.iter().all(|tensor| tensor.blocks() == 1) {
+                (Target::Results(Memory::uninit(op.result(first.dtype())?, outer * inner)), tensors[0].values())
+            } else {
+                let blocks = tensors.iter().map(|tensor| tensor.room()).collect();
+                (Target::Blocks(blocks), tensors.iter().map(|tensor| tensor.values()).sum())
+            }
+        };
+        Some(Along { op, tensors, elements, target, unwritten: AtomicU64::new(unwritten as u64) })
+    }
+
+    /// At most so many parts, of about the same size. Nothing remains of parts that were made before.
+    pub fn parts(&mut self, count: usize) -> Vec<Part<'_>> {
+        let Along { op, tensors, elements, target, unwritten } = self;
+        let mut pieces: Vec<Vec<Piece<'_>>> = (0..count).map(|_| Vec::new()).collect();
+        let all: usize = match target {
+            Target::Results(results) => {
+                let inputs: usize = tensors.iter().map(Tensor::bytes).sum();
+                let whole = (divisor(*op, *elements), inputs + results.as_buf().bytes());
+                deal(tensors, results, Some(whole), &mut pieces)
+            }
+            Target::Blocks(blocks) => tensors
+                .iter()
+                .zip(blocks)
+                .map(|(tensor, blocks)| deal(slice::from_ref(tensor), blocks, None, &mut pieces))
+                .sum(),
+        };
+        *unwritten.get_mut() = all as u64;
+        let unwritten = &*unwritten;
+        pieces.into_iter().filter(|pieces| !pieces.is_empty()).map(|pieces| Part { pieces, unwritten }).collect()
+    }
+
+    /// The result.
+    ///
+    /// # Panics
+    /// If some of the last [parts](Along::parts) have not run.
+    pub fn finish(self) -> Memory {
+        let Along { op, tensors, elements, target, unwritten } = self;
+        assert_eq!(unwritten.into_inner(), 0, "what parts have not written");
+        match target {
+            Target::Results(results) => results,
+            Target::Blocks(blocks) => {
+                let partials = tensors.iter().zip(blocks).map(|(tensor, blocks)| tensor.partial(op, blocks));
+                finish(&partials.collect::<Vec<_>>(), elements)
+            }
+        }
+    }
+}
+
+/// Cuts what tensors give together into a piece for each thread; gives how much that is.
+fn deal<'a>(
+    tensors: &'a [Tensor<'a>],
+    memory: &'a mut Memory,
+    whole: Option<(u64, usize)>,
+    pieces: &mut [Vec<Piece<'a>>],
+) -> usize {
+    let tensor = tensors[0];
+    let (values, inner) = (tensor.values(), tensor.inner());
+    if values == 0 {
+        return 0;
+    }
+    let bytes = memory.as_buf().bytes() / values;
+    let start = memory.as_buf_mut().as_mut_ptr();
+    let unit = if values >= ROWS_A_PART * pieces.len() * inner { inner } else { BORDER };
+    let count = pieces.len();
+    for (index, pieces) in pieces.iter_mut().enumerate() {
+        let range = partition::aligned_block(values, unit, count, index);
+        if !range.is_empty() {
+            pieces.push(Piece { tensors, start: start.wrapping_add(range.start * bytes), range, whole });
+        }
+    }
+    values
+}
+
+impl Part<'_> {
+    /// Reduces the elements that it comes from, on this thread, and writes what they give.
+    pub fn run(self) {
+        self.pieces.iter().for_each(Piece::run);
+        let written: usize = self.pieces.iter().map(|piece| piece.range.len()).sum();
+        // Whoever finds nothing unwritten also sees what was written.
+        self.unwritten.fetch_sub(written as u64, Ordering::Release);
+    }
+}
+
+impl Piece<'_> {
+    fn run(&self) {
+        let Piece { tensors, ref range, start, whole } = *self;
+        let (tensor, kernel) = (tensors[0], tensors[0].kernel());
+        let most = tensors.iter().map(Tensor::scratch_bytes).max().expect("there is a tensor");
+        // SAFETY: every accumulator is written before it is read.
+        let mut scratch = unsafe { Memory::uninit(DType::U8, most + tensors.len() * ROOM_BYTES) };
+        let scratch = scratch.as_buf_mut().as_mut_ptr();
+        let source = |index: usize| scratch.wrapping_add(most + index * ROOM_BYTES);
+        let sources: Vec<*const u8> = (0..tensors.len()).map(|index| source(index).cast_const()).collect();
+        let (mut at, mut target) = (range.start, start);
+        while at < range.end {
+            let count = tensor.chunk(at, range.end);
+            // SAFETY: the chunk is in the range, which starts at `start`; tensors whose results are asked for have as many.
+            unsafe {
+                for (index, tensor) in tensors.iter().enumerate() {
+                    tensor.reduce(at, count, source(index), scratch);
+                }
+                if let Some((divisor, of)) = whole {
+                    kernel.finish(&sources, &[target], count, divisor, of);
+                    target = target.add(count * kernel.target_bytes);
+                } else {
+                    ptr::copy_nonoverlapping(source(0), target, count * kernel.acc_bytes);
+                    target = target.add(count * kernel.acc_bytes);
+                }
+            }
+            at += count;
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What the elements of one replica give, for others that do not share its memory.
+
+use crate::{
+    cpu::reduce::Kernel,
+    memory::{Memory, make_valid},
+};
+use consonance_spec::{DType, ReduceOp};
+
+/// One replica's reduction of a tensor along an axis, kept in the type that is computed in.
+///
+/// ```
+/// use consonance_kernels::cpu::axis::{Partial, finish};
+/// use consonance_spec::ReduceOp;
+///
+/// // A batch of two rows on one replica and of one row on another; the mean of the three.
+/// let (two, one) = ([1.0f32, 10.0, 2.0, 20.0], [6.0f32, 60.0]);
+/// let partials = [
+///     Partial::new(ReduceOp::Mean, two[..].into(), [1, 2, 2]).unwrap(),
+///     Partial::new(ReduceOp::Mean, one[..].into(), [1, 1, 2]).unwrap(),
+/// ];
+/// assert_eq!(finish(&partials, 3).as_buf().as_slice(), Some(&[3.0f32, 30.0][..]));
+/// ```
+pub struct Partial {
+    pub(super) op: ReduceOp,
+    pub(super) dtype: DType,
+    pub(super) kernel: &'static Kernel,
+    /// How many results there are.
+    pub(super) count: usize,
+    /// The bytes of the accumulators, `count` of the kernel's.
+    pub(super) accumulators: Memory,
+}
+
+impl Partial {
+    /// The accumulators, for a process on the same host, which makes a partial of them [there](Partial::with_bytes).
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.accumulators.as_buf().as_bytes().to_vec()
+    }
+
+    /// Another replica's partial of the same operation, element type and number of results, from its [bytes](Partial::to_bytes).
+    ///
+    /// # Panics
+    /// If there are not as many bytes as of this one.
+    pub fn with_bytes(&self, bytes: &[u8]) -> Partial {
+        assert_eq!(bytes.len(), self.accumulators.count(), "accumulators of two partials");
+        let mut accumulators = Memory::from(bytes);
+        let start = accumulators.as_buf_mut().as_mut_ptr();
+        // SAFETY: these are all the bytes of the memory. Truth is computed in bytes that are 0 or 1.
+        unsafe { make_valid(self.dtype, start, bytes.len()) };
+        Partial { accumulators, ..*self }
+    }
+}
+
+/// Combines the replicas' partials in canonical order, divides a mean by `count`, the number of elements that each result
+/// comes from, and rounds once.
+///
+/// # Panics
+/// If there are no partials, or if they differ in operation, element type or number of results.
+pub fn finish(partials: &[Partial], count: u64) -> Memory {
+    let first = partials.first().expect("a result of no partials");
+    for partial in partials {
+        let what = |partial: &Partial| (partial.op, partial.dtype, partial.count);
+        assert_eq!(what(partial), what(first), "operation, element type and results of partials");
+    }
+    let Partial { op, dtype, kernel, count: results, .. } = *first;
+    // SAFETY: all results are written below.
+    let mut memory = unsafe { Memory::uninit(op.result(dtype).expect("a partial's operation is defined"), results) };
+    let elements = memory.as_buf().bytes() / kernel.target_bytes;
+    let sources: Vec<*const u8> = partials.iter().map(|partial| partial.accumulators.as_buf().as_ptr()).collect();
+    let target = memory.as_buf_mut().as_mut_ptr();
+    // SAFETY: each partial has an accumulator and the memory an element for each result; the memory is new.
+    unsafe { kernel.finish(&sources, &[target], elements, divisor(op, count), 0) }
+    memory
+}
+
+/// What a result that comes from so many elements is divided by.
+pub(super) fn divisor(op: ReduceOp, count: u64) -> u64 {
+    if op == ReduceOp::Mean { count } else { 1 }
+}

@@ -1,0 +1,449 @@
+//! A tensor that is reduced along its middle axis: which rows, which lanes, which blocks meet when.
+
+use super::partial::Partial;
+use crate::{
+    cpu::{
+        isa::Isa,
+        reduce::{GROUP, Kernel, LANES, Rows},
+    },
+    memory::{Buf, Memory},
+};
+use consonance_spec::{DType, ReduceOp};
+use std::{array, ptr};
+
+/// Elements along the axis that are combined in lanes before they meet other blocks.
+const BLOCK: usize = 4096;
+
+/// Columns from which on rows meet column by column; the narrower ones of many blocks meet their neighbours at once.
+const WIDE: usize = LANES;
+
+/// The most rows of a lane that are read in turn with those of seven others, and meet them in registers. The machine's prefetchers
+/// lose track of more.
+const FEW_ROWS: usize = 3;
+
+/// Bytes of a piece of a row, where lanes of many rows are met one after the other, and their accumulators are to stay in the
+/// first-level cache: a page, where prefetchers start anew.
+const STRIP_BYTES: usize = if cfg!(test) { 512 } else { 4 << 10 };
+
+/// Bytes of the accumulators that are made at a time.
+const CHUNK_BYTES: usize = if cfg!(test) { 1 << 10 } else { 16 << 10 };
+
+/// Bytes of the room for a chunk: its accumulators are written in whole tiles.
+pub(super) const ROOM_BYTES: usize = CHUNK_BYTES + LANES * size_of::<u128>();
+
+/// Bytes of the accumulators of a block's lanes up to which all its columns are read as one run: the first-level cache.
+const RUN_BYTES: usize = if cfg!(test) { 8 << 10 } else { 32 << 10 };
+
+/// Bytes of the accumulators of the lanes of blocks that are reduced at a time: half of the first-level cache.
+const NARROW_BYTES: usize = 16 << 10;
+
+/// Bytes to what will be read soon in a run of elements, also past the end of a page, which the machine's own prefetchers do not look
+/// beyond. Half as many, and twice as many, are slower.
+const AHEAD_BYTES: usize = 2 << 10;
+
+/// Rows at a distance of a multiple of this fall on the same lines of the first-level cache.
+const ALIAS_BYTES: usize = 4 << 10;
+
+/// Blocks of a single column that are reduced at a time.
+const TOGETHER: usize = 4;
+
+/// Blocks that meet at a time, where there are many: a power of two, so that they are a subtree.
+const FEW_BLOCKS: usize = 1024;
+
+/// A row-major tensor of the shape `[outer, axis, inner]`, which gives a tensor of accumulators of the shape
+/// `[outer, blocks, inner]`, and that one of the shape `[outer, inner]`.
+#[derive(Clone, Copy)]
+pub(super) struct Tensor<'a> {
+    input: Buf<'a>,
+    kernel: &'static Kernel,
+    outer: usize,
+    axis: usize,
+    /// Elements of the kernel's from a row to the next.
+    inner: usize,
+}
+
+impl<'a> Tensor<'a> {
+    /// `None` if the operation is not defined on the type, or the machine lacks the instruction set.
+    ///
+    /// # Panics
+    /// If the input has not as many elements as the shape says.
+    pub(super) fn new(op: ReduceOp, input: Buf<'a>, shape: [usize; 3], isa: Isa) -> Option<Tensor<'a>> {
+        let elements = shape.into_iter().try_fold(1usize, usize::checked_mul);
+        assert_eq!(elements, Some(input.count()), "elements of the shape {shape:?}, and of the input");
+        let kernel = Kernel::new(op, input.dtype(), isa)?;
+        let [outer, axis, inner] = shape;
+        // A kernel of bytes takes each byte of a wider element for an element of the innermost axis.
+        let inner = inner * input.dtype().size() / kernel.source_bytes;
+        Some(Tensor { input, kernel, outer, axis, inner })
+    }
+
+    pub(super) fn kernel(&self) -> &'static Kernel {
+        self.kernel
+    }
+
+    /// The bytes of its elements.
+    pub(super) fn bytes(&self) -> usize {
+        self.input.bytes()
+    }
+
+    /// Accumulators of a block.
+    pub(super) fn inner(&self) -> usize {
+        self.inner
+    }
+
+    /// Blocks of a slice; of an empty one there is one, which is empty.
+    pub(super) fn blocks(&self) -> usize {
+        self.axis.div_ceil(BLOCK).max(1)
+    }
+
+    /// Accumulators of all blocks.
+    pub(super) fn values(&self) -> usize {
+        self.outer * self.blocks() * self.inner
+    }
+
+    /// Memory for the accumulators of all blocks.
+    ///
+    /// # Safety
+    /// Nobody reads what has not been written.
+    pub(super) unsafe fn room(&self) -> Memory {
+        // SAFETY: the caller's promise is the same.
+        unsafe { Memory::uninit(DType::U8, self.values() * self.kernel.acc_bytes) }
+    }
+
+    /// The reduction of the accumulators of all blocks.
+    pub(super) fn partial(&self, op: ReduceOp, mut values: Memory) -> Partial {
+        let Tensor { input, kernel, outer, inner, .. } = *self;
+        let (blocks, row_bytes) = (self.blocks(), inner * kernel.acc_bytes);
+        if blocks > 1 && values.count() > 0 {
+            let start = values.as_buf_mut().as_mut_ptr();
+            for slice in 0..outer {
+                // SAFETY: a slice's blocks, and its results, which do not come after them, are in the values.
+                unsafe {
+                    let source = start.add(slice * blocks * row_bytes);
+                    self.meet(source, blocks);
+                    ptr::copy(source, start.add(slice * row_bytes), row_bytes);
+                }
+            }
+            values = values.as_buf().slice(0..outer * row_bytes).into();
+        }
+        let count = outer * inner * kernel.source_bytes / input.dtype().size();
+        Partial { op, dtype: input.dtype(), kernel, count, accumulators: values }
+    }
+
+    /// How many accumulators of a range are made at a time, from `at` on: whole blocks, or a strip of one.
+    pub(super) fn chunk(&self, at: usize, end: usize) -> usize {
+        let Tensor { kernel, inner, .. } = *self;
+        let (block, column, width) = (at / inner, at % inner, self.width());
+        if inner > width {
+            // Strips begin where prefetchers do.
+            let (first, _) = self.rows(block);
+            let over = self.at(first, column).addr() / kernel.source_bytes % width;
+            (width - over).min(inner - column).min(end - at)
+        } else if column == 0 && end - at >= inner {
+            (CHUNK_BYTES / kernel.acc_bytes / inner).min((end - at) / inner) * inner
+        } else {
+            (inner - column).min(end - at)
+        }
+    }
+
+    /// Makes a [chunk](Tensor::chunk) of the accumulators, `count` from `at` on.
+    ///
+    /// # Safety
+    /// It is a chunk of this tensor, or of one that has as many slices, blocks and columns; `result` is valid for writes of
+    /// [`ROOM_BYTES`], `scratch` of [its own](Tensor::scratch_bytes).
+    pub(super) unsafe fn reduce(&self, at: usize, count: usize, result: *mut u8, scratch: *mut u8) {
+        let Tensor { kernel, inner, .. } = *self;
+        let (block, column) = (at / inner, at % inner);
+        // SAFETY: the caller vouches for the chunk and for the memory.
+        unsafe {
+            if self.axis == 0 {
+                return (kernel.identity)(result, count);
+            }
+            if column > 0 || count < inner {
+                return self.wide(block, column, count, result, scratch);
+            }
+            let (mut done, blocks) = (0, count / inner);
+            while done < blocks {
+                let result = result.add(done * inner * kernel.acc_bytes);
+                if inner < WIDE {
+                    done += self.narrow(block + done, blocks - done, result, scratch);
+                } else {
+                    self.wide(block + done, 0, inner, result, scratch);
+                    done += 1;
+                }
+            }
+        }
+    }
+
+    /// The most columns of a strip that is cut for this tensor. Those of another one, of other rows, may be as wide as a chunk.
+    fn width(&self) -> usize {
+        let most = self.chunk_columns();
+        if self.has_few_rows() { most } else { most.min(STRIP_BYTES / self.kernel.source_bytes) }
+    }
+
+    /// Whether no lane has more than [`FEW_ROWS`].
+    fn has_few_rows(&self) -> bool {
+        self.axis <= FEW_ROWS * LANES
+    }
+
+    /// The most columns of any strip.
+    fn chunk_columns(&self) -> usize {
+        CHUNK_BYTES / self.kernel.acc_bytes
+    }
+
+    /// Accumulators from a row of a strip of so many columns to the next: an odd number of tiles, since rows at a distance of a
+    /// power of two would fall on the same few lines of the first-level cache.
+    fn pitch(&self, columns: usize) -> usize {
+        let tile = self.kernel.tile.max(LANES);
+        (columns.div_ceil(tile) | 1) * tile
+    }
+
+    /// With room for a tile at the end of a run.
+    pub(super) fn scratch_bytes(&self) -> usize {
+        let Kernel { tile, acc_bytes, .. } = *self.kernel;
+        let strip = (GROUP + LANES / GROUP) * self.pitch(self.inner.min(self.chunk_columns()));
+        (strip * acc_bytes).max(RUN_BYTES).max(NARROW_BYTES) + tile.max(LANES) * acc_bytes
+    }
+
+    /// The first row of a block, counted over all slices, and how many it has.
+    fn rows(&self, block: usize) -> (usize, usize) {
+        let (slice, index) = (block / self.blocks(), block % self.blocks());
+        (slice * self.axis + index * BLOCK, BLOCK.min(self.axis - index * BLOCK))
+    }
+
+    /// The address of a column of a row.
+    fn at(&self, row: usize, column: usize) -> *const u8 {
+        self.input.as_ptr().wrapping_add((row * self.inner + column) * self.kernel.source_bytes)
+    }
+
+    /// Columns in whole tiles, or as they are if those of the last one of some rows would reach past the tensor. Nobody reads what
+    /// becomes of the elements that follow.
+    fn in_tiles(&self, last: usize, column: usize, columns: usize) -> usize {
+        let whole = columns.next_multiple_of(self.kernel.tile.max(LANES));
+        if self.has(self.at(last, column), whole) { whole } else { columns }
+    }
+
+    /// Whether so many elements from an address in the tensor do not reach past it.
+    fn has(&self, source: *const u8, count: usize) -> bool {
+        let end = self.input.as_ptr().addr() + self.input.bytes();
+        source.addr() + count * self.kernel.source_bytes <= end
+    }
+
+    /// Reduces some columns of a block, of which there are not more than of a strip.
+    ///
+    /// # Safety
+    /// The block and its columns exist; `result` is valid for writes of so many accumulators in whole tiles, `scratch` of its
+    /// bytes.
+    unsafe fn wide(&self, block: usize, column: usize, columns: usize, result: *mut u8, scratch: *mut u8) {
+        let Tensor { kernel, inner, .. } = *self;
+        let (first, rows) = self.rows(block);
+        if rows <= GROUP || rows <= LANES && columns == inner {
+            let start = self.at(first, column);
+            let sources: [*const u8; LANES] =
+                array::from_fn(|row| start.wrapping_add(row * inner * kernel.source_bytes));
+            let columns = self.in_tiles(first + rows - 1, column, columns);
+            // SAFETY: the columns of the rows are in bounds, and are no results.
+            return unsafe { kernel.keep(&sources[..rows], result, columns) };
+        }
+        if rows > LANES && columns == inner && LANES * inner * kernel.acc_bytes <= RUN_BYTES {
+            let (run, rest) = (LANES * inner, rows % LANES);
+            let lanes: [*const u8; LANES] =
+                array::from_fn(|lane| scratch.wrapping_add(lane * inner * kernel.acc_bytes).cast_const());
+            // SAFETY: the block is in bounds, and the accumulators of its lanes fit the scratch, whose end has room for a tile.
+            return unsafe {
+                (kernel.accumulate)(Rows::new(self.at(first, 0), run, rows / LANES, AHEAD_BYTES), scratch, run, true);
+                self.run(first + rows - rest, rest * inner, scratch, false);
+                (kernel.identity)(scratch.add(run * kernel.acc_bytes), kernel.tile);
+                kernel.partial(&lanes, result, inner.next_multiple_of(kernel.tile));
+            };
+        }
+        // SAFETY: the strip is in the block.
+        unsafe { self.strip((first, rows), (column, columns), result, scratch) }
+    }
+
+    /// Reduces one strip of a block, group by group of its lanes.
+    ///
+    /// # Safety
+    /// As for [`wide`](Tensor::wide).
+    unsafe fn strip(
+        &self,
+        (first, rows): (usize, usize),
+        (column, columns): (usize, usize),
+        result: *mut u8,
+        scratch: *mut u8,
+    ) {
+        let Tensor { kernel, inner, .. } = *self;
+        let row_bytes = self.pitch(columns) * kernel.acc_bytes;
+        let groups: [*mut u8; LANES / GROUP] = array::from_fn(|group| scratch.wrapping_add(group * row_bytes));
+        let lanes: [*mut u8; GROUP] = array::from_fn(|lane| scratch.wrapping_add((groups.len() + lane) * row_bytes));
+        let count = rows.min(LANES).div_ceil(GROUP);
+        let columns = self.in_tiles(first + rows - 1, column, columns);
+        for (group, &total) in groups[..count].iter().enumerate() {
+            let lane = group * GROUP;
+            let (first, rows) = (first + lane, rows - lane);
+            // SAFETY: the strip is in the block; the scratch has room for a group, and for what groups give, in whole tiles.
+            unsafe {
+                if lane + rows <= LANES {
+                    let rows = rows.min(GROUP);
+                    let sources: [*const u8; GROUP] = array::from_fn(|row| self.at(first + row, column));
+                    kernel.keep(&sources[..rows], total, columns);
+                } else if self.has_few_rows() && columns.is_multiple_of(LANES) {
+                    let source = Rows::new(self.at(first, column), inner, rows / LANES, 0);
+                    (kernel.lanes)(source, rows % LANES, total, columns);
+                } else {
+                    for (lane, &accumulators) in lanes.iter().enumerate() {
+                        self.lane(first + lane, (rows - lane).div_ceil(LANES), column, columns, accumulators);
+                    }
+                    kernel.partial(&lanes.map(<*mut u8>::cast_const), total, columns);
+                }
+            }
+        }
+        // SAFETY: as above.
+        unsafe { kernel.partial(&groups.map(<*mut u8>::cast_const)[..count], result, columns) }
+    }
+
+    /// Reduces some columns of one lane's rows: of `first`, `first + LANES`, ….
+    ///
+    /// # Safety
+    /// There are so many rows and columns; `accumulators` is valid for reads and writes of as many, in whole tiles.
+    unsafe fn lane(&self, first: usize, rows: usize, column: usize, columns: usize, accumulators: *mut u8) {
+        let Tensor { kernel, inner, .. } = *self;
+        let stride = LANES * inner;
+        // The rows that are met next, or those of the next lane. But where those would take each other's place in the cache, and nothing
+        // but the reading takes long, the machine's own prefetchers do better.
+        let row_bytes = inner * kernel.source_bytes;
+        let ahead = match rows {
+            _ if row_bytes.is_multiple_of(ALIAS_BYTES) && kernel.source_bytes == kernel.acc_bytes => 0,
+            9.. => LANES * 4 * row_bytes,
+            _ => row_bytes,
+        };
+        let tiles = columns - columns % LANES;
+        // SAFETY: the tiles and the rest are in bounds.
+        unsafe {
+            (kernel.accumulate)(Rows::new(self.at(first, column), stride, rows, ahead), accumulators, tiles, true);
+            if tiles < columns {
+                for row in 0..rows {
+                    let source = self.at(first + row * LANES, column + tiles);
+                    self.part_of_a_tile(source, accumulators.add(tiles * kernel.acc_bytes), columns - tiles, row == 0);
+                }
+            }
+        }
+    }
+
+    /// Reduces blocks of narrow rows, at most `most` from this one on; gives how many it has.
+    ///
+    /// # Safety
+    /// There are so many blocks; `result` is valid for writes of all their columns, `scratch` of its bytes.
+    unsafe fn narrow(&self, block: usize, most: usize, result: *mut u8, scratch: *mut u8) -> usize {
+        let Tensor { kernel, inner, axis, .. } = *self;
+        let (first, rows) = self.rows(block);
+        let run = rows.min(LANES) * inner;
+        // Blocks of as many rows, which follow each other without a gap: slices, or blocks of one.
+        let alike = if axis <= BLOCK { most } else { (axis / BLOCK).saturating_sub(block % self.blocks()).max(1) };
+        let blocks = most.min(alike).min((NARROW_BYTES / (run * kernel.acc_bytes)).max(1));
+        // SAFETY: the blocks are in bounds, and their lanes fit the scratch.
+        unsafe {
+            if rows <= LANES {
+                self.run(first, blocks * run, scratch, true);
+            } else if inner == 1 {
+                for index in (0..blocks).step_by(TOGETHER) {
+                    let lanes = scratch.add(index * run * kernel.acc_bytes);
+                    self.columns(first + index * rows, rows, TOGETHER.min(blocks - index), lanes);
+                }
+            } else {
+                for index in 0..blocks {
+                    let (first, rest) = (first + index * rows, rows % LANES);
+                    let lanes = scratch.add(index * run * kernel.acc_bytes);
+                    (kernel.accumulate)(Rows::new(self.at(first, 0), run, rows / LANES, AHEAD_BYTES), lanes, run, true);
+                    self.run(first + rows - rest, rest * inner, lanes, false);
+                }
+            }
+            (kernel.neighbours)(scratch, blocks, run / inner, inner);
+            ptr::copy_nonoverlapping(scratch, result, blocks * inner * kernel.acc_bytes);
+        }
+        blocks
+    }
+
+    /// Reduces `blocks` blocks of `rows` single elements into lanes: each is a tile of its own.
+    ///
+    /// # Safety
+    /// There are so many blocks, of [`LANES`] rows at least; `lanes` is valid for reads and writes of their accumulators.
+    unsafe fn columns(&self, first: usize, rows: usize, blocks: usize, lanes: *mut u8) {
+        let Tensor { kernel, .. } = *self;
+        let source = Rows { pitch: rows, ..Rows::new(self.at(first, 0), LANES, rows / LANES, AHEAD_BYTES) };
+        // SAFETY: the blocks are in bounds, and so are their last tiles where it is asked.
+        unsafe {
+            (kernel.accumulate)(source, lanes, blocks * LANES, true);
+            let rest = rows % LANES;
+            if rest == 0 {
+                return;
+            }
+            let last = first + blocks * rows - rest;
+            let whole = if self.has(self.at(last, 0), LANES) { blocks } else { blocks - 1 };
+            let source = Rows { pitch: rows, lanes: rest, ..Rows::new(self.at(first + rows - rest, 0), 0, 1, 0) };
+            (kernel.accumulate)(source, lanes, whole * LANES, false);
+            if whole < blocks {
+                self.run(last, rest, lanes.add(whole * LANES * kernel.acc_bytes), false);
+            }
+        }
+    }
+
+    /// `accumulators[i] = accumulators[i] ⊕ element[i]` for a run of elements from a row on; a fresh accumulator is the element.
+    ///
+    /// # Safety
+    /// The elements are in bounds; `accumulators` is valid for reads and writes of as many, in whole tiles.
+    unsafe fn run(&self, row: usize, count: usize, accumulators: *mut u8, fresh: bool) {
+        let Kernel { accumulate, source_bytes, acc_bytes, .. } = *self.kernel;
+        let (source, whole) = (self.at(row, 0), count - count % LANES);
+        // SAFETY: whole tiles are in bounds, and so is the rest.
+        unsafe {
+            accumulate(Rows::new(source, 0, 1, AHEAD_BYTES), accumulators, whole, fresh);
+            if whole < count {
+                let (source, accumulators) = (source.add(whole * source_bytes), accumulators.add(whole * acc_bytes));
+                self.part_of_a_tile(source, accumulators, count - whole, fresh);
+            }
+        }
+    }
+
+    /// A [`run`](Tensor::run) of less than a tile; where a whole one would read past the tensor, from a copy.
+    ///
+    /// # Safety
+    /// As for [`run`](Tensor::run).
+    unsafe fn part_of_a_tile(&self, source: *const u8, accumulators: *mut u8, count: usize, fresh: bool) {
+        let Kernel { accumulate, source_bytes, .. } = *self.kernel;
+        let rows = |first: *const u8| Rows { lanes: count, ..Rows::new(first, 0, 1, 0) };
+        // SAFETY: the tile is in bounds, or the elements are, and fit a tile of the widest.
+        unsafe {
+            if self.has(source, LANES) {
+                return accumulate(rows(source), accumulators, LANES, fresh);
+            }
+            let mut elements = [0u128; LANES];
+            let elements = elements.as_mut_ptr().cast::<u8>();
+            ptr::copy_nonoverlapping(source, elements, count * source_bytes);
+            accumulate(rows(elements), accumulators, LANES, fresh);
+        }
+    }
+
+    /// Combines `rows` rows of accumulators by the balanced tree into the first; the others are scratch.
+    ///
+    /// # Safety
+    /// `values` is valid for reads and writes of the rows.
+    unsafe fn meet(&self, values: *mut u8, rows: usize) {
+        let Tensor { kernel, inner, .. } = *self;
+        if inner < WIDE {
+            // SAFETY: the caller vouches for the rows.
+            return unsafe { (kernel.neighbours)(values, 1, rows, inner) };
+        }
+        let row = |index: usize| values.wrapping_add(index * inner * kernel.acc_bytes);
+        let mut distance = 1;
+        while distance < rows {
+            for first in (0..rows).step_by(distance * FEW_BLOCKS) {
+                let after = rows.min(first + distance * FEW_BLOCKS);
+                let sources: Vec<_> = (first..after).step_by(distance).map(|index| row(index).cast_const()).collect();
+                // SAFETY: the rows are valid; the target is the first source.
+                unsafe { kernel.partial(&sources, row(first), inner) }
+            }
+            distance *= FEW_BLOCKS;
+        }
+    }
+}

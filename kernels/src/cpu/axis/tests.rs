@@ -1,0 +1,130 @@
+use super::*;
+use crate::{
+    cpu::{
+        isa::Isa,
+        reduce::sample::{Sample, samples},
+    },
+    memory::Memory,
+};
+use consonance_spec::{
+    ReduceOp, for_each_dtype,
+    order::{fold, fold_along},
+};
+
+/// Sizes along the axis at the edges of lanes and blocks: of one replica, and of several.
+const AXES: [&[usize]; 23] = [
+    &[0],
+    &[1],
+    &[7],
+    &[10],
+    &[16],
+    &[24],
+    &[31],
+    &[32],
+    &[33],
+    &[64],
+    &[96],
+    &[97],
+    &[164],
+    &[4095],
+    &[4096],
+    &[4097],
+    &[8193],
+    &[12300],
+    &[0, 5, 0],
+    &[100, 150, 30],
+    &[30, 150],
+    &[90, 97, 7],
+    &[33, 4100, 1, 64, 7],
+];
+
+/// `(outer, inner)`: tiles of lanes, narrow rows, rows that are one run, and strips (of more than one width).
+const AROUND: [(usize, usize); 13] =
+    [(1, 1), (3, 1), (150, 1), (1, 2), (3, 7), (40, 9), (1, 16), (1, 33), (33, 50), (1, 140), (2, 700), (0, 3), (2, 0)];
+
+/// The result at each place beside the axis, as the spec has it.
+fn expected<T: Sample<Mean: Sample>>(op: ReduceOp, tensors: &[Vec<T>], outer: usize, inner: usize) -> Vec<u64> {
+    let column = |tensor: &[T], place: usize| -> Vec<T> {
+        let axis = tensor.len() / (outer * inner);
+        let (slice, column) = (place / inner, place % inner);
+        (0..axis).map(|row| tensor[(slice * axis + row) * inner + column]).collect()
+    };
+    let element = |place: usize| {
+        let columns: Vec<Vec<T>> = tensors.iter().map(|tensor| column(tensor, place)).collect();
+        let count = columns.iter().map(Vec::len).sum();
+        if op == ReduceOp::Mean {
+            let total = |column: &Vec<T>| column.iter().map(|element| element.total()).collect::<Vec<_>>();
+            let totals: Vec<T::Total> =
+                columns.iter().map(|column| fold_along(&total(column), T::add).unwrap_or_default()).collect();
+            return T::quotient(fold(&totals, T::add).unwrap(), count).key();
+        }
+        let combine = |a, b| T::combine(op, a, b);
+        let widen = |column: &Vec<T>| column.iter().map(|element| element.widen()).collect::<Vec<_>>();
+        let partials: Vec<T::Acc> = columns
+            .iter()
+            .map(|column| fold_along(&widen(column), combine).unwrap_or_else(|| T::identity(op)))
+            .collect();
+        T::finish(op, fold(&partials, combine).unwrap(), count).key()
+    };
+    (0..outer * inner).map(element).collect()
+}
+
+fn check<T: Sample<Mean: Sample>>(op: ReduceOp, axes: &[usize], outer: usize, inner: usize) {
+    let tensor = |(replica, axis): (usize, &usize)| samples::<T>(replica as u64, outer * axis * inner);
+    let tensors: Vec<Vec<T>> = axes.iter().enumerate().map(tensor).collect();
+    let inputs: Vec<_> =
+        tensors.iter().zip(axes).map(|(tensor, &axis)| (tensor[..].into(), [outer, axis, inner])).collect();
+    let expected = expected(op, &tensors, outer, inner);
+    let alone = Isa::available().map(|isa| (isa, 1));
+    let shared: &[usize] = if op == ReduceOp::Sum { &[2, 3, 8] } else { &[3] };
+    for (isa, parts) in alone.chain(shared.iter().map(|&parts| (Isa::best(), parts))) {
+        let mut along = Along::with_isa(op, &inputs, isa).unwrap();
+        along.parts(parts).into_iter().rev().for_each(Part::run);
+        let what = format!("{op} of {} in {isa}, {parts} parts: [{outer}, {axes:?}, {inner}]", T::DTYPE);
+        assert_eq!(keys::<T>(op, &along.finish()), expected, "{what}");
+    }
+    let partials: Vec<Partial> = inputs.iter().map(|&(input, shape)| Partial::new(op, input, shape).unwrap()).collect();
+    let others = partials.iter().map(|partial| partials[0].with_bytes(&partial.to_bytes()));
+    let result = finish(&others.collect::<Vec<_>>(), axes.iter().sum::<usize>() as u64);
+    assert_eq!(keys::<T>(op, &result), expected, "partials, {op} of {}: [{outer}, {axes:?}, {inner}]", T::DTYPE);
+}
+
+fn keys<T: Sample<Mean: Sample>>(op: ReduceOp, result: &Memory) -> Vec<u64> {
+    match op {
+        ReduceOp::Mean => result.as_buf().as_slice::<T::Mean>().unwrap().iter().map(|e| e.key()).collect(),
+        _ => result.as_buf().as_slice::<T>().unwrap().iter().map(|e| e.key()).collect(),
+    }
+}
+
+fn check_type<T: Sample<Mean: Sample>>() {
+    for op in ReduceOp::ALL.into_iter().filter(|op| op.result(T::DTYPE).is_some()) {
+        for (outer, inner) in AROUND {
+            // Strips of several blocks are many elements, so that one operation has to do for them.
+            let most = if op == ReduceOp::Sum { 600_000 } else { 40_000 };
+            for axes in AXES.iter().filter(|axes| outer * inner * axes.iter().sum::<usize>() < most) {
+                check::<T>(op, axes, outer, inner);
+            }
+        }
+    }
+}
+
+macro_rules! check_types {
+    ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => { $(check_type::<$type>();)* };
+}
+
+#[test]
+fn every_reduction_along_an_axis_has_the_bits_of_the_spec() {
+    for_each_dtype!(check_types);
+}
+
+#[test]
+#[should_panic(expected = "what parts have not written")]
+fn no_result_of_parts_that_have_not_run() {
+    let elements = [1f32; 1000];
+    let mut along = Along::new(ReduceOp::Sum, &[(elements[..].into(), [1, 2, 500])]).unwrap();
+    let mut parts = along.parts(2);
+    parts.pop().unwrap().run();
+    assert_eq!(parts.len(), 1);
+    drop(parts);
+    along.finish();
+}

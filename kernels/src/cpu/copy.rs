@@ -1,0 +1,146 @@
+//! Copies between buffers that ranks share. With the reducer, this is all that touches them.
+
+use super::{
+    cache_hints::{Distance, Flow, Volume},
+    isa::Isa,
+    prefetch::fetch_to_write,
+    reduce::Kernel,
+};
+use crate::sync::watch;
+use consonance_spec::{DType, ReduceOp};
+use std::ptr;
+
+/// So much is asked for while as much is copied.
+const ASKED_BYTES: usize = 1 << 10;
+
+/// The most for which the C library's `memcpy` is not microcode, which takes long to begin: too long for fewer than these.
+const PLAIN_BYTES: usize = 8 << 10;
+const MICROCODE_BYTES: usize = 32 << 10;
+
+/// Copies `bytes` bytes.
+///
+/// A copy is a reduction of one source. Where the caches have what is copied, that is slower than the C library's `memcpy`, which
+/// does not read the lines that it overwrites; beyond, it asks for lines ahead. Between 2 ranks on two cores, it takes 0.8 of
+/// `memcpy`'s time from 1 MiB on.
+///
+/// # Safety
+/// `source` is valid for reads and `target` for writes of `bytes` bytes; they do not overlap.
+#[inline]
+pub(crate) unsafe fn copy(source: *const u8, target: *mut u8, bytes: usize, volume: Volume) {
+    watch::read(source, bytes);
+    // SAFETY: the caller's promises are the same.
+    unsafe {
+        match volume {
+            Volume::Near => ptr::copy_nonoverlapping(source, target, bytes),
+            _ => fold(source, target, bytes, Flow { from: Distance::Far, past: volume.past(0) }),
+        }
+    }
+}
+
+/// [`copy`] to where another core has read, unless it left the lines to this one (`has_lines`), and reads soon: never past the caches.
+/// To ask for them makes a broadcast between 2 ranks take 0.5 to 0.6 of the time from 16 to 64 KiB, and 0.8 from 512 bytes to 2 KiB.
+///
+/// # Safety
+/// As for [`copy`].
+#[inline]
+pub(crate) unsafe fn put_up(source: *const u8, target: *mut u8, bytes: usize, volume: Volume, has_lines: bool) {
+    let asked = (!has_lines).then_some(target.cast_const());
+    // SAFETY: the caller's promises are the same.
+    unsafe {
+        match volume {
+            Volume::Near => copy_blocks(source, target, bytes, asked),
+            _ => fold(source, target, bytes, Flow::from(Distance::Far)),
+        }
+    }
+}
+
+/// [`copy`] out of lines that another core has written, and this one writes next.
+///
+/// # Safety
+/// As for [`copy`].
+#[inline]
+pub(crate) unsafe fn take(source: *const u8, target: *mut u8, bytes: usize, volume: Volume) {
+    watch::read(source, bytes);
+    // SAFETY: the caller's promises are the same.
+    unsafe {
+        match volume {
+            Volume::Near => copy_blocks(source, target, bytes, Some(source)),
+            _ => fold(source, target, bytes, Flow { from: Distance::Taken(0), past: volume.past(0) }),
+        }
+    }
+}
+
+/// Copies block by block; if one of the two is `asked` for, the lines of its next block are, to be written.
+///
+/// # Safety
+/// As for [`copy`].
+unsafe fn copy_blocks(source: *const u8, target: *mut u8, bytes: usize, asked: Option<*const u8>) {
+    let block_bytes = match asked {
+        Some(_) => ASKED_BYTES,
+        None if bytes < MICROCODE_BYTES => PLAIN_BYTES,
+        None => bytes,
+    };
+    let ask = |start: usize| {
+        if let Some(asked) = asked.filter(|_| start < bytes) {
+            fetch_to_write(asked.wrapping_add(start), block_bytes.min(bytes - start));
+        }
+    };
+    ask(0);
+    for start in (0..bytes).step_by(block_bytes) {
+        ask(start + block_bytes);
+        // SAFETY: the block lies within what the caller vouches for.
+        unsafe { ptr::copy_nonoverlapping(source.add(start), target.add(start), block_bytes.min(bytes - start)) }
+    }
+}
+
+/// # Safety
+/// As for [`copy`].
+unsafe fn fold(source: *const u8, target: *mut u8, bytes: usize, flow: Flow) {
+    let kernel = Kernel::new(ReduceOp::Or, DType::U8, Isa::best()).expect("defined, and available");
+    // SAFETY: the caller's promises are the same.
+    unsafe { kernel.reduce(&[source], &[target], bytes, 1, flow) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Copy = unsafe fn(*const u8, *mut u8, usize, Volume);
+
+    unsafe fn put_up_where_lines_are(source: *const u8, target: *mut u8, bytes: usize, volume: Volume) {
+        // SAFETY: the caller's promises are the same.
+        unsafe { put_up(source, target, bytes, volume, true) }
+    }
+
+    unsafe fn put_up_where_none_is(source: *const u8, target: *mut u8, bytes: usize, volume: Volume) {
+        // SAFETY: the caller's promises are the same.
+        unsafe { put_up(source, target, bytes, volume, false) }
+    }
+
+    #[test]
+    fn parts_of_every_size_are_copied_whole_and_nothing_beside_them() {
+        let all: Vec<u8> = (0..200_000u32).map(|at| (at / 3 * 7) as u8).collect();
+        for bytes in [0, 1, 63, ASKED_BYTES, 4096, PLAIN_BYTES + 1, MICROCODE_BYTES, 70_001, 131_072] {
+            for (copy, volume, shift) in [
+                (copy as Copy, Volume::Far, 0),
+                (copy, Volume::Far, 61),
+                (copy, Volume::Past, 3),
+                (copy, Volume::Near, 3),
+                (put_up_where_none_is, Volume::Far, 3),
+                (put_up_where_none_is, Volume::Near, 5),
+                (put_up_where_lines_are, Volume::Near, 3),
+                (take, Volume::Far, 3),
+                (take, Volume::Past, 61),
+                (take, Volume::Near, 5),
+            ] {
+                let mut copied = vec![0xa5; bytes + 128];
+                // SAFETY: both have so many bytes from there on.
+                unsafe { copy(all[shift..].as_ptr(), copied[64 - shift..].as_mut_ptr(), bytes, volume) }
+                let (before, rest) = copied.split_at(64 - shift);
+                let (inside, after) = rest.split_at(bytes);
+                assert!(inside == &all[shift..][..bytes], "{bytes}, {volume:?}, {shift} after a line");
+                assert!([before, after].concat().iter().all(|&byte| byte == 0xa5), "beside {bytes}, {volume:?}");
+            }
+        }
+    }
+}

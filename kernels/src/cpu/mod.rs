@@ -1,0 +1,10 @@
+//! What is computed and copied, and in which instructions.
+
+pub mod isa;
+pub(crate) mod half;
+pub mod cache_hints;
+pub mod reduce;
+pub mod axis;
+pub mod prefetch;
+pub(crate) mod copy;
+pub mod read;

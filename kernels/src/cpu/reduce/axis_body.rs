@@ -1,0 +1,315 @@
+//! The two bodies of every reduction along an axis: rows meet in lanes, and narrow lanes (or blocks) meet by the balanced tree.
+//!
+//! All that is the same for every type, which rows, which lanes, which blocks, is in [`axis`](crate::cpu::axis).
+
+use super::{
+    combine::Op,
+    element::Row,
+    fold::{combine, prefetch},
+    simd::Level,
+};
+
+/// Lanes of a block: 32 keep every register width from SSE2 to AVX-512 busy.
+pub(crate) const LANES: usize = 32;
+
+/// Lanes that meet at a time: a subtree.
+pub(crate) const GROUP: usize = 8;
+
+/// Rows of elements in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows {
+    pub(crate) first: *const u8,
+    /// Elements from the start of a row to the start of the next.
+    pub(crate) stride: usize,
+    pub(crate) rows: usize,
+    /// Elements from the start of a tile to the start of the next: [`LANES`] where the columns of a row follow each other.
+    pub(crate) pitch: usize,
+    /// Lanes of each tile that meet; the others are left as they are, or fresh with no meaning. Fewer than all only of one row.
+    pub(crate) lanes: usize,
+    /// Bytes from what is read to what will be read soon, for which memory is asked.
+    pub(crate) ahead: usize,
+}
+
+impl Rows {
+    /// Whole rows.
+    pub(crate) fn new(first: *const u8, stride: usize, rows: usize, ahead: usize) -> Rows {
+        Rows { first, stride, rows, pitch: LANES, lanes: LANES, ahead }
+    }
+}
+
+/// `accumulators[i] = accumulators[i] ⊕ row 0[i] ⊕ row 1[i] ⊕ …` for `columns` elements; a fresh accumulator is row 0's element.
+///
+/// # Safety
+/// The machine has the instruction set `I`. `columns` is a multiple of [`LANES`]; there is a row; rows are valid for reads,
+/// `accumulators` for reads and writes, of `columns`, and do not overlap.
+#[inline(always)]
+pub(crate) unsafe fn accumulate<R: Row, O: Op<R::Acc>, I: Level>(
+    mut rows: Rows,
+    accumulators: *mut u8,
+    columns: usize,
+    mut fresh: bool,
+) {
+    let accumulators = accumulators.cast::<R::Acc>();
+    // SAFETY: the caller's promises are the same.
+    unsafe {
+        if rows.lanes < LANES && !fresh {
+            return some_lanes::<R, O, I>(rows, accumulators, columns);
+        }
+        while rows.rows > 0 {
+            let met = match rows.rows {
+                4.. => together::<R, O, I, 4>(rows, accumulators, columns, fresh),
+                2.. => together::<R, O, I, 2>(rows, accumulators, columns, fresh),
+                _ => together::<R, O, I, 1>(rows, accumulators, columns, fresh),
+            };
+            rows.first = rows.first.wrapping_add(met * rows.stride * size_of::<R::Source>());
+            rows.rows -= met;
+            fresh = false;
+        }
+    }
+}
+
+/// `results[i] = lane 0[i] ⊕ lane 1[i] ⊕ …` by the balanced tree, for `columns` elements of [`GROUP`] lanes, all of which meet in
+/// registers. The lanes begin at the first rows; each has `rows.rows` rows, the first `more` of them one more.
+///
+/// # Safety
+/// The machine has the instruction set `I`. `columns` is a multiple of [`LANES`]; there is a row for each lane; rows are valid for
+/// reads, `results` for writes, of `columns`, and do not overlap.
+#[inline(always)]
+pub(crate) unsafe fn lanes<R: Row, O: Op<R::Acc>, I: Level>(rows: Rows, more: usize, results: *mut u8, columns: usize) {
+    let results = results.cast::<R::Acc>();
+    for at in (0..columns).step_by(LANES) {
+        // SAFETY: the caller vouches for the tile of all rows and of the results, and for the machine.
+        unsafe {
+            let left = four::<R, O, I>(rows, more, at, 0);
+            let right = four::<R, O, I>(rows, more, at, GROUP / 2);
+            results.add(at).cast::<[R::Acc; LANES]>().write_unaligned(combine::<R::Acc, O, LANES>(left, right));
+        }
+    }
+}
+
+/// A tile of four lanes, from the `first` on.
+///
+/// # Safety
+/// As for [`lanes`].
+#[inline(always)]
+unsafe fn four<R: Row, O: Op<R::Acc>, I: Level>(rows: Rows, more: usize, at: usize, first: usize) -> [R::Acc; LANES] {
+    // SAFETY: the caller's promises are the same.
+    unsafe {
+        let left = lane::<R, O, I>(rows, more, at, first);
+        let left = combine::<R::Acc, O, LANES>(left, lane::<R, O, I>(rows, more, at, first + 1));
+        let right = lane::<R, O, I>(rows, more, at, first + 2);
+        let right = combine::<R::Acc, O, LANES>(right, lane::<R, O, I>(rows, more, at, first + 3));
+        combine::<R::Acc, O, LANES>(left, right)
+    }
+}
+
+/// A tile of a lane.
+///
+/// # Safety
+/// As for [`lanes`].
+#[inline(always)]
+unsafe fn lane<R: Row, O: Op<R::Acc>, I: Level>(rows: Rows, more: usize, at: usize, lane: usize) -> [R::Acc; LANES] {
+    let mut row = rows.first.cast::<R::Source>().wrapping_add(lane * rows.stride + at);
+    // SAFETY: the caller vouches for the rows and for the machine.
+    unsafe {
+        let mut tile = R::load_ordered::<I, LANES>(row);
+        for _ in 1..rows.rows + usize::from(lane < more) {
+            row = row.wrapping_add(LANES * rows.stride);
+            tile = combine::<R::Acc, O, LANES>(tile, R::load_ordered::<I, LANES>(row));
+        }
+        tile
+    }
+}
+
+/// [`accumulate`] of the first `N` rows, of which a tile each meets in registers; gives `N`.
+///
+/// # Safety
+/// As for [`accumulate`], with so many rows at least.
+#[inline(always)]
+unsafe fn together<R: Row, O: Op<R::Acc>, I: Level, const N: usize>(
+    rows: Rows,
+    accumulators: *mut R::Acc,
+    columns: usize,
+    fresh: bool,
+) -> usize {
+    let Rows { first, stride, pitch, ahead, .. } = rows;
+    let mut source = first.cast::<R::Source>();
+    for at in (0..columns).step_by(LANES) {
+        // SAFETY: the caller vouches for the rows and accumulators of the tile, and for the machine.
+        unsafe {
+            let accumulators = accumulators.add(at).cast::<[R::Acc; LANES]>();
+            prefetch::<R::Source, I, LANES>(source, ahead);
+            let mut tile = R::load_ordered::<I, LANES>(source);
+            if !fresh {
+                tile = combine::<R::Acc, O, LANES>(accumulators.read_unaligned(), tile);
+            }
+            let mut row = source;
+            for _ in 1..N {
+                row = row.wrapping_add(stride);
+                prefetch::<R::Source, I, LANES>(row, ahead);
+                tile = combine::<R::Acc, O, LANES>(tile, R::load_ordered::<I, LANES>(row));
+            }
+            accumulators.write_unaligned(tile);
+        }
+        source = source.wrapping_add(pitch);
+    }
+    N
+}
+
+/// Bytes of a tile of the widest accumulators.
+const TILE_BYTES: usize = LANES * size_of::<u128>();
+
+/// All bits of the first half of the bytes, none of the others: a part of it chooses as many bytes as it has of the first half. (Made
+/// when it is needed, it would be stored in parts and loaded whole, which takes longer than all the rest.)
+static CHOSEN: [u8; 2 * TILE_BYTES] = {
+    let mut bytes = [0; 2 * TILE_BYTES];
+    let mut at = 0;
+    while at < TILE_BYTES {
+        bytes[at] = !0;
+        at += 1;
+    }
+    bytes
+};
+
+/// [`accumulate`] of the first lanes of each tile of one row. Bytes are chosen, since the compiler makes no vectors of a choice
+/// between elements that are widened.
+///
+/// # Safety
+/// As for [`accumulate`], with accumulators that are not fresh.
+#[inline(always)]
+unsafe fn some_lanes<R: Row, O: Op<R::Acc>, I: Level>(rows: Rows, accumulators: *mut R::Acc, columns: usize) {
+    let Rows { first, pitch, lanes, .. } = rows;
+    // SAFETY: an accumulator is a number, of any bits; a tile of them is not longer than either half.
+    let chosen = unsafe {
+        CHOSEN.as_ptr().add(TILE_BYTES - lanes * size_of::<R::Acc>()).cast::<[R::Acc; LANES]>().read_unaligned()
+    };
+    let mut source = first.cast::<R::Source>();
+    for at in (0..columns).step_by(LANES) {
+        // SAFETY: the caller vouches for the row and accumulators of the tile, and for the machine; no accumulator is wider than
+        // a `u128`.
+        unsafe {
+            let accumulators = accumulators.add(at).cast::<[R::Acc; LANES]>();
+            let met = combine::<R::Acc, O, LANES>(accumulators.read_unaligned(), R::load_ordered::<I, LANES>(source));
+            let (before, after) = (accumulators.cast::<u8>(), (&raw const met).cast::<u8>());
+            let chosen = (&raw const chosen).cast::<u8>();
+            for byte in 0..size_of::<[R::Acc; LANES]>() {
+                let chosen = *chosen.add(byte);
+                *before.add(byte) = *before.add(byte) & !chosen | *after.add(byte) & chosen;
+            }
+        }
+        source = source.wrapping_add(pitch);
+    }
+}
+
+/// Combines the `rows` rows of each of `slices` slices by the balanced tree; the results follow each other at the front, the rest
+/// is scratch. For rows of few columns, whose neighbours meet without a gap, those of all slices at once.
+///
+/// # Safety
+/// `values` is valid for reads and writes of `slices * rows * columns` accumulators, aligned.
+#[inline(always)]
+pub(crate) unsafe fn neighbours<A: Copy, O: Op<A>>(values: *mut u8, slices: usize, rows: usize, columns: usize) {
+    let values = values.cast::<A>();
+    let mut rows = rows;
+    while rows > 1 {
+        let half = rows / 2;
+        if rows.is_multiple_of(2) {
+            // SAFETY: the slices' rows follow each other.
+            unsafe { pairs::<A, O>(values, values, slices * half, columns) }
+        } else if columns == 1 && rows < LANES {
+            // SAFETY: the caller vouches for the values.
+            return unsafe { transposed::<A, O>(values, slices, rows) };
+        } else {
+            for slice in 0..slices {
+                // SAFETY: a slice and its results, which do not come after it, are in bounds.
+                unsafe {
+                    let source = values.add(slice * rows * columns);
+                    let target = values.add(slice * (half + 1) * columns);
+                    pairs::<A, O>(source, target, half, columns);
+                    std::ptr::copy(source.add(2 * half * columns), target.add(half * columns), columns);
+                }
+            }
+        }
+        rows = rows.div_ceil(2);
+    }
+}
+
+/// [`neighbours`] of less than a tile of single accumulators a slice: slices become columns.
+///
+/// # Safety
+/// As for [`neighbours`], with fewer rows than [`LANES`].
+#[inline(always)]
+unsafe fn transposed<A: Copy, O: Op<A>>(values: *mut A, slices: usize, rows: usize) {
+    let mut tiles = [[O::IDENTITY; LANES]; LANES];
+    for first in (0..slices).step_by(LANES) {
+        let count = LANES.min(slices - first);
+        for (row, tile) in tiles[..rows].iter_mut().enumerate() {
+            for (column, value) in tile[..count].iter_mut().enumerate() {
+                // SAFETY: the slices from `first` to `first + count` are in bounds.
+                *value = unsafe { values.add((first + column) * rows + row).read() };
+            }
+        }
+        let mut distance = 1;
+        while distance < rows {
+            for left in (0..rows - distance).step_by(2 * distance) {
+                tiles[left] = combine::<A, O, LANES>(tiles[left], tiles[left + distance]);
+            }
+            distance *= 2;
+        }
+        // SAFETY: results do not come after what has been read.
+        unsafe { std::ptr::copy_nonoverlapping(tiles[0].as_ptr(), values.add(first), count) }
+    }
+}
+
+/// Columns of narrow rows that meet at a time.
+const PART: usize = 8;
+
+/// `target row[i] = source row[2i] ⊕ source row[2i + 1]` for `count` rows of `columns` accumulators.
+///
+/// # Safety
+/// The source is valid for reads, the target for writes; the target does not begin after the source.
+#[inline(always)]
+unsafe fn pairs<A: Copy, O: Op<A>>(source: *const A, target: *mut A, count: usize, columns: usize) {
+    let mut done = 0;
+    if columns == 1 {
+        while done + LANES <= count {
+            // SAFETY: `LANES` pairs from `done` are in bounds; they are read before their results are written.
+            unsafe {
+                let pairs = source.add(2 * done).cast::<[[A; 2]; LANES]>().read_unaligned();
+                let mut tile = [pairs[0][0]; LANES];
+                for lane in 0..LANES {
+                    tile[lane] = O::combine(pairs[lane][0], pairs[lane][1]);
+                }
+                target.add(done).cast::<[A; LANES]>().write_unaligned(tile);
+            }
+            done += LANES;
+        }
+    }
+    let whole = columns - columns % PART;
+    for row in done..count {
+        // SAFETY: the rows are in bounds, and read before their result is written.
+        unsafe {
+            let (left, result) = (source.add(2 * row * columns), target.add(row * columns));
+            for column in (0..whole).step_by(PART) {
+                let left = left.add(column);
+                let right = left.add(columns).cast::<[A; PART]>().read_unaligned();
+                let part = combine::<A, O, PART>(left.cast::<[A; PART]>().read_unaligned(), right);
+                result.add(column).cast::<[A; PART]>().write_unaligned(part);
+            }
+            for column in whole..columns {
+                let left = left.add(column);
+                result.add(column).write(O::combine(left.read(), left.add(columns).read()));
+            }
+        }
+    }
+}
+
+/// Writes the result of no elements to `count` accumulators.
+///
+/// # Safety
+/// `accumulators` is valid for writes of `count`, aligned.
+pub(crate) unsafe fn identity<A: Copy, O: Op<A>>(accumulators: *mut u8, count: usize) {
+    for at in 0..count {
+        // SAFETY: `at` is one of the accumulators.
+        unsafe { accumulators.cast::<A>().add(at).write(O::IDENTITY) }
+    }
+}

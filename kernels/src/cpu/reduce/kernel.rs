@@ -1,0 +1,256 @@
+//! The kernel of each operation, element type and instruction set.
+
+use super::{
+    axis_body::{self, Rows},
+    combine::{All, And, Max, Min, Op, Or, Product, Sum, Xor},
+    element::{Bf16, F16, Ordered, Plain, Row, Total, first_of_greatest, first_of_least},
+    fold::{self, Finish},
+    simd,
+};
+use crate::cpu::isa::Isa;
+use consonance_spec::{DType, ReduceOp};
+use std::ops::Range;
+
+/// [`fold::fold`] for one type, operation and instruction set: sources, targets, range of elements, finish.
+pub(crate) type Fold = unsafe fn(&[*const u8], &[*mut u8], Range<usize>, Finish);
+
+/// [`axis_body::lanes`] for one type, operation and instruction set: rows, results, columns.
+type Lanes = unsafe fn(Rows, usize, *mut u8, usize);
+
+/// [`axis_body::accumulate`] for one type, operation and instruction set: rows, accumulators, columns, whether they are fresh.
+pub(crate) type Accumulate = unsafe fn(Rows, *mut u8, usize, bool);
+
+/// [`axis_body::neighbours`] for one type, operation and instruction set: accumulators, slices, rows of each, columns.
+pub(crate) type Neighbours = unsafe fn(*mut u8, usize, usize, usize);
+
+/// All that is compiled for one type, operation and instruction set.
+///
+/// A value is the permission to run it: it is made where the machine has the instruction set.
+pub(crate) struct Kernel {
+    /// Combines sources of elements.
+    pub(crate) fold: Fold,
+    /// [`fold`](Kernel::fold) in small tiles, for the ends of ranges and for few elements: in the baseline at every level, since
+    /// wide registers cost more there than they give.
+    pub(crate) small: Fold,
+    /// Combines sources of accumulators.
+    pub(crate) finish: Fold,
+    /// [`finish`](Kernel::finish) in small tiles.
+    pub(crate) small_finish: Fold,
+    /// Combines sources of elements into accumulators.
+    pub(crate) keep: Fold,
+    /// [`keep`](Kernel::keep) in small tiles.
+    pub(crate) small_keep: Fold,
+    /// Combines sources of accumulators into accumulators.
+    pub(crate) partial: Fold,
+    /// [`partial`](Kernel::partial) in small tiles.
+    pub(crate) small_partial: Fold,
+    /// Adds rows of elements to a row of accumulators, one after the other.
+    pub(crate) accumulate: Accumulate,
+    /// Combines the rows of a group of lanes, and the lanes.
+    pub(crate) lanes: Lanes,
+    /// Combines narrow rows of accumulators by the balanced tree.
+    pub(crate) neighbours: Neighbours,
+    /// Writes the operation's identity to accumulators, as many as the number says.
+    pub(crate) identity: unsafe fn(*mut u8, usize),
+    /// Elements of a tile; ranges of `fold` and `finish` are multiples of it.
+    pub(crate) tile: usize,
+    /// Elements of a small tile.
+    pub(crate) small_tile: usize,
+    /// Bytes of an element of the sources.
+    pub(crate) source_bytes: usize,
+    /// Bytes of an accumulator.
+    pub(crate) acc_bytes: usize,
+    /// Bytes of an element of the targets.
+    pub(crate) target_bytes: usize,
+}
+
+impl Kernel {
+    /// The kernel; `None` where the operation is not defined on the type or the machine lacks the instruction set.
+    ///
+    /// Bitwise operations, and those of bool, are kernels of bytes: they take each byte of a wider type for an element.
+    pub(crate) fn new(op: ReduceOp, dtype: DType, isa: Isa) -> Option<&'static Kernel> {
+        op.result(dtype)?;
+        // The best one is known to be there.
+        (isa == Isa::best() || isa.is_available()).then(|| match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => avx512::kernel(op, dtype),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2::kernel(op, dtype),
+            _ => baseline::kernel(op, dtype),
+        })
+    }
+}
+
+type LeastF16 = Ordered<{ first_of_least(0x7c00) }>;
+type GreatestF16 = Ordered<{ first_of_greatest(0x7c00) }>;
+type LeastBf16 = Ordered<{ first_of_least(0x7f80) }>;
+type GreatestBf16 = Ordered<{ first_of_greatest(0x7f80) }>;
+
+/// Bytes of the accumulators of a small tile: one register of the baseline.
+pub(crate) const SMALL_TILE_BYTES: usize = 16;
+
+/// # Safety
+/// As for [`fold::fold`].
+unsafe fn small<R: Row, O: Op<R::Acc>, const S: usize>(
+    sources: &[*const u8],
+    targets: &[*mut u8],
+    range: Range<usize>,
+    finish: Finish,
+) {
+    // SAFETY: the caller's promises are the same.
+    unsafe { fold::fold::<R, O, simd::Small, S>(sources, targets, range, finish) }
+}
+
+/// The kernels of one instruction set, whose features the bodies are compiled for and whose tiles have so many bytes.
+macro_rules! level {
+    ($name:ident, $level:ident, $tile_bytes:literal $(, $feature:literal)*) => {
+        mod $name {
+            use super::{simd::$level, *};
+
+            /// # Safety
+            /// As for [`fold::fold`].
+            $(#[target_feature(enable = $feature)])*
+            unsafe fn fold<R: Row, O: Op<R::Acc>, const L: usize>(
+                sources: &[*const u8],
+                targets: &[*mut u8],
+                range: Range<usize>,
+                finish: Finish,
+            ) {
+                // SAFETY: the caller's promises are the same.
+                unsafe { fold::fold::<R, O, $level, L>(sources, targets, range, finish) }
+            }
+
+            /// # Safety
+            /// As for [`axis_body::accumulate`].
+            $(#[target_feature(enable = $feature)])*
+            unsafe fn accumulate<R: Row, O: Op<R::Acc>>(rows: Rows, accumulators: *mut u8, columns: usize, fresh: bool) {
+                // SAFETY: the caller's promises are the same.
+                unsafe { axis_body::accumulate::<R, O, $level>(rows, accumulators, columns, fresh) }
+            }
+
+            /// # Safety
+            /// As for [`axis_body::lanes`].
+            $(#[target_feature(enable = $feature)])*
+            unsafe fn lanes<R: Row, O: Op<R::Acc>>(rows: Rows, more: usize, results: *mut u8, columns: usize) {
+                // SAFETY: the caller's promises are the same.
+                unsafe { axis_body::lanes::<R, O, $level>(rows, more, results, columns) }
+            }
+
+            /// # Safety
+            /// As for [`axis_body::neighbours`].
+            $(#[target_feature(enable = $feature)])*
+            unsafe fn neighbours<A: Copy, O: Op<A>>(values: *mut u8, slices: usize, rows: usize, columns: usize) {
+                // SAFETY: the caller's promises are the same.
+                unsafe { axis_body::neighbours::<A, O>(values, slices, rows, columns) }
+            }
+
+            const fn of<R: Row, O: Op<R::Acc>, const L: usize, const S: usize>() -> Kernel {
+                Kernel {
+                    fold: fold::<R, O, L>,
+                    small: small::<R, O, S>,
+                    finish: fold::<R::Widened, O, L>,
+                    small_finish: small::<R::Widened, O, S>,
+                    keep: fold::<R::Kept, O, L>,
+                    small_keep: small::<R::Kept, O, S>,
+                    partial: fold::<R::Partial, O, L>,
+                    small_partial: small::<R::Partial, O, S>,
+                    accumulate: accumulate::<R, O>,
+                    lanes: lanes::<R, O>,
+                    neighbours: neighbours::<R::Acc, O>,
+                    identity: axis_body::identity::<R::Acc, O>,
+                    tile: L,
+                    small_tile: S,
+                    source_bytes: size_of::<R::Source>(),
+                    acc_bytes: size_of::<R::Acc>(),
+                    target_bytes: size_of::<R::Target>(),
+                }
+            }
+
+            macro_rules! of {
+                ($row:ty, $op:ident) => {
+                    const {
+                        &of::<
+                            $row,
+                            $op,
+                            { $tile_bytes / size_of::<<$row as Row>::Acc>() },
+                            { SMALL_TILE_BYTES / size_of::<<$row as Row>::Acc>() },
+                        >()
+                    }
+                };
+            }
+
+            pub(super) fn kernel(op: ReduceOp, dtype: DType) -> &'static Kernel {
+                select!(of, op, dtype)
+            }
+        }
+    };
+}
+
+/// The kernel `$of!(row, op)` of an operation that is defined on the type. No match here has a wildcard: of a new operation or type the
+/// compiler asks for the kernel, or for a place among those that are not defined.
+macro_rules! select {
+    ($of:ident, $op:expr, $dtype:expr) => {
+        match $dtype {
+            DType::Bool => match $op {
+                ReduceOp::And | ReduceOp::Min => $of!(Plain<u8>, All),
+                ReduceOp::Or | ReduceOp::Max => $of!(Plain<u8>, Or),
+                ReduceOp::Xor => $of!(Plain<u8>, Xor),
+                ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Product => undefined($op, $dtype),
+            },
+            DType::F16 => floats!($of, $op, $dtype, F16, LeastF16, GreatestF16),
+            DType::Bf16 => floats!($of, $op, $dtype, Bf16, LeastBf16, GreatestBf16),
+            DType::F32 => floats!($of, $op, $dtype, f32, f32, f32),
+            DType::F64 => floats!($of, $op, $dtype, f64, f64, f64),
+            DType::I8 => integers!($of, $op, Plain<u8>, Plain<i8>, Total<i8, i64, f32>),
+            DType::I16 => integers!($of, $op, Plain<u16>, Plain<i16>, Total<i16, i64, f32>),
+            DType::I32 => integers!($of, $op, Plain<u32>, Plain<i32>, Total<i32, i64, f64>),
+            DType::I64 => integers!($of, $op, Plain<u64>, Plain<i64>, Total<i64, i128, f64>),
+            DType::U8 => integers!($of, $op, Plain<u8>, Plain<u8>, Total<u8, i64, f32>),
+            DType::U16 => integers!($of, $op, Plain<u16>, Plain<u16>, Total<u16, i64, f32>),
+            DType::U32 => integers!($of, $op, Plain<u32>, Plain<u32>, Total<u32, i64, f64>),
+            DType::U64 => integers!($of, $op, Plain<u64>, Plain<u64>, Total<u64, i128, f64>),
+        }
+    };
+}
+
+/// The kernel of floats: the rows that are added, and of which the least and the greatest are found.
+macro_rules! floats {
+    ($of:ident, $op:expr, $dtype:expr, $added:ty, $least:ty, $greatest:ty) => {
+        match $op {
+            ReduceOp::Sum | ReduceOp::Mean => $of!($added, Sum),
+            ReduceOp::Product => $of!($added, Product),
+            ReduceOp::Min => $of!($least, Min),
+            ReduceOp::Max => $of!($greatest, Max),
+            ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => undefined($op, $dtype),
+        }
+    };
+}
+
+/// The kernel of integers: the rows that are added, that are ordered, and that means are made of. Bits are combined as bytes.
+macro_rules! integers {
+    ($of:ident, $op:expr, $added:ty, $ordered:ty, $total:ty) => {
+        match $op {
+            ReduceOp::Sum => $of!($added, Sum),
+            ReduceOp::Mean => $of!($total, Sum),
+            ReduceOp::Product => $of!($added, Product),
+            ReduceOp::Min => $of!($ordered, Min),
+            ReduceOp::Max => $of!($ordered, Max),
+            ReduceOp::And => $of!(Plain<u8>, And),
+            ReduceOp::Or => $of!(Plain<u8>, Or),
+            ReduceOp::Xor => $of!(Plain<u8>, Xor),
+        }
+    };
+}
+
+/// # Panics
+/// Always: [`ReduceOp::result`] has no type for these, and nobody asks for their kernel.
+#[cold]
+fn undefined(op: ReduceOp, dtype: DType) -> ! {
+    unreachable!("{op} of {dtype}")
+}
+
+level!(baseline, Baseline, 64);
+#[cfg(target_arch = "x86_64")]
+level!(avx2, Avx2, 128, "avx2,f16c");
+#[cfg(target_arch = "x86_64")]
+level!(avx512, Avx512, 256, "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl");

@@ -1,0 +1,183 @@
+//! Reductions of several buffers into one result, element by element.
+//!
+//! A [`Reducer`] is chosen once for an operation, an element type and an instruction set. Its result has the same bits for
+//! every instruction set, alignment and count.
+//!
+//! The bodies are loops over arrays of lanes, inlined into functions that are compiled for an instruction set each. The crate
+//! `wide` would be an obvious vocabulary for them, but its width is the build's, which is SSE2 for a program that is to run
+//! anywhere: a sum written with it is half as fast in the caches (`harness/benches/reducer.rs` shows both), and no shorter.
+
+mod combine;
+mod simd;
+mod element;
+mod fold;
+mod axis_body;
+mod kernel;
+mod run;
+#[cfg(test)]
+pub(crate) mod sample;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use axis_body::{GROUP, LANES, Rows};
+pub(crate) use fold::LINE;
+pub(crate) use kernel::Kernel;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use simd::Avx2;
+pub(crate) use simd::{Baseline, Level};
+
+use self::fold::Finish;
+use crate::{
+    cpu::{
+        cache_hints::{Distance, Flow},
+        isa::Isa,
+    },
+    memory::{Buf, BufMut},
+};
+use consonance_spec::{DType, ReduceOp};
+use std::fmt;
+
+/// An operation on an element type, ready to run on this machine.
+///
+/// ```
+/// use consonance_kernels::{cpu::reduce::Reducer, memory::{Buf, BufMut}};
+/// use consonance_spec::{DType, ReduceOp};
+///
+/// let sum = Reducer::new(ReduceOp::Sum, DType::F32).unwrap();
+/// let (a, b, c) = ([1.0f32, 2.0], [10.0f32, 20.0], [100.0f32, 200.0]);
+/// let mut total = [0.0f32; 2];
+/// sum.reduce(&[a[..].into(), b[..].into(), c[..].into()], &mut BufMut::from(&mut total[..]));
+/// assert_eq!(total, [111.0, 222.0]);
+///
+/// assert!(Reducer::new(ReduceOp::Sum, DType::Bool).is_none());
+/// ```
+#[derive(Clone, Copy)]
+pub struct Reducer {
+    op: ReduceOp,
+    input: DType,
+    output: DType,
+    isa: Isa,
+    kernel: &'static Kernel,
+}
+
+impl Reducer {
+    /// The operation in the widest instruction set of this machine; `None` if it is not defined on the type.
+    #[inline]
+    pub fn new(op: ReduceOp, dtype: DType) -> Option<Reducer> {
+        Reducer::with_isa(op, dtype, Isa::best())
+    }
+
+    /// The operation in this instruction set; `None` if it is not defined on the type or the machine lacks the instructions.
+    #[inline]
+    pub fn with_isa(op: ReduceOp, dtype: DType, isa: Isa) -> Option<Reducer> {
+        let kernel = Kernel::new(op, dtype, isa)?;
+        Some(Reducer { op, input: dtype, output: op.result(dtype)?, isa, kernel })
+    }
+
+    /// The operation.
+    pub fn op(&self) -> ReduceOp {
+        self.op
+    }
+
+    /// The element type of the inputs.
+    pub fn input(&self) -> DType {
+        self.input
+    }
+
+    /// The element type of the result.
+    pub fn output(&self) -> DType {
+        self.output
+    }
+
+    /// The instruction set.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// `output[i] = inputs[0][i] ⊕ inputs[1][i] ⊕ …` in canonical order, rounded once.
+    ///
+    /// # Panics
+    /// If there are no inputs, or if counts or element types differ from the output's or the reducer's.
+    pub fn reduce(&self, inputs: &[Buf<'_>], output: &mut BufMut<'_>) {
+        assert!(!inputs.is_empty(), "a reduction of no inputs");
+        assert_eq!(output.dtype(), self.output, "the output's element type");
+        for input in inputs {
+            assert_eq!(
+                (input.dtype(), input.count()),
+                (self.input, output.count()),
+                "an input's element type and count"
+            );
+        }
+        let sources: Vec<*const u8> = inputs.iter().map(Buf::as_ptr).collect();
+        // SAFETY: the types and counts are those of the buffers; an exclusive output overlaps no shared input.
+        unsafe { self.fold(&sources, &[output.as_mut_ptr()], output.count(), Flow::from(Distance::Near)) }
+    }
+
+    /// `target[i] = target[i] ⊕ inputs[0][i] ⊕ …` in canonical order, rounded once, in place.
+    ///
+    /// # Panics
+    /// If counts or element types differ from the target's or the reducer's, whose result is of the type of its inputs.
+    ///
+    /// ```
+    /// use consonance_kernels::{cpu::reduce::Reducer, memory::BufMut};
+    /// use consonance_spec::{DType, ReduceOp};
+    ///
+    /// let mut total = [1.0f32, 2.0];
+    /// let sum = Reducer::new(ReduceOp::Sum, DType::F32).unwrap();
+    /// sum.accumulate(&mut BufMut::from(&mut total[..]), &[[10.0f32, 20.0][..].into()]);
+    /// assert_eq!(total, [11.0, 22.0]);
+    /// ```
+    pub fn accumulate(&self, target: &mut BufMut<'_>, inputs: &[Buf<'_>]) {
+        assert_eq!(self.input, self.output, "an accumulation changes no element type");
+        for buf in inputs.iter().copied().chain([target.as_buf()]) {
+            assert_eq!((buf.dtype(), buf.count()), (self.input, target.count()), "element type and count");
+        }
+        let own = target.as_mut_ptr();
+        let sources: Vec<*const u8> = [own.cast_const()].into_iter().chain(inputs.iter().map(Buf::as_ptr)).collect();
+        // SAFETY: the types and counts are those of the buffers; the target is the first source, and, being exclusive, overlaps
+        // no other.
+        unsafe { self.fold(&sources, &[own], target.count(), Flow::from(Distance::Near)) }
+    }
+
+    /// [`reduce`](Reducer::reduce) of `count` elements at `sources`, of which others have written some, into each of `targets`.
+    ///
+    /// # Safety
+    /// There is a source. Each source is valid for reads of `count` elements of the input type, each target for writes of
+    /// `count` elements of the output type. A target is disjoint from a source or equal to it; equal only where elements of both
+    /// have the same size. Targets are disjoint from each other or equal. Nobody else writes the sources or touches the targets meanwhile.
+    pub(crate) unsafe fn fold(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, flow: Flow) {
+        let divisor = if self.op == ReduceOp::Mean { sources.len() as u64 } else { 1 };
+        // SAFETY: the caller's promises are the same; a kernel of bytes has more and smaller elements, at the same addresses.
+        unsafe { self.kernel.reduce(sources, targets, self.elements(count), divisor, flow) }
+    }
+
+    /// The kernel's elements in `count` elements of the input. All sizes are powers of two, and a division takes long.
+    fn elements(&self, count: usize) -> usize {
+        (count * self.input.size()) >> self.kernel.source_bytes.trailing_zeros()
+    }
+}
+
+impl Reducer {
+    /// [`fold`](Reducer::fold) of few elements into one target, where sources and target have room for so many more that
+    /// `count` elements become a multiple of [`Reducer::SMALL_BYTES`] bytes.
+    ///
+    /// # Safety
+    /// As for [`fold`](Reducer::fold), of all the elements that there is room for.
+    #[inline]
+    pub(crate) unsafe fn fold_small(&self, sources: &[*const u8], target: *mut u8, count: usize) {
+        let divisor = if self.op == ReduceOp::Mean { sources.len() as u64 } else { 1 };
+        let whole = self.kernel.small_tile - 1;
+        let elements = (self.elements(count) + whole) & !whole;
+        // SAFETY: the caller's promises are the same.
+        unsafe { (self.kernel.small)(sources, &[target], 0..elements, Finish::in_turn(divisor)) }
+    }
+
+    /// What the bytes of sources that [`fold_small`](Reducer::fold_small) reads are at most a multiple of.
+    pub(crate) const SMALL_BYTES: usize = kernel::SMALL_TILE_BYTES;
+}
+
+impl fmt::Debug for Reducer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reducer({} of {} in {})", self.op, self.input, self.isa)
+    }
+}

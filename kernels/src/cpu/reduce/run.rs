@@ -1,0 +1,226 @@
+//! A kernel on any number of elements at any address: parts of tiles at the ends, and stores past the caches between them.
+
+use super::{
+    fold::{AHEAD_BYTES, Ask, Finish, LINE, Lines},
+    kernel::{Fold, Kernel, SMALL_TILE_BYTES},
+};
+use crate::cpu::{
+    cache_hints::{Distance, Flow, LEAST_STREAM_BYTES, STREAM_BYTES},
+    prefetch::fetch_to_write,
+};
+use std::{mem::MaybeUninit, ops::Range, ptr};
+
+/// Sources of a part of a small tile that are copied without an allocation.
+const FEW: usize = 64;
+
+/// A small tile of sources or targets, neither of which are larger than accumulators.
+#[derive(Clone, Copy)]
+#[repr(C, align(16))]
+struct Tile([u8; SMALL_TILE_BYTES]);
+
+/// A reduction with its operands.
+struct Run<'a> {
+    fold: Fold,
+    small: Fold,
+    tile: usize,
+    small_tile: usize,
+    source_bytes: usize,
+    target_bytes: usize,
+    divisor: u64,
+    flow: Flow,
+    sources: &'a [*const u8],
+    targets: &'a [*mut u8],
+}
+
+impl Kernel {
+    /// Combines `sources` of `count` elements and writes the result to each target.
+    ///
+    /// # Safety
+    /// There is a source. Sources are valid for reads of `count` elements, targets for writes of `count` results. A target is
+    /// disjoint from each source or equal to it; equal only where an element and a result have the same size. Targets are
+    /// disjoint from each other or equal. Nobody else writes the sources or touches the targets meanwhile.
+    pub(crate) unsafe fn reduce(
+        &self,
+        sources: &[*const u8],
+        targets: &[*mut u8],
+        count: usize,
+        divisor: u64,
+        flow: Flow,
+    ) {
+        let bytes = (self.source_bytes, self.target_bytes);
+        // SAFETY: the caller's promises are the same.
+        unsafe { self.run((self.fold, self.small), bytes, sources, targets, count, (divisor, flow)) }
+    }
+
+    /// [`reduce`](Kernel::reduce) of sources of accumulators, as part of something that reads and writes `of` bytes if
+    /// that is more than it does itself.
+    ///
+    /// # Safety
+    /// As for [`reduce`](Kernel::reduce).
+    pub(crate) unsafe fn finish(
+        &self,
+        sources: &[*const u8],
+        targets: &[*mut u8],
+        count: usize,
+        divisor: u64,
+        of: usize,
+    ) {
+        let bytes = (self.acc_bytes, self.target_bytes);
+        let past = if of < STREAM_BYTES { usize::MAX } else { 0 };
+        let how = (divisor, Flow { past, ..Flow::from(Distance::Near) });
+        // SAFETY: the caller's promises are the same.
+        unsafe { self.run((self.finish, self.small_finish), bytes, sources, targets, count, how) }
+    }
+
+    /// [`reduce`](Kernel::reduce) into accumulators.
+    ///
+    /// # Safety
+    /// As for [`reduce`](Kernel::reduce).
+    pub(crate) unsafe fn keep(&self, sources: &[*const u8], target: *mut u8, count: usize) {
+        let bytes = (self.source_bytes, self.acc_bytes);
+        let how = (1, Flow::from(Distance::Near));
+        // SAFETY: the caller's promises are the same.
+        unsafe { self.run((self.keep, self.small_keep), bytes, sources, &[target], count, how) }
+    }
+
+    /// [`reduce`](Kernel::reduce) of sources of accumulators into accumulators.
+    ///
+    /// # Safety
+    /// As for [`reduce`](Kernel::reduce).
+    pub(crate) unsafe fn partial(&self, sources: &[*const u8], target: *mut u8, count: usize) {
+        let bytes = (self.acc_bytes, self.acc_bytes);
+        let how = (1, Flow::from(Distance::Near));
+        // SAFETY: the caller's promises are the same.
+        unsafe { self.run((self.partial, self.small_partial), bytes, sources, &[target], count, how) }
+    }
+
+    /// Runs a kernel, of large tiles and of small ones, on elements and results of so many bytes.
+    ///
+    /// # Safety
+    /// As for [`reduce`](Kernel::reduce).
+    unsafe fn run(
+        &self,
+        (fold, small): (Fold, Fold),
+        (source_bytes, target_bytes): (usize, usize),
+        sources: &[*const u8],
+        targets: &[*mut u8],
+        count: usize,
+        (divisor, flow): (u64, Flow),
+    ) {
+        let Kernel { tile, small_tile, .. } = *self;
+        let run = Run { fold, small, tile, small_tile, source_bytes, target_bytes, divisor, flow, sources, targets };
+        // SAFETY: the caller's promises are the same.
+        unsafe { run.all(count) }
+    }
+}
+
+impl Run<'_> {
+    /// # Safety
+    /// As for [`Kernel::reduce`].
+    unsafe fn all(&self, count: usize) {
+        let bytes = count * (self.sources.len() * self.source_bytes + self.targets.len() * self.target_bytes);
+        let past = match self.flow.past {
+            usize::MAX if bytes >= STREAM_BYTES => 0,
+            past => past,
+        };
+        let is_long = count * self.target_bytes >= LEAST_STREAM_BYTES;
+        let aligning = if is_long { self.elements_to_align(past) } else { None };
+        let head = aligning.unwrap_or(0).min(count);
+        let tail = count - rest(count - head, self.tile);
+        let lines = match aligning {
+            Some(_) => Lines::Ahead { past },
+            None if bytes >= self.flow.from.ahead_bytes() => Lines::Ahead { past: usize::MAX },
+            None => Lines::InTurn,
+        };
+        let ask = if lines == Lines::InTurn { Ask::ToRead } else { self.ask(count) };
+        let finish = Finish { lines, ask, ..Finish::in_turn(self.divisor) };
+        // SAFETY: the ranges are parts of `0..count`, the middle one a multiple of a tile, the others less than one; they are
+        // disjoint, so that no range reads what another one wrote.
+        unsafe {
+            self.part(0..head);
+            (self.fold)(self.sources, self.targets, head..tail, finish);
+            self.part(tail..count);
+        }
+    }
+
+    /// What sources' lines are asked for; the first ones of some that are taken at once.
+    fn ask(&self, count: usize) -> Ask {
+        let Distance::Taken(taken) = self.flow.from else {
+            let are_targets = self.sources.iter().all(|source| self.targets.contains(&source.cast_mut()));
+            return if are_targets { Ask::AsTargets } else { Ask::ToRead };
+        };
+        fetch_to_write(self.sources[taken], AHEAD_BYTES.min(count * self.source_bytes));
+        Ask::Taking(taken)
+    }
+
+    /// How many elements come before the first line of the targets from the `past`-th on, if they can be written past the caches:
+    /// all of them begin alike, and none is a source, whose line is in the cache already.
+    fn elements_to_align(&self, past: usize) -> Option<usize> {
+        let targets = self.targets.get(past..)?;
+        let over = targets.first()?.addr() % LINE;
+        let alike = targets.iter().all(|target| target.addr() % LINE == over);
+        let apart = targets.iter().all(|target| !self.sources.contains(&target.cast_const()));
+        (alike && apart).then(|| (LINE - over) % LINE / self.target_bytes)
+    }
+
+    /// Reduces less than a tile.
+    ///
+    /// # Safety
+    /// As for [`Kernel::reduce`], of the elements in `range`.
+    unsafe fn part(&self, range: Range<usize>) {
+        if range.is_empty() {
+            return;
+        }
+        let whole = range.end - rest(range.len(), self.small_tile);
+        let finish = Finish::in_turn(self.divisor);
+        // SAFETY: the caller's promises are the same; the first range is a multiple of a small tile, the other less than one.
+        unsafe {
+            (self.small)(self.sources, self.targets, range.start..whole, finish);
+            if whole == range.end {
+                return;
+            }
+            let sources = self.sources.len();
+            if sources <= FEW {
+                let mut tiles = [const { MaybeUninit::uninit() }; FEW];
+                self.padded(whole..range.end, &mut tiles[..sources], &mut [ptr::null(); FEW][..sources]);
+            } else {
+                let mut tiles = Vec::with_capacity(sources);
+                let tiles = &mut tiles.spare_capacity_mut()[..sources];
+                self.padded(whole..range.end, tiles, &mut vec![ptr::null(); sources]);
+            }
+        }
+    }
+
+    /// Reduces the elements in `range`, copied into small tiles that zeros fill up; `pointers` are room for the tiles' addresses.
+    ///
+    /// # Safety
+    /// As for [`part`](Run::part), with less than a small tile.
+    unsafe fn padded(&self, range: Range<usize>, tiles: &mut [MaybeUninit<Tile>], pointers: &mut [*const u8]) {
+        for ((source, tile), pointer) in self.sources.iter().zip(tiles).zip(&mut *pointers) {
+            let tile = tile.write(Tile::ZERO);
+            let bytes = range.len() * self.source_bytes;
+            // SAFETY: the elements in `range` are in the source, and fewer than fit a tile.
+            unsafe { ptr::copy_nonoverlapping(source.add(range.start * self.source_bytes), tile.0.as_mut_ptr(), bytes) }
+            *pointer = tile.0.as_ptr();
+        }
+        let mut result = Tile::ZERO;
+        let finish = Finish::in_turn(self.divisor);
+        // SAFETY: one small tile of each source and of the result, which no source overlaps.
+        unsafe { (self.small)(pointers, &[result.0.as_mut_ptr()], 0..self.small_tile, finish) }
+        for target in self.targets {
+            let bytes = range.len() * self.target_bytes;
+            // SAFETY: the elements in `range` are in the target.
+            unsafe { ptr::copy_nonoverlapping(result.0.as_ptr(), target.add(range.start * self.target_bytes), bytes) }
+        }
+    }
+}
+
+/// What is left of `count` elements after as many tiles as there are: a division would take as long as some of those.
+fn rest(count: usize, tile: usize) -> usize {
+    debug_assert!(tile.is_power_of_two());
+    count & (tile - 1)
+}
+
+impl Tile {
+    const ZERO: Tile = Tile([0; SMALL_TILE_BYTES]);
+}

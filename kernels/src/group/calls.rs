@@ -1,0 +1,203 @@
+//! The steps of a group, as its callers know them.
+
+use super::{
+    endpoint::Seat,
+    fault::Fault,
+    payloads::Payloads,
+    peers::Peers,
+    plan::{Cut, Step, Targets},
+    scratch::Addresses,
+};
+use crate::{
+    cpu::reduce::Reducer,
+    memory::{Buf, BufMut},
+    shm::records::PAYLOAD_BYTES,
+};
+use consonance_spec::{Signature, partition};
+use std::ptr;
+
+impl Seat {
+    /// A step whose data rides along with the arrivals: no memory is shared, and nobody waits for the others' reading.
+    ///
+    /// The result shows every rank's payload, until this rank's next step.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    ///
+    /// # Panics
+    /// If the payload has more than [`Seat::PAYLOAD_BYTES`] bytes, or is not of the signature's dtype.
+    pub fn exchange(&mut self, signature: &Signature, payload: Option<Buf<'_>>) -> Result<Payloads<'_>, Fault> {
+        self.exchange_expecting(signature, payload, payload.map_or(0, |buf| buf.bytes()))
+    }
+
+    /// [`exchange`](Seat::exchange) of a rank that expects another payload than one like its own: where there is one peer, of so many
+    /// bytes, or up to so many. A matter of speed alone.
+    ///
+    /// # Errors
+    /// As [`exchange`](Seat::exchange).
+    ///
+    /// # Panics
+    /// As [`exchange`](Seat::exchange).
+    pub fn exchange_expecting(
+        &mut self,
+        signature: &Signature,
+        payload: Option<Buf<'_>>,
+        expected: usize,
+    ) -> Result<Payloads<'_>, Fault> {
+        self.exchange_while(signature, payload, expected, || ()).map(|((), payloads)| payloads)
+    }
+
+    /// [`exchange_expecting`](Seat::exchange_expecting), with something to do until the others' cards are here.
+    ///
+    /// # Errors
+    /// As [`exchange`](Seat::exchange).
+    ///
+    /// # Panics
+    /// As [`exchange`](Seat::exchange).
+    // In its caller, which else would move what it returns: that was just written in parts, and takes longer to read than to write.
+    #[inline(always)]
+    pub fn exchange_while<R>(
+        &mut self,
+        signature: &Signature,
+        payload: Option<Buf<'_>>,
+        expected: usize,
+        meanwhile: impl FnOnce() -> R,
+    ) -> Result<(R, Payloads<'_>), Fault> {
+        let bytes = payload.map_or(0, |buf| buf.bytes());
+        assert!(bytes <= PAYLOAD_BYTES, "payload of {bytes} bytes");
+        assert!(payload.is_none_or(|payload| Some(payload.dtype()) == signature.dtype), "payload of {signature}");
+        let payload = match &payload {
+            // SAFETY: a `Buf` is valid for reads of its bytes while it is borrowed, and no element type has padding.
+            Some(buf) => unsafe { std::slice::from_raw_parts(buf.as_ptr(), bytes) },
+            None => &[],
+        };
+        let (access, none) = (Step::Exchange.access(), (ptr::null(), ptr::null_mut()));
+        let made = self.arrive(signature, access, bytes, (payload, expected), none, meanwhile)?;
+        let (place, addresses) = self.place(signature);
+        let Addresses { sources, own, .. } = addresses;
+        Ok((made, Payloads { place, sources, own, own_bytes: bytes }))
+    }
+
+    /// A step in which each rank's `input` is published: nobody writes it, all may read it.
+    ///
+    /// `work` may be called several times, each time with another part of the data: see [`Peers`]. All ranks give the same `cut`;
+    /// of blocks for each rank a rank reads its own only.
+    ///
+    /// # Errors
+    /// See [`Fault`], or what `work` returns.
+    ///
+    /// # Panics
+    /// If the input is not of the signature's dtype.
+    pub fn published(
+        &mut self,
+        signature: &Signature,
+        input: Option<Buf<'_>>,
+        cut: Cut,
+        mut work: impl FnMut(&mut Peers<'_>) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        assert!(input.is_none_or(|input| Some(input.dtype()) == signature.dtype), "input of {signature}");
+        let (bytes, address) = input.map_or((0, ptr::null()), |buf| (buf.bytes(), buf.as_ptr()));
+        let step = Step::Published(cut);
+        if self.stage.is_some() {
+            self.check()?;
+            // SAFETY: the input is valid for reads of its bytes while it is borrowed.
+            return unsafe { self.in_windows(signature, step, address, bytes, work) };
+        }
+        let shared = self.share(signature, step.access(), bytes, address, ptr::null_mut(), Default::default())?;
+        let (place, addresses) = shared.seat.place(signature);
+        let Addresses { sources, scratch, .. } = addresses;
+        work(&mut Peers { place, sources, scratch, window: None })?;
+        shared.depart()
+    }
+
+    /// A step in which block `r` of every buffer is private to rank `r`, which folds that block of all inputs and writes the
+    /// result to the targets: one pass, in canonical order, each byte read once and written once.
+    ///
+    /// Without `send` the input is `recv`, in place. Every rank's buffers have the same number of elements; `recv` is needed
+    /// by the ranks that receive.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    ///
+    /// # Panics
+    /// If the buffers do not fit the reducer or each other, or there is none, or a rank that receives gives no `recv`, or the
+    /// signature is of another operation or dtype than the reducer.
+    pub fn divided(
+        &mut self,
+        signature: &Signature,
+        reducer: &Reducer,
+        send: Option<Buf<'_>>,
+        mut recv: Option<BufMut<'_>>,
+        targets: Targets,
+    ) -> Result<(), Fault> {
+        let input = send.or_else(|| recv.as_ref().map(|recv| recv.as_buf())).expect("a buffer to read");
+        assert_eq!(input.dtype(), reducer.input(), "the input's dtype is the reducer's");
+        let agreed = (signature.op, signature.dtype);
+        assert_eq!(agreed, (Some(reducer.op()), Some(reducer.input())), "the reducer is what the ranks agree on");
+        if let Some(recv) = &recv {
+            assert_eq!(
+                (recv.dtype(), recv.count()),
+                (reducer.output(), input.count()),
+                "recv fits the reducer and send"
+            );
+        }
+        let (count, bytes, input) = (input.count(), input.bytes(), input.as_ptr());
+        let output = recv.as_mut().map_or(ptr::null_mut(), |recv| recv.as_mut_ptr());
+        let receives = targets == Targets::Own || targets.reach(self.world.rank());
+        assert!(!receives || !output.is_null(), "a rank that receives gives recv");
+        if self.stage.is_some() {
+            self.check()?;
+            let output = if receives { output } else { ptr::null_mut() };
+            // SAFETY: both buffers have `count` elements, are borrowed, and are the same or disjoint.
+            return unsafe { self.divided_on_stage(signature, reducer, targets, input, count, output) };
+        }
+
+        let step = Step::divided(reducer, targets);
+        let shared = self.share(signature, step.access(), bytes, input, output, Default::default())?;
+        let Addresses { inputs, outputs, .. } = &mut shared.seat.addresses;
+        inputs.clear();
+        outputs.clear();
+        let cards = shared.seat.hub.lines().iter().map(|line| line.card(shared.seat.epoch));
+        cards.for_each(|card| {
+            inputs.push(card.input());
+            outputs.push(card.output());
+        });
+        // SAFETY: all ranks' inputs have `count` elements of the reducer's input (`arrive` compared them), and an output as many
+        // of its output, asserted before it was published. They stay while a rank is inside.
+        unsafe { shared.seat.fold_block(signature, reducer, count, targets)? };
+        shared.depart()
+    }
+
+    /// [`Seat::divided`] on staged data.
+    ///
+    /// # Safety
+    /// `input` is valid for reads of `count` elements of the reducer's input, `output`, unless it is null, for writes of as
+    /// many of its output; nobody else touches them. They are the same, where both types are, or disjoint.
+    pub(crate) unsafe fn divided_on_stage(
+        &mut self,
+        signature: &Signature,
+        reducer: &Reducer,
+        targets: Targets,
+        input: *const u8,
+        count: usize,
+        output: *mut u8,
+    ) -> Result<(), Fault> {
+        let (rank, size) = (self.world.rank(), self.world.size());
+        let (input_size, output_size) = (reducer.input().size(), reducer.output().size());
+        let bytes = count * input_size;
+        let step = Step::divided(reducer, targets);
+        if targets != Targets::Own {
+            // SAFETY: the caller's promises are the same.
+            return unsafe { self.combined(signature, reducer, targets, input, count, output) };
+        }
+        let own = partition::block(count, size, rank);
+        let target = output.wrapping_add(own.start * output_size);
+        let fold = |peers: &mut Peers<'_>| {
+            // SAFETY: the target has so many elements, at the place in `output` of those that are read of `input`.
+            unsafe { peers.fold(reducer, own.start, own.len(), target) }
+        };
+        // SAFETY: the input is valid; a part of it that is written in place has just been read, by this rank, the only one that
+        // reads it there: see `Ground::path`.
+        unsafe { self.in_windows(signature, step, input, bytes, fold) }
+    }
+}

@@ -1,0 +1,308 @@
+//! What a rank does when a peer of another process writes anything anywhere in the memory that they share: its answer may be wrong,
+//! or an error that comes in time; it neither crashes nor waits without end nor takes memory without bound.
+
+use super::{
+    abort::{Abort, Reason},
+    endpoint::Seat,
+    fault::Fault,
+    peers::Peers,
+    plan::{Access, Cut, Targets},
+    staging::{Shown, Told},
+};
+use crate::{
+    cpu::{axis::Partial, reduce::Reducer},
+    shm::{GroupId, Segment, Shape, records::Progress},
+};
+use consonance_spec::{DType, Kind, ReduceOp, Signature};
+use std::{
+    ptr,
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a call waits here.
+const TIMEOUT: Duration = Duration::from_millis(300);
+
+/// What a call may take on a busy machine, if its waits are bounded by [`TIMEOUT`].
+const BOUND: Duration = Duration::from_secs(10);
+
+fn shape(ranks: usize) -> Shape {
+    Shape::new(ranks, Shape::STAGING_BYTES).unwrap()
+}
+
+/// The segment of a group of so many ranks.
+fn segment(ranks: usize) -> Arc<Segment> {
+    Arc::new(Segment::create(shape(ranks), GroupId::from_bytes([3; 16])).unwrap())
+}
+
+/// The same segment as another process has it.
+fn elsewhere(segment: &Segment) -> Arc<Segment> {
+    let file = segment.file().try_clone_to_owned().unwrap();
+    Arc::new(Segment::open(file, segment.id(), segment.shape()).unwrap())
+}
+
+fn seat(segment: &Arc<Segment>, rank: usize, timeout: Duration) -> Seat {
+    Seat::in_segment(segment, rank..rank + 1, 2, &[], timeout).remove(0)
+}
+
+/// A victim, rank 0, and a liar, rank 1, in processes of their own.
+fn two() -> (Seat, Seat) {
+    let segment = segment(2);
+    let other = elsewhere(&segment);
+    (seat(&segment, 0, TIMEOUT), seat(&other, 1, BOUND))
+}
+
+fn signature(kind: Kind, dtype: DType) -> Signature {
+    Signature { dtype: Some(dtype), ..Signature::new(kind) }
+}
+
+fn progress(seat: &Seat, rank: usize) -> &Progress {
+    &seat.hub.lines()[rank].progress
+}
+
+/// What `victim` returns while `liar` runs beside it, which must come in time.
+fn answer<R: Send>(victim: impl FnOnce() -> R + Send, liar: impl FnOnce() + Send) -> R {
+    thread::scope(|scope| {
+        scope.spawn(liar);
+        let begun = Instant::now();
+        let answer = victim();
+        assert!(begun.elapsed() < BOUND, "{:?} for a call with a timeout of {TIMEOUT:?}", begun.elapsed());
+        answer
+    })
+}
+
+#[test]
+fn who_is_inside_is_not_what_a_peer_says_of_threads_of_this_process() {
+    let segment = segment(3);
+    let other = elsewhere(&segment);
+    let mut own = Seat::in_segment(&segment, 0..2, 2, &[], TIMEOUT);
+    let liar = seat(&other, 2, TIMEOUT);
+    progress(&liar, 1).inside.store(1, Ordering::Relaxed);
+    let mut data = [1u32; 10_000];
+    let reducer = Reducer::new(ReduceOp::Sum, DType::U32).unwrap();
+    let signature = Signature { op: Some(ReduceOp::Sum), ..signature(Kind::AllReduce, DType::U32) };
+    let victim =
+        || own[0].divided(&signature, &reducer, None, Some(data.as_mut_slice().into()), Targets::All).unwrap_err();
+    assert_eq!(answer(victim, || ()), Fault::Missing(vec![1, 2]));
+}
+
+#[test]
+fn a_peer_that_says_it_is_inside_for_ever_is_waited_for_a_moment() {
+    let (mut victim, liar) = two();
+    let mut memory = victim.alloc(DType::U32, 10_000).unwrap();
+    memory.as_buf_mut().into_mut_slice::<u32>().unwrap().fill(5);
+    let reducer = Reducer::new(ReduceOp::Sum, DType::U32).unwrap();
+    let signature = Signature { op: Some(ReduceOp::Sum), ..signature(Kind::AllReduce, DType::U32) };
+    progress(&liar, 1).inside.store(1, Ordering::Relaxed);
+    let call = || victim.divided(&signature, &reducer, None, Some(memory.as_buf_mut()), Targets::All).unwrap_err();
+    assert_eq!(answer(call, || ()), Fault::Missing(vec![1]));
+    let hub = &liar.hub;
+    let (theirs, _) = hub.segment().unwrap();
+    let seen = theirs.in_heaps(0, 40_000).unwrap();
+    // SAFETY: the other mapping of the block.
+    unsafe { seen.as_ptr().write_bytes(9, 40_000) };
+    assert!(
+        memory.as_buf().as_slice::<u32>().unwrap().iter().all(|&element| element == 5),
+        "the pages were taken back"
+    );
+}
+
+/// Arrives at a step in which data are published, with a card that claims so many bytes, and says that all windows are staged and read.
+fn claims(liar: &mut Seat, signature: &Signature, bytes: usize, told: Told) {
+    let last = liar.round.base() + (1 << 43);
+    for count in [&progress(liar, 1).staged, &progress(liar, 1).folded, &progress(liar, 1).read] {
+        count.store(last, Ordering::Relaxed);
+    }
+    if let Ok(shared) = liar.share(signature, Access::Published, bytes, told.to_word(), ptr::null_mut(), [0..0, 0..0]) {
+        shared.finish();
+    }
+}
+
+const STAGED: Told = Told { place: None, reads: false };
+
+#[test]
+fn windows_are_counted_by_what_this_rank_knows() {
+    let (mut victim, mut liar) = two();
+    let signature = signature(Kind::Gather, DType::U8);
+    let data = [7u8; 100_000];
+    let cut = Cut::one_way(data.len(), 1);
+    let mut windows = 0;
+    let call = || {
+        let work = |_: &mut Peers<'_>| {
+            windows += 1;
+            Ok(())
+        };
+        victim.published(&signature, Some(data.as_slice().into()), cut, work)
+    };
+    assert_eq!(answer(call, || claims(&mut liar, &signature, 1 << 60, STAGED)), Ok(()));
+    assert!(windows <= 100_000 / cut.window_bytes + 1, "{windows} windows");
+}
+
+#[test]
+fn windows_of_sizes_that_only_peers_know_end_with_the_timeout() {
+    let (mut victim, mut liar) = two();
+    let signature = signature(Kind::AllGather, DType::U8);
+    let data = [7u8; 100];
+    let call = || victim.published(&signature, Some(data.as_slice().into()), Cut::WHOLE, |_| Ok(()));
+    let result = answer(call, || claims(&mut liar, &signature, 1 << 60, STAGED));
+    assert_eq!(result, Err(Fault::Missing(vec![1])));
+}
+
+#[test]
+fn a_claimed_size_is_not_allocated() {
+    let (mut victim, mut liar) = two();
+    let signature = signature(Kind::AllGather, DType::U16);
+    let data = [7u16; 100];
+    let mut counts = Vec::new();
+    let call = || {
+        let work = |peers: &mut Peers<'_>| peers.counts(DType::U16, &mut counts).map(drop);
+        victim.published(&signature, Some(data.as_slice().into()), Cut::WHOLE, work)
+    };
+    for bytes in [17 << 40, usize::MAX] {
+        let (mut victim, mut liar) = two();
+        let work = |peers: &mut Peers<'_>| peers.counts(DType::U16, &mut Vec::new()).map(drop);
+        let call = || victim.published(&signature, Some(data.as_slice().into()), Cut::WHOLE, work);
+        let result = answer(call, || claims(&mut liar, &signature, bytes, STAGED));
+        assert!(matches!(result, Err(Fault::Oversize { rank: 1, .. })), "{bytes} bytes: {result:?}");
+    }
+    assert_eq!(answer(call, || claims(&mut liar, &signature, 6, STAGED)), Ok(()));
+    assert_eq!(counts, [100, 3]);
+}
+
+#[test]
+fn bytes_that_are_no_bool_become_one() {
+    // With the arrival, and staged.
+    for count in [2, 50_000] {
+        let (mut victim, mut liar) = two();
+        let signature = signature(Kind::AllGather, DType::Bool);
+        let lies: Vec<u8> = (0..count).map(|at| at as u8).collect();
+        let mut heard = vec![false; count];
+        let own = vec![true; count];
+        let victim = || match count {
+            2 => {
+                let payloads = victim.exchange(&signature, Some(own.as_slice().into())).unwrap();
+                payloads.copy(1, 0, &mut heard.as_mut_slice().into()).unwrap();
+            }
+            _ => {
+                let copy = |peers: &mut Peers<'_>| peers.copy(1, 0..count, &mut heard.as_mut_slice().into());
+                victim.published(&signature, Some(own.as_slice().into()), Cut::whole(count), copy).unwrap();
+            }
+        };
+        let liar = || match count {
+            2 => {
+                let payload = (lies.as_slice(), 0);
+                let none = (ptr::null(), ptr::null_mut());
+                liar.arrive(&signature, Access::Payload, count, payload, none, || ()).unwrap();
+            }
+            _ => {
+                let work = |_: &mut Peers<'_>| Ok(());
+                let step = crate::group::plan::Step::Published(Cut::whole(count));
+                // SAFETY: these are readable bytes.
+                unsafe { liar.in_windows(&signature, step, lies.as_ptr(), count, work).unwrap() }
+            }
+        };
+        answer(victim, liar);
+        let bytes = crate::memory::Buf::from(heard.as_slice()).as_bytes();
+        assert!(bytes.iter().all(|&byte| byte < 2), "{count} bytes");
+        assert_eq!(heard[..2], [false, true]);
+    }
+}
+
+#[test]
+fn partials_of_bools_are_made_of_any_bytes() {
+    let input = [true, false];
+    let partial = Partial::new(ReduceOp::Or, input[..].into(), [1, 1, 2]).unwrap();
+    let result = crate::cpu::axis::finish(&[partial.with_bytes(&[7, 200])], 1);
+    assert!(result.as_buf().as_bytes().iter().all(|&byte| byte < 2));
+}
+
+#[test]
+fn bools_are_no_memory_that_peers_write() {
+    let (victim, liar) = two();
+    let memory = victim.alloc(DType::Bool, 100).unwrap();
+    let (segment, _) = victim.hub.segment().unwrap();
+    assert_eq!(segment.find(memory.as_buf().as_bytes().as_ptr(), 100, false), None);
+    drop(liar);
+}
+
+#[test]
+#[should_panic = "a rank has one seat"]
+fn a_rank_has_one_seat_in_a_process() {
+    let segment = segment(2);
+    let _first = seat(&segment, 0, TIMEOUT);
+    seat(&segment, 0, TIMEOUT);
+}
+
+#[test]
+fn a_seat_that_was_given_back_can_be_taken_again() {
+    let segment = segment(2);
+    drop(seat(&segment, 0, TIMEOUT));
+    let seat = seat(&segment, 0, TIMEOUT);
+    let pair = seat.pair(1).unwrap();
+    drop(pair);
+    seat.pair(1).unwrap();
+}
+
+#[test]
+#[should_panic = "a rank has one seat"]
+fn a_rank_has_one_seat_in_a_pair() {
+    let segment = segment(2);
+    let seat = seat(&segment, 0, TIMEOUT);
+    let _pair = seat.pair(1).unwrap();
+    let _ = seat.pair(1);
+}
+
+#[test]
+#[should_panic = "different ranks"]
+fn members_of_a_group_are_different_ranks() {
+    let _ = Seat::group(2, TIMEOUT)[0].split(&Signature::new(Kind::Split), &[0, 0]);
+}
+
+#[test]
+fn a_group_split_off_in_a_place_that_cannot_be_is_nonsense() {
+    let signature = Signature::new(Kind::Split);
+    for (words, expected) in [
+        ([0u64, u64::MAX], Some(Fault::Nonsense(1))),
+        ([0, 1 << 60], Some(Fault::Nonsense(1))),
+        ([u64::MAX, 0], Some(Fault::NoRoom)),
+        ([0, 0], None),
+    ] {
+        let (mut victim, mut liar) = two();
+        let told = Signature { dtype: Some(DType::U64), ..signature };
+        let call = || victim.split(&signature, &[1, 0]).map(drop).err();
+        let lie = || liar.exchange(&told, Some(words.as_slice().into())).map(drop).unwrap();
+        assert_eq!(answer(call, lie), expected, "{words:?}");
+    }
+}
+
+#[test]
+fn the_rank_in_an_end_is_one_of_the_group() {
+    let (victim, liar) = two();
+    for rank in [2, 1 << 31, u32::MAX as usize] {
+        liar.hub.abort(liar.round, Abort { rank, reason: Reason::Failure });
+        assert!(victim.end().unwrap().abort.rank < 2);
+    }
+}
+
+#[test]
+fn memory_that_nobody_allocated_is_not_touched() {
+    for place in [0, 1 << 30, 40 << 30] {
+        let (mut victim, mut liar) = two();
+        let blocks = |seat: &Seat| {
+            let (segment, _) = seat.hub.segment().unwrap();
+            rustix::fs::fstat(segment.file()).unwrap().st_blocks
+        };
+        let signature = signature(Kind::AllGather, DType::U8);
+        let (data, mut heard) = (vec![1u8; 100_000], vec![0u8; 100_000]);
+        let before = blocks(&victim);
+        let told = Told { place: Some(Shown::Heap(place)), reads: false };
+        let call = || {
+            let copy = |peers: &mut Peers<'_>| peers.copy(1, 0..100_000, &mut heard.as_mut_slice().into());
+            victim.published(&signature, Some(data.as_slice().into()), Cut::whole(100_000), copy)
+        };
+        let result = answer(call, || claims(&mut liar, &signature, 100_000, told));
+        assert_eq!(result, Err(Fault::Nonsense(1)));
+        assert!(blocks(&victim) < before + (1 << 20) / 512, "only staging got pages");
+    }
+}

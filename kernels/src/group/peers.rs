@@ -1,0 +1,382 @@
+//! What a rank may do with the others' data while it is in a step.
+
+use super::{
+    abort::{Abort, Reason},
+    fault::Fault,
+    place::Place,
+    plan::{self, BORDER_BYTES, chunks, pieces},
+    scratch::{Data, Source},
+    staging::Slots,
+    tuning::{MOST_FETCHED_BYTES, SURE_BYTES},
+};
+use crate::{
+    cpu::{
+        cache_hints::{self, Distance, Flow, Volume},
+        copy::{copy, take},
+        prefetch::fetch_to_write,
+        reduce::Reducer,
+    },
+    memory::{BufMut, make_valid},
+    os::{available, process_memory::Process},
+};
+use consonance_spec::{DType, Kind};
+use std::{ops::Range, ptr};
+
+/// Every rank's data in a [`published`](crate::group::Seat::published) step, or the part of it that can be read now: what is
+/// asked for beyond it is left for the next call of the step's work.
+pub struct Peers<'s> {
+    pub(crate) place: Place<'s>,
+    pub(crate) sources: &'s mut Vec<*const u8>,
+    /// Room for what the system reads.
+    pub(crate) scratch: &'s mut Vec<u64>,
+    /// The part that is put up; none where all memory lies open.
+    pub(crate) window: Option<Window<'s>>,
+}
+
+/// A slice of each block of every rank's data.
+pub(crate) struct Window<'s> {
+    /// Blocks of equal size that each rank's data consist of.
+    pub(crate) blocks: usize,
+    /// Bytes within a block.
+    pub(crate) slice: Range<usize>,
+    /// Where the slices of each rank are put up, one after the other, each with room for `stride` bytes.
+    pub(crate) slots: Slots,
+    pub(crate) stride: usize,
+    /// Each rank's data.
+    pub(crate) data: &'s [Data],
+    /// This rank's own data, where they lie.
+    pub(crate) own: *const u8,
+    pub(crate) own_bytes: usize,
+    /// Whether no other comes after it in the step.
+    pub(crate) is_last: bool,
+}
+
+/// Where the bytes of one rank's data that can be read lie.
+struct View {
+    /// The first byte of the slice of the first block.
+    start: *const u8,
+    /// In the memory of which process, if it is not this one.
+    process: Option<Process>,
+    /// Bytes of a block, of which `slice` can be read.
+    block: usize,
+    blocks: usize,
+    slice: Range<usize>,
+    /// From the slice of a block to that of the next.
+    stride: usize,
+    /// The only block that is there, where each rank's own is put up for it alone.
+    only: Option<usize>,
+    /// Whether they lie where this rank writes next.
+    taken: bool,
+}
+
+impl View {
+    /// The parts of `range` that can be read, each with its address, in order.
+    fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = (*const u8, Range<usize>)> + '_ {
+        let first = if range.is_empty() { self.blocks } else { range.start / self.block };
+        let slice_end = self.slice.end.min(self.block);
+        (first..self.blocks)
+            .filter(|&index| self.only.is_none_or(|only| index == only))
+            .map_while(move |index| {
+                let block = index.checked_mul(self.block).filter(|&start| start < range.end)?;
+                let start = range.start.max(block.saturating_add(self.slice.start));
+                let end = range.end.min(block.saturating_add(slice_end));
+                Some((index, block, start..end))
+            })
+            .filter(|(_, _, piece)| piece.start < piece.end)
+            .map(|(index, block, piece)| {
+                // The piece lies in the slice of block `index`, and each slice of the blocks lies where `start` and `stride` say: see
+                // where views are made.
+                let address = self.start.wrapping_add(index * self.stride + (piece.start - block - self.slice.start));
+                (address, piece)
+            })
+    }
+}
+
+/// Where rows lie in a buffer: `rows` of them, each `stride` elements after the one before, the first at `start`.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows {
+    /// The number of rows.
+    pub rows: usize,
+    /// Elements from the start of a row to the start of the next.
+    pub stride: usize,
+    /// The first element of the first row.
+    pub start: usize,
+}
+
+impl Peers<'_> {
+    /// Bytes that `rank` published.
+    pub fn bytes(&self, rank: usize) -> usize {
+        match &self.window {
+            Some(window) if rank == self.place.world.rank() => window.own_bytes,
+            Some(window) => window.data[rank].bytes,
+            None => self.place.card(rank).bytes(),
+        }
+    }
+
+    /// Elements that each rank published, which every rank is going to allocate room for, all together. Of a total above 16 MiB the
+    /// process asks the system what memory it has left for all ranks.
+    ///
+    /// # Errors
+    /// [`Fault::Oversize`] if there is less.
+    pub fn counts(&self, dtype: DType, counts: &mut Vec<usize>) -> Result<usize, Fault> {
+        let ranks = self.place.world.size();
+        let bytes = (0..ranks).map(|rank| self.bytes(rank)).fold(0usize, usize::saturating_add);
+        let room =
+            || available::bytes().map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)) / ranks;
+        if bytes > SURE_BYTES && bytes > room() {
+            return Err(self.oversize());
+        }
+        counts.clear();
+        counts.extend((0..ranks).map(|rank| self.bytes(rank) / dtype.size()));
+        Ok(counts.iter().sum())
+    }
+
+    /// There is no memory for all that the ranks published.
+    pub fn oversize(&self) -> Fault {
+        let Place { hub, world, round, .. } = self.place;
+        hub.abort(round, Abort { rank: world.rank(), reason: Reason::Memory });
+        let bytes = (0..world.size()).map(|rank| self.bytes(rank)).fold(0usize, usize::saturating_add);
+        let rank = (0..world.size()).max_by_key(|&rank| self.bytes(rank)).unwrap_or_default();
+        Fault::Oversize { rank, bytes }
+    }
+
+    /// How much is copied of the data of `rank`.
+    fn volume(&self, rank: usize) -> Volume {
+        let (ranks, bytes) = (self.place.world.size(), self.bytes(rank));
+        Volume::new(bytes, || {
+            let all = (0..ranks).map(|rank| self.bytes(rank)).fold(0, usize::saturating_add);
+            let is_whole = matches!(self.place.kind, Kind::AllGather | Kind::Broadcast);
+            cache_hints::goes_past_caches(bytes, all, if is_whole { ranks } else { 1 })
+        })
+    }
+
+    fn view(&self, rank: usize) -> View {
+        let Some(window) = &self.window else {
+            // All of it, `bytes` long, is one block.
+            let start = self.place.card(rank).input();
+            let (block, slice) = (usize::MAX, 0..usize::MAX);
+            return View { start, process: None, block, blocks: 1, slice, stride: 0, only: None, taken: false };
+        };
+        let Window { blocks, stride, .. } = *window;
+        let slice = window.slice.clone();
+        let block = |bytes: usize| if blocks == 1 { usize::MAX } else { (bytes / blocks).max(1) };
+        let block = block(self.bytes(rank));
+        let own = rank == self.place.world.rank();
+        let (whole, process) = match window.data[rank].place {
+            _ if own => (window.own, None),
+            Source::Here(start) => (start, None),
+            Source::There(process, start) => (ptr::without_provenance(start), Some(process)),
+            // A slice put up has room for `stride` bytes, which are not fewer than the slice's; there are `blocks` of them, or, if
+            // each is for one rank, one less: a rank's own is not there, and those behind it move up.
+            Source::Slot => {
+                let only = (blocks == self.place.world.size()).then_some(self.place.world.rank());
+                let moved = if only > Some(rank) { stride } else { 0 };
+                let (start, taken) = (window.slots.of(rank).wrapping_sub(moved), window.slots.traded.is_some());
+                return View { start, process: None, block, blocks, slice, stride, only, taken };
+            }
+        };
+        // What is asked of it lies within its bytes (see the callers), and so do the slices up to there.
+        let start = whole.wrapping_add(slice.start);
+        View { start, process, block, blocks, slice, stride: block, only: None, taken: false }
+    }
+
+    /// Whether this is the last part of the data: this rank has nothing more to put up for the others.
+    pub fn is_last(&self) -> bool {
+        self.window.as_ref().is_none_or(|window| window.is_last)
+    }
+
+    /// Copies elements `range` of what `rank` published.
+    ///
+    /// # Errors
+    /// [`Fault::Aborted`] if the group ended meanwhile, [`Fault::Nonsense`] if `rank` published less.
+    ///
+    /// # Panics
+    /// If `target` has not as many elements as the range, or is of another dtype.
+    pub fn copy(&self, rank: usize, range: Range<usize>, target: &mut BufMut<'_>) -> Result<(), Fault> {
+        assert_eq!(range.len(), target.count(), "the range fits its target");
+        assert_eq!(Some(target.dtype()), self.place.dtype, "the target is of the agreed dtype");
+        let size = target.dtype().size();
+        let count = self.bytes(rank) / size;
+        if range.start > range.end || range.end > count {
+            return Err(self.place.nonsense(rank));
+        }
+        let range = range.start * size..range.end * size;
+        let view = self.view(rank);
+        for (source, piece) in view.pieces(range.clone()) {
+            for chunk in chunks(0..piece.len(), 1) {
+                let _inside = self.place.enter()?;
+                // SAFETY: the piece lies within what the rank published, which stays valid and unwritten while we are inside,
+                // and is of the type on which all ranks agree; the target is exclusive and has a place for it.
+                unsafe {
+                    let (dtype, target) = (target.dtype(), target.as_mut_ptr());
+                    let target = target.add(piece.start - range.start + chunk.start);
+                    self.fetch(&view, rank, source.wrapping_add(chunk.start), target, chunk.len())?;
+                    make_valid(dtype, target, chunk.len());
+                }
+            }
+        }
+        let own_place = self.window.as_ref().map(|window| window.data[self.place.world.rank()].place);
+        if view.taken && view.blocks == 1 && matches!(own_place, Some(Source::Slot)) {
+            // What this rank brings of more lies there the next time.
+            let put_up = |rank: usize| self.bytes(rank).min(view.slice.end).saturating_sub(view.slice.start);
+            let (theirs, own) = (put_up(rank), put_up(self.place.world.rank()));
+            fetch_to_write(view.start.wrapping_add(theirs), own.saturating_sub(theirs).min(MOST_FETCHED_BYTES));
+        }
+        Ok(())
+    }
+
+    /// Copies what lies at this place of what `rank` published.
+    ///
+    /// # Safety
+    /// `source` lies in the view, which can be read now, with so many bytes; `target` is valid for writes of them and exclusive.
+    unsafe fn fetch(
+        &self,
+        view: &View,
+        rank: usize,
+        source: *const u8,
+        target: *mut u8,
+        bytes: usize,
+    ) -> Result<(), Fault> {
+        match &view.process {
+            // SAFETY: the caller's promises are the same.
+            None if view.taken => unsafe { take(source, target, bytes, self.volume(rank)) },
+            // SAFETY: as above.
+            None => unsafe { copy(source, target, bytes, self.volume(rank)) },
+            Some(process) => {
+                // SAFETY: as above.
+                let read = unsafe { process.read(source.addr(), target, bytes) };
+                read.map_err(|why| self.place.unread(rank, why))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Spreads all that `rank` published, as `place.rows` rows one after the other, over the places in `target`.
+    ///
+    /// # Errors
+    /// [`Fault::Aborted`] if the group ended meanwhile, [`Fault::Nonsense`] if the rows are not even or do not lie within
+    /// `target`.
+    ///
+    /// # Panics
+    /// If `target` is of another dtype.
+    pub fn copy_rows(&self, rank: usize, target: &mut BufMut<'_>, place: Rows) -> Result<(), Fault> {
+        let size = target.dtype().size();
+        let count = self.bytes(rank) / size;
+        if count == 0 {
+            return Ok(());
+        }
+        assert_eq!(Some(target.dtype()), self.place.dtype, "the target is of the agreed dtype");
+        let row = count / place.rows.max(1);
+        let last =
+            place.rows.saturating_sub(1).checked_mul(place.stride).and_then(|last| last.checked_add(place.start));
+        let fits = last.and_then(|last| last.checked_add(row)).is_some_and(|end| end <= target.count());
+        if !fits || row * place.rows != count {
+            return Err(self.place.nonsense(rank));
+        }
+        let row = row * size;
+        let (view, volume) = (self.view(rank), self.volume(rank));
+        let mut here: Vec<u8> = Vec::new();
+        for (source, piece) in view.pieces(0..count * size) {
+            for chunk in chunks(piece.clone(), 1) {
+                let _inside = self.place.enter()?;
+                let mut source = source.wrapping_add(chunk.start - piece.start);
+                if view.process.is_some() {
+                    // In one go: to read each row by itself may be to read a few bytes at a time.
+                    here.reserve(chunk.len());
+                    // SAFETY: the chunk lies within the piece, as below; there is room for it, of this rank alone.
+                    unsafe { self.fetch(&view, rank, source, here.as_mut_ptr(), chunk.len())? };
+                    source = here.as_ptr();
+                }
+                let (mut index, mut within, mut at) = (chunk.start / row, chunk.start % row, chunk.start);
+                while at < chunk.end {
+                    let bytes = (row - within).min(chunk.end - at);
+                    // SAFETY: byte `at` of what the rank published is byte `within` of row `index`, which by the assertion on
+                    // the last row lies within the target; otherwise as in `copy`.
+                    unsafe {
+                        let (dtype, target) = (target.dtype(), target.as_mut_ptr());
+                        let target = target.add((place.start + index * place.stride) * size + within);
+                        copy(source.add(at - chunk.start), target, bytes, volume);
+                        make_valid(dtype, target, bytes);
+                    }
+                    (index, within, at) = (index + 1, 0, at + bytes);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Folds elements `offset..` of what every rank published into `target`, in canonical order.
+    ///
+    /// # Errors
+    /// [`Fault::Aborted`] if the group ended meanwhile, [`Fault::Nonsense`] if a rank published too little.
+    ///
+    /// # Panics
+    /// If `target` does not fit the reducer.
+    pub fn reduce(&mut self, reducer: &Reducer, offset: usize, target: &mut BufMut<'_>) -> Result<(), Fault> {
+        assert_eq!(reducer.output(), target.dtype(), "the target fits the reducer");
+        // SAFETY: the target is exclusive, so it is disjoint from the sources.
+        unsafe { self.fold(reducer, offset, target.count(), target.as_mut_ptr()) }
+    }
+
+    /// [`reduce`](Peers::reduce) of `count` elements.
+    ///
+    /// # Safety
+    /// `target` is valid for writes of `count` elements of the reducer's output, and nobody else touches them. They are
+    /// disjoint from every rank's data, or this rank's own elements where both types are the same.
+    pub(crate) unsafe fn fold(
+        &mut self,
+        reducer: &Reducer,
+        offset: usize,
+        count: usize,
+        target: *mut u8,
+    ) -> Result<(), Fault> {
+        assert_eq!(Some(reducer.input()), self.place.dtype, "the reducer is of the agreed dtype");
+        let size = reducer.input().size();
+        let (own, blocks) = (self.place.world.rank(), self.window.as_ref().map_or(1, |window| window.blocks));
+        let (own_bytes, past) = (self.bytes(own), self.volume(own).past(0));
+        let (mut remote, mut taken) = (0, None);
+        for rank in 0..self.place.world.size() {
+            let view = self.view(rank);
+            remote += usize::from(view.process.is_some());
+            taken = taken.or(view.taken.then_some(rank));
+            let (bytes, published) = (self.bytes(rank), self.bytes(rank) / size);
+            let fits = offset <= published && count <= published - offset && (blocks == 1 || bytes == own_bytes);
+            if !fits {
+                return Err(self.place.nonsense(rank));
+            }
+        }
+        let flow = Flow { from: taken.map_or(Distance::Far, Distance::Taken), past };
+        let range = offset * size..(offset + count) * size;
+        let step = plan::piece_bytes(remote).min(range.len().next_multiple_of(BORDER_BYTES)).max(BORDER_BYTES);
+        self.scratch.resize(self.scratch.len().max(remote * step / size_of::<u64>()), 0);
+        for (_, piece) in self.view(own).pieces(range.clone()) {
+            for chunk in pieces(piece.start / size..piece.end / size, size, step) {
+                let _inside = self.place.enter()?;
+                let bytes = chunk.start * size..chunk.end * size;
+                let mut room = self.scratch.as_mut_ptr().cast::<u8>();
+                self.sources.clear();
+                for rank in 0..self.place.world.size() {
+                    // As every rank's view has the same slices, the first piece is all.
+                    let view = self.view(rank);
+                    let source = view.pieces(bytes.clone()).next().filter(|(_, piece)| *piece == bytes);
+                    let (mut source, _) = source.ok_or_else(|| self.place.nonsense(rank))?;
+                    if view.process.is_some() {
+                        // SAFETY: the bytes lie within what the rank published; the scratch has room for a step of each such rank.
+                        unsafe { self.fetch(&view, rank, source, room, bytes.len())? };
+                        source = room;
+                        room = room.wrapping_add(step);
+                    }
+                    self.sources.push(source);
+                }
+                // SAFETY: the sources stay valid and unwritten while we are inside, and are of the type on which all ranks
+                // agree; the target is as the caller promises.
+                unsafe {
+                    let target = target.add((chunk.start - offset) * reducer.output().size());
+                    reducer.fold(self.sources, &[target], chunk.len(), flow);
+                    make_valid(reducer.output(), target, chunk.len() * reducer.output().size());
+                }
+            }
+        }
+        Ok(())
+    }
+}

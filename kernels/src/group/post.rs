@@ -1,0 +1,131 @@
+//! What a rank posts when it arrives at a call.
+
+use super::{slot_swap, tuning::AWAITED_BYTES};
+use crate::{
+    cpu::{
+        cache_hints::Volume,
+        copy::{copy, put_up},
+        prefetch::{fetch, fetch_to_write},
+    },
+    shm::records::{Card, FIRST_BYTES, Line, PAYLOAD_BYTES, TINY_BYTES},
+    sync::atomics::Ordering,
+};
+use consonance_spec::Kind;
+use std::{mem, ptr};
+
+/// Where `rank` has its payload of `bytes` in call `epoch`, whatever is called: ranks that do not call the same write before they
+/// know that.
+#[inline]
+pub(crate) fn payload(lines: &[Line], rank: usize, epoch: u64, bytes: usize) -> *mut u8 {
+    if is_traded(lines.len(), bytes) {
+        lines[slot_swap::place(rank, epoch)].card(epoch).rest()
+    } else {
+        lines[rank].card(epoch).payload()
+    }
+}
+
+/// As many bytes of a payload as lie beside the arrival. Two ranks trade the places of more.
+#[inline]
+pub(crate) fn first_bytes(ranks: usize) -> usize {
+    if ranks == 2 { TINY_BYTES } else { FIRST_BYTES }
+}
+
+/// Whether payloads of so many bytes lie in places that the ranks [trade](slot_swap).
+#[inline]
+pub(crate) fn is_traded(ranks: usize, bytes: usize) -> bool {
+    ranks == 2 && bytes > TINY_BYTES
+}
+
+/// Asks for the `bytes` that the peer of `rank` brings, if they are few and not beside its arrival: so they come with that, and not
+/// after it.
+#[inline]
+pub(crate) fn await_payload(lines: &[Line], rank: usize, epoch: u64, bytes: usize) {
+    if is_traded(lines.len(), bytes) && bytes <= AWAITED_BYTES {
+        let place = payload(lines, 1 - rank, epoch, bytes);
+        fetch(place, bytes);
+    }
+}
+
+/// How many pauses a rank makes before it looks for the others' cards for the first time, when payloads have up to so many bytes. Who
+/// looks before a card is written takes its lines away from who writes it, and both pay a trip more: of calls of one size some took half
+/// as long again as others, by chance. (A rank of an all-reduce has something else to do meanwhile. To note the call in its ring, as a
+/// rank does that is in a process of a group, takes about a pause.)
+#[inline]
+pub(crate) fn pauses(ranks: usize, kind: Kind, bytes: usize, has_ring: bool) -> u32 {
+    let for_payload = is_traded(ranks, bytes) && slot_swap::slots(ranks, kind) && kind != Kind::AllReduce;
+    u32::from(for_payload) + u32::from(!has_ring && ranks > 1)
+}
+
+/// What a card says.
+#[derive(Clone, Copy)]
+pub(crate) struct Arrival<'a> {
+    pub(crate) fingerprint: u64,
+    pub(crate) head: u32,
+    /// Bytes of this rank's data.
+    pub(crate) bytes: usize,
+    pub(crate) payload: &'a [u8],
+    /// Where the others may read this rank's data; null if nowhere.
+    pub(crate) input: *const u8,
+    /// Where the others may write this rank's result; null if nowhere.
+    pub(crate) output: *mut u8,
+}
+
+impl Card {
+    /// Publishes an arrival, with its payload at `place`, of which this core may have the lines.
+    ///
+    /// # Safety
+    /// Called by the card's rank alone, which has seen every peer arrive at call `epoch - 1`; `place` is its [`payload`].
+    pub(crate) unsafe fn publish(&self, epoch: u64, arrival: &Arrival<'_>, place: *mut u8, has_lines: bool) {
+        assert!(arrival.payload.len() <= PAYLOAD_BYTES, "payload of {} bytes", arrival.payload.len());
+        self.fingerprint.store(arrival.fingerprint, Ordering::Relaxed);
+        self.head.store(arrival.head, Ordering::Relaxed);
+        self.bytes.store(arrival.bytes as u64, Ordering::Relaxed);
+        self.input.store(arrival.input.cast_mut(), Ordering::Relaxed);
+        self.output.store(arrival.output, Ordering::Relaxed);
+        let (payload, bytes) = (arrival.payload.as_ptr(), arrival.payload.len());
+        // SAFETY: the length was checked; nobody reads there now, as the caller promises.
+        unsafe {
+            match has_lines {
+                true => copy(payload, place, bytes, Volume::Near),
+                false => put_up(payload, place, bytes, Volume::Near, false),
+            }
+        }
+        // SYNC POINT arrival: pairs with `arrived`.
+        self.epoch.store(epoch, Ordering::Release);
+    }
+
+    /// Asks for what one of so many ranks writes first of it, and others have read when it was published last, so that the lines are this
+    /// core's again when it is [published](Card::publish) next. More of them would not be here in time.
+    pub(crate) fn fetch(&self, ranks: usize) {
+        fetch_to_write(ptr::from_ref(self).cast(), mem::offset_of!(Card, payload) + first_bytes(ranks));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_ranks_have_payloads_in_one_place() {
+        let lines: Box<[Line]> = (0..2).map(|_| Line::default()).collect();
+        let sizes = [0, 1, 15, 16, 17, 31, 79, 80, 81, 82, 128, 130, 4000, PAYLOAD_BYTES];
+        for (epoch, own, other) in (0..4)
+            .flat_map(|epoch| sizes.into_iter().flat_map(move |own| sizes.map(move |other| (epoch, own, other))))
+            .filter(|(_, own, other)| own.min(other) > &0)
+        {
+            let place = |rank, bytes| {
+                let start = payload(&lines, rank, epoch, bytes);
+                start.addr()..start.addr() + bytes
+            };
+            let (first, second) = (place(0, own), place(1, other));
+            assert!(first.end <= second.start || second.end <= first.start, "{own} and {other} bytes in call {epoch}");
+            for place in [first, second] {
+                let is_within = lines.iter().flat_map(|line| &line.cards).any(|card| {
+                    let card = ptr::from_ref(card).addr()..ptr::from_ref(card).addr() + size_of::<Card>();
+                    card.contains(&place.start) && card.contains(&(place.end - 1))
+                });
+                assert!(is_within, "{own} and {other} bytes in call {epoch}");
+            }
+        }
+    }
+}

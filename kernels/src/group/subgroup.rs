@@ -1,0 +1,102 @@
+//! Groups that are split from a group: pairs, and any members.
+
+use super::{endpoint::Seat, fault::Fault, state::Key};
+use crate::shm::{Area, Segment, records::Round};
+use consonance_spec::{DType, Signature, World};
+
+impl Seat {
+    /// This rank's seat in the group that it and `peer` have for themselves: both must ask for it, and once in a round. No rank
+    /// waits. The new group ends when this one does.
+    ///
+    /// # Panics
+    /// If `peer` is this rank, or this rank has its seat in that group already.
+    pub fn pair(&self, peer: usize) -> Result<Seat, Fault> {
+        let rank = self.world.rank();
+        assert_ne!(peer, rank, "a pair of two");
+        if self.hub.forked() {
+            return Err(Fault::Forked);
+        }
+        let members = [rank.min(peer), rank.max(peer)];
+        let key = Key::Pair(self.round.0, members[0], members[1]);
+        match self.hub.segment() {
+            None => Ok(self.subgroup(key, &members)),
+            Some((segment, area)) => {
+                let area = segment.pair(area, members[0], members[1]);
+                segment.reserve_area(area).map_err(|error| self.no_memory(segment.area_bytes(area), &error))?;
+                Ok(self.seat_in(area, self.round, &members).expect("a rank has one seat"))
+            }
+        }
+    }
+
+    /// This rank's seat in the group of `members`, which are ranks of this group; none if it is not among them. Every rank of
+    /// this group calls this at the same time, each with the members of its own new group. The new group ends when this one
+    /// does.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    ///
+    /// # Panics
+    /// If the members are not different ranks of this group.
+    pub fn split(&mut self, signature: &Signature, members: &[usize]) -> Result<Option<Seat>, Fault> {
+        let are_ranks = |members: &[usize]| {
+            let is_new = |(at, member): (usize, &usize)| !members[..at].contains(member);
+            members.iter().all(|&member| member < self.world.size()) && members.iter().enumerate().all(is_new)
+        };
+        assert!(are_ranks(members), "{members:?} are different ranks of {}", self.world.size());
+        let member = members.contains(&self.world.rank());
+        if self.hub.segment().is_none() {
+            return Ok(member.then(|| self.subgroup(Key::Split(self.epoch, members[0]), members)));
+        }
+        self.check()?;
+        // The first member finds a place for the group; the others hear of it.
+        let first = member && members[0] == self.world.rank();
+        let claim = if first { self.hub.claim(members.len()) } else { None };
+        let told = claim.map_or([u64::MAX; 2], |claim| [claim.place as u64, claim.round.0]);
+        let signature = Signature { dtype: Some(DType::U64), ..*signature };
+        let mut words = [0u64; 2];
+        let heard = self.exchange(&signature, Some(told.as_slice().into()));
+        let heard = heard.and_then(|payloads| match member {
+            true => payloads.copy(members[0], 0, &mut words.as_mut_slice().into()),
+            false => Ok(()),
+        });
+        if let Err(fault) = heard {
+            // After another fault a member may have heard of the place, and be there.
+            if let (Some(claim), Fault::Mismatch | Fault::Left(_)) = (claim, &fault) {
+                self.hub.unclaim(claim);
+            }
+            return Err(fault);
+        }
+        if !member {
+            return Ok(None);
+        }
+        let place = usize::try_from(words[0]).ok().filter(|&place| place < Segment::SPLITS).ok_or(Fault::NoRoom)?;
+        let (segment, _) = self.hub.segment().expect("checked above");
+        let area = Area::Split(place);
+        segment.reserve_area(area).map_err(|error| self.no_memory(segment.area_bytes(area), &error))?;
+        let round = Round(words[1]).below_end().ok_or_else(|| self.nonsense(members[0]))?;
+        // The place is free in this process, or the first member told one that is not.
+        let seat = self.seat_in(area, round, members).ok_or_else(|| self.nonsense(members[0]))?;
+        Ok(Some(seat))
+    }
+
+    fn world_in(&self, members: &[usize]) -> World {
+        let rank = members.iter().position(|&member| member == self.world.rank()).expect("a member of the new group");
+        World::new(rank, members.len()).expect("a position is below the length")
+    }
+
+    /// The seat in the group of threads that is known by `key`.
+    fn subgroup(&self, key: Key, members: &[usize]) -> Seat {
+        let world = self.world_in(members);
+        let hub = self.hub.child(self.round, key, members, world.rank());
+        Seat::new(hub, world, Round::default(), self.timeout())
+    }
+
+    /// The seat in the group of processes in `area`.
+    fn seat_in(&self, area: Area, round: Round, members: &[usize]) -> Option<Seat> {
+        let world = self.world_in(members);
+        let hub = self.hub.child_in(self.round, area, members);
+        let seat = Seat::only(hub, world, round, self.timeout())?;
+        seat.hub.take(round, world.rank());
+        Some(seat)
+    }
+}

@@ -1,0 +1,217 @@
+//! Steps of ranks that share a segment, each with a mapping of its own.
+
+use crate::{
+    cpu::reduce::Reducer,
+    group::{
+        endpoint::Seat,
+        peers::Peers,
+        plan::{Cut, Targets},
+        staging::{Shown, Told},
+        tuning::RESERVE_BYTES,
+    },
+    memory::Memory,
+    shm::{GroupId, Segment, Shape},
+};
+use consonance_spec::{DType, Kind, ReduceOp, Signature, partition};
+use std::{process, ptr, sync::Arc, thread, time::Duration};
+
+/// Whether ranks try to read each other's memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Reads {
+    No,
+    All,
+    /// All but the first rank: it does not know its peers.
+    AllButOne,
+}
+
+const READS: [Reads; 3] = [Reads::No, Reads::All, Reads::AllButOne];
+
+/// Runs `body` on each rank of a group that shares a segment, each rank with a mapping of its own.
+fn each<R: Send>(ranks: usize, reads: Reads, body: impl Fn(Seat) -> R + Sync) -> Vec<R> {
+    let (id, shape) = (GroupId::from_bytes([3; 16]), Shape::new(ranks, 4 * RESERVE_BYTES).unwrap());
+    let segment = Segment::create(shape, id).unwrap();
+    thread::scope(|scope| {
+        let ranks = (0..ranks).map(|rank| {
+            let (body, file) = (&body, segment.file().try_clone_to_owned().unwrap());
+            let processes = match reads {
+                Reads::All => vec![process::id(); ranks],
+                Reads::AllButOne if rank > 0 => vec![process::id(); ranks],
+                _ => Vec::new(),
+            };
+            scope.spawn(move || {
+                let segment = Arc::new(Segment::open(file, id, shape).unwrap());
+                let local = rank..rank + 1;
+                body(Seat::in_segment(&segment, local, 2, &processes, Duration::from_secs(20)).remove(0))
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+fn signature(kind: Kind, op: Option<ReduceOp>, dtype: DType) -> Signature {
+    Signature { op, dtype: Some(dtype), ..Signature::new(kind) }
+}
+
+fn input(rank: usize, count: usize) -> Vec<u32> {
+    (0..count).map(|index| (index * 7 + rank * 1_000_003) as u32).collect()
+}
+
+#[test]
+fn parts_are_read_where_they_lie_or_where_they_are_put_up() {
+    for (ranks, reads) in [2, 3].into_iter().flat_map(|ranks| READS.map(|reads| (ranks, reads))) {
+        let counts = [1, 20, 3000, 17_000, 200_000];
+        let results = each(ranks, reads, |mut seat| {
+            let rank = seat.world().rank();
+            let signature = signature(Kind::AllGather, None, DType::U32);
+            let mut all = Vec::new();
+            for (round, count) in (0..3).flat_map(|round| counts.map(|count| (round, count))) {
+                let own = input(rank + round, count + rank);
+                let mut memory = seat.alloc(DType::U32, own.len()).unwrap();
+                memory.as_buf_mut().copy_from(own.as_slice().into());
+                let is_shared = round > rank % 2;
+                let send = if is_shared { memory.as_buf() } else { own.as_slice().into() };
+                let mut parts: Vec<Vec<u32>> = (0..ranks).map(|peer| vec![0; count + peer]).collect();
+                let copy = |peers: &mut Peers<'_>| {
+                    let mut parts = parts.iter_mut().enumerate();
+                    parts.try_for_each(|(peer, part)| peers.copy(peer, 0..part.len(), &mut part.as_mut_slice().into()))
+                };
+                seat.published(&signature, Some(send), Cut::WHOLE, copy).unwrap();
+                // What the others have read can be written again.
+                memory.as_buf_mut().into_mut_slice::<u32>().unwrap().fill(7);
+                all.push((round, count, parts));
+            }
+            all
+        });
+        for (round, count, parts) in results.into_iter().flatten() {
+            let expected = (0..ranks).map(|peer| input(peer + round, count + peer));
+            assert!(expected.eq(parts), "{count} in round {round} of {ranks} ranks, {reads:?}");
+        }
+    }
+}
+
+#[test]
+fn data_of_one_way_move_through_their_slots() {
+    for (ranks, reads) in [2, 3].into_iter().flat_map(|ranks| READS.map(|reads| (ranks, reads))) {
+        each(ranks, reads, |mut seat| {
+            let rank = seat.world().rank();
+            for round in 0..60 {
+                let (root, count) = (round % ranks, [1300, 4000, 17_000, 2000, 75_000][round / 2 % 5]);
+                let cut = Cut::one_way(4 * count, 1);
+                let (kind, has_data) = match round % 7 < 4 {
+                    true => (Kind::Broadcast, rank == root),
+                    false => (Kind::Gather, rank != root),
+                };
+                let own = input(rank + round, count);
+                // Now and then where others could read them.
+                let mut memory = (round % 5 == 0).then(|| seat.alloc(DType::U32, count).unwrap());
+                if let Some(memory) = &mut memory {
+                    memory.as_buf_mut().copy_from(own.as_slice().into());
+                }
+                let send = memory.as_ref().map_or_else(|| own.as_slice().into(), Memory::as_buf);
+                let mut parts = vec![vec![0u32; count]; ranks];
+                let reads_from = |peer: usize| match kind {
+                    Kind::Broadcast => rank != root && peer == root,
+                    _ => rank == root && peer != root,
+                };
+                let copy = |peers: &mut Peers<'_>| {
+                    let mut parts = parts.iter_mut().enumerate().filter(|(peer, _)| reads_from(*peer));
+                    parts.try_for_each(|(peer, part)| peers.copy(peer, 0..count, &mut part.as_mut_slice().into()))
+                };
+                let signature = signature(kind, None, DType::U32);
+                seat.published(&signature, has_data.then_some(send), cut, copy).unwrap();
+                for (peer, part) in parts.iter().enumerate().filter(|(peer, _)| reads_from(*peer)) {
+                    assert!(*part == input(peer + round, count), "{kind:?} of {count} in round {round}, {reads:?}");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn what_is_told_is_what_is_read() {
+    let places = [None, Some(Shown::Heap(0)), Some(Shown::Heap(1 << 40)), Some(Shown::Own(0x7fff_1234_5678))];
+    for told in places.into_iter().flat_map(|place| [false, true].map(|reads| Told { place, reads })) {
+        assert_eq!(Told::read(told.to_word::<u8>()), told);
+    }
+    assert_eq!(Told::read(ptr::null::<u8>()), Told { place: None, reads: false });
+}
+
+#[test]
+fn a_block_for_each_of_more_ranks_than_a_slot_has_slices() {
+    let (id, shape) = (GroupId::from_bytes([3; 16]), Shape::new(513, 4 * RESERVE_BYTES).unwrap());
+    let segment = Arc::new(Segment::create(shape, id).unwrap());
+    let ranks = shape.ranks();
+    let reducer = Reducer::new(ReduceOp::Sum, DType::U32).unwrap();
+    let signature = signature(Kind::ReduceScatter, Some(ReduceOp::Sum), DType::U32);
+    thread::scope(|scope| {
+        for mut seat in Seat::in_segment(&segment, 0..ranks, 2, &[], Duration::from_secs(60)) {
+            let (reducer, signature) = (&reducer, &signature);
+            scope.spawn(move || {
+                let rank = seat.world().rank();
+                let mut data = input(rank, ranks);
+                seat.divided(signature, reducer, None, Some(data.as_mut_slice().into()), Targets::Own).unwrap();
+                let sum = (0..ranks).map(|peer| input(peer, ranks)[rank]).fold(0, u32::wrapping_add);
+                assert_eq!(data[rank], sum);
+            });
+        }
+    });
+}
+
+#[test]
+fn sums_of_any_size_in_any_memory() {
+    // Among them what is large and even for each number of ranks.
+    let sizes = [0, 1, 33, 2048, 2049, 16_384, 16_385, 120_000, 262_144];
+    for (ranks, reads) in [1, 2, 3, 5].into_iter().flat_map(|ranks| READS.map(|reads| (ranks, reads))) {
+        let results = each(ranks, reads, |mut seat| {
+            let rank = seat.world().rank();
+            let reducer = Reducer::new(ReduceOp::Sum, DType::U32).unwrap();
+            let signature = signature(Kind::AllReduce, Some(ReduceOp::Sum), DType::U32);
+            let mut sums = Vec::new();
+            for round in 0..5 {
+                for targets in [Targets::All, Targets::Root(ranks - 1), Targets::Own] {
+                    for count in sizes {
+                        // In turn no rank's memory can be read by the others, that of some, that of all.
+                        let is_shared = round % 3 > rank % 2;
+                        let mut data = input(rank + round, count);
+                        let mut memory = is_shared.then(|| seat.alloc(DType::U32, count).unwrap());
+                        if let Some(memory) = &mut memory {
+                            memory.as_buf_mut().copy_from(data.as_slice().into());
+                        }
+                        let apart = (round % 2 == 1).then(|| data.clone());
+                        let send = apart.as_ref().map(|apart| apart.as_slice().into());
+                        let recv = memory.as_mut().map_or_else(|| data.as_mut_slice().into(), Memory::as_buf_mut);
+                        seat.divided(&signature, &reducer, send, Some(recv), targets).unwrap();
+                        if let Some(memory) = memory {
+                            data.copy_from_slice(memory.as_buf().as_slice().unwrap());
+                        }
+                        sums.push((targets, round, count, data));
+                    }
+                }
+            }
+            let can = seat.is_read([0u8].as_ptr());
+            assert_eq!(seat.ground().reads, reads == Reads::All && ranks > 1 && can);
+            sums
+        });
+        for (rank, sums) in results.into_iter().enumerate() {
+            for (targets, round, count, found) in sums {
+                let mut sum = vec![0u32; count];
+                for rank in 0..ranks {
+                    let values = input(rank + round, count).into_iter();
+                    sum.iter_mut().zip(values).for_each(|(sum, value)| *sum = sum.wrapping_add(value));
+                }
+                let received = match targets {
+                    Targets::All => 0..count,
+                    Targets::Root(root) => 0..if root == rank { count } else { 0 },
+                    Targets::Own => partition::block(count, ranks, rank),
+                };
+                let mut expected = input(rank + round, count);
+                expected[received.clone()].copy_from_slice(&sum[received]);
+                assert!(
+                    expected == found,
+                    "{targets:?} of {count} in round {round}, rank {rank} of {ranks}, {reads:?}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! How a rank waits for its peers, and wakes them.
+
+use super::{
+    abort::{Abort, Reason},
+    endpoint::Seat,
+    fault::Fault,
+};
+use crate::{
+    shm::records::Line,
+    sync::atomics::{Ordering, fence},
+};
+use std::time::{Duration, Instant};
+
+impl Seat {
+    /// Waits until `ready` of every peer's line, for what is left of the call's timeout at the most.
+    pub(crate) fn wait_for_all(&self, ready: impl Fn(&Line) -> bool) -> Result<(), Fault> {
+        let mut begun = None;
+        for peer in self.world.peers() {
+            let line = &self.hub.lines()[peer];
+            if ready(line) || self.hub.patience.look(&|| ready(line)) {
+                continue;
+            }
+            let begun = *begun.get_or_insert_with(Instant::now);
+            self.sleep_until(peer, &ready, self.deadline(begun))?;
+        }
+        if let Some(begun) = begun {
+            self.slept.set(self.slept.get() + begun.elapsed());
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of the group, whose rank `peer` is not there any more, for the timeout at the most.
+    pub(crate) fn wait_for_end(&self, peer: usize) -> Fault {
+        let never = self.sleep_until(peer, &|_| false, self.deadline(Instant::now()));
+        never.expect_err("nothing is waited for but the end")
+    }
+
+    /// When a wait that begins now is too long for this call; `None` is past the end of the clock.
+    fn deadline(&self, now: Instant) -> Option<Instant> {
+        now.checked_add(self.timeout.saturating_sub(self.slept.get()))
+    }
+
+    /// Sleeps until `peer`'s line is `ready`.
+    fn sleep_until(&self, peer: usize, ready: &impl Fn(&Line) -> bool, deadline: Option<Instant>) -> Result<(), Fault> {
+        let line = &self.hub.lines()[peer];
+        let bell = &self.hub.rest(self.world.rank()).bell;
+        let waits_for = &self.hub.lines()[self.world.rank()].rest.waits_for;
+        let result = loop {
+            let rings = bell.rings();
+            waits_for.store(peer as u32 + 1, Ordering::Relaxed);
+            // SYNC POINT sleep: pairs with the fence in `wake`, and with `Bell::ring`.
+            fence(Ordering::SeqCst);
+            if ready(line) {
+                break Ok(());
+            }
+            if let Some(abort) = self.hub.aborted(self.round) {
+                // A call that was finished before the end is finished.
+                break if ready(line) { Ok(()) } else { Err(Fault::Aborted(abort)) };
+            }
+            if self.has_left(peer) {
+                // It may have come this far before it left.
+                break if ready(line) { Ok(()) } else { Err(Fault::Left(peer)) };
+            }
+            // A timeout past the end of the clock is as good as the longest sleep.
+            let limit = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
+            if limit.is_zero() {
+                self.hub.abort(self.round, Abort { rank: peer, reason: Reason::Deadline });
+                break Err(Fault::Missing(
+                    (0..self.world.size()).filter(|&rank| !ready(&self.hub.lines()[rank])).collect(),
+                ));
+            }
+            bell.sleep(rings, limit, self.hub.segment().is_some());
+        };
+        waits_for.store(0, Ordering::Relaxed);
+        result
+    }
+
+    /// Whether `rank` will not come to this call.
+    fn has_left(&self, rank: usize) -> bool {
+        // SYNC POINT rest: pairs with `rest`.
+        let rests = || self.hub.lines()[rank].progress.resting.load(Ordering::Acquire) != 0;
+        self.hub.has_left(self.round, rank) || (self.company.contains(&rank) && rests())
+    }
+
+    /// Wakes every peer that sleeps for this rank.
+    pub(crate) fn wake(&self) {
+        // SYNC POINT sleep: pairs with the fence in `sleep_until`.
+        fence(Ordering::SeqCst);
+        let own = self.world.rank() as u32 + 1;
+        for peer in self.world.peers() {
+            if self.hub.lines()[peer].rest.waits_for.load(Ordering::Relaxed) == own {
+                self.hub.wake(peer);
+            }
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Files that are read where the page cache has them: mapped, and copied out.
+//!
+//! A mapping shows what others do to the file. Therefore its bytes are never lent: there is no reference to them, no code reads
+//! one twice, and what was copied out is checked by whoever asked for it. What becomes of a file that changes while it is read:
+//!
+//! * written in place: old bytes, new ones or some of both are read. Every pattern of bits is an element of every type but
+//!   `bool`, of which any byte but 0 is `true`.
+//! * made longer: the new part is not seen.
+//! * made shorter: each read asks first how long the file is, and fails if it has become shorter. **What remains**: a file that
+//!   is cut off between that question and the copy that follows it raises `SIGBUS`, which ends the process. Replace data files
+//!   by a rename, which leaves the mapped file whole.
+//! * on a disk that fails: a page that cannot be read raises `SIGBUS`, too; where reads follow each other it is found ahead, and
+//!   the read fails.
+
+use crate::{
+    cpu::{
+        cache_hints::{self, Volume},
+        copy::copy,
+    },
+    memory::{Buf, BufMut, Memory},
+    sync::atomics::{AtomicU64, Ordering},
+};
+use consonance_spec::DType;
+use memmap2::{MmapOptions, MmapRaw};
+use std::{
+    fs::{self, File},
+    io,
+    path::Path,
+};
+
+/// A file that is mapped to be read.
+pub struct MappedFile {
+    map: MmapRaw,
+    file: File,
+    bytes: usize,
+    /// Where the last read ended.
+    next: AtomicU64,
+}
+
+/// Which byte of an element comes first in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ByteOrder {
+    /// The least significant one.
+    Little,
+    /// The most significant one.
+    Big,
+}
+
+/// Reads that follow each other map and unmap so many bytes at a time. Page by page costs five times as much as the copy; so
+/// much a twentieth of it. More gains nothing.
+const WINDOW: usize = 2 << 20;
+
+impl MappedFile {
+    /// Maps the file at `path`.
+    ///
+    /// # Errors
+    /// The system's; and an error of its own for what is not a regular file: a pipe would wait for who writes it.
+    pub fn open(path: &Path) -> io::Result<MappedFile> {
+        if !fs::metadata(path)?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        let file = File::open(path)?;
+        let map = MmapOptions::new().map_raw_read_only(&file)?;
+        // An empty file is mapped as one byte, which is not there.
+        let bytes = if file.metadata()?.len() == 0 { 0 } else { map.len() };
+        Ok(MappedFile { map, file, bytes, next: AtomicU64::new(0) })
+    }
+
+    /// The number of bytes that the file had when it was opened.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Copies the elements from byte `at` on to `into`. They need not be aligned.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::UnexpectedEof`] if they reach past the end of the file, as it was or as it is now; the system's errors.
+    pub fn read(&self, at: usize, order: ByteOrder, mut into: BufMut<'_>) -> io::Result<()> {
+        let bytes = into.bytes();
+        let end = at.checked_add(bytes).filter(|&end| end <= self.bytes && end as u64 <= self.bytes_now());
+        let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
+        // Relaxed: this only guesses what will be read next.
+        let follows = self.next.swap(end as u64, Ordering::Relaxed) == at as u64;
+        if follows {
+            self.map_ahead(at, end)?;
+        }
+        // SAFETY: `at <= self.bytes`, which is the length of the mapping.
+        let source = unsafe { self.map.as_ptr().add(at) };
+        let target = into.as_mut_ptr();
+        if into.dtype() == DType::Bool {
+            for index in 0..bytes {
+                // SAFETY: `source` is mapped for `bytes` bytes until `self` is dropped, `target` is valid for as many and
+                // exclusive. Others may write the file meanwhile: whatever the byte is, one valid `bool` is made of it.
+                unsafe { target.add(index).write(u8::from(source.add(index).read() != 0)) }
+            }
+        } else {
+            // SAFETY: as above; and every pattern of bits is an element of these types, so that bytes which others write
+            // meanwhile make a wrong element, but a valid one.
+            unsafe {
+                copy(source, target, bytes, Volume::new(bytes, || cache_hints::goes_past_caches(bytes, bytes, 1)))
+            }
+        }
+        if follows {
+            self.unmap_behind(at, end);
+        }
+        if order != ByteOrder::NATIVE {
+            swap_bytes(into);
+        }
+        Ok(())
+    }
+
+    /// The number of bytes that the file has now; 0 if it cannot be told.
+    fn bytes_now(&self) -> u64 {
+        self.file.metadata().map_or(0, |metadata| metadata.len())
+    }
+
+    /// Maps the windows that begin in `at..end`.
+    #[cfg(target_os = "linux")]
+    fn map_ahead(&self, at: usize, end: usize) -> io::Result<()> {
+        let start = at.next_multiple_of(WINDOW);
+        let end = end.next_multiple_of(WINDOW).min(self.bytes);
+        if start >= end {
+            return Ok(());
+        }
+        match self.map.advise_range(memmap2::Advice::PopulateRead, start, end - start) {
+            // A page that cannot be read: a copy would raise SIGBUS.
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Err(error),
+            // A kernel before 5.14 does not know the advice; the copy maps page by page.
+            _ => Ok(()),
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn map_ahead(&self, _: usize, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Unmaps the windows that end in `at..end`, so that what was read does not count as this process's memory.
+    #[cfg(target_os = "linux")]
+    fn unmap_behind(&self, at: usize, end: usize) {
+        let (start, end) = (at / WINDOW * WINDOW, end / WINDOW * WINDOW);
+        if start < end {
+            // SAFETY: nothing refers to these bytes; they come back from the file when they are read again.
+            let _ = unsafe { self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn unmap_behind(&self, _: usize, _: usize) {}
+}
+
+impl ByteOrder {
+    /// This machine's.
+    pub const NATIVE: ByteOrder = if cfg!(target_endian = "little") { ByteOrder::Little } else { ByteOrder::Big };
+}
+
+/// Writes the elements.
+///
+/// # Errors
+/// Those of `to`.
+pub fn write(elements: Buf<'_>, order: ByteOrder, to: &mut dyn io::Write) -> io::Result<()> {
+    if order == ByteOrder::NATIVE {
+        return to.write_all(elements.as_bytes());
+    }
+    let mut swapped = Memory::from(elements);
+    swap_bytes(swapped.as_buf_mut());
+    to.write_all(swapped.as_buf().as_bytes())
+}
+
+/// Reverses the bytes of each element.
+fn swap_bytes(mut elements: BufMut<'_>) {
+    let size = elements.dtype().size();
+    if size == 1 {
+        return;
+    }
+    // SAFETY: the buffer is exclusive and as long; its elements, of more than one byte each, may have any bits, and have no
+    // padding.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr(), elements.bytes()) };
+    match size {
+        2 => bytes.as_chunks_mut::<2>().0.iter_mut().for_each(|element| element.reverse()),
+        4 => bytes.as_chunks_mut::<4>().0.iter_mut().for_each(|element| element.reverse()),
+        _ => bytes.chunks_exact_mut(size).for_each(|element| element.reverse()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{env, path::PathBuf, process};
+
+    /// A file with these bytes, which goes when it is dropped.
+    struct Temporary(PathBuf);
+
+    impl Temporary {
+        fn new(name: &str, bytes: &[u8]) -> Temporary {
+            let path = env::temp_dir().join(format!("consonance-file-{}-{name}", process::id()));
+            fs::write(&path, bytes).unwrap();
+            Temporary(path)
+        }
+    }
+
+    impl Drop for Temporary {
+        fn drop(&mut self) {
+            fs::remove_file(&self.0).unwrap();
+        }
+    }
+
+    #[test]
+    fn elements_are_read_at_any_byte_in_both_orders() {
+        let bytes: Vec<u8> = (0..40).collect();
+        let temporary = Temporary::new("orders", &bytes);
+        let file = MappedFile::open(&temporary.0).unwrap();
+        assert_eq!(file.bytes(), 40);
+        let (mut small, mut middle, mut large) = ([0u16; 2], [0u32; 2], [0u64; 2]);
+        for at in 0..24 {
+            let part = |size: usize, index: usize| &bytes[at + size * index..at + size * (index + 1)];
+            for order in [ByteOrder::Little, ByteOrder::Big] {
+                file.read(at, order, BufMut::from(&mut small[..])).unwrap();
+                file.read(at, order, BufMut::from(&mut middle[..])).unwrap();
+                file.read(at, order, BufMut::from(&mut large[..])).unwrap();
+                for index in 0..2 {
+                    let (s, m, l) = (part(2, index), part(4, index), part(8, index));
+                    let (s, m, l) = (s.try_into().unwrap(), m.try_into().unwrap(), l.try_into().unwrap());
+                    let expected = match order {
+                        ByteOrder::Little => (u16::from_le_bytes(s), u32::from_le_bytes(m), u64::from_le_bytes(l)),
+                        ByteOrder::Big => (u16::from_be_bytes(s), u32::from_be_bytes(m), u64::from_be_bytes(l)),
+                    };
+                    assert_eq!((small[index], middle[index], large[index]), expected, "{order:?} at {at}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        for order in [ByteOrder::Little, ByteOrder::Big] {
+            let mut bytes = Vec::new();
+            write(Buf::from(&[1.5f64, -0.0][..]), order, &mut bytes).unwrap();
+            write(Buf::from(&[true, false][..]), order, &mut bytes).unwrap();
+            let first = if order == ByteOrder::Little { 1.5f64.to_le_bytes() } else { 1.5f64.to_be_bytes() };
+            assert_eq!((&bytes[..8], &bytes[16..]), (&first[..], &[1, 0][..]));
+            let temporary = Temporary::new("written", &bytes);
+            let file = MappedFile::open(&temporary.0).unwrap();
+            let (mut numbers, mut truths) = ([0.0f64; 2], [false; 2]);
+            file.read(0, order, BufMut::from(&mut numbers[..])).unwrap();
+            file.read(16, order, BufMut::from(&mut truths[..])).unwrap();
+            assert_eq!((numbers.map(f64::to_bits), truths), ([1.5f64, -0.0].map(f64::to_bits), [true, false]));
+        }
+    }
+
+    #[test]
+    fn any_byte_but_zero_is_true() {
+        let temporary = Temporary::new("bools", &[0, 1, 2, 0x80, 0xff]);
+        let mut truths = [false; 5];
+        let file = MappedFile::open(&temporary.0).unwrap();
+        file.read(0, ByteOrder::Big, BufMut::from(&mut truths[..])).unwrap();
+        assert_eq!(truths, [false, true, true, true, true]);
+    }
+
+    #[test]
+    fn reads_that_follow_each_other_cross_windows() {
+        let bytes: Vec<u8> = (0..3 * WINDOW + 5).map(|index| (index / 7) as u8 ^ (index >> 13) as u8).collect();
+        let temporary = Temporary::new("windows", &bytes);
+        let file = MappedFile::open(&temporary.0).unwrap();
+        for piece in [WINDOW / 3 + 1, WINDOW, 2 * WINDOW + 1, bytes.len()] {
+            let mut read = vec![0u8; bytes.len()];
+            for (index, part) in read.chunks_mut(piece).enumerate() {
+                file.read(index * piece, ByteOrder::NATIVE, BufMut::from(part)).unwrap();
+            }
+            assert!(read == bytes, "in pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn no_read_reaches_past_the_end() {
+        let temporary = Temporary::new("end", &[7; 10]);
+        let file = MappedFile::open(&temporary.0).unwrap();
+        let mut into = [0u8; 4];
+        let mut read = |at| file.read(at, ByteOrder::NATIVE, BufMut::from(&mut into[..])).map_err(|error| error.kind());
+        assert_eq!(read(6), Ok(()));
+        for at in [7, 10, 11, usize::MAX - 4, usize::MAX - 3, usize::MAX] {
+            assert_eq!(read(at), Err(io::ErrorKind::UnexpectedEof), "at {at}");
+        }
+        File::options().write(true).open(&temporary.0).unwrap().set_len(9).unwrap();
+        assert_eq!(read(5), Ok(()));
+        assert_eq!(read(6), Err(io::ErrorKind::UnexpectedEof), "the file is shorter now");
+    }
+
+    #[test]
+    fn an_empty_file_has_no_bytes() {
+        let temporary = Temporary::new("empty", &[]);
+        let file = MappedFile::open(&temporary.0).unwrap();
+        assert_eq!(file.bytes(), 0);
+        file.read(0, ByteOrder::NATIVE, BufMut::from(&mut [0u8; 0][..])).unwrap();
+        assert!(file.read(0, ByteOrder::NATIVE, BufMut::from(&mut [0u8; 1][..])).is_err());
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_mapped() {
+        assert_eq!(MappedFile::open(&env::temp_dir()).err().unwrap().kind(), io::ErrorKind::InvalidInput);
+        let nothing = env::temp_dir().join("consonance-file-that-is-not-there");
+        assert_eq!(MappedFile::open(&nothing).err().unwrap().kind(), io::ErrorKind::NotFound);
+    }
+}

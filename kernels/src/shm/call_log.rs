@@ -1,0 +1,298 @@
+//! The last calls of each rank: written by its own process alone, read by anyone at any time, after a death too.
+//!
+//! # The protocol
+//!
+//! A call takes the next ticket; its entry lies in slot `ticket % CALLS`. The writer takes the ticket out of the slot, writes
+//! the entry, and puts the new ticket in. A reader reads the ticket, the entry, and the ticket again: an entry between two
+//! equal tickets is whole, any other is skipped. Nobody waits. The one race that this does not see, a rank that begins
+//! [`CALLS`] calls on other threads while one of them writes its entry, mixes up two lines of a report.
+
+use crate::sync::atomics::{AtomicU32, AtomicU64, Ordering, fence};
+use consonance_spec::Signature;
+use std::{array, fmt, process};
+
+/// How many calls a ring holds.
+pub const CALLS: usize = 64;
+
+record! {
+    /// The last [`CALLS`] calls of one rank. All bits zero is a ring without calls.
+    #[repr(align(128))]
+    pub(crate) struct Ring {
+        /// Calls begun so far; the ticket of the latest one.
+        begun: AtomicU64,
+        /// The process that the rank is in; 0 while it is in none.
+        process: AtomicU32,
+        slots: [Slot; CALLS],
+    }
+}
+
+record! {
+    #[derive(Default)]
+    struct Slot {
+        /// 0 while there is no entry.
+        ticket: AtomicU64,
+        number: AtomicU64,
+        bytes: AtomicU64,
+        head: AtomicU32,
+        outcome: AtomicU32,
+    }
+}
+
+/// One call of one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The call's number in its group, from 1.
+    pub number: u64,
+    /// The signature's code, and how memory was shared above it.
+    pub head: u32,
+    /// Bytes of the rank's own data.
+    pub bytes: u64,
+    /// How it ended, if it has.
+    pub outcome: Outcome,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Outcome {
+    /// It has not: the rank is in it, or died in it.
+    Begun = 0,
+    /// It did what it was for.
+    Done = 1,
+    /// The ranks did not call the same.
+    Mismatch = 2,
+    /// A rank had left.
+    Left = 3,
+    /// A rank did not come until the deadline.
+    Missing = 4,
+    /// A rank had ended the group.
+    Aborted = 5,
+    /// Another build knows how.
+    Unknown = u32::MAX,
+}
+
+impl Default for Ring {
+    fn default() -> Self {
+        Ring { begun: AtomicU64::new(0), process: AtomicU32::new(0), slots: array::from_fn(|_| Slot::default()) }
+    }
+}
+
+impl Ring {
+    /// Says that the rank is in this process.
+    pub(crate) fn claim(&self) {
+        self.process.store(process::id(), Ordering::Relaxed);
+    }
+
+    /// The process that the rank is in, as that process sees its own number.
+    pub(crate) fn process(&self) -> Option<u32> {
+        Some(self.process.load(Ordering::Relaxed)).filter(|&process| process != 0)
+    }
+
+    /// Enters a call that begins, and gives its ticket for [`end`](Ring::end).
+    pub(crate) fn begin(&self, number: u64, head: u32, bytes: u64) -> u64 {
+        // Relaxed: the ticket only has to be another one for each call of the rank.
+        let ticket = self.begun.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        let slot = self.slot(ticket);
+        slot.ticket.store(0, Ordering::Relaxed);
+        // SYNC POINT entry: who reads a field of the new entry finds the old ticket gone; pairs with the fence in `look`.
+        fence(Ordering::Release);
+        slot.number.store(number, Ordering::Relaxed);
+        slot.bytes.store(bytes, Ordering::Relaxed);
+        slot.head.store(head, Ordering::Relaxed);
+        slot.outcome.store(Outcome::Begun as u32, Ordering::Relaxed);
+        // SYNC POINT ticket: pairs with the acquire in `look`.
+        slot.ticket.store(ticket, Ordering::Release);
+        ticket
+    }
+
+    /// Says how the call with this ticket ended.
+    pub(crate) fn end(&self, ticket: u64, outcome: Outcome) {
+        let slot = self.slot(ticket);
+        if slot.ticket.load(Ordering::Relaxed) == ticket {
+            slot.outcome.store(outcome as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// The last calls, in the order in which they began. A racing look: a call that begins meanwhile may be missing.
+    pub(crate) fn read(&self) -> Vec<Entry> {
+        // Relaxed: a racing look, and each entry is checked.
+        let last = self.begun.load(Ordering::Relaxed);
+        let first = last.saturating_sub(CALLS as u64) + 1;
+        (first..=last).filter_map(|ticket| self.slot(ticket).look(ticket)).collect()
+    }
+
+    fn slot(&self, ticket: u64) -> &Slot {
+        &self.slots[(ticket % CALLS as u64) as usize]
+    }
+}
+
+impl Slot {
+    /// The entry with this ticket, if it is here and whole.
+    fn look(&self, ticket: u64) -> Option<Entry> {
+        // SYNC POINT ticket: pairs with the release in `begin`.
+        let before = self.ticket.load(Ordering::Acquire);
+        let entry = Entry {
+            number: self.number.load(Ordering::Relaxed),
+            head: self.head.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            outcome: Outcome::from_code(self.outcome.load(Ordering::Relaxed)),
+        };
+        // SYNC POINT entry: pairs with the fence in `begin`.
+        fence(Ordering::Acquire);
+        let after = self.ticket.load(Ordering::Relaxed);
+        (before == ticket && after == ticket).then_some(entry)
+    }
+}
+
+impl Entry {
+    /// What was called, without its count; `None` if the code is no signature's.
+    pub fn signature(&self) -> Option<Signature> {
+        Signature::read_code(self.head)
+    }
+}
+
+/// Writes the call as a report has it: `call 7: all_reduce(sum, f32), 4096 bytes, done`.
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "call {}: ", self.number)?;
+        match self.signature() {
+            Some(signature) => write!(f, "{signature}")?,
+            None => write!(f, "unknown (code {:#x})", self.head)?,
+        }
+        write!(f, ", {} bytes, {}", self.bytes, self.outcome)
+    }
+}
+
+impl Outcome {
+    fn from_code(code: u32) -> Outcome {
+        use Outcome::*;
+        let known = [Begun, Done, Mismatch, Left, Missing, Aborted];
+        known.into_iter().find(|&outcome| outcome as u32 == code).unwrap_or(Unknown)
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Outcome::Begun => "not ended",
+            Outcome::Done => "done",
+            Outcome::Mismatch => "mismatch",
+            Outcome::Left => "a rank had left",
+            Outcome::Missing => "a rank did not come",
+            Outcome::Aborted => "aborted",
+            Outcome::Unknown => "ended in an unknown way",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use consonance_spec::{DType, Kind, ReduceOp};
+    use std::thread;
+
+    fn numbers(ring: &Ring) -> Vec<u64> {
+        ring.read().iter().map(|entry| entry.number).collect()
+    }
+
+    #[test]
+    fn the_last_calls_are_read_in_order() {
+        let ring = Ring::default();
+        assert_eq!(ring.read(), []);
+        for number in 1..=200 {
+            let ticket = ring.begin(number, 5, number * 8);
+            let expected = Entry { number, head: 5, bytes: number * 8, outcome: Outcome::Begun };
+            assert_eq!(ring.read().last(), Some(&expected));
+            ring.end(ticket, Outcome::Done);
+            assert_eq!(ring.read().last(), Some(&Entry { outcome: Outcome::Done, ..expected }));
+            let first = number.saturating_sub(CALLS as u64) + 1;
+            assert_eq!(numbers(&ring), (first..=number).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_call_that_is_forgotten_changes_no_other() {
+        let ring = Ring::default();
+        let old = ring.begin(1, 0, 0);
+        for number in 2..=CALLS as u64 + 1 {
+            ring.begin(number, 0, 0);
+        }
+        ring.end(old, Outcome::Aborted);
+        assert!(ring.read().iter().all(|entry| entry.outcome == Outcome::Begun));
+        assert_eq!(numbers(&ring), (2..=CALLS as u64 + 1).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_count_that_a_peer_wrote_over_stops_no_call() {
+        let ring = Ring::default();
+        for last in [u64::MAX - 1, u64::MAX, 1 << 63] {
+            ring.begun.store(last, Ordering::Relaxed);
+            for number in 1..=3 {
+                let ticket = ring.begin(number, 0, 0);
+                assert!(ring.read().len() <= CALLS);
+                ring.end(ticket, Outcome::Done);
+            }
+        }
+    }
+
+    #[test]
+    fn calls_of_two_threads_end_apart() {
+        let ring = Ring::default();
+        let (one, other) = (ring.begin(1, 0, 0), ring.begin(1, 0, 0));
+        ring.end(one, Outcome::Done);
+        ring.end(other, Outcome::Mismatch);
+        let outcomes: Vec<Outcome> = ring.read().iter().map(|entry| entry.outcome).collect();
+        assert_eq!(outcomes, [Outcome::Done, Outcome::Mismatch]);
+    }
+
+    #[test]
+    fn no_reader_sees_half_an_entry() {
+        const WRITTEN: u64 = 2_000_000;
+        let ring = Ring::default();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 1..=WRITTEN {
+                    let ticket = ring.begin(number, number as u32, number);
+                    ring.end(ticket, Outcome::Done);
+                }
+            });
+            let check = |entry: &Entry| assert_eq!((entry.head, entry.bytes), (entry.number as u32, entry.number));
+            let begun = || ring.begun.load(Ordering::Relaxed);
+            while begun() < WRITTEN {
+                let entries = ring.read();
+                for pair in entries.windows(2) {
+                    assert!(pair[0].number < pair[1].number, "{pair:?}");
+                }
+                entries.iter().for_each(check);
+                // The entry that is written over next.
+                for _ in 0..1000 {
+                    let next = begun() + 1;
+                    let oldest = next.saturating_sub(CALLS as u64);
+                    ring.slot(next).look(oldest).iter().filter(|_| oldest > 0).for_each(check);
+                }
+            }
+        });
+        assert_eq!(ring.read().len(), CALLS);
+    }
+
+    #[test]
+    fn an_entry_reads_as_the_call() {
+        let signature =
+            Signature { op: Some(ReduceOp::Sum), dtype: Some(DType::F32), ..Signature::new(Kind::AllReduce) };
+        // The bits above the code say how memory was shared.
+        let head = signature.code() | 3 << 24;
+        let entry = Entry { number: 7, head, bytes: 4096, outcome: Outcome::Done };
+        assert_eq!(entry.signature(), Some(signature));
+        assert_eq!(entry.to_string(), "call 7: all_reduce(sum, f32), 4096 bytes, done");
+        let unknown = Entry { head: 0xff, outcome: Outcome::from_code(77), ..entry };
+        assert_eq!(unknown.to_string(), "call 7: unknown (code 0xff), 4096 bytes, ended in an unknown way");
+    }
+
+    #[test]
+    fn outcomes_are_read_from_their_codes() {
+        for code in 0..6 {
+            assert_eq!(Outcome::from_code(code) as u32, code);
+        }
+        assert_eq!(Outcome::from_code(6), Outcome::Unknown);
+    }
+}

@@ -1,0 +1,166 @@
+//! The first bytes of a segment: what it is, and for whom. Written once, before anybody else has the segment.
+
+use super::{
+    error::SegmentError,
+    group_id::GroupId,
+    layout::{self, HEADER_BYTES, Header, Layout, Shape},
+};
+use std::{mem::offset_of, ops::Range};
+
+/// Those of the group's name.
+const GROUP: Range<usize> = offset_of!(Header, id)..offset_of!(Header, id) + size_of::<GroupId>();
+
+const MAGIC: u64 = u64::from_ne_bytes(*b"CONSONAN");
+
+impl Header {
+    /// The header of the segment of this group and shape.
+    pub(super) fn new(id: GroupId, shape: Shape) -> Header {
+        Header {
+            magic: MAGIC,
+            version: layout::VERSION,
+            layout: layout::HASH,
+            id: id.to_bytes(),
+            ranks: shape.ranks() as u64,
+            staging_bytes: shape.staging_bytes() as u64,
+            size: Layout::new(shape).size as u64,
+        }
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; HEADER_BYTES] {
+        let Header { magic, version, layout, id, ranks, staging_bytes, size } = self;
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[GROUP].copy_from_slice(&id);
+        for (at, word) in [
+            (offset_of!(Header, magic), magic),
+            (offset_of!(Header, version), version),
+            (offset_of!(Header, layout), layout),
+            (offset_of!(Header, ranks), ranks),
+            (offset_of!(Header, staging_bytes), staging_bytes),
+            (offset_of!(Header, size), size),
+        ] {
+            bytes[at..at + 8].copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Header {
+        let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        Header {
+            magic: word(offset_of!(Header, magic)),
+            version: word(offset_of!(Header, version)),
+            layout: word(offset_of!(Header, layout)),
+            id: bytes[GROUP].try_into().expect("sixteen bytes"),
+            ranks: word(offset_of!(Header, ranks)),
+            staging_bytes: word(offset_of!(Header, staging_bytes)),
+            size: word(offset_of!(Header, size)),
+        }
+    }
+
+    /// Whether these bytes are this header.
+    ///
+    /// # Errors
+    /// The first field that differs.
+    pub(super) fn check(&self, bytes: &[u8; HEADER_BYTES]) -> Result<(), SegmentError> {
+        let found = Header::from_bytes(bytes);
+        found.check_build()?;
+        same("group", self.id, found.id, |id| GroupId::from_bytes(id).to_string())?;
+        same("number of ranks", self.ranks, found.ranks, |ranks| ranks.to_string())?;
+        same("bytes of staging", self.staging_bytes, found.staging_bytes, |bytes| bytes.to_string())?;
+        same("size", self.size, found.size, |bytes| bytes.to_string())
+    }
+
+    /// The group and the shape that a header tells of a segment of which nothing else is known.
+    ///
+    /// # Errors
+    /// If this is no header, or another build's, or says what cannot be.
+    pub(super) fn read(bytes: &[u8; HEADER_BYTES]) -> Result<(GroupId, Shape), SegmentError> {
+        let found = Header::from_bytes(bytes);
+        found.check_build()?;
+        // What is too large for a number of this machine is too large for a segment, too.
+        let number = |word: u64| usize::try_from(word).unwrap_or(usize::MAX);
+        let shape = Shape::new(number(found.ranks), number(found.staging_bytes))?;
+        let id = GroupId::from_bytes(found.id);
+        Header::new(id, shape).check(bytes)?;
+        Ok((id, shape))
+    }
+
+    /// Whether this is the header of a program that lays segments out as this one does.
+    fn check_build(&self) -> Result<(), SegmentError> {
+        let hex = |word: u64| format!("{word:#018x}");
+        same("magic number", MAGIC, self.magic, hex)?;
+        same(SegmentError::VERSION, layout::VERSION, self.version, |version| version.to_string())?;
+        same(SegmentError::LAYOUT, layout::HASH, self.layout, hex)
+    }
+}
+
+fn same<T: PartialEq>(
+    what: &'static str,
+    expected: T,
+    found: T,
+    text: impl Fn(T) -> String,
+) -> Result<(), SegmentError> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(SegmentError::Foreign { what, expected: text(expected), found: text(found) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: GroupId = GroupId::from_bytes([7; 16]);
+
+    fn header() -> Header {
+        Header::new(ID, Shape::new(2, Shape::STAGING_BYTES).unwrap())
+    }
+
+    #[test]
+    fn each_byte_counts() {
+        let bytes = header().to_bytes();
+        header().check(&bytes).unwrap();
+        for at in 0..HEADER_BYTES {
+            for bit in 0..8 {
+                let mut other = bytes;
+                other[at] ^= 1 << bit;
+                header().check(&other).unwrap_err();
+                if !GROUP.contains(&at) {
+                    Header::read(&other).unwrap_err();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_names_the_field() {
+        let text = |header: Header, found: Header| header.check(&found.to_bytes()).unwrap_err().to_string();
+        let layout = text(header(), Header { layout: 0xbad, ..header() });
+        let expected = format!(
+            "the segment's layout hash: expected {:#018x}, found 0x0000000000000bad: the processes run different builds",
+            layout::HASH
+        );
+        assert_eq!(layout, expected);
+        let version = text(header(), Header { version: 99, ..header() });
+        let expected = format!("version: expected {}, found 99: the processes run different builds", layout::VERSION);
+        assert!(version.ends_with(&expected), "{version}");
+        let group = text(header(), Header { id: [8; 16], ..header() });
+        assert!(group.contains("group: expected 07070707"), "{group}");
+        assert!(group.contains("found 08080808"), "{group}");
+        let ranks = text(header(), Header { ranks: 3, ..header() });
+        assert_eq!(ranks, "the segment's number of ranks: expected 2, found 3");
+        let size = text(header(), Header { size: 4096, ..header() });
+        assert!(size.ends_with("found 4096"), "{size}");
+    }
+
+    #[test]
+    fn a_header_tells_group_and_shape_to_who_knows_neither() {
+        let shape = Shape::new(2, Shape::STAGING_BYTES).unwrap();
+        assert_eq!(Header::read(&header().to_bytes()).unwrap(), (ID, shape));
+        for ranks in [0, 1025, u64::MAX] {
+            Header::read(&Header { ranks, ..header() }.to_bytes()).unwrap_err();
+        }
+        for staging_bytes in [0, 1, u64::MAX, 1 << 62] {
+            Header::read(&Header { staging_bytes, ..header() }.to_bytes()).unwrap_err();
+        }
+    }
+}

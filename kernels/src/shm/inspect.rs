@@ -1,0 +1,155 @@
+//! A look at the calls of ranks in other processes, for reports: read only, without trust, while they go on.
+
+use super::{
+    call_log::{Entry, Ring},
+    error::{SegmentError, cannot},
+    file::{NAME, check_seals, check_size, read_header},
+    group_id::GroupId,
+    layout::{Header, Layout, Shape},
+    segment::Segment,
+};
+use crate::sync::watch;
+use memmap2::MmapOptions;
+use rustix::fs::{Mode, OFlags};
+use std::{
+    collections::HashSet,
+    fmt, fs, io,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+};
+
+/// What the ranks of one group last called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inspection {
+    /// The group.
+    pub group: GroupId,
+    /// How large its segment is.
+    pub shape: Shape,
+    /// Its ranks, in order.
+    pub ranks: Vec<RankCalls>,
+}
+
+/// What one rank last called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankCalls {
+    /// The rank.
+    pub rank: usize,
+    /// The process that it is or was in, as that process sees its own number; none if it did not come yet.
+    pub process: Option<u32>,
+    /// Its last calls, in the order in which they began.
+    pub calls: Vec<Entry>,
+}
+
+impl Segment {
+    /// What the ranks of each group of process `pid` last called. Each rank's process is asked for nothing, and may be dead.
+    ///
+    /// # Errors
+    /// [`SegmentError::System`] if there is no such process, or this one may not look into it; [`SegmentError::Foreign`] if
+    /// what it has is not a segment as this build makes them.
+    pub fn inspect(pid: u32) -> Result<Vec<Inspection>, SegmentError> {
+        let folder = format!("/proc/{pid}/fd");
+        let cannot_list = || format!("read the open files of process {pid}");
+        let mut seen = HashSet::new();
+        let mut inspections = Vec::new();
+        for entry in fs::read_dir(&folder).map_err(cannot(cannot_list()))? {
+            let path = entry.map_err(cannot(cannot_list()))?.path();
+            let Some(file) = open_segment(&path).map_err(cannot(format!("look at the open files of process {pid}")))?
+            else {
+                continue;
+            };
+            let status = rustix::fs::fstat(&file).map_err(cannot("read the number of a segment's file"))?;
+            // A process may have the same file more than once.
+            if seen.insert((status.st_dev, status.st_ino)) {
+                inspections.push(inspect_file(&file)?);
+            }
+        }
+        Ok(inspections)
+    }
+
+    /// What the ranks of this segment's group last called. Not for a fork.
+    pub fn look(&self) -> Inspection {
+        let ranks = 0..self.shape.ranks();
+        let ranks = ranks.map(|rank| RankCalls::read(rank, self.ring(rank))).collect();
+        Inspection { group: self.id, shape: self.shape, ranks }
+    }
+}
+
+/// The file of a process's descriptor, if it bears the name of segments and is still there.
+fn open_segment(descriptor: &Path) -> io::Result<Option<OwnedFd>> {
+    let gone = |error: io::Error| if error.kind() == io::ErrorKind::NotFound { Ok(None) } else { Err(error) };
+    let is_segment = |target: &Path| target.as_os_str() == format!("/memfd:{NAME} (deleted)").as_str();
+    match fs::read_link(descriptor) {
+        Ok(target) if is_segment(&target) => {}
+        Ok(_) => return Ok(None),
+        Err(error) => return gone(error),
+    }
+    // If it is something else after all, it is not waited for.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::open(descriptor, flags, Mode::empty()).map(Some).or_else(|error| gone(error.into()))
+}
+
+fn inspect_file(file: &OwnedFd) -> Result<Inspection, SegmentError> {
+    check_seals(file.as_fd())?;
+    let (group, shape) = Header::read(&read_header(file.as_fd())?)?;
+    let layout = Layout::new(shape);
+    check_size(file.as_fd(), layout.size)?;
+    let rings = layout.rings();
+    let map = MmapOptions::new().offset(rings.start as u64).len(rings.len()).map_raw_read_only(file);
+    let map = map.map_err(cannot("map the rings of a segment"))?;
+    watch::map(map.as_ptr(), rings.len(), rings.start);
+    let read = |rank| {
+        // SAFETY: the layout puts the ring of a rank of this shape there, aligned and within what is mapped, for which the file
+        // is long enough for ever, as it is sealed. A ring is made of atomics for which every pattern of bits is valid. They are
+        // only loaded, relaxed or acquire, and of 8 bytes at the most, which is allowed in memory that cannot be written.
+        let ring: &Ring = unsafe { &*map.as_ptr().add(layout.ring(rank) - rings.start).cast() };
+        RankCalls::read(rank, ring)
+    };
+    let ranks = (0..shape.ranks()).map(read).collect();
+    watch::unmap(map.as_ptr());
+    Ok(Inspection { group, shape, ranks })
+}
+
+impl RankCalls {
+    fn read(rank: usize, ring: &Ring) -> RankCalls {
+        RankCalls { rank, process: ring.process(), calls: ring.read() }
+    }
+
+    fn name(&self) -> String {
+        match self.process {
+            Some(process) => format!("rank {}, process {process}", self.rank),
+            None => format!("rank {}, in no process", self.rank),
+        }
+    }
+}
+
+impl Inspection {
+    /// The report, with the last `calls` calls of each rank, a line each, instead of the last one.
+    pub fn text(&self, calls: usize) -> String {
+        let mut lines = vec![self.title()];
+        for rank in &self.ranks {
+            lines.push(rank.name());
+            let last = &rank.calls[rank.calls.len().saturating_sub(calls)..];
+            lines.extend(last.iter().map(|call| format!("  {call}")));
+        }
+        lines.join("\n")
+    }
+
+    fn title(&self) -> String {
+        format!("group {} of {} ranks", self.group, self.ranks.len())
+    }
+}
+
+/// Writes a line for each rank, with its last call: `rank 0, process 4711: call 7: all_reduce(sum, f32), 4096 bytes, done`.
+impl fmt::Display for Inspection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.title())?;
+        for rank in &self.ranks {
+            write!(f, "\n{}: ", rank.name())?;
+            match rank.calls.last() {
+                Some(call) => write!(f, "{call}")?,
+                None => write!(f, "no call")?,
+            }
+        }
+        Ok(())
+    }
+}

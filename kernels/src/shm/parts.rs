@@ -1,0 +1,95 @@
+//! The parts of a segment by name, for tests in which a peer writes what it likes in each of them.
+
+use super::{
+    call_log::Ring,
+    layout::{Area, Header, Layout, Shape, areas},
+    records::{Head, Line},
+    segment::Segment,
+};
+use crate::sync::record::{Field, Record};
+use std::ops::Range;
+
+/// A field of a record in a segment, or bytes of data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// What it belongs to: the segment itself, the group of all ranks, those that are split off, or those of two ranks.
+    pub area: &'static str,
+    /// Which group that is split off, or of which group the two ranks are.
+    pub place: usize,
+    /// The record and the field, or what the data are for.
+    pub name: String,
+    /// Where it lies in the segment.
+    pub bytes: Range<usize>,
+}
+
+impl Segment {
+    /// All parts of a segment of this shape, in their order.
+    pub fn parts(shape: Shape) -> Vec<Part> {
+        let layout = Layout::new(shape);
+        let mut parts = Vec::new();
+        list::<Header>(&mut parts, ("segment", 0), "Header", 0);
+        for (area, ranks) in areas(shape.ranks()) {
+            let of = match area {
+                Area::Root => ("root", 0),
+                Area::Split(index) => ("split", index),
+                Area::Pair { group, .. } => ("pair", group),
+            };
+            list::<Head>(&mut parts, of, "Head", layout.head(area));
+            for rank in 0..ranks {
+                list::<Line>(&mut parts, of, "Line", layout.lines(area) + rank * size_of::<Line>());
+                parts.push(Part {
+                    area: of.0,
+                    place: of.1,
+                    name: "staging".to_owned(),
+                    bytes: layout.staging(area, rank),
+                });
+            }
+        }
+        for rank in 0..shape.ranks() {
+            list::<Ring>(&mut parts, ("segment", 0), "Ring", layout.ring(rank));
+            let (heaps, heap) = (layout.heaps().start, layout.heap(rank));
+            let bytes = heaps + heap.start..heaps + heap.end;
+            parts.push(Part { area: "segment", place: 0, name: "heap".to_owned(), bytes });
+        }
+        parts.sort_by_key(|part| part.bytes.start);
+        parts
+    }
+}
+
+fn list<R: Record>(parts: &mut Vec<Part>, of: (&'static str, usize), name: &str, start: usize) {
+    list_fields(parts, of, name, start, R::FIELDS);
+}
+
+fn list_fields(parts: &mut Vec<Part>, of: (&'static str, usize), record: &str, start: usize, fields: &[Field]) {
+    for field in fields {
+        let name = format!("{record}.{}", field.name);
+        for index in 0..field.count {
+            let start = start + field.offset + index * field.bytes;
+            match field.fields {
+                [] if field.bytes == 0 => {}
+                [] => {
+                    parts.push(Part { area: of.0, place: of.1, name: name.clone(), bytes: start..start + field.bytes })
+                }
+                fields => list_fields(parts, of, &name, start, fields),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_in_order_and_have_the_fields_of_every_record() {
+        let parts = Segment::parts(Shape::new(3, Shape::STAGING_BYTES).unwrap());
+        assert!(parts.windows(2).all(|pair| pair[0].bytes.end <= pair[1].bytes.start));
+        let count = |area: &str, name: &str| parts.iter().filter(|part| part.area == area && part.name == name).count();
+        assert_eq!(count("segment", "Header.size"), 1);
+        assert_eq!(count("root", "Line.cards.epoch"), 6);
+        assert_eq!(count("split", "Head.owner"), 16);
+        assert_eq!(count("pair", "Line.rest.bell.rings"), 17 * 3 * 2);
+        assert_eq!(count("segment", "Ring.slots.ticket"), 3 * 64);
+        assert_eq!(count("root", "staging"), 3);
+    }
+}

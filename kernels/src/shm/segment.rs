@@ -1,0 +1,286 @@
+//! The memory that the processes of one group share, as one process has it.
+
+use super::{
+    account::Account,
+    call_log::Ring,
+    error::{SegmentError, cannot},
+    file::{SEALS, check_seals, check_size, identity, memory_file, read_header, reserve},
+    fork_mark::ForkMark,
+    group_id::GroupId,
+    layout::{self, Area, Header, Layout, Shape},
+    local::Locals,
+    mapping::Mapping,
+    records::{Head, Line},
+};
+use crate::sync::watch;
+use rustix::{
+    io::Errno,
+    process::{Resource, getrlimit},
+};
+use std::{
+    collections::HashMap,
+    fmt, io,
+    mem::ManuallyDrop,
+    ops::Range,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    ptr::NonNull,
+    sync::{Arc, Mutex, Weak},
+};
+
+/// The memory that the processes of one group share.
+///
+/// A child made by `fork` has none of it: see [`forked`](Segment::forked).
+pub struct Segment {
+    pub(super) id: GroupId,
+    pub(super) shape: Shape,
+    pub(super) layout: Layout,
+    file: OwnedFd,
+    /// Which file that is: a program may close descriptors that are not its own, and open others in their place.
+    identity: (u64, u64),
+    /// Unmapped by [`Segment::drop`] only where it is mapped.
+    pub(super) map: ManuallyDrop<Mapping>,
+    mark: ForkMark,
+    pub(super) account: Account,
+    locals: Mutex<HashMap<Area, Weak<Locals>>>,
+}
+
+impl Segment {
+    /// A digest of where things lie: that of all processes is the same, or they cannot share a segment.
+    pub const LAYOUT: u64 = layout::HASH;
+
+    /// How many groups can be split from the group of all ranks and live at a time.
+    pub const SPLITS: usize = layout::SPLITS;
+
+    /// The bytes at the beginning by which [`Segment::open`] knows a segment.
+    pub const HEADER_BYTES: usize = layout::HEADER_BYTES;
+
+    /// Makes the segment of a new group.
+    ///
+    /// The header, the heads of groups, the lines of all ranks and their rings are reserved: about 160 KiB for 8 ranks.
+    ///
+    /// # Errors
+    /// [`SegmentError::System`] if the system gives no file of this size (limits on the size of files, on open files), no
+    /// memory, or no addresses.
+    pub fn create(shape: Shape, id: GroupId) -> Result<Segment, SegmentError> {
+        let layout = Layout::new(shape);
+        let file = memory_file().map_err(cannot("make an anonymous file"))?;
+        let size = layout.size as u64;
+        // To grow a file over this limit is a signal that ends the process.
+        if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|&limit| limit < size) {
+            let what = format!("make a segment of {size} bytes with files limited to {limit} bytes (RLIMIT_FSIZE)");
+            return Err(SegmentError::System { what, source: Errno::FBIG.into() });
+        }
+        let sized = rustix::fs::ftruncate(&file, size);
+        sized.map_err(cannot(format!("make a segment of {size} bytes")))?;
+        reserve(&file, layout.reserved()).map_err(cannot("reserve the first pages of a segment"))?;
+        let header = Header::new(id, shape).to_bytes();
+        let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(&file, &header, 0));
+        written.map_err(cannot("write the header of a segment"))?;
+        rustix::fs::fcntl_add_seals(&file, SEALS).map_err(cannot("seal a segment"))?;
+        Segment::map(file, id, shape, layout)
+    }
+
+    /// Opens the segment that a peer passed to this process.
+    ///
+    /// `id` and `shape` are what the processes agreed on by other means.
+    ///
+    /// # Errors
+    /// [`SegmentError::Foreign`] if it is not a segment, not this group's, or another build's; [`SegmentError::System`] as in
+    /// [`Segment::create`].
+    pub fn open(file: OwnedFd, id: GroupId, shape: Shape) -> Result<Segment, SegmentError> {
+        let layout = Layout::new(shape);
+        check_seals(file.as_fd())?;
+        check_size(file.as_fd(), layout.size)?;
+        Header::new(id, shape).check(&read_header(file.as_fd())?)?;
+        // Its maker did this; if it is not so, it must not be this process that pays for it.
+        reserve(&file, layout.reserved()).map_err(cannot("reserve the first pages of a segment"))?;
+        Segment::map(file, id, shape, layout)
+    }
+
+    pub(super) fn map(file: OwnedFd, id: GroupId, shape: Shape, layout: Layout) -> Result<Segment, SegmentError> {
+        let mark = ForkMark::new(id).map_err(cannot("map a page that a fork wipes"))?;
+        // Not for a child, which would write the lines of its parent's ranks.
+        let mapped = Mapping::new(file.as_fd(), layout.size);
+        let map = mapped.map_err(cannot(format!("map a segment of {} bytes", layout.size)))?;
+        watch::map(map.start().as_ptr(), layout.size, 0);
+        let identity = identity(file.as_fd()).map_err(cannot("tell a segment from other files"))?;
+        Ok(Segment {
+            id,
+            shape,
+            layout,
+            file,
+            identity,
+            map: ManuallyDrop::new(map),
+            mark,
+            account: Account::default(),
+            locals: Mutex::default(),
+        })
+    }
+
+    /// The segment's file, to pass to a peer.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// The group that has the segment.
+    pub fn id(&self) -> GroupId {
+        self.id
+    }
+
+    /// The bytes of [`id`](Segment::id).
+    pub(crate) fn name(&self) -> [u8; 16] {
+        self.id.0
+    }
+
+    /// How large the segment is.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Where this process, and no fork of it, has the group's name.
+    pub(crate) fn mark(&self) -> usize {
+        self.mark.name().addr()
+    }
+
+    /// Whether this process is a child, made by `fork`, of the one that has the segment. The child must not use it: the memory
+    /// is not mapped there. One load.
+    pub fn forked(&self) -> bool {
+        self.mark.wiped()
+    }
+
+    /// The head and the first line of an area. The lines of its ranks follow each other.
+    ///
+    /// They are the caller's to touch once the area is reserved, until the segment is dropped, and not in a fork. The heads of
+    /// all areas but pairs are reserved from the start, and so are the lines of [`Area::Root`].
+    ///
+    /// # Panics
+    /// If there is no such area.
+    pub(crate) fn area(&self, area: Area) -> (NonNull<Head>, NonNull<Line>) {
+        (self.at(self.layout.head(area)).cast(), self.at(self.layout.lines(area)).cast())
+    }
+
+    /// What this process keeps to itself of the ranks of an area: the same for all who have it at a time.
+    pub(crate) fn locals(&self, area: Area) -> Arc<Locals> {
+        let mut all = self.locals.lock().expect("nobody panics holding this lock");
+        if let Some(locals) = all.get(&area).and_then(Weak::upgrade) {
+            return locals;
+        }
+        let ranks = if let Area::Pair { .. } = area { 2 } else { self.shape.ranks() };
+        let locals = Arc::new(Locals::new(ranks));
+        all.retain(|_, other| other.strong_count() > 0);
+        all.insert(area, Arc::downgrade(&locals));
+        locals
+    }
+
+    /// Reserves the pages of an area. To do it again costs a call.
+    ///
+    /// # Errors
+    /// The system's, when it has no memory.
+    ///
+    /// # Panics
+    /// If there is no such area.
+    pub(crate) fn reserve_area(&self, area: Area) -> io::Result<()> {
+        self.reserve(self.layout.pages(area))
+    }
+
+    /// Bytes that [`reserve_area`](Segment::reserve_area) reserves.
+    pub(crate) fn area_bytes(&self, area: Area) -> usize {
+        self.layout.pages(area).len()
+    }
+
+    /// The area of the group of all ranks.
+    pub(crate) fn root(&self) -> Area {
+        Area::Root
+    }
+
+    /// The area of the group that two ranks of the group in `area` have for themselves.
+    ///
+    /// # Panics
+    /// If `area` is itself that of a pair.
+    pub(crate) fn pair(&self, area: Area, lower: usize, higher: usize) -> Area {
+        let group = match area {
+            Area::Root => 0,
+            Area::Split(index) => 1 + index,
+            Area::Pair { .. } => unreachable!("a pair has no pairs"),
+        };
+        Area::Pair { group, lower, higher }
+    }
+
+    /// Bytes of one rank's staging in this area: [`Shape::staging_bytes`], or a quarter of them for a pair.
+    pub(crate) fn staging_bytes(&self, area: Area) -> usize {
+        self.layout.staging_bytes(area)
+    }
+
+    /// The staging of a rank, in the numbering of the area: [`staging_bytes`](Segment::staging_bytes) bytes, from the start of
+    /// a page on. The staging of the next rank follows.
+    ///
+    /// They are the caller's to touch once they are reserved, until the segment is dropped, and not in a fork.
+    ///
+    /// # Panics
+    /// If there is no such area, or it has no such rank.
+    pub(crate) fn staging(&self, area: Area, rank: usize) -> NonNull<u8> {
+        self.at(self.layout.staging(area, rank).start)
+    }
+
+    /// Reserves the pages of these bytes of a rank's staging. To do it again costs a call.
+    ///
+    /// # Errors
+    /// The system's, when it has no memory.
+    ///
+    /// # Panics
+    /// If there is no such staging.
+    pub(crate) fn reserve_staging(&self, area: Area, rank: usize, bytes: Range<usize>) -> io::Result<()> {
+        let staging = self.layout.staging(area, rank);
+        assert!(bytes.start <= bytes.end && bytes.end <= staging.len(), "{bytes:?} of {} bytes", staging.len());
+        self.reserve(staging.start + bytes.start..staging.start + bytes.end)
+    }
+
+    pub(super) fn reserve(&self, bytes: Range<usize>) -> io::Result<()> {
+        reserve(self.own_file()?, bytes)
+    }
+
+    /// The segment's file, and no other in its place.
+    pub(super) fn own_file(&self) -> Result<&OwnedFd, Errno> {
+        let is_own = identity(self.file.as_fd())? == self.identity;
+        is_own.then_some(&self.file).ok_or(Errno::BADF)
+    }
+
+    /// The last calls of a rank, in the numbering of all. Not for a fork.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub(crate) fn ring(&self, rank: usize) -> &Ring {
+        // SAFETY: the layout puts a ring there, aligned and within the mapping, which lasts while `self` does. It is made of
+        // atomics, for which every pattern of bits is valid, so that nothing a peer writes can break the reference. Its pages
+        // are reserved from the start.
+        unsafe { self.at(self.layout.ring(rank)).cast::<Ring>().as_ref() }
+    }
+
+    /// The address of a byte of the segment.
+    pub(super) fn at(&self, offset: usize) -> NonNull<u8> {
+        assert!(offset < self.layout.size, "byte {offset} of {}", self.layout.size);
+        // SAFETY: within the mapping, which has `size` bytes.
+        unsafe { self.map.start().add(offset) }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // In a fork other things may lie at these addresses by now.
+        if !self.forked() {
+            watch::unmap(self.map.start().as_ptr());
+            // SAFETY: dropped here only, and not used after.
+            unsafe { ManuallyDrop::drop(&mut self.map) }
+        }
+    }
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Segment")
+            .field("id", &self.id)
+            .field("shape", &self.shape)
+            .field("file", &self.file)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,371 @@
+//! Processes of one host that share memory: how they come together, and again after one was lost.
+
+use crate::{
+    ClusterResolver, CommunicationOptions, Communicator, Error, Result,
+    cluster::{Role, check_on_this_host},
+    comm::{engine::Processes, options},
+};
+use consonance_kernels::{
+    bootstrap::{Formed, Gone, Group, Meeting, MeetingError, MeetingOptions, Waiting, Watch},
+    group::{Reason, Seat},
+    os::{
+        process_state::{ProcessState, process_state},
+        thread_pool,
+    },
+    shm::{GroupId, Segment, SegmentError, Shape},
+};
+use consonance_spec::call::digest;
+use std::{
+    env, fmt, io,
+    ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+const CALL: &str = "ProcessGroup";
+
+/// The processes of a cluster, all on this host, each with one or more ranks of one group.
+///
+/// The group gives each process a [`Communicator`] for each of its ranks. They work until one of the processes is gone; then
+/// every call fails with [`Error::Aborted`] that names it, and who is left calls [`reform`](ProcessGroup::reform).
+///
+/// The processes find each other through the addresses in the cluster, which no other cluster of the same user on this host
+/// has at the same time; nothing listens on a port. They share anonymous memory: nothing is left in the file system, however
+/// they end. This needs Linux.
+///
+/// Two threads that play two processes:
+///
+/// ```
+/// use consonance::{ClusterSpec, ProcessGroup, ReduceOp, Result, SimpleClusterResolver};
+/// fn process(index: usize) -> Result<[f32; 2]> {
+///     let cluster = ClusterSpec::new().job("worker", ["localhost:4711", "localhost:4712"])?;
+///     let resolver = SimpleClusterResolver::new(cluster).with_task("worker", index)?;
+///     let mut group = ProcessGroup::builder(resolver).join()?;
+///     assert_eq!(group.members().last(), Some(("worker[1] (localhost:4712)", 1..2)));
+///     let mut communicator = group.communicators().remove(0);
+///     let mut data = [index as f32, 1.0];
+///     communicator.all_reduce(ReduceOp::Sum, &mut data)?;
+///     Ok(data)
+/// }
+/// let sums = std::thread::scope(|scope| {
+///     let processes = [0, 1].map(|index| scope.spawn(move || process(index)));
+///     processes.map(|process| process.join().unwrap())
+/// });
+/// for sum in sums {
+///     assert_eq!(sum?, [1.0, 2.0]);
+/// }
+/// # Ok::<(), consonance::Error>(())
+/// ```
+pub struct ProcessGroup {
+    options: ProcessGroupBuilder,
+    /// The tasks of all processes that there may be, with their addresses.
+    tasks: Vec<String>,
+    meeting: Arc<Mutex<Meeting>>,
+    generation: Arc<Generation>,
+    communicators: Vec<Communicator>,
+}
+
+/// How a [`ProcessGroup`] is joined: the cluster first, then what differs from the default, then [`join`](Self::join).
+#[must_use]
+pub struct ProcessGroupBuilder {
+    resolver: Arc<dyn ClusterResolver>,
+    replicas: usize,
+    options: CommunicationOptions,
+    timeout: Duration,
+    staging_bytes: usize,
+    reads_directly: Option<bool>,
+    on_wait: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+/// One group, from its formation to the loss of a member.
+struct Generation {
+    number: u64,
+    members: Vec<Member>,
+    /// Which of them this process is.
+    own: usize,
+    /// They end with the last communicator, after which this process is gone for the others.
+    _watch: Watch,
+    _meeting: Arc<Mutex<Meeting>>,
+}
+
+struct Member {
+    task: String,
+    process: Option<u32>,
+    ranks: Range<usize>,
+}
+
+impl ProcessGroup {
+    /// Joins the processes of a cluster.
+    pub fn builder(resolver: impl ClusterResolver + 'static) -> ProcessGroupBuilder {
+        ProcessGroupBuilder::new(Arc::new(resolver))
+    }
+
+    /// Which of how many processes this one is.
+    pub(crate) fn place(&self) -> (usize, usize) {
+        (self.generation.own, self.generation.members.len())
+    }
+
+    /// The communicators of this process's ranks, in rank order: once for each generation, then none.
+    pub fn communicators(&mut self) -> Vec<Communicator> {
+        std::mem::take(&mut self.communicators)
+    }
+
+    /// Counts the groups that these processes have formed, from 1.
+    pub fn generation(&self) -> u64 {
+        self.generation.number
+    }
+
+    /// The ranks of this process.
+    pub fn ranks(&self) -> Range<usize> {
+        self.generation.members[self.generation.own].ranks.clone()
+    }
+
+    /// The number of ranks of all processes.
+    pub fn size(&self) -> usize {
+        self.generation.members.last().map_or(0, |last| last.ranks.end)
+    }
+
+    /// The tasks of the processes with their addresses, as `worker[1] (localhost:4712)`, and the ranks of each, in rank order.
+    pub fn members(&self) -> impl Iterator<Item = (&str, Range<usize>)> {
+        self.generation.members.iter().map(|member| (member.task.as_str(), member.ranks.clone()))
+    }
+
+    /// Forms the next group of all processes that are left; each of them makes this call. The communicators of the last group
+    /// end, and [`communicators`](ProcessGroup::communicators) gives those of the new one, in which ranks are numbered anew, by task.
+    ///
+    /// A process that was lost may be started again: it joins as at first. For `wait_for_replacements` the others wait for it,
+    /// but not longer than until the cluster is complete.
+    ///
+    /// # Errors
+    /// [`Error::Meeting`] if a process that runs does not come until the timeout: it is named, and no group is formed without
+    /// it; otherwise as [`join`](ProcessGroupBuilder::join). After an error the call can be repeated.
+    pub fn reform(&mut self, wait_for_replacements: Duration) -> Result<()> {
+        for communicator in self.communicators.drain(..) {
+            communicator.abort();
+        }
+        (self.generation, self.communicators) =
+            self.options.form("ProcessGroup::reform", &self.meeting, &self.tasks, wait_for_replacements)?;
+        Ok(())
+    }
+}
+
+impl ProcessGroupBuilder {
+    pub(crate) fn new(resolver: Arc<dyn ClusterResolver>) -> ProcessGroupBuilder {
+        ProcessGroupBuilder {
+            resolver,
+            replicas: 1,
+            options: CommunicationOptions::new(),
+            timeout: options::DEFAULT_TIMEOUT,
+            staging_bytes: Shape::STAGING_BYTES,
+            reads_directly: None,
+            on_wait: Arc::new(|text| eprintln!("consonance: {text}")),
+        }
+    }
+
+    /// So many ranks in this process, each for a thread of its own. By default one.
+    pub fn replicas(mut self, replicas: usize) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// Options of all collectives. Of those that say something to communicators, the timeout bounds each call.
+    pub fn options(mut self, options: CommunicationOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// How long this process waits for the others until there is a group: more than zero and at most a day. By default 5 minutes.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for any other timeout.
+    pub fn timeout(mut self, timeout: Duration) -> Result<Self> {
+        self.timeout = options::check_timeout("ProcessGroup::timeout", timeout)?;
+        Ok(self)
+    }
+
+    /// How many bytes of shared memory a rank has at most, in each group, to put its data up for the others: a multiple of
+    /// 256 KiB. By default 1 MiB, which larger data pass through in parts. They are got from the system when they are needed.
+    pub fn staging_bytes(mut self, bytes: usize) -> Self {
+        self.staging_bytes = bytes;
+        self
+    }
+
+    /// Whether parts of large data that a rank needs are read out of the others' own memory, where the system allows it
+    /// (`process_vm_readv`), which is tried. If one process says no, or cannot, all put their data up in shared memory. By default
+    /// yes if there is a core for each rank: otherwise it takes longer. Results are the same.
+    pub fn reads_directly(mut self, reads_directly: bool) -> Self {
+        self.reads_directly = Some(reads_directly);
+        self
+    }
+
+    /// Who is told, in words, for whom this process waits: after 2 seconds, and then every 10. By default standard error.
+    pub fn on_wait(mut self, tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.on_wait = Arc::new(tell);
+        self
+    }
+
+    /// Waits for all processes of the cluster, which may start in any order, and joins them. A process whose predecessor was lost
+    /// waits until the others [`reform`](ProcessGroup::reform).
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if this process is not a `chief` or `worker` of the cluster, or another one of them is on another host;
+    /// [`Error::Meeting`] if processes are missing at the deadline (they are named), if one of this task runs already, or if another
+    /// user's process or another build of the program has the place of one; [`Error::System`] if the system gives no memory.
+    pub fn join(self) -> Result<ProcessGroup> {
+        let role = Role::of(CALL, &*self.resolver)?;
+        check_on_this_host(CALL, &role)?;
+        if self.replicas == 0 {
+            return Err(Error::invalid(CALL, "replicas", "at least one", "0"));
+        }
+        Shape::new(self.replicas, self.staging_bytes).map_err(|error| no_segment(CALL, error))?;
+        let tasks = match role.workers.is_empty() {
+            // A program that runs by itself: nobody else has its process id.
+            true => vec![format!("process {}", std::process::id())],
+            false => role.workers.iter().map(|(task, address)| format!("{task} ({address})")).collect(),
+        };
+        let meeting = Meeting::open(MeetingOptions {
+            digest: job_digest(&tasks),
+            layout: Segment::LAYOUT,
+            task: role.worker,
+            names: tasks.clone(),
+            replicas: self.replicas,
+        });
+        let meeting = Arc::new(Mutex::new(meeting.map_err(|error| not_met(CALL, &tasks[role.worker], error))?));
+        let (generation, communicators) = self.form(CALL, &meeting, &tasks, Duration::ZERO)?;
+        Ok(ProcessGroup { options: self, tasks, meeting, generation, communicators })
+    }
+
+    /// Meets the others. An error of this process after the group was formed is one of the group for the others.
+    fn form(
+        &self,
+        call: &'static str,
+        meeting: &Arc<Mutex<Meeting>>,
+        tasks: &[String],
+        wait_for_replacements: Duration,
+    ) -> Result<(Arc<Generation>, Vec<Communicator>)> {
+        let own_task = Role::of(call, &*self.resolver)?.worker;
+        let staging_bytes = self.staging_bytes;
+        let create = |group: &Group| {
+            let ranks = group.members.iter().map(|member| member.replicas).sum();
+            let segment = Shape::new(ranks, staging_bytes)
+                .and_then(|shape| Segment::create(shape, GroupId::from_bytes(group.id)));
+            segment.map_err(io::Error::other)?.file().try_clone_to_owned()
+        };
+        let tell = |waiting: &Waiting| {
+            let missing: Vec<&str> = waiting.missing.iter().map(|&task| tasks[task].as_str()).collect();
+            let (own, waited) = (&tasks[own_task], waiting.waited.as_secs());
+            (self.on_wait)(&format!("{own} has waited {waited} s for {}", missing.join(", ")));
+        };
+        let mut own = meeting.lock().unwrap_or_else(PoisonError::into_inner);
+        let formed = catch_unwind(AssertUnwindSafe(|| {
+            own.form(Instant::now() + self.timeout, wait_for_replacements, create, tell)
+        }));
+        let group = match formed {
+            Ok(Ok(formed)) => self.enter(call, &formed, meeting, tasks),
+            // The others have been told.
+            Ok(Err(error)) => return Err(not_met(call, &tasks[own_task], error)),
+            Err(panic) => {
+                own.leave();
+                resume_unwind(panic)
+            }
+        };
+        if group.is_err() {
+            // The others have formed a group that this process cannot be in.
+            own.leave();
+        }
+        group
+    }
+
+    /// This process's part of a group that was formed.
+    fn enter(
+        &self,
+        call: &'static str,
+        formed: &Formed,
+        meeting: &Arc<Mutex<Meeting>>,
+        tasks: &[String],
+    ) -> Result<(Arc<Generation>, Vec<Communicator>)> {
+        let mut next = 0;
+        let members = formed.members.iter().map(|member| {
+            let ranks = next..next + member.replicas;
+            next = ranks.end;
+            Member { task: tasks[member.task].clone(), process: member.pid, ranks }
+        });
+        let members: Vec<Member> = members.collect();
+        let shape = Shape::new(next, self.staging_bytes).map_err(|error| no_segment(call, error))?;
+        let file = formed.segment.try_clone().map_err(|error| system("keep the shared memory", error))?;
+        let segment =
+            Segment::open(file, GroupId::from_bytes(formed.id), shape).map_err(|error| no_segment(call, error))?;
+        let processes: Vec<u32> = members.iter().map(|member| member.process.unwrap_or(0)).collect();
+        let configuration = self.options.configuration();
+        let local = members[formed.me].ranks.clone();
+        let cores = thread_pool::cores_of(&processes);
+        let process_of = |(member, &process): (&Member, &u32)| std::iter::repeat_n(process, member.ranks.len());
+        let mut readable: Vec<u32> = members.iter().zip(&processes).flat_map(process_of).collect();
+        if !self.reads_directly.unwrap_or(next <= cores) {
+            readable.clear();
+        }
+        let seats = Seat::in_segment(&Arc::new(segment), local, cores, &readable, configuration.timeout);
+
+        let (aborter, ranks) =
+            (seats[0].aborter(), members.iter().map(|member| member.ranks.clone()).collect::<Vec<_>>());
+        let on_gone = move |member: usize, gone| {
+            let reason = match gone {
+                Gone::Ended => Reason::Death,
+                Gone::Left => Reason::Departure,
+            };
+            aborter.lose(ranks[member].clone(), reason);
+        };
+        let watch = Watch::start(formed, on_gone).map_err(|error| system("watch the other processes", error))?;
+        let (number, own) = (formed.generation, formed.me);
+        let generation = Arc::new(Generation { number, members, own, _watch: watch, _meeting: meeting.clone() });
+        let communicator = |seat| Communicator::in_processes(seat, configuration, generation.clone());
+        let communicators = seats.into_iter().map(communicator).collect();
+        Ok((generation, communicators))
+    }
+}
+
+impl Processes for Generation {
+    fn describe(&self, rank: usize) -> String {
+        let Some(member) = self.members.iter().find(|member| member.ranks.contains(&rank)) else {
+            return "no process has it".to_owned();
+        };
+        let Member { task, process, .. } = member;
+        match process.map(|process| (process, process_state(process))) {
+            None => task.clone(),
+            Some((process, ProcessState::Running)) => format!("{task}, process {process}"),
+            Some((process, ProcessState::Stopped)) => format!("{task}, process {process}, is stopped"),
+            Some((process, ProcessState::Gone)) => format!("{task}, process {process}, has ended"),
+        }
+    }
+}
+
+impl fmt::Debug for ProcessGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let members: Vec<_> = self.members().collect();
+        f.debug_struct("ProcessGroup").field("generation", &self.generation()).field("members", &members).finish()
+    }
+}
+
+/// What only processes of the same job have in common: the tasks with their addresses, and what a launcher says besides.
+fn job_digest(tasks: &[String]) -> u128 {
+    let job = ["CONSONANCE_JOB", "SLURM_JOB_ID", "SLURM_STEP_ID"].map(|name| env::var(name).unwrap_or_default());
+    let text = format!("{}\n{}", tasks.join("\n"), job.join("\n"));
+    u128::from(digest(&text)) << 64 | u128::from(digest(&format!("again {text}")))
+}
+
+fn not_met(call: &'static str, task: &str, error: MeetingError) -> Error {
+    Error::Meeting { call, task: task.to_owned(), problem: error.to_string() }
+}
+
+fn no_segment(call: &'static str, error: SegmentError) -> Error {
+    match error {
+        SegmentError::Shape { what, expected, found } => Error::invalid(call, what, expected, found),
+        SegmentError::System { what, source } => system(what, source),
+        error => Error::System { what: format!("{call}: open the shared memory"), source: io::Error::other(error) },
+    }
+}
+
+fn system(what: impl Into<String>, source: io::Error) -> Error {
+    Error::System { what: what.into(), source }
+}

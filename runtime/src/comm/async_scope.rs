@@ -1,0 +1,375 @@
+//! Asynchronous calls: made inside a closure, carried out in order on a thread of their own, all finished when it ends.
+//!
+//! A handle could be forgotten while a peer reads the buffer it stands for; a closure cannot end early. So buffers are lent for
+//! the whole closure, and dropping a handle is always safe.
+
+use crate::{
+    Communicator, Error, Result,
+    comm::call::Call,
+    error::{IntoReduceOp, op_of},
+};
+use consonance_kernels::group::Reason;
+use consonance_spec::{Element, Kind, ReduceOp};
+use std::{
+    marker::PhantomData,
+    sync::{Arc, Condvar, Mutex, MutexGuard, mpsc},
+    thread,
+};
+
+/// Where asynchronous calls are made: see [`Communicator::scope`].
+pub struct Scope<'env> {
+    rank: usize,
+    calls: mpsc::Sender<Task<'env>>,
+    slots: Mutex<Vec<Arc<Slot>>>,
+    /// Buffers are lent for exactly this long: a shorter lifetime would let them be used before the calls are finished.
+    invariant: PhantomData<&'env mut &'env ()>,
+}
+
+/// What the thread of a scope does next.
+enum Task<'env> {
+    Call(Call<'env>, Promise),
+    /// Tell the others, who make some call, why this rank makes none.
+    Refuse(String),
+}
+
+/// An asynchronous call under way. Dropping it is safe: the call is finished when its scope ends, which reports its error.
+pub struct Pending {
+    slot: Arc<Slot>,
+}
+
+/// Where a call's result is put, and from where it is taken once.
+#[derive(Default)]
+struct Slot {
+    state: Mutex<State>,
+    finished: Condvar,
+}
+
+#[derive(Default)]
+enum State {
+    #[default]
+    UnderWay,
+    Finished(Result<()>),
+    Taken,
+}
+
+/// The duty to finish a call. Dropped without a result, which only a panic does, it tells so to who waits.
+struct Promise(Arc<Slot>);
+
+impl Promise {
+    fn keep(self, result: Result<()>) {
+        self.0.finish(result);
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        if matches!(*self.0.lock(), State::UnderWay) {
+            self.0.finish(Err(Error::other("the thread of the asynchronous calls panicked")));
+        }
+    }
+}
+
+impl Slot {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panics while holding the state of a call")
+    }
+
+    fn finish(&self, result: Result<()>) {
+        *self.lock() = State::Finished(result);
+        self.finished.notify_all();
+    }
+
+    /// The result, if there is one that nobody took.
+    fn take(&self) -> Result<()> {
+        match std::mem::replace(&mut *self.lock(), State::Taken) {
+            State::Finished(result) => result,
+            State::UnderWay | State::Taken => Ok(()),
+        }
+    }
+}
+
+impl Pending {
+    /// Waits until the call is finished, and gives its result. Bounded, as the call is.
+    ///
+    /// # Errors
+    /// The call's.
+    pub fn wait(self) -> Result<()> {
+        let mut state = self.slot.lock();
+        while matches!(*state, State::UnderWay) {
+            state = self.slot.finished.wait(state).expect("nobody panics while holding the state of a call");
+        }
+        drop(state);
+        self.slot.take()
+    }
+
+    /// Whether the call is finished. Never waits.
+    ///
+    /// ```
+    /// # use consonance::{Communicator, ReduceOp};
+    /// let (mut alone, mut gradients) = (Communicator::threads(1).remove(0), [0.5f32; 1000]);
+    /// alone.scope(|scope| {
+    ///     let sum = scope.all_reduce(ReduceOp::Sum, &mut gradients)?;
+    ///     while !sum.is_finished() {
+    ///         // Compute something else.
+    ///     }
+    ///     sum.wait()
+    /// })?;
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn is_finished(&self) -> bool {
+        !matches!(*self.slot.lock(), State::UnderWay)
+    }
+}
+
+impl<'env> Scope<'env> {
+    /// Starts [`Communicator::all_reduce`].
+    ///
+    /// # Errors
+    /// [`Error::UnknownReduceOp`]; all others come from [`Pending::wait`] or the end of the scope.
+    pub fn all_reduce<T: Element>(&self, op: impl IntoReduceOp, data: &'env mut [T]) -> Result<Pending> {
+        let op = self.op(Kind::AllReduce, op)?;
+        Ok(self.start(Call::AllReduce { op, send: None, recv: data.into() }))
+    }
+
+    /// Starts [`Communicator::all_reduce_into`].
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Scope::all_reduce).
+    pub fn all_reduce_into<T: Element, R: Element>(
+        &self,
+        op: impl IntoReduceOp,
+        send: &'env [T],
+        recv: &'env mut [R],
+    ) -> Result<Pending> {
+        let op = self.op(Kind::AllReduce, op)?;
+        Ok(self.start(Call::AllReduce { op, send: Some(send.into()), recv: recv.into() }))
+    }
+
+    /// Starts [`Communicator::reduce`].
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Scope::all_reduce).
+    pub fn reduce<T: Element>(&self, op: impl IntoReduceOp, data: &'env mut [T], root: usize) -> Result<Pending> {
+        let op = self.op(Kind::Reduce, op)?;
+        Ok(self.start(Call::reduce_in_place(op, data, root, self.rank)))
+    }
+
+    /// Starts [`Communicator::reduce_into`].
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Scope::all_reduce).
+    pub fn reduce_into<T: Element>(
+        &self,
+        op: impl IntoReduceOp,
+        send: &'env [T],
+        recv: Option<&'env mut [T]>,
+        root: usize,
+    ) -> Result<Pending> {
+        let (op, recv) = (self.op(Kind::Reduce, op)?, recv.map(Into::into));
+        Ok(self.start(Call::Reduce { op, send: Some(send.into()), recv, root }))
+    }
+
+    /// Starts [`Communicator::reduce_scatter`].
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Scope::all_reduce).
+    pub fn reduce_scatter<T: Element>(&self, op: impl IntoReduceOp, data: &'env mut [T]) -> Result<Pending> {
+        let op = self.op(Kind::ReduceScatter, op)?;
+        Ok(self.start(Call::ReduceScatter { op, send: None, recv: data.into() }))
+    }
+
+    /// Starts [`Communicator::reduce_scatter_into`].
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Scope::all_reduce).
+    pub fn reduce_scatter_into<T: Element>(
+        &self,
+        op: impl IntoReduceOp,
+        send: &'env [T],
+        recv: &'env mut [T],
+    ) -> Result<Pending> {
+        let op = self.op(Kind::ReduceScatter, op)?;
+        Ok(self.start(Call::ReduceScatter { op, send: Some(send.into()), recv: recv.into() }))
+    }
+
+    /// Starts [`Communicator::broadcast`].
+    pub fn broadcast<T: Element>(&self, data: &'env mut [T], root: usize) -> Pending {
+        self.start(Call::Broadcast { data: data.into(), root })
+    }
+
+    /// Starts [`Communicator::all_gather`].
+    pub fn all_gather<T: Element>(&self, data: &'env mut [T]) -> Pending {
+        self.start(Call::AllGather { send: None, recv: data.into(), counts: None })
+    }
+
+    /// Starts [`Communicator::all_gather_into`].
+    pub fn all_gather_into<T: Element>(&self, send: &'env [T], recv: &'env mut [T]) -> Pending {
+        self.start(Call::AllGather { send: Some(send.into()), recv: recv.into(), counts: None })
+    }
+
+    /// Starts [`Communicator::all_gather_v`].
+    pub fn all_gather_v<T: Element>(
+        &self,
+        send: Option<&'env [T]>,
+        recv: &'env mut [T],
+        counts: &'env [usize],
+    ) -> Pending {
+        self.start(Call::AllGather { send: send.map(Into::into), recv: recv.into(), counts: Some(counts) })
+    }
+
+    /// Starts [`Communicator::gather`].
+    pub fn gather<T: Element>(&self, send: &'env [T], recv: Option<&'env mut [T]>, root: usize) -> Pending {
+        self.start(Call::Gather { send: Some(send.into()), recv: recv.map(Into::into), counts: None, root })
+    }
+
+    /// Starts [`Communicator::gather_v`].
+    pub fn gather_v<T: Element>(
+        &self,
+        send: Option<&'env [T]>,
+        recv: Option<&'env mut [T]>,
+        counts: &'env [usize],
+        root: usize,
+    ) -> Pending {
+        self.start(Call::Gather { send: send.map(Into::into), recv: recv.map(Into::into), counts: Some(counts), root })
+    }
+
+    /// Starts [`Communicator::scatter`].
+    pub fn scatter<T: Element>(&self, send: Option<&'env [T]>, recv: Option<&'env mut [T]>, root: usize) -> Pending {
+        self.start(Call::Scatter { send: send.map(Into::into), recv: recv.map(Into::into), counts: None, root })
+    }
+
+    /// Starts [`Communicator::scatter_v`].
+    pub fn scatter_v<T: Element>(
+        &self,
+        send: Option<&'env [T]>,
+        recv: Option<&'env mut [T]>,
+        counts: &'env [usize],
+        root: usize,
+    ) -> Pending {
+        self.start(Call::Scatter { send: send.map(Into::into), recv: recv.map(Into::into), counts: Some(counts), root })
+    }
+
+    /// Starts [`Communicator::all_to_all`].
+    pub fn all_to_all<T: Element>(&self, data: &'env mut [T]) -> Pending {
+        self.start(Call::AllToAll { send: None, recv: data.into(), counts: None })
+    }
+
+    /// Starts [`Communicator::all_to_all_into`].
+    pub fn all_to_all_into<T: Element>(&self, send: &'env [T], recv: &'env mut [T]) -> Pending {
+        self.start(Call::AllToAll { send: Some(send.into()), recv: recv.into(), counts: None })
+    }
+
+    /// Starts [`Communicator::all_to_all_v`].
+    pub fn all_to_all_v<T: Element>(
+        &self,
+        send: &'env [T],
+        send_counts: &'env [usize],
+        recv: &'env mut [T],
+        recv_counts: &'env [usize],
+    ) -> Pending {
+        let counts = Some((send_counts, recv_counts));
+        self.start(Call::AllToAll { send: Some(send.into()), recv: recv.into(), counts })
+    }
+
+    /// Starts [`Communicator::barrier`]: finished when every rank's calls before it are.
+    pub fn barrier(&self) -> Pending {
+        self.start(Call::Barrier)
+    }
+
+    /// Starts [`Communicator::send`].
+    pub fn send<T: Element>(&self, data: &'env [T], to: usize) -> Pending {
+        self.start(Call::Send { data: data.into(), to })
+    }
+
+    /// Starts [`Communicator::recv`].
+    pub fn recv<T: Element>(&self, data: &'env mut [T], from: usize) -> Pending {
+        self.start(Call::Recv { data: data.into(), from })
+    }
+
+    /// The operation, or the error for text that names none, of which the others are told in turn.
+    fn op(&self, kind: Kind, op: impl IntoReduceOp) -> Result<ReduceOp> {
+        let checked = op_of(kind.name(), op).map_err(|error| error.of_replica(self.rank));
+        checked.inspect_err(|error| drop(self.calls.send(Task::Refuse(error.to_string()))))
+    }
+
+    fn start(&self, call: Call<'env>) -> Pending {
+        let slot = Arc::new(Slot::default());
+        self.slots.lock().expect("nobody panics while pushing").push(slot.clone());
+        // If the receiver is gone, after a panic, the promise is dropped with the call.
+        let _ = self.calls.send(Task::Call(call, Promise(slot.clone())));
+        Pending { slot }
+    }
+}
+
+impl Communicator {
+    /// Runs `body`, in which calls return at once and are carried out meanwhile, in the order in which they are made, on a
+    /// thread of their own. All are finished when this returns.
+    ///
+    /// # Errors
+    /// The error of `body`, else the first of a call that was not waited for. [`Error::System`] if the system gives no thread, which
+    /// ends the group: the others make calls that this rank does not.
+    ///
+    /// # Panics
+    /// If `body` panics; the group is then ended, so that no peer waits.
+    ///
+    /// ```
+    /// use consonance::{Communicator, ReduceOp};
+    /// let mut alone = Communicator::threads(1).remove(0);
+    /// let (mut last_layer, mut first_layer) = (vec![1.0f32; 8], vec![2.0f32; 8]);
+    /// alone.scope(|scope| {
+    ///     let last = scope.all_reduce(ReduceOp::Mean, &mut last_layer)?;
+    ///     // … the gradients of the first layer are computed here …
+    ///     scope.all_reduce(ReduceOp::Mean, &mut first_layer)?;
+    ///     last.wait()
+    /// })?;
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn scope<'env, R>(&'env mut self, body: impl FnOnce(&Scope<'env>) -> Result<R>) -> Result<R> {
+        let (rank, aborter) = (self.rank(), self.abort_handle());
+        thread::scope(|threads| {
+            let (calls, queue) = mpsc::channel::<Task<'env>>();
+            let progress = move || {
+                for task in queue {
+                    match task {
+                        Task::Call(call, promise) => promise.keep(self.call(call)),
+                        Task::Refuse(why) => _ = self.refuse(Kind::AllReduce, &Error::other(why)),
+                    }
+                }
+            };
+            let what = "start a thread for asynchronous calls".to_owned();
+            let thread = thread::Builder::new()
+                .name("consonance-async".to_owned())
+                .spawn_scoped(threads, progress)
+                .map_err(|source| {
+                    aborter.abort(Reason::Failure);
+                    Error::System { what, source }
+                })?;
+            // Dropped last, so that a panic in `body` ends the group before the queue is waited for.
+            let scope = Scope { rank, calls, slots: Mutex::default(), invariant: PhantomData };
+            let end_on_panic = OnPanic(|| aborter.abort(Reason::Panic));
+            let result = body(&scope);
+            std::mem::forget(end_on_panic);
+            let Scope { calls, slots, .. } = scope;
+            drop(calls);
+            let slots = slots.into_inner().expect("nobody panics while pushing");
+            let results: Vec<Result<()>> = slots.into_iter().map(|slot| Pending { slot }.wait()).collect();
+            // The scope itself waits for the thread's work, not for its end.
+            thread.join().unwrap_or_else(|panic| {
+                aborter.abort(Reason::Panic);
+                std::panic::resume_unwind(panic)
+            });
+            let value = result?;
+            results.into_iter().collect::<Result<()>>()?;
+            Ok(value)
+        })
+    }
+}
+
+/// Runs its function if it is dropped, which is in a panic only.
+struct OnPanic<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnPanic<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}

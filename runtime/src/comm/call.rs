@@ -1,0 +1,403 @@
+//! One collective call as a value, checked for what can be wrong on one rank alone.
+
+use crate::{Error, Result};
+use consonance_kernels::memory::{Buf, BufMut, Memory};
+use consonance_spec::{DType, Element, Kind, ReduceOp, Signature, World};
+
+/// A collective with its buffers.
+///
+/// `send` is what this rank brings and `recv` what it gets; without `send` the call works in place, on `recv`. Counts are in
+/// elements. Where they are given there is one for each rank, the same list on every rank; else parts are even.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "fields are told of above and at their variants")]
+pub enum Call<'a> {
+    /// Every rank waits for every other.
+    Barrier,
+    /// `root`'s data to all.
+    Broadcast { data: BufMut<'a>, root: usize },
+    /// All ranks' data combined, on `root`. Only `root` needs `recv`.
+    Reduce { op: ReduceOp, send: Option<Buf<'a>>, recv: Option<BufMut<'a>>, root: usize },
+    /// All ranks' data combined, on all.
+    AllReduce { op: ReduceOp, send: Option<Buf<'a>>, recv: BufMut<'a> },
+    /// All ranks' data combined, a block to each: apart into `recv`, in place into the rank's own block of it.
+    ReduceScatter { op: ReduceOp, send: Option<Buf<'a>>, recv: BufMut<'a> },
+    /// All ranks' data in rank order on `root`, which alone needs `recv`.
+    Gather { send: Option<Buf<'a>>, recv: Option<BufMut<'a>>, counts: Option<&'a [usize]>, root: usize },
+    /// All ranks' data in rank order on all.
+    AllGather { send: Option<Buf<'a>>, recv: BufMut<'a>, counts: Option<&'a [usize]> },
+    /// Like `AllGather` with sizes that are learnt on the way: each rank's data is `rows` rows, and row `i` of the result is
+    /// every rank's row `i` in rank order. On success `recv` holds the result, and `counts` each rank's count.
+    Concat { send: Buf<'a>, rows: usize, recv: &'a mut Option<Memory>, counts: &'a mut Vec<usize> },
+    /// A part of `root`'s data to each rank. Only `root` needs `send`; it may keep its own part in place, without `recv`.
+    Scatter { send: Option<Buf<'a>>, recv: Option<BufMut<'a>>, counts: Option<&'a [usize]>, root: usize },
+    /// A part from each rank to each rank. `counts` are those sent to and those received from each rank.
+    AllToAll { send: Option<Buf<'a>>, recv: BufMut<'a>, counts: Option<(&'a [usize], &'a [usize])> },
+    /// Data to one rank, which receives it.
+    Send { data: Buf<'a>, to: usize },
+    /// Data from one rank, which sends it.
+    Recv { data: BufMut<'a>, from: usize },
+}
+
+impl<'a> Call<'a> {
+    /// `data` of all ranks combined into `root`'s, as `rank` calls it.
+    pub(crate) fn reduce_in_place<T: Element>(op: ReduceOp, data: &'a mut [T], root: usize, rank: usize) -> Call<'a> {
+        if rank == root {
+            Call::Reduce { op, send: None, recv: Some(data.into()), root }
+        } else {
+            Call::Reduce { op, send: Some((&*data).into()), recv: None, root }
+        }
+    }
+
+    /// Which call it is.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Call::Barrier => Kind::Barrier,
+            Call::Broadcast { .. } => Kind::Broadcast,
+            Call::Reduce { .. } => Kind::Reduce,
+            Call::AllReduce { .. } => Kind::AllReduce,
+            Call::ReduceScatter { .. } => Kind::ReduceScatter,
+            Call::Gather { .. } => Kind::Gather,
+            Call::AllGather { .. } | Call::Concat { .. } => Kind::AllGather,
+            Call::Scatter { .. } => Kind::Scatter,
+            Call::AllToAll { .. } => Kind::AllToAll,
+            Call::Send { .. } | Call::Recv { .. } => Kind::SendRecv,
+        }
+    }
+
+    /// The bytes of which other ranks do not know how many this one brings.
+    pub(crate) fn concat_bytes(&self) -> usize {
+        match self {
+            Call::Concat { send, .. } => send.bytes(),
+            Call::Barrier
+            | Call::Broadcast { .. }
+            | Call::Reduce { .. }
+            | Call::AllReduce { .. }
+            | Call::ReduceScatter { .. }
+            | Call::Gather { .. }
+            | Call::AllGather { .. }
+            | Call::Scatter { .. }
+            | Call::AllToAll { .. }
+            | Call::Send { .. }
+            | Call::Recv { .. } => 0,
+        }
+    }
+
+    /// Checks the arguments, and adds to the signature of the call's kind what all ranks must agree on. It is filled in where it stays:
+    /// to move what was just written in parts takes longer than to write it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for what no other rank's arguments could make right.
+    pub(crate) fn sign(&self, world: World, signature: &mut Signature) -> Result<()> {
+        let check = Check { call: self.kind().name(), world };
+        match self {
+            Call::Barrier => {}
+            Call::Broadcast { data, root } => {
+                signature.dtype = Some(data.dtype());
+                signature.count = Some(data.count());
+                signature.root = Some(check.rank("root", *root)?);
+            }
+            Call::Reduce { op, send, recv, root } => {
+                let input = check.input(send, recv.as_ref())?;
+                check.defined(*op, input.dtype)?;
+                if world.rank() == *root {
+                    let recv = recv.as_ref().ok_or_else(|| check.missing("recv", "on the root"))?;
+                    check.same_count(input.count, recv.count())?;
+                    check.result(*op, input.dtype, recv.dtype(), send.is_none())?;
+                }
+                signature.op = Some(*op);
+                signature.dtype = Some(input.dtype);
+                signature.count = Some(input.count);
+                signature.root = Some(check.rank("root", *root)?);
+            }
+            Call::AllReduce { op, send, recv } => {
+                let input = check.input(send, Some(recv))?;
+                check.same_count(input.count, recv.count())?;
+                check.result(*op, input.dtype, recv.dtype(), send.is_none())?;
+                signature.op = Some(*op);
+                signature.dtype = Some(input.dtype);
+                signature.count = Some(input.count);
+            }
+            Call::ReduceScatter { op, send, recv } => {
+                let input = check.input(send, Some(recv))?;
+                check.divisible(if send.is_some() { "send" } else { "data" }, input.count)?;
+                if send.is_some() {
+                    check.same_count(input.count / world.size(), recv.count())?;
+                }
+                check.result(*op, input.dtype, recv.dtype(), send.is_none())?;
+                signature.op = Some(*op);
+                signature.dtype = Some(input.dtype);
+                signature.count = Some(input.count);
+            }
+            Call::Gather { send, recv, counts, root } => {
+                signature.root = Some(check.rank("root", *root)?);
+                let recv = recv.as_ref().filter(|_| world.rank() == *root);
+                if world.rank() == *root && recv.is_none() {
+                    return Err(check.missing("recv", "on the root"));
+                }
+                check.gathered(signature, send, recv, *counts)?;
+            }
+            Call::AllGather { send, recv, counts } => check.gathered(signature, send, Some(recv), *counts)?,
+            Call::Concat { send, .. } => signature.dtype = Some(send.dtype()),
+            Call::Scatter { send, recv, counts, root } => {
+                signature.root = Some(check.rank("root", *root)?);
+                check.scattered(signature, send, recv, *counts)?;
+            }
+            Call::AllToAll { send, recv, counts } => check.exchanged(signature, send, recv, *counts)?,
+            Call::Send { data, to } => {
+                check.other("to", *to)?;
+                signature.dtype = Some(data.dtype());
+                signature.count = Some(data.count());
+                signature.root = Some(world.rank());
+            }
+            Call::Recv { data, from } => {
+                signature.root = Some(check.other("from", *from)?);
+                signature.dtype = Some(data.dtype());
+                signature.count = Some(data.count());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a rank reads.
+struct Input {
+    dtype: DType,
+    count: usize,
+}
+
+/// Checks of one call's arguments.
+struct Check {
+    call: &'static str,
+    world: World,
+}
+
+impl Check {
+    #[cold]
+    fn invalid(&self, argument: &str, expected: impl Into<String>, found: impl Into<String>) -> Error {
+        Error::invalid(self.call, argument, expected, found).of_replica(self.world.rank())
+    }
+
+    fn missing(&self, argument: &str, place: &str) -> Error {
+        self.invalid(argument, format!("a buffer {place}"), "none")
+    }
+
+    fn rank(&self, argument: &str, rank: usize) -> Result<usize> {
+        if rank < self.world.size() {
+            return Ok(rank);
+        }
+        Err(self.invalid(argument, format!("a rank below {}", self.world.size()), rank.to_string()))
+    }
+
+    fn other(&self, argument: &str, rank: usize) -> Result<usize> {
+        match self.rank(argument, rank)? {
+            own if own == self.world.rank() => Err(self.invalid(argument, "another rank", "this rank itself")),
+            rank => Ok(rank),
+        }
+    }
+
+    #[inline]
+    fn input(&self, send: &Option<Buf<'_>>, recv: Option<&BufMut<'_>>) -> Result<Input> {
+        let apart = send.map(|buf| Input { dtype: buf.dtype(), count: buf.count() });
+        apart
+            .or_else(|| recv.map(|buf| Input { dtype: buf.dtype(), count: buf.count() }))
+            .ok_or_else(|| self.missing("send", "to read"))
+    }
+
+    #[inline]
+    fn same_count(&self, expected: usize, found: usize) -> Result<()> {
+        if expected == found {
+            return Ok(());
+        }
+        Err(self.invalid("recv", format!("{expected} elements"), format!("{found} elements")))
+    }
+
+    fn same_dtype(&self, expected: DType, found: DType) -> Result<()> {
+        if expected == found {
+            return Ok(());
+        }
+        Err(self.invalid("recv", format!("elements of {expected}"), format!("elements of {found}")))
+    }
+
+    fn divisible(&self, argument: &str, count: usize) -> Result<()> {
+        let size = self.world.size();
+        if count.is_multiple_of(size) {
+            return Ok(());
+        }
+        Err(self.invalid(argument, format!("a multiple of {size} elements"), format!("{count} elements")))
+    }
+
+    /// The element type of `op`'s result.
+    #[inline]
+    fn defined(&self, op: ReduceOp, dtype: DType) -> Result<DType> {
+        op.result(dtype).ok_or_else(|| self.invalid("op", format!("an operation on {dtype}"), op.name()))
+    }
+
+    /// Whether `op` on `dtype` gives what `recv` holds.
+    #[inline]
+    fn result(&self, op: ReduceOp, dtype: DType, recv: DType, in_place: bool) -> Result<()> {
+        match self.defined(op, dtype)? {
+            result if result == recv => Ok(()),
+            result if in_place => {
+                let found = format!("{op}, whose result is {result}");
+                Err(self.invalid("op", format!("an operation whose result is {dtype}"), found))
+            }
+            result => Err(self.invalid("recv", format!("elements of {result}"), format!("elements of {recv}"))),
+        }
+    }
+
+    /// Checks `counts` against `own`, this rank's part, and notes them as what must agree. Without `counts` every part is `own`.
+    fn parts(&self, signature: &mut Signature, counts: Option<&[usize]>, own: Option<usize>) -> Result<()> {
+        let Some(counts) = counts else {
+            signature.count = own;
+            return Ok(());
+        };
+        let size = self.world.size();
+        if counts.len() != size {
+            return Err(self.invalid("counts", format!("{size} counts"), format!("{} counts", counts.len())));
+        }
+        let listed = counts[self.world.rank()];
+        if let Some(own) = own.filter(|&own| own != listed) {
+            return Err(self.invalid("counts", format!("{own} elements of this rank"), listed.to_string()));
+        }
+        signature.detail = digest_counts(counts);
+        Ok(())
+    }
+
+    /// The sum of counts of elements of this type. All ranks check it, whoever needs the buffer, since all compute with it.
+    fn total(&self, argument: &str, counts: &[usize], dtype: DType) -> Result<usize> {
+        let total = counts.iter().try_fold(0usize, |total, &count| total.checked_add(count));
+        let bytes = |total: usize| total.checked_mul(dtype.size()).filter(|&bytes| isize::try_from(bytes).is_ok());
+        total
+            .filter(|&total| bytes(total).is_some())
+            .ok_or_else(|| self.invalid(argument, "counts of elements that a buffer can have", format!("{counts:?}")))
+    }
+
+    fn gathered(
+        &self,
+        signature: &mut Signature,
+        send: &Option<Buf<'_>>,
+        recv: Option<&BufMut<'_>>,
+        counts: Option<&[usize]>,
+    ) -> Result<()> {
+        let input = self.input(send, recv)?;
+        signature.dtype = Some(input.dtype);
+        let own = match (send, counts) {
+            (Some(send), _) => Some(send.count()),
+            (None, Some(_)) => None,
+            (None, None) => {
+                self.divisible("data", input.count)?;
+                Some(input.count / self.world.size())
+            }
+        };
+        self.parts(signature, counts, own)?;
+        let total = match counts {
+            Some(counts) => self.total("counts", counts, input.dtype)?,
+            None => own.unwrap_or(0) * self.world.size(),
+        };
+        let Some(recv) = recv else { return Ok(()) };
+        self.same_dtype(input.dtype, recv.dtype())?;
+        self.same_count(total, recv.count())
+    }
+
+    fn scattered(
+        &self,
+        signature: &mut Signature,
+        send: &Option<Buf<'_>>,
+        recv: &Option<BufMut<'_>>,
+        counts: Option<&[usize]>,
+    ) -> Result<()> {
+        let root = signature.root == Some(self.world.rank());
+        let own = match (send, recv, counts) {
+            (Some(send), _, None) if root => {
+                self.divisible("send", send.count())?;
+                Some(send.count() / self.world.size())
+            }
+            (None, ..) if root => return Err(self.missing("send", "on the root")),
+            (_, None, _) if !root => return Err(self.missing("recv", "on every rank but the root")),
+            (_, recv, _) => recv.as_ref().map(|recv| recv.count()),
+        };
+        self.parts(signature, counts, own)?;
+        if let (Some(send), Some(recv), true) = (send, recv, root) {
+            self.same_dtype(send.dtype(), recv.dtype())?;
+            self.same_count(counts.map_or(own.unwrap_or(0), |counts| counts[self.world.rank()]), recv.count())?;
+        }
+        signature.dtype = match (send, recv, root) {
+            (Some(send), _, true) => Some(send.dtype()),
+            (_, recv, _) => recv.as_ref().map(|recv| recv.dtype()),
+        };
+        let (Some(counts), Some(dtype)) = (counts, signature.dtype) else { return Ok(()) };
+        let total = self.total("counts", counts, dtype)?;
+        match send {
+            Some(send) if root && send.count() != total => {
+                Err(self.invalid("send", format!("{total} elements"), format!("{} elements", send.count())))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn exchanged(
+        &self,
+        signature: &mut Signature,
+        send: &Option<Buf<'_>>,
+        recv: &BufMut<'_>,
+        counts: Option<(&[usize], &[usize])>,
+    ) -> Result<()> {
+        let input = self.input(send, Some(recv))?;
+        signature.dtype = Some(input.dtype);
+        self.same_dtype(input.dtype, recv.dtype())?;
+        let Some((send_counts, recv_counts)) = counts else {
+            self.divisible("send", input.count)?;
+            signature.count = Some(input.count);
+            return self.same_count(input.count, recv.count());
+        };
+        for (argument, counts, count) in
+            [("send_counts", send_counts, input.count), ("recv_counts", recv_counts, recv.count())]
+        {
+            if counts.len() != self.world.size() {
+                let expected = format!("{} counts", self.world.size());
+                return Err(self.invalid(argument, expected, format!("{} counts", counts.len())));
+            }
+            let total = self.total(argument, counts, input.dtype)?;
+            if total != count {
+                return Err(self.invalid(argument, format!("{count} elements in all"), total.to_string()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A digest of counts, for the detail of a signature.
+fn digest_counts(counts: &[usize]) -> u64 {
+    counts.iter().fold(counts.len() as u64, |digest, &count| consonance_spec::call::mix(digest, count as u64))
+}
+
+/// Rank `from` sends `sent` elements to rank `to`, which expects `expected`.
+pub(crate) struct UnlikeCounts {
+    from: usize,
+    to: usize,
+    sent: usize,
+    expected: usize,
+}
+
+impl UnlikeCounts {
+    /// All ranks see this; no data has moved.
+    pub(crate) fn error(&self, call: Kind) -> Error {
+        Error::Mismatch {
+            call: call.to_string(),
+            replica: self.to,
+            argument: format!("recv_counts[{}]", self.from),
+            expected: self.sent.to_string(),
+            found: self.expected.to_string(),
+        }
+    }
+}
+
+/// The first pair of ranks that do not expect the same of each other. In the table a rank has what it sends to each, and then what
+/// it receives from each.
+pub(crate) fn unlike_counts(table: &[u64], size: usize) -> Option<UnlikeCounts> {
+    let row = 2 * size;
+    (0..size).flat_map(|from| (0..size).map(move |to| (from, to))).find_map(|(from, to)| {
+        let (sent, expected) = (table[from * row + to] as usize, table[to * row + size + from] as usize);
+        (sent != expected).then_some(UnlikeCounts { from, to, sent, expected })
+    })
+}

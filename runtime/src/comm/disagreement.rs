@@ -1,0 +1,118 @@
+//! What a communicator does when ranks disagree: they tell each other what they called, and all have the same error.
+
+use super::{
+    agreement::{self, Agreement, Words},
+    call::Call,
+    engine::Failure,
+};
+use crate::{Communicator, Error, Result};
+use consonance_kernels::{
+    group::Reason,
+    memory::{Buf, BufMut},
+};
+use consonance_spec::{DType, Kind, Signature};
+use std::io;
+
+/// The call by which ranks tell each other, in words, what they called.
+const EXPLAIN: Signature = Signature { dtype: Some(DType::U8), ..Signature::new(Kind::Explain) };
+
+impl Communicator {
+    /// The error for a call. If ranks disagree they tell each other what they called.
+    #[cold]
+    pub(super) fn settle(&mut self, failure: Failure, signature: &Signature, agreement: &Agreement<'_>) -> Error {
+        match failure {
+            Failure::Error(error) => error,
+            Failure::Disagreement { peer } => {
+                let words = agreement.words(signature, &self.configuration);
+                self.explain(&words, peer).unwrap_or_else(|error| error)
+            }
+        }
+    }
+
+    /// Tells each other the calls in words, and gives the error of all, or of this rank and `peer`.
+    fn explain(&mut self, words: &Words, peer: Option<usize>) -> Result<Error> {
+        let own = words.to_bytes();
+        let texts = match peer {
+            None => self.tell_all(&own),
+            Some(peer) => self.tell(&own, peer),
+        };
+        let texts = texts.map_err(|failure| match failure {
+            Failure::Error(error) => error,
+            Failure::Disagreement { .. } => {
+                // The ranks are not in step any more.
+                self.engine.abort_handle().abort(Reason::Failure);
+                Error::System {
+                    what: "explain: read what the replicas say of their calls".to_owned(),
+                    source: io::ErrorKind::InvalidData.into(),
+                }
+            }
+        })?;
+        let mut error = agreement::compare(&texts);
+        if let (Error::Mismatch { replica, .. }, Some(peer)) = (&mut error, peer) {
+            *replica = if *replica == 0 { peer.min(self.rank()) } else { peer.max(self.rank()) };
+        }
+        Ok(error)
+    }
+
+    /// Every rank's words, in rank order.
+    fn tell_all(&mut self, own: &[u8]) -> Result<Vec<String>, Failure> {
+        // Their lengths first: what a peer says is no bound of what is allocated.
+        let mut lengths = vec![[0u8; size_of::<u64>()]; self.size()];
+        let length = length(own);
+        let (send, recv) = (Some(length.as_slice().into()), lengths.as_flattened_mut().into());
+        self.engine.execute(Call::AllGather { send, recv, counts: None }, &EXPLAIN, Kind::Explain)?;
+        let counts: Vec<usize> = lengths.into_iter().map(bounded).collect();
+        let mut all = vec![0u8; counts.iter().sum()];
+        let (send, recv) = (Some(own.into()), all.as_mut_slice().into());
+        self.engine.execute(Call::AllGather { send, recv, counts: Some(&counts) }, &EXPLAIN, Kind::Explain)?;
+        let mut rest = &all[..];
+        let texts = counts.into_iter().map(|count| {
+            let (text, others) = rest.split_at(count);
+            rest = others;
+            String::from_utf8_lossy(text).into_owned()
+        });
+        Ok(texts.collect())
+    }
+
+    /// The words of this rank and `peer`, in rank order.
+    fn tell(&mut self, own: &[u8], peer: usize) -> Result<Vec<String>, Failure> {
+        let mut bytes = [0u8; size_of::<u64>()];
+        self.exchange(peer, length(own).as_slice().into(), bytes.as_mut_slice().into())?;
+        let mut other = vec![0u8; bounded(bytes)];
+        self.exchange(peer, own.into(), other.as_mut_slice().into())?;
+        let texts = [own, &other].map(|text| String::from_utf8_lossy(text).into_owned());
+        let [own, other] = texts;
+        Ok(if self.rank() < peer { vec![own, other] } else { vec![other, own] })
+    }
+
+    /// Sends to `peer` and receives from it; the lower rank sends first.
+    fn exchange(&mut self, peer: usize, send: Buf<'_>, recv: BufMut<'_>) -> Result<(), Failure> {
+        let (send, recv) = (Call::Send { data: send, to: peer }, Call::Recv { data: recv, from: peer });
+        let (first, second) = if self.rank() < peer { (send, recv) } else { (recv, send) };
+        self.engine.execute(first, &EXPLAIN, Kind::Explain)?;
+        self.engine.execute(second, &EXPLAIN, Kind::Explain)
+    }
+
+    /// Tells the others, who make the same call, that this rank's cannot be right: who calls it has an error of its own.
+    ///
+    /// # Errors
+    /// Those of a collective, if they were not told.
+    pub(crate) fn refuse(&mut self, kind: Kind, error: &Error) -> Result<()> {
+        let why = error.to_string();
+        match self.engine.execute(Call::Barrier, &agreement::refused(kind, &why), kind) {
+            Ok(()) => Ok(()),
+            Err(Failure::Error(error)) => Err(error),
+            Err(Failure::Disagreement { .. }) => self.explain(&Words::refused(kind, &why), None).map(drop),
+        }
+    }
+}
+
+/// The length of a rank's words, as it is told.
+fn length(words: &[u8]) -> [u8; size_of::<u64>()] {
+    (words.len() as u64).to_le_bytes()
+}
+
+/// A length that was told, as far as it may be right.
+fn bounded(length: [u8; size_of::<u64>()]) -> usize {
+    usize::try_from(u64::from_le_bytes(length)).unwrap_or(usize::MAX).min(Words::BYTES)
+}

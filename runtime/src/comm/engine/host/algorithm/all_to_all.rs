@@ -1,0 +1,115 @@
+//! A part from each rank to each rank.
+
+use super::{Scratch, Stop};
+use crate::comm::call::unlike_counts;
+use consonance_kernels::{
+    group::{
+        Seat,
+        plan::{Cut, Step},
+    },
+    memory::{Buf, BufMut},
+};
+use consonance_spec::{DType, Signature, call::mix};
+
+/// Up to a payload all parts come with the arrivals; above, everyone publishes all its parts, in place a copy of them in scratch.
+/// Everyone copies those meant for it.
+///
+/// With counts, one step before it brings every rank's counts to all: where a part begins in a peer's buffer follows from the
+/// peer's counts alone, and so does whether all parts of each rank are up to a payload.
+pub(super) fn all_to_all(
+    seat: &mut Seat,
+    signature: &Signature,
+    send: Option<Buf<'_>>,
+    mut recv: BufMut<'_>,
+    counts: Option<(&[usize], &[usize])>,
+    scratch: &mut Scratch,
+) -> Result<(), Stop> {
+    let (rank, size) = (seat.world().rank(), seat.world().size());
+    let mut table = std::mem::take(&mut scratch.counts);
+    if let Some((sent, received)) = counts {
+        exchange_counts(seat, signature, sent, received, &mut table)?;
+    }
+    let even = recv.count() / size;
+    // What a rank says that it sends to these. It may say anything of what it sends to itself.
+    let total = |counts: &[u64]| counts.iter().fold(0, |sum: u64, &count| sum.saturating_add(count)) as usize;
+    // What `peer` sends to this rank: where it begins there, and how much it is.
+    let part = |peer: usize| match counts {
+        Some((_, received)) => {
+            (total(&table[peer * 2 * size..][..rank]).min(usize::MAX - received[peer]), received[peer])
+        }
+        None => (even * rank, even),
+    };
+    let largest = match counts {
+        Some(_) => table.chunks_exact(2 * size).map(|row| total(&row[..size])).max().unwrap_or(0),
+        None => recv.count(),
+    };
+    let cut = if counts.is_none() { Cut::blocks(size, recv.bytes()) } else { Cut::WHOLE };
+    if seat.ground().moving(largest.saturating_mul(recv.dtype().size()), cut) == Step::Exchange {
+        let payloads = seat.exchange(signature, Some(send.unwrap_or_else(|| recv.as_buf())))?;
+        let mut place = 0;
+        for peer in 0..size {
+            let (start, count) = part(peer);
+            let mut recv = recv.reborrow().slice(place..place + count);
+            match send {
+                Some(send) if peer == rank && counts.is_none() => recv.copy_from(send.slice(start..start + count)),
+                _ => payloads.copy(peer, start, &mut recv)?,
+            }
+            place += count;
+        }
+        scratch.counts = table;
+        return Ok(());
+    }
+    let send = match send {
+        Some(send) => send,
+        None => {
+            let mut copy = scratch.room(recv.dtype(), recv.count());
+            copy.copy_from(recv.as_buf());
+            copy.into_buf()
+        }
+    };
+    let done = seat.published(signature, Some(send), cut, |peers| {
+        let mut place = 0;
+        for peer in 0..size {
+            let (start, count) = part(peer);
+            peers.copy(peer, start..start + count, &mut recv.reborrow().slice(place..place + count))?;
+            place += count;
+        }
+        Ok(())
+    });
+    scratch.counts = table;
+    Ok(done?)
+}
+
+/// Brings all counts to all, and compares what is sent with what is expected: the same verdict on every rank. In the table a
+/// rank has what it sends to each, and then what it receives from each.
+fn exchange_counts(
+    seat: &mut Seat,
+    signature: &Signature,
+    sent: &[usize],
+    received: &[usize],
+    table: &mut Vec<u64>,
+) -> Result<(), Stop> {
+    let (rank, size) = (seat.world().rank(), seat.world().size());
+    let row = 2 * size;
+    table.clear();
+    table.resize(row * size, 0);
+    let (before, rest) = table.split_at_mut(rank * row);
+    let (own, after) = rest.split_at_mut(row);
+    own.iter_mut().zip(sent.iter().chain(received)).for_each(|(place, &count)| *place = count as u64);
+    let with_counts = Signature { dtype: Some(DType::U64), detail: mix(signature.detail, 1), ..*signature };
+    let cut = Cut::WHOLE.at_most(row * DType::U64.size());
+    if seat.ground().moving(cut.most_bytes, cut) == Step::Exchange {
+        let payloads = seat.exchange(&with_counts, Some((&*own).into()))?;
+        table
+            .chunks_exact_mut(row)
+            .enumerate()
+            .filter(|&(peer, _)| peer != rank)
+            .try_for_each(|(peer, place)| payloads.copy(peer, 0, &mut place.into()))?;
+    } else {
+        seat.published(&with_counts, Some((&*own).into()), cut, |peers| {
+            let peer_rows = before.chunks_exact_mut(row).zip(0..).chain(after.chunks_exact_mut(row).zip(rank + 1..));
+            peer_rows.into_iter().try_for_each(|(place, peer)| peers.copy(peer, 0..row, &mut place.into()))
+        })?;
+    }
+    unlike_counts(table, size).map_or(Ok(()), |unlike| Err(Stop::Counts(unlike)))
+}

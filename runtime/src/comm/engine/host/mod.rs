@@ -1,0 +1,268 @@
+//! Ranks that share memory: threads of one process, or of several on one host.
+
+mod algorithm;
+
+use self::algorithm::{Scratch, Stop};
+use super::{AbortHandle, Engine, Failure, Service, words};
+use crate::{
+    Error, Result,
+    comm::{call::Call, options::Configuration},
+};
+use consonance_kernels::{
+    group::{End, Fault, LastCall, Reason, Seat, plan::Ground},
+    memory::Memory,
+    shm::Segment,
+};
+use consonance_spec::{DType, Kind, Signature, World};
+use std::{io, ops::Range, sync::Arc};
+
+/// One rank.
+pub(crate) struct Host {
+    seat: Seat,
+    /// A seat in the group of two with each peer that this rank has sent to or received from; empty before the first, since most
+    /// ranks of a large group never do.
+    pairs: Vec<Option<Seat>>,
+    scratch: Scratch,
+    configuration: Configuration,
+    /// The processes of the ranks, if they are in several. Given up after the seats: a process that has left is not lost.
+    processes: Option<Arc<dyn Processes>>,
+}
+
+/// The processes that the ranks of a group are in.
+pub(crate) trait Processes: Send + Sync {
+    /// The process of a rank, in words: who it is and how it is now.
+    fn describe(&self, rank: usize) -> String;
+}
+
+impl Host {
+    /// What the way of the group's data depends on, or of those of this rank and `peer` alone, if they have met.
+    pub(crate) fn ground(&self, peer: Option<usize>) -> Ground {
+        peer.and_then(|peer| self.pairs.get(peer)?.as_ref()).unwrap_or(&self.seat).ground()
+    }
+
+    pub(crate) fn new(mut seat: Seat, configuration: Configuration, processes: Option<Arc<dyn Processes>>) -> Host {
+        seat.set_timeout(configuration.timeout);
+        Host { seat, pairs: Vec::new(), scratch: Scratch::default(), configuration, processes }
+    }
+
+    /// A step of this rank and `peer` alone, whose errors name the two by their ranks in the whole group.
+    fn with_peer(
+        &mut self,
+        peer: usize,
+        name: Kind,
+        step: impl FnOnce(&mut Seat) -> Result<(), Fault>,
+    ) -> Result<(), Failure> {
+        let (rank, begins, name) = (self.seat.world().rank(), name != Kind::Explain, name.name());
+        let members = [rank.min(peer), rank.max(peer)];
+        self.pairs.resize_with(self.seat.world().size(), || None);
+        if self.pairs[peer].is_none() {
+            match self.seat.pair(peer) {
+                Ok(pair) => self.pairs[peer] = Some(pair),
+                Err(fault) => return Err(failure(&self.seat, self.processes.as_deref(), fault, name)),
+            }
+        }
+        let seat = self.pairs[peer].as_mut().expect("made above");
+        if begins {
+            seat.begin_call();
+        }
+        let Err(fault) = step(seat) else { return Ok(()) };
+        // A peer that left because it was told of another rank was told in the whole group.
+        if matches!(fault, Fault::Left(_)) && self.seat.blame(peer) != peer {
+            return Err(failure(&self.seat, self.processes.as_deref(), Fault::Left(peer), name));
+        }
+        let mut error = match failure(seat, self.processes.as_deref(), fault, name) {
+            Failure::Disagreement { .. } => return Err(Failure::Disagreement { peer: Some(peer) }),
+            Failure::Error(error) => error,
+        };
+        // What ended the whole group is told in its own numbers.
+        if let (Error::Aborted { .. }, Some(abort)) = (&error, self.seat.aborter().aborted()) {
+            return Err(failure(&self.seat, self.processes.as_deref(), Fault::Aborted(abort), name));
+        }
+        // What is told of the two has their ranks in the group of two.
+        let rename = |replica: &mut usize| *replica = members.get(*replica).copied().unwrap_or(*replica);
+        match &mut error {
+            Error::Left { replica, .. } => rename(replica),
+            Error::Timeout { missing, .. } => missing.iter_mut().for_each(|(replica, _)| rename(replica)),
+            Error::Aborted { replica, calls, .. } => {
+                rename(replica);
+                calls.iter_mut().for_each(|(replica, _)| rename(replica));
+            }
+            _ => {}
+        }
+        Err(Failure::Error(error))
+    }
+}
+
+impl Engine for Host {
+    fn world(&self) -> World {
+        self.seat.world()
+    }
+
+    fn service(&self) -> Service {
+        Service::Calls
+    }
+
+    fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
+        // To explain a call is a part of it.
+        if name != Kind::Explain {
+            self.seat.begin_call();
+        }
+        match call {
+            Call::Send { data, to } => self.with_peer(to, name, |seat| algorithm::send(seat, signature, data)),
+            Call::Recv { data, from } => self.with_peer(from, name, |seat| algorithm::recv(seat, signature, data)),
+            call => {
+                let Host { seat, scratch, configuration, processes, .. } = self;
+                algorithm::run(seat, signature, call, scratch, configuration).map_err(|stop| match stop {
+                    Stop::Fault(fault) => failure(seat, processes.as_deref(), fault, name.name()),
+                    Stop::Counts(unlike) => Failure::Error(unlike.error(signature.kind)),
+                })
+            }
+        }
+    }
+
+    fn subgroup(&mut self, members: &[usize]) -> Result<Option<Box<dyn Engine>>, Failure> {
+        let signature = Signature { dtype: Some(DType::I64), ..Signature::new(Kind::Split) };
+        match self.seat.split(&signature, members) {
+            Ok(seat) => {
+                let host = |seat| Host::new(seat, self.configuration, self.processes.clone());
+                Ok(seat.map(|seat| Box::new(host(seat)) as Box<dyn Engine>))
+            }
+            Err(fault) => Err(failure(&self.seat, self.processes.as_deref(), fault, Kind::Split.name())),
+        }
+    }
+
+    fn configure(&mut self, configuration: &Configuration) {
+        self.configuration = *configuration;
+        for seat in self.pairs.iter_mut().flatten().chain([&mut self.seat]) {
+            seat.set_timeout(configuration.timeout);
+        }
+    }
+
+    fn alloc(&self, dtype: DType, count: usize) -> Result<Memory> {
+        let what = || format!("allocate {count} elements of {dtype} that all ranks share");
+        self.seat.alloc(dtype, count).map_err(|source| Error::System { what: what(), source })
+    }
+
+    fn abort_handle(&self) -> AbortHandle {
+        self.seat.aborter().into()
+    }
+
+    fn renew(&mut self) -> Result<()> {
+        if self.seat.aborter().aborted().is_none() {
+            return Ok(());
+        }
+        // They ended with the round.
+        self.pairs.clear();
+        let renewed = self.seat.renew();
+        renewed.map_err(|fault| report(&self.seat, self.processes.as_deref(), fault, "the next run"))
+    }
+
+    fn end_run(&mut self) -> bool {
+        // They are of a round, too.
+        self.pairs.clear();
+        self.scratch.shrink();
+        self.seat.leave_round();
+        true
+    }
+
+    fn begin_run(&mut self) -> bool {
+        self.seat.begin_round()
+    }
+
+    fn set_idle(&mut self, company: Range<usize>, idle: bool) {
+        self.seat.rest(company, idle);
+    }
+}
+
+/// Why the call of this name did not happen.
+fn failure(seat: &Seat, processes: Option<&dyn Processes>, fault: Fault, name: &str) -> Failure {
+    match fault {
+        Fault::Mismatch => Failure::Disagreement { peer: None },
+        fault => Failure::Error(report(seat, processes, fault, name)),
+    }
+}
+
+/// The error for `fault` in the call of this name.
+fn report(seat: &Seat, processes: Option<&dyn Processes>, fault: Fault, name: &str) -> Error {
+    let call = name.to_owned();
+    let process = |rank| processes.map(|processes| processes.describe(seat.top_rank(rank)));
+    let said = |rank| {
+        let last = last_words(seat.last_call(rank));
+        process(rank).map_or(last.clone(), |process| format!("{last}; {process}"))
+    };
+    let left = |replica: usize| {
+        let lost = seat.is_lost(replica);
+        let last = if lost { said(replica) } else { last_words(seat.last_call(replica)) };
+        Error::Left { call: call.clone(), replica, last, lost }
+    };
+    match fault {
+        Fault::Mismatch => unreachable!("a disagreement is no error yet"),
+        Fault::Left(rank) => left(seat.blame(rank)),
+        Fault::Missing(ranks) => Error::Timeout {
+            call,
+            waited: seat.timeout(),
+            missing: ranks.into_iter().map(|rank| (rank, said(rank))).collect(),
+        },
+        Fault::Aborted(abort) => {
+            // It is there, unless a process writes where it must not.
+            let end = seat.end().unwrap_or(End { abort, inherited: false, is_lost: false, calls: Vec::new() });
+            if end.abort.reason == Reason::Leave && !end.inherited && end.abort.rank < seat.world().size() {
+                return left(end.abort.rank);
+            }
+            let reason = words(end.abort.reason);
+            let group = if end.inherited { "of a group that this one was split from " } else { "" };
+            let describe = |top_rank| processes.map(|processes| processes.describe(top_rank));
+            let calls = end.calls.into_iter().map(|(top_rank, last)| (top_rank, last_words(last)));
+            let (lost_process, calls): (_, Vec<String>) = match end.abort.reason {
+                // A process is lost to the group of all ranks, and named by its rank there.
+                Reason::Death => (describe(end.abort.rank), calls.map(|(_, last)| last).collect()),
+                // One rank saw who is missing; the others find it here.
+                Reason::Deadline => {
+                    let told = |(top_rank, last): (usize, String)| match describe(top_rank) {
+                        Some(process) => format!("{last}; {process}"),
+                        None => last,
+                    };
+                    (None, calls.map(told).collect())
+                }
+                _ => Default::default(),
+            };
+            let lost_process = lost_process.map_or_else(String::new, |process| format!(" ({process})"));
+            let calls = calls.into_iter().enumerate();
+            let lost = end.is_lost || matches!(end.abort.reason, Reason::Death | Reason::Departure);
+            let (replica, reason) = (end.abort.rank, format!("{group}{reason}{lost_process}"));
+            Error::Aborted { call, replica, reason, lost, calls: calls.collect() }
+        }
+        Fault::NoMemory { bytes, code } => Error::System {
+            what: format!("{call}: reserve {bytes} bytes of the memory that processes share"),
+            source: code.map_or(io::ErrorKind::OutOfMemory.into(), io::Error::from_raw_os_error),
+        },
+        Fault::Nonsense(rank) => Error::System {
+            what: format!("{call}: read what replica {rank} says of its call"),
+            source: io::Error::new(
+                io::ErrorKind::InvalidData,
+                "it cannot be: its process wrote where it must not in the memory that processes share",
+            ),
+        },
+        Fault::Oversize { rank, bytes } => Error::System {
+            what: format!("{call}: allocate {bytes} bytes for what all replicas bring, most of it replica {rank}"),
+            source: io::ErrorKind::OutOfMemory.into(),
+        },
+        Fault::Forked => Error::WrongContext {
+            call: "a collective",
+            problem: format!(
+                "{call} in a process made by fork after it joined the group: join anew in the new process"
+            ),
+        },
+        Fault::NoRoom => {
+            let groups = format!("at most {} groups split off at a time", Segment::SPLITS);
+            Error::invalid("Communicator::split", "color", groups, "one more")
+        }
+    }
+}
+
+fn last_words(last: LastCall) -> String {
+    match last.signature {
+        Some(signature) => format!("its last call was number {}, {signature}, {} bytes", last.number, last.bytes),
+        None => "it has made no call of this group".to_owned(),
+    }
+}

@@ -1,0 +1,400 @@
+//! Every call on an engine that carries messages alone.
+//!
+//! The ranks exchange cards (the fingerprint of the call's signature, and how many bytes the rank brings) before any data move. Each
+//! sends its card to all before it waits for any, so that who is missing at the deadline is a rank that did not come. Then data move
+//! between pairs of ranks. In round `k` rank `r` meets rank `(k - r) mod n`, which meets it: so nobody waits in a
+//! ring, even where a message is sent only once it is received.
+
+use super::{AbortHandle, Engine, Failure, Service};
+use crate::{
+    Error, Implementation, Result,
+    comm::{
+        call::{Call, unlike_counts},
+        options::Configuration,
+    },
+};
+use consonance_kernels::{
+    cpu::reduce::Reducer,
+    group::Reason,
+    memory::{Buf, BufMut, Memory},
+};
+use consonance_spec::{DType, Kind, ReduceOp, Signature, World, partition};
+use std::ops::Range;
+
+/// An engine of messages, as one of all calls.
+pub(crate) struct Lowered {
+    messages: Box<dyn Engine>,
+    /// Of all-reduces: on any engine ranks must choose alike, though here it changes nothing.
+    implementation: Implementation,
+}
+
+/// What a rank shows of its call: the fingerprint of its signature, and its bytes or that it is a call of two.
+type Card = [u64; 2];
+
+/// No rank brings so many bytes.
+const OF_TWO: u64 = u64::MAX;
+
+impl Lowered {
+    pub(crate) fn new(messages: Box<dyn Engine>) -> Lowered {
+        Lowered { messages, implementation: Implementation::Auto }
+    }
+
+    fn rank(&self) -> usize {
+        self.world().rank()
+    }
+
+    fn size(&self) -> usize {
+        self.world().size()
+    }
+
+    fn send(&mut self, data: Buf<'_>, to: usize, name: Kind) -> Result<(), Failure> {
+        self.messages.execute(Call::Send { data, to }, &Signature::new(Kind::SendRecv), name)
+    }
+
+    fn recv(&mut self, data: BufMut<'_>, from: usize, name: Kind) -> Result<(), Failure> {
+        self.messages.execute(Call::Recv { data, from }, &Signature::new(Kind::SendRecv), name)
+    }
+
+    /// Sends to `peer` and receives from it.
+    fn exchange(&mut self, peer: usize, send: Buf<'_>, recv: BufMut<'_>, name: Kind) -> Result<(), Failure> {
+        if self.rank() < peer {
+            self.send(send, peer, name)?;
+            return self.recv(recv, peer, name);
+        }
+        self.recv(recv, peer, name)?;
+        self.send(send, peer, name)
+    }
+
+    /// The peers in the order in which this rank meets them.
+    fn meetings(&self) -> impl Iterator<Item = usize> + use<> {
+        let (rank, size) = (self.rank(), self.size());
+        (0..size).map(move |round| (round + size - rank) % size).filter(move |&peer| peer != rank)
+    }
+
+    /// Makes all ranks agree on a call to which this one brings so many bytes. Gives the bytes of every rank.
+    fn agree(&mut self, signature: &Signature, bytes: usize, name: Kind) -> Result<Vec<u64>, Failure> {
+        let chosen = if signature.kind == Kind::AllReduce { self.implementation as u64 } else { 0 };
+        let own = [signature.fingerprint() ^ chosen, bytes as u64];
+        let mut cards = vec![own; self.size()];
+        for peer in self.meetings() {
+            self.send(own.as_slice().into(), peer, name)?;
+        }
+        for peer in self.meetings() {
+            self.recv(cards[peer].as_mut_slice().into(), peer, name)?;
+        }
+        if let Some(peer) = cards.iter().position(|card| card[1] == OF_TWO) {
+            return Err(self.out_of_step(peer, name, "a call of all ranks", "a send or a receive"));
+        }
+        match cards.iter().all(|card| card[0] == own[0]) {
+            true => Ok(cards.into_iter().map(|[_, bytes]| bytes).collect()),
+            false => Err(Failure::Disagreement { peer: None }),
+        }
+    }
+
+    /// A rank made a call of two where this one made a call of all, or the other way round: what comes next of the two cannot be told
+    /// apart, so that this ends the group.
+    fn out_of_step(&self, peer: usize, name: Kind, expected: &str, found: &str) -> Failure {
+        self.abort_handle().abort(Reason::Failure);
+        Failure::Error(Error::Mismatch {
+            call: name.to_string(),
+            replica: peer,
+            argument: "the call".to_owned(),
+            expected: expected.to_owned(),
+            found: found.to_owned(),
+        })
+    }
+
+    /// Folds block `place` of every rank's `input` on the rank that has this place; gives the result of this rank's.
+    fn fold_blocks(&mut self, op: ReduceOp, input: Buf<'_>, name: Kind) -> Result<Memory, Failure> {
+        let (rank, size) = (self.rank(), self.size());
+        let block = |rank: usize| partition::block(input.count(), size, rank);
+        let mut parts: Vec<Memory> = Vec::with_capacity(size);
+        for _ in 0..size {
+            parts.push(room(input.dtype(), block(rank).len(), name)?);
+        }
+        parts[rank].as_buf_mut().copy_from(input.slice(block(rank)));
+        for peer in self.meetings() {
+            self.exchange(peer, input.slice(block(peer)), parts[peer].as_buf_mut(), name)?;
+        }
+        let reducer = Reducer::new(op, input.dtype()).expect("Call::sign refuses operations that are not defined");
+        let mut result = room(reducer.output(), block(rank).len(), name)?;
+        let inputs: Vec<Buf<'_>> = parts.iter().map(Memory::as_buf).collect();
+        reducer.reduce(&inputs, &mut result.as_buf_mut());
+        Ok(result)
+    }
+
+    /// Part `ranges[r]` of `recv` from each rank `r`; this rank's is there.
+    fn collect(&mut self, recv: &mut BufMut<'_>, ranges: &[Range<usize>], name: Kind) -> Result<(), Failure> {
+        let own = &ranges[self.rank()];
+        let mut part = room(recv.dtype(), own.len(), name)?;
+        part.as_buf_mut().copy_from(recv.as_buf().slice(own.clone()));
+        for peer in self.meetings() {
+            self.exchange(peer, part.as_buf(), recv.reborrow().slice(ranges[peer].clone()), name)?;
+        }
+        Ok(())
+    }
+
+    /// Part `ranges[r]` of `recv` from each rank `r` on `root`, where its own is; the others send `own`.
+    fn gather(
+        &mut self,
+        own: Buf<'_>,
+        recv: Option<&mut BufMut<'_>>,
+        ranges: &[Range<usize>],
+        root: usize,
+        name: Kind,
+    ) -> Result<(), Failure> {
+        if self.rank() != root {
+            return self.send(own, root, name);
+        }
+        let recv = recv.expect("Call::sign requires recv on the root");
+        for peer in (0..self.size()).filter(|&peer| peer != root) {
+            self.recv(recv.reborrow().slice(ranges[peer].clone()), peer, name)?;
+        }
+        Ok(())
+    }
+
+    /// Carries out a call on which all ranks agree, each of which brings so many bytes.
+    fn carry_out(&mut self, call: Call<'_>, bytes: &[u64], name: Kind) -> Result<(), Failure> {
+        let (rank, size) = (self.rank(), self.size());
+        let blocks =
+            |count: usize| -> Vec<Range<usize>> { (0..size).map(|rank| partition::block(count, size, rank)).collect() };
+        match call {
+            // Who has all cards has met everyone.
+            Call::Barrier => Ok(()),
+            Call::Broadcast { mut data, root } => match rank == root {
+                true => (0..size)
+                    .filter(|&peer| peer != root)
+                    .try_for_each(|peer| self.send(data.reborrow().into_buf(), peer, name)),
+                false => self.recv(data, root, name),
+            },
+            Call::AllReduce { op, send, mut recv } => {
+                let result = self.fold_blocks(op, send.unwrap_or_else(|| recv.as_buf()), name)?;
+                let ranges = blocks(recv.count());
+                recv.reborrow().slice(ranges[rank].clone()).copy_from(result.as_buf());
+                self.collect(&mut recv, &ranges, name)
+            }
+            Call::Reduce { op, send, mut recv, root } => {
+                let input = send.or_else(|| recv.as_ref().map(BufMut::as_buf)).expect("Call::sign requires a buffer");
+                let ranges = blocks(input.count());
+                let result = self.fold_blocks(op, input, name)?;
+                let mut recv = recv.as_mut().filter(|_| rank == root);
+                if let Some(recv) = &mut recv {
+                    recv.reborrow().slice(ranges[rank].clone()).copy_from(result.as_buf());
+                }
+                self.gather(result.as_buf(), recv, &ranges, root, name)
+            }
+            Call::ReduceScatter { op, send, recv } => {
+                let result = self.fold_blocks(op, send.unwrap_or_else(|| recv.as_buf()), name)?;
+                let own = if send.is_some() { 0..recv.count() } else { partition::block(recv.count(), size, rank) };
+                recv.slice(own).copy_from(result.as_buf());
+                Ok(())
+            }
+            Call::Gather { send, mut recv, counts, root } => {
+                let mut recv = recv.as_mut().filter(|_| rank == root);
+                let total = |count: usize| counts.map_or(count, |counts| counts.iter().sum());
+                let ranges = match (&recv, send) {
+                    (Some(recv), _) => parts(counts, recv.count(), size),
+                    (None, Some(send)) => parts(counts, total(send.count() * size), size),
+                    (None, None) => unreachable!("Call::sign requires a buffer"),
+                };
+                if let (Some(recv), Some(send)) = (&mut recv, send) {
+                    recv.reborrow().slice(ranges[rank].clone()).copy_from(send);
+                }
+                let own = send.unwrap_or_else(|| [0u8; 0].as_slice().into());
+                self.gather(own, recv, &ranges, root, name)
+            }
+            Call::AllGather { send, mut recv, counts } => {
+                let ranges = parts(counts, recv.count(), size);
+                if let Some(send) = send {
+                    recv.reborrow().slice(ranges[rank].clone()).copy_from(send);
+                }
+                self.collect(&mut recv, &ranges, name)
+            }
+            Call::Concat { send, rows, recv, counts } => {
+                counts.clear();
+                counts.extend(bytes.iter().map(|&bytes| bytes as usize / send.dtype().size()));
+                self.concat(send, rows, recv, counts, name)
+            }
+            Call::Scatter { send, recv, counts, root } => {
+                let Some(send) = send.filter(|_| rank == root) else {
+                    return self.recv(recv.expect("Call::sign requires recv on every rank but the root"), root, name);
+                };
+                let ranges = parts(counts, send.count(), size);
+                for peer in (0..size).filter(|&peer| peer != root) {
+                    self.send(send.slice(ranges[peer].clone()), peer, name)?;
+                }
+                if let Some(mut recv) = recv {
+                    recv.copy_from(send.slice(ranges[rank].clone()));
+                }
+                Ok(())
+            }
+            Call::AllToAll { send, mut recv, counts } => {
+                let (sent, received) = match counts {
+                    Some((sent, received)) => {
+                        self.compare_counts(sent, received, name)?;
+                        (Some(sent), Some(received))
+                    }
+                    None => (None, None),
+                };
+                let copy;
+                let send = match send {
+                    Some(send) => send,
+                    None => {
+                        let mut own = room(recv.dtype(), recv.count(), name)?;
+                        own.as_buf_mut().copy_from(recv.as_buf());
+                        copy = own;
+                        copy.as_buf()
+                    }
+                };
+                let (from, to) = (parts(sent, send.count(), size), parts(received, recv.count(), size));
+                recv.reborrow().slice(to[rank].clone()).copy_from(send.slice(from[rank].clone()));
+                for peer in self.meetings() {
+                    let recv = recv.reborrow().slice(to[peer].clone());
+                    self.exchange(peer, send.slice(from[peer].clone()), recv, name)?;
+                }
+                Ok(())
+            }
+            Call::Send { .. } | Call::Recv { .. } => unreachable!("a pair's call, not a group's"),
+        }
+    }
+
+    /// [`Call::Concat`] of parts of so many elements each.
+    fn concat(
+        &mut self,
+        send: Buf<'_>,
+        rows: usize,
+        recv: &mut Option<Memory>,
+        counts: &[usize],
+        name: Kind,
+    ) -> Result<(), Failure> {
+        let dtype = send.dtype();
+        let total = counts.iter().try_fold(0usize, |total, &count| total.checked_add(count)).unwrap_or(usize::MAX);
+        let result = recv.insert(room(dtype, total, name)?);
+        let (rows, mut parts) = (rows.max(1), Vec::with_capacity(counts.len()));
+        for &count in counts {
+            parts.push(room(dtype, count, name)?);
+        }
+        parts[self.rank()].as_buf_mut().copy_from(send);
+        for peer in self.meetings() {
+            self.exchange(peer, send, parts[peer].as_buf_mut(), name)?;
+        }
+        let (stride, mut start) = (total / rows, 0);
+        for part in &parts {
+            let inner = part.count() / rows;
+            for row in 0..rows {
+                let target = row * stride + start;
+                let mut target = result.as_buf_mut().slice(target..target + inner);
+                target.copy_from(part.as_buf().slice(row * inner..(row + 1) * inner));
+            }
+            start += inner;
+        }
+        Ok(())
+    }
+
+    /// Compares what each rank sends with what the others expect: the same verdict on every rank.
+    fn compare_counts(&mut self, sent: &[usize], received: &[usize], name: Kind) -> Result<(), Failure> {
+        let row = 2 * self.size();
+        let own: Vec<u64> = sent.iter().chain(received).map(|&count| count as u64).collect();
+        let mut table = vec![0u64; row * self.size()];
+        table[self.rank() * row..][..row].copy_from_slice(&own);
+        for peer in self.meetings() {
+            self.exchange(peer, own.as_slice().into(), (&mut table[peer * row..][..row]).into(), name)?;
+        }
+        Ok(unlike_counts(&table, self.size()).map_or(Ok(()), |unlike| Err(unlike.error(name)))?)
+    }
+
+    /// A call of this rank and `peer` alone: they compare it, and then one sends.
+    fn pair(&mut self, call: Call<'_>, peer: usize, signature: &Signature, name: Kind) -> Result<(), Failure> {
+        let own = [signature.fingerprint(), OF_TWO];
+        let mut other: Card = own;
+        self.send(own.as_slice().into(), peer, name)?;
+        self.recv(other.as_mut_slice().into(), peer, name)?;
+        if other[1] != OF_TWO {
+            return Err(self.out_of_step(peer, name, "a send or a receive", "a call of all ranks"));
+        }
+        if own != other {
+            return Err(Failure::Disagreement { peer: Some(peer) });
+        }
+        self.messages.execute(call, signature, name)
+    }
+}
+
+impl Engine for Lowered {
+    fn world(&self) -> World {
+        self.messages.world()
+    }
+
+    fn service(&self) -> Service {
+        Service::Calls
+    }
+
+    fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
+        // To explain a call is a part of it.
+        if name != Kind::Explain {
+            self.messages.begin_call();
+        }
+        let done = match call {
+            Call::Send { to: peer, .. } | Call::Recv { from: peer, .. } => self.pair(call, peer, signature, name),
+            call => {
+                self.agree(signature, call.concat_bytes(), name).and_then(|bytes| self.carry_out(call, &bytes, name))
+            }
+        };
+        if let Err(Failure::Error(Error::System { .. })) = &done {
+            // The others count on messages that do not come.
+            self.abort_handle().abort(Reason::Memory);
+        }
+        done
+    }
+
+    fn configure(&mut self, configuration: &Configuration) {
+        self.implementation = configuration.implementation;
+        self.messages.configure(configuration);
+    }
+
+    fn abort_handle(&self) -> AbortHandle {
+        self.messages.abort_handle()
+    }
+
+    fn subgroup(&mut self, members: &[usize]) -> Result<Option<Box<dyn Engine>>, Failure> {
+        let messages = self.messages.subgroup(members)?;
+        let implementation = self.implementation;
+        Ok(messages.map(|messages| Box::new(Lowered { messages, implementation }) as Box<dyn Engine>))
+    }
+
+    fn alloc(&self, dtype: DType, count: usize) -> Result<Memory> {
+        self.messages.alloc(dtype, count)
+    }
+
+    fn renew(&mut self) -> Result<()> {
+        self.messages.renew()
+    }
+
+    fn end_run(&mut self) -> bool {
+        self.messages.end_run()
+    }
+
+    fn begin_run(&mut self) -> bool {
+        self.messages.begin_run()
+    }
+
+    fn set_idle(&mut self, company: Range<usize>, idle: bool) {
+        self.messages.set_idle(company, idle);
+    }
+}
+
+/// Where each rank's part lies in `total` elements: parts of these counts one after the other; even ones without counts.
+fn parts(counts: Option<&[usize]>, total: usize, size: usize) -> Vec<Range<usize>> {
+    let mut start = 0;
+    let part = |rank: usize| {
+        let begin = start;
+        start += counts.map_or(total / size, |counts| counts[rank]);
+        begin..start
+    };
+    (0..size).map(part).collect()
+}
+
+/// Memory for elements on their way.
+fn room(dtype: DType, count: usize, name: Kind) -> Result<Memory, Failure> {
+    let what = || format!("{name}: allocate {count} elements of {dtype}");
+    Ok(Memory::try_zeroed(dtype, count).map_err(|source| Error::System { what: what(), source })?)
+}

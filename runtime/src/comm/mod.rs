@@ -1,0 +1,12 @@
+//! The raw layer: collectives on slices, as calls that an engine carries out.
+
+pub(crate) mod options;
+pub(crate) mod call;
+pub(crate) mod agreement;
+pub(crate) mod engine;
+pub(crate) mod communicator;
+mod slices;
+mod disagreement;
+pub(crate) mod shared_memory;
+pub(crate) mod async_scope;
+pub(crate) mod overlap_thread;

@@ -1,0 +1,127 @@
+//! Data sets under a strategy.
+
+use crate::{
+    Dataset, Error, Result, Strategy,
+    dataset::{AutoShardPolicy, Deal, DistributedDataset, Form, InputContext, InputOptions, Share, not_batched},
+    handle::context,
+};
+
+impl Strategy {
+    /// Divides each batch of `dataset` among the replicas: TensorFlow's `experimental_distribute_dataset`. The batches are global
+    /// ones, as large as all replicas' together.
+    ///
+    /// Where there are several workers each of them makes the call, with the same data set, and gets the parts of its replicas, as if
+    /// all replicas were in one process; with [`AutoShardPolicy::Off`] each has a data set of its own, all of which goes to its
+    /// replicas.
+    ///
+    /// Each element goes to one replica, in order. A batch that cannot be divided evenly, or is not full, leaves less, or tensors
+    /// without rows, to the last replicas; [`InputOptions::deal`] says how. With one replica, elements are given as they are.
+    ///
+    /// # Errors
+    /// [`Error::WrongContext`] in a replica, or in another strategy's scope; [`Error::InvalidCall`] for elements that are no batches,
+    /// where there are several replicas. Of a data set that does not say what its elements are, the latter comes with the first one.
+    ///
+    /// ```
+    /// use consonance::{Dataset, MirroredStrategy, Tensor, dataset};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let batches = dataset::from_tensor_slices(Tensor::from([0, 1, 2, 3, 4]))?.batch(4);
+    /// let steps: Vec<_> = strategy.distribute_dataset(batches)?.iter().collect::<Result<_, _>>()?;
+    /// assert_eq!(steps[0].values(), [Tensor::from([0, 1]), Tensor::from([2, 3])]);
+    /// assert_eq!(steps[1].values(), [Tensor::from([4]), Tensor::from([0i32; 0])]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn distribute_dataset<D: Dataset>(&self, dataset: D) -> Result<DistributedDataset<D::Element>> {
+        self.distribute_dataset_with(dataset, InputOptions::new())
+    }
+
+    /// As [`distribute_dataset`](Strategy::distribute_dataset), with options.
+    ///
+    /// # Errors
+    /// As `distribute_dataset`; [`Error::InvalidCall`] for [`AutoShardPolicy::File`] and a data set that reads no files.
+    ///
+    /// ```
+    /// use consonance::{Dataset, MirroredStrategy, Tensor, dataset::{self, AutoShardPolicy, InputOptions}};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let batches = dataset::from_tensor_slices(Tensor::from([0, 1, 2, 3, 4, 5]))?.batch(8);
+    /// let options = InputOptions::new().auto_shard_policy(AutoShardPolicy::Off);
+    /// let step = strategy.distribute_dataset_with(batches, options)?.iter().next().unwrap()?;
+    /// assert_eq!(step.values(), [Tensor::from([0, 1, 2, 3]), Tensor::from([4, 5])]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn distribute_dataset_with<D: Dataset>(
+        &self,
+        dataset: D,
+        options: InputOptions,
+    ) -> Result<DistributedDataset<D::Element>> {
+        let call = "Strategy::distribute_dataset";
+        context::require_cross_replica(call, self)?;
+        let replicas = self.num_replicas_in_sync();
+        let specs = dataset.element_spec();
+        if replicas > 1
+            && let Some(scalar) = specs.iter().flatten().find(|spec| spec.shape.is_empty())
+        {
+            return Err(not_batched(&scalar.path, &scalar.to_string()));
+        }
+        let policy = options.shard_policy();
+        if policy == AutoShardPolicy::File && !dataset.reads_files() {
+            return Err(Error::invalid(call, "dataset", "one that reads files, to be divided by files", "none"));
+        }
+        let by_policy = match policy {
+            AutoShardPolicy::Data => Deal::Chunked,
+            AutoShardPolicy::Auto if !dataset.reads_files() => Deal::Chunked,
+            AutoShardPolicy::Auto | AutoShardPolicy::File | AutoShardPolicy::Off => Deal::Packed,
+        };
+        let rows = || specs.as_ref()?.first()?.shape.first().copied().flatten();
+        let form = Form::new(options.deal_or(by_policy), dataset.batch_size().or_else(rows), replicas);
+        let share = self.share(form, policy == AutoShardPolicy::Off);
+        Ok(DistributedDataset::new(self, dataset, share, options))
+    }
+
+    /// Calls `dataset_fn` for a data set of batches for single replicas: a step takes one element for each, as it is. If the last step
+    /// has too few, the last replicas get tensors without rows.
+    ///
+    /// Where there are several workers it is called once in each, and makes the data set of that worker's replicas. All take as many
+    /// steps: see [`DistributedIterator`](crate::DistributedIterator).
+    ///
+    /// # Errors
+    /// [`Error::WrongContext`] in a replica, or in another strategy's scope; what `dataset_fn` returns.
+    ///
+    /// ```
+    /// use consonance::{Dataset, MirroredStrategy, Tensor, dataset};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let batches = strategy.distribute_datasets_from_function(|context| {
+    ///     let numbers = dataset::from_tensor_slices(Tensor::from([0, 1, 2, 3, 4]))?;
+    ///     let own = numbers.shard(context.num_input_pipelines, context.input_pipeline_id);
+    ///     Ok(own.batch(context.get_per_replica_batch_size(4)?))
+    /// })?;
+    /// let last = batches.iter().last().unwrap()?;
+    /// assert_eq!(last.values(), [Tensor::from([4]), Tensor::from([0i32; 0])]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn distribute_datasets_from_function<D: Dataset>(
+        &self,
+        dataset_fn: impl FnOnce(InputContext) -> Result<D>,
+    ) -> Result<DistributedDataset<D::Element>> {
+        self.distribute_datasets_from_function_with(dataset_fn, InputOptions::new())
+    }
+
+    /// As [`distribute_datasets_from_function`](Strategy::distribute_datasets_from_function), with options. Those that say how data are
+    /// divided say nothing here: the function does.
+    ///
+    /// # Errors
+    /// As `distribute_datasets_from_function`.
+    pub fn distribute_datasets_from_function_with<D: Dataset>(
+        &self,
+        dataset_fn: impl FnOnce(InputContext) -> Result<D>,
+        options: InputOptions,
+    ) -> Result<DistributedDataset<D::Element>> {
+        context::require_cross_replica("Strategy::distribute_datasets_from_function", self)?;
+        let (pipelines, id) = self.workers().map_or((1, 0), |workers| (workers.count(), workers.worker()));
+        let dataset = dataset_fn(InputContext::new(pipelines, id, self.num_replicas_in_sync()))?;
+        Ok(DistributedDataset::new(self, dataset, self.share(Form::Each, true), options))
+    }
+
+    fn share(&self, form: Form, own: bool) -> Share {
+        Share { form, replicas: self.num_replicas_in_sync(), local: self.local_replicas(), own }
+    }
+}

@@ -1,0 +1,133 @@
+//! How a strategy is made.
+
+use super::{Engines, Inner, Strategy, Workers};
+use crate::{ClusterResolver, CommunicationOptions, Device, Error, Result, comm::engine::Engine, device};
+use std::sync::{Arc, LazyLock, Mutex};
+
+/// How a strategy is made: devices first, then what differs from the default, then [`build`](Builder::build).
+pub struct Builder<S> {
+    name: &'static str,
+    devices: Result<Vec<Device>>,
+    parameter_device: Result<Option<Device>>,
+    mirrors: bool,
+    options: CommunicationOptions,
+    pin_threads: bool,
+    resolver: Option<Arc<dyn ClusterResolver>>,
+    workers: Option<Arc<Workers>>,
+    engines: Option<Engines>,
+    wrap: fn(Strategy) -> S,
+}
+
+impl<S> Builder<S> {
+    pub(crate) fn new<D>(
+        name: &'static str,
+        devices: impl IntoIterator<Item = D>,
+        wrap: fn(Strategy) -> S,
+    ) -> Builder<S>
+    where
+        D: TryInto<Device>,
+        Error: From<D::Error>,
+    {
+        let devices = devices.into_iter().map(|wanted| device::resolve(name, wanted)).collect();
+        let options = CommunicationOptions::new();
+        let (parameter_device, resolver, workers) = (Ok(None), None, None);
+        Builder {
+            name,
+            devices,
+            parameter_device,
+            mirrors: false,
+            options,
+            pin_threads: false,
+            resolver,
+            workers,
+            engines: None,
+            wrap,
+        }
+    }
+
+    pub(crate) fn parameter_device<D>(mut self, parameter_device: D) -> Self
+    where
+        D: TryInto<Device>,
+        Error: From<D::Error>,
+    {
+        self.parameter_device = device::resolve(self.name, parameter_device).map(Some);
+        self
+    }
+
+    pub(crate) fn mirrors(mut self) -> Self {
+        self.mirrors = true;
+        self
+    }
+
+    /// For a cluster, and its workers where there are several.
+    pub(crate) fn cluster(mut self, resolver: Arc<dyn ClusterResolver>, workers: Option<Workers>) -> Self {
+        (self.resolver, self.workers) = (Some(resolver), workers.map(Arc::new));
+        self
+    }
+
+    /// Options of all collectives, where a call does not override them.
+    pub fn options(mut self, options: CommunicationOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Binds the thread of replica `i` to core `i`, modulo the cores that this process may use. By default the system places
+    /// threads.
+    pub fn pin_threads(mut self, pin: bool) -> Self {
+        self.pin_threads = pin;
+        self
+    }
+
+    /// Carries out the replicas' collectives on engines of your own: `make` gives one for each of so many replicas, in their order,
+    /// before the first run and after each that the engines do not go on from. By default replicas share memory.
+    ///
+    /// ```
+    /// # use consonance::{MirroredStrategy, Result, raw::Engine};
+    /// fn on(make: impl Fn(usize) -> Result<Vec<Box<dyn Engine>>> + Send + Sync + 'static) -> Result<MirroredStrategy> {
+    ///     MirroredStrategy::builder(["cpu:0", "cpu:1"]).engines(make).build()
+    /// }
+    /// ```
+    pub fn engines(mut self, make: impl Fn(usize) -> Result<Vec<Box<dyn Engine>>> + Send + Sync + 'static) -> Self {
+        self.engines = Some(Box::new(make));
+        self
+    }
+
+    /// Makes the strategy.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for an empty list of devices, a device that does not exist, or one that is listed twice.
+    pub fn build(self) -> Result<S> {
+        let (devices, parameter_device) = (self.devices?, self.parameter_device?);
+        if devices.is_empty() {
+            return Err(Error::invalid(self.name, "devices", "at least one device", "an empty list"));
+        }
+        if let Some(twice) = (1..devices.len()).find(|&place| devices[..place].contains(&devices[place])) {
+            return Err(Error::invalid(self.name, "devices", "each device once", format!("{} twice", devices[twice])));
+        }
+        Ok((self.wrap)(Strategy(Arc::new(Inner {
+            name: self.name,
+            devices,
+            parameter_device,
+            mirrors: self.mirrors,
+            options: self.options,
+            pin_threads: self.pin_threads,
+            resolver: self.resolver,
+            workers: self.workers,
+            engines: self.engines,
+            idle: Mutex::default(),
+            kept: Mutex::default(),
+            carriers: Mutex::default(),
+        }))))
+    }
+}
+
+impl Strategy {
+    fn make_default() -> Strategy {
+        Builder::new("the default strategy", [Device::Cpu(0)], |strategy| strategy)
+            .build()
+            .expect("one device that exists")
+    }
+}
+
+/// The strategy outside all strategies.
+pub(super) static DEFAULT: LazyLock<Strategy> = LazyLock::new(Strategy::make_default);

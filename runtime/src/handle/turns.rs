@@ -1,0 +1,131 @@
+//! Cross-replica calls of a strategy with several workers: each has its turn, in which all communicators of this worker are used.
+
+use super::{Held, Strategy, Turn, Workers, context};
+use crate::{Communicator, Error, Result, error::all_or_worst};
+use consonance_kernels::{group::Reason, os::thread_pool::Team};
+use consonance_spec::Kind;
+use std::sync::{Arc, Mutex};
+
+impl Strategy {
+    /// The right to use the communicators of a group that works, where there are several workers.
+    pub(crate) fn turn(&self, call: &'static str) -> Result<Option<Turn<'_>>> {
+        let Some(workers) = self.workers() else { return Ok(None) };
+        let turn = workers.take_turn(call, self.options().configuration().timeout)?;
+        // Within a run it is the run that fails.
+        if !turn.is_within_another() && workers.has_ended(call)? {
+            self.each(workers, call, Communicator::renew)?;
+            workers.begin_anew();
+        }
+        Ok(Some(turn))
+    }
+
+    /// The communicators of all replicas of this worker.
+    pub(crate) fn hold(&self, workers: &Arc<Workers>, call: &'static str) -> Result<Vec<Held>> {
+        let communicators = workers.take_all(call, self.options().configuration().timeout)?;
+        let held = |(place, communicator)| Held::of_workers(workers.clone(), place, communicator);
+        Ok(communicators.into_iter().enumerate().map(held).collect())
+    }
+
+    /// `work` with the communicator of every replica of this worker at once, in a collective of all workers, if there are several.
+    pub(crate) fn across<R: Send>(
+        &self,
+        call: &'static str,
+        work: impl Fn(&mut Communicator) -> Result<R> + Sync,
+    ) -> Option<Result<Vec<R>>> {
+        let workers = self.workers()?;
+        Some(self.in_turn(call, || self.each(workers, call, work)))
+    }
+
+    /// `work` in one turn, which all cross-replica calls have that it makes.
+    pub(crate) fn in_turn<R>(&self, call: &'static str, work: impl FnOnce() -> Result<R>) -> Result<R> {
+        let turn = self.turn(call)?;
+        let result = work();
+        if let Some(turn) = &turn
+            && turn.call_failed()
+        {
+            turn.failed();
+        }
+        result
+    }
+
+    fn each<R: Send>(
+        &self,
+        workers: &Arc<Workers>,
+        call: &'static str,
+        work: impl Fn(&mut Communicator) -> Result<R> + Sync,
+    ) -> Result<Vec<R>> {
+        let configuration = self.options().configuration();
+        let team = match self.0.devices.len() {
+            1 => None,
+            _ => Some(self.team_or_end()?),
+        };
+        let held = self.hold(workers, call)?;
+        let tasks: Vec<_> = held.into_iter().map(|held| Mutex::new((Some(held), None))).collect();
+        let each = |place: usize| {
+            let held = tasks[place].lock().expect("nobody panics holding a task").0.take();
+            let result = held.map(|mut held| {
+                held.configure(configuration);
+                work(&mut held)
+            });
+            tasks[place].lock().expect("nobody panics holding a task").1 = result;
+        };
+        match team {
+            None => each(0),
+            Some(mut team) => {
+                team.run(&each);
+                self.give_back(team);
+            }
+        }
+        workers.rouse();
+        let results = tasks.into_iter().map(|task| match task.into_inner() {
+            Ok((_, Some(result))) => result,
+            _ => unreachable!("the team has done every task, and nobody panics holding one"),
+        });
+        all_or_worst(results.collect()).map_err(|(_, error)| {
+            // The system's is here one of a communicator, which has no memory for a call.
+            match error {
+                Error::Aborted { .. } | Error::Left { .. } | Error::Timeout { .. } | Error::System { .. } => {
+                    workers.call_failed()
+                }
+                _ => {}
+            }
+            error
+        })
+    }
+
+    /// A [team](Strategy::team), before the communicators are taken from home. Without one this worker makes no call, and the other workers,
+    /// if there are several, are told by the end of the group: it takes a team to tell them more.
+    pub(crate) fn team_or_end(&self) -> Result<Team> {
+        self.team().inspect_err(|_| {
+            if let Some(workers) = self.workers() {
+                workers.end();
+            }
+        })
+    }
+
+    /// The value, or the error of which the other workers, who make the same call, are told.
+    pub(crate) fn or_refuse<T>(&self, kind: Kind, checked: Result<T>) -> Result<T> {
+        checked.inspect_err(|error| {
+            if context::replica().is_some() {
+                // The others make no such call in their replicas, and the run has the communicators.
+                return;
+            }
+            // What came of it counts for the turn; this worker has an error of its own already.
+            let _ = self.across(kind.name(), |communicator| communicator.refuse(kind, error));
+        })
+    }
+
+    /// The value, or the error for which a run does not begin here: for the other workers, who run theirs, one that has failed.
+    pub(crate) fn or_fail<T>(&self, call: &'static str, checked: Result<T>) -> Result<T> {
+        checked.inspect_err(|_| {
+            if context::replica().is_none() {
+                let _ = self.across(call, |communicator| {
+                    let turn = self.workers().map_or(0, |workers| workers.turn());
+                    communicator.abort_handle().abort_in(turn, Reason::Failure);
+                    // Waits for nobody now; its error makes this a turn that has failed.
+                    communicator.barrier()
+                });
+            }
+        })
+    }
+}

@@ -1,0 +1,11 @@
+//! What a replica sees while it runs.
+
+mod board;
+mod context;
+mod merge;
+pub(crate) mod nest_call;
+pub(crate) mod overlap;
+mod overlap_queue;
+
+pub(crate) use board::Board;
+pub use context::ReplicaContext;

@@ -1,0 +1,229 @@
+//! One call of a replica on a nest, as steps of its communicator: packs of small tensors, large ones alone, sparse rows in two.
+
+use crate::{
+    Axes, Communicator, IndexedSlices, ReduceOp, Result, Tensor,
+    comm::{agreement::Agreement, call::Call},
+    value::{
+        axis::Flat,
+        indexed_slices,
+        nest::{Leaf, Outline, Value},
+        tensor,
+    },
+};
+use consonance_kernels::{
+    cpu::axis::{self, Partial},
+    memory::Memory,
+};
+use consonance_spec::{Kind, call::mix, packing};
+use std::ops::DerefMut;
+
+/// The steps of one call on a nest: all of them carry the digest of the whole nest, so that the first already compares it.
+pub(crate) struct Session<C> {
+    kind: Kind,
+    communicator: C,
+    outline: Outline,
+    digest: u64,
+    /// Sizes along these may differ from replica to replica.
+    axes: Axes,
+    /// How values are combined, or were, that the replicas only exchange: it is in no signature of theirs.
+    own_op: Option<ReduceOp>,
+    /// Up to how many bytes travel together, where there is something to pack: what differs in it differs in its steps.
+    pack_limit: Option<usize>,
+}
+
+impl<C: DerefMut<Target = Communicator>> Session<C> {
+    /// A call of this kind on `leaves`, whose sizes along the axes `ragged` may differ from replica to replica.
+    pub(crate) fn new(kind: Kind, communicator: C, leaves: &[Leaf], ragged: Axes) -> Session<C> {
+        let outline = Outline::new(leaves, &ragged);
+        let digest = [kind as u64, ragged.digest()].into_iter().fold(outline.digest(), mix);
+        Session { kind, communicator, outline, digest, axes: ragged, own_op: None, pack_limit: None }
+    }
+
+    /// The same call, in which the replicas agree on an operation, too, that none of its steps has.
+    pub(crate) fn with_own_op(self, op: ReduceOp) -> Session<C> {
+        Session { own_op: Some(op), ..self }
+    }
+
+    pub(crate) fn call(&mut self, call: Call<'_>) -> Result<()> {
+        let describe = || {
+            // The axis first, because shapes are told without their size along it.
+            let axis = self.axes.describe().map(|axes| ("axis".to_owned(), axes));
+            let op = self.own_op.map(|op| ("op".to_owned(), op.to_string()));
+            let pack_limit = self.pack_limit.map(|bytes| ("bytes_per_pack".to_owned(), bytes.to_string()));
+            axis.into_iter().chain(self.outline.lines()).chain(op).chain(pack_limit).collect()
+        };
+        let digest = self.own_op.map_or(self.digest, |op| mix(self.digest, op as u64));
+        let agreement = Agreement { call: Some(self.kind), digest, describe: &describe };
+        self.communicator.execute(call, &agreement)
+    }
+
+    /// Combines every leaf over the replicas; small tensors travel together, up to `pack_limit` bytes.
+    pub(crate) fn all_reduce_leaves(&mut self, op: ReduceOp, leaves: &mut [Leaf], pack_limit: usize) -> Result<()> {
+        if leaves.is_empty() {
+            return self.all_reduce(op, &mut Tensor::default());
+        }
+        let (mut tensors, mut sparse) = (Vec::new(), Vec::new());
+        for leaf in leaves {
+            match &mut leaf.value {
+                Value::Dense(tensor) => tensors.push(tensor),
+                Value::Sparse(slices) => sparse.push(slices),
+            }
+        }
+        let sizes: Vec<_> = tensors.iter().map(|tensor| (tensor.dtype(), tensor.buf().bytes())).collect();
+        self.pack_limit = Some(pack_limit).filter(|_| tensors.len() > 1);
+        // One replica has no step to save.
+        let limit = if self.communicator.size() == 1 { 1 } else { pack_limit };
+        for pack in packing::packs(&sizes, limit) {
+            self.all_reduce_pack(op, &mut tensors, &pack)?;
+        }
+        sparse.into_iter().try_for_each(|slices| self.all_reduce_rows(op, slices))
+    }
+
+    /// Concatenates every leaf over the replicas along its axis in `axes`.
+    pub(crate) fn all_gather_leaves(&mut self, leaves: &mut [Leaf], axes: &[usize]) -> Result<()> {
+        if leaves.is_empty() {
+            return self.call(Call::AllGather { send: None, recv: [0u8; 0].as_mut_slice().into(), counts: None });
+        }
+        for (leaf, &axis) in leaves.iter_mut().zip(axes) {
+            match &mut leaf.value {
+                Value::Dense(tensor) => *tensor = self.concat(tensor, axis)?.0,
+                Value::Sparse(slices) => *slices = self.gather_rows(slices)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reduces a tensor along its axes that are `removed`, and over the replicas: they exchange what each has, not yet rounded,
+    /// and how many elements it comes from.
+    ///
+    /// # Panics
+    /// If `op` is not defined on the tensor's dtype, or no axis is removed.
+    pub(crate) fn all_reduce_along(&mut self, op: ReduceOp, tensor: &mut Tensor, removed: &[bool]) -> Result<()> {
+        self.own_op = Some(op);
+        let (flat, kept) = (Flat::new(tensor, removed), Flat::kept(tensor, removed));
+        let own = flat.partial(op).expect("the operation was checked");
+        let elements = (flat.elements() as u64).to_ne_bytes();
+        let send = [own.to_bytes(), elements.to_vec()].concat();
+        let mut all = vec![0u8; send.len() * self.communicator.size()];
+        let (send, recv) = (Some(send.as_slice().into()), all.as_mut_slice().into());
+        self.call(Call::AllGather { send, recv, counts: None })?;
+        let mut elements = 0u64;
+        let partials = all.chunks_exact(all.len() / self.communicator.size()).map(|bytes| {
+            let (accumulators, count) = bytes.split_last_chunk().expect("the count is the last of the bytes");
+            elements = elements.wrapping_add(u64::from_ne_bytes(*count));
+            own.with_bytes(accumulators)
+        });
+        let partials: Vec<Partial> = partials.collect();
+        *tensor = Tensor::from_memory(kept, axis::finish(&partials, elements))?;
+        Ok(())
+    }
+
+    /// All-reduces the tensors of one pack, fused if there are several.
+    fn all_reduce_pack(&mut self, op: ReduceOp, tensors: &mut [&mut Tensor], pack: &[usize]) -> Result<()> {
+        if let &[place] = pack {
+            return self.all_reduce(op, tensors[place]);
+        }
+        let parts: Vec<_> = pack.iter().map(|&place| tensors[place].buf()).collect();
+        let memory = Memory::concat(parts[0].dtype(), &parts);
+        let mut fused = Tensor::from_memory(vec![memory.count()], memory)?;
+        self.all_reduce(op, &mut fused)?;
+        let mut start = 0;
+        for &place in pack {
+            let tensor = &mut *tensors[place];
+            let part = fused.buf().slice(start..start + tensor.count());
+            start += tensor.count();
+            match tensor.own_buf_mut().filter(|own| own.dtype() == part.dtype()) {
+                Some(mut own) => own.copy_from(part),
+                None => *tensor = Tensor::from_memory(tensor.shape().to_vec(), Memory::from(part))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// In the tensor's own memory if nobody else holds it and the result is of its type.
+    pub(crate) fn all_reduce(&mut self, op: ReduceOp, tensor: &mut Tensor) -> Result<()> {
+        if op.result(tensor.dtype()) == Some(tensor.dtype())
+            && let Some(recv) = tensor.own_buf_mut()
+        {
+            return self.call(Call::AllReduce { op, send: None, recv });
+        }
+        let dtype = op.result(tensor.dtype()).unwrap_or(tensor.dtype());
+        let mut recv = Memory::zeroed(dtype, tensor.count());
+        self.call(Call::AllReduce { op, send: Some(tensor.buf()), recv: recv.as_buf_mut() })?;
+        *tensor = Tensor::from_memory(tensor.shape().to_vec(), recv)?;
+        Ok(())
+    }
+
+    pub(crate) fn sum_on(&mut self, root: usize, tensor: &mut Tensor) -> Result<()> {
+        let mut sum = Memory::zeroed(tensor.dtype(), tensor.count());
+        let recv = (self.communicator.rank() == root).then(|| sum.as_buf_mut());
+        self.call(Call::Reduce { op: ReduceOp::Sum, send: Some(tensor.buf()), recv, root })?;
+        *tensor = Tensor::from_memory(tensor.shape().to_vec(), sum)?;
+        Ok(())
+    }
+
+    pub(crate) fn reduce_scatter(&mut self, op: ReduceOp, tensor: &mut Tensor) -> Result<()> {
+        let mut shape = tensor.shape().to_vec();
+        shape[0] /= self.communicator.size();
+        let dtype = op.result(tensor.dtype()).unwrap_or(tensor.dtype());
+        let mut recv = Memory::zeroed(dtype, shape.iter().product());
+        self.call(Call::ReduceScatter { op, send: Some(tensor.buf()), recv: recv.as_buf_mut() })?;
+        *tensor = Tensor::from_memory(shape, recv)?;
+        Ok(())
+    }
+
+    pub(crate) fn all_reduce_rows(&mut self, op: ReduceOp, slices: &mut IndexedSlices) -> Result<()> {
+        self.own_op = Some(op);
+        slices.indices = self.concat(&slices.indices, 0)?.0;
+        slices.values = self.concat(&slices.values, 0)?.0;
+        if op == ReduceOp::Mean {
+            slices.values =
+                indexed_slices::divide("ReplicaContext::all_reduce", &slices.values, self.communicator.size())?;
+        }
+        Ok(())
+    }
+
+    /// Rows of the concatenation of the dense tensors, whose sizes may differ.
+    fn gather_rows(&mut self, slices: &IndexedSlices) -> Result<IndexedSlices> {
+        let size = slices.dense_shape.as_ref().map_or(0, |shape| shape[0]);
+        let sizes = self.sizes(size)?;
+        let (indices, counts) = self.concat(&slices.indices, 0)?;
+        let (values, _) = self.concat(&slices.values, 0)?;
+        let call = if self.kind == Kind::AllGather { "ReplicaContext::all_gather" } else { self.kind.name() };
+        indexed_slices::gathered(call, values, indices, &counts, &sizes)
+    }
+
+    /// Each replica's `size`.
+    fn sizes(&mut self, size: usize) -> Result<Vec<usize>> {
+        let (mut recv, own) = (vec![0; self.communicator.size()], [size as u64]);
+        self.call(Call::AllGather {
+            send: Some(own.as_slice().into()),
+            recv: recv.as_mut_slice().into(),
+            counts: None,
+        })?;
+        Ok(recv.into_iter().map(|size: u64| size as usize).collect())
+    }
+
+    /// The concatenation along `axis`, and each replica's size along it.
+    fn concat(&mut self, tensor: &Tensor, axis: usize) -> Result<(Tensor, Vec<usize>)> {
+        let shape = tensor.shape();
+        let (rows, inner): (usize, usize) = (shape[..axis].iter().product(), shape[axis + 1..].iter().product());
+        if rows * inner == 0 {
+            // No element tells how long each part is.
+            let sizes = self.sizes(shape[axis])?;
+            let shape = tensor::joined(self.kind.name(), shape, axis, &sizes)?;
+            return Ok((Tensor::zeros(tensor.dtype(), shape), sizes));
+        }
+        let (mut recv, mut sizes) = (None, Vec::new());
+        self.call(Call::Concat { send: tensor.buf(), rows, recv: &mut recv, counts: &mut sizes })?;
+        sizes.iter_mut().for_each(|count| *count /= rows * inner);
+        let shape = tensor::joined(self.kind.name(), shape, axis, &sizes)?;
+        let memory = recv.expect("a concatenation that succeeded leaves its result");
+        Ok((Tensor::from_memory(shape, memory)?, sizes))
+    }
+}
+
+/// The operation, if it is defined on every leaf.
+pub(crate) fn check_leaves(call: &'static str, op: ReduceOp, leaves: &[Leaf]) -> Result<ReduceOp> {
+    leaves.iter().try_for_each(|leaf| leaf.check_op(call, op)).map(|()| op)
+}

@@ -1,0 +1,327 @@
+//! What an overlap has under way: leaves in buckets, which travel when they are full.
+
+use crate::{
+    Axes, CommunicationOptions, Communicator, Error, ReduceOp, Result,
+    comm::{
+        engine::AbortHandle,
+        options::Configuration,
+        overlap_thread::{Carrier, Lent},
+    },
+    handle::Held,
+    replica::nest_call::Session,
+    value::nest::{Leaf, Value},
+};
+use consonance_kernels::group::Reason;
+use consonance_spec::{DType, Kind};
+use std::{
+    mem,
+    sync::{Arc, Condvar, Mutex, MutexGuard},
+    time::{Duration, Instant},
+};
+
+/// The buckets of one [`ReplicaContext::overlap`].
+pub(crate) struct Flow {
+    /// Of a bucket, in bytes.
+    limit: usize,
+    configuration: Configuration,
+    /// Those that are not full, one for each operation and dtype at most, in the order in which they were last added to.
+    open: Vec<Bucket>,
+    /// All that was handed over.
+    parcels: Vec<Arc<Parcel>>,
+    progress: Arc<Mutex<Progress>>,
+    way: Way,
+    /// Ends the group, whoever has its communicator.
+    aborter: AbortHandle,
+}
+
+/// What became of the buckets so far.
+#[derive(Default)]
+struct Progress {
+    in_collectives: Duration,
+    /// Why no more buckets travel, which is the error of all from there on: the group has ended, which itself would only say that it
+    /// has, or the replicas' buckets differ, and so may their number.
+    ended: Option<Error>,
+}
+
+const UNHARMED: &str = "nobody panics while noting progress";
+
+/// Who carries out the buckets that were sent.
+enum Way {
+    /// A thread, which has the communicator from the first of them on.
+    Thread(Carrier, Option<Lent>),
+    /// The replica, when it waits.
+    Later(Vec<Task>),
+}
+
+impl Flow {
+    pub(super) fn new(options: CommunicationOptions, communicator: &Communicator, carrier: Option<Carrier>) -> Flow {
+        let limit = match options.pack_limit() {
+            // One replica has no step to save.
+            _ if communicator.size() == 1 => 1,
+            0 => usize::MAX,
+            bytes => bytes,
+        };
+        Flow {
+            limit,
+            configuration: options.configuration(),
+            open: Vec::new(),
+            parcels: Vec::new(),
+            progress: Arc::default(),
+            way: carrier.map_or(Way::Later(Vec::new()), |carrier| Way::Thread(carrier, None)),
+            aborter: communicator.abort_handle(),
+        }
+    }
+
+    /// Puts the leaves into buckets, and sends those that are full. A leaf that fills a bucket has one to itself.
+    pub(super) fn take(&mut self, op: ReduceOp, leaves: Vec<Leaf>, held: &mut Held) -> Arc<Parcel> {
+        let parcel = Arc::new(Parcel::new(leaves.len()));
+        self.parcels.push(parcel.clone());
+        for (place, leaf) in leaves.into_iter().enumerate() {
+            let promise = Promise { parcel: parcel.clone(), place, kept: false };
+            let (dtype, bytes) = match &leaf.value {
+                Value::Dense(tensor) => (Some(tensor.dtype()), tensor.buf().bytes()),
+                Value::Sparse(_) => (None, usize::MAX),
+            };
+            let mut bucket = Bucket::new(op, dtype, self.limit);
+            if bytes < self.limit
+                && let Some(begun) = self.open.iter().position(|bucket| (bucket.op, bucket.dtype) == (op, dtype))
+            {
+                let begun = self.open.remove(begun);
+                if bytes <= begun.free {
+                    bucket = begun;
+                } else {
+                    self.send(begun, held);
+                }
+            }
+            bucket.free = bucket.free.saturating_sub(bytes);
+            bucket.leaves.push(leaf);
+            bucket.promises.push(promise);
+            if bucket.free == 0 {
+                self.send(bucket, held);
+            } else {
+                self.open.push(bucket);
+            }
+        }
+        parcel
+    }
+
+    /// Sends a bucket on its way, after those before it.
+    fn send(&mut self, bucket: Bucket, held: &mut Held) {
+        let task = Task { bucket, configuration: self.configuration, progress: self.progress.clone() };
+        match &mut self.way {
+            Way::Thread(carrier, lent) => {
+                let lent = lent.get_or_insert_with(|| carrier.lend(held.give_up()));
+                lent.carry_out(Box::new(|communicator| task.carry_out(communicator)));
+            }
+            Way::Later(tasks) => tasks.push(task),
+        }
+    }
+
+    /// Sends the buckets that are not full, too.
+    fn send_all(&mut self, held: &mut Held) {
+        for bucket in mem::take(&mut self.open) {
+            self.send(bucket, held);
+        }
+    }
+
+    /// Sees to it that what was sent gets done by the time that somebody has waited for it.
+    fn make_progress(&mut self, held: &mut Held) {
+        if let Way::Later(tasks) = &mut self.way {
+            mem::take(tasks).into_iter().for_each(|task| task.carry_out(held));
+        }
+    }
+
+    /// Returns when all that was sent is done: the communicator is back.
+    fn finish(&mut self, held: &mut Held) {
+        self.make_progress(held);
+        if let Way::Thread(_, lent) = &mut self.way
+            && let Some(lent) = lent.take()
+        {
+            held.put_back(lent.take_back());
+        }
+    }
+
+    /// How much was handed over so far.
+    pub(super) fn handed_over(&self) -> usize {
+        self.parcels.len()
+    }
+
+    /// How long the collectives of the buckets that are finished took, together.
+    pub(super) fn in_collectives(&self) -> Duration {
+        self.progress.lock().expect(UNHARMED).in_collectives
+    }
+
+    /// Sees to it that somebody can wait for `parcel`. If a bucket that is not full has a part of it, all such are sent.
+    pub(super) fn hasten(&mut self, parcel: &Arc<Parcel>, held: &mut Held) {
+        if self.open.iter().any(|bucket| bucket.has_of(parcel)) {
+            self.send_all(held);
+        }
+        self.make_progress(held);
+    }
+
+    /// Tells the other replicas, in the place of the next bucket, why this one hands over no more, and ends the group: they have gone
+    /// on with what follows in their closures, and learn of it later than this one does.
+    pub(super) fn refuse(&mut self, error: &Error, held: &mut Held) {
+        self.finish(held);
+        let ended = self.progress.lock().expect(UNHARMED).ended.is_some();
+        if !ended {
+            held.configure(self.configuration);
+            let _ = held.refuse(Kind::AllReduce, error);
+            self.progress.lock().expect(UNHARMED).ended = Some(error.duplicate());
+        }
+        self.aborter.abort(Reason::Failure);
+    }
+
+    /// Returns when all that was handed over is done.
+    pub(crate) fn settle(&mut self, held: &mut Held) {
+        self.send_all(held);
+        self.finish(held);
+    }
+
+    /// The first error of what was handed over and not waited for.
+    pub(super) fn first_error(&mut self) -> Option<Error> {
+        mem::take(&mut self.parcels).iter().find_map(|parcel| parcel.lock().error.take())
+    }
+
+    /// Ends it: what is not on its way is given up, what is comes back. With a `failure` the group ends, too.
+    pub(super) fn end(&mut self, failure: Option<Reason>, held: &mut Held) {
+        if let Some(reason) = failure {
+            self.aborter.abort(reason);
+        }
+        self.open.clear();
+        self.finish(held);
+    }
+
+    /// The thread that carried the buckets, if one did.
+    pub(super) fn into_carrier(self) -> Option<Carrier> {
+        match self.way {
+            Way::Thread(carrier, _) => Some(carrier),
+            Way::Later(_) => None,
+        }
+    }
+}
+
+/// What travels together: of one operation and dtype, or one [`IndexedSlices`](crate::IndexedSlices).
+struct Bucket {
+    op: ReduceOp,
+    /// None for sparse rows.
+    dtype: Option<DType>,
+    /// Bytes.
+    free: usize,
+    leaves: Vec<Leaf>,
+    /// One for each leaf.
+    promises: Vec<Promise>,
+}
+
+impl Bucket {
+    fn new(op: ReduceOp, dtype: Option<DType>, limit: usize) -> Bucket {
+        Bucket { op, dtype, free: limit, leaves: Vec::new(), promises: Vec::new() }
+    }
+
+    /// Whether it has a leaf of this parcel.
+    fn has_of(&self, parcel: &Arc<Parcel>) -> bool {
+        self.promises.iter().any(|promise| Arc::ptr_eq(&promise.parcel, parcel))
+    }
+}
+
+/// A bucket on its way.
+pub(crate) struct Task {
+    bucket: Bucket,
+    configuration: Configuration,
+    progress: Arc<Mutex<Progress>>,
+}
+
+impl Task {
+    pub(crate) fn carry_out(self, communicator: &mut Communicator) {
+        let Task { bucket: Bucket { op, mut leaves, promises, .. }, configuration, progress } = self;
+        let ended = progress.lock().expect(UNHARMED).ended.as_ref().map(Error::duplicate);
+        let start = Instant::now();
+        let result = ended.map_or_else(
+            || {
+                communicator.configure(configuration);
+                let mut session = Session::new(Kind::AllReduce, communicator, &leaves, Axes::default());
+                session.all_reduce_leaves(op, &mut leaves, 0)
+            },
+            Err,
+        );
+        let mut progress = progress.lock().expect(UNHARMED);
+        progress.in_collectives += start.elapsed();
+        if let Err(error) = &result {
+            progress.ended = Some(error.duplicate());
+        }
+        drop(progress);
+        match result {
+            Ok(()) => promises.into_iter().zip(leaves).for_each(|(promise, leaf)| promise.keep(Ok(leaf))),
+            Err(error) => promises.into_iter().for_each(|promise| promise.keep(Err(error.duplicate()))),
+        }
+    }
+}
+
+/// What was handed over at once. It is back when every leaf is.
+pub(super) struct Parcel {
+    state: Mutex<Contents>,
+    complete: Condvar,
+}
+
+struct Contents {
+    /// Those that are back.
+    leaves: Vec<Option<Leaf>>,
+    missing: usize,
+    /// Of a leaf that did not come back, until it is taken.
+    error: Option<Error>,
+}
+
+impl Parcel {
+    fn new(leaves: usize) -> Parcel {
+        let contents = Contents { leaves: vec![None; leaves], missing: leaves, error: None };
+        Parcel { state: Mutex::new(contents), complete: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Contents> {
+        self.state.lock().expect("nobody panics holding a parcel")
+    }
+
+    fn put(&self, place: usize, leaf: Result<Leaf>) {
+        let mut contents = self.lock();
+        contents.missing -= 1;
+        match leaf {
+            Ok(leaf) => contents.leaves[place] = Some(leaf),
+            Err(error) => _ = contents.error.get_or_insert(error),
+        }
+        if contents.missing == 0 {
+            self.complete.notify_all();
+        }
+    }
+
+    /// All leaves, when they are back.
+    pub(super) fn wait(&self) -> Result<Vec<Leaf>> {
+        let waited = self.complete.wait_while(self.lock(), |contents| contents.missing > 0);
+        let mut contents = waited.expect("nobody panics holding a parcel");
+        match contents.error.take() {
+            Some(error) => Err(error),
+            None => Ok(contents.leaves.drain(..).map(|leaf| leaf.expect("none is missing")).collect()),
+        }
+    }
+}
+
+/// The duty to bring a leaf back. Dropped before, which only a failure of the closure or a panic does, it tells so to who waits.
+struct Promise {
+    parcel: Arc<Parcel>,
+    place: usize,
+    kept: bool,
+}
+
+impl Promise {
+    fn keep(mut self, leaf: Result<Leaf>) {
+        self.kept = true;
+        self.parcel.put(self.place, leaf);
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.parcel.put(self.place, Err(Error::other("the all-reduce was given up")));
+        }
+    }
+}

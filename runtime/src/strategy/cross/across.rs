@@ -1,0 +1,131 @@
+//! Cross-replica calls where several workers have replicas: every worker makes them, and a thread stands for each replica in a
+//! collective of all. The canonical order is over the replicas of all workers, so that the bits are those of one process.
+
+use crate::{
+    Axes, Axis, Communicator, Error, Nest, PerReplica, ReduceOp, Result, Strategy, Tensor,
+    comm::{agreement::Agreement, call::Call},
+    replica::nest_call::Session,
+    value::nest::{self, Leaf, Value},
+};
+use consonance_spec::{Kind, call::digest};
+use std::sync::Mutex;
+
+impl Strategy {
+    /// `reduce` over the replicas of all workers, if there are several.
+    pub(super) fn reduce_across<N: Nest + Clone>(
+        &self,
+        call: &'static str,
+        kind: Kind,
+        op: ReduceOp,
+        value: &PerReplica<N>,
+        axes: &Axes,
+        hint: &str,
+    ) -> Option<Result<N>> {
+        let limit = self.options().pack_limit();
+        let none = *axes == Axes::default();
+        self.combine_across(call, kind, value, hint, |communicator, leaves| {
+            let id = communicator.rank();
+            let prepared = leaves.iter().map(|leaf| prepare(call, op, leaf, axes, id)).collect();
+            let (mut prepared, removed): (Vec<Leaf>, Vec<Vec<bool>>) = or_refuse(kind, communicator, prepared)?;
+            let mut session = Session::new(kind, communicator, &leaves, axes.clone());
+            if none || leaves.is_empty() {
+                session.all_reduce_leaves(op, &mut prepared, limit)?;
+                return Ok(prepared);
+            }
+            for (leaf, removed) in prepared.iter_mut().zip(removed) {
+                let tensor = leaf.dense(call)?;
+                if removed.contains(&true) {
+                    session.all_reduce_along(op, tensor, &removed)?;
+                } else {
+                    session.all_reduce(op, tensor)?;
+                }
+            }
+            Ok(prepared)
+        })
+    }
+
+    /// `gather` over the replicas of all workers, if there are several.
+    pub(super) fn gather_across<N: Nest + Clone>(
+        &self,
+        kind: Kind,
+        value: &PerReplica<N>,
+        axis: Axis,
+    ) -> Option<Result<N>> {
+        self.combine_across(kind.name(), kind, value, "", |communicator, mut leaves| {
+            let axes = leaves.iter().map(|leaf| leaf.gather_axis(kind.name(), axis)).collect();
+            let axes: Vec<usize> = or_refuse(kind, communicator, axes)?;
+            let mut session = Session::new(kind, communicator, &leaves, Axes::from(axis));
+            session.all_gather_leaves(&mut leaves, &axes)?;
+            Ok(leaves)
+        })
+    }
+
+    /// The chief's tensor on all workers, if there are several: they agree on its dtype and size, and on `argument` with its value.
+    pub(crate) fn chiefs(&self, kind: Kind, argument: (&str, &str), tensor: Tensor) -> Result<Tensor> {
+        let sent = self.across(kind.name(), |communicator| {
+            let mut own = tensor.clone();
+            let describe = || vec![(argument.0.to_owned(), argument.1.to_owned())];
+            let agreement = Agreement { call: Some(kind), digest: digest(argument.1), describe: &describe };
+            communicator.execute(Call::Broadcast { data: own.buf_mut(), root: 0 }, &agreement).map(|()| own)
+        });
+        match sent {
+            Some(sent) => Ok(sent?.swap_remove(0)),
+            None => Ok(tensor),
+        }
+    }
+
+    fn combine_across<N: Nest + Clone>(
+        &self,
+        call: &'static str,
+        kind: Kind,
+        value: &PerReplica<N>,
+        hint: &str,
+        combine: impl Fn(&mut Communicator, Vec<Leaf>) -> Result<Vec<Leaf>> + Sync,
+    ) -> Option<Result<N>> {
+        self.workers()?;
+        if let Err(error) = self.or_refuse(kind, self.check_count(call, "value", value.values().len())) {
+            return Some(Err(error));
+        }
+        let leaves: Vec<_> = value.iter().map(|value| Mutex::new(nest::take(&mut value.clone()))).collect();
+        let combined = self.across(call, |communicator| {
+            let place = communicator.rank() - self.local_replicas().start;
+            let leaves = std::mem::take(&mut *leaves[place].lock().expect("nobody panics holding leaves"));
+            combine(communicator, leaves)
+        })?;
+        Some(combined.map_err(|error| hinted(error, hint)).and_then(|mut combined| {
+            // All replicas have the same.
+            nest::put(value[0].clone(), combined.swap_remove(0)).map_err(|error| error.of_call(call))
+        }))
+    }
+}
+
+/// A leaf of replica `id` as it is reduced, dense if some of its axes are removed, and which they are.
+fn prepare(call: &'static str, op: ReduceOp, leaf: &Leaf, axes: &Axes, id: usize) -> Result<(Leaf, Vec<bool>)> {
+    let mut leaf = leaf.clone();
+    if let Value::Sparse(slices) = &leaf.value
+        && *axes != Axes::default()
+    {
+        leaf.value = Value::Dense(slices.to_dense().map_err(|error| error.of_replica(id))?);
+    }
+    leaf.check_op(call, op)?;
+    let removed = match &leaf.value {
+        Value::Dense(tensor) => axes.resolve(call, &leaf.path, tensor.rank())?,
+        Value::Sparse(_) => None,
+    };
+    Ok((leaf, removed.unwrap_or_default()))
+}
+
+/// The value, or the error of which the other replicas, which make the same call, are told; if they cannot be, why.
+fn or_refuse<T>(kind: Kind, communicator: &mut Communicator, checked: Result<T>) -> Result<T> {
+    checked.or_else(|error| communicator.refuse(kind, &error).and(Err(error)))
+}
+
+/// The error with a hint at what may have been meant, where values differ.
+fn hinted(error: Error, hint: &str) -> Error {
+    match error {
+        Error::Mismatch { call, replica, argument, expected, found } if argument.starts_with("value") => {
+            Error::Mismatch { call: call + hint, replica, argument, expected, found }
+        }
+        error => error,
+    }
+}

@@ -1,0 +1,58 @@
+//! Several replicas in one process, each with a copy of every variable.
+
+use crate::{Device, Error, Result, Strategy, handle::Builder};
+use std::ops::Deref;
+
+/// Replicas in one process, one on each device, each with a copy of every variable.
+///
+/// CPU devices are logical: `cpu:0` to `cpu:7` are eight threads on any machine.
+///
+/// ```
+/// use consonance::{CommunicationOptions, MirroredStrategy};
+/// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+/// assert_eq!(strategy.num_replicas_in_sync(), 2);
+/// let pinned = MirroredStrategy::builder(["cpu:0", "cpu:1"]).pin_threads(true).build()?;
+/// assert!(MirroredStrategy::new(["cpu:0", "cpu:0"]).is_err());
+/// # Ok::<(), consonance::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct MirroredStrategy(Strategy);
+
+impl MirroredStrategy {
+    /// A replica on each device: [`Device`]s, or their names.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for an empty list, a device that does not exist, or one that is listed twice.
+    pub fn new<D>(devices: impl IntoIterator<Item = D>) -> Result<MirroredStrategy>
+    where
+        D: TryInto<Device>,
+        Error: From<D::Error>,
+    {
+        Self::builder(devices).build()
+    }
+
+    /// A replica on each device of this machine: each core.
+    ///
+    /// # Errors
+    /// None on a machine with a core.
+    pub fn on_all_devices() -> Result<MirroredStrategy> {
+        Self::new(Device::all())
+    }
+
+    /// A strategy with options.
+    pub fn builder<D>(devices: impl IntoIterator<Item = D>) -> Builder<MirroredStrategy>
+    where
+        D: TryInto<Device>,
+        Error: From<D::Error>,
+    {
+        Builder::new("MirroredStrategy", devices, MirroredStrategy).mirrors()
+    }
+}
+
+impl Deref for MirroredStrategy {
+    type Target = Strategy;
+
+    fn deref(&self) -> &Strategy {
+        &self.0
+    }
+}

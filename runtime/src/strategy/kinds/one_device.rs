@@ -1,0 +1,47 @@
+//! One replica.
+
+use crate::{Device, Error, Result, Strategy, handle::Builder};
+use std::ops::Deref;
+
+/// One replica on one device: what a program for several replicas is tried with. Every call checks its arguments and gives the
+/// same types as with several.
+///
+/// ```
+/// use consonance::OneDeviceStrategy;
+/// let strategy = OneDeviceStrategy::new("cpu:0")?;
+/// assert_eq!(strategy.run(|replica| Ok(replica.num_replicas_in_sync()))?.values(), [1]);
+/// # Ok::<(), consonance::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct OneDeviceStrategy(Strategy);
+
+impl OneDeviceStrategy {
+    /// A replica on this device: a [`Device`], or its name.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for a device that does not exist.
+    pub fn new<D>(device: D) -> Result<OneDeviceStrategy>
+    where
+        D: TryInto<Device>,
+        Error: From<D::Error>,
+    {
+        Self::builder(device).build()
+    }
+
+    /// A strategy with options.
+    pub fn builder<D>(device: D) -> Builder<OneDeviceStrategy>
+    where
+        D: TryInto<Device>,
+        Error: From<D::Error>,
+    {
+        Builder::new("OneDeviceStrategy", [device], OneDeviceStrategy)
+    }
+}
+
+impl Deref for OneDeviceStrategy {
+    type Target = Strategy;
+
+    fn deref(&self) -> &Strategy {
+        &self.0
+    }
+}

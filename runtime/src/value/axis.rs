@@ -1,0 +1,158 @@
+//! Axes of tensors, as arguments.
+
+use crate::{Error, ReduceOp, Result, Tensor};
+use consonance_kernels::{cpu::axis::Partial, memory::Buf};
+use consonance_spec::call::mix;
+use std::fmt::{self, Display};
+
+/// One axis; a negative one counts from the last (-1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Axis(isize);
+
+impl Axis {
+    /// 64 bits that differ where axes do.
+    pub(crate) fn digest(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// The axis from the front, of a tensor of this rank; none if there is no such axis.
+    pub(crate) fn of(self, rank: usize) -> Option<usize> {
+        let axis = if self.0 < 0 { self.0.checked_add_unsigned(rank)? } else { self.0 };
+        usize::try_from(axis).ok().filter(|&axis| axis < rank)
+    }
+
+    /// The axis from the front.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if there is no such axis, or no axis at all.
+    pub(crate) fn resolve(self, call: &'static str, path: &impl Display, rank: usize) -> Result<usize> {
+        if rank == 0 {
+            return Err(Error::invalid(call, path.to_string(), "a tensor with an axis", "a scalar"));
+        }
+        self.of(rank).ok_or_else(|| {
+            let expected = format!("an axis from -{rank} to {} ({path} has rank {rank})", rank - 1);
+            Error::invalid(call, "axis", expected, self.0.to_string())
+        })
+    }
+}
+
+impl fmt::Display for Axis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<isize> for Axis {
+    fn from(axis: isize) -> Self {
+        Axis(axis)
+    }
+}
+
+/// The axes that a reduction removes besides the replicas: none, one, or several.
+///
+/// Made from `None`, a number, or an array or slice of numbers; negative ones count from the last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Axes(Option<Vec<Axis>>);
+
+impl Axes {
+    /// For each axis of a tensor of this rank, whether it is removed; `None` if only replicas are reduced.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if there is no such axis, or one is given twice.
+    pub(crate) fn resolve(&self, call: &'static str, path: &impl Display, rank: usize) -> Result<Option<Vec<bool>>> {
+        let Some(axes) = &self.0 else { return Ok(None) };
+        let mut removed = vec![false; rank];
+        for axis in axes {
+            let index = axis.resolve(call, path, rank)?;
+            if std::mem::replace(&mut removed[index], true) {
+                return Err(Error::invalid(call, "axis", "each axis once", format!("{} twice", axis.0)));
+            }
+        }
+        Ok(Some(removed))
+    }
+
+    /// 64 bits that differ where axes do.
+    pub(crate) fn digest(&self) -> u64 {
+        self.0.iter().flatten().fold(self.0.is_some().into(), |digest, axis| mix(digest, axis.digest()))
+    }
+
+    /// The axes in words, if there are any.
+    pub(crate) fn describe(&self) -> Option<String> {
+        let axes: Vec<String> = self.0.as_ref()?.iter().map(Axis::to_string).collect();
+        Some(axes.join(", "))
+    }
+}
+
+impl From<Option<isize>> for Axes {
+    fn from(axis: Option<isize>) -> Self {
+        Axes(axis.map(|axis| vec![Axis(axis)]))
+    }
+}
+
+impl From<Axis> for Axes {
+    fn from(axis: Axis) -> Self {
+        Axes(Some(vec![axis]))
+    }
+}
+
+impl From<isize> for Axes {
+    fn from(axis: isize) -> Self {
+        Axes::from(Some(axis))
+    }
+}
+
+impl From<&[isize]> for Axes {
+    fn from(axes: &[isize]) -> Self {
+        Axes(Some(axes.iter().copied().map(Axis).collect()))
+    }
+}
+
+impl<const COUNT: usize> From<[isize; COUNT]> for Axes {
+    fn from(axes: [isize; COUNT]) -> Self {
+        Axes::from(axes.as_slice())
+    }
+}
+
+/// A tensor seen as `[outer, axis, inner]`, with all removed axes as the one in the middle.
+pub(crate) struct Flat {
+    tensor: Tensor,
+    outer: usize,
+    axis: usize,
+    inner: usize,
+}
+
+impl Flat {
+    /// Removed axes that do not follow each other are brought together in front, in their order, by a copy.
+    pub(crate) fn new(tensor: &Tensor, removed: &[bool]) -> Flat {
+        let sizes = |axes: &[usize]| axes.iter().map(|&axis| tensor.shape()[axis]).product();
+        let (away, kept): (Vec<usize>, Vec<usize>) = (0..removed.len()).partition(|&axis| removed[axis]);
+        let first = away[0];
+        if away.iter().enumerate().all(|(place, &axis)| axis == first + place) {
+            let (outer, inner) = kept.split_at(first);
+            return Flat { tensor: tensor.clone(), outer: sizes(outer), axis: sizes(&away), inner: sizes(inner) };
+        }
+        let order: Vec<usize> = away.iter().chain(&kept).copied().collect();
+        Flat { tensor: tensor.transpose(&order), outer: 1, axis: sizes(&away), inner: sizes(&kept) }
+    }
+
+    /// The sizes of the axes of `tensor` that are not removed.
+    pub(crate) fn kept(tensor: &Tensor, removed: &[bool]) -> Vec<usize> {
+        tensor.shape().iter().zip(removed).filter(|(_, removed)| !**removed).map(|(&size, _)| size).collect()
+    }
+
+    /// How many elements each result comes from.
+    pub(crate) fn elements(&self) -> usize {
+        self.axis
+    }
+
+    /// What the elements give, not yet rounded; `None` if the operation is not defined on them.
+    pub(crate) fn partial(&self, op: ReduceOp) -> Option<Partial> {
+        let (elements, shape) = self.view();
+        Partial::new(op, elements, shape)
+    }
+
+    /// The elements, and the three sizes.
+    pub(crate) fn view(&self) -> (Buf<'_>, [usize; 3]) {
+        (self.tensor.buf(), [self.outer, self.axis, self.inner])
+    }
+}

@@ -1,0 +1,464 @@
+//! Tensors on the host: a shape over elements that are shared until somebody writes.
+
+use crate::{Error, Result};
+use consonance_kernels::memory::{Buf, BufMut, Memory};
+use consonance_spec::{DType, Element, for_each_dtype};
+use std::{
+    fmt,
+    ops::Range,
+    sync::{Arc, LazyLock},
+};
+
+/// A dense row-major array of any rank, whose element type is a value.
+///
+/// Cloning shares the elements; writing copies them first if somebody else holds them.
+///
+/// ```
+/// use consonance::{DType, Tensor};
+/// let x = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]);
+/// assert_eq!((x.dtype(), x.shape()), (DType::F32, &[2, 2][..]));
+/// assert_eq!(x.to_string(), "f32[2, 2] [[1, 2], [3, 4]]");
+/// ```
+#[derive(Clone)]
+pub struct Tensor {
+    memory: Arc<Memory>,
+    /// Where its elements begin in the memory.
+    start: usize,
+    shape: Vec<usize>,
+}
+
+impl Tensor {
+    /// A tensor of this shape with these elements, in row-major order.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if the shape has another number of elements.
+    ///
+    /// ```
+    /// use consonance::Tensor;
+    /// assert_eq!(Tensor::new([2, 1], &[5u8, 6])?, Tensor::from([[5u8], [6]]));
+    /// assert!(Tensor::new([3], &[5u8, 6]).is_err());
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn new<T: Element>(shape: impl Into<Vec<usize>>, elements: &[T]) -> Result<Tensor> {
+        Tensor::from_memory(shape.into(), Memory::from(elements))
+    }
+
+    /// A tensor of this shape, all zero (`false`).
+    ///
+    /// # Panics
+    /// If the shape has more elements than there are addresses.
+    ///
+    /// ```
+    /// use consonance::{DType, Tensor};
+    /// assert_eq!(Tensor::zeros(DType::I32, [2, 1]), Tensor::from([[0], [0]]));
+    /// ```
+    pub fn zeros(dtype: DType, shape: impl Into<Vec<usize>>) -> Tensor {
+        let shape = shape.into();
+        let count = count(&shape).expect("a shape with fewer elements than addresses");
+        Tensor { memory: Arc::new(Memory::zeroed(dtype, count)), start: 0, shape }
+    }
+
+    pub(crate) fn from_memory(shape: Vec<usize>, memory: Memory) -> Result<Tensor> {
+        match count(&shape) {
+            Some(count) if count == memory.count() => Ok(Tensor { memory: Arc::new(memory), start: 0, shape }),
+            _ => {
+                let expected = match count(&shape) {
+                    Some(_) => format!("{} elements", memory.count()),
+                    None => "sizes whose product is a number, zeros left out".to_owned(),
+                };
+                Err(Error::invalid("Tensor::new", "shape", expected, format!("shape {shape:?}")))
+            }
+        }
+    }
+
+    /// A tensor of this shape, whose elements are the first of `memory`, which has as many or more.
+    pub(crate) fn of_first(memory: Arc<Memory>, shape: Vec<usize>) -> Tensor {
+        Tensor { memory, start: 0, shape }
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.memory.dtype()
+    }
+
+    /// The size of each dimension; empty for a scalar.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.shape.len()
+    }
+
+    /// The number of elements.
+    pub fn count(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// The elements in row-major order.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if they are not of type `T`.
+    ///
+    /// ```
+    /// use consonance::Tensor;
+    /// assert_eq!(Tensor::from([[1u8, 2], [3, 4]]).as_slice::<u8>()?, [1, 2, 3, 4]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
+        self.buf().as_slice().ok_or_else(|| self.not::<T>("Tensor::as_slice"))
+    }
+
+    /// The elements in row-major order, to write; copied first if another tensor shares them.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if they are not of type `T`.
+    ///
+    /// ```
+    /// use consonance::Tensor;
+    /// let mut x = Tensor::from([1.0f32, 2.0]);
+    /// x.as_mut_slice::<f32>()?[1] = 5.0;
+    /// assert_eq!(x, Tensor::from([1.0f32, 5.0]));
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
+        if T::DTYPE != self.dtype() {
+            return Err(self.not::<T>("Tensor::as_mut_slice"));
+        }
+        Ok(self.buf_mut().into_mut_slice().expect("the dtype was checked"))
+    }
+
+    /// The only element.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if there are more or fewer, or it is not of type `T`.
+    ///
+    /// ```
+    /// # use consonance::Tensor;
+    /// assert_eq!(Tensor::from(2.5f64).item::<f64>()?, 2.5);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn item<T: Element>(&self) -> Result<T> {
+        match self.as_slice()? {
+            &[item] => Ok(item),
+            _ => Err(Error::invalid("Tensor::item", "self", "one element", format!("shape {:?}", self.shape))),
+        }
+    }
+
+    /// The same elements in another shape.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if it has another number of elements.
+    ///
+    /// ```
+    /// use consonance::Tensor;
+    /// assert_eq!(Tensor::from([1, 2, 3, 4]).reshape([2, 2])?, Tensor::from([[1, 2], [3, 4]]));
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn reshape(mut self, shape: impl Into<Vec<usize>>) -> Result<Tensor> {
+        let shape = shape.into();
+        if count(&shape) != Some(self.count()) {
+            let expected = format!("{} elements", self.count());
+            return Err(Error::invalid("Tensor::reshape", "shape", expected, format!("shape {shape:?}")));
+        }
+        self.shape = shape;
+        Ok(self)
+    }
+
+    /// Some rows: the entries `rows` along axis 0. The elements are shared, not copied.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for a scalar, or rows that are not there.
+    ///
+    /// ```
+    /// use consonance::Tensor;
+    /// let x = Tensor::from([[1, 2], [3, 4], [5, 6]]);
+    /// assert_eq!(x.rows(1..3)?, Tensor::from([[3, 4], [5, 6]]));
+    /// assert!(x.rows(2..4).is_err());
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn rows(&self, rows: Range<usize>) -> Result<Tensor> {
+        self.rows_for("Tensor::rows", rows)
+    }
+
+    /// [`rows`](Tensor::rows), on behalf of `call`.
+    pub(crate) fn rows_for(&self, call: &'static str, rows: Range<usize>) -> Result<Tensor> {
+        let Some(&size) = self.shape.first() else {
+            return Err(Error::invalid(call, "self", "at least one dimension", "a scalar"));
+        };
+        if rows.start > rows.end || rows.end > size {
+            return Err(Error::invalid(call, "rows", format!("a range within 0..{size}"), format!("{rows:?}")));
+        }
+        let row_count: usize = self.shape[1..].iter().product();
+        let mut shape = self.shape.clone();
+        shape[0] = rows.len();
+        Ok(Tensor { memory: self.memory.clone(), start: self.start + rows.start * row_count, shape })
+    }
+
+    /// The tensor whose axis `i` is axis `order[i]` of this one.
+    pub(crate) fn transpose(&self, order: &[usize]) -> Tensor {
+        let shape: Vec<usize> = order.iter().map(|&axis| self.shape[axis]).collect();
+        if self.count() == 0 {
+            // An axis may be longer than can be counted through.
+            return Tensor::zeros(self.dtype(), shape);
+        }
+        // An axis of one entry moves nothing. Of longer ones there are fewer than a number has bits, so that each may be a call.
+        let long: Vec<usize> = order.iter().copied().filter(|&axis| self.shape[axis] > 1).collect();
+        let sizes: Vec<usize> = long.iter().map(|&axis| self.shape[axis]).collect();
+        let strides: Vec<usize> = long.iter().map(|&axis| self.shape[axis + 1..].iter().product()).collect();
+        macro_rules! copy {
+            ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+                match self.dtype() {
+                    $(DType::$variant => {
+                        let mut elements = Vec::with_capacity(self.count());
+                        collect_strided(self.buf().as_slice::<$type>().unwrap_or(&[]), &sizes, &strides, 0, &mut elements);
+                        Memory::from(elements.as_slice())
+                    })*
+                }
+            };
+        }
+        let memory = for_each_dtype!(copy);
+        Tensor { memory: Arc::new(memory), start: 0, shape }
+    }
+
+    /// dtype and shape as users read them: `f32[2, 3]`.
+    pub(crate) fn spec(&self) -> String {
+        format!("{}{:?}", self.dtype(), self.shape)
+    }
+
+    pub(crate) fn buf(&self) -> Buf<'_> {
+        self.memory.as_buf().slice(self.elements())
+    }
+
+    /// The elements, to write: in this tensor's own memory where nobody else holds it, else in a copy.
+    pub(crate) fn buf_mut(&mut self) -> BufMut<'_> {
+        if Arc::get_mut(&mut self.memory).is_none() {
+            (self.memory, self.start) = (Arc::new(Memory::from(self.buf())), 0);
+        }
+        self.own_buf_mut().expect("the memory is this tensor's alone")
+    }
+
+    /// The elements, to write, if nobody else holds them.
+    pub(crate) fn own_buf_mut(&mut self) -> Option<BufMut<'_>> {
+        let elements = self.elements();
+        Arc::get_mut(&mut self.memory).map(|memory| memory.as_buf_mut().slice(elements))
+    }
+
+    fn elements(&self) -> Range<usize> {
+        self.start..self.start + self.count()
+    }
+
+    fn not<T: Element>(&self, call: &'static str) -> Error {
+        Error::invalid(call, "T", self.dtype().name(), T::DTYPE.name())
+    }
+}
+
+/// The number of elements of a shape; `None` if there are not as many numbers, or would not be without its dimensions of zero:
+/// sizes of some dimensions are multiplied by themselves, too.
+fn count(shape: &[usize]) -> Option<usize> {
+    let most = shape.iter().filter(|&&dim| dim > 0).try_fold(1usize, |count, &dim| count.checked_mul(dim))?;
+    Some(if shape.contains(&0) { 0 } else { most })
+}
+
+/// The shape of tensors like one of this shape, one after the other along `axis`, where their sizes are these.
+///
+/// # Errors
+/// [`Error::InvalidCall`] if it has more elements, or would have without its dimensions of zero, than there are numbers.
+pub(crate) fn joined(call: &'static str, shape: &[usize], axis: usize, sizes: &[usize]) -> Result<Vec<usize>> {
+    let joined = sizes.iter().try_fold(0usize, |all, &size| all.checked_add(size)).map(|all| {
+        let mut joined = shape.to_vec();
+        joined[axis] = all;
+        joined
+    });
+    joined.filter(|joined| count(joined).is_some()).ok_or_else(|| {
+        let expected = format!("sizes along axis {axis} that make a shape together");
+        Error::invalid(call, "value", expected, format!("{sizes:?} in shapes like {shape:?}"))
+    })
+}
+
+/// The elements from `start` on, of these sizes and strides, in row-major order.
+fn collect_strided<T: Element>(from: &[T], shape: &[usize], strides: &[usize], start: usize, into: &mut Vec<T>) {
+    match (shape.split_first(), strides.split_first()) {
+        (Some((&size, shape)), Some((&stride, strides))) => {
+            (0..size).for_each(|index| collect_strided(from, shape, strides, start + index * stride, into));
+        }
+        _ => into.push(from[start]),
+    }
+}
+
+/// No elements: what is left where a tensor was moved out.
+impl Default for Tensor {
+    fn default() -> Self {
+        static NOTHING: LazyLock<Arc<Memory>> = LazyLock::new(|| Arc::new(Memory::zeroed(DType::U8, 0)));
+        Tensor { memory: NOTHING.clone(), start: 0, shape: vec![0] }
+    }
+}
+
+/// The same dtype, shape and element values (for floats: NaN differs from itself).
+impl PartialEq for Tensor {
+    fn eq(&self, other: &Tensor) -> bool {
+        macro_rules! same {
+            ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+                match self.dtype() {
+                    $(DType::$variant => self.buf().as_slice::<$type>() == other.buf().as_slice::<$type>(),)*
+                }
+            };
+        }
+        self.shape == other.shape && self.dtype() == other.dtype() && for_each_dtype!(same)
+    }
+}
+
+/// `f32[2, 2] [[1, 2], [3, 4]]`; with `{:#}` without dtype and shape. Long dimensions are cut short, and of very many dimensions
+/// no element is shown.
+impl fmt::Display for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !f.alternate() {
+            write!(f, "{} ", self.spec())?;
+        }
+        if self.rank() > SHOWN {
+            return write!(f, "…");
+        }
+        if self.count() == 0 {
+            // Its dimensions may have more entries than can be written.
+            return write!(f, "[]");
+        }
+        macro_rules! write_elements {
+            ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+                match self.dtype() {
+                    $(DType::$variant => write_rows(f, &self.shape, self.buf().as_slice::<$type>().unwrap_or(&[])),)*
+                }
+            };
+        }
+        for_each_dtype!(write_elements)
+    }
+}
+
+/// As it is displayed.
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// A dimension longer than this shows its first and last few entries; a tensor of more dimensions shows none.
+const SHOWN: usize = 16;
+
+fn write_rows<T: Element>(f: &mut fmt::Formatter<'_>, shape: &[usize], elements: &[T]) -> fmt::Result {
+    let Some((&rows, inner)) = shape.split_first() else {
+        return elements.iter().try_for_each(|element| write!(f, "{element}"));
+    };
+    let row_count = elements.len() / rows;
+    write!(f, "[")?;
+    let left_out = if rows > SHOWN { SHOWN / 2..rows - SHOWN / 2 } else { 0..0 };
+    for row in (0..left_out.start).chain(left_out.end..rows) {
+        if row > 0 && row == left_out.end {
+            write!(f, ", …")?;
+        }
+        if row > 0 {
+            write!(f, ", ")?;
+        }
+        write_rows(f, inner, &elements[row * row_count..(row + 1) * row_count])?;
+    }
+    write!(f, "]")
+}
+
+/// Scalars and arrays are listed by type: a generic array would also be one of arrays.
+macro_rules! from_arrays {
+    ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+        $(
+            impl From<$type> for Tensor {
+                fn from(element: $type) -> Self {
+                    Tensor { memory: Arc::new(Memory::from([element].as_slice())), start: 0, shape: Vec::new() }
+                }
+            }
+
+            impl<const A: usize> From<[$type; A]> for Tensor {
+                fn from(elements: [$type; A]) -> Self {
+                    Tensor::from(elements.as_slice())
+                }
+            }
+
+            impl<const A: usize, const B: usize> From<[[$type; B]; A]> for Tensor {
+                fn from(rows: [[$type; B]; A]) -> Self {
+                    Tensor { memory: Arc::new(Memory::from(rows.as_flattened())), start: 0, shape: vec![A, B] }
+                }
+            }
+
+            impl<const A: usize, const B: usize, const C: usize> From<[[[$type; C]; B]; A]> for Tensor {
+                fn from(planes: [[[$type; C]; B]; A]) -> Self {
+                    let elements = planes.as_flattened().as_flattened();
+                    Tensor { memory: Arc::new(Memory::from(elements)), start: 0, shape: vec![A, B, C] }
+                }
+            }
+        )*
+    };
+}
+
+for_each_dtype!(from_arrays);
+
+impl<T: Element> From<Vec<T>> for Tensor {
+    fn from(elements: Vec<T>) -> Self {
+        Tensor::from(elements.as_slice())
+    }
+}
+
+impl<T: Element> From<&[T]> for Tensor {
+    fn from(elements: &[T]) -> Self {
+        Tensor { memory: Arc::new(Memory::from(elements)), start: 0, shape: vec![elements.len()] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_part_of_a_shape_is_beyond_numbers() {
+        assert_eq!(Tensor::new([0, 1 << 40], &[0u8; 0]).unwrap().rows(0..0).unwrap().count(), 0);
+        for shape in [[0, 1 << 40, 1 << 40], [1 << 40, 1 << 40, 0], [1 << 40, 0, 1 << 40]] {
+            let error = Tensor::new(shape, &[0u8; 0]).unwrap_err().to_string();
+            assert!(error.starts_with("Tensor::new: shape: expected sizes whose product is a number"), "{error}");
+            assert!(Tensor::zeros(DType::U8, [0]).reshape(shape).is_err());
+        }
+    }
+
+    #[test]
+    fn axes_change_places() {
+        let x = Tensor::from([[[1, 2, 3]], [[4, 5, 6]]]);
+        assert_eq!(x.transpose(&[2, 1, 0]), Tensor::from([[[1, 4]], [[2, 5]], [[3, 6]]]));
+        assert_eq!(x.transpose(&[1, 2, 0]), Tensor::from([[[1, 4], [2, 5], [3, 6]]]));
+        assert_eq!(x.transpose(&[0, 1, 2]), x);
+        assert_eq!(Tensor::from(7).transpose(&[]), Tensor::from(7));
+    }
+
+    /// Found by a review: each of the axes was a call in the one before.
+    #[test]
+    fn axes_of_one_entry_may_be_any_number() {
+        let rank = 200_000;
+        let mut shape = vec![1; rank];
+        (shape[0], shape[rank / 2], shape[rank - 1]) = (2, 3, 2);
+        let x = Tensor::new(shape, &(0..12).collect::<Vec<i32>>()).unwrap();
+        let order: Vec<usize> = (0..rank).rev().collect();
+        let small = x.clone().reshape([2, 3, 2]).unwrap().transpose(&[2, 1, 0]);
+        assert_eq!(x.transpose(&order).reshape([2, 3, 2]).unwrap(), small);
+    }
+
+    #[test]
+    fn long_dimensions_are_cut_short() {
+        let show = |rows: i32| Tensor::from((0..rows).collect::<Vec<_>>()).to_string();
+        assert_eq!(show(16), "i32[16] [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]");
+        assert_eq!(show(17), "i32[17] [0, 1, 2, 3, 4, 5, 6, 7, …, 9, 10, 11, 12, 13, 14, 15, 16]");
+        assert_eq!(Tensor::zeros(DType::F32, [1 << 40, 0]).to_string(), "f32[1099511627776, 0] []");
+        assert_eq!(format!("{:#}", Tensor::zeros(DType::F32, [&[16; 15][..], &[0]].concat())), "[]");
+    }
+
+    /// Found by a review: each of the dimensions was a call in the one before.
+    #[test]
+    fn more_dimensions_than_anybody_reads_are_not_nested() {
+        let show = |rank| format!("{:#}", Tensor::new(vec![1; rank], &[2.5f32]).unwrap());
+        assert_eq!(show(SHOWN), format!("{}2.5{}", "[".repeat(SHOWN), "]".repeat(SHOWN)));
+        assert_eq!(show(SHOWN + 1), "…");
+        assert_eq!(show(1_000_000), "…");
+    }
+}

@@ -1,0 +1,60 @@
+//! Variables of a strategy: how it makes and updates them.
+
+use super::{Variable, VariableMut};
+use crate::{Error, Result, Strategy, Tensor, handle::context};
+use consonance_spec::Kind;
+
+impl Strategy {
+    /// Creates a [`Variable`] as this strategy places it; `initial_value` is called once. See [`Variable::builder`] for one that
+    /// is synchronised or aggregated in another way.
+    ///
+    /// # Errors
+    /// [`Error::WrongContext`] in a replica, or in another strategy's scope.
+    pub fn variable(&self, initial_value: impl FnOnce() -> Tensor) -> Result<Variable> {
+        let call = "Strategy::variable";
+        self.or_refuse(Kind::NewVariable, context::require_cross_replica(call, self))?;
+        Variable::builder(initial_value).build_in(call, self.clone())
+    }
+
+    /// Calls `update` with each copy of `variable`, to write it in place, and gives what it returns for each. There is one copy
+    /// for each memory, thus one in a process, or a component for each replica, in their order, if the variable is synchronised
+    /// on reading: see [`Variable`].
+    ///
+    /// The arguments of an update are what the closure captures, so they are the same for every copy. The components of a
+    /// variable that is synchronised on reading may come to differ, as the closure says. An update that fails or panics leaves
+    /// what it has written.
+    ///
+    /// # Errors
+    /// [`Error::WrongContext`] in a replica, in another strategy's scope or in an update of the same variable;
+    /// [`Error::InvalidCall`] for a variable of another strategy; [`Error::Timeout`] if an update on another thread does not
+    /// end; the first error of `update`.
+    ///
+    /// ```
+    /// use consonance::{MirroredStrategy, Tensor};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let weights = strategy.variable(|| Tensor::from([1.0f32, 2.0]))?;
+    /// strategy.update(&weights, |copy| {
+    ///     copy.as_mut_slice::<f32>()?.iter_mut().for_each(|weight| *weight *= 0.5);
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(weights.read()?, Tensor::from([0.5f32, 1.0]));
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn update<R>(
+        &self,
+        variable: &Variable,
+        update: impl FnMut(&mut VariableMut<'_>) -> Result<R>,
+    ) -> Result<Vec<R>> {
+        let call = "Strategy::update";
+        context::require_cross_replica(call, self)?;
+        if variable.strategy() != self {
+            return Err(Error::invalid(
+                call,
+                "variable",
+                format!("one of this strategy, {self}"),
+                format!("one of another, {}", variable.strategy()),
+            ));
+        }
+        variable.update_copies(call, update)
+    }
+}

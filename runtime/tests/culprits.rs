@@ -1,0 +1,197 @@
+//! Who is named: the one that left, panicked or is missing, by all who are told, and not one that was told of it.
+
+use consonance::{
+    CommunicationOptions, Communicator, Device, Error, MirroredStrategy, Tensor, VariableAggregation,
+    VariableSynchronization, dataset,
+};
+use std::{
+    mem,
+    panic::{self, AssertUnwindSafe, catch_unwind},
+    sync::{Barrier, Mutex},
+    thread,
+    time::Duration,
+};
+
+/// Longer than any test takes.
+const LONG: Duration = Duration::from_secs(60);
+
+fn strategy(replicas: usize, timeout: Duration) -> MirroredStrategy {
+    let options = CommunicationOptions::new().timeout(timeout).unwrap();
+    MirroredStrategy::builder((0..replicas).map(Device::Cpu)).options(options).build().unwrap()
+}
+
+/// Panics when it is dropped, with another one.
+struct Bomb(usize);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if self.0 > 0 {
+            panic::panic_any(Bomb(self.0 - 1));
+        }
+    }
+}
+
+fn throw<R>() -> R {
+    panic::panic_any(Bomb(2))
+}
+
+/// What `call` returns, which does not unwind: nobody else could drop what it throws.
+#[track_caller]
+fn returned<R>(call: impl FnOnce() -> R) -> R {
+    catch_unwind(AssertUnwindSafe(call)).map_err(mem::forget).expect("a result")
+}
+
+#[track_caller]
+fn names(error: &Error, named: usize) {
+    assert!(matches!(error, Error::Left { replica, .. } if *replica == named), "{error:?}");
+}
+
+/// The communicators of so many ranks, of which rank 2 has left, as rank 0 was told.
+fn told(size: usize) -> Vec<Communicator> {
+    let mut ranks = Communicator::threads(size);
+    drop(ranks.remove(2));
+    names(&ranks[0].recv(&mut [0u8], 2).unwrap_err(), 2);
+    ranks
+}
+
+#[test]
+fn who_leaves_after_a_receive_that_told_of_a_leaver_is_not_named() {
+    for calls in [Communicator::barrier, |rank: &mut Communicator| rank.recv(&mut [0u8], 0)] {
+        let mut ranks = told(3);
+        drop(ranks.remove(0));
+        names(&calls(&mut ranks[0]).unwrap_err(), 2);
+    }
+    // Another one is told by rank 1, of which nobody else is told before.
+    let mut ranks = told(4);
+    drop(ranks.remove(0));
+    names(&ranks[0].send(&[0u8], 0).unwrap_err(), 2);
+    drop(ranks.remove(0));
+    names(&ranks[0].recv(&mut [0u8], 1).unwrap_err(), 2);
+}
+
+#[test]
+fn who_ends_the_group_after_it_was_told_of_a_leaver_is_not_named() {
+    let mut ranks = told(3);
+    ranks[0].abort();
+    ranks.iter_mut().for_each(|rank| names(&rank.barrier().unwrap_err(), 2));
+}
+
+#[test]
+fn who_leaves_after_a_group_that_was_split_off_told_of_a_leaver_is_not_named() {
+    let mut ranks = Communicator::threads(3);
+    // Ranks 0 and 2 have a group of their own.
+    let mut groups: Vec<Option<Communicator>> = thread::scope(|scope| {
+        let splits = ranks.iter_mut().map(|rank| {
+            scope.spawn(|| {
+                let color = (rank.rank() != 1).then_some(0);
+                rank.split(color, 0).unwrap()
+            })
+        });
+        splits.collect::<Vec<_>>().into_iter().map(|split| split.join().unwrap()).collect()
+    });
+    drop((ranks.remove(0), groups.remove(0)));
+    names(&groups[1].as_mut().unwrap().barrier().unwrap_err(), 0);
+    drop((ranks.pop(), groups.pop()));
+    names(&ranks[0].barrier().unwrap_err(), 0);
+}
+
+#[test]
+fn replicas_that_are_told_of_one_that_returned_are_not_named() {
+    for _ in 0..50 {
+        let errors = Mutex::new(Vec::new());
+        let result = strategy(4, LONG).run(|replica| match replica.replica_id_in_sync_group() {
+            2 => Ok(()),
+            _ => replica.barrier().map_err(|error| {
+                errors.lock().unwrap().push(error);
+                Error::other("as it must")
+            }),
+        });
+        assert!(result.is_err());
+        let errors = errors.into_inner().unwrap();
+        assert_eq!(errors.len(), 3);
+        errors.iter().for_each(|error| names(error, 2));
+    }
+}
+
+#[test]
+fn a_missing_rank_is_named_to_all_whose_deadline_did_not_pass() {
+    let mut ranks = Communicator::threads(3);
+    ranks[1].set_timeout(Duration::from_millis(50)).unwrap();
+    let errors: Vec<Error> = thread::scope(|scope| {
+        let calls: Vec<_> = ranks[..2].iter_mut().map(|rank| scope.spawn(|| rank.barrier().unwrap_err())).collect();
+        calls.into_iter().map(|call| call.join().unwrap()).collect()
+    });
+    assert!(matches!(errors[0], Error::Aborted { replica: 2, lost: false, .. }), "{:?}", errors[0]);
+    assert!(errors[0].to_string().contains("replica 2 did not come before the deadline of another"), "{}", errors[0]);
+    assert!(matches!(&errors[1], Error::Timeout { missing, .. } if missing[0].0 == 2), "{:?}", errors[1]);
+    assert!(matches!(ranks[2].barrier(), Err(Error::Aborted { replica: 2, .. })));
+}
+
+#[test]
+fn an_update_that_does_not_end_is_named() {
+    let strategy = strategy(2, Duration::from_millis(100));
+    let variable = strategy.variable(|| Tensor::from(1f32)).unwrap();
+    let seen = strategy.scope(|| {
+        let builder = consonance::Variable::builder(|| Tensor::from(1f32)).aggregation(VariableAggregation::Sum);
+        builder.synchronization(VariableSynchronization::OnRead).build()
+    });
+    let seen = seen.unwrap().unwrap();
+    for variable in [&variable, &seen] {
+        let (begun, done) = (Barrier::new(2), Barrier::new(2));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut first = true;
+                let update = strategy.update(variable, |_| {
+                    if mem::take(&mut first) {
+                        begun.wait();
+                        done.wait();
+                    }
+                    Ok(())
+                });
+                update.unwrap();
+            });
+            begun.wait();
+            let errors = [variable.read().map(drop), strategy.update(variable, |_| Ok(())).map(drop)];
+            done.wait();
+            for error in errors {
+                let error = error.unwrap_err().to_string();
+                let text =
+                    "replica 0 is missing: its Strategy::update of the variable, on another thread, has not ended";
+                assert!(error.ends_with(text), "{error}");
+            }
+        });
+    }
+}
+
+#[test]
+fn what_a_replica_throws_may_panic_when_it_is_dropped() {
+    for replicas in [1, 3] {
+        let strategy = strategy(replicas, LONG);
+        let run = || {
+            strategy.run(|replica| match replica.replica_id_in_sync_group() {
+                0 => throw(),
+                _ => replica.barrier(),
+            })
+        };
+        let error = returned(run);
+        assert!(matches!(error, Err(Error::Panic { replica: 0, .. })), "{error:?}");
+        assert_eq!(strategy.run(|replica| replica.all_reduce("sum", 1)).unwrap()[0], replicas as i32);
+    }
+}
+
+#[test]
+fn what_a_data_set_throws_may_panic_when_it_is_dropped() {
+    for prefetch in [0, 2] {
+        let options = dataset::InputOptions::new().prefetch(prefetch);
+        let elements =
+            dataset::from_fn(|| [1, 2, 3].into_iter().map(|x| if x < 3 { Tensor::from([x]) } else { throw() }));
+        let strategy = strategy(1, LONG);
+        let mut steps = strategy.distribute_dataset_with(elements, options).unwrap().iter();
+        for x in [1, 2] {
+            assert_eq!(steps.next().unwrap().unwrap().values(), [Tensor::from([x])]);
+        }
+        let error = returned(|| steps.next()).expect("an error").unwrap_err();
+        assert!(error.to_string().contains("the data set panicked"), "{error}");
+        assert!(steps.next().is_none() && steps.next().is_none());
+    }
+}

@@ -1,0 +1,145 @@
+//! Memory from `Communicator::alloc` whose owner's peer is stopped or killed while it writes there.
+
+use crate::{
+    calls::Random,
+    driver::{self, Job, Signal, hear, number, say},
+};
+use consonance::{Communicator, ReduceOp, Result, SharedMemory};
+use std::{fs, thread, time::Duration};
+
+/// Elements of a rank: a call takes many times as long as what a rank does between two.
+const COUNT: usize = 512 << 10;
+
+/// More often than this an element cannot be doubled.
+const DOUBLINGS: usize = 1000;
+
+/// Longer than a call takes on a busy machine once its deadline has passed.
+const ENDS: Duration = Duration::from_secs(5);
+
+/// Doubles its memory from `alloc` by sums of equal numbers until a call fails, and says when that was and whether the memory is its
+/// own now. Then looks again when it is asked to, and goes on in a new group, first with the same memory.
+pub(crate) fn doubles(words: &[&str]) -> Result<()> {
+    let timeout = Duration::from_millis(number(words[0]));
+    let mut group = driver::join(1, driver::LONG)?;
+    let mut kept: Option<SharedMemory<f64>> = None;
+    loop {
+        let mut rank = group.communicators().remove(0);
+        // Alone it would double for ever.
+        assert_eq!(rank.size() as u64, number(words[1]), "all form each group");
+        // Memory of the group before is as any other; that of a new process is of this group.
+        let mut data = match kept.take() {
+            Some(kept) => kept,
+            None => rank.alloc(COUNT)?,
+        };
+        data.fill(3.0);
+        rank.all_reduce(ReduceOp::Max, &mut data)?;
+        assert!(data.iter().all(|&element| element == 3.0));
+        data = rank.alloc(COUNT)?;
+        assert!(is_shared(&data) && data.iter().all(|&element| element == 0.0));
+        rank.barrier()?;
+        rank.set_timeout(timeout)?;
+        say("in");
+        let before = double_until_lost(&mut rank, &mut data);
+        let time = driver::now();
+        let content = data.to_vec();
+        // A call that failed has combined none, some or all elements.
+        let after = before * rank.size() as f64;
+        if let Some(place) = content.iter().position(|&element| element != before && element != after) {
+            panic!("{} at {place}, neither {before} nor {after}", content[place]);
+        }
+        say(&format!("lost {} {}", time.as_nanos(), if is_shared(&data) { "shared" } else { "own" }));
+        assert_eq!(hear(), "look");
+        say(if *data == content[..] { "kept" } else { "written" });
+        kept = Some(data);
+        match hear().as_str() {
+            "reform" => group.reform(driver::LONG / 2)?,
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// What each element was before the call that failed.
+fn double_until_lost(rank: &mut Communicator, data: &mut SharedMemory<f64>) -> f64 {
+    let factor = rank.size() as f64;
+    let most = (DOUBLINGS as f64 / factor.log2()) as usize;
+    loop {
+        let mut element = 1.0;
+        data.fill(element);
+        for _ in 0..most {
+            if rank.all_reduce(ReduceOp::Sum, data).is_err() {
+                return element;
+            }
+            element *= factor;
+        }
+    }
+}
+
+/// Whether the pages at these elements are those that the group shares.
+fn is_shared(data: &SharedMemory<f64>) -> bool {
+    let address = data.as_ptr().addr();
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let line = maps.lines().find(|line| {
+        let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
+        let bound = |text| usize::from_str_radix(text, 16).unwrap();
+        (bound(start)..bound(end)).contains(&address)
+    });
+    line.expect("a mapping").split(' ').nth(1).unwrap().ends_with('s')
+}
+
+/// Stops or kills one process after the other, each in the middle of a call, until memory was taken back from one.
+fn interrupt(processes: usize, signal: Signal) {
+    const TIMEOUT: Duration = Duration::from_millis(300);
+    /// In each a process is about as likely in another's memory as not.
+    const ROUNDS: usize = 60;
+    let is_stop = signal == Signal::SIGSTOP;
+    let part = format!("doubles {} {processes}", if is_stop { TIMEOUT } else { driver::LONG }.as_millis());
+    let mut job = Job::start(processes, &part);
+    let (mut random, mut is_taken_back) = (Random(processes as u64), false);
+    for round in 0..ROUNDS {
+        job.all().for_each(|process| drop(process.expect("in")));
+        thread::sleep(Duration::from_micros(20_000 + random.below(20_000) as u64));
+        let lost = round % processes;
+        let sent = driver::now();
+        job.of(lost).signal(signal);
+        for process in job.others(lost) {
+            let line = process.expect("lost");
+            let (time, pages) = line.split_once(' ').unwrap();
+            let took = Duration::from_nanos(number(time)).saturating_sub(sent);
+            assert!(took < ENDS + if is_stop { TIMEOUT } else { Duration::ZERO }, "{took:?}");
+            is_taken_back |= pages == "own";
+        }
+        if is_stop {
+            job.of(lost).signal(Signal::SIGCONT);
+            job.of(lost).expect("lost");
+        } else {
+            job.of(lost).wait();
+        }
+        let survivors: Vec<usize> = (0..processes).filter(|&task| is_stop || task != lost).collect();
+        for &task in &survivors {
+            job.of(task).tell("look");
+            assert_eq!(job.of(task).line(), "kept");
+        }
+        if is_taken_back {
+            return;
+        }
+        if !is_stop {
+            job.launch(lost, &part);
+        }
+        survivors.iter().for_each(|&task| job.of(task).tell("reform"));
+    }
+    // Where processes wait for a core, few are in another's memory at any time. What must hold then is tested without chance in
+    // kernels/src/lies.rs.
+    println!("in {ROUNDS} rounds no process was interrupted in another's memory: no pages were taken back");
+}
+
+#[test]
+fn a_process_that_is_stopped_while_it_writes_in_another_s_memory_writes_there_no_more() {
+    interrupt(2, Signal::SIGSTOP);
+    interrupt(3, Signal::SIGSTOP);
+}
+
+#[test]
+fn memory_in_which_a_process_was_killed_keeps_its_content() {
+    interrupt(2, Signal::SIGKILL);
+    interrupt(3, Signal::SIGKILL);
+}
