@@ -176,7 +176,20 @@ impl Communicator {
         self.engine.abort_handle().abort(Reason::Failure);
     }
 
-    pub(crate) fn abort_handle(&self) -> AbortHandle {
+    /// What ends this group from any thread, and tells whether it was ended.
+    ///
+    /// ```
+    /// use consonance::{Communicator, Error, raw::Reason};
+    /// let mut ranks = Communicator::threads(2);
+    /// let handle = ranks[1].abort_handle();
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(move || handle.abort(Reason::Failure));
+    ///     // Rank 1 makes no call: without the other thread this would wait until its deadline.
+    ///     assert!(matches!(ranks[0].barrier(), Err(Error::Aborted { replica: 1, .. })));
+    /// });
+    /// assert!(ranks[0].abort_handle().is_aborted());
+    /// ```
+    pub fn abort_handle(&self) -> AbortHandle {
         self.engine.abort_handle()
     }
 
