@@ -1,10 +1,11 @@
-//! Collectives of two pinned threads, beside what the machine allows, measured in the same run. The threads are two ranks of one
-//! process, or meet as two processes do.
+//! Collectives of two pinned threads, beside what the machine allows, measured in the same run. The
+//! threads are two ranks of one process, or meet as two processes do.
 //!
-//! `cargo bench -p consonance-cli --bench collectives` prints tables first: the 8-byte all-reduce against the round trip of a
-//! cache line between the two cores, every collective against a copy of the bytes that it must move at least, and ragged against even
-//! all-gathers. Medians of interleaved rounds, A B A B, because the machine is shared: read the ratios. What is measured after
-//! them has the names `all_reduce/threads/8` and so on, by which one can choose.
+//! `cargo bench -p consonance-cli --bench collectives` prints tables first: the 8-byte all-reduce
+//! against the round trip of a cache line between the two cores, every collective against a copy of
+//! the bytes that it must move at least, and ragged against even all-gathers. Medians of
+//! interleaved rounds, A B A B, because the machine is shared: read the ratios. What is measured
+//! after them has the names `all_reduce/threads/8` and so on, by which one can choose.
 
 use consonance::{Communicator, DType, ReduceOp};
 use consonance_cli::bench::case::{Case, Collective};
@@ -95,8 +96,9 @@ impl Pair {
         longest.into_inner().expect("nobody panics holding it")
     }
 
-    /// `calls` calls on the same buffers of `count` floats each. What is sent begins with another number in each, which is looked for in the
-    /// result; the rest is as the call before left it, so that what is measured is the collective and not the filling.
+    /// `calls` calls on the same buffers of `count` floats each. What is sent begins with another
+    /// number in each, which is looked for in the result; the rest is as the call before left it,
+    /// so that what is measured is the collective and not the filling.
     fn calls(&mut self, call: Call, count: usize, calls: usize) -> Duration {
         self.time(|_, rank| {
             let (mut send, mut recv) = (vec![1.0f32; count], vec![0.0f32; count]);
@@ -156,7 +158,8 @@ fn interleaved<const N: usize>(calls: usize, mut measurements: [&mut dyn FnMut()
     times.map(|times| median(times) / calls as f64)
 }
 
-/// The elements that a copy on each core copies, of what a collective of `count` must move at least.
+/// The elements that a copy on each core copies, of what a collective of `count` must move at
+/// least.
 fn least_copy(collective: Collective, count: usize) -> usize {
     let (dtype, op) = (DType::F32, ReduceOp::Max);
     let case = Case { collective, ranks: 2, count: 0, dtype, op, in_place: false, spread: 0 }.with_bytes(4 * count);

@@ -1,16 +1,20 @@
-//! A training that loses a worker and goes on: with the workers that are left, or with a replacement.
+//! A training that loses a worker and goes on: with the workers that are left, or with a
+//! replacement.
 //!
 //! ```text
 //! cargo run --release --example elastic
 //! cargo run --release --example elastic -- --replace
 //! ```
 //!
-//! This process starts the workers, each a process of this program with one replica, and one of them kills itself in the middle of
-//! a step. The others get an error that names it, [reform](MultiWorkerMirroredStrategy::reform) their group and
-//! [go on from the newest state](catch_up) among them. A replacement begins as every worker does: what it lacks it gets there.
+//! This process starts the workers, each a process of this program with one replica, and one of
+//! them kills itself in the middle of a step. The others get an error that names it,
+//! [reform](MultiWorkerMirroredStrategy::reform) their group and [go on from the newest
+//! state](catch_up) among them. A replacement begins as every worker does: what it lacks it gets
+//! there.
 //!
-//! Step `s` uses batch `s`, divided among the replicas that there are. So the whole training can be repeated in one process, with
-//! as many threads as there were workers at each step; at the end its bits are compared with those of the workers.
+//! Step `s` uses batch `s`, divided among the replicas that there are. So the whole training can be
+//! repeated in one process, with as many threads as there were workers at each step; at the end its
+//! bits are compared with those of the workers.
 
 #[path = "digits/data.rs"]
 mod data;
@@ -44,10 +48,11 @@ const LEARNING_RATE: f32 = 0.1;
 /// How long a worker waits for another one: a step takes milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Trains a small network on handwritten digits with several processes, one of which is killed on the way.
+/// Trains a small network on handwritten digits with several processes, one of which is killed on
+/// the way.
 ///
-/// The others go on without it, or with a replacement. Ends with failure unless the weights have, in the end, every bit of the same
-/// training in one process.
+/// The others go on without it, or with a replacement. Ends with failure unless the weights have,
+/// in the end, every bit of the same training in one process.
 #[derive(Parser)]
 #[command(name = "elastic", after_help = "Example: elastic --workers 4 --lose 0 --at 50 --replace")]
 struct Options {
@@ -143,7 +148,8 @@ fn batch(count: usize, step: u64) -> Vec<usize> {
     order
 }
 
-// A worker ------------------------------------------------------------------------------------------------------------------
+// A worker
+// ------------------------------------------------------------------------------------------------------------------
 
 /// What every worker does, a replacement too.
 fn work(options: &Options) -> Result<()> {
@@ -184,8 +190,9 @@ fn reform(strategy: &MultiWorkerMirroredStrategy, wait: bool) -> Result<()> {
     Ok(())
 }
 
-/// Gives every replica the state of the one that has done the most steps. Where a worker was lost, some may have ended the step in
-/// which others have seen the loss, and a replacement has done none.
+/// Gives every replica the state of the one that has done the most steps. Where a worker was lost,
+/// some may have ended the step in which others have seen the loss, and a replacement has done
+/// none.
 fn catch_up(strategy: &Strategy, state: &mut State) -> Result<()> {
     let before = state.step;
     let states = strategy.run(|replica| {
@@ -206,7 +213,8 @@ fn first_clause(error: &Error) -> String {
     error.to_string().split("; ").next().unwrap_or_default().to_owned()
 }
 
-// Who starts the workers ----------------------------------------------------------------------------------------------------
+// Who starts the workers
+// ----------------------------------------------------------------------------------------------------
 
 /// What a worker's thread tells.
 enum Event {
@@ -265,7 +273,8 @@ fn supervise(options: &Options) -> Result<bool> {
 /// Starts a worker, and a thread that tells what it prints and how it ends.
 fn start(worker: u64, options: &Options, doomed: bool, tell: Sender<(u64, Event)>) -> Result<()> {
     let mut command = Command::new(env::current_exe().map_err(Error::other)?);
-    // Nothing listens at these addresses; with the job, they are a name by which the workers find each other.
+    // Nothing listens at these addresses; with the job, they are a name by which the workers find
+    // each other.
     let addresses: Vec<String> =
         (0..options.workers).map(|worker| format!("\"localhost:{}\"", 2222 + worker)).collect();
     let cluster = format!(r#"{{"worker": [{}]}}"#, addresses.join(", "));
@@ -290,7 +299,8 @@ fn start(worker: u64, options: &Options, doomed: bool, tell: Sender<(u64, Event)
     Ok(())
 }
 
-/// The digest after the same training in one process, with so many replicas in each part of the steps.
+/// The digest after the same training in one process, with so many replicas in each part of the
+/// steps.
 fn repeat(parts: &[(u64, Range<u64>)]) -> Result<String> {
     let digits = Digits::load(SEED);
     let mut state = State::new()?;

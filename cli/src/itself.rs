@@ -1,7 +1,7 @@
 //! How the command starts further processes of itself: workers and ranks.
 //!
-//! The command usually is an executable of its own. Another program may carry it, such as an interpreter that runs it as a
-//! module; that program calls [`carried_by`] first.
+//! The command usually is an executable of its own. Another program may carry it, such as an
+//! interpreter that runs it as a module; that program calls [`carried_by`] first.
 
 use std::{env, ffi::OsString, io, process::Command, sync::OnceLock};
 
@@ -11,8 +11,9 @@ static STARTER: OnceLock<Vec<OsString>> = OnceLock::new();
 /// The command's arguments, without its name.
 static ARGUMENTS: OnceLock<Vec<OsString>> = OnceLock::new();
 
-/// Tells how the command is started where it is no executable of its own: by a program and its first arguments, such as
-/// `python3`, `-m`, `consonance`. All processes that the command starts of itself begin so.
+/// Tells how the command is started where it is no executable of its own: by a program and its
+/// first arguments, such as `python3`, `-m`, `consonance`. All processes that the command starts of
+/// itself begin so.
 ///
 /// Call it before [`main`](crate::main). Only the first call in a process has an effect.
 pub fn carried_by(starter: impl IntoIterator<Item = impl Into<OsString>>) {

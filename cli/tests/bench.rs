@@ -1,5 +1,5 @@
-//! `consonance bench`, with small sizes and little time: that every collective gives right results in rows of the promised form. How
-//! long anything takes is not looked at.
+//! `consonance bench`, with small sizes and little time: that every collective gives right results
+//! in rows of the promised form. How long anything takes is not looked at.
 
 use consonance_cli::bench::case::Collective;
 use rustix::process::{Pid, Signal, kill_process};
@@ -242,7 +242,8 @@ fn who_is_not_installed_has_rows_that_say_how_to_change_that() {
     }
 }
 
-/// Other libraries that this machine has give right results too; one that it has not is said not to be there.
+/// Other libraries that this machine has give right results too; one that it has not is said not to
+/// be there.
 #[test]
 fn rivals_are_right_or_absent() {
     let path = env::var("PATH").unwrap_or_default();
@@ -347,7 +348,8 @@ impl Drop for Temporary {
     }
 }
 
-/// Checks that elements are closed in order, attributes are quoted and text has no markup: what is needed of XML here.
+/// Checks that elements are closed in order, attributes are quoted and text has no markup: what is
+/// needed of XML here.
 fn check_well_formed(xml: &str) {
     let (mut open, mut rest) = (Vec::new(), xml);
     while let Some(begin) = rest.find('<') {

@@ -1,5 +1,6 @@
-//! The command, carried by another program as an interpreter carries a module: the processes that it starts of itself begin
-//! as that program, too. This test is the program; its first argument names the module.
+//! The command, carried by another program as an interpreter carries a module: the processes that
+//! it starts of itself begin as that program, too. This test is the program; its first argument
+//! names the module.
 
 use std::{
     env,
@@ -9,7 +10,8 @@ use std::{
 /// What is before the command's arguments.
 const MODULE: &str = "consonance-as-a-module";
 
-/// Set for all processes that the test starts: one of them that is not the command would be the test again, without an end.
+/// Set for all processes that the test starts: one of them that is not the command would be the
+/// test again, without an end.
 const BELOW: &str = "CONSONANCE_TEST_CARRIED";
 
 fn main() -> ExitCode {

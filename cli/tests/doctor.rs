@@ -138,7 +138,8 @@ fn too_few_addresses_fail_what_processes_share() {
     assert!(report.ends_with("Failed: shared memory, processes.\n"), "{report}");
 }
 
-/// Threads of the trial may have no room for what they allocate, by which their process ends. The report does not.
+/// Threads of the trial may have no room for what they allocate, by which their process ends. The
+/// report does not.
 #[test]
 fn a_trial_that_gets_no_memory_is_reported() {
     let (status, report) = limited("-v 100000", "--json");

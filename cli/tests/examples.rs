@@ -1,5 +1,5 @@
-//! The examples that start processes of their own, run as a user runs them. `cargo test` builds them; `cargo test --test examples`
-//! takes them as they were built last.
+//! The examples that start processes of their own, run as a user runs them. `cargo test` builds
+//! them; `cargo test --test examples` takes them as they were built last.
 #![cfg(target_os = "linux")]
 
 use std::{
@@ -21,7 +21,8 @@ fn example(name: &str) -> PathBuf {
     path
 }
 
-/// Runs a program with these arguments, in which spaces separate, and gives its status, and both of its outputs.
+/// Runs a program with these arguments, in which spaces separate, and gives its status, and both of
+/// its outputs.
 fn run(program: impl AsRef<Path>, arguments: &str) -> (Option<i32>, String) {
     run_with(program, &arguments.split_whitespace().collect::<Vec<_>>())
 }

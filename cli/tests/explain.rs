@@ -7,7 +7,7 @@ use consonance_cli::{
         Memory, Transport,
         case::{Case, Collective},
     },
-    explain::{Question, ground_of},
+    explain::{Question, topology_of},
 };
 use consonance_harness::counted::pair_of_processes;
 use consonance_kernels::{
@@ -67,9 +67,9 @@ fn ranks_note_the_step_that_is_explained() {
         calls.last().expect("a call").head
     };
     let mut seen = [false; 5];
-    let ground = thread::scope(|scope| {
-        scope.spawn(|| ground_of(&mut second, Collective::Barrier));
-        ground_of(&mut first, Collective::Barrier).expect("both ranks ask")
+    let topology = thread::scope(|scope| {
+        scope.spawn(|| topology_of(&mut second, Collective::Barrier));
+        topology_of(&mut first, Collective::Barrier).expect("both ranks ask")
     });
     for collective in Collective::all() {
         for in_place in [false, true] {
@@ -80,7 +80,7 @@ fn ranks_note_the_step_that_is_explained() {
                 let (dtype, op) = (DType::F32, ReduceOp::Sum);
                 let case = Case { collective, ranks: 2, count: 0, dtype, op, in_place, spread: 10 };
                 let question = Question { case, transport: Transport::Processes, memory: Memory::Slice };
-                let explanation = question.explain(&ground, bytes, false).expect("a call");
+                let explanation = question.explain(&topology, bytes, false).expect("a call");
                 let case = explanation.question.case;
                 thread::scope(|scope| {
                     scope.spawn(|| call(&mut first, &case));
@@ -111,7 +111,7 @@ fn every_collective_is_explained() {
                 let rows: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
                 assert_eq!(rows.len(), 2, "{json}");
                 for row in rows {
-                    assert!(row["thresholds"][0]["path"].is_string() && row["limit_us"].is_null(), "{row}");
+                    assert!(row["thresholds"][0]["protocol"].is_string() && row["limit_us"].is_null(), "{row}");
                     assert_eq!(row["isa"].is_string(), collective.reduces(), "{row}");
                 }
             }

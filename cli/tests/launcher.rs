@@ -1,4 +1,5 @@
-//! `consonance run`, with shells as workers. What has to happen in time is waited for, up to [`LIMIT`].
+//! `consonance run`, with shells as workers. What has to happen in time is waited for, up to
+//! [`LIMIT`].
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::{

@@ -3,7 +3,7 @@
 #![cfg(target_os = "linux")]
 
 use consonance_kernels::{
-    group::Seat,
+    group::Endpoint,
     shm::{GroupId, Segment, Shape, call_log::Outcome},
 };
 use consonance_spec::{Kind, Signature};
@@ -24,7 +24,8 @@ const TRACED: &str = "CONSONANCE_TEST_TRACED";
 
 const GROUP: GroupId = GroupId::from_bytes([0x5a; 16]);
 
-/// A process with two ranks, which have met in one barrier; rank 1 waits in the next. It ends when this is dropped.
+/// A process with two ranks, which have met in one barrier; rank 1 waits in the next. It ends when
+/// this is dropped.
 struct Traced {
     child: Child,
     /// Kept open, for what the child says at its end.
@@ -47,8 +48,8 @@ impl Traced {
     fn run() -> ! {
         let shape = Shape::new(2, Shape::STAGING_BYTES).expect("a shape");
         let segment = Arc::new(Segment::create(shape, GROUP).expect("a segment"));
-        let barrier = |seat: &mut Seat| _ = seat.exchange(&Signature::new(Kind::Barrier), None);
-        let mut seats = Seat::in_segment(&segment, 0..2, 1, &[], Duration::from_secs(600));
+        let barrier = |seat: &mut Endpoint| _ = seat.exchange(&Signature::new(Kind::Barrier), None);
+        let mut seats = Endpoint::in_segment(&segment, 0..2, 1, &[], Duration::from_secs(600));
         thread::scope(|scope| {
             for seat in &mut seats {
                 scope.spawn(|| barrier(seat));

@@ -1,4 +1,5 @@
-//! Bytes as a checkpoint: variables are as before after an error, and what was restored can be saved.
+//! Bytes as a checkpoint: variables are as before after an error, and what was restored can be
+//! saved.
 
 #![no_main]
 

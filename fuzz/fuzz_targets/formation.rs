@@ -1,4 +1,5 @@
-//! Messages of peers in any order, as a process that forms a group takes them: nothing that it does is impossible.
+//! Messages of peers in any order, as a process that forms a group takes them: nothing that it does
+//! is impossible.
 
 #![no_main]
 

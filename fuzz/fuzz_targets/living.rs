@@ -1,4 +1,5 @@
-//! A peer that writes any words into the memory of a group that makes calls: each call ends in time.
+//! A peer that writes any words into the memory of a group that makes calls: each call ends in
+//! time.
 
 #![no_main]
 

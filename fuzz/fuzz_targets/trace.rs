@@ -1,4 +1,5 @@
-//! Any words in the memory of a group: reports of its calls are made, or it is said to be no segment.
+//! Any words in the memory of a group: reports of its calls are made, or it is said to be no
+//! segment.
 
 #![no_main]
 

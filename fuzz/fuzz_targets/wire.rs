@@ -1,4 +1,5 @@
-//! Numbers of calls and ends, as another build may write them: known, or a value that says that they are not.
+//! Numbers of calls and ends, as another build may write them: known, or a value that says that
+//! they are not.
 
 #![no_main]
 

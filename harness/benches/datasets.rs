@@ -1,8 +1,10 @@
-//! A large mapped file read through a distributed data set, beside a copy of as many bytes, measured in the same run.
+//! A large mapped file read through a distributed data set, beside a copy of as many bytes,
+//! measured in the same run.
 //!
-//! `cargo bench -p consonance-harness --bench datasets` prints a table first: how fast 1 GiB of a `.npy` file that the page cache
-//! holds reaches 2 replicas, against copies of 1 GiB from memory to memory by one thread and by two; and how much memory of its
-//! own the process takes for it, against what may be read ahead. Medians of interleaved rounds, A B C A B C, because the machine
+//! `cargo bench -p consonance-harness --bench datasets` prints a table first: how fast 1 GiB of a
+//! `.npy` file that the page cache holds reaches 2 replicas, against copies of 1 GiB from memory to
+//! memory by one thread and by two; and how much memory of its own the process takes for it,
+//! against what may be read ahead. Medians of interleaved rounds, A B C A B C, because the machine
 //! is shared: read the ratios.
 
 use consonance::{
@@ -59,7 +61,8 @@ impl Numbers {
         MirroredStrategy::new(["cpu:0", "cpu:1"])?.distribute_dataset_with(rows.batch(bytes / ROW_BYTES), options)
     }
 
-    /// Goes through all batches, calls `each` after one, and checks the ends of each replica's part.
+    /// Goes through all batches, calls `each` after one, and checks the ends of each replica's
+    /// part.
     fn read(&self, batches: &DistributedDataset<Tensor>, mut each: impl FnMut()) -> Duration {
         let begin = Instant::now();
         let mut next = 0;

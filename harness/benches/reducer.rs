@@ -1,14 +1,18 @@
-//! The reduction kernels against the machine's own copy and its own reads: `cargo bench --bench reducer`.
+//! The reduction kernels against the machine's own copy and its own reads:
+//! `cargo bench --bench reducer`.
 //!
-//! Without a filter, tables: each reduction and a `memcpy` that reads and writes as many bytes, in turn, so that both meet the
-//! same machine; the ratio of their times is the median over the turns, and is to be at least 0.9 from 64 KiB on. Beside it the
-//! ratio to a copy by ordinary stores (a reduction of one input): such a store reads the line that it overwrites, which
-//! `memcpy` spares itself by microcode. Last, the ratio of the `memcpy`'s time to that of a plain read of the inputs, with
-//! nothing computed and nothing written: no reduction can reach more. Just past the second-level cache it is below 0.9.
-//! Reductions along an axis stand against a plain read of the tensor, both by one thread and by one for each core.
+//! Without a filter, tables: each reduction and a `memcpy` that reads and writes as many bytes, in
+//! turn, so that both meet the same machine; the ratio of their times is the median over the turns,
+//! and is to be at least 0.9 from 64 KiB on. Beside it the ratio to a copy by ordinary stores (a
+//! reduction of one input): such a store reads the line that it overwrites, which `memcpy` spares
+//! itself by microcode. Last, the ratio of the `memcpy`'s time to that of a plain read of the
+//! inputs, with nothing computed and nothing written: no reduction can reach more. Just past the
+//! second-level cache it is below 0.9. Reductions along an axis stand against a plain read of the
+//! tensor, both by one thread and by one for each core.
 //!
-//! With a filter, criterion benches of every dtype, operation, number of inputs, size and instruction set, each beside a
-//! `memcpy` of the same bytes: `cargo bench --bench reducer -- f16/max/4/64KiB`, or `f32/sum/.*/1MiB/avx512`.
+//! With a filter, criterion benches of every dtype, operation, number of inputs, size and
+//! instruction set, each beside a `memcpy` of the same bytes:
+//! `cargo bench --bench reducer -- f16/max/4/64KiB`, or `f32/sum/.*/1MiB/avx512`.
 
 use consonance_kernels::{
     cpu::{
@@ -219,8 +223,8 @@ fn reductions() {
     }
 }
 
-/// The f32 sum as one would write it with portable SIMD, whose width the build decides: eight lanes at a time, from the first
-/// input to the last.
+/// The f32 sum as one would write it with portable SIMD, whose width the build decides: eight lanes
+/// at a time, from the first input to the last.
 fn sum_with_wide(inputs: &[Vec<f32>], output: &mut [f32]) {
     for (index, target) in output.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         let lanes = |input: &Vec<f32>| f32x8::new(input.as_chunks().0[index]);
@@ -321,7 +325,8 @@ fn axes() {
     }
 }
 
-/// All there is, as `dtype/op/inputs/size/instruction set`; buffers are made where the filter lets a bench run.
+/// All there is, as `dtype/op/inputs/size/instruction set`; buffers are made where the filter lets
+/// a bench run.
 fn every(criterion: &mut Criterion, sizes: &[usize]) {
     for &dtype in DType::ALL {
         let mut group = criterion.benchmark_group(dtype.name());

@@ -1,4 +1,5 @@
-//! Writes inputs of fuzz targets that begin with none: `seeds FOLDER TARGET...` puts those of each target into `FOLDER/TARGET`.
+//! Writes inputs of fuzz targets that begin with none: `seeds FOLDER TARGET...` puts those of each
+//! target into `FOLDER/TARGET`.
 //!
 //! They are many. The fuzzer chooses those that are checked in: see CONTRIBUTING.md.
 

@@ -1,4 +1,5 @@
-//! Addresses for groups of processes that threads play. Nobody listens at them: they tell one group from another.
+//! Addresses for groups of processes that threads play. Nobody listens at them: they tell one group
+//! from another.
 
 use std::{
     process,

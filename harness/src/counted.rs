@@ -1,8 +1,10 @@
-//! Kernels and small collectives whose instructions `harness/perf/compare` counts: counts repeat where times do not.
+//! Kernels and small collectives whose instructions `harness/perf/compare` counts: counts repeat
+//! where times do not.
 //!
-//! What is counted is what the main thread does. In a collective it is rank 0, and comes when the other ranks wait already, so that
-//! it never waits: how long a wait spins is no property of the program. The ranks are threads, since valgrind has no room for the
-//! addresses of a segment that processes share; few bytes go the same way there.
+//! What is counted is what the main thread does. In a collective it is rank 0, and comes when the
+//! other ranks wait already, so that it never waits: how long a wait spins is no property of the
+//! program. The ranks are threads, since valgrind has no room for the addresses of a segment that
+//! processes share; few bytes go the same way there.
 
 use crate::addresses::addresses;
 use consonance::{ClusterSpec, Communicator, DType, Element, ProcessGroup, ReduceOp, SimpleClusterResolver, bf16, f16};

@@ -1,4 +1,5 @@
-//! Shared memory in which a peer has written what it likes: reports of it are made all the same, and calls of the others end in time.
+//! Shared memory in which a peer has written what it likes: reports of it are made all the same,
+//! and calls of the others end in time.
 
 use crate::{
     cases::{Script, Source},
@@ -12,7 +13,8 @@ use std::{
     sync::{LazyLock, Mutex},
 };
 
-/// Judges reports of a group in whose memory these bytes say what is changed: each is made, or says that the memory is not a segment.
+/// Judges reports of a group in whose memory these bytes say what is changed: each is made, or says
+/// that the memory is not a segment.
 ///
 /// # Errors
 /// A report that says what cannot be.
@@ -45,8 +47,8 @@ pub fn trace(bytes: &[u8]) -> Verdict {
     }
 }
 
-/// Judges calls of a living group, in whose memory a peer writes meanwhile what these bytes say: each call ends in time, with a
-/// result or an error. What the result is, a peer may say.
+/// Judges calls of a living group, in whose memory a peer writes meanwhile what these bytes say:
+/// each call ends in time, with a result or an error. What the result is, a peer may say.
 ///
 /// # Errors
 /// That a call does not end.

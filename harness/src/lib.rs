@@ -1,8 +1,9 @@
-//! Differential tests of the runtime: who is tested ([`subjects`]), with what ([`cases`]), how judged ([`compare`]; what a
-//! variable holds is in [`variable`]).
+//! Differential tests of the runtime: who is tested ([`subjects`]), with what ([`cases`]), how
+//! judged ([`compare`]; what a variable holds is in [`variable`]).
 //!
-//! Every case is a value made from bytes, so that quickcheck and a fuzzer bring the same cases, and is carried out twice: by a
-//! subject and by the spec. Results are compared bit for bit, NaN as a class.
+//! Every case is a value made from bytes, so that quickcheck and a fuzzer bring the same cases, and
+//! is carried out twice: by a subject and by the spec. Results are compared bit for bit, NaN as a
+//! class.
 //!
 //! Apart from them, [`counted`] is what `perf/compare` counts the instructions of.
 

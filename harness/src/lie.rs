@@ -1,6 +1,7 @@
 //! Words that a peer changes in a group's shared memory.
 //!
-//! They are changed where the ranks have written some, through the segment's file. So nothing here knows where what lies.
+//! They are changed where the ranks have written some, through the segment's file. So nothing here
+//! knows where what lies.
 
 use crate::cases::Source;
 use rustix::fs::{Mode, OFlags, SeekFrom};
@@ -54,7 +55,8 @@ impl Lie {
 }
 
 impl Memory {
-    /// That of a group which `make` makes: the file of this process that was not there before. Nothing else makes groups meanwhile.
+    /// That of a group which `make` makes: the file of this process that was not there before.
+    /// Nothing else makes groups meanwhile.
     pub(crate) fn of<R>(make: impl FnOnce() -> R) -> Result<(Memory, R), String> {
         static MAKING: Mutex<()> = Mutex::new(());
         let _alone = MAKING.lock().expect("nobody panics holding this");

@@ -1,5 +1,6 @@
-//! What reads bytes from outside of the program. Text and messages are refused, or say the same when they are written and read
-//! again; a file is taken for the segment of a group only if it is that.
+//! What reads bytes from outside of the program. Text and messages are refused, or say the same
+//! when they are written and read again; a file is taken for the segment of a group only if it is
+//! that.
 
 use crate::{cases::Source, compare::Verdict};
 use consonance::{
@@ -42,8 +43,8 @@ pub fn slurm(text: &str) -> Verdict {
     }
 }
 
-/// A segment's header, of which the bytes from a place on (the first byte) are replaced (by those from the third on), in a sealed
-/// file whose size differs from the segment's by the second byte.
+/// A segment's header, of which the bytes from a place on (the first byte) are replaced (by those
+/// from the third on), in a sealed file whose size differs from the segment's by the second byte.
 ///
 /// The segment is opened only if nothing differs.
 #[cfg(target_os = "linux")]
@@ -82,8 +83,9 @@ pub fn segment(bytes: &[u8]) -> Verdict {
     }
 }
 
-/// Messages of processes that meet: the bytes themselves; and a right one (the first byte says which), of which the bytes from a
-/// place on (the second byte, in steps of two) are replaced (by those from the third on).
+/// Messages of processes that meet: the bytes themselves; and a right one (the first byte says
+/// which), of which the bytes from a place on (the second byte, in steps of two) are replaced (by
+/// those from the third on).
 #[cfg(target_os = "linux")]
 pub fn control(bytes: &[u8]) -> Verdict {
     use consonance_kernels::bootstrap::message::{GroupMember, Hello, Message, TaskSet};
@@ -128,9 +130,11 @@ pub fn control(bytes: &[u8]) -> Verdict {
     as_written(&written)
 }
 
-/// One process's part in forming a group, while its peers say whatever can be read as a message, in any order.
+/// One process's part in forming a group, while its peers say whatever can be read as a message, in
+/// any order.
 ///
-/// Whatever it says can be read, and a group that it forms has it as a member, and no lower generation than the one before.
+/// Whatever it says can be read, and a group that it forms has it as a member, and no lower
+/// generation than the one before.
 #[cfg(target_os = "linux")]
 pub fn formation(bytes: &[u8]) -> Verdict {
     use consonance_kernels::bootstrap::formation::{Formation, Outcome};
@@ -231,8 +235,8 @@ pub fn formation(bytes: &[u8]) -> Verdict {
     Ok(())
 }
 
-/// Numbers of a call and of its end as another build may write them: a value that is known, and writes the same number, or one that is
-/// not.
+/// Numbers of a call and of its end as another build may write them: a value that is known, and
+/// writes the same number, or one that is not.
 pub fn wire(bytes: &[u8]) -> Verdict {
     use consonance_kernels::shm::call_log::{Entry, Outcome};
     use consonance_spec::{Kind, Signature};

@@ -17,7 +17,8 @@ pub trait Sample: Number {
     fn key(self) -> u64;
 }
 
-/// `count` elements; the same for the same seed. A third of the seeds give plain values, a third any, a third edges too.
+/// `count` elements; the same for the same seed. A third of the seeds give plain values, a third
+/// any, a third edges too.
 pub fn sample<T: Sample>(seed: u64, count: usize) -> Vec<T> {
     let element = |i: usize| {
         let word = mix(seed, i as u64);

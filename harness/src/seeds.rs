@@ -3,7 +3,8 @@
 use crate::cases::Source;
 use consonance_spec::call::mix;
 
-/// Inputs of the fuzz target `name`: the more, the more of its code they reach. None if there is no such target.
+/// Inputs of the fuzz target `name`: the more, the more of its code they reach. None if there is no
+/// such target.
 pub fn seeds(name: &str, count: u64) -> Option<Vec<Vec<u8>>> {
     let of_bytes = |make: &dyn Fn(&mut Source<'_>) -> Vec<u8>| {
         (0..count).map(|number| make(&mut Source::new(&bytes(number, 400)))).collect()

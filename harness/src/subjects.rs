@@ -107,8 +107,9 @@ pub const STRATEGIES: &[Replicas] = &[
 ];
 
 impl Replicas {
-    /// Does `work` as each worker of a new strategy with so many replicas, on a thread for each worker where there are several. Gives
-    /// what each returns; `None` if there is no such strategy.
+    /// Does `work` as each worker of a new strategy with so many replicas, on a thread for each
+    /// worker where there are several. Gives what each returns; `None` if there is no such
+    /// strategy.
     ///
     /// # Panics
     /// If `work` does.
@@ -209,7 +210,8 @@ fn processes_split(size: usize) -> Vec<Rank> {
     split(in_processes(size + 1, true))
 }
 
-/// The ranks of processes that threads play: each has its own connections and maps the shared memory for itself.
+/// The ranks of processes that threads play: each has its own connections and maps the shared
+/// memory for itself.
 #[cfg(target_os = "linux")]
 pub(crate) fn in_processes(size: usize, reads_directly: bool) -> Vec<Communicator> {
     /// Enough to have more than two, and some with several ranks.

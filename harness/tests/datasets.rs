@@ -1,5 +1,5 @@
-//! Distributed data sets against the spec: each element to one replica, in order, no bit changed; and what a source may do to
-//! whoever reads it.
+//! Distributed data sets against the spec: each element to one replica, in order, no bit changed;
+//! and what a source may do to whoever reads it.
 
 use consonance::{
     CommunicationOptions, Dataset, Error, MirroredStrategy, PerReplica, Result, Strategy, Tensor,
@@ -47,7 +47,8 @@ fn expected(steps: Vec<Vec<Range<usize>>>) -> Vec<Vec<Vec<u32>>> {
     steps.into_iter().map(|step| step.into_iter().map(|part| part.map(bits).collect()).collect()).collect()
 }
 
-/// Every way to make the same batches: rows of a table, elements stacked, batches that come from outside.
+/// Every way to make the same batches: rows of a table, elements stacked, batches that come from
+/// outside.
 fn sources(elements: usize, batch: usize) -> Vec<Box<dyn Dataset<Element = Tensor>>> {
     let (rows, whole) = (column(elements), column(elements));
     let rows_again = rows.clone();
@@ -109,7 +110,8 @@ fn dealt_as_the_spec_says(elements: u8, batch: u8, replicas: u8, prefetch: u8) -
             }
             let dealt = format!("{deal:?}: {elements} by {batch} for {replicas}");
             assert_eq!(given(distributed.iter()), expected, "{dealt}");
-            // Once more gives the same once more, also to one who keeps all of it: no memory is used again too early.
+            // Once more gives the same once more, also to one who keeps all of it: no memory is
+            // used again too early.
             let kept: Vec<_> = distributed.iter().collect();
             assert_eq!(given(kept.into_iter()), expected, "{dealt}");
         }

@@ -9,7 +9,7 @@ use consonance_harness::{
     subjects::{GROUPS, Group, STRATEGIES},
 };
 use consonance_kernels::group::{
-    plan::{Cut, Ground, Step, Targets, rides},
+    plan::{Chunking, Step, Targets, Topology, rides},
     tuning::IN_PLACE_BYTES,
 };
 use consonance_spec::{DType, Kind, ReduceOp, nest::Nest};
@@ -78,16 +78,16 @@ fn every_operation_on_every_type() {
     }
 }
 
-/// Where data go another way, or in another number of parts, for each group by its own borders, from slices and from memory that it
-/// shares.
+/// Where data go another way, or in another number of parts, for each group by its own borders,
+/// from slices and from memory that it shares.
 #[test]
 fn counts_around_every_border() {
     let narrow = [(DType::U8, ReduceOp::Xor), (DType::Bf16, ReduceOp::Mean), (DType::F64, ReduceOp::Sum)];
     for &group in GROUPS {
         for size in [2, 3] {
-            let Some(ground) = (group.make)(size)[0].communicator.ground(None) else { continue };
-            let largest = [4 * ground.slot_bytes.unwrap_or(0)].into_iter().filter(|&bytes| bytes > 0);
-            for border_bytes in ground.borders().into_iter().chain(largest) {
+            let Some(topology) = (group.make)(size)[0].communicator.topology(None) else { continue };
+            let largest = [4 * topology.slot_bytes.unwrap_or(0)].into_iter().filter(|&bytes| bytes > 0);
+            for border_bytes in topology.borders().into_iter().chain(largest) {
                 // Of a narrow type there would be so many elements that the spec takes a minute.
                 let types = if border_bytes <= 32 << 10 { &narrow[..] } else { &narrow[2..] };
                 for &(dtype, op) in types {
@@ -96,7 +96,7 @@ fn counts_around_every_border() {
                         check_count(group, size, dtype, op, count, Memory::Own);
                     }
                     // Between threads all memory is the same, and little is always put up.
-                    if dtype == DType::F64 && border_bytes >= IN_PLACE_BYTES && ground.slot_bytes.is_some() {
+                    if dtype == DType::F64 && border_bytes >= IN_PLACE_BYTES && topology.slot_bytes.is_some() {
                         check_count(group, size, dtype, op, border + 1, Memory::Shared);
                         check_count(group, size, dtype, op, border + 1, Memory::Mixed(border as u64));
                     }
@@ -109,17 +109,18 @@ fn counts_around_every_border() {
 /// The borders that are tested are all sizes at which the way of a call's data changes.
 #[test]
 fn no_border_is_left_out() {
-    let threads = Ground { ranks: 2, slot_bytes: None, reads: false };
-    for ground in [threads, Ground { ranks: 3, slot_bytes: Some(64 << 10), ..threads }] {
+    let threads = Topology { ranks: 2, slot_bytes: None, reads: false };
+    for topology in [threads, Topology { ranks: 3, slot_bytes: Some(64 << 10), ..threads }] {
         let divided = |targets| Step::Divided { targets, input_size: 1, output_size: 1 };
         let [to_all, to_one] = [Targets::All, Targets::Root(0)].map(divided);
         let way = |bytes: usize| {
-            let steps = [ground.moving(bytes, Cut::one_way(bytes, 1)), ground.gathering(bytes), to_all, to_one];
-            let paths = steps.map(|step| mem::discriminant(&ground.path(step, bytes, false)));
-            (paths, mem::discriminant(&ground.path(to_all, bytes, true)), rides(ground.ranks, bytes))
+            let steps =
+                [topology.moving(bytes, Chunking::one_way(bytes, 1)), topology.gathering(bytes), to_all, to_one];
+            let paths = steps.map(|step| mem::discriminant(&topology.protocol(step, bytes, false)));
+            (paths, mem::discriminant(&topology.protocol(to_all, bytes, true)), rides(topology.ranks, bytes))
         };
-        let (borders, mut changes) = (ground.borders(), (1..200_000).filter(|&bytes| way(bytes) != way(bytes + 1)));
-        assert_eq!(changes.find(|bytes| !borders.contains(bytes)), None, "{ground:?}");
+        let (borders, mut changes) = (topology.borders(), (1..200_000).filter(|&bytes| way(bytes) != way(bytes + 1)));
+        assert_eq!(changes.find(|bytes| !borders.contains(bytes)), None, "{topology:?}");
     }
 }
 
@@ -143,7 +144,8 @@ fn check_count(group: Group, size: usize, dtype: DType, op: ReduceOp, count: usi
     }
 }
 
-/// Found by `collectives_on_slices`: only the root looked whether the operation is defined, and the others went on to carry it out.
+/// Found by `collectives_on_slices`: only the root looked whether the operation is defined, and the
+/// others went on to carry it out.
 #[test]
 fn an_undefined_operation_of_a_reduce_to_a_root() {
     let counts = Counts::Even(41);
@@ -162,7 +164,8 @@ fn the_mean_of_a_nest_without_leaves() {
     check_nest(&nest_case(2, Nest::List(vec![]), call, Carrier::Replica));
 }
 
-/// Found by `collectives_on_nests`: rows were gathered along the first axis, whichever was asked for.
+/// Found by `collectives_on_nests`: rows were gathered along the first axis, whichever was asked
+/// for.
 #[test]
 fn sparse_rows_along_another_axis_than_the_first() {
     for axis in [1, -1, 5] {
@@ -171,7 +174,8 @@ fn sparse_rows_along_another_axis_than_the_first() {
     }
 }
 
-/// Found by `collectives_on_nests`: in the spec, rows of truth values could be made dense as long as there were none.
+/// Found by `collectives_on_nests`: in the spec, rows of truth values could be made dense as long
+/// as there were none.
 #[test]
 fn no_sparse_rows_of_bool_along_an_axis() {
     let leaf = Leaf { dtype: DType::Bool, shapes: vec![vec![0, 1]; 4], sparse: true, seed: 7 };
@@ -179,8 +183,8 @@ fn no_sparse_rows_of_bool_along_an_axis() {
     check_nest(&nest_case(4, Nest::Leaf(leaf), call, Carrier::Strategy));
 }
 
-/// Each call that takes sparse rows, of either width of indices, of vectors to cubes, with all rows of a replica left out now and
-/// then, alone and beside a dense tensor.
+/// Each call that takes sparse rows, of either width of indices, of vectors to cubes, with all rows
+/// of a replica left out now and then, alone and beside a dense tensor.
 #[test]
 fn every_call_on_sparse_rows() {
     let calls = |size: usize| {

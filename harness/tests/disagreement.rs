@@ -1,4 +1,5 @@
-//! Ranks that do not call the same: every one is told at once who differs and in what, and the next run works.
+//! Ranks that do not call the same: every one is told at once who differs and in what, and the next
+//! run works.
 
 mod law;
 
@@ -36,13 +37,15 @@ fn collective(kind: Kind, counts: Counts) -> Collective {
     Collective { kind, dtype, op, counts, root: 1, in_place: false, memory: Memory::Own, offset: 0, seed: 1 }
 }
 
-/// Found by `one_rank_does_otherwise`: the two were named as the ranks 0 and 1 that they are among themselves.
+/// Found by `one_rank_does_otherwise`: the two were named as the ranks 0 and 1 that they are among
+/// themselves.
 #[test]
 fn a_sender_and_its_receiver_are_named_by_their_ranks_in_the_group() {
     check_rank(collective(Kind::SendRecv, Counts::Even(3)), |other| other.counts = Counts::Even(4), "count");
 }
 
-/// Found by `one_rank_does_otherwise`: the difference was said to be one of counts, which were the same.
+/// Found by `one_rank_does_otherwise`: the difference was said to be one of counts, which were the
+/// same.
 #[test]
 fn a_dtype_beside_counts_for_each_rank() {
     check_rank(collective(Kind::AllGather, Counts::Ragged(vec![3, 0, 2])), |other| other.dtype = DType::F32, "dtype");
@@ -79,7 +82,8 @@ fn check_replica(nest: Nest<Leaf>, call: NestCall, does: impl FnOnce(NestCase) -
     STRATEGIES.iter().try_for_each(|&strategy| check_case(strategy, &case, compare::odd_replica)).unwrap();
 }
 
-/// Found by `one_replica_does_otherwise`: without a leaf there was no step, in which a failure would have been seen.
+/// Found by `one_replica_does_otherwise`: without a leaf there was no step, in which a failure
+/// would have been seen.
 #[test]
 fn a_nest_without_leaves_is_a_call_too() {
     for call in [NestCall::Broadcast(0), NestCall::ReduceScatter(ReduceOp::Mean), NestCall::Gather(0)] {
@@ -91,7 +95,8 @@ fn leaf(sparse: bool) -> Nest<Leaf> {
     Nest::Leaf(Leaf { dtype: DType::F32, shapes: vec![vec![4, 3]; 3], sparse, seed: 8 })
 }
 
-/// Found by `one_replica_does_otherwise`: a sum of sparse rows and a mean went through as if they were the same.
+/// Found by `one_replica_does_otherwise`: a sum of sparse rows and a mean went through as if they
+/// were the same.
 #[test]
 fn another_operation_on_sparse_rows() {
     let mean = |case| NestCase { call: NestCall::Reduce(ReduceOp::Mean, vec![]), ..case };
@@ -126,7 +131,8 @@ fn another_axis() {
     check_replica(leaf(false), NestCall::Gather(0), |case| ReplicaDoes::Calls(Box::new(other(case)), "axis"));
 }
 
-/// Fused tensors are one step each pack: replicas with other limits go together where the plan is the same, and only there.
+/// Fused tensors are one step each pack: replicas with other limits go together where the plan is
+/// the same, and only there.
 #[test]
 fn packs_of_another_size() {
     let counts = [1, 0, 2, 1, 40, 3];

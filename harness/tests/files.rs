@@ -1,4 +1,5 @@
-//! Data files of which a byte is wrong, or whose end is missing: errors, or columns that can be read.
+//! Data files of which a byte is wrong, or whose end is missing: errors, or columns that can be
+//! read.
 
 mod law;
 

@@ -1,4 +1,5 @@
-//! Gradients of collectives, through the public API: the bits of the spec's adjoint, and `<f(x), y> = <x, f*(y)>`.
+//! Gradients of collectives, through the public API: the bits of the spec's adjoint, and
+//! `<f(x), y> = <x, f*(y)>`.
 
 use consonance::{
     Communicator, IndexedSlices, MirroredStrategy, Nest, PerReplica,
@@ -44,8 +45,8 @@ impl Case {
         self.each().iter().sum()
     }
 
-    /// Of as many elements as `counts` says. Multiples of 840, which 1 to 8 ranks divide, so that every order of adding is exact;
-    /// where `rounded`, of its seventh.
+    /// Of as many elements as `counts` says. Multiples of 840, which 1 to 8 ranks divide, so that
+    /// every order of adding is exact; where `rounded`, of its seventh.
     fn vectors(&self, salt: u64, rounded: bool, counts: impl IntoIterator<Item = usize>) -> Vectors {
         let unit = if rounded { 840.0 / 49.0 } else { 840.0 };
         let element = |rank: usize, i: usize| mix(mix(self.seed ^ salt, rank as u64), i as u64) % 2001;
@@ -53,8 +54,8 @@ impl Case {
         counts.into_iter().enumerate().map(vector).collect()
     }
 
-    /// Checks `forward`, from vectors of `inputs` elements to such of `outputs`, and `back` against the `adjoint` of the spec and the
-    /// law.
+    /// Checks `forward`, from vectors of `inputs` elements to such of `outputs`, and `back` against
+    /// the `adjoint` of the spec and the law.
     fn check(
         &self,
         inputs: &[usize],
@@ -360,7 +361,8 @@ fn nests_of_a_replica() {
     });
 }
 
-/// The elements of a vector that are not zero, as rows from the last to the first; the first in two parts.
+/// The elements of a vector that are not zero, as rows from the last to the first; the first in two
+/// parts.
 fn rows(vector: &[f64]) -> IndexedSlices {
     let mut rows: Vec<(usize, f64)> = (0..vector.len()).rev().map(|row| (row, vector[row])).collect();
     if let Some((row, element)) = rows.pop() {

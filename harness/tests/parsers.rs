@@ -1,5 +1,6 @@
-//! Bytes from outside of the program, as they should be and with faults: text and messages are refused, or say the same when they
-//! are read again; a segment is opened only if it is the group's.
+//! Bytes from outside of the program, as they should be and with faults: text and messages are
+//! refused, or say the same when they are read again; a segment is opened only if it is the
+//! group's.
 
 mod law;
 

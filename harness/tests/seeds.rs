@@ -38,7 +38,8 @@ const TARGETS: &[Target] = &[
     ("wire", parsers::wire),
 ];
 
-/// One test at a time: `living` and `trace` know their group's segment by its being the only new one of the process.
+/// One test at a time: `living` and `trace` know their group's segment by its being the only new
+/// one of the process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]

@@ -1,7 +1,8 @@
 //! The house rules that a program can check. Each failure names the file, the line and the rule.
 //!
-//! Rules look at [`Source`], in which code, comments and literals have been told apart, so that words in comments and strings
-//! break no rule of code. [`the_rules_see_what_they_forbid`] holds a line for each rule that breaks it.
+//! Rules look at [`Source`], in which code, comments and literals have been told apart, so that
+//! words in comments and strings break no rule of code. [`the_rules_see_what_they_forbid`] holds a
+//! line for each rule that breaks it.
 
 use std::{
     collections::HashMap,
@@ -34,8 +35,8 @@ const SAFE_ROOTS: [&str; 7] = [
     "cli/src/main.rs",
 ];
 
-/// The modules of `spec` that all may use. Every other one says what results must be; of `order`, which does too, the
-/// constants are for all.
+/// The modules of `spec` that all may use. Every other one says what results must be; of `order`,
+/// which does too, the constants are for all.
 const WORDS: [&str; 7] = ["dtype", "op", "world", "partition", "call", "packing", "aggregation"];
 
 /// What `spec` has at its root besides types, which begin with a capital.
@@ -61,7 +62,8 @@ const ABSENT: [(&str, &str, &str); 13] = [
 /// Where a word of [`ABSENT`] has its one place.
 const ABSENT_EXCEPTIONS: [(&str, &str); 1] = [("kernels/src/sync/plain.rs", "sync::atomic")];
 
-/// The folders and files of a crate's source, from the bottom up: each imports from those before it alone.
+/// The folders and files of a crate's source, from the bottom up: each imports from those before it
+/// alone.
 const FLOORS: [(&str, &[&str]); 2] = [
     ("kernels/src", &["sync", "memory", "cpu", "os", "shm", "group", "bootstrap"]),
     (
@@ -85,6 +87,9 @@ const FLOORS: [(&str, &[&str]); 2] = [
     ),
 ];
 
+/// Columns of a line of comments. Code has rustfmt's.
+const COLUMNS: usize = 100;
+
 /// A longer file has more than one noun: of code, and of tests.
 const LINES: [usize; 2] = [500, 900];
 
@@ -96,7 +101,8 @@ struct Problem {
     what: String,
 }
 
-/// A Rust file with the parts told apart. `code` and `comments` have the text's lines; what is not theirs is blank.
+/// A Rust file with the parts told apart. `code` and `comments` have the text's lines; what is not
+/// theirs is blank.
 struct Source {
     path: String,
     text: String,
@@ -194,7 +200,8 @@ fn block_comment(text: &str) -> usize {
     text.len()
 }
 
-/// The bytes of the string or character literal that the text begins with; 0 if it begins with none.
+/// The bytes of the string or character literal that the text begins with; 0 if it begins with
+/// none.
 fn literal(text: &str, before: char) -> usize {
     let hashes = text.strip_prefix('r').map(|rest| rest.len() - rest.trim_start_matches('#').len());
     if let Some(hashes) = hashes.filter(|&hashes| text[1 + hashes..].starts_with('"') && !before.is_alphanumeric()) {
@@ -373,7 +380,8 @@ fn notes_of_unfinished_work(source: &Source) -> Vec<Problem> {
     words.iter().flat_map(|word| source.each(&source.comments, word, "an issue is the place for it")).collect()
 }
 
-/// `#[allow]`, `#[expect]` and `#[ignore]` have their reason: in the attribute, or in a comment on its line.
+/// `#[allow]`, `#[expect]` and `#[ignore]` have their reason: in the attribute, or in a comment on
+/// its line.
 fn exceptions_without_reason(source: &Source) -> Vec<Problem> {
     let mut problems = source.each(&source.code, "#[ignore]", "say why: #[ignore = \"…\"]");
     for word in ["[allow(", "[expect("] {
@@ -394,6 +402,21 @@ fn long_files(source: &Source) -> Vec<Problem> {
     let most = LINES[usize::from(is_test)];
     let what = format!("{lines} lines: two files, of at most {most}");
     (lines > most).then(|| source.problem(0, what)).into_iter().collect()
+}
+
+/// Comments wider than [`COLUMNS`]: tables, drawings and examples may be.
+fn wide_comments(source: &Source) -> Vec<Problem> {
+    let (mut problems, mut is_example, mut at) = (Vec::new(), false, 0);
+    for line in source.text.split_inclusive('\n') {
+        let text = line.trim();
+        let is_comment = text.starts_with("//");
+        is_example = is_comment && is_example != text.contains("```");
+        if is_comment && !is_example && line.trim_end().chars().count() > COLUMNS && !text.contains(['|', '─']) {
+            problems.push(source.problem(at, format!("a comment of more than {COLUMNS} columns")));
+        }
+        at += line.len();
+    }
+    problems
 }
 
 #[test]
@@ -442,7 +465,13 @@ fn every_file_is_short() {
     check(long_files);
 }
 
-/// Each line of the dependency tables of a manifest: its number, the table's name, the dependency's, and the lines before it.
+#[test]
+fn every_comment_is_narrow() {
+    check(wide_comments);
+}
+
+/// Each line of the dependency tables of a manifest: its number, the table's name, the
+/// dependency's, and the lines before it.
 fn dependencies(manifest: &str) -> Vec<(usize, &str, &str, Vec<&str>)> {
     let (mut table, mut found, mut before) = ("", Vec::new(), Vec::new());
     for (index, line) in manifest.lines().enumerate() {
@@ -519,7 +548,8 @@ fn every_member_has_the_workspace_s_lints_and_licence() {
     }
 }
 
-/// The files and folders that a page names between backticks, with their lines: words that end in `.rs`, `.md`, `.toml` or `/`.
+/// The files and folders that a page names between backticks, with their lines: words that end in
+/// `.rs`, `.md`, `.toml` or `/`.
 fn names(page: &str) -> Vec<(usize, &str)> {
     let endings = [".rs", ".md", ".toml", "/"];
     let is_name =
@@ -580,7 +610,8 @@ fn the_map_is_complete() {
     none(problems);
 }
 
-/// The script that puts faults back finds the texts that it edits: otherwise nobody hears before somebody runs it.
+/// The script that puts faults back finds the texts that it edits: otherwise nobody hears before
+/// somebody runs it.
 #[test]
 fn the_faults_that_are_put_back_are_there() {
     let script = read("runtime/tests/processes/lies/plant");
@@ -596,7 +627,9 @@ fn the_faults_that_are_put_back_are_there() {
 #[test]
 fn the_rules_see_what_they_forbid() {
     type Rule = fn(&Source) -> Vec<Problem>;
-    let broken: [(Rule, &str, &str); 17] = [
+    let wide = format!("\n// {}", "word ".repeat(COLUMNS / 4));
+    let broken: [(Rule, &str, &str); 18] = [
+        (wide_comments, "spec/src/a.rs", &wide),
         (unsafe_outside_kernels, "runtime/src/a.rs", "fn f() {}\nunsafe fn g() {}"),
         (words_that_are_absent, "kernels/src/group/post.rs", "\nuse std::sync::atomic::AtomicU64;"),
         (words_that_are_absent, "runtime/src/a.rs", "fn f() {}\nfn f(_: *const u8) {}"),

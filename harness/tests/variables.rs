@@ -1,4 +1,5 @@
-//! Variables against the spec, bit for bit; replicas that do not assign the same; and many rounds of assignments.
+//! Variables against the spec, bit for bit; replicas that do not assign the same; and many rounds
+//! of assignments.
 
 use consonance::{
     CommunicationOptions, Error, MirroredStrategy, OneDeviceStrategy, PerReplica, ReduceOp, ReplicaContext, Result,
@@ -55,7 +56,8 @@ fn bits<T: Difference>(tensor: &Tensor) -> Vec<u64> {
     keys(tensor.as_slice::<T>().expect("the variable's dtype"))
 }
 
-/// A variable of `count` elements does what the spec says: assigned by replicas, and across, read in both contexts.
+/// A variable of `count` elements does what the spec says: assigned by replicas, and across, read
+/// in both contexts.
 fn check<T: Difference>(
     copies: Copies,
     strategy: &Strategy,

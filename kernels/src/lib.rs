@@ -1,4 +1,5 @@
-//! Everything of Consonance that needs the machine: buffers, reductions, threads that are kept, memory that ranks share.
+//! Everything of Consonance that needs the machine: buffers, reductions, threads that are kept,
+//! memory that ranks share.
 //!
 //! All unsafe code of the workspace is here; what is exported is safe to call.
 #[macro_use]

@@ -1,5 +1,6 @@
-//! A tape that goes back through collectives: two of them are hooked into a small reverse-mode tape, and the gradient of a loss to
-//! which every replica's input contributes on every replica is checked against differences of the loss, without a tolerance.
+//! A tape that goes back through collectives: two of them are hooked into a small reverse-mode
+//! tape, and the gradient of a loss to which every replica's input contributes on every replica is
+//! checked against differences of the loss, without a tolerance.
 //!
 //!     cargo run --example tape
 
@@ -63,7 +64,8 @@ impl<'r> Tape<'r> {
         let nodes = self.nodes.borrow();
         let mut gradients: Vec<Vec<f64>> = nodes.iter().map(|node| vec![0.0; node.value.len()]).collect();
         gradients[output].fill(1.0);
-        // All replicas have the same tape, so all go through the same collectives in the same order.
+        // All replicas have the same tape, so all go through the same collectives in the same
+        // order.
         for place in (0..=output).rev() {
             let upstream = gradients[place].clone();
             let mut add = |to: Place, gradient: &[f64]| {
@@ -93,7 +95,8 @@ fn times(x: &[f64], y: &[f64]) -> Vec<f64> {
     x.iter().zip(y).map(|(x, y)| x * y).collect()
 }
 
-/// A replica's input and loss on a new tape. The loss is of degree two, and takes from all replicas' inputs by three ways.
+/// A replica's input and loss on a new tape. The loss is of degree two, and takes from all
+/// replicas' inputs by three ways.
 fn loss<'r>(replica: &'r ReplicaContext<'r>, x: Vec<f64>) -> Result<(Tape<'r>, Place, Place)> {
     let tape = Tape { replica, nodes: RefCell::default() };
     let x = tape.push(x, Step::Input);
@@ -127,7 +130,8 @@ fn main() -> Result<ExitCode, Error> {
     let mut wrong = 0;
     for (replica, gradient) in gradients.iter().enumerate() {
         for (place, &found) in gradient.iter().enumerate() {
-            // Of a function of degree two the central difference is the derivative, and in these small numbers every step is exact.
+            // Of a function of degree two the central difference is the derivative, and in these
+            // small numbers every step is exact.
             let step = 0.5;
             let moved = |by: f64| {
                 let mut inputs = inputs.clone();

@@ -1,17 +1,21 @@
-//! Checkpoints: the values of variables in a file, from which they, or others like them, are set again.
+//! Checkpoints: the values of variables in a file, from which they, or others like them, are set
+//! again.
 //!
-//! The file is a safetensors file, which other programs read as well. Its metadata say that it is a checkpoint and have a
-//! digest of all the rest, so that damage is found before anything is believed.
+//! The file is a safetensors file, which other programs read as well. Its metadata say that it is a
+//! checkpoint and have a digest of all the rest, so that damage is found before anything is
+//! believed.
 //!
-//! What is saved is the value that [`Variable::read`] gives outside of replicas; how many replicas there were does not matter,
-//! and a checkpoint may be restored under another strategy, and for another number of replicas. The same value is read again,
-//! bit for bit, with one exception: the mean of components that are synchronised on reading is rounded, so that under a number
-//! of replicas that is not a power of two its last bit may differ. Where components are summed replica 0 has the whole value
-//! after a restore.
+//! What is saved is the value that [`Variable::read`] gives outside of replicas; how many replicas
+//! there were does not matter, and a checkpoint may be restored under another strategy, and for
+//! another number of replicas. The same value is read again, bit for bit, with one exception: the
+//! mean of components that are synchronised on reading is rounded, so that under a number of
+//! replicas that is not a power of two its last bit may differ. Where components are summed replica
+//! 0 has the whole value after a restore.
 //!
-//! Under a strategy of [several workers](crate::MultiWorkerMirroredStrategy) all of them make the calls: the chief writes the file, and
-//! the others wait until it is written; all read it, and none of them sets a variable unless all do. Processes that have strategies of
-//! their own save in one of them, by [`save_on_chief`].
+//! Under a strategy of [several workers](crate::MultiWorkerMirroredStrategy) all of them make the
+//! calls: the chief writes the file, and the others wait until it is written; all read it, and none
+//! of them sets a variable unless all do. Processes that have strategies of their own save in one
+//! of them, by [`save_on_chief`].
 //!
 //! ```
 //! use consonance::{MirroredStrategy, OneDeviceStrategy, Tensor, checkpoint};
@@ -65,17 +69,18 @@ const FORMAT: &str = "1";
 
 /// Saves the values of `variables`, each under its name, in the file at `path`.
 ///
-/// The file is whole at every moment: the values go to a file beside it, `.checkpoint-NUMBER.tmp` with a number of 16 random digits, which
-/// takes its place and its permissions when it is on the disk. If that fails the file is as before. A link stays one: the file that it leads
-/// to is replaced. Values are read one after the other, before the first is written: what other threads assign meanwhile is in it or
-/// not, variable by variable.
+/// The file is whole at every moment: the values go to a file beside it, `.checkpoint-NUMBER.tmp`
+/// with a number of 16 random digits, which takes its place and its permissions when it is on the
+/// disk. If that fails the file is as before. A link stays one: the file that it leads to is
+/// replaced. Values are read one after the other, before the first is written: what other threads
+/// assign meanwhile is in it or not, variable by variable.
 ///
 /// # Errors
-/// [`Error::WrongContext`] in a replica; [`Error::InvalidCall`] for a name that is there twice or is `__metadata__`, and for a variable
-/// that is there twice; those of
+/// [`Error::WrongContext`] in a replica; [`Error::InvalidCall`] for a name that is there twice or
+/// is `__metadata__`, and for a variable that is there twice; those of
 /// [`Variable::read`]: a variable that is synchronised on reading needs an aggregation; [`Error::System`] if the file cannot be
-/// written; where there are several workers those of a collective: [`Error::Mismatch`] if they give other names, or if the chief
-/// fails, with its error.
+/// written; where there are several workers those of a collective: [`Error::Mismatch`] if they give
+/// other names, or if the chief fails, with its error.
 pub fn save<'v, N: Into<String>>(
     path: impl AsRef<Path>,
     variables: impl IntoIterator<Item = (N, &'v Variable)>,
@@ -83,9 +88,10 @@ pub fn save<'v, N: Into<String>>(
     save_all(Kind::Save.name(), path.as_ref(), &list(Kind::Save, Kind::Save.name(), variables)?)
 }
 
-/// [`save`] in the [chief](ClusterResolver::is_chief) of a cluster, and nothing in its other processes: all of them make the call, and
-/// one writes. Whether this one did is returned. Nobody waits for the file to be written, unless the variables are of a strategy of
-/// several workers: then it is as [`save`].
+/// [`save`] in the [chief](ClusterResolver::is_chief) of a cluster, and nothing in its other
+/// processes: all of them make the call, and one writes. Whether this one did is returned. Nobody
+/// waits for the file to be written, unless the variables are of a strategy of several workers:
+/// then it is as [`save`].
 ///
 /// # Errors
 /// As [`save`]; in the other processes those that need no file.
@@ -115,17 +121,20 @@ pub fn save_on_chief<'v, N: Into<String>>(
     Ok(is_chief)
 }
 
-/// Sets each of `variables` to the value that the file at `path` has under its name. Other tensors of the file are left alone, so
-/// that a part of what was saved can be restored.
+/// Sets each of `variables` to the value that the file at `path` has under its name. Other tensors
+/// of the file are left alone, so that a part of what was saved can be restored.
 ///
-/// Everything is read and checked before the first variable is set: after an error all are as before.
+/// Everything is read and checked before the first variable is set: after an error all are as
+/// before.
 ///
 /// # Errors
-/// [`Error::WrongContext`] in a replica, or in the scope of another strategy than the variables'; [`Error::System`] if the file
-/// cannot be read; [`Error::InvalidCall`] if it is damaged or not from [`save`], has no tensor of a variable's name, or one of
-/// another dtype or shape, for a name or a variable that is there twice, and for a variable that is synchronised on reading and has no
-/// aggregation; [`Error::Timeout`] if an update of a variable on another thread does not end; where there are several workers those of
-/// a collective: [`Error::Mismatch`] if they read other files, or if one fails, with its error.
+/// [`Error::WrongContext`] in a replica, or in the scope of another strategy than the variables';
+/// [`Error::System`] if the file cannot be read; [`Error::InvalidCall`] if it is damaged or not
+/// from [`save`], has no tensor of a variable's name, or one of another dtype or shape, for a name
+/// or a variable that is there twice, and for a variable that is synchronised on reading and has no
+/// aggregation; [`Error::Timeout`] if an update of a variable on another thread does not end; where
+/// there are several workers those of a collective: [`Error::Mismatch`] if they read other files,
+/// or if one fails, with its error.
 pub fn restore<'v, N: Into<String>>(
     path: impl AsRef<Path>,
     variables: impl IntoIterator<Item = (N, &'v Variable)>,
@@ -150,7 +159,8 @@ pub fn restore<'v, N: Into<String>>(
         held.into_iter().zip(&values).for_each(|(held, value)| held.set(value));
         Ok(())
     };
-    // The turn before the variables, as a run takes them: else each waited for what the other one holds.
+    // The turn before the variables, as a run takes them: else each waited for what the other one
+    // holds.
     match strategy {
         Some(strategy) => strategy.in_turn(kind.name(), restore_all),
         None => restore_all(),
@@ -222,7 +232,8 @@ fn write(call: &'static str, path: &Path, mut values: Vec<(String, Tensor)>) -> 
         .map_err(|source| failed("write", source))
 }
 
-/// The variables with their names, once it is known that they are different ones and that this is no replica.
+/// The variables with their names, once it is known that they are different ones and that this is
+/// no replica.
 fn list<'v, N: Into<String>>(
     kind: Kind,
     call: &'static str,
@@ -331,7 +342,8 @@ impl Digest {
             format!("{name:?} {} {:?} {:?}", info.dtype, info.shape, info.data_offsets)
         };
         let mut tensors: Vec<_> = tensors.collect();
-        // Tensors without elements begin and end at one place: the header does not tell their order.
+        // Tensors without elements begin and end at one place: the header does not tell their
+        // order.
         tensors.sort_by_key(|&(name, info)| (info.data_offsets, name));
         let state = tensors.into_iter().map(describe).fold(0, |state, tensor| mix(state, digest(&tensor)));
         Digest { state, word: [0; 8], filled: 0 }
@@ -372,7 +384,8 @@ impl Write for Digest {
     }
 }
 
-/// A file beside the one that it is to replace; it goes when it is dropped, unless it has replaced it.
+/// A file beside the one that it is to replace; it goes when it is dropped, unless it has replaced
+/// it.
 struct Temporary {
     file: File,
     path: PathBuf,
@@ -400,7 +413,8 @@ impl Temporary {
         self.file.sync_all()
     }
 
-    /// Takes the place of the other file, which is the folder's entry on the disk, too, when this returns.
+    /// Takes the place of the other file, which is the folder's entry on the disk, too, when this
+    /// returns.
     fn replace(self) -> io::Result<()> {
         let folder = self.target.parent().filter(|folder| !folder.as_os_str().is_empty());
         // Only unix gives a folder to be synchronised.

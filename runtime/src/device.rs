@@ -50,13 +50,15 @@ fn unknown(call: &'static str, found: &str) -> Error {
     Error::invalid(call, "device", format!("cpu:0 to cpu:{}", MAX_CPUS - 1), found)
 }
 
-/// The cores that this process may use, as they were when this was asked first: the answer takes three files of the system.
+/// The cores that this process may use, as they were when this was asked first: the answer takes
+/// three files of the system.
 pub(crate) fn cores() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
     *CORES.get_or_init(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// The number that `text` is as numbers are written, without a sign and leading zeros: so each has one name.
+/// The number that `text` is as numbers are written, without a sign and leading zeros: so each has
+/// one name.
 pub(crate) fn index_of(text: &str) -> Option<usize> {
     text.parse().ok().filter(|index: &usize| index.to_string() == text)
 }

@@ -11,12 +11,13 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a call failed.
 ///
-/// The caller's faults ([`InvalidCall`](Error::InvalidCall), [`WrongContext`](Error::WrongContext)) and the ranks'
-/// ([`Mismatch`](Error::Mismatch)) leave the group working, but for the former in an
-/// [`overlap`](crate::ReplicaContext::overlap), and of a run or a merge function where there are several workers.
-/// [`Left`](Error::Left), [`Timeout`](Error::Timeout) and [`Aborted`](Error::Aborted) end it, on all ranks, as does the
-/// [`System`](Error::System) of a collective; under a strategy that is the end of one [`run`](crate::Strategy::run), and the next one
-/// starts anew.
+/// The caller's faults ([`InvalidCall`](Error::InvalidCall), [`WrongContext`](Error::WrongContext))
+/// and the ranks' ([`Mismatch`](Error::Mismatch)) leave the group working, but for the former in an
+/// [`overlap`](crate::ReplicaContext::overlap), and of a run or a merge function where there are
+/// several workers. [`Left`](Error::Left), [`Timeout`](Error::Timeout) and
+/// [`Aborted`](Error::Aborted) end it, on all ranks, as does the [`System`](Error::System) of a
+/// collective; under a strategy that is the end of one [`run`](crate::Strategy::run), and the next
+/// one starts anew.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -53,8 +54,8 @@ pub enum Error {
         /// What this replica gave.
         found: String,
     },
-    /// A replica returned, or gave up its communicator, while others waited for it in a collective. Of replicas that left because they were
-    /// told of another one, that one is named.
+    /// A replica returned, or gave up its communicator, while others waited for it in a collective.
+    /// Of replicas that left because they were told of another one, that one is named.
     Left {
         /// What this replica called.
         call: String,
@@ -62,7 +63,8 @@ pub enum Error {
         replica: usize,
         /// What it called last, and its process if that is another one.
         last: String,
-        /// Whether it is of another process, and makes no call of the group any more: see [`Error::is_loss`].
+        /// Whether it is of another process, and makes no call of the group any more: see
+        /// [`Error::is_loss`].
         lost: bool,
     },
     /// Replicas did not come before the deadline.
@@ -78,15 +80,16 @@ pub enum Error {
     Aborted {
         /// What this replica called.
         call: String,
-        /// The replica at fault: by its number in the group that was ended, which may be one that this one was
-        /// [split](crate::Communicator::split) from.
+        /// The replica at fault: by its number in the group that was ended, which may be one that
+        /// this one was [split](crate::Communicator::split) from.
         replica: usize,
         /// Why, and whether it was such a group.
         reason: String,
         /// Whether it has left with its process, or was lost with it: see [`Error::is_loss`].
         lost: bool,
-        /// If it was lost with its process, or was missing at a deadline: what each replica of the group that was ended called last,
-        /// as far as could be seen from here; where there are several processes, in any group.
+        /// If it was lost with its process, or was missing at a deadline: what each replica of the
+        /// group that was ended called last, as far as could be seen from here; where there are
+        /// several processes, in any group.
         calls: Vec<(usize, String)>,
     },
     /// The processes of a cluster did not meet.
@@ -121,7 +124,8 @@ pub enum Error {
         /// The text.
         source: UnknownReduceOp,
     },
-    /// The operating system refused something. If it was memory or a thread for a collective, the group has ended.
+    /// The operating system refused something. If it was memory or a thread for a collective, the
+    /// group has ended.
     System {
         /// What was asked of it.
         what: String,
@@ -146,8 +150,9 @@ impl Error {
         Error::Other(error.into())
     }
 
-    /// Whether a process of the group is gone, or a replica of it for good, so that no call of the group works any more. Who is left may
-    /// [reform](crate::ProcessGroup::reform) it, and strategies have [the same](crate::MultiWorkerMirroredStrategy::reform).
+    /// Whether a process of the group is gone, or a replica of it for good, so that no call of the
+    /// group works any more. Who is left may [reform](crate::ProcessGroup::reform) it, and
+    /// strategies have [the same](crate::MultiWorkerMirroredStrategy::reform).
     ///
     /// ```
     /// # use consonance::{MirroredStrategy, Error};
@@ -355,11 +360,12 @@ pub(crate) fn op_of(call: &'static str, op: impl IntoReduceOp) -> Result<ReduceO
     op.into_reduce_op().map_err(|error| error.of_call(call))
 }
 
-/// The call in errors of places for the leaves of a nest, which do not know the call that has a result for them: see
-/// [`Error::of_call`].
+/// The call in errors of places for the leaves of a nest, which do not know the call that has a
+/// result for them: see [`Error::of_call`].
 pub(crate) const NEST: &str = "Nest";
 
-/// All results, or the error that says most with its place: a replica's own before one that only tells of another replica's.
+/// All results, or the error that says most with its place: a replica's own before one that only
+/// tells of another replica's.
 pub(crate) fn all_or_worst<R>(results: Vec<Result<R>>) -> Result<Vec<R>, (usize, Error)> {
     let mut values = Vec::with_capacity(results.len());
     let mut worst: Option<(usize, Error)> = None;

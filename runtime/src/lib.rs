@@ -1,4 +1,5 @@
-//! `tf.distribute`'s strategies, replica contexts and collectives, with no tensor framework under them.
+//! `tf.distribute`'s strategies, replica contexts and collectives, with no tensor framework under
+//! them.
 //!
 //! A [strategy](Strategy) runs one function on every replica and combines what comes back:
 //!
@@ -14,8 +15,8 @@
 //! # Ok::<(), consonance::Error>(())
 //! ```
 //!
-//! * [`MirroredStrategy`], [`OneDeviceStrategy`], [`CentralStorageStrategy`]: replicas in one process;
-//!   [`MultiWorkerMirroredStrategy`]: in several. [`Strategy`] has what they share.
+//! * [`MirroredStrategy`], [`OneDeviceStrategy`], [`CentralStorageStrategy`]: replicas in one
+//!   process; [`MultiWorkerMirroredStrategy`]: in several. [`Strategy`] has what they share.
 //! * [`ReplicaContext`]: a replica's collectives, on any [nest](Nest) of [tensors](Tensor).
 //! * [`Dataset`]: what replicas are fed with, batch by batch.
 //! * [`Variable`]: what is trained, placed by the strategy; saved and restored by `checkpoint`.
@@ -25,15 +26,16 @@
 //!
 //! # The same bits everywhere
 //!
-//! The contributions of replicas `0..n` are combined by a balanced binary tree, whatever the size, the number of threads, the
-//! packing, the [`Implementation`] and the instruction set: `((x0 ⊕ x1) ⊕ (x2 ⊕ x3)) ⊕ x4`. f16 and bf16 are summed in f32 and
-//! rounded once.
+//! The contributions of replicas `0..n` are combined by a balanced binary tree, whatever the size,
+//! the number of threads, the packing, the [`Implementation`] and the instruction set:
+//! `((x0 ⊕ x1) ⊕ (x2 ⊕ x3)) ⊕ x4`. f16 and bf16 are summed in f32 and rounded once.
 //!
 //! # No unbounded wait
 //!
-//! Replicas compare their calls before any data moves. One that calls something else, returns early, fails or panics gives
-//! every other an [`Error`] that names it, at once; one that does not come is named at the deadline
-//! ([`CommunicationOptions::timeout`]). A failed run does not harm the next.
+//! Replicas compare their calls before any data moves. One that calls something else, returns
+//! early, fails or panics gives every other an [`Error`] that names it, at once; one that does not
+//! come is named at the deadline ([`CommunicationOptions::timeout`]). A failed run does not harm
+//! the next.
 
 #![forbid(unsafe_code)]
 

@@ -10,7 +10,8 @@ use std::{
 pub(crate) fn catch<R>(body: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(body)).map_err(|payload| {
         let message = message(&*payload);
-        // What was thrown may panic when it is dropped, and so may what that throws, which is kept for ever.
+        // What was thrown may panic when it is dropped, and so may what that throws, which is kept
+        // for ever.
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
             mem::forget(again);
         }

@@ -1,8 +1,10 @@
-//! Below the typed slices of [`Communicator`](crate::Communicator): calls as values, buffers whose element type is a value, and the
-//! engines that carry them out. For bindings to other languages, and for engines of your own.
+//! Below the typed slices of [`Communicator`](crate::Communicator): calls as values, buffers whose
+//! element type is a value, and the engines that carry them out. For bindings to other languages,
+//! and for engines of your own.
 //!
-//! [`Communicator::execute`](crate::Communicator::execute) makes a [`Call`]; [`Buf`] and [`BufMut`] come from typed slices, or from
-//! a pointer by [`Buf::from_raw`]. [`Engine`] is what to implement for another way between ranks.
+//! [`Communicator::execute`](crate::Communicator::execute) makes a [`Call`]; [`Buf`] and [`BufMut`]
+//! come from typed slices, or from a pointer by [`Buf::from_raw`]. [`Engine`] is what to implement
+//! for another way between ranks.
 
 pub use crate::comm::{
     agreement::Agreement,

@@ -1,7 +1,7 @@
 //! Collectives on slices allocate nothing after their first call.
 //!
-//! The count is of the whole process, so that this is a program of its own: the threads of the usual test harness allocate when
-//! they please.
+//! The count is of the whole process, so that this is a program of its own: the threads of the
+//! usual test harness allocate when they please.
 
 use consonance::{Communicator, Implementation, ReduceOp, Tensor};
 #[cfg(target_os = "linux")]

@@ -1,4 +1,5 @@
-//! Checkpoints: what was saved is read again, bit for bit, and what is not a whole checkpoint changes nothing.
+//! Checkpoints: what was saved is read again, bit for bit, and what is not a whole checkpoint
+//! changes nothing.
 #![cfg(feature = "checkpoint")]
 
 use consonance::{

@@ -1,4 +1,5 @@
-//! Cluster resolvers: malformed input is refused where it is wrong, and what is read is what was written.
+//! Cluster resolvers: malformed input is refused where it is wrong, and what is read is what was
+//! written.
 
 use consonance::{
     ClusterResolver, ClusterSpec, Error, SimpleClusterResolver, SlurmClusterResolver, TfConfigClusterResolver,

@@ -1,4 +1,5 @@
-//! Who is named: the one that left, panicked or is missing, by all who are told, and not one that was told of it.
+//! Who is named: the one that left, panicked or is missing, by all who are told, and not one that
+//! was told of it.
 
 use consonance::{
     CommunicationOptions, Communicator, Device, Error, MirroredStrategy, Tensor, VariableAggregation,

@@ -1,4 +1,5 @@
-//! Bad input and faults: each gets an error that says whose it is, every other replica is freed, and the next call works.
+//! Bad input and faults: each gets an error that says whose it is, every other replica is freed,
+//! and the next call works.
 
 use consonance::{
     CommunicationOptions, Communicator, DType, Destinations, Device, Error, IndexedSlices, MirroredStrategy,
@@ -25,8 +26,8 @@ fn strategy_with_timeout(replicas: usize, timeout: Duration) -> MirroredStrategy
     MirroredStrategy::builder((0..replicas).map(Device::Cpu)).options(options).build().unwrap()
 }
 
-/// Runs `replica_fn`, which makes calls that do not agree, on 3 replicas: all get the same error, whose text is `expected`,
-/// and a correct call in the same run works.
+/// Runs `replica_fn`, which makes calls that do not agree, on 3 replicas: all get the same error,
+/// whose text is `expected`, and a correct call in the same run works.
 #[track_caller]
 fn expect_mismatch<R: std::fmt::Debug>(replica_fn: impl Fn(&ReplicaContext<'_>) -> Result<R> + Sync, expected: &str) {
     let results = strategy(3)
@@ -147,7 +148,8 @@ fn different_roots() {
     );
 }
 
-/// Some gradients divide or cut for themselves after steps that know neither the operation nor the axis.
+/// Some gradients divide or cut for themselves after steps that know neither the operation nor the
+/// axis.
 #[test]
 fn different_ops_axes_and_blocks_of_gradients() {
     let odd = |replica: &ReplicaContext<'_>| replica.replica_id_in_sync_group() == 1;
@@ -403,7 +405,8 @@ fn a_merge_function_that_fails_or_panics_frees_all() {
     expect_next_run(&strategy);
 }
 
-/// Found by a review: only the replica that ran the function had the mismatch as one, so that replicas took different ways.
+/// Found by a review: only the replica that ran the function had the mismatch as one, so that
+/// replicas took different ways.
 #[test]
 fn a_mismatch_in_a_merge_function_is_one_on_every_replica() {
     let strategy = strategy(3);
@@ -674,7 +677,8 @@ fn what_a_rank_gives_beside_the_root_is_not_used() {
     });
 }
 
-/// Ranks go on after text that names no operation; no rank may take the next call for the one that was not made.
+/// Ranks go on after text that names no operation; no rank may take the next call for the one that
+/// was not made.
 #[test]
 fn an_unknown_operation_on_slices_is_told_to_the_others() {
     thread::scope(|scope| {
@@ -819,7 +823,8 @@ fn sizes_that_add_up_to_more_than_there_are_numbers_are_refused() {
     assert_eq!(strategy.reduce("mean", &none, [0, 1]).unwrap().shape(), [0usize; 0]);
 }
 
-/// Found by a review: the last replica's rows began at 0, or a panic told that they cannot begin where they would.
+/// Found by a review: the last replica's rows began at 0, or a panic told that they cannot begin
+/// where they would.
 #[test]
 fn a_batch_of_as_many_rows_as_there_are_numbers_is_dealt() {
     for deal in [Deal::Chunked, Deal::Balanced, Deal::Packed] {

@@ -1,4 +1,5 @@
-//! Columns in files: each format is read as it was written, and what is no such file is an error that says why.
+//! Columns in files: each format is read as it was written, and what is no such file is an error
+//! that says why.
 
 use consonance::{
     DType, Dataset, Error, Result, Tensor,

@@ -1,4 +1,5 @@
-//! All-reduces that go on while replicas compute: the bits of plain ones, and what happens when replicas disagree or fail.
+//! All-reduces that go on while replicas compute: the bits of plain ones, and what happens when
+//! replicas disagree or fail.
 
 use consonance::{
     Buckets, CommunicationOptions, Communicator, DType, Device, Error, IndexedSlices, MirroredStrategy,
@@ -68,7 +69,8 @@ fn the_bits_are_those_of_plain_calls() {
                         let overlapped = replica.overlap(|buckets| {
                             let pending = layers.into_iter().map(|layer| buckets.all_reduce(op, layer));
                             let pending = pending.collect::<Result<Vec<_>>>()?;
-                            // In another order than they were handed over, the same on all replicas.
+                            // In another order than they were handed over, the same on all
+                            // replicas.
                             let back = pending.into_iter().rev().map(|layer| layer.wait());
                             let mut back = back.collect::<Result<Vec<_>>>()?;
                             back.reverse();
@@ -197,8 +199,8 @@ fn other_calls_come_after_what_was_handed_over() {
     }
 }
 
-/// Runs `body` in an overlap of 3 replicas, in which they do not agree: all get the same error, whose text is `expected`, and a
-/// correct overlap of the same run works.
+/// Runs `body` in an overlap of 3 replicas, in which they do not agree: all get the same error,
+/// whose text is `expected`, and a correct overlap of the same run works.
 #[track_caller]
 fn expect_mismatch(body: impl Fn(usize, &Buckets<'_>) -> Result<()> + Sync, expected: &str) {
     for carriers in CARRIERS {
@@ -307,7 +309,8 @@ fn the_end_reports_an_error_that_nobody_waited_for_and_no_other() {
     }
 }
 
-/// Runs `replica_fn` on 3 replicas, of which some fail, and gives the error of the run; after it, a correct one works.
+/// Runs `replica_fn` on 3 replicas, of which some fail, and gives the error of the run; after it, a
+/// correct one works.
 fn expect_failure<R: Send + Debug>(
     options: CommunicationOptions,
     replica_fn: impl Fn(&ReplicaContext<'_>) -> Result<R> + Sync,
@@ -360,7 +363,8 @@ fn a_replica_that_hands_over_nothing_is_named_at_the_deadline() {
         let options = options(carriers).timeout(Duration::from_millis(200)).unwrap();
         let error = expect_failure(options, |replica| {
             replica.overlap(|buckets| {
-                // The large one travels first; the small one, for which the replica waits, has the same error.
+                // The large one travels first; the small one, for which the replica waits, has the
+                // same error.
                 let hand_over = |count| buckets.all_reduce("sum", tensor(0, 0, count));
                 let present = replica.replica_id_in_sync_group() != 2;
                 let pending =
@@ -403,8 +407,9 @@ fn a_call_that_cannot_be_right_frees_the_others() {
     }
 }
 
-/// Runs `body` in an overlap of 2 replicas, whose error they catch, and then four calls of one shape, which pair with each other if
-/// the replicas are in step: for each replica the errors' texts, or the sums.
+/// Runs `body` in an overlap of 2 replicas, whose error they catch, and then four calls of one
+/// shape, which pair with each other if the replicas are in step: for each replica the errors'
+/// texts, or the sums.
 fn caught(
     carriers: bool,
     body: impl Fn(bool, &Buckets<'_>) -> Result<()> + Sync,

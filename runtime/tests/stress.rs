@@ -7,7 +7,8 @@ use std::{
     time::Duration,
 };
 
-/// Longer than the whole test, so that a wait that nobody ends fails it with the name of who is missing.
+/// Longer than the whole test, so that a wait that nobody ends fails it with the name of who is
+/// missing.
 const LONG: Duration = Duration::from_secs(120);
 
 /// A small generator of numbers that depend on the seed alone.

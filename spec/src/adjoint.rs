@@ -1,7 +1,8 @@
 //! The adjoint of each linear collective: what a gradient goes through on the way back.
 //!
-//! A collective `f` takes the ranks' inputs `x` to the ranks' outputs. Its adjoint takes gradients `y` of the outputs to
-//! gradients of the inputs, with `<f(x), y> = <x, f*(y)>`, the inner products being taken over all ranks.
+//! A collective `f` takes the ranks' inputs `x` to the ranks' outputs. Its adjoint takes gradients
+//! `y` of the outputs to gradients of the inputs, with `<f(x), y> = <x, f*(y)>`, the inner products
+//! being taken over all ranks.
 
 use crate::{
     collective::{self, Error},
@@ -15,7 +16,8 @@ pub fn all_reduce<T: Number>(op: ReduceOp, gradients: &[Vec<T>]) -> Result<Vec<V
     collective::all_reduce(op, gradients)
 }
 
-/// Of reduce by sum or mean to a root: the root's gradient for all, of a mean divided by their number.
+/// Of reduce by sum or mean to a root: the root's gradient for all, of a mean divided by their
+/// number.
 pub fn reduce<T: Number>(op: ReduceOp, gradient: &[T], ranks: usize) -> Result<Vec<Vec<T>>, Error> {
     linear::<T>(op)?;
     Ok(collective::broadcast(&divided(op, gradient, ranks), ranks))
@@ -41,7 +43,8 @@ pub fn all_gather<T: Number>(gradients: &[Vec<T>], counts: &[usize]) -> Result<V
     collective::reduce_scatter_v(ReduceOp::Sum, gradients, counts)
 }
 
-/// Of reduce_scatter by sum or mean, even or not: all the gradients for all, of a mean divided by the number of ranks.
+/// Of reduce_scatter by sum or mean, even or not: all the gradients for all, of a mean divided by
+/// the number of ranks.
 pub fn reduce_scatter<T: Number>(op: ReduceOp, gradients: &[Vec<T>]) -> Result<Vec<Vec<T>>, Error> {
     linear::<T>(op)?;
     Ok(collective::broadcast(&divided(op, &gradients.concat(), gradients.len()), gradients.len()))

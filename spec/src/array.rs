@@ -29,10 +29,11 @@ impl<T> Array<T> {
 
 /// The replicas' tensors combined: elementwise, and along `axes` too if there are any.
 ///
-/// Negative axes count from the end; the order in which axes are named does not matter. The result's shape is without them.
-/// Sizes along them may differ between replicas; all others agree. Each replica combines its elements along the axes, in
-/// row-major order, by [`fold_along`]; the replicas' results meet by [`fold`]; one rounding ends it. A replica with no
-/// elements contributes the operation's identity. A mean, here of floats alone, divides by the number of elements of all
+/// Negative axes count from the end; the order in which axes are named does not matter. The
+/// result's shape is without them. Sizes along them may differ between replicas; all others agree.
+/// Each replica combines its elements along the axes, in row-major order, by [`fold_along`]; the
+/// replicas' results meet by [`fold`]; one rounding ends it. A replica with no elements contributes
+/// the operation's identity. A mean, here of floats alone, divides by the number of elements of all
 /// replicas together.
 ///
 /// # Panics
@@ -56,7 +57,8 @@ pub fn mean<T: Number>(replicas: &[Array<T>], axes: &[isize]) -> Result<Array<T:
     combine_all(replicas, axes, T::total, T::add, T::Total::default(), T::quotient)
 }
 
-/// The replicas' tensors one after the other along `axis`. Sizes along it may differ; all others agree.
+/// The replicas' tensors one after the other along `axis`. Sizes along it may differ; all others
+/// agree.
 ///
 /// # Panics
 /// If there are no replicas.
@@ -100,7 +102,8 @@ fn combine_all<T: Number, A: Copy, R>(
     Ok(Array { shape, data })
 }
 
-/// For each element of the result, in order, the elements that are combined into it, in row-major order.
+/// For each element of the result, in order, the elements that are combined into it, in row-major
+/// order.
 fn sequences<T: Copy>(array: &Array<T>, axes: &[usize]) -> Vec<Vec<T>> {
     let kept = without(&array.shape, axes);
     let mut sequences = vec![Vec::new(); kept.iter().product()];

@@ -105,7 +105,8 @@ pub struct Signature {
     pub count: Option<usize>,
     /// The rank that alone gives or receives, where there is one.
     pub root: Option<usize>,
-    /// A digest of what else must agree (shapes, axis, the structure of a nest); 0 where nothing else does.
+    /// A digest of what else must agree (shapes, axis, the structure of a nest); 0 where nothing
+    /// else does.
     pub detail: u64,
 }
 
@@ -126,7 +127,8 @@ impl Signature {
         (product as u64) ^ (product >> 64) as u64 ^ self.detail
     }
 
-    /// Kind, op and dtype in three bytes, for a record of last calls; [`Signature::read_code`] is its inverse.
+    /// Kind, op and dtype in three bytes, for a record of last calls; [`Signature::read_code`] is
+    /// its inverse.
     #[inline]
     pub fn code(&self) -> u32 {
         let op = self.op.map_or(0, |op| op as u32 + 1);

@@ -1,4 +1,5 @@
-//! What each collective produces on flat data: one `Vec` of elements a rank in, one a rank (or one for the root) out.
+//! What each collective produces on flat data: one `Vec` of elements a rank in, one a rank (or one
+//! for the root) out.
 //!
 //! Blocking or not, in place or apart, on any transport: the results are these.
 
@@ -15,7 +16,8 @@ pub enum Error {
         /// The element type.
         dtype: DType,
     },
-    /// A replica's shape (or count, or number of counts) does not agree with replica 0's, or with what the call says.
+    /// A replica's shape (or count, or number of counts) does not agree with replica 0's, or with
+    /// what the call says.
     Shape {
         /// The first replica that differs.
         replica: usize,
@@ -70,9 +72,11 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// The ranks' elements combined, for the root: element `i` of the result is the [`fold`] of the ranks' elements `i`.
+/// The ranks' elements combined, for the root: element `i` of the result is the [`fold`] of the
+/// ranks' elements `i`.
 ///
-/// A mean is defined on floats alone here, because the result has the type of the contributions; see [`mean`].
+/// A mean is defined on floats alone here, because the result has the type of the contributions;
+/// see [`mean`].
 ///
 /// # Panics
 /// If there are no ranks.

@@ -3,10 +3,12 @@
 use crate::{partition::block, strategy::replica_ids};
 use std::ops::Range;
 
-/// The sizes of the batches that `worker` cuts its elements into, over and over: as many as there are replicas in all.
+/// The sizes of the batches that `worker` cuts its elements into, over and over: as many as there
+/// are replicas in all.
 ///
-/// They are the even blocks of the global batch, from the worker's first replica on and around. So in each global step, in
-/// which every worker takes a batch for each of its replicas, the batches are `global_batch` elements together.
+/// They are the even blocks of the global batch, from the worker's first replica on and around. So
+/// in each global step, in which every worker takes a batch for each of its replicas, the batches
+/// are `global_batch` elements together.
 ///
 /// ```
 /// use consonance_spec::dataset::batch_sizes_for_worker;
@@ -26,9 +28,11 @@ pub fn batch_sizes_for_worker(global_batch: usize, replicas_per_worker: &[usize]
 /// How a global batch, of which the last may be partial, is dealt to the replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deal {
-    /// Full batches in even blocks; a partial one fills the first replicas' blocks, and the last ones may get nothing.
+    /// Full batches in even blocks; a partial one fills the first replicas' blocks, and the last
+    /// ones may get nothing.
     Packed,
-    /// Each batch in chunks of its elements by the replicas, rounded up; the last ones may get less or nothing.
+    /// Each batch in chunks of its elements by the replicas, rounded up; the last ones may get less
+    /// or nothing.
     Chunked,
     /// Each batch, a partial one too, in even blocks.
     Balanced,
@@ -61,7 +65,8 @@ pub fn deal(deal: Deal, count: usize, global_batch: usize, replicas: usize) -> V
     (0..replicas).map(part).map(|part| part.start.min(count)..part.end.min(count)).collect()
 }
 
-/// For each global step, which of a data set's elements each replica gets: the elements in order, a global batch a step.
+/// For each global step, which of a data set's elements each replica gets: the elements in order, a
+/// global batch a step.
 ///
 /// # Panics
 /// If there are no replicas or `global_batch == 0`.

@@ -1,6 +1,7 @@
 //! The element types: one row a type, with all that is known of it.
 //!
-//! Nothing else in the workspace lists them; every other place reads the columns through [`for_each_dtype!`](crate::for_each_dtype).
+//! Nothing else in the workspace lists them; every other place reads the columns through
+//! [`for_each_dtype!`](crate::for_each_dtype).
 
 use std::fmt;
 
@@ -53,7 +54,8 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type that is the element type of tensors: the row's Rust column as a trait, implemented for the rows alone.
+/// A Rust type that is the element type of tensors: the row's Rust column as a trait, implemented
+/// for the rows alone.
 pub trait Element:
     Copy + Default + PartialEq + fmt::Debug + fmt::Display + Send + Sync + sealed::Sealed + 'static
 {
@@ -102,8 +104,8 @@ macro_rules! define {
 for_each_dtype!(define);
 
 impl DType {
-    /// The type of a mean of such elements: a float as it is, an integer of 8 or 16 bits as `f32`, of 32 or 64 bits as
-    /// `f64`; `None` for `bool`.
+    /// The type of a mean of such elements: a float as it is, an integer of 8 or 16 bits as `f32`,
+    /// of 32 or 64 bits as `f64`; `None` for `bool`.
     pub const fn mean(self) -> Option<DType> {
         match (self.class(), self.size()) {
             (Class::Float, _) => Some(self),

@@ -1,9 +1,9 @@
 //! What Consonance means: the words that every crate uses, and what each collective must produce.
 //!
-//! *Words* ([`dtype`], [`op`], [`world`], [`partition`], [`call`], [`packing`],
-//! [`aggregation`]) are used by everyone. The *meaning*, which is
-//! all else, is imported by tests, the harness and the fuzz targets alone: a runtime that called it would be compared with
-//! itself. Of it, the constants in [`order`] are words too.
+//! *Words* ([`dtype`], [`op`], [`world`], [`partition`], [`call`], [`packing`], [`aggregation`])
+//! are used by everyone. The *meaning*, which is all else, is imported by tests, the harness and
+//! the fuzz targets alone: a runtime that called it would be compared with itself. Of it, the
+//! constants in [`order`] are words too.
 
 #![forbid(unsafe_code)]
 

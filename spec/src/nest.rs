@@ -1,4 +1,5 @@
-//! Structures of values: what they are, when they agree, and how `merge_call` joins and splits them.
+//! Structures of values: what they are, when they agree, and how `merge_call` joins and splits
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +37,8 @@ impl<T> Nest<T> {
         (structure, leaves)
     }
 
-    /// The path of the first place where the structures differ, such as `/b/1`; `/` if they differ as a whole, `None` if nowhere.
+    /// The path of the first place where the structures differ, such as `/b/1`; `/` if they differ
+    /// as a whole, `None` if nowhere.
     ///
     /// An item that only one of them has is such a place.
     pub fn mismatch<U>(&self, other: &Nest<U>) -> Option<String> {
@@ -100,7 +102,8 @@ pub struct Mismatch {
     pub path: String,
 }
 
-/// The arguments of `merge_call`: the replicas' nests as one nest, each leaf the list of the replicas' leaves.
+/// The arguments of `merge_call`: the replicas' nests as one nest, each leaf the list of the
+/// replicas' leaves.
 ///
 /// # Panics
 /// If there are no replicas.
@@ -124,7 +127,8 @@ pub enum Merged<T> {
     Same(T),
 }
 
-/// The results of `merge_call`: each replica's nest, with its own values and those that are for all.
+/// The results of `merge_call`: each replica's nest, with its own values and those that are for
+/// all.
 ///
 /// # Panics
 /// If a per-replica list is not as long as there are replicas.

@@ -9,15 +9,18 @@ use std::{convert::identity, fmt::Debug};
 
 /// An element type with its arithmetic.
 ///
-/// Contributions are [widened](Number::widen), [combined](Number::combine) in the accumulation type, and
-/// [finished](Number::finish), which rounds once. Means, whose type may be another, have their own three steps:
-/// [`total`](Number::total), [`add`](Number::add), [`quotient`](Number::quotient).
+/// Contributions are [widened](Number::widen), [combined](Number::combine) in the accumulation
+/// type, and [finished](Number::finish), which rounds once. Means, whose type may be another, have
+/// their own three steps: [`total`](Number::total), [`add`](Number::add),
+/// [`quotient`](Number::quotient).
 ///
 /// Each method panics for an operation that [`ReduceOp::result`] does not define on the type.
 pub trait Number: Element {
-    /// What contributions are combined in: `f32` for `f16` and `bf16`, the type itself for the others.
+    /// What contributions are combined in: `f32` for `f16` and `bf16`, the type itself for the
+    /// others.
     type Acc: Copy + Debug + PartialEq;
-    /// What a mean is summed in: the accumulation type for floats, an integer that does not overflow for integers.
+    /// What a mean is summed in: the accumulation type for floats, an integer that does not
+    /// overflow for integers.
     type Total: Copy + Debug + PartialEq + Default;
     /// The type of a mean, as [`DType::mean`] says; for `bool`, which has none, `bool`.
     type Mean: Number;
@@ -31,10 +34,12 @@ pub trait Number: Element {
     /// The result of no contributions.
     fn identity(op: ReduceOp) -> Self::Acc;
 
-    /// The element that `count` contributions gave: a mean is divided here, of floats alone, then rounded as all are.
+    /// The element that `count` contributions gave: a mean is divided here, of floats alone, then
+    /// rounded as all are.
     fn finish(op: ReduceOp, acc: Self::Acc, count: usize) -> Self;
 
-    /// The `index`-th of `parts` equal parts; of an integer, nearly equal ones that add up to it, the larger ones first.
+    /// The `index`-th of `parts` equal parts; of an integer, nearly equal ones that add up to it,
+    /// the larger ones first.
     fn share(self, parts: usize, index: usize) -> Self;
 
     /// The element as the summand of a mean.
@@ -43,7 +48,8 @@ pub trait Number: Element {
     /// Two sums in one.
     fn add(a: Self::Total, b: Self::Total) -> Self::Total;
 
-    /// The mean of `count` elements whose sum is `total`: both are converted to the accumulation type of the mean, then divided.
+    /// The mean of `count` elements whose sum is `total`: both are converted to the accumulation
+    /// type of the mean, then divided.
     fn quotient(total: Self::Total, count: usize) -> Self::Mean;
 }
 

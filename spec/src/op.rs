@@ -42,10 +42,11 @@ ops! {
 }
 
 impl ReduceOp {
-    /// The element type of the result for contributions of `dtype`; `None` where the operation is not defined.
+    /// The element type of the result for contributions of `dtype`; `None` where the operation is
+    /// not defined.
     ///
-    /// Numbers have sum, mean, product, min and max; integers have the bitwise ones too; bool has min, max and the bitwise
-    /// ones. Only the mean of integers changes the type ([`DType::mean`]).
+    /// Numbers have sum, mean, product, min and max; integers have the bitwise ones too; bool has
+    /// min, max and the bitwise ones. Only the mean of integers changes the type ([`DType::mean`]).
     #[inline]
     pub const fn result(self, dtype: DType) -> Option<DType> {
         match (self, dtype.class()) {

@@ -1,7 +1,8 @@
-//! The canonical order: which partial results meet, so that a result has the same bits on every path.
+//! The canonical order: which partial results meet, so that a result has the same bits on every
+//! path.
 //!
-//! There is one order across contributions, [`fold`], and one inside a tensor, [`fold_along`]. Neither depends on an
-//! algorithm, a chunk, a thread count, a vector width or a transport.
+//! There is one order across contributions, [`fold`], and one inside a tensor, [`fold_along`].
+//! Neither depends on an algorithm, a chunk, a thread count, a vector width or a transport.
 
 /// Lanes of a block: lane `j` takes the elements `j`, `j + LANES`, `j + 2 * LANES`, … of it.
 ///
@@ -13,8 +14,8 @@ pub const BLOCK: usize = 4096;
 
 /// Combines contributions by a balanced tree; `None` if there are none.
 ///
-/// The left part is as long as the largest power of two below the whole, so aligned groups of 2, 4, 8, … neighbours may be
-/// combined first, wherever they are:
+/// The left part is as long as the largest power of two below the whole, so aligned groups of 2, 4,
+/// 8, … neighbours may be combined first, wherever they are:
 ///
 /// ```
 /// use consonance_spec::order::fold;
@@ -34,8 +35,9 @@ pub fn fold<T: Clone>(items: &[T], combine: impl Fn(T, T) -> T + Copy) -> Option
 
 /// Combines the elements of one tensor along an axis; `None` if there are none.
 ///
-/// The elements are cut into blocks of [`BLOCK`]. Within a block each of the [`LANES`] lanes (or of as many as there are
-/// elements) takes its elements from the first to the last, then the lanes meet by [`fold`]. The blocks meet by [`fold`].
+/// The elements are cut into blocks of [`BLOCK`]. Within a block each of the [`LANES`] lanes (or of
+/// as many as there are elements) takes its elements from the first to the last, then the lanes
+/// meet by [`fold`]. The blocks meet by [`fold`].
 pub fn fold_along<T: Clone>(elements: &[T], combine: impl Fn(T, T) -> T + Copy) -> Option<T> {
     let blocks: Vec<T> = elements.chunks(BLOCK).filter_map(|block| fold_block(block, combine)).collect();
     fold(&blocks, combine)

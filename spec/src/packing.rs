@@ -1,12 +1,15 @@
-//! Which tensors travel together: many small ones fused, so that a call's fixed cost is paid once a pack.
+//! Which tensors travel together: many small ones fused, so that a call's fixed cost is paid once a
+//! pack.
 
 use crate::dtype::DType;
 
-/// The packs of a list of tensors, given as dtype and bytes: each pack the places of its tensors in the list, in order.
+/// The packs of a list of tensors, given as dtype and bytes: each pack the places of its tensors in
+/// the list, in order.
 ///
-/// A pack holds one dtype. Tensors of a dtype fill it in the order of the list; one that would make it larger than
-/// `bytes_per_pack` opens the next, so a tensor larger than that has a pack to itself. With `bytes_per_pack == 0` there is one
-/// pack a dtype. Packs are in the order of their first tensors.
+/// A pack holds one dtype. Tensors of a dtype fill it in the order of the list; one that would make
+/// it larger than `bytes_per_pack` opens the next, so a tensor larger than that has a pack to
+/// itself. With `bytes_per_pack == 0` there is one pack a dtype. Packs are in the order of their
+/// first tensors.
 ///
 /// ```
 /// use consonance_spec::{DType::{F32, I64}, packing::packs};
@@ -27,7 +30,8 @@ pub fn packs(tensors: &[(DType, usize)], bytes_per_pack: usize) -> Vec<Vec<usize
             }
             _ => {
                 packs.push(Vec::new());
-                // A tensor larger than the limit leaves the pack full, even for a tensor of no bytes.
+                // A tensor larger than the limit leaves the pack full, even for a tensor of no
+                // bytes.
                 open[dtype as usize] = limit.checked_sub(bytes).map(|free| (packs.len() - 1, free));
                 packs.len() - 1
             }

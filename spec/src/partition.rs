@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-/// The `index`-th of `parts` even blocks of `count` elements: the first `count % parts` blocks have one element more.
+/// The `index`-th of `parts` even blocks of `count` elements: the first `count % parts` blocks have
+/// one element more.
 ///
 /// The blocks are disjoint and cover `0..count` in order.
 ///
@@ -15,7 +16,8 @@ pub fn block(count: usize, parts: usize, index: usize) -> Range<usize> {
     start(index)..start(index + 1)
 }
 
-/// Like [`block`], with every border but the last a multiple of `unit` elements, so that no two parts share a cache line.
+/// Like [`block`], with every border but the last a multiple of `unit` elements, so that no two
+/// parts share a cache line.
 ///
 /// # Panics
 /// If `index >= parts` or `unit == 0`.

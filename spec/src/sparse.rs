@@ -19,7 +19,8 @@ pub struct IndexedSlices<T> {
     pub dense_shape: Vec<usize>,
 }
 
-/// The sum over replicas: their rows one after the other, in replica order. Nothing is added, so nothing is rounded.
+/// The sum over replicas: their rows one after the other, in replica order. Nothing is added, so
+/// nothing is rounded.
 ///
 /// # Panics
 /// If there are no replicas.
@@ -44,7 +45,8 @@ pub fn mean<T: Number>(replicas: &[IndexedSlices<T>]) -> Result<IndexedSlices<T:
     Ok(IndexedSlices { values: Array { shape: values.shape, data }, indices, dense_shape })
 }
 
-/// The dense tensors one after the other along the first axis, as sparse rows. Their sizes along it may differ.
+/// The dense tensors one after the other along the first axis, as sparse rows. Their sizes along it
+/// may differ.
 ///
 /// # Panics
 /// If there are no replicas.
@@ -56,7 +58,8 @@ pub fn gather<T: Number>(replicas: &[IndexedSlices<T>]) -> Result<IndexedSlices<
     concatenate(replicas, dense_shape, rows_before)
 }
 
-/// One row an index, sorted by index: rows of equal index are added in canonical order, then rounded once.
+/// One row an index, sorted by index: rows of equal index are added in canonical order, then
+/// rounded once.
 pub fn dedupe<T: Number>(slices: &IndexedSlices<T>) -> Result<IndexedSlices<T>, Error> {
     if ReduceOp::Sum.result(T::DTYPE).is_none() {
         return Err(Error::Undefined { op: ReduceOp::Sum, dtype: T::DTYPE });

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-/// The replicas of `worker`: workers have consecutive ids in worker order, and may have different numbers of replicas.
+/// The replicas of `worker`: workers have consecutive ids in worker order, and may have different
+/// numbers of replicas.
 ///
 /// # Panics
 /// If there is no such worker.

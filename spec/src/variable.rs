@@ -1,7 +1,9 @@
-//! What reading and assigning a variable of several replicas do, by its synchronization and aggregation.
+//! What reading and assigning a variable of several replicas do, by its synchronization and
+//! aggregation.
 //!
-//! A variable is written here as its components, one scalar a replica: larger ones behave so element by element. `update` is
-//! what is done to a component with an operand: assign, assign_add, assign_sub.
+//! A variable is written here as its components, one scalar a replica: larger ones behave so
+//! element by element. `update` is what is done to a component with an operand: assign, assign_add,
+//! assign_sub.
 
 use crate::{
     aggregation::{VariableAggregation, VariableSynchronization},
@@ -18,7 +20,8 @@ use VariableSynchronization::OnRead;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused;
 
-/// Whether there are such variables of several components: none without synchronization, and only those of numbers have a sum, of floats a mean.
+/// Whether there are such variables of several components: none without synchronization, and only
+/// those of numbers have a sum, of floats a mean.
 pub fn create<T: Number>(
     synchronization: VariableSynchronization,
     aggregation: VariableAggregation,
@@ -33,8 +36,9 @@ pub fn create<T: Number>(
 
 /// The components after each replica assigned its operand.
 ///
-/// A variable synchronised on reading changes on each replica alone. One synchronised on writing is updated everywhere with
-/// the operands' aggregate; without aggregation its components would drift apart, so more than one replica is refused.
+/// A variable synchronised on reading changes on each replica alone. One synchronised on writing is
+/// updated everywhere with the operands' aggregate; without aggregation its components would drift
+/// apart, so more than one replica is refused.
 pub fn assign_in_replicas<T: Number>(
     synchronization: VariableSynchronization,
     aggregation: VariableAggregation,
@@ -52,8 +56,8 @@ pub fn assign_in_replicas<T: Number>(
 
 /// The components after one operand was assigned outside of the replicas.
 ///
-/// Every component is updated with it; of a variable that is summed on reading, each with its [share](Number::share), so that
-/// what is read changes by the operand.
+/// Every component is updated with it; of a variable that is summed on reading, each with its
+/// [share](Number::share), so that what is read changes by the operand.
 pub fn assign_across<T: Number>(
     synchronization: VariableSynchronization,
     aggregation: VariableAggregation,

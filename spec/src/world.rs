@@ -23,7 +23,8 @@ impl World {
         self.size
     }
 
-    /// Every rank but this one, in the order `rank + 1, rank + 2, …` around the world, so that not all ask the same peer first.
+    /// Every rank but this one, in the order `rank + 1, rank + 2, …` around the world, so that not
+    /// all ask the same peer first.
     pub fn peers(self) -> impl Iterator<Item = usize> + Clone {
         (self.rank + 1..self.rank + self.size).map(move |peer| if peer < self.size { peer } else { peer - self.size })
     }

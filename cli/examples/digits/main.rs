@@ -1,13 +1,14 @@
-//! Trains a small network on real handwritten digits, data-parallel over replicas, and then proves the promise: the weights have
-//! the same bits however the gradients travelled, between threads or between processes.
+//! Trains a small network on real handwritten digits, data-parallel over replicas, and then proves
+//! the promise: the weights have the same bits however the gradients travelled, between threads or
+//! between processes.
 //!
 //! ```text
 //! cargo run --release --example digits -- --replicas 4
 //! cargo run --release --example digits -- --workers 2
 //! ```
 //!
-//! With `--workers` this process launches as many of itself, each of which finds its place in `TF_CONFIG`. The training does not
-//! know: its strategy is a value.
+//! With `--workers` this process launches as many of itself, each of which finds its place in
+//! `TF_CONFIG`. The training does not know: its strategy is a value.
 
 mod data;
 mod network;
@@ -33,11 +34,12 @@ use std::{
 };
 use train::{Communication, train};
 
-/// Trains a small network on 1,797 real handwritten digits, data-parallel over replicas, then proves that the weights have the
-/// same bits whatever the size of the buckets, the all-reduce's algorithm, the threads' places, and the processes that they are in.
+/// Trains a small network on 1,797 real handwritten digits, data-parallel over replicas, then
+/// proves that the weights have the same bits whatever the size of the buckets, the all-reduce's
+/// algorithm, the threads' places, and the processes that they are in.
 ///
-/// Ends with failure if any bits differ. Where TF_CONFIG tells of a cluster, as it does in what `consonance run -n 2 -- digits`
-/// starts, this is one of its workers.
+/// Ends with failure if any bits differ. Where TF_CONFIG tells of a cluster, as it does in what
+/// `consonance run -n 2 -- digits` starts, this is one of its workers.
 #[derive(Parser)]
 #[command(
     name = "digits",
@@ -47,8 +49,8 @@ struct Options {
     /// Start so many processes, which train together
     #[arg(short, long, value_name = "COUNT")]
     workers: Option<NonZeroUsize>,
-    /// Replicas of each process, which are threads with a copy of the network: 2, or with workers as many as CONSONANCE_REPLICAS
-    /// says, or 1
+    /// Replicas of each process, which are threads with a copy of the network: 2, or with workers
+    /// as many as CONSONANCE_REPLICAS says, or 1
     #[arg(short, long, value_name = "COUNT")]
     replicas: Option<NonZeroUsize>,
     /// Times that all training digits are seen
@@ -72,14 +74,15 @@ struct Options {
     /// Memory that each replica shares with other processes, a multiple of 256 KiB
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = positive)]
     staging_bytes: usize,
-    /// Whether a thread carries the gradients of a layer while the replica computes those of the next: by default where the
-    /// machine has more cores than there are replicas
+    /// Whether a thread carries the gradients of a layer while the replica computes those of the
+    /// next: by default where the machine has more cores than there are replicas
     #[arg(long, value_enum, value_name = "WHETHER")]
     overlap: Option<Switch>,
     /// Bind each replica's thread to a core
     #[arg(long)]
     pin: bool,
-    /// Save the training here after each epoch; if the file exists, go on from it, to the same bits as without a break
+    /// Save the training here after each epoch; if the file exists, go on from it, to the same bits
+    /// as without a break
     #[arg(short, long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
     /// Only train

@@ -1,5 +1,5 @@
-//! A small network written plainly: dense layers, rectified between, and the cross-entropy of a softmax. Nothing in this file
-//! knows that there are replicas.
+//! A small network written plainly: dense layers, rectified between, and the cross-entropy of a
+//! softmax. Nothing in this file knows that there are replicas.
 
 use crate::data::{Random, Samples};
 use consonance::{Error, Nest, Result, Tensor};
@@ -47,7 +47,8 @@ impl Tally {
 }
 
 impl Network {
-    /// A network with layers of these sizes, the input's first. Weights are random, as He et al. scale them.
+    /// A network with layers of these sizes, the input's first. Weights are random, as He et al.
+    /// scale them.
     pub(crate) fn random(sizes: &[usize], random: &mut Random) -> Result<Network> {
         let layers = sizes.windows(2).map(|size| {
             let (inputs, outputs) = (size[0], size[1]);
@@ -65,7 +66,8 @@ impl Network {
         Network { layers: layers.collect() }
     }
 
-    /// Every bit of every weight, in 64 bits (FNV-1a). All NaN are one: a training that diverged compares equal too.
+    /// Every bit of every weight, in 64 bits (FNV-1a). All NaN are one: a training that diverged
+    /// compares equal too.
     pub(crate) fn digest(&self) -> Result<u64> {
         self.tensors().try_fold(0xcbf2_9ce4_8422_2325, |digest, tensor| {
             let weights =
@@ -81,8 +83,8 @@ impl Network {
         Ok(softmax_loss(&mut scores, &samples.labels))
     }
 
-    /// The gradients of the samples' summed loss: each layer's is given to `made` as soon as it is made, the last layer's first. No
-    /// samples give zeros.
+    /// The gradients of the samples' summed loss: each layer's is given to `made` as soon as it is
+    /// made, the last layer's first. No samples give zeros.
     pub(crate) fn gradients(&self, samples: &Samples, mut made: impl FnMut(Layer) -> Result<()>) -> Result<Tally> {
         let mut activations = self.forward(samples)?;
         let mut delta = activations.pop().expect("a network has a last layer");
@@ -103,7 +105,8 @@ impl Network {
         Network { layers }
     }
 
-    /// A step of gradient descent with momentum, along the mean of the gradients of `samples` samples.
+    /// A step of gradient descent with momentum, along the mean of the gradients of `samples`
+    /// samples.
     pub(crate) fn descend(
         &mut self,
         velocity: &mut Network,

@@ -1,6 +1,7 @@
 //! What is trained.
 
-/// What is trained, and how. Together with the data and the number of replicas this decides every bit of the result.
+/// What is trained, and how. Together with the data and the number of replicas this decides every
+/// bit of the result.
 pub(crate) struct Plan {
     /// The layers' sizes, the input's first.
     pub(crate) sizes: Vec<usize>,

@@ -14,7 +14,8 @@ pub(crate) struct Travel {
     pub(crate) bytes_per_pack: usize,
     pub(crate) implementation: Implementation,
     pub(crate) pin: bool,
-    /// Whether a thread carries the gradients while the replica computes; none for what the strategy holds to be faster.
+    /// Whether a thread carries the gradients while the replica computes; none for what the
+    /// strategy holds to be faster.
     pub(crate) overlap: Option<bool>,
 }
 
@@ -25,7 +26,8 @@ pub(crate) enum Between {
     Threads(usize),
     /// So many threads of this process, which send each other messages.
     Messages(usize),
-    /// Those of all workers, through shared memory: so many in this worker, or as many as the launcher says.
+    /// Those of all workers, through shared memory: so many in this worker, or as many as the
+    /// launcher says.
     Workers { replicas: Option<NonZeroUsize>, staging_bytes: usize },
 }
 
@@ -91,8 +93,9 @@ fn overlap_in_words(overlap: Option<bool>) -> &'static str {
     }
 }
 
-/// Trains again with gradients that travel otherwise, and compares the bits of the weights with `digest`, those of `strategy`, which
-/// is the `first`. The chief shows it, and trains in threads of its own alone, too.
+/// Trains again with gradients that travel otherwise, and compares the bits of the weights with
+/// `digest`, those of `strategy`, which is the `first`. The chief shows it, and trains in threads
+/// of its own alone, too.
 pub(crate) fn prove(first: Travel, strategy: Strategy, digest: u64, digits: &Digits, plan: &Plan) -> Result<bool> {
     let (replicas, is_chief) = (strategy.num_replicas_in_sync(), strategy.is_chief());
     let local = strategy.local_replicas().len();

@@ -4,7 +4,8 @@ use crate::{network::Network, plan::Plan};
 use consonance::{Error, Result, Tensor, Variable, checkpoint};
 use std::path::Path;
 
-/// What a replica holds. All start from the same and apply the same gradients, so all stay the same.
+/// What a replica holds. All start from the same and apply the same gradients, so all stay the
+/// same.
 #[derive(Clone)]
 pub(crate) struct Model {
     pub(crate) network: Network,
@@ -24,8 +25,8 @@ impl Model {
     /// Sets the model as it was saved, and gives the epoch after which that was.
     ///
     /// # Errors
-    /// Those of [`checkpoint::restore`]; and an error of its own if the file is of another training, whose epochs could not be
-    /// followed by this one's.
+    /// Those of [`checkpoint::restore`]; and an error of its own if the file is of another
+    /// training, whose epochs could not be followed by this one's.
     pub(crate) fn restore(&mut self, path: &Path, plan: &Plan, replicas: usize) -> Result<usize> {
         let mine = identity(plan, replicas);
         let about = variables(vec![
@@ -64,7 +65,8 @@ impl Model {
     }
 }
 
-/// What must be the same for an interrupted training to end with the same bits; the layers' sizes show in the weights' shapes.
+/// What must be the same for an interrupted training to end with the same bits; the layers' sizes
+/// show in the weights' shapes.
 fn identity(plan: &Plan, replicas: usize) -> Tensor {
     Tensor::from([replicas as u64, plan.batch as u64, plan.seed, plan.learning_rate.to_bits().into()])
 }

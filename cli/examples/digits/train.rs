@@ -1,5 +1,5 @@
-//! Synchronous data-parallel training: every replica computes the gradients of its part of each batch, and all take the same
-//! step along the sum.
+//! Synchronous data-parallel training: every replica computes the gradients of its part of each
+//! batch, and all take the same step along the sum.
 
 use crate::{
     data::{Digits, Random, Samples},
@@ -16,14 +16,16 @@ use std::{
 /// How long the replicas were busy with each other's gradients, on average.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Communication {
-    /// In collectives, waiting for other replicas included: on the replica's own thread, or beside it.
+    /// In collectives, waiting for other replicas included: on the replica's own thread, or beside
+    /// it.
     pub(crate) total: Duration,
     /// What the replica's own thread stood still for it: handing over, and waiting.
     pub(crate) waited: Duration,
 }
 
 impl Communication {
-    /// The part of the communication that the computing hid: 0 if waiting took longer than what it was for.
+    /// The part of the communication that the computing hid: 0 if waiting took longer than what it
+    /// was for.
     pub(crate) fn hidden(self) -> f64 {
         if self.total.is_zero() { 0.0 } else { 1.0 - self.waited.div_duration_f64(self.total).min(1.0) }
     }
@@ -39,15 +41,15 @@ pub(crate) struct Epoch {
     pub(crate) communication: Communication,
 }
 
-/// Trains a network on every replica of `strategy`, tells of each epoch, and gives the digest of the weights. Where there are
-/// several workers, each makes this call.
+/// Trains a network on every replica of `strategy`, tells of each epoch, and gives the digest of
+/// the weights. Where there are several workers, each makes this call.
 ///
-/// With a `checkpoint` the training goes on after the epoch that is saved there, if the file exists, and saves each epoch; the
-/// digest is that of a training without a break.
+/// With a `checkpoint` the training goes on after the epoch that is saved there, if the file
+/// exists, and saves each epoch; the digest is that of a training without a break.
 ///
 /// # Errors
-/// Those of the strategy and of the checkpoint; and an error of its own should the weights of two replicas differ, which cannot
-/// be.
+/// Those of the strategy and of the checkpoint; and an error of its own should the weights of two
+/// replicas differ, which cannot be.
 pub(crate) fn train(
     strategy: &Strategy,
     digits: &Digits,
@@ -111,7 +113,8 @@ impl Model {
         let mut total = Tally::default();
         for batch in order.chunks(plan.batch) {
             let (gradients, tally) = self.summed_gradients(replica, &samples.select(part(replica, batch)))?;
-            // Parts differ in size by up to one, and the last batch may be smaller: the mean is over the true number.
+            // Parts differ in size by up to one, and the last batch may be smaller: the mean is
+            // over the true number.
             self.network.descend(&mut self.velocity, &gradients, batch.len(), plan.learning_rate)?;
             total.count += tally.count;
             total.correct += tally.correct;
@@ -122,7 +125,8 @@ impl Model {
         Ok(total)
     }
 
-    /// The gradients of all replicas' samples: those of a layer travel while the layer before it is computed.
+    /// The gradients of all replicas' samples: those of a layer travel while the layer before it is
+    /// computed.
     fn summed_gradients(&self, replica: &ReplicaContext<'_>, samples: &Samples) -> Result<(Network, Tally)> {
         replica.overlap(|buckets| {
             let (mut pending, mut waited) = (Vec::new(), Duration::ZERO);
@@ -142,7 +146,8 @@ impl Model {
     }
 }
 
-/// This replica's part of `items`: all parts together are all items, and their sizes differ by one at most.
+/// This replica's part of `items`: all parts together are all items, and their sizes differ by one
+/// at most.
 fn part<'a, T>(replica: &ReplicaContext<'_>, items: &'a [T]) -> &'a [T] {
     let (id, replicas) = (replica.replica_id_in_sync_group(), replica.num_replicas_in_sync());
     &items[items.len() * id / replicas..items.len() * (id + 1) / replicas]

@@ -30,8 +30,8 @@ pub enum Collective {
     GatherV,
     /// A part of rank 0's buffer to each, with such parts.
     ScatterV,
-    /// A part from everyone to everyone: rank `r` sends rank `p` the part that is number `r + p`, so that all send and receive the same
-    /// in all.
+    /// A part from everyone to everyone: rank `r` sends rank `p` the part that is number `r + p`,
+    /// so that all send and receive the same in all.
     AllToAllV,
     /// Rank 0's buffer to rank 1, which receives it.
     SendRecv,
@@ -76,7 +76,8 @@ impl Collective {
         if self == Collective::SendRecv { 2 } else { 1 }
     }
 
-    /// Whether it is called in place, where that is `wanted`: a broadcast always is; a barrier, a send and parts that differ never.
+    /// Whether it is called in place, where that is `wanted`: a broadcast always is; a barrier, a
+    /// send and parts that differ never.
     pub fn in_place(self, wanted: bool) -> bool {
         match self {
             Collective::Broadcast => true,
@@ -85,7 +86,8 @@ impl Collective {
         }
     }
 
-    /// busbw / algbw, as nccl-tests define them: what share of the bytes every one of `ranks` must send or receive over its link.
+    /// busbw / algbw, as nccl-tests define them: what share of the bytes every one of `ranks` must
+    /// send or receive over its link.
     pub fn bus_factor(self, ranks: usize) -> f64 {
         let others = (ranks - 1) as f64 / ranks as f64;
         match self {
@@ -131,7 +133,8 @@ pub struct Case {
     pub collective: Collective,
     /// The number of ranks.
     pub ranks: usize,
-    /// The elements of a block, where a buffer holds a block for each rank; otherwise those of the buffer.
+    /// The elements of a block, where a buffer holds a block for each rank; otherwise those of the
+    /// buffer.
     pub count: usize,
     /// The element type.
     pub dtype: DType,
@@ -139,21 +142,21 @@ pub struct Case {
     pub op: ReduceOp,
     /// Whether the result takes the place of what is sent.
     pub in_place: bool,
-    /// By how many percent of the average the least and the largest part differ from it, where parts differ; below 100. Those in
-    /// between grow evenly with the rank.
+    /// By how many percent of the average the least and the largest part differ from it, where
+    /// parts differ; below 100. Those in between grow evenly with the rank.
     pub spread: usize,
 }
 
 /// The most that parts may differ.
 pub const MOST_SPREAD: usize = 50;
 
-/// The most bytes of the larger buffers of all ranks together: more than processors have addresses for, and so few that what is moved of
-/// them, several times as much, can still be counted.
+/// The most bytes of the larger buffers of all ranks together: more than processors have addresses
+/// for, and so few that what is moved of them, several times as much, can still be counted.
 pub const MOST_IN_ALL: usize = usize::MAX / 16;
 
 impl Case {
-    /// The call whose larger buffer has `bytes` bytes, or as many less as make whole elements and even blocks; at least one
-    /// element for each rank.
+    /// The call whose larger buffer has `bytes` bytes, or as many less as make whole elements and
+    /// even blocks; at least one element for each rank.
     pub fn with_bytes(self, bytes: usize) -> Case {
         let parts = if self.collective.in_blocks() { self.ranks } else { 1 };
         // As long as the spread is not above 50 %, no part is empty.
@@ -179,7 +182,8 @@ impl Case {
     pub fn part(&self, rank: usize) -> Range<usize> {
         if self.collective.is_ragged() {
             let (ranks, between) = (self.ranks as u128, self.ranks.max(2) as u128 - 1);
-            // What the ranks before `rank` have of `100 * ranks * between` shares: an even part, less what they are behind.
+            // What the ranks before `rank` have of `100 * ranks * between` shares: an even part,
+            // less what they are behind.
             let shares = |rank: u128| rank * (100 * between - self.spread as u128 * (ranks - rank));
             let begin = |rank: usize| (self.count as u128 * shares(rank as u128) / shares(ranks)) as usize;
             begin(rank)..begin(rank + 1)
@@ -188,13 +192,15 @@ impl Case {
         }
     }
 
-    /// The sizes of the parts in rank `rank`'s larger buffer: the same on all ranks, but where each sends other parts.
+    /// The sizes of the parts in rank `rank`'s larger buffer: the same on all ranks, but where each
+    /// sends other parts.
     pub fn counts(&self, rank: usize) -> Vec<usize> {
         let first = if self.collective == Collective::AllToAllV { rank } else { 0 };
         (first..first + self.ranks).map(|part| self.part(part % self.ranks).len()).collect()
     }
 
-    /// The elements that a rank that shares the work evenly must at least read and write, where all can read and write all buffers.
+    /// The elements that a rank that shares the work evenly must at least read and write, where all
+    /// can read and write all buffers.
     pub fn least_traffic(&self, rank: usize) -> usize {
         let (all, block) = (self.elements(), self.elements() / self.ranks);
         match self.collective {

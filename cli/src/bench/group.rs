@@ -21,7 +21,8 @@ use std::{
 /// How long the processes of a command have to come. Python takes seconds to load torch.
 const START: Duration = Duration::from_secs(60);
 
-/// How long ranks have for an answer: far more than the largest buffers take on any machine that holds them.
+/// How long ranks have for an answer: far more than the largest buffers take on any machine that
+/// holds them.
 pub(super) const ANSWER: Duration = Duration::from_secs(120);
 
 /// How long processes have to end when nobody asks them any more.
@@ -79,7 +80,8 @@ impl From<io::Error> for Failure {
 }
 
 impl Group {
-    /// `ranks` threads of this process, rank `r` on the core number `r`, or `r` less the number of cores, and so on.
+    /// `ranks` threads of this process, rank `r` on the core number `r`, or `r` less the number of
+    /// cores, and so on.
     ///
     /// # Errors
     /// The system's, if it gives no thread or refuses a core.
@@ -100,8 +102,9 @@ impl Group {
         Ok(group)
     }
 
-    /// The processes that `commands` start, with `ranks` ranks in all. Each is told the path of a socket by its last argument, and
-    /// what they say of their failure is read from `directory`, which has nothing of other groups.
+    /// The processes that `commands` start, with `ranks` ranks in all. Each is told the path of a
+    /// socket by its last argument, and what they say of their failure is read from `directory`,
+    /// which has nothing of other groups.
     ///
     /// # Errors
     /// If a command cannot be started, or not all ranks come in time.
@@ -173,7 +176,8 @@ impl Group {
         Ok(())
     }
 
-    /// Has every rank make `sets` sets of the case's buffers. `more` is what is said to a rank besides.
+    /// Has every rank make `sets` sets of the case's buffers. `more` is what is said to a rank
+    /// besides.
     ///
     /// # Errors
     /// [`Failure`].

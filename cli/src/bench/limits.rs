@@ -1,7 +1,8 @@
 //! `consonance bench limits`: what this machine can do, whoever asks it to.
 //!
-//! Each figure is the median of several turns, in which threads begin together, each on a core of its own with buffers of its
-//! own, and the slowest counts. GB/s count what is read and what is written.
+//! Each figure is the median of several turns, in which threads begin together, each on a core of
+//! its own with buffers of its own, and the slowest counts. GB/s count what is read and what is
+//! written.
 
 pub(crate) use super::group::cores;
 
@@ -29,7 +30,8 @@ const TURNS: usize = 9;
 /// The least time of a turn, so that the clock does not show.
 const TURN: Duration = Duration::from_millis(3);
 
-/// Turns of round trips, and trips of each: many short ones, because a turn in which a thread loses its core tells nothing.
+/// Turns of round trips, and trips of each: many short ones, because a turn in which a thread loses
+/// its core tells nothing.
 const TRIP_TURNS: usize = 201;
 const TRIPS: u64 = 200;
 
@@ -106,7 +108,8 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Measures all with buffers of these sizes, on one core and on all; `limit` gets each result, `progress` is told before each.
+/// Measures all with buffers of these sizes, on one core and on all; `limit` gets each result,
+/// `progress` is told before each.
 ///
 /// # Errors
 /// The system's, if it gives no thread or refuses a core.
@@ -195,7 +198,8 @@ fn moved(team: &mut Team, what: What, bytes: usize) -> f64 {
 #[derive(Default)]
 struct Alone(AtomicU64);
 
-/// Seconds that a cache line takes from the first core to the second and back; nothing where there is only one.
+/// Seconds that a cache line takes from the first core to the second and back; nothing where there
+/// is only one.
 ///
 /// # Errors
 /// The system's, if it gives no thread or refuses a core.

@@ -1,11 +1,14 @@
-//! The command `consonance bench`: our collectives beside other libraries and what the machine allows.
+//! The command `consonance bench`: our collectives beside other libraries and what the machine
+//! allows.
 //!
-//! `case.rs` says what is called, `tile.rs` what is in the buffers, `rank.rs` what a rank does, `group.rs` how the bench talks to
-//! ranks, `rivals/` who else there is, `row.rs` what a result looks like, `plot.rs` draws it. `limits.rs` measures the machine alone.
+//! `case.rs` says what is called, `tile.rs` what is in the buffers, `rank.rs` what a rank does,
+//! `group.rs` how the bench talks to ranks, `rivals/` who else there is, `row.rs` what a result
+//! looks like, `plot.rs` draws it. `limits.rs` measures the machine alone.
 //!
-//! All libraries are started once and wait, asleep, until it is their turn. At each size they run in turn, A B A B, for
-//! several rounds, so that a machine that is slow for a while is so for all. A rank times each call by itself, after a barrier of
-//! its library; the slowest rank's time counts. Calls rotate over several sets of buffers, which are filled anew before, and checked
+//! All libraries are started once and wait, asleep, until it is their turn. At each size they run
+//! in turn, A B A B, for several rounds, so that a machine that is slow for a while is so for all.
+//! A rank times each call by itself, after a barrier of its library; the slowest rank's time
+//! counts. Calls rotate over several sets of buffers, which are filled anew before, and checked
 //! after, each batch of calls, outside of what is timed.
 
 pub mod case;
@@ -45,7 +48,8 @@ use std::{
 /// Rounds in which the libraries take turns at a size.
 const ROUNDS: usize = 8;
 
-/// How many names a bench's directory may have: one is in the way where a bench of the same process number was killed, which is rare.
+/// How many names a bench's directory may have: one is in the way where a bench of the same process
+/// number was killed, which is rare.
 const NAMES: usize = 16;
 
 /// How the ranks of ours meet.
@@ -110,8 +114,8 @@ pub struct Bench {
     pub rivals: Vec<Rival>,
     /// Whether a copy of the bytes that must at least be moved is measured, too.
     pub limit: bool,
-    /// How long each library is measured at each size, with what is around the calls; every set of buffers is used once a round at
-    /// least.
+    /// How long each library is measured at each size, with what is around the calls; every set of
+    /// buffers is used once a round at least.
     pub time: Duration,
 }
 
@@ -184,8 +188,8 @@ struct Library {
 }
 
 impl Bench {
-    /// Measures. `row` gets each result when it is there; `progress` is told, before each measurement, how many of how many have
-    /// been made and what is measured next.
+    /// Measures. `row` gets each result when it is there; `progress` is told, before each
+    /// measurement, how many of how many have been made and what is measured next.
     ///
     /// # Errors
     /// [`BenchError`]. What rivals cannot do is in their rows.
@@ -389,8 +393,9 @@ impl Library {
     }
 }
 
-/// Over how many sets of buffers calls of so many bytes rotate: no more than memory has room for, no less than it takes that the next
-/// call does not find what the one before has left in the nearest cache.
+/// Over how many sets of buffers calls of so many bytes rotate: no more than memory has room for,
+/// no less than it takes that the next call does not find what the one before has left in the
+/// nearest cache.
 fn sets(bytes: usize) -> usize {
     match bytes {
         0..=4096 => 16,
@@ -399,7 +404,8 @@ fn sets(bytes: usize) -> usize {
     }
 }
 
-/// A directory for sockets and programs, which goes with its owner, and with this process when a signal ends it.
+/// A directory for sockets and programs, which goes with its owner, and with this process when a
+/// signal ends it.
 struct Directory {
     path: PathBuf,
     signals: Handle,
@@ -426,7 +432,8 @@ impl Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         self.signals.close();
-        // Without an end where a signal has come: a bench that fails because its directory is gone is ended by the signal.
+        // Without an end where a signal has come: a bench that fails because its directory is gone
+        // is ended by the signal.
         let _ = self.listener.take().map(JoinHandle::join);
         remove(&self.path);
     }
@@ -451,8 +458,8 @@ fn create() -> Result<PathBuf, BenchError> {
 }
 
 fn remove(directory: &Path) {
-    // Another time if something was made in it meanwhile. What is then left of a directory for temporary files is the system's to
-    // remove.
+    // Another time if something was made in it meanwhile. What is then left of a directory for
+    // temporary files is the system's to remove.
     let gone = |_| fs::remove_dir_all(directory).is_ok() || !directory.exists();
     let _ = (0..100).any(gone);
 }

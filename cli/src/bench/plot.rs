@@ -1,4 +1,5 @@
-//! A picture of results: time and bus bandwidth over size, a line for each library, all axes logarithmic.
+//! A picture of results: time and bus bandwidth over size, a line for each library, all axes
+//! logarithmic.
 
 use super::Row;
 use std::fmt::Write;

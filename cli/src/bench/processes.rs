@@ -1,4 +1,5 @@
-//! Our ranks in other processes: a build of this command, started once a rank, or once for all that are threads.
+//! Our ranks in other processes: a build of this command, started once a rank, or once for all that
+//! are threads.
 
 use super::{
     Bench, Transport,

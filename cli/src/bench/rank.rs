@@ -8,7 +8,8 @@
 //! | `case COLLECTIVE DTYPE OP IN_PLACE RANKS COUNT SETS SPREAD` | makes so many sets of buffers | `ok`, or `none WHY` |
 //! | `run BATCHES TURN` | fills all sets, calls with each, checks each: so many times | `done CALLS CPU_SECONDS WRONG`, and a native `f64` for each call: its seconds |
 //!
-//! A call that fails is answered `failed WHY`, after which the rank ends. It also ends when the socket is closed.
+//! A call that fails is answered `failed WHY`, after which the rank ends. It also ends when the
+//! socket is closed.
 
 use super::{
     case::{Case, Collective},
@@ -35,7 +36,8 @@ pub(super) enum Subject {
     Limit,
 }
 
-/// Does what is asked until nobody asks. `clock` counts the rank's CPU time: its thread's, or its process's.
+/// Does what is asked until nobody asks. `clock` counts the rank's CPU time: its thread's, or its
+/// process's.
 ///
 /// # Errors
 /// If the socket fails.

@@ -9,7 +9,8 @@ use std::fmt;
 pub struct Row {
     /// `"consonance"`, a rival's name, or `"limit"`.
     pub library: String,
-    /// What its ranks are and how they meet; of a library without figures `"none: "` and the reason.
+    /// What its ranks are and how they meet; of a library without figures `"none: "` and the
+    /// reason.
     pub transport: String,
     /// `"slice"` or `"alloc"`.
     pub memory: &'static str,
@@ -55,7 +56,8 @@ impl Row {
         self.figures.map(|figures| self.case.bytes() as f64 / figures.time_us_median / 1e3)
     }
 
-    /// The bandwidth that links between the ranks must at least have had, in GB/s, as nccl-tests define it.
+    /// The bandwidth that links between the ranks must at least have had, in GB/s, as nccl-tests
+    /// define it.
     pub fn busbw(&self) -> Option<f64> {
         self.algbw().map(|algbw| algbw * self.case.collective.bus_factor(self.case.ranks))
     }

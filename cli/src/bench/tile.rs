@@ -1,7 +1,8 @@
-//! What is in the buffers: short patterns, repeated, so that a rank can fill and check megabytes in the time of a copy.
+//! What is in the buffers: short patterns, repeated, so that a rank can fill and check megabytes in
+//! the time of a copy.
 //!
-//! Elements are small whole numbers, whose sums no type rounds: whatever the order in which a library combines them, there is
-//! one right result.
+//! Elements are small whole numbers, whose sums no type rounds: whatever the order in which a
+//! library combines them, there is one right result.
 
 use super::case::{Case, Collective};
 use consonance_harness::sample::Sample;
@@ -30,7 +31,8 @@ pub(super) struct Segment {
 pub(super) enum Habit {
     /// Every element that is not the result stays as it was.
     Ours,
-    /// The result of a reduce_scatter in place lies at the beginning of the buffer; what is behind it is undefined.
+    /// The result of a reduce_scatter in place lies at the beginning of the buffer; what is behind
+    /// it is undefined.
     Mpi,
     /// What a reduce leaves on ranks other than the root is undefined.
     Gloo,
@@ -41,7 +43,8 @@ pub(super) enum Habit {
 pub(super) struct Layout {
     /// What is sent; empty where there is no such buffer.
     pub send: Vec<Segment>,
-    /// What the other buffer holds before the call: the rank's own contribution in place, or elements that no result has.
+    /// What the other buffer holds before the call: the rank's own contribution in place, or
+    /// elements that no result has.
     pub recv: Vec<Segment>,
     /// What it holds after the call.
     pub expect: Vec<Segment>,
@@ -131,7 +134,8 @@ impl Layout {
     }
 }
 
-/// The patterns of a case: the contribution of each rank, then the result of combining them, then one that is neither.
+/// The patterns of a case: the contribution of each rank, then the result of combining them, then
+/// one that is neither.
 pub(super) struct Tiles<T> {
     /// Each twice in a row, so that a period from anywhere in the first half is in one piece.
     tiles: Vec<Vec<T>>,
@@ -168,7 +172,8 @@ impl<T: Small> Tiles<T> {
             let (common, turn) = (any(ranks), (i + rank) % ranks);
             match op {
                 _ if !case.collective.reduces() => any(rank),
-                // Every rank's differ, and both the sum and the mean of all are small whole numbers.
+                // Every rank's differ, and both the sum and the mean of all are small whole
+                // numbers.
                 ReduceOp::Sum | ReduceOp::Mean if ranks <= 8 => common % 4 + 2 * turn as u8,
                 // Of more ranks, one has what is not neutral.
                 ReduceOp::Sum | ReduceOp::Mean if turn > 0 => 0,

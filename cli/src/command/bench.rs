@@ -21,12 +21,14 @@ use std::{
 
 /// Measure a collective beside other libraries and this machine's limits.
 ///
-/// Time is that of the slowest rank: half of the calls took no more, 99 of 100 no more than p99. algbw is the bytes of the larger
-/// buffer by time; busbw is what the links between ranks must at least have carried; both are nccl-tests'. Every call is of other
-/// buffers than the one before, and every result is checked: `wrong` counts elements. Where a library has no such call, or is not
-/// installed, its row says so.
+/// Time is that of the slowest rank: half of the calls took no more, 99 of 100 no more than p99.
+/// algbw is the bytes of the larger buffer by time; busbw is what the links between ranks must at
+/// least have carried; both are nccl-tests'. Every call is of other buffers than the one before,
+/// and every result is checked: `wrong` counts elements. Where a library has no such call, or is
+/// not installed, its row says so.
 ///
-/// Rank r runs on the r-th of the cores that are allowed, with every library; if there are more ranks than cores, they share them.
+/// Rank r runs on the r-th of the cores that are allowed, with every library; if there are more
+/// ranks than cores, they share them.
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, disable_help_subcommand = true)]
 pub(crate) struct Arguments {
@@ -41,7 +43,8 @@ enum Other {
     Limits(Limits),
 }
 
-// What a call is, whatever is asked of it. (Of a part of a command, documentation would take the place of the whole one's.)
+// What a call is, whatever is asked of it. (Of a part of a command, documentation would take the
+// place of the whole one's.)
 #[derive(Args)]
 pub(super) struct Call {
     /// How many ranks there are
@@ -62,23 +65,26 @@ pub(super) struct Call {
     /// Leave the result where the contribution was
     #[arg(long)]
     pub(super) in_place: bool,
-    /// By how many percent the least and the largest part differ from the average, in all_gather_v and its like
+    /// By how many percent the least and the largest part differ from the average, in all_gather_v
+    /// and its like
     #[arg(long, value_name = "PERCENT", default_value_t = 10)]
     pub(super) spread: usize,
 }
 
 #[derive(Args)]
 struct Collectives {
-    /// One or more, which take turns: all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, barrier, gather, scatter, reduce,
-    /// send_recv; all_gather_v, gather_v, scatter_v, all_to_all_v, whose parts differ (see --spread)
+    /// One or more, which take turns: all_reduce, all_gather, reduce_scatter, broadcast,
+    /// all_to_all, barrier, gather, scatter, reduce, send_recv; all_gather_v, gather_v, scatter_v,
+    /// all_to_all_v, whose parts differ (see --spread)
     #[arg(required = true, value_name = "COLLECTIVE")]
     collectives: Vec<Collective>,
     #[command(flatten)]
     sizes: Sizes,
     #[command(flatten)]
     call: Call,
-    /// Who else is measured, in turn with ours: openmpi, mpich, gloo; build:PATH is another build of this command; one_shot and
-    /// two_shot are ours with that way of all-reduce at all sizes; limit is a copy of the bytes that must at least be moved
+    /// Who else is measured, in turn with ours: openmpi, mpich, gloo; build:PATH is another build
+    /// of this command; one_shot and two_shot are ours with that way of all-reduce at all sizes;
+    /// limit is a copy of the bytes that must at least be moved
     #[arg(long, value_name = "LIBRARIES", value_delimiter = ',')]
     vs: Vec<Beside>,
     /// How long each library is measured at each size: 250ms, 2s
@@ -92,7 +98,8 @@ struct Collectives {
     plot: Option<PathBuf>,
 }
 
-/// Measure what this machine can do: copies, sums of several buffers, the round trip of a cache line between two cores.
+/// Measure what this machine can do: copies, sums of several buffers, the round trip of a cache
+/// line between two cores.
 #[derive(Args)]
 struct Limits {
     #[command(flatten)]
@@ -221,8 +228,8 @@ fn collectives(arguments: Collectives) -> Result<(), String> {
     file.map_or(Ok(()), |path| fs::write(&path, plot(&rows)).map_err(|error| cannot(&path, error)))
 }
 
-/// Opens a file, to see that it can be written, and leaves what is there as it is: of a bench that fails there is nothing to take its
-/// place.
+/// Opens a file, to see that it can be written, and leaves what is there as it is: of a bench that
+/// fails there is nothing to take its place.
 fn writable(path: &Path) -> io::Result<File> {
     match File::create_new(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => OpenOptions::new().append(true).open(path),

@@ -4,10 +4,12 @@ use crate::doctor::{Report, serve};
 
 /// Say whether this machine can run Consonance, and what to do where it cannot.
 ///
-/// Looks at the processor, memory, limits and settings. Makes calls with threads and with processes, and checks every bit. Looks for CUDA,
-/// NCCL, MPI and UCX, whose engines this version does not have: these rows are information only. It takes less than a second.
+/// Looks at the processor, memory, limits and settings. Makes calls with threads and with
+/// processes, and checks every bit. Looks for CUDA, NCCL, MPI and UCX, whose engines this version
+/// does not have: these rows are information only. It takes less than a second.
 ///
-/// The status is 0 if everything works that Consonance needs, and 1 otherwise. Each row that FAILS says what to do.
+/// The status is 0 if everything works that Consonance needs, and 1 otherwise. Each row that FAILS
+/// says what to do.
 #[derive(clap::Args)]
 pub(crate) struct Doctor {
     /// Write the report as a JSON object

@@ -6,13 +6,15 @@ use crate::{
         Transport,
         case::{Case, Collective, MOST_SPREAD},
     },
-    explain::{Question, ground_of, ground_of_threads, join, start},
+    explain::{Question, join, start, topology_of, topology_of_threads},
 };
 
-/// Show what a call would do: the way of its data, from which sizes on which way is taken, and what it costs at least.
+/// Show what a call would do: the way of its data, from which sizes on which way is taken, and what
+/// it costs at least.
 ///
-/// It says what the call itself is decided by, so it is what happens, on this machine and in this build. The limit is measured: a copy
-/// of the bytes that every library must move at least, and half of a cache line's round trip.
+/// It says what the call itself is decided by, so it is what happens, on this machine and in this
+/// build. The limit is measured: a copy of the bytes that every library must move at least, and
+/// half of a cache line's round trip.
 #[derive(clap::Args)]
 pub(crate) struct Explain {
     /// all_reduce, all_gather, broadcast, … as of consonance bench
@@ -54,24 +56,24 @@ impl Explain {
         let question = Question { case, transport, memory };
         // Before an answer for another size is shown, and before processes are started.
         self.bytes.iter().try_for_each(|&bytes| question.check(bytes))?;
-        let ground = match (transport, self.rank) {
-            (Transport::Threads, _) => ground_of_threads(ranks),
+        let topology = match (transport, self.rank) {
+            (Transport::Threads, _) => topology_of_threads(ranks),
             (Transport::Processes, None) => {
                 let status = start(ranks).map_err(|error| error.to_string())?;
                 return if status.success() { Ok(()) } else { Err("the processes that were asked failed".to_owned()) };
             }
             (Transport::Processes, Some(rank)) => {
                 let (_group, mut communicator) = join().map_err(|error| error.to_string())?;
-                let ground = ground_of(&mut communicator, collective).map_err(|error| error.to_string())?;
+                let topology = topology_of(&mut communicator, collective).map_err(|error| error.to_string())?;
                 if rank > 0 {
                     return Ok(());
                 }
-                ground
+                topology
             }
             (Transport::Cuda, _) => return transport.check().map_err(|error| error.to_string()),
         };
         for (index, &bytes) in self.bytes.iter().enumerate() {
-            let answer = question.explain(&ground, bytes, !self.no_measure)?;
+            let answer = question.explain(&topology, bytes, !self.no_measure)?;
             match (self.json, index) {
                 (true, _) => println!("{}", answer.json()),
                 (false, 0) => print!("{answer}"),

@@ -49,15 +49,17 @@ enum Command {
 
 /// Start a program as the workers of a cluster on this machine.
 ///
-/// Each worker finds in TF_CONFIG who is who, and in CONSONANCE_JOB what no other launch is called. Each line of its output gets
-/// its worker before it: `[worker 0] …`. SIGINT, SIGTERM and SIGHUP go to all workers and what they started; SIGINT after one of
-/// the first two kills them.
+/// Each worker finds in TF_CONFIG who is who, and in CONSONANCE_JOB what no other launch is called.
+/// Each line of its output gets its worker before it: `[worker 0] …`. SIGINT, SIGTERM and SIGHUP go
+/// to all workers and what they started; SIGINT after one of the first two kills them.
 ///
-/// When a worker ends with another status than 0, or by a signal, the others get SIGTERM, and SIGKILL 2 s later, unless they are to
-/// keep going; the first that failed is named at the end, and its status (128 and the number, for a signal) is the status of this
-/// command. Other statuses are 124 (the time was up), 125 (the launcher failed), 126 (the program cannot be started), 127 (there is
-/// no such program) and 130 (a second SIGINT). Those that had to be killed are named on a line after it. With --timeout, output that
-/// nobody reads within 5 s of the end is left, which a last line says.
+/// When a worker ends with another status than 0, or by a signal, the others get SIGTERM, and
+/// SIGKILL 2 s later, unless they are to keep going; the first that failed is named at the end, and
+/// its status (128 and the number, for a signal) is the status of this command. Other statuses are
+/// 124 (the time was up), 125 (the launcher failed), 126 (the program cannot be started), 127
+/// (there is no such program) and 130 (a second SIGINT). Those that had to be killed are named on a
+/// line after it. With --timeout, output that nobody reads within 5 s of the end is left, which a
+/// last line says.
 #[derive(clap::Args)]
 struct Run {
     /// How many workers there are
@@ -69,7 +71,8 @@ struct Run {
     /// End all workers after this time: 500ms, 30s, 5m, 2h; a number alone is seconds
     #[arg(long, value_name = "TIME", value_parser = time)]
     timeout: Option<Duration>,
-    /// Let the others go on when a worker fails, for programs that reform their group after a loss; no replacement is started
+    /// Let the others go on when a worker fails, for programs that reform their group after a loss;
+    /// no replacement is started
     #[arg(long)]
     keep_going: bool,
     /// The program and its arguments
@@ -85,7 +88,8 @@ struct Counted {
     calls: usize,
 }
 
-/// Does what the arguments say, of which the first is the command's own name, and gives its exit status.
+/// Does what the arguments say, of which the first is the command's own name, and gives its exit
+/// status.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let own = arguments.get(1..).unwrap_or_default();

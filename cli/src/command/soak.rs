@@ -3,15 +3,18 @@
 use crate::soak::{Plan, Soak, Worker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Let processes make random calls while they are killed and stopped, and compare every result with the spec.
+/// Let processes make random calls while they are killed and stopped, and compare every result with
+/// the spec.
 ///
-/// The processes share memory, as those of a cluster do. In each round all of them make the same few calls: any collective, on
-/// groups that are split off, too, of any dtype, operation and size, blocking or asynchronous. Now and then one is killed (SIGKILL), and
-/// replaced; or stopped (SIGSTOP), and goes on at once or when the others have given it up. Whoever is left has to get an error
-/// that names the process, and the next group has to work.
+/// The processes share memory, as those of a cluster do. In each round all of them make the same
+/// few calls: any collective, on groups that are split off, too, of any dtype, operation and size,
+/// blocking or asynchronous. Now and then one is killed (SIGKILL), and replaced; or stopped
+/// (SIGSTOP), and goes on at once or when the others have given it up. Whoever is left has to get
+/// an error that names the process, and the next group has to work.
 ///
-/// A seed is one sequence of calls, sizes and times of faults, round by round. A wrong result, an error without a reason and a
-/// process that hangs end the soak with status 1 and with what repeats it: the seed, the round, and the last calls of all ranks.
+/// A seed is one sequence of calls, sizes and times of faults, round by round. A wrong result, an
+/// error without a reason and a process that hangs end the soak with status 1 and with what repeats
+/// it: the seed, the round, and the last calls of all ranks.
 #[derive(clap::Args)]
 pub(crate) struct Command {
     /// For how long

@@ -9,9 +9,10 @@ use std::io;
 
 /// Show the last calls of all ranks that share memory with a process.
 ///
-/// The process may be any of a group of processes, and stopped; ranks whose process died are shown, too. Nothing is asked of it:
-/// calls that begin meanwhile may be missing. Each line has a rank, its process, and the number, kind, bytes and end of its last
-/// call. A call that is "not ended" is the one that the rank is in, or died in.
+/// The process may be any of a group of processes, and stopped; ranks whose process died are shown,
+/// too. Nothing is asked of it: calls that begin meanwhile may be missing. Each line has a rank,
+/// its process, and the number, kind, bytes and end of its last call. A call that is "not ended" is
+/// the one that the rank is in, or died in.
 #[derive(clap::Args)]
 pub(crate) struct Trace {
     /// The process

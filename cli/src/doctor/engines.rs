@@ -1,5 +1,5 @@
-//! Libraries and MPI launchers for engines that this version does not have yet. A library is its file in a folder where the
-//! loader looks; nothing is loaded.
+//! Libraries and MPI launchers for engines that this version does not have yet. A library is its
+//! file in a folder where the loader looks; nothing is loaded.
 
 use super::{
     program::{ANSWER, Program, in_path},
@@ -39,7 +39,8 @@ const UCX: Library = Library { name: "UCX", file: "libucp.so.0", install: "insta
 /// An MPI to look for.
 struct Mpi {
     name: &'static str,
-    /// Reads the version from the launcher's answer to `--version`; none if the launcher is another MPI's.
+    /// Reads the version from the launcher's answer to `--version`; none if the launcher is another
+    /// MPI's.
     version: fn(&str) -> Option<String>,
     install: &'static str,
 }
@@ -116,13 +117,15 @@ fn cuda(loader: &Loader) -> Row {
     row
 }
 
-/// The version in the first line of `/proc/driver/nvidia/version`: its first word of numbers with points.
+/// The version in the first line of `/proc/driver/nvidia/version`: its first word of numbers with
+/// points.
 fn module_version(text: &str) -> Option<String> {
     let is_version = |word: &&str| word.contains('.') && word.chars().all(|c| c.is_ascii_digit() || c == '.');
     text.lines().next()?.split_whitespace().find(is_version).map(str::to_owned)
 }
 
-/// The version in the name of the file that `path` leads to, if it says more than the name by which the loader is asked.
+/// The version in the name of the file that `path` leads to, if it says more than the name by which
+/// the loader is asked.
 fn version_of(path: &Path, file: &str) -> Option<String> {
     let real = path.canonicalize().ok()?;
     let (_, version) = real.file_name()?.to_str()?.split_once(".so.")?;

@@ -50,7 +50,8 @@ impl Groups {
             };
             folders.iter().filter_map(move |folder| {
                 let number = |name| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
-                // Version 2 says "max" where there is no limit, version 1 the largest multiple of a page.
+                // Version 2 says "max" where there is no limit, version 1 the largest multiple of a
+                // page.
                 let bytes = number(most).filter(|&bytes| bytes < 1 << 62)?;
                 Some(MemoryLimit { version: *version, bytes, left: bytes.saturating_sub(number(now).unwrap_or(0)) })
             })
@@ -96,7 +97,8 @@ fn folders(controller: &str, cgroup: &str, mounts: &str) -> Vec<Folders> {
         .collect()
 }
 
-/// The group at the root of this mount, and the mount point, if the mount has this version and controller.
+/// The group at the root of this mount, and the mount point, if the mount has this version and
+/// controller.
 fn mounted<'l>(line: &'l str, version: u8, controller: &str) -> Option<(&'l str, PathBuf)> {
     let (mount, kind) = line.split_once(" - ")?;
     let mut mount = mount.split(' ').skip(3);

@@ -34,7 +34,8 @@ const LIMITS: [Limit; 5] = [
         resource: Resource::Nofile,
         option: 'n',
         bytes: false,
-        // A process has two open files for each other process of its group: enough for 256 processes.
+        // A process has two open files for each other process of its group: enough for 256
+        // processes.
         enough: 1024,
         why: "a process of a group has open files for each of the other processes",
     },

@@ -1,4 +1,5 @@
-//! The processor: its model, the instruction set that kernels use, the cores that ranks may use, and their caches.
+//! The processor: its model, the instruction set that kernels use, the cores that ranks may use,
+//! and their caches.
 
 use super::{
     groups::Groups,

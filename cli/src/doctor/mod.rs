@@ -1,11 +1,12 @@
 //! `consonance doctor`: whether this machine can run Consonance, and what to do if it cannot.
 //!
-//! A report has one row for each thing it looks at (`row.rs`). `machine.rs`, `memory.rs` and `limits.rs` ask the system.
-//! `trial.rs` makes calls and checks their bits. `engines.rs` looks for the libraries and launchers of engines that this
-//! version does not have yet. `groups.rs` reads the control groups of this process. `program.rs` runs other programs, each
-//! for a bounded time.
+//! A report has one row for each thing it looks at (`row.rs`). `machine.rs`, `memory.rs` and
+//! `limits.rs` ask the system. `trial.rs` makes calls and checks their bits. `engines.rs` looks for
+//! the libraries and launchers of engines that this version does not have yet. `groups.rs` reads
+//! the control groups of this process. `program.rs` runs other programs, each for a bounded time.
 //!
-//! Only a need of Consonance can fail: `/proc`, shared memory, and the calls of the trial. Every other row informs.
+//! Only a need of Consonance can fail: `/proc`, shared memory, and the calls of the trial. Every
+//! other row informs.
 
 mod row;
 mod program;

@@ -33,7 +33,8 @@ impl Program {
     pub(super) fn start(mut command: Command) -> io::Result<Program> {
         let (output, writer) = pipe()?;
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).process_group(0);
-        // With the command goes our copy of the pipe's end: without it the output ends with the program.
+        // With the command goes our copy of the pipe's end: without it the output ends with the
+        // program.
         Ok(Program { child: command.spawn()?, output })
     }
 

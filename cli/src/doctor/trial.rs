@@ -1,12 +1,13 @@
-//! Makes calls with threads and with processes, and compares every bit with the spec. The processes also report whether the
-//! system lets them read each other's memory: they try it as any group does.
+//! Makes calls with threads and with processes, and compares every bit with the spec. The processes
+//! also report whether the system lets them read each other's memory: they try it as any group
+//! does.
 
 use super::{
     limits::{PTRACE_SCOPE, without},
     program::Program,
     row::{Row, Section, State},
 };
-use crate::{bench::case::Collective, explain::ground_of, itself, launcher::cluster::Cluster};
+use crate::{bench::case::Collective, explain::topology_of, itself, launcher::cluster::Cluster};
 use consonance::{CommunicationOptions, Communicator, Error, ProcessGroup, ReduceOp, TfConfigClusterResolver};
 use consonance_harness::sample::{keys, sample};
 use consonance_spec::collective;
@@ -19,7 +20,8 @@ use std::{
 /// Ranks of a trial: the least number for which the order of contributions matters.
 const RANKS: usize = 3;
 
-/// Elements of each call. The sizes take different paths: with the descriptor, staged, and in several windows.
+/// Elements of each call. The sizes take different paths: with the descriptor, staged, and in
+/// several windows.
 const COUNTS: [usize; 4] = [1, 1000, 20_011, 1 << 17];
 
 /// The timeout of ranks: far longer than a call takes on a machine that works.
@@ -28,7 +30,8 @@ const MEETING: Duration = Duration::from_secs(5);
 /// The time that all processes of a trial have together.
 const LIMIT: Duration = Duration::from_secs(8);
 
-/// The hidden subcommand of a process of the trial. If it gets no memory it dies alone, and the report goes on.
+/// The hidden subcommand of a process of the trial. If it gets no memory it dies alone, and the
+/// report goes on.
 const TRIAL: &str = "doctor-trial";
 
 /// The results of the ranks of a trial.
@@ -167,8 +170,8 @@ fn answer(text: &str) -> Option<Result<Found, Trouble>> {
     Some(Ok(Found { wrong: answer["wrong"].as_u64()?, reads: answer["reads"].as_bool()? }))
 }
 
-/// Runs as a process of the trial: as the rank that `TF_CONFIG` names, or as all ranks. Writes the results, and returns the
-/// exit status.
+/// Runs as a process of the trial: as the rank that `TF_CONFIG` names, or as all ranks. Writes the
+/// results, and returns the exit status.
 pub fn serve(is_rank: bool) -> i32 {
     match if is_rank { rank() } else { all_ranks() } {
         Ok(Found { wrong, reads }) => {
@@ -184,8 +187,8 @@ pub fn serve(is_rank: bool) -> i32 {
 
 fn rank() -> Result<Found, Trouble> {
     let (_group, mut rank) = join()?;
-    let ground = ground_of(&mut rank, Collective::AllReduce)?;
-    Ok(Found { wrong: reduce(&mut rank)?, reads: ground.reads })
+    let topology = topology_of(&mut rank, Collective::AllReduce)?;
+    Ok(Found { wrong: reduce(&mut rank)?, reads: topology.reads })
 }
 
 fn all_ranks() -> Result<Found, Trouble> {
@@ -198,7 +201,8 @@ fn all_ranks() -> Result<Found, Trouble> {
             };
             thread::Builder::new().name(name).spawn_scoped(scope, work).map_err(cannot("start a thread"))
         };
-        // One that is not started leaves, which the others are told. That it was refused says more than that.
+        // One that is not started leaves, which the others are told. That it was refused says more
+        // than that.
         let (started, refused): (Vec<_>, Vec<_>) =
             Communicator::threads(RANKS).into_iter().map(start).partition(Result::is_ok);
         let of_rank = |rank: Result<thread::ScopedJoinHandle<'_, consonance::Result<u64>>, Trouble>| {

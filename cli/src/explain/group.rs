@@ -1,8 +1,9 @@
-//! A real group, to ask on what ground its calls stand: whether processes can read each other's memory is known when they have met.
+//! A real group, to ask on what ground its calls stand: whether processes can read each other's
+//! memory is known when they have met.
 
 use crate::{bench::case::Collective, itself, launcher::cluster::Cluster};
 use consonance::{CommunicationOptions, Communicator, ProcessGroup, TfConfigClusterResolver};
-use consonance_kernels::group::plan::Ground;
+use consonance_kernels::group::plan::Topology;
 use std::{
     io,
     process::{ExitStatus, Stdio},
@@ -13,29 +14,29 @@ use std::{
 const MEETING: Duration = Duration::from_secs(30);
 
 /// The ground of so many threads.
-pub fn ground_of_threads(ranks: usize) -> Ground {
-    ground(&Communicator::threads(ranks)[0], None)
+pub fn topology_of_threads(ranks: usize) -> Topology {
+    topology(&Communicator::threads(ranks)[0], None)
 }
 
-fn ground(rank: &Communicator, peer: Option<usize>) -> Ground {
-    rank.ground(peer).expect("ranks that share memory")
+fn topology(rank: &Communicator, peer: Option<usize>) -> Topology {
+    rank.topology(peer).expect("ranks that share memory")
 }
 
 /// The ground of this rank's group for calls of `collective`. All ranks ask.
 ///
 /// # Errors
 /// If they do not come together.
-pub fn ground_of(rank: &mut Communicator, collective: Collective) -> consonance::Result<Ground> {
+pub fn topology_of(rank: &mut Communicator, collective: Collective) -> consonance::Result<Topology> {
     if collective != Collective::SendRecv {
         // In the first call they see each other, in the second they know what they can do.
         rank.barrier()?;
         rank.barrier()?;
-        return Ok(ground(rank, None));
+        return Ok(topology(rank, None));
     }
     let other = match rank.rank() {
         0 => 1,
         1 => 0,
-        _ => return Ok(ground(rank, None)),
+        _ => return Ok(topology(rank, None)),
     };
     for _ in 0..2 {
         match other {
@@ -43,7 +44,7 @@ pub fn ground_of(rank: &mut Communicator, collective: Collective) -> consonance:
             _ => rank.recv(&mut [1u8], 0)?,
         }
     }
-    Ok(ground(rank, Some(other)))
+    Ok(topology(rank, Some(other)))
 }
 
 /// Is a rank of the processes that [`start`] has started.
@@ -59,8 +60,8 @@ pub fn join() -> consonance::Result<(ProcessGroup, Communicator)> {
     Ok((group, rank))
 }
 
-/// Starts this command, as it was started, once a rank, with the rank's number before its own arguments, among which a `--` may be; what
-/// rank 0 writes is the command's. The status of rank 0.
+/// Starts this command, as it was started, once a rank, with the rank's number before its own
+/// arguments, among which a `--` may be; what rank 0 writes is the command's. The status of rank 0.
 ///
 /// # Errors
 /// The system's.

@@ -1,12 +1,13 @@
 //! `consonance explain`: what a call would do, and what it costs at least.
 //!
-//! The way of the data is asked of the same functions that the call itself asks ([`consonance_kernels::group::plan`]), on the ground of a real
-//! group of so many ranks (`group.rs`). `traffic.rs` counts the bytes of each way.
+//! The way of the data is asked of the same functions that the call itself asks
+//! ([`consonance_kernels::group::plan`]), on the ground of a real group of so many ranks
+//! (`group.rs`). `traffic.rs` counts the bytes of each way.
 
 mod group;
 mod traffic;
 
-pub use group::{ground_of, ground_of_threads, join, start};
+pub use group::{join, start, topology_of, topology_of_threads};
 pub use traffic::Traffic;
 
 use crate::bench::{
@@ -16,7 +17,7 @@ use crate::bench::{
 };
 use consonance_kernels::{
     cpu::{isa::Isa, reduce::Reducer},
-    group::plan::{Cut, Ground, Path, Step, Targets, Windows},
+    group::plan::{Chunking, Protocol, Step, Targets, Topology, Windows},
 };
 use serde_json::{Value, json};
 use std::{fmt, io};
@@ -43,7 +44,7 @@ pub struct Explanation {
     /// The step that carries it out.
     pub step: Step,
     /// The way of its data.
-    pub path: Path,
+    pub protocol: Protocol,
     /// The instruction set of the kernel that combines, if anything is combined.
     pub isa: Option<Isa>,
     /// What the rank that moves most moves.
@@ -66,9 +67,11 @@ pub struct Threshold {
 /// What this machine allows, measured now.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
-    /// Microseconds of a copy, on each core at the same time, of the bytes that must at least be moved there.
+    /// Microseconds of a copy, on each core at the same time, of the bytes that must at least be
+    /// moved there.
     pub copy_us: f64,
-    /// Microseconds from one core to the other: half of a cache line's round trip. Nothing where there is one core.
+    /// Microseconds from one core to the other: half of a cache line's round trip. Nothing where
+    /// there is one core.
     pub one_way_us: Option<f64>,
 }
 
@@ -80,20 +83,20 @@ impl Limit {
 }
 
 impl Question {
-    /// The answer for a larger buffer of so many bytes, in a group on this ground; `measure` says whether the limit is measured, which
-    /// takes a moment.
+    /// The answer for a larger buffer of so many bytes, in a group on this ground; `measure` says
+    /// whether the limit is measured, which takes a moment.
     ///
     /// # Errors
     /// Why there is none: what [`check`](Question::check) refuses, or what the system does.
-    pub fn explain(&self, ground: &Ground, bytes: usize, measure: bool) -> Result<Explanation, String> {
+    pub fn explain(&self, topology: &Topology, bytes: usize, measure: bool) -> Result<Explanation, String> {
         self.check(bytes)?;
         let question = Question { case: self.case.with_bytes(bytes), ..*self };
-        let (step, path) = question.way(ground)?;
+        let (step, protocol) = question.way(topology)?;
         let isa = if self.case.collective.reduces() { Some(question.reducer()?.isa()) } else { None };
         let limit = if measure { Some(question.limit().map_err(|error| format!("the limit: {error}"))?) } else { None };
-        let thresholds = self.thresholds(ground)?;
-        let traffic = Traffic::most(&question.case, step, path);
-        Ok(Explanation { question, step, path, isa, traffic, thresholds, limit })
+        let thresholds = self.thresholds(topology)?;
+        let traffic = Traffic::most(&question.case, step, protocol);
+        Ok(Explanation { question, step, protocol, isa, traffic, thresholds, limit })
     }
 
     /// Whether there is an answer for a larger buffer of so many bytes.
@@ -114,36 +117,41 @@ impl Question {
     }
 
     /// The step of the call, and the way of its data.
-    fn way(&self, ground: &Ground) -> Result<(Step, Path), String> {
+    fn way(&self, topology: &Topology) -> Result<(Step, Protocol), String> {
         let Case { collective, ranks, in_place, dtype, .. } = self.case;
         let all = self.case.bytes();
         let (step, bytes) = match collective {
-            Collective::Barrier => (ground.moving(0, Cut::WHOLE), 0),
-            Collective::AllReduce => (ground.combining(&self.reducer()?, all, Targets::All), all),
-            Collective::Reduce => (ground.combining(&self.reducer()?, all, Targets::Root(0)), all),
-            Collective::ReduceScatter if in_place => (ground.combining(&self.reducer()?, all, Targets::Own), all),
-            Collective::ReduceScatter | Collective::AllToAll => (ground.moving(all, Cut::blocks(ranks, all)), all),
-            Collective::Scatter => (ground.moving(all, Cut::one_way(all, ranks)), all),
+            Collective::Barrier => (topology.moving(0, Chunking::WHOLE), 0),
+            Collective::AllReduce => (topology.combining(&self.reducer()?, all, Targets::All), all),
+            Collective::Reduce => (topology.combining(&self.reducer()?, all, Targets::Root(0)), all),
+            Collective::ReduceScatter if in_place => (topology.combining(&self.reducer()?, all, Targets::Own), all),
+            Collective::ReduceScatter | Collective::AllToAll => {
+                (topology.moving(all, Chunking::blocks(ranks, all)), all)
+            }
+            Collective::Scatter => (topology.moving(all, Chunking::one_way(all, ranks)), all),
             Collective::AllGather | Collective::AllGatherV | Collective::Gather | Collective::GatherV => {
                 let largest = (0..ranks).map(|rank| self.case.part(rank).len()).max().unwrap_or(0) * dtype.size();
                 let to_one = matches!(collective, Collective::Gather | Collective::GatherV);
-                let step =
-                    if to_one { ground.moving(largest, Cut::one_way(largest, 1)) } else { ground.gathering(largest) };
+                let step = if to_one {
+                    topology.moving(largest, Chunking::one_way(largest, 1))
+                } else {
+                    topology.gathering(largest)
+                };
                 (step, largest)
             }
             Collective::Broadcast | Collective::SendRecv | Collective::ScatterV => {
-                (ground.moving(all, Cut::one_way(all, 1)), all)
+                (topology.moving(all, Chunking::one_way(all, 1)), all)
             }
-            Collective::AllToAllV => (ground.moving(all, Cut::WHOLE), all),
+            Collective::AllToAllV => (topology.moving(all, Chunking::WHOLE), all),
         };
-        Ok((step, ground.path(step, bytes, self.memory == Memory::Alloc)))
+        Ok((step, topology.protocol(step, bytes, self.memory == Memory::Alloc)))
     }
 
     /// Every size at which the way changes, as far as sizes twice as large each show it.
-    fn thresholds(&self, ground: &Ground) -> Result<Vec<Threshold>, String> {
+    fn thresholds(&self, topology: &Topology) -> Result<Vec<Threshold>, String> {
         let at = |bytes: usize| -> Result<Threshold, String> {
             let question = Question { case: self.case.with_bytes(bytes), ..*self };
-            Ok(Threshold { bytes: question.case.bytes(), name: name(question.way(ground)?.1) })
+            Ok(Threshold { bytes: question.case.bytes(), name: name(question.way(topology)?.1) })
         };
         let mut thresholds = vec![at(1)?];
         let mut below = 1;
@@ -173,58 +181,58 @@ impl Question {
 }
 
 /// The name of a way.
-fn name(path: Path) -> &'static str {
-    match path {
-        Path::Card => "card",
-        Path::InPlace => "in place",
-        Path::Read => "read",
-        Path::PutUp(_) => "put up",
-        Path::Blocks(_) => "blocks",
+fn name(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Inline => "inline",
+        Protocol::InPlace => "in place",
+        Protocol::ProcessRead => "process read",
+        Protocol::Staged(_) => "staged",
+        Protocol::TwoShot(_) => "two-shot",
     }
 }
 
 impl Explanation {
-    /// The way's name: `"card"`, `"in place"`, …
+    /// The protocol's name: `"inline"`, `"staged"`, …
     pub fn name(&self) -> &'static str {
-        name(self.path)
+        name(self.protocol)
     }
 
     fn windows(&self) -> Option<Windows> {
-        match self.path {
-            Path::Card | Path::InPlace | Path::Read => None,
-            Path::PutUp(windows) | Path::Blocks(windows) => Some(windows),
+        match self.protocol {
+            Protocol::Inline | Protocol::InPlace | Protocol::ProcessRead => None,
+            Protocol::Staged(windows) | Protocol::TwoShot(windows) => Some(windows),
         }
     }
 
     /// What is done, in words.
     fn algorithm(&self) -> &'static str {
-        match (self.path, self.step) {
-            (Path::Card, _) => "the data ride in the cards by which the ranks arrive; nobody waits for who reads them",
-            (Path::InPlace, Step::Divided { .. }) => {
-                "each rank folds its block of all data where they lie straight into all results, in one pass"
+        match (self.protocol, self.step) {
+            (Protocol::Inline, _) => "the data come with the call descriptors; no rank waits for its readers",
+            (Protocol::InPlace, Step::Divided { .. }) => {
+                "each rank reduces its block of all inputs in place and writes it to all outputs, in one pass"
             }
-            (Path::InPlace, _) => "who needs data reads them where they lie",
-            (Path::Read, _) => {
-                "every rank has the system read what it needs out of the others' memory (process_vm_readv)"
+            (Protocol::InPlace, _) => "each rank reads the data that it needs where they lie",
+            (Protocol::ProcessRead, _) => {
+                "the system copies out of the others' memory what each rank needs (process_vm_readv)"
             }
-            (Path::PutUp(_), Step::Divided { .. }) => {
-                "every rank puts its data up, and combines what it needs of what all have put up"
+            (Protocol::Staged(_), Step::Divided { .. }) => {
+                "every rank copies its data into staging, and reduces the elements that it needs of all copies"
             }
-            (Path::PutUp(_), _) => "data are put up, and who needs them reads them there",
-            (Path::Blocks(_), _) => {
-                "every rank puts up what the others fold, folds its own block, and puts that up for those who receive"
+            (Protocol::Staged(_), _) => "data are copied into staging, and read there",
+            (Protocol::TwoShot(_), _) => {
+                "every rank copies into staging what the others reduce, reduces its own block, and copies the result into staging for the receivers"
             }
         }
     }
 
     /// Where the data are when another rank reads them.
     fn memory(&self) -> &'static str {
-        match (self.path, self.question.transport) {
-            (Path::Card, _) => "the arrival line of each rank",
-            (Path::InPlace, Transport::Threads) => "the buffers themselves, in the memory of the one process",
-            (Path::InPlace, _) => "the buffers themselves, in memory from Communicator::alloc",
-            (Path::Read, _) => "the buffers themselves, in the memory of each process",
-            (Path::PutUp(_) | Path::Blocks(_), _) => "copies in memory that the processes share",
+        match (self.protocol, self.question.transport) {
+            (Protocol::Inline, _) => "the call descriptor of each rank",
+            (Protocol::InPlace, Transport::Threads) => "the buffers themselves, in the memory of the one process",
+            (Protocol::InPlace, _) => "the buffers themselves, in memory from Communicator::alloc",
+            (Protocol::ProcessRead, _) => "the buffers themselves, in the memory of each process",
+            (Protocol::Staged(_) | Protocol::TwoShot(_), _) => "staging, in memory that the processes share",
         }
     }
 
@@ -243,20 +251,20 @@ impl Explanation {
             "op": case.collective.reduces().then(|| case.op.name()),
             "memory": memory.name(),
             "in_place": case.in_place,
-            "path": self.name(),
+            "protocol": self.name(),
             "algorithm": self.algorithm(),
             "windows": self.windows().map(|windows| windows.count),
             "window_bytes": self.windows().map(|windows| windows.blocks * windows.stride),
             "isa": self.isa.map(Isa::name),
             "memory_path": self.memory(),
-            "past_caches": Traffic::goes_past_caches(&case, self.path),
+            "past_caches": Traffic::goes_past_caches(&case, self.protocol),
             "rank": rank,
             "read_bytes": read,
             "written_bytes": written,
             "across_bytes": across,
             "limit_us": self.limit.map(|limit| limit.time_us()),
             "one_way_us": self.limit.and_then(|limit| limit.one_way_us),
-            "thresholds": thresholds.map(|threshold| json!({ "bytes": threshold.bytes, "path": threshold.name })).collect::<Vec<_>>(),
+            "thresholds": thresholds.map(|threshold| json!({ "bytes": threshold.bytes, "protocol": threshold.name })).collect::<Vec<_>>(),
         })
     }
 }
@@ -274,7 +282,7 @@ impl fmt::Display for Explanation {
         };
         writeln!(f, "{}({what}) of {}, {ranks}, {}{place}", case.collective, size(case.bytes()), memory.name())?;
         let mut line = |name: &str, text: String| writeln!(f, "  {name:<10} {text}");
-        line("path", format!("{}: {}", self.name(), self.algorithm()))?;
+        line("protocol", format!("{}: {}", self.name(), self.algorithm()))?;
         if case.collective == Collective::AllToAllV {
             line("before it", "one more step brings every rank's counts to all".to_owned())?;
         }
@@ -282,8 +290,8 @@ impl fmt::Display for Explanation {
             line("windows", format!("{count} of at most {}", size(blocks * stride)))?;
         }
         line("memory", self.memory().to_owned())?;
-        if Traffic::goes_past_caches(&case, self.path) {
-            line("stores", "results go past the caches, which the call as a whole overflows".to_owned())?;
+        if Traffic::goes_past_caches(&case, self.protocol) {
+            line("stores", "results are written with non-temporal stores: the call reads and writes more than the last cache holds".to_owned())?;
         }
         if let Some(isa) = self.isa {
             line("kernel", format!("{} of {} in {isa}", case.op, case.dtype))?;
@@ -337,14 +345,14 @@ mod tests {
 
     #[test]
     fn a_call_goes_the_way_of_the_last_threshold_before_it() {
-        let threads = (Transport::Threads, ground_of_threads(2));
-        let processes = (Transport::Processes, pair_of_processes()[0].ground(None).expect("ranks that share memory"));
+        let threads = (Transport::Threads, topology_of_threads(2));
+        let processes = (Transport::Processes, pair_of_processes()[0].topology(None).expect("ranks that share memory"));
         for collective in Collective::all() {
-            for (transport, ground) in [threads, processes] {
+            for (transport, topology) in [threads, processes] {
                 for memory in [Memory::Slice, Memory::Alloc] {
                     let question = Question { memory, ..question(collective, transport) };
                     for power in 0..26 {
-                        let explanation = question.explain(&ground, 3 << power, false).expect("a call");
+                        let explanation = question.explain(&topology, 3 << power, false).expect("a call");
                         let bytes = explanation.question.case.bytes();
                         let last = explanation.thresholds.iter().rfind(|threshold| threshold.bytes <= bytes);
                         assert_eq!(last.map(|threshold| threshold.name), Some(explanation.name()), "{explanation}");
@@ -356,16 +364,16 @@ mod tests {
 
     #[test]
     fn the_largest_calls_are_counted() {
-        let processes = pair_of_processes()[0].ground(None).expect("ranks that share memory");
+        let processes = pair_of_processes()[0].topology(None).expect("ranks that share memory");
         for collective in Collective::all() {
             for ranks in [collective.least_ranks(), 2, 3, 256] {
-                for ground in [ground_of_threads(ranks), Ground { ranks, ..processes }] {
+                for topology in [topology_of_threads(ranks), Topology { ranks, ..processes }] {
                     for (memory, wanted) in [Memory::Slice, Memory::Alloc].into_iter().zip([false, true]) {
                         let Question { case, transport, .. } = question(collective, Transport::Processes);
                         let case = Case { ranks, in_place: collective.in_place(wanted), ..case };
                         let question = Question { case, transport, memory };
-                        question.explain(&ground, MOST_IN_ALL / ranks, false).expect("numbers");
-                        question.explain(&ground, MOST_IN_ALL / ranks + 1, false).expect_err("too large");
+                        question.explain(&topology, MOST_IN_ALL / ranks, false).expect("numbers");
+                        question.explain(&topology, MOST_IN_ALL / ranks + 1, false).expect_err("too large");
                     }
                 }
             }

@@ -3,7 +3,7 @@
 use crate::bench::case::{Case, Collective};
 use consonance_kernels::{
     cpu::cache_hints,
-    group::plan::{Path, Step},
+    group::plan::{Protocol, Step},
 };
 
 /// What one rank moves in a call.
@@ -15,13 +15,14 @@ pub struct Traffic {
     pub read: usize,
     /// Bytes that it writes.
     pub written: usize,
-    /// Of both, those that it reads of what another rank has written, or writes into what is another's.
+    /// Of both, those that it reads of what another rank has written, or writes into what is
+    /// another's.
     pub across: usize,
 }
 
 impl Traffic {
     /// Of the rank that moves most; of several, that to which most comes from others.
-    pub(super) fn most(case: &Case, step: Step, path: Path) -> Traffic {
+    pub(super) fn most(case: &Case, step: Step, path: Protocol) -> Traffic {
         let of = |rank| Traffic::of(case, step, path, rank);
         // The first of equals.
         (0..case.ranks)
@@ -32,39 +33,39 @@ impl Traffic {
     }
 
     /// Whether results are written past the caches.
-    pub(super) fn goes_past_caches(case: &Case, path: Path) -> bool {
+    pub(super) fn goes_past_caches(case: &Case, path: Protocol) -> bool {
         let is_whole =
             matches!(case.collective, Collective::AllGather | Collective::AllGatherV | Collective::Broadcast);
-        let (replaces, is_read) = (case.in_place && case.collective.reduces(), path == Path::Read);
+        let (replaces, is_read) = (case.in_place && case.collective.reduces(), path == Protocol::ProcessRead);
         let brought = (0..case.ranks).map(|rank| Role::of(case, rank).contributed);
         let (most, copies) = (brought.clone().max().unwrap_or(0), if is_whole { case.ranks } else { 1 });
         // What the system reads it puts where it belongs, unless it is combined.
-        let is_written = path != Path::Card && (!is_read || case.collective.reduces()) && !replaces;
+        let is_written = path != Protocol::Inline && (!is_read || case.collective.reduces()) && !replaces;
         is_written && cache_hints::goes_past_caches(most, brought.sum(), copies)
     }
 
-    fn of(case: &Case, step: Step, path: Path, rank: usize) -> Traffic {
+    fn of(case: &Case, step: Step, path: Protocol, rank: usize) -> Traffic {
         let Role { contributed, needed, kept, result } = Role::of(case, rank);
         let (ranks, block) = (case.ranks, contributed / case.ranks);
         let result_block = result / ranks;
         let (read, written, across) = match (path, step) {
             // Of each card a pair of cache lines comes, whatever it has.
-            (Path::Card, _) => (contributed + needed, contributed + result, 128 * (ranks - 1)),
+            (Protocol::Inline, _) => (contributed + needed, contributed + result, 128 * (ranks - 1)),
             // A block of all is folded into all results.
-            (Path::InPlace, Step::Divided { .. }) => {
+            (Protocol::InPlace, Step::Divided { .. }) => {
                 let written = if case.collective == Collective::AllReduce { contributed } else { block };
                 let other = if case.collective == Collective::AllReduce { written - block } else { 0 };
                 (contributed, written, contributed - block + other)
             }
             // What is read for a fold goes to a scratch first.
-            (Path::Read, _) if case.collective.reduces() => {
+            (Protocol::ProcessRead, _) if case.collective.reduces() => {
                 let others = needed - kept;
                 (others + needed, others + result, others)
             }
-            (Path::InPlace | Path::Read, _) => (needed, result, needed - kept),
-            (Path::PutUp(_), _) => (contributed + needed, contributed + result, needed - kept),
+            (Protocol::InPlace | Protocol::ProcessRead, _) => (needed, result, needed - kept),
+            (Protocol::Staged(_), _) => (contributed + needed, contributed + result, needed - kept),
             // Staged, folded with its own block, put up, and the other blocks copied.
-            (Path::Blocks(_), _) => {
+            (Protocol::TwoShot(_), _) => {
                 let (staged, copied) = (contributed - block, result - result_block);
                 (staged + contributed + copied, staged + block + result_block + copied, staged + copied)
             }
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
     use consonance_kernels::{
         cpu::reduce::Reducer,
-        group::plan::{Cut, Targets, Windows},
+        group::plan::{Chunking, Targets, Windows},
     };
     use consonance_spec::{DType, ReduceOp};
 
@@ -148,24 +149,24 @@ mod tests {
         };
         let all = Step::divided(&reducer, Targets::All);
         // One pass over all buffers.
-        assert_eq!(most(Collective::AllReduce, all, Path::InPlace), (4000, 4000, 6000));
+        assert_eq!(most(Collective::AllReduce, all, Protocol::InPlace), (4000, 4000, 6000));
         // Three quarters staged, all folded, three quarters copied.
-        assert_eq!(most(Collective::AllReduce, all, Path::Blocks(windows)), (10_000, 8000, 6000));
-        assert_eq!(most(Collective::AllReduce, all, Path::PutUp(windows)), (20_000, 8000, 12_000));
-        let published = Step::Published(Cut::WHOLE);
-        assert_eq!(most(Collective::AllGather, published, Path::InPlace), (3000, 3000, 3000));
-        assert_eq!(most(Collective::AllGather, published, Path::PutUp(windows)), (4000, 4000, 3000));
-        assert_eq!(most(Collective::Broadcast, published, Path::PutUp(windows)), (4000, 4000, 4000));
-        assert_eq!(most(Collective::AllToAll, published, Path::Read), (4000, 4000, 3000));
+        assert_eq!(most(Collective::AllReduce, all, Protocol::TwoShot(windows)), (10_000, 8000, 6000));
+        assert_eq!(most(Collective::AllReduce, all, Protocol::Staged(windows)), (20_000, 8000, 12_000));
+        let published = Step::Published(Chunking::WHOLE);
+        assert_eq!(most(Collective::AllGather, published, Protocol::InPlace), (3000, 3000, 3000));
+        assert_eq!(most(Collective::AllGather, published, Protocol::Staged(windows)), (4000, 4000, 3000));
+        assert_eq!(most(Collective::Broadcast, published, Protocol::Staged(windows)), (4000, 4000, 4000));
+        assert_eq!(most(Collective::AllToAll, published, Protocol::ProcessRead), (4000, 4000, 3000));
         // Results of 48 MiB and more in all, but those that replace what is read.
         let large = |collective, in_place| {
             let case = Case { in_place, ..case(collective) }.with_bytes(12 << 20);
-            [Path::PutUp(windows), Path::Read].map(|path| Traffic::goes_past_caches(&case, path))
+            [Protocol::Staged(windows), Protocol::ProcessRead].map(|path| Traffic::goes_past_caches(&case, path))
         };
         assert_eq!(large(Collective::AllGather, true), [true, false]);
         assert_eq!(large(Collective::ReduceScatter, false), [true, true]);
         assert_eq!(large(Collective::AllReduce, true), [false, false]);
         // Three blocks into scratch; they and its own are folded.
-        assert_eq!(most(Collective::ReduceScatter, published, Path::Read), (7000, 4000, 3000));
+        assert_eq!(most(Collective::ReduceScatter, published, Protocol::ProcessRead), (7000, 4000, 3000));
     }
 }

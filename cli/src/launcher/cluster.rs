@@ -1,7 +1,9 @@
-//! Who is who in a launch: an address for each worker, which no other launch on this machine has, and a name for all of them.
+//! Who is who in a launch: an address for each worker, which no other launch on this machine has,
+//! and a name for all of them.
 //!
-//! A port that nobody listens on yet can be chosen twice. Therefore a launch claims each of its ports by a socket whose abstract
-//! name has the port in it: there is one of a name, and it is gone when the launcher is, however that ends.
+//! A port that nobody listens on yet can be chosen twice. Therefore a launch claims each of its
+//! ports by a socket whose abstract name has the port in it: there is one of a name, and it is gone
+//! when the launcher is, however that ends.
 
 use std::{
     io,
@@ -17,7 +19,8 @@ use std::{
 /// The addresses of the workers.
 pub(crate) struct Cluster {
     addresses: Vec<SocketAddr>,
-    /// What no other launch is called, so that workers that outlive theirs never meet those of the next on the same ports.
+    /// What no other launch is called, so that workers that outlive theirs never meet those of the
+    /// next on the same ports.
     job: String,
     /// What keeps other launches from these addresses.
     _claims: Vec<UnixDatagram>,

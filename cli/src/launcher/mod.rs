@@ -1,20 +1,25 @@
-//! Starts a program once for each worker of a cluster on this machine, and ends all of them when one fails, unless they are to go on.
+//! Starts a program once for each worker of a cluster on this machine, and ends all of them when
+//! one fails, unless they are to go on.
 //!
-//! Three files are its parts: `cluster.rs` (who is who), `worker.rs` (a process and its start) and `output.rs` (what workers
-//! write). This one waits. Two threads tell it what happened by a channel: one takes the signals that the launcher gets,
-//! `SIGCHLD` among them, one passes on the workers' output. Since neither makes the other wait, a launch ends in time even if
-//! nobody reads its output: where it has a timeout, what its reader has not taken within [`READING`] of the end is left.
+//! Three files are its parts: `cluster.rs` (who is who), `worker.rs` (a process and its start) and
+//! `output.rs` (what workers write). This one waits. Two threads tell it what happened by a
+//! channel: one takes the signals that the launcher gets, `SIGCHLD` among them, one passes on the
+//! workers' output. Since neither makes the other wait, a launch ends in time even if nobody reads
+//! its output: where it has a timeout, what its reader has not taken within [`READING`] of the end
+//! is left.
 //!
 //! A launch goes through these stages:
 //!
-//! 1. *Running.* Until all workers have ended, one has failed (unless the others are to go on) or the time is up. Signals go to all
-//!    workers.
+//! 1. *Running.* Until all workers have ended, one has failed (unless the others are to go on) or
+//!    the time is up. Signals go to all workers.
 //! 2. *Asked.* All have `SIGTERM`. Who does not end within [`GRACE`] gets `SIGKILL`.
-//! 3. *Killed.* The system ends them; a process that even it cannot end is left after another [`GRACE`].
+//! 3. *Killed.* The system ends them; a process that even it cannot end is left after another
+//!    [`GRACE`].
 //!
-//! Each worker leads a process group, so that the launcher reaches what a worker has started, too, and a terminal's Ctrl-C
-//! reaches the workers once: through the launcher. Workers that ended remain zombies until the launch ends, so that no number
-//! of a process or group can mean another one.
+//! Each worker leads a process group, so that the launcher reaches what a worker has started, too,
+//! and a terminal's Ctrl-C reaches the workers once: through the launcher. Workers that ended
+//! remain zombies until the launch ends, so that no number of a process or group can mean another
+//! one.
 
 pub(crate) mod cluster;
 mod output;
@@ -43,11 +48,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long workers that are asked to end by `SIGTERM` have for it: enough to report and to close files.
+/// How long workers that are asked to end by `SIGTERM` have for it: enough to report and to close
+/// files.
 pub const GRACE: Duration = Duration::from_secs(2);
 
-/// How long whoever reads the output of a launch with a timeout has at its end for what is left: a few pipes full, which a program reads
-/// in no time. A pager may take its time where there is no timeout.
+/// How long whoever reads the output of a launch with a timeout has at its end for what is left: a
+/// few pipes full, which a program reads in no time. A pager may take its time where there is no
+/// timeout.
 pub const READING: Duration = Duration::from_secs(5);
 
 /// The status of a launch whose time was up, as the command `timeout` has it.
@@ -82,7 +89,8 @@ pub struct Report {
     pub killed: Vec<usize>,
     /// The workers that did not end even so, in order.
     pub left: Vec<usize>,
-    /// Output was left, because its reader did not take it within [`READING`] of the end of a launch with a timeout.
+    /// Output was left, because its reader did not take it within [`READING`] of the end of a
+    /// launch with a timeout.
     pub unread: bool,
 }
 
@@ -148,13 +156,16 @@ enum Stage {
 }
 
 impl Launch {
-    /// Starts the workers and waits for their end. The program that calls this begins with [`become_worker`].
+    /// Starts the workers and waits for their end. The program that calls this begins with
+    /// [`become_worker`].
     ///
-    /// This is for a process that does nothing else: it takes over the process's signals and does not give them back.
+    /// This is for a process that does nothing else: it takes over the process's signals and does
+    /// not give them back.
     ///
     /// # Errors
     ///
-    /// [`StartError`], if not all workers can be started. What happens to workers later is in the report.
+    /// [`StartError`], if not all workers can be started. What happens to workers later is in the
+    /// report.
     pub fn run(&self) -> Result<Report, StartError> {
         let cannot = |doing| move |source| StartError::Launcher { doing, source };
         let cluster = Cluster::local(self.workers.get()).map_err(cannot("choose addresses"))?;
@@ -188,7 +199,8 @@ impl Launch {
         Ok(supervisor.report)
     }
 
-    /// [`Launch::run`] as a command: what did not go well is said on standard error. Returns the status to end with.
+    /// [`Launch::run`] as a command: what did not go well is said on standard error. Returns the
+    /// status to end with.
     pub fn run_and_tell(&self) -> i32 {
         let (text, status) = match self.run() {
             Ok(report) => (report.to_string(), report.status()),
@@ -223,7 +235,8 @@ fn say(text: &str) {
     text.lines().for_each(|line| eprintln!("consonance: {line}"));
 }
 
-/// Passes on what workers write, on a thread, until the socket that this returns is dropped and the pipes are empty.
+/// Passes on what workers write, on a thread, until the socket that this returns is dropped and the
+/// pipes are empty.
 fn pass_on(streams: Vec<Stream>, tell: Sender<Event>) -> io::Result<UnixStream> {
     let (ours, theirs) = UnixStream::pair()?;
     thread::Builder::new().name("output".to_owned()).spawn(move || {
@@ -234,7 +247,8 @@ fn pass_on(streams: Vec<Stream>, tell: Sender<Event>) -> io::Result<UnixStream> 
     Ok(ours)
 }
 
-/// Waits until the output has been passed on, or a signal says to leave it. False if its reader takes longer than `reading`.
+/// Waits until the output has been passed on, or a signal says to leave it. False if its reader
+/// takes longer than `reading`.
 fn drain(events: &Receiver<Event>, reading: Option<Duration>) -> bool {
     let until = reading.map(|reading| Instant::now() + reading);
     loop {
@@ -297,13 +311,14 @@ impl Supervisor {
         (0..self.workers.len()).filter(|&index| self.workers[index].end.is_none()).collect()
     }
 
-    /// Looks who has ended. The first failure is the launch's, and ends it unless the others are to go on.
+    /// Looks who has ended. The first failure is the launch's, and ends it unless the others are to
+    /// go on.
     fn collect(&mut self) {
         let mut ended: Vec<&Worker> = self.workers.iter_mut().filter_map(Worker::look).collect();
         let order = self.ends.order();
         ended.sort_by_key(|worker| order.iter().position(|&index| index == worker.index).unwrap_or(usize::MAX));
-        // Of workers that are found ended together, one that a signal killed was first: the others have lost it, perhaps before it was
-        // noted that it ended.
+        // Of workers that are found ended together, one that a signal killed was first: the others
+        // have lost it, perhaps before it was noted that it ended.
         let by_signal = |worker: &&&Worker| matches!(worker.end, Some(End::Signal(_)));
         let first = ended.iter().find(by_signal).or_else(|| ended.iter().find(|worker| worker.failed()));
         let Some(&worker) = first else { return };
@@ -315,7 +330,8 @@ impl Supervisor {
         }
     }
 
-    /// Gives a signal that the launcher got to all workers. What they do about it is theirs to decide.
+    /// Gives a signal that the launcher got to all workers. What they do about it is theirs to
+    /// decide.
     fn forward(&mut self, signal: i32) {
         if signal == SIGINT && self.asked {
             if matches!(self.stage, Stage::Running) {
@@ -334,7 +350,8 @@ impl Supervisor {
         self.ask();
     }
 
-    /// Asks all workers to end, unless they have been asked: they may be about to, and a second signal would disturb them.
+    /// Asks all workers to end, unless they have been asked: they may be about to, and a second
+    /// signal would disturb them.
     fn ask(&mut self) {
         if !self.asked {
             self.signal(Signal::TERM);
@@ -367,8 +384,8 @@ fn next(events: &Receiver<Event>, until: Option<Instant>) -> Option<Event> {
 }
 
 impl Report {
-    /// The status to end with: 0, that of the worker that failed first (128 and the number, if it was a signal), 124 if the
-    /// time was up, 130 after a second `SIGINT`.
+    /// The status to end with: 0, that of the worker that failed first (128 and the number, if it
+    /// was a signal), 124 if the time was up, 130 after a second `SIGINT`.
     pub fn status(&self) -> i32 {
         match self.outcome {
             Outcome::Done => 0,
@@ -409,8 +426,9 @@ fn name(workers: &[usize]) -> String {
 }
 
 impl StartError {
-    /// The status to end with: 127 for a program that is not there and 126 for another that cannot be started, as shells have
-    /// it, 125 for a failure of the launcher, as the command `timeout` has it.
+    /// The status to end with: 127 for a program that is not there and 126 for another that cannot
+    /// be started, as shells have it, 125 for a failure of the launcher, as the command `timeout`
+    /// has it.
     pub fn status(&self) -> i32 {
         match self {
             StartError::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,

@@ -1,7 +1,8 @@
 //! Passes on what workers write, line by line, each with its worker before it.
 //!
-//! One thread reads all pipes and writes all lines, so that no line is torn and those of a worker keep their order. If it must
-//! wait for whoever reads them, the workers wait for it, as they would without a launcher.
+//! One thread reads all pipes and writes all lines, so that no line is torn and those of a worker
+//! keep their order. If it must wait for whoever reads them, the workers wait for it, as they would
+//! without a launcher.
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -20,7 +21,8 @@ use std::{
 /// A longer line is passed on in parts, each as a line: the launcher would have to hold all of it.
 const LINE_BYTES: usize = 1 << 20;
 
-/// How long, after all workers have ended, the launcher waits for others that have their pipes open.
+/// How long, after all workers have ended, the launcher waits for others that have their pipes
+/// open.
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// As much as a pipe holds, so that one read empties it.
@@ -45,8 +47,8 @@ impl Stream {
         Stream { pipe: File::from(pipe), sink, lines: Lines::new(worker) }
     }
 
-    /// Passes on what the pipe has. False at its end, or if nobody reads our output: then the pipe closes, which the worker
-    /// learns as it would without a launcher.
+    /// Passes on what the pipe has. False at its end, or if nobody reads our output: then the pipe
+    /// closes, which the worker learns as it would without a launcher.
     fn pass_on(&mut self, buffer: &mut [u8]) -> bool {
         let mut text = Vec::new();
         let count = match self.pipe.read(buffer) {
@@ -72,7 +74,8 @@ impl Sink {
     }
 }
 
-/// Writes all of the text. If somebody who shares the file has it report that it is full, this waits until it is not.
+/// Writes all of the text. If somebody who shares the file has it report that it is full, this
+/// waits until it is not.
 fn write_all(file: &impl AsFd, mut text: &[u8]) -> io::Result<()> {
     while !text.is_empty() {
         match write(file, text) {
@@ -88,7 +91,8 @@ fn write_all(file: &impl AsFd, mut text: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Passes on until `workers_live` is closed at its other end, and then until the pipes are at their ends, or [`DRAIN`] is over.
+/// Passes on until `workers_live` is closed at its other end, and then until the pipes are at their
+/// ends, or [`DRAIN`] is over.
 pub(super) fn pass_on(mut streams: Vec<Stream>, workers_live: &UnixStream) {
     let mut buffer = vec![0; READ_BYTES];
     let mut until: Option<Instant> = None;
@@ -113,7 +117,8 @@ pub(super) fn pass_on(mut streams: Vec<Stream>, workers_live: &UnixStream) {
     }
 }
 
-/// Which of the streams can be read, and whether the workers have ended; `None` if a signal came between.
+/// Which of the streams can be read, and whether the workers have ended; `None` if a signal came
+/// between.
 fn wait(streams: &[Stream], workers_live: &UnixStream, left: Option<Duration>) -> Option<(Vec<bool>, bool)> {
     let mut polled: Vec<PollFd<'_>> = streams.iter().map(|stream| PollFd::new(&stream.pipe, PollFlags::IN)).collect();
     // After its end it would be ready all the time.

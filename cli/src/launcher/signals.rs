@@ -17,8 +17,8 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Listens to the end of workers and to what is forwarded. What whoever started the launcher has chosen to ignore (`nohup`
-    /// does) is ignored, also by the workers, which inherit it.
+    /// Listens to the end of workers and to what is forwarded. What whoever started the launcher
+    /// has chosen to ignore (`nohup` does) is ignored, also by the workers, which inherit it.
     pub(super) fn listen(tell: Sender<Event>) -> io::Result<Signals> {
         let heard = not_ignored(&FORWARDED)?;
         let mut signals = Heard::new(heard.chain([SIGCHLD]))?;

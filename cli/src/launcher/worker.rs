@@ -1,12 +1,13 @@
 //! A worker: a process that leads its own group, and dies with the launcher.
 //!
-//! That the system ends a process with its parent can only be asked for by the process itself, and nothing but unsafe code
-//! could run in it before the program does. Therefore a worker begins as another process of the launcher's binary, which asks for
-//! it, and then becomes the program ([`become_worker`]). Its standard input is a socket to the launcher until then: it closes when the
-//! program begins, and tells the error if it cannot. Programs find an empty standard input.
+//! That the system ends a process with its parent can only be asked for by the process itself, and
+//! nothing but unsafe code could run in it before the program does. Therefore a worker begins as
+//! another process of the launcher's binary, which asks for it, and then becomes the program
+//! ([`become_worker`]). Its standard input is a socket to the launcher until then: it closes when
+//! the program begins, and tells the error if it cannot. Programs find an empty standard input.
 //!
-//! What a worker has started in its group gets every signal, and is killed when the launch ends. Only if the launcher is
-//! killed by `SIGKILL` the workers alone are sure to die.
+//! What a worker has started in its group gets every signal, and is killed when the launch ends.
+//! Only if the launcher is killed by `SIGKILL` the workers alone are sure to die.
 
 use super::{
     Launch, StartError,
@@ -39,10 +40,12 @@ use std::{
     time::Duration,
 };
 
-/// The first argument of a process that becomes a worker: none that a launcher's own command line would have.
+/// The first argument of a process that becomes a worker: none that a launcher's own command line
+/// would have.
 const BECOME_WORKER: &str = "consonance::become_worker";
 
-/// How long a worker has to become its program: that takes milliseconds, unless the file is far away.
+/// How long a worker has to become its program: that takes milliseconds, unless the file is far
+/// away.
 const START: Duration = Duration::from_secs(30);
 
 /// The status of a process that did not become a worker; nobody looks at it.
@@ -66,7 +69,8 @@ impl fmt::Display for End {
     }
 }
 
-/// In which order workers end. Whether one has, its parent may hear later: a tracer hears before it.
+/// In which order workers end. Whether one has, its parent may hear later: a tracer hears before
+/// it.
 pub(super) struct Ends {
     epoll: OwnedFd,
     /// Whose end it tells: as long as they are open.
@@ -93,7 +97,8 @@ impl Ends {
     pub(super) fn order(&mut self) -> &[usize] {
         let mut ended = Vec::with_capacity(self.processes.len());
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // It does not wait, so that nothing interrupts it. Without it the workers are in the order of their numbers.
+        // It does not wait, so that nothing interrupts it. Without it the workers are in the order
+        // of their numbers.
         let _ = epoll::wait(&self.epoll, spare_capacity(&mut ended), Some(&now));
         self.order.extend(ended.into_iter().map(|event| event.data.u64() as usize));
         &self.order
@@ -103,7 +108,8 @@ impl Ends {
 /// A worker that was started. Dropped, it is killed with all of its group.
 pub(super) struct Worker {
     pub(super) index: usize,
-    /// How it ended, once that is seen. It is waited for, in the system's sense, when this is dropped.
+    /// How it ended, once that is seen. It is waited for, in the system's sense, when this is
+    /// dropped.
     pub(super) end: Option<End>,
     child: Child,
 }
@@ -180,8 +186,9 @@ impl Drop for Worker {
     }
 }
 
-/// Turns this process into a worker's program, if a launcher has started it for that; else does nothing. A program that calls
-/// [`Launch::run`] makes this call before anything else: the launch begins other processes of the same binary.
+/// Turns this process into a worker's program, if a launcher has started it for that; else does
+/// nothing. A program that calls [`Launch::run`] makes this call before anything else: the launch
+/// begins other processes of the same binary.
 pub fn become_worker() {
     become_worker_of(env::args_os().skip(1));
 }

@@ -1,9 +1,10 @@
-//! `consonance soak`: processes that make random calls, every result of which is compared with the spec, while they are stopped,
-//! killed and replaced.
+//! `consonance soak`: processes that make random calls, every result of which is compared with the
+//! spec, while they are stopped, killed and replaced.
 //!
-//! The parent starts the processes ([`Worker`]), which meet as a group over shared memory, and make the calls of one round after the
-//! other ([`Plan`]). It carries out the faults of a round as soon as the process in question says that it begins it, and judges
-//! whether each error has such a reason. After an error the processes form the next group, with one in place of each that was
+//! The parent starts the processes ([`Worker`]), which meet as a group over shared memory, and make
+//! the calls of one round after the other ([`Plan`]). It carries out the faults of a round as soon
+//! as the process in question says that it begins it, and judges whether each error has such a
+//! reason. After an error the processes form the next group, with one in place of each that was
 //! killed.
 
 mod plan;
@@ -62,7 +63,8 @@ pub struct Progress {
     pub stops: u64,
     /// How often a process came together with others again, after an error.
     pub reforms: u64,
-    /// The longest time from a kill, or from the beginning of a call after it, until a rank had its error.
+    /// The longest time from a kill, or from the beginning of a call after it, until a rank had its
+    /// error.
     pub worst_latency: Duration,
 }
 
@@ -137,7 +139,8 @@ struct State<'s> {
     /// Those that live.
     processes: Vec<Process>,
     actions: Vec<(Instant, Action)>,
-    /// The last round whose fault was prepared, and the number of its process: one in its place begins the round anew.
+    /// The last round whose fault was prepared, and the number of its process: one in its place
+    /// begins the round anew.
     armed: (u64, u64),
     /// The round that a process begins with which takes the place of another.
     next: u64,
@@ -242,8 +245,8 @@ impl<'s> State<'s> {
         Some(process.index)
     }
 
-    /// The process of this number does not wait for one that is stopped, any more: it has an error, or is gone. If it is stopped itself, it
-    /// had its error before.
+    /// The process of this number does not wait for one that is stopped, any more: it has an error,
+    /// or is gone. If it is stopped itself, it had its error before.
     fn gave_up(&mut self, number: u64) {
         self.waits.iter_mut().for_each(|wait| _ = wait.others.remove(&number));
         let over =
@@ -281,7 +284,8 @@ impl<'s> State<'s> {
                         self.actions.push((now + time, Action::GoOn(number)));
                     }
                 }
-                // The pause of a short round may end when the others wait for a stop of the same process.
+                // The pause of a short round may end when the others wait for a stop of the same
+                // process.
                 Action::GoOn(number) if self.waits.iter().any(|wait| wait.stopped == number) => {}
                 Action::GoOn(number) => _ = self.find(number).map(Process::go_on),
                 Action::Stop(number, round) => {
@@ -388,7 +392,8 @@ impl<'s> State<'s> {
         self.actions.push((at, action));
     }
 
-    /// An error names a process that was killed; in a round in which one is stopped, it may also be one of waiting too long.
+    /// An error names a process that was killed; in a round in which one is stopped, it may also be
+    /// one of waiting too long.
     fn judge_loss(&mut self, name: &str, round: u64, (begin, end): (u64, u64), text: &str) -> Result<(), Failure> {
         let names = |pid: &u32| [',', ')'].iter().any(|end| text.contains(&format!("process {pid}{end}")));
         let killed = self.killed.iter().find(|(pid, _)| text.contains("lost with its process") && names(pid));

@@ -7,7 +7,8 @@ use std::time::Duration;
 /// One round in so many has a fault.
 const FAULT_PERIOD: u64 = 12;
 
-/// One call in so many is about data that pass through the memory that ranks share in several parts.
+/// One call in so many is about data that pass through the memory that ranks share in several
+/// parts.
 const LARGE_PERIOD: u64 = 12;
 
 /// Elements of a rank in a large call.
@@ -67,7 +68,8 @@ impl Plan {
         mix(mix(mix(0, self.seed), round), salt)
     }
 
-    /// What all ranks call in a round. Where the round ends with an error, the calls can be repeated with the same results.
+    /// What all ranks call in a round. Where the round ends with an error, the calls can be
+    /// repeated with the same results.
     pub(super) fn script(&self, round: u64) -> Script {
         let bytes: Vec<u8> = (0..256).flat_map(|i| self.word(round, i).to_le_bytes()).collect();
         let mut script = Script::read_for(&mut Source::new(&bytes), self.ranks());

@@ -1,6 +1,8 @@
-//! A process of a soak: makes the calls of each round with the others, and tells the parent how they ended.
+//! A process of a soak: makes the calls of each round with the others, and tells the parent how
+//! they ended.
 //!
-//! Its lines on standard output are [`Told`]. It ends after the round in which its standard input does.
+//! Its lines on standard output are [`Told`]. It ends after the round in which its standard input
+//! does.
 
 use super::plan::{Plan, What};
 use consonance::{
@@ -43,7 +45,8 @@ pub(super) enum Told {
     Formed,
     /// It begins this round, and gave so many bytes in those before.
     Round(u64, u64),
-    /// A call of the round, which began and ended at these times since 1970 in ns, failed because the group ended.
+    /// A call of the round, which began and ended at these times since 1970 in ns, failed because
+    /// the group ended.
     Lost { round: u64, begin: u64, end: u64, text: String },
     /// Something is wrong in this round; 0 is the one that it is in.
     Wrong(u64, String),
@@ -231,8 +234,8 @@ fn make(rank: &mut Communicator, calls: &mut [Box<dyn Part>], asynchronous: bool
     Ok(())
 }
 
-/// The result of a call that began at `begin`, unless the group has ended, or a rank has left it: who gives up another in a group of two
-/// ends that one only, and leaves.
+/// The result of a call that began at `begin`, unless the group has ended, or a rank has left it:
+/// who gives up another in a group of two ends that one only, and leaves.
 fn unless_lost(begin: u64, result: Result<(), Error>) -> Result<Result<(), Error>, Trouble> {
     match result {
         Err(error @ (Error::Aborted { .. } | Error::Timeout { .. } | Error::Left { .. })) => {

@@ -80,7 +80,8 @@ impl Inbox {
         self.lock().end_of(line)
     }
 
-    /// What there is of `from` in the last group of `line`, once there is something; before the deadline.
+    /// What there is of `from` in the last group of `line`, once there is something; before the
+    /// deadline.
     pub(crate) fn take(&self, from: usize, line: &[u64], deadline: Instant) -> News {
         let group = line.last().copied().unwrap_or_default();
         let mut contents = self.lock();

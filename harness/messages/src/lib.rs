@@ -1,11 +1,13 @@
 //! An engine of messages: what a socket, a queue or MPI's send and receive would be.
 //!
-//! It depends on the crate `consonance` alone and moves bytes between two ranks at a time, as [`Service::Messages`] asks; the
-//! runtime makes all collectives of that. [`threads`] gives the engines of a group of threads, [`processes`] the one of a process that
-//! is connected to the others by sockets. It is here to test the seam, not to be fast.
+//! It depends on the crate `consonance` alone and moves bytes between two ranks at a time, as
+//! [`Service::Messages`] asks; the runtime makes all collectives of that. [`threads`] gives the
+//! engines of a group of threads, [`processes`] the one of a process that is connected to the
+//! others by sockets. It is here to test the seam, not to be fast.
 //!
-//! Each rank has an *inbox*: messages by sender and group, who has left, and which groups were ended. Letters from threads are put
-//! there by the sender, those from sockets by a thread for each connection.
+//! Each rank has an *inbox*: messages by sender and group, who has left, and which groups were
+//! ended. Letters from threads are put there by the sender, those from sockets by a thread for each
+//! connection.
 //!
 //! ```
 //! use consonance::{Communicator, ReduceOp, Result};
@@ -41,7 +43,8 @@ use std::{
 
 /// How letters get to a rank of the group that was split from none.
 trait Post: Send + Sync {
-    /// Brings a letter of rank `from`. Of one that cannot be brought the receiver learns by the end of the connection.
+    /// Brings a letter of rank `from`. Of one that cannot be brought the receiver learns by the end
+    /// of the connection.
     fn bring(&self, from: usize, to: usize, letter: Letter);
 }
 
@@ -96,7 +99,8 @@ impl Group {
         *self.line.last().expect("a group has a number")
     }
 
-    /// Ends this group in the name of a rank of it, here and on all others. The first to say so wins on each rank.
+    /// Ends this group in the name of a rank of it, here and on all others. The first to say so
+    /// wins on each rank.
     fn end(&self, rank: usize, reason: Reason) {
         let letter = || Letter::End { group: self.number(), end: End { rank, reason } };
         self.inbox.put(self.own(), letter());
@@ -209,7 +213,8 @@ impl Engine for Messages {
         self.splits += 1;
         let group = &*self.group;
         let Some(rank) = members.iter().position(|&member| member == group.world.rank()) else { return Ok(None) };
-        // The same on all its ranks, and no other group's: groups that are split off at once differ in their first member.
+        // The same on all its ranks, and no other group's: groups that are split off at once differ
+        // in their first member.
         let first = group.members[members[0]] as u64;
         let number = group
             .number()

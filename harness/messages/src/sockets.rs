@@ -19,7 +19,8 @@ use std::{
 /// The connections of a process; none to itself.
 struct Sockets {
     inbox: Arc<Inbox>,
-    /// To the thread that writes to each: who brings a letter does not wait for a process that does not read.
+    /// To the thread that writes to each: who brings a letter does not wait for a process that does
+    /// not read.
     writers: Vec<Option<mpsc::Sender<Letter>>>,
 }
 
@@ -33,8 +34,9 @@ impl Post for Sockets {
     }
 }
 
-/// The engine of process `rank`, which `listener` is of, among those that listen at these addresses, in rank order. It connects to
-/// those before it, and those after it connect to it; all are here when this returns.
+/// The engine of process `rank`, which `listener` is of, among those that listen at these
+/// addresses, in rank order. It connects to those before it, and those after it connect to it; all
+/// are here when this returns.
 ///
 /// # Errors
 /// The system's, and [`io::ErrorKind::TimedOut`] if a process does not come before the timeout.
@@ -98,7 +100,8 @@ pub fn processes(
     Ok(Box::new(Messages::whole(world, inbox, post)))
 }
 
-/// How long one that connects may take to say who it is, which it does at once: a stranger does not keep the others from meeting.
+/// How long one that connects may take to say who it is, which it does at once: a stranger does not
+/// keep the others from meeting.
 const GREETING: Duration = Duration::from_secs(1);
 
 /// What is left until the deadline: not zero, which sockets take for no bound.

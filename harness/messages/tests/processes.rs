@@ -1,4 +1,5 @@
-//! Groups of real processes, connected by sockets: the sums are those of threads that share memory, and who is lost is named.
+//! Groups of real processes, connected by sockets: the sums are those of threads that share memory,
+//! and who is lost is named.
 
 use consonance::{Communicator, Error, ReduceOp};
 use std::{
@@ -13,7 +14,8 @@ const RANK: &str = "MESSAGES_TEST_RANK";
 const SIZE: usize = 3;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What rank `rank` brings to the sum: terms whose sum depends on the order in which they are added.
+/// What rank `rank` brings to the sum: terms whose sum depends on the order in which they are
+/// added.
 fn brings(rank: usize) -> Vec<f32> {
     (0..1000).map(|place| (1.0 + rank as f32 * 1e-3) / (place as f32 + 0.1)).collect()
 }

@@ -59,9 +59,11 @@ pub enum Carrier {
     Strategy,
     /// The strategy, in a merge function.
     Merge,
-    /// The strategy, with a batch of the values in the nest, and a device for every other one: reductions without an axis.
+    /// The strategy, with a batch of the values in the nest, and a device for every other one:
+    /// reductions without an axis.
     Batch,
-    /// Each replica, while it does something else: the entries of the nest one after the other, reductions without an axis.
+    /// Each replica, while it does something else: the entries of the nest one after the other,
+    /// reductions without an axis.
     Overlap,
 }
 

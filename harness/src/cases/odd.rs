@@ -21,7 +21,8 @@ pub struct OddRank {
 pub enum RankDoes {
     /// It makes a call that differs in an argument, which errors name so.
     Calls(Collective, &'static str),
-    /// It does all-reduces in another way: `Implementation::OneShot` where the others do `Implementation::TwoShot`.
+    /// It does all-reduces in another way: `Implementation::OneShot` where the others do
+    /// `Implementation::TwoShot`.
     AllReducesOtherwise,
     /// It gives up its communicator.
     Leaves,
@@ -160,7 +161,8 @@ fn other_call(source: &mut Source<'_>, case: &NestCase) -> (NestCall, &'static s
     }
 }
 
-/// The same call with one leaf of another type, of another rank, sparse instead of dense, or with wider or narrower indices.
+/// The same call with one leaf of another type, of another rank, sparse instead of dense, or with
+/// wider or narrower indices.
 fn other_leaf(source: &mut Source<'_>, case: &NestCase) -> ReplicaDoes {
     let leaves = case.nest.flatten().1.len();
     if leaves == 0 {

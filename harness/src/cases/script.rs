@@ -7,11 +7,13 @@ use consonance_spec::{DType, Kind, ReduceOp, call::mix};
 /// Worlds at the edges of the canonical tree.
 pub(super) const SIZES: &[usize] = &[2, 3, 1, 5, 8, 4, 7, 6];
 
-/// Counts at the edges: of nothing, of what rides along with an arrival (80 bytes of any width), of a tile and of two cache lines.
+/// Counts at the edges: of nothing, of what rides along with an arrival (80 bytes of any width), of
+/// a tile and of two cache lines.
 const COUNTS: &[usize] =
     &[1, 0, 2, 3, 5, 9, 10, 11, 19, 20, 21, 31, 32, 33, 39, 40, 41, 63, 64, 65, 79, 80, 81, 127, 128, 129, 257, 1000];
 
-/// Counts of buffers that may lie in the group's memory: also around the size from which they are used in place, and around a page.
+/// Counts of buffers that may lie in the group's memory: also around the size from which they are
+/// used in place, and around a page.
 const SHARED_COUNTS: &[usize] = &[600, 1, 0, 33, 257, 511, 512, 513, 1000, 1024, 2049];
 
 /// Calls that the ranks of a group make, one after the other.
@@ -19,7 +21,8 @@ const SHARED_COUNTS: &[usize] = &[600, 1, 0, 33, 257, 511, 512, 513, 1000, 1024,
 pub struct Script {
     /// The number of ranks.
     pub size: usize,
-    /// Whether all calls are started in one [`scope`](consonance::Communicator::scope), each before the one before it is finished.
+    /// Whether all calls are started in one [`scope`](consonance::Communicator::scope), each before
+    /// the one before it is finished.
     pub asynchronous: bool,
     /// How all-reduces are done.
     pub implementation: Implementation,
@@ -71,7 +74,8 @@ pub enum Buffer {
 }
 
 impl Memory {
-    /// Whether `buffer` of rank `rank` lies in memory of [`Communicator::alloc`](consonance::Communicator::alloc).
+    /// Whether `buffer` of rank `rank` lies in memory of
+    /// [`Communicator::alloc`](consonance::Communicator::alloc).
     pub fn is_shared(self, rank: usize, buffer: Buffer) -> bool {
         match self {
             Memory::Own => false,

@@ -1,7 +1,8 @@
 //! Choices made from bytes.
 
-/// Bytes from which a case is made: the same bytes make the same choices, and where they end every choice is the first, which
-/// is the simplest. So a shorter input is a simpler case, which is what shrinking wants.
+/// Bytes from which a case is made: the same bytes make the same choices, and where they end every
+/// choice is the first, which is the simplest. So a shorter input is a simpler case, which is what
+/// shrinking wants.
 #[derive(Clone, Debug)]
 pub struct Source<'b>(&'b [u8]);
 

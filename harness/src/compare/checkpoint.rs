@@ -1,4 +1,5 @@
-//! What becomes of any bytes as a checkpoint: an error that leaves variables as they are, or values that can be saved again.
+//! What becomes of any bytes as a checkpoint: an error that leaves variables as they are, or values
+//! that can be saved again.
 
 use super::{Verdict, file::Temporary};
 use crate::cases::Source;
@@ -49,11 +50,12 @@ pub fn checkpoints() -> Vec<Vec<u8>> {
     vec![[&[0], &SAVED[..]].concat(), vec![1], vec![1, 1, 0, 9, 0xff]]
 }
 
-/// Judges a file: these bytes after the first, if that is 0; or a checkpoint, of which those change some: two bytes say where, and
-/// the third what is there instead, or that the file ends there.
+/// Judges a file: these bytes after the first, if that is 0; or a checkpoint, of which those change
+/// some: two bytes say where, and the third what is there instead, or that the file ends there.
 ///
 /// # Errors
-/// What the variables are after an error, or that they are not the same when they are saved and restored.
+/// What the variables are after an error, or that they are not the same when they are saved and
+/// restored.
 pub fn checkpoint(bytes: &[u8]) -> Verdict {
     let mut source = Source::new(bytes);
     let content = match source.byte() {

@@ -1,4 +1,5 @@
-//! What becomes of any bytes as a data file: an error, or a column whose rows are the same however they are read.
+//! What becomes of any bytes as a data file: an error, or a column whose rows are the same however
+//! they are read.
 
 use super::Verdict;
 use consonance::{
@@ -11,7 +12,8 @@ use std::{
     process, thread,
 };
 
-/// Judges the file of these bytes, opened as each format: the first byte chooses the type of CSV's numbers.
+/// Judges the file of these bytes, opened as each format: the first byte chooses the type of CSV's
+/// numbers.
 ///
 /// # Errors
 /// The format, with rows that differ from themselves.

@@ -1,4 +1,5 @@
-//! What is kept between cases, because it takes longer to make than a case takes: threads, and groups and strategies that work.
+//! What is kept between cases, because it takes longer to make than a case takes: threads, and
+//! groups and strategies that work.
 
 use super::{Verdict, message};
 use crate::subjects::{Group, Rank, Replicas};
@@ -34,8 +35,8 @@ pub(super) fn lend(group: Group, size: usize) -> Kept {
 }
 
 impl Kept {
-    /// Runs `body` for each rank with its entry of `arguments`; gives the results in rank order, or the first that is wrong, and the
-    /// group with the ranks that gave their communicators back.
+    /// Runs `body` for each rank with its entry of `arguments`; gives the results in rank order, or
+    /// the first that is wrong, and the group with the ranks that gave their communicators back.
     pub(super) fn on_ranks<A: Send, R: Send>(
         self,
         arguments: impl IntoIterator<Item = A>,
@@ -59,14 +60,17 @@ impl Kept {
 /// How many strategies are kept: each has a thread for each replica.
 const STRATEGIES: usize = 64;
 
-/// Strategies of one worker that are idle, with what they were made from; the one that was used last is the last.
+/// Strategies of one worker that are idle, with what they were made from; the one that was used
+/// last is the last.
 static IDLE: Mutex<Vec<(Key, Strategy)>> = Mutex::new(Vec::new());
 
 type Key = (&'static str, usize, CommunicationOptions);
 
-/// Does `work` as each worker of a strategy, and judges what each returns. A kind of strategy that cannot have so many replicas is right.
+/// Does `work` as each worker of a strategy, and judges what each returns. A kind of strategy that
+/// cannot have so many replicas is right.
 ///
-/// A strategy of one worker is kept if it is right. One of several workers is made anew, as its group outlives a run.
+/// A strategy of one worker is kept if it is right. One of several workers is made anew, as its
+/// group outlives a run.
 pub(super) fn on_workers<R: Send>(
     replicas: Replicas,
     size: usize,
@@ -98,7 +102,8 @@ pub(super) fn on_workers<R: Send>(
 /// Teams that are idle, by their size.
 static TEAMS: Mutex<BTreeMap<usize, Vec<Team>>> = Mutex::new(BTreeMap::new());
 
-/// Runs `body` on a thread for each argument; gives the results in order, or the first that is wrong.
+/// Runs `body` on a thread for each argument; gives the results in order, or the first that is
+/// wrong.
 fn on_threads<A: Send, R: Send>(
     arguments: impl Iterator<Item = A>,
     body: impl Fn(A) -> Result<R, String> + Sync,
@@ -122,7 +127,8 @@ type Job = Box<dyn FnOnce() -> Box<dyn FnOnce()> + Send>;
 
 static JUDGES: Mutex<Vec<Sender<Job>>> = Mutex::new(Vec::new());
 
-/// Carries out `judge` on a thread of its own, which sends the verdict when it has dropped all that it was given.
+/// Carries out `judge` on a thread of its own, which sends the verdict when it has dropped all that
+/// it was given.
 pub(super) fn on_judge(judge: impl FnOnce() -> Verdict + Send + 'static) -> Receiver<Verdict> {
     let (verdict, judged) = mpsc::channel();
     let job: Job = Box::new(move || {

@@ -58,7 +58,8 @@ pub fn message(panic: &(dyn Any + Send)) -> String {
     format!("panicked: {}", text.unwrap_or("without words"))
 }
 
-/// `for_each_dtype!(with_type dtype, function(arguments);)` is `function::<T>(arguments)` for the Rust type `T` of `dtype`.
+/// `for_each_dtype!(with_type dtype, function(arguments);)` is `function::<T>(arguments)` for the
+/// Rust type `T` of `dtype`.
 macro_rules! with_type {
     ($dtype:expr, $function:ident $arguments:tt; $(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
         match $dtype { $(DType::$variant => $function::<$type> $arguments,)* }

@@ -67,7 +67,8 @@ pub(super) fn options(case: &NestCase) -> CommunicationOptions {
     options.timeout(DEADLINE).expect("a deadline that is not zero")
 }
 
-/// The options of the strategy that carries out a case: none of its own where each call brings them, so that cases share it.
+/// The options of the strategy that carries out a case: none of its own where each call brings
+/// them, so that cases share it.
 pub(super) fn strategy_options(case: &NestCase) -> CommunicationOptions {
     match (case.carrier, &case.call) {
         (Carrier::Overlap, _) | (Carrier::Replica, NestCall::Reduce(..) | NestCall::Gather(_)) => {
@@ -134,7 +135,8 @@ pub(super) fn call(
     }
 }
 
-/// The entries of a list one after the other; of any other nest the whole. Replicas carry it out in different ways.
+/// The entries of a list one after the other; of any other nest the whole. Replicas carry it out in
+/// different ways.
 fn overlap(replica: &ReplicaContext<'_>, case: &NestCase, value: Tree) -> Result<Tree> {
     let NestCall::Reduce(op, _) = &case.call else { unreachable!("replicas reduce") };
     let carriers = replica.replica_id_in_sync_group().is_multiple_of(2);
@@ -175,8 +177,8 @@ fn cross_call(strategy: &Strategy, call: &NestCall, values: &PerReplica<Tree>) -
     }
 }
 
-/// Whether each result has the structure of the argument, and the leaves that the spec says; `expected` is by leaf, then by replica.
-/// The first result is that of replica `first`.
+/// Whether each result has the structure of the argument, and the leaves that the spec says;
+/// `expected` is by leaf, then by replica. The first result is that of replica `first`.
 pub(super) fn equal(case: &NestCase, first: usize, found: &[Tree], expected: &[Vec<Outcome>]) -> Verdict {
     for (replica, tree) in (first..).zip(found) {
         let structure = tree.structure();

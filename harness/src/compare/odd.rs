@@ -1,4 +1,5 @@
-//! What ranks are told when one of them does otherwise: each gets an error at once that names it, and the next run works.
+//! What ranks are told when one of them does otherwise: each gets an error at once that names it,
+//! and the next run works.
 
 use super::{
     Verdict, kept,
@@ -56,7 +57,8 @@ pub fn odd_rank(group: Group, case: &OddRank) -> Verdict {
         let result = match does {
             RankDoes::IsLate if is_odd => {
                 others_are_done.wait();
-                // An engine of messages brings the end of the group as one: a call before it came may still succeed.
+                // An engine of messages brings the end of the group as one: a call before it came
+                // may still succeed.
                 let ended = communicator.abort_handle();
                 let deadline = Instant::now() + DEADLINE;
                 while !ended.is_aborted() && Instant::now() < deadline {
@@ -114,7 +116,8 @@ fn told_by_all(told: &[Option<Result<(), Error>>], expected: impl Fn(&Error) -> 
     }
 }
 
-/// Whether every rank is told of the odd rank's argument, or, if its call cannot be right by itself, of that.
+/// Whether every rank is told of the odd rank's argument, or, if its call cannot be right by
+/// itself, of that.
 fn told_of_arguments(
     case: &OddRank,
     other: &Collective,
@@ -131,7 +134,8 @@ fn told_of_arguments(
             Some(Ok(())) => !takes_part(rank),
             Some(Err(Error::InvalidCall { .. })) => rank == odd,
             Some(Err(Error::Mismatch { replica, argument: named, .. })) => {
-                // Of two, either may be the odd one. A receiver is named with the sender that it does not agree with.
+                // Of two, either may be the odd one. A receiver is named with the sender that it
+                // does not agree with.
                 let names_odd = *replica == odd || ranks == 2 && takes_part(*replica);
                 let names_both = *named == format!("recv_counts[{odd}]");
                 (names_odd || names_both) && named.starts_with(argument)
@@ -161,10 +165,12 @@ pub fn odd_replica(replicas: Replicas, case: &OddReplica) -> Verdict {
     let local = |worker: usize| first(worker)..first(worker) + workers[worker];
     let is_alone = (0..workers.len()).any(|worker| local(worker) == (odd..odd + 1));
     if matches!(does, ReplicaDoes::Returns) && workers.len() > 1 && is_alone {
-        // Its worker's run is done, and the worker's next calls are those that the others still wait for.
+        // Its worker's run is done, and the worker's next calls are those that the others still
+        // wait for.
         return Ok(());
     }
-    // What each replica was told, if it ran: a worker that hears of the failure before its run has none of its replicas run.
+    // What each replica was told, if it ran: a worker that hears of the failure before its run has
+    // none of its replicas run.
     let told: Mutex<Vec<Option<Option<String>>>> = Mutex::new(vec![None; common.size]);
     let work = |strategy: &Strategy| {
         let result = strategy.run_with(nest::values(strategy, common), |replica, value| {

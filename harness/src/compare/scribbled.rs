@@ -30,7 +30,8 @@ pub(crate) fn warm(ranks: &mut [Rank]) {
     });
 }
 
-/// Judges whether the calls of a script end, in a group of which `memory` is told lies before and meanwhile.
+/// Judges whether the calls of a script end, in a group of which `memory` is told lies before and
+/// meanwhile.
 pub(crate) fn calls(
     ranks: Vec<Rank>,
     script: &Script,

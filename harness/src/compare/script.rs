@@ -12,8 +12,8 @@ use std::time::Duration;
 /// How long a rank waits for another. No case ought to come to it, however busy the machine.
 pub(super) const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Judges a script: what each call leaves in each rank's buffers, and that calls that cannot be right fail on every rank and
-/// leave the group working.
+/// Judges a script: what each call leaves in each rank's buffers, and that calls that cannot be
+/// right fail on every rank and leave the group working.
 ///
 /// # Errors
 /// What differs from the spec.

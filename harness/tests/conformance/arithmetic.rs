@@ -1,7 +1,8 @@
-//! What we answer where TensorFlow's arithmetic is another: a second, plain computation for the few cases in the table.
+//! What we answer where TensorFlow's arithmetic is another: a second, plain computation for the few
+//! cases in the table.
 //!
-//! Sums go by the balanced tree over the replicas, f16 and bf16 in f32 and rounded once; integers wrap in sums and do not in
-//! means.
+//! Sums go by the balanced tree over the replicas, f16 and bf16 in f32 and rounded once; integers
+//! wrap in sums and do not in means.
 
 use crate::value::{Value, bits, from_bits};
 use consonance::{DType, IndexedSlices, ReduceOp, Tensor, bf16, f16};

@@ -18,7 +18,8 @@ pub(crate) struct Case {
     alternative: Option<Value>,
     /// By how many units in the last place a float may differ.
     ulp: u64,
-    /// Whether the replicas of a mirrored strategy send each other messages, in place of sharing memory.
+    /// Whether the replicas of a mirrored strategy send each other messages, in place of sharing
+    /// memory.
     pub(crate) on_messages: bool,
 }
 
@@ -156,7 +157,8 @@ impl Case {
     /// Each replica's nest of tensors.
     pub(crate) fn nests(&self) -> Result<PerReplica<Value>, Stop> {
         let nests: Option<Vec<Value>> = self.inputs().into_iter().map(Value::into_nest).collect();
-        // One value where there are more replicas is not distributed: ours is always a `PerReplica`.
+        // One value where there are more replicas is not distributed: ours is always a
+        // `PerReplica`.
         let nests = nests.filter(|nests| nests.len() == self.replicas);
         nests.map(PerReplica::new).ok_or(Stop::NotExpressible)
     }
@@ -232,7 +234,8 @@ pub(crate) fn kind(error: &Error) -> &'static str {
         Error::WrongContext { .. } => "wrong_context",
         Error::Mismatch { argument, expected, found, .. } => {
             let sparse = |text: &str| text.starts_with("IndexedSlices");
-            // All replicas of a case make the same call, so that its first step differs only where the structure does.
+            // All replicas of a case make the same call, so that its first step differs only where
+            // the structure does.
             if argument == "types"
                 || argument == "call"
                 || expected == "nothing"

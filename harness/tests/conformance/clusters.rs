@@ -1,5 +1,5 @@
-//! Where our answers on clusters are other than TensorFlow's: conditions on what a case says, and the answers, computed a second time
-//! in the plainest way.
+//! Where our answers on clusters are other than TensorFlow's: conditions on what a case says, and
+//! the answers, computed a second time in the plainest way.
 
 use crate::{
     case::Case,
@@ -121,7 +121,8 @@ pub(crate) fn no_name(case: &Case) -> bool {
     is_union(case) && !has_known_names(&case.args["resolver"])
 }
 
-/// Whether the protocol of a union is its first resolver's, and an address is asked for by its task.
+/// Whether the protocol of a union is its first resolver's, and an address is asked for by its
+/// task.
 pub(crate) fn protocol_of_a_member(case: &Case) -> bool {
     let told = &case.args["resolver"];
     let asked = master_calls(case).any(|(_, call)| call.get("task_id").is_some() && call.get("rpc_layer").is_none());
@@ -148,7 +149,8 @@ pub(crate) fn task_of_a_later_member(case: &Case) -> bool {
         && tasks().any(|task| task.is_some())
 }
 
-/// What a union says of its task, its protocol, and the addresses that are asked for by their tasks.
+/// What a union says of its task, its protocol, and the addresses that are asked for by their
+/// tasks.
 pub(crate) fn of_union(case: &Case) -> Value {
     let told = &case.args["resolver"];
     let task = task(case, told);
@@ -213,7 +215,8 @@ fn cluster(case: &Case, told: &Json) -> Option<Cluster> {
     jobs.as_object()?.iter().map(|(job, list)| Some((job.clone(), tasks(list)?))).collect()
 }
 
-/// The jobs of all resolvers of a union: tasks without gaps one after another, others by their indices. None if there is one twice.
+/// The jobs of all resolvers of a union: tasks without gaps one after another, others by their
+/// indices. None if there is one twice.
 fn merged(case: &Case) -> Option<Cluster> {
     let all: Vec<Cluster> =
         members(&case.args["resolver"]).iter().map(|member| cluster(case, member)).collect::<Option<_>>()?;

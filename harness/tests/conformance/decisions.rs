@@ -1,5 +1,5 @@
-//! Where we answer other than TensorFlow, what, and why. Every row is checked: its cases give what it says, and none of them
-//! gives TensorFlow's answer.
+//! Where we answer other than TensorFlow, what, and why. Every row is checked: its cases give what
+//! it says, and none of them gives TensorFlow's answer.
 
 use crate::{
     arithmetic,

@@ -1,8 +1,9 @@
 //! Whether we answer as TensorFlow does: every golden vector is judged through the public API.
 //!
-//! The vectors were made by running TensorFlow 2.21 on CPU. `CONSONANCE_CONFORMANCE_DIR` names another folder of such files.
-//! A case passes if we give TensorFlow's answer or its alternative, or refuse with its kind of error. Where we differ by
-//! decision, [`decisions`] says what we answer instead, which is checked, and why.
+//! The vectors were made by running TensorFlow 2.21 on CPU. `CONSONANCE_CONFORMANCE_DIR` names
+//! another folder of such files. A case passes if we give TensorFlow's answer or its alternative,
+//! or refuse with its kind of error. Where we differ by decision, [`decisions`] says what we answer
+//! instead, which is checked, and why.
 
 mod arithmetic;
 mod case;
@@ -134,7 +135,8 @@ fn further_cases_are_judged() {
             panic!("{}: {problem}", case.id);
         }
     }
-    // The mean of a dict of one replica's integers: TensorFlow gives them back, and ours is a dict of floats.
+    // The mean of a dict of one replica's integers: TensorFlow gives them back, and ours is a dict
+    // of floats.
     let mean = r#"{"cases": [{"id": "all_reduce/dtype_1_replica/99", "api": "ReplicaContext.all_reduce", "num_replicas": 1,
         "inputs": [{"dict": {"a": {"dtype": "i32", "shape": [1], "hex": "03000000"}}}], "args": {"op": "MEAN"}, "compare": "exact",
         "expect": {"ok": {"local_results": [{"dict": {"a": {"dtype": "i32", "shape": [1], "hex": "03000000"}}}]}}}]}"#;

@@ -27,7 +27,8 @@ pub(crate) fn all_gather(case: &Case) -> Answer {
 }
 
 pub(crate) fn merge_call(case: &Case) -> Answer {
-    // There is no replica context outside a replica; and a merge function always sees a `PerReplica`.
+    // There is no replica context outside a replica; and a merge function always sees a
+    // `PerReplica`.
     if case.text("context") == "cross" || [case.text("merge_fn"), case.text("nested")].contains(&"kinds") {
         return Err(Stop::NotExpressible);
     }

@@ -18,7 +18,8 @@ pub(crate) enum Value {
     Dict(BTreeMap<String, Value>),
     /// Each replica's result; one alone stands for all.
     Local(Vec<Value>),
-    /// Nothing, a number or text that is not a tensor, a tensor of a type that we do not have: as it is written.
+    /// Nothing, a number or text that is not a tensor, a tensor of a type that we do not have: as
+    /// it is written.
     Other(Json),
 }
 
@@ -248,10 +249,12 @@ fn parse_tensor(dtype: DType, json: &Json) -> Tensor {
     from_bits(dtype, shape.collect(), &bits)
 }
 
-/// Whether dtypes and shapes are the same, and floats differ by at most `ulp` units; any NaN is any NaN.
+/// Whether dtypes and shapes are the same, and floats differ by at most `ulp` units; any NaN is any
+/// NaN.
 fn near(expected: &Tensor, found: &Tensor, ulp: u64) -> bool {
     let dtype = expected.dtype();
-    // The bits of infinity: what is above, without the sign, is NaN. Bits of floats are ordered as the floats are.
+    // The bits of infinity: what is above, without the sign, is NaN. Bits of floats are ordered as
+    // the floats are.
     let infinity = match dtype {
         DType::F16 => f16::INFINITY.bits64(),
         DType::Bf16 => bf16::INFINITY.bits64(),

@@ -143,7 +143,8 @@ fn add(strategy: &Strategy, variable: &Variable, operand: &Tensor) -> Result<()>
     strategy.update(variable, |copy| copy.assign_add(operand.clone())).map(drop)
 }
 
-/// What the spec says of the steps of a mirrored variable, assigned by its replicas, across them or outside.
+/// What the spec says of the steps of a mirrored variable, assigned by its replicas, across them or
+/// outside.
 pub(crate) fn specified(case: &Case) -> Value {
     match initial(case).dtype() {
         DType::F32 => specified_of::<f32>(case),

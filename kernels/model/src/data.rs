@@ -37,7 +37,8 @@ impl Data {
             Elements::Own(elements) => elements,
             Elements::Heap(segment, rank) => {
                 let (start, count) = segment.heap(*rank);
-                // SAFETY: these elements of the segment's, which lives as long as `self`; whoever else touches them is found.
+                // SAFETY: these elements of the segment's, which lives as long as `self`; whoever
+                // else touches them is found.
                 unsafe { slice::from_raw_parts_mut(start, count) }
             }
         }

@@ -1,6 +1,7 @@
 //! Faults planted in the protocol, to see that the model finds them.
 //!
-//! A fault lies at one line of the protocol's text, which is found by the words of the line: the text itself stays as it is.
+//! A fault lies at one line of the protocol's text, which is found by the words of the line: the
+//! text itself stays as it is.
 
 use std::{
     cell::{Cell, RefCell},
@@ -15,9 +16,9 @@ pub const FILES: [(&str, &str); 11] = [
     ("shm/call_log.rs", include_str!("../../src/shm/call_log.rs")),
     ("group/post.rs", include_str!("../../src/group/post.rs")),
     ("group/state.rs", include_str!("../../src/group/state.rs")),
-    ("group/place.rs", include_str!("../../src/group/place.rs")),
+    ("group/call_context.rs", include_str!("../../src/group/call_context.rs")),
     ("group/waiting.rs", include_str!("../../src/group/waiting.rs")),
-    ("group/rounds.rs", include_str!("../../src/group/rounds.rs")),
+    ("group/renewal.rs", include_str!("../../src/group/renewal.rs")),
     ("group/transport/in_place.rs", include_str!("../../src/group/transport/in_place.rs")),
     ("group/transport/staged.rs", include_str!("../../src/group/transport/staged.rs")),
     ("group/transport/windows.rs", include_str!("../../src/group/transport/windows.rs")),
@@ -25,7 +26,7 @@ pub const FILES: [(&str, &str); 11] = [
 
 /// A line of the protocol's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct SourceLine {
     /// The file's name.
     pub file: &'static str,
     /// The number of the line, from 1.
@@ -45,7 +46,7 @@ pub enum Effect {
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
     /// Where.
-    pub line: Line,
+    pub line: SourceLine,
     /// What.
     pub effect: Effect,
 }
@@ -67,17 +68,17 @@ struct Mortal {
 /// What unwinds the stack of a rank that dies.
 struct Death;
 
-impl Line {
+impl SourceLine {
     /// The line of `file` that contains `text`.
     ///
     /// # Panics
     /// If there is not exactly one.
-    pub fn with(file: &'static str, text: &str) -> Line {
+    pub fn with(file: &'static str, text: &str) -> SourceLine {
         let (_, source) = FILES.iter().find(|(name, _)| *name == file).expect("a file of the protocol");
         let mut lines = source.lines().zip(1..).filter(|(line, _)| line.contains(text));
         let (_, number) = lines.next().unwrap_or_else(|| panic!("{file} has no line with {text:?}"));
         assert!(lines.next().is_none(), "{file} has several lines with {text:?}");
-        Line { file, number }
+        SourceLine { file, number }
     }
 
     /// Its words.
@@ -87,8 +88,9 @@ impl Line {
     }
 }
 
-/// The lines of the protocol's text on which ranks synchronise, each below a comment `SYNC POINT name`, with that name.
-pub fn sync_points() -> Vec<(&'static str, Line)> {
+/// The lines of the protocol's text on which ranks synchronise, each below a comment
+/// `SYNC POINT name`, with that name.
+pub fn sync_points() -> Vec<(&'static str, SourceLine)> {
     let mut points = Vec::new();
     for (file, source) in FILES {
         let mut name = None;
@@ -96,21 +98,22 @@ pub fn sync_points() -> Vec<(&'static str, Line)> {
             if let Some((_, said)) = line.split_once("// SYNC POINT ") {
                 name = said.split(':').next();
             } else if OPERATIONS.iter().any(|operation| line.contains(operation)) {
-                points.extend(name.take().map(|name| (name, Line { file, number })));
+                points.extend(name.take().map(|name| (name, SourceLine { file, number })));
             }
         }
     }
     points
 }
 
-/// The lines of the protocol's text, but of its tests, with an ordering that is stronger than relaxed.
-pub fn strong_lines() -> Vec<Line> {
+/// The lines of the protocol's text, but of its tests, with an ordering that is stronger than
+/// relaxed.
+pub fn strong_lines() -> Vec<SourceLine> {
     let strong = ["Ordering::Acquire", "Ordering::Release", "Ordering::AcqRel", "Ordering::SeqCst"];
     let lines_of = |(file, source): (&'static str, &'static str)| {
         let code =
             source.lines().zip(1..).take_while(|(line, _)| !line.starts_with("#[cfg(") || !line.contains("test"));
         let lines = code.filter(|(line, _)| strong.iter().any(|order| line.contains(order)));
-        lines.map(move |(_, number)| Line { file, number }).collect::<Vec<_>>()
+        lines.map(move |(_, number)| SourceLine { file, number }).collect::<Vec<_>>()
     };
     FILES.into_iter().flat_map(lines_of).collect()
 }
@@ -148,7 +151,8 @@ pub(crate) fn over() -> bool {
     OVER.get()
 }
 
-/// The calling thread dies before its operation number `left`. `body` is what it does until then. Says whether it died.
+/// The calling thread dies before its operation number `left`. `body` is what it does until then.
+/// Says whether it died.
 pub(crate) fn die_after(left: u32, body: impl FnOnce()) -> bool {
     MORTAL.set(Some(Mortal { thread: loom::thread::current().id(), left }));
     match panic::catch_unwind(panic::AssertUnwindSafe(body)) {

@@ -1,11 +1,13 @@
 //! The protocol by which ranks meet, run by a model checker through its interleavings.
 //!
-//! The files of `kernels/src` that make up the protocol are compiled here a second time, the same text, on other ground: the
-//! atomics and the sleep are loom's, and memory that ranks share is watched, so that two ranks that touch it at the same time
-//! are found as surely as a wrong sum or a rank that nobody wakes. Loom knows what the memory model allows, and so shows what
-//! no test on this machine's processor can.
+//! The files of `kernels/src` that make up the protocol are compiled here a second time, the same
+//! text, on other ground: the atomics and the sleep are loom's, and memory that ranks share is
+//! watched, so that two ranks that touch it at the same time are found as surely as a wrong sum or
+//! a rank that nobody wakes. Loom knows what the memory model allows, and so shows what no test on
+//! this machine's processor can.
 //!
-//! [`scenario`] has what is run, [`fault`] what is broken on purpose to see that the model finds it.
+//! [`scenario`] has what is run, [`fault`] what is broken on purpose to see that the model finds
+//! it.
 // Compiled for a test, the protocol's files would bring their own tests.
 #![cfg(not(test))]
 #![allow(

@@ -1,17 +1,18 @@
-//! What the model checker runs: a few ranks that call a few steps, and what must come of it in every interleaving.
+//! What the model checker runs: a few ranks that call a few steps, and what must come of it in
+//! every interleaving.
 
 use crate::{
     cpu::reduce::Reducer,
     data::Data,
     fault::{self, Fault as Planted},
     group::{
-        Abort, Fault, Reason, Seat,
-        plan::{Cut, Targets},
+        Abort, Endpoint, Fault, Reason,
+        plan::{Chunking, Targets},
     },
     memory::{Buf, BufMut},
     shm::{
         Segment, Shape,
-        call_log_text::{CALLS, Outcome, Ring},
+        call_log_text::{CALLS, CallLog, Outcome},
         records::TINY_BYTES,
         watch_payloads,
     },
@@ -46,7 +47,7 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 /// Every scenario.
 pub const ALL: [Scenario; 26] = [
     scenario("exchange", 3, exchange),
-    scenario("exchange in traded places", 2, exchange_in_traded_places),
+    scenario("exchange in swapped places", 2, exchange_in_traded_places),
     scenario("exchange of different kinds", 2, exchange_of_different_kinds),
     scenario("exchange of three", 1, exchange_of_three),
     scenario("exchange, deadline", 3, exchange_with_a_deadline),
@@ -58,19 +59,19 @@ pub const ALL: [Scenario; 26] = [
     scenario("divided in heaps", 1, divided_in_heaps),
     scenario("divided in heaps, deadline", 2, divided_in_heaps_with_a_deadline),
     scenario("published, failure", 2, published_with_a_failure),
-    scenario("rounds of threads", 2, rounds_of_threads),
+    scenario("generations of threads", 2, rounds_of_threads),
     scenario("split of threads", 2, split_of_threads),
     scenario("split of processes", 2, split_of_processes),
     scenario("splits of processes", 2, splits_of_processes),
     scenario("split of both, then of one", 2, split_of_both_then_of_one),
     scenario("windows", 2, windows),
-    scenario("windows in traded places", 2, windows_in_traded_places),
+    scenario("windows in swapped places", 2, windows_in_traded_places),
     scenario("windows of different kinds", 2, windows_of_different_kinds),
     scenario("windows, divided", 1, windows_divided),
     scenario("read directly", 1, read_directly),
-    scenario("windows, failure, next round", 2, windows_and_next_round),
+    scenario("windows, failure, next generation", 2, windows_and_next_round),
     Scenario { deaths: DEATHS, ..scenario("windows, death", 1, windows_and_death) },
-    scenario("ring", 1, ring),
+    scenario("wake", 1, call_log),
 ];
 
 /// The scenario of this name.
@@ -85,7 +86,7 @@ thread_local! {
     static RUNS: Cell<usize> = const { Cell::new(0) };
     /// The operation before which a rank dies.
     static DEATH: Cell<u32> = const { Cell::new(0) };
-    /// Where and in which round groups of processes began, in this run.
+    /// Where and in which generation groups of processes began, in this run.
     static BEGUN: RefCell<BTreeSet<(usize, u64)>> = const { RefCell::new(BTreeSet::new()) };
 }
 
@@ -129,32 +130,33 @@ const SUM: Signature =
 /// The same for one rank: such calls trade no places.
 const TO_ONE: Signature = Signature { kind: Kind::Reduce, ..SUM };
 
-/// No time passes in the model: with this one nobody gives up, and with none at all whoever would wait does.
+/// No time passes in the model: with this one nobody gives up, and with none at all whoever would
+/// wait does.
 const FOREVER: Duration = Duration::MAX;
 
 /// A group of threads.
-fn threads(ranks: usize, timeout: Duration) -> Vec<Seat> {
-    let seats = Seat::group(ranks, timeout);
-    watch_payloads(seats[0].hub.lines());
-    seats
+fn threads(ranks: usize, timeout: Duration) -> Vec<Endpoint> {
+    let endpoints = Endpoint::group(ranks, timeout);
+    watch_payloads(endpoints[0].state.records());
+    endpoints
 }
 
 /// A group of processes, each of one rank.
-fn processes(shape: Shape) -> Vec<Seat> {
+fn processes(shape: Shape) -> Vec<Endpoint> {
     processes_of(shape, &[])
 }
 
 /// The same, where these are the numbers of their processes.
-fn processes_of(shape: Shape, processes: &[u32]) -> Vec<Seat> {
+fn processes_of(shape: Shape, processes: &[u32]) -> Vec<Endpoint> {
     let segment = Arc::new(Segment::new(shape));
-    (0..shape.ranks).flat_map(|rank| Seat::in_segment(&segment, rank..rank + 1, 0, processes, FOREVER)).collect()
+    (0..shape.ranks).flat_map(|rank| Endpoint::in_segment(&segment, rank..rank + 1, 0, processes, FOREVER)).collect()
 }
 
 /// Runs `body` on each rank. Seats that are given back leave when all are done.
-fn each(seats: Vec<Seat>, body: fn(Seat) -> Option<Seat>) {
-    let mut seats = seats.into_iter();
-    let first = seats.next().expect("a rank");
-    let others: Vec<_> = seats.map(|seat| loom::thread::spawn(move || body(seat))).collect();
+fn each(endpoints: Vec<Endpoint>, body: fn(Endpoint) -> Option<Endpoint>) {
+    let mut endpoints = endpoints.into_iter();
+    let first = endpoints.next().expect("a rank");
+    let others: Vec<_> = endpoints.map(|endpoint| loom::thread::spawn(move || body(endpoint))).collect();
     let kept: Vec<_> = [body(first)].into_iter().chain(others.into_iter().map(|rank| rank.join().unwrap())).collect();
     drop(kept);
 }
@@ -164,24 +166,24 @@ fn value(rank: usize, call: usize, index: usize) -> u64 {
     ((rank + 1) << (4 * call)) as u64 + 1000 * index as u64
 }
 
-fn total(seat: &Seat, call: usize, index: usize) -> u64 {
-    (0..seat.world().size()).map(|rank| value(rank, call, index)).sum()
+fn total(endpoint: &Endpoint, call: usize, index: usize) -> u64 {
+    (0..endpoint.world().size()).map(|rank| value(rank, call, index)).sum()
 }
 
 /// A sum of what rides along with the arrivals.
-fn sum(seat: &mut Seat, call: usize) -> Result<(), Fault> {
-    sum_of(seat, call, 1)
+fn sum(endpoint: &mut Endpoint, call: usize) -> Result<(), Fault> {
+    sum_of(endpoint, call, 1)
 }
 
 /// The same, of so many elements each.
-fn sum_of(seat: &mut Seat, call: usize, count: usize) -> Result<(), Fault> {
-    let rank = seat.world().rank();
+fn sum_of(endpoint: &mut Endpoint, call: usize, count: usize) -> Result<(), Fault> {
+    let rank = endpoint.world().rank();
     let own: Vec<u64> = (0..count).map(|index| value(rank, call, index)).collect();
     let mut sums = vec![0; count];
     let own = own.as_slice().into();
-    seat.exchange(&SUM, Some(own))?.reduce(&Reducer, 0, Some(own), &mut sums.as_mut_slice().into())?;
+    endpoint.exchange(&SUM, Some(own))?.reduce(&Reducer, 0, Some(own), &mut sums.as_mut_slice().into())?;
     for (index, &sum) in sums.iter().enumerate() {
-        assert_eq!(sum, total(seat, call, index), "element {index} in call {call}");
+        assert_eq!(sum, total(endpoint, call, index), "element {index} in call {call}");
     }
     Ok(())
 }
@@ -190,326 +192,333 @@ fn sum_of(seat: &mut Seat, call: usize, count: usize) -> Result<(), Fault> {
 const TRADED: usize = TINY_BYTES / size_of::<u64>() + 1;
 
 /// What this rank brings.
-fn data(seat: &Seat, call: usize, count: usize) -> Data {
-    let rank = seat.world().rank();
+fn data(endpoint: &Endpoint, call: usize, count: usize) -> Data {
+    let rank = endpoint.world().rank();
     Data::new((0..count).map(|index| value(rank, call, index)))
 }
 
 /// A sum in place.
-fn sum_in_place(seat: &mut Seat, data: &mut Data, call: usize) -> Result<(), Fault> {
-    let rank = seat.world().rank();
+fn sum_in_place(endpoint: &mut Endpoint, data: &mut Data, call: usize) -> Result<(), Fault> {
+    let rank = endpoint.world().rank();
     for (index, element) in data.write().iter_mut().enumerate() {
         *element = value(rank, call, index);
     }
-    seat.divided(&SUM, &Reducer, None, Some(BufMut::from(data.share())), Targets::All)?;
+    endpoint.divided(&SUM, &Reducer, None, Some(BufMut::from(data.share())), Targets::All)?;
     for (index, &element) in data.read().iter().enumerate() {
-        assert_eq!(element, total(seat, call, index), "element {index} in call {call}");
+        assert_eq!(element, total(endpoint, call, index), "element {index} in call {call}");
     }
     Ok(())
 }
 
 /// A sum of what is published, into memory of this rank alone.
-fn sum_published(seat: &mut Seat, data: &mut Data, call: usize) -> Result<(), Fault> {
-    sum_published_as(&SUM, seat, data, call)
+fn sum_published(endpoint: &mut Endpoint, data: &mut Data, call: usize) -> Result<(), Fault> {
+    sum_published_as(&SUM, endpoint, data, call)
 }
 
 /// The same, as this call.
-fn sum_published_as(signature: &Signature, seat: &mut Seat, data: &mut Data, call: usize) -> Result<(), Fault> {
-    let rank = seat.world().rank();
+fn sum_published_as(signature: &Signature, endpoint: &mut Endpoint, data: &mut Data, call: usize) -> Result<(), Fault> {
+    let rank = endpoint.world().rank();
     for (index, element) in data.write().iter_mut().enumerate() {
         *element = value(rank, call, index);
     }
     let mut sums = vec![0; data.share().len()];
     let count = sums.len();
-    seat.published(signature, Some(Buf::from(&*data.share())), Cut::WHOLE, |peers| {
+    endpoint.published(signature, Some(Buf::from(&*data.share())), Chunking::WHOLE, |peers| {
         peers.reduce(&Reducer, 0, &mut sums[..count].as_mut().into())
     })?;
     for (index, &element) in sums.iter().enumerate() {
-        assert_eq!(element, total(seat, call, index), "element {index} in call {call}");
+        assert_eq!(element, total(endpoint, call, index), "element {index} in call {call}");
     }
     Ok(())
 }
 
 /// A sum of this rank's block of what all have, in place.
-fn sum_own_block(seat: &mut Seat, data: &mut Data, call: usize) -> Result<(), Fault> {
-    let rank = seat.world().rank();
+fn sum_own_block(endpoint: &mut Endpoint, data: &mut Data, call: usize) -> Result<(), Fault> {
+    let rank = endpoint.world().rank();
     for (index, element) in data.write().iter_mut().enumerate() {
         *element = value(rank, call, index);
     }
-    seat.divided(&SUM, &Reducer, None, Some(BufMut::from(data.share())), Targets::Own)?;
+    endpoint.divided(&SUM, &Reducer, None, Some(BufMut::from(data.share())), Targets::Own)?;
     let count = data.share().len();
     for (index, &element) in data.read().iter().enumerate() {
-        let is_own = partition::block(count, seat.world().size(), rank).contains(&index);
-        let expected = if is_own { total(seat, call, index) } else { value(rank, call, index) };
+        let is_own = partition::block(count, endpoint.world().size(), rank).contains(&index);
+        let expected = if is_own { total(endpoint, call, index) } else { value(rank, call, index) };
         assert_eq!(element, expected, "element {index} in call {call}");
     }
     Ok(())
 }
 
-/// Three calls: the third writes over the cards of the first.
+/// Three calls: the third writes over the descriptors of the first.
 fn exchange() {
-    each(threads(2, FOREVER), |mut seat| {
-        (1..=3).for_each(|call| sum(&mut seat, call).unwrap());
-        Some(seat)
+    each(threads(2, FOREVER), |mut endpoint| {
+        (1..=3).for_each(|call| sum(&mut endpoint, call).unwrap());
+        Some(endpoint)
     });
 }
 
-/// Four calls. The third is written where the other rank's data of the first were read, and folded in small tiles, which the first does
-/// not fill; the fourth is of blocks.
+/// Four calls. The third is written where the other rank's data of the first were read, and folded
+/// in small tiles, which the first does not fill; the fourth is of blocks.
 fn exchange_in_traded_places() {
-    each(threads(2, FOREVER), |mut seat| {
-        sum_of(&mut seat, 1, TRADED).unwrap();
-        sum(&mut seat, 2).unwrap();
-        sum_of(&mut seat, 3, TRADED + 1).unwrap();
+    each(threads(2, FOREVER), |mut endpoint| {
+        sum_of(&mut endpoint, 1, TRADED).unwrap();
+        sum(&mut endpoint, 2).unwrap();
+        sum_of(&mut endpoint, 3, TRADED + 1).unwrap();
         let blocks = Signature { kind: Kind::AllToAll, ..SUM };
-        let own = [value(seat.world().rank(), 4, 0); TRADED];
+        let own = [value(endpoint.world().rank(), 4, 0); TRADED];
         let mut other = [0; TRADED];
-        let peer = 1 - seat.world().rank();
-        let payloads = seat.exchange(&blocks, Some(own.as_slice().into())).unwrap();
+        let peer = 1 - endpoint.world().rank();
+        let payloads = endpoint.exchange(&blocks, Some(own.as_slice().into())).unwrap();
         payloads.copy(peer, 0, &mut other.as_mut_slice().into()).unwrap();
         assert_eq!(other, [value(peer, 4, 0); TRADED]);
-        Some(seat)
+        Some(endpoint)
     });
 }
 
-/// One rank makes a call for which places are traded, the other one for which they are not: neither writes where the other does.
+/// One rank makes a call for which places are traded, the other one for which they are not: neither
+/// writes where the other does.
 fn exchange_of_different_kinds() {
-    each(threads(2, FOREVER), |mut seat| {
-        let rank = seat.world().rank();
-        sum(&mut seat, 1).unwrap();
+    each(threads(2, FOREVER), |mut endpoint| {
+        let rank = endpoint.world().rank();
+        sum(&mut endpoint, 1).unwrap();
         let own = [value(rank, 2, 0); TRADED];
         let signature = if rank == 0 { SUM } else { TO_ONE };
-        let found = seat.exchange(&signature, Some(own.as_slice().into())).map(drop);
+        let found = endpoint.exchange(&signature, Some(own.as_slice().into())).map(drop);
         assert_eq!(found, Err(Fault::Mismatch));
-        sum_of(&mut seat, 3, TRADED).unwrap();
-        Some(seat)
+        sum_of(&mut endpoint, 3, TRADED).unwrap();
+        Some(endpoint)
     });
 }
 
 fn exchange_of_three() {
-    each(threads(3, FOREVER), |mut seat| {
-        (1..=2).for_each(|call| sum(&mut seat, call).unwrap());
-        Some(seat)
+    each(threads(3, FOREVER), |mut endpoint| {
+        (1..=2).for_each(|call| sum(&mut endpoint, call).unwrap());
+        Some(endpoint)
     });
 }
 
-/// Whether this is the end that a rank makes at its deadline, as it sees it itself or as another does.
+/// Whether this is the end that a rank makes at its deadline, as it sees it itself or as another
+/// does.
 fn is_deadline(fault: &Fault) -> bool {
     matches!(fault, Fault::Missing(_) | Fault::Aborted(Abort { reason: Reason::Deadline, .. }))
 }
 
 fn exchange_with_a_deadline() {
-    let mut seats = threads(2, FOREVER);
-    seats[1].set_timeout(Duration::ZERO);
-    each(seats, |mut seat| {
-        let result = (1..=2).try_for_each(|call| sum(&mut seat, call));
+    let mut endpoints = threads(2, FOREVER);
+    endpoints[1].set_timeout(Duration::ZERO);
+    each(endpoints, |mut endpoint| {
+        let result = (1..=2).try_for_each(|call| sum(&mut endpoint, call));
         assert!(result.as_ref().is_err_and(is_deadline) || result.is_ok(), "{result:?}");
-        Some(seat)
+        Some(endpoint)
     });
 }
 
 /// One rank makes one call and leaves: the other's first call is done, and its second is not.
 fn exchange_with_one_that_leaves() {
-    each(threads(2, FOREVER), |mut seat| {
-        sum(&mut seat, 1).unwrap();
-        if seat.world().rank() == 1 {
+    each(threads(2, FOREVER), |mut endpoint| {
+        sum(&mut endpoint, 1).unwrap();
+        if endpoint.world().rank() == 1 {
             return None;
         }
-        assert_eq!(sum(&mut seat, 2), Err(Fault::Left(1)));
-        Some(seat)
+        assert_eq!(sum(&mut endpoint, 2), Err(Fault::Left(1)));
+        Some(endpoint)
     });
 }
 
 /// The same of a rank that rests, for ranks of its own process.
 fn exchange_with_one_that_rests() {
-    each(threads(2, FOREVER), |mut seat| {
-        seat.rest(0..2, false);
-        sum(&mut seat, 1).unwrap();
-        if seat.world().rank() == 1 {
-            seat.rest(0..2, true);
+    each(threads(2, FOREVER), |mut endpoint| {
+        endpoint.rest(0..2, false);
+        sum(&mut endpoint, 1).unwrap();
+        if endpoint.world().rank() == 1 {
+            endpoint.rest(0..2, true);
         } else {
-            assert_eq!(sum(&mut seat, 2), Err(Fault::Left(1)));
+            assert_eq!(sum(&mut endpoint, 2), Err(Fault::Left(1)));
         }
-        Some(seat)
+        Some(endpoint)
     });
 }
 
 /// Somebody ends the group. What was done before is seen by who hears of it.
 fn end_from_outside() {
     let mut words = Data::new([0].into_iter());
-    let seats = threads(2, FOREVER);
-    let aborter = seats[0].aborter();
+    let endpoints = threads(2, FOREVER);
+    let aborter = endpoints[0].aborter();
     let address = words.share().as_mut_ptr() as usize;
-    let ranks = seats.into_iter().map(|mut seat| {
+    let ranks = endpoints.into_iter().map(|mut endpoint| {
         loom::thread::spawn(move || {
-            let result = (1..=2).try_for_each(|call| sum(&mut seat, call));
+            let result = (1..=2).try_for_each(|call| sum(&mut endpoint, call));
             if let Err(fault) = result {
                 assert_eq!(fault, Fault::Aborted(Abort { rank: 0, reason: Reason::Failure }));
                 watched::read(std::ptr::with_exposed_provenance(address), 8);
             }
-            seat
+            endpoint
         })
     });
     let ranks: Vec<_> = ranks.collect();
     words.write()[0] = 1;
     aborter.abort(Reason::Failure);
-    let seats: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
-    drop(seats);
+    let endpoints: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+    drop(endpoints);
 }
 
 /// Two calls in memory that both ranks write.
 fn divided() {
-    each(threads(2, FOREVER), |mut seat| {
-        let mut data = data(&seat, 0, 32);
-        (1..=2).for_each(|call| sum_in_place(&mut seat, &mut data, call).unwrap());
-        Some(seat)
+    each(threads(2, FOREVER), |mut endpoint| {
+        let mut data = data(&endpoint, 0, 32);
+        (1..=2).for_each(|call| sum_in_place(&mut endpoint, &mut data, call).unwrap());
+        Some(endpoint)
     });
 }
 
 /// A rank that gave up takes its memory back, while the other may be in it.
 fn divided_with_a_deadline() {
-    let mut seats = threads(2, FOREVER);
-    seats[1].set_timeout(Duration::ZERO);
-    each(seats, |mut seat| {
-        let mut data = data(&seat, 0, 32);
-        let result = (1..=2).try_for_each(|call| sum_in_place(&mut seat, &mut data, call));
+    let mut endpoints = threads(2, FOREVER);
+    endpoints[1].set_timeout(Duration::ZERO);
+    each(endpoints, |mut endpoint| {
+        let mut data = data(&endpoint, 0, 32);
+        let result = (1..=2).try_for_each(|call| sum_in_place(&mut endpoint, &mut data, call));
         assert!(result.as_ref().is_err_and(is_deadline) || result.is_ok(), "{result:?}");
         data.write();
-        Some(seat)
+        Some(endpoint)
     });
 }
 
 /// The heap of this rank, a process of its own.
-fn heap(seat: &Seat) -> Data {
-    Data::in_heap(seat.hub.shared_segment().expect("a group of processes"), seat.world().rank())
+fn heap(endpoint: &Endpoint) -> Data {
+    Data::in_heap(endpoint.state.shared_segment().expect("a group of processes"), endpoint.world().rank())
 }
 
 /// Two calls in heaps that both processes write.
 fn divided_in_heaps() {
-    each(processes(LARGE), |mut seat| {
-        let mut data = heap(&seat);
-        (1..=2).for_each(|call| sum_in_place(&mut seat, &mut data, call).unwrap());
-        Some(seat)
+    each(processes(LARGE), |mut endpoint| {
+        let mut data = heap(&endpoint);
+        (1..=2).for_each(|call| sum_in_place(&mut endpoint, &mut data, call).unwrap());
+        Some(endpoint)
     });
 }
 
 /// A rank that gave up goes on in its heap, while a rank of another process may be there.
 fn divided_in_heaps_with_a_deadline() {
-    let mut seats = processes(LARGE);
-    seats[1].set_timeout(Duration::ZERO);
-    each(seats, |mut seat| {
-        let mut data = heap(&seat);
-        let result = (1..=2).try_for_each(|call| sum_in_place(&mut seat, &mut data, call));
+    let mut endpoints = processes(LARGE);
+    endpoints[1].set_timeout(Duration::ZERO);
+    each(endpoints, |mut endpoint| {
+        let mut data = heap(&endpoint);
+        let result = (1..=2).try_for_each(|call| sum_in_place(&mut endpoint, &mut data, call));
         assert!(result.as_ref().is_err_and(is_deadline) || result.is_ok(), "{result:?}");
-        // On a machine that does something else meanwhile, a rank may have waited too long: what it has then is its own.
-        if !seat.hub.shared_segment().expect("a group of processes").has_detached() {
+        // On a machine that does something else meanwhile, a rank may have waited too long: what it
+        // has then is its own.
+        if !endpoint.state.shared_segment().expect("a group of processes").has_detached() {
             data.write();
         }
-        Some(seat)
+        Some(endpoint)
     });
 }
 
 /// A rank's own work fails, in the middle of a step.
 fn published_with_a_failure() {
-    each(threads(2, FOREVER), |mut seat| {
-        let mut data = data(&seat, 1, 4);
-        let result = if seat.world().rank() == 0 {
-            sum_published(&mut seat, &mut data, 1)
+    each(threads(2, FOREVER), |mut endpoint| {
+        let mut data = data(&endpoint, 1, 4);
+        let result = if endpoint.world().rank() == 0 {
+            sum_published(&mut endpoint, &mut data, 1)
         } else {
-            seat.published(&SUM, Some(Buf::from(&*data.share())), Cut::WHOLE, |_| Err(Fault::NoRoom))
+            endpoint.published(&SUM, Some(Buf::from(&*data.share())), Chunking::WHOLE, |_| Err(Fault::TooManyGroups))
         };
-        let expected = match seat.world().rank() {
+        let expected = match endpoint.world().rank() {
             0 => Fault::Aborted(Abort { rank: 1, reason: Reason::Failure }),
-            _ => Fault::NoRoom,
+            _ => Fault::TooManyGroups,
         };
-        assert!(result == Err(expected) || (result.is_ok() && seat.world().rank() == 0), "{result:?}");
+        assert!(result == Err(expected) || (result.is_ok() && endpoint.world().rank() == 0), "{result:?}");
         data.write();
-        Some(seat)
+        Some(endpoint)
     });
 }
 
-/// One rank leaves after a call, while the other makes one more; then both make calls in the next round.
+/// One rank leaves after a call, while the other makes one more; then both make calls in the next
+/// generation.
 fn rounds_of_threads() {
-    let mut seats = threads(2, FOREVER);
+    let mut endpoints = threads(2, FOREVER);
     for _ in 0..2 {
-        let ranks: Vec<_> = (seats.into_iter())
-            .map(|mut seat| {
+        let ranks: Vec<_> = (endpoints.into_iter())
+            .map(|mut endpoint| {
                 loom::thread::spawn(move || {
-                    sum(&mut seat, 1).unwrap();
-                    if seat.world().rank() == 1 {
-                        assert_eq!(sum(&mut seat, 2), Err(Fault::Left(0)));
+                    sum(&mut endpoint, 1).unwrap();
+                    if endpoint.world().rank() == 1 {
+                        assert_eq!(sum(&mut endpoint, 2), Err(Fault::Left(0)));
                     }
-                    seat.leave_round();
-                    seat
+                    endpoint.leave_round();
+                    endpoint
                 })
             })
             .collect();
-        seats = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
-        assert!(seats.iter_mut().all(Seat::begin_round));
+        endpoints = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+        assert!(endpoints.iter_mut().all(Endpoint::begin_round));
     }
 }
 
-/// Both take their seats in a new group, and one of them leaves the old one at once: the new one does not end by it.
+/// Both take their endpoints in a new group, and one of them leaves the old one at once: the new
+/// one does not end by it.
 fn split_of_threads() {
-    each(threads(2, FOREVER), |mut seat| {
-        let mut child = seat.split(&SUM, &[0, 1]).unwrap().expect("a member");
-        let kept = Some(seat).filter(|seat| seat.world().rank() == 0);
+    each(threads(2, FOREVER), |mut endpoint| {
+        let mut child = endpoint.split(&SUM, &[0, 1]).unwrap().expect("a member");
+        let kept = Some(endpoint).filter(|endpoint| endpoint.world().rank() == 0);
         sum(&mut child, 1).unwrap();
         kept
     });
 }
 
-/// Each rank in a group of its own, from which it splits others off: the two want the same place, and do not know of each
-/// other. Who gets it finds nothing there that is news.
+/// Each rank in a group of its own, from which it splits others off: the two want the same place,
+/// and do not know of each other. Who gets it finds nothing there that is news.
 fn split_of_processes() {
     BEGUN.take();
-    each(processes(Shape { splits: 3, ..SMALL }), |mut seat| {
-        let mut own = seat.split(&SUM, &[seat.world().rank()]).unwrap().expect("a member");
+    each(processes(Shape { splits: 3, ..SMALL }), |mut endpoint| {
+        let mut own = endpoint.split(&SUM, &[endpoint.world().rank()]).unwrap().expect("a member");
         for call in 1..=2 {
             match own.split(&SUM, &[0]) {
                 Ok(inner) => {
                     let mut inner = inner.expect("a member");
                     // Relaxed: this rank stored it.
-                    let round = inner.hub.lines()[0].progress.taken.load(Ordering::Relaxed);
-                    let place = inner.hub.lines().as_ptr().addr();
-                    let news = BEGUN.with_borrow_mut(|begun| begun.insert((place, round)));
-                    assert!(news, "two groups of one place in one round");
+                    let generation = inner.state.records()[0].counters.taken.load(Ordering::Relaxed);
+                    let place = inner.state.records().as_ptr().addr();
+                    let news = BEGUN.with_borrow_mut(|begun| begun.insert((place, generation)));
+                    assert!(news, "two groups of one place in one generation");
                     sum(&mut inner, call).unwrap();
                 }
-                Err(fault) => assert_eq!(fault, Fault::NoRoom),
+                Err(fault) => assert_eq!(fault, Fault::TooManyGroups),
             }
         }
         drop(own);
-        Some(seat)
+        Some(endpoint)
     });
 }
 
-/// Groups of both ranks, one after the other, of which the later may have the place of the one before.
+/// Groups of both ranks, one after the other, of which the later may have the place of the one
+/// before.
 fn splits_of_processes() {
-    each(processes(Shape { splits: 3, ..SMALL }), |mut seat| {
+    each(processes(Shape { splits: 3, ..SMALL }), |mut endpoint| {
         for call in 1..=2 {
-            let mut child = seat.split(&SUM, &[0, 1]).unwrap().expect("a member");
+            let mut child = endpoint.split(&SUM, &[0, 1]).unwrap().expect("a member");
             sum(&mut child, call).unwrap();
         }
-        Some(seat)
+        Some(endpoint)
     });
 }
 
-/// A group of both ranks, and then one of rank 0 alone, which may have its place: rank 1 has read there last.
+/// A group of both ranks, and then one of rank 0 alone, which may have its place: rank 1 has read
+/// there last.
 fn split_of_both_then_of_one() {
-    each(processes(Shape { splits: 3, ..SMALL }), |mut seat| {
-        let rank = seat.world().rank();
-        let mut own = seat.split(&SUM, &[rank]).unwrap().expect("a member");
-        let mut both = seat.split(&SUM, &[0, 1]).unwrap().expect("a member");
+    each(processes(Shape { splits: 3, ..SMALL }), |mut endpoint| {
+        let rank = endpoint.world().rank();
+        let mut own = endpoint.split(&SUM, &[rank]).unwrap().expect("a member");
+        let mut both = endpoint.split(&SUM, &[0, 1]).unwrap().expect("a member");
         sum(&mut both, 1).unwrap();
         drop(both);
         if rank == 0 {
             match own.split(&SUM, &[0]) {
                 Ok(inner) => sum(&mut inner.expect("a member"), 1).unwrap(),
-                Err(fault) => assert_eq!(fault, Fault::NoRoom),
+                Err(fault) => assert_eq!(fault, Fault::TooManyGroups),
             }
         }
-        Some(seat)
+        Some(endpoint)
     });
 }
 
@@ -518,37 +527,38 @@ const SMALL: Shape = Shape { ranks: 2, staging_bytes: 512, splits: 0 };
 
 /// Three windows in the first call, and one in the second. No places are traded.
 fn windows() {
-    each(processes(SMALL), |mut seat| {
-        let mut long = data(&seat, 0, 33);
-        sum_published_as(&TO_ONE, &mut seat, &mut long, 1).unwrap();
-        let mut short = data(&seat, 0, 3);
-        sum_published_as(&TO_ONE, &mut seat, &mut short, 2).unwrap();
-        Some(seat)
+    each(processes(SMALL), |mut endpoint| {
+        let mut long = data(&endpoint, 0, 33);
+        sum_published_as(&TO_ONE, &mut endpoint, &mut long, 1).unwrap();
+        let mut short = data(&endpoint, 0, 3);
+        sum_published_as(&TO_ONE, &mut endpoint, &mut short, 2).unwrap();
+        Some(endpoint)
     });
 }
 
-/// Three windows in traded places in the first call, one in the second, and one that stays where it is.
+/// Three windows in traded places in the first call, one in the second, and one that stays where it
+/// is.
 fn windows_in_traded_places() {
-    each(processes(SMALL), |mut seat| {
-        let mut long = data(&seat, 0, 33);
-        sum_published(&mut seat, &mut long, 1).unwrap();
-        let mut short = data(&seat, 0, 3);
-        sum_in_place(&mut seat, &mut short, 2).unwrap();
-        sum_published_as(&TO_ONE, &mut seat, &mut short, 3).unwrap();
-        Some(seat)
+    each(processes(SMALL), |mut endpoint| {
+        let mut long = data(&endpoint, 0, 33);
+        sum_published(&mut endpoint, &mut long, 1).unwrap();
+        let mut short = data(&endpoint, 0, 3);
+        sum_in_place(&mut endpoint, &mut short, 2).unwrap();
+        sum_published_as(&TO_ONE, &mut endpoint, &mut short, 3).unwrap();
+        Some(endpoint)
     });
 }
 
 /// The same of data that are put up, in the third window.
 fn windows_of_different_kinds() {
-    each(processes(SMALL), |mut seat| {
-        let mut data = data(&seat, 0, 3);
-        (1..=2).for_each(|call| sum_published(&mut seat, &mut data, call).unwrap());
-        let signature = if seat.world().rank() == 0 { SUM } else { TO_ONE };
-        let found = sum_published_as(&signature, &mut seat, &mut data, 3);
+    each(processes(SMALL), |mut endpoint| {
+        let mut data = data(&endpoint, 0, 3);
+        (1..=2).for_each(|call| sum_published(&mut endpoint, &mut data, call).unwrap());
+        let signature = if endpoint.world().rank() == 0 { SUM } else { TO_ONE };
+        let found = sum_published_as(&signature, &mut endpoint, &mut data, 3);
         assert_eq!(found, Err(Fault::Mismatch));
-        sum_published(&mut seat, &mut data, 4).unwrap();
-        Some(seat)
+        sum_published(&mut endpoint, &mut data, 4).unwrap();
+        Some(endpoint)
     });
 }
 
@@ -556,67 +566,67 @@ fn windows_of_different_kinds() {
 const LARGE: Shape = Shape { ranks: 2, staging_bytes: 4 * 4096, splits: 0 };
 
 fn windows_divided() {
-    each(processes(LARGE), |mut seat| {
-        let mut data = data(&seat, 0, 1100);
-        sum_in_place(&mut seat, &mut data, 1).unwrap();
-        Some(seat)
+    each(processes(LARGE), |mut endpoint| {
+        let mut data = data(&endpoint, 0, 1100);
+        sum_in_place(&mut endpoint, &mut data, 1).unwrap();
+        Some(endpoint)
     });
 }
 
 /// Slots of 256 bytes: more are read out of other processes.
 const READ: Shape = Shape { ranks: 2, staging_bytes: 1024, splits: 0 };
 
-/// The ranks try to read each other's memory at their first call. After that they do, where data are many, and write the data
-/// again when they return. The last call goes through slots.
+/// The ranks try to read each other's memory at their first call. After that they do, where data
+/// are many, and write the data again when they return. The last call goes through slots.
 fn read_directly() {
-    each(processes_of(READ, &[1, 1]), |mut seat| {
-        sum(&mut seat, 1).unwrap();
-        assert!(seat.ground().reads);
-        let mut long = data(&seat, 0, 64);
-        sum_own_block(&mut seat, &mut long, 2).unwrap();
-        sum_own_block(&mut seat, &mut long, 3).unwrap();
-        let mut short = data(&seat, 0, 8);
-        sum_in_place(&mut seat, &mut short, 4).unwrap();
-        Some(seat)
+    each(processes_of(READ, &[1, 1]), |mut endpoint| {
+        sum(&mut endpoint, 1).unwrap();
+        assert!(endpoint.topology().reads);
+        let mut long = data(&endpoint, 0, 64);
+        sum_own_block(&mut endpoint, &mut long, 2).unwrap();
+        sum_own_block(&mut endpoint, &mut long, 3).unwrap();
+        let mut short = data(&endpoint, 0, 8);
+        sum_in_place(&mut endpoint, &mut short, 4).unwrap();
+        Some(endpoint)
     });
 }
 
 /// A rank's own work fails in its second window. The other may have read all by then, or not.
 fn windows_and_next_round() {
-    each(processes(SMALL), |mut seat| {
-        let mut long = data(&seat, 1, 33);
-        if seat.world().rank() == 1 {
+    each(processes(SMALL), |mut endpoint| {
+        let mut long = data(&endpoint, 1, 33);
+        if endpoint.world().rank() == 1 {
             let mut windows = 0;
-            let result = seat.published(&SUM, Some(Buf::from(&*long.share())), Cut::WHOLE, |_| {
+            let result = endpoint.published(&SUM, Some(Buf::from(&*long.share())), Chunking::WHOLE, |_| {
                 windows += 1;
-                if windows == 2 { Err(Fault::NoRoom) } else { Ok(()) }
+                if windows == 2 { Err(Fault::TooManyGroups) } else { Ok(()) }
             });
-            assert_eq!(result, Err(Fault::NoRoom));
-            seat.renew().unwrap();
-        } else if let Err(fault) = sum_published(&mut seat, &mut long, 1) {
+            assert_eq!(result, Err(Fault::TooManyGroups));
+            endpoint.renew().unwrap();
+        } else if let Err(fault) = sum_published(&mut endpoint, &mut long, 1) {
             assert_eq!(fault, Fault::Aborted(Abort { rank: 1, reason: Reason::Failure }));
-            seat.renew().unwrap();
+            endpoint.renew().unwrap();
         }
-        let mut short = data(&seat, 2, 3);
-        let mut result = sum_published(&mut seat, &mut short, 2);
+        let mut short = data(&endpoint, 2, 3);
+        let mut result = sum_published(&mut endpoint, &mut short, 2);
         // Who had read all did not know of the end yet.
-        if seat.world().rank() == 0 && matches!(result, Err(Fault::Aborted(_))) {
-            seat.renew().unwrap();
-            result = sum_published(&mut seat, &mut short, 2);
+        if endpoint.world().rank() == 0 && matches!(result, Err(Fault::Aborted(_))) {
+            endpoint.renew().unwrap();
+            result = sum_published(&mut endpoint, &mut short, 2);
         }
         result.unwrap();
-        Some(seat)
+        Some(endpoint)
     });
 }
 
 /// Operations that a rank comes to in [`windows_and_death`], and one more.
 const DEATHS: u32 = 100;
 
-/// The process of one rank dies at any point; another thread sees that, and says so. The other rank has its result or hears
-/// of the death.
+/// The process of one rank dies at any point; another thread sees that, and says so. The other rank
+/// has its result or hears of the death.
 fn windows_and_death() {
-    let mut seats = processes(SMALL);
-    let (mut mortal, mut other) = (seats.remove(1), seats.remove(0));
+    let mut endpoints = processes(SMALL);
+    let (mut mortal, mut other) = (endpoints.remove(1), endpoints.remove(0));
     let watcher = other.aborter();
     let dies = loom::thread::spawn(move || {
         fault::die_after(DEATH.get(), || {
@@ -643,17 +653,17 @@ fn windows_and_death() {
 }
 
 /// A rank begins calls while another looks at its last ones.
-fn ring() {
-    let ring = Arc::new(Ring::default());
-    let begin = |ring: &Ring, number: u64| {
-        let ticket = ring.begin(number, number as u32, number);
-        ring.end(ticket, Outcome::Done);
+fn call_log() {
+    let call_log = Arc::new(CallLog::default());
+    let begin = |call_log: &CallLog, number: u64| {
+        let entry_id = call_log.begin(number, number as u32, number);
+        call_log.end(entry_id, Outcome::Done);
     };
-    (1..=CALLS as u64).for_each(|number| begin(&ring, number));
+    (1..=CALLS as u64).for_each(|number| begin(&call_log, number));
     let reader = loom::thread::spawn({
-        let ring = ring.clone();
+        let call_log = call_log.clone();
         move || {
-            let entries = ring.read();
+            let entries = call_log.read();
             assert!(entries.len() >= CALLS - 2, "{} entries", entries.len());
             assert!(entries.windows(2).all(|pair| pair[0].number < pair[1].number), "{entries:?}");
             for entry in entries {
@@ -661,6 +671,6 @@ fn ring() {
             }
         }
     });
-    begin(&ring, CALLS as u64 + 1);
+    begin(&call_log, CALLS as u64 + 1);
     reader.join().unwrap();
 }

@@ -1,4 +1,5 @@
-//! Memory in which the model sees every access: that two ranks touch it at the same time is an error.
+//! Memory in which the model sees every access: that two ranks touch it at the same time is an
+//! error.
 
 use loom::cell::UnsafeCell;
 use std::cell::RefCell;
@@ -7,7 +8,8 @@ thread_local! {
     static REGIONS: RefCell<Vec<Region>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Bytes that are watched, in pieces of `unit` bytes: what touches a part of a piece touches it all.
+/// Bytes that are watched, in pieces of `unit` bytes: what touches a part of a piece touches it
+/// all.
 struct Region {
     start: usize,
     bytes: usize,

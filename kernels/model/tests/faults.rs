@@ -1,7 +1,7 @@
 //! The model finds what is broken on purpose, and so proves something where it finds nothing.
 
 use consonance_model::{
-    fault::{self, Effect, Fault, Line},
+    fault::{self, Effect, Fault, SourceLine},
     scenario,
 };
 
@@ -9,10 +9,10 @@ use consonance_model::{
 const FOUND_BY: [(&str, &str); 17] = [
     ("arrival", "exchange"),
     ("sleep", "exchange"),
-    ("ring", "exchange, end from outside"),
+    ("wake", "exchange, end from outside"),
     ("end", "exchange, end from outside"),
     ("leave", "split of threads"),
-    ("left", "rounds of threads"),
+    ("left", "generations of threads"),
     ("rest", "exchange, one rests"),
     ("departure", "divided"),
     ("abort", "divided, deadline"),
@@ -21,17 +21,18 @@ const FOUND_BY: [(&str, &str); 17] = [
     ("staged", "windows"),
     ("folded", "windows, divided"),
     ("read", "windows"),
-    ("round", "windows, failure, next round"),
-    ("entry", "ring"),
-    ("ticket", "ring"),
+    ("generation", "windows, failure, next generation"),
+    ("entry", "wake"),
+    ("entry_id", "wake"),
 ];
 
-/// Ends that the model does not need, because a fence that is there for something else does the same.
+/// Ends that the model does not need, because a fence that is there for something else does the
+/// same.
 const COVERED: [(&str, &str, &str); 5] = [
-    ("group/rounds.rs", "progress.resting.store(", "the rank's last arrival was followed by the fence of `wake`"),
+    ("group/renewal.rs", "counters.idle.store(", "the rank's last arrival was followed by the fence of `wake`"),
     (
-        "group/rounds.rs",
-        "progress.round.store(",
+        "group/renewal.rs",
+        "counters.generation.store(",
         "its last `say_read` was followed by the fence of `wake`, or its abort by one",
     ),
     (
@@ -40,7 +41,7 @@ const COVERED: [(&str, &str, &str); 5] = [
         "no scenario reads in heaps what may be torn and is then thrown away",
     ),
     (
-        "group/place.rs",
+        "group/call_context.rs",
         "locals.inside(rank).store(0",
         "in the model nobody of a segment's group enters the memory of others",
     ),
@@ -53,10 +54,10 @@ const COVERED: [(&str, &str, &str); 5] = [
 
 /// Ends that another scenario than that of their name needs.
 const FOUND_ELSEWHERE: [(&str, &str, &str); 1] =
-    [("group/transport/in_place.rs", "progress.inside.load(", "divided in heaps, deadline")];
+    [("group/transport/in_place.rs", "counters.inside.load(", "divided in heaps, deadline")];
 
-fn covered() -> Vec<Line> {
-    COVERED.iter().map(|(file, text, _)| Line::with(file, text)).collect()
+fn covered() -> Vec<SourceLine> {
+    COVERED.iter().map(|(file, text, _)| SourceLine::with(file, text)).collect()
 }
 
 #[test]
@@ -66,7 +67,7 @@ fn every_synchronisation_is_needed() {
         let lines = points.iter().filter(|(found, line)| *found == name && !covered().contains(line));
         assert!(lines.clone().count() > 0, "the protocol has no SYNC POINT {name}");
         for (_, line) in lines {
-            let elsewhere = FOUND_ELSEWHERE.iter().find(|(file, text, _)| Line::with(file, text) == *line);
+            let elsewhere = FOUND_ELSEWHERE.iter().find(|(file, text, _)| SourceLine::with(file, text) == *line);
             let scenario = elsewhere.map_or(scenario, |(_, _, scenario)| scenario);
             let found = scenario::named(scenario).check(Some(Fault { line: *line, effect: Effect::Relaxed }));
             assert!(
@@ -86,7 +87,7 @@ fn every_synchronisation_is_needed() {
 /// What is ordered more strongly than relaxed is an end of a synchronisation that is named.
 #[test]
 fn every_synchronisation_has_a_name() {
-    let named: Vec<Line> = fault::sync_points().into_iter().map(|(_, line)| line).collect();
+    let named: Vec<SourceLine> = fault::sync_points().into_iter().map(|(_, line)| line).collect();
     for line in fault::strong_lines() {
         assert!(named.contains(&line), "{}:{}: no SYNC POINT above {}", line.file, line.number, line.text());
     }
@@ -95,52 +96,58 @@ fn every_synchronisation_has_a_name() {
 #[test]
 fn waits_for_the_wrong_state_are_found() {
     let faults = [
-        ("ranks depart while one is still at work", "group/transport/in_place.rs", "progress.done.load(", 1, "divided"),
+        ("ranks depart while one is still at work", "group/transport/in_place.rs", "counters.done.load(", 1, "divided"),
         (
             "a slot is staged again a window too early",
             "group/transport/windows.rs",
-            "progress.read.load(",
+            "counters.read.load(",
             1,
             "windows",
         ),
         (
             "a window is said to be read before it is",
             "group/transport/windows.rs",
-            "progress.read.store(",
+            "counters.read.store(",
             1,
             "windows",
         ),
-        ("a window is read before it is staged", "group/transport/windows.rs", "progress.staged.load(", 1, "windows"),
+        ("a window is read before it is staged", "group/transport/windows.rs", "counters.staged.load(", 1, "windows"),
         (
             "a result is read before it is folded",
             "group/transport/windows.rs",
-            "progress.folded.load(",
+            "counters.folded.load(",
             1,
             "windows, divided",
         ),
-        ("what a peer reads is written again", "group/transport/windows.rs", "progress.read.load(", 1, "read directly"),
-        ("a rank begins a round alone", "group/rounds.rs", "progress.round.load(", 1, "windows, failure, next round"),
-        ("nobody is ever inside", "group/place.rs", "progress.inside.store(1", -1, "divided, deadline"),
+        ("what a peer reads is written again", "group/transport/windows.rs", "counters.read.load(", 1, "read directly"),
+        (
+            "a rank begins a generation alone",
+            "group/renewal.rs",
+            "counters.generation.load(",
+            1,
+            "windows, failure, next generation",
+        ),
+        ("nobody is ever inside", "group/call_context.rs", "counters.inside.store(1", -1, "divided, deadline"),
         (
             "nobody is ever in a heap",
-            "group/place.rs",
-            "lines()[rank].progress.inside.store(1",
+            "group/call_context.rs",
+            "records()[rank].counters.inside.store(1",
             -1,
             "divided in heaps, deadline",
         ),
         (
             "nobody is seen in a heap",
             "group/transport/in_place.rs",
-            "progress.inside.load(",
+            "counters.inside.load(",
             -1,
             "divided in heaps, deadline",
         ),
-        ("the dead are taken to have left", "group/state.rs", "let left = progress.left.load(", 1, "windows, death"),
-        ("a ring is not counted", "sync/wait.rs", "rings.fetch_add(", -1, "exchange"),
-        ("a place forgets its round", "group/state.rs", "owner.fetch_sub(", 1 << 32, "split of processes"),
+        ("the dead are taken to have left", "group/state.rs", "let left = counters.left.load(", 1, "windows, death"),
+        ("a signal is not counted", "sync/wait.rs", "count.fetch_add(", -1, "exchange"),
+        ("a place forgets its generation", "group/state.rs", "owner.fetch_sub(", 1 << 32, "split of processes"),
     ];
     for (what, file, text, offset, scenario) in faults {
-        let fault = Fault { line: Line::with(file, text), effect: Effect::Offset(offset) };
+        let fault = Fault { line: SourceLine::with(file, text), effect: Effect::Offset(offset) };
         assert!(scenario::named(scenario).check(Some(fault)).is_err(), "not found in {scenario}: {what}");
     }
 }

@@ -16,7 +16,8 @@ pub enum MeetingError {
         /// Who did not come; at least one of them does not run.
         missing: Vec<Absent>,
     },
-    /// The time was up, and members of the last group run, but did not come: without them there would be two groups.
+    /// The time was up, and members of the last group run, but did not come: without them there
+    /// would be two groups.
     Alive {
         /// The time that there was.
         waited: Duration,

@@ -1,5 +1,6 @@
-//! The protocol as a value: what has been heard goes in, what is to be said comes out. It has no socket and no clock, so that a
-//! test can play a whole job, with processes that die between any two messages.
+//! The protocol as a value: what has been heard goes in, what is to be said comes out. It has no
+//! socket and no clock, so that a test can play a whole job, with processes that die between any
+//! two messages.
 //!
 //! Who moves what is in the documentation of the [module above](super).
 
@@ -17,7 +18,8 @@ pub struct Formation {
     attempt_revision: u64,
     /// The others, by task. The entry of this process is not used.
     peers: Vec<Peer>,
-    /// The proposal that this process made or accepted, and that is neither committed nor abandoned.
+    /// The proposal that this process made or accepted, and that is neither committed nor
+    /// abandoned.
     proposal: Option<Proposal>,
     /// What is to be sent besides hellos.
     outbox: Vec<(usize, Message)>,
@@ -61,7 +63,8 @@ struct Proposal {
 }
 
 impl Formation {
-    /// The part of the process that says this hello first. Its attempt, what it has seen and whom it knows are left out.
+    /// The part of the process that says this hello first. Its attempt, what it has seen and whom
+    /// it knows are left out.
     pub fn new(hello: Hello) -> Formation {
         let peers = vec![Peer::default(); hello.tasks];
         Formation {
@@ -111,7 +114,8 @@ impl Formation {
         }
     }
 
-    /// Takes a message from a task. Whether it is of use: the segment of a proposal that is not is to be dropped.
+    /// Takes a message from a task. Whether it is of use: the segment of a proposal that is not is
+    /// to be dropped.
     pub fn take(&mut self, task: usize, message: Message) -> bool {
         match message {
             Message::Hello(hello) => self.take_hello(task, hello),
@@ -183,7 +187,8 @@ impl Formation {
             return false;
         }
         if !group.members.iter().all(|member| member.task == own.task || self.is_linked_to(member.task, member.nonce)) {
-            // The proposer knows an older process of a task, or one that is gone. A new attempt tells it.
+            // The proposer knows an older process of a task, or one that is gone. A new attempt
+            // tells it.
             self.abandon();
             return false;
         }
@@ -193,8 +198,8 @@ impl Formation {
         true
     }
 
-    /// The group that this process is to propose now, if it is the leader and all are here who must be. `is_patient`: tasks
-    /// without which it could be done are waited for.
+    /// The group that this process is to propose now, if it is the leader and all are here who must
+    /// be. `is_patient`: tasks without which it could be done are waited for.
     pub fn plan(&self, is_patient: bool, id: [u8; 16]) -> Option<Group> {
         if !self.is_active || self.proposal.is_some() || self.leader() != self.own.task {
             return None;
@@ -253,7 +258,8 @@ impl Formation {
         self.peers[task].told = self.revision;
     }
 
-    /// A task does not take a message now: it is to be sent again. A hello that is not told is due anyway.
+    /// A task does not take a message now: it is to be sent again. A hello that is not told is due
+    /// anyway.
     pub fn postpone(&mut self, task: usize, message: Message) {
         if !matches!(message, Message::Hello(_)) {
             self.outbox.push((task, message));
@@ -270,7 +276,8 @@ impl Formation {
         self.outcome.as_ref()
     }
 
-    /// Those for which this process waits. Who came and has given up is named only if there is nobody else.
+    /// Those for which this process waits. Who came and has given up is named only if there is
+    /// nobody else.
     pub fn awaited(&self, is_patient: bool) -> TaskSet {
         if let Some(proposal) = &self.proposal {
             if proposal.proposer != self.own.task {
@@ -336,7 +343,8 @@ impl Formation {
         tasks.iter().max_by_key(rank).unwrap_or(self.own.task)
     }
 
-    /// Without whom no group may be formed: those that anyone knows alive; and all, as long as there was no group.
+    /// Without whom no group may be formed: those that anyone knows alive; and all, as long as
+    /// there was no group.
     fn needed(&self) -> TaskSet {
         let mut needed = self.own.alive;
         let mut was_there_a_group = self.own.generation > 0;
@@ -357,8 +365,9 @@ impl Formation {
         set.iter().all(|other| other == task || has_heard(task, other) && has_heard(other, task))
     }
 
-    /// Whether this process owes a task its hello: everyone hears of an attempt, only the leader of what changes in it. Who
-    /// has accepted a proposal tells its members nothing more, so that whatever they hear later means that it has left.
+    /// Whether this process owes a task its hello: everyone hears of an attempt, only the leader of
+    /// what changes in it. Who has accepted a proposal tells its members nothing more, so that
+    /// whatever they hear later means that it has left.
     fn is_due(&self, task: usize) -> bool {
         let told = self.peers[task].told;
         match &self.proposal {
@@ -369,7 +378,8 @@ impl Formation {
         }
     }
 
-    /// Whether the proposal, if there is one, fails without this task: its proposer, or for the proposer any member.
+    /// Whether the proposal, if there is one, fails without this task: its proposer, or for the
+    /// proposer any member.
     fn concerns(&self, task: usize) -> bool {
         self.proposal.as_ref().is_some_and(|proposal| {
             proposal.proposer == task || proposal.proposer == self.own.task && proposal.group.member(task).is_some()

@@ -32,7 +32,7 @@ const RETRY: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20
 /// When someone who waits first says so, and how often again.
 const PROGRESS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
 
-/// So many connections that have not said who they are may be open at once, besides those of all tasks: garbage.
+/// Most connections that may be open before they say hello, beside those of all tasks.
 const STRANGERS: usize = 64;
 
 /// The place where a process of a job is found, until it is dropped.
@@ -70,11 +70,12 @@ enum Source {
 }
 
 impl Meeting {
-    /// Takes the name of a task. From now on others can connect, but hear nothing until [`Meeting::form`].
+    /// Takes the name of a task. From now on others can connect, but hear nothing until
+    /// [`Meeting::form`].
     ///
     /// # Errors
-    /// [`MeetingError::Taken`] if another process has the name, [`MeetingError::OtherUser`] if that is of another user;
-    /// [`MeetingError::Options`]; [`MeetingError::System`].
+    /// [`MeetingError::Taken`] if another process has the name, [`MeetingError::OtherUser`] if that
+    /// is of another user; [`MeetingError::Options`]; [`MeetingError::System`].
     pub fn open(options: MeetingOptions) -> Result<Meeting, MeetingError> {
         let MeetingOptions { task, replicas, ref names, .. } = options;
         let tasks = names.len();
@@ -128,19 +129,22 @@ impl Meeting {
 
     /// Forms a group with the others who call this.
     ///
-    /// The first group of a job has all tasks. A later one has all members of the one before that are alive; and the other
-    /// tasks, if their processes come within `wait_for_replacements` or before the last of those.
+    /// The first group of a job has all tasks. A later one has all members of the one before that
+    /// are alive; and the other tasks, if their processes come within `wait_for_replacements` or
+    /// before the last of those.
     ///
-    /// One of the members, the leader, calls `create`, which makes what is to be shared; perhaps more than once, if others end
-    /// meanwhile. `progress` is called after two seconds, and then every ten, to say for whom this process waits.
+    /// One of the members, the leader, calls `create`, which makes what is to be shared; perhaps
+    /// more than once, if others end meanwhile. `progress` is called after two seconds, and then
+    /// every ten, to say for whom this process waits.
     ///
     /// The members that this process had a group with before are told that it has left that group.
     ///
     /// # Errors
-    /// At the deadline [`MeetingError::Missing`], [`MeetingError::Alive`] or [`MeetingError::Without`]; before it
-    /// [`MeetingError::OtherBuild`], [`MeetingError::OtherUser`], [`MeetingError::Failed`] if the leader's `create` failed,
-    /// [`MeetingError::TooManyRanks`], [`MeetingError::Forked`], [`MeetingError::System`]. After any but the last but one, this
-    /// can be called again.
+    /// At the deadline [`MeetingError::Missing`], [`MeetingError::Alive`] or
+    /// [`MeetingError::Without`]; before it [`MeetingError::OtherBuild`],
+    /// [`MeetingError::OtherUser`], [`MeetingError::Failed`] if the leader's `create` failed,
+    /// [`MeetingError::TooManyRanks`], [`MeetingError::Forked`], [`MeetingError::System`]. After
+    /// any but the last but one, this can be called again.
     pub fn form(
         &mut self,
         deadline: Instant,
@@ -158,7 +162,8 @@ impl Meeting {
         });
         self.segment = None;
         if let Err(error) = &result {
-            // Only what keeps all from a group is for the others; a missing task they see themselves.
+            // Only what keeps all from a group is for the others; a missing task they see
+            // themselves.
             let why = match error {
                 MeetingError::System { .. } | MeetingError::TooManyRanks { .. } => error.to_string(),
                 _ => String::new(),
@@ -169,7 +174,8 @@ impl Meeting {
         result
     }
 
-    /// Tells the members of the last group that this process is not in it any more. It can form the next with them.
+    /// Tells the members of the last group that this process is not in it any more. It can form the
+    /// next with them.
     pub fn leave(&mut self) {
         // A fork does not speak for the process.
         if process::id() == self.owner {
@@ -310,12 +316,14 @@ impl Meeting {
                 }
             }
         }
-        // From the last on, so that the indices of the others stay as they are; then in the order in which they came.
+        // From the last on, so that the indices of the others stay as they are; then in the order
+        // in which they came.
         let strangers: Vec<Link> = heard.into_iter().rev().map(|index| self.strangers.remove(index)).collect();
         strangers.into_iter().rev().try_for_each(|stranger| self.greet(stranger))
     }
 
-    /// Takes connections that wait, and no more at a time than stay open: others may come without an end.
+    /// Accepts a bounded number of pending connections, so that a peer that connects in a loop cannot
+    /// hold this process past its deadline.
     fn accept(&mut self) -> Result<(), MeetingError> {
         let most = self.options.names.len() + STRANGERS;
         for _ in 0..most {
@@ -387,10 +395,12 @@ impl Meeting {
         Ok(())
     }
 
-    /// Tells a process of another build so. A new job ends with that; one that goes on does so without that process.
+    /// Tells a process of another build so. A new job ends with that; one that goes on does so
+    /// without that process.
     fn refuse_build(&self, link: &Link, name: &str) -> Result<(), MeetingError> {
         let own = self.formation.own();
-        // Its build alone is what the other one sees of this message. If it is not taken, the other one is gone.
+        // Its build alone is what the other one sees of this message. If it is not taken, the other
+        // one is gone.
         let _ = socket::send(&link.socket, &self.bytes(&Message::Hello(own.clone())), None);
         match own.generation {
             0 => Err(MeetingError::OtherBuild { name: name.to_owned(), pid: link.pid }),
@@ -420,8 +430,8 @@ impl Meeting {
 
     /// What this process knows of the group that it is in now.
     fn formed(&mut self, group: Group) -> Result<Formed, MeetingError> {
-        // Everything that members said before they joined is here by now. It is of no use, and what comes later says that they
-        // have left: see `Formation::is_due`.
+        // Everything that members said before they joined is here by now. It is of no use, and what
+        // comes later says that they have left: see `Formation::is_due`.
         let tasks: Vec<usize> = group.members.iter().map(|member| member.task).collect();
         for &task in &tasks {
             self.read(task)?;

@@ -1,7 +1,7 @@
 //! What the processes of a job tell each other, as bytes. One message is one packet.
 //!
-//! Bytes come from another process: every number in them is checked here, against fixed bounds, before anyone uses it. What is
-//! read is written as the same bytes again.
+//! Bytes come from another process: every number in them is checked here, against fixed bounds,
+//! before anyone uses it. What is read is written as the same bytes again.
 
 /// A job has at most so many tasks, and its group at most so many ranks.
 pub const MAX_TASKS: usize = 1024;
@@ -12,8 +12,8 @@ pub const MAX_BYTES: usize = HEADER_BYTES + 28 + MAX_TASKS * MEMBER_BYTES;
 /// The longest text of a [`Message::Leave`], in bytes.
 pub const MAX_TEXT_BYTES: usize = 1024;
 
-/// The version of all that is below. The magic number and the job's digest come before it in every version: who has not shown the
-/// digest is a stranger, whatever else it shows.
+/// The version of all that is below. The magic number and the job's digest come before it in every
+/// version: who has not shown the digest is a stranger, whatever else it shows.
 const VERSION: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"consmeet";
@@ -39,13 +39,15 @@ pub enum Message {
 pub struct Hello {
     /// A random number of the process, not 0.
     pub nonce: u64,
-    /// Which of the sender's attempts to form a group this is, from 1. A proposal names the attempts of its members.
+    /// Which of the sender's attempts to form a group this is, from 1. A proposal names the
+    /// attempts of its members.
     pub attempt: u64,
     /// The generation that the sender was in last; 0 if it was in none.
     pub generation: u64,
     /// The highest generation that the sender has heard of, be it formed or only proposed.
     pub seen: u64,
-    /// The receiver's last attempt that a proposal used up, as far as the sender knows; 0 if none did.
+    /// The receiver's last attempt that a proposal used up, as far as the sender knows; 0 if none
+    /// did.
     pub used: u64,
     /// The id of the proposal that the sender accepts; 0 if it accepts none.
     pub accepted: [u8; 16],
@@ -55,7 +57,8 @@ pub struct Hello {
     pub tasks: usize,
     /// The number of the sender's replicas.
     pub replicas: usize,
-    /// The tasks that the sender knows alive from its last generation, and from proposals that it accepted.
+    /// The tasks that the sender knows alive from its last generation, and from proposals that it
+    /// accepted.
     pub alive: TaskSet,
     /// The tasks from which the sender has heard.
     pub linked: TaskSet,
@@ -168,7 +171,8 @@ pub enum ReadError {
 }
 
 impl Message {
-    /// The message as bytes, for the job with this digest and from a build whose segment has this layout.
+    /// The message as bytes, for the job with this digest and from a build whose segment has this
+    /// layout.
     pub fn write(&self, digest: u128, layout: u64) -> Vec<u8> {
         let kind: u32 = match self {
             Message::Hello(_) => 1,
@@ -197,8 +201,9 @@ impl Message {
     /// The message that these bytes are.
     ///
     /// # Errors
-    /// [`ReadError::OtherBuild`] if they begin as a message to this job does, and go on with another version or layout;
-    /// [`ReadError::Garbage`] for all else that [`Message::write`] does not write.
+    /// [`ReadError::OtherBuild`] if they begin as a message to this job does, and go on with
+    /// another version or layout; [`ReadError::Garbage`] for all else that [`Message::write`] does
+    /// not write.
     pub fn read(bytes: &[u8], digest: u128, layout: u64) -> Result<Message, ReadError> {
         let mut reader = Reader(bytes);
         if reader.take() != Some(MAGIC) || reader.take().map(u128::from_le_bytes) != Some(digest) {

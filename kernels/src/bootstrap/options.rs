@@ -14,7 +14,8 @@ pub struct MeetingOptions {
     pub layout: u64,
     /// The index of this process's task.
     pub task: usize,
-    /// The tasks of the cluster in words, for errors: at most [`MAX_TASKS`](super::message::MAX_TASKS).
+    /// The tasks of the cluster in words, for errors: at most
+    /// [`MAX_TASKS`](super::message::MAX_TASKS).
     pub names: Vec<String>,
     /// The number of this process's replicas, from 1 to [`MAX_TASKS`](super::message::MAX_TASKS).
     pub replicas: usize,

@@ -1,4 +1,5 @@
-//! Sockets that carry packets between processes of one host and one user. They never block and are closed by `exec`.
+//! Sockets that carry packets between processes of one host and one user. They never block and are
+//! closed by `exec`.
 
 use super::message::MAX_BYTES;
 use rustix::{
@@ -15,7 +16,8 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
-/// More connections than this wait at a listener only while nobody accepts them: the system's own limit.
+/// More connections than this wait at a listener only while nobody accepts them: the system's own
+/// limit.
 const BACKLOG: i32 = 4096;
 
 /// How many descriptors of one packet are looked at. The system closes further ones.
@@ -24,7 +26,8 @@ const DESCRIPTORS: usize = 4;
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer {
-    /// The process that connected, or that began to listen. Nothing if it is in another namespace of processes.
+    /// The process that connected, or that began to listen. Nothing if it is in another namespace
+    /// of processes.
     pub(super) pid: Option<u32>,
     /// Its user.
     pub(super) uid: u32,
@@ -36,7 +39,8 @@ pub(super) enum Packet {
     Bytes(usize, Vec<OwnedFd>),
     /// A packet that is none of ours: too long, or with too many descriptors.
     TooLarge,
-    /// A packet with a descriptor for which this process has no place: it may have no more of them open.
+    /// A packet with a descriptor for which this process has no place: it may have no more of them
+    /// open.
     NoDescriptor,
     /// Nothing now.
     Nothing,
@@ -74,7 +78,8 @@ pub(super) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Sends one packet, with a descriptor if there is one. False if the other end does not take it now.
+/// Sends one packet, with a descriptor if there is one. False if the other end does not take it
+/// now.
 pub(super) fn send(socket: &OwnedFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<bool> {
     let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -102,7 +107,8 @@ pub(super) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> Packet {
     let received = loop {
         match net::recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags) {
             Ok(received) => break received,
-            // The other end was closed before it had read all that it was sent. What it has sent comes after this.
+            // The other end was closed before it had read all that it was sent. What it has sent
+            // comes after this.
             Err(Errno::CONNRESET | Errno::INTR) => {}
             Err(Errno::AGAIN) => return Packet::Nothing,
             Err(_) => return Packet::Closed,
@@ -140,8 +146,9 @@ pub(super) fn has_packet(socket: &OwnedFd) -> bool {
 pub(super) fn peer(socket: &OwnedFd) -> io::Result<Peer> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
-    // rustix has a call for this, but its process number cannot be 0, as that of a process in another namespace is.
-    // SAFETY: `credentials` is valid for `bytes` bytes, and any that are written make a `ucred`.
+    // rustix has a call for this, but its process number cannot be 0, as that of a process in
+    // another namespace is. SAFETY: `credentials` is valid for `bytes` bytes, and any that are
+    // written make a `ucred`.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -180,7 +187,8 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// Descriptors of a link between two processes: the socket, and where there is one the other process's life.
+/// Descriptors of a link between two processes: the socket, and where there is one the other
+/// process's life.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) socket: OwnedFd,

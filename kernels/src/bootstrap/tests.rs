@@ -107,7 +107,8 @@ fn worker() {
                 setrlimit(Resource::Nofile, Rlimit { current, ..limits }).expect("a limit");
             }
             "fork" => {
-                // SAFETY: the child calls nothing but what is safe after a fork of a process with threads.
+                // SAFETY: the child calls nothing but what is safe after a fork of a process with
+                // threads.
                 match unsafe { libc::fork() } {
                     0 => {
                         // It has no thread of the watch, and does not end that of its parent.
@@ -438,7 +439,8 @@ fn processes_of_another_user_are_refused() {
         return;
     }
     let digest = job();
-    // SAFETY: these take numbers; the thread alone becomes another user, and only until it has listened.
+    // SAFETY: these take numbers; the thread alone becomes another user, and only until it has
+    // listened.
     let as_other_user = |action: &mut dyn FnMut()| unsafe {
         let change = |uid: libc::uid_t| libc::syscall(libc::SYS_setresuid, u32::MAX, uid, u32::MAX);
         assert_eq!(change(65534), 0);
@@ -574,7 +576,8 @@ fn who_forms_a_new_group_leaves_the_last_one() {
     assert!(formed.iter().all(|one| *one == formed[0] && one.0 == 2), "{formed:?}");
 }
 
-/// Some are killed while a group is formed, at random times: those who are left form one, and it is the same for all of them.
+/// Some are killed while a group is formed, at random times: those who are left form one, and it is
+/// the same for all of them.
 #[test]
 fn workers_that_are_killed_while_they_meet_split_nobody() {
     const TASKS: usize = 4;

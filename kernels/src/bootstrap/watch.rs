@@ -22,8 +22,8 @@ const STACK_BYTES: usize = 256 << 10;
 
 /// Watches the other members of a group until it is dropped.
 ///
-/// It sees a member's end twice: the system closes the link, and the process's own descriptor says so, which matters where a
-/// child of the process holds the link open.
+/// It sees a member's end twice: the system closes the link, and the process's own descriptor says
+/// so, which matters where a child of the process holds the link open.
 #[derive(Debug)]
 pub struct Watch {
     end: Arc<OwnedFd>,
@@ -33,8 +33,9 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts the thread. It blocks in `poll` without a timeout, and calls `on_gone` once for each member that is gone, with
-    /// the member's index; for those that are gone already, too. `on_gone` must neither panic nor wait.
+    /// Starts the thread. It blocks in `poll` without a timeout, and calls `on_gone` once for each
+    /// member that is gone, with the member's index; for those that are gone already, too.
+    /// `on_gone` must neither panic nor wait.
     ///
     /// # Errors
     /// The system's, if there is no thread or descriptor.
@@ -53,12 +54,14 @@ impl Drop for Watch {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if process::id() != self.owner {
-            // A fork shares the descriptor with the process that has the thread, but not the thread.
+            // A fork shares the descriptor with the process that has the thread, but not the
+            // thread.
             std::mem::forget(thread);
             return;
         }
         let told = rustix::io::write(&*self.end, &1u64.to_ne_bytes());
-        // A program may have closed descriptors that are not its own. Then the thread waits until the process ends.
+        // A program may have closed descriptors that are not its own. Then the thread waits until
+        // the process ends.
         if told.is_ok() && thread.thread().id() != thread::current().id() {
             let _ = thread.join();
         }

@@ -1,7 +1,7 @@
 //! Copies between buffers that ranks share. With the reducer, this is all that touches them.
 
 use super::{
-    cache_hints::{Distance, Flow, Volume},
+    cache_hints::{CacheHints, CopySize, Locality},
     isa::Isa,
     prefetch::fetch_to_write,
     reduce::Kernel,
@@ -13,43 +13,45 @@ use std::ptr;
 /// So much is asked for while as much is copied.
 const ASKED_BYTES: usize = 1 << 10;
 
-/// The most for which the C library's `memcpy` is not microcode, which takes long to begin: too long for fewer than these.
+/// The most for which the C library's `memcpy` is not microcode, which takes long to begin: too
+/// long for fewer than these.
 const PLAIN_BYTES: usize = 8 << 10;
 const MICROCODE_BYTES: usize = 32 << 10;
 
 /// Copies `bytes` bytes.
 ///
-/// A copy is a reduction of one source. Where the caches have what is copied, that is slower than the C library's `memcpy`, which
-/// does not read the lines that it overwrites; beyond, it asks for lines ahead. Between 2 ranks on two cores, it takes 0.8 of
-/// `memcpy`'s time from 1 MiB on.
+/// A copy is a reduction of one source. Where the caches have what is copied, that is slower than
+/// the C library's `memcpy`, which does not read the lines that it overwrites; beyond, it asks for
+/// lines ahead. Between 2 ranks on two cores, it takes 0.8 of `memcpy`'s time from 1 MiB on.
 ///
 /// # Safety
 /// `source` is valid for reads and `target` for writes of `bytes` bytes; they do not overlap.
 #[inline]
-pub(crate) unsafe fn copy(source: *const u8, target: *mut u8, bytes: usize, volume: Volume) {
+pub(crate) unsafe fn copy(source: *const u8, target: *mut u8, bytes: usize, volume: CopySize) {
     watch::read(source, bytes);
     // SAFETY: the caller's promises are the same.
     unsafe {
         match volume {
-            Volume::Near => ptr::copy_nonoverlapping(source, target, bytes),
-            _ => fold(source, target, bytes, Flow { from: Distance::Far, past: volume.past(0) }),
+            CopySize::Near => ptr::copy_nonoverlapping(source, target, bytes),
+            _ => fold(source, target, bytes, CacheHints { from: Locality::Far, past: volume.past(0) }),
         }
     }
 }
 
-/// [`copy`] to where another core has read, unless it left the lines to this one (`has_lines`), and reads soon: never past the caches.
-/// To ask for them makes a broadcast between 2 ranks take 0.5 to 0.6 of the time from 16 to 64 KiB, and 0.8 from 512 bytes to 2 KiB.
+/// [`copy`] to where another core has read, unless it left the lines to this one (`has_lines`), and
+/// reads soon: never past the caches. To ask for them makes a broadcast between 2 ranks take 0.5 to
+/// 0.6 of the time from 16 to 64 KiB, and 0.8 from 512 bytes to 2 KiB.
 ///
 /// # Safety
 /// As for [`copy`].
 #[inline]
-pub(crate) unsafe fn put_up(source: *const u8, target: *mut u8, bytes: usize, volume: Volume, has_lines: bool) {
+pub(crate) unsafe fn copy_in(source: *const u8, target: *mut u8, bytes: usize, volume: CopySize, has_lines: bool) {
     let asked = (!has_lines).then_some(target.cast_const());
     // SAFETY: the caller's promises are the same.
     unsafe {
         match volume {
-            Volume::Near => copy_blocks(source, target, bytes, asked),
-            _ => fold(source, target, bytes, Flow::from(Distance::Far)),
+            CopySize::Near => copy_blocks(source, target, bytes, asked),
+            _ => fold(source, target, bytes, CacheHints::from(Locality::Far)),
         }
     }
 }
@@ -59,18 +61,19 @@ pub(crate) unsafe fn put_up(source: *const u8, target: *mut u8, bytes: usize, vo
 /// # Safety
 /// As for [`copy`].
 #[inline]
-pub(crate) unsafe fn take(source: *const u8, target: *mut u8, bytes: usize, volume: Volume) {
+pub(crate) unsafe fn take(source: *const u8, target: *mut u8, bytes: usize, volume: CopySize) {
     watch::read(source, bytes);
     // SAFETY: the caller's promises are the same.
     unsafe {
         match volume {
-            Volume::Near => copy_blocks(source, target, bytes, Some(source)),
-            _ => fold(source, target, bytes, Flow { from: Distance::Taken(0), past: volume.past(0) }),
+            CopySize::Near => copy_blocks(source, target, bytes, Some(source)),
+            _ => fold(source, target, bytes, CacheHints { from: Locality::Taken(0), past: volume.past(0) }),
         }
     }
 }
 
-/// Copies block by block; if one of the two is `asked` for, the lines of its next block are, to be written.
+/// Copies block by block; if one of the two is `asked` for, the lines of its next block are, to be
+/// written.
 ///
 /// # Safety
 /// As for [`copy`].
@@ -95,7 +98,7 @@ unsafe fn copy_blocks(source: *const u8, target: *mut u8, bytes: usize, asked: O
 
 /// # Safety
 /// As for [`copy`].
-unsafe fn fold(source: *const u8, target: *mut u8, bytes: usize, flow: Flow) {
+unsafe fn fold(source: *const u8, target: *mut u8, bytes: usize, flow: CacheHints) {
     let kernel = Kernel::new(ReduceOp::Or, DType::U8, Isa::best()).expect("defined, and available");
     // SAFETY: the caller's promises are the same.
     unsafe { kernel.reduce(&[source], &[target], bytes, 1, flow) }
@@ -105,16 +108,16 @@ unsafe fn fold(source: *const u8, target: *mut u8, bytes: usize, flow: Flow) {
 mod tests {
     use super::*;
 
-    type Copy = unsafe fn(*const u8, *mut u8, usize, Volume);
+    type Copy = unsafe fn(*const u8, *mut u8, usize, CopySize);
 
-    unsafe fn put_up_where_lines_are(source: *const u8, target: *mut u8, bytes: usize, volume: Volume) {
+    unsafe fn put_up_where_lines_are(source: *const u8, target: *mut u8, bytes: usize, volume: CopySize) {
         // SAFETY: the caller's promises are the same.
-        unsafe { put_up(source, target, bytes, volume, true) }
+        unsafe { copy_in(source, target, bytes, volume, true) }
     }
 
-    unsafe fn put_up_where_none_is(source: *const u8, target: *mut u8, bytes: usize, volume: Volume) {
+    unsafe fn put_up_where_none_is(source: *const u8, target: *mut u8, bytes: usize, volume: CopySize) {
         // SAFETY: the caller's promises are the same.
-        unsafe { put_up(source, target, bytes, volume, false) }
+        unsafe { copy_in(source, target, bytes, volume, false) }
     }
 
     #[test]
@@ -122,16 +125,16 @@ mod tests {
         let all: Vec<u8> = (0..200_000u32).map(|at| (at / 3 * 7) as u8).collect();
         for bytes in [0, 1, 63, ASKED_BYTES, 4096, PLAIN_BYTES + 1, MICROCODE_BYTES, 70_001, 131_072] {
             for (copy, volume, shift) in [
-                (copy as Copy, Volume::Far, 0),
-                (copy, Volume::Far, 61),
-                (copy, Volume::Past, 3),
-                (copy, Volume::Near, 3),
-                (put_up_where_none_is, Volume::Far, 3),
-                (put_up_where_none_is, Volume::Near, 5),
-                (put_up_where_lines_are, Volume::Near, 3),
-                (take, Volume::Far, 3),
-                (take, Volume::Past, 61),
-                (take, Volume::Near, 5),
+                (copy as Copy, CopySize::Far, 0),
+                (copy, CopySize::Far, 61),
+                (copy, CopySize::Past, 3),
+                (copy, CopySize::Near, 3),
+                (put_up_where_none_is, CopySize::Far, 3),
+                (put_up_where_none_is, CopySize::Near, 5),
+                (put_up_where_lines_are, CopySize::Near, 3),
+                (take, CopySize::Far, 3),
+                (take, CopySize::Past, 61),
+                (take, CopySize::Near, 5),
             ] {
                 let mut copied = vec![0xa5; bytes + 128];
                 // SAFETY: both have so many bytes from there on.

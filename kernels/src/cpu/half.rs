@@ -1,4 +1,5 @@
-//! Conversions of `f16` and `bf16`, whole tiles at a time, as bits: to `f32` exactly, from `f32` to the nearest, ties to even.
+//! Conversions of `f16` and `bf16`, whole tiles at a time, as bits: to `f32` exactly, from `f32` to
+//! the nearest, ties to even.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -6,8 +7,9 @@ use std::hint::select_unpredictable;
 
 /// The value of an `f16`.
 ///
-/// Shifted into the place of an `f32`'s bits it has the wrong bias, which one multiplication mends: exact, and for subnormal
-/// numbers too. It has no branch, so that the compiler makes vectors of it.
+/// Shifted into the place of an `f32`'s bits it has the wrong bias, which one multiplication mends:
+/// exact, and for subnormal numbers too. It has no branch, so that the compiler makes vectors of
+/// it.
 #[inline(always)]
 pub(crate) fn widen_f16(half: u16) -> f32 {
     const REBIAS: f32 = f32::from_bits((127 + (127 - 15)) << 23);
@@ -23,7 +25,8 @@ pub(crate) fn widen_f16(half: u16) -> f32 {
 pub(crate) fn narrow_f16(value: f32) -> u16 {
     const INFINITE: u32 = (127 + 16) << 23;
     const NORMAL: u32 = (127 - 14) << 23;
-    // Added to a number below `NORMAL` it leaves the bits of a subnormal `f16`, rounded by the addition.
+    // Added to a number below `NORMAL` it leaves the bits of a subnormal `f16`, rounded by the
+    // addition.
     const ALIGN: f32 = f32::from_bits((127 - 1) << 23);
     let magnitude = value.to_bits() & 0x7fff_ffff;
     let subnormal = (f32::from_bits(magnitude) + ALIGN).to_bits().wrapping_sub(ALIGN.to_bits());
@@ -40,11 +43,13 @@ pub(crate) fn narrow_f16(value: f32) -> u16 {
 pub(crate) fn round_bf16(value: f32) -> u32 {
     let bits = value.to_bits();
     let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
-    // A NaN is made quiet, so that it stays one without its lower half. An `if` becomes a branch for each lane in the baseline.
+    // A NaN is made quiet, so that it stays one without its lower half. An `if` becomes a branch
+    // for each lane in the baseline.
     select_unpredictable(value.is_nan(), bits | 0x0040_0000, nearest)
 }
 
-/// The bits of a half-precision float as an integer that is in the float's order, -0 below +0; its own inverse.
+/// The bits of a half-precision float as an integer that is in the float's order, -0 below +0; its
+/// own inverse.
 #[inline(always)]
 pub(crate) const fn order(bits: i16) -> i16 {
     bits ^ (bits >> 15 & 0x7fff)
@@ -59,7 +64,8 @@ pub(crate) const fn order(bits: i16) -> i16 {
 pub(crate) unsafe fn widen_f16c<const L: usize>(source: *const u16) -> [f32; L] {
     let mut tile = [0.0f32; L];
     for at in (0..L).step_by(8) {
-        // SAFETY: `at + 8 <= L`, so both eights are in bounds; neither access needs alignment; the caller vouches for F16C.
+        // SAFETY: `at + 8 <= L`, so both eights are in bounds; neither access needs alignment; the
+        // caller vouches for F16C.
         unsafe {
             let half = _mm_loadu_si128(source.add(at).cast());
             _mm256_storeu_ps(tile.as_mut_ptr().add(at), _mm256_cvtph_ps(half));
@@ -95,7 +101,8 @@ pub(crate) unsafe fn narrow_f16c<const L: usize>(tile: [f32; L]) -> [u16; L] {
 pub(crate) unsafe fn widen_f16_avx512<const L: usize>(source: *const u16) -> [f32; L] {
     let mut tile = [0.0f32; L];
     for at in (0..L).step_by(16) {
-        // SAFETY: `at + 16 <= L`, so both sixteens are in bounds; neither access needs alignment; the caller vouches for AVX-512.
+        // SAFETY: `at + 16 <= L`, so both sixteens are in bounds; neither access needs alignment;
+        // the caller vouches for AVX-512.
         unsafe {
             let half = _mm256_loadu_si256(source.add(at).cast());
             _mm512_storeu_ps(tile.as_mut_ptr().add(at), _mm512_cvtph_ps(half));

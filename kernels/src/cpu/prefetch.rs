@@ -1,6 +1,6 @@
 //! Asking for cache lines before they are read or written.
 
-use super::reduce::{Baseline, LINE, Level};
+use super::reduce::{Baseline, LINE, Simd};
 #[cfg(target_arch = "x86_64")]
 use super::{isa::Isa, reduce::Avx2};
 use crate::memory::Buf;

@@ -2,7 +2,8 @@
 
 use super::isa::Isa;
 
-/// Reads all bytes, in the widest registers that the machine has, and does nothing but combine them by exclusive or.
+/// Reads all bytes, in the widest registers that the machine has, and does nothing but combine them
+/// by exclusive or.
 ///
 /// ```
 /// use consonance_kernels::cpu::read::read;

@@ -1,6 +1,6 @@
 //! Why a group was ended, and whose fault it is.
 
-use crate::shm::records::Round;
+use crate::shm::records::Generation;
 
 /// Why a group was ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,10 +34,11 @@ pub struct Abort {
 }
 
 impl Abort {
-    /// The abort word of an end in `round` and, if it is given, `turn`. Later rounds have larger words, and 0 is none.
-    pub(super) fn word(self, round: Round, turn: Option<u64>) -> u64 {
+    /// The abort word of an end in `generation` and, if it is given, `turn`. Later generations have
+    /// larger words, and 0 is none.
+    pub(super) fn word(self, generation: Generation, turn: Option<u64>) -> u64 {
         let turn = turn.map_or(0, |turn| 1 << 39 | (turn % Abort::TURNS) << 32);
-        round.mark() << 40 | turn | (self.rank as u64) << 8 | self.reason as u64
+        generation.mark() << 40 | turn | (self.rank as u64) << 8 | self.reason as u64
     }
 
     /// How many numbers a word has for turns. They are counted in a circle.
@@ -49,9 +50,9 @@ impl Abort {
         word >> 39 & 1 == 1 && (1..Abort::TURNS / 2).contains(&turns)
     }
 
-    /// What a word says, if it ends `round`: an end ends the rounds before it, too.
-    pub(super) fn read(word: u64, round: Round) -> Option<Abort> {
-        if word >> 40 < round.mark() {
+    /// What a word says, if it ends `generation`: an end ends the generations before it, too.
+    pub(super) fn read(word: u64, generation: Generation) -> Option<Abort> {
+        if word >> 40 < generation.mark() {
             return None;
         }
         let reason = match word as u8 {

@@ -3,40 +3,46 @@
 use crate::shm::{
     Area, Segment,
     local::Locals,
-    records::{Head, Line},
+    records::{Head, RankRecord},
 };
 use std::{ptr::NonNull, sync::Arc};
 
 /// Where the lines lie.
-pub(super) enum Ground {
+pub(super) enum Backing {
     /// In this process's own memory.
-    Own { head: Head, lines: Box<[Line]> },
+    Own { head: Head, records: Box<[RankRecord]> },
     /// In memory that other processes map.
-    Segment { segment: Arc<Segment>, area: Area, head: NonNull<Head>, lines: NonNull<[Line]>, locals: Arc<Locals> },
+    Segment {
+        segment: Arc<Segment>,
+        area: Area,
+        head: NonNull<Head>,
+        records: NonNull<[RankRecord]>,
+        locals: Arc<Locals>,
+    },
 }
 
 // SAFETY: the pointers are to atomics and to lines, which are `Sync`, in a segment that is kept.
-unsafe impl Send for Ground {}
+unsafe impl Send for Backing {}
 
 // SAFETY: as above.
-unsafe impl Sync for Ground {}
+unsafe impl Sync for Backing {}
 
-impl Ground {
-    pub(super) fn own(size: usize) -> Ground {
-        Ground::Own { head: Head::default(), lines: (0..size).map(|_| Line::default()).collect() }
+impl Backing {
+    pub(super) fn own(size: usize) -> Backing {
+        Backing::Own { head: Head::default(), records: (0..size).map(|_| RankRecord::default()).collect() }
     }
 
-    pub(super) fn segment(segment: Arc<Segment>, area: Area, size: usize) -> Ground {
+    pub(super) fn segment(segment: Arc<Segment>, area: Area, size: usize) -> Backing {
         let (head, first) = segment.area(area);
         let locals = segment.locals(area);
-        Ground::Segment { head, lines: NonNull::slice_from_raw_parts(first, size), segment, area, locals }
+        Backing::Segment { head, records: NonNull::slice_from_raw_parts(first, size), segment, area, locals }
     }
 
     pub(super) fn head(&self) -> &Head {
         match self {
-            Ground::Own { head, .. } => head,
+            Backing::Own { head, .. } => head,
             // SAFETY: the segment, which is kept, has a head there, of atomics alone.
-            Ground::Segment { head, .. } => unsafe { head.as_ref() },
+            Backing::Segment { head, .. } => unsafe { head.as_ref() },
         }
     }
 
@@ -45,12 +51,12 @@ impl Ground {
         unsafe { segment.area(area).0.as_ref() }
     }
 
-    pub(super) fn lines(&self) -> &[Line] {
+    pub(super) fn records(&self) -> &[RankRecord] {
         match self {
-            Ground::Own { lines, .. } => lines,
-            // SAFETY: the segment, which is kept, has room there for a line of each rank of the area. Lines are atomics, and
-            // bytes in cells.
-            Ground::Segment { lines, .. } => unsafe { lines.as_ref() },
+            Backing::Own { records, .. } => records,
+            // SAFETY: the segment, which is kept, has room there for a line of each rank of the
+            // area. Lines are atomics, and bytes in cells.
+            Backing::Segment { records, .. } => unsafe { records.as_ref() },
         }
     }
 }

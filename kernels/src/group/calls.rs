@@ -1,11 +1,11 @@
 //! The steps of a group, as its callers know them.
 
 use super::{
-    endpoint::Seat,
+    endpoint::Endpoint,
     fault::Fault,
     payloads::Payloads,
-    peers::Peers,
-    plan::{Cut, Step, Targets},
+    peers::PeerBuffers,
+    plan::{Chunking, Step, Targets},
     scratch::Addresses,
 };
 use crate::{
@@ -16,8 +16,9 @@ use crate::{
 use consonance_spec::{Signature, partition};
 use std::ptr;
 
-impl Seat {
-    /// A step whose data rides along with the arrivals: no memory is shared, and nobody waits for the others' reading.
+impl Endpoint {
+    /// A step whose data rides along with the arrivals: no memory is shared, and nobody waits for
+    /// the others' reading.
     ///
     /// The result shows every rank's payload, until this rank's next step.
     ///
@@ -25,19 +26,20 @@ impl Seat {
     /// See [`Fault`].
     ///
     /// # Panics
-    /// If the payload has more than [`Seat::PAYLOAD_BYTES`] bytes, or is not of the signature's dtype.
+    /// If the payload has more than [`Endpoint::PAYLOAD_BYTES`] bytes, or is not of the signature's
+    /// dtype.
     pub fn exchange(&mut self, signature: &Signature, payload: Option<Buf<'_>>) -> Result<Payloads<'_>, Fault> {
         self.exchange_expecting(signature, payload, payload.map_or(0, |buf| buf.bytes()))
     }
 
-    /// [`exchange`](Seat::exchange) of a rank that expects another payload than one like its own: where there is one peer, of so many
-    /// bytes, or up to so many. A matter of speed alone.
+    /// [`exchange`](Endpoint::exchange) of a rank that expects another payload than one like its
+    /// own: where there is one peer, of so many bytes, or up to so many. A matter of speed alone.
     ///
     /// # Errors
-    /// As [`exchange`](Seat::exchange).
+    /// As [`exchange`](Endpoint::exchange).
     ///
     /// # Panics
-    /// As [`exchange`](Seat::exchange).
+    /// As [`exchange`](Endpoint::exchange).
     pub fn exchange_expecting(
         &mut self,
         signature: &Signature,
@@ -47,14 +49,16 @@ impl Seat {
         self.exchange_while(signature, payload, expected, || ()).map(|((), payloads)| payloads)
     }
 
-    /// [`exchange_expecting`](Seat::exchange_expecting), with something to do until the others' cards are here.
+    /// [`exchange_expecting`](Endpoint::exchange_expecting), with something to do until the others'
+    /// descriptors are here.
     ///
     /// # Errors
-    /// As [`exchange`](Seat::exchange).
+    /// As [`exchange`](Endpoint::exchange).
     ///
     /// # Panics
-    /// As [`exchange`](Seat::exchange).
-    // In its caller, which else would move what it returns: that was just written in parts, and takes longer to read than to write.
+    /// As [`exchange`](Endpoint::exchange).
+    // In its caller, which else would move what it returns: that was just written in parts, and
+    // takes longer to read than to write.
     #[inline(always)]
     pub fn exchange_while<R>(
         &mut self,
@@ -67,21 +71,23 @@ impl Seat {
         assert!(bytes <= PAYLOAD_BYTES, "payload of {bytes} bytes");
         assert!(payload.is_none_or(|payload| Some(payload.dtype()) == signature.dtype), "payload of {signature}");
         let payload = match &payload {
-            // SAFETY: a `Buf` is valid for reads of its bytes while it is borrowed, and no element type has padding.
+            // SAFETY: a `Buf` is valid for reads of its bytes while it is borrowed, and no element
+            // type has padding.
             Some(buf) => unsafe { std::slice::from_raw_parts(buf.as_ptr(), bytes) },
             None => &[],
         };
         let (access, none) = (Step::Exchange.access(), (ptr::null(), ptr::null_mut()));
         let made = self.arrive(signature, access, bytes, (payload, expected), none, meanwhile)?;
-        let (place, addresses) = self.place(signature);
+        let (context, addresses) = self.context(signature);
         let Addresses { sources, own, .. } = addresses;
-        Ok((made, Payloads { place, sources, own, own_bytes: bytes }))
+        Ok((made, Payloads { context, sources, own, own_bytes: bytes }))
     }
 
     /// A step in which each rank's `input` is published: nobody writes it, all may read it.
     ///
-    /// `work` may be called several times, each time with another part of the data: see [`Peers`]. All ranks give the same `cut`;
-    /// of blocks for each rank a rank reads its own only.
+    /// `work` may be called several times, each time with another part of the data: see
+    /// [`PeerBuffers`]. All ranks give the same `cut`; of blocks for each rank a rank reads its own
+    /// only.
     ///
     /// # Errors
     /// See [`Fault`], or what `work` returns.
@@ -92,36 +98,38 @@ impl Seat {
         &mut self,
         signature: &Signature,
         input: Option<Buf<'_>>,
-        cut: Cut,
-        mut work: impl FnMut(&mut Peers<'_>) -> Result<(), Fault>,
+        chunking: Chunking,
+        mut work: impl FnMut(&mut PeerBuffers<'_>) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         assert!(input.is_none_or(|input| Some(input.dtype()) == signature.dtype), "input of {signature}");
         let (bytes, address) = input.map_or((0, ptr::null()), |buf| (buf.bytes(), buf.as_ptr()));
-        let step = Step::Published(cut);
-        if self.stage.is_some() {
+        let step = Step::Published(chunking);
+        if self.staging.is_some() {
             self.check()?;
             // SAFETY: the input is valid for reads of its bytes while it is borrowed.
             return unsafe { self.in_windows(signature, step, address, bytes, work) };
         }
         let shared = self.share(signature, step.access(), bytes, address, ptr::null_mut(), Default::default())?;
-        let (place, addresses) = shared.seat.place(signature);
+        let (context, addresses) = shared.endpoint.context(signature);
         let Addresses { sources, scratch, .. } = addresses;
-        work(&mut Peers { place, sources, scratch, window: None })?;
+        work(&mut PeerBuffers { context, sources, scratch, window: None })?;
         shared.depart()
     }
 
-    /// A step in which block `r` of every buffer is private to rank `r`, which folds that block of all inputs and writes the
-    /// result to the targets: one pass, in canonical order, each byte read once and written once.
+    /// A step in which block `r` of every buffer is private to rank `r`, which folds that block of
+    /// all inputs and writes the result to the targets: one pass, in canonical order, each byte
+    /// read once and written once.
     ///
-    /// Without `send` the input is `recv`, in place. Every rank's buffers have the same number of elements; `recv` is needed
-    /// by the ranks that receive.
+    /// Without `send` the input is `recv`, in place. Every rank's buffers have the same number of
+    /// elements; `recv` is needed by the ranks that receive.
     ///
     /// # Errors
     /// See [`Fault`].
     ///
     /// # Panics
-    /// If the buffers do not fit the reducer or each other, or there is none, or a rank that receives gives no `recv`, or the
-    /// signature is of another operation or dtype than the reducer.
+    /// If the buffers do not fit the reducer or each other, or there is none, or a rank that
+    /// receives gives no `recv`, or the signature is of another operation or dtype than the
+    /// reducer.
     pub fn divided(
         &mut self,
         signature: &Signature,
@@ -145,34 +153,38 @@ impl Seat {
         let output = recv.as_mut().map_or(ptr::null_mut(), |recv| recv.as_mut_ptr());
         let receives = targets == Targets::Own || targets.reach(self.world.rank());
         assert!(!receives || !output.is_null(), "a rank that receives gives recv");
-        if self.stage.is_some() {
+        if self.staging.is_some() {
             self.check()?;
             let output = if receives { output } else { ptr::null_mut() };
-            // SAFETY: both buffers have `count` elements, are borrowed, and are the same or disjoint.
+            // SAFETY: both buffers have `count` elements, are borrowed, and are the same or
+            // disjoint.
             return unsafe { self.divided_on_stage(signature, reducer, targets, input, count, output) };
         }
 
         let step = Step::divided(reducer, targets);
         let shared = self.share(signature, step.access(), bytes, input, output, Default::default())?;
-        let Addresses { inputs, outputs, .. } = &mut shared.seat.addresses;
+        let Addresses { inputs, outputs, .. } = &mut shared.endpoint.addresses;
         inputs.clear();
         outputs.clear();
-        let cards = shared.seat.hub.lines().iter().map(|line| line.card(shared.seat.epoch));
-        cards.for_each(|card| {
-            inputs.push(card.input());
-            outputs.push(card.output());
+        let descriptors =
+            shared.endpoint.state.records().iter().map(|record| record.descriptor(shared.endpoint.sequence));
+        descriptors.for_each(|descriptor| {
+            inputs.push(descriptor.input());
+            outputs.push(descriptor.output());
         });
-        // SAFETY: all ranks' inputs have `count` elements of the reducer's input (`arrive` compared them), and an output as many
-        // of its output, asserted before it was published. They stay while a rank is inside.
-        unsafe { shared.seat.fold_block(signature, reducer, count, targets)? };
+        // SAFETY: all ranks' inputs have `count` elements of the reducer's input (`arrive` compared
+        // them), and an output as many of its output, asserted before it was published. They stay
+        // while a rank is inside.
+        unsafe { shared.endpoint.fold_block(signature, reducer, count, targets)? };
         shared.depart()
     }
 
-    /// [`Seat::divided`] on staged data.
+    /// [`Endpoint::divided`] on staged data.
     ///
     /// # Safety
-    /// `input` is valid for reads of `count` elements of the reducer's input, `output`, unless it is null, for writes of as
-    /// many of its output; nobody else touches them. They are the same, where both types are, or disjoint.
+    /// `input` is valid for reads of `count` elements of the reducer's input, `output`, unless it
+    /// is null, for writes of as many of its output; nobody else touches them. They are the same,
+    /// where both types are, or disjoint.
     pub(crate) unsafe fn divided_on_stage(
         &mut self,
         signature: &Signature,
@@ -192,12 +204,13 @@ impl Seat {
         }
         let own = partition::block(count, size, rank);
         let target = output.wrapping_add(own.start * output_size);
-        let fold = |peers: &mut Peers<'_>| {
-            // SAFETY: the target has so many elements, at the place in `output` of those that are read of `input`.
+        let fold = |peers: &mut PeerBuffers<'_>| {
+            // SAFETY: the target has so many elements, at the place in `output` of those that are
+            // read of `input`.
             unsafe { peers.fold(reducer, own.start, own.len(), target) }
         };
-        // SAFETY: the input is valid; a part of it that is written in place has just been read, by this rank, the only one that
-        // reads it there: see `Ground::path`.
+        // SAFETY: the input is valid; a part of it that is written in place has just been read, by
+        // this rank, the only one that reads it there: see `Topology::protocol`.
         unsafe { self.in_windows(signature, step, input, bytes, fold) }
     }
 }

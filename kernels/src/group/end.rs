@@ -1,7 +1,7 @@
 //! How a group was ended, and what its ranks last called: for reports.
 
 use super::abort::Abort;
-use crate::shm::records::{Line, Round};
+use crate::shm::records::{Generation, RankRecord};
 use consonance_spec::Signature;
 
 /// What a rank last said of its calls.
@@ -16,14 +16,17 @@ pub struct LastCall {
 }
 
 impl LastCall {
-    /// What it said since a round began.
-    pub(super) fn in_line(line: &Line, since: Round) -> LastCall {
-        let card = [line.card(0), line.card(1)].into_iter().max_by_key(|card| card.epoch()).expect("two cards");
-        if card.epoch() <= since.base() {
+    /// What it said since a generation began.
+    pub(super) fn in_line(record: &RankRecord, since: Generation) -> LastCall {
+        let descriptor = [record.descriptor(0), record.descriptor(1)]
+            .into_iter()
+            .max_by_key(|descriptor| descriptor.sequence())
+            .expect("two descriptors");
+        if descriptor.sequence() <= since.base() {
             return LastCall::default();
         }
-        let signature = Signature::read_code(card.head() & CODE_MASK);
-        LastCall { number: Round::number_of(card.epoch()), signature, bytes: card.bytes() }
+        let signature = Signature::read_code(descriptor.head() & CODE_MASK);
+        LastCall { number: Generation::number_of(descriptor.sequence()), signature, bytes: descriptor.bytes() }
     }
 }
 
@@ -32,16 +35,17 @@ impl LastCall {
 pub struct End {
     /// Who ended it, and why.
     pub abort: Abort,
-    /// Whether it is one that the group was split from: that one's ranks are told of, by their numbers there.
+    /// Whether it is one that the group was split from: that one's ranks are told of, by their
+    /// numbers there.
     pub inherited: bool,
     /// Whether the rank at fault is of another process and will come to no call any more.
     pub is_lost: bool,
-    /// Of each rank its number in the group that was split from none, and what it last called: of threads in the group that was
-    /// ended, of processes in any.
+    /// Of each rank its number in the group that was split from none, and what it last called: of
+    /// threads in the group that was ended, of processes in any.
     pub calls: Vec<(usize, LastCall)>,
 }
 
-/// The bits of a signature's code in a card's head; the access lies above them.
+/// The bits of a signature's code in a descriptor's head; the access lies above them.
 pub(super) const CODE_BITS: u32 = 24;
 
 pub(super) const CODE_MASK: u32 = (1 << CODE_BITS) - 1;

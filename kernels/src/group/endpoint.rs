@@ -3,29 +3,31 @@
 use super::{
     abort::{Abort, Reason},
     aborter::Aborter,
+    call_context::CallContext,
     end::{End, LastCall},
     fault::Fault,
-    place::Place,
-    plan::{Ground, SLOTS},
+    plan::{SLOTS, Topology},
     scratch::Addresses,
-    staging::Stage,
-    state::Hub,
+    staging::Staging,
+    state::GroupState,
 };
 use crate::shm::{
     Segment,
-    call_log::{Outcome, Ring},
-    records::{Card, PAYLOAD_BYTES, Round},
+    call_log::{CallLog, Outcome},
+    records::{CallDescriptor, Generation, PAYLOAD_BYTES},
 };
 use consonance_spec::{Signature, World};
 use std::{cell::Cell, io, ops::Range, ptr, sync::Arc, time::Duration};
 
-/// One rank's place in a group: the permission to take part as that rank. There is one for each rank, and it is not cloned.
-pub struct Seat {
-    pub(crate) hub: Arc<Hub>,
+/// One rank's place in a group: the permission to take part as that rank. There is one for each
+/// rank, and it is not cloned.
+pub struct Endpoint {
+    pub(crate) state: Arc<GroupState>,
     pub(crate) world: World,
-    pub(crate) round: Round,
-    pub(crate) epoch: u64,
-    /// A rank that left: no step can be made any more, and this rank's cards are not written again.
+    pub(crate) generation: Generation,
+    pub(crate) sequence: u64,
+    /// A rank that left: no step can be made any more, and this rank's descriptors are not written
+    /// again.
     pub(super) left: Option<usize>,
     /// The ranks for which nobody waits while they rest.
     pub(super) company: Range<usize>,
@@ -34,59 +36,79 @@ pub struct Seat {
     pub(super) slept: Cell<Duration>,
     pub(crate) addresses: Addresses,
     /// Where this rank puts its data up, if its peers cannot read them where they lie.
-    pub(crate) stage: Option<Stage>,
+    pub(crate) staging: Option<Staging>,
     /// Its place in the ring of this rank's last calls, if there is one.
-    pub(super) ticket: u64,
+    pub(super) entry_id: u64,
 }
 
-impl Seat {
-    /// Bytes that may ride along with an arrival in [`Seat::exchange`].
+impl Endpoint {
+    /// Bytes that may ride along with an arrival in [`Endpoint::exchange`].
     pub const PAYLOAD_BYTES: usize = PAYLOAD_BYTES;
 
-    /// The seats of a new group of `size` threads, in rank order.
+    /// The endpoints of a new group of `size` threads, in rank order.
     ///
-    /// A rank that waits for peers longer than `timeout` in a [call](Seat::begin_call) ends the group.
-    pub fn group(size: usize, timeout: Duration) -> Vec<Seat> {
-        let hub = Hub::new(size);
+    /// A rank that waits for peers longer than `timeout` in a [call](Endpoint::begin_call) ends the
+    /// group.
+    pub fn group(size: usize, timeout: Duration) -> Vec<Endpoint> {
+        let state = GroupState::new(size);
         (0..size)
             .filter_map(|rank| World::new(rank, size))
-            .map(|world| Seat::new(hub.clone(), world, Round::default(), timeout))
+            .map(|world| Endpoint::new(state.clone(), world, Generation::default(), timeout))
             .collect()
     }
 
-    /// This process's seats in the group of all ranks of a segment: those of the ranks in `local`, which no other process takes.
-    /// `cores` is how many the processes have together: if they are fewer than the ranks, who waits offers its core to others before
-    /// it sleeps. `processes` has the number of each rank's process, 0 where it is not known: where the system allows it, the ranks
-    /// read each other's memory. Without any they do not.
+    /// This process's endpoints in the group of all ranks of a segment: those of the ranks in
+    /// `local`, which no other process takes. `cores` is how many the processes have together: if
+    /// they are fewer than the ranks, who waits offers its core to others before it sleeps.
+    /// `processes` has the number of each rank's process, 0 where it is not known: where the system
+    /// allows it, the ranks read each other's memory. Without any they do not.
     ///
     /// # Panics
-    /// If the segment has no such ranks, or one of them has its seat in this process already.
+    /// If the segment has no such ranks, or one of them has its endpoint in this process already.
     pub fn in_segment(
         segment: &Arc<Segment>,
         local: Range<usize>,
         cores: usize,
         processes: &[u32],
         timeout: Duration,
-    ) -> Vec<Seat> {
-        let hub = Hub::of_segment(segment.clone(), local.clone(), cores, processes);
+    ) -> Vec<Endpoint> {
+        let state = GroupState::of_segment(segment.clone(), local.clone(), cores, processes);
         let size = segment.shape().ranks();
         let world = |rank| World::new(rank, size).expect("a rank of the segment");
-        local.clone().for_each(|rank| segment.ring(rank).claim());
-        let seat = |rank| Seat::only(hub.clone(), world(rank), Round::default(), timeout);
-        local.map(|rank| seat(rank).expect("a rank has one seat")).collect()
+        local.clone().for_each(|rank| segment.call_log(rank).claim());
+        let endpoint = |rank| Endpoint::only(state.clone(), world(rank), Generation::default(), timeout);
+        local.map(|rank| endpoint(rank).expect("a rank has one endpoint")).collect()
     }
 
-    /// The seat of this rank in a group of processes; none while this process has another one of the rank there.
-    pub(crate) fn only(hub: Arc<Hub>, world: World, round: Round, timeout: Duration) -> Option<Seat> {
-        let is_free = hub.locals().expect("a group of processes").take_seat(world.rank());
-        is_free.then(|| Seat::new(hub, world, round, timeout))
+    /// The endpoint of this rank in a group of processes; none while this process has another one
+    /// of the rank there.
+    pub(crate) fn only(
+        state: Arc<GroupState>,
+        world: World,
+        generation: Generation,
+        timeout: Duration,
+    ) -> Option<Endpoint> {
+        let is_free = state.locals().expect("a group of processes").take_seat(world.rank());
+        is_free.then(|| Endpoint::new(state, world, generation, timeout))
     }
 
-    pub(crate) fn new(hub: Arc<Hub>, world: World, round: Round, timeout: Duration) -> Seat {
+    pub(crate) fn new(state: Arc<GroupState>, world: World, generation: Generation, timeout: Duration) -> Endpoint {
         let addresses = Addresses::new(world.size());
-        let stage = hub.segment().map(|(_, area)| Stage::new(area, round));
-        let (epoch, slept) = (round.base(), Cell::default());
-        Seat { hub, world, round, epoch, left: None, company: 0..0, timeout, slept, addresses, stage, ticket: 0 }
+        let staging = state.segment().map(|(_, area)| Staging::new(area, generation));
+        let (sequence, slept) = (generation.base(), Cell::default());
+        Endpoint {
+            state,
+            world,
+            generation,
+            sequence,
+            left: None,
+            company: 0..0,
+            timeout,
+            slept,
+            addresses,
+            staging,
+            entry_id: 0,
+        }
     }
 
     /// This rank and the number of ranks.
@@ -95,8 +117,8 @@ impl Seat {
     }
 
     /// How many steps this rank has begun.
-    pub fn epoch(&self) -> u64 {
-        Round::number_of(self.epoch)
+    pub fn sequence(&self) -> u64 {
+        Generation::number_of(self.sequence)
     }
 
     /// How long a call waits for peers.
@@ -109,20 +131,21 @@ impl Seat {
         self.timeout = timeout;
     }
 
-    /// Begins a call of one or several steps: all together they wait for peers no longer than the timeout.
+    /// Begins a call of one or several steps: all together they wait for peers no longer than the
+    /// timeout.
     pub fn begin_call(&mut self) {
         self.slept.set(Duration::ZERO);
     }
 
     /// A handle that can end the group from any thread.
     pub fn aborter(&self) -> Aborter {
-        Aborter::new(self.hub.clone(), self.round, self.world.rank())
+        Aborter::new(self.state.clone(), self.generation, self.world.rank())
     }
 
     /// What the ways of this group's steps depend on.
-    pub fn ground(&self) -> Ground {
-        let slot_bytes = self.stage.as_ref().map(|_| self.slot_bytes());
-        Ground { ranks: self.world.size(), slot_bytes, reads: self.stage.as_ref().is_some_and(Stage::reads) }
+    pub fn topology(&self) -> Topology {
+        let slot_bytes = self.staging.as_ref().map(|_| self.slot_bytes());
+        Topology { ranks: self.world.size(), slot_bytes, reads: self.staging.as_ref().is_some_and(Staging::reads) }
     }
 
     /// Bytes of a slot.
@@ -130,36 +153,44 @@ impl Seat {
         self.segment().staging_bytes(self.staging().area) / SLOTS
     }
 
-    pub(super) fn staging(&self) -> &Stage {
-        self.stage.as_ref().expect("a seat with a stage")
+    pub(super) fn staging(&self) -> &Staging {
+        self.staging.as_ref().expect("a endpoint with a staging")
     }
 
     pub(super) fn segment(&self) -> &Segment {
-        self.hub.segment().expect("a seat with a stage is in a segment").0
+        self.state.segment().expect("a endpoint with a staging is in a segment").0
     }
 
     /// The step this rank is in, and the room for addresses.
-    pub(crate) fn place(&mut self, signature: &Signature) -> (Place<'_>, &mut Addresses) {
+    pub(crate) fn context(&mut self, signature: &Signature) -> (CallContext<'_>, &mut Addresses) {
         // A panic in the middle of an earlier step may have left some.
         self.addresses.sources.clear();
         self.addresses.targets.clear();
-        let Seat { hub, world, round, epoch, stage, addresses, .. } = self;
+        let Endpoint { state, world, generation, sequence, staging, addresses, .. } = self;
         let Signature { kind, dtype, .. } = *signature;
-        let place = Place { hub, world: *world, round: *round, epoch: *epoch, kind, dtype, enters: stage.is_none() };
-        (place, addresses)
+        let context = CallContext {
+            state,
+            world: *world,
+            generation: *generation,
+            sequence: *sequence,
+            kind,
+            dtype,
+            enters: staging.is_none(),
+        };
+        (context, addresses)
     }
 
-    /// Every rank's card of this step, in rank order.
-    pub(crate) fn cards(&self) -> impl Iterator<Item = &Card> {
-        self.hub.lines().iter().map(|line| line.card(self.epoch))
+    /// Every rank's descriptor of this step, in rank order.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = &CallDescriptor> {
+        self.state.records().iter().map(|record| record.descriptor(self.sequence))
     }
 
     /// Whether a step can begin. What touches the group's memory before it arrives asks first.
     pub(crate) fn check(&self) -> Result<(), Fault> {
-        if self.hub.forked() {
+        if self.state.forked() {
             return Err(Fault::Forked);
         }
-        if let Some(abort) = self.hub.aborted(self.round) {
+        if let Some(abort) = self.state.aborted(self.generation) {
             return Err(Fault::Aborted(abort));
         }
         self.left.map_or(Ok(()), |rank| Err(Fault::Left(rank)))
@@ -167,73 +198,76 @@ impl Seat {
 
     /// Notes how this rank's call ended.
     pub(crate) fn note(&self, outcome: Outcome) {
-        if let Some(ring) = self.hub.ring(self.world.rank()) {
-            ring.end(self.ticket, outcome);
+        if let Some(call_log) = self.state.call_log(self.world.rank()) {
+            call_log.end(self.entry_id, outcome);
         }
     }
 
     /// Ends the group because of what `rank` says, which cannot be.
     pub(crate) fn nonsense(&self, rank: usize) -> Fault {
-        self.hub.abort(self.round, Abort { rank, reason: Reason::Failure });
-        Fault::Nonsense(rank)
+        self.state.abort(self.generation, Abort { rank, reason: Reason::Failure });
+        Fault::CorruptPeer(rank)
     }
 
     /// Ends the group because the system gave no memory for `bytes` of data.
     pub(crate) fn no_memory(&self, bytes: usize, error: &io::Error) -> Fault {
-        self.hub.abort(self.round, Abort { rank: self.world.rank(), reason: Reason::Memory });
+        self.state.abort(self.generation, Abort { rank: self.world.rank(), reason: Reason::Memory });
         Fault::NoMemory { bytes, code: error.raw_os_error() }
     }
 
-    /// The rank that an error names where `rank` has left: that one or, if it left because it was told of another one, that other. This
-    /// rank is told of it with that: whoever sees what this rank does because of it comes to the same name.
+    /// The rank that an error names where `rank` has left: that one or, if it left because it was
+    /// told of another one, that other. This rank is told of it with that: whoever sees what this
+    /// rank does because of it comes to the same name.
     pub fn blame(&self, rank: usize) -> usize {
-        let culprit = self.hub.culprit(self.round, rank);
-        self.hub.tell(self.world.rank(), self.hub.top_rank(culprit));
+        let culprit = self.state.culprit(self.generation, rank);
+        self.state.tell(self.world.rank(), self.state.top_rank(culprit));
         culprit
     }
 
-    /// Whether `rank` is of another process and will come to no call of the group that was split from none.
+    /// Whether `rank` is of another process and will come to no call of the group that was split
+    /// from none.
     pub fn is_lost(&self, rank: usize) -> bool {
-        self.hub.is_lost(rank)
+        self.state.is_lost(rank)
     }
 
     /// The number of `rank` in the group that was split from none.
     pub fn top_rank(&self, rank: usize) -> usize {
-        self.hub.top_rank(rank)
+        self.state.top_rank(rank)
     }
 
     /// What `rank` last called in this group. A racing look: for reports.
     pub fn last_call(&self, rank: usize) -> LastCall {
         // Of processes, calls from before the group was renewed are told of, too.
-        let since = if self.stage.is_none() { self.round } else { Round::default() };
-        LastCall::in_line(&self.hub.lines()[rank], since)
+        let since = if self.staging.is_none() { self.generation } else { Generation::default() };
+        LastCall::in_line(&self.state.records()[rank], since)
     }
 
-    /// How this group was ended, if it was: this rank is told of it with that, as by [`Seat::blame`]. A racing look at the calls: for
-    /// reports. A rank that was stopped as it arrived may show the call before.
+    /// How this group was ended, if it was: this rank is told of it with that, as by
+    /// [`Endpoint::blame`]. A racing look at the calls: for reports. A rank that was stopped as it
+    /// arrived may show the call before.
     pub fn end(&self) -> Option<End> {
-        let (abort, hub, round) = self.hub.end(self.round)?;
-        let noted = |ring: &Ring| match ring.read().last() {
+        let (abort, state, generation) = self.state.end(self.generation)?;
+        let noted = |call_log: &CallLog| match call_log.read().last() {
             Some(entry) => LastCall { number: entry.number, signature: entry.signature(), bytes: entry.bytes as usize },
             None => LastCall::default(),
         };
-        let in_line = |rank: usize| LastCall::in_line(&hub.lines()[rank], round);
-        let last = |rank: usize| hub.ring(rank).map_or_else(|| in_line(rank), noted);
-        let calls = (0..hub.lines().len()).map(|rank| (hub.top_rank(rank), last(rank))).collect();
-        self.hub.tell(self.world.rank(), hub.top_rank(abort.rank));
-        Some(End { abort, inherited: !ptr::eq(hub, &*self.hub), is_lost: hub.is_lost(abort.rank), calls })
+        let in_line = |rank: usize| LastCall::in_line(&state.records()[rank], generation);
+        let last = |rank: usize| state.call_log(rank).map_or_else(|| in_line(rank), noted);
+        let calls = (0..state.records().len()).map(|rank| (state.top_rank(rank), last(rank))).collect();
+        self.state.tell(self.world.rank(), state.top_rank(abort.rank));
+        Some(End { abort, inherited: !ptr::eq(state, &*self.state), is_lost: state.is_lost(abort.rank), calls })
     }
 }
 
-impl Drop for Seat {
+impl Drop for Endpoint {
     fn drop(&mut self) {
-        if !self.hub.forked() {
+        if !self.state.forked() {
             let rank = self.world.rank();
             // Before others hear that the place is free, and may take it in this process, too.
-            if let Some(locals) = self.hub.locals() {
+            if let Some(locals) = self.state.locals() {
                 locals.give_seat(rank);
             }
-            self.hub.leave(self.round, rank);
+            self.state.leave(self.generation, rank);
         }
     }
 }

@@ -6,7 +6,8 @@ use crate::shm::call_log::Outcome;
 /// Why a step did not happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Not all ranks called the same. All of them see this, none has touched any memory, and the group still works.
+    /// Not all ranks called the same. All of them see this, none has touched any memory, and the
+    /// group still works.
     Mismatch,
     /// This rank has left for good, so that every later step ends the same.
     Left(usize),
@@ -21,19 +22,22 @@ pub enum Fault {
         /// The system's own number of the error.
         code: Option<i32>,
     },
-    /// What this rank says of its call cannot be: its process wrote where it must not. The group has ended.
-    Nonsense(usize),
-    /// This process has no memory for as much data as this rank says that it brings. The group has ended.
+    /// What this rank says of its call cannot be: its process wrote where it must not. The group
+    /// has ended.
+    CorruptPeer(usize),
+    /// This process has no memory for as much data as this rank says that it brings. The group has
+    /// ended.
     Oversize {
         /// The rank that brings the most.
         rank: usize,
         /// Bytes that all ranks together bring.
         bytes: usize,
     },
-    /// This process is a copy, made by `fork`, of the one that has the seat.
+    /// This process is a copy, made by `fork`, of the one that has the endpoint.
     Forked,
-    /// As many groups are split off as there is room for. All members of the new one see this, and the group still works.
-    NoRoom,
+    /// As many groups are split off as there is room for. All members of the new one see this, and
+    /// the group still works.
+    TooManyGroups,
 }
 
 impl Fault {
@@ -44,10 +48,10 @@ impl Fault {
             Fault::Missing(_) => Outcome::Missing,
             Fault::Aborted(_)
             | Fault::NoMemory { .. }
-            | Fault::Nonsense(_)
+            | Fault::CorruptPeer(_)
             | Fault::Oversize { .. }
             | Fault::Forked
-            | Fault::NoRoom => Outcome::Aborted,
+            | Fault::TooManyGroups => Outcome::Aborted,
         }
     }
 }

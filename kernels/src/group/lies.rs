@@ -1,17 +1,18 @@
-//! What a rank does when a peer of another process writes anything anywhere in the memory that they share: its answer may be wrong,
-//! or an error that comes in time; it neither crashes nor waits without end nor takes memory without bound.
+//! What a rank does when a peer of another process writes anything anywhere in the memory that they
+//! share: its answer may be wrong, or an error that comes in time; it neither crashes nor waits
+//! without end nor takes memory without bound.
 
 use super::{
     abort::{Abort, Reason},
-    endpoint::Seat,
+    endpoint::Endpoint,
     fault::Fault,
-    peers::Peers,
-    plan::{Access, Cut, Targets},
-    staging::{Shown, Told},
+    peers::PeerBuffers,
+    plan::{Access, Chunking, Targets},
+    staging::{BufferRef, Shown},
 };
 use crate::{
     cpu::{axis::Partial, reduce::Reducer},
-    shm::{GroupId, Segment, Shape, records::Progress},
+    shm::{GroupId, Segment, Shape, records::Counters},
 };
 use consonance_spec::{DType, Kind, ReduceOp, Signature};
 use std::{
@@ -42,23 +43,23 @@ fn elsewhere(segment: &Segment) -> Arc<Segment> {
     Arc::new(Segment::open(file, segment.id(), segment.shape()).unwrap())
 }
 
-fn seat(segment: &Arc<Segment>, rank: usize, timeout: Duration) -> Seat {
-    Seat::in_segment(segment, rank..rank + 1, 2, &[], timeout).remove(0)
+fn endpoint(segment: &Arc<Segment>, rank: usize, timeout: Duration) -> Endpoint {
+    Endpoint::in_segment(segment, rank..rank + 1, 2, &[], timeout).remove(0)
 }
 
 /// A victim, rank 0, and a liar, rank 1, in processes of their own.
-fn two() -> (Seat, Seat) {
+fn two() -> (Endpoint, Endpoint) {
     let segment = segment(2);
     let other = elsewhere(&segment);
-    (seat(&segment, 0, TIMEOUT), seat(&other, 1, BOUND))
+    (endpoint(&segment, 0, TIMEOUT), endpoint(&other, 1, BOUND))
 }
 
 fn signature(kind: Kind, dtype: DType) -> Signature {
     Signature { dtype: Some(dtype), ..Signature::new(kind) }
 }
 
-fn progress(seat: &Seat, rank: usize) -> &Progress {
-    &seat.hub.lines()[rank].progress
+fn progress(endpoint: &Endpoint, rank: usize) -> &Counters {
+    &endpoint.state.records()[rank].counters
 }
 
 /// What `victim` returns while `liar` runs beside it, which must come in time.
@@ -76,8 +77,8 @@ fn answer<R: Send>(victim: impl FnOnce() -> R + Send, liar: impl FnOnce() + Send
 fn who_is_inside_is_not_what_a_peer_says_of_threads_of_this_process() {
     let segment = segment(3);
     let other = elsewhere(&segment);
-    let mut own = Seat::in_segment(&segment, 0..2, 2, &[], TIMEOUT);
-    let liar = seat(&other, 2, TIMEOUT);
+    let mut own = Endpoint::in_segment(&segment, 0..2, 2, &[], TIMEOUT);
+    let liar = endpoint(&other, 2, TIMEOUT);
     progress(&liar, 1).inside.store(1, Ordering::Relaxed);
     let mut data = [1u32; 10_000];
     let reducer = Reducer::new(ReduceOp::Sum, DType::U32).unwrap();
@@ -97,8 +98,8 @@ fn a_peer_that_says_it_is_inside_for_ever_is_waited_for_a_moment() {
     progress(&liar, 1).inside.store(1, Ordering::Relaxed);
     let call = || victim.divided(&signature, &reducer, None, Some(memory.as_buf_mut()), Targets::All).unwrap_err();
     assert_eq!(answer(call, || ()), Fault::Missing(vec![1]));
-    let hub = &liar.hub;
-    let (theirs, _) = hub.segment().unwrap();
+    let state = &liar.state;
+    let (theirs, _) = state.segment().unwrap();
     let seen = theirs.in_heaps(0, 40_000).unwrap();
     // SAFETY: the other mapping of the block.
     unsafe { seen.as_ptr().write_bytes(9, 40_000) };
@@ -108,9 +109,10 @@ fn a_peer_that_says_it_is_inside_for_ever_is_waited_for_a_moment() {
     );
 }
 
-/// Arrives at a step in which data are published, with a card that claims so many bytes, and says that all windows are staged and read.
-fn claims(liar: &mut Seat, signature: &Signature, bytes: usize, told: Told) {
-    let last = liar.round.base() + (1 << 43);
+/// Arrives at a step in which data are published, with a descriptor that claims so many bytes, and
+/// says that all windows are staged and read.
+fn claims(liar: &mut Endpoint, signature: &Signature, bytes: usize, told: BufferRef) {
+    let last = liar.generation.base() + (1 << 43);
     for count in [&progress(liar, 1).staged, &progress(liar, 1).folded, &progress(liar, 1).read] {
         count.store(last, Ordering::Relaxed);
     }
@@ -119,24 +121,24 @@ fn claims(liar: &mut Seat, signature: &Signature, bytes: usize, told: Told) {
     }
 }
 
-const STAGED: Told = Told { place: None, reads: false };
+const STAGED: BufferRef = BufferRef { place: None, reads: false };
 
 #[test]
 fn windows_are_counted_by_what_this_rank_knows() {
     let (mut victim, mut liar) = two();
     let signature = signature(Kind::Gather, DType::U8);
     let data = [7u8; 100_000];
-    let cut = Cut::one_way(data.len(), 1);
+    let chunking = Chunking::one_way(data.len(), 1);
     let mut windows = 0;
     let call = || {
-        let work = |_: &mut Peers<'_>| {
+        let work = |_: &mut PeerBuffers<'_>| {
             windows += 1;
             Ok(())
         };
-        victim.published(&signature, Some(data.as_slice().into()), cut, work)
+        victim.published(&signature, Some(data.as_slice().into()), chunking, work)
     };
     assert_eq!(answer(call, || claims(&mut liar, &signature, 1 << 60, STAGED)), Ok(()));
-    assert!(windows <= 100_000 / cut.window_bytes + 1, "{windows} windows");
+    assert!(windows <= 100_000 / chunking.window_bytes + 1, "{windows} windows");
 }
 
 #[test]
@@ -144,7 +146,7 @@ fn windows_of_sizes_that_only_peers_know_end_with_the_timeout() {
     let (mut victim, mut liar) = two();
     let signature = signature(Kind::AllGather, DType::U8);
     let data = [7u8; 100];
-    let call = || victim.published(&signature, Some(data.as_slice().into()), Cut::WHOLE, |_| Ok(()));
+    let call = || victim.published(&signature, Some(data.as_slice().into()), Chunking::WHOLE, |_| Ok(()));
     let result = answer(call, || claims(&mut liar, &signature, 1 << 60, STAGED));
     assert_eq!(result, Err(Fault::Missing(vec![1])));
 }
@@ -156,13 +158,13 @@ fn a_claimed_size_is_not_allocated() {
     let data = [7u16; 100];
     let mut counts = Vec::new();
     let call = || {
-        let work = |peers: &mut Peers<'_>| peers.counts(DType::U16, &mut counts).map(drop);
-        victim.published(&signature, Some(data.as_slice().into()), Cut::WHOLE, work)
+        let work = |peers: &mut PeerBuffers<'_>| peers.counts(DType::U16, &mut counts).map(drop);
+        victim.published(&signature, Some(data.as_slice().into()), Chunking::WHOLE, work)
     };
     for bytes in [17 << 40, usize::MAX] {
         let (mut victim, mut liar) = two();
-        let work = |peers: &mut Peers<'_>| peers.counts(DType::U16, &mut Vec::new()).map(drop);
-        let call = || victim.published(&signature, Some(data.as_slice().into()), Cut::WHOLE, work);
+        let work = |peers: &mut PeerBuffers<'_>| peers.counts(DType::U16, &mut Vec::new()).map(drop);
+        let call = || victim.published(&signature, Some(data.as_slice().into()), Chunking::WHOLE, work);
         let result = answer(call, || claims(&mut liar, &signature, bytes, STAGED));
         assert!(matches!(result, Err(Fault::Oversize { rank: 1, .. })), "{bytes} bytes: {result:?}");
     }
@@ -185,8 +187,8 @@ fn bytes_that_are_no_bool_become_one() {
                 payloads.copy(1, 0, &mut heard.as_mut_slice().into()).unwrap();
             }
             _ => {
-                let copy = |peers: &mut Peers<'_>| peers.copy(1, 0..count, &mut heard.as_mut_slice().into());
-                victim.published(&signature, Some(own.as_slice().into()), Cut::whole(count), copy).unwrap();
+                let copy = |peers: &mut PeerBuffers<'_>| peers.copy(1, 0..count, &mut heard.as_mut_slice().into());
+                victim.published(&signature, Some(own.as_slice().into()), Chunking::whole(count), copy).unwrap();
             }
         };
         let liar = || match count {
@@ -196,8 +198,8 @@ fn bytes_that_are_no_bool_become_one() {
                 liar.arrive(&signature, Access::Payload, count, payload, none, || ()).unwrap();
             }
             _ => {
-                let work = |_: &mut Peers<'_>| Ok(());
-                let step = crate::group::plan::Step::Published(Cut::whole(count));
+                let work = |_: &mut PeerBuffers<'_>| Ok(());
+                let step = crate::group::plan::Step::Published(Chunking::whole(count));
                 // SAFETY: these are readable bytes.
                 unsafe { liar.in_windows(&signature, step, lies.as_ptr(), count, work).unwrap() }
             }
@@ -221,51 +223,51 @@ fn partials_of_bools_are_made_of_any_bytes() {
 fn bools_are_no_memory_that_peers_write() {
     let (victim, liar) = two();
     let memory = victim.alloc(DType::Bool, 100).unwrap();
-    let (segment, _) = victim.hub.segment().unwrap();
+    let (segment, _) = victim.state.segment().unwrap();
     assert_eq!(segment.find(memory.as_buf().as_bytes().as_ptr(), 100, false), None);
     drop(liar);
 }
 
 #[test]
-#[should_panic = "a rank has one seat"]
+#[should_panic = "a rank has one endpoint"]
 fn a_rank_has_one_seat_in_a_process() {
     let segment = segment(2);
-    let _first = seat(&segment, 0, TIMEOUT);
-    seat(&segment, 0, TIMEOUT);
+    let _first = endpoint(&segment, 0, TIMEOUT);
+    endpoint(&segment, 0, TIMEOUT);
 }
 
 #[test]
 fn a_seat_that_was_given_back_can_be_taken_again() {
     let segment = segment(2);
-    drop(seat(&segment, 0, TIMEOUT));
-    let seat = seat(&segment, 0, TIMEOUT);
-    let pair = seat.pair(1).unwrap();
+    drop(endpoint(&segment, 0, TIMEOUT));
+    let endpoint = endpoint(&segment, 0, TIMEOUT);
+    let pair = endpoint.pair(1).unwrap();
     drop(pair);
-    seat.pair(1).unwrap();
+    endpoint.pair(1).unwrap();
 }
 
 #[test]
-#[should_panic = "a rank has one seat"]
+#[should_panic = "a rank has one endpoint"]
 fn a_rank_has_one_seat_in_a_pair() {
     let segment = segment(2);
-    let seat = seat(&segment, 0, TIMEOUT);
-    let _pair = seat.pair(1).unwrap();
-    let _ = seat.pair(1);
+    let endpoint = endpoint(&segment, 0, TIMEOUT);
+    let _pair = endpoint.pair(1).unwrap();
+    let _ = endpoint.pair(1);
 }
 
 #[test]
 #[should_panic = "different ranks"]
 fn members_of_a_group_are_different_ranks() {
-    let _ = Seat::group(2, TIMEOUT)[0].split(&Signature::new(Kind::Split), &[0, 0]);
+    let _ = Endpoint::group(2, TIMEOUT)[0].split(&Signature::new(Kind::Split), &[0, 0]);
 }
 
 #[test]
 fn a_group_split_off_in_a_place_that_cannot_be_is_nonsense() {
     let signature = Signature::new(Kind::Split);
     for (words, expected) in [
-        ([0u64, u64::MAX], Some(Fault::Nonsense(1))),
-        ([0, 1 << 60], Some(Fault::Nonsense(1))),
-        ([u64::MAX, 0], Some(Fault::NoRoom)),
+        ([0u64, u64::MAX], Some(Fault::CorruptPeer(1))),
+        ([0, 1 << 60], Some(Fault::CorruptPeer(1))),
+        ([u64::MAX, 0], Some(Fault::TooManyGroups)),
         ([0, 0], None),
     ] {
         let (mut victim, mut liar) = two();
@@ -280,7 +282,7 @@ fn a_group_split_off_in_a_place_that_cannot_be_is_nonsense() {
 fn the_rank_in_an_end_is_one_of_the_group() {
     let (victim, liar) = two();
     for rank in [2, 1 << 31, u32::MAX as usize] {
-        liar.hub.abort(liar.round, Abort { rank, reason: Reason::Failure });
+        liar.state.abort(liar.generation, Abort { rank, reason: Reason::Failure });
         assert!(victim.end().unwrap().abort.rank < 2);
     }
 }
@@ -289,20 +291,20 @@ fn the_rank_in_an_end_is_one_of_the_group() {
 fn memory_that_nobody_allocated_is_not_touched() {
     for place in [0, 1 << 30, 40 << 30] {
         let (mut victim, mut liar) = two();
-        let blocks = |seat: &Seat| {
-            let (segment, _) = seat.hub.segment().unwrap();
+        let blocks = |endpoint: &Endpoint| {
+            let (segment, _) = endpoint.state.segment().unwrap();
             rustix::fs::fstat(segment.file()).unwrap().st_blocks
         };
         let signature = signature(Kind::AllGather, DType::U8);
         let (data, mut heard) = (vec![1u8; 100_000], vec![0u8; 100_000]);
         let before = blocks(&victim);
-        let told = Told { place: Some(Shown::Heap(place)), reads: false };
+        let told = BufferRef { place: Some(Shown::Heap(place)), reads: false };
         let call = || {
-            let copy = |peers: &mut Peers<'_>| peers.copy(1, 0..100_000, &mut heard.as_mut_slice().into());
-            victim.published(&signature, Some(data.as_slice().into()), Cut::whole(100_000), copy)
+            let copy = |peers: &mut PeerBuffers<'_>| peers.copy(1, 0..100_000, &mut heard.as_mut_slice().into());
+            victim.published(&signature, Some(data.as_slice().into()), Chunking::whole(100_000), copy)
         };
         let result = answer(call, || claims(&mut liar, &signature, 100_000, told));
-        assert_eq!(result, Err(Fault::Nonsense(1)));
+        assert_eq!(result, Err(Fault::CorruptPeer(1)));
         assert!(blocks(&victim) < before + (1 << 20) / 512, "only staging got pages");
     }
 }

@@ -1,9 +1,11 @@
 //! What came with the arrivals of a step.
 
-use super::{fault::Fault, place::Place, post, scratch::Few, slot_swap, tuning::MOST_FETCHED_BYTES};
+use super::{
+    call_context::CallContext, fault::Fault, post, scratch::InlinePayload, slot_swap, tuning::MOST_FETCHED_BYTES,
+};
 use crate::{
     cpu::{
-        cache_hints::{Distance, Flow, Volume},
+        cache_hints::{CacheHints, CopySize, Locality},
         copy::{copy, take},
         prefetch::fetch_to_write,
         reduce::Reducer,
@@ -13,12 +15,13 @@ use crate::{
 };
 use std::mem::MaybeUninit;
 
-/// Every rank's payload of an [`exchange`](crate::group::Seat::exchange).
+/// Every rank's payload of an [`exchange`](crate::group::Endpoint::exchange).
 pub struct Payloads<'s> {
-    pub(crate) place: Place<'s>,
+    pub(crate) context: CallContext<'s>,
     pub(crate) sources: &'s mut Vec<*const u8>,
-    /// This rank's, if it has up to [`FIRST_BYTES`]: the lines in which it is put up may be with a peer, or be taken by one meanwhile.
-    pub(crate) own: &'s Few,
+    /// This rank's, if it has up to [`FIRST_BYTES`]: the lines in which it is put up may be with a
+    /// peer, or be taken by one meanwhile.
+    pub(crate) own: &'s InlinePayload,
     pub(crate) own_bytes: usize,
 }
 
@@ -26,56 +29,59 @@ impl Payloads<'_> {
     /// Copies `rank`'s payload from element `start` on.
     ///
     /// # Errors
-    /// [`Fault::Nonsense`] if there are not as many elements as `target` has.
+    /// [`Fault::CorruptPeer`] if there are not as many elements as `target` has.
     ///
     /// # Panics
-    /// If `target` is of another dtype, or its place is not within a payload, or within this rank's, if that is meant.
+    /// If `target` is of another dtype, or its place is not within a payload, or within this
+    /// rank's, if that is meant.
     pub fn copy(&self, rank: usize, start: usize, target: &mut BufMut<'_>) -> Result<(), Fault> {
-        assert_eq!(Some(target.dtype()), self.place.dtype, "the target is of the agreed dtype");
+        assert_eq!(Some(target.dtype()), self.context.dtype, "the target is of the agreed dtype");
         let start = start.saturating_mul(target.dtype().size());
         let (payload, is_taken) = self.payload(rank, start, target.bytes())?;
-        // SAFETY: a payload has room for so many bytes, and has them, of the element type on which all ranks agree; nobody
-        // writes it before this rank's next call. The target is exclusive.
+        // SAFETY: a payload has room for so many bytes, and has them, of the element type on which
+        // all ranks agree; nobody writes it before this rank's next call. The target is exclusive.
         unsafe {
             match is_taken {
                 true => {
-                    take(payload, target.as_mut_ptr(), target.bytes(), Volume::Near);
+                    take(payload, target.as_mut_ptr(), target.bytes(), CopySize::Near);
                     // What this rank brings of more lies there the next time.
                     let more = self.own_bytes.saturating_sub(start + target.bytes());
                     fetch_to_write(payload.wrapping_add(target.bytes()), more.min(MOST_FETCHED_BYTES));
                 }
-                false => copy(payload, target.as_mut_ptr(), target.bytes(), Volume::Near),
+                false => copy(payload, target.as_mut_ptr(), target.bytes(), CopySize::Near),
             }
             make_valid(target.dtype(), target.as_mut_ptr(), target.bytes());
         }
         Ok(())
     }
 
-    /// So many bytes of the payload of `rank`, from byte `start` on, and whether they are in lines that this rank takes.
+    /// So many bytes of the payload of `rank`, from byte `start` on, and whether they are in lines
+    /// that this rank takes.
     fn payload(&self, rank: usize, start: usize, bytes: usize) -> Result<(*const u8, bool), Fault> {
-        let Place { hub, world, epoch, kind, .. } = self.place;
+        let CallContext { state, world, sequence, kind, .. } = self.context;
         let is_own = rank == world.rank();
         if is_own && self.own_bytes <= FIRST_BYTES {
             assert!(start + bytes <= self.own_bytes, "{bytes} bytes from {start} on of this rank's payload");
             return Ok((self.own.as_ptr().wrapping_add(start), false));
         }
-        let all = if is_own { self.own_bytes } else { self.place.card(rank).bytes() };
+        let all = if is_own { self.own_bytes } else { self.context.descriptor(rank).bytes() };
         // Where a part begins may be what peers say, too.
         if start.checked_add(bytes).is_none_or(|end| end > all.min(PAYLOAD_BYTES)) {
-            return Err(self.place.nonsense(rank));
+            return Err(self.context.nonsense(rank));
         }
         let is_taken = !is_own && post::is_traded(world.size(), all) && slot_swap::takes_payloads(world.size(), kind);
-        Ok((post::payload(hub.lines(), rank, epoch, all).wrapping_add(start), is_taken))
+        Ok((post::payload(state.records(), rank, sequence, all).wrapping_add(start), is_taken))
     }
 
-    /// Folds all payloads from element `start` on into `target`, in canonical order. Those of this rank are `own`, or in the target, where
-    /// they are read if its payload has more than 80 bytes.
+    /// Folds all payloads from element `start` on into `target`, in canonical order. Those of this
+    /// rank are `own`, or in the target, where they are read if its payload has more than 80 bytes.
     ///
     /// # Errors
-    /// [`Fault::Nonsense`] if a payload has not as many elements as `target`.
+    /// [`Fault::CorruptPeer`] if a payload has not as many elements as `target`.
     ///
     /// # Panics
-    /// If `target` or `own` does not fit the reducer or the other, or its place is not within this rank's payload.
+    /// If `target` or `own` does not fit the reducer or the other, or its place is not within this
+    /// rank's payload.
     pub fn reduce(
         &mut self,
         reducer: &Reducer,
@@ -85,8 +91,8 @@ impl Payloads<'_> {
     ) -> Result<(), Fault> {
         let (start, bytes) = (start * reducer.input().size(), target.count() * reducer.input().size());
         assert_eq!(reducer.output(), target.dtype(), "the target fits the reducer");
-        assert_eq!(Some(reducer.input()), self.place.dtype, "the reducer is of the agreed dtype");
-        let (world, are_few) = (self.place.world, self.own_bytes <= FIRST_BYTES);
+        assert_eq!(Some(reducer.input()), self.context.dtype, "the reducer is of the agreed dtype");
+        let (world, are_few) = (self.context.world, self.own_bytes <= FIRST_BYTES);
         let mut taken = None;
         self.sources.clear();
         for rank in 0..world.size() {
@@ -104,9 +110,11 @@ impl Payloads<'_> {
             taken = taken.or(is_taken.then_some(rank));
             self.sources.push(payload);
         }
-        // SAFETY: the payloads have as many elements as the target, of the type on which all ranks agree, and so has `own`. Nobody writes
-        // them before this rank's next call. The target is exclusive: its elements are this rank's own, or no source's. Of few, whole tiles
-        // are read: there is room for them behind `FIRST_BYTES` in every place, and there nobody but the rank that has the place writes.
+        // SAFETY: the payloads have as many elements as the target, of the type on which all ranks
+        // agree, and so has `own`. Nobody writes them before this rank's next call. The target is
+        // exclusive: its elements are this rank's own, or no source's. Of few, whole tiles are
+        // read: there is room for them behind `FIRST_BYTES` in every place, and there nobody but
+        // the rank that has the place writes.
         unsafe {
             if are_few {
                 let mut result = MaybeUninit::<[u8; RESULT_BYTES]>::uninit();
@@ -114,10 +122,10 @@ impl Payloads<'_> {
                     fetch_to_write(self.sources[taken], bytes);
                 }
                 reducer.fold_small(self.sources, result.as_mut_ptr().cast(), target.count());
-                copy(result.as_ptr().cast(), target.as_mut_ptr(), target.bytes(), Volume::Near);
+                copy(result.as_ptr().cast(), target.as_mut_ptr(), target.bytes(), CopySize::Near);
             } else {
-                let from = taken.map_or(Distance::Far, Distance::Taken);
-                reducer.fold(self.sources, &[target.as_mut_ptr()], target.count(), Flow::from(from));
+                let from = taken.map_or(Locality::Far, Locality::Taken);
+                reducer.fold(self.sources, &[target.as_mut_ptr()], target.count(), CacheHints::from(from));
             }
             make_valid(target.dtype(), target.as_mut_ptr(), target.bytes());
         }

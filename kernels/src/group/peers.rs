@@ -2,8 +2,8 @@
 
 use super::{
     abort::{Abort, Reason},
+    call_context::CallContext,
     fault::Fault,
-    place::Place,
     plan::{self, BORDER_BYTES, chunks, pieces},
     scratch::{Data, Source},
     staging::Slots,
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     cpu::{
-        cache_hints::{self, Distance, Flow, Volume},
+        cache_hints::{self, CacheHints, CopySize, Locality},
         copy::{copy, take},
         prefetch::fetch_to_write,
         reduce::Reducer,
@@ -22,10 +22,10 @@ use crate::{
 use consonance_spec::{DType, Kind};
 use std::{ops::Range, ptr};
 
-/// Every rank's data in a [`published`](crate::group::Seat::published) step, or the part of it that can be read now: what is
-/// asked for beyond it is left for the next call of the step's work.
-pub struct Peers<'s> {
-    pub(crate) place: Place<'s>,
+/// Every rank's data in a [`published`](crate::group::Endpoint::published) step, or the part of it
+/// that can be read now: what is asked for beyond it is left for the next call of the step's work.
+pub struct PeerBuffers<'s> {
+    pub(crate) context: CallContext<'s>,
     pub(crate) sources: &'s mut Vec<*const u8>,
     /// Room for what the system reads.
     pub(crate) scratch: &'s mut Vec<u64>,
@@ -39,7 +39,8 @@ pub(crate) struct Window<'s> {
     pub(crate) blocks: usize,
     /// Bytes within a block.
     pub(crate) slice: Range<usize>,
-    /// Where the slices of each rank are put up, one after the other, each with room for `stride` bytes.
+    /// Where the slices of each rank are put up, one after the other, each with room for `stride`
+    /// bytes.
     pub(crate) slots: Slots,
     pub(crate) stride: usize,
     /// Each rank's data.
@@ -84,15 +85,16 @@ impl View {
             })
             .filter(|(_, _, piece)| piece.start < piece.end)
             .map(|(index, block, piece)| {
-                // The piece lies in the slice of block `index`, and each slice of the blocks lies where `start` and `stride` say: see
-                // where views are made.
+                // The piece lies in the slice of block `index`, and each slice of the blocks lies
+                // where `start` and `stride` say: see where views are made.
                 let address = self.start.wrapping_add(index * self.stride + (piece.start - block - self.slice.start));
                 (address, piece)
             })
     }
 }
 
-/// Where rows lie in a buffer: `rows` of them, each `stride` elements after the one before, the first at `start`.
+/// Where rows lie in a buffer: `rows` of them, each `stride` elements after the one before, the
+/// first at `start`.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows {
     /// The number of rows.
@@ -103,23 +105,24 @@ pub struct Rows {
     pub start: usize,
 }
 
-impl Peers<'_> {
+impl PeerBuffers<'_> {
     /// Bytes that `rank` published.
     pub fn bytes(&self, rank: usize) -> usize {
         match &self.window {
-            Some(window) if rank == self.place.world.rank() => window.own_bytes,
+            Some(window) if rank == self.context.world.rank() => window.own_bytes,
             Some(window) => window.data[rank].bytes,
-            None => self.place.card(rank).bytes(),
+            None => self.context.descriptor(rank).bytes(),
         }
     }
 
-    /// Elements that each rank published, which every rank is going to allocate room for, all together. Of a total above 16 MiB the
-    /// process asks the system what memory it has left for all ranks.
+    /// Elements that each rank published, which every rank is going to allocate room for, all
+    /// together. Of a total above 16 MiB the process asks the system what memory it has left for
+    /// all ranks.
     ///
     /// # Errors
     /// [`Fault::Oversize`] if there is less.
     pub fn counts(&self, dtype: DType, counts: &mut Vec<usize>) -> Result<usize, Fault> {
-        let ranks = self.place.world.size();
+        let ranks = self.context.world.size();
         let bytes = (0..ranks).map(|rank| self.bytes(rank)).fold(0usize, usize::saturating_add);
         let room =
             || available::bytes().map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)) / ranks;
@@ -133,19 +136,19 @@ impl Peers<'_> {
 
     /// There is no memory for all that the ranks published.
     pub fn oversize(&self) -> Fault {
-        let Place { hub, world, round, .. } = self.place;
-        hub.abort(round, Abort { rank: world.rank(), reason: Reason::Memory });
+        let CallContext { state, world, generation, .. } = self.context;
+        state.abort(generation, Abort { rank: world.rank(), reason: Reason::Memory });
         let bytes = (0..world.size()).map(|rank| self.bytes(rank)).fold(0usize, usize::saturating_add);
         let rank = (0..world.size()).max_by_key(|&rank| self.bytes(rank)).unwrap_or_default();
         Fault::Oversize { rank, bytes }
     }
 
     /// How much is copied of the data of `rank`.
-    fn volume(&self, rank: usize) -> Volume {
-        let (ranks, bytes) = (self.place.world.size(), self.bytes(rank));
-        Volume::new(bytes, || {
+    fn volume(&self, rank: usize) -> CopySize {
+        let (ranks, bytes) = (self.context.world.size(), self.bytes(rank));
+        CopySize::new(bytes, || {
             let all = (0..ranks).map(|rank| self.bytes(rank)).fold(0, usize::saturating_add);
-            let is_whole = matches!(self.place.kind, Kind::AllGather | Kind::Broadcast);
+            let is_whole = matches!(self.context.kind, Kind::AllGather | Kind::Broadcast);
             cache_hints::goes_past_caches(bytes, all, if is_whole { ranks } else { 1 })
         })
     }
@@ -153,7 +156,7 @@ impl Peers<'_> {
     fn view(&self, rank: usize) -> View {
         let Some(window) = &self.window else {
             // All of it, `bytes` long, is one block.
-            let start = self.place.card(rank).input();
+            let start = self.context.descriptor(rank).input();
             let (block, slice) = (usize::MAX, 0..usize::MAX);
             return View { start, process: None, block, blocks: 1, slice, stride: 0, only: None, taken: false };
         };
@@ -161,26 +164,29 @@ impl Peers<'_> {
         let slice = window.slice.clone();
         let block = |bytes: usize| if blocks == 1 { usize::MAX } else { (bytes / blocks).max(1) };
         let block = block(self.bytes(rank));
-        let own = rank == self.place.world.rank();
+        let own = rank == self.context.world.rank();
         let (whole, process) = match window.data[rank].place {
             _ if own => (window.own, None),
             Source::Here(start) => (start, None),
             Source::There(process, start) => (ptr::without_provenance(start), Some(process)),
-            // A slice put up has room for `stride` bytes, which are not fewer than the slice's; there are `blocks` of them, or, if
-            // each is for one rank, one less: a rank's own is not there, and those behind it move up.
+            // A slice put up has room for `stride` bytes, which are not fewer than the slice's;
+            // there are `blocks` of them, or, if each is for one rank, one less: a rank's own is
+            // not there, and those behind it move up.
             Source::Slot => {
-                let only = (blocks == self.place.world.size()).then_some(self.place.world.rank());
+                let only = (blocks == self.context.world.size()).then_some(self.context.world.rank());
                 let moved = if only > Some(rank) { stride } else { 0 };
-                let (start, taken) = (window.slots.of(rank).wrapping_sub(moved), window.slots.traded.is_some());
+                let (start, taken) = (window.slots.of(rank).wrapping_sub(moved), window.slots.swapped.is_some());
                 return View { start, process: None, block, blocks, slice, stride, only, taken };
             }
         };
-        // What is asked of it lies within its bytes (see the callers), and so do the slices up to there.
+        // What is asked of it lies within its bytes (see the callers), and so do the slices up to
+        // there.
         let start = whole.wrapping_add(slice.start);
         View { start, process, block, blocks, slice, stride: block, only: None, taken: false }
     }
 
-    /// Whether this is the last part of the data: this rank has nothing more to put up for the others.
+    /// Whether this is the last part of the data: this rank has nothing more to put up for the
+    /// others.
     pub fn is_last(&self) -> bool {
         self.window.as_ref().is_none_or(|window| window.is_last)
     }
@@ -188,25 +194,27 @@ impl Peers<'_> {
     /// Copies elements `range` of what `rank` published.
     ///
     /// # Errors
-    /// [`Fault::Aborted`] if the group ended meanwhile, [`Fault::Nonsense`] if `rank` published less.
+    /// [`Fault::Aborted`] if the group ended meanwhile, [`Fault::CorruptPeer`] if `rank` published
+    /// less.
     ///
     /// # Panics
     /// If `target` has not as many elements as the range, or is of another dtype.
     pub fn copy(&self, rank: usize, range: Range<usize>, target: &mut BufMut<'_>) -> Result<(), Fault> {
         assert_eq!(range.len(), target.count(), "the range fits its target");
-        assert_eq!(Some(target.dtype()), self.place.dtype, "the target is of the agreed dtype");
+        assert_eq!(Some(target.dtype()), self.context.dtype, "the target is of the agreed dtype");
         let size = target.dtype().size();
         let count = self.bytes(rank) / size;
         if range.start > range.end || range.end > count {
-            return Err(self.place.nonsense(rank));
+            return Err(self.context.nonsense(rank));
         }
         let range = range.start * size..range.end * size;
         let view = self.view(rank);
         for (source, piece) in view.pieces(range.clone()) {
             for chunk in chunks(0..piece.len(), 1) {
-                let _inside = self.place.enter()?;
-                // SAFETY: the piece lies within what the rank published, which stays valid and unwritten while we are inside,
-                // and is of the type on which all ranks agree; the target is exclusive and has a place for it.
+                let _inside = self.context.enter()?;
+                // SAFETY: the piece lies within what the rank published, which stays valid and
+                // unwritten while we are inside, and is of the type on which all ranks agree; the
+                // target is exclusive and has a place for it.
                 unsafe {
                     let (dtype, target) = (target.dtype(), target.as_mut_ptr());
                     let target = target.add(piece.start - range.start + chunk.start);
@@ -215,11 +223,11 @@ impl Peers<'_> {
                 }
             }
         }
-        let own_place = self.window.as_ref().map(|window| window.data[self.place.world.rank()].place);
+        let own_place = self.window.as_ref().map(|window| window.data[self.context.world.rank()].place);
         if view.taken && view.blocks == 1 && matches!(own_place, Some(Source::Slot)) {
             // What this rank brings of more lies there the next time.
-            let put_up = |rank: usize| self.bytes(rank).min(view.slice.end).saturating_sub(view.slice.start);
-            let (theirs, own) = (put_up(rank), put_up(self.place.world.rank()));
+            let copy_in = |rank: usize| self.bytes(rank).min(view.slice.end).saturating_sub(view.slice.start);
+            let (theirs, own) = (copy_in(rank), copy_in(self.context.world.rank()));
             fetch_to_write(view.start.wrapping_add(theirs), own.saturating_sub(theirs).min(MOST_FETCHED_BYTES));
         }
         Ok(())
@@ -228,7 +236,8 @@ impl Peers<'_> {
     /// Copies what lies at this place of what `rank` published.
     ///
     /// # Safety
-    /// `source` lies in the view, which can be read now, with so many bytes; `target` is valid for writes of them and exclusive.
+    /// `source` lies in the view, which can be read now, with so many bytes; `target` is valid for
+    /// writes of them and exclusive.
     unsafe fn fetch(
         &self,
         view: &View,
@@ -245,17 +254,18 @@ impl Peers<'_> {
             Some(process) => {
                 // SAFETY: as above.
                 let read = unsafe { process.read(source.addr(), target, bytes) };
-                read.map_err(|why| self.place.unread(rank, why))?;
+                read.map_err(|why| self.context.unread(rank, why))?;
             }
         }
         Ok(())
     }
 
-    /// Spreads all that `rank` published, as `place.rows` rows one after the other, over the places in `target`.
+    /// Spreads all that `rank` published, as `place.rows` rows one after the other, over the places
+    /// in `target`.
     ///
     /// # Errors
-    /// [`Fault::Aborted`] if the group ended meanwhile, [`Fault::Nonsense`] if the rows are not even or do not lie within
-    /// `target`.
+    /// [`Fault::Aborted`] if the group ended meanwhile, [`Fault::CorruptPeer`] if the rows are not
+    /// even or do not lie within `target`.
     ///
     /// # Panics
     /// If `target` is of another dtype.
@@ -265,33 +275,35 @@ impl Peers<'_> {
         if count == 0 {
             return Ok(());
         }
-        assert_eq!(Some(target.dtype()), self.place.dtype, "the target is of the agreed dtype");
+        assert_eq!(Some(target.dtype()), self.context.dtype, "the target is of the agreed dtype");
         let row = count / place.rows.max(1);
         let last =
             place.rows.saturating_sub(1).checked_mul(place.stride).and_then(|last| last.checked_add(place.start));
         let fits = last.and_then(|last| last.checked_add(row)).is_some_and(|end| end <= target.count());
         if !fits || row * place.rows != count {
-            return Err(self.place.nonsense(rank));
+            return Err(self.context.nonsense(rank));
         }
         let row = row * size;
         let (view, volume) = (self.view(rank), self.volume(rank));
         let mut here: Vec<u8> = Vec::new();
         for (source, piece) in view.pieces(0..count * size) {
             for chunk in chunks(piece.clone(), 1) {
-                let _inside = self.place.enter()?;
+                let _inside = self.context.enter()?;
                 let mut source = source.wrapping_add(chunk.start - piece.start);
                 if view.process.is_some() {
                     // In one go: to read each row by itself may be to read a few bytes at a time.
                     here.reserve(chunk.len());
-                    // SAFETY: the chunk lies within the piece, as below; there is room for it, of this rank alone.
+                    // SAFETY: the chunk lies within the piece, as below; there is room for it, of
+                    // this rank alone.
                     unsafe { self.fetch(&view, rank, source, here.as_mut_ptr(), chunk.len())? };
                     source = here.as_ptr();
                 }
                 let (mut index, mut within, mut at) = (chunk.start / row, chunk.start % row, chunk.start);
                 while at < chunk.end {
                     let bytes = (row - within).min(chunk.end - at);
-                    // SAFETY: byte `at` of what the rank published is byte `within` of row `index`, which by the assertion on
-                    // the last row lies within the target; otherwise as in `copy`.
+                    // SAFETY: byte `at` of what the rank published is byte `within` of row `index`,
+                    // which by the assertion on the last row lies within the target; otherwise as
+                    // in `copy`.
                     unsafe {
                         let (dtype, target) = (target.dtype(), target.as_mut_ptr());
                         let target = target.add((place.start + index * place.stride) * size + within);
@@ -308,7 +320,8 @@ impl Peers<'_> {
     /// Folds elements `offset..` of what every rank published into `target`, in canonical order.
     ///
     /// # Errors
-    /// [`Fault::Aborted`] if the group ended meanwhile, [`Fault::Nonsense`] if a rank published too little.
+    /// [`Fault::Aborted`] if the group ended meanwhile, [`Fault::CorruptPeer`] if a rank published
+    /// too little.
     ///
     /// # Panics
     /// If `target` does not fit the reducer.
@@ -318,11 +331,12 @@ impl Peers<'_> {
         unsafe { self.fold(reducer, offset, target.count(), target.as_mut_ptr()) }
     }
 
-    /// [`reduce`](Peers::reduce) of `count` elements.
+    /// [`reduce`](PeerBuffers::reduce) of `count` elements.
     ///
     /// # Safety
-    /// `target` is valid for writes of `count` elements of the reducer's output, and nobody else touches them. They are
-    /// disjoint from every rank's data, or this rank's own elements where both types are the same.
+    /// `target` is valid for writes of `count` elements of the reducer's output, and nobody else
+    /// touches them. They are disjoint from every rank's data, or this rank's own elements where
+    /// both types are the same.
     pub(crate) unsafe fn fold(
         &mut self,
         reducer: &Reducer,
@@ -330,46 +344,47 @@ impl Peers<'_> {
         count: usize,
         target: *mut u8,
     ) -> Result<(), Fault> {
-        assert_eq!(Some(reducer.input()), self.place.dtype, "the reducer is of the agreed dtype");
+        assert_eq!(Some(reducer.input()), self.context.dtype, "the reducer is of the agreed dtype");
         let size = reducer.input().size();
-        let (own, blocks) = (self.place.world.rank(), self.window.as_ref().map_or(1, |window| window.blocks));
+        let (own, blocks) = (self.context.world.rank(), self.window.as_ref().map_or(1, |window| window.blocks));
         let (own_bytes, past) = (self.bytes(own), self.volume(own).past(0));
         let (mut remote, mut taken) = (0, None);
-        for rank in 0..self.place.world.size() {
+        for rank in 0..self.context.world.size() {
             let view = self.view(rank);
             remote += usize::from(view.process.is_some());
             taken = taken.or(view.taken.then_some(rank));
             let (bytes, published) = (self.bytes(rank), self.bytes(rank) / size);
             let fits = offset <= published && count <= published - offset && (blocks == 1 || bytes == own_bytes);
             if !fits {
-                return Err(self.place.nonsense(rank));
+                return Err(self.context.nonsense(rank));
             }
         }
-        let flow = Flow { from: taken.map_or(Distance::Far, Distance::Taken), past };
+        let flow = CacheHints { from: taken.map_or(Locality::Far, Locality::Taken), past };
         let range = offset * size..(offset + count) * size;
         let step = plan::piece_bytes(remote).min(range.len().next_multiple_of(BORDER_BYTES)).max(BORDER_BYTES);
         self.scratch.resize(self.scratch.len().max(remote * step / size_of::<u64>()), 0);
         for (_, piece) in self.view(own).pieces(range.clone()) {
             for chunk in pieces(piece.start / size..piece.end / size, size, step) {
-                let _inside = self.place.enter()?;
+                let _inside = self.context.enter()?;
                 let bytes = chunk.start * size..chunk.end * size;
                 let mut room = self.scratch.as_mut_ptr().cast::<u8>();
                 self.sources.clear();
-                for rank in 0..self.place.world.size() {
+                for rank in 0..self.context.world.size() {
                     // As every rank's view has the same slices, the first piece is all.
                     let view = self.view(rank);
                     let source = view.pieces(bytes.clone()).next().filter(|(_, piece)| *piece == bytes);
-                    let (mut source, _) = source.ok_or_else(|| self.place.nonsense(rank))?;
+                    let (mut source, _) = source.ok_or_else(|| self.context.nonsense(rank))?;
                     if view.process.is_some() {
-                        // SAFETY: the bytes lie within what the rank published; the scratch has room for a step of each such rank.
+                        // SAFETY: the bytes lie within what the rank published; the scratch has
+                        // room for a step of each such rank.
                         unsafe { self.fetch(&view, rank, source, room, bytes.len())? };
                         source = room;
                         room = room.wrapping_add(step);
                     }
                     self.sources.push(source);
                 }
-                // SAFETY: the sources stay valid and unwritten while we are inside, and are of the type on which all ranks
-                // agree; the target is as the caller promises.
+                // SAFETY: the sources stay valid and unwritten while we are inside, and are of the
+                // type on which all ranks agree; the target is as the caller promises.
                 unsafe {
                     let target = target.add((chunk.start - offset) * reducer.output().size());
                     reducer.fold(self.sources, &[target], chunk.len(), flow);

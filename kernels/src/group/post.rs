@@ -3,24 +3,24 @@
 use super::{slot_swap, tuning::AWAITED_BYTES};
 use crate::{
     cpu::{
-        cache_hints::Volume,
-        copy::{copy, put_up},
+        cache_hints::CopySize,
+        copy::{copy, copy_in},
         prefetch::{fetch, fetch_to_write},
     },
-    shm::records::{Card, FIRST_BYTES, Line, PAYLOAD_BYTES, TINY_BYTES},
+    shm::records::{CallDescriptor, FIRST_BYTES, PAYLOAD_BYTES, RankRecord, TINY_BYTES},
     sync::atomics::Ordering,
 };
 use consonance_spec::Kind;
 use std::{mem, ptr};
 
-/// Where `rank` has its payload of `bytes` in call `epoch`, whatever is called: ranks that do not call the same write before they
-/// know that.
+/// Where `rank` has its payload of `bytes` in call `sequence`, whatever is called: ranks that do
+/// not call the same write before they know that.
 #[inline]
-pub(crate) fn payload(lines: &[Line], rank: usize, epoch: u64, bytes: usize) -> *mut u8 {
-    if is_traded(lines.len(), bytes) {
-        lines[slot_swap::place(rank, epoch)].card(epoch).rest()
+pub(crate) fn payload(records: &[RankRecord], rank: usize, sequence: u64, bytes: usize) -> *mut u8 {
+    if is_traded(records.len(), bytes) {
+        records[slot_swap::place(rank, sequence)].descriptor(sequence).rest()
     } else {
-        lines[rank].card(epoch).payload()
+        records[rank].descriptor(sequence).payload()
     }
 }
 
@@ -36,29 +36,30 @@ pub(crate) fn is_traded(ranks: usize, bytes: usize) -> bool {
     ranks == 2 && bytes > TINY_BYTES
 }
 
-/// Asks for the `bytes` that the peer of `rank` brings, if they are few and not beside its arrival: so they come with that, and not
-/// after it.
+/// Asks for the `bytes` that the peer of `rank` brings, if they are few and not beside its arrival:
+/// so they come with that, and not after it.
 #[inline]
-pub(crate) fn await_payload(lines: &[Line], rank: usize, epoch: u64, bytes: usize) {
-    if is_traded(lines.len(), bytes) && bytes <= AWAITED_BYTES {
-        let place = payload(lines, 1 - rank, epoch, bytes);
+pub(crate) fn await_payload(records: &[RankRecord], rank: usize, sequence: u64, bytes: usize) {
+    if is_traded(records.len(), bytes) && bytes <= AWAITED_BYTES {
+        let place = payload(records, 1 - rank, sequence, bytes);
         fetch(place, bytes);
     }
 }
 
-/// How many pauses a rank makes before it looks for the others' cards for the first time, when payloads have up to so many bytes. Who
-/// looks before a card is written takes its lines away from who writes it, and both pay a trip more: of calls of one size some took half
-/// as long again as others, by chance. (A rank of an all-reduce has something else to do meanwhile. To note the call in its ring, as a
-/// rank does that is in a process of a group, takes about a pause.)
+/// How many pauses a rank makes before it looks for the others' descriptors for the first time,
+/// when payloads have up to so many bytes. Who looks before a descriptor is written takes its lines
+/// away from who writes it, and both pay a trip more: of calls of one size some took half as long
+/// again as others, by chance. (A rank of an all-reduce has something else to do meanwhile. To note
+/// the call in its ring, as a rank does that is in a process of a group, takes about a pause.)
 #[inline]
 pub(crate) fn pauses(ranks: usize, kind: Kind, bytes: usize, has_ring: bool) -> u32 {
     let for_payload = is_traded(ranks, bytes) && slot_swap::slots(ranks, kind) && kind != Kind::AllReduce;
     u32::from(for_payload) + u32::from(!has_ring && ranks > 1)
 }
 
-/// What a card says.
+/// What a descriptor says.
 #[derive(Clone, Copy)]
-pub(crate) struct Arrival<'a> {
+pub(crate) struct Post<'a> {
     pub(crate) fingerprint: u64,
     pub(crate) head: u32,
     /// Bytes of this rank's data.
@@ -70,12 +71,13 @@ pub(crate) struct Arrival<'a> {
     pub(crate) output: *mut u8,
 }
 
-impl Card {
+impl CallDescriptor {
     /// Publishes an arrival, with its payload at `place`, of which this core may have the lines.
     ///
     /// # Safety
-    /// Called by the card's rank alone, which has seen every peer arrive at call `epoch - 1`; `place` is its [`payload`].
-    pub(crate) unsafe fn publish(&self, epoch: u64, arrival: &Arrival<'_>, place: *mut u8, has_lines: bool) {
+    /// Called by the descriptor's rank alone, which has seen every peer arrive at call
+    /// `sequence - 1`; `place` is its [`payload`].
+    pub(crate) unsafe fn publish(&self, sequence: u64, arrival: &Post<'_>, place: *mut u8, has_lines: bool) {
         assert!(arrival.payload.len() <= PAYLOAD_BYTES, "payload of {} bytes", arrival.payload.len());
         self.fingerprint.store(arrival.fingerprint, Ordering::Relaxed);
         self.head.store(arrival.head, Ordering::Relaxed);
@@ -86,18 +88,19 @@ impl Card {
         // SAFETY: the length was checked; nobody reads there now, as the caller promises.
         unsafe {
             match has_lines {
-                true => copy(payload, place, bytes, Volume::Near),
-                false => put_up(payload, place, bytes, Volume::Near, false),
+                true => copy(payload, place, bytes, CopySize::Near),
+                false => copy_in(payload, place, bytes, CopySize::Near, false),
             }
         }
         // SYNC POINT arrival: pairs with `arrived`.
-        self.epoch.store(epoch, Ordering::Release);
+        self.sequence.store(sequence, Ordering::Release);
     }
 
-    /// Asks for what one of so many ranks writes first of it, and others have read when it was published last, so that the lines are this
-    /// core's again when it is [published](Card::publish) next. More of them would not be here in time.
+    /// Asks for what one of so many ranks writes first of it, and others have read when it was
+    /// published last, so that the lines are this core's again when it is
+    /// [published](CallDescriptor::publish) next. More of them would not be here in time.
     pub(crate) fn fetch(&self, ranks: usize) {
-        fetch_to_write(ptr::from_ref(self).cast(), mem::offset_of!(Card, payload) + first_bytes(ranks));
+        fetch_to_write(ptr::from_ref(self).cast(), mem::offset_of!(CallDescriptor, payload) + first_bytes(ranks));
     }
 }
 
@@ -107,24 +110,28 @@ mod tests {
 
     #[test]
     fn no_two_ranks_have_payloads_in_one_place() {
-        let lines: Box<[Line]> = (0..2).map(|_| Line::default()).collect();
+        let records: Box<[RankRecord]> = (0..2).map(|_| RankRecord::default()).collect();
         let sizes = [0, 1, 15, 16, 17, 31, 79, 80, 81, 82, 128, 130, 4000, PAYLOAD_BYTES];
-        for (epoch, own, other) in (0..4)
-            .flat_map(|epoch| sizes.into_iter().flat_map(move |own| sizes.map(move |other| (epoch, own, other))))
+        for (sequence, own, other) in (0..4)
+            .flat_map(|sequence| sizes.into_iter().flat_map(move |own| sizes.map(move |other| (sequence, own, other))))
             .filter(|(_, own, other)| own.min(other) > &0)
         {
             let place = |rank, bytes| {
-                let start = payload(&lines, rank, epoch, bytes);
+                let start = payload(&records, rank, sequence, bytes);
                 start.addr()..start.addr() + bytes
             };
             let (first, second) = (place(0, own), place(1, other));
-            assert!(first.end <= second.start || second.end <= first.start, "{own} and {other} bytes in call {epoch}");
+            assert!(
+                first.end <= second.start || second.end <= first.start,
+                "{own} and {other} bytes in call {sequence}"
+            );
             for place in [first, second] {
-                let is_within = lines.iter().flat_map(|line| &line.cards).any(|card| {
-                    let card = ptr::from_ref(card).addr()..ptr::from_ref(card).addr() + size_of::<Card>();
-                    card.contains(&place.start) && card.contains(&(place.end - 1))
+                let is_within = records.iter().flat_map(|record| &record.descriptors).any(|descriptor| {
+                    let descriptor = ptr::from_ref(descriptor).addr()
+                        ..ptr::from_ref(descriptor).addr() + size_of::<CallDescriptor>();
+                    descriptor.contains(&place.start) && descriptor.contains(&(place.end - 1))
                 });
-                assert!(is_within, "{own} and {other} bytes in call {epoch}");
+                assert!(is_within, "{own} and {other} bytes in call {sequence}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What a seat keeps between steps, so that none allocates.
+//! What a endpoint keeps between steps, so that none allocates.
 
 use crate::{cpu::reduce::Reducer, os::process_memory::Process, shm::records::FIRST_BYTES};
 use std::ops::Range;
@@ -13,16 +13,17 @@ pub(crate) struct Addresses {
     pub(crate) targets: Vec<*mut u8>,
     /// What data each rank has in this step, and where they lie.
     pub(crate) data: Vec<Data>,
-    /// Bytes of the heaps that each rank has shown, as inputs and as outputs, and that have pages; empty until one has.
+    /// Bytes of the heaps that each rank has shown, as inputs and as outputs, and that have pages;
+    /// empty until one has.
     pub(crate) seen: Vec<[Range<usize>; 2]>,
     /// Room for what is read of other processes.
     pub(crate) scratch: Vec<u64>,
     /// This rank's payload, if it has up to [`FIRST_BYTES`].
-    pub(crate) own: Few,
+    pub(crate) own: InlinePayload,
 }
 
 /// A payload of up to [`FIRST_BYTES`], with room for whole small tiles.
-pub(crate) type Few = [u8; FIRST_BYTES + Reducer::SMALL_BYTES];
+pub(crate) type InlinePayload = [u8; FIRST_BYTES + Reducer::SMALL_BYTES];
 
 impl Addresses {
     pub(super) fn new(size: usize) -> Addresses {
@@ -33,7 +34,8 @@ impl Addresses {
     }
 }
 
-// SAFETY: the addresses mean something only within a step, which one thread makes; between steps the vectors are empty.
+// SAFETY: the addresses mean something only within a step, which one thread makes; between steps
+// the vectors are empty.
 unsafe impl Send for Addresses {}
 
 /// One rank's data in a step of processes.

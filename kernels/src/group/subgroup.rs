@@ -1,57 +1,57 @@
 //! Groups that are split from a group: pairs, and any members.
 
-use super::{endpoint::Seat, fault::Fault, state::Key};
-use crate::shm::{Area, Segment, records::Round};
+use super::{endpoint::Endpoint, fault::Fault, state::Key};
+use crate::shm::{Area, Segment, records::Generation};
 use consonance_spec::{DType, Signature, World};
 
-impl Seat {
-    /// This rank's seat in the group that it and `peer` have for themselves: both must ask for it, and once in a round. No rank
-    /// waits. The new group ends when this one does.
+impl Endpoint {
+    /// This rank's endpoint in the group that it and `peer` have for themselves: both must ask for
+    /// it, and once in a generation. No rank waits. The new group ends when this one does.
     ///
     /// # Panics
-    /// If `peer` is this rank, or this rank has its seat in that group already.
-    pub fn pair(&self, peer: usize) -> Result<Seat, Fault> {
+    /// If `peer` is this rank, or this rank has its endpoint in that group already.
+    pub fn pair(&self, peer: usize) -> Result<Endpoint, Fault> {
         let rank = self.world.rank();
         assert_ne!(peer, rank, "a pair of two");
-        if self.hub.forked() {
+        if self.state.forked() {
             return Err(Fault::Forked);
         }
         let members = [rank.min(peer), rank.max(peer)];
-        let key = Key::Pair(self.round.0, members[0], members[1]);
-        match self.hub.segment() {
+        let key = Key::Pair(self.generation.0, members[0], members[1]);
+        match self.state.segment() {
             None => Ok(self.subgroup(key, &members)),
             Some((segment, area)) => {
                 let area = segment.pair(area, members[0], members[1]);
                 segment.reserve_area(area).map_err(|error| self.no_memory(segment.area_bytes(area), &error))?;
-                Ok(self.seat_in(area, self.round, &members).expect("a rank has one seat"))
+                Ok(self.seat_in(area, self.generation, &members).expect("a rank has one endpoint"))
             }
         }
     }
 
-    /// This rank's seat in the group of `members`, which are ranks of this group; none if it is not among them. Every rank of
-    /// this group calls this at the same time, each with the members of its own new group. The new group ends when this one
-    /// does.
+    /// This rank's endpoint in the group of `members`, which are ranks of this group; none if it is
+    /// not among them. Every rank of this group calls this at the same time, each with the members
+    /// of its own new group. The new group ends when this one does.
     ///
     /// # Errors
     /// See [`Fault`].
     ///
     /// # Panics
     /// If the members are not different ranks of this group.
-    pub fn split(&mut self, signature: &Signature, members: &[usize]) -> Result<Option<Seat>, Fault> {
+    pub fn split(&mut self, signature: &Signature, members: &[usize]) -> Result<Option<Endpoint>, Fault> {
         let are_ranks = |members: &[usize]| {
             let is_new = |(at, member): (usize, &usize)| !members[..at].contains(member);
             members.iter().all(|&member| member < self.world.size()) && members.iter().enumerate().all(is_new)
         };
         assert!(are_ranks(members), "{members:?} are different ranks of {}", self.world.size());
         let member = members.contains(&self.world.rank());
-        if self.hub.segment().is_none() {
-            return Ok(member.then(|| self.subgroup(Key::Split(self.epoch, members[0]), members)));
+        if self.state.segment().is_none() {
+            return Ok(member.then(|| self.subgroup(Key::Split(self.sequence, members[0]), members)));
         }
         self.check()?;
         // The first member finds a place for the group; the others hear of it.
         let first = member && members[0] == self.world.rank();
-        let claim = if first { self.hub.claim(members.len()) } else { None };
-        let told = claim.map_or([u64::MAX; 2], |claim| [claim.place as u64, claim.round.0]);
+        let claim = if first { self.state.claim(members.len()) } else { None };
+        let told = claim.map_or([u64::MAX; 2], |claim| [claim.place as u64, claim.generation.0]);
         let signature = Signature { dtype: Some(DType::U64), ..*signature };
         let mut words = [0u64; 2];
         let heard = self.exchange(&signature, Some(told.as_slice().into()));
@@ -62,21 +62,22 @@ impl Seat {
         if let Err(fault) = heard {
             // After another fault a member may have heard of the place, and be there.
             if let (Some(claim), Fault::Mismatch | Fault::Left(_)) = (claim, &fault) {
-                self.hub.unclaim(claim);
+                self.state.unclaim(claim);
             }
             return Err(fault);
         }
         if !member {
             return Ok(None);
         }
-        let place = usize::try_from(words[0]).ok().filter(|&place| place < Segment::SPLITS).ok_or(Fault::NoRoom)?;
-        let (segment, _) = self.hub.segment().expect("checked above");
+        let place =
+            usize::try_from(words[0]).ok().filter(|&place| place < Segment::SPLITS).ok_or(Fault::TooManyGroups)?;
+        let (segment, _) = self.state.segment().expect("checked above");
         let area = Area::Split(place);
         segment.reserve_area(area).map_err(|error| self.no_memory(segment.area_bytes(area), &error))?;
-        let round = Round(words[1]).below_end().ok_or_else(|| self.nonsense(members[0]))?;
+        let generation = Generation(words[1]).below_end().ok_or_else(|| self.nonsense(members[0]))?;
         // The place is free in this process, or the first member told one that is not.
-        let seat = self.seat_in(area, round, members).ok_or_else(|| self.nonsense(members[0]))?;
-        Ok(Some(seat))
+        let endpoint = self.seat_in(area, generation, members).ok_or_else(|| self.nonsense(members[0]))?;
+        Ok(Some(endpoint))
     }
 
     fn world_in(&self, members: &[usize]) -> World {
@@ -84,19 +85,19 @@ impl Seat {
         World::new(rank, members.len()).expect("a position is below the length")
     }
 
-    /// The seat in the group of threads that is known by `key`.
-    fn subgroup(&self, key: Key, members: &[usize]) -> Seat {
+    /// The endpoint in the group of threads that is known by `key`.
+    fn subgroup(&self, key: Key, members: &[usize]) -> Endpoint {
         let world = self.world_in(members);
-        let hub = self.hub.child(self.round, key, members, world.rank());
-        Seat::new(hub, world, Round::default(), self.timeout())
+        let state = self.state.child(self.generation, key, members, world.rank());
+        Endpoint::new(state, world, Generation::default(), self.timeout())
     }
 
-    /// The seat in the group of processes in `area`.
-    fn seat_in(&self, area: Area, round: Round, members: &[usize]) -> Option<Seat> {
+    /// The endpoint in the group of processes in `area`.
+    fn seat_in(&self, area: Area, generation: Generation, members: &[usize]) -> Option<Endpoint> {
         let world = self.world_in(members);
-        let hub = self.hub.child_in(self.round, area, members);
-        let seat = Seat::only(hub, world, round, self.timeout())?;
-        seat.hub.take(round, world.rank());
-        Some(seat)
+        let state = self.state.child_in(self.generation, area, members);
+        let endpoint = Endpoint::only(state, world, generation, self.timeout())?;
+        endpoint.state.take(generation, world.rank());
+        Some(endpoint)
     }
 }

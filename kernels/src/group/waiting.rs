@@ -2,22 +2,23 @@
 
 use super::{
     abort::{Abort, Reason},
-    endpoint::Seat,
+    endpoint::Endpoint,
     fault::Fault,
 };
 use crate::{
-    shm::records::Line,
+    shm::records::RankRecord,
     sync::atomics::{Ordering, fence},
 };
 use std::time::{Duration, Instant};
 
-impl Seat {
-    /// Waits until `ready` of every peer's line, for what is left of the call's timeout at the most.
-    pub(crate) fn wait_for_all(&self, ready: impl Fn(&Line) -> bool) -> Result<(), Fault> {
+impl Endpoint {
+    /// Waits until `ready` of every peer's line, for what is left of the call's timeout at the
+    /// most.
+    pub(crate) fn wait_for_all(&self, ready: impl Fn(&RankRecord) -> bool) -> Result<(), Fault> {
         let mut begun = None;
         for peer in self.world.peers() {
-            let line = &self.hub.lines()[peer];
-            if ready(line) || self.hub.patience.look(&|| ready(line)) {
+            let record = &self.state.records()[peer];
+            if ready(record) || self.state.wait_policy.look(&|| ready(record)) {
                 continue;
             }
             let begun = *begun.get_or_insert_with(Instant::now);
@@ -29,7 +30,8 @@ impl Seat {
         Ok(())
     }
 
-    /// Waits for the end of the group, whose rank `peer` is not there any more, for the timeout at the most.
+    /// Waits for the end of the group, whose rank `peer` is not there any more, for the timeout at
+    /// the most.
     pub(crate) fn wait_for_end(&self, peer: usize) -> Fault {
         let never = self.sleep_until(peer, &|_| false, self.deadline(Instant::now()));
         never.expect_err("nothing is waited for but the end")
@@ -41,35 +43,40 @@ impl Seat {
     }
 
     /// Sleeps until `peer`'s line is `ready`.
-    fn sleep_until(&self, peer: usize, ready: &impl Fn(&Line) -> bool, deadline: Option<Instant>) -> Result<(), Fault> {
-        let line = &self.hub.lines()[peer];
-        let bell = &self.hub.rest(self.world.rank()).bell;
-        let waits_for = &self.hub.lines()[self.world.rank()].rest.waits_for;
+    fn sleep_until(
+        &self,
+        peer: usize,
+        ready: &impl Fn(&RankRecord) -> bool,
+        deadline: Option<Instant>,
+    ) -> Result<(), Fault> {
+        let record = &self.state.records()[peer];
+        let event = &self.state.sleeper(self.world.rank()).wake;
+        let waits_for = &self.state.records()[self.world.rank()].sleeper.waits_for;
         let result = loop {
-            let rings = bell.rings();
+            let count = event.count();
             waits_for.store(peer as u32 + 1, Ordering::Relaxed);
-            // SYNC POINT sleep: pairs with the fence in `wake`, and with `Bell::ring`.
+            // SYNC POINT sleep: pairs with the fence in `wake`, and with `WakeEvent::ring`.
             fence(Ordering::SeqCst);
-            if ready(line) {
+            if ready(record) {
                 break Ok(());
             }
-            if let Some(abort) = self.hub.aborted(self.round) {
+            if let Some(abort) = self.state.aborted(self.generation) {
                 // A call that was finished before the end is finished.
-                break if ready(line) { Ok(()) } else { Err(Fault::Aborted(abort)) };
+                break if ready(record) { Ok(()) } else { Err(Fault::Aborted(abort)) };
             }
             if self.has_left(peer) {
                 // It may have come this far before it left.
-                break if ready(line) { Ok(()) } else { Err(Fault::Left(peer)) };
+                break if ready(record) { Ok(()) } else { Err(Fault::Left(peer)) };
             }
             // A timeout past the end of the clock is as good as the longest sleep.
             let limit = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
             if limit.is_zero() {
-                self.hub.abort(self.round, Abort { rank: peer, reason: Reason::Deadline });
+                self.state.abort(self.generation, Abort { rank: peer, reason: Reason::Deadline });
                 break Err(Fault::Missing(
-                    (0..self.world.size()).filter(|&rank| !ready(&self.hub.lines()[rank])).collect(),
+                    (0..self.world.size()).filter(|&rank| !ready(&self.state.records()[rank])).collect(),
                 ));
             }
-            bell.sleep(rings, limit, self.hub.segment().is_some());
+            event.sleep(count, limit, self.state.segment().is_some());
         };
         waits_for.store(0, Ordering::Relaxed);
         result
@@ -78,8 +85,8 @@ impl Seat {
     /// Whether `rank` will not come to this call.
     fn has_left(&self, rank: usize) -> bool {
         // SYNC POINT rest: pairs with `rest`.
-        let rests = || self.hub.lines()[rank].progress.resting.load(Ordering::Acquire) != 0;
-        self.hub.has_left(self.round, rank) || (self.company.contains(&rank) && rests())
+        let rests = || self.state.records()[rank].counters.idle.load(Ordering::Acquire) != 0;
+        self.state.has_left(self.generation, rank) || (self.company.contains(&rank) && rests())
     }
 
     /// Wakes every peer that sleeps for this rank.
@@ -88,8 +95,8 @@ impl Seat {
         fence(Ordering::SeqCst);
         let own = self.world.rank() as u32 + 1;
         for peer in self.world.peers() {
-            if self.hub.lines()[peer].rest.waits_for.load(Ordering::Relaxed) == own {
-                self.hub.wake(peer);
+            if self.state.records()[peer].sleeper.waits_for.load(Ordering::Relaxed) == own {
+                self.state.wake(peer);
             }
         }
     }

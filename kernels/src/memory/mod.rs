@@ -1,6 +1,7 @@
 //! Memory whose element type is a value: the single place where the type is erased.
 //!
-//! A [`Buf`] or [`BufMut`] is made from a typed slice and gives back slices of that type alone. [`Memory`] owns its elements.
+//! A [`Buf`] or [`BufMut`] is made from a typed slice and gives back slices of that type alone.
+//! [`Memory`] owns its elements.
 
 mod view;
 mod owned;

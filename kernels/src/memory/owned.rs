@@ -12,10 +12,12 @@ use std::{
     ptr::NonNull,
 };
 
-/// Bytes of elements from which on they lie in pages of their own: less than that an allocator keeps, so that its pages stay present.
+/// Bytes of elements from which on they lie in pages of their own: less than that an allocator
+/// keeps, so that its pages stay present.
 const LARGE_BYTES: usize = 32 << 20;
 
-/// Elements that are owned: zeroed when made, aligned to two cache lines, so that no two share a line.
+/// Elements that are owned: zeroed when made, aligned to two cache lines, so that no two share a
+/// line.
 pub struct Memory {
     start: NonNull<u8>,
     count: usize,
@@ -48,7 +50,8 @@ impl Memory {
     /// `count` elements, all zero (`false`).
     ///
     /// # Panics
-    /// If they have more bytes than there are addresses; and where the system has no memory, as an allocation does.
+    /// If they have more bytes than there are addresses; and where the system has no memory, as an
+    /// allocation does.
     pub fn zeroed(dtype: DType, count: usize) -> Memory {
         Memory::try_zeroed(dtype, count).unwrap_or_else(|_| Memory::fail(dtype, count))
     }
@@ -58,7 +61,8 @@ impl Memory {
     /// # Errors
     /// The system's, when it has no memory.
     pub fn try_zeroed(dtype: DType, count: usize) -> io::Result<Memory> {
-        // SAFETY: new pages are zero, and all other bytes are written; zero is a valid element of every dtype.
+        // SAFETY: new pages are zero, and all other bytes are written; zero is a valid element of
+        // every dtype.
         unsafe {
             let memory = Memory::try_uninit(dtype, count)?;
             if let Place::Allocated = memory.place {
@@ -106,8 +110,8 @@ impl Memory {
     /// `count` elements in memory that ends with its owner.
     ///
     /// # Safety
-    /// Until the owner is dropped, `start` is valid for reads and writes of as many elements, which nobody else touches.
-    /// They are zero, and aligned as [`Memory::ALIGNMENT`] says.
+    /// Until the owner is dropped, `start` is valid for reads and writes of as many elements, which
+    /// nobody else touches. They are zero, and aligned as [`Memory::ALIGNMENT`] says.
     pub(crate) unsafe fn in_block(
         start: NonNull<u8>,
         dtype: DType,

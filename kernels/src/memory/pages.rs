@@ -3,8 +3,9 @@
 use memmap2::MmapMut;
 use std::{io, ptr::NonNull};
 
-/// Pages that are all zero when made, each present from its first touch on: whoever fills them first shares that work. The system is
-/// asked for huge pages, which are present in less time than as many small ones.
+/// Pages that are all zero when made, each present from its first touch on: whoever fills them
+/// first shares that work. The system is asked for huge pages, which are present in less time than
+/// as many small ones.
 pub(crate) struct Pages(MmapMut);
 
 impl Pages {

@@ -20,7 +20,8 @@ pub struct BufMut<'a> {
     pub(super) lifetime: PhantomData<&'a mut [u8]>,
 }
 
-// SAFETY: a `Buf` is a `&[T]` and a `BufMut` a `&mut [T]` for some `T: Element`, which is `Send` and `Sync`.
+// SAFETY: a `Buf` is a `&[T]` and a `BufMut` a `&mut [T]` for some `T: Element`, which is `Send`
+// and `Sync`.
 unsafe impl Send for Buf<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Buf<'_> {}
@@ -59,13 +60,15 @@ impl<'a> Buf<'a> {
 
     /// The elements as `T`; `None` if they are of another type.
     pub fn as_slice<T: Element>(&self) -> Option<&'a [T]> {
-        // SAFETY: the buffer was made from a `&'a [T]` of `count` elements, as its dtype says (one Rust type a dtype).
+        // SAFETY: the buffer was made from a `&'a [T]` of `count` elements, as its dtype says (one
+        // Rust type a dtype).
         (T::DTYPE == self.dtype).then(|| unsafe { std::slice::from_raw_parts(self.start.cast().as_ptr(), self.count) })
     }
 
     /// The elements' bytes, in this machine's order.
     pub fn as_bytes(&self) -> &'a [u8] {
-        // SAFETY: the buffer was made from a `&'a [T]` of so many bytes, all of them initialized: no element has padding.
+        // SAFETY: the buffer was made from a `&'a [T]` of so many bytes, all of them initialized:
+        // no element has padding.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes()) }
     }
 
@@ -83,8 +86,9 @@ impl<'a> Buf<'a> {
     /// `count` elements of `dtype` at `start`: where a pointer comes in from another language.
     ///
     /// # Safety
-    /// `start` is aligned for the Rust type of `dtype`, and valid for reads of `count` elements of it during `'a`, each of which is
-    /// a valid one (a `bool` is 0 or 1). Nobody writes them meanwhile. They have at most `isize::MAX` bytes.
+    /// `start` is aligned for the Rust type of `dtype`, and valid for reads of `count` elements of
+    /// it during `'a`, each of which is a valid one (a `bool` is 0 or 1). Nobody writes them
+    /// meanwhile. They have at most `isize::MAX` bytes.
     ///
     /// ```
     /// use consonance_kernels::memory::Buf;
@@ -141,7 +145,8 @@ impl<'a> BufMut<'a> {
     /// If `at` is past the end.
     pub fn split_at(self, at: usize) -> (Self, Self) {
         assert!(at <= self.count, "split at {at} of {} elements", self.count);
-        // SAFETY: `at <= count`, so the address stays within the slice or one past it; the halves are disjoint.
+        // SAFETY: `at <= count`, so the address stays within the slice or one past it; the halves
+        // are disjoint.
         let second = unsafe { self.start.add(at * self.dtype.size()) };
         (BufMut { count: at, ..self }, BufMut { start: second, count: self.count - at, ..self })
     }
@@ -156,7 +161,8 @@ impl<'a> BufMut<'a> {
 
     /// The elements as `T`; `None` if they are of another type.
     pub fn into_mut_slice<T: Element>(self) -> Option<&'a mut [T]> {
-        // SAFETY: the buffer was made from a `&'a mut [T]` of `count` elements, as its dtype says, and is given up for it.
+        // SAFETY: the buffer was made from a `&'a mut [T]` of `count` elements, as its dtype says,
+        // and is given up for it.
         (T::DTYPE == self.dtype)
             .then(|| unsafe { std::slice::from_raw_parts_mut(self.start.cast().as_ptr(), self.count) })
     }
@@ -167,12 +173,13 @@ impl<'a> BufMut<'a> {
     /// If dtype or count differ.
     pub fn copy_from(&mut self, source: Buf<'_>) {
         assert_eq!((self.dtype, self.count), (source.dtype, source.count), "copy between unlike buffers");
-        // SAFETY: both are valid for `bytes()`; `self` is exclusive, so they do not overlap; the type is the same, so every
-        // copied element is a valid one.
+        // SAFETY: both are valid for `bytes()`; `self` is exclusive, so they do not overlap; the
+        // type is the same, so every copied element is a valid one.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), self.start.as_ptr(), self.bytes()) }
     }
 
-    /// Copies elements that came as bytes, in this machine's order, from wherever: of a byte that is no `bool` the lowest bit counts.
+    /// Copies elements that came as bytes, in this machine's order, from wherever: of a byte that
+    /// is no `bool` the lowest bit counts.
     ///
     /// # Panics
     /// If there are not as many bytes as the elements have.
@@ -194,7 +201,8 @@ impl<'a> BufMut<'a> {
     /// `count` elements of `dtype` at `start`: where a pointer comes in from another language.
     ///
     /// # Safety
-    /// As for [`Buf::from_raw`], valid for writes, too, and nobody else reads or writes the elements during `'a`.
+    /// As for [`Buf::from_raw`], valid for writes, too, and nobody else reads or writes the
+    /// elements during `'a`.
     ///
     /// ```
     /// use consonance_kernels::memory::BufMut;
@@ -227,8 +235,8 @@ impl fmt::Debug for BufMut<'_> {
     }
 }
 
-/// Makes elements of `dtype` of bytes that another process may have written. Of most types every pattern of bits is an element; a byte
-/// of a `bool` is 0 or 1.
+/// Makes elements of `dtype` of bytes that another process may have written. Of most types every
+/// pattern of bits is an element; a byte of a `bool` is 0 or 1.
 ///
 /// # Safety
 /// `start` is valid for reads and writes of `bytes` bytes, which nobody else touches.

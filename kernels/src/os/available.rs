@@ -2,7 +2,8 @@
 
 use std::{fs, path::Path};
 
-/// Bytes of memory that the system, and the control groups of this process, have left; `None` where they do not say.
+/// Bytes of memory that the system, and the control groups of this process, have left; `None` where
+/// they do not say.
 pub(crate) fn bytes() -> Option<u64> {
     let system = fs::read_to_string("/proc/meminfo").ok().and_then(|text| available(&text));
     let groups = fs::read_to_string("/proc/self/cgroup").ok();

@@ -1,20 +1,22 @@
 //! Files that are read where the page cache has them: mapped, and copied out.
 //!
-//! A mapping shows what others do to the file. Therefore its bytes are never lent: there is no reference to them, no code reads
-//! one twice, and what was copied out is checked by whoever asked for it. What becomes of a file that changes while it is read:
+//! A mapping shows what others do to the file. Therefore its bytes are never lent: there is no
+//! reference to them, no code reads one twice, and what was copied out is checked by whoever asked
+//! for it. What becomes of a file that changes while it is read:
 //!
-//! * written in place: old bytes, new ones or some of both are read. Every pattern of bits is an element of every type but
-//!   `bool`, of which any byte but 0 is `true`.
+//! * written in place: old bytes, new ones or some of both are read. Every pattern of bits is an
+//!   element of every type but `bool`, of which any byte but 0 is `true`.
 //! * made longer: the new part is not seen.
-//! * made shorter: each read asks first how long the file is, and fails if it has become shorter. **What remains**: a file that
-//!   is cut off between that question and the copy that follows it raises `SIGBUS`, which ends the process. Replace data files
-//!   by a rename, which leaves the mapped file whole.
-//! * on a disk that fails: a page that cannot be read raises `SIGBUS`, too; where reads follow each other it is found ahead, and
-//!   the read fails.
+//! * made shorter: each read asks first how long the file is, and fails if it has become shorter.
+//!   **What remains**: a file that is cut off between that question and the copy that follows it
+//!   raises `SIGBUS`, which ends the process. Replace data files by a rename, which leaves the
+//!   mapped file whole.
+//! * on a disk that fails: a page that cannot be read raises `SIGBUS`, too; where reads follow each
+//!   other it is found ahead, and the read fails.
 
 use crate::{
     cpu::{
-        cache_hints::{self, Volume},
+        cache_hints::{self, CopySize},
         copy::copy,
     },
     memory::{Buf, BufMut, Memory},
@@ -46,15 +48,16 @@ pub enum ByteOrder {
     Big,
 }
 
-/// Reads that follow each other map and unmap so many bytes at a time. Page by page costs five times as much as the copy; so
-/// much a twentieth of it. More gains nothing.
+/// Reads that follow each other map and unmap so many bytes at a time. Page by page costs five
+/// times as much as the copy; so much a twentieth of it. More gains nothing.
 const WINDOW: usize = 2 << 20;
 
 impl MappedFile {
     /// Maps the file at `path`.
     ///
     /// # Errors
-    /// The system's; and an error of its own for what is not a regular file: a pipe would wait for who writes it.
+    /// The system's; and an error of its own for what is not a regular file: a pipe would wait for
+    /// who writes it.
     pub fn open(path: &Path) -> io::Result<MappedFile> {
         if !fs::metadata(path)?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
@@ -74,7 +77,8 @@ impl MappedFile {
     /// Copies the elements from byte `at` on to `into`. They need not be aligned.
     ///
     /// # Errors
-    /// [`io::ErrorKind::UnexpectedEof`] if they reach past the end of the file, as it was or as it is now; the system's errors.
+    /// [`io::ErrorKind::UnexpectedEof`] if they reach past the end of the file, as it was or as it
+    /// is now; the system's errors.
     pub fn read(&self, at: usize, order: ByteOrder, mut into: BufMut<'_>) -> io::Result<()> {
         let bytes = into.bytes();
         let end = at.checked_add(bytes).filter(|&end| end <= self.bytes && end as u64 <= self.bytes_now());
@@ -89,15 +93,16 @@ impl MappedFile {
         let target = into.as_mut_ptr();
         if into.dtype() == DType::Bool {
             for index in 0..bytes {
-                // SAFETY: `source` is mapped for `bytes` bytes until `self` is dropped, `target` is valid for as many and
-                // exclusive. Others may write the file meanwhile: whatever the byte is, one valid `bool` is made of it.
+                // SAFETY: `source` is mapped for `bytes` bytes until `self` is dropped, `target` is
+                // valid for as many and exclusive. Others may write the file meanwhile: whatever
+                // the byte is, one valid `bool` is made of it.
                 unsafe { target.add(index).write(u8::from(source.add(index).read() != 0)) }
             }
         } else {
-            // SAFETY: as above; and every pattern of bits is an element of these types, so that bytes which others write
-            // meanwhile make a wrong element, but a valid one.
+            // SAFETY: as above; and every pattern of bits is an element of these types, so that
+            // bytes which others write meanwhile make a wrong element, but a valid one.
             unsafe {
-                copy(source, target, bytes, Volume::new(bytes, || cache_hints::goes_past_caches(bytes, bytes, 1)))
+                copy(source, target, bytes, CopySize::new(bytes, || cache_hints::goes_past_caches(bytes, bytes, 1)))
             }
         }
         if follows {
@@ -135,12 +140,14 @@ impl MappedFile {
         Ok(())
     }
 
-    /// Unmaps the windows that end in `at..end`, so that what was read does not count as this process's memory.
+    /// Unmaps the windows that end in `at..end`, so that what was read does not count as this
+    /// process's memory.
     #[cfg(target_os = "linux")]
     fn unmap_behind(&self, at: usize, end: usize) {
         let (start, end) = (at / WINDOW * WINDOW, end / WINDOW * WINDOW);
         if start < end {
-            // SAFETY: nothing refers to these bytes; they come back from the file when they are read again.
+            // SAFETY: nothing refers to these bytes; they come back from the file when they are
+            // read again.
             let _ = unsafe { self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
         }
     }
@@ -173,8 +180,8 @@ fn swap_bytes(mut elements: BufMut<'_>) {
     if size == 1 {
         return;
     }
-    // SAFETY: the buffer is exclusive and as long; its elements, of more than one byte each, may have any bits, and have no
-    // padding.
+    // SAFETY: the buffer is exclusive and as long; its elements, of more than one byte each, may
+    // have any bits, and have no padding.
     let bytes = unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr(), elements.bytes()) };
     match size {
         2 => bytes.as_chunks_mut::<2>().0.iter_mut().for_each(|element| element.reverse()),

@@ -1,6 +1,8 @@
-//! Memory of other processes, which the system reads for this one: where it allows that, which nobody knows before it was tried.
+//! Memory of other processes, which the system reads for this one: where it allows that, which
+//! nobody knows before it was tried.
 //!
-//! What another process writes meanwhile is no race here: it is the system that reads it, into memory of this process alone.
+//! What another process writes meanwhile is no race here: it is the system that reads it, into
+//! memory of this process alone.
 #![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux reads for us"))]
 
 #[cfg(target_os = "linux")]
@@ -15,8 +17,8 @@ const PAGE: usize = 4 << 10;
 pub(crate) struct Process {
     /// Its number.
     pub(crate) id: u32,
-    /// Where it has the group's name. A process that comes to have this number later has it not, and neither has a fork:
-    /// see `Segment::mark`.
+    /// Where it has the group's name. A process that comes to have this number later has it not,
+    /// and neither has a fork: see `Segment::mark`.
     pub(crate) mark: usize,
     /// The group's name.
     pub(crate) group: [u8; 16],
@@ -32,7 +34,8 @@ pub(crate) enum Unread {
 }
 
 impl Process {
-    /// Reads the process's memory at `address`. If this succeeds, it was that of the process and of none that came after it.
+    /// Reads the process's memory at `address`. If this succeeds, it was that of the process and of
+    /// none that came after it.
     ///
     /// # Safety
     /// `target` is valid for writes of `bytes` bytes, and nobody else touches them.
@@ -41,11 +44,12 @@ impl Process {
         let mut name = [0u8; 16];
         let part = |start: *mut u8, bytes| libc::iovec { iov_base: start.cast(), iov_len: bytes };
         let there = |address| std::ptr::without_provenance_mut(address);
-        // The name is read after the data, from the same memory: the system looks the process up once.
+        // The name is read after the data, from the same memory: the system looks the process up
+        // once.
         let local = [part(target, bytes), part(name.as_mut_ptr(), name.len())];
         let remote = [part(there(address), bytes), part(there(self.mark), name.len())];
-        // SAFETY: the target is valid for writes, as the caller promises, and so is the name; the other process's addresses are
-        // checked by the system.
+        // SAFETY: the target is valid for writes, as the caller promises, and so is the name; the
+        // other process's addresses are checked by the system.
         let read = unsafe { libc::process_vm_readv(self.id as libc::pid_t, local.as_ptr(), 2, remote.as_ptr(), 2, 0) };
         if read < 0 {
             let gone = std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
@@ -66,9 +70,11 @@ impl Process {
         Err(Unread::Refused)
     }
 
-    /// Whether the system reads this memory of this very process: not that of a device, which is only mapped.
+    /// Whether the system reads this memory of this very process: not that of a device, which is
+    /// only mapped.
     pub(crate) fn has_ordinary(&self, address: *const u8) -> bool {
-        // In a third of the time of a read. Linux before 5.14 does not know it, and it wants the start of a page.
+        // In a third of the time of a read. Linux before 5.14 does not know it, and it wants the
+        // start of a page.
         #[cfg(target_os = "linux")]
         // SAFETY: nothing is changed by it.
         if unsafe {

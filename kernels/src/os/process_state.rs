@@ -13,7 +13,8 @@ pub enum ProcessState {
     Gone,
 }
 
-/// The state of the process of this number now. Where it cannot be told, the process counts as running.
+/// The state of the process of this number now. Where it cannot be told, the process counts as
+/// running.
 pub fn process_state(pid: u32) -> ProcessState {
     match fs::read(format!("/proc/{pid}/stat")) {
         Ok(stat) => state_in(&stat).unwrap_or(ProcessState::Running),
@@ -24,8 +25,8 @@ pub fn process_state(pid: u32) -> ProcessState {
     }
 }
 
-/// The state that a line of `/proc/<pid>/stat` names: the letter after the program's name, which is in parentheses and may
-/// have others in it.
+/// The state that a line of `/proc/<pid>/stat` names: the letter after the program's name, which is
+/// in parentheses and may have others in it.
 pub fn state_in(stat: &[u8]) -> Option<ProcessState> {
     let end = stat.iter().rposition(|&byte| byte == b')')?;
     match stat[end..].get(2)? {

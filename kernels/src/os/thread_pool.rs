@@ -2,10 +2,11 @@
 //!
 //! # The protocol
 //!
-//! `run` writes the job, sets how many threads are *running*, and counts a new *round*. A thread that sees the round runs the job and
-//! counts itself out; `run` returns when none is running. Both sides look for a moment before they sleep. Who is about to sleep says so,
-//! fences and looks once more; who publishes fences and then looks for sleepers. One of the two sees the other, so that no wake is lost
-//! and none is paid for where nobody sleeps.
+//! `run` writes the job, sets how many threads are *running*, and counts a new *round*. A thread
+//! that sees the round runs the job and counts itself out; `run` returns when none is running. Both
+//! sides look for a moment before they sleep. Who is about to sleep says so, fences and looks once
+//! more; who publishes fences and then looks for sleepers. One of the two sees the other, so that
+//! no wake is lost and none is paid for where nobody sleeps.
 
 use crate::sync::{
     atomics::{AtomicU32, Ordering, fence},
@@ -22,17 +23,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a thread looks for the next job before it sleeps: programs that make calls one after the other wake nobody.
+/// How long a thread looks for the next job before it sleeps: programs that make calls one after
+/// the other wake nobody.
 const LOOKS_FOR_JOB: Duration = Duration::from_micros(10);
 
-/// How long the caller looks for the end of a job before it sleeps: about as long as it takes to be woken.
+/// How long the caller looks for the end of a job before it sleeps: about as long as it takes to be
+/// woken.
 const LOOKS_FOR_END: Duration = Duration::from_micros(50);
 
 /// Looks between two readings of the clock.
 const LOOKS_PER_READING: u32 = 32;
 
-/// A fixed number of threads that run one closure together, as often as asked. The caller is the first of them, unless that one is
-/// pinned to a core.
+/// A fixed number of threads that run one closure together, as often as asked. The caller is the
+/// first of them, unless that one is pinned to a core.
 ///
 /// Idle threads sleep. They end when the team is dropped.
 ///
@@ -77,8 +80,9 @@ struct Shared {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: only `job` is not atomic. `Team::run`, which is called by one thread at a time, writes it when no thread is running; threads
-// read it after they have seen the round that was counted after that.
+// SAFETY: only `job` is not atomic. `Team::run`, which is called by one thread at a time, writes it
+// when no thread is running; threads read it after they have seen the round that was counted after
+// that.
 unsafe impl Sync for Shared {}
 
 #[derive(Clone, Copy)]
@@ -139,7 +143,8 @@ impl Shared {
 
     /// Counts a thread out of its round.
     fn finish(&self) {
-        // SYNC POINT end of a job: what the thread did is seen by who sees it counted out; pairs with `await_end`.
+        // SYNC POINT end of a job: what the thread did is seen by who sees it counted out; pairs
+        // with `await_end`.
         if self.running.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
@@ -182,8 +187,9 @@ impl Shared {
 }
 
 impl Team {
-    /// Starts one thread for each entry of `cores`, named `name` and its index, pinned to that core where one is given. If the first
-    /// entry gives none, the caller of [`run`](Team::run) takes the place of that thread.
+    /// Starts one thread for each entry of `cores`, named `name` and its index, pinned to that core
+    /// where one is given. If the first entry gives none, the caller of [`run`](Team::run) takes
+    /// the place of that thread.
     ///
     /// # Errors
     /// The system's, when it gives no thread or refuses a core.
@@ -235,13 +241,14 @@ impl Team {
     /// Runs `job(i)` on thread `i`, on all threads at once, and returns when all have returned.
     ///
     /// # Panics
-    /// With the first panic of a `job`, after all have ended; in a fork of the process that made the team.
+    /// With the first panic of a `job`, after all have ended; in a fork of the process that made
+    /// the team.
     pub fn run(&mut self, job: &(dyn Fn(usize) + Sync)) {
         assert!(!self.forked(), "a fork has no threads of process {}", self.owner);
         let shared = &*self.shared;
         if !self.threads.is_empty() {
-            // SAFETY: only the lifetime is erased. Each thread drops its copy of the pointer before it counts itself out, and this
-            // function returns only when none is running.
+            // SAFETY: only the lifetime is erased. Each thread drops its copy of the pointer before
+            // it counts itself out, and this function returns only when none is running.
             let pointer =
                 JobPointer(unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Job>(job) });
             // SAFETY: no thread is running, so that none reads it.
@@ -271,7 +278,8 @@ impl Drop for Team {
         self.shared.closing.store(1, Ordering::Relaxed);
         self.shared.begin();
         for thread in self.threads.drain(..) {
-            // `serve` does not panic, and a team dropped on one of its own threads would not end: `run` borrows it.
+            // `serve` does not panic, and a team dropped on one of its own threads would not end:
+            // `run` borrows it.
             let _ = thread.join();
         }
     }
@@ -287,9 +295,11 @@ fn serve(shared: &Shared, index: usize) {
         if shared.closing.load(Ordering::Relaxed) != 0 {
             return;
         }
-        // SAFETY: `Team::run` wrote the job before it counted the round, and writes another one when this thread has finished.
+        // SAFETY: `Team::run` wrote the job before it counted the round, and writes another one
+        // when this thread has finished.
         let job = unsafe { (*shared.job.get()).expect("a round has a job") };
-        // SAFETY: `Team::run` set the pointer from a live reference and waits for this thread before it returns.
+        // SAFETY: `Team::run` set the pointer from a live reference and waits for this thread
+        // before it returns.
         shared.part(|| unsafe { (*job.0)(index) });
         shared.finish();
     }
@@ -317,7 +327,8 @@ pub fn pin(core: usize) -> io::Result<()> {
     }
 }
 
-/// How many cores these processes may use together; one that cannot be asked may use those of this one.
+/// How many cores these processes may use together; one that cannot be asked may use those of this
+/// one.
 #[cfg(target_os = "linux")]
 pub fn cores_of(processes: &[u32]) -> usize {
     // SAFETY: a cpu_set_t is plain bits, for which zero is valid.

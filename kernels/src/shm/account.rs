@@ -1,7 +1,8 @@
 //! What is in use of the heaps of this process's ranks.
 //!
-//! Each block has *spare* memory, private to its process, which takes the place of the block's pages when they have to be taken
-//! away from a peer. It is mapped with the block, so that the system has promised it; it has no pages before it is written.
+//! Each block has *spare* memory, private to its process, which takes the place of the block's
+//! pages when they have to be taken away from a peer. It is mapped with the block, so that the
+//! system has promised it; it has no pages before it is written.
 
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use std::{io, ops::Range, ptr, sync::Mutex};
@@ -42,15 +43,16 @@ impl Spare {
     /// Copies these bytes of the block at `block` to the spare, and moves that into their place.
     ///
     /// # Safety
-    /// The block is mapped at `block` and as long as the spare was. The bytes are whole pages of it; nobody of this process
-    /// touches them.
+    /// The block is mapped at `block` and as long as the spare was. The bytes are whole pages of
+    /// it; nobody of this process touches them.
     pub(super) unsafe fn replace(&mut self, block: *mut u8, bytes: Range<usize>) -> io::Result<()> {
         let whole = |part: &Range<usize>| part.start <= bytes.start && bytes.end <= part.end;
         let part = self.parts.iter().position(whole).ok_or(io::ErrorKind::InvalidInput)?;
         let spare = ptr::with_exposed_provenance_mut::<u8>(self.start + bytes.start);
         let place = block.wrapping_add(bytes.start);
-        // SAFETY: both are mapped; a peer may be writing what is copied, so that some of it may be torn. The copy then takes the
-        // place of the pages, whole, and its own addresses are not this process's any more.
+        // SAFETY: both are mapped; a peer may be writing what is copied, so that some of it may be
+        // torn. The copy then takes the place of the pages, whole, and its own addresses are not
+        // this process's any more.
         unsafe {
             ptr::copy_nonoverlapping(place.cast_const(), spare, bytes.len());
             rustix::mm::mremap_fixed(spare.cast(), bytes.len(), bytes.len(), MremapFlags::MAYMOVE, place.cast())?;

@@ -1,11 +1,14 @@
-//! The last calls of each rank: written by its own process alone, read by anyone at any time, after a death too.
+//! The last calls of each rank: written by its own process alone, read by anyone at any time, after
+//! a death too.
 //!
 //! # The protocol
 //!
-//! A call takes the next ticket; its entry lies in slot `ticket % CALLS`. The writer takes the ticket out of the slot, writes
-//! the entry, and puts the new ticket in. A reader reads the ticket, the entry, and the ticket again: an entry between two
-//! equal tickets is whole, any other is skipped. Nobody waits. The one race that this does not see, a rank that begins
-//! [`CALLS`] calls on other threads while one of them writes its entry, mixes up two lines of a report.
+//! A call takes the next entry_id; its entry lies in slot `entry_id % CALLS`. The writer takes the
+//! entry_id out of the slot, writes the entry, and puts the new entry_id in. A reader reads the
+//! entry_id, the entry, and the entry_id again: an entry between two equal entry_ids is whole, any
+//! other is skipped. Nobody waits. The one race that this does not see, a rank that begins
+//! [`CALLS`] calls on other threads while one of them writes its entry, mixes up two lines of a
+//! report.
 
 use crate::sync::atomics::{AtomicU32, AtomicU64, Ordering, fence};
 use consonance_spec::Signature;
@@ -17,8 +20,8 @@ pub const CALLS: usize = 64;
 record! {
     /// The last [`CALLS`] calls of one rank. All bits zero is a ring without calls.
     #[repr(align(128))]
-    pub(crate) struct Ring {
-        /// Calls begun so far; the ticket of the latest one.
+    pub(crate) struct CallLog {
+        /// Calls begun so far; the entry_id of the latest one.
         begun: AtomicU64,
         /// The process that the rank is in; 0 while it is in none.
         process: AtomicU32,
@@ -30,7 +33,7 @@ record! {
     #[derive(Default)]
     struct Slot {
         /// 0 while there is no entry.
-        ticket: AtomicU64,
+        entry_id: AtomicU64,
         number: AtomicU64,
         bytes: AtomicU64,
         head: AtomicU32,
@@ -71,13 +74,13 @@ pub enum Outcome {
     Unknown = u32::MAX,
 }
 
-impl Default for Ring {
+impl Default for CallLog {
     fn default() -> Self {
-        Ring { begun: AtomicU64::new(0), process: AtomicU32::new(0), slots: array::from_fn(|_| Slot::default()) }
+        CallLog { begun: AtomicU64::new(0), process: AtomicU32::new(0), slots: array::from_fn(|_| Slot::default()) }
     }
 }
 
-impl Ring {
+impl CallLog {
     /// Says that the rank is in this process.
     pub(crate) fn claim(&self) {
         self.process.store(process::id(), Ordering::Relaxed);
@@ -88,49 +91,51 @@ impl Ring {
         Some(self.process.load(Ordering::Relaxed)).filter(|&process| process != 0)
     }
 
-    /// Enters a call that begins, and gives its ticket for [`end`](Ring::end).
+    /// Enters a call that begins, and gives its entry_id for [`end`](CallLog::end).
     pub(crate) fn begin(&self, number: u64, head: u32, bytes: u64) -> u64 {
-        // Relaxed: the ticket only has to be another one for each call of the rank.
-        let ticket = self.begun.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        let slot = self.slot(ticket);
-        slot.ticket.store(0, Ordering::Relaxed);
-        // SYNC POINT entry: who reads a field of the new entry finds the old ticket gone; pairs with the fence in `look`.
+        // Relaxed: the entry_id only has to be another one for each call of the rank.
+        let entry_id = self.begun.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        let slot = self.slot(entry_id);
+        slot.entry_id.store(0, Ordering::Relaxed);
+        // SYNC POINT entry: who reads a field of the new entry finds the old entry_id gone; pairs
+        // with the fence in `look`.
         fence(Ordering::Release);
         slot.number.store(number, Ordering::Relaxed);
         slot.bytes.store(bytes, Ordering::Relaxed);
         slot.head.store(head, Ordering::Relaxed);
         slot.outcome.store(Outcome::Begun as u32, Ordering::Relaxed);
-        // SYNC POINT ticket: pairs with the acquire in `look`.
-        slot.ticket.store(ticket, Ordering::Release);
-        ticket
+        // SYNC POINT entry_id: pairs with the acquire in `look`.
+        slot.entry_id.store(entry_id, Ordering::Release);
+        entry_id
     }
 
-    /// Says how the call with this ticket ended.
-    pub(crate) fn end(&self, ticket: u64, outcome: Outcome) {
-        let slot = self.slot(ticket);
-        if slot.ticket.load(Ordering::Relaxed) == ticket {
+    /// Says how the call with this entry_id ended.
+    pub(crate) fn end(&self, entry_id: u64, outcome: Outcome) {
+        let slot = self.slot(entry_id);
+        if slot.entry_id.load(Ordering::Relaxed) == entry_id {
             slot.outcome.store(outcome as u32, Ordering::Relaxed);
         }
     }
 
-    /// The last calls, in the order in which they began. A racing look: a call that begins meanwhile may be missing.
+    /// The last calls, in the order in which they began. A racing look: a call that begins
+    /// meanwhile may be missing.
     pub(crate) fn read(&self) -> Vec<Entry> {
         // Relaxed: a racing look, and each entry is checked.
         let last = self.begun.load(Ordering::Relaxed);
         let first = last.saturating_sub(CALLS as u64) + 1;
-        (first..=last).filter_map(|ticket| self.slot(ticket).look(ticket)).collect()
+        (first..=last).filter_map(|entry_id| self.slot(entry_id).look(entry_id)).collect()
     }
 
-    fn slot(&self, ticket: u64) -> &Slot {
-        &self.slots[(ticket % CALLS as u64) as usize]
+    fn slot(&self, entry_id: u64) -> &Slot {
+        &self.slots[(entry_id % CALLS as u64) as usize]
     }
 }
 
 impl Slot {
-    /// The entry with this ticket, if it is here and whole.
-    fn look(&self, ticket: u64) -> Option<Entry> {
-        // SYNC POINT ticket: pairs with the release in `begin`.
-        let before = self.ticket.load(Ordering::Acquire);
+    /// The entry with this entry_id, if it is here and whole.
+    fn look(&self, entry_id: u64) -> Option<Entry> {
+        // SYNC POINT entry_id: pairs with the release in `begin`.
+        let before = self.entry_id.load(Ordering::Acquire);
         let entry = Entry {
             number: self.number.load(Ordering::Relaxed),
             head: self.head.load(Ordering::Relaxed),
@@ -139,8 +144,8 @@ impl Slot {
         };
         // SYNC POINT entry: pairs with the fence in `begin`.
         fence(Ordering::Acquire);
-        let after = self.ticket.load(Ordering::Relaxed);
-        (before == ticket && after == ticket).then_some(entry)
+        let after = self.entry_id.load(Ordering::Relaxed);
+        (before == entry_id && after == entry_id).then_some(entry)
     }
 }
 
@@ -191,75 +196,75 @@ mod tests {
     use consonance_spec::{DType, Kind, ReduceOp};
     use std::thread;
 
-    fn numbers(ring: &Ring) -> Vec<u64> {
-        ring.read().iter().map(|entry| entry.number).collect()
+    fn numbers(call_log: &CallLog) -> Vec<u64> {
+        call_log.read().iter().map(|entry| entry.number).collect()
     }
 
     #[test]
     fn the_last_calls_are_read_in_order() {
-        let ring = Ring::default();
-        assert_eq!(ring.read(), []);
+        let call_log = CallLog::default();
+        assert_eq!(call_log.read(), []);
         for number in 1..=200 {
-            let ticket = ring.begin(number, 5, number * 8);
+            let entry_id = call_log.begin(number, 5, number * 8);
             let expected = Entry { number, head: 5, bytes: number * 8, outcome: Outcome::Begun };
-            assert_eq!(ring.read().last(), Some(&expected));
-            ring.end(ticket, Outcome::Done);
-            assert_eq!(ring.read().last(), Some(&Entry { outcome: Outcome::Done, ..expected }));
+            assert_eq!(call_log.read().last(), Some(&expected));
+            call_log.end(entry_id, Outcome::Done);
+            assert_eq!(call_log.read().last(), Some(&Entry { outcome: Outcome::Done, ..expected }));
             let first = number.saturating_sub(CALLS as u64) + 1;
-            assert_eq!(numbers(&ring), (first..=number).collect::<Vec<_>>());
+            assert_eq!(numbers(&call_log), (first..=number).collect::<Vec<_>>());
         }
     }
 
     #[test]
     fn the_end_of_a_call_that_is_forgotten_changes_no_other() {
-        let ring = Ring::default();
-        let old = ring.begin(1, 0, 0);
+        let call_log = CallLog::default();
+        let old = call_log.begin(1, 0, 0);
         for number in 2..=CALLS as u64 + 1 {
-            ring.begin(number, 0, 0);
+            call_log.begin(number, 0, 0);
         }
-        ring.end(old, Outcome::Aborted);
-        assert!(ring.read().iter().all(|entry| entry.outcome == Outcome::Begun));
-        assert_eq!(numbers(&ring), (2..=CALLS as u64 + 1).collect::<Vec<_>>());
+        call_log.end(old, Outcome::Aborted);
+        assert!(call_log.read().iter().all(|entry| entry.outcome == Outcome::Begun));
+        assert_eq!(numbers(&call_log), (2..=CALLS as u64 + 1).collect::<Vec<_>>());
     }
 
     #[test]
     fn a_count_that_a_peer_wrote_over_stops_no_call() {
-        let ring = Ring::default();
+        let call_log = CallLog::default();
         for last in [u64::MAX - 1, u64::MAX, 1 << 63] {
-            ring.begun.store(last, Ordering::Relaxed);
+            call_log.begun.store(last, Ordering::Relaxed);
             for number in 1..=3 {
-                let ticket = ring.begin(number, 0, 0);
-                assert!(ring.read().len() <= CALLS);
-                ring.end(ticket, Outcome::Done);
+                let entry_id = call_log.begin(number, 0, 0);
+                assert!(call_log.read().len() <= CALLS);
+                call_log.end(entry_id, Outcome::Done);
             }
         }
     }
 
     #[test]
     fn calls_of_two_threads_end_apart() {
-        let ring = Ring::default();
-        let (one, other) = (ring.begin(1, 0, 0), ring.begin(1, 0, 0));
-        ring.end(one, Outcome::Done);
-        ring.end(other, Outcome::Mismatch);
-        let outcomes: Vec<Outcome> = ring.read().iter().map(|entry| entry.outcome).collect();
+        let call_log = CallLog::default();
+        let (one, other) = (call_log.begin(1, 0, 0), call_log.begin(1, 0, 0));
+        call_log.end(one, Outcome::Done);
+        call_log.end(other, Outcome::Mismatch);
+        let outcomes: Vec<Outcome> = call_log.read().iter().map(|entry| entry.outcome).collect();
         assert_eq!(outcomes, [Outcome::Done, Outcome::Mismatch]);
     }
 
     #[test]
     fn no_reader_sees_half_an_entry() {
         const WRITTEN: u64 = 2_000_000;
-        let ring = Ring::default();
+        let call_log = CallLog::default();
         thread::scope(|scope| {
             scope.spawn(|| {
                 for number in 1..=WRITTEN {
-                    let ticket = ring.begin(number, number as u32, number);
-                    ring.end(ticket, Outcome::Done);
+                    let entry_id = call_log.begin(number, number as u32, number);
+                    call_log.end(entry_id, Outcome::Done);
                 }
             });
             let check = |entry: &Entry| assert_eq!((entry.head, entry.bytes), (entry.number as u32, entry.number));
-            let begun = || ring.begun.load(Ordering::Relaxed);
+            let begun = || call_log.begun.load(Ordering::Relaxed);
             while begun() < WRITTEN {
-                let entries = ring.read();
+                let entries = call_log.read();
                 for pair in entries.windows(2) {
                     assert!(pair[0].number < pair[1].number, "{pair:?}");
                 }
@@ -268,11 +273,11 @@ mod tests {
                 for _ in 0..1000 {
                     let next = begun() + 1;
                     let oldest = next.saturating_sub(CALLS as u64);
-                    ring.slot(next).look(oldest).iter().filter(|_| oldest > 0).for_each(check);
+                    call_log.slot(next).look(oldest).iter().filter(|_| oldest > 0).for_each(check);
                 }
             }
         });
-        assert_eq!(ring.read().len(), CALLS);
+        assert_eq!(call_log.read().len(), CALLS);
     }
 
     #[test]

@@ -18,8 +18,9 @@ use std::{
 /// The name under which the segment's file is seen in `/proc`; it is in no folder.
 pub(super) const NAME: &str = "consonance";
 
-/// Bytes that are reserved at a time. Some systems (Linux until 2024) stop at any signal and undo what they have reserved: what
-/// takes longer than a process with a timer has between two of its signals would never be done.
+/// Bytes that are reserved at a time. Some systems (Linux until 2024) stop at any signal and undo
+/// what they have reserved: what takes longer than a process with a timer has between two of its
+/// signals would never be done.
 const PIECE: usize = 1 << 20;
 
 /// Nobody may change the segment's size, nor what is sealed.
@@ -33,7 +34,8 @@ pub(super) fn identity(file: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
 /// A new file that has no name and can be sealed.
 pub(super) fn memory_file() -> Result<OwnedFd, Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Some systems refuse a file that could be made executable; others, before Linux 6.3, do not know how to ask for that.
+    // Some systems refuse a file that could be made executable; others, before Linux 6.3, do not
+    // know how to ask for that.
     match rustix::fs::memfd_create(NAME, flags | MemfdFlags::NOEXEC_SEAL) {
         Err(Errno::INVAL) => rustix::fs::memfd_create(NAME, flags),
         file => file,
@@ -71,13 +73,14 @@ pub(super) fn read_header(file: BorrowedFd<'_>) -> Result<[u8; HEADER_BYTES], Se
     Ok(bytes)
 }
 
-/// Gives the pages of these bytes memory. Where the system refuses, those before keep theirs: some may have had it, and data in
-/// it, before this call.
+/// Gives the pages of these bytes memory. Where the system refuses, those before keep theirs: some
+/// may have had it, and data in it, before this call.
 pub(super) fn reserve(file: &OwnedFd, bytes: Range<usize>) -> io::Result<()> {
     in_pieces(bytes, |start, length| rustix::fs::fallocate(file, FallocateFlags::empty(), start, length))
 }
 
-/// Reserves a piece after the other, each of which begins and ends at a multiple of [`PIECE`] or with these bytes.
+/// Reserves a piece after the other, each of which begins and ends at a multiple of [`PIECE`] or
+/// with these bytes.
 pub(super) fn in_pieces(bytes: Range<usize>, reserve: impl Fn(u64, u64) -> Result<(), Errno>) -> io::Result<()> {
     let mut start = bytes.start;
     while start < bytes.end {

@@ -11,7 +11,8 @@ pub(super) struct ForkMark(MmapRaw);
 impl ForkMark {
     pub(super) fn new(id: GroupId) -> io::Result<ForkMark> {
         let page = MmapRaw::from(MmapMut::map_anon(PAGE)?);
-        // SAFETY: the page is mapped, private and anonymous, and this process's own bytes in it stay as they are.
+        // SAFETY: the page is mapped, private and anonymous, and this process's own bytes in it
+        // stay as they are.
         if unsafe { libc::madvise(page.as_mut_ptr().cast(), page.len(), libc::MADV_WIPEONFORK) } != 0 {
             return Err(io::Error::last_os_error());
         }

@@ -1,4 +1,5 @@
-//! The first bytes of a segment: what it is, and for whom. Written once, before anybody else has the segment.
+//! The first bytes of a segment: what it is, and for whom. Written once, before anybody else has
+//! the segment.
 
 use super::{
     error::SegmentError,

@@ -1,7 +1,8 @@
 //! Memory for users' data that every process of a group can read and write in place.
 //!
-//! Each rank has a heap in the segment: many addresses, and as many reserved pages as are in use. Blocks are whole pages, and
-//! large ones begin at a huge page, so that they can consist of those; their owner keeps the account, for itself.
+//! Each rank has a heap in the segment: many addresses, and as many reserved pages as are in use.
+//! Blocks are whole pages, and large ones begin at a huge page, so that they can consist of those;
+//! their owner keeps the account, for itself.
 
 use super::{
     account::{Spare, Use},
@@ -67,7 +68,8 @@ impl Segment {
         }
         let heaps = self.layout.heaps().start;
         if let Err(error) = self.reserve(heaps + start..heaps + start + bytes) {
-            // What was reserved before is nobody's. If it does not go back, it is there for the next block.
+            // What was reserved before is nobody's. If it does not go back, it is there for the
+            // next block.
             let _ = self.give_back(&(start..start + bytes));
             return Err(error);
         }
@@ -97,7 +99,8 @@ impl Segment {
         if let Some(used) = account.iter_mut().find(|used| used.bytes == *bytes) {
             used.spare = Spare::default();
         }
-        // The pages go back to the system. If they do not, they are there for the next block; but then they are not zero.
+        // The pages go back to the system. If they do not, they are there for the next block; but
+        // then they are not zero.
         if self.give_back(bytes).is_err() {
             account.retain(|used| used.bytes != *bytes);
             account.push(Use { bytes: bytes.clone(), asked: 0, detached: true, spare: Spare::default() });
@@ -112,9 +115,9 @@ impl Segment {
         Ok(rustix::fs::fallocate(self.own_file()?, hole, start as u64, bytes.len() as u64)?)
     }
 
-    /// Where `bytes` bytes at this address are in the heaps; `None` if they are not in one block of this process, or the others
-    /// cannot see them there any more. With `whole`, also if other data of the block lie on their pages, which cannot be
-    /// [detached](Segment::detach) without those.
+    /// Where `bytes` bytes at this address are in the heaps; `None` if they are not in one block of
+    /// this process, or the others cannot see them there any more. With `whole`, also if other data
+    /// of the block lie on their pages, which cannot be [detached](Segment::detach) without those.
     pub(crate) fn find(&self, address: *const u8, bytes: usize, whole: bool) -> Option<usize> {
         let heaps = self.layout.heaps();
         let start = address.addr().checked_sub(self.at(heaps.start).as_ptr().addr())?;
@@ -137,8 +140,8 @@ impl Segment {
         end.filter(|_| bytes > 0).map(|_| self.at(heaps.start + start))
     }
 
-    /// How many of the bytes from this place in the heaps on have pages: a peer that shows its data there has allocated them. To
-    /// touch others would make pages.
+    /// How many of the bytes from this place in the heaps on have pages: a peer that shows its data
+    /// there has allocated them. To touch others would make pages.
     pub(crate) fn present(&self, start: usize) -> usize {
         let heaps = self.layout.heaps();
         if start >= heaps.len() {
@@ -149,8 +152,9 @@ impl Segment {
         hole.map_or(0, |hole| (hole - at) as usize)
     }
 
-    /// Gives the pages of these bytes of the heaps, in this process, a memory of its own with the same content. What others
-    /// write there from now on is not seen here. The bytes are those of one block of this process.
+    /// Gives the pages of these bytes of the heaps, in this process, a memory of its own with the
+    /// same content. What others write there from now on is not seen here. The bytes are those of
+    /// one block of this process.
     ///
     /// # Errors
     /// The system's, when the process has as many mappings as it may have.
@@ -164,8 +168,8 @@ impl Segment {
         used.detached = true;
         let block = self.at(heaps.start + used.bytes.start).as_ptr();
         let start = used.bytes.start;
-        // SAFETY: the block is mapped there, and its spare is as long; the rank that lends these pages to its peers touches them
-        // after the call alone.
+        // SAFETY: the block is mapped there, and its spare is as long; the rank that lends these
+        // pages to its peers touches them after the call alone.
         unsafe { used.spare.replace(block, pages.start - start..pages.end - start) }
     }
 

@@ -1,7 +1,8 @@
-//! A look at the calls of ranks in other processes, for reports: read only, without trust, while they go on.
+//! A look at the calls of ranks in other processes, for reports: read only, without trust, while
+//! they go on.
 
 use super::{
-    call_log::{Entry, Ring},
+    call_log::{CallLog, Entry},
     error::{SegmentError, cannot},
     file::{NAME, check_seals, check_size, read_header},
     group_id::GroupId,
@@ -34,18 +35,20 @@ pub struct Inspection {
 pub struct RankCalls {
     /// The rank.
     pub rank: usize,
-    /// The process that it is or was in, as that process sees its own number; none if it did not come yet.
+    /// The process that it is or was in, as that process sees its own number; none if it did not
+    /// come yet.
     pub process: Option<u32>,
     /// Its last calls, in the order in which they began.
     pub calls: Vec<Entry>,
 }
 
 impl Segment {
-    /// What the ranks of each group of process `pid` last called. Each rank's process is asked for nothing, and may be dead.
+    /// What the ranks of each group of process `pid` last called. Each rank's process is asked for
+    /// nothing, and may be dead.
     ///
     /// # Errors
-    /// [`SegmentError::System`] if there is no such process, or this one may not look into it; [`SegmentError::Foreign`] if
-    /// what it has is not a segment as this build makes them.
+    /// [`SegmentError::System`] if there is no such process, or this one may not look into it;
+    /// [`SegmentError::Foreign`] if what it has is not a segment as this build makes them.
     pub fn inspect(pid: u32) -> Result<Vec<Inspection>, SegmentError> {
         let folder = format!("/proc/{pid}/fd");
         let cannot_list = || format!("read the open files of process {pid}");
@@ -69,7 +72,7 @@ impl Segment {
     /// What the ranks of this segment's group last called. Not for a fork.
     pub fn look(&self) -> Inspection {
         let ranks = 0..self.shape.ranks();
-        let ranks = ranks.map(|rank| RankCalls::read(rank, self.ring(rank))).collect();
+        let ranks = ranks.map(|rank| RankCalls::read(rank, self.call_log(rank))).collect();
         Inspection { group: self.id, shape: self.shape, ranks }
     }
 }
@@ -93,16 +96,17 @@ fn inspect_file(file: &OwnedFd) -> Result<Inspection, SegmentError> {
     let (group, shape) = Header::read(&read_header(file.as_fd())?)?;
     let layout = Layout::new(shape);
     check_size(file.as_fd(), layout.size)?;
-    let rings = layout.rings();
-    let map = MmapOptions::new().offset(rings.start as u64).len(rings.len()).map_raw_read_only(file);
-    let map = map.map_err(cannot("map the rings of a segment"))?;
-    watch::map(map.as_ptr(), rings.len(), rings.start);
+    let call_logs = layout.call_logs();
+    let map = MmapOptions::new().offset(call_logs.start as u64).len(call_logs.len()).map_raw_read_only(file);
+    let map = map.map_err(cannot("map the call_logs of a segment"))?;
+    watch::map(map.as_ptr(), call_logs.len(), call_logs.start);
     let read = |rank| {
-        // SAFETY: the layout puts the ring of a rank of this shape there, aligned and within what is mapped, for which the file
-        // is long enough for ever, as it is sealed. A ring is made of atomics for which every pattern of bits is valid. They are
-        // only loaded, relaxed or acquire, and of 8 bytes at the most, which is allowed in memory that cannot be written.
-        let ring: &Ring = unsafe { &*map.as_ptr().add(layout.ring(rank) - rings.start).cast() };
-        RankCalls::read(rank, ring)
+        // SAFETY: the layout puts the ring of a rank of this shape there, aligned and within what
+        // is mapped, for which the file is long enough for ever, as it is sealed. A ring is made of
+        // atomics for which every pattern of bits is valid. They are only loaded, relaxed or
+        // acquire, and of 8 bytes at the most, which is allowed in memory that cannot be written.
+        let call_log: &CallLog = unsafe { &*map.as_ptr().add(layout.call_log(rank) - call_logs.start).cast() };
+        RankCalls::read(rank, call_log)
     };
     let ranks = (0..shape.ranks()).map(read).collect();
     watch::unmap(map.as_ptr());
@@ -110,8 +114,8 @@ fn inspect_file(file: &OwnedFd) -> Result<Inspection, SegmentError> {
 }
 
 impl RankCalls {
-    fn read(rank: usize, ring: &Ring) -> RankCalls {
-        RankCalls { rank, process: ring.process(), calls: ring.read() }
+    fn read(rank: usize, call_log: &CallLog) -> RankCalls {
+        RankCalls { rank, process: call_log.process(), calls: call_log.read() }
     }
 
     fn name(&self) -> String {
@@ -125,13 +129,13 @@ impl RankCalls {
 impl Inspection {
     /// The report, with the last `calls` calls of each rank, a line each, instead of the last one.
     pub fn text(&self, calls: usize) -> String {
-        let mut lines = vec![self.title()];
+        let mut records = vec![self.title()];
         for rank in &self.ranks {
-            lines.push(rank.name());
+            records.push(rank.name());
             let last = &rank.calls[rank.calls.len().saturating_sub(calls)..];
-            lines.extend(last.iter().map(|call| format!("  {call}")));
+            records.extend(last.iter().map(|call| format!("  {call}")));
         }
-        lines.join("\n")
+        records.join("\n")
     }
 
     fn title(&self) -> String {
@@ -139,7 +143,8 @@ impl Inspection {
     }
 }
 
-/// Writes a line for each rank, with its last call: `rank 0, process 4711: call 7: all_reduce(sum, f32), 4096 bytes, done`.
+/// Writes a line for each rank, with its last call:
+/// `rank 0, process 4711: call 7: all_reduce(sum, f32), 4096 bytes, done`.
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.title())?;

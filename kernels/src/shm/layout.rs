@@ -1,20 +1,22 @@
-//! Where everything lies in a segment, from the shape alone: no word of the segment itself takes part.
+//! Where everything lies in a segment, from the shape alone: no word of the segment itself takes
+//! part.
 //!
 //! ```text
-//! header and heads | lines of all ranks | rings || lines of splits | pairs | staging of each rank of each area | heaps
+//! header and heads | lines of all ranks | call logs || lines of splits | pairs | staging of each rank of each area | heaps
 //!                               reserved at once ─┘└─ reserved by who needs it first
 //! ```
 //!
-//! An *area* is what one group shares: a head and a line for each rank. The heads lie together at the front, so that anyone
-//! can see which areas are in use; those of pairs, which are too many, before the pair's lines. The lines of each area, the
-//! rings together, and the staging of each rank in each area begin at a page of their own, and each heap at a huge one.
+//! An *area* is what one group shares: a head and a line for each rank. The heads lie together at
+//! the front, so that anyone can see which areas are in use; those of pairs, which are too many,
+//! before the pair's lines. The lines of each area, the call logs together, and the staging of each
+//! rank in each area begin at a page of their own, and each heap at a huge one.
 
 use super::{
-    call_log::Ring,
+    call_log::CallLog,
     codes,
     error::SegmentError,
     mapping::{HUGE_PAGE, PAGE},
-    records::{Head, Line, PAYLOAD_BYTES},
+    records::{Head, PAYLOAD_BYTES, RankRecord},
 };
 use crate::sync::record;
 use consonance_spec::call::mix;
@@ -23,10 +25,12 @@ use std::ops::Range;
 /// How many groups can be split from the group of all ranks and live at a time.
 pub(super) const SPLITS: usize = 16;
 
-/// The group of all ranks, and those that are split from it. Each pair of ranks has an area in each of them.
+/// The group of all ranks, and those that are split from it. Each pair of ranks has an area in each
+/// of them.
 const GROUPS: usize = 1 + SPLITS;
 
-/// The most ranks that a segment has lines for. So many, with 1 MiB of staging each, take 5 TiB of addresses.
+/// The most ranks that a segment has lines for. So many, with 1 MiB of staging each, take 5 TiB of
+/// addresses.
 const RANKS_MAX: usize = 1024;
 
 /// The staging of a rank is a multiple of this: chunks of 64 KiB, and up to four of them in turn.
@@ -35,7 +39,8 @@ const STAGING_UNIT: usize = 4 * (64 << 10);
 /// How much less staging the ranks of a pair have: pairs are many.
 const PAIR_SHARE: usize = 4;
 
-/// Addresses that the heaps of all ranks have together, as far as they are not too few or too many for one.
+/// Addresses that the heaps of all ranks have together, as far as they are not too few or too many
+/// for one.
 const HEAPS_BYTES: usize = 1 << 40;
 
 /// The addresses of one rank's heap.
@@ -81,12 +86,13 @@ record! {
 /// The bytes of a header, from the segment's first on.
 pub(super) const HEADER_BYTES: usize = size_of::<Header>();
 
-/// The places in a segment of one shape. All sums stay below `size`, which was computed with checks.
+/// The places in a segment of one shape. All sums stay below `size`, which was computed with
+/// checks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     ranks: usize,
     staging_bytes: usize,
-    rings: usize,
+    call_logs: usize,
     splits: usize,
     pairs: usize,
     staging: usize,
@@ -99,10 +105,12 @@ impl Shape {
     /// The staging that a rank has in each group if nobody asks for another: 1 MiB.
     pub const STAGING_BYTES: usize = 1 << 20;
 
-    /// A segment for `ranks` ranks, each with `staging_bytes` bytes of staging in each group, and a quarter of it in each pair.
+    /// A segment for `ranks` ranks, each with `staging_bytes` bytes of staging in each group, and a
+    /// quarter of it in each pair.
     ///
     /// # Errors
-    /// If there are not 1 to 1024 ranks, the staging is no multiple of 256 KiB above 0, or all of it has no addresses.
+    /// If there are not 1 to 1024 ranks, the staging is no multiple of 256 KiB above 0, or all of
+    /// it has no addresses.
     pub fn new(ranks: usize, staging_bytes: usize) -> Result<Shape, SegmentError> {
         let shape = Shape { ranks, staging_bytes };
         let wrong = |what, expected: &str, found: usize| SegmentError::Shape {
@@ -142,8 +150,8 @@ impl Layout {
 
     fn checked(Shape { ranks, staging_bytes }: Shape) -> Option<Layout> {
         let pairs_count = GROUPS * pairs_of(ranks);
-        let rings = LINES + lines_bytes(ranks);
-        let splits = rings + (ranks * size_of::<Ring>()).next_multiple_of(PAGE);
+        let call_logs = LINES + lines_bytes(ranks);
+        let splits = call_logs + (ranks * size_of::<CallLog>()).next_multiple_of(PAGE);
         let pairs = splits + SPLITS * lines_bytes(ranks);
         let staging = pairs + pairs_count * PAIR_BYTES;
         let pairs_staging = (GROUPS * ranks).checked_mul(staging_bytes)?.checked_add(staging)?;
@@ -151,10 +159,11 @@ impl Layout {
         let heaps = end.checked_next_multiple_of(HUGE_PAGE)?;
         let size = heaps.checked_add(ranks * heap_bytes(ranks))?;
         isize::try_from(size).ok()?;
-        Some(Layout { ranks, staging_bytes, rings, splits, pairs, staging, pairs_staging, heaps, size })
+        Some(Layout { ranks, staging_bytes, call_logs, splits, pairs, staging, pairs_staging, heaps, size })
     }
 
-    /// What is reserved when the segment is made: the header and the heads, the lines of all ranks, and the rings.
+    /// What is reserved when the segment is made: the header and the heads, the lines of all ranks,
+    /// and the call logs.
     pub(super) fn reserved(&self) -> Range<usize> {
         0..self.splits
     }
@@ -174,18 +183,18 @@ impl Layout {
         rank * bytes..(rank + 1) * bytes
     }
 
-    /// The pages of the rings.
-    pub(super) fn rings(&self) -> Range<usize> {
-        self.rings..self.splits
+    /// The pages of the call logs.
+    pub(super) fn call_logs(&self) -> Range<usize> {
+        self.call_logs..self.splits
     }
 
     /// Where the ring of a rank begins.
     ///
     /// # Panics
     /// If there is no such rank.
-    pub(super) fn ring(&self, rank: usize) -> usize {
+    pub(super) fn call_log(&self, rank: usize) -> usize {
         assert!(rank < self.ranks, "rank {rank} of {}", self.ranks);
-        self.rings + rank * size_of::<Ring>()
+        self.call_logs + rank * size_of::<CallLog>()
     }
 
     /// Where the head of an area begins.
@@ -204,7 +213,7 @@ impl Layout {
     ///
     /// # Panics
     /// If there is no such area.
-    pub(super) fn lines(&self, area: Area) -> usize {
+    pub(super) fn records(&self, area: Area) -> usize {
         match area {
             Area::Root => LINES,
             Area::Split(index) => self.splits + split(index) * lines_bytes(self.ranks),
@@ -218,7 +227,7 @@ impl Layout {
     /// If there is no such area.
     pub(super) fn pages(&self, area: Area) -> Range<usize> {
         let (start, bytes) = match area {
-            Area::Root | Area::Split(_) => (self.lines(area), lines_bytes(self.ranks)),
+            Area::Root | Area::Split(_) => (self.records(area), lines_bytes(self.ranks)),
             Area::Pair { .. } => (self.head(area), PAIR_BYTES),
         };
         start..start + bytes
@@ -232,7 +241,8 @@ impl Layout {
         }
     }
 
-    /// The staging of a rank, in the numbering of the area's lines. Those of one area follow each other.
+    /// The staging of a rank, in the numbering of the area's lines. Those of one area follow each
+    /// other.
     ///
     /// # Panics
     /// If there is no such area, or it has no such rank.
@@ -272,7 +282,8 @@ fn split(index: usize) -> usize {
     index
 }
 
-/// How many pairs so many ranks make; they have the first indices, however many ranks there are more.
+/// How many pairs so many ranks make; they have the first indices, however many ranks there are
+/// more.
 const fn pairs_of(ranks: usize) -> usize {
     ranks * ranks.saturating_sub(1) / 2
 }
@@ -284,10 +295,10 @@ const HEADS: usize = HEADER_BYTES.next_multiple_of(align_of::<Head>());
 const LINES: usize = (HEADS + GROUPS * size_of::<Head>()).next_multiple_of(PAGE);
 
 const fn lines_bytes(ranks: usize) -> usize {
-    (ranks * size_of::<Line>()).next_multiple_of(PAGE)
+    (ranks * size_of::<RankRecord>()).next_multiple_of(PAGE)
 }
 
-const PAIR_BYTES: usize = (size_of::<Head>() + 2 * size_of::<Line>()).next_multiple_of(PAGE);
+const PAIR_BYTES: usize = (size_of::<Head>() + 2 * size_of::<RankRecord>()).next_multiple_of(PAGE);
 
 /// A digest of all that must be the same in the programs that share a segment.
 pub(super) const HASH: u64 = hash(codes::digest(&codes::CODES));
@@ -307,8 +318,8 @@ const fn hash(codes: u64) -> u64 {
         PAYLOAD_BYTES as u64,
         record::digest::<Header>(),
         record::digest::<Head>(),
-        record::digest::<Line>(),
-        record::digest::<Ring>(),
+        record::digest::<RankRecord>(),
+        record::digest::<CallLog>(),
     ];
     let mut hash = 0;
     let mut index = 0;
@@ -325,8 +336,10 @@ const fn hash(codes: u64) -> u64 {
     hash
 }
 
-const _: () = assert!(PAGE.is_multiple_of(align_of::<Line>()) && size_of::<Head>().is_multiple_of(align_of::<Line>()));
-const _: () = assert!(PAGE.is_multiple_of(align_of::<Ring>()) && STAGING_UNIT.is_multiple_of(PAIR_SHARE * PAGE));
+const _: () = assert!(
+    PAGE.is_multiple_of(align_of::<RankRecord>()) && size_of::<Head>().is_multiple_of(align_of::<RankRecord>())
+);
+const _: () = assert!(PAGE.is_multiple_of(align_of::<CallLog>()) && STAGING_UNIT.is_multiple_of(PAIR_SHARE * PAGE));
 
 #[cfg(test)]
 mod tests {
@@ -352,7 +365,7 @@ mod tests {
         for ranks in [1, 2, 3, 5, 8, 20] {
             let layout = Layout::new(Shape::new(ranks, STAGING_UNIT).unwrap());
             let areas = areas(ranks);
-            let mut pages = vec![0..LINES, layout.rings()];
+            let mut pages = vec![0..LINES, layout.call_logs()];
             pages.extend(areas.iter().map(|&(area, _)| layout.pages(area)));
             pages
                 .extend(areas.iter().flat_map(|&(area, count)| (0..count).map(move |rank| layout.staging(area, rank))));
@@ -375,11 +388,11 @@ mod tests {
         let mut parts = vec![part(0, HEADER_BYTES)];
         for (area, count) in areas(5) {
             parts.push(part(layout.head(area), size_of::<Head>()));
-            parts.push(part(layout.lines(area), count * size_of::<Line>()));
+            parts.push(part(layout.records(area), count * size_of::<RankRecord>()));
             parts.extend((0..count).map(|rank| layout.staging(area, rank)));
-            assert!(layout.lines(area) + count * size_of::<Line>() <= layout.pages(area).end);
+            assert!(layout.records(area) + count * size_of::<RankRecord>() <= layout.pages(area).end);
         }
-        parts.extend((0..5).map(|rank| part(layout.ring(rank), size_of::<Ring>())));
+        parts.extend((0..5).map(|rank| part(layout.call_log(rank), size_of::<CallLog>())));
         parts.sort_by_key(|part| part.start);
         for pair in parts.windows(2) {
             assert!(pair[0].end <= pair[1].start, "{pair:?}");
@@ -390,7 +403,7 @@ mod tests {
             assert!(layout.head(area) + size_of::<Head>() <= layout.reserved().end);
         }
         assert!(layout.pages(Area::Root).end <= layout.reserved().end);
-        assert!(layout.ring(4) + size_of::<Ring>() <= layout.reserved().end);
+        assert!(layout.call_log(4) + size_of::<CallLog>() <= layout.reserved().end);
     }
 
     #[test]
@@ -418,12 +431,12 @@ mod tests {
         let pairs = [pair(GROUPS, 0, 1), pair(0, 1, 1), pair(0, 2, 1), pair(0, 0, 3), pair(0, 3, 4)];
         for area in [&[Area::Split(SPLITS)], &pairs[..]].concat() {
             no_place(&|| _ = layout.head(area));
-            no_place(&|| _ = layout.lines(area));
+            no_place(&|| _ = layout.records(area));
             no_place(&|| _ = layout.pages(area));
             no_place(&|| _ = layout.staging(area, 0));
         }
         no_place(&|| _ = layout.staging(Area::Root, 3));
         no_place(&|| _ = layout.staging(pair(0, 0, 1), 2));
-        no_place(&|| _ = layout.ring(3));
+        no_place(&|| _ = layout.call_log(3));
     }
 }

@@ -1,16 +1,17 @@
-//! What a process keeps to itself of the ranks that are its threads, in a group that other processes share too.
+//! What a process keeps to itself of the ranks that are its threads, in a group that other
+//! processes share too.
 //!
-//! A word in shared memory is only as good as the peers that can write it. What concerns threads of one process alone
-//! lies here.
+//! A word in shared memory is only as good as the peers that can write it. What concerns threads of
+//! one process alone lies here.
 
 use crate::sync::atomics::{AtomicU32, Ordering};
 
-/// This process's own words of the ranks of one area: shared by all its seats there.
+/// This process's own words of the ranks of one area: shared by all its endpoints there.
 pub(crate) struct Locals(Box<[Local]>);
 
 #[derive(Default)]
 struct Local {
-    /// 1 while a seat of the rank exists in this process.
+    /// 1 while a endpoint of the rank exists in this process.
     seated: AtomicU32,
     /// 1 while the rank, a thread of this process, is in a chunk of others' memory.
     inside: AtomicU32,
@@ -22,13 +23,13 @@ impl Locals {
         Locals((0..ranks).map(|_| Local::default()).collect())
     }
 
-    /// Takes the only seat of `rank` in this process; false if there is one already.
+    /// Takes the only endpoint of `rank` in this process; false if there is one already.
     pub(crate) fn take_seat(&self, rank: usize) -> bool {
         // Relaxed: the word guards nothing but itself.
         self.0[rank].seated.swap(1, Ordering::Relaxed) == 0
     }
 
-    /// Gives the seat of `rank` back.
+    /// Gives the endpoint of `rank` back.
     pub(crate) fn give_seat(&self, rank: usize) {
         self.0[rank].seated.store(0, Ordering::Relaxed);
     }

@@ -9,19 +9,20 @@ use std::{
     ptr::{self, NonNull},
 };
 
-/// What areas, staging and blocks of heaps are aligned to: the largest of the ordinary pages that systems of the architecture have. A
-/// block cannot be taken from the others without those on its pages.
+/// What areas, staging and blocks of heaps are aligned to: the largest of the ordinary pages that
+/// systems of the architecture have. A block cannot be taken from the others without those on its
+/// pages.
 pub(super) const PAGE: usize = if cfg!(target_arch = "x86_64") { 4 << 10 } else { 64 << 10 };
 
-/// Bytes of a huge page: a file's can be mapped as one where both its bytes and its addresses begin at a multiple of this. (Those of a
-/// system with other pages stay small.)
+/// Bytes of a huge page: a file's can be mapped as one where both its bytes and its addresses begin
+/// at a multiple of this. (Those of a system with other pages stay small.)
 pub(super) const HUGE_PAGE: usize = 2 << 20;
 
 /// `MADV_COLLAPSE`, which Linux knows since 6.1, and some C libraries do not.
 const COLLAPSE: libc::c_int = 25;
 
-/// A file, mapped whole, from a multiple of [`HUGE_PAGE`] on. A fork has nothing at these addresses, and a dump of
-/// the process leaves them out.
+/// A file, mapped whole, from a multiple of [`HUGE_PAGE`] on. A fork has nothing at these
+/// addresses, and a dump of the process leaves them out.
 pub(super) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
@@ -39,7 +40,8 @@ impl Mapping {
     /// The system's, when it has no addresses.
     pub(super) fn new(file: BorrowedFd<'_>, bytes: usize) -> io::Result<Mapping> {
         let room = bytes + HUGE_PAGE;
-        // SAFETY: the system chooses addresses that nobody has; the file takes some of them, and the others are given back.
+        // SAFETY: the system chooses addresses that nobody has; the file takes some of them, and
+        // the others are given back.
         unsafe {
             let first = mmap_anonymous(ptr::null_mut(), room, ProtFlags::empty(), MapFlags::PRIVATE)?;
             let skipped = first.addr().next_multiple_of(HUGE_PAGE) - first.addr();
@@ -68,8 +70,8 @@ impl Mapping {
         self.start
     }
 
-    /// Makes huge pages of those of these bytes that fill some, all of which are present. Their content stays. Where the system
-    /// has none, or does not know how, they stay small.
+    /// Makes huge pages of those of these bytes that fill some, all of which are present. Their
+    /// content stays. Where the system has none, or does not know how, they stay small.
     pub(super) fn collapse(&self, bytes: Range<usize>) {
         let whole = bytes.start.next_multiple_of(HUGE_PAGE)..bytes.end / HUGE_PAGE * HUGE_PAGE;
         if whole.is_empty() {

@@ -1,17 +1,19 @@
-//! The memory that the processes of one group share: one anonymous file, mapped whole by each of them.
+//! The memory that the processes of one group share: one anonymous file, mapped whole by each of
+//! them.
 //!
-//! A segment is large in addresses and small in memory: the file has its full size from the start and is sealed, so that it
-//! can neither shrink under who reads it nor grow, but its pages are *reserved* (`fallocate`) part by part, by whoever is
-//! about to use them. What cannot be reserved is an error. A page that nobody reserved would be made by the first touch, and
-//! where there is no memory for it, that touch would end the process by `SIGBUS`; therefore nothing here is touched before
-//! it is reserved. A container is charged for what its processes reserve, and at its limit the kernel refuses nothing: it ends
-//! one of them.
+//! A segment is large in addresses and small in memory: the file has its full size from the start
+//! and is sealed, so that it can neither shrink under who reads it nor grow, but its pages are
+//! *reserved* (`fallocate`) part by part, by whoever is about to use them. What cannot be reserved
+//! is an error. A page that nobody reserved would be made by the first touch, and where there is no
+//! memory for it, that touch would end the process by `SIGBUS`; therefore nothing here is touched
+//! before it is reserved. A container is charged for what its processes reserve, and at its limit
+//! the kernel refuses nothing: it ends one of them.
 //!
 //! The file has no name: it ends with the last process that has it, however that one ends.
 //!
-//! Nothing that lies in the segment is trusted: [`Segment::open`] checks that it is what its peers say, and every address is
-//! computed from what this process knows itself (`layout.rs`). No reference is formed to bytes that a peer may write; only
-//! atomics are shared by reference.
+//! Nothing that lies in the segment is trusted: [`Segment::open`] checks that it is what its peers
+//! say, and every address is computed from what this process knows itself (`layout.rs`). No
+//! reference is formed to bytes that a peer may write; only atomics are shared by reference.
 //!
 //! All bits zero are a fresh head, line and ring, because that is what new pages are.
 

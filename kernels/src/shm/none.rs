@@ -1,9 +1,9 @@
 //! Where the system has no memory that processes share as segments need it: there is no segment.
 
 use super::{
-    call_log::Ring,
+    call_log::CallLog,
     local::Locals,
-    records::{Head, Line},
+    records::{Head, RankRecord},
 };
 use std::{io, ops::Range, ptr::NonNull, sync::Arc};
 
@@ -62,7 +62,7 @@ impl Segment {
         match *self {}
     }
 
-    pub(crate) fn area(&self, _: Area) -> (NonNull<Head>, NonNull<Line>) {
+    pub(crate) fn area(&self, _: Area) -> (NonNull<Head>, NonNull<RankRecord>) {
         match *self {}
     }
 
@@ -90,7 +90,7 @@ impl Segment {
         match *self {}
     }
 
-    pub(crate) fn ring(&self, _: usize) -> &Ring {
+    pub(crate) fn call_log(&self, _: usize) -> &CallLog {
         match *self {}
     }
 

@@ -1,9 +1,9 @@
 //! The parts of a segment by name, for tests in which a peer writes what it likes in each of them.
 
 use super::{
-    call_log::Ring,
+    call_log::CallLog,
     layout::{Area, Header, Layout, Shape, areas},
-    records::{Head, Line},
+    records::{Head, RankRecord},
     segment::Segment,
 };
 use crate::sync::record::{Field, Record};
@@ -12,7 +12,8 @@ use std::ops::Range;
 /// A field of a record in a segment, or bytes of data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What it belongs to: the segment itself, the group of all ranks, those that are split off, or those of two ranks.
+    /// What it belongs to: the segment itself, the group of all ranks, those that are split off, or
+    /// those of two ranks.
     pub area: &'static str,
     /// Which group that is split off, or of which group the two ranks are.
     pub place: usize,
@@ -36,7 +37,7 @@ impl Segment {
             };
             list::<Head>(&mut parts, of, "Head", layout.head(area));
             for rank in 0..ranks {
-                list::<Line>(&mut parts, of, "Line", layout.lines(area) + rank * size_of::<Line>());
+                list::<RankRecord>(&mut parts, of, "RankRecord", layout.records(area) + rank * size_of::<RankRecord>());
                 parts.push(Part {
                     area: of.0,
                     place: of.1,
@@ -46,7 +47,7 @@ impl Segment {
             }
         }
         for rank in 0..shape.ranks() {
-            list::<Ring>(&mut parts, ("segment", 0), "Ring", layout.ring(rank));
+            list::<CallLog>(&mut parts, ("segment", 0), "CallLog", layout.call_log(rank));
             let (heaps, heap) = (layout.heaps().start, layout.heap(rank));
             let bytes = heaps + heap.start..heaps + heap.end;
             parts.push(Part { area: "segment", place: 0, name: "heap".to_owned(), bytes });
@@ -86,10 +87,10 @@ mod tests {
         assert!(parts.windows(2).all(|pair| pair[0].bytes.end <= pair[1].bytes.start));
         let count = |area: &str, name: &str| parts.iter().filter(|part| part.area == area && part.name == name).count();
         assert_eq!(count("segment", "Header.size"), 1);
-        assert_eq!(count("root", "Line.cards.epoch"), 6);
+        assert_eq!(count("root", "RankRecord.descriptors.sequence"), 6);
         assert_eq!(count("split", "Head.owner"), 16);
-        assert_eq!(count("pair", "Line.rest.bell.rings"), 17 * 3 * 2);
-        assert_eq!(count("segment", "Ring.slots.ticket"), 3 * 64);
+        assert_eq!(count("pair", "RankRecord.sleeper.wake.count"), 17 * 3 * 2);
+        assert_eq!(count("segment", "CallLog.slots.entry_id"), 3 * 64);
         assert_eq!(count("root", "staging"), 3);
     }
 }

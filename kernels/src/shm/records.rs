@@ -1,15 +1,17 @@
 //! The records by which the ranks of a group tell each other what they do.
 //!
-//! The line of each rank is written by it alone, and read by all. Only what comes with an arrival, and is too much for its first
-//! cache line, lies in the other's at times where they are two (`group/slot_swap.rs`).
+//! The line of each rank is written by it alone, and read by all. Only what comes with an arrival,
+//! and is too much for its first cache line, lies in the other's at times where they are two
+//! (`group/slot_swap.rs`).
 //!
-//! One cache miss on a peer's [`Card`] brings its arrival, the check that both mean the same call, and the data of a tiny
-//! call; other cache lines have the data of a small one. There are two cards, used in turn: a rank writes the card of call
-//! `e + 2` over that of call `e` only after every peer has arrived at `e + 1`, and so has read all it wanted of `e`.
+//! One cache miss on a peer's [`CallDescriptor`] brings its arrival, the check that both mean the
+//! same call, and the data of a tiny call; other cache lines have the data of a small one. There
+//! are two descriptors, used in turn: a rank writes the descriptor of call `e + 2` over that of
+//! call `e` only after every peer has arrived at `e + 1`, and so has read all it wanted of `e`.
 
 use crate::sync::{
     atomics::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
-    wait::Bell,
+    wait::WakeEvent,
 };
 use std::cell::UnsafeCell;
 
@@ -28,34 +30,36 @@ record! {
     #[derive(Default)]
     pub(crate) struct Head {
         pub(crate) abort: AtomicU64,
-        /// Of a place for groups that are split off, who has it: see [`Hub::claim`].
+        /// Of a place for groups that are split off, who has it: see [`GroupState::claim`].
         pub(crate) owner: AtomicU64,
     }
 }
 
 record! {
-    /// All that one rank tells the others. All zero is a fresh line: of processes it lies in memory that the system gave.
+    /// All that one rank tells the others. All zero is a fresh line: of processes it lies in memory
+    /// that the system gave.
     #[derive(Default)]
-    pub(crate) struct Line {
-        pub(crate) cards: [Card; 2],
-        pub(crate) progress: Progress,
-        pub(crate) rest: Rest,
+    pub(crate) struct RankRecord {
+        pub(crate) descriptors: [CallDescriptor; 2],
+        pub(crate) counters: Counters,
+        pub(crate) sleeper: Sleeper,
     }
 }
 
-impl Line {
-    /// The card of call number `epoch`.
-    pub(crate) fn card(&self, epoch: u64) -> &Card {
-        &self.cards[(epoch & 1) as usize]
+impl RankRecord {
+    /// The descriptor of call number `sequence`.
+    pub(crate) fn descriptor(&self, sequence: u64) -> &CallDescriptor {
+        &self.descriptors[(sequence & 1) as usize]
     }
 }
 
 record! {
-    /// One arrival. Everything but `epoch` is valid while `epoch` is the number of the call that the reader is in.
+    /// One arrival. Everything but `sequence` is valid while `sequence` is the number of the call
+    /// that the reader is in.
     #[repr(align(128))]
-    pub(crate) struct Card {
+    pub(crate) struct CallDescriptor {
         /// The number of the call, from 1; stored last.
-        pub(crate) epoch: AtomicU64,
+        pub(crate) sequence: AtomicU64,
         pub(crate) fingerprint: AtomicU64,
         /// The exact part of the check: what a hash must not decide, since memory is touched by it.
         pub(crate) head: AtomicU32,
@@ -66,14 +70,15 @@ record! {
     }
 }
 
-// SAFETY: only `payload` is not atomic. It is written by one rank before it releases the `epoch` of its card, and read by others
-// after they acquired it; the next write comes two calls later (module doc).
-unsafe impl Sync for Card {}
+// SAFETY: only `payload` is not atomic. It is written by one rank before it releases the `sequence`
+// of its descriptor, and read by others after they acquired it; the next write comes two calls
+// later (module doc).
+unsafe impl Sync for CallDescriptor {}
 
-impl Default for Card {
+impl Default for CallDescriptor {
     fn default() -> Self {
-        Card {
-            epoch: AtomicU64::new(0),
+        CallDescriptor {
+            sequence: AtomicU64::new(0),
             fingerprint: AtomicU64::new(0),
             head: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
@@ -84,16 +89,17 @@ impl Default for Card {
     }
 }
 
-impl Card {
-    /// Whether the rank has arrived at call `epoch`; if so, the rest of the card may be read until this rank's next call.
-    pub(crate) fn arrived(&self, epoch: u64) -> bool {
+impl CallDescriptor {
+    /// Whether the rank has arrived at call `sequence`; if so, the rest of the descriptor may be
+    /// read until this rank's next call.
+    pub(crate) fn arrived(&self, sequence: u64) -> bool {
         // SYNC POINT arrival: pairs with `publish`.
-        self.epoch.load(Ordering::Acquire) == epoch
+        self.sequence.load(Ordering::Acquire) == sequence
     }
 
-    pub(crate) fn epoch(&self) -> u64 {
+    pub(crate) fn sequence(&self) -> u64 {
         // Relaxed: for reports.
-        self.epoch.load(Ordering::Relaxed)
+        self.sequence.load(Ordering::Relaxed)
     }
 
     pub(crate) fn fingerprint(&self) -> u64 {
@@ -128,13 +134,15 @@ impl Card {
 }
 
 record! {
-    /// How far the rank is with what it does in the others' memory. A line of its own: it is written in every large call.
+    /// How far the rank is with what it does in the others' memory. A line of its own: it is
+    /// written in every large call.
     ///
-    /// Counts of calls and windows begin at [`Round::base`] and only grow, so that what is left from an earlier round, or from a
-    /// group that had this place before, is never taken for news.
+    /// Counts of calls and windows begin at [`Generation::base`] and only grow, so that what is
+    /// left from an earlier generation, or from a group that had this place before, is never taken
+    /// for news.
     #[repr(align(128))]
     #[derive(Default)]
-    pub(crate) struct Progress {
+    pub(crate) struct Counters {
         /// The last call in which this rank touches no memory of others any more.
         pub(crate) done: AtomicU64,
         /// Windows of its data that this rank has put up for the others.
@@ -143,68 +151,73 @@ record! {
         pub(crate) folded: AtomicU64,
         /// Windows in which this rank reads nothing of others any more.
         pub(crate) read: AtomicU64,
-        /// The round that this rank is in.
-        pub(crate) round: AtomicU64,
-        /// The round, plus 1, in which this rank has left: it will arrive at no further call.
+        /// The generation that this rank is in.
+        pub(crate) generation: AtomicU64,
+        /// The generation, plus 1, in which this rank has left: it will arrive at no further call.
         pub(crate) left: AtomicU64,
-        /// The round, plus 1, in which this rank took its seat, in a group that was split from another.
+        /// The generation, plus 1, in which this rank took its endpoint, in a group that was split
+        /// from another.
         pub(crate) taken: AtomicU64,
         /// 1 while this rank is in a chunk of others' memory.
         pub(crate) inside: AtomicU32,
         /// 1 while this rank rests: it makes no call before its company has ended theirs.
-        pub(crate) resting: AtomicU32,
+        pub(crate) idle: AtomicU32,
         // Behind the first 64 bytes, which are all that a call without a fault looks at.
-        /// The rank, plus 1, of which this rank was told last that it has left or failed; both in the group that was split from none.
+        /// The rank, plus 1, of which this rank was told last that it has left or failed; both in
+        /// the group that was split from none.
         pub(crate) told: AtomicU64,
     }
 }
 
 /// A stretch in a group's life that ends with an abort; the ranks may then agree to begin the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Round(pub(crate) u64);
+pub(crate) struct Generation(pub(crate) u64);
 
-impl Round {
-    /// Calls that a round has room for: more than can be made in its time.
+impl Generation {
+    /// Calls that a generation has room for: more than can be made in its time.
     const BITS: u32 = 44;
 
-    /// What the last round would be; no group comes so far.
-    pub(crate) const END: Round = Round((1 << (64 - Self::BITS)) - 2);
+    /// What the last generation would be; no group comes so far.
+    pub(crate) const END: Generation = Generation((1 << (64 - Self::BITS)) - 2);
 
-    /// This round, unless it is past what can be counted.
-    pub(crate) fn below_end(self) -> Option<Round> {
-        Some(self).filter(|&round| round < Self::END)
+    /// This generation, unless it is past what can be counted.
+    pub(crate) fn below_end(self) -> Option<Generation> {
+        Some(self).filter(|&generation| generation < Self::END)
     }
 
-    /// The number before that of the first call, or window, of the round.
+    /// The number before that of the first call, or window, of the generation.
     pub(crate) fn base(self) -> u64 {
         self.0 << Self::BITS
     }
 
-    /// How many calls of its round come before and with this one.
-    pub(crate) fn number_of(epoch: u64) -> u64 {
-        epoch & ((1 << Self::BITS) - 1)
+    /// How many calls of its generation come before and with this one.
+    pub(crate) fn number_of(sequence: u64) -> u64 {
+        sequence & ((1 << Self::BITS) - 1)
     }
 
-    /// Whether a count has come to `wanted`, in the same round: what is counted in a later one says nothing of this.
+    /// Whether a count has come to `wanted`, in the same generation: what is counted in a later one
+    /// says nothing of this.
     pub(crate) fn reached(count: u64, wanted: u64) -> bool {
         count >= wanted && count >> Self::BITS == wanted >> Self::BITS
     }
 
-    /// How a line says that something happened in this round: 0 says that it never did.
+    /// How a line says that something happened in this generation: 0 says that it never did.
     pub(crate) fn mark(self) -> u64 {
         self.0 + 1
     }
 }
 
 record! {
-    /// Where the rank sleeps. A line of its own: others look at it in every call, and it changes only in slow ones.
+    /// Where the rank sleeps. A line of its own: others look at it in every call, and it changes
+    /// only in slow ones.
     #[repr(align(128))]
     #[derive(Default)]
-    pub(crate) struct Rest {
+    pub(crate) struct Sleeper {
         /// The peer waited for, plus 1; 0 when awake.
         pub(crate) waits_for: AtomicU32,
-        /// Where the rank's process has the group's name, for those who would read its memory; in the group split from none.
+        /// Where the rank's process has the group's name, for those who would read its memory; in
+        /// the group split from none.
         pub(crate) mark: AtomicU64,
-        pub(crate) bell: Bell,
+        pub(crate) wake: WakeEvent,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     account::Account,
-    call_log::Ring,
+    call_log::CallLog,
     error::{SegmentError, cannot},
     file::{SEALS, check_seals, check_size, identity, memory_file, read_header, reserve},
     fork_mark::ForkMark,
@@ -10,7 +10,7 @@ use super::{
     layout::{self, Area, Header, Layout, Shape},
     local::Locals,
     mapping::Mapping,
-    records::{Head, Line},
+    records::{Head, RankRecord},
 };
 use crate::sync::watch;
 use rustix::{
@@ -35,7 +35,8 @@ pub struct Segment {
     pub(super) shape: Shape,
     pub(super) layout: Layout,
     file: OwnedFd,
-    /// Which file that is: a program may close descriptors that are not its own, and open others in their place.
+    /// Which file that is: a program may close descriptors that are not its own, and open others in
+    /// their place.
     identity: (u64, u64),
     /// Unmapped by [`Segment::drop`] only where it is mapped.
     pub(super) map: ManuallyDrop<Mapping>,
@@ -45,7 +46,8 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// A digest of where things lie: that of all processes is the same, or they cannot share a segment.
+    /// A digest of where things lie: that of all processes is the same, or they cannot share a
+    /// segment.
     pub const LAYOUT: u64 = layout::HASH;
 
     /// How many groups can be split from the group of all ranks and live at a time.
@@ -56,11 +58,12 @@ impl Segment {
 
     /// Makes the segment of a new group.
     ///
-    /// The header, the heads of groups, the lines of all ranks and their rings are reserved: about 160 KiB for 8 ranks.
+    /// The header, the heads of groups, the lines of all ranks and their call logs are reserved:
+    /// about 160 KiB for 8 ranks.
     ///
     /// # Errors
-    /// [`SegmentError::System`] if the system gives no file of this size (limits on the size of files, on open files), no
-    /// memory, or no addresses.
+    /// [`SegmentError::System`] if the system gives no file of this size (limits on the size of
+    /// files, on open files), no memory, or no addresses.
     pub fn create(shape: Shape, id: GroupId) -> Result<Segment, SegmentError> {
         let layout = Layout::new(shape);
         let file = memory_file().map_err(cannot("make an anonymous file"))?;
@@ -85,8 +88,8 @@ impl Segment {
     /// `id` and `shape` are what the processes agreed on by other means.
     ///
     /// # Errors
-    /// [`SegmentError::Foreign`] if it is not a segment, not this group's, or another build's; [`SegmentError::System`] as in
-    /// [`Segment::create`].
+    /// [`SegmentError::Foreign`] if it is not a segment, not this group's, or another build's;
+    /// [`SegmentError::System`] as in [`Segment::create`].
     pub fn open(file: OwnedFd, id: GroupId, shape: Shape) -> Result<Segment, SegmentError> {
         let layout = Layout::new(shape);
         check_seals(file.as_fd())?;
@@ -142,24 +145,26 @@ impl Segment {
         self.mark.name().addr()
     }
 
-    /// Whether this process is a child, made by `fork`, of the one that has the segment. The child must not use it: the memory
-    /// is not mapped there. One load.
+    /// Whether this process is a child, made by `fork`, of the one that has the segment. The child
+    /// must not use it: the memory is not mapped there. One load.
     pub fn forked(&self) -> bool {
         self.mark.wiped()
     }
 
     /// The head and the first line of an area. The lines of its ranks follow each other.
     ///
-    /// They are the caller's to touch once the area is reserved, until the segment is dropped, and not in a fork. The heads of
-    /// all areas but pairs are reserved from the start, and so are the lines of [`Area::Root`].
+    /// They are the caller's to touch once the area is reserved, until the segment is dropped, and
+    /// not in a fork. The heads of all areas but pairs are reserved from the start, and so are the
+    /// lines of [`Area::Root`].
     ///
     /// # Panics
     /// If there is no such area.
-    pub(crate) fn area(&self, area: Area) -> (NonNull<Head>, NonNull<Line>) {
-        (self.at(self.layout.head(area)).cast(), self.at(self.layout.lines(area)).cast())
+    pub(crate) fn area(&self, area: Area) -> (NonNull<Head>, NonNull<RankRecord>) {
+        (self.at(self.layout.head(area)).cast(), self.at(self.layout.records(area)).cast())
     }
 
-    /// What this process keeps to itself of the ranks of an area: the same for all who have it at a time.
+    /// What this process keeps to itself of the ranks of an area: the same for all who have it at a
+    /// time.
     pub(crate) fn locals(&self, area: Area) -> Arc<Locals> {
         let mut all = self.locals.lock().expect("nobody panics holding this lock");
         if let Some(locals) = all.get(&area).and_then(Weak::upgrade) {
@@ -206,15 +211,18 @@ impl Segment {
         Area::Pair { group, lower, higher }
     }
 
-    /// Bytes of one rank's staging in this area: [`Shape::staging_bytes`], or a quarter of them for a pair.
+    /// Bytes of one rank's staging in this area: [`Shape::staging_bytes`], or a quarter of them for
+    /// a pair.
     pub(crate) fn staging_bytes(&self, area: Area) -> usize {
         self.layout.staging_bytes(area)
     }
 
-    /// The staging of a rank, in the numbering of the area: [`staging_bytes`](Segment::staging_bytes) bytes, from the start of
-    /// a page on. The staging of the next rank follows.
+    /// The staging of a rank, in the numbering of the area:
+    /// [`staging_bytes`](Segment::staging_bytes) bytes, from the start of a page on. The staging of
+    /// the next rank follows.
     ///
-    /// They are the caller's to touch once they are reserved, until the segment is dropped, and not in a fork.
+    /// They are the caller's to touch once they are reserved, until the segment is dropped, and not
+    /// in a fork.
     ///
     /// # Panics
     /// If there is no such area, or it has no such rank.
@@ -249,11 +257,11 @@ impl Segment {
     ///
     /// # Panics
     /// If there is no such rank.
-    pub(crate) fn ring(&self, rank: usize) -> &Ring {
-        // SAFETY: the layout puts a ring there, aligned and within the mapping, which lasts while `self` does. It is made of
-        // atomics, for which every pattern of bits is valid, so that nothing a peer writes can break the reference. Its pages
-        // are reserved from the start.
-        unsafe { self.at(self.layout.ring(rank)).cast::<Ring>().as_ref() }
+    pub(crate) fn call_log(&self, rank: usize) -> &CallLog {
+        // SAFETY: the layout puts a ring there, aligned and within the mapping, which lasts while
+        // `self` does. It is made of atomics, for which every pattern of bits is valid, so that
+        // nothing a peer writes can break the reference. Its pages are reserved from the start.
+        unsafe { self.at(self.layout.call_log(rank)).cast::<CallLog>().as_ref() }
     }
 
     /// The address of a byte of the segment.

@@ -95,21 +95,21 @@ fn what_one_process_writes_another_reads() {
         assert_eq!(atomic(*theirs).load(Ordering::Relaxed), value);
     }
     for rank in 0..3 {
-        assert_eq!(segment.ring(rank).process(), None);
-        segment.ring(rank).begin(rank as u64 + 1, 0, 0);
-        assert_eq!(other.ring(rank).read(), segment.ring(rank).read());
+        assert_eq!(segment.call_log(rank).process(), None);
+        segment.call_log(rank).begin(rank as u64 + 1, 0, 0);
+        assert_eq!(other.call_log(rank).read(), segment.call_log(rank).read());
     }
-    segment.ring(2).claim();
-    assert_eq!((other.ring(2).process(), other.ring(1).process()), (Some(std::process::id()), None));
+    segment.call_log(2).claim();
+    assert_eq!((other.call_log(2).process(), other.call_log(1).process()), (Some(std::process::id()), None));
 }
 
 #[test]
 fn a_segment_outlives_its_maker() {
     let segment = Segment::create(shape(1), ID).unwrap();
-    segment.ring(0).begin(5, 0, 0);
+    segment.call_log(0).begin(5, 0, 0);
     let other = peer(&segment);
     drop(segment);
-    assert_eq!(other.ring(0).read()[0].number, 5);
+    assert_eq!(other.call_log(0).read()[0].number, 5);
 }
 
 #[test]
@@ -250,7 +250,8 @@ fn many_threads_reserve_the_same() {
 #[test]
 fn a_reservation_goes_on_between_signals() {
     let bytes = 5 * PAGE..(11 << 20) + PAGE;
-    // A system that reserves 2 MiB from one signal to the next, and nothing of a piece in which one comes.
+    // A system that reserves 2 MiB from one signal to the next, and nothing of a piece in which one
+    // comes.
     let (done, left, calls) = (Cell::new(bytes.start), Cell::new(PAGE), Cell::new(0));
     let reserve = |start: u64, length: u64| {
         calls.set(calls.get() + 1);
@@ -330,8 +331,8 @@ fn a_limit_on_open_files_is_an_error() {
 fn a_fork_knows_that_it_is_one() {
     alone("a_fork_knows_that_it_is_one", || {
         let segment = Segment::create(shape(2), ID).unwrap();
-        // SAFETY: the child, which may have locks that nobody will open, reads a word, drops the segment and ends: none of it
-        // takes a lock.
+        // SAFETY: the child, which may have locks that nobody will open, reads a word, drops the
+        // segment and ends: none of it takes a lock.
         let child = unsafe {
             match libc::fork() {
                 0 => {
@@ -355,7 +356,7 @@ fn a_fork_knows_that_it_is_one() {
         assert!(libc::WIFEXITED(status), "ended by signal {}", libc::WTERMSIG(status));
         assert_eq!(libc::WEXITSTATUS(status), 17);
         assert!(!segment.forked(), "the parent is none");
-        segment.ring(0).begin(1, 0, 0);
+        segment.call_log(0).begin(1, 0, 0);
     });
 }
 
@@ -380,11 +381,11 @@ impl Holder {
     fn hold() {
         let segment = Segment::create(shape(2), ID).unwrap();
         let _again = segment.file().try_clone_to_owned().unwrap();
-        let ring = segment.ring(0);
-        ring.claim();
-        let ticket = ring.begin(1, 0, 0);
-        ring.end(ticket, Outcome::Done);
-        ring.begin(2, 0, 16);
+        let call_log = segment.call_log(0);
+        call_log.claim();
+        let entry_id = call_log.begin(1, 0, 0);
+        call_log.end(entry_id, Outcome::Done);
+        call_log.begin(2, 0, 16);
         println!("ready");
         io::stdin().read_line(&mut String::new()).unwrap();
     }
@@ -430,7 +431,7 @@ fn another_process_is_inspected() {
 fn a_look_at_ones_own_is_the_same() {
     alone("a_look_at_ones_own_is_the_same", || {
         let segment = Segment::create(shape(2), ID).unwrap();
-        segment.ring(1).begin(9, 0, 0);
+        segment.call_log(1).begin(9, 0, 0);
         let look = segment.look();
         assert_eq!(look.ranks[1].calls[0].number, 9);
         assert_eq!(Segment::inspect(std::process::id()).unwrap(), [look]);

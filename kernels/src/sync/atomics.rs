@@ -1,5 +1,5 @@
-//! What the protocol asks of the machine besides memory and sleep, from one module, so that a model checker can take its
-//! place: `kernels/model` does.
+//! What the protocol asks of the machine besides memory and sleep, from one module, so that a model
+//! checker can take its place: `kernels/model` does.
 
 #[cfg(not(debug_assertions))]
 pub(crate) use super::plain::{AtomicPtr, AtomicU32, AtomicU64};

@@ -12,8 +12,8 @@ pub(crate) struct Sleepers {
 
 #[cfg(target_os = "linux")]
 impl Sleepers {
-    /// Sleeps while `word` is `seen`, for `limit` at the most; may wake early. What is `shared` lies in memory that other
-    /// processes map.
+    /// Sleeps while `word` is `seen`, for `limit` at the most; may wake early. What is `shared`
+    /// lies in memory that other processes map.
     pub(crate) fn wait(&self, word: &AtomicU32, seen: u32, limit: Duration, shared: bool) {
         let limit = libc::timespec {
             tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -44,7 +44,8 @@ impl Sleepers {
 
     /// Wakes all who sleep until `word` changes, which it did.
     pub(crate) fn wake(&self, _word: &AtomicU32, _shared: bool) {
-        // Whoever looked at the word before it changed is asleep, and not on the way there, once the lock is held.
+        // Whoever looked at the word before it changed is asleep, and not on the way there, once
+        // the lock is held.
         let _guard = self.lot.0.lock().unwrap_or_else(|poison| poison.into_inner());
         self.lot.1.notify_all();
     }

@@ -1,5 +1,6 @@
-//! Records that lie in memory which processes share. A record and the list of its fields are declared at once, so that the digest of
-//! a segment's layout, and whoever writes lies into a segment for a test, know each field.
+//! Records that lie in memory which processes share. A record and the list of its fields are
+//! declared at once, so that the digest of a segment's layout, and whoever writes lies into a
+//! segment for a test, know each field.
 #![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has segments"))]
 
 use super::{

@@ -1,5 +1,6 @@
-//! Counts how often this process reads each part of the memory that it shares with others, for tests of what those can do by
-//! writing there. Only builds with debug assertions count, and only after [`start`].
+//! Counts how often this process reads each part of the memory that it shares with others, for
+//! tests of what those can do by writing there. Only builds with debug assertions count, and only
+//! after [`start`].
 #![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has segments"))]
 
 use super::plain::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -27,7 +28,8 @@ struct Map {
     offset: AtomicUsize,
 }
 
-/// Counts reads of these parts, which are bytes of a segment, in order, in all segments that are mapped from now on.
+/// Counts reads of these parts, which are bytes of a segment, in order, in all segments that are
+/// mapped from now on.
 ///
 /// # Panics
 /// If this was called before.

@@ -6,7 +6,8 @@ use proc_macro::TokenStream;
 use quote::{quote, quote_spanned};
 use syn::{Data, DeriveInput, Index, Member, ext::IdentExt, parse_macro_input, parse_quote, spanned::Spanned};
 
-/// Implements `consonance::Nest` for a struct: its leaves are its fields' leaves, in order, below the fields' names.
+/// Implements `consonance::Nest` for a struct: its leaves are its fields' leaves, in order, below
+/// the fields' names.
 #[proc_macro_derive(Nest)]
 pub fn derive_nest(input: TokenStream) -> TokenStream {
     let mut input = parse_macro_input!(input as DeriveInput);
@@ -23,7 +24,8 @@ pub fn derive_nest(input: TokenStream) -> TokenStream {
         Member::Named(name) => name.unraw().to_string(),
         Member::Unnamed(index) => index.index.to_string(),
     });
-    // A field that is no nest is where the compiler says so; what the names stand for is decided at the derive, even so.
+    // A field that is no nest is where the compiler says so; what the names stand for is decided at
+    // the derive, even so.
     let spans: Vec<_> =
         data.fields.iter().map(|field| field.ty.span().resolved_at(proc_macro::Span::call_site().into())).collect();
     let takes = (members.iter().zip(keys).zip(&spans)).map(|((member, key), &span)| {

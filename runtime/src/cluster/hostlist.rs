@@ -3,13 +3,14 @@
 use super::{MAX_TASKS, spec::MAX_HOST};
 use crate::{Error, Result};
 
-/// Writes a list of hosts out, as `scontrol show hostnames` does: each bracket stands for its numbers, which keep their leading
-/// zeros, and the last one of a name varies fastest. The order of the list is kept.
+/// Writes a list of hosts out, as `scontrol show hostnames` does: each bracket stands for its
+/// numbers, which keep their leading zeros, and the last one of a name varies fastest. The order of
+/// the list is kept.
 ///
 /// # Errors
-/// [`Error::InvalidCall`] if a name is empty, longer than 253 characters or has others than letters, digits, `.`, `_` and `-`;
-/// if a bracket is not closed, is nested, or has something else than numbers and ranges from low to high; or if there are more
-/// than 2²⁰ hosts.
+/// [`Error::InvalidCall`] if a name is empty, longer than 253 characters or has others than
+/// letters, digits, `.`, `_` and `-`; if a bracket is not closed, is nested, or has something else
+/// than numbers and ranges from low to high; or if there are more than 2²⁰ hosts.
 ///
 /// ```
 /// use consonance::cluster::expand_hostlist;
@@ -24,8 +25,8 @@ pub fn expand_hostlist(list: &str) -> Result<Vec<String>> {
 /// Writes the tasks of each node out: `2(x3)` stands for three nodes with two tasks each.
 ///
 /// # Errors
-/// [`Error::InvalidCall`] if a part is not a number, alone or before `(xN)`; if a number is beyond 2²⁰, or if there are more
-/// nodes than that.
+/// [`Error::InvalidCall`] if a part is not a number, alone or before `(xN)`; if a number is beyond
+/// 2²⁰, or if there are more nodes than that.
 ///
 /// ```
 /// use consonance::cluster::expand_tasks_per_node;
@@ -131,7 +132,8 @@ impl<'a> Name<'a> {
 
     fn write(&self, hosts: &mut Vec<String>) {
         let mut names = vec![String::new()];
-        // What all names go on with. Names are written anew only where they become at least twice as many.
+        // What all names go on with. Names are written anew only where they become at least twice
+        // as many.
         let mut common = String::new();
         for part in &self.parts {
             match part {

@@ -5,9 +5,10 @@ use crate::{Error, Result, device::index_of};
 
 const CALL: &str = "KubernetesClusterResolver";
 
-/// The workers of an Indexed Job or a StatefulSet behind a headless service. Their pods are named `NAME-0`, `NAME-1`, …, which
-/// is in the variable `HOSTNAME` of each, and are found at `NAME-0.SERVICE`; no call to Kubernetes is needed. (Operators of
-/// training jobs set `TF_CONFIG`: [`TfConfigClusterResolver`](super::TfConfigClusterResolver).)
+/// The workers of an Indexed Job or a StatefulSet behind a headless service. Their pods are named
+/// `NAME-0`, `NAME-1`, …, which is in the variable `HOSTNAME` of each, and are found at
+/// `NAME-0.SERVICE`; no call to Kubernetes is needed. (Operators of training jobs set `TF_CONFIG`:
+/// [`TfConfigClusterResolver`](super::TfConfigClusterResolver).)
 ///
 /// ```
 /// use consonance::{ClusterResolver, cluster::KubernetesClusterResolver};
@@ -23,11 +24,12 @@ pub struct KubernetesClusterResolver {
 }
 
 impl KubernetesClusterResolver {
-    /// Reads this process's environment. `service` is the headless service, `workers` the completions of the job or the
-    /// replicas of the set, `port` where each worker listens.
+    /// Reads this process's environment. `service` is the headless service, `workers` the
+    /// completions of the job or the replicas of the set, `port` where each worker listens.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if `HOSTNAME` is not the name of one of so many pods; and as [`ClusterSpec::job`].
+    /// [`Error::InvalidCall`] if `HOSTNAME` is not the name of one of so many pods; and as
+    /// [`ClusterSpec::job`].
     pub fn new(service: &str, workers: usize, port: u16) -> Result<KubernetesClusterResolver> {
         KubernetesClusterResolver::from_environment(service, workers, port, process_environment)
     }

@@ -1,8 +1,9 @@
-//! Who is in the cluster, and which of them this process is: the seam [`ClusterResolver`] and its implementations.
+//! Who is in the cluster, and which of them this process is: the seam [`ClusterResolver`] and its
+//! implementations.
 //!
-//! A resolver reads its surroundings once, when it is made, and checks all that it read; afterwards it is a value that says the
-//! same always. Every resolver but [`UnionResolver`] can be given an environment other than the process's, as a function from
-//! names to values.
+//! A resolver reads its surroundings once, when it is made, and checks all that it read; afterwards
+//! it is a value that says the same always. Every resolver but [`UnionResolver`] can be given an
+//! environment other than the process's, as a function from names to values.
 
 mod spec;
 mod simple;
@@ -31,13 +32,14 @@ pub(crate) use role::{Role, check_on_this_host};
 use crate::{Error, Result};
 use std::{collections::BTreeMap, env, fmt};
 
-/// More tasks than this, or a task index beyond it, are a mistake in a number: the largest machines have a tenth of it.
+/// More tasks than this, or a task index beyond it, are a mistake in a number: the largest machines
+/// have a tenth of it.
 const MAX_TASKS: usize = 1 << 20;
 
 /// What a program wants to know of its cluster.
 ///
-/// A resolver of your own finds out what there is to know, makes a [`SimpleClusterResolver`] of it, and returns that from
-/// [`resolved`](ClusterResolver::resolved); the other methods follow.
+/// A resolver of your own finds out what there is to know, makes a [`SimpleClusterResolver`] of it,
+/// and returns that from [`resolved`](ClusterResolver::resolved); the other methods follow.
 ///
 /// ```
 /// use consonance::{ClusterResolver, ClusterSpec, SimpleClusterResolver};
@@ -72,13 +74,15 @@ pub trait ClusterResolver: fmt::Debug + Send + Sync {
         self.resolved().task.as_ref().map(|(task_type, _)| task_type.as_str())
     }
 
-    /// The index of this process in its job. It is known if [`task_type`](ClusterResolver::task_type) is.
+    /// The index of this process in its job. It is known if
+    /// [`task_type`](ClusterResolver::task_type) is.
     fn task_id(&self) -> Option<usize> {
         self.resolved().task.as_ref().map(|&(_, task_id)| task_id)
     }
 
-    /// Whether this process is the one that does what is to be done once: writes a checkpoint, or a report. It is the `chief`
-    /// of a cluster that has one, else its first worker; a program that runs by itself is its own chief.
+    /// Whether this process is the one that does what is to be done once: writes a checkpoint, or a
+    /// report. It is the `chief` of a cluster that has one, else its first worker; a program that
+    /// runs by itself is its own chief.
     ///
     /// ```
     /// use consonance::{ClusterResolver, TfConfigClusterResolver};
@@ -101,7 +105,8 @@ pub trait ClusterResolver: fmt::Debug + Send + Sync {
         }
     }
 
-    /// The protocol that addresses begin with in [`master`](ClusterResolver::master), where one is set.
+    /// The protocol that addresses begin with in [`master`](ClusterResolver::master), where one is
+    /// set.
     fn rpc_layer(&self) -> Option<&str> {
         self.resolved().rpc_layer.as_deref()
     }
@@ -111,8 +116,9 @@ pub trait ClusterResolver: fmt::Debug + Send + Sync {
         &self.resolved().accelerators
     }
 
-    /// The address of a task with its protocol: `grpc://host:port`. What is not given is this process's own; without a task
-    /// it is empty. Some resolvers have TensorFlow's exceptions from that, which they name.
+    /// The address of a task with its protocol: `grpc://host:port`. What is not given is this
+    /// process's own; without a task it is empty. Some resolvers have TensorFlow's exceptions from
+    /// that, which they name.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if the cluster has no such task.
@@ -134,7 +140,8 @@ fn url(address: &str, rpc_layer: Option<&str>) -> String {
     }
 }
 
-/// A variable of this process's environment. What is not Unicode becomes characters that no name or number has.
+/// A variable of this process's environment. What is not Unicode becomes characters that no name or
+/// number has.
 fn process_environment(name: &str) -> Option<String> {
     env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }

@@ -7,7 +7,7 @@ use crate::{
 };
 use consonance_kernels::{
     bootstrap::{Formed, Gone, Group, Meeting, MeetingError, MeetingOptions, Waiting, Watch},
-    group::{Reason, Seat},
+    group::{Endpoint, Reason},
     os::{
         process_state::{ProcessState, process_state},
         thread_pool,
@@ -27,12 +27,13 @@ const CALL: &str = "ProcessGroup";
 
 /// The processes of a cluster, all on this host, each with one or more ranks of one group.
 ///
-/// The group gives each process a [`Communicator`] for each of its ranks. They work until one of the processes is gone; then
-/// every call fails with [`Error::Aborted`] that names it, and who is left calls [`reform`](ProcessGroup::reform).
+/// The group gives each process a [`Communicator`] for each of its ranks. They work until one of
+/// the processes is gone; then every call fails with [`Error::Aborted`] that names it, and who is
+/// left calls [`reform`](ProcessGroup::reform).
 ///
-/// The processes find each other through the addresses in the cluster, which no other cluster of the same user on this host
-/// has at the same time; nothing listens on a port. They share anonymous memory: nothing is left in the file system, however
-/// they end. This needs Linux.
+/// The processes find each other through the addresses in the cluster, which no other cluster of
+/// the same user on this host has at the same time; nothing listens on a port. They share anonymous
+/// memory: nothing is left in the file system, however they end. This needs Linux.
 ///
 /// Two threads that play two processes:
 ///
@@ -66,7 +67,8 @@ pub struct ProcessGroup {
     communicators: Vec<Communicator>,
 }
 
-/// How a [`ProcessGroup`] is joined: the cluster first, then what differs from the default, then [`join`](Self::join).
+/// How a [`ProcessGroup`] is joined: the cluster first, then what differs from the default, then
+/// [`join`](Self::join).
 #[must_use]
 pub struct ProcessGroupBuilder {
     resolver: Arc<dyn ClusterResolver>,
@@ -106,7 +108,8 @@ impl ProcessGroup {
         (self.generation.own, self.generation.members.len())
     }
 
-    /// The communicators of this process's ranks, in rank order: once for each generation, then none.
+    /// The communicators of this process's ranks, in rank order: once for each generation, then
+    /// none.
     pub fn communicators(&mut self) -> Vec<Communicator> {
         std::mem::take(&mut self.communicators)
     }
@@ -126,20 +129,24 @@ impl ProcessGroup {
         self.generation.members.last().map_or(0, |last| last.ranks.end)
     }
 
-    /// The tasks of the processes with their addresses, as `worker[1] (localhost:4712)`, and the ranks of each, in rank order.
+    /// The tasks of the processes with their addresses, as `worker[1] (localhost:4712)`, and the
+    /// ranks of each, in rank order.
     pub fn members(&self) -> impl Iterator<Item = (&str, Range<usize>)> {
         self.generation.members.iter().map(|member| (member.task.as_str(), member.ranks.clone()))
     }
 
-    /// Forms the next group of all processes that are left; each of them makes this call. The communicators of the last group
-    /// end, and [`communicators`](ProcessGroup::communicators) gives those of the new one, in which ranks are numbered anew, by task.
+    /// Forms the next group of all processes that are left; each of them makes this call. The
+    /// communicators of the last group end, and [`communicators`](ProcessGroup::communicators)
+    /// gives those of the new one, in which ranks are numbered anew, by task.
     ///
-    /// A process that was lost may be started again: it joins as at first. For `wait_for_replacements` the others wait for it,
-    /// but not longer than until the cluster is complete.
+    /// A process that was lost may be started again: it joins as at first. For
+    /// `wait_for_replacements` the others wait for it, but not longer than until the cluster is
+    /// complete.
     ///
     /// # Errors
-    /// [`Error::Meeting`] if a process that runs does not come until the timeout: it is named, and no group is formed without
-    /// it; otherwise as [`join`](ProcessGroupBuilder::join). After an error the call can be repeated.
+    /// [`Error::Meeting`] if a process that runs does not come until the timeout: it is named, and
+    /// no group is formed without it; otherwise as [`join`](ProcessGroupBuilder::join). After an
+    /// error the call can be repeated.
     pub fn reform(&mut self, wait_for_replacements: Duration) -> Result<()> {
         for communicator in self.communicators.drain(..) {
             communicator.abort();
@@ -169,13 +176,15 @@ impl ProcessGroupBuilder {
         self
     }
 
-    /// Options of all collectives. Of those that say something to communicators, the timeout bounds each call.
+    /// Options of all collectives. Of those that say something to communicators, the timeout bounds
+    /// each call.
     pub fn options(mut self, options: CommunicationOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// How long this process waits for the others until there is a group: more than zero and at most a day. By default 5 minutes.
+    /// How long this process waits for the others until there is a group: more than zero and at
+    /// most a day. By default 5 minutes.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] for any other timeout.
@@ -184,34 +193,39 @@ impl ProcessGroupBuilder {
         Ok(self)
     }
 
-    /// How many bytes of shared memory a rank has at most, in each group, to put its data up for the others: a multiple of
-    /// 256 KiB. By default 1 MiB, which larger data pass through in parts. They are got from the system when they are needed.
+    /// How many bytes of shared memory a rank has at most, in each group, to put its data up for
+    /// the others: a multiple of 256 KiB. By default 1 MiB, which larger data pass through in
+    /// parts. They are got from the system when they are needed.
     pub fn staging_bytes(mut self, bytes: usize) -> Self {
         self.staging_bytes = bytes;
         self
     }
 
-    /// Whether parts of large data that a rank needs are read out of the others' own memory, where the system allows it
-    /// (`process_vm_readv`), which is tried. If one process says no, or cannot, all put their data up in shared memory. By default
-    /// yes if there is a core for each rank: otherwise it takes longer. Results are the same.
+    /// Whether parts of large data that a rank needs are read out of the others' own memory, where
+    /// the system allows it (`process_vm_readv`), which is tried. If one process says no, or
+    /// cannot, all put their data up in shared memory. By default yes if there is a core for each
+    /// rank: otherwise it takes longer. Results are the same.
     pub fn reads_directly(mut self, reads_directly: bool) -> Self {
         self.reads_directly = Some(reads_directly);
         self
     }
 
-    /// Who is told, in words, for whom this process waits: after 2 seconds, and then every 10. By default standard error.
+    /// Who is told, in words, for whom this process waits: after 2 seconds, and then every 10. By
+    /// default standard error.
     pub fn on_wait(mut self, tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
         self.on_wait = Arc::new(tell);
         self
     }
 
-    /// Waits for all processes of the cluster, which may start in any order, and joins them. A process whose predecessor was lost
-    /// waits until the others [`reform`](ProcessGroup::reform).
+    /// Waits for all processes of the cluster, which may start in any order, and joins them. A
+    /// process whose predecessor was lost waits until the others [`reform`](ProcessGroup::reform).
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if this process is not a `chief` or `worker` of the cluster, or another one of them is on another host;
-    /// [`Error::Meeting`] if processes are missing at the deadline (they are named), if one of this task runs already, or if another
-    /// user's process or another build of the program has the place of one; [`Error::System`] if the system gives no memory.
+    /// [`Error::InvalidCall`] if this process is not a `chief` or `worker` of the cluster, or
+    /// another one of them is on another host; [`Error::Meeting`] if processes are missing at the
+    /// deadline (they are named), if one of this task runs already, or if another user's process or
+    /// another build of the program has the place of one; [`Error::System`] if the system gives no
+    /// memory.
     pub fn join(self) -> Result<ProcessGroup> {
         let role = Role::of(CALL, &*self.resolver)?;
         check_on_this_host(CALL, &role)?;
@@ -236,7 +250,8 @@ impl ProcessGroupBuilder {
         Ok(ProcessGroup { options: self, tasks, meeting, generation, communicators })
     }
 
-    /// Meets the others. An error of this process after the group was formed is one of the group for the others.
+    /// Meets the others. An error of this process after the group was formed is one of the group
+    /// for the others.
     fn form(
         &self,
         call: &'static str,
@@ -305,7 +320,7 @@ impl ProcessGroupBuilder {
         if !self.reads_directly.unwrap_or(next <= cores) {
             readable.clear();
         }
-        let seats = Seat::in_segment(&Arc::new(segment), local, cores, &readable, configuration.timeout);
+        let seats = Endpoint::in_segment(&Arc::new(segment), local, cores, &readable, configuration.timeout);
 
         let (aborter, ranks) =
             (seats[0].aborter(), members.iter().map(|member| member.ranks.clone()).collect::<Vec<_>>());
@@ -347,7 +362,8 @@ impl fmt::Debug for ProcessGroup {
     }
 }
 
-/// What only processes of the same job have in common: the tasks with their addresses, and what a launcher says besides.
+/// What only processes of the same job have in common: the tasks with their addresses, and what a
+/// launcher says besides.
 fn job_digest(tasks: &[String]) -> u128 {
     let job = ["CONSONANCE_JOB", "SLURM_JOB_ID", "SLURM_STEP_ID"].map(|name| env::var(name).unwrap_or_default());
     let text = format!("{}\n{}", tasks.join("\n"), job.join("\n"));

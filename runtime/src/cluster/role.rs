@@ -7,8 +7,8 @@ use std::{
     net::{IpAddr, UdpSocket},
 };
 
-/// A process's place among the workers of its cluster: the `chief`, if there is one, before the tasks `worker` in the order of
-/// their indices.
+/// A process's place among the workers of its cluster: the `chief`, if there is one, before the
+/// tasks `worker` in the order of their indices.
 pub(crate) struct Role {
     /// Every worker: its name in errors, and its address. None for a program that runs by itself.
     pub(crate) workers: Vec<(String, String)>,
@@ -17,7 +17,8 @@ pub(crate) struct Role {
 }
 
 impl Role {
-    /// The role of this process. An evaluator is outside of the cluster that it evaluates, and runs by itself.
+    /// The role of this process. An evaluator is outside of the cluster that it evaluates, and runs
+    /// by itself.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if it is another task, or if the cluster has no task that trains.
@@ -68,8 +69,8 @@ fn host_of(address: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
-/// Whether `host` is this one, whose name is `own_name`: by its name in full or up to the first dot, or by an address. No network
-/// is asked.
+/// Whether `host` is this one, whose name is `own_name`: by its name in full or up to the first
+/// dot, or by an address. No network is asked.
 fn is_here(host: &str, own_name: Option<&str>) -> bool {
     if host.eq_ignore_ascii_case("localhost") {
         return true;

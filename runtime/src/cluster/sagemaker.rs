@@ -9,11 +9,12 @@ const HOSTS: &str = "SM_HOSTS";
 const CURRENT_HOST: &str = "SM_CURRENT_HOST";
 const GPUS: &str = "SM_NUM_GPUS";
 
-/// Where SageMaker mounts what the variables say, too; containers without its training toolkit have the file only.
+/// Where SageMaker mounts what the variables say, too; containers without its training toolkit have
+/// the file only.
 const FILE: &str = "/opt/ml/input/config/resourceconfig.json";
 
-/// The hosts of a training job of SageMaker: all are workers, numbered in the order of the numbers in their names (`algo-2`
-/// before `algo-10`), whatever the order in which they are listed.
+/// The hosts of a training job of SageMaker: all are workers, numbered in the order of the numbers
+/// in their names (`algo-2` before `algo-10`), whatever the order in which they are listed.
 ///
 /// ```
 /// use consonance::{ClusterResolver, cluster::SageMakerClusterResolver};
@@ -36,12 +37,13 @@ pub struct SageMakerClusterResolver {
 }
 
 impl SageMakerClusterResolver {
-    /// Reads `SM_HOSTS`, `SM_CURRENT_HOST` and `SM_NUM_GPUS` of this process's environment; where the hosts are not set,
-    /// `/opt/ml/input/config/resourceconfig.json`. Workers listen at `port` (TensorFlow's is 2223).
+    /// Reads `SM_HOSTS`, `SM_CURRENT_HOST` and `SM_NUM_GPUS` of this process's environment; where
+    /// the hosts are not set, `/opt/ml/input/config/resourceconfig.json`. Workers listen at `port`
+    /// (TensorFlow's is 2223).
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if a variable is missing or malformed, or if the current host is not among the hosts; as
-    /// [`ClusterSpec::job`]; [`Error::System`] if the file cannot be read.
+    /// [`Error::InvalidCall`] if a variable is missing or malformed, or if the current host is not
+    /// among the hosts; as [`ClusterSpec::job`]; [`Error::System`] if the file cannot be read.
     pub fn new(port: u16) -> Result<SageMakerClusterResolver> {
         if process_environment(HOSTS).is_some() {
             return SageMakerClusterResolver::from_environment(port, process_environment);

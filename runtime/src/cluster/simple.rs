@@ -39,8 +39,8 @@ impl SimpleClusterResolver {
     /// For the process that is this task.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if the cluster has no such task. A cluster without jobs takes any, and
-    /// an evaluator need not be in it.
+    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if the cluster has no such task. A cluster
+    /// without jobs takes any, and an evaluator need not be in it.
     pub fn with_task(self, task_type: &str, task_id: usize) -> Result<SimpleClusterResolver> {
         self.with_checked_task("SimpleClusterResolver::with_task", "task ", task_type, task_id)
     }

@@ -11,10 +11,12 @@ use std::ops::Range;
 const CALL: &str = "SlurmClusterResolver";
 const GPU: &str = "GPU";
 
-/// Reads what Slurm tells each task of a step: the nodes, how many tasks each of them has, and which task this is.
+/// Reads what Slurm tells each task of a step: the nodes, how many tasks each of them has, and
+/// which task this is.
 ///
-/// Tasks are numbered as Slurm numbers them (`SLURM_PROCID`): node after node, in the order of the list of nodes. Those of one
-/// node listen at consecutive ports. The tasks are divided among jobs in the order of the jobs' names.
+/// Tasks are numbered as Slurm numbers them (`SLURM_PROCID`): node after node, in the order of the
+/// list of nodes. Those of one node listen at consecutive ports. The tasks are divided among jobs
+/// in the order of the jobs' names.
 ///
 /// ```
 /// use consonance::{ClusterResolver, SlurmClusterResolver};
@@ -93,8 +95,9 @@ impl SlurmBuilder {
         self
     }
 
-    /// The hosts in the order of their tasks, with how many tasks each has. By default as `SLURM_STEP_NODELIST` and
-    /// `SLURM_STEP_TASKS_PER_NODE` say, or where they are not set, `SLURM_JOB_NODELIST` and `SLURM_TASKS_PER_NODE`.
+    /// The hosts in the order of their tasks, with how many tasks each has. By default as
+    /// `SLURM_STEP_NODELIST` and `SLURM_STEP_TASKS_PER_NODE` say, or where they are not set,
+    /// `SLURM_JOB_NODELIST` and `SLURM_TASKS_PER_NODE`.
     pub fn tasks_per_node<N: Into<String>>(mut self, hosts: impl IntoIterator<Item = (N, usize)>) -> SlurmBuilder {
         self.hosts = Some(hosts.into_iter().map(|(name, tasks)| (name.into(), tasks)).collect());
         self
@@ -106,8 +109,8 @@ impl SlurmBuilder {
         self
     }
 
-    /// How many GPUs each node has. By default as many as `CUDA_VISIBLE_DEVICES` has, or where that is not set, as
-    /// `SLURM_GPUS_ON_NODE` says, or none.
+    /// How many GPUs each node has. By default as many as `CUDA_VISIBLE_DEVICES` has, or where that
+    /// is not set, as `SLURM_GPUS_ON_NODE` says, or none.
     pub fn gpus_per_node(mut self, gpus: usize) -> SlurmBuilder {
         self.gpus_per_node = Some(gpus);
         self
@@ -128,10 +131,11 @@ impl SlurmBuilder {
     /// Reads this process's environment.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if a variable is missing or malformed; if the lists of nodes and of their tasks differ in length; if
-    /// the tasks are not as many as `SLURM_STEP_NUM_TASKS` (where that is set) or as the jobs have; if `SLURM_PROCID` is
-    /// beyond them; if `SLURM_NODEID` or `SLURM_LOCALID` tell that tasks were not put node after node; if their GPUs are more than
-    /// a node has; or as [`ClusterSpec::job`].
+    /// [`Error::InvalidCall`] if a variable is missing or malformed; if the lists of nodes and of
+    /// their tasks differ in length; if the tasks are not as many as `SLURM_STEP_NUM_TASKS` (where
+    /// that is set) or as the jobs have; if `SLURM_PROCID` is beyond them; if `SLURM_NODEID` or
+    /// `SLURM_LOCALID` tell that tasks were not put node after node; if their GPUs are more than a
+    /// node has; or as [`ClusterSpec::job`].
     pub fn build(self) -> Result<SlurmClusterResolver> {
         self.build_from(process_environment)
     }

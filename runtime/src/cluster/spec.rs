@@ -10,8 +10,8 @@ use std::{
 
 const CALL: &str = "ClusterSpec";
 
-/// The jobs of a cluster in the order in which they were given, each with the addresses (`host:port`) of its tasks by index.
-/// Indices may have gaps; no two tasks have the same address.
+/// The jobs of a cluster in the order in which they were given, each with the addresses
+/// (`host:port`) of its tasks by index. Indices may have gaps; no two tasks have the same address.
 ///
 /// ```
 /// use consonance::ClusterSpec;
@@ -39,8 +39,8 @@ impl ClusterSpec {
     /// With a job whose tasks are 0, 1, 2, … at these addresses.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if the name is empty or is another job's, or if an address is not `host:port` or is another
-    /// task's.
+    /// [`Error::InvalidCall`] if the name is empty or is another job's, or if an address is not
+    /// `host:port` or is another task's.
     pub fn job<A: Into<String>>(self, name: &str, addresses: impl IntoIterator<Item = A>) -> Result<ClusterSpec> {
         self.sparse_job(name, addresses.into_iter().enumerate())
     }
@@ -48,7 +48,8 @@ impl ClusterSpec {
     /// With a job whose tasks have these indices and addresses.
     ///
     /// # Errors
-    /// As [`job`](ClusterSpec::job); and if an index is there twice, or is beyond any cluster's (2²⁰).
+    /// As [`job`](ClusterSpec::job); and if an index is there twice, or is beyond any cluster's
+    /// (2²⁰).
     pub fn sparse_job<A: Into<String>>(
         mut self,
         name: &str,
@@ -193,8 +194,9 @@ impl ClusterSpec {
         Ok(self)
     }
 
-    /// Whether a process may say that it is this task. An evaluator need not be in the cluster that it evaluates, and a
-    /// cluster without jobs is a program that runs by itself, whatever it is called.
+    /// Whether a process may say that it is this task. An evaluator need not be in the cluster that
+    /// it evaluates, and a cluster without jobs is a program that runs by itself, whatever it is
+    /// called.
     pub(super) fn check_task(&self, call: &'static str, task: &str, job: &str, index: usize) -> Result<()> {
         match self.tasks(job) {
             Some(tasks) if tasks.contains_key(&index) => Ok(()),
@@ -238,7 +240,8 @@ fn index(job: &str, key: &str) -> Result<usize> {
     index.ok_or_else(|| Error::invalid(CALL, format!("{job}[{key}]"), "a task index from 0", format!("{key:?}")))
 }
 
-/// Whether this is `host:port`, where the host is a name, an IPv4 address or a bracketed IPv6 address.
+/// Whether this is `host:port`, where the host is a name, an IPv4 address or a bracketed IPv6
+/// address.
 fn is_address(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return false };
     let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
@@ -258,7 +261,8 @@ pub(super) fn is_host(text: &str) -> bool {
 /// The most characters of a host's name, by the rules of the DNS.
 pub(super) const MAX_HOST: usize = 253;
 
-/// Reads TensorFlow's JSON: an object from job to a list of addresses, or to an object from task index to address.
+/// Reads TensorFlow's JSON: an object from job to a list of addresses, or to an object from task
+/// index to address.
 ///
 /// ```
 /// use consonance::ClusterSpec;

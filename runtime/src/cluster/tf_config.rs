@@ -7,8 +7,8 @@ use std::fmt;
 const CALL: &str = "TfConfigClusterResolver";
 const VARIABLE: &str = "TF_CONFIG";
 
-/// Reads `TF_CONFIG`: JSON with the `cluster`, this process's `task`, and if you like an `rpc_layer` and a `session_master`.
-/// Other keys are not looked at.
+/// Reads `TF_CONFIG`: JSON with the `cluster`, this process's `task`, and if you like an
+/// `rpc_layer` and a `session_master`. Other keys are not looked at.
 ///
 /// ```
 /// use consonance::{ClusterResolver, TfConfigClusterResolver};
@@ -40,11 +40,13 @@ pub struct TfConfigClusterResolver {
 }
 
 impl TfConfigClusterResolver {
-    /// Reads this process's environment. Where `TF_CONFIG` is not set, or is empty, the cluster has no jobs.
+    /// Reads this process's environment. Where `TF_CONFIG` is not set, or is empty, the cluster has
+    /// no jobs.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if it is not JSON, has a key twice, lacks a part of the task or has one of another type; and as
-    /// [`ClusterSpec::job`], [`ClusterSpec::sparse_job`] and [`SimpleClusterResolver::with_task`].
+    /// [`Error::InvalidCall`] if it is not JSON, has a key twice, lacks a part of the task or has
+    /// one of another type; and as [`ClusterSpec::job`], [`ClusterSpec::sparse_job`] and
+    /// [`SimpleClusterResolver::with_task`].
     pub fn new() -> Result<TfConfigClusterResolver> {
         TfConfigClusterResolver::from_environment(process_environment)
     }
@@ -144,8 +146,9 @@ impl ClusterResolver for TfConfigClusterResolver {
         &self.resolved
     }
 
-    /// The `session_master`, if there is one; empty, if the cluster has no jobs, or one job with task 0 alone; else the address of
-    /// the given task, where what is not given is this process's own.
+    /// The `session_master`, if there is one; empty, if the cluster has no jobs, or one job with
+    /// task 0 alone; else the address of the given task, where what is not given is this process's
+    /// own.
     fn master(&self, task_type: Option<&str>, task_id: Option<usize>, rpc_layer: Option<&str>) -> Result<String> {
         let SimpleClusterResolver { cluster, master, .. } = &self.resolved;
         if !master.is_empty() {

@@ -5,8 +5,9 @@ use crate::{Error, Result};
 
 const CALL: &str = "UnionResolver::new";
 
-/// The jobs of several resolvers. Where several have a job, their lists of its tasks follow each other; if one of them has gaps,
-/// every task keeps its index. The task, the protocol and the accelerators are those of the first resolver that has any.
+/// The jobs of several resolvers. Where several have a job, their lists of its tasks follow each
+/// other; if one of them has gaps, every task keeps its index. The task, the protocol and the
+/// accelerators are those of the first resolver that has any.
 ///
 /// ```
 /// use consonance::{ClusterResolver, ClusterSpec, SimpleClusterResolver, UnionResolver};
@@ -28,8 +29,8 @@ impl UnionResolver {
     /// Of these resolvers.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if there are none, if two of them have the same task where indices have gaps, or if two tasks have
-    /// the same address.
+    /// [`Error::InvalidCall`] if there are none, if two of them have the same task where indices
+    /// have gaps, or if two tasks have the same address.
     pub fn new(resolvers: impl IntoIterator<Item = Box<dyn ClusterResolver>>) -> Result<UnionResolver> {
         let mut resolvers: Vec<_> = resolvers.into_iter().collect();
         if resolvers.is_empty() {
@@ -71,7 +72,8 @@ impl ClusterResolver for UnionResolver {
         &self.resolved
     }
 
-    /// The address of the given task; unless both its type and its id are given, what the first resolver says.
+    /// The address of the given task; unless both its type and its id are given, what the first
+    /// resolver says.
     fn master(&self, task_type: Option<&str>, task_id: Option<usize>, rpc_layer: Option<&str>) -> Result<String> {
         match (task_type, task_id) {
             (Some(job), Some(index)) => {
@@ -98,7 +100,8 @@ fn merged(resolvers: &[Box<dyn ClusterResolver>]) -> Result<ClusterSpec> {
     cluster.unique()
 }
 
-/// By how much the indices of `owner`'s tasks grow: by the tasks of those before, unless some have gaps.
+/// By how much the indices of `owner`'s tasks grow: by the tasks of those before, unless some have
+/// gaps.
 fn shift(resolvers: &[Box<dyn ClusterResolver>], owner: usize, job: &str) -> usize {
     let mut parts = resolvers.iter().map(|resolver| resolver.cluster_spec().tasks(job));
     if parts.clone().flatten().all(is_dense) {

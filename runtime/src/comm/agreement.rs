@@ -1,8 +1,9 @@
 //! What ranks compare beyond a call's buffers, and who is named if they differ.
 //!
-//! Signatures travel as 64 bits. Only after a mismatch do the ranks tell each other their calls in words, argument by argument, and
-//! vote: the call that most ranks made is the one expected, of equals the one with the lowest rank; the first rank that differs
-//! is the one named. A call that cannot be right is never expected. All ranks have the same words, and so the same error.
+//! Signatures travel as 64 bits. Only after a mismatch do the ranks tell each other their calls in
+//! words, argument by argument, and vote: the call that most ranks made is the one expected, of
+//! equals the one with the lowest rank; the first rank that differs is the one named. A call that
+//! cannot be right is never expected. All ranks have the same words, and so the same error.
 
 use crate::{Error, comm::options::Configuration};
 use consonance_spec::{
@@ -10,7 +11,8 @@ use consonance_spec::{
     call::{digest, mix},
 };
 
-/// What ranks compare of a call beyond its buffers: 64 bits that differ where it does, and the words for an error then.
+/// What ranks compare of a call beyond its buffers: 64 bits that differ where it does, and the
+/// words for an error then.
 ///
 /// ```
 /// use consonance::{Communicator, raw::{Agreement, Call}};
@@ -36,8 +38,8 @@ impl<'a> Agreement<'a> {
     /// Nothing beyond the buffers.
     pub const NONE: Agreement<'static> = Agreement { call: None, digest: 0, describe: &Vec::new };
 
-    /// Ranks agree if they give the same digest. If they do not, `describe` gives each argument with its value, in the same order
-    /// on all ranks.
+    /// Ranks agree if they give the same digest. If they do not, `describe` gives each argument
+    /// with its value, in the same order on all ranks.
     pub fn new(digest: u64, describe: &'a dyn Fn() -> Vec<(String, String)>) -> Agreement<'a> {
         // 0 says that there is nothing to compare.
         Agreement { call: None, digest: mix(digest, 1) | 1, describe }
@@ -84,7 +86,8 @@ const REFUSED: &str = "refused";
 pub(crate) struct Words(Vec<(String, String)>);
 
 impl Words {
-    /// The most bytes of them that ranks tell each other: no other process's word is a bound of what is allocated.
+    /// The most bytes of them that ranks tell each other: no other process's word is a bound of
+    /// what is allocated.
     pub(crate) const BYTES: usize = 1 << 20;
 
     /// Those of a call that cannot be right, and why.
@@ -104,16 +107,19 @@ impl Words {
     }
 }
 
-/// The signature of a call that cannot be right: no other call's is this one (up to one chance in 2^64).
+/// The signature of a call that cannot be right: no other call's is this one (up to one chance in
+/// 2^64).
 pub(crate) fn refused(kind: Kind, why: &str) -> Signature {
     Signature { detail: digest(why) | 1, ..Signature::new(kind) }
 }
 
-/// The first argument in which the first odd rank differs from what most ranks called; the same on every rank.
+/// The first argument in which the first odd rank differs from what most ranks called; the same on
+/// every rank.
 pub(crate) fn compare(texts: &[String]) -> Error {
     let votes = |text: &String| texts.iter().filter(|other| *other == text).count();
     let refused = |text: &str| text.lines().any(|line| line.split('\t').next() == Some(REFUSED));
-    // The most votes win, and of equals the lowest rank; a call that cannot be right is never the one expected.
+    // The most votes win, and of equals the lowest rank; a call that cannot be right is never the
+    // one expected.
     let common = (0..texts.len()).rev().max_by_key(|&rank| (!refused(&texts[rank]), votes(&texts[rank]))).unwrap_or(0);
     let odd = texts.iter().position(|text| *text != texts[common]).unwrap_or(common);
     let split = |text: &'_ str| -> Vec<(String, String)> {

@@ -1,7 +1,8 @@
-//! Asynchronous calls: made inside a closure, carried out in order on a thread of their own, all finished when it ends.
+//! Asynchronous calls: made inside a closure, carried out in order on a thread of their own, all
+//! finished when it ends.
 //!
-//! A handle could be forgotten while a peer reads the buffer it stands for; a closure cannot end early. So buffers are lent for
-//! the whole closure, and dropping a handle is always safe.
+//! A handle could be forgotten while a peer reads the buffer it stands for; a closure cannot end
+//! early. So buffers are lent for the whole closure, and dropping a handle is always safe.
 
 use crate::{
     Communicator, Error, Result,
@@ -21,7 +22,8 @@ pub struct Scope<'env> {
     rank: usize,
     calls: mpsc::Sender<Task<'env>>,
     slots: Mutex<Vec<Arc<Slot>>>,
-    /// Buffers are lent for exactly this long: a shorter lifetime would let them be used before the calls are finished.
+    /// Buffers are lent for exactly this long: a shorter lifetime would let them be used before the
+    /// calls are finished.
     invariant: PhantomData<&'env mut &'env ()>,
 }
 
@@ -32,7 +34,8 @@ enum Task<'env> {
     Refuse(String),
 }
 
-/// An asynchronous call under way. Dropping it is safe: the call is finished when its scope ends, which reports its error.
+/// An asynchronous call under way. Dropping it is safe: the call is finished when its scope ends,
+/// which reports its error.
 pub struct Pending {
     slot: Arc<Slot>,
 }
@@ -52,7 +55,8 @@ enum State {
     Taken,
 }
 
-/// The duty to finish a call. Dropped without a result, which only a panic does, it tells so to who waits.
+/// The duty to finish a call. Dropped without a result, which only a panic does, it tells so to who
+/// waits.
 struct Promise(Arc<Slot>);
 
 impl Promise {
@@ -302,12 +306,13 @@ impl<'env> Scope<'env> {
 }
 
 impl Communicator {
-    /// Runs `body`, in which calls return at once and are carried out meanwhile, in the order in which they are made, on a
-    /// thread of their own. All are finished when this returns.
+    /// Runs `body`, in which calls return at once and are carried out meanwhile, in the order in
+    /// which they are made, on a thread of their own. All are finished when this returns.
     ///
     /// # Errors
-    /// The error of `body`, else the first of a call that was not waited for. [`Error::System`] if the system gives no thread, which
-    /// ends the group: the others make calls that this rank does not.
+    /// The error of `body`, else the first of a call that was not waited for. [`Error::System`] if
+    /// the system gives no thread, which ends the group: the others make calls that this rank does
+    /// not.
     ///
     /// # Panics
     /// If `body` panics; the group is then ended, so that no peer waits.
@@ -344,7 +349,8 @@ impl Communicator {
                     aborter.abort(Reason::Failure);
                     Error::System { what, source }
                 })?;
-            // Dropped last, so that a panic in `body` ends the group before the queue is waited for.
+            // Dropped last, so that a panic in `body` ends the group before the queue is waited
+            // for.
             let scope = Scope { rank, calls, slots: Mutex::default(), invariant: PhantomData };
             let end_on_panic = OnPanic(|| aborter.abort(Reason::Panic));
             let result = body(&scope);

@@ -6,8 +6,9 @@ use consonance_spec::{DType, Element, Kind, ReduceOp, Signature, World};
 
 /// A collective with its buffers.
 ///
-/// `send` is what this rank brings and `recv` what it gets; without `send` the call works in place, on `recv`. Counts are in
-/// elements. Where they are given there is one for each rank, the same list on every rank; else parts are even.
+/// `send` is what this rank brings and `recv` what it gets; without `send` the call works in place,
+/// on `recv`. Counts are in elements. Where they are given there is one for each rank, the same
+/// list on every rank; else parts are even.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "fields are told of above and at their variants")]
 pub enum Call<'a> {
@@ -19,18 +20,22 @@ pub enum Call<'a> {
     Reduce { op: ReduceOp, send: Option<Buf<'a>>, recv: Option<BufMut<'a>>, root: usize },
     /// All ranks' data combined, on all.
     AllReduce { op: ReduceOp, send: Option<Buf<'a>>, recv: BufMut<'a> },
-    /// All ranks' data combined, a block to each: apart into `recv`, in place into the rank's own block of it.
+    /// All ranks' data combined, a block to each: apart into `recv`, in place into the rank's own
+    /// block of it.
     ReduceScatter { op: ReduceOp, send: Option<Buf<'a>>, recv: BufMut<'a> },
     /// All ranks' data in rank order on `root`, which alone needs `recv`.
     Gather { send: Option<Buf<'a>>, recv: Option<BufMut<'a>>, counts: Option<&'a [usize]>, root: usize },
     /// All ranks' data in rank order on all.
     AllGather { send: Option<Buf<'a>>, recv: BufMut<'a>, counts: Option<&'a [usize]> },
-    /// Like `AllGather` with sizes that are learnt on the way: each rank's data is `rows` rows, and row `i` of the result is
-    /// every rank's row `i` in rank order. On success `recv` holds the result, and `counts` each rank's count.
+    /// Like `AllGather` with sizes that are learnt on the way: each rank's data is `rows` rows, and
+    /// row `i` of the result is every rank's row `i` in rank order. On success `recv` holds the
+    /// result, and `counts` each rank's count.
     Concat { send: Buf<'a>, rows: usize, recv: &'a mut Option<Memory>, counts: &'a mut Vec<usize> },
-    /// A part of `root`'s data to each rank. Only `root` needs `send`; it may keep its own part in place, without `recv`.
+    /// A part of `root`'s data to each rank. Only `root` needs `send`; it may keep its own part in
+    /// place, without `recv`.
     Scatter { send: Option<Buf<'a>>, recv: Option<BufMut<'a>>, counts: Option<&'a [usize]>, root: usize },
-    /// A part from each rank to each rank. `counts` are those sent to and those received from each rank.
+    /// A part from each rank to each rank. `counts` are those sent to and those received from each
+    /// rank.
     AllToAll { send: Option<Buf<'a>>, recv: BufMut<'a>, counts: Option<(&'a [usize], &'a [usize])> },
     /// Data to one rank, which receives it.
     Send { data: Buf<'a>, to: usize },
@@ -82,8 +87,9 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Checks the arguments, and adds to the signature of the call's kind what all ranks must agree on. It is filled in where it stays:
-    /// to move what was just written in parts takes longer than to write it.
+    /// Checks the arguments, and adds to the signature of the call's kind what all ranks must agree
+    /// on. It is filled in where it stays: to move what was just written in parts takes longer than
+    /// to write it.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] for what no other rank's arguments could make right.
@@ -245,7 +251,8 @@ impl Check {
         }
     }
 
-    /// Checks `counts` against `own`, this rank's part, and notes them as what must agree. Without `counts` every part is `own`.
+    /// Checks `counts` against `own`, this rank's part, and notes them as what must agree. Without
+    /// `counts` every part is `own`.
     fn parts(&self, signature: &mut Signature, counts: Option<&[usize]>, own: Option<usize>) -> Result<()> {
         let Some(counts) = counts else {
             signature.count = own;
@@ -263,7 +270,8 @@ impl Check {
         Ok(())
     }
 
-    /// The sum of counts of elements of this type. All ranks check it, whoever needs the buffer, since all compute with it.
+    /// The sum of counts of elements of this type. All ranks check it, whoever needs the buffer,
+    /// since all compute with it.
     fn total(&self, argument: &str, counts: &[usize], dtype: DType) -> Result<usize> {
         let total = counts.iter().try_fold(0usize, |total, &count| total.checked_add(count));
         let bytes = |total: usize| total.checked_mul(dtype.size()).filter(|&bytes| isize::try_from(bytes).is_ok());
@@ -392,8 +400,8 @@ impl UnlikeCounts {
     }
 }
 
-/// The first pair of ranks that do not expect the same of each other. In the table a rank has what it sends to each, and then what
-/// it receives from each.
+/// The first pair of ranks that do not expect the same of each other. In the table a rank has what
+/// it sends to each, and then what it receives from each.
 pub(crate) fn unlike_counts(table: &[u64], size: usize) -> Option<UnlikeCounts> {
     let row = 2 * size;
     (0..size).flat_map(|from| (0..size).map(move |to| (from, to))).find_map(|(from, to)| {

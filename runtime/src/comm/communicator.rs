@@ -10,19 +10,22 @@ use crate::{
         shared_memory::SharedMemory,
     },
 };
-use consonance_kernels::group::{Reason, Seat, plan::Ground};
+use consonance_kernels::group::{Endpoint, Reason, plan::Topology};
 use consonance_spec::{DType, Element, Kind, Signature, World};
 use std::{any::Any, ops::Range, sync::Arc, time::Duration};
 
 /// One rank of a group, with MPI's collectives on slices.
 ///
-/// Every rank makes the same calls in the same order; a rank that does not is named in the error of all. The result of a
-/// reduction has the same bits on every rank, for every size, position and [`Implementation`].
+/// Every rank makes the same calls in the same order; a rank that does not is named in the error of
+/// all. The result of a reduction has the same bits on every rank, for every size, position and
+/// [`Implementation`].
 ///
-/// Names without a suffix work in place; `_into` reads one slice and writes another; `_v` takes a count for each rank.
-/// Blocking calls on slices allocate nothing after the first of their size. In errors, a replica is a rank.
+/// Names without a suffix work in place; `_into` reads one slice and writes another; `_v` takes a
+/// count for each rank. Blocking calls on slices allocate nothing after the first of their size. In
+/// errors, a replica is a rank.
 ///
-/// A call that cannot be right is made all the same, so that the others are told at once: it waits for them as any call does.
+/// A call that cannot be right is made all the same, so that the others are told at once: it waits
+/// for them as any call does.
 ///
 /// ```
 /// use consonance::{Communicator, ReduceOp};
@@ -48,27 +51,29 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// The communicators of a new group of `size` threads of this process, in rank order: give each to a thread of its own.
+    /// The communicators of a new group of `size` threads of this process, in rank order: give each
+    /// to a thread of its own.
     ///
-    /// A rank that is dropped has left the group: who waits for it gets [`Error::Left`](crate::Error::Left). A group of 0 is empty.
+    /// A rank that is dropped has left the group: who waits for it gets
+    /// [`Error::Left`](crate::Error::Left). A group of 0 is empty.
     pub fn threads(size: usize) -> Vec<Communicator> {
         Communicator::group(size, CommunicationOptions::new().configuration())
     }
 
     /// [`threads`](Communicator::threads) whose calls are carried out so.
     pub(crate) fn group(size: usize, configuration: Configuration) -> Vec<Communicator> {
-        let on_seat = |seat| Box::new(Host::new(seat, configuration, None));
-        let seats = Seat::group(size, configuration.timeout).into_iter();
-        seats.map(|seat| Communicator { engine: on_seat(seat), configuration }).collect()
+        let on_seat = |endpoint| Box::new(Host::new(endpoint, configuration, None));
+        let seats = Endpoint::group(size, configuration.timeout).into_iter();
+        seats.map(|endpoint| Communicator { engine: on_seat(endpoint), configuration }).collect()
     }
 
     #[cfg(target_os = "linux")]
     pub(crate) fn in_processes(
-        seat: Seat,
+        endpoint: Endpoint,
         configuration: Configuration,
         processes: Arc<dyn crate::comm::engine::Processes>,
     ) -> Communicator {
-        Communicator { engine: Box::new(Host::new(seat, configuration, Some(processes))), configuration }
+        Communicator { engine: Box::new(Host::new(endpoint, configuration, Some(processes))), configuration }
     }
 
     /// A rank of a group that `engine` carries calls of, which has the default options.
@@ -108,7 +113,8 @@ impl Communicator {
         self.engine.world()
     }
 
-    /// Sets how long a call waits for its peers, in all: more than zero and at most a day. By default 5 minutes.
+    /// Sets how long a call waits for its peers, in all: more than zero and at most a day. By
+    /// default 5 minutes.
     ///
     /// # Errors
     /// [`Error::InvalidCall`](crate::Error::InvalidCall) for any other timeout.
@@ -140,12 +146,14 @@ impl Communicator {
         }
     }
 
-    /// `count` elements, all zero, in memory that every rank of this group can read and write in place: with such data
-    /// collectives of processes copy nothing that they need not. Of threads, any memory is so. Of processes it is made of huge
-    /// pages from 2 MiB on, where the system (Linux 6.1 and later) has some, which takes about as long as to fill it once.
+    /// `count` elements, all zero, in memory that every rank of this group can read and write in
+    /// place: with such data collectives of processes copy nothing that they need not. Of threads,
+    /// any memory is so. Of processes it is made of huge pages from 2 MiB on, where the system
+    /// (Linux 6.1 and later) has some, which takes about as long as to fill it once.
     ///
-    /// It stays when the group has ended, but the data of another group's collectives are copied again. A process made by `fork`
-    /// has none of it, and a core dump leaves that of processes out.
+    /// It stays when the group has ended, but the data of another group's collectives are copied
+    /// again. A process made by `fork` has none of it, and a core dump leaves that of processes
+    /// out.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if there is no memory for them.
@@ -163,15 +171,16 @@ impl Communicator {
         Ok(SharedMemory::new(self.engine.alloc(T::DTYPE, count)?))
     }
 
-    /// What the way of this group's data depends on, or of what goes to and from `peer`, once something has; none where ranks do not share
-    /// memory. For `consonance explain`.
+    /// What the way of this group's data depends on, or of what goes to and from `peer`, once
+    /// something has; none where ranks do not share memory. For `consonance explain`.
     #[doc(hidden)]
-    pub fn ground(&self, peer: Option<usize>) -> Option<Ground> {
+    pub fn topology(&self, peer: Option<usize>) -> Option<Topology> {
         let host = (&*self.engine as &dyn Any).downcast_ref::<Host>();
-        host.map(|host| host.ground(peer))
+        host.map(|host| host.topology(peer))
     }
 
-    /// Ends the group: every rank that waits in it, or calls anything in it later, gets [`Error::Aborted`](crate::Error::Aborted). Waits for nobody.
+    /// Ends the group: every rank that waits in it, or calls anything in it later, gets
+    /// [`Error::Aborted`](crate::Error::Aborted). Waits for nobody.
     pub fn abort(&self) {
         self.engine.abort_handle().abort(Reason::Failure);
     }
@@ -193,18 +202,20 @@ impl Communicator {
         self.engine.abort_handle()
     }
 
-    /// After an abort, waits until all ranks are ready to go on, and goes on; otherwise does nothing.
+    /// After an abort, waits until all ranks are ready to go on, and goes on; otherwise does
+    /// nothing.
     pub(crate) fn renew(&mut self) -> Result<()> {
         self.engine.renew()
     }
 
-    /// Ends this rank's part in a run. Gives the communicator if it may [begin](Communicator::begin_run) another one.
+    /// Ends this rank's part in a run. Gives the communicator if it may
+    /// [begin](Communicator::begin_run) another one.
     pub(crate) fn end_run(mut self) -> Option<Communicator> {
         self.engine.end_run().then_some(self)
     }
 
-    /// Begins another run of a group of which these are all ranks, each of which has ended the last one. False if it does not go
-    /// on.
+    /// Begins another run of a group of which these are all ranks, each of which has ended the last
+    /// one. False if it does not go on.
     pub(crate) fn begin_run(ranks: &mut [Communicator]) -> bool {
         ranks.iter_mut().all(|rank| rank.engine.begin_run())
     }
@@ -214,10 +225,11 @@ impl Communicator {
         self.engine.set_idle(company, idle);
     }
 
-    /// The communicator of the ranks that give the same `color`, ordered by `key` and then by rank; none for no color. Every rank
-    /// of this group calls it. An [`abort`](Communicator::abort) of this group ends the new one, too; a communicator of this group that is
-    /// dropped does not. In errors a replica is a rank of the new group; but who ended this one is named by its rank here, and
-    /// [`Error::Aborted`](crate::Error::Aborted) says so.
+    /// The communicator of the ranks that give the same `color`, ordered by `key` and then by rank;
+    /// none for no color. Every rank of this group calls it. An [`abort`](Communicator::abort) of
+    /// this group ends the new one, too; a communicator of this group that is dropped does not. In
+    /// errors a replica is a rank of the new group; but who ended this one is named by its rank
+    /// here, and [`Error::Aborted`](crate::Error::Aborted) says so.
     ///
     /// # Errors
     /// As [`barrier`](Communicator::barrier).
@@ -256,12 +268,12 @@ impl Communicator {
         self.execute(call, &Agreement::NONE)
     }
 
-    /// Makes a call whose element types are values, on which the ranks agree as on any other, and on `agreement` beyond it. All
-    /// methods with typed slices are this one.
+    /// Makes a call whose element types are values, on which the ranks agree as on any other, and
+    /// on `agreement` beyond it. All methods with typed slices are this one.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`](crate::Error::InvalidCall) for what cannot be right whatever the other ranks call; otherwise as
-    /// [`barrier`](Communicator::barrier).
+    /// [`Error::InvalidCall`](crate::Error::InvalidCall) for what cannot be right whatever the
+    /// other ranks call; otherwise as [`barrier`](Communicator::barrier).
     ///
     /// ```
     /// use consonance::{Communicator, ReduceOp, raw::{Agreement, Call}};
@@ -274,7 +286,8 @@ impl Communicator {
     pub fn execute(&mut self, call: Call<'_>, agreement: &Agreement<'_>) -> Result<()> {
         let mut signature = Signature::new(call.kind());
         if let Err(error) = call.sign(self.world(), &mut signature) {
-            // The two of a send and a receive are a group of their own: no other rank waits for this call.
+            // The two of a send and a receive are a group of their own: no other rank waits for
+            // this call.
             if !matches!(call, Call::Send { .. } | Call::Recv { .. }) {
                 let _ = self.refuse(call.kind(), &error);
             }

@@ -1,4 +1,5 @@
-//! What a communicator does when ranks disagree: they tell each other what they called, and all have the same error.
+//! What a communicator does when ranks disagree: they tell each other what they called, and all
+//! have the same error.
 
 use super::{
     agreement::{self, Agreement, Words},
@@ -93,7 +94,8 @@ impl Communicator {
         self.engine.execute(second, &EXPLAIN, Kind::Explain)
     }
 
-    /// Tells the others, who make the same call, that this rank's cannot be right: who calls it has an error of its own.
+    /// Tells the others, who make the same call, that this rank's cannot be right: who calls it has
+    /// an error of its own.
     ///
     /// # Errors
     /// Those of a collective, if they were not told.

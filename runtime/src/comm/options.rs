@@ -3,7 +3,8 @@
 use crate::{Error, Result};
 use std::time::Duration;
 
-/// Options of a strategy's collectives, or of one call, where they override the strategy's field by field.
+/// Options of a strategy's collectives, or of one call, where they override the strategy's field by
+/// field.
 ///
 /// ```
 /// use consonance::{CommunicationOptions, MirroredStrategy};
@@ -51,10 +52,12 @@ pub enum Implementation {
     TwoShot,
 }
 
-/// How long a replica waits for another where nothing else is said: long beside any step of a training loop, and an end.
+/// How long a replica waits for another where nothing else is said: long beside any step of a
+/// training loop, and an end.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Tensors are fused up to this many bytes where nothing else is said: a copy of so little costs less than a step.
+/// Tensors are fused up to this many bytes where nothing else is said: a copy of so little costs
+/// less than a step.
 const DEFAULT_BYTES_PER_PACK: usize = 64 << 10;
 
 impl CommunicationOptions {
@@ -63,16 +66,16 @@ impl CommunicationOptions {
         CommunicationOptions::default()
     }
 
-    /// Small tensors of a nest are fused, by dtype, into packs of up to so many bytes; a larger tensor goes alone, without a
-    /// copy. 0 fuses all tensors of a dtype. By default 64 KiB.
+    /// Small tensors of a nest are fused, by dtype, into packs of up to so many bytes; a larger
+    /// tensor goes alone, without a copy. 0 fuses all tensors of a dtype. By default 64 KiB.
     pub fn bytes_per_pack(mut self, bytes: usize) -> Self {
         self.bytes_per_pack = Some(bytes);
         self
     }
 
-    /// How long one call of a replica waits for the others before it fails and names who is missing. The bound is on all waits of
-    /// the call together; the time in which it copies or computes does not count. By default 5 minutes; there is no infinite
-    /// timeout.
+    /// How long one call of a replica waits for the others before it fails and names who is
+    /// missing. The bound is on all waits of the call together; the time in which it copies or
+    /// computes does not count. By default 5 minutes; there is no infinite timeout.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] for a timeout of zero, or of more than a day.
@@ -87,9 +90,11 @@ impl CommunicationOptions {
         self
     }
 
-    /// Whether threads of their own carry out what replicas [overlap](crate::ReplicaContext::overlap) with their computing; else
-    /// each replica does it itself when it waits. By default they do where this process may use more cores than there are
-    /// replicas, and these are not bound to cores. Say so where replicas wait for something else than a core, as a device.
+    /// Whether threads of their own carry out what replicas
+    /// [overlap](crate::ReplicaContext::overlap) with their computing; else each replica does it
+    /// itself when it waits. By default they do where this process may use more cores than there
+    /// are replicas, and these are not bound to cores. Say so where replicas wait for something
+    /// else than a core, as a device.
     pub fn carriers(mut self, carriers: bool) -> Self {
         self.carriers = Some(carriers);
         self

@@ -8,8 +8,9 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-/// A thread that works for one replica at a time, with its communicator. Idle, it sleeps; it ends when this is dropped.
-pub(crate) struct Carrier {
+/// A thread that works for one replica at a time, with its communicator. Idle, it sleeps; it ends
+/// when this is dropped.
+pub(crate) struct CommThread {
     /// None when it ends.
     loans: Option<mpsc::Sender<Loan>>,
     thread: Option<JoinHandle<()>>,
@@ -20,7 +21,8 @@ pub(crate) struct Carrier {
 /// What is done with a communicator.
 pub(crate) type Task = Box<dyn FnOnce(&mut Communicator) + Send>;
 
-/// A communicator, and what to do with it until the other end says, with none, that there is no more.
+/// A communicator, and what to do with it until the other end says, with none, that there is no
+/// more.
 struct Loan {
     communicator: Communicator,
     tasks: mpsc::Receiver<Option<Task>>,
@@ -33,12 +35,12 @@ pub(crate) struct Lent {
     back: mpsc::Receiver<Communicator>,
 }
 
-impl Carrier {
+impl CommThread {
     /// Starts the thread; none if the system gives none.
-    pub(crate) fn start() -> Option<Carrier> {
+    pub(crate) fn start() -> Option<CommThread> {
         let (loans, queue) = mpsc::channel();
         let thread = thread::Builder::new().name("buckets".to_owned()).spawn(move || serve(queue)).ok()?;
-        Some(Carrier { loans: Some(loans), thread: Some(thread), owner: process::id() })
+        Some(CommThread { loans: Some(loans), thread: Some(thread), owner: process::id() })
     }
 
     /// Whether the thread is in another process, of which this one is a fork.
@@ -69,7 +71,7 @@ impl Lent {
     }
 }
 
-impl Drop for Carrier {
+impl Drop for CommThread {
     fn drop(&mut self) {
         if self.forked() {
             // There is nobody to tell or to join.

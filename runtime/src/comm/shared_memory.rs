@@ -8,12 +8,15 @@ use std::{
     ops::{Deref, DerefMut},
 };
 
-/// Elements in memory that all ranks of a group can read and write in place: see [`Communicator::alloc`](crate::Communicator::alloc).
+/// Elements in memory that all ranks of a group can read and write in place: see
+/// [`Communicator::alloc`](crate::Communicator::alloc).
 ///
-/// Its slices are borrowed as any others are, with one exception: a process of the group that writes to the memory outside of a
-/// collective changes what another one borrows. Collectives never do. Such a process can make results wrong; it cannot make an
-/// invalid element, because only types for which every pattern of bits is valid are shared. Between processes a `bool` is not:
-/// [`Communicator::alloc`](crate::Communicator::alloc) gives memory of the rank's own for it, which collectives copy.
+/// Its slices are borrowed as any others are, with one exception: a process of the group that
+/// writes to the memory outside of a collective changes what another one borrows. Collectives never
+/// do. Such a process can make results wrong; it cannot make an invalid element, because only types
+/// for which every pattern of bits is valid are shared. Between processes a `bool` is not:
+/// [`Communicator::alloc`](crate::Communicator::alloc) gives memory of the rank's own for it, which
+/// collectives copy.
 pub struct SharedMemory<T> {
     memory: Memory,
     element: PhantomData<T>,

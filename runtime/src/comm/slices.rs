@@ -11,7 +11,9 @@ impl Communicator {
     /// Waits until every rank has come here.
     ///
     /// # Errors
-    /// As every collective: [`Error::Mismatch`](crate::Error::Mismatch), [`Error::Left`](crate::Error::Left), [`Error::Timeout`](crate::Error::Timeout), [`Error::Aborted`](crate::Error::Aborted).
+    /// As every collective: [`Error::Mismatch`](crate::Error::Mismatch),
+    /// [`Error::Left`](crate::Error::Left), [`Error::Timeout`](crate::Error::Timeout),
+    /// [`Error::Aborted`](crate::Error::Aborted).
     pub fn barrier(&mut self) -> Result<()> {
         self.call(Call::Barrier)
     }
@@ -19,8 +21,10 @@ impl Communicator {
     /// Combines every rank's `data` into each rank's `data`.
     ///
     /// # Errors
-    /// [`Error::UnknownReduceOp`](crate::Error::UnknownReduceOp); [`Error::InvalidCall`](crate::Error::InvalidCall) if `op` is not defined on `T`, or its result is of another type (the mean of
-    /// integers); otherwise as [`barrier`](Communicator::barrier).
+    /// [`Error::UnknownReduceOp`](crate::Error::UnknownReduceOp);
+    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if `op` is not defined on `T`, or its
+    /// result is of another type (the mean of integers); otherwise as
+    /// [`barrier`](Communicator::barrier).
     ///
     /// ```
     /// # use consonance::{Communicator, Error, ReduceOp};
@@ -74,8 +78,9 @@ impl Communicator {
         self.call(Call::Reduce { op, send: Some(send.into()), recv, root })
     }
 
-    /// Combines every rank's `data` and leaves block `r` of the result in block `r` of rank `r`'s `data`; the rest of `data` stays
-    /// as it is. Blocks are even: the count is a multiple of the number of ranks.
+    /// Combines every rank's `data` and leaves block `r` of the result in block `r` of rank `r`'s
+    /// `data`; the rest of `data` stays as it is. Blocks are even: the count is a multiple of the
+    /// number of ranks.
     ///
     /// # Errors
     /// As [`all_reduce`](Communicator::all_reduce).
@@ -102,7 +107,8 @@ impl Communicator {
         self.call(Call::ReduceScatter { op, send: None, recv: data.into() })
     }
 
-    /// Combines every rank's `send` and gives block `r` of the result to rank `r`'s `recv`. `send` has `size * recv` elements.
+    /// Combines every rank's `send` and gives block `r` of the result to rank `r`'s `recv`. `send`
+    /// has `size * recv` elements.
     ///
     /// # Errors
     /// As [`all_reduce`](Communicator::all_reduce).
@@ -114,7 +120,8 @@ impl Communicator {
     /// `root`'s `data` into every rank's.
     ///
     /// # Errors
-    /// As [`barrier`](Communicator::barrier), and [`Error::InvalidCall`](crate::Error::InvalidCall) if there is no rank `root`.
+    /// As [`barrier`](Communicator::barrier), and [`Error::InvalidCall`](crate::Error::InvalidCall)
+    /// if there is no rank `root`.
     pub fn broadcast<T: Element>(&mut self, data: &mut [T], root: usize) -> Result<()> {
         self.call(Call::Broadcast { data: data.into(), root })
     }
@@ -122,7 +129,8 @@ impl Communicator {
     /// Block `r` of rank `r`'s `data` into block `r` of every rank's. Blocks are even.
     ///
     /// # Errors
-    /// As [`barrier`](Communicator::barrier), and [`Error::InvalidCall`](crate::Error::InvalidCall) for counts that do not fit.
+    /// As [`barrier`](Communicator::barrier), and [`Error::InvalidCall`](crate::Error::InvalidCall)
+    /// for counts that do not fit.
     pub fn all_gather<T: Element>(&mut self, data: &mut [T]) -> Result<()> {
         self.call(Call::AllGather { send: None, recv: data.into(), counts: None })
     }
@@ -135,8 +143,8 @@ impl Communicator {
         self.call(Call::AllGather { send: Some(send.into()), recv: recv.into(), counts: None })
     }
 
-    /// Like [`all_gather_into`](Communicator::all_gather_into), where rank `r` sends `counts[r]` elements. Without `send` this
-    /// rank's part is in its place in `recv` already.
+    /// Like [`all_gather_into`](Communicator::all_gather_into), where rank `r` sends `counts[r]`
+    /// elements. Without `send` this rank's part is in its place in `recv` already.
     ///
     /// # Errors
     /// As [`all_gather`](Communicator::all_gather).
@@ -169,8 +177,8 @@ impl Communicator {
         self.call(Call::Gather { send: Some(send.into()), recv, counts: None, root })
     }
 
-    /// Like [`gather`](Communicator::gather), where rank `r` sends `counts[r]` elements. Without `send` the root's part is in its
-    /// place in `recv` already.
+    /// Like [`gather`](Communicator::gather), where rank `r` sends `counts[r]` elements. Without
+    /// `send` the root's part is in its place in `recv` already.
     ///
     /// # Errors
     /// As [`all_gather`](Communicator::all_gather).
@@ -252,8 +260,9 @@ impl Communicator {
         self.call(Call::AllToAll { send: Some(send.into()), recv: recv.into(), counts: None })
     }
 
-    /// `send_counts[s]` elements of `send` to each rank `s`, `recv_counts[r]` elements from each rank `r` into `recv`; parts lie one
-    /// after the other in rank order. The two counts of a pair of ranks are the same.
+    /// `send_counts[s]` elements of `send` to each rank `s`, `recv_counts[r]` elements from each
+    /// rank `r` into `recv`; parts lie one after the other in rank order. The two counts of a pair
+    /// of ranks are the same.
     ///
     /// # Errors
     /// As [`all_gather`](Communicator::all_gather).
@@ -286,11 +295,12 @@ impl Communicator {
 
     /// Sends `data` to rank `to`, which receives as many elements; returns when it has them.
     ///
-    /// It is compared with what `to` receives and sends from and to this rank alone: if that makes a call of all ranks instead, both wait
-    /// until a deadline.
+    /// It is compared with what `to` receives and sends from and to this rank alone: if that makes
+    /// a call of all ranks instead, both wait until a deadline.
     ///
     /// # Errors
-    /// As [`barrier`](Communicator::barrier), between the two ranks, and [`Error::InvalidCall`](crate::Error::InvalidCall) if `to` is no other rank.
+    /// As [`barrier`](Communicator::barrier), between the two ranks, and
+    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if `to` is no other rank.
     ///
     /// ```
     /// # use consonance::Communicator;

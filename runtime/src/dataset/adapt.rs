@@ -19,7 +19,8 @@ where
     FromFn(Arc::new(move || Ok(Box::new(make().into_iter().map(Ok)))))
 }
 
-/// The elements of the iterator that `make` makes, where making it may fail, and each element: as when a file is read.
+/// The elements of the iterator that `make` makes, where making it may fail, and each element: as
+/// when a file is read.
 ///
 /// ```
 /// use consonance::{Dataset, Error, Tensor, dataset};
@@ -86,7 +87,8 @@ where
     }
 }
 
-/// What adaptors that change neither the elements nor what is known of each have from the data set below.
+/// What adaptors that change neither the elements nor what is known of each have from the data set
+/// below.
 macro_rules! same_elements {
     () => {
         fn batch_size(&self) -> Option<usize> {

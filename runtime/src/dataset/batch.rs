@@ -85,7 +85,8 @@ impl<E: Nest + Clone> Iterator for Stack<E> {
     type Item = Result<E>;
 
     fn next(&mut self) -> Option<Result<E>> {
-        // An element that cannot be read ends the batch it would have been in, and the elements before it in that batch.
+        // An element that cannot be read ends the batch it would have been in, and the elements
+        // before it in that batch.
         let rows: Result<Vec<E>> = self.elements.by_ref().take(self.size).collect();
         match rows {
             Ok(rows) if rows.is_empty() || self.drop_remainder && rows.len() < self.size => None,

@@ -55,8 +55,8 @@ pub(crate) struct Share {
     pub(crate) replicas: usize,
     /// Those of this process.
     pub(crate) local: Range<usize>,
-    /// Whether each process has a data set of its own, all of which goes to its replicas; else they have the same one, of which
-    /// each deals its replicas' parts.
+    /// Whether each process has a data set of its own, all of which goes to its replicas; else they
+    /// have the same one, of which each deals its replicas' parts.
     pub(crate) own: bool,
 }
 
@@ -110,7 +110,8 @@ impl<E: Nest + Clone> Steps<E> {
         filled(self.parts.drain(..count).collect(), local)
     }
 
-    /// The parts of `rows` rows. Each process begins with those of its replicas, so that the parts of a step are a full batch.
+    /// The parts of `rows` rows. Each process begins with those of its replicas, so that the parts
+    /// of a step are a full batch.
     fn own_parts(&self, rows: usize) -> Vec<Range<usize>> {
         let Share { form, replicas, ref local, .. } = self.share;
         let full = if let Form::Packed(full) = form { full } else { rows };
@@ -135,7 +136,8 @@ impl<E: Nest + Clone> Steps<E> {
         }
     }
 
-    /// Reads batches until `wanted` rows are pending, and gives how many are: fewer at the end only.
+    /// Reads batches until `wanted` rows are pending, and gives how many are: fewer at the end
+    /// only.
     fn fill(&mut self, wanted: usize) -> Result<usize> {
         let mut rows = self.pending.iter().map(|batch| batch.left.len()).sum();
         while rows < wanted
@@ -262,7 +264,8 @@ fn join(path: &nest::Path, mut tensors: Vec<Tensor>) -> Result<Tensor> {
     Tensor::from_memory(shape, Memory::concat(dtype, &parts))
 }
 
-/// These elements, one a replica; for the last ones one without rows, if there are too few. None if there are none.
+/// These elements, one a replica; for the last ones one without rows, if there are too few. None if
+/// there are none.
 fn filled<E: Nest + Clone>(mut step: Vec<E>, replicas: usize) -> Result<Option<PerReplica<E>>> {
     let Some(first) = step.first() else { return Ok(None) };
     if step.len() < replicas {

@@ -59,7 +59,8 @@ impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
         self.epoch(0)
     }
 
-    /// The steps, from the first on, of this epoch: a [shuffled](super::Table::shuffle) data set has another order in each.
+    /// The steps, from the first on, of this epoch: a [shuffled](super::Table::shuffle) data set
+    /// has another order in each.
     ///
     /// ```
     /// use consonance::{Dataset, MirroredStrategy, Tensor, dataset};
@@ -83,7 +84,8 @@ impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
         DistributedIterator { strategy: self.0.strategy.clone(), feed, common_end }
     }
 
-    /// What the tensors of each replica's elements are, in order. The number of rows is `None` where it may differ.
+    /// What the tensors of each replica's elements are, in order. The number of rows is `None`
+    /// where it may differ.
     ///
     /// Where the data set does not say what its elements are, the first one is read.
     ///
@@ -130,8 +132,9 @@ impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
         Ok(specs)
     }
 
-    /// The number of steps. Where rows are [packed](super::Deal::Packed) it is, as in TensorFlow, the number of batches before they
-    /// were packed. Where workers have data sets of their own nobody knows it before they end.
+    /// The number of steps. Where rows are [packed](super::Deal::Packed) it is, as in TensorFlow,
+    /// the number of batches before they were packed. Where workers have data sets of their own
+    /// nobody knows it before they end.
     pub fn cardinality(&self) -> Cardinality {
         let elements = if self.0.share.form == Form::Each { self.0.share.local.len() } else { 1 };
         match self.0.dataset.cardinality() {
@@ -160,18 +163,20 @@ impl<E: Nest + Clone + Send + 'static> fmt::Debug for DistributedDataset<E> {
 
 /// The steps of a [`DistributedDataset`].
 ///
-/// They are read ahead by a thread of its own, as many as [`InputOptions::prefetch`] says, and no more. An error of the source comes
-/// when its step is asked for, after those before it, and is the last that comes; so does a panic, as an error that has its message.
+/// They are read ahead by a thread of its own, as many as [`InputOptions::prefetch`] says, and no
+/// more. An error of the source comes when its step is asked for, after those before it, and is the
+/// last that comes; so does a panic, as an error that has its message.
 ///
-/// A source that takes longer than the strategy's [timeout](crate::CommunicationOptions::timeout) for a step is an
-/// [`Error::Timeout`]; asking again waits again.
+/// A source that takes longer than the strategy's [timeout](crate::CommunicationOptions::timeout)
+/// for a step is an [`Error::Timeout`]; asking again waits again.
 ///
-/// Dropping the iterator ends the thread: at once if it waits for room, else when the source has given its next element. A source
-/// that never does keeps its thread; nobody waits for it.
+/// Dropping the iterator ends the thread: at once if it waits for room, else when the source has
+/// given its next element. A source that never does keeps its thread; nobody waits for it.
 ///
-/// Where workers have data sets of their own, asking for a step is a collective of them: all take as many steps as the longest data set
-/// has. A worker whose data set has ended gets tensors without rows, so that its replicas can make the calls that the others' make. If
-/// one fails, all get an error, which is the last that comes.
+/// Where workers have data sets of their own, asking for a step is a collective of them: all take
+/// as many steps as the longest data set has. A worker whose data set has ended gets tensors
+/// without rows, so that its replicas can make the calls that the others' make. If one fails, all
+/// get an error, which is the last that comes.
 pub struct DistributedIterator<E> {
     strategy: Strategy,
     feed: Feed<E>,
@@ -180,7 +185,8 @@ pub struct DistributedIterator<E> {
 }
 
 enum Feed<E> {
-    /// A thread reads ahead, as long as there is the reader. It says none after its last step, which is the end.
+    /// A thread reads ahead, as long as there is the reader. It says none after its last step,
+    /// which is the end.
     Ahead { steps: Receiver<Option<Result<PerReplica<E>>>>, has_ended: bool, _reader: Arc<()> },
     /// Steps are read when they are asked for.
     Here(Source<E>),
@@ -192,7 +198,8 @@ impl<E: Nest + Clone + Send + 'static> DistributedIterator<E> {
     /// The next step, or none at the end: TensorFlow's `get_next_as_optional`.
     ///
     /// # Errors
-    /// Those of the source, and [`Error::WrongContext`] in a replica or in another strategy's scope.
+    /// Those of the source, and [`Error::WrongContext`] in a replica or in another strategy's
+    /// scope.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, Tensor, dataset};
@@ -213,7 +220,8 @@ impl<E: Nest + Clone + Send + 'static> Iterator for DistributedIterator<E> {
     fn next(&mut self) -> Option<Result<PerReplica<E>>> {
         let all_ended = self.common_end.is_some() && matches!(self.feed, Feed::Broken(None));
         let step = match context::require_cross_replica("DistributedIterator::next", &self.strategy) {
-            // In another strategy's scope it is an error of this worker's data set for those who agree.
+            // In another strategy's scope it is an error of this worker's data set for those who
+            // agree.
             Err(error) if self.common_end.is_some() && !all_ended && context::replica().is_none() => Some(Err(error)),
             Err(error) => return Some(Err(error)),
             Ok(()) if all_ended => return None,
@@ -305,7 +313,8 @@ impl<E: Nest + Clone + Send + 'static> CommonEnd<E> {
 /// No more steps than this are read ahead: a channel takes the room for all of them at once.
 const MOST_AHEAD: usize = 4096;
 
-/// Starts a thread that keeps `batches` steps ready: all but one in the channel, and one in its hands.
+/// Starts a thread that keeps `batches` steps ready: all but one in the channel, and one in its
+/// hands.
 fn read_ahead<E: Nest + Clone + Send + 'static>(mut source: Source<E>, batches: usize) -> Result<Feed<E>> {
     let (sender, steps) = sync_channel(batches.min(MOST_AHEAD) - 1);
     let reader = Arc::new(());
@@ -348,7 +357,8 @@ impl<E: Nest + Clone + Send + 'static> Iterator for Source<E> {
                 State::Closed { epoch } => {
                     let elements = inner.dataset.iterate(epoch)?;
                     let reader = self.reader.clone();
-                    // Asked of each element, since any number of them, of no rows, may make no step.
+                    // Asked of each element, since any number of them, of no rows, may make no
+                    // step.
                     let wanted = move |_: &_| reader.as_ref().is_none_or(|reader| reader.strong_count() > 0);
                     Steps::new(Box::new(elements.take_while(wanted)), inner.share.clone())
                 }
@@ -392,7 +402,8 @@ mod tests {
         }
     }
 
-    /// Found by a review: the thread noticed that nobody wants its steps when it had one, and of these batches none is made.
+    /// Found by a review: the thread noticed that nobody wants its steps when it had one, and of
+    /// these batches none is made.
     #[test]
     fn dropping_ends_a_thread_that_finds_no_step() {
         let (batch, batches) = sync_channel(0);

@@ -22,8 +22,8 @@ impl InputOptions {
         InputOptions { auto_shard_policy: AutoShardPolicy::Auto, deal: None, prefetch: 2 }
     }
 
-    /// How the data are divided among processes, and with it, as in TensorFlow, how a batch is divided among replicas. By default
-    /// [`AutoShardPolicy::Auto`].
+    /// How the data are divided among processes, and with it, as in TensorFlow, how a batch is
+    /// divided among replicas. By default [`AutoShardPolicy::Auto`].
     pub fn auto_shard_policy(mut self, policy: AutoShardPolicy) -> InputOptions {
         self.auto_shard_policy = policy;
         self
@@ -35,8 +35,8 @@ impl InputOptions {
         self
     }
 
-    /// How many batches are read ahead, by a thread of their own; more than 4096 count as so many. By default 2. With 0 there is no
-    /// thread, and a batch is read when it is asked for.
+    /// How many batches are read ahead, by a thread of their own; more than 4096 count as so many.
+    /// By default 2. With 0 there is no thread, and a batch is read when it is asked for.
     pub fn prefetch(mut self, batches: usize) -> InputOptions {
         self.prefetch = batches;
         self
@@ -62,8 +62,9 @@ impl Default for InputOptions {
 
 /// How the data are divided among workers, and with it, as in TensorFlow, the [`Deal`].
 ///
-/// Under all policies but `Off` the workers have the same data set, in the same order, and each takes the parts of its replicas: what a
-/// replica gets is what it would get in one process. (TensorFlow gives a worker every so many-th file, or part, instead.)
+/// Under all policies but `Off` the workers have the same data set, in the same order, and each
+/// takes the parts of its replicas: what a replica gets is what it would get in one process.
+/// (TensorFlow gives a worker every so many-th file, or part, instead.)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AutoShardPolicy {
     /// As `File` if the data set reads files, else as `Data`.
@@ -73,18 +74,20 @@ pub enum AutoShardPolicy {
     File,
     /// [`Deal::Chunked`].
     Data,
-    /// Not at all: [`Deal::Packed`]. Each worker has a data set of its own, all of which goes to its replicas: the parts of a batch, which
-    /// is still one for all replicas, one after the other.
+    /// Not at all: [`Deal::Packed`]. Each worker has a data set of its own, all of which goes to
+    /// its replicas: the parts of a batch, which is still one for all replicas, one after the
+    /// other.
     Off,
 }
 
-/// How a batch is divided among replicas. All ways give each element to one replica, in order; a replica for which none is left
-/// gets tensors without rows.
+/// How a batch is divided among replicas. All ways give each element to one replica, in order; a
+/// replica for which none is left gets tensors without rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deal {
-    /// The elements of all batches are batched anew, as many as a full batch has at a time, in even blocks: batches that are not
-    /// full are filled from the next, and the last one fills the first replicas' blocks. 8 elements by 4 for 3 replicas are 2, 1 and
-    /// 1 twice; 6 by 8 for 2 are 4 and 2. Where the size of a full batch is not known it is as `Chunked`.
+    /// The elements of all batches are batched anew, as many as a full batch has at a time, in even
+    /// blocks: batches that are not full are filled from the next, and the last one fills the first
+    /// replicas' blocks. 8 elements by 4 for 3 replicas are 2, 1 and 1 twice; 6 by 8 for 2 are 4
+    /// and 2. Where the size of a full batch is not known it is as `Chunked`.
     Packed,
     /// Each batch in chunks of its elements by the replicas, rounded up: 2, 2 and none; 3 and 3.
     Chunked,

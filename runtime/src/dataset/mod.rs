@@ -1,9 +1,10 @@
 //! Data sets: what replicas are fed with.
 //!
-//! A [`Dataset`] gives its elements, each a [nest](Nest) of tensors, as often as asked, from the first on. It is made
-//! of arrays in memory or in files ([`from_tensor_slices`]), of any iterator ([`from_fn`]), or by implementing the trait; its
-//! methods change it as an iterator's do. [`Strategy::distribute_dataset`](crate::Strategy::distribute_dataset) divides its
-//! batches among replicas.
+//! A [`Dataset`] gives its elements, each a [nest](Nest) of tensors, as often as asked, from the
+//! first on. It is made of arrays in memory or in files ([`from_tensor_slices`]), of any iterator
+//! ([`from_fn`]), or by implementing the trait; its methods change it as an iterator's do.
+//! [`Strategy::distribute_dataset`](crate::Strategy::distribute_dataset) divides its batches among
+//! replicas.
 //!
 //! ```
 //! use consonance::{Dataset, MirroredStrategy, ReduceOp, Tensor, dataset};
@@ -56,7 +57,8 @@ pub type Elements<E> = Box<dyn Iterator<Item = Result<E>> + Send>;
 
 /// A sequence of elements that can be gone through any number of times.
 ///
-/// Only [`iterate`](Dataset::iterate) must be written; what else is known of the elements makes more possible:
+/// Only [`iterate`](Dataset::iterate) must be written; what else is known of the elements makes
+/// more possible:
 ///
 /// ```
 /// use consonance::{Dataset, Result, Tensor, dataset::Elements};
@@ -81,20 +83,20 @@ pub trait Dataset: Send + Sync + 'static {
 
     /// The elements, from the first on.
     ///
-    /// Only a [shuffled](Table::shuffle) data set looks at `epoch`: the order is a function of its seed and the epoch, and of
-    /// nothing else. [`repeat`](Dataset::repeat) counts epochs.
+    /// Only a [shuffled](Table::shuffle) data set looks at `epoch`: the order is a function of its
+    /// seed and the epoch, and of nothing else. [`repeat`](Dataset::repeat) counts epochs.
     ///
     /// # Errors
-    /// Those of the source. Whether elements follow one that could not be read is up to the source; what is
-    /// [distributed](crate::Strategy::distribute_dataset) ends there.
+    /// Those of the source. Whether elements follow one that could not be read is up to the source;
+    /// what is [distributed](crate::Strategy::distribute_dataset) ends there.
     fn iterate(&self, epoch: u64) -> Result<Elements<Self::Element>>;
 
-    /// The elements in batches of `size`, each stacked along a new axis 0. The last batch has the elements that are left, unless
-    /// `drop_remainder`.
+    /// The elements in batches of `size`, each stacked along a new axis 0. The last batch has the
+    /// elements that are left, unless `drop_remainder`.
     ///
     /// # Errors
-    /// As [`iterate`](Dataset::iterate); [`Error::InvalidCall`](crate::Error::InvalidCall) for a size of zero, or elements of
-    /// different dtypes or shapes.
+    /// As [`iterate`](Dataset::iterate); [`Error::InvalidCall`](crate::Error::InvalidCall) for a
+    /// size of zero, or elements of different dtypes or shapes.
     fn batches(&self, epoch: u64, size: usize, drop_remainder: bool) -> Result<Elements<Self::Element>> {
         batch::stack(self.iterate(epoch)?, size, drop_remainder)
     }
@@ -154,8 +156,9 @@ pub trait Dataset: Send + Sync + 'static {
         Skip::new(self, count)
     }
 
-    /// The elements `count` times, or for ever: `repeat(3)`, `repeat(None)`. Each time is an epoch of its own, so that a shuffled
-    /// data set has another order each time. A data set without elements is not repeated.
+    /// The elements `count` times, or for ever: `repeat(3)`, `repeat(None)`. Each time is an epoch
+    /// of its own, so that a shuffled data set has another order each time. A data set without
+    /// elements is not repeated.
     ///
     /// ```
     /// use consonance::{Dataset, Tensor, dataset, dataset::Cardinality};
@@ -171,10 +174,12 @@ pub trait Dataset: Send + Sync + 'static {
         Repeat::new(self, count.into())
     }
 
-    /// Every `count`-th element, from element `index` on: one of `count` shards, which have each element once together.
+    /// Every `count`-th element, from element `index` on: one of `count` shards, which have each
+    /// element once together.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`](crate::Error::InvalidCall) when it is iterated, if there is no such shard.
+    /// [`Error::InvalidCall`](crate::Error::InvalidCall) when it is iterated, if there is no such
+    /// shard.
     fn shard(self, count: usize, index: usize) -> Shard<Self>
     where
         Self: Sized,

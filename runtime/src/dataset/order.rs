@@ -99,9 +99,10 @@ impl Order {
 
 /// Brings `rows` into the order of this seed and epoch.
 ///
-/// It is Durstenfeld's shuffle from the last place down, place `i` changing with place `⌊x (i + 1) / 2⁶⁴⌋`, where `x` are the
-/// outputs of SplitMix64 from the state `mix(seed) + epoch` on, and `mix(seed)` is its first output from the state `seed` on. This
-/// never changes: an order that a seed has given once it always gives.
+/// It is Durstenfeld's shuffle from the last place down, place `i` changing with place
+/// `⌊x (i + 1) / 2⁶⁴⌋`, where `x` are the outputs of SplitMix64 from the state `mix(seed) + epoch`
+/// on, and `mix(seed)` is its first output from the state `seed` on. This never changes: an order
+/// that a seed has given once it always gives.
 fn shuffle(rows: &mut [usize], seed: u64, epoch: u64) {
     let mut random = SplitMix64(SplitMix64(seed).next().wrapping_add(epoch));
     for place in (1..rows.len()).rev() {

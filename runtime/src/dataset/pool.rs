@@ -1,10 +1,12 @@
-//! Memory of batches, used again once nobody holds it: fresh pages cost more than the copy that fills them.
+//! Memory of batches, used again once nobody holds it: fresh pages cost more than the copy that
+//! fills them.
 
 use crate::{DType, Result, Tensor};
 use consonance_kernels::memory::{BufMut, Memory};
 use std::sync::Arc;
 
-/// How many batches are remembered: a few more than are on the way by default. What is used beyond them is not used again.
+/// How many batches are remembered: a few more than are on the way by default. What is used beyond
+/// them is not used again.
 const REMEMBERED: usize = 8;
 
 /// Memory of earlier batches, of one tensor of each.
@@ -25,7 +27,8 @@ impl Pool {
         let mut memory = match self.0.iter_mut().position(|memory| fits(memory) && free(memory)) {
             Some(place) => self.0.swap_remove(place),
             None => {
-                // What is free and too small would be kept for nothing. What fits may have become free just now: it is for the next.
+                // What is free and too small would be kept for nothing. What fits may have become
+                // free just now: it is for the next.
                 self.0.retain_mut(|memory| fits(memory) || !free(memory));
                 Arc::new(Memory::zeroed(dtype, count))
             }

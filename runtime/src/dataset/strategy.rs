@@ -7,19 +7,22 @@ use crate::{
 };
 
 impl Strategy {
-    /// Divides each batch of `dataset` among the replicas: TensorFlow's `experimental_distribute_dataset`. The batches are global
-    /// ones, as large as all replicas' together.
+    /// Divides each batch of `dataset` among the replicas: TensorFlow's
+    /// `experimental_distribute_dataset`. The batches are global ones, as large as all replicas'
+    /// together.
     ///
-    /// Where there are several workers each of them makes the call, with the same data set, and gets the parts of its replicas, as if
-    /// all replicas were in one process; with [`AutoShardPolicy::Off`] each has a data set of its own, all of which goes to its
-    /// replicas.
+    /// Where there are several workers each of them makes the call, with the same data set, and
+    /// gets the parts of its replicas, as if all replicas were in one process; with
+    /// [`AutoShardPolicy::Off`] each has a data set of its own, all of which goes to its replicas.
     ///
-    /// Each element goes to one replica, in order. A batch that cannot be divided evenly, or is not full, leaves less, or tensors
-    /// without rows, to the last replicas; [`InputOptions::deal`] says how. With one replica, elements are given as they are.
+    /// Each element goes to one replica, in order. A batch that cannot be divided evenly, or is not
+    /// full, leaves less, or tensors without rows, to the last replicas; [`InputOptions::deal`]
+    /// says how. With one replica, elements are given as they are.
     ///
     /// # Errors
-    /// [`Error::WrongContext`] in a replica, or in another strategy's scope; [`Error::InvalidCall`] for elements that are no batches,
-    /// where there are several replicas. Of a data set that does not say what its elements are, the latter comes with the first one.
+    /// [`Error::WrongContext`] in a replica, or in another strategy's scope; [`Error::InvalidCall`]
+    /// for elements that are no batches, where there are several replicas. Of a data set that does
+    /// not say what its elements are, the latter comes with the first one.
     ///
     /// ```
     /// use consonance::{Dataset, MirroredStrategy, Tensor, dataset};
@@ -37,7 +40,8 @@ impl Strategy {
     /// As [`distribute_dataset`](Strategy::distribute_dataset), with options.
     ///
     /// # Errors
-    /// As `distribute_dataset`; [`Error::InvalidCall`] for [`AutoShardPolicy::File`] and a data set that reads no files.
+    /// As `distribute_dataset`; [`Error::InvalidCall`] for [`AutoShardPolicy::File`] and a data set
+    /// that reads no files.
     ///
     /// ```
     /// use consonance::{Dataset, MirroredStrategy, Tensor, dataset::{self, AutoShardPolicy, InputOptions}};
@@ -77,14 +81,17 @@ impl Strategy {
         Ok(DistributedDataset::new(self, dataset, share, options))
     }
 
-    /// Calls `dataset_fn` for a data set of batches for single replicas: a step takes one element for each, as it is. If the last step
-    /// has too few, the last replicas get tensors without rows.
+    /// Calls `dataset_fn` for a data set of batches for single replicas: a step takes one element
+    /// for each, as it is. If the last step has too few, the last replicas get tensors without
+    /// rows.
     ///
-    /// Where there are several workers it is called once in each, and makes the data set of that worker's replicas. All take as many
-    /// steps: see [`DistributedIterator`](crate::DistributedIterator).
+    /// Where there are several workers it is called once in each, and makes the data set of that
+    /// worker's replicas. All take as many steps: see
+    /// [`DistributedIterator`](crate::DistributedIterator).
     ///
     /// # Errors
-    /// [`Error::WrongContext`] in a replica, or in another strategy's scope; what `dataset_fn` returns.
+    /// [`Error::WrongContext`] in a replica, or in another strategy's scope; what `dataset_fn`
+    /// returns.
     ///
     /// ```
     /// use consonance::{Dataset, MirroredStrategy, Tensor, dataset};
@@ -105,8 +112,8 @@ impl Strategy {
         self.distribute_datasets_from_function_with(dataset_fn, InputOptions::new())
     }
 
-    /// As [`distribute_datasets_from_function`](Strategy::distribute_datasets_from_function), with options. Those that say how data are
-    /// divided say nothing here: the function does.
+    /// As [`distribute_datasets_from_function`](Strategy::distribute_datasets_from_function), with
+    /// options. Those that say how data are divided say nothing here: the function does.
     ///
     /// # Errors
     /// As `distribute_datasets_from_function`.

@@ -12,13 +12,15 @@ use crate::{
 };
 use std::{collections::BTreeMap, ops::Range};
 
-/// The rows of a column, or of several that are read side by side: a [`Tensor`], a [`Column`], or a tuple, list or map of such.
-/// TensorFlow's `Dataset.from_tensor_slices`.
+/// The rows of a column, or of several that are read side by side: a [`Tensor`], a [`Column`], or a
+/// tuple, list or map of such. TensorFlow's `Dataset.from_tensor_slices`.
 ///
-/// Batches are read straight from the column into one tensor, so that data in a file are copied once.
+/// Batches are read straight from the column into one tensor, so that data in a file are copied
+/// once.
 ///
 /// # Errors
-/// [`Error::InvalidCall`] for a scalar, no column at all, or columns with different numbers of rows.
+/// [`Error::InvalidCall`] for a scalar, no column at all, or columns with different numbers of
+/// rows.
 ///
 /// ```
 /// use consonance::{Dataset, Tensor, dataset};
@@ -47,7 +49,8 @@ pub trait Columns {
     /// The nest of one row's tensors.
     type Element: Nest + Clone + Send + Sync + 'static;
 
-    /// Appends the columns, in the order in which an element has its tensors, and gives an element without rows.
+    /// Appends the columns, in the order in which an element has its tensors, and gives an element
+    /// without rows.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] for what is no column.
@@ -126,10 +129,12 @@ pub struct Table<E> {
 }
 
 impl<E: Nest + Clone + Send + Sync + 'static> Table<E> {
-    /// All rows in a random order, which is a function of `seed` and of the epoch alone: the same on every machine, for ever.
+    /// All rows in a random order, which is a function of `seed` and of the epoch alone: the same
+    /// on every machine, for ever.
     ///
     /// [`repeat`](Dataset::repeat) brings the rows into another order each time, and so does
-    /// [`DistributedDataset::epoch`](super::DistributedDataset::epoch). The order takes 8 bytes of memory for each row.
+    /// [`DistributedDataset::epoch`](super::DistributedDataset::epoch). The order takes 8 bytes of
+    /// memory for each row.
     ///
     /// ```
     /// use consonance::{Dataset, Tensor, dataset};
@@ -211,7 +216,8 @@ impl<E: Nest + Clone + Send + Sync + 'static> Dataset for Table<E> {
     }
 }
 
-/// How many bytes of rows are asked for ahead of those that are copied: what a core waits for at a time.
+/// How many bytes of rows are asked for ahead of those that are copied: what a core waits for at a
+/// time.
 const FETCHED_BYTES: usize = 4 << 10;
 
 /// Reads rows of all columns in an order.

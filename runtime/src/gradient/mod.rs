@@ -1,8 +1,10 @@
-//! Gradients of collectives: what a gradient goes through on the way back, for tapes and layers of your own.
+//! Gradients of collectives: what a gradient goes through on the way back, for tapes and layers of
+//! your own.
 //!
-//! A collective that only adds and copies is linear, and so has an adjoint: where replicas `i` hold inputs `x` and get outputs
-//! `f(x)`, it takes the gradients of all outputs to those of all inputs, so that `<f(x), y> = <x, f*(y)>` over all replicas
-//! together. The loss is then the sum of the replicas' losses, as every replica's tape sees only its own.
+//! A collective that only adds and copies is linear, and so has an adjoint: where replicas `i` hold
+//! inputs `x` and get outputs `f(x)`, it takes the gradients of all outputs to those of all inputs,
+//! so that `<f(x), y> = <x, f*(y)>` over all replicas together. The loss is then the sum of the
+//! replicas' losses, as every replica's tape sees only its own.
 //!
 //! | forward | its gradient |
 //! |---|---|
@@ -12,9 +14,10 @@
 //! | [`broadcast`](crate::ReplicaContext::broadcast) | the sum on the root, zero elsewhere: [`broadcast`] |
 //! | a [`Communicator`](crate::Communicator)'s | in [`slices`] |
 //!
-//! Every replica calls the gradient, in the same order, as it called the collective. Gradients are collectives too, so they can be
-//! passed through again: the gradient of [`all_gather`] is an all-gather. Where a leaf is a tensor on the way forth, its gradient may
-//! be [`IndexedSlices`](crate::IndexedSlices), as that of a lookup is; it stays sparse.
+//! Every replica calls the gradient, in the same order, as it called the collective. Gradients are
+//! collectives too, so they can be passed through again: the gradient of [`all_gather`] is an
+//! all-gather. Where a leaf is a tensor on the way forth, its gradient may be
+//! [`IndexedSlices`](crate::IndexedSlices), as that of a lookup is; it stays sparse.
 //!
 //! ```
 //! use consonance::{MirroredStrategy, ReduceOp, Tensor, gradient};
@@ -36,7 +39,8 @@ pub use nests::{all_gather, all_reduce, broadcast, reduce_scatter};
 use crate::{Error, ReduceOp, Result};
 use consonance_spec::DType;
 
-/// Sums and means have a gradient of the type of what they combine; the other operations are not linear.
+/// Sums and means have a gradient of the type of what they combine; the other operations are not
+/// linear.
 fn linear(call: &'static str, op: ReduceOp, dtype: DType) -> Result<()> {
     match op {
         ReduceOp::Sum | ReduceOp::Mean if op.result(dtype) == Some(dtype) => Ok(()),

@@ -14,7 +14,8 @@ use consonance_kernels::memory::Memory;
 use consonance_spec::Kind;
 use std::ops::Range;
 
-/// The gradient of [`all_reduce`](ReplicaContext::all_reduce) by sum or mean, from `upstream`, the gradient of its result.
+/// The gradient of [`all_reduce`](ReplicaContext::all_reduce) by sum or mean, from `upstream`, the
+/// gradient of its result.
 ///
 /// # Errors
 /// [`Error::InvalidCall`] for another operation, or the mean of integers; otherwise as
@@ -39,13 +40,14 @@ pub fn all_reduce<N: Nest>(replica: &ReplicaContext<'_>, op: impl IntoReduceOp, 
     replica.all_reduce(op, nest::put(upstream, leaves)?)
 }
 
-/// The gradient of [`all_gather`](ReplicaContext::all_gather) along `axis`, from `upstream`, the gradient of its result: of the
-/// sum over the replicas the part that this replica gave.
+/// The gradient of [`all_gather`](ReplicaContext::all_gather) along `axis`, from `upstream`, the
+/// gradient of its result: of the sum over the replicas the part that this replica gave.
 ///
 /// `own_sizes` are the sizes along `axis` of what this replica gave, a leaf each.
 ///
 /// # Errors
-/// [`Error::InvalidCall`] if the sizes are not those of `upstream`; otherwise as [`all_gather`](ReplicaContext::all_gather).
+/// [`Error::InvalidCall`] if the sizes are not those of `upstream`; otherwise as
+/// [`all_gather`](ReplicaContext::all_gather).
 ///
 /// ```
 /// use consonance::{MirroredStrategy, Tensor, gradient};
@@ -117,8 +119,8 @@ pub fn all_gather<N: Nest>(
     nest::put(sum, leaves)
 }
 
-/// The gradient of [`reduce_scatter`](ReplicaContext::reduce_scatter) by sum or mean, from `upstream`, the gradient of this replica's
-/// block.
+/// The gradient of [`reduce_scatter`](ReplicaContext::reduce_scatter) by sum or mean, from
+/// `upstream`, the gradient of this replica's block.
 ///
 /// # Errors
 /// As [`all_reduce`], and as [`all_gather`](ReplicaContext::all_gather).
@@ -157,12 +159,12 @@ pub fn reduce_scatter<N: Nest>(replica: &ReplicaContext<'_>, op: impl IntoReduce
     replica.put(call, upstream, leaves)
 }
 
-/// The gradient of [`broadcast`](ReplicaContext::broadcast) from `root`, from `upstream`, the gradient of its result: the sum on
-/// `root`; zero on the others, whose values nobody has seen.
+/// The gradient of [`broadcast`](ReplicaContext::broadcast) from `root`, from `upstream`, the
+/// gradient of its result: the sum on `root`; zero on the others, whose values nobody has seen.
 ///
 /// # Errors
-/// [`Error::InvalidCall`] for a replica that does not exist, or values that cannot be added; otherwise as
-/// [`all_reduce`](ReplicaContext::all_reduce).
+/// [`Error::InvalidCall`] for a replica that does not exist, or values that cannot be added;
+/// otherwise as [`all_reduce`](ReplicaContext::all_reduce).
 ///
 /// ```
 /// use consonance::{MirroredStrategy, Tensor, gradient};

@@ -1,5 +1,5 @@
-//! Gradients of a [`Communicator`]'s collectives, on slices. Each takes the counts, root and operation of the collective that it is
-//! the gradient of.
+//! Gradients of a [`Communicator`]'s collectives, on slices. Each takes the counts, root and
+//! operation of the collective that it is the gradient of.
 //!
 //! ```
 //! use consonance::{Communicator, gradient};
@@ -25,16 +25,19 @@ use crate::{
 use consonance_kernels::memory::BufMut;
 use consonance_spec::{Element, Kind, call::digest};
 
-/// Of [`Communicator::all_reduce`] by sum or mean: `data` is the gradient of the result, then of what was combined.
+/// Of [`Communicator::all_reduce`] by sum or mean: `data` is the gradient of the result, then of
+/// what was combined.
 ///
 /// # Errors
-/// [`Error::InvalidCall`] for another operation, or the mean of integers; otherwise as the collective.
+/// [`Error::InvalidCall`] for another operation, or the mean of integers; otherwise as the
+/// collective.
 pub fn all_reduce<T: Element>(communicator: &mut Communicator, op: impl IntoReduceOp, data: &mut [T]) -> Result<()> {
     let op = linear_op::<T>(communicator, "gradient::slices::all_reduce", Kind::AllReduce, op)?;
     communicator.all_reduce(op, data)
 }
 
-/// Of [`Communicator::reduce`] by sum or mean: `data` is the gradient of the result on `root`, then on every rank that of what it gave.
+/// Of [`Communicator::reduce`] by sum or mean: `data` is the gradient of the result on `root`, then
+/// on every rank that of what it gave.
 ///
 /// # Errors
 /// As [`all_reduce`].
@@ -50,10 +53,12 @@ pub fn reduce<T: Element>(
     divide(call, op, data, communicator.size())
 }
 
-/// Of [`Communicator::broadcast`]: `data` is the gradient of the result, then on `root` that of its data, and zero elsewhere.
+/// Of [`Communicator::broadcast`]: `data` is the gradient of the result, then on `root` that of its
+/// data, and zero elsewhere.
 ///
 /// # Errors
-/// [`Error::InvalidCall`] if there is no rank `root`, or `T` cannot be added; otherwise as the collective.
+/// [`Error::InvalidCall`] if there is no rank `root`, or `T` cannot be added; otherwise as the
+/// collective.
 pub fn broadcast<T: Element>(communicator: &mut Communicator, data: &mut [T], root: usize) -> Result<()> {
     communicator.reduce(ReduceOp::Sum, data, root)?;
     if communicator.rank() != root {
@@ -62,7 +67,8 @@ pub fn broadcast<T: Element>(communicator: &mut Communicator, data: &mut [T], ro
     Ok(())
 }
 
-/// Of [`Communicator::gather`]: `root`'s `upstream`, the gradient of the result, in even parts to every rank's `gradient`.
+/// Of [`Communicator::gather`]: `root`'s `upstream`, the gradient of the result, in even parts to
+/// every rank's `gradient`.
 ///
 /// # Errors
 /// As [`Communicator::scatter`].
@@ -75,7 +81,8 @@ pub fn gather<T: Element>(
     communicator.scatter(upstream, Some(gradient), root)
 }
 
-/// Of [`Communicator::gather_v`]: `root`'s `upstream`, the gradient of the result, `counts[r]` elements to rank `r`'s `gradient`.
+/// Of [`Communicator::gather_v`]: `root`'s `upstream`, the gradient of the result, `counts[r]`
+/// elements to rank `r`'s `gradient`.
 ///
 /// # Errors
 /// As [`Communicator::scatter_v`].
@@ -89,7 +96,8 @@ pub fn gather_v<T: Element>(
     communicator.scatter_v(upstream, Some(gradient), counts, root)
 }
 
-/// Of [`Communicator::scatter`]: every rank's `upstream`, the gradient of its part, into `root`'s `gradient`.
+/// Of [`Communicator::scatter`]: every rank's `upstream`, the gradient of its part, into `root`'s
+/// `gradient`.
 ///
 /// # Errors
 /// As [`Communicator::gather`].
@@ -102,7 +110,8 @@ pub fn scatter<T: Element>(
     communicator.gather(upstream, gradient, root)
 }
 
-/// Of [`Communicator::scatter_v`]: rank `r`'s `upstream`, of `counts[r]` elements, into `root`'s `gradient`.
+/// Of [`Communicator::scatter_v`]: rank `r`'s `upstream`, of `counts[r]` elements, into `root`'s
+/// `gradient`.
 ///
 /// # Errors
 /// As [`Communicator::gather_v`].
@@ -116,8 +125,8 @@ pub fn scatter_v<T: Element>(
     communicator.gather_v(Some(upstream), gradient, counts, root)
 }
 
-/// Of [`Communicator::all_gather_into`]: of the sum of every rank's `upstream`, the gradient of the result, block `r` into rank `r`'s
-/// `gradient`.
+/// Of [`Communicator::all_gather_into`]: of the sum of every rank's `upstream`, the gradient of the
+/// result, block `r` into rank `r`'s `gradient`.
 ///
 /// # Errors
 /// As [`Communicator::reduce_scatter_into`].
@@ -125,8 +134,8 @@ pub fn all_gather<T: Element>(communicator: &mut Communicator, upstream: &[T], g
     communicator.reduce_scatter_into(ReduceOp::Sum, upstream, gradient)
 }
 
-/// Of [`Communicator::all_gather_v`]: of the sum of every rank's `upstream`, the gradient of the result, rank `r`'s `counts[r]` elements
-/// into its `gradient`.
+/// Of [`Communicator::all_gather_v`]: of the sum of every rank's `upstream`, the gradient of the
+/// result, rank `r`'s `counts[r]` elements into its `gradient`.
 ///
 /// A reduction to each rank in turn: every element moves once, and nothing is allocated.
 ///
@@ -162,8 +171,8 @@ pub fn all_gather_v<T: Element>(
     Ok(())
 }
 
-/// Of [`Communicator::reduce_scatter_into`] by sum or mean: every rank's `upstream`, the gradient of its block, in rank order into each
-/// rank's `gradient`.
+/// Of [`Communicator::reduce_scatter_into`] by sum or mean: every rank's `upstream`, the gradient
+/// of its block, in rank order into each rank's `gradient`.
 ///
 /// # Errors
 /// As [`all_reduce`], and as [`Communicator::all_gather_into`].
@@ -188,8 +197,8 @@ pub fn all_to_all<T: Element>(communicator: &mut Communicator, data: &mut [T]) -
     communicator.all_to_all(data)
 }
 
-/// Of [`Communicator::all_to_all_v`] with `send_counts` and `recv_counts`: `upstream`, the gradient of what was received, goes back
-/// into the `gradient` of what was sent.
+/// Of [`Communicator::all_to_all_v`] with `send_counts` and `recv_counts`: `upstream`, the gradient
+/// of what was received, goes back into the `gradient` of what was sent.
 ///
 /// # Errors
 /// As the collective.

@@ -4,7 +4,8 @@ use super::{Engines, Inner, Strategy, Workers};
 use crate::{ClusterResolver, CommunicationOptions, Device, Error, Result, comm::engine::Engine, device};
 use std::sync::{Arc, LazyLock, Mutex};
 
-/// How a strategy is made: devices first, then what differs from the default, then [`build`](Builder::build).
+/// How a strategy is made: devices first, then what differs from the default, then
+/// [`build`](Builder::build).
 pub struct Builder<S> {
     name: &'static str,
     devices: Result<Vec<Device>>,
@@ -71,15 +72,16 @@ impl<S> Builder<S> {
         self
     }
 
-    /// Binds the thread of replica `i` to core `i`, modulo the cores that this process may use. By default the system places
-    /// threads.
+    /// Binds the thread of replica `i` to core `i`, modulo the cores that this process may use. By
+    /// default the system places threads.
     pub fn pin_threads(mut self, pin: bool) -> Self {
         self.pin_threads = pin;
         self
     }
 
-    /// Carries out the replicas' collectives on engines of your own: `make` gives one for each of so many replicas, in their order,
-    /// before the first run and after each that the engines do not go on from. By default replicas share memory.
+    /// Carries out the replicas' collectives on engines of your own: `make` gives one for each of
+    /// so many replicas, in their order, before the first run and after each that the engines do
+    /// not go on from. By default replicas share memory.
     ///
     /// ```
     /// # use consonance::{MirroredStrategy, Result, raw::Engine};
@@ -95,7 +97,8 @@ impl<S> Builder<S> {
     /// Makes the strategy.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] for an empty list of devices, a device that does not exist, or one that is listed twice.
+    /// [`Error::InvalidCall`] for an empty list of devices, a device that does not exist, or one
+    /// that is listed twice.
     pub fn build(self) -> Result<S> {
         let (devices, parameter_device) = (self.devices?, self.parameter_device?);
         if devices.is_empty() {

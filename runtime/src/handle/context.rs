@@ -41,9 +41,10 @@ impl Strategy {
         *self == *DEFAULT
     }
 
-    /// Runs `body` with this strategy as the [current one](crate::current_strategy) of this thread, in the cross-replica
-    /// context. The same scope may be entered again inside. The scope of the [default strategy](Strategy::default_strategy) changes
-    /// nothing, as in TensorFlow: outside all strategies `body` stays in that strategy's replica context.
+    /// Runs `body` with this strategy as the [current one](crate::current_strategy) of this thread,
+    /// in the cross-replica context. The same scope may be entered again inside. The scope of the
+    /// [default strategy](Strategy::default_strategy) changes nothing, as in TensorFlow: outside
+    /// all strategies `body` stays in that strategy's replica context.
     ///
     /// # Errors
     /// [`Error::WrongContext`] in a replica, or in another strategy's scope.
@@ -69,12 +70,14 @@ pub fn has_strategy() -> bool {
     innermost(|strategy, _| !strategy.is_default()).unwrap_or(false)
 }
 
-/// Whether this thread is in the scope of a strategy other than the [default](Strategy::default_strategy), or in a merge function.
+/// Whether this thread is in the scope of a strategy other than the
+/// [default](Strategy::default_strategy), or in a merge function.
 pub fn in_cross_replica_context() -> bool {
     innermost(|_, replica| replica.is_none()).unwrap_or(false)
 }
 
-/// Whether this thread runs a replica's function; outside all strategies it is replica 0 of the default strategy.
+/// Whether this thread runs a replica's function; outside all strategies it is replica 0 of the
+/// default strategy.
 pub fn in_replica_context() -> bool {
     innermost(|_, replica| replica.is_some()).unwrap_or(true)
 }
@@ -122,7 +125,8 @@ pub(crate) fn require_cross_replica(call: &'static str, strategy: &Strategy) -> 
     .unwrap_or(Ok(()))
 }
 
-/// Checks that `call` is made on the thread, and inside the function, of replica `id` of `strategy`.
+/// Checks that `call` is made on the thread, and inside the function, of replica `id` of
+/// `strategy`.
 pub(crate) fn require_replica(call: &'static str, strategy: &Strategy, id: usize) -> Result<()> {
     let here = innermost(|current, replica| current == strategy && replica == Some(id)).unwrap_or(false);
     if here {

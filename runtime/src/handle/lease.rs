@@ -7,23 +7,24 @@ use std::{
     sync::Arc,
 };
 
-/// A replica's communicator in use. One that has a home goes there when this is dropped; another one leaves its group.
-pub(crate) struct Held {
+/// A replica's communicator in use. One that has a home goes there when this is dropped; another
+/// one leaves its group.
+pub(crate) struct CommLease {
     /// The workers that it belongs to, and the replica's place among those of this one.
     home: Option<(Arc<Workers>, usize)>,
     /// None while it is lent.
     communicator: Option<Communicator>,
 }
 
-impl Held {
+impl CommLease {
     /// A communicator of these workers: of the replica at `place` among those of this one.
-    pub(super) fn of_workers(workers: Arc<Workers>, place: usize, communicator: Option<Communicator>) -> Held {
-        Held { home: Some((workers, place)), communicator }
+    pub(super) fn of_workers(workers: Arc<Workers>, place: usize, communicator: Option<Communicator>) -> CommLease {
+        CommLease { home: Some((workers, place)), communicator }
     }
 
     /// A communicator of one run.
-    pub(crate) fn of_run(communicator: Communicator) -> Held {
-        Held { home: None, communicator: Some(communicator) }
+    pub(crate) fn of_run(communicator: Communicator) -> CommLease {
+        CommLease { home: None, communicator: Some(communicator) }
     }
 
     /// The communicator, if it has no home.
@@ -31,8 +32,8 @@ impl Held {
         if self.home.is_none() { self.communicator.take() } else { None }
     }
 
-    /// Gives it up to another thread of this process, which makes this replica's calls until it is [put
-    /// back](Held::put_back).
+    /// Gives it up to another thread of this process, which makes this replica's calls until it is
+    /// [put back](CommLease::put_back).
     pub(crate) fn give_up(&mut self) -> Communicator {
         self.communicator.take().expect("nobody uses what is lent")
     }
@@ -61,7 +62,7 @@ impl Held {
     }
 }
 
-impl Deref for Held {
+impl Deref for CommLease {
     type Target = Communicator;
 
     fn deref(&self) -> &Communicator {
@@ -69,18 +70,19 @@ impl Deref for Held {
     }
 }
 
-impl DerefMut for Held {
+impl DerefMut for CommLease {
     fn deref_mut(&mut self) -> &mut Communicator {
         self.communicator.as_mut().expect("nobody uses what is lent")
     }
 }
 
-impl Drop for Held {
+impl Drop for CommLease {
     fn drop(&mut self) {
         if let Some((workers, place)) = &self.home
             && let Some(mut communicator) = self.communicator.take()
         {
-            // This replica makes no more calls in the run: who waits for it in this process is told so.
+            // This replica makes no more calls in the run: who waits for it in this process is told
+            // so.
             communicator.set_idle(workers.local(), true);
             workers.put_home(*place, communicator);
         }

@@ -1,5 +1,5 @@
-//! What a strategy is made of: its replicas and devices, its group of workers, the threads and communicators that it keeps, and
-//! where a thread is among strategies.
+//! What a strategy is made of: its replicas and devices, its group of workers, the threads and
+//! communicators that it keeps, and where a thread is among strategies.
 
 mod builder;
 pub(crate) mod context;
@@ -8,12 +8,12 @@ mod turns;
 mod worker_group;
 
 pub use builder::Builder;
-pub(crate) use lease::Held;
-pub(crate) use worker_group::{Turn, Workers};
+pub(crate) use lease::CommLease;
+pub(crate) use worker_group::{CallGuard, Workers};
 
 use crate::{
     ClusterResolver, CommunicationOptions, Communicator, Device, Error, Result,
-    comm::{engine::Engine, options::Configuration, overlap_thread::Carrier},
+    comm::{engine::Engine, options::Configuration, overlap_thread::CommThread},
     device,
 };
 use consonance_kernels::os::thread_pool::Team;
@@ -24,10 +24,11 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// A strategy: a fixed set of replicas, and how their values are combined. All strategies share these methods.
+/// A strategy: a fixed set of replicas, and how their values are combined. All strategies share
+/// these methods.
 ///
-/// Cloning gives another handle to the same strategy; handles can be used from several threads at once. Each kind is made into one
-/// by `into`:
+/// Cloning gives another handle to the same strategy; handles can be used from several threads at
+/// once. Each kind is made into one by `into`:
 ///
 /// ```
 /// use consonance::{Error, MirroredStrategy, OneDeviceStrategy, Strategy};
@@ -64,10 +65,11 @@ struct Inner {
     engines: Option<Engines>,
     /// Threads of runs that have ended, for the next.
     idle: Mutex<Vec<Team>>,
-    /// The communicators of the last run that has ended, where there are no other workers, for the next.
+    /// The communicators of the last run that has ended, where there are no other workers, for the
+    /// next.
     kept: Mutex<Option<Vec<Communicator>>>,
     /// Threads of overlaps that have ended, for the next.
-    carriers: Mutex<Vec<Carrier>>,
+    carriers: Mutex<Vec<CommThread>>,
 }
 
 impl Strategy {
@@ -92,7 +94,8 @@ impl Strategy {
         self.workers().map_or(0..self.0.devices.len(), |workers| workers.local())
     }
 
-    /// Whether this process has replica 0: of several workers the one that speaks for all, otherwise the only one.
+    /// Whether this process has replica 0: of several workers the one that speaks for all,
+    /// otherwise the only one.
     ///
     /// ```
     /// use consonance::MirroredStrategy;
@@ -121,7 +124,8 @@ impl Strategy {
         self.0.options
     }
 
-    /// Who is in the cluster that the strategy was made for; none, where it is for this process alone.
+    /// Who is in the cluster that the strategy was made for; none, where it is for this process
+    /// alone.
     pub fn cluster_resolver(&self) -> Option<&dyn ClusterResolver> {
         self.0.resolver.as_deref()
     }
@@ -141,7 +145,8 @@ impl Strategy {
         self.team_of(self.local_replicas().len())
     }
 
-    /// So many threads, of an earlier call or new ones, the first of them the replicas'; a fork has none of those kept before it.
+    /// So many threads, of an earlier call or new ones, the first of them the replicas'; a fork has
+    /// none of those kept before it.
     pub(crate) fn team_of(&self, threads: usize) -> Result<Team> {
         let mut idle = self.0.idle.lock().expect("nobody panics holding the list");
         idle.retain(|team| !team.forked());
@@ -156,7 +161,8 @@ impl Strategy {
             .map_err(|source| Error::System { what: format!("start the threads of {self}"), source })
     }
 
-    /// The communicators of a run of this process alone: those of an earlier run that has ended, or new ones.
+    /// The communicators of a run of this process alone: those of an earlier run that has ended, or
+    /// new ones.
     pub(crate) fn group(&self, configuration: Configuration) -> Result<Vec<Communicator>> {
         let kept = self.0.kept.lock().expect("nobody panics holding what is kept").take();
         if let Some(mut kept) = kept
@@ -176,13 +182,15 @@ impl Strategy {
         Ok(engines.into_iter().map(|engine| Communicator::on(engine, configuration)).collect())
     }
 
-    /// Keeps the communicators of a run for the next one. (Of two runs at a time those of one are kept.)
+    /// Keeps the communicators of a run for the next one. (Of two runs at a time those of one are
+    /// kept.)
     pub(crate) fn keep(&self, communicators: Vec<Communicator>) {
         *self.0.kept.lock().expect("nobody panics holding what is kept") = Some(communicators);
     }
 
-    /// A thread for the buckets of an overlap, if it is to have one: that of an earlier overlap, or a new one.
-    pub(crate) fn carrier(&self, options: CommunicationOptions) -> Option<Carrier> {
+    /// A thread for the buckets of an overlap, if it is to have one: that of an earlier overlap, or
+    /// a new one.
+    pub(crate) fn carrier(&self, options: CommunicationOptions) -> Option<CommThread> {
         // A pinned replica's would be on the same core.
         let spare = || !self.0.pin_threads && device::cores() > self.num_replicas_in_sync();
         if !options.has_carriers().unwrap_or_else(spare) {
@@ -191,10 +199,10 @@ impl Strategy {
         let mut idle = self.0.carriers.lock().expect("nobody panics holding the list");
         idle.retain(|carrier| !carrier.forked());
         // Without a thread the replica does it itself.
-        idle.pop().or_else(Carrier::start)
+        idle.pop().or_else(CommThread::start)
     }
 
-    pub(crate) fn give_carrier_back(&self, carrier: Carrier) {
+    pub(crate) fn give_carrier_back(&self, carrier: CommThread) {
         self.0.carriers.lock().expect("nobody panics holding the list").push(carrier);
     }
 

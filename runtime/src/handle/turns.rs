@@ -1,6 +1,7 @@
-//! Cross-replica calls of a strategy with several workers: each has its turn, in which all communicators of this worker are used.
+//! Cross-replica calls of a strategy with several workers: each has its turn, in which all
+//! communicators of this worker are used.
 
-use super::{Held, Strategy, Turn, Workers, context};
+use super::{CallGuard, CommLease, Strategy, Workers, context};
 use crate::{Communicator, Error, Result, error::all_or_worst};
 use consonance_kernels::{group::Reason, os::thread_pool::Team};
 use consonance_spec::Kind;
@@ -8,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 impl Strategy {
     /// The right to use the communicators of a group that works, where there are several workers.
-    pub(crate) fn turn(&self, call: &'static str) -> Result<Option<Turn<'_>>> {
+    pub(crate) fn turn(&self, call: &'static str) -> Result<Option<CallGuard<'_>>> {
         let Some(workers) = self.workers() else { return Ok(None) };
         let turn = workers.take_turn(call, self.options().configuration().timeout)?;
         // Within a run it is the run that fails.
@@ -20,13 +21,14 @@ impl Strategy {
     }
 
     /// The communicators of all replicas of this worker.
-    pub(crate) fn hold(&self, workers: &Arc<Workers>, call: &'static str) -> Result<Vec<Held>> {
+    pub(crate) fn hold(&self, workers: &Arc<Workers>, call: &'static str) -> Result<Vec<CommLease>> {
         let communicators = workers.take_all(call, self.options().configuration().timeout)?;
-        let held = |(place, communicator)| Held::of_workers(workers.clone(), place, communicator);
+        let held = |(place, communicator)| CommLease::of_workers(workers.clone(), place, communicator);
         Ok(communicators.into_iter().enumerate().map(held).collect())
     }
 
-    /// `work` with the communicator of every replica of this worker at once, in a collective of all workers, if there are several.
+    /// `work` with the communicator of every replica of this worker at once, in a collective of all
+    /// workers, if there are several.
     pub(crate) fn across<R: Send>(
         &self,
         call: &'static str,
@@ -93,8 +95,9 @@ impl Strategy {
         })
     }
 
-    /// A [team](Strategy::team), before the communicators are taken from home. Without one this worker makes no call, and the other workers,
-    /// if there are several, are told by the end of the group: it takes a team to tell them more.
+    /// A [team](Strategy::team), before the communicators are taken from home. Without one this
+    /// worker makes no call, and the other workers, if there are several, are told by the end of
+    /// the group: it takes a team to tell them more.
     pub(crate) fn team_or_end(&self) -> Result<Team> {
         self.team().inspect_err(|_| {
             if let Some(workers) = self.workers() {
@@ -107,7 +110,8 @@ impl Strategy {
     pub(crate) fn or_refuse<T>(&self, kind: Kind, checked: Result<T>) -> Result<T> {
         checked.inspect_err(|error| {
             if context::replica().is_some() {
-                // The others make no such call in their replicas, and the run has the communicators.
+                // The others make no such call in their replicas, and the run has the
+                // communicators.
                 return;
             }
             // What came of it counts for the turn; this worker has an error of its own already.
@@ -115,7 +119,8 @@ impl Strategy {
         })
     }
 
-    /// The value, or the error for which a run does not begin here: for the other workers, who run theirs, one that has failed.
+    /// The value, or the error for which a run does not begin here: for the other workers, who run
+    /// theirs, one that has failed.
     pub(crate) fn or_fail<T>(&self, call: &'static str, checked: Result<T>) -> Result<T> {
         checked.inspect_err(|_| {
             if context::replica().is_none() {

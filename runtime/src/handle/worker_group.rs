@@ -1,19 +1,23 @@
 //! The workers that share a strategy's replicas, and the communicators of the replicas of this one.
 //!
-//! The communicators last as long as the strategy: a rank for each replica of all workers. While nobody uses them they are at
-//! *home*, here. A replica holds its own while it runs; in a merge function all are home again, for the cross-replica calls that
-//! the function makes. Every such call is a collective of all replicas too, in which a thread stands for each replica of this
+//! The communicators last as long as the strategy: a rank for each replica of all workers. While
+//! nobody uses them they are at *home*, here. A replica holds its own while it runs; in a merge
+//! function all are home again, for the cross-replica calls that the function makes. Every such
+//! call is a collective of all replicas too, in which a thread stands for each replica of this
 //! worker: so a worker that calls something else is named at once, whatever it calls.
 //!
-//! All workers make the same calls in the same order, hence one at a time: a thread takes its *turn*, for a run or a
-//! cross-replica call, and others wait for it, never past their deadline. A run hands its turn to its merge functions.
+//! All workers make the same calls in the same order, hence one at a time: a thread takes its
+//! *turn*, for a run or a cross-replica call, and others wait for it, never past their deadline. A
+//! run hands its turn to its merge functions.
 //!
-//! A group that was ended, because a replica failed or a deadline passed, is renewed by every worker at the beginning of a turn,
-//! where they wait for each other. Each of them first has a turn that fails: the one in which it is, or else its next. So the
-//! programs of all workers see the failure, and those that do the same about it are in step afterwards. Turns are counted from the
-//! last renewal on. A failed run ends the group in its turn: a worker that is behind goes on with the turns before that one, which
-//! make no collective, since the worker that failed has not waited for them. A group that has lost a
-//! worker is not renewed: the workers that are left form another, with communicators of its own.
+//! A group that was ended, because a replica failed or a deadline passed, is renewed by every
+//! worker at the beginning of a turn, where they wait for each other. Each of them first has a turn
+//! that fails: the one in which it is, or else its next. So the programs of all workers see the
+//! failure, and those that do the same about it are in step afterwards. Turns are counted from the
+//! last renewal on. A failed run ends the group in its turn: a worker that is behind goes on with
+//! the turns before that one, which make no collective, since the worker that failed has not waited
+//! for them. A group that has lost a worker is not renewed: the workers that are left form another,
+//! with communicators of its own.
 
 use crate::{
     Communicator, Error, Result,
@@ -56,9 +60,9 @@ impl Workers {
     /// The workers of a group, of which each rank says in which it is: a collective of all of them.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if the communicators are not those of replicas that follow each other, if a worker has none, or if
-    /// two processes say that they are the same worker;
-    /// those of a collective.
+    /// [`Error::InvalidCall`] if the communicators are not those of replicas that follow each
+    /// other, if a worker has none, or if two processes say that they are the same worker; those of
+    /// a collective.
     pub(crate) fn meet(
         call: &'static str,
         communicators: Vec<Communicator>,
@@ -71,8 +75,8 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Goes on with the workers of another group, as [`meet`](Workers::meet) does: this one is `worker` of `workers` now. New
-    /// variables are numbered from what all of them have.
+    /// Goes on with the workers of another group, as [`meet`](Workers::meet) does: this one is
+    /// `worker` of `workers` now. New variables are numbered from what all of them have.
     pub(crate) fn meet_again(
         &self,
         call: &'static str,
@@ -126,20 +130,21 @@ impl Workers {
         self.lock().variables = variables;
     }
 
-    /// The turn of a run, until it is dropped, as the one of this thread, which calls a merge function of that run.
-    pub(crate) fn hand_over(&self) -> Turn<'_> {
+    /// The turn of a run, until it is dropped, as the one of this thread, which calls a merge
+    /// function of that run.
+    pub(crate) fn hand_over(&self) -> CallGuard<'_> {
         let before = self.lock().turn.replace((thread::current().id(), "ReplicaContext::merge_call"));
-        Turn { workers: self, before }
+        CallGuard { workers: self, before }
     }
 
     /// Lets this thread alone use the communicators, until the turn is dropped.
-    pub(crate) fn take_turn(&self, call: &'static str, timeout: Duration) -> Result<Turn<'_>> {
+    pub(crate) fn take_turn(&self, call: &'static str, timeout: Duration) -> Result<CallGuard<'_>> {
         let own = thread::current().id();
         let mut state = self.wait(call, timeout, |state| state.turn.is_none_or(|(thread, _)| thread == own))?;
         let before = state.turn.replace((own, call));
         state.call_failed &= before.is_some();
         state.turns += u64::from(before.is_none());
-        Ok(Turn { workers: self, before })
+        Ok(CallGuard { workers: self, before })
     }
 
     /// The communicator of each replica of this worker, taken from home.
@@ -148,7 +153,8 @@ impl Workers {
         Ok(state.home.iter_mut().map(Option::take).collect())
     }
 
-    /// The communicator of the replica at this place, once whoever has it has put it home: before the deadline of its call.
+    /// The communicator of the replica at this place, once whoever has it has put it home: before
+    /// the deadline of its call.
     pub(super) fn take(&self, place: usize) -> Communicator {
         let mut state = self.lock();
         loop {
@@ -159,7 +165,8 @@ impl Workers {
         }
     }
 
-    /// Whether the group was ended, in this turn of its workers or one before. The first turn of this worker that finds it so fails.
+    /// Whether the group was ended, in this turn of its workers or one before. The first turn of
+    /// this worker that finds it so fails.
     ///
     /// # Errors
     /// [`Error::Aborted`] or [`Error::Left`], once.
@@ -211,7 +218,8 @@ impl Workers {
         self.lock().turns
     }
 
-    /// No replica of this worker is one that has returned from a run that goes on. All communicators are home.
+    /// No replica of this worker is one that has returned from a run that goes on. All
+    /// communicators are home.
     pub(crate) fn rouse(&self) {
         let mut state = self.lock();
         let local = state.local();
@@ -281,7 +289,8 @@ impl State {
             let own = [worker as u64, variables, first as u64, count as u64];
             let (send, recv) = (Some(own.as_slice().into()), all.as_flattened_mut().into());
             communicator.execute(Call::AllGather { send, recv, counts: None }, &agreement)?;
-            // Nobody fails before all have heard: it would end the group under a worker that still makes its strategy.
+            // Nobody fails before all have heard: it would end the group under a worker that still
+            // makes its strategy.
             communicator.barrier().map(|()| all)
         };
         let told: Vec<Result<Vec<[u64; 4]>>> = thread::scope(|scope| {
@@ -305,7 +314,8 @@ impl State {
             let expected = format!("replicas of all {workers} workers, in their order");
             return Err(Error::invalid(call, "communicators", expected, format!("replicas of workers {told:?}")));
         }
-        // Two processes may say that they are the same worker. All ranks look at all, so that all refuse.
+        // Two processes may say that they are the same worker. All ranks look at all, so that all
+        // refuse.
         for (&worker, own) in told.iter().zip(&processes) {
             let all = &replicas[worker as usize];
             if own != all {
@@ -329,15 +339,15 @@ impl State {
 }
 
 /// The right of a thread to use the communicators.
-pub(crate) struct Turn<'w> {
+pub(crate) struct CallGuard<'w> {
     workers: &'w Workers,
     /// Whose turn it was, and is again.
     before: Option<(ThreadId, &'static str)>,
 }
 
-impl Turn<'_> {
-    /// Says that it has failed, or a call within it, which is what a turn does once if the group was ended. Within a run it is the run
-    /// that fails.
+impl CallGuard<'_> {
+    /// Says that it has failed, or a call within it, which is what a turn does once if the group
+    /// was ended. Within a run it is the run that fails.
     pub(crate) fn failed(&self) {
         let mut state = self.workers.lock();
         let ended = state.has_ended();
@@ -356,7 +366,7 @@ impl Turn<'_> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         self.workers.lock().turn = self.before;
         self.workers.changed.notify_all();

@@ -7,19 +7,21 @@ use std::{
     time::Duration,
 };
 
-/// Where the replicas of this process leave what a merge function sees, and find what it gives back.
-pub(crate) struct Board {
+/// Where the replicas of this process leave what a merge function sees, and find what it gives
+/// back.
+pub(crate) struct MergeBoard {
     places: Vec<Mutex<Option<Box<dyn Any + Send>>>>,
     /// How many merge functions have ended.
     merges: Mutex<usize>,
     ended: Condvar,
 }
 
-/// What a replica leaves for a merge function: its arguments, and the type of the result that it is to find.
+/// What a replica leaves for a merge function: its arguments, and the type of the result that it is
+/// to find.
 pub(super) struct Left<A, V>(pub(super) A, pub(super) PhantomData<fn() -> V>);
 
 /// The time of a merge function, which ends when this is dropped.
-pub(super) struct Merging<'b>(pub(super) &'b Board);
+pub(super) struct Merging<'b>(pub(super) &'b MergeBoard);
 
 impl Drop for Merging<'_> {
     fn drop(&mut self) {
@@ -28,17 +30,18 @@ impl Drop for Merging<'_> {
     }
 }
 
-impl Board {
-    pub(crate) fn new(replicas: usize) -> Board {
+impl MergeBoard {
+    pub(crate) fn new(replicas: usize) -> MergeBoard {
         let places = (0..replicas).map(|_| Mutex::default()).collect();
-        Board { places, merges: Mutex::default(), ended: Condvar::new() }
+        MergeBoard { places, merges: Mutex::default(), ended: Condvar::new() }
     }
 
     pub(super) fn merges(&self) -> MutexGuard<'_, usize> {
         self.merges.lock().expect("nobody panics at the board")
     }
 
-    /// Waits until more than `before` merge functions have ended; whether that was before the timeout.
+    /// Waits until more than `before` merge functions have ended; whether that was before the
+    /// timeout.
     pub(super) fn wait_for_merge(&self, before: usize, timeout: Duration) -> bool {
         let waited = self.ended.wait_timeout_while(self.merges(), timeout, |merges| *merges <= before);
         !waited.expect("nobody panics at the board").1.timed_out()

@@ -4,10 +4,10 @@ use crate::{
     Axes, Axis, CommunicationOptions, Communicator, Device, Error, ReduceOp, Result, Strategy, Tensor,
     comm::{agreement::Agreement, call::Call},
     error::{IntoReduceOp, op_of},
-    handle::{Held, context},
+    handle::{CommLease, context},
     replica::{
-        board::Board,
-        nest_call::{Session, check_leaves},
+        board::MergeBoard,
+        nest_call::{NestCall, check_leaves},
         overlap_queue::Flow,
     },
     value::nest::{self, Leaf, Nest, Value},
@@ -17,8 +17,8 @@ use std::cell::{RefCell, RefMut};
 
 /// One replica of a [`run`](Strategy::run): who it is, and its collectives with the other replicas.
 ///
-/// Every replica makes the same calls in the same order, under `if` and in loops too as long as all take the same way. A
-/// replica that does not is named in an error that all get at once.
+/// Every replica makes the same calls in the same order, under `if` and in loops too as long as all
+/// take the same way. A replica that does not is named in an error that all get at once.
 ///
 /// The context ends with the function it was given to:
 ///
@@ -32,14 +32,19 @@ use std::cell::{RefCell, RefMut};
 pub struct ReplicaContext<'r> {
     pub(super) strategy: &'r Strategy,
     id: usize,
-    communicator: RefCell<Held>,
+    communicator: RefCell<CommLease>,
     /// Within an overlap.
     pub(super) flow: RefCell<Option<Flow>>,
-    pub(super) board: &'r Board,
+    pub(super) board: &'r MergeBoard,
 }
 
 impl<'r> ReplicaContext<'r> {
-    pub(crate) fn new(strategy: &'r Strategy, id: usize, communicator: Held, board: &'r Board) -> ReplicaContext<'r> {
+    pub(crate) fn new(
+        strategy: &'r Strategy,
+        id: usize,
+        communicator: CommLease,
+        board: &'r MergeBoard,
+    ) -> ReplicaContext<'r> {
         ReplicaContext { strategy, id, communicator: RefCell::new(communicator), flow: RefCell::default(), board }
     }
 
@@ -75,16 +80,18 @@ impl<'r> ReplicaContext<'r> {
 
     /// Combines `value` over all replicas; each gets the result.
     ///
-    /// Shapes and structure are the same on all replicas. A tensor that nobody else holds is reduced in its own memory. Small
-    /// tensors travel together ([`CommunicationOptions::bytes_per_pack`]). The mean of integers is a float: f64 for 32 and 64
-    /// bits, f32 for 8 and 16. So plain integers have no mean, since a float has no place in them: give a [`Tensor`].
-    /// [`IndexedSlices`](crate::IndexedSlices) keep all rows of all replicas, in replica order; their mean is divided by the number
-    /// of replicas.
+    /// Shapes and structure are the same on all replicas. A tensor that nobody else holds is
+    /// reduced in its own memory. Small tensors travel together
+    /// ([`CommunicationOptions::bytes_per_pack`]). The mean of integers is a float: f64 for 32 and
+    /// 64 bits, f32 for 8 and 16. So plain integers have no mean, since a float has no place in
+    /// them: give a [`Tensor`]. [`IndexedSlices`](crate::IndexedSlices) keep all rows of all
+    /// replicas, in replica order; their mean is divided by the number of replicas.
     ///
     /// # Errors
-    /// [`Error::UnknownReduceOp`]; [`Error::InvalidCall`] if `op` is not defined on the dtype, or its result is no number of the type that
-    /// was given; [`Error::Mismatch`] if the replicas did not call the same;
-    /// [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`] if a replica is gone.
+    /// [`Error::UnknownReduceOp`]; [`Error::InvalidCall`] if `op` is not defined on the dtype, or
+    /// its result is no number of the type that was given; [`Error::Mismatch`] if the replicas did
+    /// not call the same; [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`] if a replica is
+    /// gone.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, ReduceOp, Tensor};
@@ -133,13 +140,14 @@ impl<'r> ReplicaContext<'r> {
 
     /// Concatenates `value` over all replicas along `axis`, in replica order; each gets the result.
     ///
-    /// Sizes along `axis` may differ from replica to replica, and be zero; all other dimensions are the same. A negative axis
-    /// counts from the last. Of [`IndexedSlices`](crate::IndexedSlices) the large tensors are concatenated, along axis 0, and
-    /// stay sparse.
+    /// Sizes along `axis` may differ from replica to replica, and be zero; all other dimensions are
+    /// the same. A negative axis counts from the last. Of [`IndexedSlices`](crate::IndexedSlices)
+    /// the large tensors are concatenated, along axis 0, and stay sparse.
     ///
     /// # Errors
-    /// As [`all_reduce`](ReplicaContext::all_reduce), and [`Error::InvalidCall`] for a scalar, an axis out of range, or
-    /// [`IndexedSlices`](crate::IndexedSlices) whose dense shape is not known.
+    /// As [`all_reduce`](ReplicaContext::all_reduce), and [`Error::InvalidCall`] for a scalar, an
+    /// axis out of range, or [`IndexedSlices`](crate::IndexedSlices) whose dense shape is not
+    /// known.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, Tensor};
@@ -189,12 +197,12 @@ impl<'r> ReplicaContext<'r> {
         self.put(call, value, leaves)
     }
 
-    /// Combines `value` over all replicas and gives each replica its block of the result along axis 0. The size of axis 0 is a
-    /// multiple of the number of replicas.
+    /// Combines `value` over all replicas and gives each replica its block of the result along axis
+    /// 0. The size of axis 0 is a multiple of the number of replicas.
     ///
     /// # Errors
-    /// As [`all_reduce`](ReplicaContext::all_reduce), and [`Error::InvalidCall`] for a size that cannot be divided, or
-    /// [`IndexedSlices`](crate::IndexedSlices).
+    /// As [`all_reduce`](ReplicaContext::all_reduce), and [`Error::InvalidCall`] for a size that
+    /// cannot be divided, or [`IndexedSlices`](crate::IndexedSlices).
     ///
     /// ```
     /// use consonance::{MirroredStrategy, Tensor};
@@ -223,11 +231,12 @@ impl<'r> ReplicaContext<'r> {
         self.put(call, value, leaves)
     }
 
-    /// Replica `root`'s `value` to all. The others give a value of the same structure, dtypes and shapes.
+    /// Replica `root`'s `value` to all. The others give a value of the same structure, dtypes and
+    /// shapes.
     ///
     /// # Errors
-    /// As [`all_reduce`](ReplicaContext::all_reduce), and [`Error::InvalidCall`] for a replica that does not exist, or
-    /// [`IndexedSlices`](crate::IndexedSlices).
+    /// As [`all_reduce`](ReplicaContext::all_reduce), and [`Error::InvalidCall`] for a replica that
+    /// does not exist, or [`IndexedSlices`](crate::IndexedSlices).
     ///
     /// ```
     /// use consonance::MirroredStrategy;
@@ -320,7 +329,7 @@ impl<'r> ReplicaContext<'r> {
     }
 
     /// The communicator, when all that this replica has on its way is done.
-    pub(crate) fn held(&self) -> RefMut<'_, Held> {
+    pub(crate) fn held(&self) -> RefMut<'_, CommLease> {
         let mut held = self.communicator.borrow_mut();
         if let Some(flow) = &mut *self.flow.borrow_mut() {
             flow.settle(&mut held);
@@ -332,7 +341,7 @@ impl<'r> ReplicaContext<'r> {
     ///
     /// # Panics
     /// If it is in none.
-    pub(crate) fn with_flow<R>(&self, work: impl FnOnce(&mut Flow, &mut Held) -> R) -> R {
+    pub(crate) fn with_flow<R>(&self, work: impl FnOnce(&mut Flow, &mut CommLease) -> R) -> R {
         let mut flow = self.flow.borrow_mut();
         work(flow.as_mut().expect("buckets are of an overlap"), &mut self.communicator.borrow_mut())
     }
@@ -368,9 +377,9 @@ impl<'r> ReplicaContext<'r> {
         leaves: &[Leaf],
         ragged: Option<Axis>,
         options: &CommunicationOptions,
-    ) -> Session<RefMut<'_, Communicator>> {
+    ) -> NestCall<RefMut<'_, Communicator>> {
         let mut communicator = RefMut::map(self.held(), |held| &mut **held);
         communicator.configure(options.configuration());
-        Session::new(kind, communicator, leaves, ragged.map_or_else(Axes::default, Axes::from))
+        NestCall::new(kind, communicator, leaves, ragged.map_or_else(Axes::default, Axes::from))
     }
 }

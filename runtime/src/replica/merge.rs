@@ -20,23 +20,27 @@ use std::{
 };
 
 impl ReplicaContext<'_> {
-    /// Pauses all replicas, runs `merge` once in the cross-replica context with the arguments of all, and goes on with its
-    /// results: each replica's own if they are [`PerReplica`], the same on all if they are
-    /// [`Mirrored`](crate::Mirrored) ([`Strategy::mirror`]), none if they are `()`.
+    /// Pauses all replicas, runs `merge` once in the cross-replica context with the arguments of
+    /// all, and goes on with its results: each replica's own if they are [`PerReplica`], the same
+    /// on all if they are [`Mirrored`](crate::Mirrored) ([`Strategy::mirror`]), none if they are
+    /// `()`.
     ///
-    /// The function of replica 0 is the one that runs. Where several processes have replicas, the function of the first replica of
-    /// each runs there, with the arguments of the replicas of that process; the cross-replica calls that it makes are of all
-    /// replicas.
+    /// The function of replica 0 is the one that runs. Where several processes have replicas, the
+    /// function of the first replica of each runs there, with the arguments of the replicas of that
+    /// process; the cross-replica calls that it makes are of all replicas.
     ///
-    /// The arguments are a nest, whose structure is the same on all replicas: the path of each leaf, and whether it is sparse. Tensors
-    /// may differ in dtype and shape. A value that is no nest goes in a [`nest::Opaque`].
+    /// The arguments are a nest, whose structure is the same on all replicas: the path of each
+    /// leaf, and whether it is sparse. Tensors may differ in dtype and shape. A value that is no
+    /// nest goes in a [`nest::Opaque`].
     ///
     /// # Errors
-    /// [`Error::Mismatch`] with the path of the first leaf that another replica does not have. The error of `merge`; otherwise as
-    /// [`barrier`](ReplicaContext::barrier). Every replica has an [`Error::Mismatch`],
-    /// [`Error::Left`], [`Error::Timeout`] or [`Error::Aborted`] as it is; of any other error those that did not run the function have
-    /// the text, in an [`Error::Replica`] that names who did. Where several processes have replicas those of one have the error of its
-    /// function, which ends the group, unless it is an [`Error::Mismatch`], which all functions have.
+    /// [`Error::Mismatch`] with the path of the first leaf that another replica does not have. The
+    /// error of `merge`; otherwise as [`barrier`](ReplicaContext::barrier). Every replica has an
+    /// [`Error::Mismatch`], [`Error::Left`], [`Error::Timeout`] or [`Error::Aborted`] as it is; of
+    /// any other error those that did not run the function have the text, in an [`Error::Replica`]
+    /// that names who did. Where several processes have replicas those of one have the error of its
+    /// function, which ends the group, unless it is an [`Error::Mismatch`], which all functions
+    /// have.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, ReduceOp, Tensor};
@@ -75,8 +79,8 @@ impl ReplicaContext<'_> {
         let structure = nest::Structure::new(&leaves);
         let arguments = nest::put(arguments, leaves).map_err(|error| error.of_call("ReplicaContext::merge_call"))?;
         let types = type_name::<(A, M)>();
-        // Two types may have one name. Ids say nothing in another process, which may be of another build: there those of one process are
-        // compared by the merge function's replica.
+        // Two types may have one name. Ids say nothing in another process, which may be of another
+        // build: there those of one process are compared by the merge function's replica.
         let ids = self.strategy.workers().is_none().then(TypeId::of::<(A, M::Value)>);
         let describe = || {
             let ids = ids.map(|ids| ("type ids".to_owned(), format!("{ids:?}")));
@@ -98,7 +102,8 @@ impl ReplicaContext<'_> {
         };
         let returned = self.meet(Kind::MergeReturn, &Agreement::NONE);
         if let Err(Error::Mismatch { .. }) = returned {
-            // Another worker's function makes calls that this one's did not, and has yet to come here.
+            // Another worker's function makes calls that this one's did not, and has yet to come
+            // here.
             self.held().abort_handle().abort(Reason::Failure);
         }
         let result = match &returned {
@@ -116,8 +121,8 @@ impl ReplicaContext<'_> {
         }
     }
 
-    /// Lends the communicators of this worker's replicas to the merge function that the first of them runs: the one after
-    /// `merges` others.
+    /// Lends the communicators of this worker's replicas to the merge function that the first of
+    /// them runs: the one after `merges` others.
     fn lend_to_merge(
         &self,
         workers: &Workers,
@@ -148,7 +153,8 @@ impl ReplicaContext<'_> {
         result
     }
 
-    /// Runs the merge function and leaves each replica's result, or its error instead of the one that is returned, on the board.
+    /// Runs the merge function and leaves each replica's result, or its error instead of the one
+    /// that is returned, on the board.
     fn merge<A, M>(&self, merge: impl FnOnce(&Strategy, PerReplica<A>) -> Result<M>) -> Option<Error>
     where
         A: Send + 'static,
@@ -193,8 +199,8 @@ impl ReplicaContext<'_> {
     }
 }
 
-/// The error of the merge function that `replica` ran, for the others. What came of a collective is the same to all; what is the
-/// function's own is that replica's.
+/// The error of the merge function that `replica` ran, for the others. What came of a collective is
+/// the same to all; what is the function's own is that replica's.
 fn merge_failed(replica: usize, error: &Error) -> Error {
     match error {
         Error::Mismatch { .. } | Error::Left { .. } | Error::Timeout { .. } | Error::Aborted { .. } => {

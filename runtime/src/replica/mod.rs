@@ -7,5 +7,5 @@ pub(crate) mod nest_call;
 pub(crate) mod overlap;
 mod overlap_queue;
 
-pub(crate) use board::Board;
+pub(crate) use board::MergeBoard;
 pub use context::ReplicaContext;

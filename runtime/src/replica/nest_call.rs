@@ -1,4 +1,5 @@
-//! One call of a replica on a nest, as steps of its communicator: packs of small tensors, large ones alone, sparse rows in two.
+//! One call of a replica on a nest, as steps of its communicator: packs of small tensors, large
+//! ones alone, sparse rows in two.
 
 use crate::{
     Axes, Communicator, IndexedSlices, ReduceOp, Result, Tensor,
@@ -6,7 +7,7 @@ use crate::{
     value::{
         axis::Flat,
         indexed_slices,
-        nest::{Leaf, Outline, Value},
+        nest::{Leaf, NestSignature, Value},
         tensor,
     },
 };
@@ -17,31 +18,35 @@ use consonance_kernels::{
 use consonance_spec::{Kind, call::mix, packing};
 use std::ops::DerefMut;
 
-/// The steps of one call on a nest: all of them carry the digest of the whole nest, so that the first already compares it.
-pub(crate) struct Session<C> {
+/// The steps of one call on a nest: all of them carry the digest of the whole nest, so that the
+/// first already compares it.
+pub(crate) struct NestCall<C> {
     kind: Kind,
     communicator: C,
-    outline: Outline,
+    outline: NestSignature,
     digest: u64,
     /// Sizes along these may differ from replica to replica.
     axes: Axes,
-    /// How values are combined, or were, that the replicas only exchange: it is in no signature of theirs.
+    /// How values are combined, or were, that the replicas only exchange: it is in no signature of
+    /// theirs.
     own_op: Option<ReduceOp>,
-    /// Up to how many bytes travel together, where there is something to pack: what differs in it differs in its steps.
+    /// Up to how many bytes travel together, where there is something to pack: what differs in it
+    /// differs in its steps.
     pack_limit: Option<usize>,
 }
 
-impl<C: DerefMut<Target = Communicator>> Session<C> {
-    /// A call of this kind on `leaves`, whose sizes along the axes `ragged` may differ from replica to replica.
-    pub(crate) fn new(kind: Kind, communicator: C, leaves: &[Leaf], ragged: Axes) -> Session<C> {
-        let outline = Outline::new(leaves, &ragged);
+impl<C: DerefMut<Target = Communicator>> NestCall<C> {
+    /// A call of this kind on `leaves`, whose sizes along the axes `ragged` may differ from replica
+    /// to replica.
+    pub(crate) fn new(kind: Kind, communicator: C, leaves: &[Leaf], ragged: Axes) -> NestCall<C> {
+        let outline = NestSignature::new(leaves, &ragged);
         let digest = [kind as u64, ragged.digest()].into_iter().fold(outline.digest(), mix);
-        Session { kind, communicator, outline, digest, axes: ragged, own_op: None, pack_limit: None }
+        NestCall { kind, communicator, outline, digest, axes: ragged, own_op: None, pack_limit: None }
     }
 
     /// The same call, in which the replicas agree on an operation, too, that none of its steps has.
-    pub(crate) fn with_own_op(self, op: ReduceOp) -> Session<C> {
-        Session { own_op: Some(op), ..self }
+    pub(crate) fn with_own_op(self, op: ReduceOp) -> NestCall<C> {
+        NestCall { own_op: Some(op), ..self }
     }
 
     pub(crate) fn call(&mut self, call: Call<'_>) -> Result<()> {
@@ -57,7 +62,8 @@ impl<C: DerefMut<Target = Communicator>> Session<C> {
         self.communicator.execute(call, &agreement)
     }
 
-    /// Combines every leaf over the replicas; small tensors travel together, up to `pack_limit` bytes.
+    /// Combines every leaf over the replicas; small tensors travel together, up to `pack_limit`
+    /// bytes.
     pub(crate) fn all_reduce_leaves(&mut self, op: ReduceOp, leaves: &mut [Leaf], pack_limit: usize) -> Result<()> {
         if leaves.is_empty() {
             return self.all_reduce(op, &mut Tensor::default());
@@ -93,8 +99,8 @@ impl<C: DerefMut<Target = Communicator>> Session<C> {
         Ok(())
     }
 
-    /// Reduces a tensor along its axes that are `removed`, and over the replicas: they exchange what each has, not yet rounded,
-    /// and how many elements it comes from.
+    /// Reduces a tensor along its axes that are `removed`, and over the replicas: they exchange
+    /// what each has, not yet rounded, and how many elements it comes from.
     ///
     /// # Panics
     /// If `op` is not defined on the tensor's dtype, or no axis is removed.

@@ -1,11 +1,14 @@
-//! All-reduces that go on while a replica computes: what it hands over is collected in buckets, which travel when they are full.
+//! All-reduces that go on while a replica computes: what it hands over is collected in buckets,
+//! which travel when they are full.
 //!
-//! A thread that the strategy keeps carries the buckets out, one after the other, with the replica's communicator: the replica
-//! lends it, and takes it back before it makes any other call. What is handed over is owned, not borrowed, and the closure of
-//! [`ReplicaContext::overlap`] does not end before all of it is back.
+//! A thread that the strategy keeps carries the buckets out, one after the other, with the
+//! replica's communicator: the replica lends it, and takes it back before it makes any other call.
+//! What is handed over is owned, not borrowed, and the closure of [`ReplicaContext::overlap`] does
+//! not end before all of it is back.
 //!
-//! Where every core has a replica, such a thread only takes time from one that computes. There the replica itself carries the
-//! buckets out, when it waits. Which of the two it is, each replica may choose for itself: the calls are the same.
+//! Where every core has a replica, such a thread only takes time from one that computes. There the
+//! replica itself carries the buckets out, when it waits. Which of the two it is, each replica may
+//! choose for itself: the calls are the same.
 
 use super::overlap_queue::{Flow, Parcel};
 use crate::{
@@ -17,13 +20,14 @@ use crate::{
 use consonance_kernels::group::Reason;
 use std::{sync::Arc, time::Duration};
 
-/// Where a replica hands over what is to be all-reduced while it goes on: see [`ReplicaContext::overlap`].
+/// Where a replica hands over what is to be all-reduced while it goes on: see
+/// [`ReplicaContext::overlap`].
 pub struct Buckets<'r> {
     replica: &'r ReplicaContext<'r>,
 }
 
-/// What a replica has handed over, until it [waits](PendingNest::wait) for the result. Dropping it is safe: the all-reduce is
-/// made all the same, and the end of the closure reports its error.
+/// What a replica has handed over, until it [waits](PendingNest::wait) for the result. Dropping it
+/// is safe: the all-reduce is made all the same, and the end of the closure reports its error.
 pub struct PendingNest<'b, N> {
     buckets: &'b Buckets<'b>,
     /// Without its leaves.
@@ -34,15 +38,16 @@ pub struct PendingNest<'b, N> {
 const CALL: &str = "Buckets::all_reduce";
 
 impl Buckets<'_> {
-    /// Hands over `value`, to be combined over all replicas: [`ReplicaContext::all_reduce`], whose result
-    /// [`PendingNest::wait`] gives.
+    /// Hands over `value`, to be combined over all replicas: [`ReplicaContext::all_reduce`], whose
+    /// result [`PendingNest::wait`] gives.
     ///
-    /// Each replica hands over the same in the same order; in errors, the first is `value/0`, the second `value/1`.
+    /// Each replica hands over the same in the same order; in errors, the first is `value/0`, the
+    /// second `value/1`.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if `op` is not defined on the dtype, and [`Error::UnknownReduceOp`]: both end the group, after the other
-    /// replicas are told; [`Error::WrongContext`] in a merge function. All others come from [`PendingNest::wait`] or the end of the
-    /// closure.
+    /// [`Error::InvalidCall`] if `op` is not defined on the dtype, and [`Error::UnknownReduceOp`]:
+    /// both end the group, after the other replicas are told; [`Error::WrongContext`] in a merge
+    /// function. All others come from [`PendingNest::wait`] or the end of the closure.
     ///
     /// ```
     /// use consonance::MirroredStrategy;
@@ -70,8 +75,9 @@ impl Buckets<'_> {
         Ok(PendingNest { buckets: self, nest: value, parcel })
     }
 
-    /// How long the collectives of the buckets that are finished took, together: the time in them, waiting for other replicas
-    /// included. Beside the time in which the replica itself stood still for them, it tells how much was hidden.
+    /// How long the collectives of the buckets that are finished took, together: the time in them,
+    /// waiting for other replicas included. Beside the time in which the replica itself stood still
+    /// for them, it tells how much was hidden.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, Tensor};
@@ -95,13 +101,15 @@ impl Buckets<'_> {
 }
 
 impl<N: Nest> PendingNest<'_, N> {
-    /// Waits until all of it has been combined, and gives the result. Bounded, as each all-reduce is.
+    /// Waits until all of it has been combined, and gives the result. Bounded, as each all-reduce
+    /// is.
     ///
-    /// What is in a bucket that is not full goes on its way now, with all other such buckets. So the first wait for it has its place
-    /// among the calls that replicas make in the same order.
+    /// What is in a bucket that is not full goes on its way now, with all other such buckets. So
+    /// the first wait for it has its place among the calls that replicas make in the same order.
     ///
     /// # Errors
-    /// As [`ReplicaContext::all_reduce`]. When the group has ended, all that comes after has the error by which it did.
+    /// As [`ReplicaContext::all_reduce`]. When the group has ended, all that comes after has the
+    /// error by which it did.
     ///
     /// ```
     /// use consonance::MirroredStrategy;
@@ -117,8 +125,9 @@ impl<N: Nest> PendingNest<'_, N> {
 }
 
 impl ReplicaContext<'_> {
-    /// Runs `body`, in which all-reduces go on while the replica does something else: it hands each layer's gradients over as soon
-    /// as it has them, computes the next layer's meanwhile, and waits at the end.
+    /// Runs `body`, in which all-reduces go on while the replica does something else: it hands each
+    /// layer's gradients over as soon as it has them, computes the next layer's meanwhile, and
+    /// waits at the end.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, ReduceOp, Tensor};
@@ -137,19 +146,24 @@ impl ReplicaContext<'_> {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     ///
-    /// What is handed over is collected, by operation and dtype, in buckets of [`CommunicationOptions::bytes_per_pack`]. A full one
-    /// is all-reduced at once, by a thread that the strategy keeps for it; the others are when the replica waits for them, and
-    /// at the end. Where every core has a replica there is no such thread, and the replica itself does it all when it waits: see
-    /// [`CommunicationOptions::carriers`]. The result has the bits of [`all_reduce`](ReplicaContext::all_reduce).
+    /// What is handed over is collected, by operation and dtype, in buckets of
+    /// [`CommunicationOptions::bytes_per_pack`]. A full one is all-reduced at once, by a thread
+    /// that the strategy keeps for it; the others are when the replica waits for them, and at the
+    /// end. Where every core has a replica there is no such thread, and the replica itself does it
+    /// all when it waits: see [`CommunicationOptions::carriers`]. The result has the bits of
+    /// [`all_reduce`](ReplicaContext::all_reduce).
     ///
-    /// Any other call that the replica makes in `body` comes after all that was handed over before it, and waits for that.
+    /// Any other call that the replica makes in `body` comes after all that was handed over before
+    /// it, and waits for that.
     ///
     /// # Errors
-    /// The error of `body`, else the first of an all-reduce that was not waited for. [`Error::WrongContext`] within another overlap.
+    /// The error of `body`, else the first of an all-reduce that was not waited for.
+    /// [`Error::WrongContext`] within another overlap.
     ///
-    /// After an [`Error::Mismatch`] of what was handed over none of that travels any more, and all of it has that error, on all replicas; the
-    /// group works. If `body` fails with any other error the group is ended, as by a replica's own failure: the other replicas may
-    /// have handed over more, or less, and no later call is to meet what they wait for.
+    /// After an [`Error::Mismatch`] of what was handed over none of that travels any more, and all
+    /// of it has that error, on all replicas; the group works. If `body` fails with any other error
+    /// the group is ended, as by a replica's own failure: the other replicas may have handed over
+    /// more, or less, and no later call is to meet what they wait for.
     ///
     /// # Panics
     /// If `body` panics; the group is then ended, so that no other replica waits.

@@ -5,10 +5,10 @@ use crate::{
     comm::{
         engine::AbortHandle,
         options::Configuration,
-        overlap_thread::{Carrier, Lent},
+        overlap_thread::{CommThread, Lent},
     },
-    handle::Held,
-    replica::nest_call::Session,
+    handle::CommLease,
+    replica::nest_call::NestCall,
     value::nest::{Leaf, Value},
 };
 use consonance_kernels::group::Reason;
@@ -24,7 +24,8 @@ pub(crate) struct Flow {
     /// Of a bucket, in bytes.
     limit: usize,
     configuration: Configuration,
-    /// Those that are not full, one for each operation and dtype at most, in the order in which they were last added to.
+    /// Those that are not full, one for each operation and dtype at most, in the order in which
+    /// they were last added to.
     open: Vec<Bucket>,
     /// All that was handed over.
     parcels: Vec<Arc<Parcel>>,
@@ -38,8 +39,9 @@ pub(crate) struct Flow {
 #[derive(Default)]
 struct Progress {
     in_collectives: Duration,
-    /// Why no more buckets travel, which is the error of all from there on: the group has ended, which itself would only say that it
-    /// has, or the replicas' buckets differ, and so may their number.
+    /// Why no more buckets travel, which is the error of all from there on: the group has ended,
+    /// which itself would only say that it has, or the replicas' buckets differ, and so may their
+    /// number.
     ended: Option<Error>,
 }
 
@@ -48,13 +50,13 @@ const UNHARMED: &str = "nobody panics while noting progress";
 /// Who carries out the buckets that were sent.
 enum Way {
     /// A thread, which has the communicator from the first of them on.
-    Thread(Carrier, Option<Lent>),
+    Thread(CommThread, Option<Lent>),
     /// The replica, when it waits.
     Later(Vec<Task>),
 }
 
 impl Flow {
-    pub(super) fn new(options: CommunicationOptions, communicator: &Communicator, carrier: Option<Carrier>) -> Flow {
+    pub(super) fn new(options: CommunicationOptions, communicator: &Communicator, carrier: Option<CommThread>) -> Flow {
         let limit = match options.pack_limit() {
             // One replica has no step to save.
             _ if communicator.size() == 1 => 1,
@@ -72,8 +74,9 @@ impl Flow {
         }
     }
 
-    /// Puts the leaves into buckets, and sends those that are full. A leaf that fills a bucket has one to itself.
-    pub(super) fn take(&mut self, op: ReduceOp, leaves: Vec<Leaf>, held: &mut Held) -> Arc<Parcel> {
+    /// Puts the leaves into buckets, and sends those that are full. A leaf that fills a bucket has
+    /// one to itself.
+    pub(super) fn take(&mut self, op: ReduceOp, leaves: Vec<Leaf>, held: &mut CommLease) -> Arc<Parcel> {
         let parcel = Arc::new(Parcel::new(leaves.len()));
         self.parcels.push(parcel.clone());
         for (place, leaf) in leaves.into_iter().enumerate() {
@@ -106,7 +109,7 @@ impl Flow {
     }
 
     /// Sends a bucket on its way, after those before it.
-    fn send(&mut self, bucket: Bucket, held: &mut Held) {
+    fn send(&mut self, bucket: Bucket, held: &mut CommLease) {
         let task = Task { bucket, configuration: self.configuration, progress: self.progress.clone() };
         match &mut self.way {
             Way::Thread(carrier, lent) => {
@@ -118,21 +121,21 @@ impl Flow {
     }
 
     /// Sends the buckets that are not full, too.
-    fn send_all(&mut self, held: &mut Held) {
+    fn send_all(&mut self, held: &mut CommLease) {
         for bucket in mem::take(&mut self.open) {
             self.send(bucket, held);
         }
     }
 
     /// Sees to it that what was sent gets done by the time that somebody has waited for it.
-    fn make_progress(&mut self, held: &mut Held) {
+    fn make_progress(&mut self, held: &mut CommLease) {
         if let Way::Later(tasks) = &mut self.way {
             mem::take(tasks).into_iter().for_each(|task| task.carry_out(held));
         }
     }
 
     /// Returns when all that was sent is done: the communicator is back.
-    fn finish(&mut self, held: &mut Held) {
+    fn finish(&mut self, held: &mut CommLease) {
         self.make_progress(held);
         if let Way::Thread(_, lent) = &mut self.way
             && let Some(lent) = lent.take()
@@ -151,17 +154,19 @@ impl Flow {
         self.progress.lock().expect(UNHARMED).in_collectives
     }
 
-    /// Sees to it that somebody can wait for `parcel`. If a bucket that is not full has a part of it, all such are sent.
-    pub(super) fn hasten(&mut self, parcel: &Arc<Parcel>, held: &mut Held) {
+    /// Sees to it that somebody can wait for `parcel`. If a bucket that is not full has a part of
+    /// it, all such are sent.
+    pub(super) fn hasten(&mut self, parcel: &Arc<Parcel>, held: &mut CommLease) {
         if self.open.iter().any(|bucket| bucket.has_of(parcel)) {
             self.send_all(held);
         }
         self.make_progress(held);
     }
 
-    /// Tells the other replicas, in the place of the next bucket, why this one hands over no more, and ends the group: they have gone
-    /// on with what follows in their closures, and learn of it later than this one does.
-    pub(super) fn refuse(&mut self, error: &Error, held: &mut Held) {
+    /// Tells the other replicas, in the place of the next bucket, why this one hands over no more,
+    /// and ends the group: they have gone on with what follows in their closures, and learn of it
+    /// later than this one does.
+    pub(super) fn refuse(&mut self, error: &Error, held: &mut CommLease) {
         self.finish(held);
         let ended = self.progress.lock().expect(UNHARMED).ended.is_some();
         if !ended {
@@ -173,7 +178,7 @@ impl Flow {
     }
 
     /// Returns when all that was handed over is done.
-    pub(crate) fn settle(&mut self, held: &mut Held) {
+    pub(crate) fn settle(&mut self, held: &mut CommLease) {
         self.send_all(held);
         self.finish(held);
     }
@@ -183,8 +188,9 @@ impl Flow {
         mem::take(&mut self.parcels).iter().find_map(|parcel| parcel.lock().error.take())
     }
 
-    /// Ends it: what is not on its way is given up, what is comes back. With a `failure` the group ends, too.
-    pub(super) fn end(&mut self, failure: Option<Reason>, held: &mut Held) {
+    /// Ends it: what is not on its way is given up, what is comes back. With a `failure` the group
+    /// ends, too.
+    pub(super) fn end(&mut self, failure: Option<Reason>, held: &mut CommLease) {
         if let Some(reason) = failure {
             self.aborter.abort(reason);
         }
@@ -193,7 +199,7 @@ impl Flow {
     }
 
     /// The thread that carried the buckets, if one did.
-    pub(super) fn into_carrier(self) -> Option<Carrier> {
+    pub(super) fn into_carrier(self) -> Option<CommThread> {
         match self.way {
             Way::Thread(carrier, _) => Some(carrier),
             Way::Later(_) => None,
@@ -201,7 +207,8 @@ impl Flow {
     }
 }
 
-/// What travels together: of one operation and dtype, or one [`IndexedSlices`](crate::IndexedSlices).
+/// What travels together: of one operation and dtype, or one
+/// [`IndexedSlices`](crate::IndexedSlices).
 struct Bucket {
     op: ReduceOp,
     /// None for sparse rows.
@@ -239,7 +246,7 @@ impl Task {
         let result = ended.map_or_else(
             || {
                 communicator.configure(configuration);
-                let mut session = Session::new(Kind::AllReduce, communicator, &leaves, Axes::default());
+                let mut session = NestCall::new(Kind::AllReduce, communicator, &leaves, Axes::default());
                 session.all_reduce_leaves(op, &mut leaves, 0)
             },
             Err,
@@ -304,7 +311,8 @@ impl Parcel {
     }
 }
 
-/// The duty to bring a leaf back. Dropped before, which only a failure of the closure or a panic does, it tells so to who waits.
+/// The duty to bring a leaf back. Dropped before, which only a failure of the closure or a panic
+/// does, it tells so to who waits.
 struct Promise {
     parcel: Arc<Parcel>,
     place: usize,

@@ -15,7 +15,8 @@ impl Strategy {
     /// Calls `value_fn` once for each replica of this process.
     ///
     /// # Errors
-    /// [`Error::WrongContext`](crate::Error::WrongContext) in a replica, or in another strategy's scope.
+    /// [`Error::WrongContext`](crate::Error::WrongContext) in a replica, or in another strategy's
+    /// scope.
     ///
     /// ```
     /// use consonance::MirroredStrategy;
@@ -34,7 +35,8 @@ impl Strategy {
         Ok(PerReplica::new(contexts.map(value_fn).collect()))
     }
 
-    /// The values of this process's replicas, in replica order; of a value that is one for all replicas, that value.
+    /// The values of this process's replicas, in replica order; of a value that is one for all
+    /// replicas, that value.
     pub fn local_results<V: LocalResults>(&self, value: &V) -> Vec<V::Value> {
         value.local_results()
     }

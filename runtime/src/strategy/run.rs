@@ -4,24 +4,25 @@ use crate::{
     Communicator, Error, PerReplica, ReplicaContext, Result, Strategy,
     comm::engine::AbortHandle,
     error::all_or_worst,
-    handle::{Held, Turn, context},
+    handle::{CallGuard, CommLease, context},
     panics,
-    replica::Board,
+    replica::MergeBoard,
 };
 use consonance_kernels::group::Reason;
 use std::sync::Mutex;
 
 impl Strategy {
-    /// Runs `replica_fn` on every replica at once and gives the result of every replica of this process.
+    /// Runs `replica_fn` on every replica at once and gives the result of every replica of this
+    /// process.
     ///
-    /// The first replica of this process runs on the calling thread, unless `pin_threads` was asked for; each other one
-    /// runs on a thread that is kept between calls. What differs between replicas comes from the context, or from
-    /// [`run_with`](Strategy::run_with).
+    /// The first replica of this process runs on the calling thread, unless `pin_threads` was asked
+    /// for; each other one runs on a thread that is kept between calls. What differs between
+    /// replicas comes from the context, or from [`run_with`](Strategy::run_with).
     ///
     /// # Errors
-    /// If a replica returns an error or panics, that is the result, with the replica's id; replicas that wait for it in a
-    /// collective are freed. A failed run leaves nothing behind: the next one works. [`Error::WrongContext`] inside a replica
-    /// or in another strategy's scope.
+    /// If a replica returns an error or panics, that is the result, with the replica's id; replicas
+    /// that wait for it in a collective are freed. A failed run leaves nothing behind: the next one
+    /// works. [`Error::WrongContext`] inside a replica or in another strategy's scope.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, ReduceOp, Tensor};
@@ -38,11 +39,12 @@ impl Strategy {
         self.run_as("Strategy::run", arguments, |replica, ()| replica_fn(replica))
     }
 
-    /// [`run`](Strategy::run) with an argument for each replica of this process, which it gets as its own.
+    /// [`run`](Strategy::run) with an argument for each replica of this process, which it gets as
+    /// its own.
     ///
     /// # Errors
-    /// As [`run`](Strategy::run), and [`Error::InvalidCall`] if there are not as many arguments as replicas. Where there are several
-    /// workers, this is a failed run for the others, too.
+    /// As [`run`](Strategy::run), and [`Error::InvalidCall`] if there are not as many arguments as
+    /// replicas. Where there are several workers, this is a failed run for the others, too.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, PerReplica, Tensor};
@@ -73,15 +75,15 @@ impl Strategy {
         // Only now: before its turn another thread may have renumbered them.
         let replicas = self.local_replicas();
         let configuration = self.options().configuration();
-        let board = Board::new(replicas.len());
+        let board = MergeBoard::new(replicas.len());
         let number = self.workers().map_or(0, |workers| workers.turn());
         let team = match replicas.len() == 1 && !self.pins_threads() {
             true => None,
-            false => Some(self.team_or_end().inspect_err(|_| turn.iter().for_each(Turn::failed))?),
+            false => Some(self.team_or_end().inspect_err(|_| turn.iter().for_each(CallGuard::failed))?),
         };
-        let communicators: Vec<Held> = match self.workers() {
+        let communicators: Vec<CommLease> = match self.workers() {
             Some(workers) => self.hold(workers, call)?,
-            None => self.group(configuration)?.into_iter().map(Held::of_run).collect(),
+            None => self.group(configuration)?.into_iter().map(CommLease::of_run).collect(),
         };
         let tasks: Vec<_> = (communicators.into_iter().zip(arguments))
             .map(|(communicator, argument)| Mutex::new(Task::Given(communicator, argument)))
@@ -95,7 +97,8 @@ impl Strategy {
             if let Err(error) = &result {
                 free_the_others(&aborter, number, error);
             }
-            // Replicas that still wait for this one are told that it has left: here, or where its communicator goes home.
+            // Replicas that still wait for this one are told that it has left: here, or where its
+            // communicator goes home.
             let own = replica.into_communicator().and_then(Communicator::end_run);
             replace(&tasks[place], Task::Finished(result, own));
         };
@@ -118,8 +121,9 @@ impl Strategy {
             self.keep(communicators);
         }
         if results.iter().any(Result::is_err) {
-            // The replica that failed has ended the group. Said before the others' results are dropped, which may panic.
-            turn.iter().for_each(Turn::failed);
+            // The replica that failed has ended the group. Said before the others' results are
+            // dropped, which may panic.
+            turn.iter().for_each(CallGuard::failed);
         }
         all_or_worst(results).map(PerReplica::new).map_err(|(place, error)| with_replica(replicas.start + place, error))
     }
@@ -137,7 +141,7 @@ impl Strategy {
 
 /// What a replica is given and what it leaves.
 enum Task<A, R> {
-    Given(Held, A),
+    Given(CommLease, A),
     Running,
     /// With the communicator, if it is one that this strategy keeps.
     Finished(Result<R>, Option<Communicator>),

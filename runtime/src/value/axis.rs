@@ -55,7 +55,8 @@ impl From<isize> for Axis {
 pub struct Axes(Option<Vec<Axis>>);
 
 impl Axes {
-    /// For each axis of a tensor of this rank, whether it is removed; `None` if only replicas are reduced.
+    /// For each axis of a tensor of this rank, whether it is removed; `None` if only replicas are
+    /// reduced.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if there is no such axis, or one is given twice.
@@ -122,7 +123,8 @@ pub(crate) struct Flat {
 }
 
 impl Flat {
-    /// Removed axes that do not follow each other are brought together in front, in their order, by a copy.
+    /// Removed axes that do not follow each other are brought together in front, in their order, by
+    /// a copy.
     pub(crate) fn new(tensor: &Tensor, removed: &[bool]) -> Flat {
         let sizes = |axes: &[usize]| axes.iter().map(|&axis| tensor.shape()[axis]).product();
         let (away, kept): (Vec<usize>, Vec<usize>) = (0..removed.len()).partition(|&axis| removed[axis]);

@@ -11,7 +11,8 @@ use consonance_kernels::{
 use consonance_spec::{DType, ReduceOp};
 use std::ops::Range;
 
-/// Some rows of a large tensor: `values[i]` belongs to row `indices[i]`. A row may be listed more than once; such rows add up.
+/// Some rows of a large tensor: `values[i]` belongs to row `indices[i]`. A row may be listed more
+/// than once; such rows add up.
 ///
 /// ```
 /// use consonance::{IndexedSlices, Tensor};
@@ -27,13 +28,13 @@ pub struct IndexedSlices {
 }
 
 impl IndexedSlices {
-    /// `values` of shape `[rows, ...]` for the rows `indices`, of shape `[rows]` and type i32 or i64, of a tensor of
-    /// `dense_shape`.
+    /// `values` of shape `[rows, ...]` for the rows `indices`, of shape `[rows]` and type i32 or
+    /// i64, of a tensor of `dense_shape`.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if the shapes do not fit each other, the indices are of another type, or one of them is negative or
-    /// not within the dense shape: the error names its position. It is the error of the replica that makes the rows, so that
-    /// no collective meets them.
+    /// [`Error::InvalidCall`] if the shapes do not fit each other, the indices are of another type,
+    /// or one of them is negative or not within the dense shape: the error names its position. It
+    /// is the error of the replica that makes the rows, so that no collective meets them.
     ///
     /// ```
     /// use consonance::{IndexedSlices, MirroredStrategy, Tensor};
@@ -94,7 +95,8 @@ impl IndexedSlices {
         self.dense_shape.as_deref()
     }
 
-    /// The same rows, with each index once and in order: rows of one index are added in canonical order and rounded once.
+    /// The same rows, with each index once and in order: rows of one index are added in canonical
+    /// order and rounded once.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if the values cannot be added.
@@ -115,8 +117,8 @@ impl IndexedSlices {
         Ok(IndexedSlices { values, indices, dense_shape: self.dense_shape.clone() })
     }
 
-    /// The large tensor: rows listed more than once are added as in [`dedupe`](IndexedSlices::dedupe), rows not listed are
-    /// zero.
+    /// The large tensor: rows listed more than once are added as in
+    /// [`dedupe`](IndexedSlices::dedupe), rows not listed are zero.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if the dense shape is not known, or the values cannot be added.
@@ -130,7 +132,8 @@ impl IndexedSlices {
         self.add_rows(call, groups.map(|group| (group[0].0 as usize, group)), shape[0])
     }
 
-    /// `rows` rows: for each target in `groups` the sum of the rows in its group, in their order there; zero for all others.
+    /// `rows` rows: for each target in `groups` the sum of the rows in its group, in their order
+    /// there; zero for all others.
     fn add_rows<'a>(
         &self,
         call: &'static str,
@@ -200,7 +203,8 @@ impl IndexedSlices {
     }
 }
 
-/// How rows are combined: `sum` keeps all of them, `mean` keeps all of them divided by the number of replicas.
+/// How rows are combined: `sum` keeps all of them, `mean` keeps all of them divided by the number
+/// of replicas.
 pub(crate) fn check_op(call: &'static str, op: ReduceOp) -> Result<()> {
     match op {
         ReduceOp::Sum | ReduceOp::Mean => Ok(()),
@@ -208,7 +212,8 @@ pub(crate) fn check_op(call: &'static str, op: ReduceOp) -> Result<()> {
     }
 }
 
-/// Rows are gathered along the first axis, on which the large tensors lie one below the other: the size of this one.
+/// Rows are gathered along the first axis, on which the large tensors lie one below the other: the
+/// size of this one.
 pub(crate) fn check_gather(call: &'static str, path: &Path, slices: &IndexedSlices, axis: Axis) -> Result<usize> {
     match (axis.resolve(call, path, slices.values.rank())?, &slices.dense_shape) {
         (0, Some(shape)) => Ok(shape[0]),
@@ -217,8 +222,8 @@ pub(crate) fn check_gather(call: &'static str, path: &Path, slices: &IndexedSlic
     }
 }
 
-/// The rows of several tensors one below the other: the indices of part `i`, which are `counts[i]` of a tensor of `sizes[i]` rows,
-/// begin where the tensors before it end.
+/// The rows of several tensors one below the other: the indices of part `i`, which are `counts[i]`
+/// of a tensor of `sizes[i]` rows, begin where the tensors before it end.
 pub(crate) fn gathered(
     call: &'static str,
     values: Tensor,

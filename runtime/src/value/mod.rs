@@ -1,4 +1,5 @@
-//! What replicas hold and exchange: tensors, structures of them, and values that differ from replica to replica.
+//! What replicas hold and exchange: tensors, structures of them, and values that differ from
+//! replica to replica.
 
 pub(crate) mod tensor;
 pub(crate) mod indexed_slices;

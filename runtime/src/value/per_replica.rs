@@ -43,7 +43,8 @@ impl<T> PerReplica<T> {
     }
 }
 
-/// The value of a replica, by its place among those of this process: where that has all replicas, its id.
+/// The value of a replica, by its place among those of this process: where that has all replicas,
+/// its id.
 impl<T> Index<usize> for PerReplica<T> {
     type Output = T;
 
@@ -121,7 +122,8 @@ pub trait Merged {
     /// What each replica gets.
     type Value;
 
-    /// The value of each of `replicas` replicas of this process; fewer or more if this has not as many.
+    /// The value of each of `replicas` replicas of this process; fewer or more if this has not as
+    /// many.
     fn split(self, replicas: usize) -> Vec<Self::Value>;
 }
 

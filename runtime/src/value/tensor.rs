@@ -203,7 +203,8 @@ impl Tensor {
             // An axis may be longer than can be counted through.
             return Tensor::zeros(self.dtype(), shape);
         }
-        // An axis of one entry moves nothing. Of longer ones there are fewer than a number has bits, so that each may be a call.
+        // An axis of one entry moves nothing. Of longer ones there are fewer than a number has
+        // bits, so that each may be a call.
         let long: Vec<usize> = order.iter().copied().filter(|&axis| self.shape[axis] > 1).collect();
         let sizes: Vec<usize> = long.iter().map(|&axis| self.shape[axis]).collect();
         let strides: Vec<usize> = long.iter().map(|&axis| self.shape[axis + 1..].iter().product()).collect();
@@ -231,7 +232,8 @@ impl Tensor {
         self.memory.as_buf().slice(self.elements())
     }
 
-    /// The elements, to write: in this tensor's own memory where nobody else holds it, else in a copy.
+    /// The elements, to write: in this tensor's own memory where nobody else holds it, else in a
+    /// copy.
     pub(crate) fn buf_mut(&mut self) -> BufMut<'_> {
         if Arc::get_mut(&mut self.memory).is_none() {
             (self.memory, self.start) = (Arc::new(Memory::from(self.buf())), 0);
@@ -254,17 +256,19 @@ impl Tensor {
     }
 }
 
-/// The number of elements of a shape; `None` if there are not as many numbers, or would not be without its dimensions of zero:
-/// sizes of some dimensions are multiplied by themselves, too.
+/// The number of elements of a shape; `None` if there are not as many numbers, or would not be
+/// without its dimensions of zero: sizes of some dimensions are multiplied by themselves, too.
 fn count(shape: &[usize]) -> Option<usize> {
     let most = shape.iter().filter(|&&dim| dim > 0).try_fold(1usize, |count, &dim| count.checked_mul(dim))?;
     Some(if shape.contains(&0) { 0 } else { most })
 }
 
-/// The shape of tensors like one of this shape, one after the other along `axis`, where their sizes are these.
+/// The shape of tensors like one of this shape, one after the other along `axis`, where their sizes
+/// are these.
 ///
 /// # Errors
-/// [`Error::InvalidCall`] if it has more elements, or would have without its dimensions of zero, than there are numbers.
+/// [`Error::InvalidCall`] if it has more elements, or would have without its dimensions of zero,
+/// than there are numbers.
 pub(crate) fn joined(call: &'static str, shape: &[usize], axis: usize, sizes: &[usize]) -> Result<Vec<usize>> {
     let joined = sizes.iter().try_fold(0usize, |all, &size| all.checked_add(size)).map(|all| {
         let mut joined = shape.to_vec();
@@ -309,8 +313,8 @@ impl PartialEq for Tensor {
     }
 }
 
-/// `f32[2, 2] [[1, 2], [3, 4]]`; with `{:#}` without dtype and shape. Long dimensions are cut short, and of very many dimensions
-/// no element is shown.
+/// `f32[2, 2] [[1, 2], [3, 4]]`; with `{:#}` without dtype and shape. Long dimensions are cut
+/// short, and of very many dimensions no element is shown.
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !f.alternate() {
@@ -341,7 +345,8 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// A dimension longer than this shows its first and last few entries; a tensor of more dimensions shows none.
+/// A dimension longer than this shows its first and last few entries; a tensor of more dimensions
+/// shows none.
 const SHOWN: usize = 16;
 
 fn write_rows<T: Element>(f: &mut fmt::Formatter<'_>, shape: &[usize], elements: &[T]) -> fmt::Result {

@@ -50,13 +50,14 @@ impl<F: FnOnce() -> Tensor> VariableBuilder<F> {
         self
     }
 
-    /// The variable, in the [current strategy](current_strategy). Where that has several workers all of them make the variable, with
-    /// the chief's initial value.
+    /// The variable, in the [current strategy](current_strategy). Where that has several workers
+    /// all of them make the variable, with the chief's initial value.
     ///
     /// # Errors
     /// [`Error::WrongContext`] in a replica; [`Error::InvalidCall`] for the synchronization
-    /// [`None`](VariableSynchronization::None) under a strategy that mirrors variables, a sum of `bool` or a mean of anything but floats;
-    /// with several workers those of a collective, [`Error::Mismatch`] if they make variables that differ.
+    /// [`None`](VariableSynchronization::None) under a strategy that mirrors variables, a sum of
+    /// `bool` or a mean of anything but floats; with several workers those of a collective,
+    /// [`Error::Mismatch`] if they make variables that differ.
     pub fn build(self) -> Result<Variable> {
         self.build_in("Variable::new", current_strategy())
     }

@@ -14,8 +14,9 @@ impl Variable {
     /// Holds the variable, to set it as a whole.
     ///
     /// # Errors
-    /// [`Error::WrongContext`](crate::Error::WrongContext) in a replica or in another strategy's scope, or if this thread holds
-    /// it already; [`Error::InvalidCall`](crate::Error::InvalidCall) if it is synchronised on reading and has no aggregation;
+    /// [`Error::WrongContext`](crate::Error::WrongContext) in a replica or in another strategy's
+    /// scope, or if this thread holds it already; [`Error::InvalidCall`](crate::Error::InvalidCall)
+    /// if it is synchronised on reading and has no aggregation;
     /// [`Error::Timeout`](crate::Error::Timeout) if an update on another thread does not end.
     pub(crate) fn hold(&self, call: &'static str) -> Result<Held<'_>> {
         self.require_across(call, "checkpoints are of all replicas")?;
@@ -28,10 +29,11 @@ impl Variable {
 }
 
 impl Held<'_> {
-    /// Sets the value, of the variable's dtype and shape, so that it reads the same outside of replicas, bit for bit.
+    /// Sets the value, of the variable's dtype and shape, so that it reads the same outside of
+    /// replicas, bit for bit.
     ///
-    /// Where components are summed the first one becomes the value and the others what adds nothing to it. Where they are
-    /// averaged all become the value, whose mean is rounded.
+    /// Where components are summed the first one becomes the value and the others what adds nothing
+    /// to it. Where they are averaged all become the value, whose mean is rounded.
     pub(crate) fn set(mut self, value: &Tensor) {
         let nothing = self.variable.is_shared().then(|| nothing_to_add(value));
         let first = self.variable.strategy().local_replicas().start;

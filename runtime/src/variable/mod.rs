@@ -29,15 +29,17 @@ use update::Update;
 ///
 /// # Where its value is
 ///
-/// A variable that is synchronised on writing (the default) has a copy for each *memory* in which the strategy's devices lie,
-/// not for each device: all CPU devices of a process share the host's memory, so that there is one copy, under
-/// [`MirroredStrategy`](crate::MirroredStrategy) as under [`CentralStorageStrategy`](crate::CentralStorageStrategy). Copies
-/// of one process cannot come apart, and an update is done once. Several workers have a copy each; outside of replicas each writes its
-/// own, so all of them are to write the same.
+/// A variable that is synchronised on writing (the default) has a copy for each *memory* in which
+/// the strategy's devices lie, not for each device: all CPU devices of a process share the host's
+/// memory, so that there is one copy, under [`MirroredStrategy`](crate::MirroredStrategy) as under
+/// [`CentralStorageStrategy`](crate::CentralStorageStrategy). Copies of one process cannot come
+/// apart, and an update is done once. Several workers have a copy each; outside of replicas each
+/// writes its own, so all of them are to write the same.
 ///
-/// A variable that is synchronised on reading ([`VariableSynchronization::OnRead`]) has a component for each replica, of its
-/// own: counts and sums that replicas keep without waiting for each other. Only [`MirroredStrategy`](crate::MirroredStrategy) has
-/// such: elsewhere every variable has one copy, which is as one that is synchronised on writing whatever is asked.
+/// A variable that is synchronised on reading ([`VariableSynchronization::OnRead`]) has a component
+/// for each replica, of its own: counts and sums that replicas keep without waiting for each other.
+/// Only [`MirroredStrategy`](crate::MirroredStrategy) has such: elsewhere every variable has one
+/// copy, which is as one that is synchronised on writing whatever is asked.
 ///
 /// # What each call does
 ///
@@ -48,17 +50,18 @@ use update::Update;
 /// | on writing | every copy becomes the aggregate of `x0`, `x1`, … | every copy becomes `x` | the value | the value |
 /// | on reading | the replica's component becomes its own operand | every component becomes `x`; its share of `x` where they are summed | its component | the aggregate of the components |
 ///
-/// The aggregate is the sum, the mean, or the first replica's, as [`VariableAggregation`] says; without aggregation what would
-/// need one is an error. `assign_add` and `assign_sub` do the same with sums and differences; integers wrap.
+/// The aggregate is the sum, the mean, or the first replica's, as [`VariableAggregation`] says;
+/// without aggregation what would need one is an error. `assign_add` and `assign_sub` do the same
+/// with sums and differences; integers wrap.
 ///
-/// A share is the operand divided by the number of replicas; of integers, whole parts that add up to it, the larger ones
-/// on the first replicas.
+/// A share is the operand divided by the number of replicas; of integers, whole parts that add up
+/// to it, the larger ones on the first replicas.
 ///
 /// # Memory
 ///
-/// Reading shares the elements and copies nothing. Writing is in place, unless somebody still holds what was read or
-/// assigned: then the elements are copied first, so that nobody sees them change. Cloning gives another handle to the same
-/// variable. dtype and shape never change.
+/// Reading shares the elements and copies nothing. Writing is in place, unless somebody still holds
+/// what was read or assigned: then the elements are copied first, so that nobody sees them change.
+/// Cloning gives another handle to the same variable. dtype and shape never change.
 ///
 /// ```
 /// use consonance::{MirroredStrategy, Tensor, Variable, VariableAggregation, VariableSynchronization};
@@ -94,12 +97,14 @@ struct Inner {
     aggregation: VariableAggregation,
     dtype: DType,
     shape: Vec<usize>,
-    /// Synchronised on writing: the copy of each memory. On reading: the component of each replica of this process.
+    /// Synchronised on writing: the copy of each memory. On reading: the component of each replica
+    /// of this process.
     places: Vec<Place>,
 }
 
 impl Variable {
-    /// A variable of the [current strategy](crate::current_strategy), synchronised on writing, without aggregation.
+    /// A variable of the [current strategy](crate::current_strategy), synchronised on writing,
+    /// without aggregation.
     ///
     /// # Errors
     /// [`Error::WrongContext`] in a replica: create variables outside of [`run`](Strategy::run).
@@ -115,7 +120,8 @@ impl Variable {
         Variable::builder(|| initial_value).build()
     }
 
-    /// A variable that is synchronised or aggregated in another way; `initial_value` is called once.
+    /// A variable that is synchronised or aggregated in another way; `initial_value` is called
+    /// once.
     pub fn builder<F: FnOnce() -> Tensor>(initial_value: F) -> VariableBuilder<F> {
         VariableBuilder::new(initial_value)
     }
@@ -176,22 +182,26 @@ impl Variable {
         self.0.aggregation
     }
 
-    /// The value; of a variable that is synchronised on reading this replica's component, or outside of replicas the aggregate
-    /// of all: where there are several workers, a collective that each of them calls. The elements are shared: a value that is kept makes the next write copy them.
+    /// The value; of a variable that is synchronised on reading this replica's component, or
+    /// outside of replicas the aggregate of all: where there are several workers, a collective that
+    /// each of them calls. The elements are shared: a value that is kept makes the next write copy
+    /// them.
     ///
     /// # Errors
-    /// Of a variable that is synchronised on reading: [`Error::InvalidCall`] outside of replicas if it has no aggregation,
-    /// [`Error::WrongContext`] in another strategy's scope or replica. Of any: [`Error::WrongContext`] in a
-    /// [`Strategy::update`] of the same variable, [`Error::Timeout`] if one on another thread does not end.
+    /// Of a variable that is synchronised on reading: [`Error::InvalidCall`] outside of replicas if
+    /// it has no aggregation, [`Error::WrongContext`] in another strategy's scope or replica. Of
+    /// any: [`Error::WrongContext`] in a [`Strategy::update`] of the same variable,
+    /// [`Error::Timeout`] if one on another thread does not end.
     pub fn read(&self) -> Result<Tensor> {
         self.read_part(Kind::ReadVariable, |value| Ok(value.clone()))
     }
 
-    /// Some rows of the [value](Variable::read): the entries `rows` along axis 0. Of a large variable that is aggregated on
-    /// reading no more than these rows are aggregated.
+    /// Some rows of the [value](Variable::read): the entries `rows` along axis 0. Of a large
+    /// variable that is aggregated on reading no more than these rows are aggregated.
     ///
     /// # Errors
-    /// As [`read`](Variable::read), and [`Error::InvalidCall`] for a scalar, or rows that are not there.
+    /// As [`read`](Variable::read), and [`Error::InvalidCall`] for a scalar, or rows that are not
+    /// there.
     ///
     /// ```
     /// use consonance::{Tensor, Variable};
@@ -204,13 +214,15 @@ impl Variable {
         self.read_part(kind, |value| value.rows_for(kind.name(), rows.clone()))
     }
 
-    /// Sets the value, from outside of replicas. The elements of `value` are shared, not copied. Where there are several workers each
-    /// of them sets its own copy: to the same value, or the copies come apart.
+    /// Sets the value, from outside of replicas. The elements of `value` are shared, not copied.
+    /// Where there are several workers each of them sets its own copy: to the same value, or the
+    /// copies come apart.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if dtype or shape are not the variable's; [`Error::WrongContext`] in a replica, where
-    /// [`ReplicaContext::assign`](crate::ReplicaContext::assign) is meant, and in another strategy's scope; otherwise as
-    /// [`read`](Variable::read). The value is then as before.
+    /// [`Error::InvalidCall`] if dtype or shape are not the variable's; [`Error::WrongContext`] in
+    /// a replica, where [`ReplicaContext::assign`](crate::ReplicaContext::assign) is meant, and in
+    /// another strategy's scope; otherwise as [`read`](Variable::read). The value is then as
+    /// before.
     pub fn assign(&self, value: impl Into<Tensor>) -> Result<()> {
         self.update_across("Variable::assign", Update::Assign, value.into())
     }
@@ -231,7 +243,8 @@ impl Variable {
         self.update_across("Variable::assign_sub", Update::AssignSub, value.into())
     }
 
-    /// Calls `update` with each copy or component, on behalf of `call`, which has checked the context.
+    /// Calls `update` with each copy or component, on behalf of `call`, which has checked the
+    /// context.
     pub(crate) fn update_copies<R>(
         &self,
         call: &'static str,
@@ -288,7 +301,8 @@ impl Variable {
             && self.strategy().num_replicas_in_sync() > 1
     }
 
-    /// Checks that this is no replica, nor another strategy's scope. A variable of the default strategy belongs to all scopes.
+    /// Checks that this is no replica, nor another strategy's scope. A variable of the default
+    /// strategy belongs to all scopes.
     fn require_across(&self, call: &'static str, in_replica: &str) -> Result<()> {
         if let Some(replica) = context::replica() {
             let problem = format!("called in replica {replica}, but it is of the cross-replica context; {in_replica}");
@@ -338,10 +352,12 @@ impl fmt::Debug for Variable {
     }
 }
 
-/// Each replica's component of a variable that is synchronised on reading; else the value on each device that has variables.
+/// Each replica's component of a variable that is synchronised on reading; else the value on each
+/// device that has variables.
 ///
 /// # Panics
-/// In an update of the same variable, and if one on another thread does not end before the strategy's timeout.
+/// In an update of the same variable, and if one on another thread does not end before the
+/// strategy's timeout.
 impl LocalResults for Variable {
     type Value = Tensor;
 

@@ -5,8 +5,8 @@ use crate::{Error, Result, Strategy, Tensor, handle::context};
 use consonance_spec::Kind;
 
 impl Strategy {
-    /// Creates a [`Variable`] as this strategy places it; `initial_value` is called once. See [`Variable::builder`] for one that
-    /// is synchronised or aggregated in another way.
+    /// Creates a [`Variable`] as this strategy places it; `initial_value` is called once. See
+    /// [`Variable::builder`] for one that is synchronised or aggregated in another way.
     ///
     /// # Errors
     /// [`Error::WrongContext`] in a replica, or in another strategy's scope.
@@ -16,18 +16,18 @@ impl Strategy {
         Variable::builder(initial_value).build_in(call, self.clone())
     }
 
-    /// Calls `update` with each copy of `variable`, to write it in place, and gives what it returns for each. There is one copy
-    /// for each memory, thus one in a process, or a component for each replica, in their order, if the variable is synchronised
-    /// on reading: see [`Variable`].
+    /// Calls `update` with each copy of `variable`, to write it in place, and gives what it returns
+    /// for each. There is one copy for each memory, thus one in a process, or a component for each
+    /// replica, in their order, if the variable is synchronised on reading: see [`Variable`].
     ///
-    /// The arguments of an update are what the closure captures, so they are the same for every copy. The components of a
-    /// variable that is synchronised on reading may come to differ, as the closure says. An update that fails or panics leaves
-    /// what it has written.
+    /// The arguments of an update are what the closure captures, so they are the same for every
+    /// copy. The components of a variable that is synchronised on reading may come to differ, as
+    /// the closure says. An update that fails or panics leaves what it has written.
     ///
     /// # Errors
-    /// [`Error::WrongContext`] in a replica, in another strategy's scope or in an update of the same variable;
-    /// [`Error::InvalidCall`] for a variable of another strategy; [`Error::Timeout`] if an update on another thread does not
-    /// end; the first error of `update`.
+    /// [`Error::WrongContext`] in a replica, in another strategy's scope or in an update of the
+    /// same variable; [`Error::InvalidCall`] for a variable of another strategy; [`Error::Timeout`]
+    /// if an update on another thread does not end; the first error of `update`.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, Tensor};

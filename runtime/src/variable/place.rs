@@ -1,7 +1,8 @@
 //! Where one copy or component of a variable is, and who may write it.
 //!
-//! A value that is written is taken out of its place until it is put back, so that no lock is held while a user's function
-//! writes it. Who comes meanwhile waits, never past its deadline; the thread that is writing is told at once.
+//! A value that is written is taken out of its place until it is put back, so that no lock is held
+//! while a user's function writes it. Who comes meanwhile waits, never past its deadline; the
+//! thread that is writing is told at once.
 
 use crate::{Error, Result, Strategy, Tensor, handle::context};
 use std::{

@@ -1,9 +1,11 @@
 //! Assignments by replicas.
 //!
-//! One to a variable that is synchronised on writing has three parts. The replicas compare what they call and bring their
-//! operands together on replica 0; from then on none of them reads the variable, because all have come here. Replica 0 writes
-//! the copy, which lies in the memory of all. They meet again, so that what each reads next is the new value. Where several
-//! processes have replicas, operands come together on all replicas, of which the first one of each process writes its copy.
+//! One to a variable that is synchronised on writing has three parts. The replicas compare what
+//! they call and bring their operands together on replica 0; from then on none of them reads the
+//! variable, because all have come here. Replica 0 writes the copy, which lies in the memory of
+//! all. They meet again, so that what each reads next is the new value. Where several processes
+//! have replicas, operands come together on all replicas, of which the first one of each process
+//! writes its copy.
 
 use super::{Update, Variable};
 use crate::{
@@ -16,15 +18,17 @@ use consonance_spec::{Kind, call::mix};
 impl ReplicaContext<'_> {
     /// Sets a variable from its replicas.
     ///
-    /// One that is synchronised on writing is set to the aggregate of the replicas' values, in a call that all of them make: as
-    /// of a collective, the replicas agree on the variable and the method. One that is synchronised on reading is set for this
-    /// replica alone, who waits for nobody.
+    /// One that is synchronised on writing is set to the aggregate of the replicas' values, in a
+    /// call that all of them make: as of a collective, the replicas agree on the variable and the
+    /// method. One that is synchronised on reading is set for this replica alone, who waits for
+    /// nobody.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if dtype or shape are not the variable's, the variable is another strategy's, or it has no
-    /// aggregation where there are several replicas to aggregate; [`Error::Mismatch`] if the replicas did not call the same. In these cases the
-    /// value is as before. [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`] if a replica is gone: the value is then the
-    /// old or the new one.
+    /// [`Error::InvalidCall`] if dtype or shape are not the variable's, the variable is another
+    /// strategy's, or it has no aggregation where there are several replicas to aggregate;
+    /// [`Error::Mismatch`] if the replicas did not call the same. In these cases the value is as
+    /// before. [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`] if a replica is gone: the
+    /// value is then the old or the new one.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, Tensor, Variable, VariableAggregation};
@@ -62,7 +66,8 @@ impl ReplicaContext<'_> {
         self.update("ReplicaContext::assign_add", Update::AssignAdd, variable, value.into())
     }
 
-    /// Subtracts from a variable from its replicas: see [`assign`](ReplicaContext::assign). Integers wrap.
+    /// Subtracts from a variable from its replicas: see [`assign`](ReplicaContext::assign).
+    /// Integers wrap.
     ///
     /// # Errors
     /// As [`assign_add`](ReplicaContext::assign_add).
@@ -120,7 +125,8 @@ impl ReplicaContext<'_> {
         ))
     }
 
-    /// The operands combined, on every replica: in its operand's own memory if nobody else holds it.
+    /// The operands combined, on every replica: in its operand's own memory if nobody else holds
+    /// it.
     fn on_all_replicas(&self, op: ReduceOp, mut operand: Tensor, agreement: &Agreement<'_>) -> Result<Tensor> {
         if let Some(recv) = operand.own_buf_mut() {
             self.call_with(Call::AllReduce { op, send: None, recv }, agreement)?;
@@ -139,7 +145,8 @@ impl ReplicaContext<'_> {
         Ok(operand)
     }
 
-    /// The operands combined, on replica 0: in its operand's own memory if nobody else holds it. The others' stay as they are.
+    /// The operands combined, on replica 0: in its operand's own memory if nobody else holds it.
+    /// The others' stay as they are.
     fn on_first_replica(&self, op: ReduceOp, mut operand: Tensor, agreement: &Agreement<'_>) -> Result<Tensor> {
         let root = 0;
         if self.replica_id_in_sync_group() != root {

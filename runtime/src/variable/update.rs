@@ -35,7 +35,8 @@ impl Update {
         Ok(())
     }
 
-    /// Updates `value`, in its own memory where it has one; of an assigned operand it takes the memory over.
+    /// Updates `value`, in its own memory where it has one; of an assigned operand it takes the
+    /// memory over.
     ///
     /// # Panics
     /// If `operand` has another dtype or count, or [`check`](Update::check) refuses the dtype.
@@ -88,8 +89,8 @@ fn negate(from: Buf<'_>, into: &mut BufMut<'_>) {
     for_each_dtype!(by_dtype);
 }
 
-/// The part of `operand` that replica `replica` of `replicas` gets: a quotient of floats; of integers, whole parts that add up
-/// to the operand, the larger ones first.
+/// The part of `operand` that replica `replica` of `replicas` gets: a quotient of floats; of
+/// integers, whole parts that add up to the operand, the larger ones first.
 ///
 /// # Errors
 /// None of numbers.

@@ -4,8 +4,9 @@ use super::{Update, Writing};
 use crate::{Element, Error, Result, Tensor};
 use std::{fmt, ops::Deref};
 
-/// A copy, or a component, of a [`Variable`](crate::Variable) that a [`Strategy::update`](crate::Strategy::update) may write: a
-/// [`Tensor`] whose dtype and shape are fixed.
+/// A copy, or a component, of a [`Variable`](crate::Variable) that a
+/// [`Strategy::update`](crate::Strategy::update) may write: a [`Tensor`] whose dtype and shape are
+/// fixed.
 ///
 /// Everything is done in place: the elements are copied only if somebody else holds them.
 ///

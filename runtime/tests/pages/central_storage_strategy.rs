@@ -31,8 +31,8 @@ fn a_step_that_adds_one() -> Result<()> {
     Ok(())
 }
 
-/// A strategy of one process has none. The page's is `MultiWorkerMirroredStrategy`'s, of the process's environment: this is that
-/// resolver, of the page's text.
+/// A strategy of one process has none. The page's is `MultiWorkerMirroredStrategy`'s, of the
+/// process's environment: this is that resolver, of the page's text.
 #[test]
 fn cluster_resolver() -> Result<()> {
     assert!(two_replicas()?.cluster_resolver().is_none());
@@ -47,7 +47,8 @@ fn cluster_resolver() -> Result<()> {
     Ok(())
 }
 
-/// The page prints `PerReplica values [0, 1], [2, 3], …`: they are the batches, of which each of two replicas gets one element.
+/// The page prints `PerReplica values [0, 1], [2, 3], …`: they are the batches, of which each of
+/// two replicas gets one element.
 #[test]
 fn a_distributed_dataset() -> Result<()> {
     let strategy = two_replicas()?;
@@ -118,8 +119,9 @@ fn gather_along_each_axis() -> Result<()> {
     Ok(())
 }
 
-/// The page distributes `range(10)`, which is not batched: an error, in TensorFlow too. Its results, `[4, 6, 8, 10]` and 28, are
-/// those of one batch of eight; and its second `reduce`, of the first one's result, is of the replicas' values.
+/// The page distributes `range(10)`, which is not batched: an error, in TensorFlow too. Its
+/// results, `[4, 6, 8, 10]` and 28, are those of one batch of eight; and its second `reduce`, of
+/// the first one's result, is of the replicas' values.
 #[test]
 fn reduce_of_a_distributed_dataset() -> Result<()> {
     let strategy = two_replicas()?;

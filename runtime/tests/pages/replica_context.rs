@@ -56,7 +56,8 @@ fn merge_call_in_a_step() -> Result<()> {
     Ok(())
 }
 
-/// "Attempting to compute gradient w.r.t `value` would result in an error", if it has sparse rows: here it does not.
+/// "Attempting to compute gradient w.r.t `value` would result in an error", if it has sparse rows:
+/// here it does not.
 #[test]
 fn gradients_of_indexed_slices() -> Result<()> {
     let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;

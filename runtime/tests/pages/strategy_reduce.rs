@@ -10,7 +10,8 @@ fn replica_ids() -> Result<()> {
     Ok(())
 }
 
-/// The page looks at the devices: results are where their replicas are, a total where it was asked for.
+/// The page looks at the devices: results are where their replicas are, a total where it was asked
+/// for.
 #[test]
 fn devices_of_results() -> Result<()> {
     let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;

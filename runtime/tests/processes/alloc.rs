@@ -16,8 +16,9 @@ const DOUBLINGS: usize = 1000;
 /// Longer than a call takes on a busy machine once its deadline has passed.
 const ENDS: Duration = Duration::from_secs(5);
 
-/// Doubles its memory from `alloc` by sums of equal numbers until a call fails, and says when that was and whether the memory is its
-/// own now. Then looks again when it is asked to, and goes on in a new group, first with the same memory.
+/// Doubles its memory from `alloc` by sums of equal numbers until a call fails, and says when that
+/// was and whether the memory is its own now. Then looks again when it is asked to, and goes on in
+/// a new group, first with the same memory.
 pub(crate) fn doubles(words: &[&str]) -> Result<()> {
     let timeout = Duration::from_millis(number(words[0]));
     let mut group = driver::join(1, driver::LONG)?;
@@ -86,7 +87,8 @@ fn is_shared(data: &SharedMemory<f64>) -> bool {
     line.expect("a mapping").split(' ').nth(1).unwrap().ends_with('s')
 }
 
-/// Stops or kills one process after the other, each in the middle of a call, until memory was taken back from one.
+/// Stops or kills one process after the other, each in the middle of a call, until memory was taken
+/// back from one.
 fn interrupt(processes: usize, signal: Signal) {
     const TIMEOUT: Duration = Duration::from_millis(300);
     /// In each a process is about as likely in another's memory as not.
@@ -127,8 +129,8 @@ fn interrupt(processes: usize, signal: Signal) {
         }
         survivors.iter().for_each(|&task| job.of(task).tell("reform"));
     }
-    // Where processes wait for a core, few are in another's memory at any time. What must hold then is tested without chance in
-    // kernels/src/lies.rs.
+    // Where processes wait for a core, few are in another's memory at any time. What must hold then
+    // is tested without chance in kernels/src/lies.rs.
     println!("in {ROUNDS} rounds no process was interrupted in another's memory: no pages were taken back");
 }
 

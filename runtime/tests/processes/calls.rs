@@ -1,4 +1,5 @@
-//! Collectives of random kinds and sizes, each compared with a plain computation of what it must leave.
+//! Collectives of random kinds and sizes, each compared with a plain computation of what it must
+//! leave.
 
 use consonance::{Communicator, Element, ReduceOp, Result, SharedMemory};
 use std::ops::{Deref, DerefMut, Range};
@@ -25,7 +26,8 @@ pub(crate) struct Calls {
     pub(crate) random: Random,
     /// The most bytes that a rank has in a call, about.
     pub(crate) most: usize,
-    /// Whether data are made and compared; otherwise they are all zero, and next to all time is spent in the calls.
+    /// Whether data are made and compared; otherwise they are all zero, and next to all time is
+    /// spent in the calls.
     pub(crate) checks: bool,
 }
 

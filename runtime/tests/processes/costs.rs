@@ -4,7 +4,8 @@ use crate::driver::{self, Job, Signal, hear, say};
 use consonance::{ReduceOp, Result};
 use std::{collections::HashSet, fs, path::Path, thread, time::Duration};
 
-/// Kilobytes of this process's memory, those that are shared counted in parts (`Pss`) or whole (`Rss`).
+/// Kilobytes of this process's memory, those that are shared counted in parts (`Pss`) or whole
+/// (`Rss`).
 fn memory(what: &str) -> i64 {
     let rollup = fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let line = rollup.lines().find(|line| line.starts_with(what)).expect("a line for it");
@@ -42,8 +43,8 @@ fn who_waits_sleeps() {
     job.end();
 }
 
-/// Two ranks of eight: says what memory the group takes when it is idle, and how much of the segment is there after large
-/// calls.
+/// Two ranks of eight: says what memory the group takes when it is idle, and how much of the
+/// segment is there after large calls.
 pub(crate) fn rests(_: &[&str]) -> Result<()> {
     // What any program has that has made a communicator and a thread.
     thread::spawn(|| drop(consonance::Communicator::threads(2))).join().unwrap();

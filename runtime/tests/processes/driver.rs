@@ -1,4 +1,5 @@
-//! Starts this test program again, once for each process of a job, and talks with each of them in lines.
+//! Starts this test program again, once for each process of a job, and talks with each of them in
+//! lines.
 
 use consonance::{CommunicationOptions, Communicator, Error, ProcessGroup, Result, TfConfigClusterResolver};
 use nix::{
@@ -74,7 +75,8 @@ impl Job {
         job
     }
 
-    /// Starts the process of a task, in place of the last one if there was one. `part` is a name, and words for it.
+    /// Starts the process of a task, in place of the last one if there was one. `part` is a name,
+    /// and words for it.
     pub(crate) fn launch(&mut self, task: usize, part: &str) {
         let workers: Vec<String> = (1..=self.processes.len()).map(|port| format!(r#""localhost:{port}""#)).collect();
         let workers = workers.join(", ");
@@ -85,8 +87,8 @@ impl Job {
         command.env("PART", part).env("TF_CONFIG", cluster).env("CONSONANCE_JOB", &self.name);
         command.envs(self.temp.iter().map(|temp| ("TMPDIR", temp)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // When the shell that started the tests ends, the system makes the stopped processes of its group go on: one that a test
-        // has stopped is in none with it.
+        // When the shell that started the tests ends, the system makes the stopped processes of its
+        // group go on: one that a test has stopped is in none with it.
         command.process_group(0);
         self.processes[task] = Some(Process::new(command.spawn().unwrap()));
     }
@@ -160,7 +162,8 @@ impl Process {
         }
     }
 
-    /// What the system says of each of its threads: state, where it sleeps, the system call that it is in.
+    /// What the system says of each of its threads: state, where it sleeps, the system call that it
+    /// is in.
     fn threads(&self) -> String {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
         let about = |task: fs::DirEntry| {

@@ -28,7 +28,8 @@ fn a_worker_that_never_starts_is_named() {
     }
 }
 
-/// Makes calls until one fails. Process 1 ends before, after three calls: in a way that the word names.
+/// Makes calls until one fails. Process 1 ends before, after three calls: in a way that the word
+/// names.
 pub(crate) fn leaves(words: &[&str]) -> Result<()> {
     let mut group = driver::join(1, driver::LONG)?;
     let mut rank = group.communicators().remove(0);
@@ -80,7 +81,8 @@ fn a_worker_that_ends_early_is_named() {
     }
 }
 
-/// Makes a call that rank 1 makes otherwise, says what came of it, and makes one on which all agree.
+/// Makes a call that rank 1 makes otherwise, says what came of it, and makes one on which all
+/// agree.
 pub(crate) fn disagrees(words: &[&str]) -> Result<()> {
     let mut group = driver::join(1, driver::LONG)?;
     let mut rank = group.communicators().remove(0);

@@ -11,7 +11,8 @@ use std::time::Duration;
 /// How a fork that found all as it must be ends.
 const RIGHT: i32 = 17;
 
-/// Process 1 forks in the middle of its calls. The fork may call nothing, and what it drops is nobody's loss.
+/// Process 1 forks in the middle of its calls. The fork may call nothing, and what it drops is
+/// nobody's loss.
 pub(crate) fn forks(words: &[&str]) -> Result<()> {
     let mut group = driver::join(2, driver::LONG)?;
     let mut ranks = group.communicators();
@@ -72,7 +73,8 @@ pub(crate) fn forks(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Process 1 forks between two runs of a strategy, whose threads its fork has not: nor those of one that is its own.
+/// Process 1 forks between two runs of a strategy, whose threads its fork has not: nor those of one
+/// that is its own.
 pub(crate) fn forks_between_runs(_: &[&str]) -> Result<()> {
     let options = CommunicationOptions::new().carriers(true);
     let own = MirroredStrategy::builder(["cpu:0", "cpu:1"]).options(options).build()?;

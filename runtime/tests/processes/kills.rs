@@ -8,11 +8,12 @@ use consonance::{CommunicationOptions, Error, MultiWorkerMirroredStrategy, Resul
 use nix::sys::signal;
 use std::{env, thread, time::Duration};
 
-/// One group of so many compares its data; the others do nothing but calls, so that the time until an error is the calls'.
+/// One group of so many compares its data; the others do nothing but calls, so that the time until
+/// an error is the calls'.
 const CHECKED: u64 = 4;
 
-/// Of `replicas`, with a `seed` and so many MiB of memory of its own: makes random calls until one fails, and says how and when
-/// on each rank; then reforms with whoever comes.
+/// Of `replicas`, with a `seed` and so many MiB of memory of its own: makes random calls until one
+/// fails, and says how and when on each rank; then reforms with whoever comes.
 pub(crate) fn random_calls(words: &[&str]) -> Result<()> {
     let (replicas, seed) = (number(words[0]) as usize, number(words[1]));
     let ballast = vec![1u8; (number(words[2]) as usize) << 20];
@@ -43,7 +44,8 @@ pub(crate) fn random_calls(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Kills a process so many times, and puts another in its place. How long after that each rank of the others had its error.
+/// Kills a process so many times, and puts another in its place. How long after that each rank of
+/// the others had its error.
 fn kill(processes: usize, replicas: usize, times: usize) -> Vec<Duration> {
     let (mut random, mut latencies) = (Random(processes as u64 * 100 + replicas as u64), Vec::new());
     let part = format!("random_calls {replicas} {} {}", random.below(1 << 30), setting("BALLAST", 0));
@@ -79,7 +81,8 @@ fn setting(name: &str, default: u64) -> u64 {
     env::var(name).map_or(default, |setting| number(&setting))
 }
 
-/// `KILLS` says how many, and `BALLAST` how large the processes are in MiB; neither is a question of right or wrong.
+/// `KILLS` says how many, and `BALLAST` how large the processes are in MiB; neither is a question
+/// of right or wrong.
 #[test]
 fn a_kill_in_any_call_is_an_error_that_names_the_lost() {
     let kills = setting("KILLS", 20) as usize;
@@ -100,7 +103,8 @@ fn a_kill_in_any_call_is_an_error_that_names_the_lost() {
     );
 }
 
-/// Two replicas make a merge function, in which process 1 dies; says what the run of the other came to.
+/// Two replicas make a merge function, in which process 1 dies; says what the run of the other came
+/// to.
 pub(crate) fn merges(_: &[&str]) -> Result<()> {
     let options = CommunicationOptions::new().timeout(driver::LONG)?;
     let builder = MultiWorkerMirroredStrategy::builder(TfConfigClusterResolver::new()?);
@@ -119,7 +123,8 @@ pub(crate) fn merges(_: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Found by a review: the replicas that did not run the function had a text in its error's place, which said of no loss.
+/// Found by a review: the replicas that did not run the function had a text in its error's place,
+/// which said of no loss.
 #[test]
 fn a_kill_in_a_merge_function_is_a_loss_to_the_run() {
     let mut job = Job::start(2, "merges");

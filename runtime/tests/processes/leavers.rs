@@ -1,8 +1,8 @@
-//! Workers that leave in every way that a process has, while the others make every call that there is: each of the others is told of
-//! the one that left, and of no other.
+//! Workers that leave in every way that a process has, while the others make every call that there
+//! is: each of the others is told of the one that left, and of no other.
 //!
-//! A round is a job of a few processes, one of which leaves before a step. `LEAVERS_ROUNDS` is the number of rounds, `LEAVERS_SEED`
-//! the seed from which they are drawn.
+//! A round is a job of a few processes, one of which leaves before a step. `LEAVERS_ROUNDS` is the
+//! number of rounds, `LEAVERS_SEED` the seed from which they are drawn.
 
 use crate::{
     calls::{Calls, Random},
@@ -23,7 +23,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// A way to leave: its name, and what it does. The process returns from its part with what this returns.
+/// A way to leave: its name, and what it does. The process returns from its part with what this
+/// returns.
 type Way = (&'static str, fn(&Strategy) -> Result<()>);
 
 const WAYS: &[Way] = &[

@@ -101,7 +101,8 @@ fn the_others_hear_of_a_rank_without_a_thread_for_its_calls() {
     job.end();
 }
 
-/// Two workers that are threads; the second gets no threads for its two replicas, in a run or in a cross-replica call.
+/// Two workers that are threads; the second gets no threads for its two replicas, in a run or in a
+/// cross-replica call.
 pub(crate) fn teamless(words: &[&str]) -> Result<()> {
     let call = |strategy: &Strategy| match words[0] {
         "run" => strategy.run(|replica| replica.all_reduce(ReduceOp::Sum, 1i32)).map(|sums| sums[0]),
@@ -159,7 +160,8 @@ fn a_worker_without_threads_for_its_replicas_has_failed_for_all() {
     }
 }
 
-/// Closes what this process has open beside standard input and output; perhaps opens a file of its own in place of each.
+/// Closes what this process has open beside standard input and output; perhaps opens a file of its
+/// own in place of each.
 fn close_all(folder: Option<&Path>) {
     let open: Vec<i32> = fs::read_dir("/proc/self/fd")
         .unwrap()
@@ -176,7 +178,8 @@ fn close_all(folder: Option<&Path>) {
     }
 }
 
-/// Makes calls; process 1 closes all its descriptors in between. What it has goes on; what it needs anew is an error.
+/// Makes calls; process 1 closes all its descriptors in between. What it has goes on; what it needs
+/// anew is an error.
 pub(crate) fn closes(words: &[&str]) -> Result<()> {
     let mut group = driver::join(1, Duration::from_secs(3))?;
     let mut rank = group.communicators().remove(0);
@@ -200,7 +203,8 @@ pub(crate) fn closes(words: &[&str]) -> Result<()> {
     let taken = driver::cpu() - before;
     assert!(taken < Duration::from_millis(100), "nothing is done, and it takes {taken:?}");
     hear();
-    // To close a descriptor that is closed ends a program with checks: the standard library sees to that.
+    // To close a descriptor that is closed ends a program with checks: the standard library sees to
+    // that.
     if odd && cfg!(debug_assertions) {
         std::process::exit(0);
     }
@@ -237,7 +241,8 @@ fn a_process_that_has_closed_its_descriptors_works_or_says_why_not() {
     fs::remove_dir_all(&temp).unwrap();
 }
 
-/// A worker of a strategy, in calls that all make; process 1 closes the memory that processes share, of which it can get no more then.
+/// A worker of a strategy, in calls that all make; process 1 closes the memory that processes
+/// share, of which it can get no more then.
 pub(crate) fn memoryless(_: &[&str]) -> Result<()> {
     let options = CommunicationOptions::new().timeout(driver::LONG / 4)?;
     let builder = MultiWorkerMirroredStrategy::builder(TfConfigClusterResolver::new()?).options(options);
@@ -261,11 +266,13 @@ pub(crate) fn memoryless(_: &[&str]) -> Result<()> {
         say(&format!("{:?}", sum(count).map_err(|error| driver::words(&error))));
     }
     hear();
-    // To close a descriptor that is closed ends a program with checks: the standard library sees to that.
+    // To close a descriptor that is closed ends a program with checks: the standard library sees to
+    // that.
     std::process::exit(0);
 }
 
-/// Found by a review: the worker's next call failed once more, and the others' next met its second next.
+/// Found by a review: the worker's next call failed once more, and the others' next met its second
+/// next.
 #[test]
 fn a_worker_without_memory_for_a_call_has_one_failed_call_as_the_others_have() {
     let mut job = Job::start(2, "memoryless");

@@ -1,4 +1,5 @@
-//! Groups of real processes, and each fault that they may have: this test program starts itself again for each of them.
+//! Groups of real processes, and each fault that they may have: this test program starts itself
+//! again for each of them.
 #![cfg(target_os = "linux")]
 
 mod driver;

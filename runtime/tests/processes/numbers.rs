@@ -10,8 +10,8 @@ use std::{
     time::Duration,
 };
 
-/// Calls `body` on all ranks of a group of four threads, and then of one that shares memory as processes do. All ranks and what they
-/// return are kept until all have returned.
+/// Calls `body` on all ranks of a group of four threads, and then of one that shares memory as
+/// processes do. All ranks and what they return are kept until all have returned.
 fn on_four<R: Send>(body: impl Fn(&mut Communicator) -> R + Sync, check: impl Fn(Vec<R>)) {
     static GROUPS: AtomicU16 = AtomicU16::new(1);
     let [_, high, middle, low] = std::process::id().to_be_bytes();

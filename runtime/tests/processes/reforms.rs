@@ -12,8 +12,9 @@ use std::{
     time::Duration,
 };
 
-/// Waits so many seconds for the others to join. Obeys the lines of the test: `sum` and `until lost` are calls of this process's rank, `reform` waits so many ms;
-/// after `limit` there is no memory for another group, until `free`.
+/// Waits so many seconds for the others to join. Obeys the lines of the test: `sum` and
+/// `until lost` are calls of this process's rank, `reform` waits so many ms; after `limit` there is
+/// no memory for another group, until `free`.
 pub(crate) fn obeys(words: &[&str]) -> Result<()> {
     let builder = driver::builder(1, driver::LONG)?.timeout(Duration::from_secs(number(words[0])))?;
     let is_panicky = words.contains(&"panics");

@@ -11,7 +11,8 @@ use std::{
     time::Duration,
 };
 
-/// Makes so many calls, each of which may take `ms`, or fewer if one fails; then perhaps goes on in a new group.
+/// Makes so many calls, each of which may take `ms`, or fewer if one fails; then perhaps goes on in
+/// a new group.
 pub(crate) fn many_calls(words: &[&str]) -> Result<()> {
     let (calls, timeout) = (number(words[0]), Duration::from_millis(number(words[1])));
     let mut group = driver::join(1, timeout)?;

@@ -121,7 +121,8 @@ fn bits(tensor: &Tensor) -> (Vec<usize>, Vec<u64>) {
     (tensor.shape().to_vec(), values)
 }
 
-/// Checks that `program` gives on the workers what it gives in one process: a list of tensors of each replica, and one of all.
+/// Checks that `program` gives on the workers what it gives in one process: a list of tensors of
+/// each replica, and one of all.
 fn same_as_in_one_process(program: impl Fn(&Strategy) -> Result<(PerReplica<Vec<Tensor>>, Vec<Tensor>)> + Sync) {
     let all = |tensors: &[Tensor]| tensors.iter().map(bits).collect::<Vec<_>>();
     let subjects = ENGINES.iter().flat_map(|&engine| WORKERS.map(|sizes| (engine, sizes)));
@@ -757,7 +758,8 @@ fn communicators_of_no_workers_are_refused() {
     assert_eq!(errors, [expected; 2]);
 }
 
-/// Found by a review: processes that gave the same index, or had all forgotten theirs, trained apart or panicked.
+/// Found by a review: processes that gave the same index, or had all forgotten theirs, trained
+/// apart or panicked.
 #[test]
 fn a_worker_in_two_processes_is_refused_by_all() {
     let none = SimpleClusterResolver::new(consonance::ClusterSpec::new());
@@ -846,7 +848,8 @@ fn the_chief_saves_and_all_restore() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Found by a review: a restore held its variables while it waited for the run, which waited for them.
+/// Found by a review: a restore held its variables while it waited for the run, which waited for
+/// them.
 #[cfg(feature = "checkpoint")]
 #[test]
 fn a_restore_beside_a_run_waits_for_its_end() {

@@ -85,7 +85,8 @@ fn a_merge_function_cannot_reform_its_group() {
     });
 }
 
-/// Found by a review: a second loss was the end of a reform, and of the programs in the guide and the examples.
+/// Found by a review: a second loss was the end of a reform, and of the programs in the guide and
+/// the examples.
 #[test]
 fn a_loss_when_the_next_group_is_formed_is_one_more_to_go_on_without() {
     let group = next_group();
@@ -111,7 +112,8 @@ fn a_loss_when_the_next_group_is_formed_is_one_more_to_go_on_without() {
     });
 }
 
-/// Found by a review: the group had the replicas that were said there, the strategy those that were said before.
+/// Found by a review: the group had the replicas that were said there, the strategy those that were
+/// said before.
 #[test]
 fn the_replicas_of_the_meeting_are_those_of_the_strategy() {
     let group = next_group();

@@ -1,4 +1,5 @@
-//! What is wrong on one worker alone: the others have an error that says so, and the calls after it are in step.
+//! What is wrong on one worker alone: the others have an error that says so, and the calls after it
+//! are in step.
 
 use super::{ENGINES, Engine, count, ones, range, workers, workers_with};
 use consonance::{
@@ -13,8 +14,8 @@ use std::{
     time::Duration,
 };
 
-/// Makes `call` as two workers, one of which calls what cannot be right, and then calls of one shape, which are right if the workers
-/// are in step: both have an error that says `why`.
+/// Makes `call` as two workers, one of which calls what cannot be right, and then calls of one
+/// shape, which are right if the workers are in step: both have an error that says `why`.
 #[track_caller]
 fn expect_told(call: impl Fn(&Strategy, bool) -> Result<()> + Sync, why: &str) {
     for sizes in [[1, 1], [2, 2]] {
@@ -145,8 +146,8 @@ fn a_run_that_cannot_begin_on_one_worker_has_failed_on_all() {
     }
 }
 
-/// Runs replicas of two workers that make `merge` and catch its error, and then calls of one shape: for each replica the error and
-/// the sums, or their errors.
+/// Runs replicas of two workers that make `merge` and catch its error, and then calls of one shape:
+/// for each replica the error and the sums, or their errors.
 fn caught(
     sizes: [usize; 2],
     engine: Engine,
@@ -226,8 +227,8 @@ fn merge_functions_that_do_not_agree_leave_the_workers_in_step() {
     }
 }
 
-/// One worker has a call that cannot be right, `odd`, and tells it; the other comes to it, with a right one, after the deadline. It is one
-/// failed call for both.
+/// One worker has a call that cannot be right, `odd`, and tells it; the other comes to it, with a
+/// right one, after the deadline. It is one failed call for both.
 #[track_caller]
 fn expect_one_failed_call(odd: impl Fn(&Strategy, &Variable) -> Result<()> + Sync) {
     let late = Barrier::new(2);

@@ -13,7 +13,8 @@ fn leaves(count: usize) -> Vec<u64> {
     (0..count as u64).collect()
 }
 
-/// The order as a binary counter makes it: whole groups of 1, 2, 4, … meet as soon as two are equal, the rest at the end.
+/// The order as a binary counter makes it: whole groups of 1, 2, 4, … meet as soon as two are
+/// equal, the rest at the end.
 fn counted(items: &[u64]) -> Option<u64> {
     let mut groups: Vec<(usize, u64)> = Vec::new();
     for &item in items {

@@ -59,7 +59,8 @@ macro_rules! sample {
         }
 
         fn any(g: &mut Gen) -> $type {
-            // Of any exponent half the time, of a common magnitude in the other, so that sums round.
+            // Of any exponent half the time, of a common magnitude in the other, so that sums
+            // round.
             match bool::arbitrary(g) {
                 true => <$type>::from_bits(u64::arbitrary(g) as _),
                 false => <$type>::from(i8::arbitrary(g)) / <$type>::from(7i8),

@@ -11,7 +11,8 @@ use quickcheck::quickcheck;
 
 const DENSE: [usize; 2] = [5, 2];
 
-/// Rows of a tensor of shape `[5, 2]`, in the range of `u8` so that every order of adding them is exact.
+/// Rows of a tensor of shape `[5, 2]`, in the range of `u8` so that every order of adding them is
+/// exact.
 fn slices<T: From<u8>>(rows: &[(u8, u8, u8)]) -> IndexedSlices<T> {
     IndexedSlices {
         values: Array::new(&[rows.len(), 2], rows.iter().flat_map(|row| [row.1.into(), row.2.into()]).collect()),

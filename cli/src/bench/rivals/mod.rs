@@ -1,5 +1,5 @@
-//! Others: two MPIs, where they are installed, whose ranks are a C program compiled on the spot; torch's gloo; another build of this
-//! command, and this one with another way of all-reduce.
+//! Others: two MPIs, where they are installed, whose ranks are a C program compiled on the spot;
+//! torch's gloo; another build of this command, and this one with another way of all-reduce.
 
 use super::{
     Bench,
@@ -69,8 +69,8 @@ impl Rival {
         }
     }
 
-    /// Whether its call is in place, where that is `wanted`: gloo leaves the result of a reduction where its input was, and the
-    /// results of other calls elsewhere.
+    /// Whether its call is in place, where that is `wanted`: gloo leaves the result of a reduction
+    /// where its input was, and the results of other calls elsewhere.
     pub(super) fn in_place(&self, collective: Collective, wanted: bool) -> bool {
         match self {
             Rival::OpenMpi | Rival::Mpich | Rival::Build(_) | Rival::Ours(_) => collective.in_place(wanted),

@@ -36,7 +36,8 @@ impl Nest for Tree {
 
     fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = nest::Leaf>) -> Result<()> {
         match self {
-            // Sparse rows that are reduced along an axis come back as a tensor, and the place is of either.
+            // Sparse rows that are reduced along an axis come back as a tensor, and the place is of
+            // either.
             Tree::Dense(_) | Tree::Sparse(_) => {
                 let leaf = leaves.next().expect("a leaf for each place");
                 *self = match leaf.value {

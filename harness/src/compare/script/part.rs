@@ -1,4 +1,5 @@
-//! One rank's part of a collective: its buffers before the call, and what the spec says they are after it.
+//! One rank's part of a collective: its buffers before the call, and what the spec says they are
+//! after it.
 
 use super::super::with_type;
 use crate::{
@@ -98,7 +99,8 @@ fn results<T: Sample>(call: &Collective, given: &[Vec<T>]) -> Result<Vec<Option<
     })
 }
 
-/// A buffer somewhere in an allocation, with the bits that the whole allocation has before and after the call.
+/// A buffer somewhere in an allocation, with the bits that the whole allocation has before and
+/// after the call.
 struct Slab<T> {
     elements: Elements<T>,
     /// Whether they are to lie in memory of the group.
@@ -134,7 +136,8 @@ impl<T: Sample> Slab<T> {
     /// The buffer of a rank in a call that is `before`, and `after` if the call succeeds.
     fn new(call: &Collective, rank: usize, buffer: Buffer, before: &[T], after: &[T]) -> Slab<T> {
         let (offset, is_shared) = (call.offset, call.memory.is_shared(rank, buffer));
-        // Elements on both sides that no call may touch; none where the buffer has pages of its own.
+        // Elements on both sides that no call may touch; none where the buffer has pages of its
+        // own.
         let guards: Vec<T> = sample(offset as u64, if is_shared && offset == 0 { 0 } else { offset + 2 });
         let around = |inner: &[T]| [&guards[..offset], inner, &guards[offset..]].concat();
         let (elements, range) = (around(before), offset..offset + before.len());
@@ -176,7 +179,8 @@ impl<T: Sample> Slab<T> {
     }
 }
 
-/// What a call's result and buffers must be. A call that the spec has no result for fails on every rank, and touches nothing.
+/// What a call's result and buffers must be. A call that the spec has no result for fails on every
+/// rank, and touches nothing.
 fn judge(
     valid: bool,
     result: Result<(), Error>,

@@ -1,6 +1,6 @@
 //! One reduction, the sum of u64, as the model sees it.
 
-use super::cache_hints::{Distance, Flow};
+use super::cache_hints::{CacheHints, Locality};
 use crate::watched;
 use consonance_spec::{DType, ReduceOp};
 
@@ -23,9 +23,9 @@ impl Reducer {
     }
 
     /// # Safety
-    /// Sources are valid for reads and targets for writes of `count` elements, and none of them overlap, but a source that
-    /// is a target.
-    pub(crate) unsafe fn fold(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, _: Flow) {
+    /// Sources are valid for reads and targets for writes of `count` elements, and none of them
+    /// overlap, but a source that is a target.
+    pub(crate) unsafe fn fold(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, _: CacheHints) {
         let mut sum = vec![0u64; count];
         for source in sources {
             watched::read(*source, count * 8);
@@ -45,6 +45,6 @@ impl Reducer {
     /// As for [`fold`](Reducer::fold).
     pub(crate) unsafe fn fold_small(&self, sources: &[*const u8], target: *mut u8, count: usize) {
         // SAFETY: the caller's promises are the same.
-        unsafe { self.fold(sources, &[target], count, Flow::from(Distance::Near)) }
+        unsafe { self.fold(sources, &[target], count, CacheHints::from(Locality::Near)) }
     }
 }

@@ -1,10 +1,11 @@
-//! No ring of last calls: in the model of the protocol it would only be more to do. `shm/call_log.rs` has a model of its own.
+//! No ring of last calls: in the model of the protocol it would only be more to do.
+//! `shm/call_log.rs` has a model of its own.
 
 pub(crate) use super::call_log_text::{Entry, Outcome};
 
-pub(crate) struct Ring;
+pub(crate) struct CallLog;
 
-impl Ring {
+impl CallLog {
     pub(crate) fn claim(&self) {}
 
     pub(crate) fn begin(&self, _number: u64, _head: u32, _bytes: u64) -> u64 {

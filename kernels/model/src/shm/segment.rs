@@ -1,9 +1,10 @@
-//! The memory that processes share, in the model: a few areas, each with a head, lines and staging that are watched.
+//! The memory that processes share, in the model: a few areas, each with a head, lines and staging
+//! that are watched.
 
 use super::{
-    call_log::Ring,
+    call_log::CallLog,
     local::Locals,
-    records::{Head, Line},
+    records::{Head, RankRecord},
 };
 use crate::{fault, group::tuning::IN_PLACE_BYTES, watched};
 use std::{
@@ -33,13 +34,14 @@ pub struct Segment {
     heaps: Box<[UnsafeCell<u64>]>,
     /// Whether memory in a heap was taken away from the others.
     detached: Cell<bool>,
-    ring: Ring,
+    call_log: CallLog,
 }
 
 /// Elements of a rank's heap: more than are put up.
 const HEAP: usize = 2 * UNIT / size_of::<u64>() + IN_PLACE_BYTES / size_of::<u64>();
 
-// SAFETY: all threads of a model run on one thread of the system; what of this they touch at the same time, it reports.
+// SAFETY: all threads of a model run on one thread of the system; what of this they touch at the
+// same time, it reports.
 unsafe impl Sync for Segment {}
 
 #[derive(Clone, Copy)]
@@ -59,7 +61,7 @@ pub(crate) enum Area {
 
 struct Memory {
     head: Box<Head>,
-    lines: Box<[Line]>,
+    records: Box<[RankRecord]>,
     staging: Box<[UnsafeCell<u8>]>,
 }
 
@@ -77,7 +79,7 @@ impl Segment {
         let heaps: Box<[UnsafeCell<u64>]> = (0..shape.ranks * HEAP).map(|_| UnsafeCell::new(0)).collect();
         watched::watch(heaps.as_ptr().cast(), size_of_val(&*heaps), UNIT);
         let areas = (0..=shape.splits).map(area).collect();
-        Segment { shape, areas, heaps, detached: Cell::new(false), ring: Ring }
+        Segment { shape, areas, heaps, detached: Cell::new(false), call_log: CallLog }
     }
 
     /// The elements of this rank's heap.
@@ -123,9 +125,9 @@ impl Segment {
         }
     }
 
-    pub(crate) fn area(&self, area: Area) -> (NonNull<Head>, NonNull<Line>) {
+    pub(crate) fn area(&self, area: Area) -> (NonNull<Head>, NonNull<RankRecord>) {
         let memory = self.memory(area);
-        (NonNull::from(&*memory.head), NonNull::from(&*memory.lines).cast())
+        (NonNull::from(&*memory.head), NonNull::from(&*memory.records).cast())
     }
 
     /// Each rank is a process of its own.
@@ -178,29 +180,29 @@ impl Segment {
         unreachable!("the model allocates nothing")
     }
 
-    pub(crate) fn ring(&self, _: usize) -> &Ring {
-        &self.ring
+    pub(crate) fn call_log(&self, _: usize) -> &CallLog {
+        &self.call_log
     }
 }
 
 impl Memory {
     fn new(shape: Shape) -> Memory {
-        let lines: Box<[Line]> = (0..shape.ranks).map(|_| Line::default()).collect();
-        watch_payloads(&lines);
+        let records: Box<[RankRecord]> = (0..shape.ranks).map(|_| RankRecord::default()).collect();
+        watch_payloads(&records);
         let staging: Box<[UnsafeCell<u8>]> =
             (0..shape.ranks * shape.staging_bytes).map(|_| UnsafeCell::new(0)).collect();
         watched::watch(staging.as_ptr().cast(), staging.len(), UNIT);
-        Memory { head: Box::default(), lines, staging }
+        Memory { head: Box::default(), records, staging }
     }
 }
 
 /// Watches the bytes that ride along with arrivals.
-pub(crate) fn watch_payloads(lines: &[Line]) {
-    for line in lines {
-        for epoch in 0..2 {
-            let (card, rest) = (line.card(epoch), crate::shm::records::PAYLOAD_BYTES);
-            watched::watch(card.payload(), crate::shm::records::FIRST_BYTES, crate::shm::records::FIRST_BYTES);
-            watched::watch(card.rest(), rest, rest);
+pub(crate) fn watch_payloads(records: &[RankRecord]) {
+    for record in records {
+        for sequence in 0..2 {
+            let (descriptor, rest) = (record.descriptor(sequence), crate::shm::records::PAYLOAD_BYTES);
+            watched::watch(descriptor.payload(), crate::shm::records::FIRST_BYTES, crate::shm::records::FIRST_BYTES);
+            watched::watch(descriptor.rest(), rest, rest);
         }
     }
 }

@@ -1,7 +1,8 @@
-//! What the protocol asks of `crate::sync::atomics`, from the model checker. Each operation first looks whether a fault is planted
-//! where it is called.
+//! What the protocol asks of `crate::sync::atomics`, from the model checker. Each operation first
+//! looks whether a fault is planted where it is called.
 //!
-//! Operations of a rank that died, or after a failure that ended the model, do nothing: what unwinds the stack may call them.
+//! Operations of a rank that died, or after a failure that ended the model, do nothing: what
+//! unwinds the stack may call them.
 
 use crate::fault;
 pub(crate) use loom::thread::yield_now;

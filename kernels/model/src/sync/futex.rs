@@ -1,4 +1,5 @@
-//! Sleep until a word changes, in the model: a wake that is lost ends in a deadlock, which the model reports.
+//! Sleep until a word changes, in the model: a wake that is lost ends in a deadlock, which the
+//! model reports.
 
 use super::atomics::AtomicU32;
 use crate::fault;
@@ -15,7 +16,8 @@ pub(crate) struct Sleepers {
 }
 
 impl Sleepers {
-    /// There is no time in the model: who has a limit wakes at once, who has none sleeps until it is woken.
+    /// There is no time in the model: who has a limit wakes at once, who has none sleeps until it
+    /// is woken.
     pub(crate) fn wait(&self, word: &AtomicU32, seen: u32, limit: Duration, _shared: bool) {
         if fault::over() || limit != Duration::MAX {
             return;

@@ -1,4 +1,5 @@
-//! Whole jobs, played with every message in a queue: processes start, die and give up between any two messages.
+//! Whole jobs, played with every message in a queue: processes start, die and give up between any
+//! two messages.
 
 use super::*;
 use std::collections::VecDeque;
@@ -375,7 +376,8 @@ fn a_job_has_one_group_and_comes_to_rest() {
     assert!(formed > 2000, "{formed} groups in 1000 jobs");
 }
 
-/// The last that a member hears of the leader comes at once: the commit, perhaps that it leaves, and its end.
+/// The last that a member hears of the leader comes at once: the commit, perhaps that it leaves,
+/// and its end.
 #[test]
 fn who_leaves_and_ends_before_the_group_is_seen_has_left() {
     for leaves in [true, false] {

@@ -12,16 +12,16 @@ use crate::{
 use consonance_spec::{DType, ReduceOp, partition};
 use std::{ops::Range, ptr, slice};
 
-/// Rows of columns (blocks of a tensor, or results) for each part from which on parts are cut between them; with fewer they would
-/// be uneven.
+/// Rows of columns (blocks of a tensor, or results) for each part from which on parts are cut
+/// between them; with fewer they would be uneven.
 const ROWS_A_PART: usize = if cfg!(test) { 2 } else { 16 };
 
 /// Columns that parts are cut at otherwise: some cache lines.
 const BORDER: usize = 128;
 
 impl Partial {
-    /// Reduces a row-major tensor of the shape `[outer, axis, inner]` along its middle axis; `None` if the operation is not
-    /// defined on its type. An empty axis gives the operation's identity.
+    /// Reduces a row-major tensor of the shape `[outer, axis, inner]` along its middle axis; `None`
+    /// if the operation is not defined on its type. An empty axis gives the operation's identity.
     ///
     /// # Panics
     /// If the input has not as many elements as the shape says.
@@ -35,9 +35,10 @@ impl Partial {
     }
 }
 
-/// The reduction of the tensors of several replicas along an axis, and over the replicas, that several threads share: its
-/// [parts](Along::parts) may run anywhere, in any order, and all must have run before it is [finished](Along::finish). The
-/// result has the same bits for any number of parts.
+/// The reduction of the tensors of several replicas along an axis, and over the replicas, that
+/// several threads share: its [parts](Along::parts) may run anywhere, in any order, and all must
+/// have run before it is [finished](Along::finish). The result has the same bits for any number of
+/// parts.
 ///
 /// ```
 /// use consonance_kernels::cpu::axis::Along;
@@ -85,19 +86,23 @@ struct Piece<'a> {
     range: Range<usize>,
     /// Where they are written, from the first one of the range on.
     start: *mut u8,
-    /// For results, what means are divided by, and the bytes that the whole reduction reads and writes.
+    /// For results, what means are divided by, and the bytes that the whole reduction reads and
+    /// writes.
     whole: Option<(u64, usize)>,
 }
 
-// SAFETY: a piece alone writes its range of memory that outlives it, and nobody reads that before it has run.
+// SAFETY: a piece alone writes its range of memory that outlives it, and nobody reads that before
+// it has run.
 unsafe impl Send for Piece<'_> {}
 
 impl<'a> Along<'a> {
-    /// Of row-major tensors of the shapes `[outer, axis, inner]` along their middle axis, not yet done; `None` if the operation is
-    /// not defined on their type. An empty axis gives the operation's identity.
+    /// Of row-major tensors of the shapes `[outer, axis, inner]` along their middle axis, not yet
+    /// done; `None` if the operation is not defined on their type. An empty axis gives the
+    /// operation's identity.
     ///
     /// # Panics
-    /// If there are no tensors, if one has not as many elements as its shape says, or if they differ in type, `outer` or `inner`.
+    /// If there are no tensors, if one has not as many elements as its shape says, or if they
+    /// differ in type, `outer` or `inner`.
     pub fn new(op: ReduceOp, tensors: &[(Buf<'a>, [usize; 3])]) -> Option<Along<'a>> {
         Along::with_isa(op, tensors, Isa::best())
     }
@@ -131,7 +136,8 @@ impl<'a> Along<'a> {
         Some(Along { op, tensors, elements, target, unwritten: AtomicU64::new(unwritten as u64) })
     }
 
-    /// At most so many parts, of about the same size. Nothing remains of parts that were made before.
+    /// At most so many parts, of about the same size. Nothing remains of parts that were made
+    /// before.
     pub fn parts(&mut self, count: usize) -> Vec<Part<'_>> {
         let Along { op, tensors, elements, target, unwritten } = self;
         let mut pieces: Vec<Vec<Piece<'_>>> = (0..count).map(|_| Vec::new()).collect();
@@ -217,7 +223,8 @@ impl Piece<'_> {
         let (mut at, mut target) = (range.start, start);
         while at < range.end {
             let count = tensor.chunk(at, range.end);
-            // SAFETY: the chunk is in the range, which starts at `start`; tensors whose results are asked for have as many.
+            // SAFETY: the chunk is in the range, which starts at `start`; tensors whose results are
+            // asked for have as many.
             unsafe {
                 for (index, tensor) in tensors.iter().enumerate() {
                     tensor.reduce(at, count, source(index), scratch);

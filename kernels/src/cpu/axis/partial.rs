@@ -31,12 +31,14 @@ pub struct Partial {
 }
 
 impl Partial {
-    /// The accumulators, for a process on the same host, which makes a partial of them [there](Partial::with_bytes).
+    /// The accumulators, for a process on the same host, which makes a partial of them
+    /// [there](Partial::with_bytes).
     pub fn to_bytes(&self) -> Vec<u8> {
         self.accumulators.as_buf().as_bytes().to_vec()
     }
 
-    /// Another replica's partial of the same operation, element type and number of results, from its [bytes](Partial::to_bytes).
+    /// Another replica's partial of the same operation, element type and number of results, from
+    /// its [bytes](Partial::to_bytes).
     ///
     /// # Panics
     /// If there are not as many bytes as of this one.
@@ -44,14 +46,15 @@ impl Partial {
         assert_eq!(bytes.len(), self.accumulators.count(), "accumulators of two partials");
         let mut accumulators = Memory::from(bytes);
         let start = accumulators.as_buf_mut().as_mut_ptr();
-        // SAFETY: these are all the bytes of the memory. Truth is computed in bytes that are 0 or 1.
+        // SAFETY: these are all the bytes of the memory. Truth is computed in bytes that are 0 or
+        // 1.
         unsafe { make_valid(self.dtype, start, bytes.len()) };
         Partial { accumulators, ..*self }
     }
 }
 
-/// Combines the replicas' partials in canonical order, divides a mean by `count`, the number of elements that each result
-/// comes from, and rounds once.
+/// Combines the replicas' partials in canonical order, divides a mean by `count`, the number of
+/// elements that each result comes from, and rounds once.
 ///
 /// # Panics
 /// If there are no partials, or if they differ in operation, element type or number of results.
@@ -67,7 +70,8 @@ pub fn finish(partials: &[Partial], count: u64) -> Memory {
     let elements = memory.as_buf().bytes() / kernel.target_bytes;
     let sources: Vec<*const u8> = partials.iter().map(|partial| partial.accumulators.as_buf().as_ptr()).collect();
     let target = memory.as_buf_mut().as_mut_ptr();
-    // SAFETY: each partial has an accumulator and the memory an element for each result; the memory is new.
+    // SAFETY: each partial has an accumulator and the memory an element for each result; the memory
+    // is new.
     unsafe { kernel.finish(&sources, &[target], elements, divisor(op, count), 0) }
     memory
 }

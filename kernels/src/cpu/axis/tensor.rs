@@ -14,15 +14,16 @@ use std::{array, ptr};
 /// Elements along the axis that are combined in lanes before they meet other blocks.
 const BLOCK: usize = 4096;
 
-/// Columns from which on rows meet column by column; the narrower ones of many blocks meet their neighbours at once.
+/// Columns from which on rows meet column by column; the narrower ones of many blocks meet their
+/// neighbours at once.
 const WIDE: usize = LANES;
 
-/// The most rows of a lane that are read in turn with those of seven others, and meet them in registers. The machine's prefetchers
-/// lose track of more.
+/// The most rows of a lane that are read in turn with those of seven others, and meet them in
+/// registers. The machine's prefetchers lose track of more.
 const FEW_ROWS: usize = 3;
 
-/// Bytes of a piece of a row, where lanes of many rows are met one after the other, and their accumulators are to stay in the
-/// first-level cache: a page, where prefetchers start anew.
+/// Bytes of a piece of a row, where lanes of many rows are met one after the other, and their
+/// accumulators are to stay in the first-level cache: a page, where prefetchers start anew.
 const STRIP_BYTES: usize = if cfg!(test) { 512 } else { 4 << 10 };
 
 /// Bytes of the accumulators that are made at a time.
@@ -31,14 +32,16 @@ const CHUNK_BYTES: usize = if cfg!(test) { 1 << 10 } else { 16 << 10 };
 /// Bytes of the room for a chunk: its accumulators are written in whole tiles.
 pub(super) const ROOM_BYTES: usize = CHUNK_BYTES + LANES * size_of::<u128>();
 
-/// Bytes of the accumulators of a block's lanes up to which all its columns are read as one run: the first-level cache.
+/// Bytes of the accumulators of a block's lanes up to which all its columns are read as one run:
+/// the first-level cache.
 const RUN_BYTES: usize = if cfg!(test) { 8 << 10 } else { 32 << 10 };
 
-/// Bytes of the accumulators of the lanes of blocks that are reduced at a time: half of the first-level cache.
+/// Bytes of the accumulators of the lanes of blocks that are reduced at a time: half of the
+/// first-level cache.
 const NARROW_BYTES: usize = 16 << 10;
 
-/// Bytes to what will be read soon in a run of elements, also past the end of a page, which the machine's own prefetchers do not look
-/// beyond. Half as many, and twice as many, are slower.
+/// Bytes to what will be read soon in a run of elements, also past the end of a page, which the
+/// machine's own prefetchers do not look beyond. Half as many, and twice as many, are slower.
 const AHEAD_BYTES: usize = 2 << 10;
 
 /// Rows at a distance of a multiple of this fall on the same lines of the first-level cache.
@@ -50,8 +53,8 @@ const TOGETHER: usize = 4;
 /// Blocks that meet at a time, where there are many: a power of two, so that they are a subtree.
 const FEW_BLOCKS: usize = 1024;
 
-/// A row-major tensor of the shape `[outer, axis, inner]`, which gives a tensor of accumulators of the shape
-/// `[outer, blocks, inner]`, and that one of the shape `[outer, inner]`.
+/// A row-major tensor of the shape `[outer, axis, inner]`, which gives a tensor of accumulators of
+/// the shape `[outer, blocks, inner]`, and that one of the shape `[outer, inner]`.
 #[derive(Clone, Copy)]
 pub(super) struct Tensor<'a> {
     input: Buf<'a>,
@@ -63,7 +66,8 @@ pub(super) struct Tensor<'a> {
 }
 
 impl<'a> Tensor<'a> {
-    /// `None` if the operation is not defined on the type, or the machine lacks the instruction set.
+    /// `None` if the operation is not defined on the type, or the machine lacks the instruction
+    /// set.
     ///
     /// # Panics
     /// If the input has not as many elements as the shape says.
@@ -72,7 +76,8 @@ impl<'a> Tensor<'a> {
         assert_eq!(elements, Some(input.count()), "elements of the shape {shape:?}, and of the input");
         let kernel = Kernel::new(op, input.dtype(), isa)?;
         let [outer, axis, inner] = shape;
-        // A kernel of bytes takes each byte of a wider element for an element of the innermost axis.
+        // A kernel of bytes takes each byte of a wider element for an element of the innermost
+        // axis.
         let inner = inner * input.dtype().size() / kernel.source_bytes;
         Some(Tensor { input, kernel, outer, axis, inner })
     }
@@ -117,7 +122,8 @@ impl<'a> Tensor<'a> {
         if blocks > 1 && values.count() > 0 {
             let start = values.as_buf_mut().as_mut_ptr();
             for slice in 0..outer {
-                // SAFETY: a slice's blocks, and its results, which do not come after them, are in the values.
+                // SAFETY: a slice's blocks, and its results, which do not come after them, are in
+                // the values.
                 unsafe {
                     let source = start.add(slice * blocks * row_bytes);
                     self.meet(source, blocks);
@@ -130,7 +136,8 @@ impl<'a> Tensor<'a> {
         Partial { op, dtype: input.dtype(), kernel, count, accumulators: values }
     }
 
-    /// How many accumulators of a range are made at a time, from `at` on: whole blocks, or a strip of one.
+    /// How many accumulators of a range are made at a time, from `at` on: whole blocks, or a strip
+    /// of one.
     pub(super) fn chunk(&self, at: usize, end: usize) -> usize {
         let Tensor { kernel, inner, .. } = *self;
         let (block, column, width) = (at / inner, at % inner, self.width());
@@ -149,8 +156,9 @@ impl<'a> Tensor<'a> {
     /// Makes a [chunk](Tensor::chunk) of the accumulators, `count` from `at` on.
     ///
     /// # Safety
-    /// It is a chunk of this tensor, or of one that has as many slices, blocks and columns; `result` is valid for writes of
-    /// [`ROOM_BYTES`], `scratch` of [its own](Tensor::scratch_bytes).
+    /// It is a chunk of this tensor, or of one that has as many slices, blocks and columns;
+    /// `result` is valid for writes of [`ROOM_BYTES`], `scratch` of [its
+    /// own](Tensor::scratch_bytes).
     pub(super) unsafe fn reduce(&self, at: usize, count: usize, result: *mut u8, scratch: *mut u8) {
         let Tensor { kernel, inner, .. } = *self;
         let (block, column) = (at / inner, at % inner);
@@ -175,7 +183,8 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// The most columns of a strip that is cut for this tensor. Those of another one, of other rows, may be as wide as a chunk.
+    /// The most columns of a strip that is cut for this tensor. Those of another one, of other
+    /// rows, may be as wide as a chunk.
     fn width(&self) -> usize {
         let most = self.chunk_columns();
         if self.has_few_rows() { most } else { most.min(STRIP_BYTES / self.kernel.source_bytes) }
@@ -191,8 +200,9 @@ impl<'a> Tensor<'a> {
         CHUNK_BYTES / self.kernel.acc_bytes
     }
 
-    /// Accumulators from a row of a strip of so many columns to the next: an odd number of tiles, since rows at a distance of a
-    /// power of two would fall on the same few lines of the first-level cache.
+    /// Accumulators from a row of a strip of so many columns to the next: an odd number of tiles,
+    /// since rows at a distance of a power of two would fall on the same few lines of the
+    /// first-level cache.
     fn pitch(&self, columns: usize) -> usize {
         let tile = self.kernel.tile.max(LANES);
         (columns.div_ceil(tile) | 1) * tile
@@ -216,8 +226,8 @@ impl<'a> Tensor<'a> {
         self.input.as_ptr().wrapping_add((row * self.inner + column) * self.kernel.source_bytes)
     }
 
-    /// Columns in whole tiles, or as they are if those of the last one of some rows would reach past the tensor. Nobody reads what
-    /// becomes of the elements that follow.
+    /// Columns in whole tiles, or as they are if those of the last one of some rows would reach
+    /// past the tensor. Nobody reads what becomes of the elements that follow.
     fn in_tiles(&self, last: usize, column: usize, columns: usize) -> usize {
         let whole = columns.next_multiple_of(self.kernel.tile.max(LANES));
         if self.has(self.at(last, column), whole) { whole } else { columns }
@@ -232,8 +242,8 @@ impl<'a> Tensor<'a> {
     /// Reduces some columns of a block, of which there are not more than of a strip.
     ///
     /// # Safety
-    /// The block and its columns exist; `result` is valid for writes of so many accumulators in whole tiles, `scratch` of its
-    /// bytes.
+    /// The block and its columns exist; `result` is valid for writes of so many accumulators in
+    /// whole tiles, `scratch` of its bytes.
     unsafe fn wide(&self, block: usize, column: usize, columns: usize, result: *mut u8, scratch: *mut u8) {
         let Tensor { kernel, inner, .. } = *self;
         let (first, rows) = self.rows(block);
@@ -249,7 +259,8 @@ impl<'a> Tensor<'a> {
             let (run, rest) = (LANES * inner, rows % LANES);
             let lanes: [*const u8; LANES] =
                 array::from_fn(|lane| scratch.wrapping_add(lane * inner * kernel.acc_bytes).cast_const());
-            // SAFETY: the block is in bounds, and the accumulators of its lanes fit the scratch, whose end has room for a tile.
+            // SAFETY: the block is in bounds, and the accumulators of its lanes fit the scratch,
+            // whose end has room for a tile.
             return unsafe {
                 (kernel.accumulate)(Rows::new(self.at(first, 0), run, rows / LANES, AHEAD_BYTES), scratch, run, true);
                 self.run(first + rows - rest, rest * inner, scratch, false);
@@ -281,7 +292,8 @@ impl<'a> Tensor<'a> {
         for (group, &total) in groups[..count].iter().enumerate() {
             let lane = group * GROUP;
             let (first, rows) = (first + lane, rows - lane);
-            // SAFETY: the strip is in the block; the scratch has room for a group, and for what groups give, in whole tiles.
+            // SAFETY: the strip is in the block; the scratch has room for a group, and for what
+            // groups give, in whole tiles.
             unsafe {
                 if lane + rows <= LANES {
                     let rows = rows.min(GROUP);
@@ -305,12 +317,14 @@ impl<'a> Tensor<'a> {
     /// Reduces some columns of one lane's rows: of `first`, `first + LANES`, ….
     ///
     /// # Safety
-    /// There are so many rows and columns; `accumulators` is valid for reads and writes of as many, in whole tiles.
+    /// There are so many rows and columns; `accumulators` is valid for reads and writes of as many,
+    /// in whole tiles.
     unsafe fn lane(&self, first: usize, rows: usize, column: usize, columns: usize, accumulators: *mut u8) {
         let Tensor { kernel, inner, .. } = *self;
         let stride = LANES * inner;
-        // The rows that are met next, or those of the next lane. But where those would take each other's place in the cache, and nothing
-        // but the reading takes long, the machine's own prefetchers do better.
+        // The rows that are met next, or those of the next lane. But where those would take each
+        // other's place in the cache, and nothing but the reading takes long, the machine's own
+        // prefetchers do better.
         let row_bytes = inner * kernel.source_bytes;
         let ahead = match rows {
             _ if row_bytes.is_multiple_of(ALIAS_BYTES) && kernel.source_bytes == kernel.acc_bytes => 0,
@@ -333,7 +347,8 @@ impl<'a> Tensor<'a> {
     /// Reduces blocks of narrow rows, at most `most` from this one on; gives how many it has.
     ///
     /// # Safety
-    /// There are so many blocks; `result` is valid for writes of all their columns, `scratch` of its bytes.
+    /// There are so many blocks; `result` is valid for writes of all their columns, `scratch` of
+    /// its bytes.
     unsafe fn narrow(&self, block: usize, most: usize, result: *mut u8, scratch: *mut u8) -> usize {
         let Tensor { kernel, inner, axis, .. } = *self;
         let (first, rows) = self.rows(block);
@@ -367,7 +382,8 @@ impl<'a> Tensor<'a> {
     /// Reduces `blocks` blocks of `rows` single elements into lanes: each is a tile of its own.
     ///
     /// # Safety
-    /// There are so many blocks, of [`LANES`] rows at least; `lanes` is valid for reads and writes of their accumulators.
+    /// There are so many blocks, of [`LANES`] rows at least; `lanes` is valid for reads and writes
+    /// of their accumulators.
     unsafe fn columns(&self, first: usize, rows: usize, blocks: usize, lanes: *mut u8) {
         let Tensor { kernel, .. } = *self;
         let source = Rows { pitch: rows, ..Rows::new(self.at(first, 0), LANES, rows / LANES, AHEAD_BYTES) };
@@ -388,10 +404,12 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// `accumulators[i] = accumulators[i] ⊕ element[i]` for a run of elements from a row on; a fresh accumulator is the element.
+    /// `accumulators[i] = accumulators[i] ⊕ element[i]` for a run of elements from a row on; a
+    /// fresh accumulator is the element.
     ///
     /// # Safety
-    /// The elements are in bounds; `accumulators` is valid for reads and writes of as many, in whole tiles.
+    /// The elements are in bounds; `accumulators` is valid for reads and writes of as many, in
+    /// whole tiles.
     unsafe fn run(&self, row: usize, count: usize, accumulators: *mut u8, fresh: bool) {
         let Kernel { accumulate, source_bytes, acc_bytes, .. } = *self.kernel;
         let (source, whole) = (self.at(row, 0), count - count % LANES);
@@ -405,7 +423,8 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// A [`run`](Tensor::run) of less than a tile; where a whole one would read past the tensor, from a copy.
+    /// A [`run`](Tensor::run) of less than a tile; where a whole one would read past the tensor,
+    /// from a copy.
     ///
     /// # Safety
     /// As for [`run`](Tensor::run).
@@ -424,7 +443,8 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// Combines `rows` rows of accumulators by the balanced tree into the first; the others are scratch.
+    /// Combines `rows` rows of accumulators by the balanced tree into the first; the others are
+    /// scratch.
     ///
     /// # Safety
     /// `values` is valid for reads and writes of the rows.

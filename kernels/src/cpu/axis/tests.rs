@@ -38,7 +38,8 @@ const AXES: [&[usize]; 23] = [
     &[33, 4100, 1, 64, 7],
 ];
 
-/// `(outer, inner)`: tiles of lanes, narrow rows, rows that are one run, and strips (of more than one width).
+/// `(outer, inner)`: tiles of lanes, narrow rows, rows that are one run, and strips (of more than
+/// one width).
 const AROUND: [(usize, usize); 13] =
     [(1, 1), (3, 1), (150, 1), (1, 2), (3, 7), (40, 9), (1, 16), (1, 33), (33, 50), (1, 140), (2, 700), (0, 3), (2, 0)];
 

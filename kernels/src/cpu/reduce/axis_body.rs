@@ -1,12 +1,14 @@
-//! The two bodies of every reduction along an axis: rows meet in lanes, and narrow lanes (or blocks) meet by the balanced tree.
+//! The two bodies of every reduction along an axis: rows meet in lanes, and narrow lanes (or
+//! blocks) meet by the balanced tree.
 //!
-//! All that is the same for every type, which rows, which lanes, which blocks, is in [`axis`](crate::cpu::axis).
+//! All that is the same for every type, which rows, which lanes, which blocks, is in
+//! [`axis`](crate::cpu::axis).
 
 use super::{
     combine::Op,
-    element::Row,
+    element::ElementCodec,
     fold::{combine, prefetch},
-    simd::Level,
+    simd::Simd,
 };
 
 /// Lanes of a block: 32 keep every register width from SSE2 to AVX-512 busy.
@@ -22,9 +24,11 @@ pub(crate) struct Rows {
     /// Elements from the start of a row to the start of the next.
     pub(crate) stride: usize,
     pub(crate) rows: usize,
-    /// Elements from the start of a tile to the start of the next: [`LANES`] where the columns of a row follow each other.
+    /// Elements from the start of a tile to the start of the next: [`LANES`] where the columns of a
+    /// row follow each other.
     pub(crate) pitch: usize,
-    /// Lanes of each tile that meet; the others are left as they are, or fresh with no meaning. Fewer than all only of one row.
+    /// Lanes of each tile that meet; the others are left as they are, or fresh with no meaning.
+    /// Fewer than all only of one row.
     pub(crate) lanes: usize,
     /// Bytes from what is read to what will be read soon, for which memory is asked.
     pub(crate) ahead: usize,
@@ -37,13 +41,14 @@ impl Rows {
     }
 }
 
-/// `accumulators[i] = accumulators[i] ⊕ row 0[i] ⊕ row 1[i] ⊕ …` for `columns` elements; a fresh accumulator is row 0's element.
+/// `accumulators[i] = accumulators[i] ⊕ row 0[i] ⊕ row 1[i] ⊕ …` for `columns` elements; a fresh
+/// accumulator is row 0's element.
 ///
 /// # Safety
-/// The machine has the instruction set `I`. `columns` is a multiple of [`LANES`]; there is a row; rows are valid for reads,
-/// `accumulators` for reads and writes, of `columns`, and do not overlap.
+/// The machine has the instruction set `I`. `columns` is a multiple of [`LANES`]; there is a row;
+/// rows are valid for reads, `accumulators` for reads and writes, of `columns`, and do not overlap.
 #[inline(always)]
-pub(crate) unsafe fn accumulate<R: Row, O: Op<R::Acc>, I: Level>(
+pub(crate) unsafe fn accumulate<R: ElementCodec, O: Op<R::Acc>, I: Simd>(
     mut rows: Rows,
     accumulators: *mut u8,
     columns: usize,
@@ -68,17 +73,24 @@ pub(crate) unsafe fn accumulate<R: Row, O: Op<R::Acc>, I: Level>(
     }
 }
 
-/// `results[i] = lane 0[i] ⊕ lane 1[i] ⊕ …` by the balanced tree, for `columns` elements of [`GROUP`] lanes, all of which meet in
-/// registers. The lanes begin at the first rows; each has `rows.rows` rows, the first `more` of them one more.
+/// `results[i] = lane 0[i] ⊕ lane 1[i] ⊕ …` by the balanced tree, for `columns` elements of
+/// [`GROUP`] lanes, all of which meet in registers. The lanes begin at the first rows; each has
+/// `rows.rows` rows, the first `more` of them one more.
 ///
 /// # Safety
-/// The machine has the instruction set `I`. `columns` is a multiple of [`LANES`]; there is a row for each lane; rows are valid for
-/// reads, `results` for writes, of `columns`, and do not overlap.
+/// The machine has the instruction set `I`. `columns` is a multiple of [`LANES`]; there is a row
+/// for each lane; rows are valid for reads, `results` for writes, of `columns`, and do not overlap.
 #[inline(always)]
-pub(crate) unsafe fn lanes<R: Row, O: Op<R::Acc>, I: Level>(rows: Rows, more: usize, results: *mut u8, columns: usize) {
+pub(crate) unsafe fn lanes<R: ElementCodec, O: Op<R::Acc>, I: Simd>(
+    rows: Rows,
+    more: usize,
+    results: *mut u8,
+    columns: usize,
+) {
     let results = results.cast::<R::Acc>();
     for at in (0..columns).step_by(LANES) {
-        // SAFETY: the caller vouches for the tile of all rows and of the results, and for the machine.
+        // SAFETY: the caller vouches for the tile of all rows and of the results, and for the
+        // machine.
         unsafe {
             let left = four::<R, O, I>(rows, more, at, 0);
             let right = four::<R, O, I>(rows, more, at, GROUP / 2);
@@ -92,7 +104,12 @@ pub(crate) unsafe fn lanes<R: Row, O: Op<R::Acc>, I: Level>(rows: Rows, more: us
 /// # Safety
 /// As for [`lanes`].
 #[inline(always)]
-unsafe fn four<R: Row, O: Op<R::Acc>, I: Level>(rows: Rows, more: usize, at: usize, first: usize) -> [R::Acc; LANES] {
+unsafe fn four<R: ElementCodec, O: Op<R::Acc>, I: Simd>(
+    rows: Rows,
+    more: usize,
+    at: usize,
+    first: usize,
+) -> [R::Acc; LANES] {
     // SAFETY: the caller's promises are the same.
     unsafe {
         let left = lane::<R, O, I>(rows, more, at, first);
@@ -108,7 +125,12 @@ unsafe fn four<R: Row, O: Op<R::Acc>, I: Level>(rows: Rows, more: usize, at: usi
 /// # Safety
 /// As for [`lanes`].
 #[inline(always)]
-unsafe fn lane<R: Row, O: Op<R::Acc>, I: Level>(rows: Rows, more: usize, at: usize, lane: usize) -> [R::Acc; LANES] {
+unsafe fn lane<R: ElementCodec, O: Op<R::Acc>, I: Simd>(
+    rows: Rows,
+    more: usize,
+    at: usize,
+    lane: usize,
+) -> [R::Acc; LANES] {
     let mut row = rows.first.cast::<R::Source>().wrapping_add(lane * rows.stride + at);
     // SAFETY: the caller vouches for the rows and for the machine.
     unsafe {
@@ -126,7 +148,7 @@ unsafe fn lane<R: Row, O: Op<R::Acc>, I: Level>(rows: Rows, more: usize, at: usi
 /// # Safety
 /// As for [`accumulate`], with so many rows at least.
 #[inline(always)]
-unsafe fn together<R: Row, O: Op<R::Acc>, I: Level, const N: usize>(
+unsafe fn together<R: ElementCodec, O: Op<R::Acc>, I: Simd, const N: usize>(
     rows: Rows,
     accumulators: *mut R::Acc,
     columns: usize,
@@ -135,7 +157,8 @@ unsafe fn together<R: Row, O: Op<R::Acc>, I: Level, const N: usize>(
     let Rows { first, stride, pitch, ahead, .. } = rows;
     let mut source = first.cast::<R::Source>();
     for at in (0..columns).step_by(LANES) {
-        // SAFETY: the caller vouches for the rows and accumulators of the tile, and for the machine.
+        // SAFETY: the caller vouches for the rows and accumulators of the tile, and for the
+        // machine.
         unsafe {
             let accumulators = accumulators.add(at).cast::<[R::Acc; LANES]>();
             prefetch::<R::Source, I, LANES>(source, ahead);
@@ -159,8 +182,9 @@ unsafe fn together<R: Row, O: Op<R::Acc>, I: Level, const N: usize>(
 /// Bytes of a tile of the widest accumulators.
 const TILE_BYTES: usize = LANES * size_of::<u128>();
 
-/// All bits of the first half of the bytes, none of the others: a part of it chooses as many bytes as it has of the first half. (Made
-/// when it is needed, it would be stored in parts and loaded whole, which takes longer than all the rest.)
+/// All bits of the first half of the bytes, none of the others: a part of it chooses as many bytes
+/// as it has of the first half. (Made when it is needed, it would be stored in parts and loaded
+/// whole, which takes longer than all the rest.)
 static CHOSEN: [u8; 2 * TILE_BYTES] = {
     let mut bytes = [0; 2 * TILE_BYTES];
     let mut at = 0;
@@ -171,22 +195,23 @@ static CHOSEN: [u8; 2 * TILE_BYTES] = {
     bytes
 };
 
-/// [`accumulate`] of the first lanes of each tile of one row. Bytes are chosen, since the compiler makes no vectors of a choice
-/// between elements that are widened.
+/// [`accumulate`] of the first lanes of each tile of one row. Bytes are chosen, since the compiler
+/// makes no vectors of a choice between elements that are widened.
 ///
 /// # Safety
 /// As for [`accumulate`], with accumulators that are not fresh.
 #[inline(always)]
-unsafe fn some_lanes<R: Row, O: Op<R::Acc>, I: Level>(rows: Rows, accumulators: *mut R::Acc, columns: usize) {
+unsafe fn some_lanes<R: ElementCodec, O: Op<R::Acc>, I: Simd>(rows: Rows, accumulators: *mut R::Acc, columns: usize) {
     let Rows { first, pitch, lanes, .. } = rows;
-    // SAFETY: an accumulator is a number, of any bits; a tile of them is not longer than either half.
+    // SAFETY: an accumulator is a number, of any bits; a tile of them is not longer than either
+    // half.
     let chosen = unsafe {
         CHOSEN.as_ptr().add(TILE_BYTES - lanes * size_of::<R::Acc>()).cast::<[R::Acc; LANES]>().read_unaligned()
     };
     let mut source = first.cast::<R::Source>();
     for at in (0..columns).step_by(LANES) {
-        // SAFETY: the caller vouches for the row and accumulators of the tile, and for the machine; no accumulator is wider than
-        // a `u128`.
+        // SAFETY: the caller vouches for the row and accumulators of the tile, and for the machine;
+        // no accumulator is wider than a `u128`.
         unsafe {
             let accumulators = accumulators.add(at).cast::<[R::Acc; LANES]>();
             let met = combine::<R::Acc, O, LANES>(accumulators.read_unaligned(), R::load_ordered::<I, LANES>(source));
@@ -201,8 +226,9 @@ unsafe fn some_lanes<R: Row, O: Op<R::Acc>, I: Level>(rows: Rows, accumulators: 
     }
 }
 
-/// Combines the `rows` rows of each of `slices` slices by the balanced tree; the results follow each other at the front, the rest
-/// is scratch. For rows of few columns, whose neighbours meet without a gap, those of all slices at once.
+/// Combines the `rows` rows of each of `slices` slices by the balanced tree; the results follow
+/// each other at the front, the rest is scratch. For rows of few columns, whose neighbours meet
+/// without a gap, those of all slices at once.
 ///
 /// # Safety
 /// `values` is valid for reads and writes of `slices * rows * columns` accumulators, aligned.
@@ -263,16 +289,19 @@ unsafe fn transposed<A: Copy, O: Op<A>>(values: *mut A, slices: usize, rows: usi
 /// Columns of narrow rows that meet at a time.
 const PART: usize = 8;
 
-/// `target row[i] = source row[2i] ⊕ source row[2i + 1]` for `count` rows of `columns` accumulators.
+/// `target row[i] = source row[2i] ⊕ source row[2i + 1]` for `count` rows of `columns`
+/// accumulators.
 ///
 /// # Safety
-/// The source is valid for reads, the target for writes; the target does not begin after the source.
+/// The source is valid for reads, the target for writes; the target does not begin after the
+/// source.
 #[inline(always)]
 unsafe fn pairs<A: Copy, O: Op<A>>(source: *const A, target: *mut A, count: usize, columns: usize) {
     let mut done = 0;
     if columns == 1 {
         while done + LANES <= count {
-            // SAFETY: `LANES` pairs from `done` are in bounds; they are read before their results are written.
+            // SAFETY: `LANES` pairs from `done` are in bounds; they are read before their results
+            // are written.
             unsafe {
                 let pairs = source.add(2 * done).cast::<[[A; 2]; LANES]>().read_unaligned();
                 let mut tile = [pairs[0][0]; LANES];

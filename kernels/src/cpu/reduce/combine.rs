@@ -36,7 +36,8 @@ macro_rules! op {
     };
 }
 
-// Signed and unsigned integers add and multiply alike; the signed types of a sum are the totals of means.
+// Signed and unsigned integers add and multiply alike; the signed types of a sum are the totals of
+// means.
 op!(Sum, [u8 u16 u32 u64 i64 i128], 0, |a, b| a.wrapping_add(b));
 op!(Product, [u8 u16 u32 u64], 1, |a, b| a.wrapping_mul(b));
 op!(Min, [i8 i16 i32 i64 u8 u16 u32 u64], T::MAX, |a, b| if a < b { a } else { b });
@@ -50,8 +51,9 @@ op!(Xor, [u8], 0, |a, b| a ^ b);
 
 op!(Sum, [f32 f64], 0.0, |a, b| a + b);
 op!(Product, [f32 f64], 1.0, |a, b| a * b);
-// The comparison and the choice are one instruction, which gives the second operand for equal and for unordered ones. Asked
-// both ways round, it gives either zero, or the NaN and the other operand: their bits together are the lesser zero, or a NaN.
+// The comparison and the choice are one instruction, which gives the second operand for equal and
+// for unordered ones. Asked both ways round, it gives either zero, or the NaN and the other
+// operand: their bits together are the lesser zero, or a NaN.
 op!(Min, [f32 f64], T::INFINITY, |a, b| {
     let (x, y) = (if a < b { a } else { b }, if b < a { b } else { a });
     T::from_bits(x.to_bits() | y.to_bits())

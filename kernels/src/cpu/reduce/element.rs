@@ -1,6 +1,6 @@
 //! How the elements of a type are read into the type that is computed in, and written back.
 
-use super::simd::Level;
+use super::simd::Simd;
 use crate::cpu::half;
 use std::marker::PhantomData;
 
@@ -19,8 +19,9 @@ enum How {
 }
 
 impl Quotient {
-    /// The inverse of a power of two is exact, so that the product with it has the bits of the quotient, in a fraction of the time. No
-    /// divisor that counts elements of a memory is rounded here, but for f32 where it is used.
+    /// The inverse of a power of two is exact, so that the product with it has the bits of the
+    /// quotient, in a fraction of the time. No divisor that counts elements of a memory is rounded
+    /// here, but for f32 where it is used.
     pub(crate) fn new(divisor: u64) -> Quotient {
         let by = divisor as f64;
         match divisor {
@@ -32,7 +33,7 @@ impl Quotient {
 }
 
 /// An element type as kernels see it.
-pub(crate) trait Row {
+pub(crate) trait ElementCodec {
     /// An element in the sources.
     type Source: Copy;
     /// What is computed in.
@@ -40,40 +41,42 @@ pub(crate) trait Row {
     /// An element in the targets.
     type Target: Copy;
     /// The same for elements that are widened already and lie in order.
-    type Widened: Row<Source = Self::Acc, Acc = Self::Acc, Target = Self::Target>;
+    type Widened: ElementCodec<Source = Self::Acc, Acc = Self::Acc, Target = Self::Target>;
     /// The same for results that stay as wide as they are computed in, in order.
-    type Kept: Row<Source = Self::Source, Acc = Self::Acc, Target = Self::Acc>;
+    type Kept: ElementCodec<Source = Self::Source, Acc = Self::Acc, Target = Self::Acc>;
     /// What is computed in, as elements and as results.
-    type Partial: Row<Source = Self::Acc, Acc = Self::Acc, Target = Self::Acc>;
+    type Partial: ElementCodec<Source = Self::Acc, Acc = Self::Acc, Target = Self::Acc>;
 
     /// `L` elements, widened, in the order of lanes that is the fastest for the type.
     ///
     /// # Safety
-    /// The machine has the instruction set; `source` is valid for reads of `L` elements, of any alignment.
-    unsafe fn load<I: Level, const L: usize>(source: *const Self::Source) -> [Self::Acc; L];
+    /// The machine has the instruction set; `source` is valid for reads of `L` elements, of any
+    /// alignment.
+    unsafe fn load<I: Simd, const L: usize>(source: *const Self::Source) -> [Self::Acc; L];
 
-    /// The inverse of [`load`](Row::load), with each lane divided (where the type has a mean) and rounded once.
+    /// The inverse of [`load`](ElementCodec::load), with each lane divided (where the type has a
+    /// mean) and rounded once.
     ///
     /// # Safety
     /// The machine has the instruction set.
-    unsafe fn store<I: Level, const L: usize>(tile: [Self::Acc; L], quotient: Quotient) -> [Self::Target; L];
+    unsafe fn store<I: Simd, const L: usize>(tile: [Self::Acc; L], quotient: Quotient) -> [Self::Target; L];
 
-    /// [`load`](Row::load), with element `e` in lane `e`.
+    /// [`load`](ElementCodec::load), with element `e` in lane `e`.
     ///
     /// # Safety
-    /// As for [`load`](Row::load).
+    /// As for [`load`](ElementCodec::load).
     #[inline(always)]
-    unsafe fn load_ordered<I: Level, const L: usize>(source: *const Self::Source) -> [Self::Acc; L] {
+    unsafe fn load_ordered<I: Simd, const L: usize>(source: *const Self::Source) -> [Self::Acc; L] {
         // SAFETY: the caller's promises are the same.
         unsafe { Self::load::<I, L>(source) }
     }
 
-    /// [`store`](Row::store) of a tile with element `e` in lane `e`.
+    /// [`store`](ElementCodec::store) of a tile with element `e` in lane `e`.
     ///
     /// # Safety
-    /// As for [`store`](Row::store).
+    /// As for [`store`](ElementCodec::store).
     #[inline(always)]
-    unsafe fn store_ordered<I: Level, const L: usize>(tile: [Self::Acc; L], quotient: Quotient) -> [Self::Target; L] {
+    unsafe fn store_ordered<I: Simd, const L: usize>(tile: [Self::Acc; L], quotient: Quotient) -> [Self::Target; L] {
         // SAFETY: the caller's promises are the same.
         unsafe { Self::store::<I, L>(tile, quotient) }
     }
@@ -82,7 +85,7 @@ pub(crate) trait Row {
 /// Elements that are computed in as they are, and have no mean of their own.
 pub(crate) struct Plain<T>(PhantomData<T>);
 
-impl<T: Copy> Row for Plain<T> {
+impl<T: Copy> ElementCodec for Plain<T> {
     type Source = T;
     type Acc = T;
     type Target = T;
@@ -91,20 +94,20 @@ impl<T: Copy> Row for Plain<T> {
     type Partial = Self;
 
     #[inline(always)]
-    unsafe fn load<I: Level, const L: usize>(source: *const T) -> [T; L] {
+    unsafe fn load<I: Simd, const L: usize>(source: *const T) -> [T; L] {
         // SAFETY: the caller vouches for `L` elements.
         unsafe { source.cast::<[T; L]>().read_unaligned() }
     }
 
     #[inline(always)]
-    unsafe fn store<I: Level, const L: usize>(tile: [T; L], _: Quotient) -> [T; L] {
+    unsafe fn store<I: Simd, const L: usize>(tile: [T; L], _: Quotient) -> [T; L] {
         tile
     }
 }
 
 macro_rules! float {
     ($($type:ident)*) => {
-        $(impl Row for $type {
+        $(impl ElementCodec for $type {
             type Source = $type;
             type Acc = $type;
             type Target = $type;
@@ -113,13 +116,13 @@ macro_rules! float {
             type Partial = Self;
 
             #[inline(always)]
-            unsafe fn load<I: Level, const L: usize>(source: *const $type) -> [$type; L] {
+            unsafe fn load<I: Simd, const L: usize>(source: *const $type) -> [$type; L] {
                 // SAFETY: the caller vouches for `L` elements.
                 unsafe { source.cast::<[$type; L]>().read_unaligned() }
             }
 
             #[inline(always)]
-            unsafe fn store<I: Level, const L: usize>(tile: [$type; L], quotient: Quotient) -> [$type; L] {
+            unsafe fn store<I: Simd, const L: usize>(tile: [$type; L], quotient: Quotient) -> [$type; L] {
                 let by = quotient.by as $type;
                 match quotient.how {
                     How::Same => tile,
@@ -135,7 +138,7 @@ float!(f32 f64);
 
 pub(crate) struct F16;
 
-impl Row for F16 {
+impl ElementCodec for F16 {
     type Source = u16;
     type Acc = f32;
     type Target = u16;
@@ -144,23 +147,23 @@ impl Row for F16 {
     type Partial = f32;
 
     #[inline(always)]
-    unsafe fn load<I: Level, const L: usize>(source: *const u16) -> [f32; L] {
+    unsafe fn load<I: Simd, const L: usize>(source: *const u16) -> [f32; L] {
         // SAFETY: the caller vouches for `L` elements and the machine.
         unsafe { I::widen_f16(source) }
     }
 
     #[inline(always)]
-    unsafe fn store<I: Level, const L: usize>(tile: [f32; L], quotient: Quotient) -> [u16; L] {
+    unsafe fn store<I: Simd, const L: usize>(tile: [f32; L], quotient: Quotient) -> [u16; L] {
         // SAFETY: the caller vouches for the machine.
         unsafe { I::narrow_f16(f32::store::<I, L>(tile, quotient)) }
     }
 }
 
-/// Two elements share a word: one is widened by a shift and the other by a mask, where widening in order would cost a shuffle
-/// as well. The halves of the words become the halves of the tile.
+/// Two elements share a word: one is widened by a shift and the other by a mask, where widening in
+/// order would cost a shuffle as well. The halves of the words become the halves of the tile.
 pub(crate) struct Bf16;
 
-impl Row for Bf16 {
+impl ElementCodec for Bf16 {
     type Source = u16;
     type Acc = f32;
     type Target = u16;
@@ -169,7 +172,7 @@ impl Row for Bf16 {
     type Partial = f32;
 
     #[inline(always)]
-    unsafe fn load<I: Level, const L: usize>(source: *const u16) -> [f32; L] {
+    unsafe fn load<I: Simd, const L: usize>(source: *const u16) -> [f32; L] {
         let mut tile = [0.0; L];
         for word in 0..L / 2 {
             // SAFETY: `L / 2` words are at most `L` elements.
@@ -181,7 +184,7 @@ impl Row for Bf16 {
     }
 
     #[inline(always)]
-    unsafe fn store<I: Level, const L: usize>(tile: [f32; L], quotient: Quotient) -> [u16; L] {
+    unsafe fn store<I: Simd, const L: usize>(tile: [f32; L], quotient: Quotient) -> [u16; L] {
         // SAFETY: the caller vouches for the machine.
         let tile = unsafe { f32::store::<I, L>(tile, quotient) };
         let mut narrow = [0; L];
@@ -194,24 +197,25 @@ impl Row for Bf16 {
     }
 
     #[inline(always)]
-    unsafe fn load_ordered<I: Level, const L: usize>(source: *const u16) -> [f32; L] {
+    unsafe fn load_ordered<I: Simd, const L: usize>(source: *const u16) -> [f32; L] {
         // SAFETY: the caller vouches for `L` elements.
         map(unsafe { source.cast::<[u16; L]>().read_unaligned() }, |element| f32::from_bits((element as u32) << 16))
     }
 
     #[inline(always)]
-    unsafe fn store_ordered<I: Level, const L: usize>(tile: [f32; L], quotient: Quotient) -> [u16; L] {
+    unsafe fn store_ordered<I: Simd, const L: usize>(tile: [f32; L], quotient: Quotient) -> [u16; L] {
         // SAFETY: the caller vouches for the machine.
         let tile = unsafe { f32::store::<I, L>(tile, quotient) };
         map(tile, |lane| (half::round_bf16(lane) >> 16) as u16)
     }
 }
 
-/// Elements of 16 bits that are compared as [integers](half::order), where widening them would cost more than all the rest. The
-/// integers are counted from `FIRST` on, beyond the last of them from the least again, so that NaN of either sign win.
+/// Elements of 16 bits that are compared as [integers](half::order), where widening them would cost
+/// more than all the rest. The integers are counted from `FIRST` on, beyond the last of them from
+/// the least again, so that NaN of either sign win.
 pub(crate) struct Ordered<const FIRST: i16>;
 
-impl<const FIRST: i16> Row for Ordered<FIRST> {
+impl<const FIRST: i16> ElementCodec for Ordered<FIRST> {
     type Source = i16;
     type Acc = i16;
     type Target = i16;
@@ -220,36 +224,38 @@ impl<const FIRST: i16> Row for Ordered<FIRST> {
     type Partial = Plain<i16>;
 
     #[inline(always)]
-    unsafe fn load<I: Level, const L: usize>(source: *const i16) -> [i16; L] {
+    unsafe fn load<I: Simd, const L: usize>(source: *const i16) -> [i16; L] {
         // SAFETY: the caller vouches for `L` elements.
         let bits = unsafe { source.cast::<[i16; L]>().read_unaligned() };
         map(bits, |bits| half::order(bits).wrapping_sub(FIRST).wrapping_add(i16::MIN))
     }
 
     #[inline(always)]
-    unsafe fn store<I: Level, const L: usize>(tile: [i16; L], _: Quotient) -> [i16; L] {
+    unsafe fn store<I: Simd, const L: usize>(tile: [i16; L], _: Quotient) -> [i16; L] {
         map(tile, |place| half::order(place.wrapping_sub(i16::MIN).wrapping_add(FIRST)))
     }
 }
 
-/// What maxima are counted from, in the format with these bits of infinity: negative infinity is the first, and the identity;
-/// negative NaN come after all others.
+/// What maxima are counted from, in the format with these bits of infinity: negative infinity is
+/// the first, and the identity; negative NaN come after all others.
 pub(crate) const fn first_of_greatest(infinite: i16) -> i16 {
     half::order(infinite | i16::MIN)
 }
 
-/// What minima are counted from: infinity is the last, and the identity; positive NaN are the first, and negative ones follow.
+/// What minima are counted from: infinity is the last, and the identity; positive NaN are the
+/// first, and negative ones follow.
 pub(crate) const fn first_of_least(infinite: i16) -> i16 {
     infinite + 1
 }
 
-/// Integers on their way to a mean: `T` is summed in `A`, and the mean is an `F`. No memory has so many elements that they overflow
-/// `A`, but of 32 bits: `i64` is sure to hold 2^31 of u32, 8 GiB of them, and 2^32 of i32.
+/// Integers on their way to a mean: `T` is summed in `A`, and the mean is an `F`. No memory has so
+/// many elements that they overflow `A`, but of 32 bits: `i64` is sure to hold 2^31 of u32, 8 GiB
+/// of them, and 2^32 of i32.
 pub(crate) struct Total<T, A, F>(PhantomData<(T, A, F)>);
 
 macro_rules! total {
     ($(($type:ident, $acc:ident, $mean:ident))*) => {
-        $(impl Row for Total<$type, $acc, $mean> {
+        $(impl ElementCodec for Total<$type, $acc, $mean> {
             type Source = $type;
             type Acc = $acc;
             type Target = $mean;
@@ -258,13 +264,13 @@ macro_rules! total {
             type Partial = Plain<$acc>;
 
             #[inline(always)]
-            unsafe fn load<I: Level, const L: usize>(source: *const $type) -> [$acc; L] {
+            unsafe fn load<I: Simd, const L: usize>(source: *const $type) -> [$acc; L] {
                 // SAFETY: the caller vouches for `L` elements.
                 map(unsafe { source.cast::<[$type; L]>().read_unaligned() }, |element| element as $acc)
             }
 
             #[inline(always)]
-            unsafe fn store<I: Level, const L: usize>(tile: [$acc; L], quotient: Quotient) -> [$mean; L] {
+            unsafe fn store<I: Simd, const L: usize>(tile: [$acc; L], quotient: Quotient) -> [$mean; L] {
                 // SAFETY: the caller vouches for the machine.
                 unsafe { <$mean>::store::<I, L>(map(tile, |lane| lane as $mean), quotient) }
             }
@@ -277,10 +283,10 @@ total! {
     (u8, i64, f32) (u16, i64, f32) (u32, i64, f64) (u64, i128, f64)
 }
 
-/// The [widened](Row::Widened) elements of `R`, where they are not those of `R`.
+/// The [widened](ElementCodec::Widened) elements of `R`, where they are not those of `R`.
 pub(crate) struct Widened<R>(PhantomData<R>);
 
-impl<R: Row> Row for Widened<R> {
+impl<R: ElementCodec> ElementCodec for Widened<R> {
     type Source = R::Acc;
     type Acc = R::Acc;
     type Target = R::Target;
@@ -289,22 +295,23 @@ impl<R: Row> Row for Widened<R> {
     type Partial = R::Partial;
 
     #[inline(always)]
-    unsafe fn load<I: Level, const L: usize>(source: *const R::Acc) -> [R::Acc; L] {
+    unsafe fn load<I: Simd, const L: usize>(source: *const R::Acc) -> [R::Acc; L] {
         // SAFETY: the caller vouches for `L` elements.
         unsafe { source.cast::<[R::Acc; L]>().read_unaligned() }
     }
 
     #[inline(always)]
-    unsafe fn store<I: Level, const L: usize>(tile: [R::Acc; L], quotient: Quotient) -> [R::Target; L] {
+    unsafe fn store<I: Simd, const L: usize>(tile: [R::Acc; L], quotient: Quotient) -> [R::Target; L] {
         // SAFETY: the caller vouches for the machine.
         unsafe { R::store_ordered::<I, L>(tile, quotient) }
     }
 }
 
-/// Elements of `R` whose results are [kept](Row::Kept) as wide as they are computed in, where they are not those of `R`.
+/// Elements of `R` whose results are [kept](ElementCodec::Kept) as wide as they are computed in,
+/// where they are not those of `R`.
 pub(crate) struct Kept<R>(PhantomData<R>);
 
-impl<R: Row> Row for Kept<R> {
+impl<R: ElementCodec> ElementCodec for Kept<R> {
     type Source = R::Source;
     type Acc = R::Acc;
     type Target = R::Acc;
@@ -313,18 +320,19 @@ impl<R: Row> Row for Kept<R> {
     type Partial = R::Partial;
 
     #[inline(always)]
-    unsafe fn load<I: Level, const L: usize>(source: *const R::Source) -> [R::Acc; L] {
+    unsafe fn load<I: Simd, const L: usize>(source: *const R::Source) -> [R::Acc; L] {
         // SAFETY: the caller's promises are the same.
         unsafe { R::load_ordered::<I, L>(source) }
     }
 
     #[inline(always)]
-    unsafe fn store<I: Level, const L: usize>(tile: [R::Acc; L], _: Quotient) -> [R::Acc; L] {
+    unsafe fn store<I: Simd, const L: usize>(tile: [R::Acc; L], _: Quotient) -> [R::Acc; L] {
         tile
     }
 }
 
-/// `f` of each lane, as a loop that the compiler makes vectors of; `array::map` keeps it from that on long arrays.
+/// `f` of each lane, as a loop that the compiler makes vectors of; `array::map` keeps it from that
+/// on long arrays.
 #[inline(always)]
 fn map<A: Copy, B: Copy + Default, const L: usize>(tile: [A; L], f: impl Fn(A) -> B) -> [B; L] {
     let mut result = [B::default(); L];

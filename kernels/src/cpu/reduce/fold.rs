@@ -1,26 +1,31 @@
-//! The body of every reduction of several sources into one result: a tile of registers, folded over the sources.
+//! The body of every reduction of several sources into one result: a tile of registers, folded over
+//! the sources.
 //!
-//! The compiler makes vectors of the loops over a tile's lanes and keeps the tiles in registers, so that each byte is read
-//! once and written once. A tile is 4 registers of accumulators: enough for the latency of an addition, and few enough that
-//! the three tiles that eight sources need at a time fit 16 registers.
+//! The compiler makes vectors of the loops over a tile's lanes and keeps the tiles in registers, so
+//! that each byte is read once and written once. A tile is 4 registers of accumulators: enough for
+//! the latency of an addition, and few enough that the three tiles that eight sources need at a
+//! time fit 16 registers.
 
 use super::{
     combine::Op,
-    element::{Quotient, Row},
-    simd::Level,
+    element::{ElementCodec, Quotient},
+    simd::Simd,
 };
 use std::{mem::MaybeUninit, ops::Range};
 
-/// Sources whose tiles meet in registers. Aligned groups of so many are complete subtrees of the canonical order.
+/// Sources whose tiles meet in registers. Aligned groups of so many are complete subtrees of the
+/// canonical order.
 const GROUP: usize = 8;
 
 /// Bytes of a cache line.
 pub(crate) const LINE: usize = 64;
 
-/// Levels of the tree above the groups: enough for as many sources as a slice can hold, all of whose bytes fit an `isize`.
+/// Levels of the tree above the groups: enough for as many sources as a slice can hold, all of
+/// whose bytes fit an `isize`.
 const LEVELS: usize = 1 + (isize::MAX as usize / size_of::<*const u8>() / GROUP).ilog2() as usize;
 
-/// Bytes from a tile to the one whose lines are asked for meanwhile: about the lines that a core waits for at a time.
+/// Bytes from a tile to the one whose lines are asked for meanwhile: about the lines that a core
+/// waits for at a time.
 pub(super) const AHEAD_BYTES: usize = 512;
 
 /// How results are made and written.
@@ -43,7 +48,8 @@ impl Finish {
 pub(crate) enum Lines {
     /// When it is their turn.
     InTurn,
-    /// Asked for ahead; but the targets' from the `past`-th on are written past the caches. Those begin the range at the start of a line.
+    /// Asked for ahead; but the targets' from the `past`-th on are written past the caches. Those
+    /// begin the range at the start of a line.
     Ahead { past: usize },
 }
 
@@ -58,19 +64,22 @@ pub(crate) enum Ask {
     AsTargets,
 }
 
-/// `targets[..][at] = sources[0][at] ⊕ sources[1][at] ⊕ …` in canonical order, for each element `at` of `range`.
+/// `targets[..][at] = sources[0][at] ⊕ sources[1][at] ⊕ …` in canonical order, for each element
+/// `at` of `range`.
 ///
 /// # Safety
-/// The machine has the instruction set `I`. `range` is a multiple of `L` elements, within which sources are valid for reads and
-/// targets for writes. A target is disjoint from a source or equal to it. There is a source.
+/// The machine has the instruction set `I`. `range` is a multiple of `L` elements, within which
+/// sources are valid for reads and targets for writes. A target is disjoint from a source or equal
+/// to it. There is a source.
 #[inline(always)]
-pub(crate) unsafe fn fold<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(
+pub(crate) unsafe fn fold<R: ElementCodec, O: Op<R::Acc>, I: Simd, const L: usize>(
     sources: &[*const u8],
     targets: &[*mut u8],
     range: Range<usize>,
     finish: Finish,
 ) {
-    // Most reductions are of one group, and spared the counter: in the caches its instructions show.
+    // Most reductions are of one group, and spared the counter: in the caches its instructions
+    // show.
     let few = sources.len() <= GROUP;
     let past = match finish.lines {
         Lines::InTurn => targets.len(),
@@ -114,12 +123,16 @@ pub(crate) unsafe fn fold<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(
     }
 }
 
-/// The tile at `at` of all sources: groups meet as a binary counter carries, where each digit is a finished subtree.
+/// The tile at `at` of all sources: groups meet as a binary counter carries, where each digit is a
+/// finished subtree.
 ///
 /// # Safety
 /// As for [`fold`].
 #[inline(always)]
-unsafe fn tree<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(sources: &[*const u8], at: usize) -> [R::Acc; L] {
+unsafe fn tree<R: ElementCodec, O: Op<R::Acc>, I: Simd, const L: usize>(
+    sources: &[*const u8],
+    at: usize,
+) -> [R::Acc; L] {
     let mut digits = [const { MaybeUninit::<[R::Acc; L]>::uninit() }; LEVELS];
     let mut depth = 0;
     let mut rest = sources;
@@ -130,7 +143,8 @@ unsafe fn tree<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(sources: &[*cons
         let carries = if after.is_empty() { depth } else { index.trailing_ones() as usize };
         for _ in 0..carries {
             depth -= 1;
-            // SAFETY: the digits below `depth` were written, and a counter has as many as it carries.
+            // SAFETY: the digits below `depth` were written, and a counter has as many as it
+            // carries.
             tile = combine::<R::Acc, O, L>(unsafe { digits[depth].assume_init() }, tile);
         }
         if after.is_empty() {
@@ -148,7 +162,10 @@ unsafe fn tree<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(sources: &[*cons
 /// # Safety
 /// As for [`fold`], with at most [`GROUP`] sources.
 #[inline(always)]
-unsafe fn group<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(sources: &[*const u8], at: usize) -> [R::Acc; L] {
+unsafe fn group<R: ElementCodec, O: Op<R::Acc>, I: Simd, const L: usize>(
+    sources: &[*const u8],
+    at: usize,
+) -> [R::Acc; L] {
     let count = sources.len();
     // SAFETY: the indices are below `count`; the caller vouches for the tiles.
     unsafe {
@@ -172,7 +189,7 @@ unsafe fn group<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(sources: &[*con
 /// # Safety
 /// As for [`group`], with `index < sources.len()`.
 #[inline(always)]
-unsafe fn pair<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(
+unsafe fn pair<R: ElementCodec, O: Op<R::Acc>, I: Simd, const L: usize>(
     sources: &[*const u8],
     index: usize,
     at: usize,
@@ -190,7 +207,7 @@ unsafe fn pair<R: Row, O: Op<R::Acc>, I: Level, const L: usize>(
 
 /// Asks for the lines of a tile that is so many bytes after `tile`; they need not exist.
 #[inline(always)]
-pub(crate) fn prefetch<T, I: Level, const L: usize>(tile: *const T, ahead: usize) {
+pub(crate) fn prefetch<T, I: Simd, const L: usize>(tile: *const T, ahead: usize) {
     each_line::<T, L>(tile, ahead, I::prefetch);
 }
 

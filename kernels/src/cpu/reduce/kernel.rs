@@ -3,7 +3,7 @@
 use super::{
     axis_body::{self, Rows},
     combine::{All, And, Max, Min, Op, Or, Product, Sum, Xor},
-    element::{Bf16, F16, Ordered, Plain, Row, Total, first_of_greatest, first_of_least},
+    element::{Bf16, ElementCodec, F16, Ordered, Plain, Total, first_of_greatest, first_of_least},
     fold::{self, Finish},
     simd,
 };
@@ -11,16 +11,19 @@ use crate::cpu::isa::Isa;
 use consonance_spec::{DType, ReduceOp};
 use std::ops::Range;
 
-/// [`fold::fold`] for one type, operation and instruction set: sources, targets, range of elements, finish.
+/// [`fold::fold`] for one type, operation and instruction set: sources, targets, range of elements,
+/// finish.
 pub(crate) type Fold = unsafe fn(&[*const u8], &[*mut u8], Range<usize>, Finish);
 
 /// [`axis_body::lanes`] for one type, operation and instruction set: rows, results, columns.
 type Lanes = unsafe fn(Rows, usize, *mut u8, usize);
 
-/// [`axis_body::accumulate`] for one type, operation and instruction set: rows, accumulators, columns, whether they are fresh.
+/// [`axis_body::accumulate`] for one type, operation and instruction set: rows, accumulators,
+/// columns, whether they are fresh.
 pub(crate) type Accumulate = unsafe fn(Rows, *mut u8, usize, bool);
 
-/// [`axis_body::neighbours`] for one type, operation and instruction set: accumulators, slices, rows of each, columns.
+/// [`axis_body::neighbours`] for one type, operation and instruction set: accumulators, slices,
+/// rows of each, columns.
 pub(crate) type Neighbours = unsafe fn(*mut u8, usize, usize, usize);
 
 /// All that is compiled for one type, operation and instruction set.
@@ -29,8 +32,8 @@ pub(crate) type Neighbours = unsafe fn(*mut u8, usize, usize, usize);
 pub(crate) struct Kernel {
     /// Combines sources of elements.
     pub(crate) fold: Fold,
-    /// [`fold`](Kernel::fold) in small tiles, for the ends of ranges and for few elements: in the baseline at every level, since
-    /// wide registers cost more there than they give.
+    /// [`fold`](Kernel::fold) in small tiles, for the ends of ranges and for few elements: in the
+    /// baseline at every level, since wide registers cost more there than they give.
     pub(crate) small: Fold,
     /// Combines sources of accumulators.
     pub(crate) finish: Fold,
@@ -65,9 +68,11 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel; `None` where the operation is not defined on the type or the machine lacks the instruction set.
+    /// The kernel; `None` where the operation is not defined on the type or the machine lacks the
+    /// instruction set.
     ///
-    /// Bitwise operations, and those of bool, are kernels of bytes: they take each byte of a wider type for an element.
+    /// Bitwise operations, and those of bool, are kernels of bytes: they take each byte of a wider
+    /// type for an element.
     pub(crate) fn new(op: ReduceOp, dtype: DType, isa: Isa) -> Option<&'static Kernel> {
         op.result(dtype)?;
         // The best one is known to be there.
@@ -91,7 +96,7 @@ pub(crate) const SMALL_TILE_BYTES: usize = 16;
 
 /// # Safety
 /// As for [`fold::fold`].
-unsafe fn small<R: Row, O: Op<R::Acc>, const S: usize>(
+unsafe fn small<R: ElementCodec, O: Op<R::Acc>, const S: usize>(
     sources: &[*const u8],
     targets: &[*mut u8],
     range: Range<usize>,
@@ -101,7 +106,8 @@ unsafe fn small<R: Row, O: Op<R::Acc>, const S: usize>(
     unsafe { fold::fold::<R, O, simd::Small, S>(sources, targets, range, finish) }
 }
 
-/// The kernels of one instruction set, whose features the bodies are compiled for and whose tiles have so many bytes.
+/// The kernels of one instruction set, whose features the bodies are compiled for and whose tiles
+/// have so many bytes.
 macro_rules! level {
     ($name:ident, $level:ident, $tile_bytes:literal $(, $feature:literal)*) => {
         mod $name {
@@ -110,7 +116,7 @@ macro_rules! level {
             /// # Safety
             /// As for [`fold::fold`].
             $(#[target_feature(enable = $feature)])*
-            unsafe fn fold<R: Row, O: Op<R::Acc>, const L: usize>(
+            unsafe fn fold<R: ElementCodec, O: Op<R::Acc>, const L: usize>(
                 sources: &[*const u8],
                 targets: &[*mut u8],
                 range: Range<usize>,
@@ -123,7 +129,7 @@ macro_rules! level {
             /// # Safety
             /// As for [`axis_body::accumulate`].
             $(#[target_feature(enable = $feature)])*
-            unsafe fn accumulate<R: Row, O: Op<R::Acc>>(rows: Rows, accumulators: *mut u8, columns: usize, fresh: bool) {
+            unsafe fn accumulate<R: ElementCodec, O: Op<R::Acc>>(rows: Rows, accumulators: *mut u8, columns: usize, fresh: bool) {
                 // SAFETY: the caller's promises are the same.
                 unsafe { axis_body::accumulate::<R, O, $level>(rows, accumulators, columns, fresh) }
             }
@@ -131,7 +137,7 @@ macro_rules! level {
             /// # Safety
             /// As for [`axis_body::lanes`].
             $(#[target_feature(enable = $feature)])*
-            unsafe fn lanes<R: Row, O: Op<R::Acc>>(rows: Rows, more: usize, results: *mut u8, columns: usize) {
+            unsafe fn lanes<R: ElementCodec, O: Op<R::Acc>>(rows: Rows, more: usize, results: *mut u8, columns: usize) {
                 // SAFETY: the caller's promises are the same.
                 unsafe { axis_body::lanes::<R, O, $level>(rows, more, results, columns) }
             }
@@ -144,7 +150,7 @@ macro_rules! level {
                 unsafe { axis_body::neighbours::<A, O>(values, slices, rows, columns) }
             }
 
-            const fn of<R: Row, O: Op<R::Acc>, const L: usize, const S: usize>() -> Kernel {
+            const fn of<R: ElementCodec, O: Op<R::Acc>, const L: usize, const S: usize>() -> Kernel {
                 Kernel {
                     fold: fold::<R, O, L>,
                     small: small::<R, O, S>,
@@ -172,8 +178,8 @@ macro_rules! level {
                         &of::<
                             $row,
                             $op,
-                            { $tile_bytes / size_of::<<$row as Row>::Acc>() },
-                            { SMALL_TILE_BYTES / size_of::<<$row as Row>::Acc>() },
+                            { $tile_bytes / size_of::<<$row as ElementCodec>::Acc>() },
+                            { SMALL_TILE_BYTES / size_of::<<$row as ElementCodec>::Acc>() },
                         >()
                     }
                 };
@@ -186,8 +192,9 @@ macro_rules! level {
     };
 }
 
-/// The kernel `$of!(row, op)` of an operation that is defined on the type. No match here has a wildcard: of a new operation or type the
-/// compiler asks for the kernel, or for a place among those that are not defined.
+/// The kernel `$of!(row, op)` of an operation that is defined on the type. No match here has a
+/// wildcard: of a new operation or type the compiler asks for the kernel, or for a place among
+/// those that are not defined.
 macro_rules! select {
     ($of:ident, $op:expr, $dtype:expr) => {
         match $dtype {
@@ -213,7 +220,8 @@ macro_rules! select {
     };
 }
 
-/// The kernel of floats: the rows that are added, and of which the least and the greatest are found.
+/// The kernel of floats: the rows that are added, and of which the least and the greatest are
+/// found.
 macro_rules! floats {
     ($of:ident, $op:expr, $dtype:expr, $added:ty, $least:ty, $greatest:ty) => {
         match $op {
@@ -226,7 +234,8 @@ macro_rules! floats {
     };
 }
 
-/// The kernel of integers: the rows that are added, that are ordered, and that means are made of. Bits are combined as bytes.
+/// The kernel of integers: the rows that are added, that are ordered, and that means are made of.
+/// Bits are combined as bytes.
 macro_rules! integers {
     ($of:ident, $op:expr, $added:ty, $ordered:ty, $total:ty) => {
         match $op {

@@ -1,11 +1,12 @@
 //! Reductions of several buffers into one result, element by element.
 //!
-//! A [`Reducer`] is chosen once for an operation, an element type and an instruction set. Its result has the same bits for
-//! every instruction set, alignment and count.
+//! A [`Reducer`] is chosen once for an operation, an element type and an instruction set. Its
+//! result has the same bits for every instruction set, alignment and count.
 //!
-//! The bodies are loops over arrays of lanes, inlined into functions that are compiled for an instruction set each. The crate
-//! `wide` would be an obvious vocabulary for them, but its width is the build's, which is SSE2 for a program that is to run
-//! anywhere: a sum written with it is half as fast in the caches (`harness/benches/reducer.rs` shows both), and no shorter.
+//! The bodies are loops over arrays of lanes, inlined into functions that are compiled for an
+//! instruction set each. The crate `wide` would be an obvious vocabulary for them, but its width is
+//! the build's, which is SSE2 for a program that is to run anywhere: a sum written with it is half
+//! as fast in the caches (`harness/benches/reducer.rs` shows both), and no shorter.
 
 mod combine;
 mod simd;
@@ -24,12 +25,12 @@ pub(crate) use fold::LINE;
 pub(crate) use kernel::Kernel;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use simd::Avx2;
-pub(crate) use simd::{Baseline, Level};
+pub(crate) use simd::{Baseline, Simd};
 
 use self::fold::Finish;
 use crate::{
     cpu::{
-        cache_hints::{Distance, Flow},
+        cache_hints::{CacheHints, Locality},
         isa::Isa,
     },
     memory::{Buf, BufMut},
@@ -61,13 +62,15 @@ pub struct Reducer {
 }
 
 impl Reducer {
-    /// The operation in the widest instruction set of this machine; `None` if it is not defined on the type.
+    /// The operation in the widest instruction set of this machine; `None` if it is not defined on
+    /// the type.
     #[inline]
     pub fn new(op: ReduceOp, dtype: DType) -> Option<Reducer> {
         Reducer::with_isa(op, dtype, Isa::best())
     }
 
-    /// The operation in this instruction set; `None` if it is not defined on the type or the machine lacks the instructions.
+    /// The operation in this instruction set; `None` if it is not defined on the type or the
+    /// machine lacks the instructions.
     #[inline]
     pub fn with_isa(op: ReduceOp, dtype: DType, isa: Isa) -> Option<Reducer> {
         let kernel = Kernel::new(op, dtype, isa)?;
@@ -97,7 +100,8 @@ impl Reducer {
     /// `output[i] = inputs[0][i] ⊕ inputs[1][i] ⊕ …` in canonical order, rounded once.
     ///
     /// # Panics
-    /// If there are no inputs, or if counts or element types differ from the output's or the reducer's.
+    /// If there are no inputs, or if counts or element types differ from the output's or the
+    /// reducer's.
     pub fn reduce(&self, inputs: &[Buf<'_>], output: &mut BufMut<'_>) {
         assert!(!inputs.is_empty(), "a reduction of no inputs");
         assert_eq!(output.dtype(), self.output, "the output's element type");
@@ -109,14 +113,16 @@ impl Reducer {
             );
         }
         let sources: Vec<*const u8> = inputs.iter().map(Buf::as_ptr).collect();
-        // SAFETY: the types and counts are those of the buffers; an exclusive output overlaps no shared input.
-        unsafe { self.fold(&sources, &[output.as_mut_ptr()], output.count(), Flow::from(Distance::Near)) }
+        // SAFETY: the types and counts are those of the buffers; an exclusive output overlaps no
+        // shared input.
+        unsafe { self.fold(&sources, &[output.as_mut_ptr()], output.count(), CacheHints::from(Locality::Near)) }
     }
 
     /// `target[i] = target[i] ⊕ inputs[0][i] ⊕ …` in canonical order, rounded once, in place.
     ///
     /// # Panics
-    /// If counts or element types differ from the target's or the reducer's, whose result is of the type of its inputs.
+    /// If counts or element types differ from the target's or the reducer's, whose result is of the
+    /// type of its inputs.
     ///
     /// ```
     /// use consonance_kernels::{cpu::reduce::Reducer, memory::BufMut};
@@ -134,32 +140,37 @@ impl Reducer {
         }
         let own = target.as_mut_ptr();
         let sources: Vec<*const u8> = [own.cast_const()].into_iter().chain(inputs.iter().map(Buf::as_ptr)).collect();
-        // SAFETY: the types and counts are those of the buffers; the target is the first source, and, being exclusive, overlaps
-        // no other.
-        unsafe { self.fold(&sources, &[own], target.count(), Flow::from(Distance::Near)) }
+        // SAFETY: the types and counts are those of the buffers; the target is the first source,
+        // and, being exclusive, overlaps no other.
+        unsafe { self.fold(&sources, &[own], target.count(), CacheHints::from(Locality::Near)) }
     }
 
-    /// [`reduce`](Reducer::reduce) of `count` elements at `sources`, of which others have written some, into each of `targets`.
+    /// [`reduce`](Reducer::reduce) of `count` elements at `sources`, of which others have written
+    /// some, into each of `targets`.
     ///
     /// # Safety
-    /// There is a source. Each source is valid for reads of `count` elements of the input type, each target for writes of
-    /// `count` elements of the output type. A target is disjoint from a source or equal to it; equal only where elements of both
-    /// have the same size. Targets are disjoint from each other or equal. Nobody else writes the sources or touches the targets meanwhile.
-    pub(crate) unsafe fn fold(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, flow: Flow) {
+    /// There is a source. Each source is valid for reads of `count` elements of the input type,
+    /// each target for writes of `count` elements of the output type. A target is disjoint from a
+    /// source or equal to it; equal only where elements of both have the same size. Targets are
+    /// disjoint from each other or equal. Nobody else writes the sources or touches the targets
+    /// meanwhile.
+    pub(crate) unsafe fn fold(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, flow: CacheHints) {
         let divisor = if self.op == ReduceOp::Mean { sources.len() as u64 } else { 1 };
-        // SAFETY: the caller's promises are the same; a kernel of bytes has more and smaller elements, at the same addresses.
+        // SAFETY: the caller's promises are the same; a kernel of bytes has more and smaller
+        // elements, at the same addresses.
         unsafe { self.kernel.reduce(sources, targets, self.elements(count), divisor, flow) }
     }
 
-    /// The kernel's elements in `count` elements of the input. All sizes are powers of two, and a division takes long.
+    /// The kernel's elements in `count` elements of the input. All sizes are powers of two, and a
+    /// division takes long.
     fn elements(&self, count: usize) -> usize {
         (count * self.input.size()) >> self.kernel.source_bytes.trailing_zeros()
     }
 }
 
 impl Reducer {
-    /// [`fold`](Reducer::fold) of few elements into one target, where sources and target have room for so many more that
-    /// `count` elements become a multiple of [`Reducer::SMALL_BYTES`] bytes.
+    /// [`fold`](Reducer::fold) of few elements into one target, where sources and target have room
+    /// for so many more that `count` elements become a multiple of [`Reducer::SMALL_BYTES`] bytes.
     ///
     /// # Safety
     /// As for [`fold`](Reducer::fold), of all the elements that there is room for.
@@ -172,7 +183,8 @@ impl Reducer {
         unsafe { (self.kernel.small)(sources, &[target], 0..elements, Finish::in_turn(divisor)) }
     }
 
-    /// What the bytes of sources that [`fold_small`](Reducer::fold_small) reads are at most a multiple of.
+    /// What the bytes of sources that [`fold_small`](Reducer::fold_small) reads are at most a
+    /// multiple of.
     pub(crate) const SMALL_BYTES: usize = kernel::SMALL_TILE_BYTES;
 }
 

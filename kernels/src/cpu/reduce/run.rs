@@ -1,11 +1,12 @@
-//! A kernel on any number of elements at any address: parts of tiles at the ends, and stores past the caches between them.
+//! A kernel on any number of elements at any address: parts of tiles at the ends, and stores past
+//! the caches between them.
 
 use super::{
     fold::{AHEAD_BYTES, Ask, Finish, LINE, Lines},
     kernel::{Fold, Kernel, SMALL_TILE_BYTES},
 };
 use crate::cpu::{
-    cache_hints::{Distance, Flow, LEAST_STREAM_BYTES, STREAM_BYTES},
+    cache_hints::{CacheHints, LEAST_STREAM_BYTES, Locality, STREAM_BYTES},
     prefetch::fetch_to_write,
 };
 use std::{mem::MaybeUninit, ops::Range, ptr};
@@ -27,7 +28,7 @@ struct Run<'a> {
     source_bytes: usize,
     target_bytes: usize,
     divisor: u64,
-    flow: Flow,
+    flow: CacheHints,
     sources: &'a [*const u8],
     targets: &'a [*mut u8],
 }
@@ -36,24 +37,25 @@ impl Kernel {
     /// Combines `sources` of `count` elements and writes the result to each target.
     ///
     /// # Safety
-    /// There is a source. Sources are valid for reads of `count` elements, targets for writes of `count` results. A target is
-    /// disjoint from each source or equal to it; equal only where an element and a result have the same size. Targets are
-    /// disjoint from each other or equal. Nobody else writes the sources or touches the targets meanwhile.
+    /// There is a source. Sources are valid for reads of `count` elements, targets for writes of
+    /// `count` results. A target is disjoint from each source or equal to it; equal only where an
+    /// element and a result have the same size. Targets are disjoint from each other or equal.
+    /// Nobody else writes the sources or touches the targets meanwhile.
     pub(crate) unsafe fn reduce(
         &self,
         sources: &[*const u8],
         targets: &[*mut u8],
         count: usize,
         divisor: u64,
-        flow: Flow,
+        flow: CacheHints,
     ) {
         let bytes = (self.source_bytes, self.target_bytes);
         // SAFETY: the caller's promises are the same.
         unsafe { self.run((self.fold, self.small), bytes, sources, targets, count, (divisor, flow)) }
     }
 
-    /// [`reduce`](Kernel::reduce) of sources of accumulators, as part of something that reads and writes `of` bytes if
-    /// that is more than it does itself.
+    /// [`reduce`](Kernel::reduce) of sources of accumulators, as part of something that reads and
+    /// writes `of` bytes if that is more than it does itself.
     ///
     /// # Safety
     /// As for [`reduce`](Kernel::reduce).
@@ -67,7 +69,7 @@ impl Kernel {
     ) {
         let bytes = (self.acc_bytes, self.target_bytes);
         let past = if of < STREAM_BYTES { usize::MAX } else { 0 };
-        let how = (divisor, Flow { past, ..Flow::from(Distance::Near) });
+        let how = (divisor, CacheHints { past, ..CacheHints::from(Locality::Near) });
         // SAFETY: the caller's promises are the same.
         unsafe { self.run((self.finish, self.small_finish), bytes, sources, targets, count, how) }
     }
@@ -78,7 +80,7 @@ impl Kernel {
     /// As for [`reduce`](Kernel::reduce).
     pub(crate) unsafe fn keep(&self, sources: &[*const u8], target: *mut u8, count: usize) {
         let bytes = (self.source_bytes, self.acc_bytes);
-        let how = (1, Flow::from(Distance::Near));
+        let how = (1, CacheHints::from(Locality::Near));
         // SAFETY: the caller's promises are the same.
         unsafe { self.run((self.keep, self.small_keep), bytes, sources, &[target], count, how) }
     }
@@ -89,7 +91,7 @@ impl Kernel {
     /// As for [`reduce`](Kernel::reduce).
     pub(crate) unsafe fn partial(&self, sources: &[*const u8], target: *mut u8, count: usize) {
         let bytes = (self.acc_bytes, self.acc_bytes);
-        let how = (1, Flow::from(Distance::Near));
+        let how = (1, CacheHints::from(Locality::Near));
         // SAFETY: the caller's promises are the same.
         unsafe { self.run((self.partial, self.small_partial), bytes, sources, &[target], count, how) }
     }
@@ -105,7 +107,7 @@ impl Kernel {
         sources: &[*const u8],
         targets: &[*mut u8],
         count: usize,
-        (divisor, flow): (u64, Flow),
+        (divisor, flow): (u64, CacheHints),
     ) {
         let Kernel { tile, small_tile, .. } = *self;
         let run = Run { fold, small, tile, small_tile, source_bytes, target_bytes, divisor, flow, sources, targets };
@@ -134,8 +136,8 @@ impl Run<'_> {
         };
         let ask = if lines == Lines::InTurn { Ask::ToRead } else { self.ask(count) };
         let finish = Finish { lines, ask, ..Finish::in_turn(self.divisor) };
-        // SAFETY: the ranges are parts of `0..count`, the middle one a multiple of a tile, the others less than one; they are
-        // disjoint, so that no range reads what another one wrote.
+        // SAFETY: the ranges are parts of `0..count`, the middle one a multiple of a tile, the
+        // others less than one; they are disjoint, so that no range reads what another one wrote.
         unsafe {
             self.part(0..head);
             (self.fold)(self.sources, self.targets, head..tail, finish);
@@ -145,7 +147,7 @@ impl Run<'_> {
 
     /// What sources' lines are asked for; the first ones of some that are taken at once.
     fn ask(&self, count: usize) -> Ask {
-        let Distance::Taken(taken) = self.flow.from else {
+        let Locality::Taken(taken) = self.flow.from else {
             let are_targets = self.sources.iter().all(|source| self.targets.contains(&source.cast_mut()));
             return if are_targets { Ask::AsTargets } else { Ask::ToRead };
         };
@@ -153,8 +155,9 @@ impl Run<'_> {
         Ask::Taking(taken)
     }
 
-    /// How many elements come before the first line of the targets from the `past`-th on, if they can be written past the caches:
-    /// all of them begin alike, and none is a source, whose line is in the cache already.
+    /// How many elements come before the first line of the targets from the `past`-th on, if they
+    /// can be written past the caches: all of them begin alike, and none is a source, whose line is
+    /// in the cache already.
     fn elements_to_align(&self, past: usize) -> Option<usize> {
         let targets = self.targets.get(past..)?;
         let over = targets.first()?.addr() % LINE;
@@ -173,7 +176,8 @@ impl Run<'_> {
         }
         let whole = range.end - rest(range.len(), self.small_tile);
         let finish = Finish::in_turn(self.divisor);
-        // SAFETY: the caller's promises are the same; the first range is a multiple of a small tile, the other less than one.
+        // SAFETY: the caller's promises are the same; the first range is a multiple of a small
+        // tile, the other less than one.
         unsafe {
             (self.small)(self.sources, self.targets, range.start..whole, finish);
             if whole == range.end {
@@ -191,7 +195,8 @@ impl Run<'_> {
         }
     }
 
-    /// Reduces the elements in `range`, copied into small tiles that zeros fill up; `pointers` are room for the tiles' addresses.
+    /// Reduces the elements in `range`, copied into small tiles that zeros fill up; `pointers` are
+    /// room for the tiles' addresses.
     ///
     /// # Safety
     /// As for [`part`](Run::part), with less than a small tile.
@@ -215,7 +220,8 @@ impl Run<'_> {
     }
 }
 
-/// What is left of `count` elements after as many tiles as there are: a division would take as long as some of those.
+/// What is left of `count` elements after as many tiles as there are: a division would take as long
+/// as some of those.
 fn rest(count: usize, tile: usize) -> usize {
     debug_assert!(tile.is_power_of_two());
     count & (tile - 1)

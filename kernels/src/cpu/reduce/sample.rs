@@ -71,7 +71,8 @@ macro_rules! float {
                     $type::INFINITY,
                     $type::NEG_INFINITY,
                     $type::NAN,
-                    // A NaN that signals, and whose bits below the upper half alone say that it is one.
+                    // A NaN that signals, and whose bits below the upper half alone say that it is
+                    // one.
                     -$type::from_bits($type::INFINITY.to_bits() | 1),
                 ];
                 match random >> 60 {

@@ -7,12 +7,14 @@ use std::arch::{asm, x86_64::*};
 /// An instruction set as a type.
 ///
 /// # Safety of the methods
-/// They may be called where the machine has the instruction set, and inline into a function that is compiled for it.
-pub(crate) trait Level {
+/// They may be called where the machine has the instruction set, and inline into a function that is
+/// compiled for it.
+pub(crate) trait Simd {
     /// `L` elements of `f16` as `f32`.
     ///
     /// # Safety
-    /// The machine has the instruction set; `source` is valid for reads of `L` elements, of any alignment.
+    /// The machine has the instruction set; `source` is valid for reads of `L` elements, of any
+    /// alignment.
     #[inline(always)]
     unsafe fn widen_f16<const L: usize>(source: *const u16) -> [f32; L] {
         // SAFETY: the caller vouches for `L` elements.
@@ -40,8 +42,8 @@ pub(crate) trait Level {
     /// Writes past the caches, where the instruction set can.
     ///
     /// # Safety
-    /// The machine has the instruction set; `target` is valid for writes of a tile and aligned to 64 bytes or, for smaller
-    /// tiles, to the tile.
+    /// The machine has the instruction set; `target` is valid for writes of a tile and aligned to
+    /// 64 bytes or, for smaller tiles, to the tile.
     unsafe fn stream<T: Copy, const L: usize>(target: *mut T, tile: [T; L]);
 
     /// Asks for the cache line of an address, which need not be valid.
@@ -60,7 +62,7 @@ pub(crate) trait Level {
     #[inline(always)]
     fn prefetch_to_write(_: *const u8) {}
 
-    /// Makes what was [streamed](Level::stream) visible before what this thread writes next.
+    /// Makes what was [streamed](Simd::stream) visible before what this thread writes next.
     #[inline(always)]
     fn fence() {
         #[cfg(target_arch = "x86_64")]
@@ -87,7 +89,8 @@ macro_rules! stream {
         unsafe fn stream<T: Copy, const L: usize>(target: *mut T, tile: [T; L]) {
             const { assert!(size_of::<[T; L]>().is_multiple_of(size_of::<$register>())) };
             for at in 0..size_of::<[T; L]>() / size_of::<$register>() {
-                // SAFETY: the registers cover the tile; the caller vouches for the target, its alignment and the machine.
+                // SAFETY: the registers cover the tile; the caller vouches for the target, its
+                // alignment and the machine.
                 unsafe {
                     let part = tile.as_ptr().cast::<$register>().add(at).read_unaligned();
                     $store(target.cast::<$register>().add(at), part);
@@ -97,7 +100,8 @@ macro_rules! stream {
     };
 }
 
-/// Asks for a line by an instruction that processors have from here on, or do nothing when they meet it.
+/// Asks for a line by an instruction that processors have from here on, or do nothing when they
+/// meet it.
 #[cfg(target_arch = "x86_64")]
 macro_rules! prefetch_to_write {
     () => {
@@ -109,7 +113,7 @@ macro_rules! prefetch_to_write {
     };
 }
 
-impl Level for Small {
+impl Simd for Small {
     #[inline(always)]
     unsafe fn stream<T: Copy, const L: usize>(target: *mut T, tile: [T; L]) {
         // SAFETY: the caller vouches for the target.
@@ -117,7 +121,7 @@ impl Level for Small {
     }
 }
 
-impl Level for Baseline {
+impl Simd for Baseline {
     #[cfg(target_arch = "x86_64")]
     stream!(__m128i, _mm_stream_si128);
 
@@ -130,7 +134,7 @@ impl Level for Baseline {
 }
 
 #[cfg(target_arch = "x86_64")]
-impl Level for Avx2 {
+impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn widen_f16<const L: usize>(source: *const u16) -> [f32; L] {
         // SAFETY: the caller vouches for the elements and the machine; tiles are multiples of 8.
@@ -148,7 +152,7 @@ impl Level for Avx2 {
 }
 
 #[cfg(target_arch = "x86_64")]
-impl Level for Avx512 {
+impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn widen_f16<const L: usize>(source: *const u16) -> [f32; L] {
         // SAFETY: the caller vouches for the elements and the machine; tiles are multiples of 16.

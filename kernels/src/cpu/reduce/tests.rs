@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     cpu::{
-        cache_hints::{Distance, Flow, STREAM_BYTES},
+        cache_hints::{CacheHints, Locality, STREAM_BYTES},
         isa::Isa,
     },
     memory::Buf,
@@ -36,7 +36,8 @@ fn expected<T: Sample<Mean: Sample>>(op: ReduceOp, inputs: &[Vec<T>]) -> Vec<u64
     (0..inputs[0].len()).map(element).collect()
 }
 
-/// Calls `check` for each operation defined on `T`, each number of sources, and each instruction set.
+/// Calls `check` for each operation defined on `T`, each number of sources, and each instruction
+/// set.
 fn each<T: Sample<Mean: Sample>>(counts: &[usize], check: impl Fn(Reducer, &[Vec<T>], &[u64])) {
     for op in ReduceOp::ALL.into_iter().filter(|op| op.result(T::DTYPE).is_some()) {
         for &sources in counts {
@@ -49,8 +50,9 @@ fn each<T: Sample<Mean: Sample>>(counts: &[usize], check: impl Fn(Reducer, &[Vec
     }
 }
 
-/// Runs `fold` on copies of the inputs that begin `shift` elements after an aligned address; target `i` is source `places[i]`,
-/// or one apart. Checks the results and that nothing beside them has changed.
+/// Runs `fold` on copies of the inputs that begin `shift` elements after an aligned address; target
+/// `i` is source `places[i]`, or one apart. Checks the results and that nothing beside them has
+/// changed.
 fn check_fold<T: Sample, O: Sample>(reducer: Reducer, inputs: &[Vec<T>], places: &[Option<usize>], expected: &[u64]) {
     for (count, shift) in COUNTS.into_iter().zip([0, 1, 0, 2, 3].into_iter().cycle()) {
         let padding = [T::default(); 4];
@@ -65,9 +67,10 @@ fn check_fold<T: Sample, O: Sample>(reducer: Reducer, inputs: &[Vec<T>], places:
             .map(|(place, apart)| place.map_or(apart[shift..].as_mut_ptr().cast(), |k| pointers[k]))
             .collect();
         let pointers: Vec<*const u8> = pointers.into_iter().map(<*mut u8>::cast_const).collect();
-        let from = if shift > 0 { Distance::Taken(shift % inputs.len()) } else { Distance::Far };
-        let flow = Flow { from, past: count % (targets.len() + 2) };
-        // SAFETY: every vector has `count` elements from `shift` on; targets in place have the sources' type.
+        let from = if shift > 0 { Locality::Taken(shift % inputs.len()) } else { Locality::Far };
+        let flow = CacheHints { from, past: count % (targets.len() + 2) };
+        // SAFETY: every vector has `count` elements from `shift` on; targets in place have the
+        // sources' type.
         unsafe { reducer.fold(&pointers, &targets, count, flow) }
         for (i, place) in places.iter().enumerate() {
             let context = || format!("{reducer:?}, {} sources, count {count}, shift {shift}, {place:?}", inputs.len());
@@ -135,8 +138,8 @@ fn an_accumulation_has_the_bits_of_the_spec() {
     for_each_dtype!(check_accumulations);
 }
 
-/// Sources and a result of more than `bytes` together, from addresses on no line's border: the elements repeat, so that few of
-/// them have to be asked of the spec.
+/// Sources and a result of more than `bytes` together, from addresses on no line's border: the
+/// elements repeat, so that few of them have to be asked of the spec.
 fn check_long<T: Sample<Mean: Sample>>(op: ReduceOp, sources: usize, bytes: usize) {
     let period = 600;
     let inputs: Vec<Vec<T>> = (0..sources).map(|k| samples(k as u64 + 1, period)).collect();
@@ -147,8 +150,9 @@ fn check_long<T: Sample<Mean: Sample>>(op: ReduceOp, sources: usize, bytes: usiz
     for isa in Isa::available() {
         let reducer = Reducer::with_isa(op, T::DTYPE, isa).unwrap();
         let mut result = vec![T::default(); count + 2];
-        // SAFETY: every vector has `count` elements, the result from its second on; it is apart from the inputs.
-        unsafe { reducer.fold(&pointers, &[result[1..].as_mut_ptr().cast()], count, Flow::from(Distance::Far)) }
+        // SAFETY: every vector has `count` elements, the result from its second on; it is apart
+        // from the inputs.
+        unsafe { reducer.fold(&pointers, &[result[1..].as_mut_ptr().cast()], count, CacheHints::from(Locality::Far)) }
         let beside = [result[0].key(), result[count + 1].key()];
         assert_eq!(beside, [T::default().key(); 2], "beside {reducer:?}");
         for (at, element) in result[1..=count].iter().enumerate() {
@@ -167,7 +171,7 @@ fn results_written_past_the_caches_have_the_bits_of_the_spec() {
 
 #[test]
 fn results_of_lines_asked_for_ahead_have_the_bits_of_the_spec() {
-    let bytes = Distance::Far.ahead_bytes();
+    let bytes = Locality::Far.ahead_bytes();
     check_long::<f32>(ReduceOp::Sum, 2, bytes);
     check_long::<f64>(ReduceOp::Mean, 3, bytes);
     check_long::<bf16>(ReduceOp::Sum, 9, bytes);

@@ -1,22 +1,25 @@
 //! Data that lie in the heaps, where every process can read and write them.
 
-use crate::group::{endpoint::Seat, fault::Fault};
+use crate::group::{endpoint::Endpoint, fault::Fault};
 
-/// Where in [`Addresses::seen`] there is what a rank has shown of its heap: as the input of a step, and as the output.
+/// Where in [`Addresses::seen`] there is what a rank has shown of its heap: as the input of a step,
+/// and as the output.
 pub(super) const INPUT: usize = 0;
 
 pub(super) const OUTPUT: usize = 1;
 
-impl Seat {
-    /// Where these data lie in the heaps: on `whole` pages of their own, if others are to write there.
+impl Endpoint {
+    /// Where these data lie in the heaps: on `whole` pages of their own, if others are to write
+    /// there.
     pub(super) fn find(&self, address: *const u8, bytes: usize, whole: bool) -> Option<usize> {
         self.segment().find(address, bytes, whole)
     }
 
-    /// Where these `bytes` of the heaps are, which `rank` shows as its `INPUT` or `OUTPUT`; nowhere if there is no such place.
+    /// Where these `bytes` of the heaps are, which `rank` shows as its `INPUT` or `OUTPUT`; nowhere
+    /// if there is no such place.
     ///
     /// # Errors
-    /// [`Fault::Nonsense`] if nobody has allocated them.
+    /// [`Fault::CorruptPeer`] if nobody has allocated them.
     pub(super) fn in_heap(
         &mut self,
         rank: usize,

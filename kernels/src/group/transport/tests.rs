@@ -3,10 +3,10 @@
 use crate::{
     cpu::reduce::Reducer,
     group::{
-        endpoint::Seat,
-        peers::Peers,
-        plan::{Cut, Targets},
-        staging::{Shown, Told},
+        endpoint::Endpoint,
+        peers::PeerBuffers,
+        plan::{Chunking, Targets},
+        staging::{BufferRef, Shown},
         tuning::RESERVE_BYTES,
     },
     memory::Memory,
@@ -27,7 +27,7 @@ enum Reads {
 const READS: [Reads; 3] = [Reads::No, Reads::All, Reads::AllButOne];
 
 /// Runs `body` on each rank of a group that shares a segment, each rank with a mapping of its own.
-fn each<R: Send>(ranks: usize, reads: Reads, body: impl Fn(Seat) -> R + Sync) -> Vec<R> {
+fn each<R: Send>(ranks: usize, reads: Reads, body: impl Fn(Endpoint) -> R + Sync) -> Vec<R> {
     let (id, shape) = (GroupId::from_bytes([3; 16]), Shape::new(ranks, 4 * RESERVE_BYTES).unwrap());
     let segment = Segment::create(shape, id).unwrap();
     thread::scope(|scope| {
@@ -41,7 +41,7 @@ fn each<R: Send>(ranks: usize, reads: Reads, body: impl Fn(Seat) -> R + Sync) ->
             scope.spawn(move || {
                 let segment = Arc::new(Segment::open(file, id, shape).unwrap());
                 let local = rank..rank + 1;
-                body(Seat::in_segment(&segment, local, 2, &processes, Duration::from_secs(20)).remove(0))
+                body(Endpoint::in_segment(&segment, local, 2, &processes, Duration::from_secs(20)).remove(0))
             })
         });
         let ranks: Vec<_> = ranks.collect();
@@ -61,31 +61,31 @@ fn input(rank: usize, count: usize) -> Vec<u32> {
 fn parts_are_read_where_they_lie_or_where_they_are_put_up() {
     for (ranks, reads) in [2, 3].into_iter().flat_map(|ranks| READS.map(|reads| (ranks, reads))) {
         let counts = [1, 20, 3000, 17_000, 200_000];
-        let results = each(ranks, reads, |mut seat| {
-            let rank = seat.world().rank();
+        let results = each(ranks, reads, |mut endpoint| {
+            let rank = endpoint.world().rank();
             let signature = signature(Kind::AllGather, None, DType::U32);
             let mut all = Vec::new();
-            for (round, count) in (0..3).flat_map(|round| counts.map(|count| (round, count))) {
-                let own = input(rank + round, count + rank);
-                let mut memory = seat.alloc(DType::U32, own.len()).unwrap();
+            for (generation, count) in (0..3).flat_map(|generation| counts.map(|count| (generation, count))) {
+                let own = input(rank + generation, count + rank);
+                let mut memory = endpoint.alloc(DType::U32, own.len()).unwrap();
                 memory.as_buf_mut().copy_from(own.as_slice().into());
-                let is_shared = round > rank % 2;
+                let is_shared = generation > rank % 2;
                 let send = if is_shared { memory.as_buf() } else { own.as_slice().into() };
                 let mut parts: Vec<Vec<u32>> = (0..ranks).map(|peer| vec![0; count + peer]).collect();
-                let copy = |peers: &mut Peers<'_>| {
+                let copy = |peers: &mut PeerBuffers<'_>| {
                     let mut parts = parts.iter_mut().enumerate();
                     parts.try_for_each(|(peer, part)| peers.copy(peer, 0..part.len(), &mut part.as_mut_slice().into()))
                 };
-                seat.published(&signature, Some(send), Cut::WHOLE, copy).unwrap();
+                endpoint.published(&signature, Some(send), Chunking::WHOLE, copy).unwrap();
                 // What the others have read can be written again.
                 memory.as_buf_mut().into_mut_slice::<u32>().unwrap().fill(7);
-                all.push((round, count, parts));
+                all.push((generation, count, parts));
             }
             all
         });
-        for (round, count, parts) in results.into_iter().flatten() {
-            let expected = (0..ranks).map(|peer| input(peer + round, count + peer));
-            assert!(expected.eq(parts), "{count} in round {round} of {ranks} ranks, {reads:?}");
+        for (generation, count, parts) in results.into_iter().flatten() {
+            let expected = (0..ranks).map(|peer| input(peer + generation, count + peer));
+            assert!(expected.eq(parts), "{count} in generation {generation} of {ranks} ranks, {reads:?}");
         }
     }
 }
@@ -93,18 +93,18 @@ fn parts_are_read_where_they_lie_or_where_they_are_put_up() {
 #[test]
 fn data_of_one_way_move_through_their_slots() {
     for (ranks, reads) in [2, 3].into_iter().flat_map(|ranks| READS.map(|reads| (ranks, reads))) {
-        each(ranks, reads, |mut seat| {
-            let rank = seat.world().rank();
-            for round in 0..60 {
-                let (root, count) = (round % ranks, [1300, 4000, 17_000, 2000, 75_000][round / 2 % 5]);
-                let cut = Cut::one_way(4 * count, 1);
-                let (kind, has_data) = match round % 7 < 4 {
+        each(ranks, reads, |mut endpoint| {
+            let rank = endpoint.world().rank();
+            for generation in 0..60 {
+                let (root, count) = (generation % ranks, [1300, 4000, 17_000, 2000, 75_000][generation / 2 % 5]);
+                let chunking = Chunking::one_way(4 * count, 1);
+                let (kind, has_data) = match generation % 7 < 4 {
                     true => (Kind::Broadcast, rank == root),
                     false => (Kind::Gather, rank != root),
                 };
-                let own = input(rank + round, count);
+                let own = input(rank + generation, count);
                 // Now and then where others could read them.
-                let mut memory = (round % 5 == 0).then(|| seat.alloc(DType::U32, count).unwrap());
+                let mut memory = (generation % 5 == 0).then(|| endpoint.alloc(DType::U32, count).unwrap());
                 if let Some(memory) = &mut memory {
                     memory.as_buf_mut().copy_from(own.as_slice().into());
                 }
@@ -114,14 +114,17 @@ fn data_of_one_way_move_through_their_slots() {
                     Kind::Broadcast => rank != root && peer == root,
                     _ => rank == root && peer != root,
                 };
-                let copy = |peers: &mut Peers<'_>| {
+                let copy = |peers: &mut PeerBuffers<'_>| {
                     let mut parts = parts.iter_mut().enumerate().filter(|(peer, _)| reads_from(*peer));
                     parts.try_for_each(|(peer, part)| peers.copy(peer, 0..count, &mut part.as_mut_slice().into()))
                 };
                 let signature = signature(kind, None, DType::U32);
-                seat.published(&signature, has_data.then_some(send), cut, copy).unwrap();
+                endpoint.published(&signature, has_data.then_some(send), chunking, copy).unwrap();
                 for (peer, part) in parts.iter().enumerate().filter(|(peer, _)| reads_from(*peer)) {
-                    assert!(*part == input(peer + round, count), "{kind:?} of {count} in round {round}, {reads:?}");
+                    assert!(
+                        *part == input(peer + generation, count),
+                        "{kind:?} of {count} in generation {generation}, {reads:?}"
+                    );
                 }
             }
         });
@@ -131,10 +134,10 @@ fn data_of_one_way_move_through_their_slots() {
 #[test]
 fn what_is_told_is_what_is_read() {
     let places = [None, Some(Shown::Heap(0)), Some(Shown::Heap(1 << 40)), Some(Shown::Own(0x7fff_1234_5678))];
-    for told in places.into_iter().flat_map(|place| [false, true].map(|reads| Told { place, reads })) {
-        assert_eq!(Told::read(told.to_word::<u8>()), told);
+    for told in places.into_iter().flat_map(|place| [false, true].map(|reads| BufferRef { place, reads })) {
+        assert_eq!(BufferRef::read(told.to_word::<u8>()), told);
     }
-    assert_eq!(Told::read(ptr::null::<u8>()), Told { place: None, reads: false });
+    assert_eq!(BufferRef::read(ptr::null::<u8>()), BufferRef { place: None, reads: false });
 }
 
 #[test]
@@ -145,12 +148,12 @@ fn a_block_for_each_of_more_ranks_than_a_slot_has_slices() {
     let reducer = Reducer::new(ReduceOp::Sum, DType::U32).unwrap();
     let signature = signature(Kind::ReduceScatter, Some(ReduceOp::Sum), DType::U32);
     thread::scope(|scope| {
-        for mut seat in Seat::in_segment(&segment, 0..ranks, 2, &[], Duration::from_secs(60)) {
+        for mut endpoint in Endpoint::in_segment(&segment, 0..ranks, 2, &[], Duration::from_secs(60)) {
             let (reducer, signature) = (&reducer, &signature);
             scope.spawn(move || {
-                let rank = seat.world().rank();
+                let rank = endpoint.world().rank();
                 let mut data = input(rank, ranks);
-                seat.divided(signature, reducer, None, Some(data.as_mut_slice().into()), Targets::Own).unwrap();
+                endpoint.divided(signature, reducer, None, Some(data.as_mut_slice().into()), Targets::Own).unwrap();
                 let sum = (0..ranks).map(|peer| input(peer, ranks)[rank]).fold(0, u32::wrapping_add);
                 assert_eq!(data[rank], sum);
             });
@@ -163,41 +166,42 @@ fn sums_of_any_size_in_any_memory() {
     // Among them what is large and even for each number of ranks.
     let sizes = [0, 1, 33, 2048, 2049, 16_384, 16_385, 120_000, 262_144];
     for (ranks, reads) in [1, 2, 3, 5].into_iter().flat_map(|ranks| READS.map(|reads| (ranks, reads))) {
-        let results = each(ranks, reads, |mut seat| {
-            let rank = seat.world().rank();
+        let results = each(ranks, reads, |mut endpoint| {
+            let rank = endpoint.world().rank();
             let reducer = Reducer::new(ReduceOp::Sum, DType::U32).unwrap();
             let signature = signature(Kind::AllReduce, Some(ReduceOp::Sum), DType::U32);
             let mut sums = Vec::new();
-            for round in 0..5 {
+            for generation in 0..5 {
                 for targets in [Targets::All, Targets::Root(ranks - 1), Targets::Own] {
                     for count in sizes {
-                        // In turn no rank's memory can be read by the others, that of some, that of all.
-                        let is_shared = round % 3 > rank % 2;
-                        let mut data = input(rank + round, count);
-                        let mut memory = is_shared.then(|| seat.alloc(DType::U32, count).unwrap());
+                        // In turn no rank's memory can be read by the others, that of some, that of
+                        // all.
+                        let is_shared = generation % 3 > rank % 2;
+                        let mut data = input(rank + generation, count);
+                        let mut memory = is_shared.then(|| endpoint.alloc(DType::U32, count).unwrap());
                         if let Some(memory) = &mut memory {
                             memory.as_buf_mut().copy_from(data.as_slice().into());
                         }
-                        let apart = (round % 2 == 1).then(|| data.clone());
+                        let apart = (generation % 2 == 1).then(|| data.clone());
                         let send = apart.as_ref().map(|apart| apart.as_slice().into());
                         let recv = memory.as_mut().map_or_else(|| data.as_mut_slice().into(), Memory::as_buf_mut);
-                        seat.divided(&signature, &reducer, send, Some(recv), targets).unwrap();
+                        endpoint.divided(&signature, &reducer, send, Some(recv), targets).unwrap();
                         if let Some(memory) = memory {
                             data.copy_from_slice(memory.as_buf().as_slice().unwrap());
                         }
-                        sums.push((targets, round, count, data));
+                        sums.push((targets, generation, count, data));
                     }
                 }
             }
-            let can = seat.is_read([0u8].as_ptr());
-            assert_eq!(seat.ground().reads, reads == Reads::All && ranks > 1 && can);
+            let can = endpoint.is_read([0u8].as_ptr());
+            assert_eq!(endpoint.topology().reads, reads == Reads::All && ranks > 1 && can);
             sums
         });
         for (rank, sums) in results.into_iter().enumerate() {
-            for (targets, round, count, found) in sums {
+            for (targets, generation, count, found) in sums {
                 let mut sum = vec![0u32; count];
                 for rank in 0..ranks {
-                    let values = input(rank + round, count).into_iter();
+                    let values = input(rank + generation, count).into_iter();
                     sum.iter_mut().zip(values).for_each(|(sum, value)| *sum = sum.wrapping_add(value));
                 }
                 let received = match targets {
@@ -205,11 +209,11 @@ fn sums_of_any_size_in_any_memory() {
                     Targets::Root(root) => 0..if root == rank { count } else { 0 },
                     Targets::Own => partition::block(count, ranks, rank),
                 };
-                let mut expected = input(rank + round, count);
+                let mut expected = input(rank + generation, count);
                 expected[received.clone()].copy_from_slice(&sum[received]);
                 assert!(
                     expected == found,
-                    "{targets:?} of {count} in round {round}, rank {rank} of {ranks}, {reads:?}"
+                    "{targets:?} of {count} in generation {generation}, rank {rank} of {ranks}, {reads:?}"
                 );
             }
         }

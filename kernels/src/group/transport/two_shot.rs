@@ -3,31 +3,33 @@
 use super::heaps::{INPUT, OUTPUT};
 use crate::{
     cpu::{
-        cache_hints::{self, Distance, Flow, Volume},
-        copy::{copy, put_up, take},
+        cache_hints::{self, CacheHints, CopySize, Locality},
+        copy::{copy, copy_in, take},
         reduce::Reducer,
     },
     group::{
-        endpoint::Seat,
+        endpoint::Endpoint,
         fault::Fault,
-        plan::{BORDER_BYTES, Path, Step, Targets, Windows},
+        plan::{BORDER_BYTES, Protocol, Step, Targets, Windows},
         slot_swap,
-        staging::{Shown, Told, Use},
+        staging::{BufferRef, Shown, Use},
     },
     memory::make_valid,
 };
 use consonance_spec::{Signature, partition};
 use std::ptr;
 
-impl Seat {
-    /// Every rank folds all of few data. Otherwise each window is divided among the ranks: a rank folds its block of all data, and
-    /// puts the result up for the others.
+impl Endpoint {
+    /// Every rank folds all of few data. Otherwise each window is divided among the ranks: a rank
+    /// folds its block of all data, and puts the result up for the others.
     ///
-    /// Then, for `n` ranks, each reads and writes about `2 - 1/n` times the bytes in copies, and once in the sum: no more than what
-    /// has to cross from rank to rank, and independent of their number. Where all data lie in heaps there are no copies.
+    /// Then, for `n` ranks, each reads and writes about `2 - 1/n` times the bytes in copies, and
+    /// once in the sum: no more than what has to cross from rank to rank, and independent of their
+    /// number. Where all data lie in heaps there are no copies.
     ///
     /// # Safety
-    /// As for [`divided_on_stage`](Seat::divided_on_stage), for ranks of which not each receives a block of its own.
+    /// As for [`divided_on_stage`](Endpoint::divided_on_stage), for ranks of which not each
+    /// receives a block of its own.
     pub(crate) unsafe fn combined(
         &mut self,
         signature: &Signature,
@@ -40,22 +42,22 @@ impl Seat {
         let (rank, size) = (self.world.rank(), self.world.size());
         let (input_size, output_size) = (reducer.input().size(), reducer.output().size());
         let (bytes, output_bytes) = (count * input_size, count * output_size);
-        let (ground, step) = (self.ground(), Step::divided(reducer, targets));
-        let (Windows { count: windows, stride, .. }, is_divided) = match ground.path(step, bytes, false) {
-            Path::Blocks(windows) => (windows, true),
-            Path::PutUp(windows) => (windows, false),
-            path => unreachable!("{step:?} goes {path:?}"),
+        let (topology, step) = (self.topology(), Step::divided(reducer, targets));
+        let (Windows { count: windows, stride, .. }, is_divided) = match topology.protocol(step, bytes, false) {
+            Protocol::TwoShot(windows) => (windows, true),
+            Protocol::Staged(windows) => (windows, false),
+            protocol => unreachable!("{step:?} goes {protocol:?}"),
         };
-        let returns = is_divided && ground.returns(step);
-        let trades = !is_divided && targets == Targets::All && slot_swap::slots(size, signature.kind);
-        let data = Use::data(trades, self.slot_bytes());
+        let returns = is_divided && topology.returns(step);
+        let swaps = !is_divided && targets == Targets::All && slot_swap::slots(size, signature.kind);
+        let data = Use::data(swaps, self.slot_bytes());
         // Where all receive, this rank has read a result in the place of its data before.
-        let has_lines = (returns && targets == Targets::All) || data == Use::TradedData;
+        let has_lines = (returns && targets == Targets::All) || data == Use::SwappedData;
         let is_needed = is_divided && self.world.peers().any(|peer| targets.reach(peer));
         // In place, what is written has just been read.
         let is_apart = output.cast_const() != input;
         let most = bytes.max(output_bytes);
-        let volume = Volume::new(most, || is_apart && cache_hints::goes_past_caches(most, size * bytes, 1));
+        let volume = CopySize::new(most, || is_apart && cache_hints::goes_past_caches(most, size * bytes, 1));
         let elements = stride / input_size;
         let unit = BORDER_BYTES / input_size.min(output_size);
         let window = |index: usize| index * elements..((index + 1) * elements).min(count);
@@ -68,70 +70,71 @@ impl Seat {
             let block = partition::aligned_block(whole.len(), unit, size, of);
             whole.start + block.start..whole.start + block.end
         };
-        // What the others fold: all but this rank's own block, each element in its place in the window.
-        let stage = |seat: &mut Seat, ahead: u64, index: usize| {
+        // What the others fold: all but this rank's own block, each element in its place in the
+        // window.
+        let staging = |endpoint: &mut Endpoint, ahead: u64, index: usize| {
             let (whole, own) = (window(index), block(index, rank));
-            let slot = seat.slot(ahead, data, whole.len() * input_size)?;
+            let slot = endpoint.slot(ahead, data, whole.len() * input_size)?;
             for part in [whole.start..own.start, own.end..whole.end] {
                 let offset = (part.start - whole.start) * input_size;
-                // SAFETY: the part lies within the input and, in its place, within the slot, which is this rank's to write: see
-                // `claim_window`.
+                // SAFETY: the part lies within the input and, in its place, within the slot, which
+                // is this rank's to write: see `claim_window`.
                 unsafe {
                     let (part, size) = (input.add(part.start * input_size), part.len() * input_size);
-                    put_up(part, slot.add(offset), size, volume, has_lines);
+                    copy_in(part, slot.add(offset), size, volume, has_lines);
                 }
             }
             Ok(())
         };
         let find = |address: *const u8, bytes| if address.is_null() { None } else { self.find(address, bytes, true) };
         let found = (find(input, bytes), find(output.cast_const(), output_bytes));
-        let in_place = ground.path(step, bytes, true) == Path::InPlace;
+        let in_place = topology.protocol(step, bytes, true) == Protocol::InPlace;
         let in_heap = in_place && found.0.is_some() && (found.1.is_some() || output.is_null());
         if !in_heap {
             self.claim_window(0)?;
-            stage(self, 0, 0)?;
+            staging(self, 0, 0)?;
         }
         let (input_place, output_place) = if in_heap { found } else { (None, None) };
         let open = |place: Option<usize>, bytes| place.map_or(0..0, |place| place..place + bytes);
         let open = [open(input_place, bytes), open(output_place, output_bytes)];
-        let told = |place: Option<usize>| Told { place: place.map(Shown::Heap), reads: false }.to_word();
+        let told = |place: Option<usize>| BufferRef { place: place.map(Shown::Heap), reads: false }.to_word();
         let told = (told(input_place), told(output_place));
         let shared = self.share(signature, step.access(), bytes, told.0, told.1, open)?;
-        if shared.seat.locate(bytes, output_bytes, targets)? {
-            // SAFETY: every rank says that its data lie there, as many as this one's; a rank that says so keeps them there, or
-            // others in their place, while another is inside.
-            unsafe { shared.seat.fold_block(signature, reducer, count, targets)? };
+        if shared.endpoint.locate(bytes, output_bytes, targets)? {
+            // SAFETY: every rank says that its data lie there, as many as this one's; a rank that
+            // says so keeps them there, or others in their place, while another is inside.
+            unsafe { shared.endpoint.fold_block(signature, reducer, count, targets)? };
             return shared.depart();
         }
-        let seat = &mut *shared.seat;
+        let endpoint = &mut *shared.endpoint;
         // A rank that could have shown its data where they lie has not staged them when it arrives.
-        let is_late = seat.cards().any(|card| Told::read(card.input()).place.is_some());
+        let is_late = endpoint.descriptors().any(|descriptor| BufferRef::read(descriptor.input()).place.is_some());
         if in_heap {
-            seat.claim_window(0)?;
-            stage(seat, 0, 0)?;
+            endpoint.claim_window(0)?;
+            staging(endpoint, 0, 0)?;
         }
         if is_late {
-            seat.say_staged(0);
+            endpoint.say_staged(0);
         }
         for index in 0..windows {
             if index + 1 < windows {
-                seat.claim_window(1)?;
-                stage(seat, 1, index + 1)?;
-                seat.say_staged(1);
+                endpoint.claim_window(1)?;
+                staging(endpoint, 1, index + 1)?;
+                endpoint.say_staged(1);
             }
             if index > 0 || is_late {
-                seat.wait_staged()?;
+                endpoint.wait_staged()?;
             }
             let (whole, own) = (window(index), block(index, rank));
             let part = if is_divided { own } else { whole.clone() };
             let start = (part.start - whole.start) * input_size;
-            let (data, results) = (seat.slots(data), seat.slots(Use::Results));
+            let (data, results) = (endpoint.slots(data), endpoint.slots(Use::Results));
             let result = match is_needed {
                 false => None,
                 true if returns => Some(data.of(1 ^ rank).wrapping_add(start)),
-                true => Some(seat.slot(0, Use::Results, part.len() * output_size)?),
+                true => Some(endpoint.slot(0, Use::Results, part.len() * output_size)?),
             };
-            let (_, addresses) = seat.place(signature);
+            let (_, addresses) = endpoint.context(signature);
             addresses.sources.extend((0..size).map(|peer| match peer {
                 peer if peer == rank => input.wrapping_add(part.start * input_size),
                 peer => data.of(peer).wrapping_add(start).cast_const(),
@@ -143,24 +146,26 @@ impl Seat {
                 addresses.targets.push(output.wrapping_add(part.start * output_size));
             }
             if !addresses.targets.is_empty() {
-                let is_taken = returns || data.traded.is_some();
-                let flow = Flow { from: if is_taken { Distance::Taken(1 ^ rank) } else { Distance::Far }, past };
-                // SAFETY: the part lies within the input and the output, and in its place within every rank's slot, where all
-                // have staged it; nobody writes it there before this rank has said that it has read this window. The slot for
-                // results has room for a block, and is read by nobody before it is said to be folded, nor is this block in
+                let is_taken = returns || data.swapped.is_some();
+                let flow = CacheHints { from: if is_taken { Locality::Taken(1 ^ rank) } else { Locality::Far }, past };
+                // SAFETY: the part lies within the input and the output, and in its place within
+                // every rank's slot, where all have staged it; nobody writes it there before this
+                // rank has said that it has read this window. The slot for results has room for a
+                // block, and is read by nobody before it is said to be folded, nor is this block in
                 // the peer's slot, which this rank alone reads. The output is this rank's alone.
                 unsafe { reducer.fold(&addresses.sources, &addresses.targets, part.len(), flow) };
             }
             if is_divided {
-                seat.say_folded();
+                endpoint.say_folded();
             }
             if is_divided && !output.is_null() {
-                seat.wait_folded()?;
-                for peer in seat.world.peers() {
+                endpoint.wait_folded()?;
+                for peer in endpoint.world.peers() {
                     let block = block(index, peer);
                     let (target, bytes) = (output.wrapping_add(block.start * output_size), block.len() * output_size);
-                    // SAFETY: the peer has put its block up, in its slot for results or in this rank's for data, and they are
-                    // written again when this rank has said that it has read this window; the block lies within the output.
+                    // SAFETY: the peer has put its block up, in its slot for results or in this
+                    // rank's for data, and they are written again when this rank has said that it
+                    // has read this window; the block lies within the output.
                     unsafe {
                         match returns {
                             true => {
@@ -179,19 +184,21 @@ impl Seat {
                     make_valid(reducer.output(), target, whole.len() * output_size);
                 }
             }
-            seat.say_read();
+            endpoint.say_read();
         }
         shared.finish();
         Ok(())
     }
 
-    /// Sets the addresses of this step, if every rank's data lie in a heap, and every result is wanted there.
+    /// Sets the addresses of this step, if every rank's data lie in a heap, and every result is
+    /// wanted there.
     fn locate(&mut self, bytes: usize, output_bytes: usize, targets: Targets) -> Result<bool, Fault> {
         self.addresses.inputs.clear();
         self.addresses.outputs.clear();
         for rank in 0..self.world.size() {
-            let card = self.hub.lines()[rank].card(self.epoch);
-            let (input, output) = (Told::read(card.input()).place, Told::read(card.output()).place);
+            let descriptor = self.state.records()[rank].descriptor(self.sequence);
+            let (input, output) =
+                (BufferRef::read(descriptor.input()).place, BufferRef::read(descriptor.output()).place);
             let mut address = |which, place, bytes| match place {
                 Some(Shown::Heap(byte)) => self.in_heap(rank, which, byte, bytes),
                 Some(Shown::Own(_)) | None => Ok(None),

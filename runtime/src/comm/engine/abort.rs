@@ -5,16 +5,17 @@ use std::{fmt, sync::Arc};
 
 /// Ends an engine's group. No method waits. The [guide](crate::guide::engines) has one.
 pub trait Abort: Send + Sync {
-    /// Ends the group in the name of `culprit`, by default this rank: every rank that waits in it, or calls anything in it later,
-    /// gets [`Error::Aborted`](crate::Error::Aborted). The first to say so wins. `turn` counts the runs and cross-replica calls of a
-    /// strategy with several workers, where there is one: to keep it for [`ended_after`](Abort::ended_after) is enough.
+    /// Ends the group in the name of `culprit`, by default this rank: every rank that waits in it,
+    /// or calls anything in it later, gets [`Error::Aborted`](crate::Error::Aborted). The first to
+    /// say so wins. `turn` counts the runs and cross-replica calls of a strategy with several
+    /// workers, where there is one: to keep it for [`ended_after`](Abort::ended_after) is enough.
     fn abort(&self, culprit: Option<usize>, turn: Option<u64>, reason: Reason);
 
     /// Whether the group was ended.
     fn is_aborted(&self) -> bool;
 
-    /// Whether the group was ended in a turn after this one: a worker that is behind goes on until then. False where the end has no
-    /// turn, as by default.
+    /// Whether the group was ended in a turn after this one: a worker that is behind goes on until
+    /// then. False where the end has no turn, as by default.
     fn ended_after(&self, _turn: u64) -> bool {
         false
     }

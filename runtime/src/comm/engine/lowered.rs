@@ -1,9 +1,10 @@
 //! Every call on an engine that carries messages alone.
 //!
-//! The ranks exchange cards (the fingerprint of the call's signature, and how many bytes the rank brings) before any data move. Each
-//! sends its card to all before it waits for any, so that who is missing at the deadline is a rank that did not come. Then data move
-//! between pairs of ranks. In round `k` rank `r` meets rank `(k - r) mod n`, which meets it: so nobody waits in a
-//! ring, even where a message is sent only once it is received.
+//! The ranks exchange cards (the fingerprint of the call's signature, and how many bytes the rank
+//! brings) before any data move. Each sends its card to all before it waits for any, so that who is
+//! missing at the deadline is a rank that did not come. Then data move between pairs of ranks. In
+//! round `k` rank `r` meets rank `(k - r) mod n`, which meets it: so nobody waits in a ring, even
+//! where a message is sent only once it is received.
 
 use super::{AbortHandle, Engine, Failure, Service};
 use crate::{
@@ -28,7 +29,8 @@ pub(crate) struct Lowered {
     implementation: Implementation,
 }
 
-/// What a rank shows of its call: the fingerprint of its signature, and its bytes or that it is a call of two.
+/// What a rank shows of its call: the fingerprint of its signature, and its bytes or that it is a
+/// call of two.
 type Card = [u64; 2];
 
 /// No rank brings so many bytes.
@@ -71,7 +73,8 @@ impl Lowered {
         (0..size).map(move |round| (round + size - rank) % size).filter(move |&peer| peer != rank)
     }
 
-    /// Makes all ranks agree on a call to which this one brings so many bytes. Gives the bytes of every rank.
+    /// Makes all ranks agree on a call to which this one brings so many bytes. Gives the bytes of
+    /// every rank.
     fn agree(&mut self, signature: &Signature, bytes: usize, name: Kind) -> Result<Vec<u64>, Failure> {
         let chosen = if signature.kind == Kind::AllReduce { self.implementation as u64 } else { 0 };
         let own = [signature.fingerprint() ^ chosen, bytes as u64];
@@ -91,8 +94,8 @@ impl Lowered {
         }
     }
 
-    /// A rank made a call of two where this one made a call of all, or the other way round: what comes next of the two cannot be told
-    /// apart, so that this ends the group.
+    /// A rank made a call of two where this one made a call of all, or the other way round: what
+    /// comes next of the two cannot be told apart, so that this ends the group.
     fn out_of_step(&self, peer: usize, name: Kind, expected: &str, found: &str) -> Failure {
         self.abort_handle().abort(Reason::Failure);
         Failure::Error(Error::Mismatch {
@@ -104,7 +107,8 @@ impl Lowered {
         })
     }
 
-    /// Folds block `place` of every rank's `input` on the rank that has this place; gives the result of this rank's.
+    /// Folds block `place` of every rank's `input` on the rank that has this place; gives the
+    /// result of this rank's.
     fn fold_blocks(&mut self, op: ReduceOp, input: Buf<'_>, name: Kind) -> Result<Memory, Failure> {
         let (rank, size) = (self.rank(), self.size());
         let block = |rank: usize| partition::block(input.count(), size, rank);
@@ -134,7 +138,8 @@ impl Lowered {
         Ok(())
     }
 
-    /// Part `ranges[r]` of `recv` from each rank `r` on `root`, where its own is; the others send `own`.
+    /// Part `ranges[r]` of `recv` from each rank `r` on `root`, where its own is; the others send
+    /// `own`.
     fn gather(
         &mut self,
         own: Buf<'_>,
@@ -382,7 +387,8 @@ impl Engine for Lowered {
     }
 }
 
-/// Where each rank's part lies in `total` elements: parts of these counts one after the other; even ones without counts.
+/// Where each rank's part lies in `total` elements: parts of these counts one after the other; even
+/// ones without counts.
 fn parts(counts: Option<&[usize]>, total: usize, size: usize) -> Vec<Range<usize>> {
     let mut start = 0;
     let part = |rank: usize| {

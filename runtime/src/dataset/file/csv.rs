@@ -1,6 +1,7 @@
 //! CSV: lines of numbers.
 //!
-//! A scan at the start finds out where every [`STEP`]th row begins, so that rows are read at random: from there on.
+//! A scan at the start finds out where every [`STEP`]th row begins, so that rows are read at
+//! random: from there on.
 
 use super::{Column, DataFile, Rows};
 use crate::{DType, Element, Error, Result};
@@ -12,7 +13,8 @@ use consonance_kernels::{
 use consonance_spec::for_each_dtype;
 use std::{io, ops::Range, path::Path, str::FromStr};
 
-/// Rows between two whose place is kept: an eighth of a byte a row, and half as many lines to skip for a row at random.
+/// Rows between two whose place is kept: an eighth of a byte a row, and half as many lines to skip
+/// for a row at random.
 const STEP: usize = 64;
 
 /// What is taken of a CSV file, and as what.
@@ -125,17 +127,19 @@ impl CsvOptions {
 }
 
 impl Column {
-    /// The numbers of a CSV file, one row a line. The file is mapped, not loaded: it is read through once, to check that all
-    /// lines have as many fields and to learn where they begin, and fields become numbers when rows are read.
+    /// The numbers of a CSV file, one row a line. The file is mapped, not loaded: it is read
+    /// through once, to check that all lines have as many fields and to learn where they begin, and
+    /// fields become numbers when rows are read.
     ///
-    /// Fields are separated by commas and may be quoted (`"1"`); spaces around a number and empty lines do not count. Floats
-    /// are as Rust reads them, `nan` and `inf` among them (f16 and bf16 by way of f32); a boolean is `true`, `false`, `1`
-    /// or `0`. The file is not to be written while it is used; replace it by a rename.
+    /// Fields are separated by commas and may be quoted (`"1"`); spaces around a number and empty
+    /// lines do not count. Floats are as Rust reads them, `nan` and `inf` among them (f16 and bf16
+    /// by way of f32); a boolean is `true`, `false`, `1` or `0`. The file is not to be written
+    /// while it is used; replace it by a rename.
     ///
     /// # Errors
-    /// [`Error::System`] if the file cannot be opened; [`Error::InvalidCall`] if lines differ in their number of fields, or a
-    /// column that the options name is not there. A field that is no number is an error when its row is read, with line,
-    /// column and text.
+    /// [`Error::System`] if the file cannot be opened; [`Error::InvalidCall`] if lines differ in
+    /// their number of fields, or a column that the options name is not there. A field that is no
+    /// number is an error when its row is read, with line, column and text.
     ///
     /// ```
     /// use consonance::dataset::{Column, CsvOptions};
@@ -309,7 +313,8 @@ fn start(record: &ByteRecord) -> usize {
     record.position().map_or(0, |position| position.byte() as usize)
 }
 
-/// The line of the record that begins at this byte, or after the line breaks there. Only an error asks for it.
+/// The line of the record that begins at this byte, or after the line breaks there. Only an error
+/// asks for it.
 fn line(file: &DataFile, byte: usize) -> usize {
     let mut piece = vec![0; SCAN_BYTES];
     let (mut at, mut line) = (0, 1);

@@ -1,6 +1,7 @@
 //! IDX: the format of MNIST.
 //!
-//! Two bytes of zero, the type, the number of dimensions, each size in four bytes, the elements; all big-endian.
+//! Two bytes of zero, the type, the number of dimensions, each size in four bytes, the elements;
+//! all big-endian.
 
 use super::{Array, Column, DataFile, Layout};
 use crate::{DType, Result};
@@ -8,15 +9,16 @@ use consonance_kernels::os::mapped_file::ByteOrder;
 use std::path::Path;
 
 impl Column {
-    /// The array of an IDX file, such as MNIST's `train-images-idx3-ubyte`, whose first dimension counts rows. The file is
-    /// mapped, not loaded.
+    /// The array of an IDX file, such as MNIST's `train-images-idx3-ubyte`, whose first dimension
+    /// counts rows. The file is mapped, not loaded.
     ///
-    /// Elements are u8, i8, i16, i32, f32 or f64. The file is not to be written while it is used; replace it by a rename.
-    /// Files that end in `.gz` are to be unpacked first.
+    /// Elements are u8, i8, i16, i32, f32 or f64. The file is not to be written while it is used;
+    /// replace it by a rename. Files that end in `.gz` are to be unpacked first.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System) if the file cannot be opened; [`Error::InvalidCall`](crate::Error::InvalidCall)
-    /// if it is damaged, or longer or shorter than its header says.
+    /// [`Error::System`](crate::Error::System) if the file cannot be opened;
+    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if it is damaged, or longer or shorter
+    /// than its header says.
     ///
     /// ```
     /// use consonance::dataset::Column;

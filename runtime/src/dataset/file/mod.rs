@@ -110,7 +110,8 @@ impl Array {
         };
         let row_count = row_shape.iter().try_fold(1usize, |count, &size| count.checked_mul(size));
         match row_count {
-            // Rows of nothing could be more than anybody can count; of none, each could be too large for any memory.
+            // Rows of nothing could be more than anybody can count; of none, each could be too
+            // large for any memory.
             Some(row_count) if row_count > 0 || rows == 0 => Ok(Column::new(Array { file, layout, row_count })),
             _ => {
                 Err(file

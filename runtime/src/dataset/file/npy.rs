@@ -1,7 +1,8 @@
 //! `.npy`: one array, as NumPy's `save` writes it.
 //!
-//! `\x93NUMPY`, the version in two bytes, the length of the header in two bytes (version 1) or four, the header, the elements.
-//! The header is a Python dict: `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
+//! `\x93NUMPY`, the version in two bytes, the length of the header in two bytes (version 1) or
+//! four, the header, the elements. The header is a Python dict:
+//! `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
 
 use super::{Array, Column, DataFile, Layout};
 use crate::{DType, Result};
@@ -10,22 +11,25 @@ use std::path::Path;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// Headers of arrays of numbers are about 100 bytes long; what is far longer describes something else.
+/// Headers of arrays of numbers are about 100 bytes long; what is far longer describes something
+/// else.
 const MAX_HEADER_BYTES: usize = 64 << 10;
 
 /// What a header must say for a column.
 const SUPPORTED: &str = "'descr' one of b1, i1, i2, i4, i8, u1, u2, u4, u8, f2, f4, f8 after '<', '>' or '|'";
 
 impl Column {
-    /// The array of a `.npy` file, of NumPy's formats 1.0 to 3.0, whose axis 0 counts rows. The file is mapped, not loaded.
+    /// The array of a `.npy` file, of NumPy's formats 1.0 to 3.0, whose axis 0 counts rows. The
+    /// file is mapped, not loaded.
     ///
-    /// Elements are booleans, integers or floats of any of our types but bf16, which NumPy does not have; big-endian ones are
-    /// swapped as they are read. They must lie in C order, last axis fastest. The file is not to be written while it is used;
-    /// replace it by a rename.
+    /// Elements are booleans, integers or floats of any of our types but bf16, which NumPy does not
+    /// have; big-endian ones are swapped as they are read. They must lie in C order, last axis
+    /// fastest. The file is not to be written while it is used; replace it by a rename.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System) if the file cannot be opened; [`Error::InvalidCall`](crate::Error::InvalidCall) if it is damaged, longer or
-    /// shorter than its header says, a scalar, in Fortran order, or of other elements.
+    /// [`Error::System`](crate::Error::System) if the file cannot be opened;
+    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if it is damaged, longer or shorter than
+    /// its header says, a scalar, in Fortran order, or of other elements.
     ///
     /// ```
     /// use consonance::dataset::Column;

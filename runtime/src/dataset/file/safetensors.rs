@@ -1,6 +1,7 @@
 //! safetensors: named tensors, the format of checkpoints.
 //!
-//! The length of the header in eight bytes, the header in JSON, the tensors' elements one after the other; all little-endian.
+//! The length of the header in eight bytes, the header in JSON, the tensors' elements one after the
+//! other; all little-endian.
 
 use super::{Array, Column, DataFile, Layout};
 use crate::{DType, Result};
@@ -15,14 +16,16 @@ pub(crate) const LENGTH_BYTES: usize = 8;
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 impl Column {
-    /// The tensor called `name` of a safetensors file, whose axis 0 counts rows. The file is mapped, not loaded.
+    /// The tensor called `name` of a safetensors file, whose axis 0 counts rows. The file is
+    /// mapped, not loaded.
     ///
-    /// The file is not to be written while it is used; replace it by a rename. With the feature `checkpoint`, which is on by
-    /// default.
+    /// The file is not to be written while it is used; replace it by a rename. With the feature
+    /// `checkpoint`, which is on by default.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System) if the file cannot be opened; [`Error::InvalidCall`](crate::Error::InvalidCall)
-    /// if it is damaged, has no such tensor, or the tensor is a scalar or of elements that we do not have.
+    /// [`Error::System`](crate::Error::System) if the file cannot be opened;
+    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if it is damaged, has no such tensor, or
+    /// the tensor is a scalar or of elements that we do not have.
     ///
     /// ```
     /// use consonance::dataset::Column;

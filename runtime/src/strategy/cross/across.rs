@@ -1,10 +1,11 @@
-//! Cross-replica calls where several workers have replicas: every worker makes them, and a thread stands for each replica in a
-//! collective of all. The canonical order is over the replicas of all workers, so that the bits are those of one process.
+//! Cross-replica calls where several workers have replicas: every worker makes them, and a thread
+//! stands for each replica in a collective of all. The canonical order is over the replicas of all
+//! workers, so that the bits are those of one process.
 
 use crate::{
     Axes, Axis, Communicator, Error, Nest, PerReplica, ReduceOp, Result, Strategy, Tensor,
     comm::{agreement::Agreement, call::Call},
-    replica::nest_call::Session,
+    replica::nest_call::NestCall,
     value::nest::{self, Leaf, Value},
 };
 use consonance_spec::{Kind, call::digest};
@@ -27,7 +28,7 @@ impl Strategy {
             let id = communicator.rank();
             let prepared = leaves.iter().map(|leaf| prepare(call, op, leaf, axes, id)).collect();
             let (mut prepared, removed): (Vec<Leaf>, Vec<Vec<bool>>) = or_refuse(kind, communicator, prepared)?;
-            let mut session = Session::new(kind, communicator, &leaves, axes.clone());
+            let mut session = NestCall::new(kind, communicator, &leaves, axes.clone());
             if none || leaves.is_empty() {
                 session.all_reduce_leaves(op, &mut prepared, limit)?;
                 return Ok(prepared);
@@ -54,13 +55,14 @@ impl Strategy {
         self.combine_across(kind.name(), kind, value, "", |communicator, mut leaves| {
             let axes = leaves.iter().map(|leaf| leaf.gather_axis(kind.name(), axis)).collect();
             let axes: Vec<usize> = or_refuse(kind, communicator, axes)?;
-            let mut session = Session::new(kind, communicator, &leaves, Axes::from(axis));
+            let mut session = NestCall::new(kind, communicator, &leaves, Axes::from(axis));
             session.all_gather_leaves(&mut leaves, &axes)?;
             Ok(leaves)
         })
     }
 
-    /// The chief's tensor on all workers, if there are several: they agree on its dtype and size, and on `argument` with its value.
+    /// The chief's tensor on all workers, if there are several: they agree on its dtype and size,
+    /// and on `argument` with its value.
     pub(crate) fn chiefs(&self, kind: Kind, argument: (&str, &str), tensor: Tensor) -> Result<Tensor> {
         let sent = self.across(kind.name(), |communicator| {
             let mut own = tensor.clone();
@@ -99,7 +101,8 @@ impl Strategy {
     }
 }
 
-/// A leaf of replica `id` as it is reduced, dense if some of its axes are removed, and which they are.
+/// A leaf of replica `id` as it is reduced, dense if some of its axes are removed, and which they
+/// are.
 fn prepare(call: &'static str, op: ReduceOp, leaf: &Leaf, axes: &Axes, id: usize) -> Result<(Leaf, Vec<bool>)> {
     let mut leaf = leaf.clone();
     if let Value::Sparse(slices) = &leaf.value
@@ -115,7 +118,8 @@ fn prepare(call: &'static str, op: ReduceOp, leaf: &Leaf, axes: &Axes, id: usize
     Ok((leaf, removed.unwrap_or_default()))
 }
 
-/// The value, or the error of which the other replicas, which make the same call, are told; if they cannot be, why.
+/// The value, or the error of which the other replicas, which make the same call, are told; if they
+/// cannot be, why.
 fn or_refuse<T>(kind: Kind, communicator: &mut Communicator, checked: Result<T>) -> Result<T> {
     checked.or_else(|error| communicator.refuse(kind, &error).and(Err(error)))
 }

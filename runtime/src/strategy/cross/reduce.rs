@@ -7,7 +7,7 @@ use crate::{
     value::{
         axis::Flat,
         indexed_slices,
-        nest::{self, Leaf, Outline, Path, Value},
+        nest::{self, Leaf, NestSignature, Path, Value},
         tensor,
     },
 };
@@ -21,11 +21,12 @@ use consonance_kernels::{
 use consonance_spec::{Kind, partition};
 use std::sync::Mutex;
 
-/// Below so many bytes, in the caches, a reduction is done before other threads have woken and finished theirs: waking takes
-/// 10 to 20 µs.
+/// Below so many bytes, in the caches, a reduction is done before other threads have woken and
+/// finished theirs: waking takes 10 to 20 µs.
 const PARALLEL_BYTES: usize = 1 << 20;
 
-/// Blocks of a result that threads write at once are multiples of so many elements, so that they share no cache line.
+/// Blocks of a result that threads write at once are multiples of so many elements, so that they
+/// share no cache line.
 const BORDER_COUNT: usize = 128;
 
 /// Where a result is wanted.
@@ -52,21 +53,24 @@ impl TryFrom<&str> for Destinations {
 }
 
 impl Strategy {
-    /// Combines a value over the replicas, and over `axis` of each replica's tensor if one is given.
+    /// Combines a value over the replicas, and over `axis` of each replica's tensor if one is
+    /// given.
     ///
-    /// Over the replicas of all workers, where there are several: every worker makes the call with the values of its own, and gets the
-    /// result.
+    /// Over the replicas of all workers, where there are several: every worker makes the call with
+    /// the values of its own, and gets the result.
     ///
-    /// Without an axis all shapes are the same. With one (or several), the replicas' sizes along it may differ, as those of a
-    /// last partial batch do, and the mean is divided by the true number of elements. The mean of integers is a float, of a
-    /// sum that does not wrap; of u32 or i32, that is so of up to 2^31 elements that make one of the result.
-    /// [`IndexedSlices`] keep all rows; with an axis the result is a tensor, for
-    /// which an `IndexedSlices` has no place: give what [`IndexedSlices::to_dense`] makes of them.
+    /// Without an axis all shapes are the same. With one (or several), the replicas' sizes along it
+    /// may differ, as those of a last partial batch do, and the mean is divided by the true number
+    /// of elements. The mean of integers is a float, of a sum that does not wrap; of u32 or i32,
+    /// that is so of up to 2^31 elements that make one of the result. [`IndexedSlices`] keep all
+    /// rows; with an axis the result is a tensor, for which an `IndexedSlices` has no place: give
+    /// what [`IndexedSlices::to_dense`] makes of them.
     ///
     /// # Errors
-    /// [`Error::UnknownReduceOp`]; [`Error::InvalidCall`] for an operation that is not defined on the dtype, an axis out of
-    /// range, or another number of values than replicas; [`Error::Mismatch`] for shapes, dtypes or structures that differ;
-    /// [`Error::WrongContext`] inside a replica, where [`ReplicaContext::all_reduce`](crate::ReplicaContext::all_reduce) is
+    /// [`Error::UnknownReduceOp`]; [`Error::InvalidCall`] for an operation that is not defined on
+    /// the dtype, an axis out of range, or another number of values than replicas;
+    /// [`Error::Mismatch`] for shapes, dtypes or structures that differ; [`Error::WrongContext`]
+    /// inside a replica, where [`ReplicaContext::all_reduce`](crate::ReplicaContext::all_reduce) is
     /// meant.
     ///
     /// ```
@@ -121,14 +125,16 @@ impl Strategy {
         })
     }
 
-    /// Concatenates a value over the replicas along `axis`, in replica order; over those of all workers, where there are several.
+    /// Concatenates a value over the replicas along `axis`, in replica order; over those of all
+    /// workers, where there are several.
     ///
-    /// Sizes along `axis` may differ, and be zero; all other dimensions are the same. A negative axis counts from the last. Of
-    /// [`IndexedSlices`] the large tensors are concatenated, along axis 0, and stay sparse.
+    /// Sizes along `axis` may differ, and be zero; all other dimensions are the same. A negative
+    /// axis counts from the last. Of [`IndexedSlices`] the large tensors are concatenated, along
+    /// axis 0, and stay sparse.
     ///
     /// # Errors
-    /// As [`reduce`](Strategy::reduce), and [`Error::InvalidCall`] for a scalar, or [`IndexedSlices`] whose dense shape is not
-    /// known.
+    /// As [`reduce`](Strategy::reduce), and [`Error::InvalidCall`] for a scalar, or
+    /// [`IndexedSlices`] whose dense shape is not known.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, Tensor};
@@ -158,11 +164,13 @@ impl Strategy {
         })
     }
 
-    /// Combines a value over the replicas; the result is wanted at `destinations`: on a device, or on those of all replicas. For a
-    /// variable, which TensorFlow takes there, [assign](crate::Variable::assign) it.
+    /// Combines a value over the replicas; the result is wanted at `destinations`: on a device, or
+    /// on those of all replicas. For a variable, which TensorFlow takes there,
+    /// [assign](crate::Variable::assign) it.
     ///
     /// # Errors
-    /// As [`reduce`](Strategy::reduce), and [`Error::InvalidCall`] for a device that does not exist.
+    /// As [`reduce`](Strategy::reduce), and [`Error::InvalidCall`] for a device that does not
+    /// exist.
     ///
     /// ```
     /// use consonance::{Destinations, MirroredStrategy, Tensor};
@@ -200,9 +208,11 @@ impl Strategy {
         Ok(Mirrored::new(reduced, devices))
     }
 
-    /// [`reduce_to`](Strategy::reduce_to) for several values, each with its destinations; dtypes may be mixed.
+    /// [`reduce_to`](Strategy::reduce_to) for several values, each with its destinations; dtypes
+    /// may be mixed.
     ///
-    /// Values of one process are read where they lie, so there is nothing to pack: [`bytes_per_pack`] has no say here.
+    /// Values of one process are read where they lie, so there is nothing to pack:
+    /// [`bytes_per_pack`] has no say here.
     ///
     /// [`bytes_per_pack`]: crate::CommunicationOptions::bytes_per_pack
     ///
@@ -235,7 +245,8 @@ impl Strategy {
             .collect()
     }
 
-    /// Combines the replicas' nests leaf by leaf, after comparing their structure; dimensions in `ragged` may differ.
+    /// Combines the replicas' nests leaf by leaf, after comparing their structure; dimensions in
+    /// `ragged` may differ.
     fn combine<N: Nest + Clone>(
         &self,
         call: &'static str,
@@ -246,9 +257,9 @@ impl Strategy {
     ) -> Result<N> {
         self.check_count(call, "value", value.values().len())?;
         let replicas: Vec<Vec<Leaf>> = value.iter().map(|value| nest::take(&mut value.clone())).collect();
-        let expected = Outline::new(&replicas[0], ragged);
+        let expected = NestSignature::new(&replicas[0], ragged);
         for (replica, leaves) in replicas.iter().enumerate() {
-            if let Some((argument, expected, found)) = expected.difference(&Outline::new(leaves, ragged)) {
+            if let Some((argument, expected, found)) = expected.difference(&NestSignature::new(leaves, ragged)) {
                 return Err(Error::Mismatch { call: format!("{call}{hint}"), replica, argument, expected, found });
             }
         }

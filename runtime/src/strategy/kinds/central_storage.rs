@@ -3,7 +3,8 @@
 use crate::{Device, Error, Result, Strategy, handle::Builder};
 use std::ops::Deref;
 
-/// Replicas on several devices of one process, with one copy of every variable, on the parameter device.
+/// Replicas on several devices of one process, with one copy of every variable, on the parameter
+/// device.
 ///
 /// ```
 /// use consonance::CentralStorageStrategy;
@@ -15,10 +16,12 @@ use std::ops::Deref;
 pub struct CentralStorageStrategy(Strategy);
 
 impl CentralStorageStrategy {
-    /// A replica on each of `compute_devices`, and variables on `parameter_device`: [`Device`]s, or their names.
+    /// A replica on each of `compute_devices`, and variables on `parameter_device`: [`Device`]s, or
+    /// their names.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] for an empty list, a device that does not exist, or one that is listed twice.
+    /// [`Error::InvalidCall`] for an empty list, a device that does not exist, or one that is
+    /// listed twice.
     pub fn new<D>(compute_devices: impl IntoIterator<Item = D>, parameter_device: D) -> Result<CentralStorageStrategy>
     where
         D: TryInto<Device>,

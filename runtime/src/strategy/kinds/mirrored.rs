@@ -22,7 +22,8 @@ impl MirroredStrategy {
     /// A replica on each device: [`Device`]s, or their names.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] for an empty list, a device that does not exist, or one that is listed twice.
+    /// [`Error::InvalidCall`] for an empty list, a device that does not exist, or one that is
+    /// listed twice.
     pub fn new<D>(devices: impl IntoIterator<Item = D>) -> Result<MirroredStrategy>
     where
         D: TryInto<Device>,

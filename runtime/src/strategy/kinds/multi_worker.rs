@@ -13,19 +13,23 @@ use std::{sync::Mutex, time::Duration};
 
 const CALL: &str = "MultiWorkerMirroredStrategy";
 
-/// Replicas in several workers, which are processes, some in each. Every worker runs the same program and makes the same calls in
-/// the same order; the bits are those of as many replicas in one process.
+/// Replicas in several workers, which are processes, some in each. Every worker runs the same
+/// program and makes the same calls in the same order; the bits are those of as many replicas in
+/// one process.
 ///
-/// The workers are the tasks `chief` and `worker` of the cluster, in this order, and replicas are numbered worker by worker. How
-/// many replicas a worker has is its own affair. In each process:
+/// The workers are the tasks `chief` and `worker` of the cluster, in this order, and replicas are
+/// numbered worker by worker. How many replicas a worker has is its own affair. In each process:
 ///
-/// * [`run`](Strategy::run) runs that worker's replicas, takes and gives their values; collectives are of all replicas.
-/// * [`reduce`](Strategy::reduce), [`gather`](Strategy::gather) and what else combines values of replicas is a collective: every
-///   worker makes the call.
-/// * So is the making of a [`Variable`](crate::Variable), which has the chief's initial value everywhere.
+/// * [`run`](Strategy::run) runs that worker's replicas, takes and gives their values; collectives
+///   are of all replicas.
+/// * [`reduce`](Strategy::reduce), [`gather`](Strategy::gather) and what else combines values of
+///   replicas is a collective: every worker makes the call.
+/// * So is the making of a [`Variable`](crate::Variable), which has the chief's initial value
+///   everywhere.
 /// * [`distribute_dataset`](Strategy::distribute_dataset) gives that worker's replicas their parts.
 ///
-/// A cluster without tasks is one worker: it is as [`MirroredStrategy`](crate::MirroredStrategy) is.
+/// A cluster without tasks is one worker: it is as [`MirroredStrategy`](crate::MirroredStrategy)
+/// is.
 ///
 /// ```
 /// use consonance::{MultiWorkerMirroredStrategy, ReduceOp, Tensor, TfConfigClusterResolver};
@@ -38,7 +42,8 @@ const CALL: &str = "MultiWorkerMirroredStrategy";
 #[derive(Clone, Debug)]
 pub struct MultiWorkerMirroredStrategy {
     strategy: Strategy,
-    /// The processes that were met; none on communicators of the user's own, or where there is one worker.
+    /// The processes that were met; none on communicators of the user's own, or where there is one
+    /// worker.
     #[cfg(target_os = "linux")]
     processes: Option<Arc<Mutex<ProcessGroup>>>,
 }
@@ -51,16 +56,19 @@ impl PartialEq for MultiWorkerMirroredStrategy {
 }
 
 impl MultiWorkerMirroredStrategy {
-    /// A strategy for the workers that `TF_CONFIG` tells of: [`from_environment`](Self::from_environment) as it is.
+    /// A strategy for the workers that `TF_CONFIG` tells of:
+    /// [`from_environment`](Self::from_environment) as it is.
     ///
     /// # Errors
-    /// Those of [`from_environment`](Self::from_environment) and [`build`](MultiWorkerBuilder::build).
+    /// Those of [`from_environment`](Self::from_environment) and
+    /// [`build`](MultiWorkerBuilder::build).
     pub fn new() -> Result<MultiWorkerMirroredStrategy> {
         Self::from_environment()?.build()
     }
 
-    /// A strategy for the workers that `TF_CONFIG` tells of, with as many replicas in this one as `CONSONANCE_REPLICAS` says, or
-    /// one. This is what `consonance run` sets. Options may be added:
+    /// A strategy for the workers that `TF_CONFIG` tells of, with as many replicas in this one as
+    /// `CONSONANCE_REPLICAS` says, or one. This is what `consonance run` sets. Options may be
+    /// added:
     ///
     /// ```
     /// use consonance::{CommunicationOptions, MultiWorkerMirroredStrategy};
@@ -71,7 +79,8 @@ impl MultiWorkerMirroredStrategy {
     /// ```
     ///
     /// # Errors
-    /// Those of [`TfConfigClusterResolver::new`]; [`Error::InvalidCall`] for a `CONSONANCE_REPLICAS` that is no number.
+    /// Those of [`TfConfigClusterResolver::new`]; [`Error::InvalidCall`] for a
+    /// `CONSONANCE_REPLICAS` that is no number.
     pub fn from_environment() -> Result<MultiWorkerBuilder> {
         let builder = Self::builder(TfConfigClusterResolver::new()?);
         match env::var_os("CONSONANCE_REPLICAS").map(|text| text.to_string_lossy().into_owned()) {
@@ -84,7 +93,8 @@ impl MultiWorkerMirroredStrategy {
         }
     }
 
-    /// A strategy for the workers of a cluster. It reads no `CONSONANCE_REPLICAS`, as [`from_environment`](Self::from_environment) does:
+    /// A strategy for the workers of a cluster. It reads no `CONSONANCE_REPLICAS`, as
+    /// [`from_environment`](Self::from_environment) does:
     /// [`replicas`](MultiWorkerBuilder::replicas) says how many there are in this one.
     pub fn builder(resolver: impl ClusterResolver + 'static) -> MultiWorkerBuilder {
         let options = CommunicationOptions::new();
@@ -98,20 +108,22 @@ impl MultiWorkerMirroredStrategy {
         }
     }
 
-    /// After a worker [was lost](Error::is_loss), goes on with those that are left; each of them makes this call. The replicas are numbered anew,
-    /// and their number is another one. Variables keep the values that they have in this process; data sets are to be
-    /// distributed anew.
+    /// After a worker [was lost](Error::is_loss), goes on with those that are left; each of them
+    /// makes this call. The replicas are numbered anew, and their number is another one. Variables
+    /// keep the values that they have in this process; data sets are to be distributed anew.
     ///
     /// If another worker is lost meanwhile, this goes on with those that are left then.
     ///
-    /// A worker that was lost may be started again: it makes its strategy as at first. For `wait_for_replacements` the others
-    /// wait for it, but not longer than until the cluster is complete. It has no variables of before: values reach it by a
+    /// A worker that was lost may be started again: it makes its strategy as at first. For
+    /// `wait_for_replacements` the others wait for it, but not longer than until the cluster is
+    /// complete. It has no variables of before: values reach it by a
     /// [broadcast](crate::ReplicaContext::broadcast), and new variables are made by all.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] for a strategy that has not met other processes; [`Error::Meeting`] if a worker that runs does
-    /// not come, [`Error::Timeout`] or [`Error::Aborted`] if one comes and makes no call until the deadline of one, which may be
-    /// repeated; [`Error::WrongContext`] in a replica, in a merge function or in another strategy's scope.
+    /// [`Error::InvalidCall`] for a strategy that has not met other processes; [`Error::Meeting`]
+    /// if a worker that runs does not come, [`Error::Timeout`] or [`Error::Aborted`] if one comes
+    /// and makes no call until the deadline of one, which may be repeated; [`Error::WrongContext`]
+    /// in a replica, in a merge function or in another strategy's scope.
     #[cfg(target_os = "linux")]
     pub fn reform(&self, wait_for_replacements: Duration) -> Result<()> {
         let call = "MultiWorkerMirroredStrategy::reform";
@@ -126,12 +138,14 @@ impl MultiWorkerMirroredStrategy {
         }
         let mut group = processes.lock().expect("nobody panics holding the group");
         let cluster = self.cluster_resolver().map_or_else(String::new, |resolver| resolver.cluster_spec().to_string());
-        // Each worker can be lost once. Whom more losses are told of, a peer writes where it must not.
+        // Each worker can be lost once. Whom more losses are told of, a peer writes where it must
+        // not.
         let mut losses = workers.count();
         loop {
             group.reform(wait_for_replacements)?;
             match workers.meet_again(call, group.communicators(), group.place(), &cluster) {
-                // In the group that was just formed: so with another one, once for each worker that is lost.
+                // In the group that was just formed: so with another one, once for each worker that
+                // is lost.
                 Err(error) if error.is_loss() && losses > 0 => losses -= 1,
                 met => return met,
             }
@@ -147,7 +161,8 @@ impl Deref for MultiWorkerMirroredStrategy {
     }
 }
 
-/// How a [`MultiWorkerMirroredStrategy`] is made: the cluster first, then what differs from the default.
+/// How a [`MultiWorkerMirroredStrategy`] is made: the cluster first, then what differs from the
+/// default.
 #[must_use]
 pub struct MultiWorkerBuilder {
     resolver: Arc<dyn ClusterResolver>,
@@ -160,7 +175,8 @@ pub struct MultiWorkerBuilder {
 
 impl MultiWorkerBuilder {
     /// So many replicas in this worker, on `cpu:0`, `cpu:1`, … By default one, or from
-    /// [`from_environment`](MultiWorkerMirroredStrategy::from_environment) as many as `CONSONANCE_REPLICAS` says.
+    /// [`from_environment`](MultiWorkerMirroredStrategy::from_environment) as many as
+    /// `CONSONANCE_REPLICAS` says.
     pub fn replicas(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
         self
@@ -172,16 +188,17 @@ impl MultiWorkerBuilder {
         self
     }
 
-    /// Binds the thread of replica `i` to core `i`, modulo the cores that this process may use, where `i` counts the replicas of all
-    /// workers. By default the system places threads.
+    /// Binds the thread of replica `i` to core `i`, modulo the cores that this process may use,
+    /// where `i` counts the replicas of all workers. By default the system places threads.
     pub fn pin_threads(mut self, pin: bool) -> Self {
         self.pin_threads = pin;
         self
     }
 
-    /// How the processes of the workers meet: for how long they wait for each other, how much memory they share. A number of replicas
-    /// that is set there is that of this worker's strategy; [options](MultiWorkerBuilder::options) of collectives are set here alone.
-    /// A cluster of one worker meets nobody.
+    /// How the processes of the workers meet: for how long they wait for each other, how much
+    /// memory they share. A number of replicas that is set there is that of this worker's strategy;
+    /// [options](MultiWorkerBuilder::options) of collectives are set here alone. A cluster of one
+    /// worker meets nobody.
     ///
     /// ```
     /// use consonance::{MultiWorkerMirroredStrategy, TfConfigClusterResolver};
@@ -197,12 +214,13 @@ impl MultiWorkerBuilder {
         self
     }
 
-    /// Makes the strategy. If the cluster has several workers, this waits for the processes of all of them, which may start in any
-    /// order: see [`ProcessGroup`](crate::ProcessGroup).
+    /// Makes the strategy. If the cluster has several workers, this waits for the processes of all
+    /// of them, which may start in any order: see [`ProcessGroup`](crate::ProcessGroup).
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if this process is no worker of the cluster, if it has no replicas or more than there are devices, or
-    /// if a worker is on another host; [`Error::Meeting`] if workers are missing at the deadline, which are named.
+    /// [`Error::InvalidCall`] if this process is no worker of the cluster, if it has no replicas or
+    /// more than there are devices, or if a worker is on another host; [`Error::Meeting`] if
+    /// workers are missing at the deadline, which are named.
     pub fn build(self) -> Result<MultiWorkerMirroredStrategy> {
         let role = Role::of(CALL, &*self.resolver)?;
         let replicas = self.replicas;
@@ -231,14 +249,16 @@ impl MultiWorkerBuilder {
         Err(Error::invalid(CALL, "cluster", expected, "several workers"))
     }
 
-    /// Makes the strategy on communicators of your own, a rank for each replica of all workers, on whatever engine they are: for
-    /// each replica of this worker its communicator, in rank order. All workers make this call, with the same cluster; they tell each
-    /// other how many replicas each has, so that [`replicas`](MultiWorkerBuilder::replicas) says nothing here.
+    /// Makes the strategy on communicators of your own, a rank for each replica of all workers, on
+    /// whatever engine they are: for each replica of this worker its communicator, in rank order.
+    /// All workers make this call, with the same cluster; they tell each other how many replicas
+    /// each has, so that [`replicas`](MultiWorkerBuilder::replicas) says nothing here.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if this process is no worker of the cluster, and if the communicators are not those of ranks that follow
-    /// each other, or not of all workers in their order, or if two processes say that they are the same worker; otherwise as
-    /// [`Communicator::barrier`], with the timeout that the communicators have.
+    /// [`Error::InvalidCall`] if this process is no worker of the cluster, and if the communicators
+    /// are not those of ranks that follow each other, or not of all workers in their order, or if
+    /// two processes say that they are the same worker; otherwise as [`Communicator::barrier`],
+    /// with the timeout that the communicators have.
     ///
     /// Two threads that play two workers:
     ///

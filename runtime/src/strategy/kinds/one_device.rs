@@ -3,8 +3,8 @@
 use crate::{Device, Error, Result, Strategy, handle::Builder};
 use std::ops::Deref;
 
-/// One replica on one device: what a program for several replicas is tried with. Every call checks its arguments and gives the
-/// same types as with several.
+/// One replica on one device: what a program for several replicas is tried with. Every call checks
+/// its arguments and gives the same types as with several.
 ///
 /// ```
 /// use consonance::OneDeviceStrategy;

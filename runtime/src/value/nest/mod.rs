@@ -8,11 +8,12 @@ use crate::{Axes, Axis, Error, IndexedSlices, ReduceOp, Result, Tensor, error::N
 use consonance_spec::{DType, call::mix, for_each_dtype};
 use std::{collections::BTreeMap, fmt, mem};
 
-/// A tensor, a scalar, [`IndexedSlices`], or a tuple, list, map, `Option` or struct of nests. A map is a [`BTreeMap`]; a `HashMap`
-/// has its keys in another order on each replica.
+/// A tensor, a scalar, [`IndexedSlices`], or a tuple, list, map, `Option` or struct of nests. A map
+/// is a [`BTreeMap`]; a `HashMap` has its keys in another order on each replica.
 ///
-/// Every collective of a replica and every cross-replica call takes a nest and gives one of the same structure, which is the
-/// same on all replicas; a mismatch names the path of the leaf. Derive it for structs whose fields are nests:
+/// Every collective of a replica and every cross-replica call takes a nest and gives one of the
+/// same structure, which is the same on all replicas; a mismatch names the path of the leaf. Derive
+/// it for structs whose fields are nests:
 ///
 /// ```
 /// use consonance::{MirroredStrategy, Nest, ReduceOp, Tensor};
@@ -124,10 +125,12 @@ pub(crate) fn put<N: Nest>(mut nest: N, leaves: Vec<Leaf>) -> Result<N> {
     Ok(nest)
 }
 
-/// What must agree of a nest on all replicas: the path of each leaf, whether it is sparse, its dtype and shape.
-pub(crate) struct Outline(Vec<(Path, Spec)>);
+/// What must agree of a nest on all replicas: the path of each leaf, whether it is sparse, its
+/// dtype and shape.
+pub(crate) struct NestSignature(Vec<(Path, Spec)>);
 
-/// What must agree of a nest whose tensors may differ: the path of each leaf, and whether it is sparse.
+/// What must agree of a nest whose tensors may differ: the path of each leaf, and whether it is
+/// sparse.
 pub(crate) struct Structure(Vec<(Path, bool)>);
 
 impl Structure {
@@ -157,9 +160,9 @@ struct Spec {
     shape: Vec<Option<usize>>,
 }
 
-impl Outline {
+impl NestSignature {
     /// The outline of these leaves, in which the sizes of dimensions `ragged` may differ.
-    pub(crate) fn new(leaves: &[Leaf], ragged: &Axes) -> Outline {
+    pub(crate) fn new(leaves: &[Leaf], ragged: &Axes) -> NestSignature {
         let outline = leaves.iter().map(|leaf| {
             let known = |shape: &[usize]| shape.iter().copied().map(Some).collect::<Vec<_>>();
             let (indices, dtype, mut shape) = match &leaf.value {
@@ -176,12 +179,13 @@ impl Outline {
                 Ok(Some(ragged)) => {
                     shape.iter_mut().zip(ragged).for_each(|(dim, ragged)| *dim = dim.filter(|_| !ragged))
                 }
-                // The axis is told to be wrong, and not the sizes: which of them may differ nobody knows.
+                // The axis is told to be wrong, and not the sizes: which of them may differ nobody
+                // knows.
                 Err(_) => shape.fill(None),
             }
             (leaf.path.clone(), Spec { indices, dtype, shape })
         });
-        Outline(outline.collect())
+        NestSignature(outline.collect())
     }
 
     /// 64 bits that differ where outlines do.
@@ -199,8 +203,9 @@ impl Outline {
         self.0.iter().map(|(path, spec)| (path.to_string(), spec.to_string())).collect()
     }
 
-    /// The first leaf in which `found` differs from this: its path, what was expected, and what it is.
-    pub(crate) fn difference(&self, found: &Outline) -> Option<(String, String, String)> {
+    /// The first leaf in which `found` differs from this: its path, what was expected, and what it
+    /// is.
+    pub(crate) fn difference(&self, found: &NestSignature) -> Option<(String, String, String)> {
         let (expected, found) = (self.lines(), found.lines());
         let missing = || "nothing".to_owned();
         (0..expected.len().max(found.len())).find_map(|index| match (expected.get(index), found.get(index)) {
@@ -334,7 +339,8 @@ impl<K: fmt::Display + Ord, N: Nest> Nest for BTreeMap<K, N> {
     }
 }
 
-/// A value without leaves: any type as the argument of a [`merge_call`](crate::ReplicaContext::merge_call).
+/// A value without leaves: any type as the argument of a
+/// [`merge_call`](crate::ReplicaContext::merge_call).
 ///
 /// ```
 /// use consonance::{MirroredStrategy, nest::Opaque};
@@ -398,7 +404,8 @@ mod tests {
         x: Vec,
     }
 
-    /// Found by a review: these names stood in what is derived, and the user's own were taken for them.
+    /// Found by a review: these names stood in what is derived, and the user's own were taken for
+    /// them.
     #[allow(dead_code, unused_imports, reason = "only their names matter")]
     mod shadowed {
         use Outcome::*;

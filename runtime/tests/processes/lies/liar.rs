@@ -37,8 +37,8 @@ impl Liar {
         Liar { parts: all, keys, bytes, old: HashSet::new() }
     }
 
-    /// Waits for the next group's segment, and writes into it until `stop`: most of all to the parts with this key. How many lies it
-    /// told, by key.
+    /// Waits for the next group's segment, and writes into it until `stop`: most of all to the
+    /// parts with this key. How many lies it told, by key.
     pub(super) fn lie(&mut self, seed: u64, key_of_most: usize, stop: &AtomicBool) -> Vec<u64> {
         let mut random = Random(seed ^ 0xabcd);
         let mut told = vec![0; self.keys.len()];

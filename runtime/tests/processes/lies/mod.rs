@@ -1,14 +1,15 @@
 //! A process of a group that writes anything anywhere into the memory that the group shares.
 //!
-//! It can make the others' results wrong, or end their calls with an error by their deadlines. It can end no other process, make
-//! none wait longer, and make none allocate without bound.
+//! It can make the others' results wrong, or end their calls with an error by their deadlines. It
+//! can end no other process, make none wait longer, and make none allocate without bound.
 //!
-//! A *round* is one group: its processes form it, make random calls until one fails, and report. Meanwhile one of them, which makes
-//! the same calls, has a thread that writes. Most of a round's lies are of one field of the segment's layout, the next one in
-//! each round. Lies and reads are counted by field: at the end, victims have read each field in rounds in which it was lied of.
+//! A *round* is one group: its processes form it, make random calls until one fails, and report.
+//! Meanwhile one of them, which makes the same calls, has a thread that writes. Most of a round's
+//! lies are of one field of the segment's layout, the next one in each round. Lies and reads are
+//! counted by field: at the end, victims have read each field in rounds in which it was lied of.
 //!
-//! `CONSONANCE_LIES_SECONDS` makes rounds for longer, `CONSONANCE_LIES_SEED` makes others. `CONSONANCE_LIES_FIELD` is the only field
-//! that has turns.
+//! `CONSONANCE_LIES_SECONDS` makes rounds for longer, `CONSONANCE_LIES_SEED` makes others.
+//! `CONSONANCE_LIES_FIELD` is the only field that has turns.
 
 mod liar;
 mod victim;
@@ -140,7 +141,8 @@ fn a_process_that_writes_anything_anywhere_harms_no_other() {
     let all_read = |told: &[Told]| field.is_some() || keys.iter().all(|(_, name)| is_read(told, name));
     while rounds < ROUNDS || begin.elapsed() < seconds || (rounds < 4 * ROUNDS && !all_read(&told)) {
         if turn == turns.len() {
-            // Of some areas no call reads this field or that. What no victim has read until now has no more turns.
+            // Of some areas no call reads this field or that. What no victim has read until now has
+            // no more turns.
             turns.retain(|&key| field.is_some() || told[key].all_reads > 0);
             (turn, shift) = (0, shift + 1);
         }

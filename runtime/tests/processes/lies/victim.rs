@@ -31,7 +31,8 @@ use std::{
 /// How long a call waits.
 const TIMEOUT: Duration = Duration::from_millis(200);
 
-/// How long a process waits for the others' next group: they come, or have been told of a loss and wait for it.
+/// How long a process waits for the others' next group: they come, or have been told of a loss and
+/// wait for it.
 const MEETING: Duration = Duration::from_secs(2);
 
 /// Calls of one round, at most.
@@ -49,8 +50,8 @@ const TICK: Duration = Duration::from_millis(10);
 /// What a call may wait beyond its deadline.
 const GRACE: Duration = Duration::from_millis(20);
 
-/// What calls may take besides, to compute and to copy. All this is counted in looks of a thread of the same process, which come later
-/// if the process gets no time of a processor.
+/// What calls may take besides, to compute and to copy. All this is counted in looks of a thread of
+/// the same process, which come later if the process gets no time of a processor.
 const WORK: Duration = Duration::from_secs(1);
 
 /// Calls that go on.
@@ -122,8 +123,8 @@ fn by_key(parts: &[Part], keys: &[Key], counts: &[u32]) -> Vec<u64> {
     sums
 }
 
-/// Makes a round for each line of the test, which has a seed and the number of a key, until the line `end`. The process that lies has
-/// a thread that does.
+/// Makes a round for each line of the test, which has a seed and the number of a key, until the
+/// line `end`. The process that lies has a thread that does.
 pub(crate) fn lies(words: &[&str]) -> Result<()> {
     let (setup, task) = (&SETUPS[number(words[0]) as usize], number(words[1]) as usize);
     setrlimit(Resource::RLIMIT_DATA, MEMORY_BYTES, MEMORY_BYTES).unwrap();
@@ -187,7 +188,8 @@ impl Member {
                         let part = calls(&mut rank, seed);
                         timed("the end of a communicator", 0, || drop(rank));
                         let mut part = part?;
-                        // In a part of a group that its members have left. Each rank waits there for the next.
+                        // In a part of a group that its members have left. Each rank waits there
+                        // for the next.
                         thread::sleep(part.rank() as u32 * Duration::from_millis(5));
                         timed("call in a part", 1, || part.barrier())
                     })
@@ -219,7 +221,8 @@ impl Member {
     }
 }
 
-/// Makes random calls, until one of them ends the group. The last one splits the group, and leaves nobody out.
+/// Makes random calls, until one of them ends the group. The last one splits the group, and leaves
+/// nobody out.
 fn calls(rank: &mut Communicator, seed: u64) -> Result<Communicator> {
     let mut random = Random(seed);
     let mut collectives = Calls { random: Random(seed + 1), most: 1 << 20, checks: false };

@@ -9,7 +9,7 @@ use crate::{
     comm::{call::Call, options::Configuration},
 };
 use consonance_kernels::{
-    group::{End, Fault, LastCall, Reason, Seat, plan::Ground},
+    group::{End, Endpoint, Fault, LastCall, Reason, plan::Topology},
     memory::Memory,
     shm::Segment,
 };
@@ -18,13 +18,14 @@ use std::{io, ops::Range, sync::Arc};
 
 /// One rank.
 pub(crate) struct Host {
-    seat: Seat,
-    /// A seat in the group of two with each peer that this rank has sent to or received from; empty before the first, since most
-    /// ranks of a large group never do.
-    pairs: Vec<Option<Seat>>,
+    endpoint: Endpoint,
+    /// A endpoint in the group of two with each peer that this rank has sent to or received from;
+    /// empty before the first, since most ranks of a large group never do.
+    pairs: Vec<Option<Endpoint>>,
     scratch: Scratch,
     configuration: Configuration,
-    /// The processes of the ranks, if they are in several. Given up after the seats: a process that has left is not lost.
+    /// The processes of the ranks, if they are in several. Given up after the seats: a process that
+    /// has left is not lost.
     processes: Option<Arc<dyn Processes>>,
 }
 
@@ -35,48 +36,54 @@ pub(crate) trait Processes: Send + Sync {
 }
 
 impl Host {
-    /// What the way of the group's data depends on, or of those of this rank and `peer` alone, if they have met.
-    pub(crate) fn ground(&self, peer: Option<usize>) -> Ground {
-        peer.and_then(|peer| self.pairs.get(peer)?.as_ref()).unwrap_or(&self.seat).ground()
+    /// What the way of the group's data depends on, or of those of this rank and `peer` alone, if
+    /// they have met.
+    pub(crate) fn topology(&self, peer: Option<usize>) -> Topology {
+        peer.and_then(|peer| self.pairs.get(peer)?.as_ref()).unwrap_or(&self.endpoint).topology()
     }
 
-    pub(crate) fn new(mut seat: Seat, configuration: Configuration, processes: Option<Arc<dyn Processes>>) -> Host {
-        seat.set_timeout(configuration.timeout);
-        Host { seat, pairs: Vec::new(), scratch: Scratch::default(), configuration, processes }
+    pub(crate) fn new(
+        mut endpoint: Endpoint,
+        configuration: Configuration,
+        processes: Option<Arc<dyn Processes>>,
+    ) -> Host {
+        endpoint.set_timeout(configuration.timeout);
+        Host { endpoint, pairs: Vec::new(), scratch: Scratch::default(), configuration, processes }
     }
 
-    /// A step of this rank and `peer` alone, whose errors name the two by their ranks in the whole group.
+    /// A step of this rank and `peer` alone, whose errors name the two by their ranks in the whole
+    /// group.
     fn with_peer(
         &mut self,
         peer: usize,
         name: Kind,
-        step: impl FnOnce(&mut Seat) -> Result<(), Fault>,
+        step: impl FnOnce(&mut Endpoint) -> Result<(), Fault>,
     ) -> Result<(), Failure> {
-        let (rank, begins, name) = (self.seat.world().rank(), name != Kind::Explain, name.name());
+        let (rank, begins, name) = (self.endpoint.world().rank(), name != Kind::Explain, name.name());
         let members = [rank.min(peer), rank.max(peer)];
-        self.pairs.resize_with(self.seat.world().size(), || None);
+        self.pairs.resize_with(self.endpoint.world().size(), || None);
         if self.pairs[peer].is_none() {
-            match self.seat.pair(peer) {
+            match self.endpoint.pair(peer) {
                 Ok(pair) => self.pairs[peer] = Some(pair),
-                Err(fault) => return Err(failure(&self.seat, self.processes.as_deref(), fault, name)),
+                Err(fault) => return Err(failure(&self.endpoint, self.processes.as_deref(), fault, name)),
             }
         }
-        let seat = self.pairs[peer].as_mut().expect("made above");
+        let endpoint = self.pairs[peer].as_mut().expect("made above");
         if begins {
-            seat.begin_call();
+            endpoint.begin_call();
         }
-        let Err(fault) = step(seat) else { return Ok(()) };
+        let Err(fault) = step(endpoint) else { return Ok(()) };
         // A peer that left because it was told of another rank was told in the whole group.
-        if matches!(fault, Fault::Left(_)) && self.seat.blame(peer) != peer {
-            return Err(failure(&self.seat, self.processes.as_deref(), Fault::Left(peer), name));
+        if matches!(fault, Fault::Left(_)) && self.endpoint.blame(peer) != peer {
+            return Err(failure(&self.endpoint, self.processes.as_deref(), Fault::Left(peer), name));
         }
-        let mut error = match failure(seat, self.processes.as_deref(), fault, name) {
+        let mut error = match failure(endpoint, self.processes.as_deref(), fault, name) {
             Failure::Disagreement { .. } => return Err(Failure::Disagreement { peer: Some(peer) }),
             Failure::Error(error) => error,
         };
         // What ended the whole group is told in its own numbers.
-        if let (Error::Aborted { .. }, Some(abort)) = (&error, self.seat.aborter().aborted()) {
-            return Err(failure(&self.seat, self.processes.as_deref(), Fault::Aborted(abort), name));
+        if let (Error::Aborted { .. }, Some(abort)) = (&error, self.endpoint.aborter().aborted()) {
+            return Err(failure(&self.endpoint, self.processes.as_deref(), Fault::Aborted(abort), name));
         }
         // What is told of the two has their ranks in the group of two.
         let rename = |replica: &mut usize| *replica = members.get(*replica).copied().unwrap_or(*replica);
@@ -95,7 +102,7 @@ impl Host {
 
 impl Engine for Host {
     fn world(&self) -> World {
-        self.seat.world()
+        self.endpoint.world()
     }
 
     fn service(&self) -> Service {
@@ -105,15 +112,17 @@ impl Engine for Host {
     fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
         // To explain a call is a part of it.
         if name != Kind::Explain {
-            self.seat.begin_call();
+            self.endpoint.begin_call();
         }
         match call {
-            Call::Send { data, to } => self.with_peer(to, name, |seat| algorithm::send(seat, signature, data)),
-            Call::Recv { data, from } => self.with_peer(from, name, |seat| algorithm::recv(seat, signature, data)),
+            Call::Send { data, to } => self.with_peer(to, name, |endpoint| algorithm::send(endpoint, signature, data)),
+            Call::Recv { data, from } => {
+                self.with_peer(from, name, |endpoint| algorithm::recv(endpoint, signature, data))
+            }
             call => {
-                let Host { seat, scratch, configuration, processes, .. } = self;
-                algorithm::run(seat, signature, call, scratch, configuration).map_err(|stop| match stop {
-                    Stop::Fault(fault) => failure(seat, processes.as_deref(), fault, name.name()),
+                let Host { endpoint, scratch, configuration, processes, .. } = self;
+                algorithm::run(endpoint, signature, call, scratch, configuration).map_err(|stop| match stop {
+                    Stop::Fault(fault) => failure(endpoint, processes.as_deref(), fault, name.name()),
                     Stop::Counts(unlike) => Failure::Error(unlike.error(signature.kind)),
                 })
             }
@@ -122,91 +131,91 @@ impl Engine for Host {
 
     fn subgroup(&mut self, members: &[usize]) -> Result<Option<Box<dyn Engine>>, Failure> {
         let signature = Signature { dtype: Some(DType::I64), ..Signature::new(Kind::Split) };
-        match self.seat.split(&signature, members) {
-            Ok(seat) => {
-                let host = |seat| Host::new(seat, self.configuration, self.processes.clone());
-                Ok(seat.map(|seat| Box::new(host(seat)) as Box<dyn Engine>))
+        match self.endpoint.split(&signature, members) {
+            Ok(endpoint) => {
+                let host = |endpoint| Host::new(endpoint, self.configuration, self.processes.clone());
+                Ok(endpoint.map(|endpoint| Box::new(host(endpoint)) as Box<dyn Engine>))
             }
-            Err(fault) => Err(failure(&self.seat, self.processes.as_deref(), fault, Kind::Split.name())),
+            Err(fault) => Err(failure(&self.endpoint, self.processes.as_deref(), fault, Kind::Split.name())),
         }
     }
 
     fn configure(&mut self, configuration: &Configuration) {
         self.configuration = *configuration;
-        for seat in self.pairs.iter_mut().flatten().chain([&mut self.seat]) {
-            seat.set_timeout(configuration.timeout);
+        for endpoint in self.pairs.iter_mut().flatten().chain([&mut self.endpoint]) {
+            endpoint.set_timeout(configuration.timeout);
         }
     }
 
     fn alloc(&self, dtype: DType, count: usize) -> Result<Memory> {
         let what = || format!("allocate {count} elements of {dtype} that all ranks share");
-        self.seat.alloc(dtype, count).map_err(|source| Error::System { what: what(), source })
+        self.endpoint.alloc(dtype, count).map_err(|source| Error::System { what: what(), source })
     }
 
     fn abort_handle(&self) -> AbortHandle {
-        self.seat.aborter().into()
+        self.endpoint.aborter().into()
     }
 
     fn renew(&mut self) -> Result<()> {
-        if self.seat.aborter().aborted().is_none() {
+        if self.endpoint.aborter().aborted().is_none() {
             return Ok(());
         }
         // They ended with the round.
         self.pairs.clear();
-        let renewed = self.seat.renew();
-        renewed.map_err(|fault| report(&self.seat, self.processes.as_deref(), fault, "the next run"))
+        let renewed = self.endpoint.renew();
+        renewed.map_err(|fault| report(&self.endpoint, self.processes.as_deref(), fault, "the next run"))
     }
 
     fn end_run(&mut self) -> bool {
         // They are of a round, too.
         self.pairs.clear();
         self.scratch.shrink();
-        self.seat.leave_round();
+        self.endpoint.leave_round();
         true
     }
 
     fn begin_run(&mut self) -> bool {
-        self.seat.begin_round()
+        self.endpoint.begin_round()
     }
 
     fn set_idle(&mut self, company: Range<usize>, idle: bool) {
-        self.seat.rest(company, idle);
+        self.endpoint.rest(company, idle);
     }
 }
 
 /// Why the call of this name did not happen.
-fn failure(seat: &Seat, processes: Option<&dyn Processes>, fault: Fault, name: &str) -> Failure {
+fn failure(endpoint: &Endpoint, processes: Option<&dyn Processes>, fault: Fault, name: &str) -> Failure {
     match fault {
         Fault::Mismatch => Failure::Disagreement { peer: None },
-        fault => Failure::Error(report(seat, processes, fault, name)),
+        fault => Failure::Error(report(endpoint, processes, fault, name)),
     }
 }
 
 /// The error for `fault` in the call of this name.
-fn report(seat: &Seat, processes: Option<&dyn Processes>, fault: Fault, name: &str) -> Error {
+fn report(endpoint: &Endpoint, processes: Option<&dyn Processes>, fault: Fault, name: &str) -> Error {
     let call = name.to_owned();
-    let process = |rank| processes.map(|processes| processes.describe(seat.top_rank(rank)));
+    let process = |rank| processes.map(|processes| processes.describe(endpoint.top_rank(rank)));
     let said = |rank| {
-        let last = last_words(seat.last_call(rank));
+        let last = last_words(endpoint.last_call(rank));
         process(rank).map_or(last.clone(), |process| format!("{last}; {process}"))
     };
     let left = |replica: usize| {
-        let lost = seat.is_lost(replica);
-        let last = if lost { said(replica) } else { last_words(seat.last_call(replica)) };
+        let lost = endpoint.is_lost(replica);
+        let last = if lost { said(replica) } else { last_words(endpoint.last_call(replica)) };
         Error::Left { call: call.clone(), replica, last, lost }
     };
     match fault {
         Fault::Mismatch => unreachable!("a disagreement is no error yet"),
-        Fault::Left(rank) => left(seat.blame(rank)),
+        Fault::Left(rank) => left(endpoint.blame(rank)),
         Fault::Missing(ranks) => Error::Timeout {
             call,
-            waited: seat.timeout(),
+            waited: endpoint.timeout(),
             missing: ranks.into_iter().map(|rank| (rank, said(rank))).collect(),
         },
         Fault::Aborted(abort) => {
             // It is there, unless a process writes where it must not.
-            let end = seat.end().unwrap_or(End { abort, inherited: false, is_lost: false, calls: Vec::new() });
-            if end.abort.reason == Reason::Leave && !end.inherited && end.abort.rank < seat.world().size() {
+            let end = endpoint.end().unwrap_or(End { abort, inherited: false, is_lost: false, calls: Vec::new() });
+            if end.abort.reason == Reason::Leave && !end.inherited && end.abort.rank < endpoint.world().size() {
                 return left(end.abort.rank);
             }
             let reason = words(end.abort.reason);
@@ -236,7 +245,7 @@ fn report(seat: &Seat, processes: Option<&dyn Processes>, fault: Fault, name: &s
             what: format!("{call}: reserve {bytes} bytes of the memory that processes share"),
             source: code.map_or(io::ErrorKind::OutOfMemory.into(), io::Error::from_raw_os_error),
         },
-        Fault::Nonsense(rank) => Error::System {
+        Fault::CorruptPeer(rank) => Error::System {
             what: format!("{call}: read what replica {rank} says of its call"),
             source: io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -253,7 +262,7 @@ fn report(seat: &Seat, processes: Option<&dyn Processes>, fault: Fault, name: &s
                 "{call} in a process made by fork after it joined the group: join anew in the new process"
             ),
         },
-        Fault::NoRoom => {
+        Fault::TooManyGroups => {
             let groups = format!("at most {} groups split off at a time", Segment::SPLITS);
             Error::invalid("Communicator::split", "color", groups, "one more")
         }

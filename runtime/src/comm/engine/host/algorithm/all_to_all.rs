@@ -4,30 +4,31 @@ use super::{Scratch, Stop};
 use crate::comm::call::unlike_counts;
 use consonance_kernels::{
     group::{
-        Seat,
-        plan::{Cut, Step},
+        Endpoint,
+        plan::{Chunking, Step},
     },
     memory::{Buf, BufMut},
 };
 use consonance_spec::{DType, Signature, call::mix};
 
-/// Up to a payload all parts come with the arrivals; above, everyone publishes all its parts, in place a copy of them in scratch.
-/// Everyone copies those meant for it.
+/// Up to a payload all parts come with the arrivals; above, everyone publishes all its parts, in
+/// place a copy of them in scratch. Everyone copies those meant for it.
 ///
-/// With counts, one step before it brings every rank's counts to all: where a part begins in a peer's buffer follows from the
-/// peer's counts alone, and so does whether all parts of each rank are up to a payload.
+/// With counts, one step before it brings every rank's counts to all: where a part begins in a
+/// peer's buffer follows from the peer's counts alone, and so does whether all parts of each rank
+/// are up to a payload.
 pub(super) fn all_to_all(
-    seat: &mut Seat,
+    endpoint: &mut Endpoint,
     signature: &Signature,
     send: Option<Buf<'_>>,
     mut recv: BufMut<'_>,
     counts: Option<(&[usize], &[usize])>,
     scratch: &mut Scratch,
 ) -> Result<(), Stop> {
-    let (rank, size) = (seat.world().rank(), seat.world().size());
+    let (rank, size) = (endpoint.world().rank(), endpoint.world().size());
     let mut table = std::mem::take(&mut scratch.counts);
     if let Some((sent, received)) = counts {
-        exchange_counts(seat, signature, sent, received, &mut table)?;
+        exchange_counts(endpoint, signature, sent, received, &mut table)?;
     }
     let even = recv.count() / size;
     // What a rank says that it sends to these. It may say anything of what it sends to itself.
@@ -43,9 +44,9 @@ pub(super) fn all_to_all(
         Some(_) => table.chunks_exact(2 * size).map(|row| total(&row[..size])).max().unwrap_or(0),
         None => recv.count(),
     };
-    let cut = if counts.is_none() { Cut::blocks(size, recv.bytes()) } else { Cut::WHOLE };
-    if seat.ground().moving(largest.saturating_mul(recv.dtype().size()), cut) == Step::Exchange {
-        let payloads = seat.exchange(signature, Some(send.unwrap_or_else(|| recv.as_buf())))?;
+    let chunking = if counts.is_none() { Chunking::blocks(size, recv.bytes()) } else { Chunking::WHOLE };
+    if endpoint.topology().moving(largest.saturating_mul(recv.dtype().size()), chunking) == Step::Exchange {
+        let payloads = endpoint.exchange(signature, Some(send.unwrap_or_else(|| recv.as_buf())))?;
         let mut place = 0;
         for peer in 0..size {
             let (start, count) = part(peer);
@@ -67,7 +68,7 @@ pub(super) fn all_to_all(
             copy.into_buf()
         }
     };
-    let done = seat.published(signature, Some(send), cut, |peers| {
+    let done = endpoint.published(signature, Some(send), chunking, |peers| {
         let mut place = 0;
         for peer in 0..size {
             let (start, count) = part(peer);
@@ -80,16 +81,16 @@ pub(super) fn all_to_all(
     Ok(done?)
 }
 
-/// Brings all counts to all, and compares what is sent with what is expected: the same verdict on every rank. In the table a
-/// rank has what it sends to each, and then what it receives from each.
+/// Brings all counts to all, and compares what is sent with what is expected: the same verdict on
+/// every rank. In the table a rank has what it sends to each, and then what it receives from each.
 fn exchange_counts(
-    seat: &mut Seat,
+    endpoint: &mut Endpoint,
     signature: &Signature,
     sent: &[usize],
     received: &[usize],
     table: &mut Vec<u64>,
 ) -> Result<(), Stop> {
-    let (rank, size) = (seat.world().rank(), seat.world().size());
+    let (rank, size) = (endpoint.world().rank(), endpoint.world().size());
     let row = 2 * size;
     table.clear();
     table.resize(row * size, 0);
@@ -97,16 +98,16 @@ fn exchange_counts(
     let (own, after) = rest.split_at_mut(row);
     own.iter_mut().zip(sent.iter().chain(received)).for_each(|(place, &count)| *place = count as u64);
     let with_counts = Signature { dtype: Some(DType::U64), detail: mix(signature.detail, 1), ..*signature };
-    let cut = Cut::WHOLE.at_most(row * DType::U64.size());
-    if seat.ground().moving(cut.most_bytes, cut) == Step::Exchange {
-        let payloads = seat.exchange(&with_counts, Some((&*own).into()))?;
+    let chunking = Chunking::WHOLE.at_most(row * DType::U64.size());
+    if endpoint.topology().moving(chunking.most_bytes, chunking) == Step::Exchange {
+        let payloads = endpoint.exchange(&with_counts, Some((&*own).into()))?;
         table
             .chunks_exact_mut(row)
             .enumerate()
             .filter(|&(peer, _)| peer != rank)
             .try_for_each(|(peer, place)| payloads.copy(peer, 0, &mut place.into()))?;
     } else {
-        seat.published(&with_counts, Some((&*own).into()), cut, |peers| {
+        endpoint.published(&with_counts, Some((&*own).into()), chunking, |peers| {
             let peer_rows = before.chunks_exact_mut(row).zip(0..).chain(after.chunks_exact_mut(row).zip(rank + 1..));
             peer_rows.into_iter().try_for_each(|(place, peer)| peers.copy(peer, 0..row, &mut place.into()))
         })?;

@@ -1,5 +1,5 @@
-//! The collectives of ranks that share memory, in steps. Each keeps to the one canonical order, so that the choice between
-//! them is a matter of speed alone.
+//! The collectives of ranks that share memory, in steps. Each keeps to the one canonical order, so
+//! that the choice between them is a matter of speed alone.
 
 mod all_to_all;
 mod gather;
@@ -14,7 +14,7 @@ use crate::comm::{
     options::Configuration,
 };
 use consonance_kernels::{
-    group::{Fault, Seat},
+    group::{Endpoint, Fault},
     memory::{BufMut, Memory},
 };
 use consonance_spec::{DType, Signature};
@@ -35,25 +35,27 @@ impl From<Fault> for Stop {
 
 /// Carries out any call of a whole group.
 pub(crate) fn run(
-    seat: &mut Seat,
+    endpoint: &mut Endpoint,
     signature: &Signature,
     call: Call<'_>,
     scratch: &mut Scratch,
     configuration: &Configuration,
 ) -> Result<(), Stop> {
     match call {
-        Call::Barrier => seat.exchange(signature, None).map(drop)?,
-        Call::Broadcast { data, root } => scatter::broadcast(seat, signature, data, root)?,
-        Call::Reduce { op, send, recv, root } => reduce::reduce(seat, signature, op, send, recv, root)?,
+        Call::Barrier => endpoint.exchange(signature, None).map(drop)?,
+        Call::Broadcast { data, root } => scatter::broadcast(endpoint, signature, data, root)?,
+        Call::Reduce { op, send, recv, root } => reduce::reduce(endpoint, signature, op, send, recv, root)?,
         Call::AllReduce { op, send, recv } => {
-            reduce::all_reduce(seat, signature, op, send, recv, scratch, configuration.implementation)?;
+            reduce::all_reduce(endpoint, signature, op, send, recv, scratch, configuration.implementation)?;
         }
-        Call::ReduceScatter { op, send, recv } => reduce::reduce_scatter(seat, signature, op, send, recv)?,
-        Call::Gather { send, recv, counts, root } => gather::gather(seat, signature, send, recv, counts, root)?,
-        Call::AllGather { send, recv, counts } => gather::all_gather(seat, signature, send, recv, counts)?,
-        Call::Concat { send, rows, recv, counts } => gather::concat(seat, signature, send, rows, recv, counts)?,
-        Call::Scatter { send, recv, counts, root } => scatter::scatter(seat, signature, send, recv, counts, root)?,
-        Call::AllToAll { send, recv, counts } => all_to_all::all_to_all(seat, signature, send, recv, counts, scratch)?,
+        Call::ReduceScatter { op, send, recv } => reduce::reduce_scatter(endpoint, signature, op, send, recv)?,
+        Call::Gather { send, recv, counts, root } => gather::gather(endpoint, signature, send, recv, counts, root)?,
+        Call::AllGather { send, recv, counts } => gather::all_gather(endpoint, signature, send, recv, counts)?,
+        Call::Concat { send, rows, recv, counts } => gather::concat(endpoint, signature, send, rows, recv, counts)?,
+        Call::Scatter { send, recv, counts, root } => scatter::scatter(endpoint, signature, send, recv, counts, root)?,
+        Call::AllToAll { send, recv, counts } => {
+            all_to_all::all_to_all(endpoint, signature, send, recv, counts, scratch)?
+        }
         Call::Send { .. } | Call::Recv { .. } => unreachable!("a pair's call, not a group's"),
     }
     Ok(())
@@ -62,7 +64,8 @@ pub(crate) fn run(
 /// The most bytes of a dtype that a rank of a strategy keeps from run to run.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// Memory that a rank keeps between calls, so that a call that needs some allocates nothing after the first of its size.
+/// Memory that a rank keeps between calls, so that a call that needs some allocates nothing after
+/// the first of its size.
 #[derive(Default)]
 pub(crate) struct Scratch {
     /// One for each dtype that was needed.
@@ -91,7 +94,8 @@ impl Scratch {
     }
 }
 
-/// Where the part of `rank` begins when parts of these counts lie one after the other; even parts of `even` without counts.
+/// Where the part of `rank` begins when parts of these counts lie one after the other; even parts
+/// of `even` without counts.
 fn displacement(counts: Option<&[usize]>, even: usize, rank: usize) -> usize {
     counts.map_or(even * rank, |counts| counts[..rank].iter().sum())
 }

@@ -5,8 +5,8 @@ use crate::Implementation;
 use consonance_kernels::{
     cpu::reduce::Reducer,
     group::{
-        Fault, Seat,
-        plan::{self, Cut, Step, Targets},
+        Endpoint, Fault,
+        plan::{self, Chunking, Step, Targets},
     },
     memory::{Buf, BufMut},
 };
@@ -16,14 +16,16 @@ fn reducer(op: ReduceOp, dtype: DType) -> Reducer {
     Reducer::new(op, dtype).expect("Call::sign refuses operations that are not defined")
 }
 
-/// Few bytes ride in the cards by which the ranks arrive, and everyone reduces everything; one step, no memory shared.
+/// Few bytes ride in the cards by which the ranks arrive, and everyone reduces everything; one
+/// step, no memory shared.
 ///
-/// Above: each rank reduces its block of all inputs straight into all outputs. One pass; each rank reads `bytes` and writes
-/// `bytes`, whatever the number of ranks.
+/// Above: each rank reduces its block of all inputs straight into all outputs. One pass; each rank
+/// reads `bytes` and writes `bytes`, whatever the number of ranks.
 ///
-/// One shot, where asked for: everyone reads all inputs and writes its own output, `ranks * bytes` read.
+/// One shot, where asked for: everyone reads all inputs and writes its own output, `ranks * bytes`
+/// read.
 pub(super) fn all_reduce(
-    seat: &mut Seat,
+    endpoint: &mut Endpoint,
     signature: &Signature,
     op: ReduceOp,
     send: Option<Buf<'_>>,
@@ -32,35 +34,39 @@ pub(super) fn all_reduce(
     implementation: Implementation,
 ) -> Result<(), Fault> {
     let (dtype, bytes) = send.map_or((recv.dtype(), recv.bytes()), |send| (send.dtype(), send.bytes()));
-    if implementation == Implementation::Auto && plan::rides(seat.world().size(), bytes) {
+    if implementation == Implementation::Auto && plan::rides(endpoint.world().size(), bytes) {
         let payload = send.unwrap_or_else(|| recv.as_buf());
         let (reducer, mut payloads) =
-            seat.exchange_while(signature, Some(payload), payload.bytes(), || reducer(op, dtype))?;
+            endpoint.exchange_while(signature, Some(payload), payload.bytes(), || reducer(op, dtype))?;
         return payloads.reduce(&reducer, 0, send, &mut recv);
     }
     let reducer = reducer(op, dtype);
     match implementation {
         Implementation::OneShot => match send {
             Some(send) => {
-                let cut = Cut::WHOLE.at_most(send.bytes());
-                seat.published(signature, Some(send), cut, |peers| peers.reduce(&reducer, 0, &mut recv))
+                let chunking = Chunking::WHOLE.at_most(send.bytes());
+                endpoint.published(signature, Some(send), chunking, |peers| peers.reduce(&reducer, 0, &mut recv))
             }
             None => {
-                // The others read this rank's data until the step ends, so that the result waits in scratch.
+                // The others read this rank's data until the step ends, so that the result waits in
+                // scratch.
                 let mut result = scratch.room(recv.dtype(), recv.count());
-                let cut = Cut::WHOLE.at_most(recv.bytes());
-                seat.published(signature, Some(recv.as_buf()), cut, |peers| peers.reduce(&reducer, 0, &mut result))?;
+                let chunking = Chunking::WHOLE.at_most(recv.bytes());
+                endpoint.published(signature, Some(recv.as_buf()), chunking, |peers| {
+                    peers.reduce(&reducer, 0, &mut result)
+                })?;
                 recv.copy_from(result.as_buf());
                 Ok(())
             }
         },
-        _ => seat.divided(signature, &reducer, send, Some(recv), Targets::All),
+        _ => endpoint.divided(signature, &reducer, send, Some(recv), Targets::All),
     }
 }
 
-/// Up to a payload in the arrival lines, from which the root alone reduces; above, each rank reduces its block into the root's.
+/// Up to a payload in the arrival lines, from which the root alone reduces; above, each rank
+/// reduces its block into the root's.
 pub(super) fn reduce(
-    seat: &mut Seat,
+    endpoint: &mut Endpoint,
     signature: &Signature,
     op: ReduceOp,
     send: Option<Buf<'_>>,
@@ -69,10 +75,10 @@ pub(super) fn reduce(
 ) -> Result<(), Fault> {
     let input = send.or_else(|| recv.as_ref().map(|recv| recv.as_buf())).expect("Call::sign requires a buffer");
     let reducer = reducer(op, input.dtype());
-    let rank = seat.world().rank();
-    if seat.ground().combining(&reducer, input.bytes(), Targets::Root(root)) == Step::Exchange {
+    let rank = endpoint.world().rank();
+    if endpoint.topology().combining(&reducer, input.bytes(), Targets::Root(root)) == Step::Exchange {
         let is_root = rank == root;
-        let mut payloads = seat.exchange(signature, Some(input))?;
+        let mut payloads = endpoint.exchange(signature, Some(input))?;
         if let Some(mut recv) = recv.filter(|_| is_root) {
             payloads.reduce(&reducer, 0, send, &mut recv)?;
         }
@@ -80,33 +86,33 @@ pub(super) fn reduce(
     }
     // What another rank than the root may give to receive into is not used.
     let recv = recv.filter(|_| send.is_none() || rank == root);
-    seat.divided(signature, &reducer, send, recv, Targets::Root(root))
+    endpoint.divided(signature, &reducer, send, recv, Targets::Root(root))
 }
 
-/// Each rank folds its block of all inputs: apart straight into `recv`, in place into its own block. Few bytes come with the
-/// arrivals.
+/// Each rank folds its block of all inputs: apart straight into `recv`, in place into its own
+/// block. Few bytes come with the arrivals.
 pub(super) fn reduce_scatter(
-    seat: &mut Seat,
+    endpoint: &mut Endpoint,
     signature: &Signature,
     op: ReduceOp,
     send: Option<Buf<'_>>,
     mut recv: BufMut<'_>,
 ) -> Result<(), Fault> {
     let reducer = reducer(op, send.map_or(recv.dtype(), |send| send.dtype()));
-    let (rank, size) = (seat.world().rank(), seat.world().size());
+    let (rank, size) = (endpoint.world().rank(), endpoint.world().size());
     let input = send.unwrap_or_else(|| recv.as_buf());
-    if seat.ground().combining(&reducer, input.bytes(), Targets::Own) == Step::Exchange {
+    if endpoint.topology().combining(&reducer, input.bytes(), Targets::Own) == Step::Exchange {
         let own = partition::block(input.count(), size, rank);
-        let mut payloads = seat.exchange(signature, Some(input))?;
+        let mut payloads = endpoint.exchange(signature, Some(input))?;
         let mut recv = if send.is_some() { recv } else { recv.slice(own.clone()) };
         return payloads.reduce(&reducer, own.start, send.map(|send| send.slice(own.clone())), &mut recv);
     }
     match send {
         Some(send) => {
             let offset = rank * recv.count();
-            let cut = Cut::blocks(size, send.bytes());
-            seat.published(signature, Some(send), cut, |peers| peers.reduce(&reducer, offset, &mut recv))
+            let chunking = Chunking::blocks(size, send.bytes());
+            endpoint.published(signature, Some(send), chunking, |peers| peers.reduce(&reducer, offset, &mut recv))
         }
-        None => seat.divided(signature, &reducer, None, Some(recv), Targets::Own),
+        None => endpoint.divided(signature, &reducer, None, Some(recv), Targets::Own),
     }
 }

@@ -3,22 +3,22 @@
 use super::{
     abort::{Abort, Reason},
     fault::Fault,
-    state::Hub,
+    state::GroupState,
 };
 use crate::{
     os::process_memory::Unread,
-    shm::records::{Card, Round},
+    shm::records::{CallDescriptor, Generation},
     sync::atomics::{Ordering, fence},
 };
 use consonance_spec::{DType, Kind, World};
 
 /// The step that a rank is in: all have arrived, and agree.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'s> {
-    pub(crate) hub: &'s Hub,
+pub(crate) struct CallContext<'s> {
+    pub(crate) state: &'s GroupState,
     pub(crate) world: World,
-    pub(crate) round: Round,
-    pub(crate) epoch: u64,
+    pub(crate) generation: Generation,
+    pub(crate) sequence: u64,
     pub(crate) kind: Kind,
     /// The element type on which all ranks agree, where data moves.
     pub(crate) dtype: Option<DType>,
@@ -26,27 +26,29 @@ pub(crate) struct Place<'s> {
     pub(crate) enters: bool,
 }
 
-impl<'s> Place<'s> {
-    pub(super) fn card(self, rank: usize) -> &'s Card {
-        self.hub.lines()[rank].card(self.epoch)
+impl<'s> CallContext<'s> {
+    pub(super) fn descriptor(self, rank: usize) -> &'s CallDescriptor {
+        self.state.records()[rank].descriptor(self.sequence)
     }
 
-    /// Ends the group because of what `rank` says, which cannot be. Of threads it would be a fault of this program.
+    /// Ends the group because of what `rank` says, which cannot be. Of threads it would be a fault
+    /// of this program.
     pub(crate) fn nonsense(self, rank: usize) -> Fault {
-        self.hub.abort(self.round, Abort { rank, reason: Reason::Failure });
-        Fault::Nonsense(rank)
+        self.state.abort(self.generation, Abort { rank, reason: Reason::Failure });
+        Fault::CorruptPeer(rank)
     }
 
     /// What it means that memory of `rank` was not read.
     pub(crate) fn unread(self, rank: usize, why: Unread) -> Fault {
         match why {
-            // Its end is reported by who watches the processes: the seat waits for that.
+            // Its end is reported by who watches the processes: the endpoint waits for that.
             Unread::Gone => Fault::Missing(vec![rank]),
             Unread::Refused => self.nonsense(rank),
         }
     }
 
-    /// Until the result is dropped, no rank leaves this step, so that every published address stays valid.
+    /// Until the result is dropped, no rank leaves this step, so that every published address stays
+    /// valid.
     ///
     /// What processes put up stays where it is; they need not wait for each other.
     pub(crate) fn enter(self) -> Result<Inside<'s>, Fault> {
@@ -55,13 +57,13 @@ impl<'s> Place<'s> {
         }
         let inside = Inside(Some(self));
         let rank = self.world.rank();
-        self.hub.lines()[rank].progress.inside.store(1, Ordering::Relaxed);
-        if let Some(locals) = self.hub.locals() {
+        self.state.records()[rank].counters.inside.store(1, Ordering::Relaxed);
+        if let Some(locals) = self.state.locals() {
             locals.inside(rank).store(1, Ordering::Relaxed);
         }
         // SYNC POINT abort: pairs with the fence of a rank that leaves (`transport/in_place.rs`).
         fence(Ordering::SeqCst);
-        match self.hub.aborted(self.round) {
+        match self.state.aborted(self.generation) {
             Some(abort) => Err(Fault::Aborted(abort)),
             None => Ok(inside),
         }
@@ -69,15 +71,16 @@ impl<'s> Place<'s> {
 }
 
 /// This rank is in a chunk of others' memory.
-pub(crate) struct Inside<'s>(Option<Place<'s>>);
+pub(crate) struct Inside<'s>(Option<CallContext<'s>>);
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        if let Some(place) = self.0 {
-            let rank = place.world.rank();
-            // SYNC POINT inside: what was read and written happens before the leaving rank's return; pairs with `transport/in_place.rs`.
-            place.hub.lines()[rank].progress.inside.store(0, Ordering::Release);
-            if let Some(locals) = place.hub.locals() {
+        if let Some(context) = self.0 {
+            let rank = context.world.rank();
+            // SYNC POINT inside: what was read and written happens before the leaving rank's
+            // return; pairs with `transport/in_place.rs`.
+            context.state.records()[rank].counters.inside.store(0, Ordering::Release);
+            if let Some(locals) = context.state.locals() {
                 // SYNC POINT inside: the same, for threads of this process.
                 locals.inside(rank).store(0, Ordering::Release);
             }

@@ -1,0 +1,87 @@
+//! The generations of a group, and ranks that make no calls for a while.
+
+use super::{endpoint::Endpoint, fault::Fault};
+use crate::{shm::records::Generation, sync::atomics::Ordering};
+use std::ops::Range;
+
+impl Endpoint {
+    /// Begins the next generation of a group that was ended, unless a process died: waits until
+    /// every rank has done the same. Groups that were split off remain ended. Does nothing where
+    /// the group has not been ended.
+    ///
+    /// # Errors
+    /// See [`Fault`]. The new generation has ended too, then, and may be followed by another.
+    pub fn renew(&mut self) -> Result<(), Fault> {
+        if self.state.forked() {
+            return Err(Fault::Forked);
+        }
+        let Some(abort) = self.state.aborted(self.generation) else { return Ok(()) };
+        let generation = self.state.next_round(self.generation).ok_or(Fault::Aborted(abort))?;
+        self.begin_call();
+        (self.generation, self.sequence, self.left) = (generation, generation.base(), None);
+        if let Some(staging) = &mut self.staging {
+            staging.renew(generation);
+        }
+        // SYNC POINT generation: who sees a rank in this generation sees that it reads nothing of
+        // the last one any more; pairs below.
+        self.state.records()[self.world.rank()].counters.generation.store(generation.0, Ordering::Release);
+        self.wake();
+        // SYNC POINT generation: pairs above.
+        let all = self.wait_for_all(|record| record.counters.generation.load(Ordering::Acquire) >= generation.0);
+        if let Err(Fault::Left(rank)) = all {
+            self.left = Some(rank);
+        }
+        all?;
+        // Only now: until it is in this generation, a rank may still look for the counts by which
+        // it finishes a call of the last one.
+        let progress = &self.state.records()[self.world.rank()].counters;
+        for count in [&progress.done, &progress.staged, &progress.folded, &progress.read] {
+            count.store(generation.base(), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Says that this rank, a thread, makes no more calls in this generation: who waits for it is
+    /// told that it has left.
+    ///
+    /// # Panics
+    /// If the group is one of processes.
+    pub fn leave_round(&mut self) {
+        assert!(self.staging.is_none(), "a group of threads");
+        self.left = Some(self.world.rank());
+        self.state.leave_round(self.generation, self.world.rank());
+    }
+
+    /// Begins the next generation of a group of threads that was split from none, once all ranks
+    /// have left this one. False if a rank has not, if there are no more generations, or if the
+    /// group was ended.
+    ///
+    /// # Panics
+    /// If the group is another one.
+    pub fn begin_round(&mut self) -> bool {
+        assert!(self.staging.is_none() && !self.state.has_parent(), "a whole group of threads");
+        let all_left = (0..self.world.size()).all(|rank| self.state.has_left(self.generation, rank));
+        if !all_left || self.state.aborted(self.generation).is_some() {
+            return false;
+        }
+        let Some(generation) = Generation(self.generation.mark()).below_end() else { return false };
+        (self.generation, self.sequence, self.left) = (generation, generation.base(), None);
+        self.state.forget(self.world.rank());
+        true
+    }
+
+    /// Says whether this rank rests: it makes no call before `company`, ranks of the same process,
+    /// have ended theirs. One of them that waits for it is told that it has left.
+    pub fn rest(&mut self, company: Range<usize>, idle: bool) {
+        self.company = company;
+        if self.state.forked() {
+            return;
+        }
+        // SYNC POINT rest: who sees that this rank rests sees how far it had come; pairs with
+        // `has_left`.
+        self.state.records()[self.world.rank()].counters.idle.store(idle.into(), Ordering::Release);
+        if idle {
+            self.company.clone().for_each(|rank| self.state.wake(rank));
+        }
+    }
+}
