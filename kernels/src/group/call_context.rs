@@ -34,8 +34,7 @@ impl<'s> CallContext<'s> {
     /// Ends the group because of what `rank` says, which cannot be. Of threads it would be a fault
     /// of this program.
     pub(crate) fn nonsense(self, rank: usize) -> Fault {
-        self.state.abort(self.generation, Abort { rank, reason: Reason::Failure });
-        Fault::CorruptPeer(rank)
+        corrupt(self.state, self.generation, rank)
     }
 
     /// What it means that memory of `rank` was not read.
@@ -68,6 +67,16 @@ impl<'s> CallContext<'s> {
             None => Ok(inside),
         }
     }
+}
+
+/// Ends the group because of what `rank` says, which cannot be. If the group has ended already,
+/// returns that end: a rank that was told of it may have freed memory that this one still reads.
+pub(super) fn corrupt(state: &GroupState, generation: Generation, rank: usize) -> Fault {
+    if let Some(abort) = state.aborted(generation) {
+        return Fault::Aborted(abort);
+    }
+    state.abort(generation, Abort { rank, reason: Reason::Failure });
+    Fault::CorruptPeer(rank)
 }
 
 /// This rank is in a chunk of others' memory.

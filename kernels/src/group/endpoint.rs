@@ -3,7 +3,7 @@
 use super::{
     abort::{Abort, Reason},
     aborter::Aborter,
-    call_context::CallContext,
+    call_context::{CallContext, corrupt},
     end::{End, LastCall},
     fault::Fault,
     plan::{SLOTS, Topology},
@@ -205,8 +205,7 @@ impl Endpoint {
 
     /// Ends the group because of what `rank` says, which cannot be.
     pub(crate) fn nonsense(&self, rank: usize) -> Fault {
-        self.state.abort(self.generation, Abort { rank, reason: Reason::Failure });
-        Fault::CorruptPeer(rank)
+        corrupt(&self.state, self.generation, rank)
     }
 
     /// Ends the group because the system gave no memory for `bytes` of data.

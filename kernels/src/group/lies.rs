@@ -58,7 +58,7 @@ fn signature(kind: Kind, dtype: DType) -> Signature {
     Signature { dtype: Some(dtype), ..Signature::new(kind) }
 }
 
-fn progress(endpoint: &Endpoint, rank: usize) -> &Counters {
+fn counters(endpoint: &Endpoint, rank: usize) -> &Counters {
     &endpoint.state.records()[rank].counters
 }
 
@@ -79,7 +79,7 @@ fn who_is_inside_is_not_what_a_peer_says_of_threads_of_this_process() {
     let other = elsewhere(&segment);
     let mut own = Endpoint::in_segment(&segment, 0..2, 2, &[], TIMEOUT);
     let liar = endpoint(&other, 2, TIMEOUT);
-    progress(&liar, 1).inside.store(1, Ordering::Relaxed);
+    counters(&liar, 1).inside.store(1, Ordering::Relaxed);
     let mut data = [1u32; 10_000];
     let reducer = Reducer::new(ReduceOp::Sum, DType::U32).unwrap();
     let signature = Signature { op: Some(ReduceOp::Sum), ..signature(Kind::AllReduce, DType::U32) };
@@ -95,7 +95,7 @@ fn a_peer_that_says_it_is_inside_for_ever_is_waited_for_a_moment() {
     memory.as_buf_mut().into_mut_slice::<u32>().unwrap().fill(5);
     let reducer = Reducer::new(ReduceOp::Sum, DType::U32).unwrap();
     let signature = Signature { op: Some(ReduceOp::Sum), ..signature(Kind::AllReduce, DType::U32) };
-    progress(&liar, 1).inside.store(1, Ordering::Relaxed);
+    counters(&liar, 1).inside.store(1, Ordering::Relaxed);
     let call = || victim.divided(&signature, &reducer, None, Some(memory.as_buf_mut()), Targets::All).unwrap_err();
     assert_eq!(answer(call, || ()), Fault::Missing(vec![1]));
     let state = &liar.state;
@@ -113,7 +113,7 @@ fn a_peer_that_says_it_is_inside_for_ever_is_waited_for_a_moment() {
 /// says that all windows are staged and read.
 fn claims(liar: &mut Endpoint, signature: &Signature, bytes: usize, told: BufferRef) {
     let last = liar.generation.base() + (1 << 43);
-    for count in [&progress(liar, 1).staged, &progress(liar, 1).folded, &progress(liar, 1).read] {
+    for count in [&counters(liar, 1).staged, &counters(liar, 1).folded, &counters(liar, 1).read] {
         count.store(last, Ordering::Relaxed);
     }
     if let Ok(shared) = liar.share(signature, Access::Published, bytes, told.to_word(), ptr::null_mut(), [0..0, 0..0]) {
@@ -285,6 +285,16 @@ fn the_rank_in_an_end_is_one_of_the_group() {
         liar.state.abort(liar.generation, Abort { rank, reason: Reason::Failure });
         assert!(victim.end().unwrap().abort.rank < 2);
     }
+}
+
+/// Found by `a_kill_in_any_call_is_an_error_that_names_the_lost`: a rank that was told of the loss
+/// returned and freed its buffer, and a peer that still read there accused it.
+#[test]
+fn what_cannot_be_after_an_end_is_that_end() {
+    let (victim, other) = two();
+    let abort = Abort { rank: 0, reason: Reason::Death };
+    other.state.abort(other.generation, abort);
+    assert_eq!(victim.nonsense(1), Fault::Aborted(abort));
 }
 
 #[test]

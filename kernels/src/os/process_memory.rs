@@ -51,12 +51,11 @@ impl Process {
         // SAFETY: the target is valid for writes, as the caller promises, and so is the name; the
         // other process's addresses are checked by the system.
         let read = unsafe { libc::process_vm_readv(self.id as libc::pid_t, local.as_ptr(), 2, remote.as_ptr(), 2, 0) };
-        if read < 0 {
-            let gone = std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
+        if usize::try_from(read) != Ok(bytes + name.len()) {
+            // Of a process that is ending the system may read a part, or nothing: so not even the name.
+            let no_process = read < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
+            let gone = no_process || bytes > 0 && !self.is_readable();
             return Err(if gone { Unread::Gone } else { Unread::Refused });
-        }
-        if read as usize != bytes + name.len() {
-            return Err(Unread::Refused);
         }
         if name == self.group { Ok(()) } else { Err(Unread::Gone) }
     }
@@ -121,7 +120,7 @@ mod tests {
         assert_eq!(read(&own(&mark), address), Ok(data));
         assert_eq!(read(&Process { group: [6; 16], ..own(&mark) }, address), Err(Unread::Gone), "another's number");
         assert_eq!(read(&own(&mark), 0), Err(Unread::Refused));
-        assert_eq!(read(&Process { mark: 0, ..own(&mark) }, address), Err(Unread::Refused));
+        assert_eq!(read(&Process { mark: 0, ..own(&mark) }, address), Err(Unread::Gone), "no name");
     }
 
     #[test]
