@@ -78,7 +78,7 @@ fn every_collective_is_right_in_rows_of_the_promised_form() {
                     assert_eq!(row["collective"], collective.name());
                     assert_eq!((&row["library"], &row["transport"]), (&"consonance".into(), &"threads".into()));
                     assert_eq!(row["in_place"], collective.in_place(!place.is_empty()), "{row}");
-                    assert_eq!(row["op"].as_str(), collective.reduces().then_some("sum"));
+                    assert_eq!(row["op"].as_str(), collective.kind().combines().then_some("sum"));
                 }
             }
         }

@@ -112,7 +112,7 @@ fn every_collective_is_explained() {
                 assert_eq!(rows.len(), 2, "{json}");
                 for row in rows {
                     assert!(row["thresholds"][0]["protocol"].is_string() && row["limit_us"].is_null(), "{row}");
-                    assert_eq!(row["isa"].is_string(), collective.reduces(), "{row}");
+                    assert_eq!(row["isa"].is_string(), collective.kind().combines(), "{row}");
                 }
             }
         }

@@ -238,8 +238,10 @@ pub fn formation(bytes: &[u8]) -> Verdict {
 /// Numbers of a call and of its end as another build may write them: a value that is known, and
 /// writes the same number, or one that is not.
 pub fn wire(bytes: &[u8]) -> Verdict {
-    use consonance_kernels::shm::call_log::{Entry, Outcome};
-    use consonance_spec::{Kind, Signature};
+    use consonance_kernels::shm::{
+        call_log::{Entry, Outcome},
+        codes,
+    };
     let mut source = Source::new(bytes);
     let mut word = || u64::from_le_bytes(std::array::from_fn(|_| source.byte()));
     let (head, number, bytes) = (word() as u32, word(), word());
@@ -247,9 +249,11 @@ pub fn wire(bytes: &[u8]) -> Verdict {
     let text = entry.to_string();
     let known = head & 0x00ff_ffff;
     match entry.signature() {
-        Some(signature) if signature.code() != known => Err(format!("{known:#x} is {signature}, whose code differs")),
+        Some(signature) if codes::code(&signature) != known => {
+            Err(format!("{known:#x} is {signature}, whose code differs"))
+        }
         None if !text.contains("unknown (code") => Err(text),
-        None if Kind::from_code(head as u8).is_some() && Signature::read_code(head & 0xff).is_none() => Err(text),
+        None if codes::kind_of(head as u8).is_some() && codes::read(head & 0xff).is_none() => Err(text),
         _ => Ok(()),
     }
 }

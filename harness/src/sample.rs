@@ -39,7 +39,7 @@ pub fn keys<T: Sample>(elements: &[T]) -> Vec<u64> {
 }
 
 macro_rules! implement {
-    ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+    ($({ type: $type:ty, variant: $variant:ident, name: $name:literal, class: $class:ident $($more:tt)* })*) => {
         $(impl Sample for $type { implement!($class $type); })*
     };
     (Bool $type:ty) => {

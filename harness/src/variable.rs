@@ -128,7 +128,7 @@ pub trait Difference: Sample {
 }
 
 macro_rules! difference {
-    ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+    ($({ type: $type:ty, variant: $variant:ident, name: $name:literal, class: $class:ident $($more:tt)* })*) => {
         $(impl Difference for $type {
             fn difference(a: $type, b: $type) -> $type {
                 difference!($class a, b)

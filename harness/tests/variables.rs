@@ -131,7 +131,7 @@ fn check_all<T: Difference>() {
 }
 
 macro_rules! tests {
-    ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+    ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
         /// The types of one group of tests, which run at once.
         fn check_types(types: &[DType]) {
             for dtype in types {

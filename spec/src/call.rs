@@ -3,8 +3,41 @@
 use crate::{dtype::DType, op::ReduceOp};
 use std::fmt;
 
+/// Which ranks give the data of a call, and which receive them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// No collective: ranks wait for each other, or exchange what the runtime needs.
+    Control,
+    /// The root gives, all receive.
+    FromRoot,
+    /// All give, the root receives.
+    ToRoot,
+    /// All give, all receive.
+    Everyone,
+    /// One rank gives, another receives.
+    Pair,
+}
+
+/// What a call does with the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Elements arrive as they are.
+    Moves,
+    /// Elements are reduced: the call has an op.
+    Combines,
+}
+
+/// What of a giver's data a receiver gets, or takes part in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// All.
+    Whole,
+    /// A part for each rank.
+    Parts,
+}
+
 macro_rules! kinds {
-    ($($(#[$doc:meta])* $kind:ident = $name:literal,)*) => {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal: $flow:ident $work:ident $extent:ident,)*) => {
         /// Which call it is.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
@@ -19,9 +52,22 @@ macro_rules! kinds {
                 match self { $(Kind::$kind => $name),* }
             }
 
-            /// The kind whose discriminant is `code`; `None` for a code that no kind has.
-            pub fn from_code(code: u8) -> Option<Kind> {
-                Kind::ALL.iter().copied().find(|&kind| kind as u8 == code)
+            /// Which ranks give data, and which receive them.
+            #[inline]
+            pub const fn flow(self) -> Flow {
+                match self { $(Kind::$kind => Flow::$flow),* }
+            }
+
+            /// What is done with the data.
+            #[inline]
+            pub const fn work(self) -> Work {
+                match self { $(Kind::$kind => Work::$work),* }
+            }
+
+            /// What of a giver's data a receiver gets.
+            #[inline]
+            pub const fn extent(self) -> Extent {
+                match self { $(Kind::$kind => Extent::$extent),* }
             }
         }
     };
@@ -29,61 +75,111 @@ macro_rules! kinds {
 
 kinds! {
     /// Every rank waits for every other.
-    Barrier = "barrier",
+    Barrier = "barrier": Control Moves Whole,
     /// One rank's data to all.
-    Broadcast = "broadcast",
+    Broadcast = "broadcast": FromRoot Moves Whole,
     /// All ranks' data combined on one.
-    Reduce = "reduce",
+    Reduce = "reduce": ToRoot Combines Whole,
     /// All ranks' data combined on all.
-    AllReduce = "all_reduce",
+    AllReduce = "all_reduce": Everyone Combines Whole,
     /// All ranks' data in rank order on one.
-    Gather = "gather",
+    Gather = "gather": ToRoot Moves Whole,
     /// All ranks' data in rank order on all.
-    AllGather = "all_gather",
+    AllGather = "all_gather": Everyone Moves Whole,
     /// One rank's data, a part to each.
-    Scatter = "scatter",
+    Scatter = "scatter": FromRoot Moves Parts,
     /// All ranks' data combined, a block to each.
-    ReduceScatter = "reduce_scatter",
+    ReduceScatter = "reduce_scatter": Everyone Combines Parts,
     /// A part from each rank to each rank.
-    AllToAll = "all_to_all",
+    AllToAll = "all_to_all": Everyone Moves Parts,
     /// One rank's data to one other, which receives it.
-    SendRecv = "send/recv",
+    SendRecv = "send/recv": Pair Moves Whole,
     /// The group divided into groups.
-    Split = "split",
+    Split = "split": Control Moves Whole,
     /// All replicas pause while one function sees all their arguments.
-    MergeCall = "merge_call",
+    MergeCall = "merge_call": Control Moves Whole,
     /// The replicas go on with the function's results.
-    MergeReturn = "merge_call's return",
+    MergeReturn = "merge_call's return": Control Moves Whole,
     /// A variable is set to the aggregate of the replicas' values.
-    Assign = "assign",
+    Assign = "assign": Control Moves Whole,
     /// The aggregate of the replicas' values is added to a variable.
-    AssignAdd = "assign_add",
+    AssignAdd = "assign_add": Control Moves Whole,
     /// The aggregate of the replicas' values is subtracted from a variable.
-    AssignSub = "assign_sub",
+    AssignSub = "assign_sub": Control Moves Whole,
     /// The replicas go on with the variable's new value.
-    AssignReturn = "assign's return",
+    AssignReturn = "assign's return": Control Moves Whole,
     /// Every rank tells what it called, after calls that did not agree.
-    Explain = "explain",
+    Explain = "explain": Control Moves Whole,
     /// The replicas of all workers come together for the first time.
-    Workers = "MultiWorkerMirroredStrategy",
+    Workers = "MultiWorkerMirroredStrategy": Control Moves Whole,
     /// A value of each replica, combined for all workers.
-    StrategyReduce = "Strategy::reduce",
+    StrategyReduce = "Strategy::reduce": Control Moves Whole,
     /// The same, with destinations.
-    StrategyReduceTo = "Strategy::reduce_to",
+    StrategyReduceTo = "Strategy::reduce_to": Control Moves Whole,
     /// A value of each replica, one after the other, for all workers.
-    StrategyGather = "Strategy::gather",
+    StrategyGather = "Strategy::gather": Control Moves Whole,
     /// A variable is made on all workers, with the chief's initial value.
-    NewVariable = "Variable::builder",
+    NewVariable = "Variable::builder": Control Moves Whole,
     /// The components of all workers' replicas are read as one value.
-    ReadVariable = "Variable::read",
+    ReadVariable = "Variable::read": Control Moves Whole,
     /// Some rows of it.
-    ReadRows = "Variable::read_rows",
+    ReadRows = "Variable::read_rows": Control Moves Whole,
     /// The workers tell each other whether their data sets have a step.
-    NextStep = "DistributedIterator::next",
+    NextStep = "DistributedIterator::next": Control Moves Whole,
     /// The chief writes a checkpoint, and the others wait for it.
-    Save = "checkpoint::save",
+    Save = "checkpoint::save": Control Moves Whole,
     /// All workers restore the same checkpoint.
-    Restore = "checkpoint::restore",
+    Restore = "checkpoint::restore": Control Moves Whole,
+}
+
+impl Kind {
+    /// Whether one rank alone gives or receives.
+    pub const fn has_root(self) -> bool {
+        match self.flow() {
+            Flow::FromRoot | Flow::ToRoot | Flow::Pair => true,
+            Flow::Control | Flow::Everyone => false,
+        }
+    }
+
+    /// Whether every rank gets all that each giver gives, as it is.
+    pub const fn copies_to_all(self) -> bool {
+        match (self.flow(), self.work(), self.extent()) {
+            (Flow::FromRoot | Flow::Everyone, Work::Moves, Extent::Whole) => true,
+            (Flow::Control | Flow::ToRoot | Flow::Pair, _, _) | (_, Work::Combines, _) | (_, _, Extent::Parts) => false,
+        }
+    }
+
+    /// Whether the larger of a rank's buffers has a part for each rank.
+    pub const fn has_parts(self) -> bool {
+        match (self.flow(), self.work(), self.extent()) {
+            (_, _, Extent::Parts) | (Flow::ToRoot | Flow::Everyone, Work::Moves, Extent::Whole) => true,
+            (Flow::Control | Flow::FromRoot | Flow::Pair, _, Extent::Whole) | (_, Work::Combines, Extent::Whole) => {
+                false
+            }
+        }
+    }
+
+    /// The ratio busbw / algbw as nccl-tests defines it: the share of a buffer's bytes that each of
+    /// `ranks` ranks must send or receive.
+    pub fn bus_factor(self, ranks: usize) -> f64 {
+        let others = (ranks - 1) as f64 / ranks as f64;
+        match (self.flow(), self.work(), self.extent()) {
+            (Flow::Control, _, _) => 0.0,
+            (Flow::Everyone, Work::Combines, Extent::Whole) => 2.0 * others,
+            (Flow::Pair, _, _) | (Flow::FromRoot, _, Extent::Whole) | (Flow::ToRoot, Work::Combines, _) => 1.0,
+            (Flow::FromRoot | Flow::Everyone, _, Extent::Parts) | (Flow::ToRoot | Flow::Everyone, Work::Moves, _) => {
+                others
+            }
+        }
+    }
+
+    /// Whether contributions are combined, so that the call has an op.
+    pub const fn combines(self) -> bool {
+        match self.work() {
+            Work::Combines => true,
+            Work::Moves => false,
+        }
+    }
 }
 
 impl fmt::Display for Kind {
@@ -114,40 +210,6 @@ impl Signature {
     /// A call of this kind in which nothing else has to agree.
     pub const fn new(kind: Kind) -> Signature {
         Signature { kind, op: None, dtype: None, count: None, root: None, detail: 0 }
-    }
-
-    /// 64 bits that differ (up to one chance in 2^64) where signatures do.
-    #[inline]
-    pub fn fingerprint(&self) -> u64 {
-        let count = self.count.map_or(u64::MAX, |count| count as u64);
-        let root = self.root.map_or(u64::MAX, |root| root as u64);
-        let small = u64::from(self.code()) ^ root.rotate_left(24);
-        // One multiplication, because every call waits for it; the detail is a digest already.
-        let product = u128::from(small ^ 0x9e37_79b9_7f4a_7c15) * u128::from(count ^ 0xd6e8_feb8_6659_fd93);
-        (product as u64) ^ (product >> 64) as u64 ^ self.detail
-    }
-
-    /// Kind, op and dtype in three bytes, for a record of last calls; [`Signature::read_code`] is
-    /// its inverse.
-    #[inline]
-    pub fn code(&self) -> u32 {
-        let op = self.op.map_or(0, |op| op as u32 + 1);
-        let dtype = self.dtype.map_or(0, |dtype| dtype as u32 + 1);
-        self.kind as u32 | op << 8 | dtype << 16
-    }
-
-    /// The kind, op and dtype of a [`code`](Signature::code); `None` if the bytes are no such code.
-    pub fn read_code(code: u32) -> Option<Signature> {
-        let [kind, op, dtype, _] = code.to_le_bytes();
-        let read = |index: u8| (index as usize).checked_sub(1);
-        let mut signature = Signature::new(Kind::from_code(kind)?);
-        if let Some(index) = read(op) {
-            signature.op = Some(*ReduceOp::ALL.get(index)?);
-        }
-        if let Some(index) = read(dtype) {
-            signature.dtype = Some(*DType::ALL.get(index)?);
-        }
-        Some(signature)
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Blocking or not, in place or apart, on any transport: the results are these.
 
-use crate::{dtype::DType, number::Number, op::ReduceOp, order::fold, partition::block};
+use crate::{dtype::DType, number::Number, op::ReduceOp, order::fold};
 use std::fmt;
 
 /// Why a call has no result.
@@ -84,12 +84,7 @@ pub fn reduce<T: Number>(op: ReduceOp, inputs: &[Vec<T>]) -> Result<Vec<T>, Erro
     if op.result(T::DTYPE) != Some(T::DTYPE) {
         return Err(Error::Undefined { op, dtype: T::DTYPE });
     }
-    let combined = columns(inputs)?.into_iter().map(|column| {
-        let parts: Vec<T::Acc> = column.into_iter().map(T::widen).collect();
-        let acc = fold(&parts, |a, b| T::combine(op, a, b)).expect("a rank");
-        T::finish(op, acc, inputs.len())
-    });
-    Ok(combined.collect())
+    combine(inputs, T::widen, |a, b| T::combine(op, a, b), |acc, count| T::finish(op, acc, count))
 }
 
 /// The mean of the ranks' elements, for the root: of integers too.
@@ -100,11 +95,23 @@ pub fn mean<T: Number>(inputs: &[Vec<T>]) -> Result<Vec<T::Mean>, Error> {
     if T::DTYPE.mean().is_none() {
         return Err(Error::Undefined { op: ReduceOp::Mean, dtype: T::DTYPE });
     }
-    let means = columns(inputs)?.into_iter().map(|column| {
-        let parts: Vec<T::Total> = column.into_iter().map(T::total).collect();
-        T::quotient(fold(&parts, T::add).expect("a rank"), inputs.len())
-    });
-    Ok(means.collect())
+    combine(inputs, T::total, T::add, T::quotient)
+}
+
+/// Element `i` of the result is the [`fold`] of the ranks' widened elements `i`, finished with the
+/// number of ranks.
+fn combine<T: Copy, A: Clone, R>(
+    inputs: &[Vec<T>],
+    widen: impl Fn(T) -> A,
+    combine: impl Fn(A, A) -> A + Copy,
+    finish: impl Fn(A, usize) -> R,
+) -> Result<Vec<R>, Error> {
+    agree(inputs)?;
+    let element = |i: usize| {
+        let parts: Vec<A> = inputs.iter().map(|input| widen(input[i])).collect();
+        finish(fold(&parts, combine).expect("a rank"), inputs.len())
+    };
+    Ok((0..inputs[0].len()).map(element).collect())
 }
 
 /// The ranks' elements combined, for every rank.
@@ -155,7 +162,8 @@ pub fn scatter<T: Clone>(input: &[T], ranks: usize) -> Result<Vec<Vec<T>>, Error
     if !input.len().is_multiple_of(ranks) {
         return Err(Error::Indivisible { count: input.len(), ranks });
     }
-    Ok((0..ranks).map(|rank| input[block(input.len(), ranks, rank)].to_vec()).collect())
+    let count = input.len() / ranks;
+    Ok((0..ranks).map(|rank| input[rank * count..(rank + 1) * count].to_vec()).collect())
 }
 
 /// `counts[rank]` of the root's elements for each rank.
@@ -186,11 +194,6 @@ pub fn all_to_all_v<T: Clone>(inputs: &[Vec<T>], counts: &[Vec<usize>]) -> Resul
 
 fn deliver<T: Clone>(parts: &[Vec<Vec<T>>]) -> Vec<Vec<T>> {
     (0..parts.len()).map(|to| parts.iter().flat_map(|from| from[to].clone()).collect()).collect()
-}
-
-fn columns<T: Copy>(inputs: &[Vec<T>]) -> Result<Vec<Vec<T>>, Error> {
-    agree(inputs)?;
-    Ok((0..inputs[0].len()).map(|i| inputs.iter().map(|input| input[i]).collect()).collect())
 }
 
 fn agree<T>(inputs: &[Vec<T>]) -> Result<(), Error> {

@@ -5,13 +5,15 @@
 
 use std::fmt;
 
-/// Calls `$callback!` with one row `(type, Variant, "name", Class)` for each element type.
+/// Calls `$callback!` with one row `{ type: f32, variant: F32, name: "f32", class: Float }` for each
+/// element type.
 ///
-/// Text after the callback's name comes before the rows:
+/// A callback names the columns up to the last one that it needs; `$($more:tt)*` takes the others, so
+/// that a further column changes no callback. Text after the callback's name comes before the rows:
 ///
 /// ```
 /// macro_rules! count {
-///     ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => { [$($name),*].len() };
+///     ($({ type: $type:ty, $($more:tt)* })*) => { [$(size_of::<$type>()),*].len() };
 /// }
 /// assert_eq!(consonance_spec::for_each_dtype!(count), 13);
 /// ```
@@ -20,19 +22,19 @@ macro_rules! for_each_dtype {
     ($callback:ident $($before:tt)*) => {
         $callback! {
             $($before)*
-            (bool, Bool, "bool", Bool)
-            (i8, I8, "i8", Signed)
-            (i16, I16, "i16", Signed)
-            (i32, I32, "i32", Signed)
-            (i64, I64, "i64", Signed)
-            (u8, U8, "u8", Unsigned)
-            (u16, U16, "u16", Unsigned)
-            (u32, U32, "u32", Unsigned)
-            (u64, U64, "u64", Unsigned)
-            ($crate::f16, F16, "f16", Float)
-            ($crate::bf16, Bf16, "bf16", Float)
-            (f32, F32, "f32", Float)
-            (f64, F64, "f64", Float)
+            { type: bool, variant: Bool, name: "bool", class: Bool }
+            { type: i8, variant: I8, name: "i8", class: Signed }
+            { type: i16, variant: I16, name: "i16", class: Signed }
+            { type: i32, variant: I32, name: "i32", class: Signed }
+            { type: i64, variant: I64, name: "i64", class: Signed }
+            { type: u8, variant: U8, name: "u8", class: Unsigned }
+            { type: u16, variant: U16, name: "u16", class: Unsigned }
+            { type: u32, variant: U32, name: "u32", class: Unsigned }
+            { type: u64, variant: U64, name: "u64", class: Unsigned }
+            { type: $crate::f16, variant: F16, name: "f16", class: Float }
+            { type: $crate::bf16, variant: Bf16, name: "bf16", class: Float }
+            { type: f32, variant: F32, name: "f32", class: Float }
+            { type: f64, variant: F64, name: "f64", class: Float }
         }
     };
 }
@@ -64,7 +66,7 @@ pub trait Element:
 }
 
 macro_rules! define {
-    ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+    ($({ type: $type:ty, variant: $variant:ident, name: $name:literal, class: $class:ident $($more:tt)* })*) => {
         /// An element type as a value.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]

@@ -26,7 +26,7 @@ pub mod dataset;
 pub mod variable;
 
 pub use aggregation::{VariableAggregation, VariableSynchronization};
-pub use call::{Kind, Signature};
+pub use call::{Extent, Flow, Kind, Signature, Work};
 pub use dtype::{Class, DType, Element};
 pub use half::{bf16, f16};
 pub use op::{ReduceOp, UnknownReduceOp};

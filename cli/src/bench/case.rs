@@ -1,6 +1,6 @@
 //! What is measured: a collective with its arguments.
 
-use consonance_spec::{DType, ReduceOp};
+use consonance_spec::{DType, Kind, ReduceOp};
 use std::{fmt, ops::Range, str::FromStr};
 
 /// A collective that the bench knows.
@@ -66,9 +66,20 @@ impl Collective {
         NAMES.iter().find(|(_, collective)| *collective == self).expect("a name for each").0
     }
 
-    /// Whether it combines elements, so that it has an operation.
-    pub fn reduces(self) -> bool {
-        matches!(self, Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce)
+    /// What it is without its form.
+    pub fn kind(self) -> Kind {
+        match self {
+            Collective::AllReduce => Kind::AllReduce,
+            Collective::AllGather | Collective::AllGatherV => Kind::AllGather,
+            Collective::ReduceScatter => Kind::ReduceScatter,
+            Collective::Broadcast => Kind::Broadcast,
+            Collective::AllToAll | Collective::AllToAllV => Kind::AllToAll,
+            Collective::Barrier => Kind::Barrier,
+            Collective::Gather | Collective::GatherV => Kind::Gather,
+            Collective::Scatter | Collective::ScatterV => Kind::Scatter,
+            Collective::Reduce => Kind::Reduce,
+            Collective::SendRecv => Kind::SendRecv,
+        }
     }
 
     /// The least number of ranks that it has.
@@ -86,22 +97,9 @@ impl Collective {
         }
     }
 
-    /// busbw / algbw, as nccl-tests define them: what share of the bytes every one of `ranks` must
-    /// send or receive over its link.
-    pub fn bus_factor(self, ranks: usize) -> f64 {
-        let others = (ranks - 1) as f64 / ranks as f64;
-        match self {
-            Collective::AllReduce => 2.0 * others,
-            Collective::Broadcast | Collective::Reduce | Collective::SendRecv => 1.0,
-            Collective::Barrier => 0.0,
-            _ => others,
-        }
-    }
-
     /// Whether the larger buffer holds a block for each rank.
     fn in_blocks(self) -> bool {
-        use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
-        matches!(self, AllGather | ReduceScatter | AllToAll | Gather | Scatter)
+        self.kind().has_parts() && !self.is_ragged()
     }
 
     /// Whether ranks' parts differ in size.

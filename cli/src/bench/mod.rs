@@ -269,7 +269,7 @@ impl Bench {
                 ranks.to_string(),
             );
         }
-        if self.collectives.iter().any(|collective| collective.reduces()) && op.result(dtype) != Some(dtype) {
+        if self.collectives.iter().any(|collective| collective.kind().combines()) && op.result(dtype) != Some(dtype) {
             let ops = ReduceOp::ALL.into_iter().filter(|op| op.result(dtype) == Some(dtype));
             let names = ops.map(ReduceOp::name).collect::<Vec<_>>().join(", ");
             return invalid("--op", format!("an operation that gives {dtype} from {dtype} ({names})"), op.to_string());

@@ -162,7 +162,7 @@ pub fn plot(rows: &[Row]) -> String {
     );
     if let Some(row) = rows.first() {
         let case = row.case;
-        let op = if case.collective.reduces() { format!(", {}", case.op) } else { String::new() };
+        let op = if case.collective.kind().combines() { format!(", {}", case.op) } else { String::new() };
         let collective = if is_one { case.collective.name() } else { "collectives" };
         let title = format!("{collective}{op} of {}, {} ranks", case.dtype, case.ranks);
         line(

@@ -145,7 +145,7 @@ fn prepare(
     sets: usize,
 ) -> Result<Box<dyn Prepared>, Box<dyn Error>> {
     macro_rules! of_dtype {
-        ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+        ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
             match case.dtype {
                 $(DType::$variant => Ok(Box::new(Buffers::<$type>::new(case, communicator, subject, sets)?)),)*
             }

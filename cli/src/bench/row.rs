@@ -59,7 +59,7 @@ impl Row {
     /// The bandwidth that links between the ranks must at least have had, in GB/s, as nccl-tests
     /// define it.
     pub fn busbw(&self) -> Option<f64> {
-        self.algbw().map(|algbw| algbw * self.case.collective.bus_factor(self.case.ranks))
+        self.algbw().map(|algbw| algbw * self.case.collective.kind().bus_factor(self.case.ranks))
     }
 
     /// The row as a JSON object; what there is not is null.
@@ -73,7 +73,7 @@ impl Row {
             "bytes": case.bytes(),
             "count": case.count,
             "dtype": case.dtype.name(),
-            "op": case.collective.reduces().then(|| case.op.name()),
+            "op": case.collective.kind().combines().then(|| case.op.name()),
             "memory": memory,
             "in_place": case.in_place,
             "time_us_median": figures.map(|figures| figures.time_us_median),
@@ -119,7 +119,7 @@ impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Row { library, transport, case, figures, .. } = self;
         let Case { collective, count, dtype, .. } = case;
-        let op = if case.collective.reduces() { case.op.name() } else { "-" };
+        let op = if case.collective.kind().combines() { case.op.name() } else { "-" };
         let place = if case.in_place { "in" } else { "apart" };
         write!(f, "  {collective:<14} {:>10} {count:>10} {dtype:>5} {op:>7} {place:>5}  {library:<10} ", case.bytes())?;
         let (Some(figures), Some(algbw), Some(busbw)) = (figures, self.algbw(), self.busbw()) else {

@@ -148,7 +148,7 @@ pub(super) trait Small: Sample {
 }
 
 macro_rules! implement {
-    ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+    ($({ type: $type:ty, variant: $variant:ident, name: $name:literal, class: $class:ident $($more:tt)* })*) => {
         $(impl Small for $type {
             fn small(number: u8) -> $type {
                 implement!($class $type, number)
@@ -171,7 +171,7 @@ impl<T: Small> Tiles<T> {
             // The same on all ranks.
             let (common, turn) = (any(ranks), (i + rank) % ranks);
             match op {
-                _ if !case.collective.reduces() => any(rank),
+                _ if !case.collective.kind().combines() => any(rank),
                 // Every rank's differ, and both the sum and the mean of all are small whole
                 // numbers.
                 ReduceOp::Sum | ReduceOp::Mean if ranks <= 8 => common % 4 + 2 * turn as u8,
@@ -184,7 +184,7 @@ impl<T: Small> Tiles<T> {
         };
         let tile = |rank: usize| -> Vec<T> { (0..PERIOD).map(|i| T::small(whole(i, rank))).collect() };
         let mut tiles: Vec<Vec<T>> = (0..ranks).map(tile).collect();
-        tiles.push(match case.collective.reduces() {
+        tiles.push(match case.collective.kind().combines() {
             true => collective::reduce(op, &tiles).expect("an operation that is defined on the type"),
             false => Vec::new(),
         });

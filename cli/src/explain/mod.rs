@@ -92,7 +92,7 @@ impl Question {
         self.check(bytes)?;
         let question = Question { case: self.case.with_bytes(bytes), ..*self };
         let (step, protocol) = question.way(topology)?;
-        let isa = if self.case.collective.reduces() { Some(question.reducer()?.isa()) } else { None };
+        let isa = if self.case.collective.kind().combines() { Some(question.reducer()?.isa()) } else { None };
         let limit = if measure { Some(question.limit().map_err(|error| format!("the limit: {error}"))?) } else { None };
         let thresholds = self.thresholds(topology)?;
         let traffic = Traffic::most(&question.case, step, protocol);
@@ -108,7 +108,7 @@ impl Question {
         if bytes > most {
             return Err(format!("-b: expected at most {most} bytes of each of {ranks} ranks, found {bytes}"));
         }
-        if self.case.collective.reduces() { self.reducer().map(drop) } else { Ok(()) }
+        if self.case.collective.kind().combines() { self.reducer().map(drop) } else { Ok(()) }
     }
 
     fn reducer(&self) -> Result<Reducer, String> {
@@ -248,7 +248,7 @@ impl Explanation {
             "bytes": case.bytes(),
             "count": case.count,
             "dtype": case.dtype.name(),
-            "op": case.collective.reduces().then(|| case.op.name()),
+            "op": case.collective.kind().combines().then(|| case.op.name()),
             "memory": memory.name(),
             "in_place": case.in_place,
             "protocol": self.name(),
@@ -273,8 +273,11 @@ impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Question { case, transport, memory } = self.question;
         let Traffic { rank, read, written, across } = self.traffic;
-        let what =
-            if case.collective.reduces() { format!("{}, {}", case.op, case.dtype) } else { case.dtype.to_string() };
+        let what = if case.collective.kind().combines() {
+            format!("{}, {}", case.op, case.dtype)
+        } else {
+            case.dtype.to_string()
+        };
         let place = if case.in_place { ", in place" } else { "" };
         let ranks = match case.ranks {
             1 => format!("1 rank ({})", transport.name()),

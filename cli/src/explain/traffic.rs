@@ -22,8 +22,8 @@ pub struct Traffic {
 
 impl Traffic {
     /// Of the rank that moves most; of several, that to which most comes from others.
-    pub(super) fn most(case: &Case, step: Step, path: Protocol) -> Traffic {
-        let of = |rank| Traffic::of(case, step, path, rank);
+    pub(super) fn most(case: &Case, step: Step, protocol: Protocol) -> Traffic {
+        let of = |rank| Traffic::of(case, step, protocol, rank);
         // The first of equals.
         (0..case.ranks)
             .rev()
@@ -33,22 +33,22 @@ impl Traffic {
     }
 
     /// Whether results are written past the caches.
-    pub(super) fn goes_past_caches(case: &Case, path: Protocol) -> bool {
-        let is_whole =
-            matches!(case.collective, Collective::AllGather | Collective::AllGatherV | Collective::Broadcast);
-        let (replaces, is_read) = (case.in_place && case.collective.reduces(), path == Protocol::ProcessRead);
+    pub(super) fn goes_past_caches(case: &Case, protocol: Protocol) -> bool {
+        let is_whole = case.collective.kind().copies_to_all();
+        let (replaces, is_read) =
+            (case.in_place && case.collective.kind().combines(), protocol == Protocol::ProcessRead);
         let brought = (0..case.ranks).map(|rank| Role::of(case, rank).contributed);
         let (most, copies) = (brought.clone().max().unwrap_or(0), if is_whole { case.ranks } else { 1 });
         // What the system reads it puts where it belongs, unless it is combined.
-        let is_written = path != Protocol::Inline && (!is_read || case.collective.reduces()) && !replaces;
+        let is_written = protocol != Protocol::Inline && (!is_read || case.collective.kind().combines()) && !replaces;
         is_written && cache_hints::goes_past_caches(most, brought.sum(), copies)
     }
 
-    fn of(case: &Case, step: Step, path: Protocol, rank: usize) -> Traffic {
+    fn of(case: &Case, step: Step, protocol: Protocol, rank: usize) -> Traffic {
         let Role { contributed, needed, kept, result } = Role::of(case, rank);
         let (ranks, block) = (case.ranks, contributed / case.ranks);
         let result_block = result / ranks;
-        let (read, written, across) = match (path, step) {
+        let (read, written, across) = match (protocol, step) {
             // Of each card a pair of cache lines comes, whatever it has.
             (Protocol::Inline, _) => (contributed + needed, contributed + result, 128 * (ranks - 1)),
             // A block of all is folded into all results.
@@ -58,7 +58,7 @@ impl Traffic {
                 (contributed, written, contributed - block + other)
             }
             // What is read for a fold goes to a scratch first.
-            (Protocol::ProcessRead, _) if case.collective.reduces() => {
+            (Protocol::ProcessRead, _) if case.collective.kind().combines() => {
                 let others = needed - kept;
                 (others + needed, others + result, others)
             }
@@ -143,8 +143,8 @@ mod tests {
         };
         let reducer = Reducer::new(ReduceOp::Sum, DType::F32).expect("a sum");
         let windows = Windows { count: 1, blocks: 1, stride: 1 << 20 };
-        let most = |collective, step, path| {
-            let Traffic { read, written, across, .. } = Traffic::most(&case(collective), step, path);
+        let most = |collective, step, protocol| {
+            let Traffic { read, written, across, .. } = Traffic::most(&case(collective), step, protocol);
             (read, written, across)
         };
         let all = Step::divided(&reducer, Targets::All);
@@ -161,7 +161,8 @@ mod tests {
         // Results of 48 MiB and more in all, but those that replace what is read.
         let large = |collective, in_place| {
             let case = Case { in_place, ..case(collective) }.with_bytes(12 << 20);
-            [Protocol::Staged(windows), Protocol::ProcessRead].map(|path| Traffic::goes_past_caches(&case, path))
+            [Protocol::Staged(windows), Protocol::ProcessRead]
+                .map(|protocol| Traffic::goes_past_caches(&case, protocol))
         };
         assert_eq!(large(Collective::AllGather, true), [true, false]);
         assert_eq!(large(Collective::ReduceScatter, false), [true, true]);

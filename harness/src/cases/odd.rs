@@ -90,7 +90,7 @@ fn differences(source: &mut Source<'_>, size: usize, odd: usize, call: &Collecti
             Counts::Pairs(counts) => counts[odd][(odd + 1 + source.below(size - 1)) % size] += 1,
         });
     }
-    if call.has_root() && call.kind != Kind::SendRecv {
+    if call.kind.has_root() && call.kind != Kind::SendRecv {
         push("root", &mut |other| other.root = (other.root + 1 + source.below(size - 1)) % size);
     }
     all

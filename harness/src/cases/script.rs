@@ -125,12 +125,7 @@ impl Collective {
 
     /// Whether contributions are combined.
     pub fn reduces(&self) -> bool {
-        matches!(self.kind, Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter | Kind::Split)
-    }
-
-    /// Whether one rank alone gives or receives.
-    pub fn has_root(&self) -> bool {
-        matches!(self.kind, Kind::Reduce | Kind::Broadcast | Kind::Gather | Kind::Scatter | Kind::SendRecv)
+        self.kind.combines() || self.kind == Kind::Split
     }
 
     /// The receiver of what the root sends: the next rank.

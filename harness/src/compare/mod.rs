@@ -61,7 +61,7 @@ pub fn message(panic: &(dyn Any + Send)) -> String {
 /// `for_each_dtype!(with_type dtype, function(arguments);)` is `function::<T>(arguments)` for the
 /// Rust type `T` of `dtype`.
 macro_rules! with_type {
-    ($dtype:expr, $function:ident $arguments:tt; $(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+    ($dtype:expr, $function:ident $arguments:tt; $({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
         match $dtype { $(DType::$variant => $function::<$type> $arguments,)* }
     };
 }

@@ -215,7 +215,7 @@ pub(crate) fn bits(tensor: &Tensor) -> Vec<u64> {
         tensor.as_slice::<T>().expect("the dtype was matched").iter().map(|&element| element.bits64()).collect()
     }
     macro_rules! by_dtype {
-        ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+        ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
             match tensor.dtype() {
                 $(DType::$variant => of::<$type>(tensor),)*
             }
@@ -231,7 +231,7 @@ pub(crate) fn from_bits(dtype: DType, shape: Vec<usize>, bits: &[u64]) -> Tensor
         Tensor::new(shape, &elements).expect("as many elements as the shape says")
     }
     macro_rules! by_dtype {
-        ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+        ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
             match dtype {
                 $(DType::$variant => of::<$type>(shape, bits),)*
             }

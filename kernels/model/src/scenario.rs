@@ -327,10 +327,10 @@ fn exchange_with_one_that_leaves() {
 /// The same of a rank that rests, for ranks of its own process.
 fn exchange_with_one_that_rests() {
     each(threads(2, FOREVER), |mut endpoint| {
-        endpoint.rest(0..2, false);
+        endpoint.set_idle(0..2, false);
         sum(&mut endpoint, 1).unwrap();
         if endpoint.world().rank() == 1 {
-            endpoint.rest(0..2, true);
+            endpoint.set_idle(0..2, true);
         } else {
             assert_eq!(sum(&mut endpoint, 2), Err(Fault::Left(1)));
         }

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::shm::{
     call_log::Outcome,
+    codes,
     records::{CallDescriptor, FIRST_BYTES, Generation},
 };
 use consonance_spec::Signature;
@@ -33,8 +34,8 @@ impl Endpoint {
         let (records, sequence, rank) = (self.state.records(), self.sequence, self.world.rank());
         // A peer that waits has looked at the descriptor since it was asked for.
         records[rank].descriptor(sequence).fetch(records.len());
-        let head = signature.code() | (access as u32) << CODE_BITS;
-        let fingerprint = if COMPARES { signature.fingerprint() } else { 0 };
+        let head = codes::code(signature) | (access as u32) << CODE_BITS;
+        let fingerprint = if COMPARES { codes::fingerprint(signature) } else { 0 };
         let own = Post { fingerprint, head, bytes, payload, input, output };
         let place = post::payload(records, rank, sequence, payload.len());
         let is_beside = payload.len() <= post::first_bytes(records.len());

@@ -1,7 +1,10 @@
 //! How a group was ended, and what its ranks last called: for reports.
 
 use super::abort::Abort;
-use crate::shm::records::{Generation, RankRecord};
+use crate::shm::{
+    codes,
+    records::{Generation, RankRecord},
+};
 use consonance_spec::Signature;
 
 /// What a rank last said of its calls.
@@ -25,7 +28,7 @@ impl LastCall {
         if descriptor.sequence() <= since.base() {
             return LastCall::default();
         }
-        let signature = Signature::read_code(descriptor.head() & CODE_MASK);
+        let signature = codes::read(descriptor.head() & CODE_MASK);
         LastCall { number: Generation::number_of(descriptor.sequence()), signature, bytes: descriptor.bytes() }
     }
 }

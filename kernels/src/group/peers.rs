@@ -19,7 +19,7 @@ use crate::{
     memory::{BufMut, make_valid},
     os::{available, process_memory::Process},
 };
-use consonance_spec::{DType, Kind};
+use consonance_spec::DType;
 use std::{ops::Range, ptr};
 
 /// Every rank's data in a [`published`](crate::group::Endpoint::published) step, or the part of it
@@ -148,7 +148,7 @@ impl PeerBuffers<'_> {
         let (ranks, bytes) = (self.context.world.size(), self.bytes(rank));
         CopySize::new(bytes, || {
             let all = (0..ranks).map(|rank| self.bytes(rank)).fold(0, usize::saturating_add);
-            let is_whole = matches!(self.context.kind, Kind::AllGather | Kind::Broadcast);
+            let is_whole = self.context.kind.copies_to_all();
             cache_hints::goes_past_caches(bytes, all, if is_whole { ranks } else { 1 })
         })
     }

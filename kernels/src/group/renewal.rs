@@ -34,8 +34,8 @@ impl Endpoint {
         all?;
         // Only now: until it is in this generation, a rank may still look for the counts by which
         // it finishes a call of the last one.
-        let progress = &self.state.records()[self.world.rank()].counters;
-        for count in [&progress.done, &progress.staged, &progress.folded, &progress.read] {
+        let counters = &self.state.records()[self.world.rank()].counters;
+        for count in [&counters.done, &counters.staged, &counters.folded, &counters.read] {
             count.store(generation.base(), Ordering::Relaxed);
         }
         Ok(())
@@ -72,7 +72,7 @@ impl Endpoint {
 
     /// Says whether this rank rests: it makes no call before `company`, ranks of the same process,
     /// have ended theirs. One of them that waits for it is told that it has left.
-    pub fn rest(&mut self, company: Range<usize>, idle: bool) {
+    pub fn set_idle(&mut self, company: Range<usize>, idle: bool) {
         self.company = company;
         if self.state.forked() {
             return;

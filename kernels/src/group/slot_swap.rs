@@ -12,12 +12,12 @@
 //! time that a number comes to the same two places, the ranks change theirs. Who writes there waits
 //! for the same as without: that all are done with what was there two numbers before.
 
-use consonance_spec::Kind;
+use consonance_spec::{Extent, Kind};
 
 /// Whether the ranks of a call trade the slots in which they put their data up: there are two, and
 /// both have data.
 pub(crate) fn slots(ranks: usize, kind: Kind) -> bool {
-    ranks == 2 && !has_one_way(kind)
+    ranks == 2 && !kind.has_root()
 }
 
 /// Whether of two ranks only one has data, or reads them. They are put up in another part of the
@@ -26,18 +26,14 @@ pub(crate) fn slots(ranks: usize, kind: Kind) -> bool {
 /// KiB takes 0.68 to 0.86 of the time. With more ranks than cores it would take 1.05. (A reduction
 /// to one rank has windows of its own.)
 pub(crate) fn moves(ranks: usize, kind: Kind) -> bool {
-    ranks == 2 && has_one_way(kind)
-}
-
-fn has_one_way(kind: Kind) -> bool {
-    matches!(kind, Kind::Broadcast | Kind::Reduce | Kind::Gather | Kind::Scatter | Kind::SendRecv)
+    ranks == 2 && kind.has_root()
 }
 
 /// Whether a rank of a call asks for the peer's payload as lines that it writes next. The places of
 /// payloads are traded in every call of two ranks; where each payload has blocks for all ranks, the
 /// peer does not read all of it.
 pub(crate) fn takes_payloads(ranks: usize, kind: Kind) -> bool {
-    slots(ranks, kind) && !matches!(kind, Kind::AllToAll | Kind::ReduceScatter)
+    slots(ranks, kind) && kind.extent() == Extent::Whole
 }
 
 /// The rank in whose place `rank` puts up what has this number.

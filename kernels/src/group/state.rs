@@ -338,19 +338,19 @@ impl GroupState {
     /// Whether `rank` will arrive at no further call of this group: it gave up its endpoint, or it
     /// left the parent without having taken one here.
     pub(crate) fn has_left(&self, generation: Generation, rank: usize) -> bool {
-        let progress = &self.records()[rank].counters;
+        let counters = &self.records()[rank].counters;
         let cannot_come = || {
             let left = |parent: &Parent| parent.state.has_left(parent.generation, parent.members[rank]);
             // Relaxed: who sees that the rank left the parent sees whether it had taken its
             // endpoint before.
-            self.parent.as_ref().is_some_and(left) && progress.taken.load(Ordering::Relaxed) < generation.mark()
+            self.parent.as_ref().is_some_and(left) && counters.taken.load(Ordering::Relaxed) < generation.mark()
         };
         // Groups that were split off may be in a place where others have been, and those of threads
         // go on after a rank left a generation; a rank of any other has left for ever.
         let lasts = self.parent.is_none() && self.segment().is_some();
         let first = if lasts { Generation::default() } else { generation };
         // SYNC POINT leave: pairs with `leave`.
-        progress.left.load(Ordering::Acquire) >= first.mark() || cannot_come()
+        counters.left.load(Ordering::Acquire) >= first.mark() || cannot_come()
     }
 
     /// Whether `rank` is of another process and has given up its endpoint in the group that was
@@ -445,10 +445,10 @@ impl GroupState {
     /// of them was told of it.
     pub(crate) fn lose(&self, ranks: Range<usize>, reason: Reason) {
         let gone = |rank: &usize| {
-            let progress = &self.records()[*rank].counters;
+            let counters = &self.records()[*rank].counters;
             // Relaxed: who says so heard it from the system, after all that the process wrote.
-            let left = progress.left.load(Ordering::Relaxed);
-            left <= progress.generation.load(Ordering::Relaxed)
+            let left = counters.left.load(Ordering::Relaxed);
+            left <= counters.generation.load(Ordering::Relaxed)
         };
         if let Some(rank) = ranks.clone().find(gone) {
             let culprits = ranks.clone().map(|rank| self.culprit(Generation::default(), rank));

@@ -10,6 +10,7 @@
 //! [`CALLS`] calls on other threads while one of them writes its entry, mixes up two lines of a
 //! report.
 
+use super::codes;
 use crate::sync::atomics::{AtomicU32, AtomicU64, Ordering, fence};
 use consonance_spec::Signature;
 use std::{array, fmt, process};
@@ -152,7 +153,7 @@ impl Slot {
 impl Entry {
     /// What was called, without its count; `None` if the code is no signature's.
     pub fn signature(&self) -> Option<Signature> {
-        Signature::read_code(self.head)
+        codes::read(self.head)
     }
 }
 
@@ -285,7 +286,7 @@ mod tests {
         let signature =
             Signature { op: Some(ReduceOp::Sum), dtype: Some(DType::F32), ..Signature::new(Kind::AllReduce) };
         // The bits above the code say how memory was shared.
-        let head = signature.code() | 3 << 24;
+        let head = codes::code(&signature) | 3 << 24;
         let entry = Entry { number: 7, head, bytes: 4096, outcome: Outcome::Done };
         assert_eq!(entry.signature(), Some(signature));
         assert_eq!(entry.to_string(), "call 7: all_reduce(sum, f32), 4096 bytes, done");

@@ -1,6 +1,44 @@
 //! The numbers that stand for element types, operations and calls in the words that ranks share.
 
-use consonance_spec::{DType, Kind, ReduceOp, call::mix};
+use consonance_spec::{DType, Kind, ReduceOp, Signature, call::mix};
+
+/// Returns 64 bits that differ where signatures do, but for one chance in 2^64.
+#[inline]
+pub fn fingerprint(signature: &Signature) -> u64 {
+    let count = signature.count.map_or(u64::MAX, |count| count as u64);
+    let root = signature.root.map_or(u64::MAX, |root| root as u64);
+    let small = u64::from(code(signature)) ^ root.rotate_left(24);
+    // One multiplication, because every call waits for it; the detail is a digest already.
+    let product = u128::from(small ^ 0x9e37_79b9_7f4a_7c15) * u128::from(count ^ 0xd6e8_feb8_6659_fd93);
+    (product as u64) ^ (product >> 64) as u64 ^ signature.detail
+}
+
+/// Returns kind, op and dtype in three bytes, for the log of last calls. The inverse of [`read`].
+#[inline]
+pub fn code(signature: &Signature) -> u32 {
+    let op = signature.op.map_or(0, |op| op as u32 + 1);
+    let dtype = signature.dtype.map_or(0, |dtype| dtype as u32 + 1);
+    signature.kind as u32 | op << 8 | dtype << 16
+}
+
+/// Returns the kind, op and dtype of a [`code`]; `None` if the bytes are no such code.
+pub fn read(code: u32) -> Option<Signature> {
+    let [kind, op, dtype, _] = code.to_le_bytes();
+    let index = |byte: u8| (byte as usize).checked_sub(1);
+    let mut signature = Signature::new(kind_of(kind)?);
+    if let Some(index) = index(op) {
+        signature.op = Some(*ReduceOp::ALL.get(index)?);
+    }
+    if let Some(index) = index(dtype) {
+        signature.dtype = Some(*DType::ALL.get(index)?);
+    }
+    Some(signature)
+}
+
+/// Returns the kind with this code; `None` for a code that no kind has.
+pub fn kind_of(code: u8) -> Option<Kind> {
+    Kind::ALL.iter().copied().find(|&kind| kind as u8 == code)
+}
 
 /// A number and what it stands for.
 type Code = (u8, &'static str);
@@ -41,4 +79,58 @@ pub(super) const fn digest(codes: &[Code]) -> u64 {
         index += 1;
     }
     hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn codes_are_read_back() {
+        let ops = [None].into_iter().chain(ReduceOp::ALL.map(Some));
+        let dtypes = [None].into_iter().chain(DType::ALL.iter().copied().map(Some));
+        let mut codes = HashSet::new();
+        for (op, dtype) in ops.flat_map(|op| dtypes.clone().map(move |dtype| (op, dtype))) {
+            for &kind in Kind::ALL {
+                let signature = Signature { op, dtype, ..Signature::new(kind) };
+                assert_eq!(read(code(&signature)), Some(signature));
+                assert!(codes.insert(code(&signature)), "{signature}");
+            }
+        }
+        let (ops, dtypes) = (ReduceOp::ALL.len() as u32, DType::ALL.len() as u32);
+        for no_code in [0xff, (ops + 1) << 8, (dtypes + 1) << 16] {
+            assert_eq!(read(no_code), None, "{no_code:#x}");
+        }
+    }
+
+    #[test]
+    fn fingerprints_differ_where_a_field_does() {
+        for (count, root, detail) in [(0, 1, 0), (1, 0, 7), (1 << 40, 255, u64::MAX), (12, 3, 1 << 63)] {
+            let base = Signature {
+                kind: Kind::Reduce,
+                op: Some(ReduceOp::Sum),
+                dtype: Some(DType::F32),
+                count: Some(count),
+                root: Some(root),
+                detail,
+            };
+            let others = [
+                base,
+                Signature { kind: Kind::AllReduce, ..base },
+                Signature { op: Some(ReduceOp::Mean), ..base },
+                Signature { op: None, ..base },
+                Signature { dtype: Some(DType::F64), ..base },
+                Signature { dtype: None, ..base },
+                Signature { count: Some(count + 1), ..base },
+                Signature { count: None, ..base },
+                Signature { root: Some(root + 1), ..base },
+                Signature { root: None, ..base },
+                Signature { detail: detail ^ 1, ..base },
+                // Fields do not stand in for each other.
+                Signature { count: base.root, root: base.count, ..base },
+            ];
+            assert_eq!(others.iter().map(fingerprint).collect::<HashSet<u64>>().len(), others.len());
+        }
+    }
 }

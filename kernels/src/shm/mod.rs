@@ -27,7 +27,7 @@ mod error;
 #[cfg(target_os = "linux")]
 mod mapping;
 #[cfg(target_os = "linux")]
-mod codes;
+pub mod codes;
 #[cfg(target_os = "linux")]
 mod layout;
 #[cfg(target_os = "linux")]

@@ -209,7 +209,7 @@ impl Tensor {
         let sizes: Vec<usize> = long.iter().map(|&axis| self.shape[axis]).collect();
         let strides: Vec<usize> = long.iter().map(|&axis| self.shape[axis + 1..].iter().product()).collect();
         macro_rules! copy {
-            ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+            ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
                 match self.dtype() {
                     $(DType::$variant => {
                         let mut elements = Vec::with_capacity(self.count());
@@ -303,7 +303,7 @@ impl Default for Tensor {
 impl PartialEq for Tensor {
     fn eq(&self, other: &Tensor) -> bool {
         macro_rules! same {
-            ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+            ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
                 match self.dtype() {
                     $(DType::$variant => self.buf().as_slice::<$type>() == other.buf().as_slice::<$type>(),)*
                 }
@@ -328,7 +328,7 @@ impl fmt::Display for Tensor {
             return write!(f, "[]");
         }
         macro_rules! write_elements {
-            ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+            ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
                 match self.dtype() {
                     $(DType::$variant => write_rows(f, &self.shape, self.buf().as_slice::<$type>().unwrap_or(&[])),)*
                 }
@@ -370,7 +370,7 @@ fn write_rows<T: Element>(f: &mut fmt::Formatter<'_>, shape: &[usize], elements:
 
 /// Scalars and arrays are listed by type: a generic array would also be one of arrays.
 macro_rules! from_arrays {
-    ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+    ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
         $(
             impl From<$type> for Tensor {
                 fn from(element: $type) -> Self {

@@ -55,7 +55,7 @@ fn nothing_to_add(value: &Tensor) -> Tensor {
         ($integer:ident $type:ty) => {};
     }
     macro_rules! by_dtype {
-        ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+        ($({ type: $type:ty, variant: $variant:ident, name: $name:literal, class: $class:ident $($more:tt)* })*) => {
             $(negative!($class $type);)*
         };
     }

@@ -80,7 +80,7 @@ fn negate(from: Buf<'_>, into: &mut BufMut<'_>) {
         };
     }
     macro_rules! by_dtype {
-        ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+        ($({ type: $type:ty, variant: $variant:ident, name: $name:literal, class: $class:ident $($more:tt)* })*) => {
             match from.dtype() {
                 $(DType::$variant => negative!($class $type),)*
             }
@@ -113,7 +113,7 @@ pub(super) fn share(operand: &Tensor, replicas: usize, replica: usize) -> Result
         }};
     }
     macro_rules! by_dtype {
-        ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+        ($({ type: $type:ty, variant: $variant:ident, name: $name:literal, class: $class:ident $($more:tt)* })*) => {
             match operand.dtype() {
                 $(DType::$variant => part!($class $type),)*
             }

@@ -16,7 +16,7 @@ trait Reference: Sample {
 }
 
 macro_rules! reference {
-    ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+    ($({ type: $type:ty, variant: $variant:ident, name: $name:literal, class: $class:ident $($more:tt)* })*) => {
         $(impl Reference for $type {
             fn reference(op: ReduceOp, a: $type, b: $type) -> $type {
                 reference!($class $variant $type, op, a, b)
@@ -96,7 +96,7 @@ fn nearest<T: Half>(value: f64) -> T {
 }
 
 macro_rules! for_dtypes {
-    ($law:ident $(($type:ty, $variant:ident, $name:literal, $class:ident))*) => { $($law::<$type>();)* };
+    ($law:ident $({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => { $($law::<$type>();)* };
 }
 
 #[test]

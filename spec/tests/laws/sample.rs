@@ -16,7 +16,7 @@ pub(crate) trait Sample: Number {
 }
 
 macro_rules! sample {
-    ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+    ($({ type: $type:ty, variant: $variant:ident, name: $name:literal, class: $class:ident $($more:tt)* })*) => {
         $(impl Sample for $type { sample!($class $type); })*
     };
     (Bool $type:ty) => {
@@ -139,7 +139,7 @@ fn element<T: Sample>(g: &mut Gen) -> T {
 
 /// Checks a property of [`Ranks`] for every element type.
 macro_rules! for_ranks {
-    ($law:ident $(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+    ($law:ident $({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
         $(quickcheck::quickcheck($law::<$type> as fn(crate::sample::Ranks<$type>) -> bool);)*
     };
 }

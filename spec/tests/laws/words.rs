@@ -1,5 +1,5 @@
 use consonance_spec::{
-    DType, Kind, ReduceOp, Signature, World,
+    DType, Kind, ReduceOp, World,
     packing::packs,
     partition::{aligned_block, block},
 };
@@ -56,53 +56,6 @@ quickcheck! {
             && packs.is_sorted_by_key(|pack| pack[0])
             && DType::ALL.iter().all(|&dtype| full(dtype))
     }
-
-    fn fingerprints_differ_where_a_field_does(count: u32, root: u8, detail: u64) -> bool {
-        let base = Signature {
-            kind: Kind::Reduce,
-            op: Some(ReduceOp::Sum),
-            dtype: Some(DType::F32),
-            count: Some(count as usize),
-            root: Some(root as usize),
-            detail,
-        };
-        let others = [
-            base,
-            Signature { kind: Kind::AllReduce, ..base },
-            Signature { op: Some(ReduceOp::Mean), ..base },
-            Signature { op: None, ..base },
-            Signature { dtype: Some(DType::F64), ..base },
-            Signature { dtype: None, ..base },
-            Signature { count: Some(count as usize + 1), ..base },
-            Signature { count: None, ..base },
-            Signature { root: Some(root as usize + 1), ..base },
-            Signature { root: None, ..base },
-            Signature { detail: detail ^ 1, ..base },
-            // Fields do not stand in for each other.
-            Signature { count: base.root, root: base.count, ..base },
-        ];
-        let same = if count as usize == root as usize { 1 } else { 0 };
-        others.iter().map(Signature::fingerprint).collect::<HashSet<u64>>().len() == others.len() - same
-    }
-}
-
-#[test]
-fn codes_are_read_back() {
-    let options = |count| [None].into_iter().chain((0..count).map(Some));
-    let mut codes = HashSet::new();
-    for kind in (0..=u8::MAX).filter_map(Kind::from_code) {
-        for op in options(ReduceOp::ALL.len()).map(|op| op.map(|i| ReduceOp::ALL[i])) {
-            for dtype in options(DType::ALL.len()).map(|dtype| dtype.map(|i| DType::ALL[i])) {
-                let signature = Signature { op, dtype, ..Signature::new(kind) };
-                assert_eq!(Signature::read_code(signature.code()), Some(signature));
-                assert!(codes.insert(signature.code()), "{signature}");
-            }
-        }
-    }
-    let (ops, dtypes) = (ReduceOp::ALL.len() as u32, DType::ALL.len() as u32);
-    for no_code in [0xff, (ops + 1) << 8, (dtypes + 1) << 16] {
-        assert_eq!(Signature::read_code(no_code), None, "{no_code:#x}");
-    }
 }
 
 #[test]
@@ -114,6 +67,6 @@ fn ops_and_kinds_are_told_by_their_names() {
         "avg".parse::<ReduceOp>().unwrap_err().to_string(),
         "\"avg\" is not a reduce op; expected one of sum, mean, product, min, max, and, or, xor"
     );
-    let names: Vec<&str> = (0..=u8::MAX).filter_map(Kind::from_code).map(Kind::name).collect();
+    let names: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
     assert_eq!(names.len(), names.iter().collect::<HashSet<_>>().len());
 }

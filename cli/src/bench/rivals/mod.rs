@@ -154,7 +154,7 @@ impl Rival {
         };
         let layout = Layout::of(case, rank, habit);
         macro_rules! of_dtype {
-            ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+            ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
                 match case.dtype {
                     $(DType::$variant => patterns::<$type>(case),)*
                 }

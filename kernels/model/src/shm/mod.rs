@@ -3,6 +3,9 @@
 #[path = "../../../src/shm/records.rs"]
 #[allow(dead_code, reason = "the model needs a part of it")]
 pub(crate) mod records;
+#[path = "../../../src/shm/codes.rs"]
+#[allow(dead_code, reason = "as above")]
+pub(crate) mod codes;
 #[path = "../../../src/shm/call_log.rs"]
 #[allow(dead_code, reason = "as above")]
 pub(crate) mod call_log_text;

@@ -110,7 +110,7 @@ fn check_type<T: Sample<Mean: Sample>>() {
 }
 
 macro_rules! check_types {
-    ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => { $(check_type::<$type>();)* };
+    ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => { $(check_type::<$type>();)* };
 }
 
 #[test]

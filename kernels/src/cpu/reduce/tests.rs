@@ -108,7 +108,7 @@ fn check_type<T: Sample<Mean: Sample>>() {
 }
 
 macro_rules! check_types {
-    ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => { $(check_type::<$type>();)* };
+    ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => { $(check_type::<$type>();)* };
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn check_accumulation<T: Sample<Mean: Sample>>() {
 }
 
 macro_rules! check_accumulations {
-    ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => { $(check_accumulation::<$type>();)* };
+    ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => { $(check_accumulation::<$type>();)* };
 }
 
 #[test]

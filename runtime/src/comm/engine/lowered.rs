@@ -18,6 +18,7 @@ use consonance_kernels::{
     cpu::reduce::Reducer,
     group::Reason,
     memory::{Buf, BufMut, Memory},
+    shm::codes::fingerprint,
 };
 use consonance_spec::{DType, Kind, ReduceOp, Signature, World, partition};
 use std::ops::Range;
@@ -77,7 +78,7 @@ impl Lowered {
     /// every rank.
     fn agree(&mut self, signature: &Signature, bytes: usize, name: Kind) -> Result<Vec<u64>, Failure> {
         let chosen = if signature.kind == Kind::AllReduce { self.implementation as u64 } else { 0 };
-        let own = [signature.fingerprint() ^ chosen, bytes as u64];
+        let own = [fingerprint(signature) ^ chosen, bytes as u64];
         let mut cards = vec![own; self.size()];
         for peer in self.meetings() {
             self.send(own.as_slice().into(), peer, name)?;
@@ -310,7 +311,7 @@ impl Lowered {
 
     /// A call of this rank and `peer` alone: they compare it, and then one sends.
     fn pair(&mut self, call: Call<'_>, peer: usize, signature: &Signature, name: Kind) -> Result<(), Failure> {
-        let own = [signature.fingerprint(), OF_TWO];
+        let own = [fingerprint(signature), OF_TWO];
         let mut other: Card = own;
         self.send(own.as_slice().into(), peer, name)?;
         self.recv(other.as_mut_slice().into(), peer, name)?;

@@ -211,7 +211,7 @@ impl Rows for Lines {
 
     fn read(&self, rows: Range<usize>, into: BufMut<'_>) -> Result<()> {
         macro_rules! read {
-            ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+            ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
                 match self.dtype {
                     $(DType::$variant => {
                         self.read_as::<$type>(rows, into.into_mut_slice().expect("a buffer of the column's type"))

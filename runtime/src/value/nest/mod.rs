@@ -278,7 +278,7 @@ fn too_few() -> Error {
 }
 
 macro_rules! nest_of_scalar {
-    ($(($type:ty, $variant:ident, $name:literal, $class:ident))*) => {
+    ($({ type: $type:ty, variant: $variant:ident, name: $name:literal, class: $class:ident $($more:tt)* })*) => {
         $(
             impl Nest for $type {
                 fn take_leaves(&mut self, at: &Path, leaves: &mut Vec<Leaf>) {

@@ -179,7 +179,7 @@ impl Engine for Host {
     }
 
     fn set_idle(&mut self, company: Range<usize>, idle: bool) {
-        self.endpoint.rest(company, idle);
+        self.endpoint.set_idle(company, idle);
     }
 }
 
