@@ -21,7 +21,7 @@ use consonance_kernels::{
         read::read,
         reduce::Reducer,
     },
-    memory::{Buf, Memory},
+    memory::{HostBuf, Memory},
     os::thread_pool::Team,
 };
 use consonance_spec::{DType, Element, ReduceOp, bf16, f16};
@@ -117,7 +117,7 @@ impl Case {
     }
 
     fn run(&mut self) {
-        let inputs: Vec<Buf<'_>> = self.inputs.iter().map(Memory::as_buf).collect();
+        let inputs: Vec<HostBuf<'_>> = self.inputs.iter().map(Memory::as_buf).collect();
         self.reducer.reduce(black_box(&inputs), &mut self.output.as_buf_mut());
     }
 }

@@ -13,7 +13,7 @@ use consonance_kernels::{
         axis::{Along, Part},
         reduce::Reducer,
     },
-    memory::{Buf, Memory},
+    memory::{HostBuf, Memory},
 };
 use std::{hint::black_box, thread, time::Duration};
 
@@ -52,7 +52,7 @@ fn reduce<T: Element>(op: ReduceOp, inputs: usize, calls: usize) {
     let reducer = Reducer::new(op, T::DTYPE).expect("an operation of the type");
     let inputs = vec![Memory::zeroed(T::DTYPE, BYTES / size_of::<T>()); inputs];
     let mut output = inputs[0].clone();
-    let inputs: Vec<Buf<'_>> = inputs.iter().map(Memory::as_buf).collect();
+    let inputs: Vec<HostBuf<'_>> = inputs.iter().map(Memory::as_buf).collect();
     for _ in 0..calls {
         reducer.reduce(black_box(&inputs), &mut output.as_buf_mut());
     }

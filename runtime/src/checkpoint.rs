@@ -43,7 +43,7 @@ use crate::{
     handle::{Workers, context},
 };
 use consonance_kernels::{
-    memory::{BufMut, Memory},
+    memory::{HostBufMut, Memory},
     os::mapped_file::{self, ByteOrder},
 };
 use consonance_spec::{
@@ -303,7 +303,7 @@ fn check_digest(file: &DataFile, header: &Header) -> Result<String> {
     let mut piece = vec![0; PIECE.min(file.bytes() - header.start)];
     for start in (header.start..file.bytes()).step_by(PIECE) {
         let count = PIECE.min(file.bytes() - start);
-        file.read(start, ByteOrder::NATIVE, BufMut::from(&mut piece[..count]))?;
+        file.read(start, ByteOrder::NATIVE, HostBufMut::from(&mut piece[..count]))?;
         digest.add(&piece[..count]);
     }
     let found = format!("{:016x}", digest.finish());

@@ -14,6 +14,6 @@ pub use crate::comm::{
 };
 pub use consonance_kernels::{
     group::Reason,
-    memory::{Buf, BufMut, Memory},
+    memory::{Buf, BufMut, HostBuf, HostBufMut, Memory, Space},
 };
 pub use consonance_spec::{Kind, Signature};

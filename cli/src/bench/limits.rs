@@ -8,7 +8,7 @@ pub(crate) use super::group::cores;
 
 use consonance_kernels::{
     cpu::reduce::Reducer,
-    memory::{Buf, Memory},
+    memory::{HostBuf, Memory},
     os::thread_pool::Team,
 };
 use consonance_spec::{DType, ReduceOp};
@@ -165,7 +165,7 @@ fn moved(team: &mut Team, what: What, bytes: usize) -> f64 {
         let mut target = Memory::from(&vec![2f32; count][..]);
         let sum = Reducer::new(ReduceOp::Sum, DType::F32).expect("floats have sums");
         let mut work = || {
-            let sources: Vec<Buf<'_>> = sources.iter().map(Memory::as_buf).collect();
+            let sources: Vec<HostBuf<'_>> = sources.iter().map(Memory::as_buf).collect();
             match what {
                 What::Sum(_) => sum.reduce(black_box(&sources), &mut target.as_buf_mut()),
                 _ => target.as_buf_mut().copy_from(black_box(sources[0])),

@@ -6,7 +6,7 @@
 
 use super::case::{Case, Collective};
 use consonance_harness::sample::Sample;
-use consonance_kernels::memory::Buf;
+use consonance_kernels::memory::HostBuf;
 use consonance_spec::{ReduceOp, call::mix, collective, for_each_dtype};
 
 /// Elements after which patterns repeat: a prime, so that no block of a buffer looks like another.
@@ -194,7 +194,7 @@ impl<T: Small> Tiles<T> {
 
     /// The bytes of a period of each pattern; of none where the case has no such pattern.
     pub(super) fn bytes(&self) -> impl Iterator<Item = &[u8]> {
-        self.tiles.iter().map(|tile| Buf::from(&tile[..tile.len() / 2]).as_bytes())
+        self.tiles.iter().map(|tile| HostBuf::from(&tile[..tile.len() / 2]).as_bytes())
     }
 
     /// Fills `buffer` for the call number `turn`.
@@ -217,7 +217,7 @@ impl<T: Small> Tiles<T> {
             for chunk in part.chunks(PERIOD) {
                 let expected = &period[..chunk.len()];
                 // Bytes are compared much faster than numbers.
-                if Buf::from(chunk).as_bytes() != Buf::from(expected).as_bytes() {
+                if HostBuf::from(chunk).as_bytes() != HostBuf::from(expected).as_bytes() {
                     wrong += chunk.iter().zip(expected).filter(|(found, expected)| found != expected).count();
                 }
             }

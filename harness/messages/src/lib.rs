@@ -150,6 +150,11 @@ impl Messages {
     }
 }
 
+/// What the runtime has asked [`Engine::reaches`] for.
+fn on_host<B>(buf: Option<B>) -> B {
+    buf.expect("a buffer in host memory")
+}
+
 /// The error of a call whose group was ended.
 fn ended(call: &str, end: End) -> Error {
     match end.reason {
@@ -182,18 +187,19 @@ impl Engine for Messages {
                 if let Some(end) = self.group.inbox.end_of(&self.group.line) {
                     return Err(ended(name.name(), end).into());
                 }
-                let letter = Letter::Message { group: self.group.number(), bytes: data.as_bytes().to_vec() };
+                let letter =
+                    Letter::Message { group: self.group.number(), bytes: on_host(data.host()).as_bytes().to_vec() };
                 self.group.post.bring(self.group.own(), self.group.members[to], letter);
                 Ok(())
             }
-            Call::Recv { mut data, from } => {
+            Call::Recv { data, from } => {
                 let bytes = self.receive(from, name.name())?;
                 if bytes.len() != data.bytes() {
                     self.group.end(self.group.world.rank(), Reason::Failure);
                     let what = format!("{name}: {} bytes of rank {from}, expected {}", bytes.len(), data.bytes());
                     return Err(Error::System { what, source: std::io::ErrorKind::InvalidData.into() }.into());
                 }
-                data.copy_from_bytes(&bytes);
+                on_host(data.host()).copy_from_bytes(&bytes);
                 Ok(())
             }
             call => unreachable!("{call:?} is made of messages"),

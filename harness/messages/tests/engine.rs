@@ -1,6 +1,9 @@
 //! What the differential suites do not ask of an engine of messages.
 
-use consonance::{Communicator, Error, MirroredStrategy, ReduceOp};
+use consonance::{
+    Communicator, DType, Error, MirroredStrategy, ReduceOp,
+    raw::{Agreement, BufMut, Call, Space},
+};
 use std::{
     thread,
     time::{Duration, Instant},
@@ -8,7 +11,10 @@ use std::{
 
 /// What each rank's work gives.
 fn on_ranks<R: Send>(size: usize, work: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
-    let ranks = consonance_messages::threads(size).into_iter().map(Communicator::from_engine);
+    on_each(consonance_messages::threads(size).into_iter().map(Communicator::from_engine), work)
+}
+
+fn on_each<R: Send>(ranks: impl Iterator<Item = Communicator>, work: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
     thread::scope(|scope| {
         let work = &work;
         let threads: Vec<_> = ranks.map(|rank| scope.spawn(move || work(rank))).collect();
@@ -59,6 +65,32 @@ fn groups_are_split_off_from_one_another_many_times() {
         rank.all_reduce(ReduceOp::Sum, &mut sum).map(|()| sum[0])
     });
     assert!(sums.iter().all(|sum| matches!(sum, Ok(6))), "{sums:?}");
+}
+
+#[test]
+fn a_buffer_that_the_engine_does_not_reach_is_an_error_on_all_ranks() {
+    let reduce = |mut rank: Communicator| {
+        let mut host = [1.5f32; 4];
+        let recv = match rank.rank() {
+            1 => BufMut::empty(Space::Cuda(0), DType::F32),
+            _ => host.as_mut_slice().into(),
+        };
+        let error = rank.execute(Call::AllReduce { op: ReduceOp::Sum, send: None, recv }, &Agreement::NONE);
+        (error.unwrap_err(), rank.all_reduce(ReduceOp::Sum, &mut host).map(|()| host[3]))
+    };
+    for results in [on_ranks(3, reduce), on_each(Communicator::threads(3).into_iter(), reduce)] {
+        for (rank, (error, next)) in results.into_iter().enumerate() {
+            match error {
+                Error::InvalidCall { argument, found, replica, .. } => {
+                    assert_eq!((&argument[..], &found[..], replica), ("recv", "memory of cuda:0", Some(1)));
+                    assert_eq!(rank, 1);
+                }
+                Error::Mismatch { replica: 1, .. } => assert_ne!(rank, 1),
+                error => panic!("rank {rank}: {error:?}"),
+            }
+            assert_eq!(next.ok(), Some(4.5), "the next call of rank {rank}");
+        }
+    }
 }
 
 #[test]

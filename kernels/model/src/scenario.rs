@@ -9,7 +9,7 @@ use crate::{
         Abort, Endpoint, Fault, Reason,
         plan::{Chunking, Targets},
     },
-    memory::{Buf, BufMut},
+    memory::{HostBuf, HostBufMut},
     shm::{
         Segment, Shape,
         call_log_text::{CALLS, CallLog, Outcome},
@@ -203,7 +203,7 @@ fn sum_in_place(endpoint: &mut Endpoint, data: &mut Data, call: usize) -> Result
     for (index, element) in data.write().iter_mut().enumerate() {
         *element = value(rank, call, index);
     }
-    endpoint.divided(&SUM, &Reducer, None, Some(BufMut::from(data.share())), Targets::All)?;
+    endpoint.divided(&SUM, &Reducer, None, Some(HostBufMut::from(data.share())), Targets::All)?;
     for (index, &element) in data.read().iter().enumerate() {
         assert_eq!(element, total(endpoint, call, index), "element {index} in call {call}");
     }
@@ -223,7 +223,7 @@ fn sum_published_as(signature: &Signature, endpoint: &mut Endpoint, data: &mut D
     }
     let mut sums = vec![0; data.share().len()];
     let count = sums.len();
-    endpoint.published(signature, Some(Buf::from(&*data.share())), Chunking::WHOLE, |peers| {
+    endpoint.published(signature, Some(HostBuf::from(&*data.share())), Chunking::WHOLE, |peers| {
         peers.reduce(&Reducer, 0, &mut sums[..count].as_mut().into())
     })?;
     for (index, &element) in sums.iter().enumerate() {
@@ -238,7 +238,7 @@ fn sum_own_block(endpoint: &mut Endpoint, data: &mut Data, call: usize) -> Resul
     for (index, element) in data.write().iter_mut().enumerate() {
         *element = value(rank, call, index);
     }
-    endpoint.divided(&SUM, &Reducer, None, Some(BufMut::from(data.share())), Targets::Own)?;
+    endpoint.divided(&SUM, &Reducer, None, Some(HostBufMut::from(data.share())), Targets::Own)?;
     let count = data.share().len();
     for (index, &element) in data.read().iter().enumerate() {
         let is_own = partition::block(count, endpoint.world().size(), rank).contains(&index);
@@ -421,7 +421,8 @@ fn published_with_a_failure() {
         let result = if endpoint.world().rank() == 0 {
             sum_published(&mut endpoint, &mut data, 1)
         } else {
-            endpoint.published(&SUM, Some(Buf::from(&*data.share())), Chunking::WHOLE, |_| Err(Fault::TooManyGroups))
+            endpoint
+                .published(&SUM, Some(HostBuf::from(&*data.share())), Chunking::WHOLE, |_| Err(Fault::TooManyGroups))
         };
         let expected = match endpoint.world().rank() {
             0 => Fault::Aborted(Abort { rank: 1, reason: Reason::Failure }),
@@ -597,7 +598,7 @@ fn windows_and_next_round() {
         let mut long = data(&endpoint, 1, 33);
         if endpoint.world().rank() == 1 {
             let mut windows = 0;
-            let result = endpoint.published(&SUM, Some(Buf::from(&*long.share())), Chunking::WHOLE, |_| {
+            let result = endpoint.published(&SUM, Some(HostBuf::from(&*long.share())), Chunking::WHOLE, |_| {
                 windows += 1;
                 if windows == 2 { Err(Fault::TooManyGroups) } else { Ok(()) }
             });

@@ -3,10 +3,10 @@
 use super::reduce::{Baseline, LINE, Simd};
 #[cfg(target_arch = "x86_64")]
 use super::{isa::Isa, reduce::Avx2};
-use crate::memory::Buf;
+use crate::memory::HostBuf;
 
 /// Asks for the cache lines of elements, which are read soon.
-pub fn fetch_elements(elements: Buf<'_>) {
+pub fn fetch_elements(elements: HostBuf<'_>) {
     fetch(elements.as_ptr(), elements.bytes());
 }
 

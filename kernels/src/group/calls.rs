@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     cpu::reduce::Reducer,
-    memory::{Buf, BufMut},
+    memory::{HostBuf, HostBufMut},
     shm::records::PAYLOAD_BYTES,
 };
 use consonance_spec::{Signature, partition};
@@ -28,7 +28,7 @@ impl Endpoint {
     /// # Panics
     /// If the payload has more than [`Endpoint::PAYLOAD_BYTES`] bytes, or is not of the signature's
     /// dtype.
-    pub fn exchange(&mut self, signature: &Signature, payload: Option<Buf<'_>>) -> Result<Payloads<'_>, Fault> {
+    pub fn exchange(&mut self, signature: &Signature, payload: Option<HostBuf<'_>>) -> Result<Payloads<'_>, Fault> {
         self.exchange_expecting(signature, payload, payload.map_or(0, |buf| buf.bytes()))
     }
 
@@ -43,7 +43,7 @@ impl Endpoint {
     pub fn exchange_expecting(
         &mut self,
         signature: &Signature,
-        payload: Option<Buf<'_>>,
+        payload: Option<HostBuf<'_>>,
         expected: usize,
     ) -> Result<Payloads<'_>, Fault> {
         self.exchange_while(signature, payload, expected, || ()).map(|((), payloads)| payloads)
@@ -63,7 +63,7 @@ impl Endpoint {
     pub fn exchange_while<R>(
         &mut self,
         signature: &Signature,
-        payload: Option<Buf<'_>>,
+        payload: Option<HostBuf<'_>>,
         expected: usize,
         meanwhile: impl FnOnce() -> R,
     ) -> Result<(R, Payloads<'_>), Fault> {
@@ -71,7 +71,7 @@ impl Endpoint {
         assert!(bytes <= PAYLOAD_BYTES, "payload of {bytes} bytes");
         assert!(payload.is_none_or(|payload| Some(payload.dtype()) == signature.dtype), "payload of {signature}");
         let payload = match &payload {
-            // SAFETY: a `Buf` is valid for reads of its bytes while it is borrowed, and no element
+            // SAFETY: a `HostBuf` is valid for reads of its bytes while it is borrowed, and no element
             // type has padding.
             Some(buf) => unsafe { std::slice::from_raw_parts(buf.as_ptr(), bytes) },
             None => &[],
@@ -97,7 +97,7 @@ impl Endpoint {
     pub fn published(
         &mut self,
         signature: &Signature,
-        input: Option<Buf<'_>>,
+        input: Option<HostBuf<'_>>,
         chunking: Chunking,
         mut work: impl FnMut(&mut PeerBuffers<'_>) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
@@ -134,8 +134,8 @@ impl Endpoint {
         &mut self,
         signature: &Signature,
         reducer: &Reducer,
-        send: Option<Buf<'_>>,
-        mut recv: Option<BufMut<'_>>,
+        send: Option<HostBuf<'_>>,
+        mut recv: Option<HostBufMut<'_>>,
         targets: Targets,
     ) -> Result<(), Fault> {
         let input = send.or_else(|| recv.as_ref().map(|recv| recv.as_buf())).expect("a buffer to read");

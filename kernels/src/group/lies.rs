@@ -205,7 +205,7 @@ fn bytes_that_are_no_bool_become_one() {
             }
         };
         answer(victim, liar);
-        let bytes = crate::memory::Buf::from(heard.as_slice()).as_bytes();
+        let bytes = crate::memory::HostBuf::from(heard.as_slice()).as_bytes();
         assert!(bytes.iter().all(|&byte| byte < 2), "{count} bytes");
         assert_eq!(heard[..2], [false, true]);
     }

@@ -10,7 +10,7 @@ use crate::{
         prefetch::fetch_to_write,
         reduce::Reducer,
     },
-    memory::{Buf, BufMut, make_valid},
+    memory::{HostBuf, HostBufMut, make_valid},
     shm::records::{FIRST_BYTES, PAYLOAD_BYTES},
 };
 use std::mem::MaybeUninit;
@@ -34,7 +34,7 @@ impl Payloads<'_> {
     /// # Panics
     /// If `target` is of another dtype, or its place is not within a payload, or within this
     /// rank's, if that is meant.
-    pub fn copy(&self, rank: usize, start: usize, target: &mut BufMut<'_>) -> Result<(), Fault> {
+    pub fn copy(&self, rank: usize, start: usize, target: &mut HostBufMut<'_>) -> Result<(), Fault> {
         assert_eq!(Some(target.dtype()), self.context.dtype, "the target is of the agreed dtype");
         let start = start.saturating_mul(target.dtype().size());
         let (payload, is_taken) = self.payload(rank, start, target.bytes())?;
@@ -86,8 +86,8 @@ impl Payloads<'_> {
         &mut self,
         reducer: &Reducer,
         start: usize,
-        own: Option<Buf<'_>>,
-        target: &mut BufMut<'_>,
+        own: Option<HostBuf<'_>>,
+        target: &mut HostBufMut<'_>,
     ) -> Result<(), Fault> {
         let (start, bytes) = (start * reducer.input().size(), target.count() * reducer.input().size());
         assert_eq!(reducer.output(), target.dtype(), "the target fits the reducer");

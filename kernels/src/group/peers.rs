@@ -16,7 +16,7 @@ use crate::{
         prefetch::fetch_to_write,
         reduce::Reducer,
     },
-    memory::{BufMut, make_valid},
+    memory::{HostBufMut, make_valid},
     os::{available, process_memory::Process},
 };
 use consonance_spec::DType;
@@ -199,7 +199,7 @@ impl PeerBuffers<'_> {
     ///
     /// # Panics
     /// If `target` has not as many elements as the range, or is of another dtype.
-    pub fn copy(&self, rank: usize, range: Range<usize>, target: &mut BufMut<'_>) -> Result<(), Fault> {
+    pub fn copy(&self, rank: usize, range: Range<usize>, target: &mut HostBufMut<'_>) -> Result<(), Fault> {
         assert_eq!(range.len(), target.count(), "the range fits its target");
         assert_eq!(Some(target.dtype()), self.context.dtype, "the target is of the agreed dtype");
         let size = target.dtype().size();
@@ -269,7 +269,7 @@ impl PeerBuffers<'_> {
     ///
     /// # Panics
     /// If `target` is of another dtype.
-    pub fn copy_rows(&self, rank: usize, target: &mut BufMut<'_>, place: Rows) -> Result<(), Fault> {
+    pub fn copy_rows(&self, rank: usize, target: &mut HostBufMut<'_>, place: Rows) -> Result<(), Fault> {
         let size = target.dtype().size();
         let count = self.bytes(rank) / size;
         if count == 0 {
@@ -325,7 +325,7 @@ impl PeerBuffers<'_> {
     ///
     /// # Panics
     /// If `target` does not fit the reducer.
-    pub fn reduce(&mut self, reducer: &Reducer, offset: usize, target: &mut BufMut<'_>) -> Result<(), Fault> {
+    pub fn reduce(&mut self, reducer: &Reducer, offset: usize, target: &mut HostBufMut<'_>) -> Result<(), Fault> {
         assert_eq!(reducer.output(), target.dtype(), "the target fits the reducer");
         // SAFETY: the target is exclusive, so it is disjoint from the sources.
         unsafe { self.fold(reducer, offset, target.count(), target.as_mut_ptr()) }

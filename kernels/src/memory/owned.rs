@@ -2,7 +2,7 @@
 
 use super::{
     pages::Pages,
-    view::{Buf, BufMut},
+    view::{HostBuf, HostBufMut},
 };
 use consonance_spec::{DType, Element};
 use std::{
@@ -125,7 +125,7 @@ impl Memory {
     ///
     /// # Panics
     /// If a part is of another type.
-    pub fn concat(dtype: DType, parts: &[Buf<'_>]) -> Memory {
+    pub fn concat(dtype: DType, parts: &[HostBuf<'_>]) -> Memory {
         // Parts may be the same memory many times, so that their sum is bounded by nothing.
         let count = parts.iter().try_fold(0usize, |count, part| count.checked_add(part.count()));
         let count = count.expect("more elements than numbers");
@@ -157,26 +157,26 @@ impl Memory {
     }
 
     /// The elements, shared.
-    pub fn as_buf(&self) -> Buf<'_> {
-        Buf { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
+    pub fn as_buf(&self) -> HostBuf<'_> {
+        HostBuf { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
     }
 
     /// The elements, exclusive.
-    pub fn as_buf_mut(&mut self) -> BufMut<'_> {
-        BufMut { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
+    pub fn as_buf_mut(&mut self) -> HostBufMut<'_> {
+        HostBufMut { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
     }
 }
 
 /// A copy.
-impl From<Buf<'_>> for Memory {
-    fn from(buf: Buf<'_>) -> Self {
+impl From<HostBuf<'_>> for Memory {
+    fn from(buf: HostBuf<'_>) -> Self {
         Memory::concat(buf.dtype, &[buf])
     }
 }
 
 impl<T: Element> From<&[T]> for Memory {
     fn from(slice: &[T]) -> Self {
-        Memory::from(Buf::from(slice))
+        Memory::from(HostBuf::from(slice))
     }
 }
 

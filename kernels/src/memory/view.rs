@@ -5,7 +5,7 @@ use std::{fmt, marker::PhantomData, ops::Range, ptr::NonNull};
 
 /// A shared slice whose element type is a value.
 #[derive(Clone, Copy)]
-pub struct Buf<'a> {
+pub struct HostBuf<'a> {
     pub(super) start: NonNull<u8>,
     pub(super) count: usize,
     pub(super) dtype: DType,
@@ -13,36 +13,36 @@ pub struct Buf<'a> {
 }
 
 /// An exclusive slice whose element type is a value.
-pub struct BufMut<'a> {
+pub struct HostBufMut<'a> {
     pub(super) start: NonNull<u8>,
     pub(super) count: usize,
     pub(super) dtype: DType,
     pub(super) lifetime: PhantomData<&'a mut [u8]>,
 }
 
-// SAFETY: a `Buf` is a `&[T]` and a `BufMut` a `&mut [T]` for some `T: Element`, which is `Send`
+// SAFETY: a `HostBuf` is a `&[T]` and a `HostBufMut` a `&mut [T]` for some `T: Element`, which is `Send`
 // and `Sync`.
-unsafe impl Send for Buf<'_> {}
+unsafe impl Send for HostBuf<'_> {}
 // SAFETY: as above.
-unsafe impl Sync for Buf<'_> {}
+unsafe impl Sync for HostBuf<'_> {}
 // SAFETY: as above.
-unsafe impl Send for BufMut<'_> {}
+unsafe impl Send for HostBufMut<'_> {}
 // SAFETY: as above.
-unsafe impl Sync for BufMut<'_> {}
+unsafe impl Sync for HostBufMut<'_> {}
 
-impl<'a, T: Element> From<&'a [T]> for Buf<'a> {
+impl<'a, T: Element> From<&'a [T]> for HostBuf<'a> {
     fn from(slice: &'a [T]) -> Self {
-        Buf { start: NonNull::from(slice).cast(), count: slice.len(), dtype: T::DTYPE, lifetime: PhantomData }
+        HostBuf { start: NonNull::from(slice).cast(), count: slice.len(), dtype: T::DTYPE, lifetime: PhantomData }
     }
 }
 
-impl<'a, T: Element> From<&'a mut [T]> for BufMut<'a> {
+impl<'a, T: Element> From<&'a mut [T]> for HostBufMut<'a> {
     fn from(slice: &'a mut [T]) -> Self {
-        BufMut { count: slice.len(), start: NonNull::from(slice).cast(), dtype: T::DTYPE, lifetime: PhantomData }
+        HostBufMut { count: slice.len(), start: NonNull::from(slice).cast(), dtype: T::DTYPE, lifetime: PhantomData }
     }
 }
 
-impl<'a> Buf<'a> {
+impl<'a> HostBuf<'a> {
     /// The element type.
     pub fn dtype(&self) -> DType {
         self.dtype
@@ -76,31 +76,11 @@ impl<'a> Buf<'a> {
     ///
     /// # Panics
     /// If `range` reaches past the end.
-    pub fn slice(self, range: Range<usize>) -> Buf<'a> {
+    pub fn slice(self, range: Range<usize>) -> HostBuf<'a> {
         assert!(range.start <= range.end && range.end <= self.count, "{range:?} of {} elements", self.count);
         // SAFETY: `range.start <= count`, so the address stays within the slice or one past it.
         let start = unsafe { self.start.add(range.start * self.dtype.size()) };
-        Buf { start, count: range.end - range.start, ..self }
-    }
-
-    /// `count` elements of `dtype` at `start`: where a pointer comes in from another language.
-    ///
-    /// # Safety
-    /// `start` is aligned for the Rust type of `dtype`, and valid for reads of `count` elements of
-    /// it during `'a`, each of which is a valid one (a `bool` is 0 or 1). Nobody writes them
-    /// meanwhile. They have at most `isize::MAX` bytes.
-    ///
-    /// ```
-    /// use consonance_kernels::memory::Buf;
-    /// use consonance_spec::DType;
-    /// use std::ptr::NonNull;
-    /// let words = [1.5f32, 2.5];
-    /// // SAFETY: the slice lives longer than the buffer.
-    /// let buf = unsafe { Buf::from_raw(DType::F32, NonNull::from(&words).cast(), words.len()) };
-    /// assert_eq!(buf.as_slice::<f32>(), Some(&words[..]));
-    /// ```
-    pub unsafe fn from_raw(dtype: DType, start: NonNull<u8>, count: usize) -> Buf<'a> {
-        Buf { start, count, dtype, lifetime: PhantomData }
+        HostBuf { start, count: range.end - range.start, ..self }
     }
 
     pub(crate) fn as_ptr(&self) -> *const u8 {
@@ -108,7 +88,7 @@ impl<'a> Buf<'a> {
     }
 }
 
-impl<'a> BufMut<'a> {
+impl<'a> HostBufMut<'a> {
     /// The element type.
     pub fn dtype(&self) -> DType {
         self.dtype
@@ -125,18 +105,18 @@ impl<'a> BufMut<'a> {
     }
 
     /// The elements, shared.
-    pub fn as_buf(&self) -> Buf<'_> {
-        Buf { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
+    pub fn as_buf(&self) -> HostBuf<'_> {
+        HostBuf { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
     }
 
     /// The elements, shared from now on.
-    pub fn into_buf(self) -> Buf<'a> {
-        Buf { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
+    pub fn into_buf(self) -> HostBuf<'a> {
+        HostBuf { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
     }
 
     /// The elements, borrowed anew.
-    pub fn reborrow(&mut self) -> BufMut<'_> {
-        BufMut { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
+    pub fn reborrow(&mut self) -> HostBufMut<'_> {
+        HostBufMut { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
     }
 
     /// The elements before and from `at` on.
@@ -148,7 +128,7 @@ impl<'a> BufMut<'a> {
         // SAFETY: `at <= count`, so the address stays within the slice or one past it; the halves
         // are disjoint.
         let second = unsafe { self.start.add(at * self.dtype.size()) };
-        (BufMut { count: at, ..self }, BufMut { start: second, count: self.count - at, ..self })
+        (HostBufMut { count: at, ..self }, HostBufMut { start: second, count: self.count - at, ..self })
     }
 
     /// The elements in `range`.
@@ -171,7 +151,7 @@ impl<'a> BufMut<'a> {
     ///
     /// # Panics
     /// If dtype or count differ.
-    pub fn copy_from(&mut self, source: Buf<'_>) {
+    pub fn copy_from(&mut self, source: HostBuf<'_>) {
         assert_eq!((self.dtype, self.count), (source.dtype, source.count), "copy between unlike buffers");
         // SAFETY: both are valid for `bytes()`; `self` is exclusive, so they do not overlap; the
         // type is the same, so every copied element is a valid one.
@@ -185,9 +165,9 @@ impl<'a> BufMut<'a> {
     /// If there are not as many bytes as the elements have.
     ///
     /// ```
-    /// use consonance_kernels::memory::BufMut;
+    /// use consonance_kernels::memory::HostBufMut;
     /// let mut words = [0u16; 2];
-    /// BufMut::from(words.as_mut_slice()).copy_from_bytes(&[1, 1, 2, 2]);
+    /// HostBufMut::from(words.as_mut_slice()).copy_from_bytes(&[1, 1, 2, 2]);
     /// assert_eq!(words, [0x0101, 0x0202]);
     /// ```
     pub fn copy_from_bytes(&mut self, bytes: &[u8]) {
@@ -198,40 +178,20 @@ impl<'a> BufMut<'a> {
         unsafe { make_valid(self.dtype, self.start.as_ptr(), bytes.len()) }
     }
 
-    /// `count` elements of `dtype` at `start`: where a pointer comes in from another language.
-    ///
-    /// # Safety
-    /// As for [`Buf::from_raw`], valid for writes, too, and nobody else reads or writes the
-    /// elements during `'a`.
-    ///
-    /// ```
-    /// use consonance_kernels::memory::BufMut;
-    /// use consonance_spec::DType;
-    /// use std::ptr::NonNull;
-    /// let mut words = [1.5f32, 2.5];
-    /// // SAFETY: the slice lives longer than the buffer, and is used through it alone meanwhile.
-    /// let buf = unsafe { BufMut::from_raw(DType::F32, NonNull::from(&mut words).cast(), 2) };
-    /// buf.into_mut_slice::<f32>().unwrap().fill(0.0);
-    /// assert_eq!(words, [0.0, 0.0]);
-    /// ```
-    pub unsafe fn from_raw(dtype: DType, start: NonNull<u8>, count: usize) -> BufMut<'a> {
-        BufMut { start, count, dtype, lifetime: PhantomData }
-    }
-
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
         self.start.as_ptr()
     }
 }
 
-impl fmt::Debug for Buf<'_> {
+impl fmt::Debug for HostBuf<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Buf({}, count {})", self.dtype, self.count)
+        write!(f, "HostBuf({}, count {})", self.dtype, self.count)
     }
 }
 
-impl fmt::Debug for BufMut<'_> {
+impl fmt::Debug for HostBufMut<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BufMut({}, count {})", self.dtype, self.count)
+        write!(f, "HostBufMut({}, count {})", self.dtype, self.count)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
         cache_hints::{self, CopySize},
         copy::copy,
     },
-    memory::{Buf, BufMut, Memory},
+    memory::{HostBuf, HostBufMut, Memory},
     sync::atomics::{AtomicU64, Ordering},
 };
 use consonance_spec::DType;
@@ -79,7 +79,7 @@ impl MappedFile {
     /// # Errors
     /// [`io::ErrorKind::UnexpectedEof`] if they reach past the end of the file, as it was or as it
     /// is now; the system's errors.
-    pub fn read(&self, at: usize, order: ByteOrder, mut into: BufMut<'_>) -> io::Result<()> {
+    pub fn read(&self, at: usize, order: ByteOrder, mut into: HostBufMut<'_>) -> io::Result<()> {
         let bytes = into.bytes();
         let end = at.checked_add(bytes).filter(|&end| end <= self.bytes && end as u64 <= self.bytes_now());
         let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -165,7 +165,7 @@ impl ByteOrder {
 ///
 /// # Errors
 /// Those of `to`.
-pub fn write(elements: Buf<'_>, order: ByteOrder, to: &mut dyn io::Write) -> io::Result<()> {
+pub fn write(elements: HostBuf<'_>, order: ByteOrder, to: &mut dyn io::Write) -> io::Result<()> {
     if order == ByteOrder::NATIVE {
         return to.write_all(elements.as_bytes());
     }
@@ -175,7 +175,7 @@ pub fn write(elements: Buf<'_>, order: ByteOrder, to: &mut dyn io::Write) -> io:
 }
 
 /// Reverses the bytes of each element.
-fn swap_bytes(mut elements: BufMut<'_>) {
+fn swap_bytes(mut elements: HostBufMut<'_>) {
     let size = elements.dtype().size();
     if size == 1 {
         return;
@@ -222,9 +222,9 @@ mod tests {
         for at in 0..24 {
             let part = |size: usize, index: usize| &bytes[at + size * index..at + size * (index + 1)];
             for order in [ByteOrder::Little, ByteOrder::Big] {
-                file.read(at, order, BufMut::from(&mut small[..])).unwrap();
-                file.read(at, order, BufMut::from(&mut middle[..])).unwrap();
-                file.read(at, order, BufMut::from(&mut large[..])).unwrap();
+                file.read(at, order, HostBufMut::from(&mut small[..])).unwrap();
+                file.read(at, order, HostBufMut::from(&mut middle[..])).unwrap();
+                file.read(at, order, HostBufMut::from(&mut large[..])).unwrap();
                 for index in 0..2 {
                     let (s, m, l) = (part(2, index), part(4, index), part(8, index));
                     let (s, m, l) = (s.try_into().unwrap(), m.try_into().unwrap(), l.try_into().unwrap());
@@ -242,15 +242,15 @@ mod tests {
     fn what_is_written_is_read_again() {
         for order in [ByteOrder::Little, ByteOrder::Big] {
             let mut bytes = Vec::new();
-            write(Buf::from(&[1.5f64, -0.0][..]), order, &mut bytes).unwrap();
-            write(Buf::from(&[true, false][..]), order, &mut bytes).unwrap();
+            write(HostBuf::from(&[1.5f64, -0.0][..]), order, &mut bytes).unwrap();
+            write(HostBuf::from(&[true, false][..]), order, &mut bytes).unwrap();
             let first = if order == ByteOrder::Little { 1.5f64.to_le_bytes() } else { 1.5f64.to_be_bytes() };
             assert_eq!((&bytes[..8], &bytes[16..]), (&first[..], &[1, 0][..]));
             let temporary = Temporary::new("written", &bytes);
             let file = MappedFile::open(&temporary.0).unwrap();
             let (mut numbers, mut truths) = ([0.0f64; 2], [false; 2]);
-            file.read(0, order, BufMut::from(&mut numbers[..])).unwrap();
-            file.read(16, order, BufMut::from(&mut truths[..])).unwrap();
+            file.read(0, order, HostBufMut::from(&mut numbers[..])).unwrap();
+            file.read(16, order, HostBufMut::from(&mut truths[..])).unwrap();
             assert_eq!((numbers.map(f64::to_bits), truths), ([1.5f64, -0.0].map(f64::to_bits), [true, false]));
         }
     }
@@ -260,7 +260,7 @@ mod tests {
         let temporary = Temporary::new("bools", &[0, 1, 2, 0x80, 0xff]);
         let mut truths = [false; 5];
         let file = MappedFile::open(&temporary.0).unwrap();
-        file.read(0, ByteOrder::Big, BufMut::from(&mut truths[..])).unwrap();
+        file.read(0, ByteOrder::Big, HostBufMut::from(&mut truths[..])).unwrap();
         assert_eq!(truths, [false, true, true, true, true]);
     }
 
@@ -272,7 +272,7 @@ mod tests {
         for piece in [WINDOW / 3 + 1, WINDOW, 2 * WINDOW + 1, bytes.len()] {
             let mut read = vec![0u8; bytes.len()];
             for (index, part) in read.chunks_mut(piece).enumerate() {
-                file.read(index * piece, ByteOrder::NATIVE, BufMut::from(part)).unwrap();
+                file.read(index * piece, ByteOrder::NATIVE, HostBufMut::from(part)).unwrap();
             }
             assert!(read == bytes, "in pieces of {piece}");
         }
@@ -283,7 +283,8 @@ mod tests {
         let temporary = Temporary::new("end", &[7; 10]);
         let file = MappedFile::open(&temporary.0).unwrap();
         let mut into = [0u8; 4];
-        let mut read = |at| file.read(at, ByteOrder::NATIVE, BufMut::from(&mut into[..])).map_err(|error| error.kind());
+        let mut read =
+            |at| file.read(at, ByteOrder::NATIVE, HostBufMut::from(&mut into[..])).map_err(|error| error.kind());
         assert_eq!(read(6), Ok(()));
         for at in [7, 10, 11, usize::MAX - 4, usize::MAX - 3, usize::MAX] {
             assert_eq!(read(at), Err(io::ErrorKind::UnexpectedEof), "at {at}");
@@ -298,8 +299,8 @@ mod tests {
         let temporary = Temporary::new("empty", &[]);
         let file = MappedFile::open(&temporary.0).unwrap();
         assert_eq!(file.bytes(), 0);
-        file.read(0, ByteOrder::NATIVE, BufMut::from(&mut [0u8; 0][..])).unwrap();
-        assert!(file.read(0, ByteOrder::NATIVE, BufMut::from(&mut [0u8; 1][..])).is_err());
+        file.read(0, ByteOrder::NATIVE, HostBufMut::from(&mut [0u8; 0][..])).unwrap();
+        assert!(file.read(0, ByteOrder::NATIVE, HostBufMut::from(&mut [0u8; 1][..])).is_err());
     }
 
     #[test]

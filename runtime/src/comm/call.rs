@@ -1,7 +1,7 @@
 //! One collective call as a value, checked for what can be wrong on one rank alone.
 
 use crate::{Error, Result};
-use consonance_kernels::memory::{Buf, BufMut, Memory};
+use consonance_kernels::memory::{Buf, BufMut, HostBuf, HostBufMut, Memory, Space};
 use consonance_spec::{DType, Element, Kind, ReduceOp, Signature, World};
 
 /// A collective with its buffers.
@@ -67,6 +67,27 @@ impl<'a> Call<'a> {
             Call::AllToAll { .. } => Kind::AllToAll,
             Call::Send { .. } | Call::Recv { .. } => Kind::SendRecv,
         }
+    }
+
+    /// The first buffer that does not lie in one of these spaces: its argument, and where it lies.
+    #[inline]
+    pub(crate) fn outside(&self, reaches: impl Fn(Space) -> bool) -> Option<(&'static str, Space)> {
+        let (send, recv) = match self {
+            Call::Barrier => (None, None),
+            Call::Broadcast { data, .. } | Call::Recv { data, .. } => (None, Some(data)),
+            Call::Send { data, .. } => (Some(data), None),
+            Call::Concat { send, .. } => (Some(send), None),
+            Call::Reduce { send, recv, .. } | Call::Gather { send, recv, .. } | Call::Scatter { send, recv, .. } => {
+                (send.as_ref(), recv.as_ref())
+            }
+            Call::AllReduce { send, recv, .. }
+            | Call::ReduceScatter { send, recv, .. }
+            | Call::AllGather { send, recv, .. }
+            | Call::AllToAll { send, recv, .. } => (send.as_ref(), Some(recv)),
+        };
+        let (send, recv) = (send.map(Buf::space), recv.map(BufMut::space));
+        let send = send.filter(|&space| !reaches(space)).map(|space| ("send", space));
+        send.or_else(|| recv.filter(|&space| !reaches(space)).map(|space| ("recv", space)))
     }
 
     /// The bytes of which other ranks do not know how many this one brings.
@@ -162,6 +183,42 @@ impl<'a> Call<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// Buffers of a call on an engine that reaches host memory alone, which was checked.
+pub(crate) trait OnHost {
+    /// The same in host memory.
+    type Host;
+
+    /// The elements, which lie in host memory.
+    fn on_host(self) -> Self::Host;
+}
+
+impl<'a> OnHost for Buf<'a> {
+    type Host = HostBuf<'a>;
+
+    #[inline]
+    fn on_host(self) -> HostBuf<'a> {
+        self.host().expect("Communicator::execute refuses what the engine does not reach")
+    }
+}
+
+impl<'a> OnHost for BufMut<'a> {
+    type Host = HostBufMut<'a>;
+
+    #[inline]
+    fn on_host(self) -> HostBufMut<'a> {
+        self.host().expect("Communicator::execute refuses what the engine does not reach")
+    }
+}
+
+impl<B: OnHost> OnHost for Option<B> {
+    type Host = Option<B::Host>;
+
+    #[inline]
+    fn on_host(self) -> Self::Host {
+        self.map(B::on_host)
     }
 }
 

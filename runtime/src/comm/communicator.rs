@@ -1,7 +1,7 @@
 //! The raw layer: collectives on slices, for backends of frameworks and numeric code.
 
 use crate::{
-    CommunicationOptions, Implementation, Result,
+    CommunicationOptions, Error, Implementation, Result,
     comm::{
         agreement::Agreement,
         call::Call,
@@ -10,7 +10,10 @@ use crate::{
         shared_memory::SharedMemory,
     },
 };
-use consonance_kernels::group::{Endpoint, Reason, plan::Topology};
+use consonance_kernels::{
+    group::{Endpoint, Reason, plan::Topology},
+    memory::Space,
+};
 use consonance_spec::{DType, Element, Kind, Signature, World};
 use std::{any::Any, ops::Range, sync::Arc, time::Duration};
 
@@ -285,7 +288,11 @@ impl Communicator {
     /// ```
     pub fn execute(&mut self, call: Call<'_>, agreement: &Agreement<'_>) -> Result<()> {
         let mut signature = Signature::new(call.kind());
-        if let Err(error) = call.sign(self.world(), &mut signature) {
+        let signed = match call.outside(|space| self.engine.reaches(space)) {
+            None => call.sign(self.world(), &mut signature),
+            Some((argument, space)) => Err(self.out_of_reach(call.kind(), argument, space)),
+        };
+        if let Err(error) = signed {
             // The two of a send and a receive are a group of their own: no other rank waits for
             // this call.
             if !matches!(call, Call::Send { .. } | Call::Recv { .. }) {
@@ -295,6 +302,12 @@ impl Communicator {
         }
         agreement.sign(&mut signature);
         self.carry_out(call, &signature, agreement)
+    }
+
+    #[cold]
+    fn out_of_reach(&self, kind: Kind, argument: &str, space: Space) -> Error {
+        let expected = "memory that this communicator's engine reaches";
+        Error::invalid(kind.name(), argument, expected, format!("memory of {space}")).of_replica(self.rank())
     }
 
     fn carry_out(&mut self, call: Call<'_>, signature: &Signature, agreement: &Agreement<'_>) -> Result<()> {

@@ -9,7 +9,7 @@ use super::{
 use crate::{Communicator, Error, Result};
 use consonance_kernels::{
     group::Reason,
-    memory::{Buf, BufMut},
+    memory::{HostBuf, HostBufMut},
 };
 use consonance_spec::{DType, Kind, Signature};
 use std::io;
@@ -87,8 +87,8 @@ impl Communicator {
     }
 
     /// Sends to `peer` and receives from it; the lower rank sends first.
-    fn exchange(&mut self, peer: usize, send: Buf<'_>, recv: BufMut<'_>) -> Result<(), Failure> {
-        let (send, recv) = (Call::Send { data: send, to: peer }, Call::Recv { data: recv, from: peer });
+    fn exchange(&mut self, peer: usize, send: HostBuf<'_>, recv: HostBufMut<'_>) -> Result<(), Failure> {
+        let (send, recv) = (Call::Send { data: send.into(), to: peer }, Call::Recv { data: recv.into(), from: peer });
         let (first, second) = if self.rank() < peer { (send, recv) } else { (recv, send) };
         self.engine.execute(first, &EXPLAIN, Kind::Explain)?;
         self.engine.execute(second, &EXPLAIN, Kind::Explain)

@@ -3,7 +3,7 @@
 use crate::{DType, Error, Result, Tensor};
 use consonance_kernels::{
     cpu::prefetch::fetch_elements,
-    memory::{Buf, BufMut},
+    memory::{HostBuf, HostBufMut},
 };
 use std::{fmt, ops::Range, sync::Arc};
 
@@ -28,7 +28,7 @@ pub(crate) trait Rows: Send + Sync {
     fn fetch(&self, _rows: Range<usize>) {}
 
     /// Copies `rows`, which there are, to `into`, which is as long.
-    fn read(&self, rows: Range<usize>, into: BufMut<'_>) -> Result<()>;
+    fn read(&self, rows: Range<usize>, into: HostBufMut<'_>) -> Result<()>;
 
     /// Whether they come from a file.
     fn in_file(&self) -> bool;
@@ -88,7 +88,7 @@ impl Rows for Tensor {
         fetch_elements(elements(self, rows));
     }
 
-    fn read(&self, rows: Range<usize>, mut into: BufMut<'_>) -> Result<()> {
+    fn read(&self, rows: Range<usize>, mut into: HostBufMut<'_>) -> Result<()> {
         into.copy_from(elements(self, rows));
         Ok(())
     }
@@ -99,7 +99,7 @@ impl Rows for Tensor {
 }
 
 /// Those of `rows`, which there are.
-fn elements(tensor: &Tensor, rows: Range<usize>) -> Buf<'_> {
+fn elements(tensor: &Tensor, rows: Range<usize>) -> HostBuf<'_> {
     let row: usize = tensor.row_shape().iter().product();
     tensor.buf().slice(rows.start * row..rows.end * row)
 }

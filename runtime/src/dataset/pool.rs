@@ -2,7 +2,7 @@
 //! fills them.
 
 use crate::{DType, Result, Tensor};
-use consonance_kernels::memory::{BufMut, Memory};
+use consonance_kernels::memory::{HostBufMut, Memory};
 use std::sync::Arc;
 
 /// How many batches are remembered: a few more than are on the way by default. What is used beyond
@@ -19,7 +19,7 @@ impl Pool {
         &mut self,
         dtype: DType,
         shape: Vec<usize>,
-        fill: impl FnOnce(BufMut<'_>) -> Result<()>,
+        fill: impl FnOnce(HostBufMut<'_>) -> Result<()>,
     ) -> Result<Tensor> {
         let count = shape.iter().product();
         let fits = |memory: &Memory| memory.dtype() == dtype && memory.count() >= count;
@@ -50,7 +50,7 @@ mod tests {
     fn memory_is_used_again_only_when_nobody_holds_it() {
         let mut pool = Pool::default();
         let mut next = |value: i32| {
-            let fill = |into: BufMut<'_>| {
+            let fill = |into: HostBufMut<'_>| {
                 into.into_mut_slice::<i32>().unwrap().fill(value);
                 Ok(())
             };

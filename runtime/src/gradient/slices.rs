@@ -22,7 +22,7 @@ use crate::{
     error::{IntoReduceOp, op_of},
     value::indexed_slices,
 };
-use consonance_kernels::memory::BufMut;
+use consonance_kernels::memory::HostBufMut;
 use consonance_spec::{Element, Kind, call::digest};
 
 /// Of [`Communicator::all_reduce`] by sum or mean: `data` is the gradient of the result, then of
@@ -235,7 +235,7 @@ fn agreeing_on(communicator: &mut Communicator, op: ReduceOp, call: Call<'_>) ->
 fn divide<T: Element>(call: &'static str, op: ReduceOp, data: &mut [T], ranks: usize) -> Result<()> {
     if op == ReduceOp::Mean {
         let divided = indexed_slices::divided(call, (&*data).into(), ranks)?;
-        BufMut::from(data).copy_from(divided.as_buf());
+        HostBufMut::from(data).copy_from(divided.as_buf());
     }
     Ok(())
 }

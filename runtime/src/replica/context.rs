@@ -257,7 +257,7 @@ impl<'r> ReplicaContext<'r> {
             session.call(Call::Broadcast { data: [0u8; 0].as_mut_slice().into(), root })?;
         }
         for leaf in &mut leaves {
-            session.call(Call::Broadcast { data: leaf.dense(call)?.buf_mut(), root })?;
+            session.call(Call::Broadcast { data: leaf.dense(call)?.buf_mut().into(), root })?;
         }
         drop(session);
         self.put(call, value, leaves)

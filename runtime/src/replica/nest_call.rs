@@ -151,19 +151,19 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         if op.result(tensor.dtype()) == Some(tensor.dtype())
             && let Some(recv) = tensor.own_buf_mut()
         {
-            return self.call(Call::AllReduce { op, send: None, recv });
+            return self.call(Call::AllReduce { op, send: None, recv: recv.into() });
         }
         let dtype = op.result(tensor.dtype()).unwrap_or(tensor.dtype());
         let mut recv = Memory::zeroed(dtype, tensor.count());
-        self.call(Call::AllReduce { op, send: Some(tensor.buf()), recv: recv.as_buf_mut() })?;
+        self.call(Call::AllReduce { op, send: Some(tensor.buf().into()), recv: recv.as_buf_mut().into() })?;
         *tensor = Tensor::from_memory(tensor.shape().to_vec(), recv)?;
         Ok(())
     }
 
     pub(crate) fn sum_on(&mut self, root: usize, tensor: &mut Tensor) -> Result<()> {
         let mut sum = Memory::zeroed(tensor.dtype(), tensor.count());
-        let recv = (self.communicator.rank() == root).then(|| sum.as_buf_mut());
-        self.call(Call::Reduce { op: ReduceOp::Sum, send: Some(tensor.buf()), recv, root })?;
+        let recv = (self.communicator.rank() == root).then(|| sum.as_buf_mut().into());
+        self.call(Call::Reduce { op: ReduceOp::Sum, send: Some(tensor.buf().into()), recv, root })?;
         *tensor = Tensor::from_memory(tensor.shape().to_vec(), sum)?;
         Ok(())
     }
@@ -173,7 +173,7 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         shape[0] /= self.communicator.size();
         let dtype = op.result(tensor.dtype()).unwrap_or(tensor.dtype());
         let mut recv = Memory::zeroed(dtype, shape.iter().product());
-        self.call(Call::ReduceScatter { op, send: Some(tensor.buf()), recv: recv.as_buf_mut() })?;
+        self.call(Call::ReduceScatter { op, send: Some(tensor.buf().into()), recv: recv.as_buf_mut().into() })?;
         *tensor = Tensor::from_memory(shape, recv)?;
         Ok(())
     }
@@ -221,7 +221,7 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
             return Ok((Tensor::zeros(tensor.dtype(), shape), sizes));
         }
         let (mut recv, mut sizes) = (None, Vec::new());
-        self.call(Call::Concat { send: tensor.buf(), rows, recv: &mut recv, counts: &mut sizes })?;
+        self.call(Call::Concat { send: tensor.buf().into(), rows, recv: &mut recv, counts: &mut sizes })?;
         sizes.iter_mut().for_each(|count| *count /= rows * inner);
         let shape = tensor::joined(self.kind.name(), shape, axis, &sizes)?;
         let memory = recv.expect("a concatenation that succeeded leaves its result");

@@ -12,7 +12,7 @@ pub use kinds::{
 use crate::{Mirrored, PerReplica, Result, Strategy, Tensor, handle::context};
 
 impl Strategy {
-    /// Calls `value_fn` once for each replica of this process.
+    /// Calls `value_fn` once for each replica of this process and returns the results.
     ///
     /// # Errors
     /// [`Error::WrongContext`](crate::Error::WrongContext) in a replica, or in another strategy's
@@ -35,13 +35,13 @@ impl Strategy {
         Ok(PerReplica::new(contexts.map(value_fn).collect()))
     }
 
-    /// The values of this process's replicas, in replica order; of a value that is one for all
-    /// replicas, that value.
+    /// Returns the values of this process's replicas in replica order. A single tensor gives
+    /// itself.
     pub fn local_results<V: LocalResults>(&self, value: &V) -> Vec<V::Value> {
         value.local_results()
     }
 
-    /// `value`, the same on all devices.
+    /// Wraps `value` as one value that is the same on all devices.
     ///
     /// ```
     /// use consonance::MirroredStrategy;
@@ -54,22 +54,22 @@ impl Strategy {
     }
 }
 
-/// What a function that makes a replica's value knows.
+/// The argument of the function that makes a replica's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ValueContext {
-    /// The replica, from 0, among those of all processes.
+    /// The replica id, from 0, over all processes.
     pub replica_id_in_sync_group: usize,
-    /// The number of replicas of all processes.
+    /// The number of replicas, over all processes.
     pub num_replicas_in_sync: usize,
 }
 
-/// What [`Strategy::local_results`] takes.
+/// A value that [`Strategy::local_results`] accepts.
 pub trait LocalResults {
     /// One replica's value.
     type Value;
 
-    /// The values of this process's replicas.
+    /// Returns the values of this process's replicas.
     fn local_results(&self) -> Vec<Self::Value>;
 }
 

@@ -1,4 +1,4 @@
-//! `run`: one function on every replica, each on a thread of its own.
+//! `run`: one function on every replica, each on its own thread.
 
 use crate::{
     Communicator, Error, PerReplica, ReplicaContext, Result, Strategy,
@@ -12,17 +12,17 @@ use consonance_kernels::group::Reason;
 use std::sync::Mutex;
 
 impl Strategy {
-    /// Runs `replica_fn` on every replica at once and gives the result of every replica of this
+    /// Runs `replica_fn` on every replica at once and returns the result of every replica of this
     /// process.
     ///
-    /// The first replica of this process runs on the calling thread, unless `pin_threads` was asked
-    /// for; each other one runs on a thread that is kept between calls. What differs between
-    /// replicas comes from the context, or from [`run_with`](Strategy::run_with).
+    /// The first replica of this process runs on the calling thread, unless `pin_threads` is set.
+    /// Each other replica runs on a thread that is kept between calls. Arguments that differ
+    /// between replicas come from the context, or from [`run_with`](Strategy::run_with).
     ///
     /// # Errors
-    /// If a replica returns an error or panics, that is the result, with the replica's id; replicas
-    /// that wait for it in a collective are freed. A failed run leaves nothing behind: the next one
-    /// works. [`Error::WrongContext`] inside a replica or in another strategy's scope.
+    /// The error or panic of a replica, with the replica's id. Replicas that wait for it in a
+    /// collective fail at once. The next run after a failed one works. [`Error::WrongContext`]
+    /// inside a replica or in another strategy's scope.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, ReduceOp, Tensor};
@@ -39,12 +39,11 @@ impl Strategy {
         self.run_as("Strategy::run", arguments, |replica, ()| replica_fn(replica))
     }
 
-    /// [`run`](Strategy::run) with an argument for each replica of this process, which it gets as
-    /// its own.
+    /// Does [`run`](Strategy::run) with one argument for each replica of this process.
     ///
     /// # Errors
-    /// As [`run`](Strategy::run), and [`Error::InvalidCall`] if there are not as many arguments as
-    /// replicas. Where there are several workers, this is a failed run for the others, too.
+    /// As [`run`](Strategy::run), and [`Error::InvalidCall`] if the numbers of arguments and
+    /// replicas differ. With several workers the run then fails on the others, too.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, PerReplica, Tensor};
@@ -72,7 +71,8 @@ impl Strategy {
             .and_then(|()| self.check_count(call, "arguments", arguments.values().len()));
         self.or_fail(call, checked)?;
         let turn = self.turn(call)?;
-        // Only now: before its turn another thread may have renumbered them.
+        // Read the ids only after the turn began: before it another thread may renumber the
+        // replicas.
         let replicas = self.local_replicas();
         let configuration = self.options().configuration();
         let board = MergeBoard::new(replicas.len());
@@ -97,8 +97,8 @@ impl Strategy {
             if let Err(error) = &result {
                 free_the_others(&aborter, number, error);
             }
-            // Replicas that still wait for this one are told that it has left: here, or where its
-            // communicator goes home.
+            // Replicas that still wait for this one get an error that it has left: from `end_run`
+            // here, or when its communicator is returned.
             let own = replica.into_communicator().and_then(Communicator::end_run);
             replace(&tasks[place], Task::Finished(result, own));
         };
@@ -121,8 +121,8 @@ impl Strategy {
             self.keep(communicators);
         }
         if results.iter().any(Result::is_err) {
-            // The replica that failed has ended the group. Said before the others' results are
-            // dropped, which may panic.
+            // The replica that failed has aborted the group. Record it before the other results are
+            // dropped: a drop may panic.
             turn.iter().for_each(CallGuard::failed);
         }
         all_or_worst(results).map(PerReplica::new).map_err(|(place, error)| with_replica(replicas.start + place, error))
@@ -139,11 +139,11 @@ impl Strategy {
     }
 }
 
-/// What a replica is given and what it leaves.
+/// The state of one replica's task: its input, then its result.
 enum Task<A, R> {
     Given(CommLease, A),
     Running,
-    /// With the communicator, if it is one that this strategy keeps.
+    /// The result, and the communicator if this strategy keeps it.
     Finished(Result<R>, Option<Communicator>),
 }
 
@@ -151,7 +151,8 @@ fn replace<T>(place: &Mutex<T>, value: T) -> T {
     std::mem::replace(&mut *place.lock().expect("nobody panics holding a task"), value)
 }
 
-/// Ends the group of a replica that failed, unless the group has told all replicas already.
+/// Aborts the group of a replica that failed, so that the others stop waiting for it. If the group
+/// is aborted already, the first reason stays.
 fn free_the_others(aborter: &AbortHandle, turn: u64, error: &Error) {
     match error {
         Error::Panic { .. } => aborter.abort_in(turn, Reason::Panic),
@@ -159,7 +160,7 @@ fn free_the_others(aborter: &AbortHandle, turn: u64, error: &Error) {
     }
 }
 
-/// The error with the id of the replica that returned it, where it does not name a replica already.
+/// Adds the id of the replica that returned the error, unless the error already names a replica.
 fn with_replica(replica: usize, error: Error) -> Error {
     match error {
         Error::Mismatch { .. } | Error::Left { .. } | Error::Timeout { .. } | Error::Aborted { .. } => error,

@@ -1,7 +1,7 @@
 //! Axes of tensors, as arguments.
 
 use crate::{Error, ReduceOp, Result, Tensor};
-use consonance_kernels::{cpu::axis::Partial, memory::Buf};
+use consonance_kernels::{cpu::axis::Partial, memory::HostBuf};
 use consonance_spec::call::mix;
 use std::fmt::{self, Display};
 
@@ -154,7 +154,7 @@ impl Flat {
     }
 
     /// The elements, and the three sizes.
-    pub(crate) fn view(&self) -> (Buf<'_>, [usize; 3]) {
+    pub(crate) fn view(&self) -> (HostBuf<'_>, [usize; 3]) {
         (self.tensor.buf(), [self.outer, self.axis, self.inner])
     }
 }

@@ -6,7 +6,7 @@ use consonance_kernels::{
         axis::{self, Partial},
         reduce::Reducer,
     },
-    memory::{Buf, Memory},
+    memory::{HostBuf, Memory},
 };
 use consonance_spec::{DType, ReduceOp};
 use std::ops::Range;
@@ -154,7 +154,7 @@ impl IndexedSlices {
         let mut memory = Memory::zeroed(self.values.dtype(), count);
         let elements = |row: usize| row * row_count..(row + 1) * row_count;
         for (target, group) in groups {
-            let same: Vec<Buf<'_>> = group.iter().map(|&(_, row)| self.values.buf().slice(elements(row))).collect();
+            let same: Vec<HostBuf<'_>> = group.iter().map(|&(_, row)| self.values.buf().slice(elements(row))).collect();
             reducer.reduce(&same, &mut memory.as_buf_mut().slice(elements(target)));
         }
         Tensor::from_memory(shape, memory)
@@ -263,7 +263,7 @@ pub(crate) fn divide(call: &'static str, values: &Tensor, replicas: usize) -> Re
 }
 
 /// Every element divided by `replicas`, as a mean divides.
-pub(crate) fn divided(call: &'static str, values: Buf<'_>, replicas: usize) -> Result<Memory> {
+pub(crate) fn divided(call: &'static str, values: HostBuf<'_>, replicas: usize) -> Result<Memory> {
     let (dtype, count) = (values.dtype(), values.count());
     let partial = Partial::new(ReduceOp::Mean, values, [count, 1, 1])
         .ok_or_else(|| Error::invalid(call, "op", format!("an operation on {dtype}"), "mean"))?;

@@ -1,7 +1,7 @@
 //! Tensors on the host: a shape over elements that are shared until somebody writes.
 
 use crate::{Error, Result};
-use consonance_kernels::memory::{Buf, BufMut, Memory};
+use consonance_kernels::memory::{HostBuf, HostBufMut, Memory};
 use consonance_spec::{DType, Element, for_each_dtype};
 use std::{
     fmt,
@@ -228,13 +228,13 @@ impl Tensor {
         format!("{}{:?}", self.dtype(), self.shape)
     }
 
-    pub(crate) fn buf(&self) -> Buf<'_> {
+    pub(crate) fn buf(&self) -> HostBuf<'_> {
         self.memory.as_buf().slice(self.elements())
     }
 
     /// The elements, to write: in this tensor's own memory where nobody else holds it, else in a
     /// copy.
-    pub(crate) fn buf_mut(&mut self) -> BufMut<'_> {
+    pub(crate) fn buf_mut(&mut self) -> HostBufMut<'_> {
         if Arc::get_mut(&mut self.memory).is_none() {
             (self.memory, self.start) = (Arc::new(Memory::from(self.buf())), 0);
         }
@@ -242,7 +242,7 @@ impl Tensor {
     }
 
     /// The elements, to write, if nobody else holds them.
-    pub(crate) fn own_buf_mut(&mut self) -> Option<BufMut<'_>> {
+    pub(crate) fn own_buf_mut(&mut self) -> Option<HostBufMut<'_>> {
         let elements = self.elements();
         Arc::get_mut(&mut self.memory).map(|memory| memory.as_buf_mut().slice(elements))
     }

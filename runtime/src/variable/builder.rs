@@ -1,4 +1,4 @@
-//! How a variable is made.
+//! The builder of a variable.
 
 use super::Variable;
 use crate::{
@@ -9,8 +9,8 @@ use consonance_spec::{Class, Kind};
 
 const CALL: &str = "Variable::builder";
 
-/// How a [`Variable`] is made: the initial value first, then what differs from the default, then
-/// [`build`](VariableBuilder::build).
+/// Builds a [`Variable`]: first the initial value, then the options that differ from the default,
+/// then [`build`](VariableBuilder::build).
 ///
 /// ```
 /// use consonance::{MirroredStrategy, Tensor, Variable, VariableAggregation};
@@ -38,31 +38,32 @@ impl<F: FnOnce() -> Tensor> VariableBuilder<F> {
         }
     }
 
-    /// When the components are brought together. By default on writing.
+    /// Sets when the components are aggregated. By default on writing.
     pub fn synchronization(mut self, synchronization: VariableSynchronization) -> Self {
         self.synchronization = synchronization;
         self
     }
 
-    /// How they are. By default not at all.
+    /// Sets how the components are aggregated. By default they are not.
     pub fn aggregation(mut self, aggregation: VariableAggregation) -> Self {
         self.aggregation = aggregation;
         self
     }
 
-    /// The variable, in the [current strategy](current_strategy). Where that has several workers
-    /// all of them make the variable, with the chief's initial value.
+    /// Makes the variable in the [current strategy](current_strategy). With several workers all of
+    /// them make the variable, and it gets the chief's initial value.
     ///
     /// # Errors
     /// [`Error::WrongContext`] in a replica; [`Error::InvalidCall`] for the synchronization
     /// [`None`](VariableSynchronization::None) under a strategy that mirrors variables, a sum of
-    /// `bool` or a mean of anything but floats; with several workers those of a collective,
-    /// [`Error::Mismatch`] if they make variables that differ.
+    /// `bool` or a mean of anything but floats; with several workers also the errors of a
+    /// collective, [`Error::Mismatch`] if their variables differ.
     pub fn build(self) -> Result<Variable> {
         self.build_in("Variable::new", current_strategy())
     }
 
-    /// The variable, in this strategy. The caller has made sure that this is not another's scope.
+    /// Makes the variable in this strategy. The caller has checked that this is not another
+    /// strategy's scope.
     pub(crate) fn build_in(self, call: &'static str, strategy: Strategy) -> Result<Variable> {
         if let Some(replica) = context::replica() {
             let problem =
@@ -82,10 +83,10 @@ impl<F: FnOnce() -> Tensor> VariableBuilder<F> {
         Ok(Variable::place(strategy.clone(), synchronization, aggregation, initial_value, Some(number)))
     }
 
-    /// How the variable is kept under this strategy, and its initial value.
+    /// Resolves synchronization and aggregation under this strategy, and calls `initial_value`.
     fn resolve(self, strategy: &Strategy) -> Result<(VariableSynchronization, VariableAggregation, Tensor)> {
         let synchronization = match self.synchronization {
-            // One copy is as one that is synchronised on writing, whatever is asked.
+            // A single copy behaves as synchronised on writing, whatever was requested.
             _ if !strategy.has_mirrored_variables() => VariableSynchronization::OnWrite,
             VariableSynchronization::OnRead => VariableSynchronization::OnRead,
             VariableSynchronization::None => {

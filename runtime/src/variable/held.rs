@@ -1,17 +1,17 @@
-//! Variables that are held while several of them are set together.
+//! Exclusive access to variables, so that several can be set together.
 
 use super::{Variable, Writing};
 use crate::{Result, Tensor, VariableAggregation, VariableSynchronization};
 use consonance_spec::for_each_dtype;
 
-/// A variable that nobody else reads or writes until this is dropped.
+/// Exclusive access to a variable until this is dropped.
 pub(crate) struct Held<'v> {
     variable: &'v Variable,
     places: Vec<Writing<'v>>,
 }
 
 impl Variable {
-    /// Holds the variable, to set it as a whole.
+    /// Takes exclusive access, to set the variable as a whole.
     ///
     /// # Errors
     /// [`Error::WrongContext`](crate::Error::WrongContext) in a replica or in another strategy's
@@ -29,11 +29,11 @@ impl Variable {
 }
 
 impl Held<'_> {
-    /// Sets the value, of the variable's dtype and shape, so that it reads the same outside of
-    /// replicas, bit for bit.
+    /// Sets the variable so that a read outside of replicas returns `value` bit for bit. `value`
+    /// has the variable's dtype and shape.
     ///
-    /// Where components are summed the first one becomes the value and the others what adds nothing
-    /// to it. Where they are averaged all become the value, whose mean is rounded.
+    /// If components are summed, the first one becomes the value and the others the neutral
+    /// element. If they are averaged, all become the value; their mean is rounded.
     pub(crate) fn set(mut self, value: &Tensor) {
         let nothing = self.variable.is_shared().then(|| nothing_to_add(value));
         let first = self.variable.strategy().local_replicas().start;
@@ -43,7 +43,8 @@ impl Held<'_> {
     }
 }
 
-/// Adds nothing to a value like this one. Of floats that is -0: 0 would make 0 of -0.
+/// Returns the neutral element of addition, with this dtype and shape. For floats it is -0, because
+/// 0 + -0 is 0.
 fn nothing_to_add(value: &Tensor) -> Tensor {
     let mut nothing = Tensor::zeros(value.dtype(), value.shape());
     macro_rules! negative {

@@ -25,43 +25,45 @@ use std::{
 };
 use update::Update;
 
-/// A tensor that outlives a run, placed as the strategy in whose scope it was created says.
+/// A tensor that outlives a run. The strategy in whose scope it was created places it.
 ///
 /// # Where its value is
 ///
-/// A variable that is synchronised on writing (the default) has a copy for each *memory* in which
-/// the strategy's devices lie, not for each device: all CPU devices of a process share the host's
-/// memory, so that there is one copy, under [`MirroredStrategy`](crate::MirroredStrategy) as under
-/// [`CentralStorageStrategy`](crate::CentralStorageStrategy). Copies of one process cannot come
-/// apart, and an update is done once. Several workers have a copy each; outside of replicas each
-/// writes its own, so all of them are to write the same.
+/// A variable that is synchronised on writing (the default) has a copy for each *memory* of the
+/// strategy's devices, not for each device. All CPU devices of a process share the host's memory,
+/// so there is one copy, under [`MirroredStrategy`](crate::MirroredStrategy) and
+/// [`CentralStorageStrategy`](crate::CentralStorageStrategy) alike. Copies of one process cannot
+/// diverge, and an update is done once. With several workers each has a copy. Outside of replicas
+/// each worker writes its own copy, so all must write the same value.
 ///
 /// A variable that is synchronised on reading ([`VariableSynchronization::OnRead`]) has a component
-/// for each replica, of its own: counts and sums that replicas keep without waiting for each other.
-/// Only [`MirroredStrategy`](crate::MirroredStrategy) has such: elsewhere every variable has one
-/// copy, which is as one that is synchronised on writing whatever is asked.
+/// for each replica. Use it for counts and sums that replicas keep without waiting for each other.
+/// Only strategies that mirror variables ([`MirroredStrategy`](crate::MirroredStrategy) and
+/// [`MultiWorkerMirroredStrategy`](crate::MultiWorkerMirroredStrategy)) have components. In the
+/// others every variable has one copy and behaves as synchronised on writing, whatever was
+/// requested.
 ///
 /// # What each call does
 ///
-/// With operands `x0`, `x1`, … of the replicas, or `x` outside of them:
+/// Replicas pass the operands `x0`, `x1`, …; a call outside of replicas passes `x`:
 ///
 /// | synchronised | [`ReplicaContext::assign`](crate::ReplicaContext::assign) | [`assign`](Variable::assign) | [`read`](Variable::read) in a replica | `read` outside |
 /// |---|---|---|---|---|
 /// | on writing | every copy becomes the aggregate of `x0`, `x1`, … | every copy becomes `x` | the value | the value |
 /// | on reading | the replica's component becomes its own operand | every component becomes `x`; its share of `x` where they are summed | its component | the aggregate of the components |
 ///
-/// The aggregate is the sum, the mean, or the first replica's, as [`VariableAggregation`] says;
-/// without aggregation what would need one is an error. `assign_add` and `assign_sub` do the same
-/// with sums and differences; integers wrap.
+/// The aggregate is the sum, the mean, or the first replica's value: see [`VariableAggregation`].
+/// Without aggregation, a call that needs an aggregate is an error. `assign_add` and `assign_sub`
+/// add and subtract in the same way; integers wrap.
 ///
-/// A share is the operand divided by the number of replicas; of integers, whole parts that add up
-/// to it, the larger ones on the first replicas.
+/// A share is the operand divided by the number of replicas. Integers are split into whole parts
+/// that add up to the operand; the first replicas get the larger parts.
 ///
 /// # Memory
 ///
-/// Reading shares the elements and copies nothing. Writing is in place, unless somebody still holds
-/// what was read or assigned: then the elements are copied first, so that nobody sees them change.
-/// Cloning gives another handle to the same variable. dtype and shape never change.
+/// Reading shares the elements and copies nothing. Writing is in place, unless a tensor that was
+/// read or assigned still shares the elements: then they are copied first, so that the tensor does
+/// not change. Cloning returns another handle to the same variable. dtype and shape never change.
 ///
 /// ```
 /// use consonance::{MirroredStrategy, Tensor, Variable, VariableAggregation, VariableSynchronization};
@@ -87,9 +89,9 @@ use update::Update;
 pub struct Variable(Arc<Inner>);
 
 struct Inner {
-    /// No other variable of this process has this number.
+    /// Unique in this process.
     id: u64,
-    /// By what number the workers know it, where there are several; else `id`.
+    /// The number that all workers use for the variable. Without several workers it is `id`.
     number: u64,
     strategy: Strategy,
     /// Resolved: `OnWrite` or `OnRead`.
@@ -97,14 +99,14 @@ struct Inner {
     aggregation: VariableAggregation,
     dtype: DType,
     shape: Vec<usize>,
-    /// Synchronised on writing: the copy of each memory. On reading: the component of each replica
-    /// of this process.
+    /// Synchronised on writing: one copy per memory. On reading: one component per replica of this
+    /// process.
     places: Vec<Place>,
 }
 
 impl Variable {
-    /// A variable of the [current strategy](crate::current_strategy), synchronised on writing,
-    /// without aggregation.
+    /// Creates a variable of the [current strategy](crate::current_strategy), synchronised on
+    /// writing, without aggregation.
     ///
     /// # Errors
     /// [`Error::WrongContext`] in a replica: create variables outside of [`run`](Strategy::run).
@@ -120,8 +122,7 @@ impl Variable {
         Variable::builder(|| initial_value).build()
     }
 
-    /// A variable that is synchronised or aggregated in another way; `initial_value` is called
-    /// once.
+    /// Starts a variable with other synchronization or aggregation. `initial_value` is called once.
     pub fn builder<F: FnOnce() -> Tensor>(initial_value: F) -> VariableBuilder<F> {
         VariableBuilder::new(initial_value)
     }
@@ -151,57 +152,56 @@ impl Variable {
         Variable(Arc::new(Inner { id, number, strategy, synchronization, aggregation, dtype, shape, places }))
     }
 
-    /// The number of the variable, which no other one of this process has.
+    /// Returns the number of the variable, unique in this process.
     #[cfg(feature = "checkpoint")]
     pub(crate) fn id(&self) -> u64 {
         self.0.id
     }
 
-    /// The strategy that placed it.
+    /// Returns the strategy that placed the variable.
     pub fn strategy(&self) -> &Strategy {
         &self.0.strategy
     }
 
-    /// The element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.0.dtype
     }
 
-    /// The size of each dimension; empty for a scalar.
+    /// Returns the size of each dimension; empty for a scalar.
     pub fn shape(&self) -> &[usize] {
         &self.0.shape
     }
 
-    /// When its components are brought together: `OnWrite` or `OnRead`, never `Auto`.
+    /// Returns when the components are aggregated: `OnWrite` or `OnRead`, never `Auto`.
     pub fn synchronization(&self) -> VariableSynchronization {
         self.0.synchronization
     }
 
-    /// How they are.
+    /// Returns how the components are aggregated.
     pub fn aggregation(&self) -> VariableAggregation {
         self.0.aggregation
     }
 
-    /// The value; of a variable that is synchronised on reading this replica's component, or
-    /// outside of replicas the aggregate of all: where there are several workers, a collective that
-    /// each of them calls. The elements are shared: a value that is kept makes the next write copy
-    /// them.
+    /// Returns the value. For a variable that is synchronised on reading this is the component of
+    /// this replica, and outside of replicas the aggregate of all components; with several workers
+    /// the latter is a collective that each of them calls. The elements are shared: keeping the
+    /// result makes the next write copy them.
     ///
     /// # Errors
-    /// Of a variable that is synchronised on reading: [`Error::InvalidCall`] outside of replicas if
-    /// it has no aggregation, [`Error::WrongContext`] in another strategy's scope or replica. Of
-    /// any: [`Error::WrongContext`] in a [`Strategy::update`] of the same variable,
-    /// [`Error::Timeout`] if one on another thread does not end.
+    /// For a variable that is synchronised on reading: [`Error::InvalidCall`] outside of replicas
+    /// if it has no aggregation, [`Error::WrongContext`] in another strategy's scope or replica.
+    /// For any variable: [`Error::WrongContext`] in a [`Strategy::update`] of it,
+    /// [`Error::Timeout`] if an update on another thread does not end.
     pub fn read(&self) -> Result<Tensor> {
         self.read_part(Kind::ReadVariable, |value| Ok(value.clone()))
     }
 
-    /// Some rows of the [value](Variable::read): the entries `rows` along axis 0. Of a large
-    /// variable that is aggregated on reading no more than these rows are aggregated.
+    /// Returns the entries `rows` along axis 0 of the [value](Variable::read). If the read
+    /// aggregates components, it aggregates these rows only.
     ///
     /// # Errors
-    /// As [`read`](Variable::read), and [`Error::InvalidCall`] for a scalar, or rows that are not
-    /// there.
+    /// As [`read`](Variable::read), and [`Error::InvalidCall`] for a scalar, or rows out of range.
     ///
     /// ```
     /// use consonance::{Tensor, Variable};
@@ -215,14 +215,14 @@ impl Variable {
     }
 
     /// Sets the value, from outside of replicas. The elements of `value` are shared, not copied.
-    /// Where there are several workers each of them sets its own copy: to the same value, or the
-    /// copies come apart.
+    /// With several workers each sets its own copy. Set all to the same value, or the copies
+    /// diverge.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if dtype or shape are not the variable's; [`Error::WrongContext`] in
-    /// a replica, where [`ReplicaContext::assign`](crate::ReplicaContext::assign) is meant, and in
-    /// another strategy's scope; otherwise as [`read`](Variable::read). The value is then as
-    /// before.
+    /// a replica, where [`ReplicaContext::assign`](crate::ReplicaContext::assign) is the call to
+    /// use, and in another strategy's scope; otherwise as [`read`](Variable::read). On an error the
+    /// value does not change.
     pub fn assign(&self, value: impl Into<Tensor>) -> Result<()> {
         self.update_across("Variable::assign", Update::Assign, value.into())
     }
@@ -243,8 +243,7 @@ impl Variable {
         self.update_across("Variable::assign_sub", Update::AssignSub, value.into())
     }
 
-    /// Calls `update` with each copy or component, on behalf of `call`, which has checked the
-    /// context.
+    /// Calls `update` with each copy or component. The caller `call` has checked the context.
     pub(crate) fn update_copies<R>(
         &self,
         call: &'static str,
@@ -275,7 +274,8 @@ impl Variable {
             let spec = first.spec();
             return self.strategy().chiefs(kind, ("variable", &spec), first);
         };
-        // All at once, so that no assignment from another thread is seen in some components alone.
+        // Take all components first, so that an assignment from another thread is seen in all of
+        // them or in none.
         let components = self.write_all(call).and_then(|all| all.iter().map(|writing| part(writing)).collect());
         let components = self.strategy().or_refuse(kind, components)?;
         self.strategy().reduce_along(call, kind, op, &PerReplica::new(components), &Axes::default(), "")
@@ -294,15 +294,15 @@ impl Variable {
         Ok(())
     }
 
-    /// Whether each replica has a part of the value, which is the sum of them.
+    /// Returns whether the value is the sum of the replicas' components.
     fn is_shared(&self) -> bool {
         self.0.synchronization == VariableSynchronization::OnRead
             && self.0.aggregation == VariableAggregation::Sum
             && self.strategy().num_replicas_in_sync() > 1
     }
 
-    /// Checks that this is no replica, nor another strategy's scope. A variable of the default
-    /// strategy belongs to all scopes.
+    /// Checks that the caller is neither in a replica nor in another strategy's scope. A variable
+    /// of the default strategy is allowed in all scopes.
     fn require_across(&self, call: &'static str, in_replica: &str) -> Result<()> {
         if let Some(replica) = context::replica() {
             let problem = format!("called in replica {replica}, but it is of the cross-replica context; {in_replica}");
@@ -314,7 +314,7 @@ impl Variable {
         context::require_cross_replica(call, self.strategy())
     }
 
-    /// Checks that `update` can be done with `operand`.
+    /// Checks that `operand` is valid for `update`.
     fn check_operand(&self, call: &'static str, update: Update, operand: &Tensor) -> Result<()> {
         if (self.dtype(), self.shape()) != (operand.dtype(), operand.shape()) {
             return Err(Error::invalid(call, "value", self.spec(), operand.spec()));
@@ -327,12 +327,12 @@ impl Variable {
         Error::invalid(call, "aggregation", expected, "none; give one to Variable::builder")
     }
 
-    /// The right to write every copy or component, always taken in the same order.
+    /// Takes every copy or component for writing, always in the same order.
     fn write_all(&self, call: &'static str) -> Result<Vec<Writing<'_>>> {
         self.0.places.iter().map(|place| place.write(call, self.strategy())).collect()
     }
 
-    /// dtype and shape as users read them: `f32[2, 3]`.
+    /// Formats dtype and shape for messages: `f32[2, 3]`.
     fn spec(&self) -> String {
         format!("{}{:?}", self.0.dtype, self.0.shape)
     }
@@ -352,11 +352,11 @@ impl fmt::Debug for Variable {
     }
 }
 
-/// Each replica's component of a variable that is synchronised on reading; else the value on each
-/// device that has variables.
+/// Returns each local replica's component if the variable is synchronised on reading; else the
+/// value once for each device that holds variables.
 ///
 /// # Panics
-/// In an update of the same variable, and if one on another thread does not end before the
+/// In an update of the same variable, and if an update on another thread does not end before the
 /// strategy's timeout.
 impl LocalResults for Variable {
     type Value = Tensor;

@@ -1,12 +1,12 @@
-//! Variables of a strategy: how it makes and updates them.
+//! Creating and updating variables of a strategy.
 
 use super::{Variable, VariableMut};
 use crate::{Error, Result, Strategy, Tensor, handle::context};
 use consonance_spec::Kind;
 
 impl Strategy {
-    /// Creates a [`Variable`] as this strategy places it; `initial_value` is called once. See
-    /// [`Variable::builder`] for one that is synchronised or aggregated in another way.
+    /// Creates a [`Variable`] of this strategy; `initial_value` is called once. For other
+    /// synchronization or aggregation see [`Variable::builder`].
     ///
     /// # Errors
     /// [`Error::WrongContext`] in a replica, or in another strategy's scope.
@@ -16,13 +16,13 @@ impl Strategy {
         Variable::builder(initial_value).build_in(call, self.clone())
     }
 
-    /// Calls `update` with each copy of `variable`, to write it in place, and gives what it returns
-    /// for each. There is one copy for each memory, thus one in a process, or a component for each
-    /// replica, in their order, if the variable is synchronised on reading: see [`Variable`].
+    /// Calls `update` with each copy of `variable`, to write it in place, and returns the results.
+    /// There is one copy for each memory, that is one in a process. If the variable is synchronised
+    /// on reading there is a component for each replica, in replica order: see [`Variable`].
     ///
-    /// The arguments of an update are what the closure captures, so they are the same for every
-    /// copy. The components of a variable that is synchronised on reading may come to differ, as
-    /// the closure says. An update that fails or panics leaves what it has written.
+    /// The closure captures the arguments of the update, so they are the same for every copy. It
+    /// may set the components of a variable that is synchronised on reading to different values.
+    /// What an update wrote before it failed or panicked stays.
     ///
     /// # Errors
     /// [`Error::WrongContext`] in a replica, in another strategy's scope or in an update of the

@@ -1,8 +1,8 @@
-//! Where one copy or component of a variable is, and who may write it.
+//! One copy or component of a variable, and exclusive access for its writer.
 //!
-//! A value that is written is taken out of its place until it is put back, so that no lock is held
-//! while a user's function writes it. Who comes meanwhile waits, never past its deadline; the
-//! thread that is writing is told at once.
+//! A writer takes the value out of its place and puts it back, so that no lock is held while a
+//! user's function writes it. Another thread that wants the value waits, at most until its
+//! deadline. The writing thread itself gets an error at once.
 
 use crate::{Error, Result, Strategy, Tensor, handle::context};
 use std::{
@@ -18,14 +18,14 @@ pub(super) struct Place {
 
 struct State {
     value: Tensor,
-    /// Who has taken the value out.
+    /// The writer that took the value out.
     writer: Option<Writer>,
 }
 
 struct Writer {
     thread: ThreadId,
     call: &'static str,
-    /// None outside of replicas.
+    /// `None` outside of replicas.
     replica: Option<usize>,
 }
 
@@ -38,14 +38,14 @@ impl Place {
         Ok(self.wait(call, strategy)?.value.clone())
     }
 
-    /// The value, to write in place if nobody else holds its elements.
+    /// Takes the value out for writing. Writes are in place unless the elements are shared.
     pub(super) fn write(&self, call: &'static str, strategy: &Strategy) -> Result<Writing<'_>> {
         let mut state = self.wait(call, strategy)?;
         state.writer = Some(Writer { thread: thread::current().id(), call, replica: context::replica() });
         Ok(Writing { place: self, value: std::mem::take(&mut state.value) })
     }
 
-    /// The state when the value is there: before the strategy's timeout.
+    /// Waits until the value is in its place, at most for the strategy's timeout.
     fn wait(&self, call: &'static str, strategy: &Strategy) -> Result<MutexGuard<'_, State>> {
         let state = self.lock();
         let Some(writer) = &state.writer else { return Ok(state) };
@@ -57,7 +57,7 @@ impl Place {
         let waited = self.put_back.wait_timeout_while(state, timeout, |state| state.writer.is_some());
         let (state, _) = waited.expect("nobody panics holding a place");
         let Some(Writer { call: other, replica, .. }) = &state.writer else { return Ok(state) };
-        // Outside of replicas the first of this process stands for it.
+        // A writer outside of replicas is reported as the first replica of this process.
         let replica = replica.unwrap_or_else(|| strategy.local_replicas().start);
         let missing = vec![(replica, format!("its {other} of the variable, on another thread, has not ended"))];
         Err(Error::Timeout { call: call.to_owned(), waited: timeout, missing })
@@ -68,7 +68,7 @@ impl Place {
     }
 }
 
-/// The right to write a value, which is put back when this is dropped, after a panic too.
+/// A value taken out for writing. Dropping this puts it back, also after a panic.
 pub(super) struct Writing<'p> {
     place: &'p Place,
     value: Tensor,

@@ -1,11 +1,10 @@
 //! Assignments by replicas.
 //!
-//! One to a variable that is synchronised on writing has three parts. The replicas compare what
-//! they call and bring their operands together on replica 0; from then on none of them reads the
-//! variable, because all have come here. Replica 0 writes the copy, which lies in the memory of
-//! all. They meet again, so that what each reads next is the new value. Where several processes
-//! have replicas, operands come together on all replicas, of which the first one of each process
-//! writes its copy.
+//! An assignment to a variable that is synchronised on writing has three steps. (1) The replicas
+//! compare their calls and reduce their operands to replica 0. From then on no replica reads the
+//! variable, because all are in this call. (2) Replica 0 writes the copy, which is in memory that
+//! all share. (3) A barrier, so that each replica reads the new value next. With several processes
+//! the operands are reduced to all replicas, and the first replica of each process writes its copy.
 
 use super::{Update, Variable};
 use crate::{
@@ -18,17 +17,17 @@ use consonance_spec::{Kind, call::mix};
 impl ReplicaContext<'_> {
     /// Sets a variable from its replicas.
     ///
-    /// One that is synchronised on writing is set to the aggregate of the replicas' values, in a
-    /// call that all of them make: as of a collective, the replicas agree on the variable and the
-    /// method. One that is synchronised on reading is set for this replica alone, who waits for
-    /// nobody.
+    /// A variable that is synchronised on writing is set to the aggregate of the replicas' values.
+    /// This is a collective: all replicas make the call, and they agree on the variable and the
+    /// method. For a variable that is synchronised on reading this sets the component of this
+    /// replica, without waiting.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if dtype or shape are not the variable's, the variable is another
-    /// strategy's, or it has no aggregation where there are several replicas to aggregate;
-    /// [`Error::Mismatch`] if the replicas did not call the same. In these cases the value is as
-    /// before. [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`] if a replica is gone: the
-    /// value is then the old or the new one.
+    /// [`Error::InvalidCall`] if dtype or shape are not the variable's, if the variable belongs to
+    /// another strategy, or if it has no aggregation and there are several replicas;
+    /// [`Error::Mismatch`] if the replicas' calls differ. In these cases the value does not change.
+    /// [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`] if a replica is gone: the value is
+    /// then the old or the new one.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, Tensor, Variable, VariableAggregation};
@@ -101,7 +100,7 @@ impl ReplicaContext<'_> {
             Some(op) if everywhere => self.on_all_replicas(op, operand, &agreement)?,
             Some(op) => self.on_first_replica(op, operand, &agreement)?,
             None if everywhere => self.first_replicas(operand, &agreement)?,
-            // Replica 0 has it already.
+            // Replica 0 has its operand already.
             None => self.meet(kind, &agreement).map(|()| operand)?,
         };
         if self.place() == 0 {
@@ -125,37 +124,36 @@ impl ReplicaContext<'_> {
         ))
     }
 
-    /// The operands combined, on every replica: in its operand's own memory if nobody else holds
-    /// it.
+    /// Reduces the operands to every replica, in the operand's memory unless it is shared.
     fn on_all_replicas(&self, op: ReduceOp, mut operand: Tensor, agreement: &Agreement<'_>) -> Result<Tensor> {
         if let Some(recv) = operand.own_buf_mut() {
-            self.call_with(Call::AllReduce { op, send: None, recv }, agreement)?;
+            self.call_with(Call::AllReduce { op, send: None, recv: recv.into() }, agreement)?;
             return Ok(operand);
         }
         let mut result = Memory::zeroed(operand.dtype(), operand.count());
-        let (send, recv) = (Some(operand.buf()), result.as_buf_mut());
+        let (send, recv) = (Some(operand.buf().into()), result.as_buf_mut().into());
         self.call_with(Call::AllReduce { op, send, recv }, agreement)?;
         Tensor::from_memory(operand.shape().to_vec(), result)
     }
 
-    /// Replica 0's operand, on every replica.
+    /// Broadcasts replica 0's operand to every replica.
     fn first_replicas(&self, mut operand: Tensor, agreement: &Agreement<'_>) -> Result<Tensor> {
-        // A copy, where somebody else holds the elements.
-        self.call_with(Call::Broadcast { data: operand.buf_mut(), root: 0 }, agreement)?;
+        // `buf_mut` copies the elements if they are shared.
+        self.call_with(Call::Broadcast { data: operand.buf_mut().into(), root: 0 }, agreement)?;
         Ok(operand)
     }
 
-    /// The operands combined, on replica 0: in its operand's own memory if nobody else holds it.
-    /// The others' stay as they are.
+    /// Reduces the operands to replica 0, in its operand's memory unless it is shared. The other
+    /// operands do not change.
     fn on_first_replica(&self, op: ReduceOp, mut operand: Tensor, agreement: &Agreement<'_>) -> Result<Tensor> {
         let root = 0;
         if self.replica_id_in_sync_group() != root {
-            self.call_with(Call::Reduce { op, send: Some(operand.buf()), recv: None, root }, agreement)?;
+            self.call_with(Call::Reduce { op, send: Some(operand.buf().into()), recv: None, root }, agreement)?;
         } else if let Some(recv) = operand.own_buf_mut() {
-            self.call_with(Call::Reduce { op, send: None, recv: Some(recv), root }, agreement)?;
+            self.call_with(Call::Reduce { op, send: None, recv: Some(recv.into()), root }, agreement)?;
         } else {
             let mut result = Memory::zeroed(operand.dtype(), operand.count());
-            let (send, recv) = (Some(operand.buf()), Some(result.as_buf_mut()));
+            let (send, recv) = (Some(operand.buf().into()), Some(result.as_buf_mut().into()));
             self.call_with(Call::Reduce { op, send, recv, root }, agreement)?;
             operand = Tensor::from_memory(operand.shape().to_vec(), result)?;
         }

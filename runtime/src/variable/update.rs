@@ -1,14 +1,14 @@
-//! What an assignment does to a value.
+//! The effect of an assignment on a value.
 
 use crate::{DType, Element, Error, ReduceOp, Result, Tensor, value::indexed_slices};
 use consonance_kernels::{
     cpu::reduce::Reducer,
-    memory::{Buf, BufMut, Memory},
+    memory::{HostBuf, HostBufMut, Memory},
 };
 use consonance_spec::{Class, Kind, for_each_dtype};
 use std::ops::Neg;
 
-/// What is done to a value with an operand of its dtype and shape.
+/// The kind of an assignment. The operand has the value's dtype and shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Update {
     Assign,
@@ -16,7 +16,8 @@ pub(super) enum Update {
     AssignSub,
 }
 
-/// Elements of an operand that are negated at a time: their copy stays in the nearest cache.
+/// Number of elements of an operand that are negated at a time, so that their copy stays in the L1
+/// cache.
 const NEGATED_COUNT: usize = 2048;
 
 impl Update {
@@ -35,8 +36,8 @@ impl Update {
         Ok(())
     }
 
-    /// Updates `value`, in its own memory where it has one; of an assigned operand it takes the
-    /// memory over.
+    /// Updates `value` in place unless its elements are shared. `Assign` takes over the operand's
+    /// memory.
     ///
     /// # Panics
     /// If `operand` has another dtype or count, or [`check`](Update::check) refuses the dtype.
@@ -46,7 +47,7 @@ impl Update {
         match self {
             Update::Assign => *value = operand,
             Update::AssignAdd => sum().accumulate(&mut value.buf_mut(), &[operand.buf()]),
-            // Of every type `x - y` is `x + -y`, bit for bit.
+            // For every type `x - y` equals `x + -y` bit for bit.
             Update::AssignSub => {
                 let (sum, count) = (sum(), value.count());
                 let mut negated = Memory::zeroed(dtype, count.min(NEGATED_COUNT));
@@ -61,9 +62,9 @@ impl Update {
     }
 }
 
-/// Writes every element of `from` negated: `-x` of floats, `0 - x` of integers, which wraps.
-fn negate(from: Buf<'_>, into: &mut BufMut<'_>) {
-    fn each<T: Element>(from: Buf<'_>, into: &mut BufMut<'_>, negative: impl Fn(T) -> T) {
+/// Writes every element of `from` negated: `-x` for floats, wrapping `0 - x` for integers.
+fn negate(from: HostBuf<'_>, into: &mut HostBufMut<'_>) {
+    fn each<T: Element>(from: HostBuf<'_>, into: &mut HostBufMut<'_>, negative: impl Fn(T) -> T) {
         let from = from.as_slice::<T>().expect("the dtype was matched");
         let into = into.reborrow().into_mut_slice::<T>().expect("the dtype was matched");
         into.iter_mut().zip(from).for_each(|(into, &from)| *into = negative(from));
@@ -89,11 +90,11 @@ fn negate(from: Buf<'_>, into: &mut BufMut<'_>) {
     for_each_dtype!(by_dtype);
 }
 
-/// The part of `operand` that replica `replica` of `replicas` gets: a quotient of floats; of
-/// integers, whole parts that add up to the operand, the larger ones first.
+/// Returns the share of `operand` of replica `replica` of `replicas`. For floats it is the
+/// quotient. Integers are split into whole parts that add up to the operand, larger parts first.
 ///
 /// # Errors
-/// None of numbers.
+/// None for numbers.
 pub(super) fn share(operand: &Tensor, replicas: usize, replica: usize) -> Result<Tensor> {
     macro_rules! part {
         (Float $type:ty) => {

@@ -1,14 +1,14 @@
-//! What an update sees of a variable.
+//! The argument of an update function: a variable to write.
 
 use super::{Update, Writing};
 use crate::{Element, Error, Result, Tensor};
 use std::{fmt, ops::Deref};
 
-/// A copy, or a component, of a [`Variable`](crate::Variable) that a
-/// [`Strategy::update`](crate::Strategy::update) may write: a [`Tensor`] whose dtype and shape are
-/// fixed.
+/// A copy or component of a [`Variable`](crate::Variable) that
+/// [`Strategy::update`](crate::Strategy::update) passes for writing: a [`Tensor`] with fixed dtype
+/// and shape.
 ///
-/// Everything is done in place: the elements are copied only if somebody else holds them.
+/// Writes are in place. The elements are copied only if they are shared.
 ///
 /// ```
 /// use consonance::{MirroredStrategy, Tensor};
@@ -31,7 +31,7 @@ impl<'v> VariableMut<'v> {
         VariableMut { value: writing }
     }
 
-    /// The elements in row-major order, to write.
+    /// Returns the elements for writing, in row-major order.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if they are not of type `T`.
@@ -74,7 +74,7 @@ impl<'v> VariableMut<'v> {
     }
 }
 
-/// To read it.
+/// Reads the value.
 impl Deref for VariableMut<'_> {
     type Target = Tensor;
 

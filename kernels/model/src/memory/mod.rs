@@ -9,4 +9,4 @@ mod view;
 mod owned;
 
 pub(crate) use owned::Memory;
-pub(crate) use view::{Buf, BufMut, make_valid};
+pub(crate) use view::{HostBuf, HostBufMut, make_valid};

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     cpu::isa::Isa,
-    memory::{Buf, Memory},
+    memory::{HostBuf, Memory},
     sync::plain::{AtomicU64, Ordering},
 };
 use consonance_spec::{DType, ReduceOp, partition};
@@ -25,7 +25,7 @@ impl Partial {
     ///
     /// # Panics
     /// If the input has not as many elements as the shape says.
-    pub fn new(op: ReduceOp, input: Buf<'_>, shape: [usize; 3]) -> Option<Partial> {
+    pub fn new(op: ReduceOp, input: HostBuf<'_>, shape: [usize; 3]) -> Option<Partial> {
         let tensor = Tensor::new(op, input, shape, Isa::best())?;
         // SAFETY: the piece writes all of it.
         let mut blocks = unsafe { tensor.room() };
@@ -103,7 +103,7 @@ impl<'a> Along<'a> {
     /// # Panics
     /// If there are no tensors, if one has not as many elements as its shape says, or if they
     /// differ in type, `outer` or `inner`.
-    pub fn new(op: ReduceOp, tensors: &[(Buf<'a>, [usize; 3])]) -> Option<Along<'a>> {
+    pub fn new(op: ReduceOp, tensors: &[(HostBuf<'a>, [usize; 3])]) -> Option<Along<'a>> {
         Along::with_isa(op, tensors, Isa::best())
     }
 
@@ -111,7 +111,7 @@ impl<'a> Along<'a> {
     ///
     /// # Panics
     /// As [`new`](Along::new).
-    pub fn with_isa(op: ReduceOp, tensors: &[(Buf<'a>, [usize; 3])], isa: Isa) -> Option<Along<'a>> {
+    pub fn with_isa(op: ReduceOp, tensors: &[(HostBuf<'a>, [usize; 3])], isa: Isa) -> Option<Along<'a>> {
         let &(first, [outer, _, inner]) = tensors.first().expect("a reduction of no tensors");
         for (input, shape) in tensors {
             assert_eq!(

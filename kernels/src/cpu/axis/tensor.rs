@@ -6,7 +6,7 @@ use crate::{
         isa::Isa,
         reduce::{GROUP, Kernel, LANES, Rows},
     },
-    memory::{Buf, Memory},
+    memory::{HostBuf, Memory},
 };
 use consonance_spec::{DType, ReduceOp};
 use std::{array, ptr};
@@ -57,7 +57,7 @@ const FEW_BLOCKS: usize = 1024;
 /// the shape `[outer, blocks, inner]`, and that one of the shape `[outer, inner]`.
 #[derive(Clone, Copy)]
 pub(super) struct Tensor<'a> {
-    input: Buf<'a>,
+    input: HostBuf<'a>,
     kernel: &'static Kernel,
     outer: usize,
     axis: usize,
@@ -71,7 +71,7 @@ impl<'a> Tensor<'a> {
     ///
     /// # Panics
     /// If the input has not as many elements as the shape says.
-    pub(super) fn new(op: ReduceOp, input: Buf<'a>, shape: [usize; 3], isa: Isa) -> Option<Tensor<'a>> {
+    pub(super) fn new(op: ReduceOp, input: HostBuf<'a>, shape: [usize; 3], isa: Isa) -> Option<Tensor<'a>> {
         let elements = shape.into_iter().try_fold(1usize, usize::checked_mul);
         assert_eq!(elements, Some(input.count()), "elements of the shape {shape:?}, and of the input");
         let kernel = Kernel::new(op, input.dtype(), isa)?;

@@ -33,7 +33,7 @@ use crate::{
         cache_hints::{CacheHints, Locality},
         isa::Isa,
     },
-    memory::{Buf, BufMut},
+    memory::{HostBuf, HostBufMut},
 };
 use consonance_spec::{DType, ReduceOp};
 use std::fmt;
@@ -41,13 +41,13 @@ use std::fmt;
 /// An operation on an element type, ready to run on this machine.
 ///
 /// ```
-/// use consonance_kernels::{cpu::reduce::Reducer, memory::{Buf, BufMut}};
+/// use consonance_kernels::{cpu::reduce::Reducer, memory::{HostBuf, HostBufMut}};
 /// use consonance_spec::{DType, ReduceOp};
 ///
 /// let sum = Reducer::new(ReduceOp::Sum, DType::F32).unwrap();
 /// let (a, b, c) = ([1.0f32, 2.0], [10.0f32, 20.0], [100.0f32, 200.0]);
 /// let mut total = [0.0f32; 2];
-/// sum.reduce(&[a[..].into(), b[..].into(), c[..].into()], &mut BufMut::from(&mut total[..]));
+/// sum.reduce(&[a[..].into(), b[..].into(), c[..].into()], &mut HostBufMut::from(&mut total[..]));
 /// assert_eq!(total, [111.0, 222.0]);
 ///
 /// assert!(Reducer::new(ReduceOp::Sum, DType::Bool).is_none());
@@ -102,7 +102,7 @@ impl Reducer {
     /// # Panics
     /// If there are no inputs, or if counts or element types differ from the output's or the
     /// reducer's.
-    pub fn reduce(&self, inputs: &[Buf<'_>], output: &mut BufMut<'_>) {
+    pub fn reduce(&self, inputs: &[HostBuf<'_>], output: &mut HostBufMut<'_>) {
         assert!(!inputs.is_empty(), "a reduction of no inputs");
         assert_eq!(output.dtype(), self.output, "the output's element type");
         for input in inputs {
@@ -112,7 +112,7 @@ impl Reducer {
                 "an input's element type and count"
             );
         }
-        let sources: Vec<*const u8> = inputs.iter().map(Buf::as_ptr).collect();
+        let sources: Vec<*const u8> = inputs.iter().map(HostBuf::as_ptr).collect();
         // SAFETY: the types and counts are those of the buffers; an exclusive output overlaps no
         // shared input.
         unsafe { self.fold(&sources, &[output.as_mut_ptr()], output.count(), CacheHints::from(Locality::Near)) }
@@ -125,21 +125,22 @@ impl Reducer {
     /// type of its inputs.
     ///
     /// ```
-    /// use consonance_kernels::{cpu::reduce::Reducer, memory::BufMut};
+    /// use consonance_kernels::{cpu::reduce::Reducer, memory::HostBufMut};
     /// use consonance_spec::{DType, ReduceOp};
     ///
     /// let mut total = [1.0f32, 2.0];
     /// let sum = Reducer::new(ReduceOp::Sum, DType::F32).unwrap();
-    /// sum.accumulate(&mut BufMut::from(&mut total[..]), &[[10.0f32, 20.0][..].into()]);
+    /// sum.accumulate(&mut HostBufMut::from(&mut total[..]), &[[10.0f32, 20.0][..].into()]);
     /// assert_eq!(total, [11.0, 22.0]);
     /// ```
-    pub fn accumulate(&self, target: &mut BufMut<'_>, inputs: &[Buf<'_>]) {
+    pub fn accumulate(&self, target: &mut HostBufMut<'_>, inputs: &[HostBuf<'_>]) {
         assert_eq!(self.input, self.output, "an accumulation changes no element type");
         for buf in inputs.iter().copied().chain([target.as_buf()]) {
             assert_eq!((buf.dtype(), buf.count()), (self.input, target.count()), "element type and count");
         }
         let own = target.as_mut_ptr();
-        let sources: Vec<*const u8> = [own.cast_const()].into_iter().chain(inputs.iter().map(Buf::as_ptr)).collect();
+        let sources: Vec<*const u8> =
+            [own.cast_const()].into_iter().chain(inputs.iter().map(HostBuf::as_ptr)).collect();
         // SAFETY: the types and counts are those of the buffers; the target is the first source,
         // and, being exclusive, overlaps no other.
         unsafe { self.fold(&sources, &[own], target.count(), CacheHints::from(Locality::Near)) }

@@ -9,7 +9,7 @@ use crate::{
         cache_hints::{CacheHints, Locality, STREAM_BYTES},
         isa::Isa,
     },
-    memory::Buf,
+    memory::HostBuf,
 };
 use consonance_spec::{ReduceOp, bf16, for_each_dtype, order};
 
@@ -122,7 +122,7 @@ fn check_accumulation<T: Sample<Mean: Sample>>() {
             return;
         }
         let mut target = inputs[0].clone();
-        let others: Vec<Buf<'_>> = inputs[1..].iter().map(|input| input.as_slice().into()).collect();
+        let others: Vec<HostBuf<'_>> = inputs[1..].iter().map(|input| input.as_slice().into()).collect();
         reducer.accumulate(&mut target.as_mut_slice().into(), &others);
         let result: Vec<u64> = target.iter().map(|element| element.key()).collect();
         assert_eq!(result, expected, "{reducer:?}, {} sources", inputs.len());

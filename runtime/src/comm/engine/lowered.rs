@@ -10,14 +10,14 @@ use super::{AbortHandle, Engine, Failure, Service};
 use crate::{
     Error, Implementation, Result,
     comm::{
-        call::{Call, unlike_counts},
+        call::{Call, OnHost, unlike_counts},
         options::Configuration,
     },
 };
 use consonance_kernels::{
     cpu::reduce::Reducer,
     group::Reason,
-    memory::{Buf, BufMut, Memory},
+    memory::{HostBuf, HostBufMut, Memory},
     shm::codes::fingerprint,
 };
 use consonance_spec::{DType, Kind, ReduceOp, Signature, World, partition};
@@ -50,16 +50,16 @@ impl Lowered {
         self.world().size()
     }
 
-    fn send(&mut self, data: Buf<'_>, to: usize, name: Kind) -> Result<(), Failure> {
-        self.messages.execute(Call::Send { data, to }, &Signature::new(Kind::SendRecv), name)
+    fn send(&mut self, data: HostBuf<'_>, to: usize, name: Kind) -> Result<(), Failure> {
+        self.messages.execute(Call::Send { data: data.into(), to }, &Signature::new(Kind::SendRecv), name)
     }
 
-    fn recv(&mut self, data: BufMut<'_>, from: usize, name: Kind) -> Result<(), Failure> {
-        self.messages.execute(Call::Recv { data, from }, &Signature::new(Kind::SendRecv), name)
+    fn recv(&mut self, data: HostBufMut<'_>, from: usize, name: Kind) -> Result<(), Failure> {
+        self.messages.execute(Call::Recv { data: data.into(), from }, &Signature::new(Kind::SendRecv), name)
     }
 
     /// Sends to `peer` and receives from it.
-    fn exchange(&mut self, peer: usize, send: Buf<'_>, recv: BufMut<'_>, name: Kind) -> Result<(), Failure> {
+    fn exchange(&mut self, peer: usize, send: HostBuf<'_>, recv: HostBufMut<'_>, name: Kind) -> Result<(), Failure> {
         if self.rank() < peer {
             self.send(send, peer, name)?;
             return self.recv(recv, peer, name);
@@ -110,7 +110,7 @@ impl Lowered {
 
     /// Folds block `place` of every rank's `input` on the rank that has this place; gives the
     /// result of this rank's.
-    fn fold_blocks(&mut self, op: ReduceOp, input: Buf<'_>, name: Kind) -> Result<Memory, Failure> {
+    fn fold_blocks(&mut self, op: ReduceOp, input: HostBuf<'_>, name: Kind) -> Result<Memory, Failure> {
         let (rank, size) = (self.rank(), self.size());
         let block = |rank: usize| partition::block(input.count(), size, rank);
         let mut parts: Vec<Memory> = Vec::with_capacity(size);
@@ -123,13 +123,13 @@ impl Lowered {
         }
         let reducer = Reducer::new(op, input.dtype()).expect("Call::sign refuses operations that are not defined");
         let mut result = room(reducer.output(), block(rank).len(), name)?;
-        let inputs: Vec<Buf<'_>> = parts.iter().map(Memory::as_buf).collect();
+        let inputs: Vec<HostBuf<'_>> = parts.iter().map(Memory::as_buf).collect();
         reducer.reduce(&inputs, &mut result.as_buf_mut());
         Ok(result)
     }
 
     /// Part `ranges[r]` of `recv` from each rank `r`; this rank's is there.
-    fn collect(&mut self, recv: &mut BufMut<'_>, ranges: &[Range<usize>], name: Kind) -> Result<(), Failure> {
+    fn collect(&mut self, recv: &mut HostBufMut<'_>, ranges: &[Range<usize>], name: Kind) -> Result<(), Failure> {
         let own = &ranges[self.rank()];
         let mut part = room(recv.dtype(), own.len(), name)?;
         part.as_buf_mut().copy_from(recv.as_buf().slice(own.clone()));
@@ -143,8 +143,8 @@ impl Lowered {
     /// `own`.
     fn gather(
         &mut self,
-        own: Buf<'_>,
-        recv: Option<&mut BufMut<'_>>,
+        own: HostBuf<'_>,
+        recv: Option<&mut HostBufMut<'_>>,
         ranges: &[Range<usize>],
         root: usize,
         name: Kind,
@@ -167,20 +167,28 @@ impl Lowered {
         match call {
             // Who has all cards has met everyone.
             Call::Barrier => Ok(()),
-            Call::Broadcast { mut data, root } => match rank == root {
-                true => (0..size)
-                    .filter(|&peer| peer != root)
-                    .try_for_each(|peer| self.send(data.reborrow().into_buf(), peer, name)),
-                false => self.recv(data, root, name),
-            },
-            Call::AllReduce { op, send, mut recv } => {
+            Call::Broadcast { data, root } => {
+                let mut data = data.on_host();
+                match rank == root {
+                    true => (0..size)
+                        .filter(|&peer| peer != root)
+                        .try_for_each(|peer| self.send(data.reborrow().into_buf(), peer, name)),
+                    false => self.recv(data, root, name),
+                }
+            }
+            Call::AllReduce { op, send, recv } => {
+                let (send, mut recv) = (send.on_host(), recv.on_host());
+
                 let result = self.fold_blocks(op, send.unwrap_or_else(|| recv.as_buf()), name)?;
                 let ranges = blocks(recv.count());
                 recv.reborrow().slice(ranges[rank].clone()).copy_from(result.as_buf());
                 self.collect(&mut recv, &ranges, name)
             }
-            Call::Reduce { op, send, mut recv, root } => {
-                let input = send.or_else(|| recv.as_ref().map(BufMut::as_buf)).expect("Call::sign requires a buffer");
+            Call::Reduce { op, send, recv, root } => {
+                let (send, mut recv) = (send.on_host(), recv.on_host());
+
+                let input =
+                    send.or_else(|| recv.as_ref().map(HostBufMut::as_buf)).expect("Call::sign requires a buffer");
                 let ranges = blocks(input.count());
                 let result = self.fold_blocks(op, input, name)?;
                 let mut recv = recv.as_mut().filter(|_| rank == root);
@@ -190,12 +198,16 @@ impl Lowered {
                 self.gather(result.as_buf(), recv, &ranges, root, name)
             }
             Call::ReduceScatter { op, send, recv } => {
+                let (send, recv) = (send.on_host(), recv.on_host());
+
                 let result = self.fold_blocks(op, send.unwrap_or_else(|| recv.as_buf()), name)?;
                 let own = if send.is_some() { 0..recv.count() } else { partition::block(recv.count(), size, rank) };
                 recv.slice(own).copy_from(result.as_buf());
                 Ok(())
             }
-            Call::Gather { send, mut recv, counts, root } => {
+            Call::Gather { send, recv, counts, root } => {
+                let (send, mut recv) = (send.on_host(), recv.on_host());
+
                 let mut recv = recv.as_mut().filter(|_| rank == root);
                 let total = |count: usize| counts.map_or(count, |counts| counts.iter().sum());
                 let ranges = match (&recv, send) {
@@ -209,7 +221,9 @@ impl Lowered {
                 let own = send.unwrap_or_else(|| [0u8; 0].as_slice().into());
                 self.gather(own, recv, &ranges, root, name)
             }
-            Call::AllGather { send, mut recv, counts } => {
+            Call::AllGather { send, recv, counts } => {
+                let (send, mut recv) = (send.on_host(), recv.on_host());
+
                 let ranges = parts(counts, recv.count(), size);
                 if let Some(send) = send {
                     recv.reborrow().slice(ranges[rank].clone()).copy_from(send);
@@ -217,11 +231,15 @@ impl Lowered {
                 self.collect(&mut recv, &ranges, name)
             }
             Call::Concat { send, rows, recv, counts } => {
+                let send = send.on_host();
+
                 counts.clear();
                 counts.extend(bytes.iter().map(|&bytes| bytes as usize / send.dtype().size()));
                 self.concat(send, rows, recv, counts, name)
             }
             Call::Scatter { send, recv, counts, root } => {
+                let (send, recv) = (send.on_host(), recv.on_host());
+
                 let Some(send) = send.filter(|_| rank == root) else {
                     return self.recv(recv.expect("Call::sign requires recv on every rank but the root"), root, name);
                 };
@@ -234,7 +252,9 @@ impl Lowered {
                 }
                 Ok(())
             }
-            Call::AllToAll { send, mut recv, counts } => {
+            Call::AllToAll { send, recv, counts } => {
+                let (send, mut recv) = (send.on_host(), recv.on_host());
+
                 let (sent, received) = match counts {
                     Some((sent, received)) => {
                         self.compare_counts(sent, received, name)?;
@@ -267,7 +287,7 @@ impl Lowered {
     /// [`Call::Concat`] of parts of so many elements each.
     fn concat(
         &mut self,
-        send: Buf<'_>,
+        send: HostBuf<'_>,
         rows: usize,
         recv: &mut Option<Memory>,
         counts: &[usize],

@@ -12,7 +12,10 @@ use crate::{
     Error, Result,
     comm::{call::Call, options::Configuration},
 };
-use consonance_kernels::{group::Reason, memory::Memory};
+use consonance_kernels::{
+    group::Reason,
+    memory::{Memory, Space},
+};
 use consonance_spec::{DType, Kind, Signature, World};
 use std::{any::Any, ops::Range};
 
@@ -36,6 +39,12 @@ pub trait Engine: Any + Send {
 
     /// What the engine does by itself.
     fn service(&self) -> Service;
+
+    /// Whether the engine's calls take buffers in `space`. A call with others is refused before it
+    /// gets here. By default they take host memory alone.
+    fn reaches(&self, space: Space) -> bool {
+        space == Space::Host
+    }
 
     /// Begins a call of several messages: together their waits end at one deadline. Only an engine
     /// of [messages](Service::Messages) hears this.

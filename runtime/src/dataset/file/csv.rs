@@ -7,7 +7,7 @@ use super::{Column, DataFile, Rows};
 use crate::{DType, Element, Error, Result};
 use ::csv::{ByteRecord, ErrorKind, Reader, ReaderBuilder};
 use consonance_kernels::{
-    memory::BufMut,
+    memory::HostBufMut,
     os::mapped_file::{ByteOrder, MappedFile},
 };
 use consonance_spec::for_each_dtype;
@@ -209,7 +209,7 @@ impl Rows for Lines {
         &self.shape
     }
 
-    fn read(&self, rows: Range<usize>, into: BufMut<'_>) -> Result<()> {
+    fn read(&self, rows: Range<usize>, into: HostBufMut<'_>) -> Result<()> {
         macro_rules! read {
             ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
                 match self.dtype {
@@ -302,7 +302,7 @@ struct Bytes<'a> {
 impl io::Read for Bytes<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = into.len().min(self.map.bytes() - self.at);
-        self.map.read(self.at, ByteOrder::NATIVE, BufMut::from(&mut into[..count]))?;
+        self.map.read(self.at, ByteOrder::NATIVE, HostBufMut::from(&mut into[..count]))?;
         self.at += count;
         Ok(count)
     }
@@ -320,7 +320,7 @@ fn line(file: &DataFile, byte: usize) -> usize {
     let (mut at, mut line) = (0, 1);
     while at < file.bytes() {
         let count = piece.len().min(file.bytes() - at);
-        if file.read(at, ByteOrder::NATIVE, BufMut::from(&mut piece[..count])).is_err() {
+        if file.read(at, ByteOrder::NATIVE, HostBufMut::from(&mut piece[..count])).is_err() {
             break;
         }
         for (place, &read) in (at..).zip(&piece[..count]) {

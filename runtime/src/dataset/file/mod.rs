@@ -11,7 +11,7 @@ pub use csv::{CsvColumn, CsvOptions};
 use super::{Column, column::Rows};
 use crate::{DType, Error, Result};
 use consonance_kernels::{
-    memory::BufMut,
+    memory::HostBufMut,
     os::mapped_file::{ByteOrder, MappedFile},
 };
 use std::{
@@ -39,7 +39,7 @@ impl DataFile {
     }
 
     /// Copies the elements from byte `at` on.
-    pub(crate) fn read(&self, at: usize, order: ByteOrder, into: BufMut<'_>) -> Result<()> {
+    pub(crate) fn read(&self, at: usize, order: ByteOrder, into: HostBufMut<'_>) -> Result<()> {
         let what = || format!("{}: read {}", self.call, self.path.display());
         self.map.read(at, order, into).map_err(|source| Error::System { what: what(), source })
     }
@@ -50,7 +50,7 @@ impl DataFile {
             return Err(self.unexpected(format!("{part} in bytes {range:?}"), format!("{} bytes", self.bytes())));
         }
         let mut bytes = vec![0; range.len()];
-        self.read(range.start, ByteOrder::NATIVE, BufMut::from(&mut bytes[..]))?;
+        self.read(range.start, ByteOrder::NATIVE, HostBufMut::from(&mut bytes[..]))?;
         Ok(bytes)
     }
 
@@ -134,7 +134,7 @@ impl Rows for Array {
         &self.layout.shape[1..]
     }
 
-    fn read(&self, rows: Range<usize>, into: BufMut<'_>) -> Result<()> {
+    fn read(&self, rows: Range<usize>, into: HostBufMut<'_>) -> Result<()> {
         let at = self.layout.start + rows.start * self.row_count * self.layout.dtype.size();
         self.file.read(at, self.layout.order, into)
     }

@@ -1,6 +1,6 @@
-//! Cross-replica calls where several workers have replicas: every worker makes them, and a thread
-//! stands for each replica in a collective of all. The canonical order is over the replicas of all
-//! workers, so that the bits are those of one process.
+//! Cross-replica calls with several workers. Every worker makes the call, and one thread per
+//! replica takes part in a collective of all replicas. The canonical order is over the replicas of
+//! all workers, so results are bit for bit those of one process.
 
 use crate::{
     Axes, Axis, Communicator, Error, Nest, PerReplica, ReduceOp, Result, Strategy, Tensor,
@@ -12,7 +12,7 @@ use consonance_spec::{Kind, call::digest};
 use std::sync::Mutex;
 
 impl Strategy {
-    /// `reduce` over the replicas of all workers, if there are several.
+    /// Reduces over the replicas of all workers. Returns `None` with one worker.
     pub(super) fn reduce_across<N: Nest + Clone>(
         &self,
         call: &'static str,
@@ -45,7 +45,7 @@ impl Strategy {
         })
     }
 
-    /// `gather` over the replicas of all workers, if there are several.
+    /// Gathers over the replicas of all workers. Returns `None` with one worker.
     pub(super) fn gather_across<N: Nest + Clone>(
         &self,
         kind: Kind,
@@ -61,14 +61,14 @@ impl Strategy {
         })
     }
 
-    /// The chief's tensor on all workers, if there are several: they agree on its dtype and size,
-    /// and on `argument` with its value.
+    /// Broadcasts the chief's tensor to all workers, if there are several. They agree on its dtype
+    /// and size, and on `argument` (name and value).
     pub(crate) fn chiefs(&self, kind: Kind, argument: (&str, &str), tensor: Tensor) -> Result<Tensor> {
         let sent = self.across(kind.name(), |communicator| {
             let mut own = tensor.clone();
             let describe = || vec![(argument.0.to_owned(), argument.1.to_owned())];
             let agreement = Agreement { call: Some(kind), digest: digest(argument.1), describe: &describe };
-            communicator.execute(Call::Broadcast { data: own.buf_mut(), root: 0 }, &agreement).map(|()| own)
+            communicator.execute(Call::Broadcast { data: own.buf_mut().into(), root: 0 }, &agreement).map(|()| own)
         });
         match sent {
             Some(sent) => Ok(sent?.swap_remove(0)),
@@ -95,14 +95,14 @@ impl Strategy {
             combine(communicator, leaves)
         })?;
         Some(combined.map_err(|error| hinted(error, hint)).and_then(|mut combined| {
-            // All replicas have the same.
+            // All replicas have the same result.
             nest::put(value[0].clone(), combined.swap_remove(0)).map_err(|error| error.of_call(call))
         }))
     }
 }
 
-/// A leaf of replica `id` as it is reduced, dense if some of its axes are removed, and which they
-/// are.
+/// Returns the leaf of replica `id` in the form that is reduced, and which of its axes are removed.
+/// A sparse leaf becomes dense if axes are given.
 fn prepare(call: &'static str, op: ReduceOp, leaf: &Leaf, axes: &Axes, id: usize) -> Result<(Leaf, Vec<bool>)> {
     let mut leaf = leaf.clone();
     if let Value::Sparse(slices) = &leaf.value
@@ -118,13 +118,13 @@ fn prepare(call: &'static str, op: ReduceOp, leaf: &Leaf, axes: &Axes, id: usize
     Ok((leaf, removed.unwrap_or_default()))
 }
 
-/// The value, or the error of which the other replicas, which make the same call, are told; if they
-/// cannot be, why.
+/// Returns the value. On an error, refuses the call, so that the other replicas in it fail too, and
+/// returns the error; if the refusal itself fails, returns that error.
 fn or_refuse<T>(kind: Kind, communicator: &mut Communicator, checked: Result<T>) -> Result<T> {
     checked.or_else(|error| communicator.refuse(kind, &error).and(Err(error)))
 }
 
-/// The error with a hint at what may have been meant, where values differ.
+/// Adds a hint to the error if values differ.
 fn hinted(error: Error, hint: &str) -> Error {
     match error {
         Error::Mismatch { call, replica, argument, expected, found } if argument.starts_with("value") => {

@@ -1,4 +1,4 @@
-//! Cross-replica calls: reduce and gather of what the replicas hold.
+//! Cross-replica calls: reduce and gather the replicas' values.
 
 mod across;
 mod reduce;

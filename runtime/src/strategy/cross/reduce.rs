@@ -16,20 +16,20 @@ use consonance_kernels::{
         axis::{Along, Part},
         reduce::Reducer,
     },
-    memory::{Buf, BufMut, Memory},
+    memory::{HostBuf, HostBufMut, Memory},
 };
 use consonance_spec::{Kind, partition};
 use std::sync::Mutex;
 
-/// Below so many bytes, in the caches, a reduction is done before other threads have woken and
-/// finished theirs: waking takes 10 to 20 µs.
+/// Reductions of fewer bytes run on one thread: the data is in the caches, and waking other threads
+/// takes longer than the reduction (measured: PERF.md).
 const PARALLEL_BYTES: usize = 1 << 20;
 
-/// Blocks of a result that threads write at once are multiples of so many elements, so that they
-/// share no cache line.
+/// Alignment in elements of the blocks of a result that threads write at once, so that they share
+/// no cache line.
 const BORDER_COUNT: usize = 128;
 
-/// Where a result is wanted.
+/// The devices that a result goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destinations {
     /// On one device.
@@ -53,25 +53,24 @@ impl TryFrom<&str> for Destinations {
 }
 
 impl Strategy {
-    /// Combines a value over the replicas, and over `axis` of each replica's tensor if one is
-    /// given.
+    /// Combines a value over the replicas, and over `axis` of each replica's tensor if given.
     ///
-    /// Over the replicas of all workers, where there are several: every worker makes the call with
-    /// the values of its own, and gets the result.
+    /// With several workers it combines over the replicas of all workers: every worker makes the
+    /// call with the values of its own replicas and gets the result.
     ///
-    /// Without an axis all shapes are the same. With one (or several), the replicas' sizes along it
-    /// may differ, as those of a last partial batch do, and the mean is divided by the true number
-    /// of elements. The mean of integers is a float, of a sum that does not wrap; of u32 or i32,
-    /// that is so of up to 2^31 elements that make one of the result. [`IndexedSlices`] keep all
-    /// rows; with an axis the result is a tensor, for which an `IndexedSlices` has no place: give
-    /// what [`IndexedSlices::to_dense`] makes of them.
+    /// Without an axis all shapes are equal. With one (or several), the replicas' sizes along it
+    /// may differ, as for a last partial batch, and the mean divides by the true number of
+    /// elements. The mean of integers is a float, computed from a sum that does not wrap; for u32
+    /// and i32 this holds for up to 2^31 elements per element of the result. [`IndexedSlices`] keep
+    /// all rows. With an axis the result is a tensor, and an `IndexedSlices` cannot hold one: pass
+    /// the tensor of [`IndexedSlices::to_dense`] instead.
     ///
     /// # Errors
     /// [`Error::UnknownReduceOp`]; [`Error::InvalidCall`] for an operation that is not defined on
     /// the dtype, an axis out of range, or another number of values than replicas;
     /// [`Error::Mismatch`] for shapes, dtypes or structures that differ; [`Error::WrongContext`]
-    /// inside a replica, where [`ReplicaContext::all_reduce`](crate::ReplicaContext::all_reduce) is
-    /// meant.
+    /// inside a replica: use [`ReplicaContext::all_reduce`](crate::ReplicaContext::all_reduce)
+    /// there.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, PerReplica, ReduceOp, Tensor};
@@ -99,7 +98,8 @@ impl Strategy {
         self.reduce_along(kind.name(), kind, op, value, &axes, hint)
     }
 
-    /// [`reduce`](Strategy::reduce) as `call`, which the other workers know as one of this kind.
+    /// Does [`reduce`](Strategy::reduce). `call` names it in errors, and the workers agree on
+    /// `kind`.
     pub(crate) fn reduce_along<N: Nest + Clone>(
         &self,
         call: &'static str,
@@ -125,16 +125,16 @@ impl Strategy {
         })
     }
 
-    /// Concatenates a value over the replicas along `axis`, in replica order; over those of all
-    /// workers, where there are several.
+    /// Concatenates a value over the replicas along `axis`, in replica order. With several workers
+    /// it concatenates over the replicas of all workers.
     ///
-    /// Sizes along `axis` may differ, and be zero; all other dimensions are the same. A negative
-    /// axis counts from the last. Of [`IndexedSlices`] the large tensors are concatenated, along
-    /// axis 0, and stay sparse.
+    /// Sizes along `axis` may differ and may be zero; all other dimensions are equal. A negative
+    /// axis counts from the last. [`IndexedSlices`] stay sparse: the result stands for the dense
+    /// tensors concatenated along axis 0.
     ///
     /// # Errors
-    /// As [`reduce`](Strategy::reduce), and [`Error::InvalidCall`] for a scalar, or
-    /// [`IndexedSlices`] whose dense shape is not known.
+    /// As [`reduce`](Strategy::reduce), and [`Error::InvalidCall`] for a scalar, or for
+    /// [`IndexedSlices`] without a dense shape.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, Tensor};
@@ -164,9 +164,9 @@ impl Strategy {
         })
     }
 
-    /// Combines a value over the replicas; the result is wanted at `destinations`: on a device, or
-    /// on those of all replicas. For a variable, which TensorFlow takes there,
-    /// [assign](crate::Variable::assign) it.
+    /// Combines a value over the replicas and places the result at `destinations`: on one device,
+    /// or on the devices of all replicas. TensorFlow accepts a variable there;
+    /// [assign](crate::Variable::assign) the result to it instead.
     ///
     /// # Errors
     /// As [`reduce`](Strategy::reduce), and [`Error::InvalidCall`] for a device that does not
@@ -208,11 +208,11 @@ impl Strategy {
         Ok(Mirrored::new(reduced, devices))
     }
 
-    /// [`reduce_to`](Strategy::reduce_to) for several values, each with its destinations; dtypes
-    /// may be mixed.
+    /// Does [`reduce_to`](Strategy::reduce_to) for several values, each with its destinations.
+    /// Dtypes may differ.
     ///
-    /// Values of one process are read where they lie, so there is nothing to pack:
-    /// [`bytes_per_pack`] has no say here.
+    /// Each pair is a call of its own, so [`bytes_per_pack`] never packs values of several pairs
+    /// together. Within one process nothing is packed: values are read in place.
     ///
     /// [`bytes_per_pack`]: crate::CommunicationOptions::bytes_per_pack
     ///
@@ -245,8 +245,8 @@ impl Strategy {
             .collect()
     }
 
-    /// Combines the replicas' nests leaf by leaf, after comparing their structure; dimensions in
-    /// `ragged` may differ.
+    /// Compares the structure of the replicas' nests and combines them leaf by leaf. Sizes along
+    /// the axes `ragged` may differ.
     fn combine<N: Nest + Clone>(
         &self,
         call: &'static str,
@@ -285,7 +285,7 @@ impl Strategy {
         let Some(removed) = removed.filter(|removed| removed.contains(&true)) else {
             let reducer = Reducer::new(op, dtype).ok_or_else(undefined)?;
             let mut memory = Memory::zeroed(reducer.output(), tensors[0].count());
-            let inputs: Vec<Buf<'_>> = tensors.iter().map(|tensor| tensor.buf()).collect();
+            let inputs: Vec<HostBuf<'_>> = tensors.iter().map(|tensor| tensor.buf()).collect();
             self.reduce_blocks(&reducer, &inputs, memory.as_buf_mut())?;
             return Tensor::from_memory(tensors[0].shape().to_vec(), memory);
         };
@@ -295,7 +295,7 @@ impl Strategy {
         let mut along = Along::new(op, &views).ok_or_else(undefined)?;
         let threads = self.threads(tensors.iter().map(|tensor| tensor.buf().bytes()).sum());
         let parts: Vec<_> = along.parts(threads).into_iter().map(|part| Mutex::new(Some(part))).collect();
-        // Of the same team for fewer parts, since a team is kept for each size.
+        // Fewer parts use the same team: a team is kept for each size.
         self.for_each(if parts.len() > 1 { threads } else { 1 }, &|thread| {
             let part = parts.get(thread).and_then(|part| part.lock().expect("nobody panics holding a part").take());
             part.into_iter().for_each(Part::run);
@@ -305,31 +305,33 @@ impl Strategy {
     }
 
     /// Reduces large inputs with several threads, each its block of the result.
-    fn reduce_blocks(&self, reducer: &Reducer, inputs: &[Buf<'_>], output: BufMut<'_>) -> Result<()> {
-        let (count, parts) = (output.count(), self.threads(inputs.iter().map(Buf::bytes).sum()));
+    fn reduce_blocks(&self, reducer: &Reducer, inputs: &[HostBuf<'_>], output: HostBufMut<'_>) -> Result<()> {
+        let (count, parts) = (output.count(), self.threads(inputs.iter().map(HostBuf::bytes).sum()));
         let mut rest = output;
         let blocks: Vec<_> = (0..parts)
             .map(|part| {
                 let block = partition::aligned_block(count, BORDER_COUNT, parts, part);
                 let (target, after) =
-                    std::mem::replace(&mut rest, BufMut::from([0u8; 0].as_mut_slice())).split_at(block.len());
+                    std::mem::replace(&mut rest, HostBufMut::from([0u8; 0].as_mut_slice())).split_at(block.len());
                 rest = after;
                 Mutex::new((block, target))
             })
             .collect();
         self.for_each(parts, &|part| {
             let (block, target) = &mut *blocks[part].lock().expect("nobody panics holding a block");
-            let inputs: Vec<Buf<'_>> = inputs.iter().map(|input| input.slice(block.clone())).collect();
+            let inputs: Vec<HostBuf<'_>> = inputs.iter().map(|input| input.slice(block.clone())).collect();
             reducer.reduce(&inputs, target);
         })
     }
 
-    /// How many threads should reduce so many bytes: this one, or one for each core or replica.
+    /// Returns the number of threads that reduce `bytes` bytes: 1, or the larger of the numbers of
+    /// cores and of replicas.
     fn threads(&self, bytes: usize) -> usize {
         if bytes < PARALLEL_BYTES { 1 } else { device::cores().max(self.local_replicas().len()) }
     }
 
-    /// Runs `work` of 0 to `threads`, each on a thread of its own; of one on this thread.
+    /// Runs `work(i)` for each `i` below `threads`, each on its own thread. A single one runs on
+    /// this thread.
     fn for_each(&self, threads: usize, work: &(dyn Fn(usize) + Sync)) -> Result<()> {
         if threads == 1 {
             work(0);
@@ -349,7 +351,7 @@ enum Leaves<'a> {
 }
 
 impl<'a> Leaves<'a> {
-    /// Leaves of which the outlines are the same, so that they are all dense or all sparse.
+    /// Groups leaves that have equal signatures, so they are all dense or all sparse.
     fn of(leaves: &[&'a Leaf]) -> Leaves<'a> {
         let dense = leaves.iter().filter_map(|leaf| match &leaf.value {
             Value::Dense(tensor) => Some(tensor),
@@ -367,14 +369,14 @@ impl<'a> Leaves<'a> {
     }
 }
 
-/// The tensors one after the other along `axis`; all other dimensions are the same.
+/// Concatenates the tensors along `axis`; all other dimensions are equal.
 fn concat(call: &'static str, tensors: &[&Tensor], axis: usize) -> Result<Tensor> {
     let sizes: Vec<usize> = tensors.iter().map(|tensor| tensor.shape()[axis]).collect();
     let shape = tensor::joined(call, tensors[0].shape(), axis, &sizes)?;
     let rows: usize = shape[..axis].iter().product();
     let mut memory = Memory::zeroed(tensors[0].dtype(), shape.iter().product());
     if memory.count() == 0 {
-        // There may be more rows than can be counted through.
+        // An empty result may have too many rows to loop over.
         return Tensor::from_memory(shape, memory);
     }
     let mut start = 0;
@@ -389,12 +391,12 @@ fn concat(call: &'static str, tensors: &[&Tensor], axis: usize) -> Result<Tensor
     Tensor::from_memory(shape, memory)
 }
 
-/// What `f` gives for each replica's rows, or its first error.
+/// Calls `f` for each replica's rows. Returns the results or the first error.
 fn each<R>(slices: &[&IndexedSlices], f: impl Fn(&IndexedSlices) -> Result<R>) -> Result<Vec<R>> {
     slices.iter().enumerate().map(|(id, slices)| f(slices).map_err(|error| error.of_replica(id))).collect()
 }
 
-/// Values and indices of all replicas, and each one's number of rows.
+/// Concatenates values and indices of all replicas. Also returns each replica's number of rows.
 fn concat_rows(call: &'static str, slices: &[&IndexedSlices]) -> Result<(Tensor, Tensor, Vec<usize>)> {
     let values: Vec<&Tensor> = slices.iter().map(|slices| slices.values()).collect();
     let indices: Vec<&Tensor> = slices.iter().map(|slices| slices.indices()).collect();
@@ -418,7 +420,7 @@ fn reduce_rows(call: &'static str, op: ReduceOp, slices: &[&IndexedSlices]) -> R
 mod tests {
     use crate::{MirroredStrategy, PerReplica, Result, Tensor};
 
-    /// Found by reading: a team was kept for each number of parts that a result was ever cut into.
+    /// Found by reading: a team was kept for every number of parts that any result was split into.
     #[test]
     fn reductions_of_any_width_share_a_team() -> Result<()> {
         let strategy = MirroredStrategy::new(["cpu:0", "cpu:1", "cpu:2", "cpu:3"])?;

@@ -16,8 +16,8 @@ use std::ops::Deref;
 pub struct CentralStorageStrategy(Strategy);
 
 impl CentralStorageStrategy {
-    /// A replica on each of `compute_devices`, and variables on `parameter_device`: [`Device`]s, or
-    /// their names.
+    /// Makes a strategy with a replica on each of `compute_devices` and the variables on
+    /// `parameter_device`. Devices are given as [`Device`]s or by name.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] for an empty list, a device that does not exist, or one that is
@@ -30,7 +30,7 @@ impl CentralStorageStrategy {
         Self::builder(compute_devices, parameter_device).build()
     }
 
-    /// A strategy with options.
+    /// Starts a strategy with options.
     pub fn builder<D>(
         compute_devices: impl IntoIterator<Item = D>,
         parameter_device: D,

@@ -19,7 +19,7 @@ use std::ops::Deref;
 pub struct MirroredStrategy(Strategy);
 
 impl MirroredStrategy {
-    /// A replica on each device: [`Device`]s, or their names.
+    /// Makes a strategy with a replica on each device. Devices are given as [`Device`]s or by name.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] for an empty list, a device that does not exist, or one that is
@@ -32,7 +32,7 @@ impl MirroredStrategy {
         Self::builder(devices).build()
     }
 
-    /// A replica on each device of this machine: each core.
+    /// Makes a strategy with a replica on each device of this machine, that is on each core.
     ///
     /// # Errors
     /// None on a machine with a core.
@@ -40,7 +40,7 @@ impl MirroredStrategy {
         Self::new(Device::all())
     }
 
-    /// A strategy with options.
+    /// Starts a strategy with options.
     pub fn builder<D>(devices: impl IntoIterator<Item = D>) -> Builder<MirroredStrategy>
     where
         D: TryInto<Device>,

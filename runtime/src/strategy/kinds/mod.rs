@@ -1,4 +1,4 @@
-//! The kinds of strategies, a file each.
+//! The kinds of strategies, one file each.
 
 mod central_storage;
 mod mirrored;

@@ -13,23 +13,23 @@ use std::{sync::Mutex, time::Duration};
 
 const CALL: &str = "MultiWorkerMirroredStrategy";
 
-/// Replicas in several workers, which are processes, some in each. Every worker runs the same
-/// program and makes the same calls in the same order; the bits are those of as many replicas in
-/// one process.
+/// Replicas in several workers. A worker is a process with one or more replicas. Every worker runs
+/// the same program and makes the same calls in the same order. Results are bit for bit those of
+/// the same number of replicas in one process.
 ///
-/// The workers are the tasks `chief` and `worker` of the cluster, in this order, and replicas are
-/// numbered worker by worker. How many replicas a worker has is its own affair. In each process:
+/// The workers are the tasks `chief` and `worker` of the cluster, in this order. Replicas are
+/// numbered worker by worker; workers may have different numbers of replicas. In each process:
 ///
-/// * [`run`](Strategy::run) runs that worker's replicas, takes and gives their values; collectives
-///   are of all replicas.
-/// * [`reduce`](Strategy::reduce), [`gather`](Strategy::gather) and what else combines values of
-///   replicas is a collective: every worker makes the call.
-/// * So is the making of a [`Variable`](crate::Variable), which has the chief's initial value
-///   everywhere.
-/// * [`distribute_dataset`](Strategy::distribute_dataset) gives that worker's replicas their parts.
+/// * [`run`](Strategy::run) runs this worker's replicas, and its arguments and results are theirs.
+///   Collectives span the replicas of all workers.
+/// * [`reduce`](Strategy::reduce), [`gather`](Strategy::gather) and every other call that combines
+///   values of replicas is a collective: every worker makes the call.
+/// * Creating a [`Variable`](crate::Variable) is a collective too. The chief's initial value is
+///   used on all workers.
+/// * [`distribute_dataset`](Strategy::distribute_dataset) gives this worker's replicas their parts.
 ///
-/// A cluster without tasks is one worker: it is as [`MirroredStrategy`](crate::MirroredStrategy)
-/// is.
+/// A cluster without tasks is one worker and behaves like
+/// [`MirroredStrategy`](crate::MirroredStrategy).
 ///
 /// ```
 /// use consonance::{MultiWorkerMirroredStrategy, ReduceOp, Tensor, TfConfigClusterResolver};
@@ -42,7 +42,7 @@ const CALL: &str = "MultiWorkerMirroredStrategy";
 #[derive(Clone, Debug)]
 pub struct MultiWorkerMirroredStrategy {
     strategy: Strategy,
-    /// The processes that were met; none on communicators of the user's own, or where there is one
+    /// The process group of the workers. `None` on communicators that the user passed, and with one
     /// worker.
     #[cfg(target_os = "linux")]
     processes: Option<Arc<Mutex<ProcessGroup>>>,
@@ -56,8 +56,8 @@ impl PartialEq for MultiWorkerMirroredStrategy {
 }
 
 impl MultiWorkerMirroredStrategy {
-    /// A strategy for the workers that `TF_CONFIG` tells of:
-    /// [`from_environment`](Self::from_environment) as it is.
+    /// Makes a strategy for the workers in `TF_CONFIG`:
+    /// [`from_environment`](Self::from_environment) without further options.
     ///
     /// # Errors
     /// Those of [`from_environment`](Self::from_environment) and
@@ -66,9 +66,8 @@ impl MultiWorkerMirroredStrategy {
         Self::from_environment()?.build()
     }
 
-    /// A strategy for the workers that `TF_CONFIG` tells of, with as many replicas in this one as
-    /// `CONSONANCE_REPLICAS` says, or one. This is what `consonance run` sets. Options may be
-    /// added:
+    /// Starts a strategy for the workers in `TF_CONFIG`. The number of replicas of this worker is
+    /// `CONSONANCE_REPLICAS`, one by default. `consonance run` sets both. Options may be added:
     ///
     /// ```
     /// use consonance::{CommunicationOptions, MultiWorkerMirroredStrategy};
@@ -80,7 +79,7 @@ impl MultiWorkerMirroredStrategy {
     ///
     /// # Errors
     /// Those of [`TfConfigClusterResolver::new`]; [`Error::InvalidCall`] for a
-    /// `CONSONANCE_REPLICAS` that is no number.
+    /// `CONSONANCE_REPLICAS` that is not a number above 0.
     pub fn from_environment() -> Result<MultiWorkerBuilder> {
         let builder = Self::builder(TfConfigClusterResolver::new()?);
         match env::var_os("CONSONANCE_REPLICAS").map(|text| text.to_string_lossy().into_owned()) {
@@ -93,9 +92,9 @@ impl MultiWorkerMirroredStrategy {
         }
     }
 
-    /// A strategy for the workers of a cluster. It reads no `CONSONANCE_REPLICAS`, as
-    /// [`from_environment`](Self::from_environment) does:
-    /// [`replicas`](MultiWorkerBuilder::replicas) says how many there are in this one.
+    /// Starts a strategy for the workers of a cluster. Unlike
+    /// [`from_environment`](Self::from_environment) it does not read `CONSONANCE_REPLICAS`: set the
+    /// number of replicas of this worker with [`replicas`](MultiWorkerBuilder::replicas).
     pub fn builder(resolver: impl ClusterResolver + 'static) -> MultiWorkerBuilder {
         let options = CommunicationOptions::new();
         MultiWorkerBuilder {
@@ -108,22 +107,23 @@ impl MultiWorkerMirroredStrategy {
         }
     }
 
-    /// After a worker [was lost](Error::is_loss), goes on with those that are left; each of them
-    /// makes this call. The replicas are numbered anew, and their number is another one. Variables
-    /// keep the values that they have in this process; data sets are to be distributed anew.
+    /// Continues with the remaining workers after a worker [was lost](Error::is_loss); each of them
+    /// makes this call. Replicas get new ids, and their number changes. Variables keep the values
+    /// that they have in this process. Distribute data sets again.
     ///
-    /// If another worker is lost meanwhile, this goes on with those that are left then.
+    /// If another worker is lost during this call, the call continues with those that are left
+    /// then.
     ///
-    /// A worker that was lost may be started again: it makes its strategy as at first. For
-    /// `wait_for_replacements` the others wait for it, but not longer than until the cluster is
-    /// complete. It has no variables of before: values reach it by a
-    /// [broadcast](crate::ReplicaContext::broadcast), and new variables are made by all.
+    /// A lost worker may be started again: it makes its strategy as at first. The others wait for
+    /// it for at most `wait_for_replacements`, and no longer once the cluster is complete. The new
+    /// process has none of the earlier variables: send it their values by a
+    /// [broadcast](crate::ReplicaContext::broadcast), and create new variables on all workers.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] for a strategy that has not met other processes; [`Error::Meeting`]
-    /// if a worker that runs does not come, [`Error::Timeout`] or [`Error::Aborted`] if one comes
-    /// and makes no call until the deadline of one, which may be repeated; [`Error::WrongContext`]
-    /// in a replica, in a merge function or in another strategy's scope.
+    /// if a running worker does not join. [`Error::Timeout`] or [`Error::Aborted`] if a worker
+    /// joins and makes no call before the deadline of the call; this call may then be repeated.
+    /// [`Error::WrongContext`] in a replica, in a merge function or in another strategy's scope.
     #[cfg(target_os = "linux")]
     pub fn reform(&self, wait_for_replacements: Duration) -> Result<()> {
         let call = "MultiWorkerMirroredStrategy::reform";
@@ -138,14 +138,13 @@ impl MultiWorkerMirroredStrategy {
         }
         let mut group = processes.lock().expect("nobody panics holding the group");
         let cluster = self.cluster_resolver().map_or_else(String::new, |resolver| resolver.cluster_spec().to_string());
-        // Each worker can be lost once. Whom more losses are told of, a peer writes where it must
-        // not.
+        // Each worker can be lost once. More losses than workers mean that a peer corrupts shared
+        // memory.
         let mut losses = workers.count();
         loop {
             group.reform(wait_for_replacements)?;
             match workers.meet_again(call, group.communicators(), group.place(), &cluster) {
-                // In the group that was just formed: so with another one, once for each worker that
-                // is lost.
+                // The loss is in the group just formed: form another one, at most once per worker.
                 Err(error) if error.is_loss() && losses > 0 => losses -= 1,
                 met => return met,
             }
@@ -161,8 +160,8 @@ impl Deref for MultiWorkerMirroredStrategy {
     }
 }
 
-/// How a [`MultiWorkerMirroredStrategy`] is made: the cluster first, then what differs from the
-/// default.
+/// Builds a [`MultiWorkerMirroredStrategy`]: first the cluster, then the options that differ from
+/// the default.
 #[must_use]
 pub struct MultiWorkerBuilder {
     resolver: Arc<dyn ClusterResolver>,
@@ -174,31 +173,32 @@ pub struct MultiWorkerBuilder {
 }
 
 impl MultiWorkerBuilder {
-    /// So many replicas in this worker, on `cpu:0`, `cpu:1`, … By default one, or from
-    /// [`from_environment`](MultiWorkerMirroredStrategy::from_environment) as many as
-    /// `CONSONANCE_REPLICAS` says.
+    /// Sets the number of replicas of this worker, on `cpu:0`, `cpu:1`, … The default is one, or
+    /// with [`from_environment`](MultiWorkerMirroredStrategy::from_environment)
+    /// `CONSONANCE_REPLICAS`.
     pub fn replicas(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
         self
     }
 
-    /// Options of all collectives, where a call does not override them.
+    /// Sets the options of all collectives that do not override them.
     pub fn options(mut self, options: CommunicationOptions) -> Self {
         self.options = options;
         self
     }
 
     /// Binds the thread of replica `i` to core `i`, modulo the cores that this process may use,
-    /// where `i` counts the replicas of all workers. By default the system places threads.
+    /// where `i` counts the replicas of all workers. By default the operating system places
+    /// threads.
     pub fn pin_threads(mut self, pin: bool) -> Self {
         self.pin_threads = pin;
         self
     }
 
-    /// How the processes of the workers meet: for how long they wait for each other, how much
-    /// memory they share. A number of replicas that is set there is that of this worker's strategy;
-    /// [options](MultiWorkerBuilder::options) of collectives are set here alone. A cluster of one
-    /// worker meets nobody.
+    /// Configures how the processes of the workers form a group: how long they wait for each other,
+    /// how much memory they share. A number of replicas set there overrides that of this builder.
+    /// The [options](MultiWorkerBuilder::options) of collectives set there have no effect: set them
+    /// on this builder. A cluster of one worker forms no group, so this has no effect.
     ///
     /// ```
     /// use consonance::{MultiWorkerMirroredStrategy, TfConfigClusterResolver};
@@ -214,13 +214,13 @@ impl MultiWorkerBuilder {
         self
     }
 
-    /// Makes the strategy. If the cluster has several workers, this waits for the processes of all
-    /// of them, which may start in any order: see [`ProcessGroup`](crate::ProcessGroup).
+    /// Makes the strategy. If the cluster has several workers, waits for the processes of all of
+    /// them; they may start in any order. See [`ProcessGroup`](crate::ProcessGroup).
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if this process is no worker of the cluster, if it has no replicas or
-    /// more than there are devices, or if a worker is on another host; [`Error::Meeting`] if
-    /// workers are missing at the deadline, which are named.
+    /// more than there are devices, or if a worker is on another host; [`Error::Meeting`] with the
+    /// missing workers if some are missing at the deadline.
     pub fn build(self) -> Result<MultiWorkerMirroredStrategy> {
         let role = Role::of(CALL, &*self.resolver)?;
         let replicas = self.replicas;
@@ -249,16 +249,16 @@ impl MultiWorkerBuilder {
         Err(Error::invalid(CALL, "cluster", expected, "several workers"))
     }
 
-    /// Makes the strategy on communicators of your own, a rank for each replica of all workers, on
-    /// whatever engine they are: for each replica of this worker its communicator, in rank order.
-    /// All workers make this call, with the same cluster; they tell each other how many replicas
-    /// each has, so that [`replicas`](MultiWorkerBuilder::replicas) says nothing here.
+    /// Makes the strategy on your own communicators, on any engine. Each replica of all workers is
+    /// a rank; pass the communicators of this worker's replicas in rank order. All workers make
+    /// this call with the same cluster. They exchange their numbers of replicas, so
+    /// [`replicas`](MultiWorkerBuilder::replicas) has no effect here.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if this process is no worker of the cluster, and if the communicators
-    /// are not those of ranks that follow each other, or not of all workers in their order, or if
-    /// two processes say that they are the same worker; otherwise as [`Communicator::barrier`],
-    /// with the timeout that the communicators have.
+    /// [`Error::InvalidCall`] if this process is no worker of the cluster, if the ranks of the
+    /// communicators are not consecutive or not in the order of the workers, or if two processes
+    /// claim to be the same worker; otherwise as [`Communicator::barrier`], with the timeout of the
+    /// communicators.
     ///
     /// Two threads that play two workers:
     ///
@@ -293,7 +293,7 @@ impl MultiWorkerBuilder {
         let cluster = self.resolver.cluster_spec().to_string();
         let place = (role.worker, role.workers.len().max(1));
         let workers = Workers::meet(CALL, communicators, place, &cluster)?;
-        // Where there is one worker nobody else is to be asked.
+        // With one worker there is no other to exchange with.
         self.build_with(replicas, Some(workers).filter(|workers| workers.count() > 1))
     }
 

@@ -3,8 +3,8 @@
 use crate::{Device, Error, Result, Strategy, handle::Builder};
 use std::ops::Deref;
 
-/// One replica on one device: what a program for several replicas is tried with. Every call checks
-/// its arguments and gives the same types as with several.
+/// One replica on one device, to try a program that is written for several replicas. Every call
+/// checks its arguments and returns the same types as with several replicas.
 ///
 /// ```
 /// use consonance::OneDeviceStrategy;
@@ -16,7 +16,7 @@ use std::ops::Deref;
 pub struct OneDeviceStrategy(Strategy);
 
 impl OneDeviceStrategy {
-    /// A replica on this device: a [`Device`], or its name.
+    /// Makes a strategy with one replica on this device, given as a [`Device`] or by name.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] for a device that does not exist.
@@ -28,7 +28,7 @@ impl OneDeviceStrategy {
         Self::builder(device).build()
     }
 
-    /// A strategy with options.
+    /// Starts a strategy with options.
     pub fn builder<D>(device: D) -> Builder<OneDeviceStrategy>
     where
         D: TryInto<Device>,

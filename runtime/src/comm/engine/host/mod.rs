@@ -6,7 +6,10 @@ use self::algorithm::{Scratch, Stop};
 use super::{AbortHandle, Engine, Failure, Service, words};
 use crate::{
     Error, Result,
-    comm::{call::Call, options::Configuration},
+    comm::{
+        call::{Call, OnHost},
+        options::Configuration,
+    },
 };
 use consonance_kernels::{
     group::{End, Endpoint, Fault, LastCall, Reason, plan::Topology},
@@ -115,9 +118,11 @@ impl Engine for Host {
             self.endpoint.begin_call();
         }
         match call {
-            Call::Send { data, to } => self.with_peer(to, name, |endpoint| algorithm::send(endpoint, signature, data)),
+            Call::Send { data, to } => {
+                self.with_peer(to, name, |endpoint| algorithm::send(endpoint, signature, data.on_host()))
+            }
             Call::Recv { data, from } => {
-                self.with_peer(from, name, |endpoint| algorithm::recv(endpoint, signature, data))
+                self.with_peer(from, name, |endpoint| algorithm::recv(endpoint, signature, data.on_host()))
             }
             call => {
                 let Host { endpoint, scratch, configuration, processes, .. } = self;

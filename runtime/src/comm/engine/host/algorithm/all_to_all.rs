@@ -7,7 +7,7 @@ use consonance_kernels::{
         Endpoint,
         plan::{Chunking, Step},
     },
-    memory::{Buf, BufMut},
+    memory::{HostBuf, HostBufMut},
 };
 use consonance_spec::{DType, Signature, call::mix};
 
@@ -20,8 +20,8 @@ use consonance_spec::{DType, Signature, call::mix};
 pub(super) fn all_to_all(
     endpoint: &mut Endpoint,
     signature: &Signature,
-    send: Option<Buf<'_>>,
-    mut recv: BufMut<'_>,
+    send: Option<HostBuf<'_>>,
+    mut recv: HostBufMut<'_>,
     counts: Option<(&[usize], &[usize])>,
     scratch: &mut Scratch,
 ) -> Result<(), Stop> {

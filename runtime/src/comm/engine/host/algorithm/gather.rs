@@ -7,7 +7,7 @@ use consonance_kernels::{
         plan::{Chunking, Step},
         tuning::RAGGED_BYTES,
     },
-    memory::{Buf, BufMut, Memory},
+    memory::{HostBuf, HostBufMut, Memory},
 };
 use consonance_spec::{DType, Signature};
 
@@ -16,8 +16,8 @@ use consonance_spec::{DType, Signature};
 pub(super) fn all_gather(
     endpoint: &mut Endpoint,
     signature: &Signature,
-    send: Option<Buf<'_>>,
-    mut recv: BufMut<'_>,
+    send: Option<HostBuf<'_>>,
+    mut recv: HostBufMut<'_>,
     counts: Option<&[usize]>,
 ) -> Result<(), Fault> {
     let parts = Parts::new(endpoint, counts, recv.count());
@@ -43,8 +43,8 @@ pub(super) fn all_gather(
 pub(super) fn gather(
     endpoint: &mut Endpoint,
     signature: &Signature,
-    send: Option<Buf<'_>>,
-    recv: Option<BufMut<'_>>,
+    send: Option<HostBuf<'_>>,
+    recv: Option<HostBufMut<'_>>,
     counts: Option<&[usize]>,
     root: usize,
 ) -> Result<(), Fault> {
@@ -109,8 +109,8 @@ impl<'a> Parts<'a> {
         &self,
         endpoint: &mut Endpoint,
         signature: &Signature,
-        send: Option<Buf<'_>>,
-        recv: &mut BufMut<'_>,
+        send: Option<HostBuf<'_>>,
+        recv: &mut HostBufMut<'_>,
     ) -> Result<(), Fault> {
         let range = |rank| self.start(rank)..self.start(rank) + self.count(rank);
         let own = send.unwrap_or_else(|| recv.as_buf().slice(range(endpoint.world().rank())));
@@ -135,7 +135,7 @@ impl<'a> Parts<'a> {
         peers: &PeerBuffers<'_>,
         ranks: std::ops::Range<usize>,
         origin: usize,
-        target: &mut BufMut<'_>,
+        target: &mut HostBufMut<'_>,
     ) -> Result<(), Fault> {
         let mut start = ranks.clone().next().map_or(origin, |first| self.start(first));
         for rank in ranks {
@@ -152,7 +152,7 @@ impl<'a> Parts<'a> {
 pub(super) fn concat(
     endpoint: &mut Endpoint,
     signature: &Signature,
-    send: Buf<'_>,
+    send: HostBuf<'_>,
     rows: usize,
     recv: &mut Option<Memory>,
     counts: &mut Vec<usize>,

@@ -10,12 +10,12 @@ mod send_recv;
 pub(crate) use send_recv::{recv, send};
 
 use crate::comm::{
-    call::{Call, UnlikeCounts},
+    call::{Call, OnHost, UnlikeCounts},
     options::Configuration,
 };
 use consonance_kernels::{
     group::{Endpoint, Fault},
-    memory::{BufMut, Memory},
+    memory::{HostBufMut, Memory},
 };
 use consonance_spec::{DType, Signature};
 
@@ -43,18 +43,31 @@ pub(crate) fn run(
 ) -> Result<(), Stop> {
     match call {
         Call::Barrier => endpoint.exchange(signature, None).map(drop)?,
-        Call::Broadcast { data, root } => scatter::broadcast(endpoint, signature, data, root)?,
-        Call::Reduce { op, send, recv, root } => reduce::reduce(endpoint, signature, op, send, recv, root)?,
+        Call::Broadcast { data, root } => scatter::broadcast(endpoint, signature, data.on_host(), root)?,
+        Call::Reduce { op, send, recv, root } => {
+            reduce::reduce(endpoint, signature, op, send.on_host(), recv.on_host(), root)?;
+        }
         Call::AllReduce { op, send, recv } => {
+            let (send, recv) = (send.on_host(), recv.on_host());
             reduce::all_reduce(endpoint, signature, op, send, recv, scratch, configuration.implementation)?;
         }
-        Call::ReduceScatter { op, send, recv } => reduce::reduce_scatter(endpoint, signature, op, send, recv)?,
-        Call::Gather { send, recv, counts, root } => gather::gather(endpoint, signature, send, recv, counts, root)?,
-        Call::AllGather { send, recv, counts } => gather::all_gather(endpoint, signature, send, recv, counts)?,
-        Call::Concat { send, rows, recv, counts } => gather::concat(endpoint, signature, send, rows, recv, counts)?,
-        Call::Scatter { send, recv, counts, root } => scatter::scatter(endpoint, signature, send, recv, counts, root)?,
+        Call::ReduceScatter { op, send, recv } => {
+            reduce::reduce_scatter(endpoint, signature, op, send.on_host(), recv.on_host())?;
+        }
+        Call::Gather { send, recv, counts, root } => {
+            gather::gather(endpoint, signature, send.on_host(), recv.on_host(), counts, root)?;
+        }
+        Call::AllGather { send, recv, counts } => {
+            gather::all_gather(endpoint, signature, send.on_host(), recv.on_host(), counts)?;
+        }
+        Call::Concat { send, rows, recv, counts } => {
+            gather::concat(endpoint, signature, send.on_host(), rows, recv, counts)?;
+        }
+        Call::Scatter { send, recv, counts, root } => {
+            scatter::scatter(endpoint, signature, send.on_host(), recv.on_host(), counts, root)?;
+        }
         Call::AllToAll { send, recv, counts } => {
-            all_to_all::all_to_all(endpoint, signature, send, recv, counts, scratch)?
+            all_to_all::all_to_all(endpoint, signature, send.on_host(), recv.on_host(), counts, scratch)?;
         }
         Call::Send { .. } | Call::Recv { .. } => unreachable!("a pair's call, not a group's"),
     }
@@ -81,7 +94,7 @@ impl Scratch {
     }
 
     /// Room for `count` elements; what is in it is left from earlier calls.
-    fn room(&mut self, dtype: DType, count: usize) -> BufMut<'_> {
+    fn room(&mut self, dtype: DType, count: usize) -> HostBufMut<'_> {
         let place = self.memories.iter().position(|memory| memory.dtype() == dtype).unwrap_or_else(|| {
             self.memories.push(Memory::zeroed(dtype, count));
             self.memories.len() - 1

@@ -8,7 +8,7 @@ use consonance_kernels::{
         Endpoint, Fault,
         plan::{self, Chunking, Step, Targets},
     },
-    memory::{Buf, BufMut},
+    memory::{HostBuf, HostBufMut},
 };
 use consonance_spec::{DType, ReduceOp, Signature, partition};
 
@@ -28,8 +28,8 @@ pub(super) fn all_reduce(
     endpoint: &mut Endpoint,
     signature: &Signature,
     op: ReduceOp,
-    send: Option<Buf<'_>>,
-    mut recv: BufMut<'_>,
+    send: Option<HostBuf<'_>>,
+    mut recv: HostBufMut<'_>,
     scratch: &mut Scratch,
     implementation: Implementation,
 ) -> Result<(), Fault> {
@@ -69,8 +69,8 @@ pub(super) fn reduce(
     endpoint: &mut Endpoint,
     signature: &Signature,
     op: ReduceOp,
-    send: Option<Buf<'_>>,
-    recv: Option<BufMut<'_>>,
+    send: Option<HostBuf<'_>>,
+    recv: Option<HostBufMut<'_>>,
     root: usize,
 ) -> Result<(), Fault> {
     let input = send.or_else(|| recv.as_ref().map(|recv| recv.as_buf())).expect("Call::sign requires a buffer");
@@ -95,8 +95,8 @@ pub(super) fn reduce_scatter(
     endpoint: &mut Endpoint,
     signature: &Signature,
     op: ReduceOp,
-    send: Option<Buf<'_>>,
-    mut recv: BufMut<'_>,
+    send: Option<HostBuf<'_>>,
+    mut recv: HostBufMut<'_>,
 ) -> Result<(), Fault> {
     let reducer = reducer(op, send.map_or(recv.dtype(), |send| send.dtype()));
     let (rank, size) = (endpoint.world().rank(), endpoint.world().size());

@@ -6,7 +6,7 @@ use consonance_kernels::{
         Endpoint, Fault,
         plan::{Chunking, Step},
     },
-    memory::{Buf, BufMut},
+    memory::{HostBuf, HostBufMut},
 };
 use consonance_spec::Signature;
 
@@ -15,7 +15,7 @@ use consonance_spec::Signature;
 pub(super) fn broadcast(
     endpoint: &mut Endpoint,
     signature: &Signature,
-    mut data: BufMut<'_>,
+    mut data: HostBufMut<'_>,
     root: usize,
 ) -> Result<(), Fault> {
     let is_root = endpoint.world().rank() == root;
@@ -39,8 +39,8 @@ pub(super) fn broadcast(
 pub(super) fn scatter(
     endpoint: &mut Endpoint,
     signature: &Signature,
-    send: Option<Buf<'_>>,
-    recv: Option<BufMut<'_>>,
+    send: Option<HostBuf<'_>>,
+    recv: Option<HostBufMut<'_>>,
     counts: Option<&[usize]>,
     root: usize,
 ) -> Result<(), Fault> {

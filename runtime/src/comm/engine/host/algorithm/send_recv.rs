@@ -6,12 +6,12 @@ use consonance_kernels::{
         Endpoint, Fault,
         plan::{Chunking, Step},
     },
-    memory::{Buf, BufMut},
+    memory::{HostBuf, HostBufMut},
 };
 use consonance_spec::Signature;
 
 /// Sends in the group of two.
-pub(crate) fn send(pair: &mut Endpoint, signature: &Signature, data: Buf<'_>) -> Result<(), Fault> {
+pub(crate) fn send(pair: &mut Endpoint, signature: &Signature, data: HostBuf<'_>) -> Result<(), Fault> {
     let chunking = Chunking::one_way(data.bytes(), 1);
     match pair.topology().moving(data.bytes(), chunking) {
         Step::Exchange => pair.exchange(signature, Some(data)).map(drop),
@@ -20,7 +20,7 @@ pub(crate) fn send(pair: &mut Endpoint, signature: &Signature, data: Buf<'_>) ->
 }
 
 /// Receives in the group of two.
-pub(crate) fn recv(pair: &mut Endpoint, signature: &Signature, mut data: BufMut<'_>) -> Result<(), Fault> {
+pub(crate) fn recv(pair: &mut Endpoint, signature: &Signature, mut data: HostBufMut<'_>) -> Result<(), Fault> {
     let peer = 1 - pair.world().rank();
     let all = 0..data.count();
     let chunking = Chunking::one_way(data.bytes(), 1);
