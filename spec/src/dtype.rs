@@ -5,11 +5,12 @@
 
 use std::fmt;
 
-/// Calls `$callback!` with one row `{ type: f32, variant: F32, name: "f32", class: Float }` for each
-/// element type.
+/// Calls `$callback!` with one row `{ type: f32, variant: F32, name: "f32", class: Float }` for
+/// each element type.
 ///
-/// A callback names the columns up to the last one that it needs; `$($more:tt)*` takes the others, so
-/// that a further column changes no callback. Text after the callback's name comes before the rows:
+/// A callback names the columns up to the last one that it needs; `$($more:tt)*` takes the others,
+/// so that a further column changes no callback. Text after the callback's name comes before the
+/// rows:
 ///
 /// ```
 /// macro_rules! count {

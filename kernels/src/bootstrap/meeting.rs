@@ -322,8 +322,8 @@ impl Meeting {
         strangers.into_iter().rev().try_for_each(|stranger| self.greet(stranger))
     }
 
-    /// Accepts a bounded number of pending connections, so that a peer that connects in a loop cannot
-    /// hold this process past its deadline.
+    /// Accepts a bounded number of pending connections, so that a peer that connects in a loop
+    /// cannot hold this process past its deadline.
     fn accept(&mut self) -> Result<(), MeetingError> {
         let most = self.options.names.len() + STRANGERS;
         for _ in 0..most {

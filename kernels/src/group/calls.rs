@@ -71,8 +71,8 @@ impl Endpoint {
         assert!(bytes <= PAYLOAD_BYTES, "payload of {bytes} bytes");
         assert!(payload.is_none_or(|payload| Some(payload.dtype()) == signature.dtype), "payload of {signature}");
         let payload = match &payload {
-            // SAFETY: a `HostBuf` is valid for reads of its bytes while it is borrowed, and no element
-            // type has padding.
+            // SAFETY: a `HostBuf` is valid for reads of its bytes while it is borrowed, and no
+            // element type has padding.
             Some(buf) => unsafe { std::slice::from_raw_parts(buf.as_ptr(), bytes) },
             None => &[],
         };

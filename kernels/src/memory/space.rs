@@ -46,8 +46,8 @@ pub struct BufMut<'a> {
     lifetime: PhantomData<&'a mut [u8]>,
 }
 
-// SAFETY: a `Buf` of host memory is a `HostBuf`, and a `BufMut` a `HostBufMut`, which are `Send` and
-// `Sync`. What lies in another space is touched by its device alone.
+// SAFETY: a `Buf` of host memory is a `HostBuf`, and a `BufMut` a `HostBufMut`, which are `Send`
+// and `Sync`. What lies in another space is touched by its device alone.
 unsafe impl Send for Buf<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Buf<'_> {}
@@ -127,10 +127,10 @@ impl<'a> Buf<'a> {
     /// pointer comes in from another language.
     ///
     /// # Safety
-    /// In host memory `start` is aligned for the Rust type of `dtype`, and valid for reads of `count`
-    /// elements during `'a`, each of which is a valid one (a `bool` is 0 or 1). Nobody writes them
-    /// meanwhile. They have at most `isize::MAX` bytes. In another space the same holds for its
-    /// device.
+    /// In host memory `start` is aligned for the Rust type of `dtype`, and valid for reads of
+    /// `count` elements during `'a`, each of which is a valid one (a `bool` is 0 or 1). Nobody
+    /// writes them meanwhile. They have at most `isize::MAX` bytes. In another space the same holds
+    /// for its device.
     ///
     /// ```
     /// use consonance_kernels::memory::{Buf, Space};
@@ -151,7 +151,8 @@ impl<'a> Buf<'a> {
     /// If `range` reaches past the end.
     pub fn slice(self, range: Range<usize>) -> Buf<'a> {
         assert!(range.start <= range.end && range.end <= self.count, "{range:?} of {} elements", self.count);
-        // SAFETY: `range.start <= count`, so the address stays within the elements or one past them.
+        // SAFETY: `range.start <= count`, so the address stays within the elements or one past
+        // them.
         let start = unsafe { self.start.add(range.start * self.dtype.size()) };
         Buf { start, count: range.end - range.start, ..self }
     }

@@ -20,8 +20,8 @@ pub struct HostBufMut<'a> {
     pub(super) lifetime: PhantomData<&'a mut [u8]>,
 }
 
-// SAFETY: a `HostBuf` is a `&[T]` and a `HostBufMut` a `&mut [T]` for some `T: Element`, which is `Send`
-// and `Sync`.
+// SAFETY: a `HostBuf` is a `&[T]` and a `HostBufMut` a `&mut [T]` for some `T: Element`, which is
+// `Send` and `Sync`.
 unsafe impl Send for HostBuf<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for HostBuf<'_> {}

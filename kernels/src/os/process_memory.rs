@@ -52,7 +52,8 @@ impl Process {
         // other process's addresses are checked by the system.
         let read = unsafe { libc::process_vm_readv(self.id as libc::pid_t, local.as_ptr(), 2, remote.as_ptr(), 2, 0) };
         if usize::try_from(read) != Ok(bytes + name.len()) {
-            // Of a process that is ending the system may read a part, or nothing: so not even the name.
+            // Of a process that is ending the system may read a part, or nothing: so not even the
+            // name.
             let no_process = read < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
             let gone = no_process || bytes > 0 && !self.is_readable();
             return Err(if gone { Unread::Gone } else { Unread::Refused });

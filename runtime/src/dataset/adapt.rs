@@ -1,10 +1,10 @@
-//! Data sets made of iterators, and of other data sets.
+//! Data sets made from iterators, and adaptors of data sets.
 
 use super::{Cardinality, Dataset, Elements, TensorSpec};
 use crate::{Error, Nest, Result};
 use std::sync::Arc;
 
-/// The elements of the iterator that `make` makes, which is called each time they are gone through.
+/// Makes a data set of an iterator's elements. Each iteration calls `make` for a new iterator.
 ///
 /// ```
 /// use consonance::{Dataset, Tensor, dataset};
@@ -19,8 +19,8 @@ where
     FromFn(Arc::new(move || Ok(Box::new(make().into_iter().map(Ok)))))
 }
 
-/// The elements of the iterator that `make` makes, where making it may fail, and each element: as
-/// when a file is read.
+/// Does [`from_fn`] for a source that may fail, such as a file: both `make` and each element return
+/// a `Result`.
 ///
 /// ```
 /// use consonance::{Dataset, Error, Tensor, dataset};
@@ -87,8 +87,7 @@ where
     }
 }
 
-/// What adaptors that change neither the elements nor what is known of each have from the data set
-/// below.
+/// The methods of adaptors that do not change the elements: they forward to the data set below.
 macro_rules! same_elements {
     () => {
         fn batch_size(&self) -> Option<usize> {
@@ -192,7 +191,7 @@ impl<D: Dataset> Dataset for Skip<D> {
 
     fn iterate(&self, epoch: u64) -> Result<Elements<D::Element>> {
         let mut left = self.count;
-        // An error among the elements skipped is not skipped.
+        // An error among the skipped elements is returned.
         let keep = move |element: &Result<D::Element>| {
             let skipped = left > 0 && element.is_ok();
             left -= usize::from(skipped);
@@ -272,7 +271,7 @@ impl<D: Dataset> Dataset for Repeat<D> {
     type Element = D::Element;
 
     fn iterate(&self, epoch: u64) -> Result<Elements<D::Element>> {
-        // What repeats a repetition goes on with the epochs after those of its first.
+        // If a repetition is repeated, its second run continues with the next epochs.
         let first = epoch.wrapping_mul(self.count.unwrap_or(1));
         Ok(Box::new(Repetition { dataset: self.dataset.clone(), left: self.count, epoch: first, now: None }))
     }
@@ -294,11 +293,11 @@ impl<D: Dataset> Dataset for Repeat<D> {
 /// The elements of a repetition.
 struct Repetition<D: Dataset> {
     dataset: Arc<D>,
-    /// How many epochs are still to begin; none if they have no end.
+    /// The number of epochs still to begin; `None` without end.
     left: Option<u64>,
-    /// The next one.
+    /// The next epoch.
     epoch: u64,
-    /// What is left of this one, and whether it had an element.
+    /// The rest of the current epoch, and whether it had an element.
     now: Option<(Elements<D::Element>, bool)>,
 }
 
@@ -313,7 +312,7 @@ impl<D: Dataset> Iterator for Repetition<D> {
                     return Some(element);
                 }
                 if !*any {
-                    // It would be empty for ever.
+                    // A data set without elements stays empty: do not repeat it.
                     self.left = Some(0);
                 }
             }
@@ -343,7 +342,7 @@ mod tests {
         from_tensor_slices(Tensor::from((0..count).collect::<Vec<_>>())).unwrap()
     }
 
-    /// The same numbers, by the adaptors of any data set rather than the table's own.
+    /// The same numbers, as a data set with the general adaptors instead of the table's own.
     fn iterated(count: i32) -> FromFn<Tensor> {
         from_fn(move || (0..count).map(Tensor::from))
     }

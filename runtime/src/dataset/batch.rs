@@ -22,7 +22,7 @@ impl<D: Dataset> Batch<D> {
         Batch { dataset, size, drop_remainder: false }
     }
 
-    /// Full batches only: elements that fill none at the end are left out.
+    /// Keeps full batches only: leaves out remaining elements that do not fill a batch.
     pub fn drop_remainder(mut self) -> Batch<D> {
         self.drop_remainder = true;
         self
@@ -63,7 +63,7 @@ pub(super) fn check_size(size: usize) -> Result<()> {
     Err(Error::invalid("Dataset::batch", "size", "at least one element", "0"))
 }
 
-/// Batches of elements that come one by one.
+/// Stacks single elements into batches.
 pub(super) fn stack<E: Nest + Clone + Send + 'static>(
     elements: Elements<E>,
     size: usize,
@@ -77,7 +77,7 @@ struct Stack<E> {
     elements: Elements<E>,
     size: usize,
     drop_remainder: bool,
-    /// For each leaf, the memory of earlier batches.
+    /// For each leaf, the memory of earlier batches, for reuse.
     pools: Vec<Pool>,
 }
 
@@ -85,8 +85,8 @@ impl<E: Nest + Clone> Iterator for Stack<E> {
     type Item = Result<E>;
 
     fn next(&mut self) -> Option<Result<E>> {
-        // An element that cannot be read ends the batch it would have been in, and the elements
-        // before it in that batch.
+        // An element that cannot be read fails its batch; the elements before it in that batch are
+        // lost.
         let rows: Result<Vec<E>> = self.elements.by_ref().take(self.size).collect();
         match rows {
             Ok(rows) if rows.is_empty() || self.drop_remainder && rows.len() < self.size => None,
@@ -96,7 +96,7 @@ impl<E: Nest + Clone> Iterator for Stack<E> {
 }
 
 impl<E: Nest + Clone> Stack<E> {
-    /// The batch of these elements, of which there is one.
+    /// Stacks these elements, at least one, into a batch.
     fn stack(&mut self, mut rows: Vec<E>) -> Result<E> {
         let mut leaves: Vec<Vec<Leaf>> = rows.iter_mut().map(nest::take).collect();
         let mut stacked = leaves[0].clone();
@@ -132,7 +132,7 @@ impl<E: Nest + Clone> Stack<E> {
 
 const CALL: &str = "Dataset::batch";
 
-/// The error for a tensor that not all elements of a batch have.
+/// The error for a tensor that is missing in some elements of a batch.
 fn unlike_structures(path: &Path) -> Error {
     Error::invalid(CALL, path.to_string(), "elements of one structure", "different ones")
 }
@@ -142,7 +142,8 @@ mod tests {
     use super::*;
     use crate::{DType, IndexedSlices, dataset::from_fn};
 
-    /// Found by a review: the sizes were multiplied before the zero among them was met.
+    /// Found by a review: the product of the sizes overflowed before it reached the zero among
+    /// them.
     #[test]
     fn no_batch_has_a_shape_beyond_numbers() {
         let element = Tensor::zeros(DType::F32, [usize::MAX / 2 + 1, 0]);

@@ -1,4 +1,4 @@
-//! Columns: arrays of which data sets read rows, in memory or in files.
+//! Columns: arrays, in memory or in files, that data sets read by rows.
 
 use crate::{DType, Error, Result, Tensor};
 use consonance_kernels::{
@@ -13,7 +13,7 @@ use std::{fmt, ops::Range, sync::Arc};
 #[derive(Clone)]
 pub struct Column(Arc<dyn Rows>);
 
-/// What a column is made of.
+/// The storage of a column.
 pub(crate) trait Rows: Send + Sync {
     /// The number of rows.
     fn count(&self) -> usize;
@@ -24,13 +24,14 @@ pub(crate) trait Rows: Send + Sync {
     /// The shape of one row.
     fn row_shape(&self) -> &[usize];
 
-    /// Asks for `rows`, which there are and are read soon.
+    /// Prefetches `rows`, which are read soon. They must be in range.
     fn fetch(&self, _rows: Range<usize>) {}
 
-    /// Copies `rows`, which there are, to `into`, which is as long.
+    /// Copies `rows` into `into`. They must be in range, and `into` must have their number of
+    /// elements.
     fn read(&self, rows: Range<usize>, into: HostBufMut<'_>) -> Result<()>;
 
-    /// Whether they come from a file.
+    /// Returns whether the rows come from a file.
     fn in_file(&self) -> bool;
 }
 
@@ -59,7 +60,7 @@ impl Column {
     }
 }
 
-/// Its rows are the entries along axis 0.
+/// Makes a column whose rows are the entries along axis 0.
 impl TryFrom<Tensor> for Column {
     type Error = Error;
 
@@ -98,7 +99,7 @@ impl Rows for Tensor {
     }
 }
 
-/// Those of `rows`, which there are.
+/// Returns the elements of `rows`, which must be in range.
 fn elements(tensor: &Tensor, rows: Range<usize>) -> HostBuf<'_> {
     let row: usize = tensor.row_shape().iter().product();
     tensor.buf().slice(rows.start * row..rows.end * row)

@@ -1,4 +1,4 @@
-//! How elements reach the replicas: a step is one element for each.
+//! Division of elements among replicas: a step is one element for each replica.
 
 use super::{Deal, Elements};
 use crate::{
@@ -9,21 +9,21 @@ use consonance_kernels::memory::{HostBuf, Memory};
 use consonance_spec::partition::block;
 use std::{collections::VecDeque, iter::Fuse, ops::Range};
 
-/// What a step takes.
+/// The input of one step and its division.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// An element for each replica, as it is.
+    /// One element for each replica, undivided.
     Each,
-    /// One batch, in chunks of its rows by the replicas, rounded up.
+    /// One batch, in chunks of `rows / replicas` rows, rounded up.
     Chunked,
     /// One batch, in even blocks.
     Balanced,
-    /// So many rows, wherever batches begin and end, in even blocks.
+    /// This number of rows, across the borders of batches, in even blocks.
     Packed(usize),
 }
 
 impl Form {
-    /// How batches are divided. The size of a full one may not be known.
+    /// Chooses how batches are divided. `batch_size` is that of a full batch, if known.
     pub(crate) fn new(deal: Deal, batch_size: Option<usize>, replicas: usize) -> Form {
         match (deal, batch_size) {
             _ if replicas == 1 => Form::Each,
@@ -33,7 +33,7 @@ impl Form {
         }
     }
 
-    /// Which of `rows` rows each replica gets.
+    /// Returns the range of `rows` rows for each replica.
     fn parts(self, rows: usize, replicas: usize) -> Vec<Range<usize>> {
         let part = |replica: usize| match self {
             Form::Packed(full) => block(full, replicas, replica),
@@ -47,26 +47,26 @@ impl Form {
     }
 }
 
-/// The replicas that a process deals to, and from what.
+/// The replicas of a process and the division of its data set among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     pub(crate) form: Form,
     /// The replicas of all processes.
     pub(crate) replicas: usize,
-    /// Those of this process.
+    /// The replicas of this process.
     pub(crate) local: Range<usize>,
-    /// Whether each process has a data set of its own, all of which goes to its replicas; else they
-    /// have the same one, of which each deals its replicas' parts.
+    /// Whether each process has its own data set, whose elements all go to its replicas. Else all
+    /// processes have the same data set, and each takes the parts of its replicas.
     pub(crate) own: bool,
 }
 
-/// The steps of a data set. No row is copied, but where a replica's part lies in several batches.
+/// The steps of a data set. Rows are copied only if a replica's part is in several batches.
 pub(super) struct Steps<E> {
     elements: Fuse<Elements<E>>,
     share: Share,
     /// Batches that have rows left, in order.
     pending: VecDeque<Batch<E>>,
-    /// Parts that no replica has yet, of a data set of this process's own.
+    /// Parts not given to a replica yet, if the process has its own data set.
     parts: VecDeque<E>,
 }
 
@@ -93,7 +93,7 @@ impl<E: Nest + Clone> Steps<E> {
         Ok(Some(parts))
     }
 
-    /// The next parts of a data set of this process's own, one after the other to its replicas.
+    /// Gives the next parts of the process's own data set to its replicas, in order.
     fn own_step(&mut self) -> Result<Option<PerReplica<E>>> {
         let local = self.share.local.len();
         while self.parts.len() < local {
@@ -110,8 +110,8 @@ impl<E: Nest + Clone> Steps<E> {
         filled(self.parts.drain(..count).collect(), local)
     }
 
-    /// The parts of `rows` rows. Each process begins with those of its replicas, so that the parts
-    /// of a step are a full batch.
+    /// Returns the parts of `rows` rows. Unless they are chunked, each process begins with the part
+    /// sizes of its own replicas, so that the parts of all processes in a step make a full batch.
     fn own_parts(&self, rows: usize) -> Vec<Range<usize>> {
         let Share { form, replicas, ref local, .. } = self.share;
         let full = if let Form::Packed(full) = form { full } else { rows };
@@ -128,7 +128,7 @@ impl<E: Nest + Clone> Steps<E> {
         parts.collect()
     }
 
-    /// How many rows the next step of all replicas takes.
+    /// Returns the number of rows of the next step, over all replicas.
     fn rows(&mut self) -> Result<usize> {
         match self.share.form {
             Form::Packed(rows) => Ok(self.fill(rows)?.min(rows)),
@@ -136,15 +136,15 @@ impl<E: Nest + Clone> Steps<E> {
         }
     }
 
-    /// Reads batches until `wanted` rows are pending, and gives how many are: fewer at the end
-    /// only.
+    /// Reads batches until `wanted` rows are pending. Returns the number of pending rows, less than
+    /// `wanted` only at the end.
     fn fill(&mut self, wanted: usize) -> Result<usize> {
         let mut rows = self.pending.iter().map(|batch| batch.left.len()).sum();
         while rows < wanted
             && let Some(element) = self.elements.next()
         {
             let batch = Batch::new(element?)?;
-            // One without rows would be a step for nobody.
+            // A batch without rows would be a step without rows.
             if !batch.left.is_empty() {
                 rows = batch.left.len().saturating_add(rows);
                 self.pending.push_back(batch);
@@ -153,13 +153,13 @@ impl<E: Nest + Clone> Steps<E> {
         Ok(rows)
     }
 
-    /// Some of the pending rows.
+    /// Returns the pending rows in `part`.
     fn part(&self, part: Range<usize>) -> Result<E> {
         let first = &self.pending[0];
         let mut pieces: Vec<(&Batch<E>, Range<usize>)> = Vec::new();
         let mut start = 0;
         for batch in &self.pending {
-            // Of what lies beyond all numbers nothing is asked.
+            // Saturated: no part begins beyond that number.
             let end = batch.left.len().saturating_add(start);
             let (from, to) = (part.start.max(start), part.end.min(end));
             if from < to {
@@ -187,7 +187,7 @@ impl<E: Nest + Clone> Steps<E> {
         nest::put(first.empty.clone(), leaves).map_err(|error| error.of_call(CALL))
     }
 
-    /// Gives up the first `rows` pending rows.
+    /// Removes the first `rows` pending rows.
     fn consume(&mut self, mut rows: usize) {
         while let Some(batch) = self.pending.front_mut() {
             let taken = rows.min(batch.left.len());
@@ -209,12 +209,12 @@ impl<E: Nest + Clone> Iterator for Steps<E> {
     }
 }
 
-/// A batch, taken apart.
+/// A batch, split into its tensors.
 struct Batch<E> {
     /// The nest without its tensors.
     empty: E,
     leaves: Vec<(nest::Path, Tensor)>,
-    /// The rows that no replica has yet.
+    /// The rows not given to a replica yet.
     left: Range<usize>,
 }
 
@@ -233,7 +233,8 @@ impl<E: Nest> Batch<E> {
                 return Err(Error::invalid(CALL, path.to_string(), expected, own.to_string()));
             }
         }
-        // Without a tensor it would be passed over like one without rows, however many come.
+        // An element without a tensor would be skipped like a batch without rows, possibly without
+        // end.
         let Some(rows) = rows else { return Err(not_batched(&nest::Path::default(), "no tensor")) };
         Ok(Batch { empty: element, leaves, left: 0..rows })
     }
@@ -246,7 +247,7 @@ pub(crate) fn not_batched(path: &nest::Path, found: &str) -> Error {
     Error::invalid(CALL, path.to_string(), "batches, with rows to divide among replicas (see Dataset::batch)", found)
 }
 
-/// The rows of all tensors, of which there is one.
+/// Concatenates the rows of all tensors, at least one.
 fn join(path: &nest::Path, mut tensors: Vec<Tensor>) -> Result<Tensor> {
     let first = &tensors[0];
     if tensors.len() == 1 {
@@ -264,8 +265,8 @@ fn join(path: &nest::Path, mut tensors: Vec<Tensor>) -> Result<Tensor> {
     Tensor::from_memory(shape, Memory::concat(dtype, &parts))
 }
 
-/// These elements, one a replica; for the last ones one without rows, if there are too few. None if
-/// there are none.
+/// Gives one element to each replica. If there are too few, the last replicas get an element
+/// without rows. Returns `None` without elements.
 fn filled<E: Nest + Clone>(mut step: Vec<E>, replicas: usize) -> Result<Option<PerReplica<E>>> {
     let Some(first) = step.first() else { return Ok(None) };
     if step.len() < replicas {
@@ -275,7 +276,7 @@ fn filled<E: Nest + Clone>(mut step: Vec<E>, replicas: usize) -> Result<Option<P
     Ok(Some(PerReplica::new(step)))
 }
 
-/// The element with no rows in its tensors; a scalar becomes an empty list.
+/// Returns the element without rows in its tensors. A scalar becomes an empty vector.
 pub(super) fn without_rows<E: Nest>(mut element: E) -> Result<E> {
     let nothing = |tensor: &Tensor| match tensor.rank() {
         0 => Ok(Tensor::zeros(tensor.dtype(), [0])),
@@ -296,12 +297,12 @@ mod tests {
     use super::*;
     use crate::dataset::{Dataset, from_fn};
 
-    /// The steps of batches that have these numbers of rows, counted through.
+    /// The steps of batches with these numbers of rows; row values count from 0.
     fn steps(sizes: &'static [usize], form: Form, replicas: usize) -> Vec<Vec<Vec<i32>>> {
         steps_of(sizes, whole(form, replicas))
     }
 
-    /// The share of a process that has all replicas.
+    /// The share of a process with all replicas.
     fn whole(form: Form, replicas: usize) -> Share {
         Share { form, replicas, local: 0..replicas, own: false }
     }
@@ -337,7 +338,8 @@ mod tests {
     #[test]
     fn a_process_with_its_own_data_set_deals_all_of_it() {
         let steps = |form, local| steps_of(&[4, 4], Share { form, replicas: 3, local, own: true });
-        // 3 and 1 of four rows are as many as 2 and 2, and 1 and 3: a full batch each.
+        // This process takes 3, 3 and 2 rows, the other one 1, 1 and 2: four in each step, a full
+        // batch.
         assert_eq!(steps(Form::Packed(4), 0..2), [[vec![0, 1], vec![2]], [vec![3], vec![4, 5]], [vec![6], vec![7]]]);
         assert_eq!(
             steps(Form::Packed(4), 2..3),

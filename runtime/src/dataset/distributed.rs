@@ -22,8 +22,8 @@ use std::{
 
 /// A data set whose elements are divided among the replicas of a strategy.
 ///
-/// Going through it with `for step in &dataset` gives a [`PerReplica`] at a time, which
-/// [`Strategy::run_with`](crate::Strategy::run_with) takes. Each time starts at the first element.
+/// Iterating with `for step in &dataset` gives a [`PerReplica`] for each step, to pass to
+/// [`Strategy::run_with`](crate::Strategy::run_with). Each iteration starts at the first element.
 ///
 /// Cloning gives another handle to the same data set.
 #[derive(Clone)]
@@ -37,7 +37,7 @@ struct Inner<E> {
 }
 
 impl<E> Inner<E> {
-    /// Whether the workers have data sets of their own, which may end at different steps.
+    /// Returns whether the workers have their own data sets, which may end at different steps.
     fn ends_apart(&self) -> bool {
         self.share.own && self.strategy.workers().is_some()
     }
@@ -54,13 +54,13 @@ impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
         DistributedDataset(Arc::new(Inner { strategy, dataset, share, prefetch: options.prefetch }))
     }
 
-    /// The steps, from the first on; of a shuffled data set, those of epoch 0.
+    /// Iterates over the steps from the first, in epoch 0.
     pub fn iter(&self) -> DistributedIterator<E> {
         self.epoch(0)
     }
 
-    /// The steps, from the first on, of this epoch: a [shuffled](super::Table::shuffle) data set
-    /// has another order in each.
+    /// Iterates over the steps of this epoch from the first. A [shuffled](super::Table::shuffle)
+    /// data set has another order in each epoch.
     ///
     /// ```
     /// use consonance::{Dataset, MirroredStrategy, Tensor, dataset};
@@ -84,13 +84,13 @@ impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
         DistributedIterator { strategy: self.0.strategy.clone(), feed, common_end }
     }
 
-    /// What the tensors of each replica's elements are, in order. The number of rows is `None`
-    /// where it may differ.
+    /// Returns the specs of the tensors of each replica's elements, in order. The number of rows is
+    /// `None` if it may differ.
     ///
-    /// Where the data set does not say what its elements are, the first one is read.
+    /// If the data set does not give an element spec, this reads the first element.
     ///
     /// # Errors
-    /// Those of the source; [`Error::InvalidCall`] if there is no element to be read.
+    /// Those of the source; [`Error::InvalidCall`] if there is no element to read.
     ///
     /// ```
     /// use consonance::{Dataset, MirroredStrategy, Tensor, dataset};
@@ -115,7 +115,8 @@ impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
                 }
             },
         };
-        // With elements for all replicas at the end, too, none is without rows.
+        // Whether each replica gets an element in the last step, too: else some get tensors without
+        // rows.
         let full = match dataset.cardinality() {
             Cardinality::Infinite => true,
             _ if self.0.ends_apart() => false,
@@ -132,9 +133,9 @@ impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
         Ok(specs)
     }
 
-    /// The number of steps. Where rows are [packed](super::Deal::Packed) it is, as in TensorFlow,
-    /// the number of batches before they were packed. Where workers have data sets of their own
-    /// nobody knows it before they end.
+    /// Returns the number of steps. If rows are [packed](super::Deal::Packed) it is, as in
+    /// TensorFlow, the number of batches before packing. If workers have their own data sets it is
+    /// unknown.
     pub fn cardinality(&self) -> Cardinality {
         let elements = if self.0.share.form == Form::Each { self.0.share.local.len() } else { 1 };
         match self.0.dataset.cardinality() {
@@ -144,7 +145,7 @@ impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
     }
 }
 
-/// The steps, from the first on.
+/// Iterates over the steps from the first.
 impl<E: Nest + Clone + Send + 'static> IntoIterator for &DistributedDataset<E> {
     type Item = Result<PerReplica<E>>;
     type IntoIter = DistributedIterator<E>;
@@ -163,39 +164,39 @@ impl<E: Nest + Clone + Send + 'static> fmt::Debug for DistributedDataset<E> {
 
 /// The steps of a [`DistributedDataset`].
 ///
-/// They are read ahead by a thread of its own, as many as [`InputOptions::prefetch`] says, and no
-/// more. An error of the source comes when its step is asked for, after those before it, and is the
-/// last that comes; so does a panic, as an error that has its message.
+/// A separate thread reads at most [`InputOptions::prefetch`] steps ahead. An error of the source
+/// is returned for its step, after the steps before it, and ends the iteration. So does a panic, as
+/// an error with its message.
 ///
-/// A source that takes longer than the strategy's [timeout](crate::CommunicationOptions::timeout)
-/// for a step is an [`Error::Timeout`]; asking again waits again.
+/// If the source takes longer than the strategy's [timeout](crate::CommunicationOptions::timeout)
+/// for a step, the result is [`Error::Timeout`]; the next call waits again.
 ///
-/// Dropping the iterator ends the thread: at once if it waits for room, else when the source has
-/// given its next element. A source that never does keeps its thread; nobody waits for it.
+/// Dropping the iterator ends the thread: at once if it waits for space, else when the source
+/// returns its next element. If the source never returns, the thread stays; no call waits for it.
 ///
-/// Where workers have data sets of their own, asking for a step is a collective of them: all take
-/// as many steps as the longest data set has. A worker whose data set has ended gets tensors
-/// without rows, so that its replicas can make the calls that the others' make. If one fails, all
-/// get an error, which is the last that comes.
+/// If workers have their own data sets, `next` is a collective of the workers: all take as many
+/// steps as the longest data set has. A worker whose data set has ended gets tensors without rows,
+/// so that its replicas can still take part in collectives. If one worker fails, all get an error,
+/// which ends the iteration.
 pub struct DistributedIterator<E> {
     strategy: Strategy,
     feed: Feed<E>,
-    /// How the workers end together, if they would not by themselves.
+    /// Makes the workers end together, if their data sets may end at different steps.
     common_end: Option<CommonEnd<E>>,
 }
 
 enum Feed<E> {
-    /// A thread reads ahead, as long as there is the reader. It says none after its last step,
-    /// which is the end.
+    /// A thread reads ahead while `_reader` is alive. It sends `None` after its last step.
     Ahead { steps: Receiver<Option<Result<PerReplica<E>>>>, has_ended: bool, _reader: Arc<()> },
-    /// Steps are read when they are asked for.
+    /// Steps are read when they are requested.
     Here(Source<E>),
-    /// There is no thread to be had.
+    /// The thread could not be started, or the workers have ended together. The error is returned
+    /// once.
     Broken(Option<Error>),
 }
 
 impl<E: Nest + Clone + Send + 'static> DistributedIterator<E> {
-    /// The next step, or none at the end: TensorFlow's `get_next_as_optional`.
+    /// Returns the next step, or `None` at the end: TensorFlow's `get_next_as_optional`.
     ///
     /// # Errors
     /// Those of the source, and [`Error::WrongContext`] in a replica or in another strategy's
@@ -220,8 +221,8 @@ impl<E: Nest + Clone + Send + 'static> Iterator for DistributedIterator<E> {
     fn next(&mut self) -> Option<Result<PerReplica<E>>> {
         let all_ended = self.common_end.is_some() && matches!(self.feed, Feed::Broken(None));
         let step = match context::require_cross_replica("DistributedIterator::next", &self.strategy) {
-            // In another strategy's scope it is an error of this worker's data set for those who
-            // agree.
+            // Workers that agree on steps must not wait for this one: pass the error of the wrong
+            // scope to `agree`, like an error of this worker's data set.
             Err(error) if self.common_end.is_some() && !all_ended && context::replica().is_none() => Some(Err(error)),
             Err(error) => return Some(Err(error)),
             Ok(()) if all_ended => return None,
@@ -237,7 +238,7 @@ impl<E: Nest + Clone + Send + 'static> Iterator for DistributedIterator<E> {
 }
 
 impl<E: Nest + Clone + Send + 'static> DistributedIterator<E> {
-    /// The next step that this process's data set has.
+    /// Returns the next step of this process's data set.
     fn own_step(&mut self) -> Option<Result<PerReplica<E>>> {
         match &mut self.feed {
             Feed::Ahead { has_ended: true, .. } => None,
@@ -265,20 +266,21 @@ impl<E: Nest + Clone + Send + 'static> DistributedIterator<E> {
     }
 }
 
-/// How workers whose data sets end at different steps take as many steps.
+/// Makes workers whose data sets end at different steps take the same number of steps.
 struct CommonEnd<E> {
-    /// What a replica gets when the data set has ended, once an element has shown it.
+    /// The element for replicas after the end of the data set; known after the first element.
     nothing: Option<E>,
 }
 
-/// What a worker has to say of its data set.
+/// The states of a worker's data set, as workers exchange them.
 const ENDED: u8 = 0;
 const STEP: u8 = 1;
-/// It has ended, and had no element.
+/// Ended without an element.
 const EMPTY: u8 = 2;
 
 impl<E: Nest + Clone + Send + 'static> CommonEnd<E> {
-    /// The next step of all workers, of which this one has `own`; none when all have ended.
+    /// Agrees with the other workers on the next step. `own` is that of this worker. Returns `None`
+    /// when all have ended.
     fn agree(&mut self, strategy: &Strategy, own: Option<Result<PerReplica<E>>>) -> Result<Option<PerReplica<E>>> {
         let kind = Kind::NextStep;
         let own = strategy.or_refuse(kind, own.transpose())?;
@@ -310,18 +312,17 @@ impl<E: Nest + Clone + Send + 'static> CommonEnd<E> {
     }
 }
 
-/// No more steps than this are read ahead: a channel takes the room for all of them at once.
+/// Limit on the steps that are read ahead: the channel allocates space for all of them at once.
 const MOST_AHEAD: usize = 4096;
 
-/// Starts a thread that keeps `batches` steps ready: all but one in the channel, and one in its
-/// hands.
+/// Starts a thread that keeps `batches` steps ready: one in the thread, the others in the channel.
 fn read_ahead<E: Nest + Clone + Send + 'static>(mut source: Source<E>, batches: usize) -> Result<Feed<E>> {
     let (sender, steps) = sync_channel(batches.min(MOST_AHEAD) - 1);
     let reader = Arc::new(());
     source.reader = Some(Arc::downgrade(&reader));
     let body = move || {
         for step in source.by_ref().map(Some).chain([None]) {
-            // Nobody wants more steps once the iterator is dropped.
+            // The send fails when the iterator was dropped.
             if sender.send(step).is_err() {
                 break;
             }
@@ -332,11 +333,11 @@ fn read_ahead<E: Nest + Clone + Send + 'static>(mut source: Source<E>, batches: 
     Ok(Feed::Ahead { steps, has_ended: false, _reader: reader })
 }
 
-/// The steps as the data set gives them, which end with the first error.
+/// The steps of the data set, up to the first error.
 struct Source<E> {
     inner: Arc<Inner<E>>,
     state: State<E>,
-    /// Who wants what is read ahead. Without one, steps are read when they are asked for.
+    /// Alive while the iterator of a thread that reads ahead exists. `None` if there is no thread.
     reader: Option<Weak<()>>,
 }
 
@@ -357,7 +358,7 @@ impl<E: Nest + Clone + Send + 'static> Iterator for Source<E> {
                 State::Closed { epoch } => {
                     let elements = inner.dataset.iterate(epoch)?;
                     let reader = self.reader.clone();
-                    // Asked of each element, since any number of them, of no rows, may make no
+                    // Checked at each element, because any number of elements without rows make no
                     // step.
                     let wanted = move |_: &_| reader.as_ref().is_none_or(|reader| reader.strong_count() > 0);
                     Steps::new(Box::new(elements.take_while(wanted)), inner.share.clone())
@@ -367,7 +368,7 @@ impl<E: Nest + Clone + Send + 'static> Iterator for Source<E> {
             };
             Ok(steps.next().transpose()?.map(|step| (step, steps)))
         };
-        // What panics is dropped, and not seen again.
+        // A source that panicked is dropped and not used again.
         let panicked = |message| Err(Error::other(format!("the data set panicked: {message}")));
         let step = panics::catch(step).unwrap_or_else(panicked);
         match step {
@@ -389,7 +390,7 @@ mod tests {
         time::Duration,
     };
 
-    /// Long beside anything that is waited for here: it only ends a test that would hang.
+    /// Much longer than any wait here; it only ends a test that would hang.
     const DEADLINE: Duration = Duration::from_secs(60);
 
     #[test]
@@ -402,8 +403,8 @@ mod tests {
         }
     }
 
-    /// Found by a review: the thread noticed that nobody wants its steps when it had one, and of
-    /// these batches none is made.
+    /// Found by a review: the thread noticed the dropped iterator only when it sent a step, and
+    /// these batches make no step.
     #[test]
     fn dropping_ends_a_thread_that_finds_no_step() {
         let (batch, batches) = sync_channel(0);
@@ -418,7 +419,8 @@ mod tests {
         let steps = strategy.distribute_dataset(empty).unwrap().iter();
         (0..3).for_each(|_| batches.recv_timeout(DEADLINE).expect("a batch, in time"));
         drop(steps);
-        // One batch may have been on its way. The thread says nothing; it hangs up.
+        // One batch may have been sent before the drop. When the thread ends, the channel
+        // disconnects.
         let ended = (0..2).any(|_| batches.recv_timeout(DEADLINE) == Err(RecvTimeoutError::Disconnected));
         assert!(ended, "the thread is still there");
     }

@@ -1,4 +1,4 @@
-//! How data sets are distributed: options, and what a function that makes one knows.
+//! Options of distributed data sets, and the argument of a function that makes one.
 
 use crate::{Error, Result};
 use std::fmt;
@@ -17,26 +17,26 @@ pub struct InputOptions {
 }
 
 impl InputOptions {
-    /// Everything by default.
+    /// Returns the default options.
     pub fn new() -> InputOptions {
         InputOptions { auto_shard_policy: AutoShardPolicy::Auto, deal: None, prefetch: 2 }
     }
 
-    /// How the data are divided among processes, and with it, as in TensorFlow, how a batch is
-    /// divided among replicas. By default [`AutoShardPolicy::Auto`].
+    /// Sets how data are divided among processes. As in TensorFlow it also determines how a batch
+    /// is divided among replicas. By default [`AutoShardPolicy::Auto`].
     pub fn auto_shard_policy(mut self, policy: AutoShardPolicy) -> InputOptions {
         self.auto_shard_policy = policy;
         self
     }
 
-    /// How a batch is divided among replicas, whatever the shard policy says.
+    /// Sets how a batch is divided among replicas, overriding the shard policy.
     pub fn deal(mut self, deal: Deal) -> InputOptions {
         self.deal = Some(deal);
         self
     }
 
-    /// How many batches are read ahead, by a thread of their own; more than 4096 count as so many.
-    /// By default 2. With 0 there is no thread, and a batch is read when it is asked for.
+    /// Sets how many batches a separate thread reads ahead, at most 4096. By default 2. With 0
+    /// there is no thread, and a batch is read when it is requested.
     pub fn prefetch(mut self, batches: usize) -> InputOptions {
         self.prefetch = batches;
         self
@@ -48,7 +48,7 @@ impl InputOptions {
         self.auto_shard_policy
     }
 
-    /// How batches are divided, where the policy says `by_policy`.
+    /// Returns how batches are divided, `by_policy` if the option is not set.
     pub(crate) fn deal_or(&self, by_policy: Deal) -> Deal {
         self.deal.unwrap_or(by_policy)
     }
@@ -60,42 +60,44 @@ impl Default for InputOptions {
     }
 }
 
-/// How the data are divided among workers, and with it, as in TensorFlow, the [`Deal`].
+/// How data are divided among workers. As in TensorFlow it also determines the [`Deal`].
 ///
 /// Under all policies but `Off` the workers have the same data set, in the same order, and each
-/// takes the parts of its replicas: what a replica gets is what it would get in one process.
-/// (TensorFlow gives a worker every so many-th file, or part, instead.)
+/// takes the parts of its replicas. A replica gets the same elements as with all replicas in one
+/// process. (TensorFlow gives worker `i` of `n` every `n`-th file or element instead.)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AutoShardPolicy {
-    /// As `File` if the data set reads files, else as `Data`.
+    /// `File` if the data set reads files, else `Data`.
     #[default]
     Auto,
-    /// [`Deal::Packed`], of a data set that reads files.
+    /// [`Deal::Packed`], for a data set that reads files.
     File,
     /// [`Deal::Chunked`].
     Data,
-    /// Not at all: [`Deal::Packed`]. Each worker has a data set of its own, all of which goes to
-    /// its replicas: the parts of a batch, which is still one for all replicas, one after the
-    /// other.
+    /// Not divided among workers: [`Deal::Packed`]. Each worker has its own data set, whose
+    /// elements all go to its replicas. Batches are still sized for all replicas: the worker gives
+    /// the parts of a batch to its replicas one after the other.
     Off,
 }
 
-/// How a batch is divided among replicas. All ways give each element to one replica, in order; a
-/// replica for which none is left gets tensors without rows.
+/// How a batch is divided among replicas. Each element goes to one replica, in order. If no
+/// elements are left for a replica, it gets tensors without rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deal {
-    /// The elements of all batches are batched anew, as many as a full batch has at a time, in even
-    /// blocks: batches that are not full are filled from the next, and the last one fills the first
-    /// replicas' blocks. 8 elements by 4 for 3 replicas are 2, 1 and 1 twice; 6 by 8 for 2 are 4
-    /// and 2. Where the size of a full batch is not known it is as `Chunked`.
+    /// Repacks the elements of all batches into full batches, divided into even blocks. A batch
+    /// that is not full is filled from the next one; the last one fills the blocks of the first
+    /// replicas. Eight elements in batches of 4 for 3 replicas give 2, 1 and 1 twice. Six elements
+    /// in a batch of 8 for 2 replicas give 4 and 2. If the size of a full batch is not known, this
+    /// is `Chunked`.
     Packed,
-    /// Each batch in chunks of its elements by the replicas, rounded up: 2, 2 and none; 3 and 3.
+    /// Each batch in chunks of `elements / replicas`, rounded up. In the same examples: 2, 2 and 0;
+    /// 3 and 3.
     Chunked,
-    /// Each batch in even blocks: 2, 1 and 1; 3 and 3.
+    /// Each batch in even blocks. In the same examples: 2, 1 and 1; 3 and 3.
     Balanced,
 }
 
-/// What a function that makes a data set knows of the replicas that it is for.
+/// The argument of a function that makes a data set: the replicas that it is for.
 ///
 /// ```
 /// use consonance::dataset::InputContext;
@@ -107,24 +109,26 @@ pub enum Deal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InputContext {
-    /// How many times the function is called in all: once for each process.
+    /// The number of calls of the function: one for each process.
     pub num_input_pipelines: usize,
-    /// Which of these calls this is, from 0.
+    /// The index of this call, from 0.
     pub input_pipeline_id: usize,
     /// The number of replicas of all processes.
     pub num_replicas_in_sync: usize,
 }
 
 impl InputContext {
-    /// The context of one of `num_input_pipelines` calls for so many replicas.
+    /// Makes the context of one of `num_input_pipelines` calls, for `num_replicas_in_sync`
+    /// replicas.
     pub fn new(num_input_pipelines: usize, input_pipeline_id: usize, num_replicas_in_sync: usize) -> InputContext {
         InputContext { num_input_pipelines, input_pipeline_id, num_replicas_in_sync }
     }
 
-    /// The rows of each replica's batch if all replicas' have `global_batch_size` together.
+    /// Returns the number of rows of each replica's batch, if the batches of all replicas together
+    /// have `global_batch_size` rows.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if they cannot all have equally many.
+    /// [`Error::InvalidCall`] if the rows cannot be divided evenly.
     pub fn get_per_replica_batch_size(&self, global_batch_size: usize) -> Result<usize> {
         let replicas = self.num_replicas_in_sync;
         if replicas > 0 && global_batch_size.is_multiple_of(replicas) {
@@ -136,7 +140,7 @@ impl InputContext {
     }
 }
 
-/// As TensorFlow prints it.
+/// Formats the context as TensorFlow does.
 impl fmt::Display for InputContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let InputContext { num_input_pipelines, input_pipeline_id, .. } = self;

@@ -1,10 +1,10 @@
-//! Data sets: what replicas are fed with.
+//! Data sets: the input of replicas.
 //!
-//! A [`Dataset`] gives its elements, each a [nest](Nest) of tensors, as often as asked, from the
-//! first on. It is made of arrays in memory or in files ([`from_tensor_slices`]), of any iterator
-//! ([`from_fn`]), or by implementing the trait; its methods change it as an iterator's do.
-//! [`Strategy::distribute_dataset`](crate::Strategy::distribute_dataset) divides its batches among
-//! replicas.
+//! A [`Dataset`] is a sequence of elements, each a [nest](Nest) of tensors, that can be iterated
+//! any number of times. Make one from arrays in memory or in files ([`from_tensor_slices`]), from
+//! any iterator ([`from_fn`]), or by implementing the trait. Its methods are adaptors like those of
+//! an iterator. [`Strategy::distribute_dataset`](crate::Strategy::distribute_dataset) divides its
+//! batches among replicas.
 //!
 //! ```
 //! use consonance::{Dataset, MirroredStrategy, ReduceOp, Tensor, dataset};
@@ -52,13 +52,12 @@ use crate::{
 };
 use std::fmt;
 
-/// The elements of a data set, one after the other.
+/// An iterator over the elements of a data set.
 pub type Elements<E> = Box<dyn Iterator<Item = Result<E>> + Send>;
 
-/// A sequence of elements that can be gone through any number of times.
+/// A sequence of elements that can be iterated any number of times.
 ///
-/// Only [`iterate`](Dataset::iterate) must be written; what else is known of the elements makes
-/// more possible:
+/// Only [`iterate`](Dataset::iterate) is required. The other methods tell more about the elements:
 ///
 /// ```
 /// use consonance::{Dataset, Result, Tensor, dataset::Elements};
@@ -81,17 +80,17 @@ pub trait Dataset: Send + Sync + 'static {
     /// One element.
     type Element: Nest + Clone + Send + 'static;
 
-    /// The elements, from the first on.
+    /// Iterates over the elements from the first.
     ///
-    /// Only a [shuffled](Table::shuffle) data set looks at `epoch`: the order is a function of its
-    /// seed and the epoch, and of nothing else. [`repeat`](Dataset::repeat) counts epochs.
+    /// Only a [shuffled](Table::shuffle) data set uses `epoch`: its order is a function of its seed
+    /// and the epoch alone. [`repeat`](Dataset::repeat) counts epochs.
     ///
     /// # Errors
-    /// Those of the source. Whether elements follow one that could not be read is up to the source;
-    /// what is [distributed](crate::Strategy::distribute_dataset) ends there.
+    /// Those of the source. The source decides whether elements follow a failed one; a
+    /// [distributed](crate::Strategy::distribute_dataset) data set ends there.
     fn iterate(&self, epoch: u64) -> Result<Elements<Self::Element>>;
 
-    /// The elements in batches of `size`, each stacked along a new axis 0. The last batch has the
+    /// Iterates over batches of `size` elements, stacked along a new axis 0. The last batch has the
     /// elements that are left, unless `drop_remainder`.
     ///
     /// # Errors
@@ -101,27 +100,28 @@ pub trait Dataset: Send + Sync + 'static {
         batch::stack(self.iterate(epoch)?, size, drop_remainder)
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     fn cardinality(&self) -> Cardinality {
         Cardinality::Unknown
     }
 
-    /// If each element is a batch: how many rows a full one has.
+    /// Returns the number of rows of a full batch, if each element is a batch.
     fn batch_size(&self) -> Option<usize> {
         None
     }
 
-    /// What the tensors of every element are, in order, if that is known before one is read.
+    /// Returns the specs of an element's tensors, in order, if they are known before an element is
+    /// read.
     fn element_spec(&self) -> Option<Vec<TensorSpec>> {
         None
     }
 
-    /// Whether elements are read from files.
+    /// Returns whether elements are read from files.
     fn reads_files(&self) -> bool {
         false
     }
 
-    /// `f` of each element.
+    /// Applies `f` to each element.
     fn map<U, F>(self, f: F) -> Map<Self, F>
     where
         Self: Sized,
@@ -131,7 +131,7 @@ pub trait Dataset: Send + Sync + 'static {
         Map::new(self, f)
     }
 
-    /// The elements for which `f` is true.
+    /// Keeps the elements for which `f` returns true.
     fn filter<F>(self, f: F) -> Filter<Self, F>
     where
         Self: Sized,
@@ -140,7 +140,7 @@ pub trait Dataset: Send + Sync + 'static {
         Filter::new(self, f)
     }
 
-    /// The first `count` elements, or all if there are fewer.
+    /// Keeps the first `count` elements, or all if there are fewer.
     fn take(self, count: usize) -> Take<Self>
     where
         Self: Sized,
@@ -148,7 +148,7 @@ pub trait Dataset: Send + Sync + 'static {
         Take::new(self, count)
     }
 
-    /// All elements but the first `count`.
+    /// Skips the first `count` elements.
     fn skip(self, count: usize) -> Skip<Self>
     where
         Self: Sized,
@@ -156,9 +156,9 @@ pub trait Dataset: Send + Sync + 'static {
         Skip::new(self, count)
     }
 
-    /// The elements `count` times, or for ever: `repeat(3)`, `repeat(None)`. Each time is an epoch
-    /// of its own, so that a shuffled data set has another order each time. A data set without
-    /// elements is not repeated.
+    /// Repeats the elements `count` times, or without end: `repeat(3)`, `repeat(None)`. Each
+    /// repetition is an epoch, so a shuffled data set has another order each time. A data set
+    /// without elements is not repeated.
     ///
     /// ```
     /// use consonance::{Dataset, Tensor, dataset, dataset::Cardinality};
@@ -174,8 +174,8 @@ pub trait Dataset: Send + Sync + 'static {
         Repeat::new(self, count.into())
     }
 
-    /// Every `count`-th element, from element `index` on: one of `count` shards, which have each
-    /// element once together.
+    /// Keeps every `count`-th element, beginning with element `index`: one of `count` shards. Each
+    /// element is in exactly one of the shards.
     ///
     /// # Errors
     /// [`Error::InvalidCall`](crate::Error::InvalidCall) when it is iterated, if there is no such
@@ -187,7 +187,8 @@ pub trait Dataset: Send + Sync + 'static {
         Shard::new(self, count, index)
     }
 
-    /// Batches of `size` elements, stacked along a new axis 0; the last one may have fewer.
+    /// Combines elements into batches of `size`, stacked along a new axis 0. The last batch may
+    /// have fewer.
     ///
     /// # Errors
     /// As [`batches`](Dataset::batches), when it is iterated.
@@ -208,7 +209,7 @@ pub trait Dataset: Send + Sync + 'static {
     }
 }
 
-/// The data set in the box.
+/// Forwards to the data set in the box.
 impl<E: Nest + Clone + Send + 'static> Dataset for Box<dyn Dataset<Element = E>> {
     type Element = E;
 
@@ -237,19 +238,19 @@ impl<E: Nest + Clone + Send + 'static> Dataset for Box<dyn Dataset<Element = E>>
     }
 }
 
-/// How many elements a data set has.
+/// The number of elements of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cardinality {
-    /// So many.
+    /// This number.
     Finite(usize),
-    /// It has no end.
+    /// Without end.
     Infinite,
-    /// Nobody knows before they are read.
+    /// Unknown before the elements are read.
     Unknown,
 }
 
 impl Cardinality {
-    /// `f` of a number that is known.
+    /// Applies `f` to a finite number.
     pub(crate) fn map(self, f: impl FnOnce(usize) -> usize) -> Cardinality {
         match self {
             Cardinality::Finite(count) => Cardinality::Finite(f(count)),
@@ -258,10 +259,10 @@ impl Cardinality {
     }
 }
 
-/// What a tensor of every element is.
+/// Path, dtype and shape of one tensor of every element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
-    /// Where it lies in the element.
+    /// The path of the tensor in the element.
     pub path: Path,
     /// The element type.
     pub dtype: DType,
@@ -270,7 +271,7 @@ pub struct TensorSpec {
 }
 
 impl TensorSpec {
-    /// What the tensors of this element are; of sparse rows, their values.
+    /// Returns the specs of this element's tensors. For sparse rows it is that of their values.
     pub(crate) fn all_of<E: Nest>(mut element: E) -> Vec<TensorSpec> {
         let specs = nest::take(&mut element).into_iter().map(|leaf| {
             let tensor = match &leaf.value {

@@ -1,10 +1,10 @@
-//! Which rows of a table are read, in which order.
+//! The choice and order of the rows of a table.
 
 use super::adapt::check_shard;
 use crate::Result;
 use std::ops::Range;
 
-/// A step of the choice, each of what those before it have left.
+/// One step of the choice, applied to the result of the steps before it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pick {
     Take(usize),
@@ -13,17 +13,17 @@ pub(super) enum Pick {
     Shuffle { seed: u64 },
 }
 
-/// The rows chosen, in order.
+/// The chosen rows, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Order {
-    /// `count` rows, each `step` after the one before.
+    /// `count` rows from `first`, `step` apart.
     Strided { first: usize, step: usize, count: usize },
     /// These.
     Listed(Vec<usize>),
 }
 
 impl Order {
-    /// What `picks` leave of `rows` rows in this epoch.
+    /// Applies `picks` to `rows` rows in this epoch.
     ///
     /// # Errors
     /// If there is no such shard.
@@ -51,12 +51,12 @@ impl Order {
         })
     }
 
-    /// The rows at every `stride`-th of these places.
+    /// Returns the rows at every `stride`-th of these places.
     fn every(self, stride: usize, places: Range<usize>) -> Order {
         let left = places.len().div_ceil(stride);
         match self {
             Order::Strided { first, step, .. } => {
-                // Where no row is left, the first would be past the end, however far.
+                // Saturated: if no row is left, `first` is past the end.
                 let first = first.saturating_add(places.start.saturating_mul(step));
                 Order::Strided { first, step: step.saturating_mul(stride), count: left }
             }
@@ -64,7 +64,7 @@ impl Order {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of rows.
     pub(super) fn count(&self) -> usize {
         match self {
             Order::Strided { count, .. } => *count,
@@ -79,7 +79,7 @@ impl Order {
         }
     }
 
-    /// The rows at `places`, those that follow each other together.
+    /// Returns the rows at `places`, as ranges of consecutive rows.
     pub(super) fn runs(&self, places: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let mut place = places.start;
         std::iter::from_fn(move || {
@@ -97,12 +97,12 @@ impl Order {
     }
 }
 
-/// Brings `rows` into the order of this seed and epoch.
+/// Shuffles `rows` by this seed and epoch.
 ///
-/// It is Durstenfeld's shuffle from the last place down, place `i` changing with place
-/// `⌊x (i + 1) / 2⁶⁴⌋`, where `x` are the outputs of SplitMix64 from the state `mix(seed) + epoch`
-/// on, and `mix(seed)` is its first output from the state `seed` on. This never changes: an order
-/// that a seed has given once it always gives.
+/// This is Durstenfeld's shuffle from the last place down. Place `i` is swapped with place `⌊x (i +
+/// 1) / 2⁶⁴⌋`, where `x` is the next output of SplitMix64. Its initial state is `mix(seed) +
+/// epoch`, where `mix(seed)` is the first output of SplitMix64 with the initial state `seed`.
+/// Invariant: a seed and epoch give the same order in all versions.
 fn shuffle(rows: &mut [usize], seed: u64, epoch: u64) {
     let mut random = SplitMix64(SplitMix64(seed).next().wrapping_add(epoch));
     for place in (1..rows.len()).rev() {

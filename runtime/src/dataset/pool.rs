@@ -1,20 +1,20 @@
-//! Memory of batches, used again once nobody holds it: fresh pages cost more than the copy that
-//! fills them.
+//! Memory of batches, reused when no tensor shares it: faulting in new pages costs more than the
+//! copy into them (measured: PERF.md).
 
 use crate::{DType, Result, Tensor};
 use consonance_kernels::memory::{HostBufMut, Memory};
 use std::sync::Arc;
 
-/// How many batches are remembered: a few more than are on the way by default. What is used beyond
-/// them is not used again.
+/// Number of batches kept for reuse, a few more than are in flight by default. Memory of further
+/// batches is not reused.
 const REMEMBERED: usize = 8;
 
-/// Memory of earlier batches, of one tensor of each.
+/// The memory of one tensor of earlier batches.
 #[derive(Default)]
 pub(super) struct Pool(Vec<Arc<Memory>>);
 
 impl Pool {
-    /// A tensor whose elements `fill` writes, all of them. Of its shape no part is beyond numbers.
+    /// Makes a tensor. `fill` writes all elements. The product of `shape` must not overflow.
     pub(super) fn tensor(
         &mut self,
         dtype: DType,
@@ -27,8 +27,8 @@ impl Pool {
         let mut memory = match self.0.iter_mut().position(|memory| fits(memory) && free(memory)) {
             Some(place) => self.0.swap_remove(place),
             None => {
-                // What is free and too small would be kept for nothing. What fits may have become
-                // free just now: it is for the next.
+                // Drop free memory that is too small. Keep memory that fits, even if it became free
+                // just now: the next call can use it.
                 self.0.retain_mut(|memory| fits(memory) || !free(memory));
                 Arc::new(Memory::zeroed(dtype, count))
             }

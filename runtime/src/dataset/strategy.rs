@@ -8,21 +8,21 @@ use crate::{
 
 impl Strategy {
     /// Divides each batch of `dataset` among the replicas: TensorFlow's
-    /// `experimental_distribute_dataset`. The batches are global ones, as large as all replicas'
-    /// together.
+    /// `experimental_distribute_dataset`. The batches are global: each has the elements for all
+    /// replicas.
     ///
-    /// Where there are several workers each of them makes the call, with the same data set, and
-    /// gets the parts of its replicas, as if all replicas were in one process; with
-    /// [`AutoShardPolicy::Off`] each has a data set of its own, all of which goes to its replicas.
+    /// With several workers each makes the call with the same data set and gets the parts of its
+    /// replicas, as if all replicas were in one process. With [`AutoShardPolicy::Off`] each has its
+    /// own data set, whose elements all go to its replicas.
     ///
-    /// Each element goes to one replica, in order. A batch that cannot be divided evenly, or is not
-    /// full, leaves less, or tensors without rows, to the last replicas; [`InputOptions::deal`]
-    /// says how. With one replica, elements are given as they are.
+    /// Each element goes to one replica, in order. If a batch cannot be divided evenly or is not
+    /// full, the last replicas get fewer rows, or tensors without rows: see [`InputOptions::deal`].
+    /// With one replica, elements are not divided.
     ///
     /// # Errors
     /// [`Error::WrongContext`] in a replica, or in another strategy's scope; [`Error::InvalidCall`]
-    /// for elements that are no batches, where there are several replicas. Of a data set that does
-    /// not say what its elements are, the latter comes with the first one.
+    /// for elements that are not batches, if there are several replicas. If the data set does not
+    /// give an element spec, the first step returns that error instead.
     ///
     /// ```
     /// use consonance::{Dataset, MirroredStrategy, Tensor, dataset};
@@ -37,7 +37,7 @@ impl Strategy {
         self.distribute_dataset_with(dataset, InputOptions::new())
     }
 
-    /// As [`distribute_dataset`](Strategy::distribute_dataset), with options.
+    /// Does [`distribute_dataset`](Strategy::distribute_dataset) with options.
     ///
     /// # Errors
     /// As `distribute_dataset`; [`Error::InvalidCall`] for [`AutoShardPolicy::File`] and a data set
@@ -81,17 +81,17 @@ impl Strategy {
         Ok(DistributedDataset::new(self, dataset, share, options))
     }
 
-    /// Calls `dataset_fn` for a data set of batches for single replicas: a step takes one element
-    /// for each, as it is. If the last step has too few, the last replicas get tensors without
-    /// rows.
+    /// Calls `dataset_fn` to make a data set of per-replica batches. Each step takes one element
+    /// for each replica, undivided. If the last step has too few, the last replicas get tensors
+    /// without rows.
     ///
-    /// Where there are several workers it is called once in each, and makes the data set of that
-    /// worker's replicas. All take as many steps: see
+    /// With several workers it is called once in each and makes the data set of that worker's
+    /// replicas. All workers take the same number of steps: see
     /// [`DistributedIterator`](crate::DistributedIterator).
     ///
     /// # Errors
-    /// [`Error::WrongContext`] in a replica, or in another strategy's scope; what `dataset_fn`
-    /// returns.
+    /// [`Error::WrongContext`] in a replica, or in another strategy's scope; the error of
+    /// `dataset_fn`.
     ///
     /// ```
     /// use consonance::{Dataset, MirroredStrategy, Tensor, dataset};
@@ -112,8 +112,8 @@ impl Strategy {
         self.distribute_datasets_from_function_with(dataset_fn, InputOptions::new())
     }
 
-    /// As [`distribute_datasets_from_function`](Strategy::distribute_datasets_from_function), with
-    /// options. Those that say how data are divided say nothing here: the function does.
+    /// Does [`distribute_datasets_from_function`](Strategy::distribute_datasets_from_function) with
+    /// options. The options that divide data have no effect: the function divides them.
     ///
     /// # Errors
     /// As `distribute_datasets_from_function`.

@@ -1,4 +1,4 @@
-//! Tables: columns of equally many rows, of which each element is one.
+//! Tables: columns with equal numbers of rows. Each row is an element.
 
 use super::{
     Cardinality, Column, Dataset, Elements, TensorSpec,
@@ -12,11 +12,11 @@ use crate::{
 };
 use std::{collections::BTreeMap, ops::Range};
 
-/// The rows of a column, or of several that are read side by side: a [`Tensor`], a [`Column`], or a
-/// tuple, list or map of such. TensorFlow's `Dataset.from_tensor_slices`.
+/// Makes a data set of the rows of a column, or of several columns that are read together: a
+/// [`Tensor`], a [`Column`], or a tuple, list or map of these. TensorFlow's
+/// `Dataset.from_tensor_slices`.
 ///
-/// Batches are read straight from the column into one tensor, so that data in a file are copied
-/// once.
+/// Batches are read directly from the column into one tensor, so data in a file are copied once.
 ///
 /// # Errors
 /// [`Error::InvalidCall`] for a scalar, no column at all, or columns with different numbers of
@@ -44,16 +44,16 @@ pub fn from_tensor_slices<C: Columns>(columns: C) -> Result<Table<C::Element>> {
     Ok(Table { columns: list, rows, picks: Vec::new(), empty })
 }
 
-/// A nest of columns, of which [`from_tensor_slices`] makes a data set.
+/// A nest of columns: the argument of [`from_tensor_slices`].
 pub trait Columns {
     /// The nest of one row's tensors.
     type Element: Nest + Clone + Send + Sync + 'static;
 
-    /// Appends the columns, in the order in which an element has its tensors, and gives an element
-    /// without rows.
+    /// Appends the columns in the order of an element's tensors. Returns an element with empty
+    /// tensors.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] for what is no column.
+    /// [`Error::InvalidCall`] for a value that is no column.
     fn into_columns(self, columns: &mut Vec<Column>) -> Result<Self::Element>;
 }
 
@@ -118,23 +118,23 @@ columns_of_tuple! {
     (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7)
 }
 
-/// The rows of some columns, or some of them, in an order. See [`from_tensor_slices`].
+/// All or some rows of columns, in some order. See [`from_tensor_slices`].
 #[derive(Clone, Debug)]
 pub struct Table<E> {
     columns: Vec<Column>,
     rows: usize,
     picks: Vec<Pick>,
-    /// An element whose tensors are still to be put in.
+    /// An element with empty tensors.
     empty: E,
 }
 
 impl<E: Nest + Clone + Send + Sync + 'static> Table<E> {
-    /// All rows in a random order, which is a function of `seed` and of the epoch alone: the same
-    /// on every machine, for ever.
+    /// Shuffles the rows. The order is a function of `seed` and the epoch alone: it is the same on
+    /// every machine and in every version.
     ///
-    /// [`repeat`](Dataset::repeat) brings the rows into another order each time, and so does
-    /// [`DistributedDataset::epoch`](super::DistributedDataset::epoch). The order takes 8 bytes of
-    /// memory for each row.
+    /// Each epoch of [`repeat`](Dataset::repeat) and of
+    /// [`DistributedDataset::epoch`](super::DistributedDataset::epoch) has another order. The order
+    /// uses 8 bytes of memory per row.
     ///
     /// ```
     /// use consonance::{Dataset, Tensor, dataset};
@@ -147,17 +147,17 @@ impl<E: Nest + Clone + Send + Sync + 'static> Table<E> {
         self.pick(Pick::Shuffle { seed })
     }
 
-    /// The first `count` rows, or all if there are fewer.
+    /// Keeps the first `count` rows, or all if there are fewer.
     pub fn take(self, count: usize) -> Table<E> {
         self.pick(Pick::Take(count))
     }
 
-    /// All rows but the first `count`.
+    /// Skips the first `count` rows.
     pub fn skip(self, count: usize) -> Table<E> {
         self.pick(Pick::Skip(count))
     }
 
-    /// As [`Dataset::shard`]. Rows of other shards are not read.
+    /// Keeps one shard, as [`Dataset::shard`] does. Rows of other shards are not read.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] when it is iterated, if there is no such shard.
@@ -195,7 +195,7 @@ impl<E: Nest + Clone + Send + Sync + 'static> Dataset for Table<E> {
     }
 
     fn cardinality(&self) -> Cardinality {
-        // No epoch changes how many rows there are; a shard that does not exist has none.
+        // The number of rows does not depend on the epoch. A shard that does not exist has no rows.
         let unordered: Vec<Pick> =
             self.picks.iter().copied().filter(|pick| !matches!(pick, Pick::Shuffle { .. })).collect();
         Cardinality::Finite(Order::new(self.rows, &unordered, 0).map_or(0, |order| order.count()))
@@ -216,11 +216,11 @@ impl<E: Nest + Clone + Send + Sync + 'static> Dataset for Table<E> {
     }
 }
 
-/// How many bytes of rows are asked for ahead of those that are copied: what a core waits for at a
-/// time.
+/// Prefetch distance in bytes: rows are prefetched this far ahead of the copy, as much as a core
+/// has in flight.
 const FETCHED_BYTES: usize = 4 << 10;
 
-/// Reads rows of all columns in an order.
+/// Reads rows of all columns in the given order.
 struct Reader<E> {
     columns: Vec<(Column, Pool)>,
     order: Order,
@@ -228,7 +228,7 @@ struct Reader<E> {
 }
 
 impl<E: Nest + Clone> Reader<E> {
-    /// The rows at `places` of the order, one below the other, or one by itself.
+    /// Reads the rows at `places` of the order: stacked if `batched`, else a single row.
     fn read(&mut self, places: Range<usize>, batched: bool) -> Result<E> {
         let mut element = self.empty.clone();
         let mut leaves = nest::take(&mut element);
@@ -241,7 +241,7 @@ impl<E: Nest + Clone> Reader<E> {
             }
             let tensor = pool.tensor(rows.dtype(), shape, |mut into| {
                 let row_bytes = row_count.saturating_mul(rows.dtype().size()).max(1);
-                // None of rows that are longer than that: the machine itself looks ahead in those.
+                // Longer rows are not prefetched: the hardware prefetcher handles those.
                 let ahead = FETCHED_BYTES / row_bytes;
                 let mut fetched = self.order.runs(places.clone()).filter(|run| run.len() <= ahead);
                 fetched.by_ref().take(ahead).for_each(|run| rows.fetch(run));
@@ -286,7 +286,7 @@ mod tests {
         }
     }
 
-    /// Found by a review: the end of the last batch, were it a full one, is no number.
+    /// Found by a review: computing the end of a full last batch overflowed.
     #[test]
     fn a_table_may_have_as_many_rows_as_there_are_numbers() {
         let table = from_tensor_slices(Tensor::zeros(DType::F32, [usize::MAX, 0])).unwrap();

@@ -1,6 +1,6 @@
 //! How a strategy is made.
 
-use super::{Engines, Inner, Strategy, Workers};
+use super::{Engines, Inner, Placement, Strategy, Workers};
 use crate::{ClusterResolver, CommunicationOptions, Device, Error, Result, comm::engine::Engine, device};
 use std::sync::{Arc, LazyLock, Mutex};
 
@@ -9,8 +9,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 pub struct Builder<S> {
     name: &'static str,
     devices: Result<Vec<Device>>,
-    parameter_device: Result<Option<Device>>,
-    mirrors: bool,
+    placement: Result<Placement>,
     options: CommunicationOptions,
     pin_threads: bool,
     resolver: Option<Arc<dyn ClusterResolver>>,
@@ -31,32 +30,25 @@ impl<S> Builder<S> {
     {
         let devices = devices.into_iter().map(|wanted| device::resolve(name, wanted)).collect();
         let options = CommunicationOptions::new();
-        let (parameter_device, resolver, workers) = (Ok(None), None, None);
-        Builder {
-            name,
-            devices,
-            parameter_device,
-            mirrors: false,
-            options,
-            pin_threads: false,
-            resolver,
-            workers,
-            engines: None,
-            wrap,
-        }
+        let (placement, resolver, workers) = (Ok(Placement::PerDevice), None, None);
+        Builder { name, devices, placement, options, pin_threads: false, resolver, workers, engines: None, wrap }
     }
 
-    pub(crate) fn parameter_device<D>(mut self, parameter_device: D) -> Self
+    /// Keeps variables on `device` alone.
+    pub(crate) fn central<D>(mut self, device: D) -> Self
     where
         D: TryInto<Device>,
         Error: From<D::Error>,
     {
-        self.parameter_device = device::resolve(self.name, parameter_device).map(Some);
+        self.placement = device::resolve(self.name, device).map(Placement::Central);
         self
     }
 
-    pub(crate) fn mirrors(mut self) -> Self {
-        self.mirrors = true;
+    /// Keeps variables on the first device alone.
+    pub(crate) fn on_first_device(mut self) -> Self {
+        if let Ok([device, ..]) = self.devices.as_deref() {
+            self.placement = Ok(Placement::Central(*device));
+        }
         self
     }
 
@@ -100,7 +92,7 @@ impl<S> Builder<S> {
     /// [`Error::InvalidCall`] for an empty list of devices, a device that does not exist, or one
     /// that is listed twice.
     pub fn build(self) -> Result<S> {
-        let (devices, parameter_device) = (self.devices?, self.parameter_device?);
+        let (devices, placement) = (self.devices?, self.placement?);
         if devices.is_empty() {
             return Err(Error::invalid(self.name, "devices", "at least one device", "an empty list"));
         }
@@ -110,8 +102,7 @@ impl<S> Builder<S> {
         Ok((self.wrap)(Strategy(Arc::new(Inner {
             name: self.name,
             devices,
-            parameter_device,
-            mirrors: self.mirrors,
+            placement,
             options: self.options,
             pin_threads: self.pin_threads,
             resolver: self.resolver,
@@ -127,6 +118,7 @@ impl<S> Builder<S> {
 impl Strategy {
     fn make_default() -> Strategy {
         Builder::new("the default strategy", [Device::Cpu(0)], |strategy| strategy)
+            .on_first_device()
             .build()
             .expect("one device that exists")
     }

@@ -44,6 +44,15 @@ use std::{
 #[derive(Clone)]
 pub struct Strategy(Arc<Inner>);
 
+/// Where a strategy keeps its variables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Placement {
+    /// A copy on each device, in meaning if not in memory.
+    PerDevice,
+    /// One copy, on this device.
+    Central(Device),
+}
+
 /// Makes an engine for each of so many replicas.
 type Engines = Box<dyn Fn(usize) -> Result<Vec<Box<dyn Engine>>> + Send + Sync>;
 
@@ -51,10 +60,7 @@ struct Inner {
     name: &'static str,
     /// One for each replica of this process.
     devices: Vec<Device>,
-    /// Where variables live: once on each device, or once on the parameter device.
-    parameter_device: Option<Device>,
-    /// Whether variables have a copy for each device, in meaning if not in memory.
-    mirrors: bool,
+    placement: Placement,
     options: CommunicationOptions,
     pin_threads: bool,
     /// Who is in the cluster that the strategy was made for, if it was made for one.
@@ -116,7 +122,10 @@ impl Strategy {
 
     /// Where variables live.
     pub fn parameter_devices(&self) -> &[Device] {
-        self.0.parameter_device.as_ref().map_or(&self.0.devices, std::slice::from_ref)
+        match &self.0.placement {
+            Placement::PerDevice => &self.0.devices,
+            Placement::Central(device) => std::slice::from_ref(device),
+        }
     }
 
     /// The options that the strategy was made with.
@@ -137,7 +146,7 @@ impl Strategy {
 
     /// Whether variables have a copy for each device.
     pub(crate) fn has_mirrored_variables(&self) -> bool {
-        self.0.mirrors
+        self.0.placement == Placement::PerDevice
     }
 
     /// A thread for each replica of this process: those of an earlier run, or new ones.

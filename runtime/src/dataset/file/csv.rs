@@ -1,7 +1,7 @@
 //! CSV: lines of numbers.
 //!
-//! A scan at the start finds out where every [`STEP`]th row begins, so that rows are read at
-//! random: from there on.
+//! Opening the file scans it for the offset of every [`STEP`]th row. A read at random starts at the
+//! last offset before its rows.
 
 use super::{Column, DataFile, Rows};
 use crate::{DType, Element, Error, Result};
@@ -13,11 +13,11 @@ use consonance_kernels::{
 use consonance_spec::for_each_dtype;
 use std::{io, ops::Range, path::Path, str::FromStr};
 
-/// Rows between two whose place is kept: an eighth of a byte a row, and half as many lines to skip
-/// for a row at random.
+/// Number of rows between two stored offsets: one eighth of a byte per row, and on average 32 lines
+/// to skip for a row at random.
 const STEP: usize = 64;
 
-/// What is taken of a CSV file, and as what.
+/// The columns to read from a CSV file, and their dtype.
 ///
 /// ```
 /// use consonance::{DType, dataset::CsvOptions};
@@ -29,17 +29,17 @@ pub struct CsvOptions {
     has_header: bool,
     /// `None` for all.
     columns: Option<Vec<CsvColumn>>,
-    /// The one column makes scalars.
+    /// Whether rows are scalars: a single column was set by [`CsvOptions::column`].
     is_scalar: bool,
     dtype: DType,
 }
 
-/// A column of a CSV file: by its name in the header, or by its number, which begins at 0.
+/// A column of a CSV file, by its name in the header or by its number from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CsvColumn {
-    /// As the header says.
+    /// The name in the header.
     Name(String),
-    /// From 0 on.
+    /// The number, from 0.
     Number(usize),
 }
 
@@ -68,38 +68,38 @@ impl Default for CsvOptions {
 }
 
 impl CsvOptions {
-    /// All columns, as f32, of a file whose first line is a header.
+    /// Returns the default options: all columns, as f32, of a file whose first line is a header.
     pub fn new() -> CsvOptions {
         CsvOptions::default()
     }
 
-    /// Whether the first line has the columns' names. By default it has.
+    /// Sets whether the first line is a header with the names of the columns. By default it is.
     pub fn header(mut self, has_header: bool) -> Self {
         self.has_header = has_header;
         self
     }
 
-    /// The columns to take, in this order: rows have the shape `[columns]`. By default all.
+    /// Sets the columns to read, in this order. Rows have the shape `[columns]`. By default all.
     pub fn columns<C: Into<CsvColumn>>(mut self, columns: impl IntoIterator<Item = C>) -> Self {
         self.columns = Some(columns.into_iter().map(Into::into).collect());
         self.is_scalar = false;
         self
     }
 
-    /// The one column to take: rows are scalars, of shape `[]`.
+    /// Sets a single column to read. Rows are scalars, of shape `[]`.
     pub fn column(mut self, column: impl Into<CsvColumn>) -> Self {
         self.columns = Some(vec![column.into()]);
         self.is_scalar = true;
         self
     }
 
-    /// What the text of a field is read as. By default f32.
+    /// Sets the dtype of the elements. By default f32.
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.dtype = dtype;
         self
     }
 
-    /// The number of each column to take, among these.
+    /// Returns the number of each column to read. `first` is the first line.
     fn select(&self, file: &DataFile, first: &ByteRecord) -> Result<Vec<usize>> {
         let Some(columns) = &self.columns else { return Ok((0..first.len()).collect()) };
         if columns.is_empty() {
@@ -127,19 +127,19 @@ impl CsvOptions {
 }
 
 impl Column {
-    /// The numbers of a CSV file, one row a line. The file is mapped, not loaded: it is read
-    /// through once, to check that all lines have as many fields and to learn where they begin, and
-    /// fields become numbers when rows are read.
+    /// Opens the numbers of a CSV file, one row per line. The file is mapped, not loaded. Opening
+    /// scans it once, to check that all lines have the same number of fields and to find the
+    /// offsets of rows. Fields are parsed when rows are read.
     ///
     /// Fields are separated by commas and may be quoted (`"1"`); spaces around a number and empty
-    /// lines do not count. Floats are as Rust reads them, `nan` and `inf` among them (f16 and bf16
-    /// by way of f32); a boolean is `true`, `false`, `1` or `0`. The file is not to be written
-    /// while it is used; replace it by a rename.
+    /// lines are ignored. Floats are in Rust's syntax, with `nan` and `inf` (f16 and bf16 are
+    /// parsed as f32 and rounded). A boolean is `true`, `True`, `TRUE` or `1`, or `false`, `False`,
+    /// `FALSE` or `0`. Do not write to the file while it is used; replace it by a rename.
     ///
     /// # Errors
     /// [`Error::System`] if the file cannot be opened; [`Error::InvalidCall`] if lines differ in
-    /// their number of fields, or a column that the options name is not there. A field that is no
-    /// number is an error when its row is read, with line, column and text.
+    /// their number of fields, or a column of the options does not exist. A field that is no number
+    /// is an error when its row is read, with line, column and text.
     ///
     /// ```
     /// use consonance::dataset::{Column, CsvOptions};
@@ -181,7 +181,7 @@ impl Column {
 
 struct Lines {
     file: DataFile,
-    /// The byte at which every [`STEP`]th row begins.
+    /// The byte offset of every [`STEP`]th row.
     starts: Vec<usize>,
     /// The number of rows.
     count: usize,
@@ -189,7 +189,7 @@ struct Lines {
     fields: usize,
     /// The header.
     names: Option<ByteRecord>,
-    /// The number of each column to take.
+    /// The number of each column to read.
     columns: Vec<usize>,
     /// The shape of a row.
     shape: Vec<usize>,
@@ -281,19 +281,19 @@ fn names(record: &ByteRecord) -> String {
     format!("{names:?}{rest}")
 }
 
-/// The scan's buffer: few calls to fill it.
+/// The buffer of the scan: large, to need few calls.
 const SCAN_BYTES: usize = 64 << 10;
 
-/// The buffer of a read, which may be of a single line.
+/// The buffer of a read: small, as a read may be of a single line.
 const READ_BYTES: usize = 8 << 10;
 
-/// Reads the lines from byte `from` on, the header like any other.
+/// Returns a reader of the lines from byte `from`, the header included.
 fn reader(file: &DataFile, from: usize, buffer_bytes: usize) -> Reader<Bytes<'_>> {
     let bytes = Bytes { map: &file.map, at: from };
     ReaderBuilder::new().has_headers(false).buffer_capacity(buffer_bytes).from_reader(bytes)
 }
 
-/// The bytes of a file from one on.
+/// The bytes of a file from an offset on.
 struct Bytes<'a> {
     map: &'a MappedFile,
     at: usize,
@@ -308,13 +308,13 @@ impl io::Read for Bytes<'_> {
     }
 }
 
-/// Where the record begins, from where reading began.
+/// Returns the offset of the record from the start of the reader.
 fn start(record: &ByteRecord) -> usize {
     record.position().map_or(0, |position| position.byte() as usize)
 }
 
-/// The line of the record that begins at this byte, or after the line breaks there. Only an error
-/// asks for it.
+/// Returns the line number of the record that begins at this byte, or after the line breaks there.
+/// Only called for errors.
 fn line(file: &DataFile, byte: usize) -> usize {
     let mut piece = vec![0; SCAN_BYTES];
     let (mut at, mut line) = (0, 1);
@@ -334,7 +334,7 @@ fn line(file: &DataFile, byte: usize) -> usize {
     line
 }
 
-/// The error of the reader that began at byte `from`, with its line.
+/// Converts the error of a reader that started at byte `from`, and adds the line number.
 fn explain(file: &DataFile, from: usize, error: ::csv::Error) -> Error {
     match error.into_kind() {
         ErrorKind::UnequalLengths { pos, expected_len, len } => {

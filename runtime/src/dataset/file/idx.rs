@@ -1,7 +1,7 @@
 //! IDX: the format of MNIST.
 //!
-//! Two bytes of zero, the type, the number of dimensions, each size in four bytes, the elements;
-//! all big-endian.
+//! Layout: two zero bytes, the type in one byte, the number of dimensions in one byte, each size in
+//! four bytes, the elements. Big-endian.
 
 use super::{Array, Column, DataFile, Layout};
 use crate::{DType, Result};
@@ -9,16 +9,16 @@ use consonance_kernels::os::mapped_file::ByteOrder;
 use std::path::Path;
 
 impl Column {
-    /// The array of an IDX file, such as MNIST's `train-images-idx3-ubyte`, whose first dimension
-    /// counts rows. The file is mapped, not loaded.
+    /// Opens the array of an IDX file, such as MNIST's `train-images-idx3-ubyte`. Its first
+    /// dimension counts rows. The file is mapped, not loaded.
     ///
-    /// Elements are u8, i8, i16, i32, f32 or f64. The file is not to be written while it is used;
-    /// replace it by a rename. Files that end in `.gz` are to be unpacked first.
+    /// Elements are u8, i8, i16, i32, f32 or f64. Do not write to the file while it is used;
+    /// replace it by a rename. Unpack `.gz` files first.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the file cannot be opened;
-    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if it is damaged, or longer or shorter
-    /// than its header says.
+    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if it is damaged, or if its size does not
+    /// match its header.
     ///
     /// ```
     /// use consonance::dataset::Column;

@@ -1,4 +1,4 @@
-//! Columns in files: rows of equal size that lie one after the other. One file a format.
+//! Columns in files: contiguous rows of equal size. One source file per format.
 
 mod npy;
 mod idx;
@@ -19,7 +19,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// An open file, and who opened it.
+/// An open file, with the call that opened it and the path for errors.
 pub(crate) struct DataFile {
     call: &'static str,
     path: PathBuf,
@@ -33,18 +33,18 @@ impl DataFile {
         Ok(DataFile { call, path: path.to_owned(), map })
     }
 
-    /// The number of bytes that the file had when it was opened.
+    /// Returns the size of the file in bytes when it was opened.
     pub(crate) fn bytes(&self) -> usize {
         self.map.bytes()
     }
 
-    /// Copies the elements from byte `at` on.
+    /// Copies elements from byte offset `at` into `into`.
     pub(crate) fn read(&self, at: usize, order: ByteOrder, into: HostBufMut<'_>) -> Result<()> {
         let what = || format!("{}: read {}", self.call, self.path.display());
         self.map.read(at, order, into).map_err(|source| Error::System { what: what(), source })
     }
 
-    /// A copy of the bytes in `range`; an error calls them `part`.
+    /// Copies the bytes in `range`. Errors name them `part`.
     pub(crate) fn copy(&self, range: Range<usize>, part: &str) -> Result<Vec<u8>> {
         if range.end > self.bytes() {
             return Err(self.unexpected(format!("{part} in bytes {range:?}"), format!("{} bytes", self.bytes())));
@@ -54,24 +54,24 @@ impl DataFile {
         Ok(bytes)
     }
 
-    /// The error that the file is not as it should be.
+    /// Makes the error for a file with unexpected content.
     pub(crate) fn unexpected(&self, expected: impl Into<String>, found: impl Into<String>) -> Error {
         Error::invalid(self.call, self.path.display().to_string(), expected, found)
     }
 }
 
-/// Where an array lies in its file, and how.
+/// The position and format of an array in its file.
 pub(crate) struct Layout {
-    /// The byte at which the array begins.
+    /// The byte offset of the array.
     pub(crate) start: usize,
     pub(crate) order: ByteOrder,
     pub(crate) dtype: DType,
-    /// The first size counts rows.
+    /// The first size is the number of rows.
     pub(crate) shape: Vec<usize>,
 }
 
 impl Layout {
-    /// The number of bytes; `None` if there are not as many numbers.
+    /// Returns the size in bytes; `None` on overflow.
     pub(crate) fn bytes(&self) -> Option<usize> {
         self.shape.iter().try_fold(self.dtype.size(), |bytes, &size| bytes.checked_mul(size))
     }
@@ -81,16 +81,16 @@ impl Layout {
     }
 }
 
-/// An array of a file, read row by row.
+/// An array in a file, read by rows.
 struct Array {
     file: DataFile,
     layout: Layout,
-    /// Elements of one row.
+    /// The number of elements of one row.
     row_count: usize,
 }
 
 impl Array {
-    /// The array, which must end where the file does.
+    /// Makes a column of the array, which must end at the end of the file.
     fn to_the_end(file: DataFile, layout: Layout) -> Result<Column> {
         let end = layout.bytes().and_then(|bytes| layout.start.checked_add(bytes));
         if end != Some(file.bytes()) {
@@ -103,15 +103,15 @@ impl Array {
         Array::within(file, layout)
     }
 
-    /// The array, which is known to lie within the file.
+    /// Makes a column of the array, which is known to be within the file.
     fn within(file: DataFile, layout: Layout) -> Result<Column> {
         let Some((&rows, row_shape)) = layout.shape.split_first() else {
             return Err(file.unexpected("an array of at least one dimension", "a scalar"));
         };
         let row_count = row_shape.iter().try_fold(1usize, |count, &size| count.checked_mul(size));
         match row_count {
-            // Rows of nothing could be more than anybody can count; of none, each could be too
-            // large for any memory.
+            // Rows without elements could be too many to loop over. With no rows, the size of a row
+            // could overflow.
             Some(row_count) if row_count > 0 || rows == 0 => Ok(Column::new(Array { file, layout, row_count })),
             _ => {
                 Err(file

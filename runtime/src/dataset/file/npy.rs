@@ -1,8 +1,8 @@
-//! `.npy`: one array, as NumPy's `save` writes it.
+//! `.npy`: one array, the format of NumPy's `save`.
 //!
-//! `\x93NUMPY`, the version in two bytes, the length of the header in two bytes (version 1) or
-//! four, the header, the elements. The header is a Python dict:
-//! `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
+//! Layout: `\x93NUMPY`, the version in two bytes, the length of the header in two bytes (version 1)
+//! or four, the header, the elements. The header is a Python dict: `{'descr': '<f4',
+//! 'fortran_order': False, 'shape': (3, 4), }`.
 
 use super::{Array, Column, DataFile, Layout};
 use crate::{DType, Result};
@@ -11,25 +11,25 @@ use std::path::Path;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// Headers of arrays of numbers are about 100 bytes long; what is far longer describes something
-/// else.
+/// Limit on the header. Headers of arrays of numbers have about 100 bytes; a far longer one
+/// describes something else.
 const MAX_HEADER_BYTES: usize = 64 << 10;
 
-/// What a header must say for a column.
+/// The supported values of `descr`, for errors.
 const SUPPORTED: &str = "'descr' one of b1, i1, i2, i4, i8, u1, u2, u4, u8, f2, f4, f8 after '<', '>' or '|'";
 
 impl Column {
-    /// The array of a `.npy` file, of NumPy's formats 1.0 to 3.0, whose axis 0 counts rows. The
+    /// Opens the array of a `.npy` file (NumPy's formats 1.0 to 3.0). Its axis 0 counts rows. The
     /// file is mapped, not loaded.
     ///
-    /// Elements are booleans, integers or floats of any of our types but bf16, which NumPy does not
-    /// have; big-endian ones are swapped as they are read. They must lie in C order, last axis
-    /// fastest. The file is not to be written while it is used; replace it by a rename.
+    /// Elements have any of our types but bf16, which NumPy does not have. Big-endian elements are
+    /// swapped as they are read. The array must be in C order (last axis fastest). Do not write to
+    /// the file while it is used; replace it by a rename.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the file cannot be opened;
-    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if it is damaged, longer or shorter than
-    /// its header says, a scalar, in Fortran order, or of other elements.
+    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if it is damaged, if its size does not
+    /// match its header, or if the array is a scalar, in Fortran order, or of other elements.
     ///
     /// ```
     /// use consonance::dataset::Column;
@@ -74,7 +74,7 @@ impl Column {
     }
 }
 
-/// The entries of the dict.
+/// The entries of the header.
 #[derive(Default)]
 struct Header<'a> {
     descr: Option<&'a str>,
@@ -83,7 +83,7 @@ struct Header<'a> {
 }
 
 impl<'a> Header<'a> {
-    /// The entries of `text`, or what was expected of it.
+    /// Parses the header. The error says what was expected.
     fn parse(text: &'a str) -> Result<Header<'a>, &'static str> {
         let mut header = Header::default();
         let mut text = Text(text);
@@ -105,7 +105,8 @@ impl<'a> Header<'a> {
         if text.0.trim().is_empty() { Ok(header) } else { Err("nothing after the dict") }
     }
 
-    /// The array from byte `start` on, or what was expected of its header.
+    /// Returns the layout of the array at byte `start`. The error says what was expected of the
+    /// header.
     fn layout(self, start: usize) -> Result<Layout, &'static str> {
         let Header { descr: Some(descr), fortran_order: Some(fortran_order), shape: Some(shape) } = self else {
             return Err("'descr', 'fortran_order' and 'shape', each once");
@@ -127,7 +128,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// The type that NumPy calls so.
+/// Returns the dtype of NumPy's type code.
 fn dtype(name: &str) -> Option<DType> {
     Some(match name {
         "b1" => DType::Bool,
@@ -146,7 +147,7 @@ fn dtype(name: &str) -> Option<DType> {
     })
 }
 
-/// What is left to read of Python's text. An error says what was expected.
+/// The unread rest of the header. Errors say what was expected.
 struct Text<'a>(&'a str);
 
 impl<'a> Text<'a> {
@@ -155,7 +156,7 @@ impl<'a> Text<'a> {
         Ok(())
     }
 
-    /// A string between quotes, without escapes: no name that we know has any.
+    /// Reads a string in quotes. Escapes are not supported: no known key or type has any.
     fn string(&mut self) -> Result<&'a str, &'static str> {
         let quote = if self.take('\'').is_ok() { '\'' } else { self.take('"').map(|()| '"')? };
         let (string, rest) = self.0.split_once(quote).ok_or("a string that ends")?;
@@ -174,7 +175,7 @@ impl<'a> Text<'a> {
         Err("True or False")
     }
 
-    /// A tuple of sizes: `()`, `(3,)`, `(3, 4)`.
+    /// Reads a tuple of sizes: `()`, `(3,)`, `(3, 4)`.
     fn sizes(&mut self) -> Result<Vec<usize>, &'static str> {
         let mut sizes = Vec::new();
         self.take('(').map_err(|_| "a tuple of sizes")?;

@@ -1,7 +1,7 @@
 //! safetensors: named tensors, the format of checkpoints.
 //!
-//! The length of the header in eight bytes, the header in JSON, the tensors' elements one after the
-//! other; all little-endian.
+//! Layout: the length of the header in eight bytes, the header in JSON, the elements of the
+//! tensors, contiguous. Little-endian.
 
 use super::{Array, Column, DataFile, Layout};
 use crate::{DType, Result};
@@ -9,23 +9,23 @@ use ::safetensors::{Dtype, tensor::Metadata};
 use consonance_kernels::os::mapped_file::ByteOrder;
 use std::path::Path;
 
-/// The bytes that hold the length of the header.
+/// The size in bytes of the field with the length of the header.
 pub(crate) const LENGTH_BYTES: usize = 8;
 
-/// What the format allows.
+/// The limit of the format.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 impl Column {
-    /// The tensor called `name` of a safetensors file, whose axis 0 counts rows. The file is
-    /// mapped, not loaded.
+    /// Opens the tensor `name` of a safetensors file. Its axis 0 counts rows. The file is mapped,
+    /// not loaded.
     ///
-    /// The file is not to be written while it is used; replace it by a rename. With the feature
+    /// Do not write to the file while it is used; replace it by a rename. Requires the feature
     /// `checkpoint`, which is on by default.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the file cannot be opened;
     /// [`Error::InvalidCall`](crate::Error::InvalidCall) if it is damaged, has no such tensor, or
-    /// the tensor is a scalar or of elements that we do not have.
+    /// if the tensor is a scalar or of an unsupported dtype.
     ///
     /// ```
     /// use consonance::dataset::Column;
@@ -46,15 +46,15 @@ impl Column {
     }
 }
 
-/// What a file says of its tensors.
+/// The header of a file: its tensors.
 pub(crate) struct Header {
     pub(crate) metadata: Metadata,
-    /// The byte at which the elements of the first tensor begin.
+    /// The byte offset of the first tensor.
     pub(crate) start: usize,
 }
 
 impl Header {
-    /// The header, which is known to be true of the file's length.
+    /// Reads the header and checks it against the size of the file.
     pub(crate) fn read(file: &DataFile) -> Result<Header> {
         let length = file.copy(0..LENGTH_BYTES, "the length of the header")?;
         let length = length.iter().rev().fold(0, |length, &byte| length << 8 | u64::from(byte));
@@ -73,7 +73,7 @@ impl Header {
         Ok(Header { metadata, start })
     }
 
-    /// Where the tensor called `name` lies.
+    /// Returns the layout of the tensor `name`.
     pub(crate) fn layout(&self, file: &DataFile, name: &str) -> Result<Layout> {
         let Some(info) = self.metadata.info(name) else {
             return Err(file.unexpected(format!("a tensor {name:?}"), self.names()));
@@ -87,7 +87,7 @@ impl Header {
         Ok(Layout { start, order: ByteOrder::Little, dtype, shape: info.shape.clone() })
     }
 
-    /// The names of all tensors, as an error shows them.
+    /// Formats the names of the tensors for an error.
     fn names(&self) -> String {
         const SHOWN: usize = 16;
         let names = self.metadata.offset_keys();
@@ -99,7 +99,7 @@ impl Header {
     }
 }
 
-/// What the format calls the type.
+/// Returns the type of the format for our dtype.
 pub(crate) fn to_format(dtype: DType) -> Dtype {
     match dtype {
         DType::Bool => Dtype::BOOL,

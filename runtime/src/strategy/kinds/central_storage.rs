@@ -39,8 +39,7 @@ impl CentralStorageStrategy {
         D: TryInto<Device>,
         Error: From<D::Error>,
     {
-        Builder::new("CentralStorageStrategy", compute_devices, CentralStorageStrategy)
-            .parameter_device(parameter_device)
+        Builder::new("CentralStorageStrategy", compute_devices, CentralStorageStrategy).central(parameter_device)
     }
 }
 

@@ -46,7 +46,7 @@ impl MirroredStrategy {
         D: TryInto<Device>,
         Error: From<D::Error>,
     {
-        Builder::new("MirroredStrategy", devices, MirroredStrategy).mirrors()
+        Builder::new("MirroredStrategy", devices, MirroredStrategy)
     }
 }
 

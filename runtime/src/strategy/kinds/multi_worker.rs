@@ -304,7 +304,7 @@ impl MultiWorkerBuilder {
             #[cfg(target_os = "linux")]
             processes: None,
         };
-        let builder = Builder::new(CALL, devices, wrap).mirrors();
+        let builder = Builder::new(CALL, devices, wrap);
         let builder = builder.options(self.options).pin_threads(self.pin_threads);
         builder.cluster(self.resolver, workers).build()
     }

@@ -34,7 +34,7 @@ impl OneDeviceStrategy {
         D: TryInto<Device>,
         Error: From<D::Error>,
     {
-        Builder::new("OneDeviceStrategy", [device], OneDeviceStrategy)
+        Builder::new("OneDeviceStrategy", [device], OneDeviceStrategy).on_first_device()
     }
 }
 
