@@ -1,21 +1,21 @@
-//! Checkpoints: the values of variables in a file, from which they, or others like them, are set
-//! again.
+//! Checkpoints: save the values of variables to a file and restore them, to the same or to equal
+//! variables.
 //!
-//! The file is a safetensors file, which other programs read as well. Its metadata say that it is a
-//! checkpoint and have a digest of all the rest, so that damage is found before anything is
-//! believed.
+//! The file is a safetensors file, so other programs can read it. Its metadata mark it as a
+//! checkpoint and contain a digest of all other content, so that damage is detected before any
+//! value is used.
 //!
-//! What is saved is the value that [`Variable::read`] gives outside of replicas; how many replicas
-//! there were does not matter, and a checkpoint may be restored under another strategy, and for
-//! another number of replicas. The same value is read again, bit for bit, with one exception: the
-//! mean of components that are synchronised on reading is rounded, so that under a number of
-//! replicas that is not a power of two its last bit may differ. Where components are summed replica
-//! 0 has the whole value after a restore.
+//! The saved value is that of [`Variable::read`] outside of replicas. It does not depend on the
+//! number of replicas, so a checkpoint may be restored under another strategy and with another
+//! number of replicas. A read then returns the same value bit for bit, with one exception: the mean
+//! of components that are synchronised on reading is rounded, so its last bit may differ if the
+//! number of replicas is not a power of two. If components are summed, replica 0 has the whole
+//! value after a restore.
 //!
-//! Under a strategy of [several workers](crate::MultiWorkerMirroredStrategy) all of them make the
-//! calls: the chief writes the file, and the others wait until it is written; all read it, and none
-//! of them sets a variable unless all do. Processes that have strategies of their own save in one
-//! of them, by [`save_on_chief`].
+//! Under a strategy of [several workers](crate::MultiWorkerMirroredStrategy) all workers make the
+//! calls. To save, the chief writes the file and the others wait until it is written. To restore,
+//! all read the file, and no worker sets a variable unless all do. Processes with separate
+//! strategies save in one process by [`save_on_chief`].
 //!
 //! ```
 //! use consonance::{MirroredStrategy, OneDeviceStrategy, Tensor, checkpoint};
@@ -61,26 +61,28 @@ use std::{
     sync::Arc,
 };
 
-/// The metadata's key; its value is [`FORMAT`], a blank, and the digest in 16 hexadecimal digits.
+/// The key in the metadata. Its value is [`FORMAT`], a space, and the digest in 16 hexadecimal
+/// digits.
 const KEY: &str = "consonance.checkpoint";
 
-/// The first and only format.
+/// The version of the format. This is the only one.
 const FORMAT: &str = "1";
 
-/// Saves the values of `variables`, each under its name, in the file at `path`.
+/// Saves the values of `variables`, each under its name, to the file at `path`.
 ///
-/// The file is whole at every moment: the values go to a file beside it, `.checkpoint-NUMBER.tmp`
-/// with a number of 16 random digits, which takes its place and its permissions when it is on the
-/// disk. If that fails the file is as before. A link stays one: the file that it leads to is
-/// replaced. Values are read one after the other, before the first is written: what other threads
-/// assign meanwhile is in it or not, variable by variable.
+/// The file is replaced atomically. The values are written to a temporary file in the same folder,
+/// `.checkpoint-NUMBER.tmp` with a number of 16 random hexadecimal digits. It takes the permissions
+/// of the file at `path` and, when it is on the disk, its place. On an error the file at `path`
+/// does not change. A symbolic link stays: its target is replaced. Values are read one after the
+/// other, before the first is written. An assignment from another thread during this call is saved
+/// or not, for each variable separately.
 ///
 /// # Errors
-/// [`Error::WrongContext`] in a replica; [`Error::InvalidCall`] for a name that is there twice or
-/// is `__metadata__`, and for a variable that is there twice; those of
-/// [`Variable::read`]: a variable that is synchronised on reading needs an aggregation; [`Error::System`] if the file cannot be
-/// written; where there are several workers those of a collective: [`Error::Mismatch`] if they give
-/// other names, or if the chief fails, with its error.
+/// [`Error::WrongContext`] in a replica; [`Error::InvalidCall`] for a name that occurs twice or is
+/// `__metadata__`, and for a variable that occurs twice; those of [`Variable::read`]: a variable
+/// that is synchronised on reading needs an aggregation; [`Error::System`] if the file cannot be
+/// written; with several workers those of a collective: [`Error::Mismatch`] if their names differ,
+/// or if the chief fails, with its error.
 pub fn save<'v, N: Into<String>>(
     path: impl AsRef<Path>,
     variables: impl IntoIterator<Item = (N, &'v Variable)>,
@@ -88,13 +90,13 @@ pub fn save<'v, N: Into<String>>(
     save_all(Kind::Save.name(), path.as_ref(), &list(Kind::Save, Kind::Save.name(), variables)?)
 }
 
-/// [`save`] in the [chief](ClusterResolver::is_chief) of a cluster, and nothing in its other
-/// processes: all of them make the call, and one writes. Whether this one did is returned. Nobody
-/// waits for the file to be written, unless the variables are of a strategy of several workers:
-/// then it is as [`save`].
+/// Does [`save`] in the [chief](ClusterResolver::is_chief) of a cluster and nothing in its other
+/// processes. All processes make the call. Returns whether this process is the chief. The others do
+/// not wait for the file, unless the variables belong to a strategy of several workers: then this
+/// is [`save`].
 ///
 /// # Errors
-/// As [`save`]; in the other processes those that need no file.
+/// As [`save`]; in the other processes only those about the arguments.
 ///
 /// ```
 /// use consonance::{OneDeviceStrategy, Tensor, TfConfigClusterResolver, checkpoint};
@@ -121,27 +123,27 @@ pub fn save_on_chief<'v, N: Into<String>>(
     Ok(is_chief)
 }
 
-/// Sets each of `variables` to the value that the file at `path` has under its name. Other tensors
-/// of the file are left alone, so that a part of what was saved can be restored.
+/// Sets each of `variables` to the value with its name in the file at `path`. Other tensors in the
+/// file are ignored, so a part of the saved variables can be restored.
 ///
-/// Everything is read and checked before the first variable is set: after an error all are as
-/// before.
+/// All values are read and checked before the first variable is set: on an error no variable
+/// changes.
 ///
 /// # Errors
 /// [`Error::WrongContext`] in a replica, or in the scope of another strategy than the variables';
 /// [`Error::System`] if the file cannot be read; [`Error::InvalidCall`] if it is damaged or not
-/// from [`save`], has no tensor of a variable's name, or one of another dtype or shape, for a name
-/// or a variable that is there twice, and for a variable that is synchronised on reading and has no
-/// aggregation; [`Error::Timeout`] if an update of a variable on another thread does not end; where
-/// there are several workers those of a collective: [`Error::Mismatch`] if they read other files,
-/// or if one fails, with its error.
+/// from [`save`], if it has no tensor with a variable's name, or one of another dtype or shape, for
+/// a name or a variable that occurs twice, and for a variable that is synchronised on reading and
+/// has no aggregation; [`Error::Timeout`] if an update of a variable on another thread does not
+/// end; with several workers those of a collective: [`Error::Mismatch`] if their files differ, or
+/// if one worker fails, with its error.
 pub fn restore<'v, N: Into<String>>(
     path: impl AsRef<Path>,
     variables: impl IntoIterator<Item = (N, &'v Variable)>,
 ) -> Result<()> {
     let kind = Kind::Restore;
     let mut variables = list(kind, kind.name(), variables)?;
-    // Held in one order by all threads, so that none of two waits for what the other one holds.
+    // All threads take variables in the same order, so that two threads cannot deadlock.
     variables.sort_by_key(|(_, variable)| variable.id());
     let restore = || {
         let file = DataFile::open(kind.name(), path.as_ref())?;
@@ -159,21 +161,20 @@ pub fn restore<'v, N: Into<String>>(
         held.into_iter().zip(&values).for_each(|(held, value)| held.set(value));
         Ok(())
     };
-    // The turn before the variables, as a run takes them: else each waited for what the other one
-    // holds.
+    // Take the turn before the variables, in the order of a run, so that the two cannot deadlock.
     match strategy {
         Some(strategy) => strategy.in_turn(kind.name(), restore_all),
         None => restore_all(),
     }
 }
 
-/// Saves on behalf of `call`: if there are several workers, by the chief.
+/// Saves for `call`. With several workers the chief writes.
 fn save_all(call: &'static str, path: &Path, variables: &[(String, &Variable)]) -> Result<()> {
     let (kind, strategy) = (Kind::Save, strategy_of_several(variables));
     let names: Vec<&str> = variables.iter().map(|(name, _)| name.as_str()).collect();
     agree(strategy, kind, "variables", &format!("{names:?}"))?;
     let read = |variable: &Variable| match variable.synchronization() {
-        // All workers read it together, and are told there.
+        // This read is a collective of all workers: an error reaches the others there.
         VariableSynchronization::OnRead if variable.strategy().workers().is_some() => variable.read(),
         _ => or_refuse(strategy, kind, variable.read()),
     };
@@ -185,7 +186,7 @@ fn save_all(call: &'static str, path: &Path, variables: &[(String, &Variable)]) 
     agree(strategy, kind, "file", "written")
 }
 
-/// The strategy of several workers that variables belong to, if they do.
+/// Returns the strategy of several workers that variables belong to, if any.
 fn strategy_of_several<'v>(variables: &[(String, &'v Variable)]) -> Option<&'v Strategy> {
     variables.iter().map(|(_, variable)| variable.strategy()).find(|strategy| strategy.workers().is_some())
 }
@@ -194,7 +195,7 @@ fn several_workers<'v>(variables: &[(String, &'v Variable)]) -> Option<&'v Arc<W
     strategy_of_several(variables)?.workers()
 }
 
-/// The value, or the error of which the other workers are told.
+/// Returns the value. On an error the call is refused, so that the other workers fail too.
 fn or_refuse<T>(strategy: Option<&Strategy>, kind: Kind, checked: Result<T>) -> Result<T> {
     match strategy {
         Some(strategy) => strategy.or_refuse(kind, checked),
@@ -202,7 +203,8 @@ fn or_refuse<T>(strategy: Option<&Strategy>, kind: Kind, checked: Result<T>) -> 
     }
 }
 
-/// Waits until all workers have come here, with the same `value` of `argument`.
+/// Waits until all workers are in this call, and checks that they have the same `value` of
+/// `argument`.
 fn agree(strategy: Option<&Strategy>, kind: Kind, argument: &str, value: &str) -> Result<()> {
     let meet = |communicator: &mut Communicator| {
         let describe = || vec![(argument.to_owned(), value.to_owned())];
@@ -215,14 +217,14 @@ fn agree(strategy: Option<&Strategy>, kind: Kind, argument: &str, value: &str) -
 
 /// Writes the values to the file at `path`.
 fn write(call: &'static str, path: &Path, mut values: Vec<(String, Tensor)>) -> Result<()> {
-    // Largest elements first, so that each tensor is aligned for whoever maps the file.
+    // Largest element sizes first, so that each tensor is aligned in a mapping of the file.
     values.sort_by(|(a, x), (b, y)| y.dtype().size().cmp(&x.dtype().size()).then(a.cmp(b)));
     let failed = |what: &str, source| Error::System { what: format!("{call}: {what} {}", path.display()), source };
     let header = header(&values).map_err(|source| failed("describe", source))?;
     if path.file_name().is_none() {
         return Err(Error::invalid(call, "path", "the path of a file", path.display().to_string()));
     }
-    // Where a link leads; of a new file there is nothing to know.
+    // Follow a symbolic link. A new file does not resolve.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     Temporary::beside(target)
         .and_then(|mut temporary| {
@@ -232,8 +234,8 @@ fn write(call: &'static str, path: &Path, mut values: Vec<(String, Tensor)>) -> 
         .map_err(|source| failed("write", source))
 }
 
-/// The variables with their names, once it is known that they are different ones and that this is
-/// no replica.
+/// Collects the variables with their names. Checks that names and variables differ and that the
+/// caller is not in a replica.
 fn list<'v, N: Into<String>>(
     kind: Kind,
     call: &'static str,
@@ -265,7 +267,7 @@ fn check_different(call: &'static str, variables: &[(String, &Variable)]) -> Res
     Ok(())
 }
 
-/// The start of the file: the length of the header, and the header.
+/// Returns the start of the file: the length of the header, and the header.
 fn header(values: &[(String, Tensor)]) -> io::Result<Vec<u8>> {
     let mut end = 0;
     let infos = values.iter().map(|(name, value)| {
@@ -285,9 +287,9 @@ fn header(values: &[(String, Tensor)]) -> io::Result<Vec<u8>> {
     Ok([&(json.len() as u64).to_le_bytes()[..], &json].concat())
 }
 
-/// Checks that all is as it was saved, and gives the digest.
+/// Checks the digest of the file and returns it.
 fn check_digest(file: &DataFile, header: &Header) -> Result<String> {
-    /// Bytes that are read at a time: they stay in the caches.
+    /// Number of bytes that are read at a time, so that they stay in the caches.
     const PIECE: usize = 256 << 10;
     let mark = header.metadata.metadata().as_ref().and_then(|metadata| metadata.get(KEY));
     let Some((format, saved)) = mark.and_then(|mark| mark.split_once(' ')) else {
@@ -314,7 +316,7 @@ fn check_digest(file: &DataFile, header: &Header) -> Result<String> {
     }
 }
 
-/// The tensor called `name`, which is to be like `variable`.
+/// Reads the tensor `name` and checks that it has the dtype and shape of `variable`.
 fn read(file: &DataFile, header: &Header, name: &str, variable: &Variable) -> Result<Tensor> {
     let layout = header.layout(file, name)?;
     if (layout.dtype, &layout.shape[..]) != (variable.dtype(), variable.shape()) {
@@ -327,29 +329,29 @@ fn read(file: &DataFile, header: &Header, name: &str, variable: &Variable) -> Re
     Tensor::from_memory(layout.shape, memory)
 }
 
-/// 64 bits of all that a checkpoint has.
+/// A digest of 64 bits of the content of a checkpoint.
 struct Digest {
     state: u64,
-    /// Bytes that are not yet eight.
+    /// The last bytes, while fewer than eight.
     word: [u8; 8],
     filled: usize,
 }
 
 impl Digest {
-    /// Of names, types, shapes and places; the elements are still to be added.
+    /// Starts a digest with names, dtypes, shapes and offsets. The elements are added later.
     fn of_tensors<'a>(tensors: impl Iterator<Item = (&'a str, &'a TensorInfo)>) -> Digest {
         let describe = |(name, info): (&str, &TensorInfo)| {
             format!("{name:?} {} {:?} {:?}", info.dtype, info.shape, info.data_offsets)
         };
         let mut tensors: Vec<_> = tensors.collect();
-        // Tensors without elements begin and end at one place: the header does not tell their
-        // order.
+        // Sort by name too: tensors without elements have equal offsets, so offsets do not order
+        // them.
         tensors.sort_by_key(|&(name, info)| (info.data_offsets, name));
         let state = tensors.into_iter().map(describe).fold(0, |state, tensor| mix(state, digest(&tensor)));
         Digest { state, word: [0; 8], filled: 0 }
     }
 
-    /// The same for any division of the bytes into pieces.
+    /// Adds bytes. The result does not depend on how they are split into pieces.
     fn add(&mut self, mut bytes: &[u8]) {
         if self.filled > 0 {
             let (first, rest) = bytes.split_at(bytes.len().min(8 - self.filled));
@@ -367,7 +369,8 @@ impl Digest {
     }
 
     fn finish(mut self) -> u64 {
-        // How many bytes there are is part of the description.
+        // The number of bytes is already in the digest of the tensors, so padding with zeros is not
+        // ambiguous.
         self.word[self.filled..].fill(0);
         mix(self.state, u64::from_le_bytes(self.word))
     }
@@ -384,8 +387,8 @@ impl Write for Digest {
     }
 }
 
-/// A file beside the one that it is to replace; it goes when it is dropped, unless it has replaced
-/// it.
+/// A temporary file in the folder of its target. It is removed on drop, unless it replaced the
+/// target.
 struct Temporary {
     file: File,
     path: PathBuf,
@@ -393,7 +396,8 @@ struct Temporary {
 }
 
 impl Temporary {
-    /// Nobody else has its name, on whatever host that has the folder.
+    /// Creates the file with a random name, so that processes on any host with this folder do not
+    /// collide.
     fn beside(target: PathBuf) -> io::Result<Temporary> {
         let path =
             target.with_file_name(format!(".checkpoint-{:016x}.tmp", RandomState::new().hash_one(process::id())));
@@ -401,7 +405,7 @@ impl Temporary {
         Ok(Temporary { file, path, target })
     }
 
-    /// Writes all, to the disk.
+    /// Writes everything and syncs it to the disk.
     fn write(&mut self, header: &[u8], values: &[(String, Tensor)]) -> io::Result<()> {
         let mut writer = BufWriter::new(&self.file);
         writer.write_all(header)?;
@@ -413,11 +417,10 @@ impl Temporary {
         self.file.sync_all()
     }
 
-    /// Takes the place of the other file, which is the folder's entry on the disk, too, when this
-    /// returns.
+    /// Renames the file over its target and syncs the folder to the disk.
     fn replace(self) -> io::Result<()> {
         let folder = self.target.parent().filter(|folder| !folder.as_os_str().is_empty());
-        // Only unix gives a folder to be synchronised.
+        // Folders can be synced on unix only.
         let folder = if cfg!(unix) { Some(File::open(folder.unwrap_or(Path::new(".")))?) } else { None };
         fs::rename(&self.path, &self.target)?;
         folder.map_or(Ok(()), |folder| folder.sync_all())
@@ -426,7 +429,8 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // After the rename there is none, and what cannot be removed now could not be later.
+        // After the rename there is no file. Otherwise an error is ignored: there is nothing else
+        // to try.
         let _ = fs::remove_file(&self.path);
     }
 }

@@ -1,4 +1,4 @@
-//! `#[derive(Nest)]`: a struct whose fields are nests is one.
+//! `#[derive(Nest)]` for structs whose fields are nests.
 
 #![forbid(unsafe_code)]
 
@@ -6,8 +6,8 @@ use proc_macro::TokenStream;
 use quote::{quote, quote_spanned};
 use syn::{Data, DeriveInput, Index, Member, ext::IdentExt, parse_macro_input, parse_quote, spanned::Spanned};
 
-/// Implements `consonance::Nest` for a struct: its leaves are its fields' leaves, in order, below
-/// the fields' names.
+/// Implements `consonance::Nest` for a struct. Its leaves are the leaves of its fields, in order,
+/// with the fields' names in their paths.
 #[proc_macro_derive(Nest)]
 pub fn derive_nest(input: TokenStream) -> TokenStream {
     let mut input = parse_macro_input!(input as DeriveInput);
@@ -24,8 +24,8 @@ pub fn derive_nest(input: TokenStream) -> TokenStream {
         Member::Named(name) => name.unraw().to_string(),
         Member::Unnamed(index) => index.index.to_string(),
     });
-    // A field that is no nest is where the compiler says so; what the names stand for is decided at
-    // the derive, even so.
+    // The span of the field's type, so that the compiler reports a field that is no nest at that
+    // field. Names are still resolved at the derive.
     let spans: Vec<_> =
         data.fields.iter().map(|field| field.ty.span().resolved_at(proc_macro::Span::call_site().into())).collect();
     let takes = (members.iter().zip(keys).zip(&spans)).map(|((member, key), &span)| {

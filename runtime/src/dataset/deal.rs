@@ -111,7 +111,8 @@ impl<E: Nest + Clone> Steps<E> {
     }
 
     /// Returns the parts of `rows` rows. Unless they are chunked, each process begins with the part
-    /// sizes of its own replicas, so that the parts of all processes in a step make a full batch.
+    /// sizes of its own replicas. So the parts of all processes make a full batch in the first
+    /// step, and in each step if the processes have equal numbers of replicas.
     fn own_parts(&self, rows: usize) -> Vec<Range<usize>> {
         let Share { form, replicas, ref local, .. } = self.share;
         let full = if let Form::Packed(full) = form { full } else { rows };
@@ -338,8 +339,8 @@ mod tests {
     #[test]
     fn a_process_with_its_own_data_set_deals_all_of_it() {
         let steps = |form, local| steps_of(&[4, 4], Share { form, replicas: 3, local, own: true });
-        // This process takes 3, 3 and 2 rows, the other one 1, 1 and 2: four in each step, a full
-        // batch.
+        // The two processes have 3 and 1 rows in the first step: a full batch. Then, with unequal
+        // numbers of replicas, 3 and 2, and 2 and 1.
         assert_eq!(steps(Form::Packed(4), 0..2), [[vec![0, 1], vec![2]], [vec![3], vec![4, 5]], [vec![6], vec![7]]]);
         assert_eq!(
             steps(Form::Packed(4), 2..3),

@@ -1,5 +1,5 @@
 //! Memory of batches, reused when no tensor shares it: faulting in new pages costs more than the
-//! copy into them (measured: PERF.md).
+//! copy into them.
 
 use crate::{DType, Result, Tensor};
 use consonance_kernels::memory::{HostBufMut, Memory};

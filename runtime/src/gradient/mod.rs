@@ -1,23 +1,22 @@
-//! Gradients of collectives: what a gradient goes through on the way back, for tapes and layers of
-//! your own.
+//! Gradients of collectives, for the backward pass of your own tapes and layers.
 //!
-//! A collective that only adds and copies is linear, and so has an adjoint: where replicas `i` hold
-//! inputs `x` and get outputs `f(x)`, it takes the gradients of all outputs to those of all inputs,
-//! so that `<f(x), y> = <x, f*(y)>` over all replicas together. The loss is then the sum of the
-//! replicas' losses, as every replica's tape sees only its own.
+//! A collective `f` that only adds and copies is linear, so it has an adjoint `f*`. With the inputs
+//! `x` and the outputs `f(x)` of all replicas together, the adjoint maps the gradients of all
+//! outputs to those of all inputs: `<f(x), y> = <x, f*(y)>`. The differentiated loss is the sum of
+//! the replicas' losses; the tape of each replica sees only its own loss.
 //!
 //! | forward | its gradient |
 //! |---|---|
 //! | [`all_reduce`](crate::ReplicaContext::all_reduce) by sum or mean | the same all-reduce: [`all_reduce`] |
-//! | [`all_gather`](crate::ReplicaContext::all_gather) | the sum, of which each replica has its own part: [`all_gather`] |
+//! | [`all_gather`](crate::ReplicaContext::all_gather) | the sum; each replica gets its own part: [`all_gather`] |
 //! | [`reduce_scatter`](crate::ReplicaContext::reduce_scatter) by sum or mean | an all-gather: [`reduce_scatter`] |
 //! | [`broadcast`](crate::ReplicaContext::broadcast) | the sum on the root, zero elsewhere: [`broadcast`] |
-//! | a [`Communicator`](crate::Communicator)'s | in [`slices`] |
+//! | those of a [`Communicator`](crate::Communicator) | in [`slices`] |
 //!
-//! Every replica calls the gradient, in the same order, as it called the collective. Gradients are
-//! collectives too, so they can be passed through again: the gradient of [`all_gather`] is an
-//! all-gather. Where a leaf is a tensor on the way forth, its gradient may be
-//! [`IndexedSlices`](crate::IndexedSlices), as that of a lookup is; it stays sparse.
+//! Every replica calls the gradient, as it called the collective, and in the same order as the
+//! other replicas. Gradients are collectives too, so they have gradients: that of [`all_gather`] is
+//! an all-gather. The gradient of a tensor may be [`IndexedSlices`](crate::IndexedSlices), for
+//! example that of a lookup; it stays sparse.
 //!
 //! ```
 //! use consonance::{MirroredStrategy, ReduceOp, Tensor, gradient};
@@ -39,8 +38,8 @@ pub use nests::{all_gather, all_reduce, broadcast, reduce_scatter};
 use crate::{Error, ReduceOp, Result};
 use consonance_spec::DType;
 
-/// Sums and means have a gradient of the type of what they combine; the other operations are not
-/// linear.
+/// Checks that `op` has a gradient: it is a sum or a mean whose result has the dtype of its
+/// operands. The other operations are not linear.
 fn linear(call: &'static str, op: ReduceOp, dtype: DType) -> Result<()> {
     match op {
         ReduceOp::Sum | ReduceOp::Mean if op.result(dtype) == Some(dtype) => Ok(()),

@@ -14,8 +14,8 @@ use consonance_kernels::memory::Memory;
 use consonance_spec::Kind;
 use std::ops::Range;
 
-/// The gradient of [`all_reduce`](ReplicaContext::all_reduce) by sum or mean, from `upstream`, the
-/// gradient of its result.
+/// Returns the gradient of [`all_reduce`](ReplicaContext::all_reduce) by sum or mean. `upstream` is
+/// the gradient of its result.
 ///
 /// # Errors
 /// [`Error::InvalidCall`] for another operation, or the mean of integers; otherwise as
@@ -40,10 +40,10 @@ pub fn all_reduce<N: Nest>(replica: &ReplicaContext<'_>, op: impl IntoReduceOp, 
     replica.all_reduce(op, nest::put(upstream, leaves)?)
 }
 
-/// The gradient of [`all_gather`](ReplicaContext::all_gather) along `axis`, from `upstream`, the
-/// gradient of its result: of the sum over the replicas the part that this replica gave.
+/// Returns the gradient of [`all_gather`](ReplicaContext::all_gather) along `axis`. `upstream` is
+/// the gradient of its result. The gradient is this replica's part of the sum over the replicas.
 ///
-/// `own_sizes` are the sizes along `axis` of what this replica gave, a leaf each.
+/// `own_sizes` are the sizes along `axis` of this replica's input, one per leaf.
 ///
 /// # Errors
 /// [`Error::InvalidCall`] if the sizes are not those of `upstream`; otherwise as
@@ -79,7 +79,7 @@ pub fn all_gather<N: Nest>(
     let axes: Vec<usize> = replica.or_refuse(Kind::AllGather, checked)?;
     let own: Vec<u64> = own_sizes.iter().map(|&size| size as u64).collect();
     let mut all = vec![0u64; own.len() * replica.num_replicas_in_sync()];
-    // The axis is in no later step: it is compared here.
+    // The axis is not in the signature of any later step: compare it here.
     replica.session(Kind::AllGather, &leaves, Some(axis), &replica.strategy().options()).call(Call::AllGather {
         send: Some(own.as_slice().into()),
         recv: all.as_mut_slice().into(),
@@ -119,8 +119,8 @@ pub fn all_gather<N: Nest>(
     nest::put(sum, leaves)
 }
 
-/// The gradient of [`reduce_scatter`](ReplicaContext::reduce_scatter) by sum or mean, from
-/// `upstream`, the gradient of this replica's block.
+/// Returns the gradient of [`reduce_scatter`](ReplicaContext::reduce_scatter) by sum or mean.
+/// `upstream` is the gradient of this replica's block.
 ///
 /// # Errors
 /// As [`all_reduce`], and as [`all_gather`](ReplicaContext::all_gather).
@@ -159,8 +159,9 @@ pub fn reduce_scatter<N: Nest>(replica: &ReplicaContext<'_>, op: impl IntoReduce
     replica.put(call, upstream, leaves)
 }
 
-/// The gradient of [`broadcast`](ReplicaContext::broadcast) from `root`, from `upstream`, the
-/// gradient of its result: the sum on `root`; zero on the others, whose values nobody has seen.
+/// Returns the gradient of [`broadcast`](ReplicaContext::broadcast) from `root`. `upstream` is the
+/// gradient of its result. The gradient is the sum on `root`, and zero on the other replicas, whose
+/// values were not used.
 ///
 /// # Errors
 /// [`Error::InvalidCall`] for a replica that does not exist, or values that cannot be added;
@@ -186,7 +187,7 @@ fn check_linear(call: &'static str, op: impl IntoReduceOp, leaves: &[Leaf]) -> R
     leaves.iter().try_for_each(|leaf| linear(call, op, dtype(leaf))).map(|()| op)
 }
 
-/// The size along `axis`, which there is.
+/// Returns the size along `axis`, which must exist.
 fn size(leaf: &Leaf, axis: usize) -> usize {
     match &leaf.value {
         Value::Dense(tensor) => tensor.shape()[axis],
@@ -194,7 +195,7 @@ fn size(leaf: &Leaf, axis: usize) -> usize {
     }
 }
 
-/// The entries `own` along `axis`.
+/// Copies the entries `own` along `axis`.
 fn part(tensor: &Tensor, axis: usize, own: Range<usize>) -> Result<Tensor> {
     let mut shape = tensor.shape().to_vec();
     let (outer, inner): (usize, usize) = (shape[..axis].iter().product(), shape[axis + 1..].iter().product());

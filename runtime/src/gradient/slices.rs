@@ -1,5 +1,5 @@
 //! Gradients of a [`Communicator`]'s collectives, on slices. Each takes the counts, root and
-//! operation of the collective that it is the gradient of.
+//! operation of its collective.
 //!
 //! ```
 //! use consonance::{Communicator, gradient};
@@ -25,8 +25,8 @@ use crate::{
 use consonance_kernels::memory::HostBufMut;
 use consonance_spec::{Element, Kind, call::digest};
 
-/// Of [`Communicator::all_reduce`] by sum or mean: `data` is the gradient of the result, then of
-/// what was combined.
+/// The gradient of [`Communicator::all_reduce`] by sum or mean. `data` is the gradient of the
+/// result and becomes that of the input.
 ///
 /// # Errors
 /// [`Error::InvalidCall`] for another operation, or the mean of integers; otherwise as the
@@ -36,8 +36,8 @@ pub fn all_reduce<T: Element>(communicator: &mut Communicator, op: impl IntoRedu
     communicator.all_reduce(op, data)
 }
 
-/// Of [`Communicator::reduce`] by sum or mean: `data` is the gradient of the result on `root`, then
-/// on every rank that of what it gave.
+/// The gradient of [`Communicator::reduce`] by sum or mean. On `root`, `data` is the gradient of
+/// the result. On every rank it becomes the gradient of the rank's input.
 ///
 /// # Errors
 /// As [`all_reduce`].
@@ -53,8 +53,8 @@ pub fn reduce<T: Element>(
     divide(call, op, data, communicator.size())
 }
 
-/// Of [`Communicator::broadcast`]: `data` is the gradient of the result, then on `root` that of its
-/// data, and zero elsewhere.
+/// The gradient of [`Communicator::broadcast`]. `data` is the gradient of the result. On `root` it
+/// becomes that of the input, on the other ranks zero.
 ///
 /// # Errors
 /// [`Error::InvalidCall`] if there is no rank `root`, or `T` cannot be added; otherwise as the
@@ -67,8 +67,8 @@ pub fn broadcast<T: Element>(communicator: &mut Communicator, data: &mut [T], ro
     Ok(())
 }
 
-/// Of [`Communicator::gather`]: `root`'s `upstream`, the gradient of the result, in even parts to
-/// every rank's `gradient`.
+/// The gradient of [`Communicator::gather`]. Scatters `root`'s `upstream`, the gradient of the
+/// result, in even parts to every rank's `gradient`.
 ///
 /// # Errors
 /// As [`Communicator::scatter`].
@@ -81,8 +81,8 @@ pub fn gather<T: Element>(
     communicator.scatter(upstream, Some(gradient), root)
 }
 
-/// Of [`Communicator::gather_v`]: `root`'s `upstream`, the gradient of the result, `counts[r]`
-/// elements to rank `r`'s `gradient`.
+/// The gradient of [`Communicator::gather_v`]. Scatters `root`'s `upstream`, the gradient of the
+/// result: `counts[r]` elements to rank `r`'s `gradient`.
 ///
 /// # Errors
 /// As [`Communicator::scatter_v`].
@@ -96,8 +96,8 @@ pub fn gather_v<T: Element>(
     communicator.scatter_v(upstream, Some(gradient), counts, root)
 }
 
-/// Of [`Communicator::scatter`]: every rank's `upstream`, the gradient of its part, into `root`'s
-/// `gradient`.
+/// The gradient of [`Communicator::scatter`]. Gathers every rank's `upstream`, the gradient of its
+/// part, into `root`'s `gradient`.
 ///
 /// # Errors
 /// As [`Communicator::gather`].
@@ -110,8 +110,8 @@ pub fn scatter<T: Element>(
     communicator.gather(upstream, gradient, root)
 }
 
-/// Of [`Communicator::scatter_v`]: rank `r`'s `upstream`, of `counts[r]` elements, into `root`'s
-/// `gradient`.
+/// The gradient of [`Communicator::scatter_v`]. Gathers every rank's `upstream`, `counts[r]`
+/// elements on rank `r`, into `root`'s `gradient`.
 ///
 /// # Errors
 /// As [`Communicator::gather_v`].
@@ -125,8 +125,8 @@ pub fn scatter_v<T: Element>(
     communicator.gather_v(Some(upstream), gradient, counts, root)
 }
 
-/// Of [`Communicator::all_gather_into`]: of the sum of every rank's `upstream`, the gradient of the
-/// result, block `r` into rank `r`'s `gradient`.
+/// The gradient of [`Communicator::all_gather_into`]. Sums every rank's `upstream`, the gradient of
+/// the result, and writes block `r` of the sum to rank `r`'s `gradient`.
 ///
 /// # Errors
 /// As [`Communicator::reduce_scatter_into`].
@@ -134,10 +134,10 @@ pub fn all_gather<T: Element>(communicator: &mut Communicator, upstream: &[T], g
     communicator.reduce_scatter_into(ReduceOp::Sum, upstream, gradient)
 }
 
-/// Of [`Communicator::all_gather_v`]: of the sum of every rank's `upstream`, the gradient of the
-/// result, rank `r`'s `counts[r]` elements into its `gradient`.
+/// The gradient of [`Communicator::all_gather_v`]. Sums every rank's `upstream`, the gradient of
+/// the result, and writes rank `r`'s `counts[r]` elements of the sum to its `gradient`.
 ///
-/// A reduction to each rank in turn: every element moves once, and nothing is allocated.
+/// Makes one reduction for each rank as root. Every element moves once, and nothing is allocated.
 ///
 /// # Errors
 /// [`Error::InvalidCall`] if the counts do not fit; otherwise as [`Communicator::reduce_into`].
@@ -171,8 +171,8 @@ pub fn all_gather_v<T: Element>(
     Ok(())
 }
 
-/// Of [`Communicator::reduce_scatter_into`] by sum or mean: every rank's `upstream`, the gradient
-/// of its block, in rank order into each rank's `gradient`.
+/// The gradient of [`Communicator::reduce_scatter_into`] by sum or mean. Gathers every rank's
+/// `upstream`, the gradient of its block, in rank order into each rank's `gradient`.
 ///
 /// # Errors
 /// As [`all_reduce`], and as [`Communicator::all_gather_into`].
@@ -189,7 +189,8 @@ pub fn reduce_scatter<T: Element>(
     divide(call, op, gradient, communicator.size())
 }
 
-/// Of [`Communicator::all_to_all`]: `data` is the gradient of the result, then of what was sent.
+/// The gradient of [`Communicator::all_to_all`]. `data` is the gradient of the result and becomes
+/// that of the sent data.
 ///
 /// # Errors
 /// As the collective.
@@ -197,8 +198,8 @@ pub fn all_to_all<T: Element>(communicator: &mut Communicator, data: &mut [T]) -
     communicator.all_to_all(data)
 }
 
-/// Of [`Communicator::all_to_all_v`] with `send_counts` and `recv_counts`: `upstream`, the gradient
-/// of what was received, goes back into the `gradient` of what was sent.
+/// The gradient of [`Communicator::all_to_all_v`] with `send_counts` and `recv_counts`. Sends
+/// `upstream`, the gradient of the received data, back into `gradient`, that of the sent data.
 ///
 /// # Errors
 /// As the collective.
@@ -212,7 +213,7 @@ pub fn all_to_all_v<T: Element>(
     communicator.all_to_all_v(upstream, recv_counts, gradient, send_counts)
 }
 
-/// The operation, or an error that the other ranks are told of.
+/// Checks the operation. On an error the call is refused, so that the other ranks fail too.
 fn linear_op<T: Element>(
     communicator: &mut Communicator,
     call: &'static str,
@@ -225,13 +226,13 @@ fn linear_op<T: Element>(
         .inspect_err(|error| _ = communicator.refuse(kind, error))
 }
 
-/// Makes a call that knows no operation, in which the ranks agree on this one.
+/// Makes a call that has no operation of its own; the ranks agree on `op` in it.
 fn agreeing_on(communicator: &mut Communicator, op: ReduceOp, call: Call<'_>) -> Result<()> {
     let describe = || vec![("op".to_owned(), op.to_string())];
     communicator.execute(call, &Agreement { digest: digest(op.name()), describe: &describe, ..Agreement::NONE })
 }
 
-/// What a mean does to every gradient; nothing for a sum.
+/// Divides the gradient by the number of ranks for a mean. Does nothing for a sum.
 fn divide<T: Element>(call: &'static str, op: ReduceOp, data: &mut [T], ranks: usize) -> Result<()> {
     if op == ReduceOp::Mean {
         let divided = indexed_slices::divided(call, (&*data).into(), ranks)?;

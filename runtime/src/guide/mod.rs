@@ -1,4 +1,4 @@
-//! The guide: a page for each theme, whose examples run with the tests.
+//! The guide: one page per topic. Its examples run as tests.
 
 pub mod strategies {
     #![doc = include_str!("strategies.md")]
