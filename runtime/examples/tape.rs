@@ -1,6 +1,6 @@
-//! A tape that goes back through collectives: two of them are hooked into a small reverse-mode
-//! tape, and the gradient of a loss to which every replica's input contributes on every replica is
-//! checked against differences of the loss, without a tolerance.
+//! Collectives on a tape. A small reverse-mode tape records two collectives. Every replica's input
+//! contributes to the loss of every replica. The gradient of the loss is checked against
+//! differences of the loss, without a tolerance.
 //!
 //!     cargo run --example tape
 
@@ -14,7 +14,7 @@ use std::{cell::RefCell, process::ExitCode};
 /// A value on the tape.
 type Place = usize;
 
-/// What was computed on one replica, in order.
+/// The computations on one replica, in order.
 struct Tape<'r> {
     replica: &'r ReplicaContext<'r>,
     nodes: RefCell<Vec<Node>>,
@@ -25,7 +25,7 @@ struct Node {
     step: Step,
 }
 
-/// How a value came to be.
+/// The operation that made a value.
 #[derive(Clone, Copy)]
 enum Step {
     Input,
@@ -59,13 +59,13 @@ impl<'r> Tape<'r> {
         Ok(self.push(all.as_slice()?.to_vec(), Step::AllGather(x)))
     }
 
-    /// The gradient to `input` of the sum of the elements of all replicas' `output`.
+    /// Returns the gradient with respect to `input` of the sum of the elements of all replicas'
+    /// `output`.
     fn gradient(&self, output: Place, input: Place) -> Result<Vec<f64>> {
         let nodes = self.nodes.borrow();
         let mut gradients: Vec<Vec<f64>> = nodes.iter().map(|node| vec![0.0; node.value.len()]).collect();
         gradients[output].fill(1.0);
-        // All replicas have the same tape, so all go through the same collectives in the same
-        // order.
+        // All replicas have the same tape, so all call the same collectives in the same order.
         for place in (0..=output).rev() {
             let upstream = gradients[place].clone();
             let mut add = |to: Place, gradient: &[f64]| {
@@ -95,8 +95,8 @@ fn times(x: &[f64], y: &[f64]) -> Vec<f64> {
     x.iter().zip(y).map(|(x, y)| x * y).collect()
 }
 
-/// A replica's input and loss on a new tape. The loss is of degree two, and takes from all
-/// replicas' inputs by three ways.
+/// Records a replica's input and loss on a new tape. The loss has degree two and depends on all
+/// replicas' inputs in three ways.
 fn loss<'r>(replica: &'r ReplicaContext<'r>, x: Vec<f64>) -> Result<(Tape<'r>, Place, Place)> {
     let tape = Tape { replica, nodes: RefCell::default() };
     let x = tape.push(x, Step::Input);
@@ -109,7 +109,7 @@ fn loss<'r>(replica: &'r ReplicaContext<'r>, x: Vec<f64>) -> Result<(Tape<'r>, P
     Ok((tape, x, loss))
 }
 
-/// The sum of all replicas' losses.
+/// Returns the sum of all replicas' losses.
 fn total(strategy: &MirroredStrategy, inputs: &[Vec<f64>]) -> Result<f64> {
     let losses = strategy.run_with(PerReplica::new(inputs.to_vec()), |replica, x| {
         let (tape, _, loss) = loss(replica, x)?;
@@ -130,7 +130,7 @@ fn main() -> Result<ExitCode, Error> {
     let mut wrong = 0;
     for (replica, gradient) in gradients.iter().enumerate() {
         for (place, &found) in gradient.iter().enumerate() {
-            // Of a function of degree two the central difference is the derivative, and in these
+            // For a function of degree two the central difference equals the derivative. With these
             // small numbers every step is exact.
             let step = 0.5;
             let moved = |by: f64| {

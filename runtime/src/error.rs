@@ -267,11 +267,9 @@ impl fmt::Display for Error {
                 write!(f, ": expected {expected}, found {found}")
             }
             Error::WrongContext { call, problem } => write!(f, "{call}: {problem}"),
-            Error::Mismatch { call, replica, argument, expected, found } => write!(
-                f,
-                "the replicas did not call the same: {argument} of replica {replica}: expected {expected}, found {found} \
-                 (the others called {call})"
-            ),
+            Error::Mismatch { call, replica, argument, expected, found } => {
+                write!(f, "{call}: mismatch in {argument} of replica {replica}: expected {expected}, found {found}")
+            }
             Error::Left { call, replica, last, .. } => {
                 write!(f, "{call}: replica {replica} left without making this call; {last}")
             }

@@ -1,7 +1,7 @@
 //! Collectives on slices allocate nothing after their first call.
 //!
-//! The count is of the whole process, so that this is a program of its own: the threads of the
-//! usual test harness allocate when they please.
+//! Allocations are counted for the whole process, so this is a separate program: the threads of the
+//! usual test harness allocate at any time.
 
 use consonance::{Communicator, Implementation, ReduceOp, Tensor};
 #[cfg(target_os = "linux")]
@@ -91,7 +91,7 @@ fn collectives_on_slices_allocate_nothing_after_their_first_call() {
     });
 }
 
-/// This program again, as both processes of a group.
+/// Starts this program again as both processes of a group.
 #[cfg(target_os = "linux")]
 fn nor_do_they_between_processes() {
     let start = |index| {
@@ -109,7 +109,8 @@ fn nor_do_they_between_processes() {
     }
 }
 
-/// Data that are put up in shared memory and, from some size on, read where they lie.
+/// Payloads that are copied in to shared memory and, above some size, read directly from the peer's
+/// memory.
 #[cfg(target_os = "linux")]
 fn one_of_two_processes() {
     let mut group = ProcessGroup::builder(TfConfigClusterResolver::new().unwrap()).join().unwrap();
@@ -125,12 +126,13 @@ fn one_of_two_processes() {
         }
         let stats = region.change();
         assert_eq!((stats.allocations, stats.reallocations), (0, 0), "{count} elements: {stats:?}");
-        // Until here the other process has not ended, which would be an event.
+        // Keeps the other process alive until here: its end would be an event.
         rank.barrier().unwrap();
     }
 }
 
-/// The thread that watches the other process allocates when it begins, and then sleeps.
+/// Waits until all other threads sleep. The thread that watches the other process allocates when it
+/// starts.
 #[cfg(target_os = "linux")]
 fn until_others_sleep() {
     let begin = std::time::Instant::now();
@@ -145,7 +147,7 @@ fn until_others_sleep() {
     }
 }
 
-/// A tensor that nobody else holds comes back in the memory in which it was given.
+/// A tensor that is not shared is reduced in place: the result has its memory.
 fn a_tensor_passed_by_value_is_reduced_in_its_own_memory() {
     let strategy = consonance::MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();
     let moved = strategy.run(|replica| {
@@ -161,13 +163,13 @@ fn a_tensor_passed_by_value_is_reduced_in_its_own_memory() {
     assert_eq!(moved.unwrap().values(), [false, false]);
 }
 
-/// Each rank had room for a pair with each other one, whether it ever sends or not.
+/// Each rank used to allocate a pair with each other rank, even if it never sent to it.
 fn ranks_take_memory_for_the_others_when_they_send_to_them() {
     const RANKS: usize = 512;
     let region = Region::new(ALLOCATOR);
     let group = Communicator::threads(RANKS);
     let bytes = region.change().bytes_allocated;
     drop(group);
-    // The addresses of the others' buffers are some words each.
+    // The addresses of the peers' buffers are a few words each.
     assert!(bytes < RANKS * RANKS * 16 * size_of::<usize>(), "{bytes} bytes for {RANKS} ranks");
 }

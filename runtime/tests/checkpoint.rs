@@ -1,5 +1,5 @@
-//! Checkpoints: what was saved is read again, bit for bit, and what is not a whole checkpoint
-//! changes nothing.
+//! Checkpoints: saved values are restored bit for bit, and a damaged checkpoint changes no
+//! variable.
 #![cfg(feature = "checkpoint")]
 
 use consonance::{
@@ -13,7 +13,7 @@ use std::{
     process::{self, Command},
 };
 
-/// A folder of its own for a test, which goes with it.
+/// A separate folder for a test, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -27,7 +27,7 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// The names of its files.
+    /// Returns the names of its files.
     fn files(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.0).unwrap();
         let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -46,7 +46,7 @@ fn mirrored(replicas: usize) -> MirroredStrategy {
     MirroredStrategy::new((0..replicas).map(|replica| format!("cpu:{replica}"))).unwrap()
 }
 
-/// The bits of all elements, NaN as one.
+/// Returns the bits of all elements, with one value for all NaNs.
 fn bits(tensor: &Tensor) -> String {
     fn of<T: Element>(tensor: &Tensor, bits: impl Fn(T) -> u64) -> String {
         format!("{:x?}", tensor.as_slice::<T>().unwrap().iter().map(|&element| bits(element)).collect::<Vec<_>>())
@@ -60,7 +60,7 @@ fn bits(tensor: &Tensor) -> String {
     }
 }
 
-/// A tensor of each type, with the values at the edges.
+/// Returns a tensor of each dtype, with extreme values.
 fn samples() -> Vec<Tensor> {
     vec![
         Tensor::from([true, false, true]),
@@ -122,7 +122,7 @@ fn aggregates_read_the_same_for_any_number_of_replicas() {
     for aggregation in [VariableAggregation::Sum, VariableAggregation::Mean, VariableAggregation::OnlyFirstReplica] {
         let fits = |value: &Tensor| match aggregation {
             VariableAggregation::Sum => value.dtype() != DType::Bool,
-            // What is summed to a mean must not overflow.
+            // The sum of a mean must not overflow.
             VariableAggregation::Mean => value.dtype() == DType::F64,
             _ => true,
         };
@@ -164,7 +164,7 @@ fn what_replicas_counted_goes_on() {
     assert_eq!([count(2), count(3), count(1)], [3, 3 + 6, 3 + 6 + 1]);
 }
 
-/// Two variables with values, and the checkpoint of two others.
+/// Two variables with values, and a checkpoint of two others.
 fn two(folder: &Folder) -> (PathBuf, [Variable; 2]) {
     let strategy = mirrored(2);
     let variable = |value| strategy.variable(|| value).unwrap();
@@ -187,7 +187,7 @@ fn a_damaged_file_changes_nothing() {
     let [x, y] = &variables;
     let whole = fs::read(&path).unwrap();
     let restore = |bytes: &[u8]| {
-        // A new file: some file systems bring one that is written anew to the disk at once.
+        // Use a new file: some file systems sync a file at once when it is overwritten.
         fs::remove_file(&path).unwrap();
         fs::write(&path, bytes).unwrap();
         checkpoint::restore(&path, [("y", y), ("x", x)])
@@ -303,7 +303,7 @@ fn links_permissions_and_long_names_stay() {
     assert_eq!(folder.files().len(), 3);
 }
 
-/// In processes that have the same number, as those of two containers may have.
+/// Processes with equal process ids, as in two containers.
 #[test]
 #[cfg(target_os = "linux")]
 fn two_savers_of_one_number_do_not_meet() {
@@ -385,7 +385,7 @@ fn a_variable_has_one_name() {
     checkpoint::restore(&path, [("x", x), ("y", y)]).expect("the file as it was");
 }
 
-/// Three processes make the same call, the chief first: a second writer would leave its own value.
+/// Three processes make the same call, the chief first. A second writer would overwrite its value.
 #[test]
 fn of_several_processes_the_chief_alone_writes() {
     const WORKER: &str = "CONSONANCE_CHECKPOINT_OF_A_WORKER";

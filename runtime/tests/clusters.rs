@@ -1,5 +1,5 @@
-//! Cluster resolvers: malformed input is refused where it is wrong, and what is read is what was
-//! written.
+//! Cluster resolvers: errors name the position of malformed input, and a written cluster is read
+//! back equal.
 
 use consonance::{
     ClusterResolver, ClusterSpec, Error, SimpleClusterResolver, SlurmClusterResolver, TfConfigClusterResolver,
@@ -127,7 +127,7 @@ fn a_union_without_resolvers_or_with_one_task_twice_is_refused() {
     assert_eq!(error.to_string(), "UnionResolver::new: worker[1]: expected each task index once, found it twice");
 }
 
-/// A step of two nodes with two tasks each, with some variables changed.
+/// The variables of a step of two nodes with two tasks each, some of them changed.
 fn step(changes: &[(&str, &str)], name: &str) -> Option<String> {
     let step = [
         ("SLURM_PROCID", "2"),

@@ -1,5 +1,5 @@
-//! The contexts of a thread: the default strategy's scope, and the arguments that replicas bring to
-//! a merge function.
+//! The contexts of a thread: the default strategy's scope, and the arguments of replicas for a
+//! merge function.
 
 use consonance::{
     Error, IndexedSlices, MirroredStrategy, PerReplica, Strategy, Tensor, current_strategy, has_strategy,
@@ -15,12 +15,12 @@ fn the_scope_of_the_default_strategy_keeps_the_context() {
     assert_eq!(outside, (true, false, false, true));
     assert_eq!(default.scope(here).unwrap(), outside);
     assert_eq!(default.scope(|| default.scope(here)).unwrap().unwrap(), outside);
-    // The scope ends as it began: the calls of a cross-replica context are allowed in it, as
-    // outside.
+    // The scope of the default strategy changes nothing: calls of the cross-replica context are
+    // allowed in it, as outside.
     let values = default.scope(|| default.distribute_values_from_function(|value| value.num_replicas_in_sync));
     assert_eq!(values.unwrap().unwrap().values(), [1]);
-    // A merge function of the default strategy is in the cross-replica context, and its scope keeps
-    // that, too.
+    // A merge function of the default strategy is in the cross-replica context; so is the scope in
+    // it.
     let merged =
         default.run(|replica| replica.merge_call((), |strategy, _| Ok(strategy.mirror(strategy.scope(here)?))));
     assert_eq!(merged.unwrap().values(), [(true, false, true, false)]);
@@ -29,7 +29,7 @@ fn the_scope_of_the_default_strategy_keeps_the_context() {
     assert!(matches!(error, Error::WrongContext { call: "Strategy::scope", .. }), "{error}");
 }
 
-/// The error of a merge call whose arguments differ from replica to replica.
+/// Returns the error of a merge call with arguments that differ between replicas.
 fn merged<A: consonance::Nest + Send + 'static>(arguments: [A; 2]) -> consonance::Result<Vec<A>> {
     let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();
     let run =

@@ -1,5 +1,5 @@
-//! Who is named: the one that left, panicked or is missing, by all who are told, and not one that
-//! was told of it.
+//! The culprit in errors: all ranks name the rank that left, panicked or is missing, not a rank
+//! that left because of it.
 
 use consonance::{
     CommunicationOptions, Communicator, Device, Error, MirroredStrategy, Tensor, VariableAggregation,
@@ -21,7 +21,7 @@ fn strategy(replicas: usize, timeout: Duration) -> MirroredStrategy {
     MirroredStrategy::builder((0..replicas).map(Device::Cpu)).options(options).build().unwrap()
 }
 
-/// Panics when it is dropped, with another one.
+/// Panics on drop; the payload is another bomb.
 struct Bomb(usize);
 
 impl Drop for Bomb {
@@ -36,7 +36,8 @@ fn throw<R>() -> R {
     panic::panic_any(Bomb(2))
 }
 
-/// What `call` returns, which does not unwind: nobody else could drop what it throws.
+/// Returns the result of `call`, which must not unwind: dropping its panic payload would panic
+/// again.
 #[track_caller]
 fn returned<R>(call: impl FnOnce() -> R) -> R {
     catch_unwind(AssertUnwindSafe(call)).map_err(mem::forget).expect("a result")
@@ -47,7 +48,7 @@ fn names(error: &Error, named: usize) {
     assert!(matches!(error, Error::Left { replica, .. } if *replica == named), "{error:?}");
 }
 
-/// The communicators of so many ranks, of which rank 2 has left, as rank 0 was told.
+/// Returns the communicators of `size` ranks. Rank 2 has left, and rank 0 has the error for it.
 fn told(size: usize) -> Vec<Communicator> {
     let mut ranks = Communicator::threads(size);
     drop(ranks.remove(2));
@@ -62,7 +63,7 @@ fn who_leaves_after_a_receive_that_told_of_a_leaver_is_not_named() {
         drop(ranks.remove(0));
         names(&calls(&mut ranks[0]).unwrap_err(), 2);
     }
-    // Another one is told by rank 1, of which nobody else is told before.
+    // Rank 3 gets its error from rank 1; no other rank has told it before.
     let mut ranks = told(4);
     drop(ranks.remove(0));
     names(&ranks[0].send(&[0u8], 0).unwrap_err(), 2);
@@ -80,7 +81,7 @@ fn who_ends_the_group_after_it_was_told_of_a_leaver_is_not_named() {
 #[test]
 fn who_leaves_after_a_group_that_was_split_off_told_of_a_leaver_is_not_named() {
     let mut ranks = Communicator::threads(3);
-    // Ranks 0 and 2 have a group of their own.
+    // Ranks 0 and 2 are in a subgroup.
     let mut groups: Vec<Option<Communicator>> = thread::scope(|scope| {
         let splits = ranks.iter_mut().map(|rank| {
             scope.spawn(|| {

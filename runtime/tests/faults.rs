@@ -1,5 +1,5 @@
-//! Bad input and faults: each gets an error that says whose it is, every other replica is freed,
-//! and the next call works.
+//! Bad input and faults: each results in an error with its culprit, no replica keeps waiting, and
+//! the next call works.
 
 use consonance::{
     CommunicationOptions, Communicator, DType, Destinations, Device, Error, IndexedSlices, MirroredStrategy,
@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-/// Longer than any test takes, so that a test that reaches it has found a wait that nobody ended.
+/// Longer than any test takes: a test that reaches it has found a wait without end.
 const LONG: Duration = Duration::from_secs(60);
 
 fn strategy(replicas: usize) -> MirroredStrategy {
@@ -26,8 +26,8 @@ fn strategy_with_timeout(replicas: usize, timeout: Duration) -> MirroredStrategy
     MirroredStrategy::builder((0..replicas).map(Device::Cpu)).options(options).build().unwrap()
 }
 
-/// Runs `replica_fn`, which makes calls that do not agree, on 3 replicas: all get the same error,
-/// whose text is `expected`, and a correct call in the same run works.
+/// Runs `replica_fn`, whose calls differ, on 3 replicas. All get the same error with the text
+/// `expected`, and a correct call in the same run works.
 #[track_caller]
 fn expect_mismatch<R: std::fmt::Debug>(replica_fn: impl Fn(&ReplicaContext<'_>) -> Result<R> + Sync, expected: &str) {
     let results = strategy(3)
@@ -42,7 +42,7 @@ fn expect_mismatch<R: std::fmt::Debug>(replica_fn: impl Fn(&ReplicaContext<'_>) 
     }
 }
 
-/// A failure has ended one run: the next of the same strategy works.
+/// Checks that the next run of the strategy works after a failed one.
 #[track_caller]
 fn expect_next_run(strategy: &MirroredStrategy) {
     let replicas = strategy.num_replicas_in_sync();
@@ -57,7 +57,7 @@ fn different_shapes_name_replica_and_leaf() {
             let count = if replica.replica_id_in_sync_group() == 1 { 3 } else { 2 };
             replica.all_reduce("sum", (Tensor::from(0i32), Tensor::from(vec![1.0f32; count])))
         },
-        "the replicas did not call the same: value/1 of replica 1: expected f32[2], found f32[3] (the others called all_reduce)",
+        "all_reduce: mismatch in value/1 of replica 1: expected f32[2], found f32[3]",
     );
 }
 
@@ -68,7 +68,7 @@ fn different_dtypes() {
             let one = if replica.replica_id_in_sync_group() == 2 { Tensor::from(1i64) } else { Tensor::from(1.0f64) };
             replica.all_reduce("sum", one)
         },
-        "the replicas did not call the same: value of replica 2: expected f64[], found i64[] (the others called all_reduce)",
+        "all_reduce: mismatch in value of replica 2: expected f64[], found i64[]",
     );
 }
 
@@ -79,7 +79,7 @@ fn different_ops() {
             let op = if replica.replica_id_in_sync_group() == 0 { ReduceOp::Mean } else { ReduceOp::Sum };
             replica.all_reduce(op, 1.0f32)
         },
-        "the replicas did not call the same: op of replica 0: expected sum, found mean (the others called all_reduce)",
+        "all_reduce: mismatch in op of replica 0: expected sum, found mean",
     );
 }
 
@@ -90,7 +90,7 @@ fn different_structures() {
             let count = if replica.replica_id_in_sync_group() == 1 { 1 } else { 2 };
             replica.all_reduce("sum", vec![Tensor::from(1.0f32); count])
         },
-        "the replicas did not call the same: value/1 of replica 1: expected f32[], found nothing (the others called all_reduce)",
+        "all_reduce: mismatch in value/1 of replica 1: expected f32[], found nothing",
     );
 }
 
@@ -101,7 +101,7 @@ fn an_empty_nest_against_a_full_one() {
             let count = if replica.replica_id_in_sync_group() == 1 { 0 } else { 1 };
             replica.all_reduce("sum", vec![Tensor::from([1u8; 0]); count])
         },
-        "the replicas did not call the same: value/0 of replica 1: expected u8[0], found nothing (the others called all_reduce)",
+        "all_reduce: mismatch in value/0 of replica 1: expected u8[0], found nothing",
     );
 }
 
@@ -111,14 +111,14 @@ fn different_axes_and_other_dimensions() {
         |replica| {
             replica.all_gather(Tensor::from([[1, 2]]), if replica.replica_id_in_sync_group() == 2 { 1 } else { 0 })
         },
-        "the replicas did not call the same: axis of replica 2: expected 0, found 1 (the others called all_gather)",
+        "all_gather: mismatch in axis of replica 2: expected 0, found 1",
     );
     expect_mismatch(
         |replica| {
             let columns = 2 + replica.replica_id_in_sync_group() / 2;
             replica.all_gather(Tensor::zeros(consonance::DType::F32, [1, columns]), 0)
         },
-        "the replicas did not call the same: value of replica 2: expected f32[?, 2], found f32[?, 3] (the others called all_gather)",
+        "all_gather: mismatch in value of replica 2: expected f32[?, 2], found f32[?, 3]",
     );
 }
 
@@ -129,14 +129,14 @@ fn different_calls() {
             1 => replica.barrier(),
             _ => replica.all_reduce("sum", 1.0f32).map(drop),
         },
-        "the replicas did not call the same: call of replica 1: expected all_reduce, found barrier (the others called all_reduce)",
+        "all_reduce: mismatch in call of replica 1: expected all_reduce, found barrier",
     );
     expect_mismatch(
         |replica| match replica.replica_id_in_sync_group() {
             0 => replica.merge_call((), |strategy, _| Ok(strategy.mirror(()))),
             _ => replica.all_gather(Tensor::from([1]), 0).map(drop),
         },
-        "the replicas did not call the same: call of replica 0: expected all_gather, found merge_call (the others called all_gather)",
+        "all_gather: mismatch in call of replica 0: expected all_gather, found merge_call",
     );
 }
 
@@ -144,28 +144,28 @@ fn different_calls() {
 fn different_roots() {
     expect_mismatch(
         |replica| replica.broadcast(1.0f32, replica.replica_id_in_sync_group() / 2),
-        "the replicas did not call the same: root of replica 2: expected 0, found 1 (the others called broadcast)",
+        "broadcast: mismatch in root of replica 2: expected 0, found 1",
     );
 }
 
-/// Some gradients divide or cut for themselves after steps that know neither the operation nor the
-/// axis.
+/// Some gradients divide or slice locally, after steps whose signatures have neither the operation
+/// nor the axis.
 #[test]
 fn different_ops_axes_and_blocks_of_gradients() {
     let odd = |replica: &ReplicaContext<'_>| replica.replica_id_in_sync_group() == 1;
     let op = |odd| if odd { "mean" } else { "sum" };
     expect_mismatch(
         |replica| gradient::reduce_scatter(replica, op(odd(replica)), Tensor::from([1.0f32])),
-        "the replicas did not call the same: op of replica 1: expected sum, found mean (the others called all_gather)",
+        "all_gather: mismatch in op of replica 1: expected sum, found mean",
     );
     expect_mismatch(
         |replica| gradient::reduce_scatter(replica, "sum", Tensor::from(vec![1.0f32; 1 + odd(replica) as usize])),
-        "the replicas did not call the same: value of replica 1: expected f32[1], found f32[2] (the others called all_gather)",
+        "all_gather: mismatch in value of replica 1: expected f32[1], found f32[2]",
     );
     expect_mismatch(
-        // The sizes are those of either axis.
+        // The sizes fit both axes.
         |replica| gradient::all_gather(replica, Tensor::zeros(DType::F32, [3, 3]), odd(replica) as isize, &[1]),
-        "the replicas did not call the same: axis of replica 1: expected 0, found 1 (the others called all_gather)",
+        "all_gather: mismatch in axis of replica 1: expected 0, found 1",
     );
     thread::scope(|scope| {
         for mut rank in Communicator::threads(3) {
@@ -176,8 +176,8 @@ fn different_ops_axes_and_blocks_of_gradients() {
                     gradient::slices::reduce_scatter(&mut rank, op, &data, &mut all).unwrap_err(),
                 ];
                 for (error, call) in errors.iter().zip(["broadcast", "all_gather"]) {
-                    let found = format!("op of replica 1: expected sum, found mean (the others called {call})");
-                    assert!(error.to_string().ends_with(&found), "{error}");
+                    let expected = format!("{call}: mismatch in op of replica 1: expected sum, found mean");
+                    assert_eq!(error.to_string(), expected);
                 }
                 assert_eq!((data, all), ([1.0], [0.0; 3]));
                 rank.barrier().unwrap();
@@ -186,7 +186,7 @@ fn different_ops_axes_and_blocks_of_gradients() {
     });
 }
 
-/// Found by a review: names were compared, and then the merge function panicked.
+/// Found by a review: only names were compared, and then the merge function panicked.
 #[test]
 fn merge_arguments_of_two_types_with_one_name() {
     let error = strategy(2).run(|replica| {
@@ -199,10 +199,7 @@ fn merge_arguments_of_two_types_with_one_name() {
         }
     });
     let error = error.unwrap_err().to_string();
-    assert!(
-        error.starts_with("the replicas did not call the same: type ids of replica 1: expected TypeId("),
-        "{error}"
-    );
+    assert!(error.starts_with("merge_call: mismatch in type ids of replica 1: expected TypeId("), "{error}");
 }
 
 #[test]
@@ -213,11 +210,11 @@ fn sparse_against_dense() {
             1 => replica.all_reduce("sum", Tensor::from([[1.0f32], [2.0]])).map(drop),
             _ => replica.all_reduce("sum", slices()).map(drop),
         },
-        "the replicas did not call the same: value of replica 1: expected IndexedSlices with indices of i64, of f32[2, 1], found f32[2, 1] (the others called all_reduce)",
+        "all_reduce: mismatch in value of replica 1: expected IndexedSlices with indices of i64, of f32[2, 1], found f32[2, 1]",
     );
 }
 
-/// What is wrong on one replica alone is that replica's error, and the others are told at once.
+/// An invalid call on one replica is that replica's error, and the others get an error at once.
 #[test]
 fn a_call_that_cannot_be_right_frees_the_others() {
     let results = strategy(2).run(|replica| {
@@ -246,13 +243,7 @@ fn a_call_that_cannot_be_right_frees_the_others() {
     );
     for (told, own) in results[0].iter().zip(&results[1]) {
         let call = if own.contains("gather") { "all_gather" } else { "all_reduce" };
-        assert_eq!(
-            *told,
-            format!(
-                "the replicas did not call the same: the call of replica 1: expected a valid call, found {own} \
-                 (the others called {call})"
-            )
-        );
+        assert_eq!(*told, format!("{call}: mismatch in the call of replica 1: expected a valid call, found {own}"));
     }
 }
 
@@ -405,8 +396,8 @@ fn a_merge_function_that_fails_or_panics_frees_all() {
     expect_next_run(&strategy);
 }
 
-/// Found by a review: only the replica that ran the function had the mismatch as one, so that
-/// replicas took different ways.
+/// Found by a review: only the replica that ran the function got `Mismatch`, so the replicas took
+/// different paths.
 #[test]
 fn a_mismatch_in_a_merge_function_is_one_on_every_replica() {
     let strategy = strategy(3);
@@ -417,7 +408,7 @@ fn a_mismatch_in_a_merge_function_is_one_on_every_replica() {
     let results = strategy.run(|replica| {
         let merged = merge(replica).unwrap_err();
         let overlapped = replica.overlap(|_| merge(replica)).unwrap_err();
-        // No group was ended.
+        // The group was not aborted.
         replica.barrier()?;
         Ok([merged, overlapped].map(|error| (matches!(error, Error::Mismatch { replica: 2, .. }), error.to_string())))
     });
@@ -480,7 +471,7 @@ fn values_that_do_not_fit_the_replicas() {
     assert!(matches!(strategy.reduce("sum", &pairs, None), Err(Error::Mismatch { replica: 1, .. })));
 }
 
-/// Found by a user: the sizes were told, which may differ along the axis that was meant.
+/// Found by a user: the error named the sizes, although they may differ along the intended axis.
 #[test]
 fn an_axis_that_ragged_values_have_not_is_told_before_their_sizes() {
     let strategy = strategy(2);
@@ -500,7 +491,7 @@ fn an_axis_that_ragged_values_have_not_is_told_before_their_sizes() {
             "Strategy::reduce: axis: expected each axis once, found 0 twice",
         ]
     );
-    // With other dtypes or numbers of axes no axis is right.
+    // With different dtypes or ranks no axis is valid.
     for odd in [Tensor::from([[1.0f32]]), Tensor::from(1.0f32), Tensor::from([1.0f64])] {
         let unlike = PerReplica::new(vec![Tensor::from([1.0f32]), odd]);
         for error in [strategy.gather(&unlike, 5).unwrap_err(), strategy.reduce("sum", &unlike, 5).unwrap_err()] {
@@ -562,7 +553,7 @@ fn a_panic_in_a_scope_ends_the_group_and_dropped_handles_are_finished() {
                 Ok(())
             });
             dropped.unwrap();
-            // Only this rank makes the next call: its peer panics instead.
+            // Only this rank makes the next call; its peer panics.
             let mut alone = [0u8; 9];
             let error = first.scope(|scope| scope.all_reduce("sum", &mut alone)?.wait()).unwrap_err();
             assert!(matches!(error, Error::Aborted { replica: 1, .. }), "{error}");
@@ -586,7 +577,7 @@ fn the_first_error_of_a_scope_is_reported() {
     assert!(error.to_string().contains("mean, whose result is f64"), "{error}");
 }
 
-/// A group lives on without the one that it was split from, whoever leaves that first.
+/// A subgroup works after its parent group is dropped, whichever rank leaves the parent first.
 #[test]
 fn a_group_survives_the_one_that_it_was_split_from() {
     for round in 0..200 {
@@ -616,7 +607,7 @@ fn counts_that_add_up_to_more_than_there_are_numbers_are_refused() {
     thread::scope(|scope| {
         for mut rank in Communicator::threads(2) {
             scope.spawn(move || {
-                // Both sums wrap to the true number of elements.
+                // Both sums wrap around to the true number of elements.
                 let counts = [usize::MAX, 3];
                 let error = rank.all_to_all_v(&[1u64, 2], &counts, &mut [0u64; 2], &counts).unwrap_err();
                 assert!(error.to_string().contains("counts of elements that a buffer can have"), "{error}");
@@ -625,10 +616,10 @@ fn counts_that_add_up_to_more_than_there_are_numbers_are_refused() {
     });
 }
 
-/// Found by a review: ranks other than the root panicked where numbers may not overflow.
+/// Found by a review: ranks other than the root panicked in builds with overflow checks.
 #[test]
 fn counts_beyond_all_buffers_are_refused_by_every_rank() {
-    // The second sum is a number of elements, but not of their bytes.
+    // The second sum fits as a number of elements, but its number of bytes overflows.
     for counts in [[usize::MAX, 1], [usize::MAX / 4, 1]] {
         thread::scope(|scope| {
             for mut rank in Communicator::threads(2) {
@@ -677,8 +668,8 @@ fn what_a_rank_gives_beside_the_root_is_not_used() {
     });
 }
 
-/// Ranks go on after text that names no operation; no rank may take the next call for the one that
-/// was not made.
+/// Ranks continue after an unknown operation name. No rank may pair its next call with the call
+/// that was not made.
 #[test]
 fn an_unknown_operation_on_slices_is_told_to_the_others() {
     thread::scope(|scope| {
@@ -719,7 +710,7 @@ fn the_mean_of_an_integer_is_no_integer() {
     expect_next_run(&strategy);
 }
 
-/// A barrier waited as long as the options of the call before it said.
+/// A barrier used to have the timeout of the options of the call before it.
 #[test]
 fn options_are_those_of_one_call() {
     let short = Duration::from_millis(20);
@@ -729,7 +720,7 @@ fn options_are_those_of_one_call() {
     let results = strategy_with_timeout(2, short).run(|replica| {
         replica.all_reduce_with(ReduceOp::Sum, 1.0f32, options)?;
         if replica.replica_id_in_sync_group() == 1 {
-            // Late: after the other has given up.
+            // Call late: after the other replica has timed out.
             told.lock().unwrap().recv().unwrap();
             return Ok(None);
         }
@@ -790,7 +781,7 @@ fn a_dense_shape_that_no_memory_can_hold_is_refused() {
     }
 }
 
-/// Found by a review: rows were counted through, of which each has nothing.
+/// Found by a review: a loop went over all rows, although each has no elements.
 #[test]
 fn long_axes_without_elements_take_no_time() {
     let strategy = strategy(2);
@@ -803,7 +794,7 @@ fn long_axes_without_elements_take_no_time() {
     assert_eq!(strategy.reduce("sum", &both(&long), [0, 2]).unwrap(), Tensor::zeros(DType::F32, [3]));
 }
 
-/// Found by a review: the sum of the sizes wrapped, or a panic told of it.
+/// Found by a review: the sum of the sizes wrapped around, or panicked with overflow checks.
 #[test]
 fn sizes_that_add_up_to_more_than_there_are_numbers_are_refused() {
     let strategy = strategy(2);
@@ -817,14 +808,14 @@ fn sizes_that_add_up_to_more_than_there_are_numbers_are_refused() {
             assert!(matches!(error.root(), Error::InvalidCall { .. }), "{error}");
         }
     }
-    // There is nothing to divide by their number.
+    // The result has no element, so no mean is computed.
     let none = PerReplica::new(vec![Tensor::zeros(DType::F32, [1 << 63, 0]); 2]);
     assert_eq!(strategy.reduce("mean", &none, 0).unwrap().shape(), [0]);
     assert_eq!(strategy.reduce("mean", &none, [0, 1]).unwrap().shape(), [0usize; 0]);
 }
 
-/// Found by a review: the last replica's rows began at 0, or a panic told that they cannot begin
-/// where they would.
+/// Found by a review: the start of the last replica's rows wrapped around to 0, or panicked with
+/// overflow checks.
 #[test]
 fn a_batch_of_as_many_rows_as_there_are_numbers_is_dealt() {
     for deal in [Deal::Chunked, Deal::Balanced, Deal::Packed] {
@@ -845,7 +836,6 @@ fn two_who_both_send_are_told_so() {
         let both = ranks.map(|mut rank| threads.spawn(move || rank.send(&[1u8], 1 - rank.rank())));
         both.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap().unwrap_err().to_string()).collect()
     });
-    let expected =
-        "the replicas did not call the same: sender of replica 1: expected 0, found 1 (the others called send/recv)";
+    let expected = "send/recv: mismatch in sender of replica 1: expected 0, found 1";
     assert_eq!(errors, [expected; 2]);
 }

@@ -1,5 +1,5 @@
-//! Columns in files: each format is read as it was written, and what is no such file is an error
-//! that says why.
+//! Columns in files: each format is read back equal, and an invalid file is an error with the
+//! reason.
 
 use consonance::{
     DType, Dataset, Error, Result, Tensor,
@@ -8,7 +8,7 @@ use consonance::{
 };
 use std::{env, fs, path::PathBuf, process};
 
-/// A folder of its own for a test, which goes with it.
+/// A separate folder for a test, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -31,13 +31,13 @@ impl Drop for Folder {
     }
 }
 
-/// All rows.
+/// Reads all rows.
 fn rows(column: &Column) -> Result<Tensor> {
     let count = column.count().max(1);
     dataset::from_tensor_slices(column.clone())?.batch(count).iterate(0)?.next().expect("a column with rows")
 }
 
-/// Row by row, in random order, is the same as all at once.
+/// Checks that reading rows in random order gives the same as reading all at once.
 #[track_caller]
 fn check_rows_at_random(column: &Column) {
     let all = rows(column).unwrap();
@@ -51,7 +51,7 @@ fn check_rows_at_random(column: &Column) {
     }
 }
 
-/// The error names the file, and says all of `words`.
+/// Checks that the error names the file and contains all of `words`.
 #[track_caller]
 fn check_refused(column: Result<Column>, words: &[&str]) {
     let error = column.expect_err("a file that is not as it should be");
@@ -69,7 +69,8 @@ fn npy(version: u8, header: &str, data: &[u8]) -> Vec<u8> {
     [b"\x93NUMPY", &[version, 0][..], &length, header.as_bytes(), data].concat()
 }
 
-/// As NumPy writes it: padded, so that the elements begin at a multiple of 64.
+/// Writes a file as NumPy does: with padding, so that the offset of the elements is a multiple of
+/// 64.
 fn npy_of(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
     let dict = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
     npy(1, &format!("{dict:<117}\n"), data)
@@ -380,7 +381,7 @@ mod safetensors {
         for (bytes, words) in cases {
             check_refused(Column::safetensors(folder.write("a", bytes), "x"), words);
         }
-        // Together these tensors end at the last number there is.
+        // The end of the last tensor is the largest `usize`.
         let part = (1u64 << 61) - 1;
         let tensors: Vec<String> = (0..8)
             .map(|index| {

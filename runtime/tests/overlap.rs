@@ -1,5 +1,5 @@
-//! All-reduces that go on while replicas compute: the bits of plain ones, and what happens when
-//! replicas disagree or fail.
+//! All-reduces that overlap with computation: results bit for bit those of plain ones, and errors
+//! when replicas differ or fail.
 
 use consonance::{
     Buckets, CommunicationOptions, Communicator, DType, Device, Error, IndexedSlices, MirroredStrategy,
@@ -13,10 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longer than any test takes, so that a test that reaches it has found a wait that nobody ended.
+/// Longer than any test takes: a test that reaches it has found a wait without end.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Each way in which buckets are carried out.
+/// Whether a separate thread carries the buckets out.
 const CARRIERS: [bool; 2] = [false, true];
 
 fn options(carriers: bool) -> CommunicationOptions {
@@ -27,7 +27,7 @@ fn strategy(replicas: usize, options: CommunicationOptions) -> MirroredStrategy 
     MirroredStrategy::builder((0..replicas).map(Device::Cpu)).options(options).build().unwrap()
 }
 
-/// What depends on the order of the sum, and on the replica.
+/// Returns a tensor that depends on the replica, with values whose sum depends on the order.
 fn tensor(replica: usize, seed: usize, count: usize) -> Tensor {
     let value = |index: usize| {
         let x = ((index * 7919 + seed * 104_729 + replica * 1_299_709) % 1009) as f32 - 504.0;
@@ -42,7 +42,8 @@ struct Layer {
     bias: Vec<Tensor>,
 }
 
-/// What one replica hands over, of sizes at the edges of buckets of 64 bytes and of 64 KiB.
+/// Returns the tensors that one replica hands over, with sizes at the edges of buckets of 64 bytes
+/// and 64 KiB.
 fn layers(replica: usize) -> Vec<Layer> {
     let sizes = [(16, 1), (0, 15), (17, 16), (3, 3), (16_384, 2), (16_383, 1), (20_000, 9), (1, 0)];
     let layer = |(seed, (weights, bias)): (usize, &(usize, usize))| {
@@ -69,7 +70,7 @@ fn the_bits_are_those_of_plain_calls() {
                         let overlapped = replica.overlap(|buckets| {
                             let pending = layers.into_iter().map(|layer| buckets.all_reduce(op, layer));
                             let pending = pending.collect::<Result<Vec<_>>>()?;
-                            // In another order than they were handed over, the same on all
+                            // Wait in another order than that of the hand-overs, the same on all
                             // replicas.
                             let back = pending.into_iter().rev().map(|layer| layer.wait());
                             let mut back = back.collect::<Result<Vec<_>>>()?;
@@ -94,7 +95,8 @@ fn each_replica_may_have_its_own_way_and_threads_of_its_own() {
         replica.overlap_with(CommunicationOptions::new().carriers(id == 1).bytes_per_pack(100), |buckets| {
             let first = buckets.all_reduce("sum", tensor(id, 1, 1000))?;
             let second = buckets.all_reduce("mean", (id as f32, tensor(id, 2, 10)))?;
-            // The mean of integers is a float, for which this has no place; nobody waits for it.
+            // The mean of integers is a float, which does not fit into this value. No replica waits
+            // for it.
             drop(buckets.all_reduce("mean", vec![id as i32; 3])?);
             Ok((first.wait()?, second.wait()?))
         })
@@ -199,8 +201,8 @@ fn other_calls_come_after_what_was_handed_over() {
     }
 }
 
-/// Runs `body` in an overlap of 3 replicas, in which they do not agree: all get the same error,
-/// whose text is `expected`, and a correct overlap of the same run works.
+/// Runs `body` in an overlap of 3 replicas whose hand-overs differ. All get the same error with the
+/// text `expected`, and a correct overlap in the same run works.
 #[track_caller]
 fn expect_mismatch(body: impl Fn(usize, &Buckets<'_>) -> Result<()> + Sync, expected: &str) {
     for carriers in CARRIERS {
@@ -225,30 +227,29 @@ fn replicas_that_hand_over_something_else_are_named() {
             buckets.all_reduce("sum", (Tensor::from(0i32), tensor(0, 0, if id == 1 { 101 } else { 100 })))?;
             Ok(())
         },
-        "the replicas did not call the same: value/1/1 of replica 1: expected f32[100], found f32[101] (the others called \
-         all_reduce)",
+        "all_reduce: mismatch in value/1/1 of replica 1: expected f32[100], found f32[101]",
     );
-    // Another order, of what nobody waits for.
+    // Another order of hand-overs that no replica waits for.
     expect_mismatch(
         |id, buckets| {
             let sizes = if id == 2 { [3, 2] } else { [2, 3] };
             sizes.iter().try_for_each(|&count| buckets.all_reduce("sum", tensor(0, 0, count)).map(drop))
         },
-        "the replicas did not call the same: value/0 of replica 2: expected f32[2], found f32[3] (the others called all_reduce)",
+        "all_reduce: mismatch in value/0 of replica 2: expected f32[2], found f32[3]",
     );
-    // One fewer, waited for.
+    // One hand-over fewer; all are waited for.
     expect_mismatch(
         |id, buckets| {
             let pending: Vec<_> =
                 (0..if id == 0 { 2 } else { 3 }).map(|_| buckets.all_reduce("sum", 1.0f32)).collect::<Result<_>>()?;
             pending.into_iter().try_for_each(|sum| sum.wait().map(drop))
         },
-        "the replicas did not call the same: value/2 of replica 0: expected f32[], found nothing (the others called all_reduce)",
+        "all_reduce: mismatch in value/2 of replica 0: expected f32[], found nothing",
     );
     // Another operation.
     expect_mismatch(
         |id, buckets| buckets.all_reduce(if id == 1 { "max" } else { "min" }, 1.0f32).map(drop),
-        "the replicas did not call the same: op of replica 1: expected min, found max (the others called all_reduce)",
+        "all_reduce: mismatch in op of replica 1: expected min, found max",
     );
     // A wait before the others'.
     expect_mismatch(
@@ -259,7 +260,7 @@ fn replicas_that_hand_over_something_else_are_named() {
             }
             buckets.all_reduce("sum", 2.0f32).map(drop)
         },
-        "the replicas did not call the same: value/1 of replica 0: expected f32[], found nothing (the others called all_reduce)",
+        "all_reduce: mismatch in value/1 of replica 0: expected f32[], found nothing",
     );
 }
 
@@ -275,8 +276,7 @@ fn an_overlap_that_one_replica_does_not_make_is_told_to_all() {
             Ok((error.unwrap_err().to_string(), sum))
         });
         for (text, sum) in results.unwrap() {
-            let expected = "the replicas did not call the same: call of replica 1: expected all_reduce, found barrier (the \
-                            others called all_reduce)";
+            let expected = "all_reduce: mismatch in call of replica 1: expected all_reduce, found barrier";
             assert_eq!((text.as_str(), sum), (expected, 2));
         }
     }
@@ -309,8 +309,8 @@ fn the_end_reports_an_error_that_nobody_waited_for_and_no_other() {
     }
 }
 
-/// Runs `replica_fn` on 3 replicas, of which some fail, and gives the error of the run; after it, a
-/// correct one works.
+/// Runs `replica_fn` on 3 replicas, some of which fail, and returns the error of the run. Checks
+/// that the next run works.
 fn expect_failure<R: Send + Debug>(
     options: CommunicationOptions,
     replica_fn: impl Fn(&ReplicaContext<'_>) -> Result<R> + Sync,
@@ -346,7 +346,7 @@ fn a_replica_that_fails_panics_or_returns_in_the_middle_frees_the_others() {
             assert_eq!(error.to_string(), "replica 1: no more data", "{handed} {carriers}");
             let error = in_the_middle(&|| panic!("trouble"));
             assert_eq!(error.to_string(), "replica 1 panicked: trouble", "{handed} {carriers}");
-            // It has handed over less, and sends at the end what it has.
+            // This replica has handed over less; at the end it sends those tensors.
             let error = in_the_middle(&|| Ok(()));
             assert!(
                 matches!(error, Error::Left { replica: 1, .. } | Error::Mismatch { replica: 1, .. }),
@@ -363,7 +363,7 @@ fn a_replica_that_hands_over_nothing_is_named_at_the_deadline() {
         let options = options(carriers).timeout(Duration::from_millis(200)).unwrap();
         let error = expect_failure(options, |replica| {
             replica.overlap(|buckets| {
-                // The large one travels first; the small one, for which the replica waits, has the
+                // The large tensor is sent first. The replica waits for the small one and gets the
                 // same error.
                 let hand_over = |count| buckets.all_reduce("sum", tensor(0, 0, count));
                 let present = replica.replica_id_in_sync_group() != 2;
@@ -407,9 +407,9 @@ fn a_call_that_cannot_be_right_frees_the_others() {
     }
 }
 
-/// Runs `body` in an overlap of 2 replicas, whose error they catch, and then four calls of one
-/// shape, which pair with each other if the replicas are in step: for each replica the errors'
-/// texts, or the sums.
+/// Runs `body` in an overlap of 2 replicas, which catch its error, and then four calls of one
+/// shape. These calls pair with each other if the replicas are in step. Returns for each replica
+/// the texts of the errors, or the sums.
 fn caught(
     carriers: bool,
     body: impl Fn(bool, &Buckets<'_>) -> Result<()> + Sync,
@@ -429,7 +429,7 @@ fn caught(
 #[test]
 fn replicas_of_which_one_has_a_bucket_more_are_in_step_after_it() {
     for carriers in CARRIERS {
-        // On replica 1 the second tensor has no room beside the first.
+        // On replica 1 the second tensor does not fit into the bucket of the first.
         let found = caught(carriers, |odd, buckets| {
             let first = buckets.all_reduce("sum", tensor(0, 0, 4))?;
             let second = buckets.all_reduce("sum", tensor(0, 1, if odd { 13 } else { 12 }))?;
@@ -565,7 +565,7 @@ fn overlaps_follow_each_other_and_the_time_in_them_is_told() {
     }
 }
 
-/// Two workers, which are threads here, with two replicas each.
+/// Two workers, played by threads, with two replicas each.
 fn in_workers<R: Send>(options: CommunicationOptions, work: impl Fn(&Strategy) -> R + Sync) -> Vec<R> {
     let mut communicators = Communicator::threads(4).into_iter();
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Runs of one strategy, one after the other and at the same time: none knows anything of another.
+//! Runs of one strategy, consecutive and concurrent: no run affects another.
 
 use consonance::{CommunicationOptions, Error, MirroredStrategy, OneDeviceStrategy, ReduceOp, Result};
 use std::{thread, time::Duration};
@@ -7,7 +7,7 @@ fn strategy(replicas: usize) -> MirroredStrategy {
     MirroredStrategy::new((0..replicas).map(|replica| format!("cpu:{replica}"))).unwrap()
 }
 
-/// The sum over the replicas is what it is to be.
+/// Checks the sum over the replicas.
 fn sums(strategy: &MirroredStrategy) {
     let replicas = strategy.num_replicas_in_sync();
     let sum = strategy.run(|replica| replica.all_reduce("sum", replica.replica_id_in_sync_group() as f32)).unwrap();

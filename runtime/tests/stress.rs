@@ -1,4 +1,4 @@
-//! Many rounds with more replicas than cores: mixed collectives, and failures at random points.
+//! Many iterations with more replicas than cores: mixed collectives, and failures at random points.
 
 use consonance::{CommunicationOptions, Communicator, Device, Error, MirroredStrategy, ReplicaContext, Result, Tensor};
 use std::{
@@ -7,22 +7,22 @@ use std::{
     time::Duration,
 };
 
-/// Longer than the whole test, so that a wait that nobody ends fails it with the name of who is
-/// missing.
+/// Longer than the whole test: a wait without end fails the test with the name of the missing
+/// replica.
 const LONG: Duration = Duration::from_secs(120);
 
-/// A small generator of numbers that depend on the seed alone.
+/// A small pseudorandom generator; its output depends on the seed alone.
 struct Random(u64);
 
 impl Random {
     fn below(&mut self, limit: u64) -> u64 {
-        // Constants of Knuth's MMIX generator; the high bits are the good ones.
+        // The constants of Knuth's MMIX generator. Use the high bits: they are more random.
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (self.0 >> 33) % limit
     }
 }
 
-/// One collective whose result every rank can tell from the number of ranks alone.
+/// Makes one collective whose result depends on the number of ranks alone.
 fn step(rank: &mut Communicator, kind: u64, count: usize) -> Result<()> {
     let (size, own) = (rank.size() as u64, rank.rank() as u64);
     let sum = size * (size + 1) / 2;
@@ -74,7 +74,7 @@ fn eight_threads_make_thousands_of_mixed_calls() {
                 let mut random = Random(1);
                 for _ in 0..3000 {
                     let (kind, size) = (random.below(7), random.below(100));
-                    // Mostly in the arrival line, sometimes over several chunks' worth of blocks.
+                    // Mostly inline in the call descriptor, sometimes blocks of several chunks.
                     let count = if size < 97 { size } else { size * 100 };
                     step(&mut rank, kind, count as usize).unwrap();
                 }
@@ -83,7 +83,7 @@ fn eight_threads_make_thousands_of_mixed_calls() {
     });
 }
 
-/// One collective of a replica whose result it can tell from the number of replicas alone.
+/// Makes one collective of a replica whose result depends on the number of replicas alone.
 fn replica_step(replica: &ReplicaContext<'_>, kind: u64, count: usize) -> Result<()> {
     let (size, own) = (replica.num_replicas_in_sync(), replica.replica_id_in_sync_group());
     match kind {
@@ -92,7 +92,7 @@ fn replica_step(replica: &ReplicaContext<'_>, kind: u64, count: usize) -> Result
             assert_eq!(sum.as_slice::<f32>()?[count - 1], size as f32);
         }
         1 => {
-            // Ragged: replica 0 gives no row.
+            // Ragged: replica 0 passes no rows.
             let all = replica.all_gather(Tensor::from(vec![own as u16; count * own]), 0)?;
             assert_eq!(all.count(), count * (0..size).sum::<usize>());
             assert_eq!(all.as_slice::<u16>()?[all.count() - 1] as usize, size - 1);
@@ -119,7 +119,7 @@ fn replica_step(replica: &ReplicaContext<'_>, kind: u64, count: usize) -> Result
     Ok(())
 }
 
-/// What a replica may do wrong in the middle of a run.
+/// The failures of a replica in the middle of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trouble {
     Panic,
@@ -132,7 +132,7 @@ enum Trouble {
 fn random_failures_never_hang_and_never_harm_the_next_run() {
     let options = CommunicationOptions::new().timeout(LONG).unwrap();
     let strategy = MirroredStrategy::builder((0..8).map(Device::Cpu)).options(options).build().unwrap();
-    // The panics below are meant; their messages would hide the others'.
+    // The panics below are intended; their messages would hide others.
     let others = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if panic.payload_as_str() != Some("trouble") {
@@ -185,7 +185,7 @@ fn a_replica_that_comes_late_is_named_whatever_the_others_wait_in() {
         let error = strategy.run(|replica| {
             replica_step(replica, kind, 10)?;
             if replica.replica_id_in_sync_group() == late {
-                // Comes when all others have gone.
+                // Arrives when all others have left.
                 let waits = waits.lock().unwrap();
                 (0..7).for_each(|_| waits.recv().unwrap());
             }

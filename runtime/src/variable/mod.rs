@@ -142,7 +142,7 @@ impl Variable {
         };
         let places = match synchronization {
             VariableSynchronization::OnRead => strategy.local_replicas().len(),
-            // All devices of a process lie in one memory.
+            // All devices of a process share one memory.
             _ => 1,
         };
         let (dtype, shape) = (initial_value.dtype(), initial_value.shape().to_vec());

@@ -31,8 +31,8 @@ fn a_step_that_adds_one() -> Result<()> {
     Ok(())
 }
 
-/// A strategy of one process has none. The page's is `MultiWorkerMirroredStrategy`'s, of the
-/// process's environment: this is that resolver, of the page's text.
+/// A strategy of one process has no resolver. The page uses that of `MultiWorkerMirroredStrategy`,
+/// which reads the environment of the process. This is that resolver with the text of the page.
 #[test]
 fn cluster_resolver() -> Result<()> {
     assert!(two_replicas()?.cluster_resolver().is_none());
@@ -47,8 +47,8 @@ fn cluster_resolver() -> Result<()> {
     Ok(())
 }
 
-/// The page prints `PerReplica values [0, 1], [2, 3], …`: they are the batches, of which each of
-/// two replicas gets one element.
+/// The page prints `PerReplica values [0, 1], [2, 3], …`: these are the batches. Each of two
+/// replicas gets one element of a batch.
 #[test]
 fn a_distributed_dataset() -> Result<()> {
     let strategy = two_replicas()?;
@@ -87,7 +87,8 @@ fn values_from_the_number_of_replicas() -> Result<()> {
     Ok(())
 }
 
-/// The page places a value on each device of a TPU first; here a tensor is where its replica is.
+/// The page first places a value on each device of a TPU. Here a tensor is in the memory of its
+/// replica.
 #[test]
 fn values_made_for_each_device() -> Result<()> {
     let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
@@ -120,8 +121,8 @@ fn gather_along_each_axis() -> Result<()> {
 }
 
 /// The page distributes `range(10)`, which is not batched: an error, in TensorFlow too. Its
-/// results, `[4, 6, 8, 10]` and 28, are those of one batch of eight; and its second `reduce`, of
-/// the first one's result, is of the replicas' values.
+/// results, `[4, 6, 8, 10]` and 28, are those of one batch of eight. Its second `reduce` takes the
+/// result of the first; it must take the replicas' values.
 #[test]
 fn reduce_of_a_distributed_dataset() -> Result<()> {
     let strategy = two_replicas()?;

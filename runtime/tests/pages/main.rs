@@ -1,6 +1,6 @@
-//! The worked examples of TensorFlow's pages on these classes, each with the result that its page
-//! gives; where the page is wrong, the right one and why. GPUs of the pages are CPUs here, and
-//! numbers are of the types that TensorFlow gives them.
+//! The examples of TensorFlow's pages on these classes, each with the result on its page. If the
+//! page is wrong, the test has the right result and the reason. GPUs of the pages are CPUs here,
+//! and numbers have TensorFlow's dtypes.
 
 mod central_storage_strategy;
 mod replica_context;

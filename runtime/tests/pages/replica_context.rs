@@ -34,7 +34,7 @@ fn all_reduce_of_a_list() -> Result<()> {
     Ok(())
 }
 
-/// The page describes it in words: the arguments of all replicas, and one result for all.
+/// The page describes the call in words: the arguments of all replicas, and one result for all.
 #[test]
 fn merge_call_in_a_step() -> Result<()> {
     let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
@@ -56,8 +56,8 @@ fn merge_call_in_a_step() -> Result<()> {
     Ok(())
 }
 
-/// "Attempting to compute gradient w.r.t `value` would result in an error", if it has sparse rows:
-/// here it does not.
+/// The page says "Attempting to compute gradient w.r.t `value` would result in an error" for sparse
+/// rows. Here it works.
 #[test]
 fn gradients_of_indexed_slices() -> Result<()> {
     let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;

@@ -10,8 +10,8 @@ fn replica_ids() -> Result<()> {
     Ok(())
 }
 
-/// The page looks at the devices: results are where their replicas are, a total where it was asked
-/// for.
+/// The page checks devices: results are on the devices of their replicas, a total on the requested
+/// device.
 #[test]
 fn devices_of_results() -> Result<()> {
     let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
@@ -37,7 +37,7 @@ fn a_last_partial_batch_of_six() -> Result<()> {
     let batch = PerReplica::new(vec![Tensor::from([0.0f32, 1.0, 2.0, 3.0]), Tensor::from([4.0f32, 5.0])]);
     assert!(matches!(strategy.reduce("sum", &batch, None), Err(Error::Mismatch { replica: 1, .. })));
     assert_eq!(strategy.reduce("sum", &batch, 0)?, Tensor::from(15.0f32));
-    // Of six elements, not of two means, which would be 3.
+    // The mean of six elements, not of two means (3).
     assert_eq!(strategy.reduce("MEAN", &batch, 0)?, Tensor::from(2.5f32));
     Ok(())
 }

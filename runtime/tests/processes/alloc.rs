@@ -1,4 +1,4 @@
-//! Memory from `Communicator::alloc` whose owner's peer is stopped or killed while it writes there.
+//! Memory from `Communicator::alloc` when a peer is stopped or killed while it writes there.
 
 use crate::{
     calls::Random,
@@ -7,27 +7,27 @@ use crate::{
 use consonance::{Communicator, ReduceOp, Result, SharedMemory};
 use std::{fs, thread, time::Duration};
 
-/// Elements of a rank: a call takes many times as long as what a rank does between two.
+/// Number of elements of a rank: large, so that a rank spends most of its time in calls.
 const COUNT: usize = 512 << 10;
 
-/// More often than this an element cannot be doubled.
+/// Limit on doublings of an element before it overflows.
 const DOUBLINGS: usize = 1000;
 
-/// Longer than a call takes on a busy machine once its deadline has passed.
+/// Longer than a call takes after its deadline on a busy machine.
 const ENDS: Duration = Duration::from_secs(5);
 
-/// Doubles its memory from `alloc` by sums of equal numbers until a call fails, and says when that
-/// was and whether the memory is its own now. Then looks again when it is asked to, and goes on in
-/// a new group, first with the same memory.
+/// Doubles its memory from `alloc` by sums of equal numbers until a call fails. Reports the time
+/// and whether the memory is private now. On `look` compares the memory again, then continues in a
+/// new group, first with the same memory.
 pub(crate) fn doubles(words: &[&str]) -> Result<()> {
     let timeout = Duration::from_millis(number(words[0]));
     let mut group = driver::join(1, driver::LONG)?;
     let mut kept: Option<SharedMemory<f64>> = None;
     loop {
         let mut rank = group.communicators().remove(0);
-        // Alone it would double for ever.
+        // A single process would double without end.
         assert_eq!(rank.size() as u64, number(words[1]), "all form each group");
-        // Memory of the group before is as any other; that of a new process is of this group.
+        // Memory of an earlier group is ordinary memory; a new process allocates in this group.
         let mut data = match kept.take() {
             Some(kept) => kept,
             None => rank.alloc(COUNT)?,
@@ -43,7 +43,7 @@ pub(crate) fn doubles(words: &[&str]) -> Result<()> {
         let before = double_until_lost(&mut rank, &mut data);
         let time = driver::now();
         let content = data.to_vec();
-        // A call that failed has combined none, some or all elements.
+        // A failed call has combined none, some or all elements.
         let after = before * rank.size() as f64;
         if let Some(place) = content.iter().position(|&element| element != before && element != after) {
             panic!("{} at {place}, neither {before} nor {after}", content[place]);
@@ -59,7 +59,7 @@ pub(crate) fn doubles(words: &[&str]) -> Result<()> {
     }
 }
 
-/// What each element was before the call that failed.
+/// Returns the value of each element before the failed call.
 fn double_until_lost(rank: &mut Communicator, data: &mut SharedMemory<f64>) -> f64 {
     let factor = rank.size() as f64;
     let most = (DOUBLINGS as f64 / factor.log2()) as usize;
@@ -75,7 +75,7 @@ fn double_until_lost(rank: &mut Communicator, data: &mut SharedMemory<f64>) -> f
     }
 }
 
-/// Whether the pages at these elements are those that the group shares.
+/// Returns whether the pages of these elements are shared with the group.
 fn is_shared(data: &SharedMemory<f64>) -> bool {
     let address = data.as_ptr().addr();
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
@@ -87,11 +87,11 @@ fn is_shared(data: &SharedMemory<f64>) -> bool {
     line.expect("a mapping").split(' ').nth(1).unwrap().ends_with('s')
 }
 
-/// Stops or kills one process after the other, each in the middle of a call, until memory was taken
-/// back from one.
+/// Stops or kills one process after the other, each in the middle of a call, until a process took
+/// its memory back.
 fn interrupt(processes: usize, signal: Signal) {
     const TIMEOUT: Duration = Duration::from_millis(300);
-    /// In each a process is about as likely in another's memory as not.
+    /// In each round the process is in another's memory with a probability of about one half.
     const ROUNDS: usize = 60;
     let is_stop = signal == Signal::SIGSTOP;
     let part = format!("doubles {} {processes}", if is_stop { TIMEOUT } else { driver::LONG }.as_millis());
@@ -129,8 +129,8 @@ fn interrupt(processes: usize, signal: Signal) {
         }
         survivors.iter().for_each(|&task| job.of(task).tell("reform"));
     }
-    // Where processes wait for a core, few are in another's memory at any time. What must hold then
-    // is tested without chance in kernels/src/lies.rs.
+    // If processes wait for a core, few of them are in another's memory at any time.
+    // kernels/src/group/lies.rs has a deterministic test of this case.
     println!("in {ROUNDS} rounds no process was interrupted in another's memory: no pages were taken back");
 }
 

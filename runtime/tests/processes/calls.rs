@@ -1,49 +1,49 @@
-//! Collectives of random kinds and sizes, each compared with a plain computation of what it must
-//! leave.
+//! Collectives of random kinds and sizes, each compared with a plain computation of its result.
 
 use consonance::{Communicator, Element, ReduceOp, Result, SharedMemory};
 use std::ops::{Deref, DerefMut, Range};
 
-/// A small generator of numbers that depend on the seed alone.
+/// A small pseudorandom generator; its output depends on the seed alone.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     pub(crate) fn below(&mut self, limit: usize) -> usize {
-        // Constants of Knuth's MMIX generator; the high bits are the good ones.
+        // The constants of Knuth's MMIX generator. Use the high bits: they are more random.
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         ((self.0 >> 33) % limit as u64) as usize
     }
 
-    /// From 1 to `most`, as often between 1 and 2 as between half of `most` and `most`.
+    /// Returns a number from 1 to `most`. Each range between powers of two has the same
+    /// probability.
     fn size(&mut self, most: usize) -> usize {
         let bits = self.below(most.ilog2() as usize + 1);
         ((1 << bits) + self.below(1 << bits)).min(most)
     }
 }
 
-/// What ranks call, one after the other: the same on all of them.
+/// A sequence of random calls, the same on all ranks.
 pub(crate) struct Calls {
     pub(crate) random: Random,
-    /// The most bytes that a rank has in a call, about.
+    /// Approximate limit on the bytes of a rank in a call.
     pub(crate) most: usize,
-    /// Whether data are made and compared; otherwise they are all zero, and next to all time is
-    /// spent in the calls.
+    /// Whether data are generated and compared. Otherwise they are all zero, so that nearly all
+    /// time is spent in the calls.
     pub(crate) checks: bool,
 }
 
-/// What `rank` puts into a call, at this index.
+/// Returns the element of `rank`'s input at this index.
 fn value(rank: usize, index: usize, salt: usize) -> u32 {
     ((rank + 1) * 0x9e37_79b1 + index * 0x85eb_ca6b + salt) as u32
 }
 
-/// What a rank has in a call, in a vector or in memory from `Communicator::alloc`.
+/// The data of a rank in a call, in a vector or in memory from `Communicator::alloc`.
 enum Held<T> {
     Own(Vec<T>),
     Shared(SharedMemory<T>),
 }
 
 impl<T: Element> Held<T> {
-    /// In each of the two as often, whatever the other ranks have.
+    /// Chooses each kind with equal probability, independently of the other ranks.
     fn new(rank: &Communicator, salt: usize, data: Vec<T>) -> Result<Held<T>> {
         if (salt >> (rank.rank() % 16)) & 1 == 0 {
             return Ok(Held::Own(data));
@@ -75,7 +75,7 @@ impl<T: Element> DerefMut for Held<T> {
 }
 
 impl Calls {
-    /// One collective of all ranks.
+    /// Makes one collective of all ranks.
     pub(crate) fn step(&mut self, rank: &mut Communicator) -> Result<()> {
         let kind = self.random.below(14);
         self.call(rank, kind)
@@ -95,7 +95,7 @@ impl Calls {
         }
     }
 
-    /// Compares without a word about millions of equal elements.
+    /// Compares without formatting millions of equal elements.
     #[track_caller]
     fn same<T: PartialEq + std::fmt::Debug>(&self, what: &str, found: &[T], expected: impl FnOnce() -> Vec<T>) {
         if !self.checks {
@@ -108,7 +108,7 @@ impl Calls {
         }
     }
 
-    /// A collective of this kind.
+    /// Makes a collective of this kind.
     pub(crate) fn call(&mut self, rank: &mut Communicator, kind: usize) -> Result<()> {
         let (size, own) = (rank.size(), rank.rank());
         let Calls { random, most, .. } = self;
@@ -185,7 +185,7 @@ impl Calls {
                 self.same("scatter", &data, || self.bytes(own, 0..counts[own], salt));
             }
             10 | 11 => {
-                // How many elements a rank sends to another.
+                // Returns the number of elements that a rank sends to another.
                 let block = count.div_ceil(size);
                 let between = |from: usize, to: usize| match kind {
                     10 => block,
@@ -203,7 +203,7 @@ impl Calls {
                 self.same("all_to_all", &data, || (0..size).flat_map(|from| part(from, own)).collect::<Vec<u8>>());
             }
             12 => {
-                // Each even rank sends to the next; who has no partner has nothing to do.
+                // Each even rank sends to the next. A rank without a partner does nothing.
                 match own ^ 1 {
                     partner if partner >= size => {}
                     partner if own < partner => rank.send(&self.bytes(own, 0..count, salt), partner)?,

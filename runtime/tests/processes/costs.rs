@@ -1,18 +1,17 @@
-//! What a group takes: time of the processor, memory, and names.
+//! The resources of a group: CPU time, memory, and names in the system.
 
 use crate::driver::{self, Job, Signal, hear, say};
 use consonance::{ReduceOp, Result};
 use std::{collections::HashSet, fs, path::Path, thread, time::Duration};
 
-/// Kilobytes of this process's memory, those that are shared counted in parts (`Pss`) or whole
-/// (`Rss`).
+/// Returns this process's memory in kilobytes. Shared pages count in part (`Pss`) or whole (`Rss`).
 fn memory(what: &str) -> i64 {
     let rollup = fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let line = rollup.lines().find(|line| line.starts_with(what)).expect("a line for it");
     line.split_whitespace().nth(1).expect("a number").parse().unwrap()
 }
 
-/// Waits in two calls, a small and a larger one, for process 0, which comes a second late to each.
+/// Waits in two calls, a small and a larger one, for process 0, which makes each a second late.
 pub(crate) fn waits(_: &[&str]) -> Result<()> {
     let mut group = driver::join(1, driver::LONG)?;
     let mut rank = group.communicators().remove(0);
@@ -43,10 +42,10 @@ fn who_waits_sleeps() {
     job.end();
 }
 
-/// Two ranks of eight: says what memory the group takes when it is idle, and how much of the
-/// segment is there after large calls.
+/// Two ranks of eight. Reports the memory of the idle group, and the resident size of the segment
+/// after large calls.
 pub(crate) fn rests(_: &[&str]) -> Result<()> {
-    // What any program has that has made a communicator and a thread.
+    // The memory of any program after it made a communicator and a thread.
     thread::spawn(|| drop(consonance::Communicator::threads(2))).join().unwrap();
     let before = ["Rss:", "Pss:"].map(memory);
     let mut group = driver::join(2, driver::LONG)?;
@@ -70,7 +69,7 @@ pub(crate) fn rests(_: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of the memory that the segment has.
+/// Returns the number of resident bytes of the segment.
 fn segment_bytes() -> u64 {
     let descriptors = fs::read_dir("/proc/self/fd").unwrap().map_while(std::result::Result::ok);
     let is_segment = |path: &std::path::PathBuf| {
@@ -97,7 +96,7 @@ fn an_idle_group_takes_little_memory_and_a_busy_one_what_it_may() {
     job.end();
 }
 
-/// Says the names that this process has in the system, and waits.
+/// Reports the names of this process in the system, and waits.
 pub(crate) fn names(_: &[&str]) -> Result<()> {
     let mut group = driver::join(1, driver::LONG)?;
     let mut rank = group.communicators().remove(0);
@@ -123,7 +122,7 @@ fn folder(path: impl AsRef<Path>) -> Vec<String> {
 
 #[test]
 fn nothing_is_left_of_a_job_that_was_killed() {
-    // The folder for all has the files of other tests, too, which come and go.
+    // The common folder also has files of other tests, which appear and disappear.
     let temp = std::env::temp_dir().join(format!("consonance-left-{}", std::process::id()));
     fs::create_dir(&temp).unwrap();
     let mut job = Job::new(3).with_temp(&temp);

@@ -1,4 +1,4 @@
-//! More processes than cores, and everything that they can call.
+//! More processes than cores, with all kinds of calls.
 
 use crate::{
     calls::{Calls, Random},
@@ -6,7 +6,7 @@ use crate::{
 };
 use consonance::Result;
 
-/// Of `replicas`: makes so many random calls, of up to so many bytes.
+/// Makes random calls. Words: the number of replicas, of calls, and of bytes at most.
 pub(crate) fn mixed(words: &[&str]) -> Result<()> {
     let [replicas, rounds, most] = [0, 1, 2].map(|at| number(words[at]) as usize);
     let mut group = driver::join(replicas, driver::LONG)?;

@@ -1,5 +1,5 @@
-//! Starts this test program again, once for each process of a job, and talks with each of them in
-//! lines.
+//! Starts this test program again, once for each process of a job, and exchanges lines with each of
+//! them.
 
 use consonance::{CommunicationOptions, Communicator, Error, ProcessGroup, Result, TfConfigClusterResolver};
 use nix::{
@@ -29,19 +29,19 @@ use std::{
 
 pub(crate) use signal::Signal;
 
-/// Longer than anything here takes: who waits so long has found something that hangs.
+/// Longer than any step here takes: a wait of this length has found a hang.
 pub(crate) const LONG: Duration = Duration::from_secs(40);
 
-/// What a process says begins with this, in a line of its own: the test harness writes, too.
+/// The prefix of the lines that a process reports. The test harness writes other lines.
 const MARK: &str = "> ";
 
-/// What a process does: a function of the words after its name.
+/// The part of a process: a function of the words after its name.
 pub(crate) type Part = fn(&[&str]) -> Result<()>;
 
 /// The processes of one job. Dropped, they are killed.
 pub(crate) struct Job {
     name: String,
-    /// Where its processes put temporary files, if not where all do.
+    /// The folder for temporary files of its processes, if not the default.
     temp: Option<PathBuf>,
     processes: Vec<Option<Process>>,
 }
@@ -51,32 +51,32 @@ pub(crate) struct Process {
     child: Child,
     input: ChildStdin,
     lines: Receiver<String>,
-    /// All that it wrote, to show when something goes wrong.
+    /// All its output, to show on a failure.
     output: Arc<Mutex<String>>,
 }
 
 impl Job {
-    /// A job of so many tasks, none of which is started.
+    /// Makes a job of `tasks` tasks; none of them is started.
     pub(crate) fn new(tasks: usize) -> Job {
         static JOBS: AtomicUsize = AtomicUsize::new(0);
         let name = format!("{}-{}", std::process::id(), JOBS.fetch_add(1, Ordering::Relaxed));
         Job { name, temp: None, processes: (0..tasks).map(|_| None).collect() }
     }
 
-    /// The job with a folder of its own for temporary files.
+    /// Sets a separate folder for temporary files.
     pub(crate) fn with_temp(self, temp: &Path) -> Job {
         Job { temp: Some(temp.to_owned()), ..self }
     }
 
-    /// A job whose processes all play the same part.
+    /// Starts a job whose processes all play the same part.
     pub(crate) fn start(tasks: usize, part: &str) -> Job {
         let mut job = Job::new(tasks);
         (0..tasks).for_each(|task| job.launch(task, part));
         job
     }
 
-    /// Starts the process of a task, in place of the last one if there was one. `part` is a name,
-    /// and words for it.
+    /// Starts the process of a task and replaces the last one, if any. `part` is a name and words
+    /// for it.
     pub(crate) fn launch(&mut self, task: usize, part: &str) {
         let workers: Vec<String> = (1..=self.processes.len()).map(|port| format!(r#""localhost:{port}""#)).collect();
         let workers = workers.join(", ");
@@ -87,34 +87,34 @@ impl Job {
         command.env("PART", part).env("TF_CONFIG", cluster).env("CONSONANCE_JOB", &self.name);
         command.envs(self.temp.iter().map(|temp| ("TMPDIR", temp)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // When the shell that started the tests ends, the system makes the stopped processes of its
-        // group go on: one that a test has stopped is in none with it.
+        // When the shell that started the tests ends, the system continues the stopped processes of
+        // its process group. So processes that a test stops must be in another process group.
         command.process_group(0);
         self.processes[task] = Some(Process::new(command.spawn().unwrap()));
     }
 
-    /// What its processes have as `CONSONANCE_JOB`.
+    /// Returns the `CONSONANCE_JOB` of its processes.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The process of a task.
+    /// Returns the process of a task.
     #[track_caller]
     pub(crate) fn of(&mut self, task: usize) -> &mut Process {
         self.processes[task].as_mut().expect("a process that was started")
     }
 
-    /// All processes that were started.
+    /// Returns all processes that were started.
     pub(crate) fn all(&mut self) -> impl Iterator<Item = &mut Process> {
         self.processes.iter_mut().flatten()
     }
 
-    /// All but one.
+    /// Returns all processes but one.
     pub(crate) fn others(&mut self, than: usize) -> impl Iterator<Item = &mut Process> {
         self.processes.iter_mut().enumerate().filter(move |(task, _)| *task != than).filter_map(|(_, one)| one.as_mut())
     }
 
-    /// Waits until every process has ended, and well.
+    /// Waits until every process has ended, and checks its status.
     #[track_caller]
     pub(crate) fn end(mut self) {
         self.all().for_each(Process::end);
@@ -145,7 +145,7 @@ impl Process {
         Process { input: child.stdin.take().expect("a pipe"), child, lines, output }
     }
 
-    /// The next line that it says.
+    /// Returns the next line that it reports.
     #[track_caller]
     pub(crate) fn line(&mut self) -> String {
         match self.lines.recv_timeout(LONG) {
@@ -155,15 +155,14 @@ impl Process {
             }
             Err(RecvTimeoutError::Disconnected) => {
                 let status = self.child.wait();
-                // The rest of its errors is read by now, or not worth a wait without a bound.
+                // Do not wait without a bound for the rest of its standard error.
                 thread::sleep(Duration::from_millis(50));
                 panic!("process {} ended with {status:?}:\n{}", self.child.id(), self.output())
             }
         }
     }
 
-    /// What the system says of each of its threads: state, where it sleeps, the system call that it
-    /// is in.
+    /// Returns the state of each of its threads: its state, its wait channel, and its system call.
     fn threads(&self) -> String {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
         let about = |task: fs::DirEntry| {
@@ -175,7 +174,7 @@ impl Process {
         tasks.map(about).collect::<Vec<_>>().join("\n")
     }
 
-    /// The rest of the next line, which begins with this word.
+    /// Returns the rest of the next line, which must begin with this word.
     #[track_caller]
     pub(crate) fn expect(&mut self, word: &str) -> String {
         let line = self.line();
@@ -183,9 +182,9 @@ impl Process {
         rest.trim_start().to_owned()
     }
 
-    /// Tells it a line.
+    /// Sends a line to it.
     pub(crate) fn tell(&mut self, line: &str) {
-        // One that was killed does not read it.
+        // A killed process does not read it.
         let _ = writeln!(self.input, "{line}");
     }
 
@@ -210,7 +209,7 @@ impl Process {
         }
     }
 
-    /// Waits until it has ended, and well.
+    /// Waits until it has ended, and checks its status.
     #[track_caller]
     pub(crate) fn end(&mut self) {
         let status = self.wait();
@@ -241,44 +240,45 @@ pub(crate) fn play(parts: &[(&str, Part)]) {
     }
 }
 
-/// Says a line to the test.
+/// Reports a line to the test.
 pub(crate) fn say(line: &str) {
     println!("\n{MARK}{}", line.replace('\n', " "));
 }
 
-/// Waits for a line of the test.
+/// Waits for a line from the test.
 pub(crate) fn hear() -> String {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     line.trim_end().to_owned()
 }
 
-/// The time since the machine's start, the same in all processes.
+/// Returns the time since the machine's start, the same in all processes.
 pub(crate) fn now() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap().into()
 }
 
-/// The time of the processor that this process has taken.
+/// Returns the CPU time of this process.
 pub(crate) fn cpu() -> Duration {
     let usage = getrusage(UsageWho::RUSAGE_SELF).unwrap();
     let time = |time: TimeVal| Duration::from_micros((time.tv_sec() * 1_000_000 + time.tv_usec()) as u64);
     time(usage.user_time()) + time(usage.system_time())
 }
 
-/// Joins the other processes of the job; a call waits for `timeout`.
+/// Joins the other processes of the job. `timeout` is that of each call.
 pub(crate) fn join(replicas: usize, timeout: Duration) -> Result<ProcessGroup> {
     builder(replicas, timeout)?.join()
 }
 
-/// How the others are joined.
+/// Returns the builder of the job's group.
 pub(crate) fn builder(replicas: usize, timeout: Duration) -> Result<consonance::ProcessGroupBuilder> {
     let options = CommunicationOptions::new().timeout(timeout)?;
     let builder = ProcessGroup::builder(TfConfigClusterResolver::new()?).replicas(replicas).options(options);
-    // Even where ranks outnumber cores: large calls are killed and stopped while the others read.
+    // Read directly even if ranks outnumber cores, so that processes are killed and stopped while
+    // peers read their memory.
     builder.reads_directly(true).timeout(LONG / 2)
 }
 
-/// Runs `body` on all ranks of this process, each on a thread of its own.
+/// Runs `body` on all ranks of this process, each on its own thread.
 pub(crate) fn on_each<R: Send>(group: &mut ProcessGroup, body: impl Fn(&mut Communicator) -> R + Sync) -> Vec<R> {
     let body = &body;
     thread::scope(|scope| {
@@ -287,12 +287,12 @@ pub(crate) fn on_each<R: Send>(group: &mut ProcessGroup, body: impl Fn(&mut Comm
     })
 }
 
-/// The number of a word.
+/// Parses a number.
 pub(crate) fn number(word: &str) -> u64 {
     word.parse().unwrap_or_else(|_| panic!("{word:?} is no number"))
 }
 
-/// The error's variant and its text.
+/// Formats the error's variant and its text.
 pub(crate) fn words(error: &Error) -> String {
     let debug = format!("{error:?}");
     let variant = debug.split([' ', '(']).next().unwrap_or_default();

@@ -1,10 +1,10 @@
-//! Processes that never start, end early, or do not call what the others call.
+//! Processes that never start, end early, or make other calls than their peers.
 
 use crate::driver::{self, Job, number, say};
 use consonance::{Communicator, ReduceOp, Result};
 use std::time::Duration;
 
-/// Waits `ms` for the others, and says whom it waits for.
+/// Waits `ms` for the others, and reports the missing ones.
 pub(crate) fn meets(words: &[&str]) -> Result<()> {
     let builder = driver::builder(1, driver::LONG)?.timeout(Duration::from_millis(number(words[0])))?;
     builder.on_wait(|text| say(&format!("waiting {text}"))).join().map(drop)
@@ -23,13 +23,12 @@ fn a_worker_that_never_starts_is_named() {
         let error = job.of(process).expect("failed");
         let (start, end) = error.split_once("waited").expect("how long");
         assert_eq!(start, format!("ProcessGroup: worker[{process}] (localhost:{}): ", process + 1));
-        // The other one, too, if that has given up a moment before.
+        // Includes the other process, if it has timed out just before.
         assert!(end.contains("missing: ") && end.contains("worker[1] (localhost:2)"), "{end}");
     }
 }
 
-/// Makes calls until one fails. Process 1 ends before, after three calls: in a way that the word
-/// names.
+/// Makes calls until one fails. Process 1 ends after three calls, in the way that the word names.
 pub(crate) fn leaves(words: &[&str]) -> Result<()> {
     let mut group = driver::join(1, driver::LONG)?;
     let mut rank = group.communicators().remove(0);
@@ -81,8 +80,7 @@ fn a_worker_that_ends_early_is_named() {
     }
 }
 
-/// Makes a call that rank 1 makes otherwise, says what came of it, and makes one on which all
-/// agree.
+/// Makes a call that differs on rank 1, reports its result, and makes a call that is equal on all.
 pub(crate) fn disagrees(words: &[&str]) -> Result<()> {
     let mut group = driver::join(1, driver::LONG)?;
     let mut rank = group.communicators().remove(0);
@@ -110,7 +108,7 @@ fn disagree(rank: &mut Communicator, what: &str, odd: bool) -> Result<()> {
             rank.all_gather_v(Some(&vec![1u8; counts[own]]), &mut [0; 7], &counts)
         }
         "pairs" => {
-            // What rank 1 sends to rank 2 is less than that expects: all three are told.
+            // Rank 1 sends less than rank 2 expects: all three ranks get the error.
             let count = if odd { 1 } else { 2 };
             let sent: Vec<usize> = (0..size).map(|to| if to == 2 { count } else { 1 }).collect();
             let received = vec![if own == 2 { 2 } else { 1 }; size];
@@ -124,19 +122,19 @@ fn disagree(rank: &mut Communicator, what: &str, odd: bool) -> Result<()> {
 #[test]
 fn calls_that_differ_are_shown_on_all_processes() {
     for (what, expected) in [
-        ("collective", "call of replica 1: expected all_reduce, found barrier (the others called all_reduce)"),
-        ("size", "count of replica 1: expected 1000, found 999 (the others called all_reduce)"),
-        ("dtype", "dtype of replica 1: expected f32, found i32 (the others called all_reduce)"),
-        ("op", "op of replica 1: expected sum, found max (the others called all_reduce)"),
-        ("root", "root of replica 1: expected 0, found 1 (the others called broadcast)"),
-        ("counts", "counts of replica 1: expected [2, 1, 4], found [1, 2, 4] (the others called all_gather)"),
-        ("pairs", "recv_counts[1] of replica 2: expected 1, found 2 (the others called all_to_all)"),
-        ("huge", "count of replica 1: expected 3, found 500000 (the others called all_reduce)"),
+        ("collective", "all_reduce: mismatch in call of replica 1: expected all_reduce, found barrier"),
+        ("size", "all_reduce: mismatch in count of replica 1: expected 1000, found 999"),
+        ("dtype", "all_reduce: mismatch in dtype of replica 1: expected f32, found i32"),
+        ("op", "all_reduce: mismatch in op of replica 1: expected sum, found max"),
+        ("root", "broadcast: mismatch in root of replica 1: expected 0, found 1"),
+        ("counts", "all_gather: mismatch in counts of replica 1: expected [2, 1, 4], found [1, 2, 4]"),
+        ("pairs", "all_to_all: mismatch in recv_counts[1] of replica 2: expected 1, found 2"),
+        ("huge", "all_reduce: mismatch in count of replica 1: expected 3, found 500000"),
     ] {
         let mut job = Job::start(3, &format!("disagrees {what}"));
         for process in job.all() {
             for _ in 0..3 {
-                assert_eq!(process.line(), format!("Mismatch the replicas did not call the same: {expected}"));
+                assert_eq!(process.line(), format!("Mismatch {expected}"));
             }
         }
         job.end();

@@ -8,11 +8,11 @@ use consonance::{
 use fork::Fork;
 use std::time::Duration;
 
-/// How a fork that found all as it must be ends.
+/// The exit status of a fork whose checks all passed.
 const RIGHT: i32 = 17;
 
-/// Process 1 forks in the middle of its calls. The fork may call nothing, and what it drops is
-/// nobody's loss.
+/// Process 1 forks in the middle of its calls. The fork may make no call, and its drops do not
+/// count as a loss.
 pub(crate) fn forks(words: &[&str]) -> Result<()> {
     let mut group = driver::join(2, driver::LONG)?;
     let mut ranks = group.communicators();
@@ -38,7 +38,7 @@ pub(crate) fn forks(words: &[&str]) -> Result<()> {
                 drop(ranks);
                 drop(group);
                 if words[0] == "lives" {
-                    // Until the test has ended.
+                    // Keep the process alive until the test has ended.
                     while !hear().is_empty() {}
                 }
                 std::process::exit(if right == [true; 7] { RIGHT } else { 1 });
@@ -73,8 +73,8 @@ pub(crate) fn forks(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Process 1 forks between two runs of a strategy, whose threads its fork has not: nor those of one
-/// that is its own.
+/// Process 1 forks between two runs of a strategy. The fork lacks the threads of this strategy and
+/// those of the strategy `own`, which has one process.
 pub(crate) fn forks_between_runs(_: &[&str]) -> Result<()> {
     let options = CommunicationOptions::new().carriers(true);
     let own = MirroredStrategy::builder(["cpu:0", "cpu:1"]).options(options).build()?;

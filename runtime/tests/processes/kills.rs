@@ -8,12 +8,13 @@ use consonance::{CommunicationOptions, Error, MultiWorkerMirroredStrategy, Resul
 use nix::sys::signal;
 use std::{env, thread, time::Duration};
 
-/// One group of so many compares its data; the others do nothing but calls, so that the time until
-/// an error is the calls'.
+/// One group in this number compares its data. The others only make calls, so that the time until
+/// an error is that of the calls.
 const CHECKED: u64 = 4;
 
-/// Of `replicas`, with a `seed` and so many MiB of memory of its own: makes random calls until one
-/// fails, and says how and when on each rank; then reforms with whoever comes.
+/// Makes random calls until one fails, and reports error and time on each rank. Then reforms with
+/// the processes that join. Words: the number of replicas, a seed, and the MiB of memory of the
+/// process.
 pub(crate) fn random_calls(words: &[&str]) -> Result<()> {
     let (replicas, seed) = (number(words[0]) as usize, number(words[1]));
     let ballast = vec![1u8; (number(words[2]) as usize) << 20];
@@ -44,8 +45,8 @@ pub(crate) fn random_calls(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Kills a process so many times, and puts another in its place. How long after that each rank of
-/// the others had its error.
+/// Kills a process `times` times and replaces it. Returns the time until each rank of the others
+/// had its error.
 fn kill(processes: usize, replicas: usize, times: usize) -> Vec<Duration> {
     let (mut random, mut latencies) = (Random(processes as u64 * 100 + replicas as u64), Vec::new());
     let part = format!("random_calls {replicas} {} {}", random.below(1 << 30), setting("BALLAST", 0));
@@ -66,7 +67,7 @@ fn kill(processes: usize, replicas: usize, times: usize) -> Vec<Duration> {
                     latencies.push(Duration::from_nanos(number(words[0])) - begin);
                 }
                 assert_eq!(words[1], (lost * replicas).to_string(), "{line}");
-                // In a group that was split off, whose replica it is comes before.
+                // In a subgroup the error text names the group before this.
                 assert!(words[2].contains("was lost with its process (worker["), "{line}");
             }
         }
@@ -81,8 +82,8 @@ fn setting(name: &str, default: u64) -> u64 {
     env::var(name).map_or(default, |setting| number(&setting))
 }
 
-/// `KILLS` says how many, and `BALLAST` how large the processes are in MiB; neither is a question
-/// of right or wrong.
+/// `KILLS` is the number of kills and `BALLAST` the size of the processes in MiB. Both are for
+/// measurements; whether the test passes does not depend on them.
 #[test]
 fn a_kill_in_any_call_is_an_error_that_names_the_lost() {
     let kills = setting("KILLS", 20) as usize;
@@ -103,8 +104,8 @@ fn a_kill_in_any_call_is_an_error_that_names_the_lost() {
     );
 }
 
-/// Two replicas make a merge function, in which process 1 dies; says what the run of the other came
-/// to.
+/// Two replicas make a merge call, and process 1 dies in its merge function. The other reports the
+/// error of its run.
 pub(crate) fn merges(_: &[&str]) -> Result<()> {
     let options = CommunicationOptions::new().timeout(driver::LONG)?;
     let builder = MultiWorkerMirroredStrategy::builder(TfConfigClusterResolver::new()?);
@@ -123,8 +124,8 @@ pub(crate) fn merges(_: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Found by a review: the replicas that did not run the function had a text in its error's place,
-/// which said of no loss.
+/// Found by a review: the replicas that did not run the function got its error as text only, so
+/// `is_loss` was false.
 #[test]
 fn a_kill_in_a_merge_function_is_a_loss_to_the_run() {
     let mut job = Job::start(2, "merges");

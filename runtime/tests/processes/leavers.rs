@@ -1,5 +1,5 @@
-//! Workers that leave in every way that a process has, while the others make every call that there
-//! is: each of the others is told of the one that left, and of no other.
+//! Workers that leave in every possible way while the others make every kind of call. The errors of
+//! the others name the worker that left and no other.
 //!
 //! A round is a job of a few processes, one of which leaves before a step. `LEAVERS_ROUNDS` is the
 //! number of rounds, `LEAVERS_SEED` the seed from which they are drawn.
@@ -23,8 +23,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// A way to leave: its name, and what it does. The process returns from its part with what this
-/// returns.
+/// A way to leave: its name and function. The process returns from its part with the result of the
+/// function.
 type Way = (&'static str, fn(&Strategy) -> Result<()>);
 
 const WAYS: &[Way] = &[
@@ -42,10 +42,11 @@ const WAYS: &[Way] = &[
     ("executes", |_| Err(Error::other(Command::new("sleep").arg("100").exec()))),
 ];
 
-/// In this way the process goes on without its strategy.
+/// In this way the process continues without its strategy.
 const STAYS: &str = "drops its strategy";
 
-/// In these ways the others are told of a failed run first, after which the worker might go on.
+/// In these ways the others first get the error of a failed run, after which the worker could
+/// continue.
 const FAILS_IN_A_RUN: &str = "fails in a run";
 const PANICS_IN_A_RUN: &str = "panics in a run";
 
@@ -101,16 +102,16 @@ const CALLS: &[Call] = &[
     }),
 ];
 
-/// The kinds of [`Calls`], which are of the raw layer.
+/// The number of kinds of [`Calls`], which are calls of the raw layer.
 const RAW_CALLS: usize = 14;
 
-/// What calls are made on.
+/// The arguments of calls.
 struct Things {
     weight: Variable,
     seen: Variable,
-    /// Where the chief saves.
+    /// The path that the chief saves to.
     path: String,
-    /// Where it has saved.
+    /// The path that it has saved to.
     saved: String,
 }
 
@@ -133,22 +134,22 @@ fn ones(strategy: &Strategy) -> Result<consonance::PerReplica<Tensor>> {
     strategy.distribute_values_from_function(|_| Tensor::from([1]))
 }
 
-/// How many steps the workers make.
+/// Number of steps of the workers.
 const STEPS: u64 = 6;
 
-/// A round: what the workers of a job do.
+/// The plan of one round.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     workers: usize,
     /// Replicas of each worker.
     replicas: usize,
-    /// Its place among [`CALLS`], and after those the kinds of the raw layer.
+    /// An index of [`CALLS`], or after those a kind of the raw layer.
     call: usize,
     way: usize,
     leaver: usize,
-    /// The step before which it leaves.
+    /// The leaver leaves before this step.
     at: u64,
-    /// Whether those who are told leave, too, or go on without it.
+    /// Whether the other workers leave too when they get the error, or continue without the leaver.
     all_leave: bool,
     seed: u64,
 }
@@ -169,7 +170,7 @@ impl Round {
         }
     }
 
-    /// As words of a part.
+    /// Formats the round as the words of a part.
     fn words(&self) -> String {
         let Round { workers, replicas, call, way, leaver, at, all_leave, seed } = *self;
         format!("survives {workers} {replicas} {call} {way} {leaver} {at} {} {seed}", u8::from(all_leave))
@@ -188,20 +189,20 @@ impl Round {
         format!("worker {} {} before step {} of {call}: {self:?}", self.leaver, WAYS[self.way].0, self.at)
     }
 
-    /// Waits for the end of the job where the process goes on.
+    /// Waits for the end of the job if the process continues after leaving.
     fn stay(&self) {
         if WAYS[self.way].0 == STAYS {
             hear();
         }
     }
 
-    /// The replicas of the worker that leaves.
+    /// Returns the replicas of the worker that leaves.
     fn lost(&self) -> Range<usize> {
         self.leaver * self.replicas..(self.leaver + 1) * self.replicas
     }
 }
 
-/// What a worker does: steps until one fails, and then as the guide's loop does.
+/// The part of a worker: makes steps until one fails, then does the same as the guide's loop.
 pub(crate) fn survives(words: &[&str]) -> Result<()> {
     let round = Round::read(words);
     let resolver = TfConfigClusterResolver::new()?;
@@ -243,7 +244,7 @@ pub(crate) fn survives(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// How long a worker takes between calls, and which it is.
+/// The pauses of a worker between calls, and its index.
 struct Pace(Random, usize);
 
 impl Pace {
@@ -256,7 +257,7 @@ impl Pace {
     }
 }
 
-/// The steps that are left; false if this worker has left.
+/// Makes the remaining steps. Returns false if this worker has left.
 fn steps(strategy: &Strategy, things: &Things, round: &Round, pace: &mut Pace, state: &mut (u64, u64)) -> Result<bool> {
     let states = strategy.run(|replica| {
         let steps = replica.all_gather(Tensor::from([state.0]), 0)?;
@@ -276,14 +277,14 @@ fn steps(strategy: &Strategy, things: &Things, round: &Round, pace: &mut Pace, s
     Ok(true)
 }
 
-/// The same with communicators.
+/// Does `survives` with communicators.
 fn survives_raw(round: &Round, mut pace: Pace) -> Result<()> {
     let mut group = driver::join(1, driver::LONG)?;
     let mut state = [0, 0];
     loop {
         let mut rank = group.communicators().remove(0);
         let mut steps = || {
-            // The newest step, and what was counted up to it.
+            // The newest step, and the count up to it.
             rank.all_reduce(ReduceOp::Max, &mut state)?;
             while state[0] < STEPS {
                 pace.wait();
@@ -321,7 +322,7 @@ fn survives_raw(round: &Round, mut pace: Pace) -> Result<()> {
     Ok(())
 }
 
-/// Says of whom an error tells.
+/// Reports the culprit of an error.
 fn tell(error: &Error) {
     match error.root() {
         Error::Left { replica, lost, .. } | Error::Aborted { replica, lost, .. } => {
@@ -331,7 +332,7 @@ fn tell(error: &Error) {
     }
 }
 
-/// Plays a round; what is wrong with it.
+/// Plays a round. Returns its faults.
 fn play(round: &Round) -> Result<(), String> {
     let mut job = Job::start(round.workers, &round.words());
     let may_go_on = round.call < CALLS.len() && [FAILS_IN_A_RUN, PANICS_IN_A_RUN].contains(&WAYS[round.way].0);
@@ -370,7 +371,7 @@ fn who_left_is_named_on_all_that_are_left_and_they_go_on() {
     let setting = |name, default| env::var(name).map_or(default, |text| number(&text));
     let (seed, rounds) = (setting("LEAVERS_SEED", now), setting("LEAVERS_ROUNDS", 64));
     let mut random = Random(seed);
-    // Every call in turn, from any on.
+    // Every call in turn, starting from any of them.
     let first = random.below(CALLS.len() + RAW_CALLS);
     let rounds: Vec<Round> = (0..rounds as usize)
         .map(|round| Round::draw(&mut random, (first + round) % (CALLS.len() + RAW_CALLS)))

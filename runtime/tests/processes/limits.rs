@@ -1,4 +1,4 @@
-//! Processes that get no memory, or have closed what is not theirs.
+//! Processes that get no memory, or that closed file descriptors of the library.
 
 use crate::{
     calls::{Calls, Random},
@@ -14,14 +14,14 @@ use nix::{
 };
 use std::{fs, path::Path, sync::Barrier, thread, time::Duration};
 
-/// From now on there is room for a thread, but for no segment.
+/// Sets a limit with room for a thread but not for a segment.
 pub(crate) fn limit_addresses() {
     let status = fs::read_to_string("/proc/self/statm").unwrap();
     let pages = number(status.split(' ').next().unwrap());
     setrlimit(Resource::RLIMIT_AS, pages * 4096 + (16 << 20), RLIM_INFINITY).unwrap();
 }
 
-/// Joins with a limit on addresses or on the size of files, if the word says so; makes a call.
+/// Joins, with a limit on address space or file size if the word asks for it, and makes a call.
 pub(crate) fn limited(words: &[&str]) -> Result<()> {
     match words[0] {
         "addresses" => limit_addresses(),
@@ -34,7 +34,7 @@ pub(crate) fn limited(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What each process says when one of them has this limit.
+/// Returns the report of each process when one of them has this limit.
 fn limit(limited: usize, how: &str) -> Vec<String> {
     let mut job = Job::new(3);
     (0..3).for_each(|task| job.launch(task, if task == limited { how } else { "limited not" }));
@@ -64,7 +64,7 @@ fn a_limit_on_memory_is_an_error_and_the_others_hear_of_it() {
             "{texts:?}"
         );
     }
-    // What the leader made it uses, but cannot map.
+    // This process cannot map the segment that the leader made.
     let texts = limit(1, "limited addresses");
     assert!(texts[1].starts_with("failed map a segment of "), "{texts:?}");
     for text in [&texts[0], &texts[2]] {
@@ -73,13 +73,13 @@ fn a_limit_on_memory_is_an_error_and_the_others_hear_of_it() {
     assert_eq!(limit(1, "limited files"), ["ok"; 3]);
 }
 
-/// Two ranks that are threads; one of them gets no thread for its asynchronous calls.
+/// Two ranks as threads. One of them gets no thread for its asynchronous calls.
 pub(crate) fn threadless(_: &[&str]) -> Result<()> {
     let mut ranks = Communicator::threads(2);
     let (mut second, mut first) = (ranks.remove(1), ranks.remove(0));
     thread::scope(|threads| {
         let other = threads.spawn(move || second.barrier());
-        // Until it is there, it needs memory of its own.
+        // Until the thread has started, it needs memory.
         thread::sleep(Duration::from_millis(100));
         let pages = number(fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap());
         setrlimit(Resource::RLIMIT_AS, pages * 4096, RLIM_INFINITY).unwrap();
@@ -101,14 +101,14 @@ fn the_others_hear_of_a_rank_without_a_thread_for_its_calls() {
     job.end();
 }
 
-/// Two workers that are threads; the second gets no threads for its two replicas, in a run or in a
+/// Two workers as threads. The second gets no threads for its two replicas, in a run or in a
 /// cross-replica call.
 pub(crate) fn teamless(words: &[&str]) -> Result<()> {
     let call = |strategy: &Strategy| match words[0] {
         "run" => strategy.run(|replica| replica.all_reduce(ReduceOp::Sum, 1i32)).map(|sums| sums[0]),
         _ => strategy.reduce(ReduceOp::Sum, &PerReplica::new(vec![1i32; strategy.local_replicas().len()]), None),
     };
-    // Threads by which a worker's ranks meet leave their stacks to others when they end.
+    // The threads that a worker's ranks use to meet leave their stacks for reuse when they end.
     let (built, limited) = (Barrier::new(2), Barrier::new(2));
     let work = |index: usize, communicators| -> Result<()> {
         let cluster = ClusterSpec::new().job("worker", ["localhost:1", "localhost:2"])?;
@@ -118,9 +118,9 @@ pub(crate) fn teamless(words: &[&str]) -> Result<()> {
         built.wait();
         let failed = if index == 1 {
             let pages = number(fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap());
-            // Room for all but a thread's stack.
+            // Room for everything but a thread's stack.
             setrlimit(Resource::RLIMIT_AS, pages * 4096 + (1 << 20), RLIM_INFINITY).unwrap();
-            // Stacks of threads that have ended are there for others.
+            // Use up the stacks of ended threads, which new threads could reuse.
             let sleep = || thread::Builder::new().spawn(thread::park);
             let asleep: Vec<_> = std::iter::from_fn(|| sleep().ok()).collect();
             let failed = call(&strategy);
@@ -160,8 +160,8 @@ fn a_worker_without_threads_for_its_replicas_has_failed_for_all() {
     }
 }
 
-/// Closes what this process has open beside standard input and output; perhaps opens a file of its
-/// own in place of each.
+/// Closes the open descriptors of this process except the standard streams, and optionally opens
+/// another file in place of each.
 fn close_all(folder: Option<&Path>) {
     let open: Vec<i32> = fs::read_dir("/proc/self/fd")
         .unwrap()
@@ -169,7 +169,7 @@ fn close_all(folder: Option<&Path>) {
         .filter(|&descriptor| descriptor > 2)
         .collect();
     for &descriptor in &open {
-        // The folder that was just read is closed already.
+        // The descriptor of the folder just read is closed already.
         let _ = unistd::close(descriptor);
     }
     for number in folder.into_iter().flat_map(|_| &open) {
@@ -178,8 +178,8 @@ fn close_all(folder: Option<&Path>) {
     }
 }
 
-/// Makes calls; process 1 closes all its descriptors in between. What it has goes on; what it needs
-/// anew is an error.
+/// Makes calls; process 1 closes all its descriptors in between. Existing resources still work; a
+/// call that needs a new one is an error.
 pub(crate) fn closes(words: &[&str]) -> Result<()> {
     let mut group = driver::join(1, Duration::from_secs(3))?;
     let mut rank = group.communicators().remove(0);
@@ -233,7 +233,7 @@ fn a_process_that_has_closed_its_descriptors_works_or_says_why_not() {
         }
         job.end();
     }
-    // Nothing was written to them, nor reserved in them.
+    // Nothing was written to these files or reserved in them.
     for file in fs::read_dir(&temp).unwrap() {
         let file = file.unwrap();
         assert_eq!(file.metadata().unwrap().len(), 0, "{file:?}");
@@ -241,8 +241,8 @@ fn a_process_that_has_closed_its_descriptors_works_or_says_why_not() {
     fs::remove_dir_all(&temp).unwrap();
 }
 
-/// A worker of a strategy, in calls that all make; process 1 closes the memory that processes
-/// share, of which it can get no more then.
+/// A worker of a strategy in calls of all workers. Process 1 closes the descriptor of the shared
+/// memory, so it can map no more of it.
 pub(crate) fn memoryless(_: &[&str]) -> Result<()> {
     let options = CommunicationOptions::new().timeout(driver::LONG / 4)?;
     let builder = MultiWorkerMirroredStrategy::builder(TfConfigClusterResolver::new()?).options(options);
@@ -271,8 +271,8 @@ pub(crate) fn memoryless(_: &[&str]) -> Result<()> {
     std::process::exit(0);
 }
 
-/// Found by a review: the worker's next call failed once more, and the others' next met its second
-/// next.
+/// Found by a review: the worker's next call failed too, so the next call of the others paired with
+/// its call after that.
 #[test]
 fn a_worker_without_memory_for_a_call_has_one_failed_call_as_the_others_have() {
     let mut job = Job::start(2, "memoryless");

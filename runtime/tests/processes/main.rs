@@ -1,5 +1,5 @@
-//! Groups of real processes, and each fault that they may have: this test program starts itself
-//! again for each of them.
+//! Groups of real processes with every kind of fault. This test program starts itself again for
+//! each process.
 #![cfg(target_os = "linux")]
 
 mod driver;
@@ -20,7 +20,7 @@ mod costs;
 
 use driver::Part;
 
-/// What processes do, by name; what the words after the name mean says the function.
+/// The parts of processes, by name. Each function documents the words after the name.
 const PARTS: &[(&str, Part)] = &[
     ("mixed", crowds::mixed),
     ("meets", ends::meets),
@@ -47,7 +47,7 @@ const PARTS: &[(&str, Part)] = &[
     ("names", costs::names),
 ];
 
-/// Not a test: what the started processes run.
+/// Not a test: the entry point of the started processes.
 #[test]
 fn process() {
     driver::play(PARTS);

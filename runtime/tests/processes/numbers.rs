@@ -1,4 +1,4 @@
-//! Whose numbers the replicas in an error have: those of the group that was ended.
+//! Replica ids in errors are those of the group that was aborted.
 
 use consonance::{ClusterSpec, Communicator, Error, ProcessGroup, SimpleClusterResolver};
 use std::{
@@ -10,8 +10,8 @@ use std::{
     time::Duration,
 };
 
-/// Calls `body` on all ranks of a group of four threads, and then of one that shares memory as
-/// processes do. All ranks and what they return are kept until all have returned.
+/// Calls `body` on all ranks of a group of four threads, then of a group over a shared segment, as
+/// processes use it. Keeps all ranks and results until all have returned.
 fn on_four<R: Send>(body: impl Fn(&mut Communicator) -> R + Sync, check: impl Fn(Vec<R>)) {
     static GROUPS: AtomicU16 = AtomicU16::new(1);
     let [_, high, middle, low] = std::process::id().to_be_bytes();
@@ -28,14 +28,14 @@ fn on_four<R: Send>(body: impl Fn(&mut Communicator) -> R + Sync, check: impl Fn
     }
 }
 
-/// Gives up soon, if it is `first`; otherwise when it is told to.
+/// Waits in a barrier. `first` times out soon, the others when it aborts the group.
 fn wait(rank: &mut Communicator, first: bool) -> Option<Error> {
     let timeout = if first { Duration::from_millis(100) } else { Duration::from_secs(60) };
     rank.set_timeout(timeout).unwrap();
     rank.barrier().err()
 }
 
-/// Who gave up, and who of the others has called what.
+/// Returns the rank that timed out, and the last calls of the others.
 fn told(error: &Option<Error>) -> (usize, Vec<(usize, &str)>) {
     let Some(Error::Aborted { replica, calls, .. }) = error else { panic!("{error:?}") };
     (*replica, calls.iter().map(|(replica, last)| (*replica, last.as_str())).collect())

@@ -1,4 +1,4 @@
-//! New groups of who is left, and of who comes.
+//! New groups of the remaining and of joining processes.
 
 use crate::{
     driver::{self, Job, Signal, hear, number, say},
@@ -12,9 +12,9 @@ use std::{
     time::Duration,
 };
 
-/// Waits so many seconds for the others to join. Obeys the lines of the test: `sum` and
-/// `until lost` are calls of this process's rank, `reform` waits so many ms; after `limit` there is
-/// no memory for another group, until `free`.
+/// Joins with a timeout of this number of seconds, then executes the lines of the test. `sum` and
+/// `until lost` are calls of this process's rank. `reform` has a number of ms to wait. After
+/// `limit` there is no memory for another group, until `free`.
 pub(crate) fn obeys(words: &[&str]) -> Result<()> {
     let builder = driver::builder(1, driver::LONG)?.timeout(Duration::from_secs(number(words[0])))?;
     let is_panicky = words.contains(&"panics");
@@ -57,7 +57,7 @@ fn reform_or_panic(group: &mut ProcessGroup, wait_ms: u64) -> Result<(), String>
     }
 }
 
-/// What processes play here whose others may be slow to come, and not as slow as this.
+/// The part of most processes here, with a timeout longer than any process takes to join.
 const PART: &str = "obeys 30";
 
 fn start(tasks: usize, part: &str) -> Job {
@@ -66,7 +66,7 @@ fn start(tasks: usize, part: &str) -> Job {
     job
 }
 
-/// These tasks, and no other, have joined a group, and it works.
+/// Checks that exactly these tasks have joined a group, and that it works.
 #[track_caller]
 fn joined(job: &mut Job, generation: u64, tasks: &[usize]) {
     for (rank, &task) in tasks.iter().enumerate() {
@@ -78,7 +78,7 @@ fn joined(job: &mut Job, generation: u64, tasks: &[usize]) {
     }
 }
 
-/// Kills a process while it and these others are in calls; each of the others names it.
+/// Kills a process while it and `others` are in calls. Checks that each of the others names it.
 #[track_caller]
 fn lose(job: &mut Job, lost: usize, others: &[usize]) {
     job.of(lost).tell("until lost");
@@ -128,7 +128,7 @@ fn who_is_left_goes_on_and_who_comes_joins() {
     lose(&mut job, 1, &[0, 2]);
     reform(&mut job, &[0, 2], 0);
     joined(&mut job, 2, &[0, 2]);
-    // The first of them, and the leader.
+    // The first of the processes, and the leader.
     lose(&mut job, 0, &[2]);
     reform(&mut job, &[2], 0);
     joined(&mut job, 3, &[2]);
@@ -149,7 +149,7 @@ fn who_is_left_goes_on_and_who_comes_joins() {
 fn a_loss_while_the_others_reform() {
     let mut job = start(4, PART);
     lose(&mut job, 3, &[0, 1, 2]);
-    // They wait for task 0, which does not come.
+    // They wait for task 0, which does not join.
     reform(&mut job, &[1, 2], 0);
     thread::sleep(Duration::from_millis(30));
     job.of(0).signal(Signal::SIGKILL);
@@ -164,7 +164,7 @@ fn losses_at_any_time_while_the_others_reform() {
         reform(&mut job, &[0, 1], 0);
         thread::sleep(Duration::from_micros(delay_us));
         job.of(0).signal(Signal::SIGKILL);
-        // It has joined a group with task 0, which has ended, or none with it.
+        // Task 1 has joined a group with task 0, which has ended, or a group without it.
         let first = job.of(1).expect("joined");
         match first.as_str() {
             "2 as 0 of 1" | "3 as 0 of 1" => {}

@@ -11,8 +11,8 @@ use std::{
     time::Duration,
 };
 
-/// Makes so many calls, each of which may take `ms`, or fewer if one fails; then perhaps goes on in
-/// a new group.
+/// Makes up to a number of calls with a timeout of `ms` until one fails, then optionally continues
+/// in a new group.
 pub(crate) fn many_calls(words: &[&str]) -> Result<()> {
     let (calls, timeout) = (number(words[0]), Duration::from_millis(number(words[1])));
     let mut group = driver::join(1, timeout)?;
@@ -32,7 +32,8 @@ pub(crate) fn many_calls(words: &[&str]) -> Result<()> {
     }
 }
 
-/// Makes calls until one of the processes is told a line: all see in the same call that one was.
+/// Makes calls until the test sends a line to one of the processes. All processes see that in the
+/// same call.
 pub(crate) fn calls_until_told(_: &[&str]) -> Result<()> {
     let mut group = driver::join(1, driver::LONG)?;
     let mut rank = group.communicators().remove(0);
@@ -64,7 +65,7 @@ fn a_stopped_process_is_named_at_the_deadline() {
     let mut waited = 0;
     for process in job.others(1) {
         let error = process.line();
-        // One of them gives up first, and all see who is missing.
+        // One of them times out first, and all errors name the missing one.
         waited += usize::from(
             error.starts_with("Timeout all_reduce: deadline of 1s passed; replica 1 is missing: its last call was"),
         );

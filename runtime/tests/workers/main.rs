@@ -1,4 +1,5 @@
-//! Several workers, played by threads, against as many replicas in one process: bit for bit.
+//! Several workers, played by threads, compared bit for bit with the same number of replicas in one
+//! process.
 
 #[cfg(target_os = "linux")]
 mod meetings;
@@ -20,20 +21,20 @@ use std::{
     time::Duration,
 };
 
-/// How many replicas each worker has.
+/// The numbers of replicas of the workers.
 const WORKERS: [&[usize]; 6] = [&[2], &[1, 1], &[2, 2], &[1, 1, 1], &[1, 3], &[3, 1, 2]];
 
-/// Runs `work` as each of the workers, with its strategy, and gives what each returns.
+/// Runs `work` as each of the workers with its strategy, and returns the results.
 fn workers<R: Send>(sizes: &[usize], work: impl Fn(usize, &Strategy) -> R + Sync) -> Vec<R> {
     workers_with(sizes, Engine::Threads, Duration::from_secs(60), work)
 }
 
-/// How the workers, which are threads here, come together.
+/// The engine of the workers, which are threads here.
 #[derive(Clone, Copy, Debug)]
 enum Engine {
     /// On communicators of threads.
     Threads,
-    /// As processes do, through shared memory.
+    /// Over a shared segment, as processes use it.
     #[cfg(target_os = "linux")]
     Processes,
 }
@@ -90,7 +91,7 @@ fn resolver(workers: usize, worker: usize) -> SimpleClusterResolver {
     resolver_of(0, workers, worker)
 }
 
-/// The cluster of this test's group, at addresses of this process alone.
+/// The cluster of this test's group, at addresses that are unique to this process.
 fn resolver_of(group: u16, workers: usize, worker: usize) -> SimpleClusterResolver {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     let addresses = (0..workers).map(|worker| format!("127.{high}.{middle}.{low}:{}", 10 * group as usize + worker));
@@ -102,14 +103,14 @@ fn one_process(sizes: &[usize]) -> MirroredStrategy {
     MirroredStrategy::new((0..sizes.iter().sum()).map(Device::Cpu)).unwrap()
 }
 
-/// Numbers of which every order of additions gives another sum.
+/// Numbers whose sum depends on the order of additions.
 fn numbers(id: usize, count: usize) -> Vec<f32> {
     (0..count)
         .map(|i| ((i * 7919 + id * 104_729) % 10_007) as f32 * 1.37e-3 - 0.1f32.powi((i + id) as i32 % 9))
         .collect()
 }
 
-/// The bits of a tensor with its shape, so that also a zero's sign is seen.
+/// The bits of a tensor with its shape; they include the sign of zero.
 fn bits(tensor: &Tensor) -> (Vec<usize>, Vec<u64>) {
     let values = match tensor.as_slice::<f32>() {
         Ok(values) => values.iter().map(|value| value.to_bits().into()).collect(),
@@ -121,8 +122,8 @@ fn bits(tensor: &Tensor) -> (Vec<usize>, Vec<u64>) {
     (tensor.shape().to_vec(), values)
 }
 
-/// Checks that `program` gives on the workers what it gives in one process: a list of tensors of
-/// each replica, and one of all.
+/// Checks that `program` returns the same on the workers as in one process: a list of tensors for
+/// each replica, and one for all.
 fn same_as_in_one_process(program: impl Fn(&Strategy) -> Result<(PerReplica<Vec<Tensor>>, Vec<Tensor>)> + Sync) {
     let all = |tensors: &[Tensor]| tensors.iter().map(bits).collect::<Vec<_>>();
     let subjects = ENGINES.iter().flat_map(|&engine| WORKERS.map(|sizes| (engine, sizes)));
@@ -185,7 +186,7 @@ fn values_are_combined_over_the_replicas_of_all_workers() {
             let pairs = [(values.clone(), Destinations::Replicas), (values, Device::Cpu(0).into())];
             all.extend(strategy.batch_reduce_to("mean", &pairs)?.into_iter().map(|value| value.into_value()));
         }
-        // Each replica has another number of rows, the first one none.
+        // Each replica has a different number of rows, the first one none.
         let ragged = strategy.distribute_values_from_function(|context| {
             let rows = context.replica_id_in_sync_group;
             Tensor::new([rows, 3, 2], &numbers(rows, 6 * rows)).unwrap()
@@ -256,7 +257,7 @@ fn merge_functions_combine_over_all_workers() {
     });
 }
 
-/// Found by a review: names were compared, and the merge function panicked.
+/// Found by a review: only names were compared, and the merge function panicked.
 #[test]
 fn merge_calls_of_two_types_with_one_name() {
     fn results(id: usize, replica: &ReplicaContext<'_>) -> Result<()> {
@@ -331,7 +332,7 @@ fn variables_are_the_same_on_all_workers() {
 fn a_variable_has_the_value_of_the_chief() {
     for sizes in WORKERS {
         let values = workers(sizes, |worker, strategy| {
-            // Variables of no strategy do not count.
+            // Variables of the default strategy do not affect the numbering.
             (0..worker).for_each(|_| drop(Variable::new(Tensor::from(0)).unwrap()));
             let first = strategy.variable(|| Tensor::from([worker as i32 + 7])).unwrap();
             let steps = strategy.scope(|| {
@@ -352,7 +353,7 @@ fn workers_that_do_not_call_the_same_are_told() {
     let problem = |call: &(dyn Fn(usize, &Strategy) -> Result<()> + Sync)| {
         let errors = workers(&[1, 2], |worker, strategy| {
             let error = call(worker, strategy).unwrap_err().to_string();
-            // The group goes on.
+            // The group still works.
             assert_eq!(strategy.reduce("sum", &tensors(strategy, 1).map(|_| 1i32), None).unwrap(), 3);
             error
         });
@@ -367,32 +368,29 @@ fn workers_that_do_not_call_the_same_are_told() {
     };
     assert_eq!(
         problem(&|_, strategy| strategy.reduce("sum", &lengths(strategy, 2)?, None).map(drop)),
-        "the replicas did not call the same: value of replica 2: expected f32[2], found f32[1] \
-         (the others called Strategy::reduce; give an axis to reduce along it)"
+        "Strategy::reduce: mismatch in value of replica 2: expected f32[2], found f32[1]; give an axis to reduce along it"
     );
     assert_eq!(
         problem(&|worker, strategy| {
             let values = lengths(strategy, 9)?;
             strategy.reduce(if worker == 0 { "max" } else { "sum" }, &values, 0).map(drop)
         }),
-        "the replicas did not call the same: op of replica 0: expected sum, found max (the others called Strategy::reduce)"
+        "Strategy::reduce: mismatch in op of replica 0: expected sum, found max"
     );
     assert_eq!(
         problem(&|worker, strategy| {
             let values = lengths(strategy, 9)?;
             if worker == 0 { strategy.gather(&values, 0) } else { strategy.reduce("sum", &values, None) }.map(drop)
         }),
-        "the replicas did not call the same: call of replica 0: expected Strategy::reduce, found Strategy::gather \
-         (the others called Strategy::reduce)"
+        "Strategy::reduce: mismatch in call of replica 0: expected Strategy::reduce, found Strategy::gather"
     );
     assert_eq!(
         problem(&|worker, strategy| strategy.variable(|| Tensor::from(vec![0; 1 + worker])).map(drop)),
-        "the replicas did not call the same: variable of replica 0: expected i32[2], OnWrite, None, found i32[1], OnWrite, None \
-         (the others called Variable::builder)"
+        "Variable::builder: mismatch in variable of replica 0: expected i32[2], OnWrite, None, found i32[1], OnWrite, None"
     );
 }
 
-/// Found by a review: the replicas' packs differ, and the error named nothing.
+/// Found by a review: the replicas' packs differ, and the error did not name the difference.
 #[test]
 fn workers_that_pack_otherwise_are_told() {
     let errors = thread::scope(|scope| {
@@ -409,8 +407,7 @@ fn workers_that_pack_otherwise_are_told() {
         let threads: Vec<_> = threads.collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
-    let expected = "the replicas did not call the same: bytes_per_pack of replica 1: expected 4096, found 1 \
-                    (the others called Strategy::reduce)";
+    let expected = "Strategy::reduce: mismatch in bytes_per_pack of replica 1: expected 4096, found 1";
     assert_eq!(errors, [expected; 2]);
 }
 
@@ -422,7 +419,7 @@ fn a_call_that_cannot_be_right_is_told_to_the_other_workers() {
         let error = strategy.reduce("sum", &values, axis).unwrap_err();
         let own = matches!(&error, Error::InvalidCall { call: "Strategy::reduce", .. });
         assert_eq!(own, worker == 1, "{error}");
-        // Too few values are no reason to wait for, either.
+        // Too few values fail at once, too.
         let few = if worker == 0 { PerReplica::new(vec![values[0].clone()]) } else { values };
         let error = strategy.gather(&few, 0).unwrap_err();
         assert_eq!(matches!(&error, Error::InvalidCall { call: "Strategy::gather", .. }), worker == 0, "{error}");
@@ -438,7 +435,7 @@ fn threads_of_a_worker_take_turns() {
     let barrier = Barrier::new(2);
     workers(&[2, 1], |_, strategy| {
         thread::scope(|scope| {
-            // Both make the same call, so that their order does not matter.
+            // Both threads make the same call, so their order does not matter.
             for _ in 0..2 {
                 scope.spawn(|| {
                     for _ in 0..50 {
@@ -452,7 +449,7 @@ fn threads_of_a_worker_take_turns() {
     });
 }
 
-/// All steps that a worker's, or the one process's, replicas get.
+/// All steps of the replicas of a worker, or of the one process.
 type Steps = Vec<Vec<Vec<i64>>>;
 
 fn steps<D: Dataset<Element = Tensor>>(strategy: &Strategy, dataset: D, options: InputOptions) -> Steps {
@@ -489,7 +486,7 @@ fn a_batch_is_dealt_as_in_one_process() {
             }
         }
     }
-    // As TensorFlow has it.
+    // As in TensorFlow.
     let found = workers(&[1, 1], |_, strategy| steps(strategy, range(7).batch(4), InputOptions::new()));
     assert_eq!(found, [[[vec![0, 1]], [vec![4, 5]]], [[vec![2, 3]], [vec![6]]]]);
 }
@@ -516,7 +513,7 @@ fn workers_with_data_sets_of_their_own_end_together() {
         (found[0].as_slice(), found[1].as_slice()),
         (&first.map(Vec::from)[..], &[[vec![1, 3]], [vec![5, 7]]].map(Vec::from)[..])
     );
-    // None at all is an end as well.
+    // Data sets without elements end at once.
     assert_eq!(workers(&[1, 2], |_, strategy| steps(strategy, range(0).batch(4), off).len()), [0, 0]);
 }
 
@@ -536,8 +533,7 @@ fn a_data_set_that_fails_on_one_worker_ends_on_all() {
         found
     });
     assert_eq!(errors[0], ["no such row"]);
-    let told = "the replicas did not call the same: the call of replica 0: expected a valid call, found no such row \
-                (the others called DistributedIterator::next)";
+    let told = "DistributedIterator::next: mismatch in the call of replica 0: expected a valid call, found no such row";
     assert_eq!(errors[1], [told]);
     let errors = workers(&[1, 1], |worker, strategy| {
         let dataset = strategy.distribute_dataset_with(range(6 * worker as i64).batch(2), off).unwrap();
@@ -605,7 +601,7 @@ fn a_failed_run_ends_no_run_that_comes_before_it_on_a_worker_that_is_behind() {
                     has_failed.wait();
                 }
                 strategy.run(|_| Ok(())).unwrap();
-                // With too many arguments no replica begins.
+                // With too many arguments no replica starts.
                 let arguments = strategy.local_replicas().len() + usize::from(worker == 1 && round == 1);
                 let failed: Result<PerReplica<()>> =
                     strategy.run_with(PerReplica::new(vec![(); arguments]), |_, ()| Err(Error::other("no more data")));
@@ -649,7 +645,7 @@ fn a_worker_that_ends_after_a_failed_run_is_not_waited_for() {
                 for _ in 0..2 {
                     let error = ones(strategy).unwrap_err();
                     assert!(matches!(error, Error::Left { replica: 1, .. }), "{error}");
-                    // It is lost to a group of processes, which may form another one.
+                    // In a group of processes this is a loss, because they may form another group.
                     assert_eq!(error.is_loss(), !matches!(engine, Engine::Threads), "{error}");
                     assert_eq!(error.to_string().contains("; worker[1] ("), error.is_loss(), "{error}");
                 }
@@ -702,7 +698,7 @@ fn a_worker_that_does_not_come_is_named_at_the_deadline() {
     });
     match &errors[1] {
         Some(Error::Timeout { missing, .. }) => assert_eq!(missing[0].0, 0),
-        // The other of the two replicas was first to say so.
+        // The other of the two replicas timed out first.
         Some(Error::Aborted { replica: 0, .. }) => {}
         other => panic!("{other:?}"),
     }
@@ -720,7 +716,7 @@ fn a_merge_function_that_does_not_end_is_not_waited_for() {
             })
         });
         let error = error.unwrap_err();
-        // Whoever comes first waits longer than a deadline for the others.
+        // The worker that calls first waits longer than its deadline for the others.
         while ones(strategy).is_err() {}
         error.to_string()
     });
@@ -745,7 +741,7 @@ fn communicators_of_no_workers_are_refused() {
     );
     let errors = thread::scope(|scope| {
         let threads = Communicator::threads(2).into_iter().map(|communicator| {
-            // Both say that they are worker 0.
+            // Both claim to be worker 0.
             scope.spawn(|| {
                 MultiWorkerMirroredStrategy::builder(resolver(2, 0)).build_on(vec![communicator]).unwrap_err()
             })
@@ -758,12 +754,12 @@ fn communicators_of_no_workers_are_refused() {
     assert_eq!(errors, [expected; 2]);
 }
 
-/// Found by a review: processes that gave the same index, or had all forgotten theirs, trained
-/// apart or panicked.
+/// Found by a review: processes with equal indices, or all without an index, trained separately or
+/// panicked.
 #[test]
 fn a_worker_in_two_processes_is_refused_by_all() {
     let none = SimpleClusterResolver::new(consonance::ClusterSpec::new());
-    // How many ranks there are, who they say that they are, and who the last of them does.
+    // The number of ranks, the task that the ranks claim, and that of the last rank.
     let cases = [(3, resolver(2, 0), resolver(2, 1)), (2, resolver(1, 0), resolver(1, 0)), (2, none.clone(), none)];
     for (ranks, first, last) in cases {
         let errors = thread::scope(|scope| {
@@ -818,7 +814,7 @@ fn the_chief_saves_and_all_restore() {
             seen.assign(0.0f32).unwrap();
             checkpoint::restore(&path, variables).unwrap();
             assert_eq!((weights.read().unwrap(), seen.read().unwrap()), saved);
-            // What one worker cannot do none does.
+            // If one worker fails, no worker restores or saves.
             weights.assign(Tensor::from(numbers(3, 50))).unwrap();
             let path = if worker == 0 { &missing } else { &path };
             let restored = checkpoint::restore(path, [("weights", &weights)]).unwrap_err();
@@ -830,13 +826,17 @@ fn the_chief_saves_and_all_restore() {
         for (worker, errors) in errors.iter().enumerate() {
             for error in &errors[..2] {
                 assert!(error.contains(&missing.display().to_string()), "{sizes:?}: {error}");
-                assert_eq!(error.contains("the call of replica 0: expected a valid call"), worker > 0, "{error}");
+                assert_eq!(
+                    error.contains("mismatch in the call of replica 0: expected a valid call"),
+                    worker > 0,
+                    "{error}"
+                );
             }
             if sizes.len() > 1 {
-                assert!(errors[2].contains("did not call the same: variables of replica"), "{}", errors[2]);
+                assert!(errors[2].contains(": mismatch in variables of replica"), "{}", errors[2]);
             }
         }
-        // One process has the same file, bit for bit.
+        // One process writes the same file, bit for bit.
         let found = std::fs::read(&path).unwrap();
         let strategy = one_process(sizes);
         let weights = strategy.variable(|| Tensor::from(numbers(1, 50))).unwrap();
@@ -848,8 +848,8 @@ fn the_chief_saves_and_all_restore() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Found by a review: a restore held its variables while it waited for the run, which waited for
-/// them.
+/// Found by a review: a restore held its variables while it waited for the run, and the run waited
+/// for the variables.
 #[cfg(feature = "checkpoint")]
 #[test]
 fn a_restore_beside_a_run_waits_for_its_end() {
@@ -866,7 +866,7 @@ fn a_restore_beside_a_run_waits_for_its_end() {
             });
             let read = strategy.run(|_| {
                 running.wait();
-                // Long enough for the restore to take what it can.
+                // Long enough for the restore to take the variables.
                 thread::sleep(Duration::from_millis(300));
                 weights.read()
             });

@@ -1,4 +1,4 @@
-//! How workers meet, and go on with others than before.
+//! Forming a group of workers, and continuing with other workers.
 
 use super::{next_group, ones, resolver_of};
 use consonance::{
@@ -7,7 +7,7 @@ use consonance::{
 };
 use std::{thread, time::Duration};
 
-/// Longer than anything here takes.
+/// Longer than any step here takes.
 const LONG: Duration = Duration::from_secs(20);
 
 fn strategy(group: u16, workers: usize, worker: usize) -> MultiWorkerMirroredStrategy {
@@ -20,7 +20,7 @@ fn reform(strategy: &MultiWorkerMirroredStrategy) -> Result<()> {
     strategy.reform(Duration::ZERO)
 }
 
-/// Found by a review: what waited for a reform went on with the numbers of before.
+/// Found by a review: calls that waited for a reform continued with the old replica ids.
 #[test]
 fn a_call_that_waits_for_a_reform_has_the_new_numbers() {
     let run = |strategy: &Strategy| {
@@ -40,7 +40,7 @@ fn a_call_that_waits_for_a_reform_has_the_new_numbers() {
             let expected = &expected;
             scope.spawn(move || {
                 let strategy = strategy(group, 3, 1);
-                // Long enough for the calls of the other to be made.
+                // Long enough for the other thread to make its calls.
                 thread::sleep(Duration::from_millis(300));
                 reform(&strategy).unwrap();
                 assert_eq!(call(&strategy).unwrap(), *expected);
@@ -51,7 +51,7 @@ fn a_call_that_waits_for_a_reform_has_the_new_numbers() {
                     scope.spawn(|| reform(&strategy).unwrap());
                     let result = loop {
                         match call(&strategy) {
-                            // It came before the reform.
+                            // This call came before the reform.
                             Err(error) if error.is_loss() => thread::sleep(Duration::from_millis(5)),
                             result => break result,
                         }
@@ -85,8 +85,8 @@ fn a_merge_function_cannot_reform_its_group() {
     });
 }
 
-/// Found by a review: a second loss was the end of a reform, and of the programs in the guide and
-/// the examples.
+/// Found by a review: a second loss failed the reform, and so the programs in the guide and the
+/// examples.
 #[test]
 fn a_loss_when_the_next_group_is_formed_is_one_more_to_go_on_without() {
     let group = next_group();
@@ -106,14 +106,14 @@ fn a_loss_when_the_next_group_is_formed_is_one_more_to_go_on_without() {
             let communicators = processes.communicators();
             let strategy = MultiWorkerMirroredStrategy::builder(resolver).build_on(communicators).unwrap();
             assert_eq!(ones(&strategy).unwrap(), 3);
-            // It comes to the next group, and to no call there.
+            // It joins the next group and makes no call there.
             processes.reform(Duration::ZERO).unwrap();
         });
     });
 }
 
-/// Found by a review: the group had the replicas that were said there, the strategy those that were
-/// said before.
+/// Found by a review: the group had the replicas set in `meeting`, the strategy those of its own
+/// builder.
 #[test]
 fn the_replicas_of_the_meeting_are_those_of_the_strategy() {
     let group = next_group();

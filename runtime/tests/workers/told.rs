@@ -1,5 +1,5 @@
-//! What is wrong on one worker alone: the others have an error that says so, and the calls after it
-//! are in step.
+//! Errors on one worker alone: the others get an error with the reason, and the calls after it are
+//! in step.
 
 use super::{ENGINES, Engine, count, ones, range, workers, workers_with};
 use consonance::{
@@ -14,8 +14,8 @@ use std::{
     time::Duration,
 };
 
-/// Makes `call` as two workers, one of which calls what cannot be right, and then calls of one
-/// shape, which are right if the workers are in step: both have an error that says `why`.
+/// Makes `call` as two workers, invalid on one of them, and then calls of one shape, which work if
+/// the workers are in step. Checks that both have an error with `why`.
 #[track_caller]
 fn expect_told(call: impl Fn(&Strategy, bool) -> Result<()> + Sync, why: &str) {
     for sizes in [[1, 1], [2, 2]] {
@@ -29,11 +29,7 @@ fn expect_told(call: impl Fn(&Strategy, bool) -> Result<()> + Sync, why: &str) {
         });
         for (worker, (error, sums)) in found.into_iter().enumerate() {
             assert!(error.contains(why), "worker {worker} of {sizes:?}: {error}");
-            assert_eq!(
-                error.starts_with("the replicas did not call the same: the call of replica"),
-                worker == 0,
-                "{error}"
-            );
+            assert_eq!(error.contains(": mismatch in the call of replica"), worker == 0, "{error}");
             assert_eq!(
                 sums,
                 [1, 10, 100].map(|x| x * sizes.iter().sum::<usize>() as i64),
@@ -64,7 +60,7 @@ fn a_call_that_cannot_be_right_on_one_worker_is_told_to_the_others() {
         },
         r#"Strategy::batch_reduce_to: op: "avg" is not a reduce op"#,
     );
-    // Without pairs there is no call of which anybody is to be told.
+    // Without pairs there is no call to refuse.
     workers(&[1, 1], |worker, strategy| {
         let none: [(PerReplica<f32>, Destinations); 0] = [];
         assert_eq!(strategy.batch_reduce_to(op(worker == 1), &none).is_err(), worker == 1);
@@ -146,8 +142,8 @@ fn a_run_that_cannot_begin_on_one_worker_has_failed_on_all() {
     }
 }
 
-/// Runs replicas of two workers that make `merge` and catch its error, and then calls of one shape:
-/// for each replica the error and the sums, or their errors.
+/// Runs replicas of two workers that make `merge`, catch its error, and then make calls of one
+/// shape. Returns for each replica the error and the sums, or their errors.
 fn caught(
     sizes: [usize; 2],
     engine: Engine,
@@ -162,7 +158,7 @@ fn caught(
         });
         let found = found.unwrap().into_values();
         if found[0].1[0].is_err() {
-            // The run did not say that the group had ended.
+            // The run did not report that the group was aborted.
             ones(strategy).unwrap_err();
         }
         assert_eq!(ones(strategy).unwrap(), sizes.iter().sum::<usize>() as i32);
@@ -190,7 +186,7 @@ fn a_merge_function_that_fails_on_one_worker_ends_the_group() {
                     }
                 }
             }
-            // A function that returns where the other makes a call.
+            // A function that returns while the other makes a call.
             let found = caught(sizes, engine, |strategy, all, odd| match odd {
                 true => Ok(0),
                 false => strategy.reduce("sum", &all, None),
@@ -227,8 +223,8 @@ fn merge_functions_that_do_not_agree_leave_the_workers_in_step() {
     }
 }
 
-/// One worker has a call that cannot be right, `odd`, and tells it; the other comes to it, with a
-/// right one, after the deadline. It is one failed call for both.
+/// One worker makes an invalid call, `odd`, and refuses it. The other makes a valid call after the
+/// deadline. Checks that this is one failed call for both.
 #[track_caller]
 fn expect_one_failed_call(odd: impl Fn(&Strategy, &Variable) -> Result<()> + Sync) {
     let late = Barrier::new(2);
@@ -290,7 +286,7 @@ fn variables_that_one_worker_cannot_save_or_restore_are_told_to_the_others() {
         |strategy, odd| {
             let weights = strategy.variable(|| Tensor::from(1f32))?;
             let save = || checkpoint::save(&path, [("weights", &weights)]);
-            // Within an update of it a variable cannot be read.
+            // A variable cannot be read within its own update.
             if odd { strategy.update(&weights, |_| save()).map(drop) } else { save() }
         },
         "in an update of the same variable",
@@ -298,7 +294,7 @@ fn variables_that_one_worker_cannot_save_or_restore_are_told_to_the_others() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Panics when it is dropped.
+/// Panics on drop.
 struct Bomb;
 
 impl Drop for Bomb {
@@ -316,7 +312,7 @@ fn what_a_failed_run_drops_on_one_worker_leaves_the_workers_in_step() {
                 _ => panic_any(Bomb),
             });
             let thrown = thrown.unwrap_err().to_string();
-            // The first replica of worker 1 has a result, if it has two.
+            // If worker 1 has two replicas, the first one has a result.
             let dropped = catch_unwind(AssertUnwindSafe(|| {
                 let failed = strategy.run(|replica| match replica.replica_id_in_sync_group() {
                     id if id < sizes[0] => replica.barrier().map(|()| None),

@@ -128,7 +128,7 @@ fn or_refuse<T>(kind: Kind, communicator: &mut Communicator, checked: Result<T>)
 fn hinted(error: Error, hint: &str) -> Error {
     match error {
         Error::Mismatch { call, replica, argument, expected, found } if argument.starts_with("value") => {
-            Error::Mismatch { call: call + hint, replica, argument, expected, found }
+            Error::Mismatch { call, replica, argument, expected, found: found + hint }
         }
         error => error,
     }

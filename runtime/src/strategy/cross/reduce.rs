@@ -81,8 +81,7 @@ impl Strategy {
     /// let error = strategy.reduce("SUM", &batch, None).unwrap_err();
     /// assert_eq!(
     ///     error.to_string(),
-    ///     "the replicas did not call the same: value of replica 1: expected f32[4], found f32[2] \
-    ///      (the others called Strategy::reduce; give an axis to reduce along it)"
+    ///     "Strategy::reduce: mismatch in value of replica 1: expected f32[4], found f32[2]; give an axis to reduce along it"
     /// );
     /// # Ok::<(), consonance::Error>(())
     /// ```
@@ -260,7 +259,8 @@ impl Strategy {
         let expected = NestSignature::new(&replicas[0], ragged);
         for (replica, leaves) in replicas.iter().enumerate() {
             if let Some((argument, expected, found)) = expected.difference(&NestSignature::new(leaves, ragged)) {
-                return Err(Error::Mismatch { call: format!("{call}{hint}"), replica, argument, expected, found });
+                let (call, found) = (call.to_owned(), found + hint);
+                return Err(Error::Mismatch { call, replica, argument, expected, found });
             }
         }
         let combined = (0..replicas[0].len()).map(|place| {

@@ -1,4 +1,4 @@
-//! The thread that writes.
+//! The thread that corrupts the shared memory.
 
 use super::{Key, key};
 use crate::calls::Random;
@@ -12,16 +12,16 @@ use std::{
     time::Duration,
 };
 
-/// The most bytes of data that are written at once.
+/// Limit on the bytes that are written at once.
 const RUN_BYTES: usize = 4 << 10;
 
-/// Writes lies, and knows the parts of a segment by key and place.
+/// Writes false values. Has the parts of a segment by key and place.
 pub(super) struct Liar {
     parts: BTreeMap<Key, Vec<Vec<Part>>>,
     keys: Vec<Key>,
     /// The size of a segment.
     bytes: u64,
-    /// The segments of groups that came before.
+    /// The segments of earlier groups.
     old: HashSet<u64>,
 }
 
@@ -37,15 +37,16 @@ impl Liar {
         Liar { parts: all, keys, bytes, old: HashSet::new() }
     }
 
-    /// Waits for the next group's segment, and writes into it until `stop`: most of all to the
-    /// parts with this key. How many lies it told, by key.
+    /// Waits for the next group's segment and writes into it until `stop`, mostly to the parts with
+    /// this key. Returns the number of writes by key.
     pub(super) fn lie(&mut self, seed: u64, key_of_most: usize, stop: &AtomicBool) -> Vec<u64> {
         let mut random = Random(seed ^ 0xabcd);
         let mut told = vec![0; self.keys.len()];
         let Some(segment) = self.next_segment(stop) else { return told };
-        // The header is read before there is a group: lies about it have rounds of their own.
+        // The header is read before the group exists: other rounds write to it.
         let others: Vec<&Key> = self.keys.iter().filter(|(_, name)| !name.starts_with("Header")).collect();
-        // In most rounds nothing but these parts is lied of, in half always the same.
+        // In most rounds only these parts are written, in half of the rounds always with the same
+        // value.
         let (is_mixed, held) = (random.below(4) == 0, (random.below(2) == 0).then(|| random.below(1 << 30) as u64));
         let (burst, pause) = (1 << random.below(7), [0, 0, 50, 1000][random.below(4)]);
         thread::sleep(Duration::from_micros([0, 0, 0, 5000][random.below(4)]));
@@ -57,7 +58,7 @@ impl Liar {
                 };
                 let part = choose(&self.parts[key], &mut random);
                 let value = lie(&segment, part, &mut held.map_or(Random(random.below(1 << 30) as u64), Random));
-                // A random place of data, rather near their beginning, which is read most.
+                // A random offset in the data, more often near the start, which is read most.
                 let room = (part.bytes.len() - value.len()).min(1 << 20);
                 let within = 1 << random.below(20);
                 let at = random.below(within).min(room) / 8 * 8;
@@ -72,17 +73,17 @@ impl Liar {
         told
     }
 
-    /// The segment that this process has, and had not in the last round.
+    /// Returns the segment of this process that is new since the last round.
     fn next_segment(&mut self, stop: &AtomicBool) -> Option<File> {
         while !stop.load(Ordering::Relaxed) {
             for entry in fs::read_dir("/proc/self/fd").unwrap().flatten() {
                 let path = entry.path();
-                // A descriptor may be closed meanwhile.
+                // The descriptor may be closed by now.
                 let is_segment =
                     fs::read_link(&path).is_ok_and(|target| target.ends_with("memfd:consonance (deleted)"));
                 let file = is_segment.then(|| OpenOptions::new().read(true).write(true).open(&path).ok()).flatten();
                 let Some(file) = file else { continue };
-                // One that is just being made has no bytes yet.
+                // A segment that is just being created has size 0.
                 let status = file.metadata().unwrap();
                 if status.len() == self.bytes && self.old.insert(status.ino()) {
                     return Some(file);
@@ -94,13 +95,13 @@ impl Liar {
     }
 }
 
-/// One of these parts, rather of the places that are used first.
+/// Chooses one of these parts, more often at the places that are used first.
 fn choose<'p>(places: &'p [Vec<Part>], random: &mut Random) -> &'p Part {
     let place = (0..places.len() - 1).find(|_| random.below(2) == 0).unwrap_or(0);
     &places[place][random.below(places[place].len())]
 }
 
-/// What is written over a part, or over some of its bytes.
+/// Returns the bytes to write over a part, or over some of its bytes.
 fn lie(segment: &File, part: &Part, random: &mut Random) -> Vec<u8> {
     let bytes = part.bytes.len();
     if bytes != 4 && bytes != 8 {
@@ -126,9 +127,9 @@ fn lie(segment: &File, part: &Part, random: &mut Random) -> Vec<u8> {
         6 => now.wrapping_sub(1),
         7 => now.wrapping_add(random.below(1 << 10) as u64),
         8 => random.below(1 << 10) as u64,
-        // More than there is.
+        // A size larger than any memory.
         9 => 1 << 60 | random.below(1 << 30) as u64,
-        // A place in a heap, as a card tells it.
+        // An offset in a heap, as a call descriptor has it.
         10 => 1 << 62 | (random.below(1 << 24) as u64) << 12,
         _ => wide(random),
     };

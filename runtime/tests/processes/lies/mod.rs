@@ -1,15 +1,16 @@
-//! A process of a group that writes anything anywhere into the memory that the group shares.
+//! A process of a group that writes arbitrary bytes anywhere into the memory that the group shares.
 //!
-//! It can make the others' results wrong, or end their calls with an error by their deadlines. It
-//! can end no other process, make none wait longer, and make none allocate without bound.
+//! It can make the others' results wrong, or make their calls fail by their deadlines. It cannot
+//! crash another process, make one wait longer, or make one allocate without bound.
 //!
 //! A *round* is one group: its processes form it, make random calls until one fails, and report.
-//! Meanwhile one of them, which makes the same calls, has a thread that writes. Most of a round's
-//! lies are of one field of the segment's layout, the next one in each round. Lies and reads are
-//! counted by field: at the end, victims have read each field in rounds in which it was lied of.
+//! One of them, the liar, makes the same calls and has a thread that corrupts the memory. Most of
+//! the false writes of a round (*lies*) are to one field of the segment's layout; each round takes
+//! the next field. Lies and reads are counted by field. At the end, the other processes (*victims*)
+//! have read each field in rounds with lies to it.
 //!
-//! `CONSONANCE_LIES_SECONDS` makes rounds for longer, `CONSONANCE_LIES_SEED` makes others.
-//! `CONSONANCE_LIES_FIELD` is the only field that has turns.
+//! `CONSONANCE_LIES_SECONDS` runs for longer, `CONSONANCE_LIES_SEED` changes the rounds.
+//! `CONSONANCE_LIES_FIELD` restricts the rounds to one field.
 
 mod liar;
 mod victim;
@@ -25,21 +26,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Staging of a rank: the least, so that data of some size go in windows.
+/// The staging bytes of a rank: the minimum, so that larger data take several windows.
 const STAGING_BYTES: usize = 256 << 10;
 
-/// The least number of rounds: each field has its turn twice.
+/// Minimum number of rounds: each field has two turns.
 const ROUNDS: usize = 180;
 
 /// The processes of a job.
 struct Setup {
-    /// How many ranks each has.
+    /// The number of ranks of each process.
     ranks: &'static [usize],
-    /// Which of them lies.
+    /// The process that lies.
     liar: usize,
-    /// Whether ranks read each other's memory where the system allows it.
+    /// Whether ranks read each other's memory directly if the system allows it.
     reads_directly: bool,
-    /// Whether they make calls of a strategy, and not of communicators.
+    /// Whether they make calls of a strategy instead of communicators.
     is_strategy: bool,
 }
 
@@ -56,7 +57,7 @@ impl Setup {
     }
 }
 
-/// What lies and reads are counted by: the area and the name of a part.
+/// The key of counts of lies and reads: the area and the name of a part.
 type Key = (&'static str, String);
 
 fn keys(parts: &[Part]) -> Vec<Key> {
@@ -70,7 +71,7 @@ fn key(part: &Part) -> Key {
     (part.area, part.name.clone())
 }
 
-/// Numbers by key, as a process says them: those that are not 0, with the places of their keys.
+/// Counts by key, as a process reports them: those that are not 0, with the indices of their keys.
 fn to_words(counts: &[u64]) -> String {
     let counts = counts.iter().enumerate().filter(|(_, count)| **count > 0);
     counts.map(|(key, count)| format!("{key}:{count}")).collect::<Vec<_>>().join(",")
@@ -81,17 +82,17 @@ fn from_words(words: &str) -> Vec<(usize, u64)> {
     pairs.map(|(key, count)| (number(key) as usize, number(count))).collect()
 }
 
-/// What was counted of a key.
+/// The counts of a key.
 #[derive(Clone, Copy, Default)]
 struct Told {
     lies: u64,
-    /// Reads by victims in rounds in which it was lied of.
+    /// Reads by victims in rounds with lies to the key.
     reads: u64,
     /// Reads by victims in all rounds.
     all_reads: u64,
 }
 
-/// How a round ended for each process of the job. Counts lies and reads, by key.
+/// Plays a round and checks how it ended for each process of the job. Counts lies and reads by key.
 fn round(job: &mut Job, setup: &Setup, order: &str, told: &mut [Told]) -> String {
     job.all().for_each(|process| process.tell(order));
     let reports: Vec<String> = job.all().map(Process::line).collect();
@@ -127,7 +128,7 @@ fn a_process_that_writes_anything_anywhere_harms_no_other() {
     let seed = setting("CONSONANCE_LIES_SEED").unwrap_or(1);
     let begin = Instant::now();
     let mut jobs = [0, 1, 2, 3].map(start);
-    // The same in each setup.
+    // The keys are the same in each setup.
     let keys = keys(&Segment::parts(SETUPS[0].shape()));
     let mut told = vec![Told::default(); keys.len()];
     let field = env::var("CONSONANCE_LIES_FIELD").ok();
@@ -136,20 +137,20 @@ fn a_process_that_writes_anything_anywhere_harms_no_other() {
     assert!(!turns.is_empty(), "no field {field:?} in {keys:?}");
     let (mut turn, mut shift) = (0, 0);
     let (mut rounds, mut harms) = (0, Vec::new());
-    // A field that was not read yet gets more turns.
+    // A field that no victim has read yet gets more turns.
     let is_read = |told: &[Told], name: &str| keys.iter().zip(told).any(|(key, told)| key.1 == name && told.reads > 0);
     let all_read = |told: &[Told]| field.is_some() || keys.iter().all(|(_, name)| is_read(told, name));
     while rounds < ROUNDS || begin.elapsed() < seconds || (rounds < 4 * ROUNDS && !all_read(&told)) {
         if turn == turns.len() {
-            // Of some areas no call reads this field or that. What no victim has read until now has
-            // no more turns.
+            // In some areas no call reads certain fields. Keys that no victim has read until now
+            // get no more turns.
             turns.retain(|&key| field.is_some() || told[key].all_reads > 0);
             (turn, shift) = (0, shift + 1);
         }
-        // Each key comes to each setup.
+        // Combine each key with each setup.
         let (key, setup) = (turns[turn], (turn + shift) % SETUPS.len());
         let (area, name) = &keys[key];
-        // A strategy splits no group.
+        // A strategy does not split groups.
         let is_apart = SETUPS[setup].is_strategy && ["pair", "split"].contains(area);
         let root = || keys.iter().position(|other| *other == ("root", name.clone())).unwrap();
         let key = if is_apart { root() } else { key };

@@ -1,4 +1,4 @@
-//! What every process of such a group does, the one that lies, too.
+//! The part of every process of such a group, also of the one that lies.
 
 use super::{Key, SETUPS, STAGING_BYTES, Setup, key, keys, liar::Liar, to_words};
 use crate::{
@@ -28,44 +28,44 @@ use std::{
     time::Duration,
 };
 
-/// How long a call waits.
+/// The timeout of a call.
 const TIMEOUT: Duration = Duration::from_millis(200);
 
-/// How long a process waits for the others' next group: they come, or have been told of a loss and
-/// wait for it.
+/// The timeout for forming the next group. The other processes join it, or have an error for a loss
+/// and wait for this one.
 const MEETING: Duration = Duration::from_secs(2);
 
-/// Calls of one round, at most.
+/// Limit on the calls of one round.
 const CALLS: usize = 24;
 
 /// Runs of a strategy in one round.
 const RUNS: usize = 6;
 
-/// What a process may allocate, and what it may have in memory.
+/// Limit on the allocations and on the resident memory of a process.
 const MEMORY_BYTES: u64 = 1 << 30;
 
-/// A thread looks so often at the calls that go on.
+/// The interval of the thread that checks pending calls.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What a call may wait beyond its deadline.
+/// The time that a call may wait beyond its deadline.
 const GRACE: Duration = Duration::from_millis(20);
 
-/// What calls may take besides, to compute and to copy. All this is counted in looks of a thread of
-/// the same process, which come later if the process gets no time of a processor.
+/// The additional time for computing and copying. All these times are counted in checks of a thread
+/// of the same process, so a process without CPU time is not late.
 const WORK: Duration = Duration::from_secs(1);
 
-/// Calls that go on.
+/// Pending calls.
 struct Call {
     what: String,
-    /// So many looks may find it there.
+    /// Limit on the checks that find it pending.
     most: u32,
     looks: u32,
 }
 
-/// What each thread calls.
+/// The pending calls of each thread.
 static UNDER_WAY: LazyLock<Mutex<HashMap<ThreadId, Call>>> = LazyLock::new(Mutex::default);
 
-/// Makes up to so many calls, each of which must end by its deadline.
+/// Makes up to `calls` calls in `call`; each must end by its deadline.
 fn timed<R>(what: &str, calls: u32, call: impl FnOnce() -> R) -> R {
     let thread = thread::current().id();
     let most = ((calls * (TIMEOUT + GRACE) + WORK).as_millis() / TICK.as_millis()) as u32;
@@ -90,7 +90,7 @@ fn look_for_late_calls() {
     }
 }
 
-/// The raw bytes of values that may be none of their type's: as the system reads them.
+/// Returns the raw bytes of values that may be invalid for their type, read by the system.
 fn raw(values: &[bool]) -> Vec<u8> {
     let mut bytes = vec![0; values.len()];
     let memory = File::open("/proc/self/mem").unwrap();
@@ -114,7 +114,7 @@ fn check_memory() {
     }
 }
 
-/// Counts by key what was counted by part.
+/// Sums counts of parts by key.
 fn by_key(parts: &[Part], keys: &[Key], counts: &[u32]) -> Vec<u64> {
     let mut sums = vec![0; keys.len()];
     for (part, &count) in parts.iter().zip(counts).filter(|(_, count)| **count > 0) {
@@ -123,8 +123,8 @@ fn by_key(parts: &[Part], keys: &[Key], counts: &[u32]) -> Vec<u64> {
     sums
 }
 
-/// Makes a round for each line of the test, which has a seed and the number of a key, until the
-/// line `end`. The process that lies has a thread that does.
+/// Makes a round for each line of the test until the line `end`. A line has a seed and the index of
+/// a key. In the process that lies a thread corrupts the memory.
 pub(crate) fn lies(words: &[&str]) -> Result<()> {
     let (setup, task) = (&SETUPS[number(words[0]) as usize], number(words[1]) as usize);
     setrlimit(Resource::RLIMIT_DATA, MEMORY_BYTES, MEMORY_BYTES).unwrap();
@@ -155,7 +155,7 @@ pub(crate) fn lies(words: &[&str]) -> Result<()> {
     }
 }
 
-/// A process's part of its job, from group to group.
+/// A process of the job, over several groups.
 struct Member {
     setup: &'static Setup,
     ranks: usize,
@@ -188,8 +188,8 @@ impl Member {
                         let part = calls(&mut rank, seed);
                         timed("the end of a communicator", 0, || drop(rank));
                         let mut part = part?;
-                        // In a part of a group that its members have left. Each rank waits there
-                        // for the next.
+                        // A call in a subgroup whose members leave. Each rank waits there for the
+                        // next one.
                         thread::sleep(part.rank() as u32 * Duration::from_millis(5));
                         timed("call in a part", 1, || part.barrier())
                     })
@@ -213,7 +213,7 @@ impl Member {
             }
         }
         let strategy = self.strategy.as_ref().expect("just made");
-        // A group that was ended is renewed in the next run.
+        // An aborted group is renewed in the next run.
         let _ = timed("calls across replicas", 12, || cross_replica_calls(strategy));
         (0..RUNS)
             .map(|run| timed("run", 14, || strategy.run(|replica| replica_calls(replica, seed + run as u64)).map(drop)))
@@ -221,8 +221,8 @@ impl Member {
     }
 }
 
-/// Makes random calls, until one of them ends the group. The last one splits the group, and leaves
-/// nobody out.
+/// Makes random calls until one of them aborts the group. The last one splits the group into
+/// subgroups that include all ranks.
 fn calls(rank: &mut Communicator, seed: u64) -> Result<Communicator> {
     let mut random = Random(seed);
     let mut collectives = Calls { random: Random(seed + 1), most: 1 << 20, checks: false };
@@ -288,7 +288,7 @@ fn one_call(rank: &mut Communicator, kind: usize, count: usize, root: usize) -> 
             })?;
         }
         19 => {
-            // What it finds may be anything, but is found.
+            // The content may be anything, but inspecting must work.
             let looks = Segment::inspect(process::id()).unwrap_or_default();
             looks.iter().for_each(|look| _ = look.text(100));
         }
@@ -316,7 +316,7 @@ fn one_call(rank: &mut Communicator, kind: usize, count: usize, root: usize) -> 
     Ok(())
 }
 
-/// Calls of a strategy in which a thread stands for each replica.
+/// Makes cross-replica calls of a strategy: a thread takes part for each replica.
 fn cross_replica_calls(strategy: &Strategy) -> Result<()> {
     strategy.variable(|| Tensor::from([1.0f32; 9]))?;
     let values = strategy.distribute_values_from_function(|_| Tensor::from([[true; 2]; 700]))?;
@@ -326,7 +326,7 @@ fn cross_replica_calls(strategy: &Strategy) -> Result<()> {
     strategy.reduce(ReduceOp::Mean, &values, 0).map(drop)
 }
 
-/// Calls in which sizes come from the others, among them.
+/// Makes replica calls, some of which take sizes from peers.
 fn replica_calls(replica: &ReplicaContext, seed: u64) -> Result<()> {
     let mut random = Random(seed);
     let own = replica.replica_id_in_sync_group();
