@@ -55,8 +55,8 @@ pub trait Engine: Any + Send {
     /// for errors; the step at hand may be of another kind.
     ///
     /// # Errors
-    /// [`Failure`]: the ranks disagree, or [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`] or
-    /// [`Error::System`].
+    /// [`Failure`]: the ranks disagree, or [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`]
+    /// or [`Error::System`].
     fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure>;
 
     /// Sets how the next calls are carried out.
