@@ -207,21 +207,13 @@ impl Explanation {
     /// What is done, in words.
     fn algorithm(&self) -> &'static str {
         match (self.protocol, self.step) {
-            (Protocol::Inline, _) => "the data come with the call descriptors; no rank waits for its readers",
-            (Protocol::InPlace, Step::Divided { .. }) => {
-                "each rank reduces its block of all inputs in place and writes it to all outputs, in one pass"
-            }
-            (Protocol::InPlace, _) => "each rank reads the data that it needs where they lie",
-            (Protocol::ProcessRead, _) => {
-                "the system copies out of the others' memory what each rank needs (process_vm_readv)"
-            }
-            (Protocol::Staged(_), Step::Divided { .. }) => {
-                "every rank copies its data into staging, and reduces the elements that it needs of all copies"
-            }
-            (Protocol::Staged(_), _) => "data are copied into staging, and read there",
-            (Protocol::TwoShot(_), _) => {
-                "every rank copies into staging what the others reduce, reduces its own block, and copies the result into staging for the receivers"
-            }
+            (Protocol::Inline, _) => "data come with the call descriptors",
+            (Protocol::InPlace, Step::Divided { .. }) => "each rank reduces its block into all outputs",
+            (Protocol::InPlace, _) => "each rank reads what it needs where it lies",
+            (Protocol::ProcessRead, _) => "process_vm_readv copies what each rank needs",
+            (Protocol::Staged(_), Step::Divided { .. }) => "copy in, then reduce what is needed of all copies",
+            (Protocol::Staged(_), _) => "copy in, then read what is needed",
+            (Protocol::TwoShot(_), _) => "copy in, reduce own block, copy it in for receivers",
         }
     }
 
@@ -294,7 +286,7 @@ impl fmt::Display for Explanation {
         }
         line("memory", self.memory().to_owned())?;
         if Traffic::goes_past_caches(&case, self.protocol) {
-            line("stores", "results are written with non-temporal stores: the call reads and writes more than the last cache holds".to_owned())?;
+            line("stores", "non-temporal: the call exceeds the last-level cache".to_owned())?;
         }
         if let Some(isa) = self.isa {
             line("kernel", format!("{} of {} in {isa}", case.op, case.dtype))?;
