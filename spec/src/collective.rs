@@ -192,6 +192,25 @@ pub fn all_to_all_v<T: Clone>(inputs: &[Vec<T>], counts: &[Vec<usize>]) -> Resul
     Ok(deliver(&parts))
 }
 
+/// The members of each rank's new group, in the order of their ranks in it: those of its color, by
+/// key, and of equal keys by rank. `choices` has each rank's color and key; a rank without a color
+/// gets no group.
+///
+/// ```
+/// use consonance_spec::collective::split;
+/// let groups = split(&[(Some(7), 1), (None, 0), (Some(7), 0), (Some(8), 0)]);
+/// assert_eq!(groups, [Some(vec![2, 0]), None, Some(vec![2, 0]), Some(vec![3])]);
+/// ```
+pub fn split(choices: &[(Option<u32>, i32)]) -> Vec<Option<Vec<usize>>> {
+    let group = |&(color, _): &(Option<u32>, i32)| {
+        let color = color?;
+        let mut members: Vec<usize> = (0..choices.len()).filter(|&rank| choices[rank].0 == Some(color)).collect();
+        members.sort_by_key(|&rank| choices[rank].1);
+        Some(members)
+    };
+    choices.iter().map(group).collect()
+}
+
 fn deliver<T: Clone>(parts: &[Vec<Vec<T>>]) -> Vec<Vec<T>> {
     (0..parts.len()).map(|to| parts.iter().flat_map(|from| from[to].clone()).collect()).collect()
 }

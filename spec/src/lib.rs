@@ -24,6 +24,7 @@ pub mod nest;
 pub mod strategy;
 pub mod dataset;
 pub mod variable;
+pub mod blame;
 
 pub use aggregation::{VariableAggregation, VariableSynchronization};
 pub use call::{Extent, Flow, Kind, Signature, Work};

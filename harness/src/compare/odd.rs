@@ -11,7 +11,7 @@ use crate::{
     subjects::{Group, Replicas},
 };
 use consonance::{Error, Implementation, Strategy};
-use consonance_spec::Kind;
+use consonance_spec::{Kind, blame::blame};
 use std::{
     panic,
     sync::{Barrier, Mutex},
@@ -126,19 +126,19 @@ fn told_of_arguments(
 ) -> Verdict {
     let OddRank { size, odd, ref call, .. } = *case;
     let takes_part = |rank: usize| call.kind != Kind::SendRecv || rank == call.root || rank == call.receiver(size);
-    let ranks = (0..size).filter(|&rank| takes_part(rank)).count();
     let refused = matches!(told[odd], Some(Err(Error::InvalidCall { .. })));
     let argument = if refused { "the call" } else { argument };
+    let members: Vec<usize> = (0..size).filter(|&rank| takes_part(rank)).collect();
+    let calls: Vec<_> = members.iter().map(|&rank| (rank != odd || !refused).then_some(rank == odd)).collect();
+    let named = blame(&calls).map(|(named, _)| members[named]);
     for (rank, result) in told.iter().enumerate() {
         let right = match result {
             Some(Ok(())) => !takes_part(rank),
             Some(Err(Error::InvalidCall { .. })) => rank == odd,
-            Some(Err(Error::Mismatch { replica, argument: named, .. })) => {
-                // Of two, either may be the odd one. A receiver is named with the sender that it
-                // does not agree with.
-                let names_odd = *replica == odd || ranks == 2 && takes_part(*replica);
-                let names_both = *named == format!("recv_counts[{odd}]");
-                (names_odd || names_both) && named.starts_with(argument)
+            Some(Err(Error::Mismatch { replica, argument: found_argument, .. })) => {
+                // A receiver is named with the sender that it does not agree with.
+                let names_both = *found_argument == format!("recv_counts[{odd}]");
+                (Some(*replica) == named || names_both) && found_argument.starts_with(argument)
             }
             _ => false,
         };
@@ -216,7 +216,8 @@ pub fn odd_replica(replicas: Replicas, case: &OddReplica) -> Verdict {
 /// Whether a worker, which has the odd replica or not, is told what that one did.
 fn is_right(case: &OddReplica, has_odd: bool, result: &Result<(), Error>) -> bool {
     let OddReplica { case: ref common, odd, ref does } = *case;
-    let named = |replica: usize| replica == odd || common.size == 2;
+    let calls: Vec<_> = (0..common.size).map(|replica| Some(replica == odd)).collect();
+    let named = |replica: usize| blame(&calls).is_some_and(|(named, _)| named == replica);
     match (does, result) {
         (ReplicaDoes::Calls(..) | ReplicaDoes::Barrier, Err(Error::InvalidCall { replica: Some(replica), .. })) => {
             *replica == odd

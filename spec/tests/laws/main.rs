@@ -12,3 +12,4 @@ mod adjoints;
 mod nests;
 mod strategies;
 mod variables;
+mod blame;

@@ -397,7 +397,7 @@ struct Split<T> {
     key: i32,
     valid: bool,
     /// This rank among those of its color, and how many they are.
-    place: (usize, usize),
+    place: Option<(usize, usize)>,
     data: Slab<T>,
 }
 
@@ -407,19 +407,21 @@ fn split_parts<T: Sample>(call: &Collective, given: &[Vec<T>]) -> Vec<Box<dyn Pa
         // Three colors and none; keys that repeat, on both sides of zero.
         ([None, Some(0), Some(1), Some(u32::MAX)][word as usize % 4], (word >> 8) as i32 % 3)
     };
+    let choices: Vec<_> = (0..given.len()).map(choice).collect();
+    let groups = collective::split(&choices);
     let part = |rank: usize| {
-        let (color, key) = choice(rank);
-        let mut members: Vec<usize> = (0..given.len()).filter(|&other| choice(other).0 == color).collect();
-        members.sort_by_key(|&other| choice(other).1);
-        let place = members.iter().position(|&other| other == rank).expect("a rank has its own color");
-        let inputs: Vec<Vec<T>> = members.iter().map(|&other| given[other].clone()).collect();
-        let result = match color {
-            Some(_) => collective::reduce(call.op, &inputs),
-            None => Ok(given[rank].clone()),
+        let (color, key) = choices[rank];
+        let group = groups[rank].as_ref().map(|members| {
+            let inputs: Vec<Vec<T>> = members.iter().map(|&other| given[other].clone()).collect();
+            let place = members.iter().position(|&other| other == rank).expect("a rank is in its group");
+            (collective::reduce(call.op, &inputs), (place, members.len()))
+        });
+        let (result, place) = match group {
+            Some((result, place)) => (result, Some(place)),
+            None => (Ok(given[rank].clone()), None),
         };
         let after = result.as_ref().unwrap_or(&given[rank]);
         let data = Slab::new(call, rank, Buffer::Recv, &given[rank], after);
-        let place = (place, members.len());
         Box::new(Split { op: call.op, color, key, valid: result.is_ok(), place, data }) as Box<dyn Part>
     };
     (0..given.len()).map(part).collect()
@@ -431,16 +433,13 @@ impl<T: Sample> Part for Split<T> {
     }
 
     fn make(&mut self, communicator: &mut Communicator) -> Result<(), Error> {
-        match (communicator.split(self.color, self.key)?, self.color) {
-            (Some(mut group), Some(_)) if (group.rank(), group.size()) == self.place => {
-                group.all_reduce(self.op, self.data.get_mut())
-            }
-            (None, None) => Ok(()),
-            (group, color) => {
-                let found = group.map(|group| (group.rank(), group.size()));
-                Err(Error::other(format!("color {color:?} gave {found:?}, expected {:?}", self.place)))
-            }
+        let group = communicator.split(self.color, self.key)?;
+        let found = group.as_ref().map(|group| (group.rank(), group.size()));
+        if found != self.place {
+            let (color, expected) = (self.color, self.place);
+            return Err(Error::other(format!("color {color:?} gave {found:?}, expected {expected:?}")));
         }
+        group.map_or(Ok(()), |mut group| group.all_reduce(self.op, self.data.get_mut()))
     }
 
     fn start<'env>(&'env mut self, _: &Scope<'env>) -> Result<Option<Pending>, Error> {
