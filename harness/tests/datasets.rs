@@ -6,7 +6,7 @@ use consonance::{
     dataset::{self, AutoShardPolicy, Cardinality, Column, Deal, Elements, InputOptions},
 };
 use consonance_harness::subjects::{Replicas, STRATEGIES};
-use consonance_spec::dataset::{Deal as SpecDeal, batch_sizes_for_worker, steps};
+use consonance_spec::dataset::{Deal as SpecDeal, batch_sizes_for_worker, shuffled, steps};
 use quickcheck::{QuickCheck, TestResult};
 use std::{
     collections::BTreeSet,
@@ -242,6 +242,17 @@ fn drop_remainder_keeps_full_batches(elements: u8, batch: u8, replicas: u8) -> T
 #[test]
 fn without_the_remainder_all_batches_are_full() {
     QuickCheck::new().tests(100).quickcheck(drop_remainder_keeps_full_batches as fn(u8, u8, u8) -> TestResult);
+}
+
+#[test]
+fn rows_are_shuffled_as_the_spec_says() {
+    for (count, seed, epoch) in [(0, 1, 0), (1, 1, 0), (2, 7, 3), (40, 5, 0), (40, 5, u64::MAX), (1000, u64::MAX, 2)] {
+        let table = dataset::from_tensor_slices(column(count)).unwrap().shuffle(seed);
+        let rows = table.batch(1).iterate(epoch).unwrap();
+        let found: Vec<u32> = rows.map(|row| row.unwrap().as_slice::<f32>().unwrap()[0].to_bits()).collect();
+        let expected: Vec<u32> = shuffled(count, seed, epoch).into_iter().map(bits).collect();
+        assert_eq!(found, expected, "{count} rows, seed {seed}, epoch {epoch}");
+    }
 }
 
 #[test]

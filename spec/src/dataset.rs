@@ -77,3 +77,31 @@ pub fn steps(how: Deal, elements: usize, global_batch: usize, replicas: usize) -
     };
     (0..elements).step_by(global_batch).map(step).collect()
 }
+
+/// The order of `count` rows that are shuffled by this seed, in this epoch: which row comes at each
+/// place.
+///
+/// From the last place down, the row at a place is swapped with one of those before it, or with
+/// itself. Which one is the high word of the product of a random word and their number. The words
+/// are SplitMix64's; its first word for `seed`, plus `epoch`, is the state that it begins with.
+pub fn shuffled(count: usize, seed: u64, epoch: u64) -> Vec<usize> {
+    let mut rows: Vec<usize> = (0..count).collect();
+    let mut state = split_mix(seed.wrapping_add(GOLDEN)).wrapping_add(epoch);
+    for place in (1..count).rev() {
+        state = state.wrapping_add(GOLDEN);
+        let choices = place as u128 + 1;
+        rows.swap(place, (u128::from(split_mix(state)) * choices >> 64) as usize);
+    }
+    rows
+}
+
+/// The golden ratio's fraction in 64 bits.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The word of a state in SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number
+/// generators" (2014).
+fn split_mix(state: u64) -> u64 {
+    let word = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
+}
