@@ -90,7 +90,7 @@ pub fn shuffled(count: usize, seed: u64, epoch: u64) -> Vec<usize> {
     for place in (1..count).rev() {
         state = state.wrapping_add(GOLDEN);
         let choices = place as u128 + 1;
-        rows.swap(place, (u128::from(split_mix(state)) * choices >> 64) as usize);
+        rows.swap(place, ((u128::from(split_mix(state)) * choices) >> 64) as usize);
     }
     rows
 }
@@ -101,7 +101,7 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 /// The word of a state in SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number
 /// generators" (2014).
 fn split_mix(state: u64) -> u64 {
-    let word = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ word >> 31
+    let word = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
 }

@@ -58,7 +58,7 @@ impl Communicator {
     /// to a thread of its own.
     ///
     /// A rank that is dropped has left the group: who waits for it gets
-    /// [`Error::Left`](crate::Error::Left). A group of 0 is empty.
+    /// [`Error::Left`]. A group of 0 is empty.
     pub fn threads(size: usize) -> Vec<Communicator> {
         Communicator::group(size, CommunicationOptions::new().configuration())
     }
@@ -120,7 +120,7 @@ impl Communicator {
     /// default 5 minutes.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`](crate::Error::InvalidCall) for any other timeout.
+    /// [`Error::InvalidCall`] for any other timeout.
     ///
     /// ```
     /// # use consonance::{Communicator, Error};
@@ -159,7 +159,7 @@ impl Communicator {
     /// out.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System) if there is no memory for them.
+    /// [`Error::System`] if there is no memory for them.
     ///
     /// ```
     /// use consonance::{Communicator, ReduceOp};
@@ -183,7 +183,7 @@ impl Communicator {
     }
 
     /// Ends the group: every rank that waits in it, or calls anything in it later, gets
-    /// [`Error::Aborted`](crate::Error::Aborted). Waits for nobody.
+    /// [`Error::Aborted`]. Waits for nobody.
     pub fn abort(&self) {
         self.engine.abort_handle().abort(Reason::Failure);
     }
@@ -232,7 +232,7 @@ impl Communicator {
     /// none for no color. Every rank of this group calls it. An [`abort`](Communicator::abort) of
     /// this group ends the new one, too; a communicator of this group that is dropped does not. In
     /// errors a replica is a rank of the new group; but who ended this one is named by its rank
-    /// here, and [`Error::Aborted`](crate::Error::Aborted) says so.
+    /// here, and [`Error::Aborted`] says so.
     ///
     /// # Errors
     /// As [`barrier`](Communicator::barrier).
@@ -275,7 +275,7 @@ impl Communicator {
     /// on `agreement` beyond it. All methods with typed slices are this one.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`](crate::Error::InvalidCall) for what cannot be right whatever the
+    /// [`Error::InvalidCall`] for what cannot be right whatever the
     /// other ranks call; otherwise as [`barrier`](Communicator::barrier).
     ///
     /// ```

@@ -99,10 +99,10 @@ impl Order {
 
 /// Shuffles `rows` by this seed and epoch.
 ///
-/// This is Durstenfeld's shuffle from the last place down. Place `i` is swapped with place `⌊x (i +
-/// 1) / 2⁶⁴⌋`, where `x` is the next output of SplitMix64. Its initial state is `mix(seed) +
-/// epoch`, where `mix(seed)` is the first output of SplitMix64 with the initial state `seed`. This
-/// never changes: a seed and epoch give the same order in all versions.
+/// This is Durstenfeld's shuffle from the last place down. Place `i` is swapped with place
+/// `⌊x (i + 1) / 2⁶⁴⌋`, where `x` is the next output of SplitMix64. Its initial state is
+/// `mix(seed) + epoch`, where `mix(seed)` is the first output of SplitMix64 with the initial state
+/// `seed`. This never changes: a seed and epoch give the same order in all versions.
 fn shuffle(rows: &mut [usize], seed: u64, epoch: u64) {
     let mut random = SplitMix64(SplitMix64(seed).next().wrapping_add(epoch));
     for place in (1..rows.len()).rev() {

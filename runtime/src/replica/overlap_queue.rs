@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The buckets of one [`ReplicaContext::overlap`].
+/// The buckets of one [`ReplicaContext::overlap`](crate::ReplicaContext::overlap).
 pub(crate) struct Flow {
     /// Of a bucket, in bytes.
     limit: usize,
