@@ -26,20 +26,35 @@ fn strategy_with_timeout(replicas: usize, timeout: Duration) -> MirroredStrategy
     MirroredStrategy::builder((0..replicas).map(Device::Cpu)).options(options).build().unwrap()
 }
 
-/// Runs `replica_fn`, whose calls differ, on 3 replicas. All get the same error with the text
-/// `expected`, and a correct call in the same run works.
+/// Call, argument, replica, what was expected and what was found.
+type Mismatch<'a> = (&'a str, &'a str, usize, &'a str, &'a str);
+
 #[track_caller]
-fn expect_mismatch<R: std::fmt::Debug>(replica_fn: impl Fn(&ReplicaContext<'_>) -> Result<R> + Sync, expected: &str) {
+fn assert_mismatch(error: &Error, wanted: Mismatch<'_>) {
+    match error {
+        Error::Mismatch { call, argument, replica, expected, found } => {
+            assert_eq!((call.as_str(), argument.as_str(), *replica, expected.as_str(), found.as_str()), wanted);
+        }
+        error => panic!("{error:?}, expected a mismatch of {wanted:?}"),
+    }
+}
+
+/// Runs `replica_fn`, whose calls differ, on 3 replicas. All get the mismatch `expected`, and a
+/// correct call in the same run works.
+#[track_caller]
+fn expect_mismatch<R: std::fmt::Debug>(
+    replica_fn: impl Fn(&ReplicaContext<'_>) -> Result<R> + Sync,
+    expected: Mismatch<'_>,
+) {
     let results = strategy(3)
         .run(|replica| {
             let error = replica_fn(replica).unwrap_err();
             let sum = replica.all_reduce(ReduceOp::Sum, 1i32)?;
-            Ok((error.to_string(), sum))
+            assert_mismatch(&error, expected);
+            Ok(sum)
         })
         .unwrap();
-    for (text, sum) in results {
-        assert_eq!((text.as_str(), sum), (expected, 3));
-    }
+    assert_eq!(results.into_values(), [3, 3, 3]);
 }
 
 /// Checks that the next run of the strategy works after a failed one.
@@ -57,7 +72,7 @@ fn different_shapes_name_replica_and_leaf() {
             let count = if replica.replica_id_in_sync_group() == 1 { 3 } else { 2 };
             replica.all_reduce("sum", (Tensor::from(0i32), Tensor::from(vec![1.0f32; count])))
         },
-        "all_reduce: mismatch in value/1 of replica 1: expected f32[2], found f32[3]",
+        ("all_reduce", "value/1", 1, "f32[2]", "f32[3]"),
     );
 }
 
@@ -68,7 +83,7 @@ fn different_dtypes() {
             let one = if replica.replica_id_in_sync_group() == 2 { Tensor::from(1i64) } else { Tensor::from(1.0f64) };
             replica.all_reduce("sum", one)
         },
-        "all_reduce: mismatch in value of replica 2: expected f64[], found i64[]",
+        ("all_reduce", "value", 2, "f64[]", "i64[]"),
     );
 }
 
@@ -79,7 +94,7 @@ fn different_ops() {
             let op = if replica.replica_id_in_sync_group() == 0 { ReduceOp::Mean } else { ReduceOp::Sum };
             replica.all_reduce(op, 1.0f32)
         },
-        "all_reduce: mismatch in op of replica 0: expected sum, found mean",
+        ("all_reduce", "op", 0, "sum", "mean"),
     );
 }
 
@@ -90,7 +105,7 @@ fn different_structures() {
             let count = if replica.replica_id_in_sync_group() == 1 { 1 } else { 2 };
             replica.all_reduce("sum", vec![Tensor::from(1.0f32); count])
         },
-        "all_reduce: mismatch in value/1 of replica 1: expected f32[], found nothing",
+        ("all_reduce", "value/1", 1, "f32[]", "nothing"),
     );
 }
 
@@ -101,7 +116,7 @@ fn an_empty_nest_against_a_full_one() {
             let count = if replica.replica_id_in_sync_group() == 1 { 0 } else { 1 };
             replica.all_reduce("sum", vec![Tensor::from([1u8; 0]); count])
         },
-        "all_reduce: mismatch in value/0 of replica 1: expected u8[0], found nothing",
+        ("all_reduce", "value/0", 1, "u8[0]", "nothing"),
     );
 }
 
@@ -111,14 +126,14 @@ fn different_axes_and_other_dimensions() {
         |replica| {
             replica.all_gather(Tensor::from([[1, 2]]), if replica.replica_id_in_sync_group() == 2 { 1 } else { 0 })
         },
-        "all_gather: mismatch in axis of replica 2: expected 0, found 1",
+        ("all_gather", "axis", 2, "0", "1"),
     );
     expect_mismatch(
         |replica| {
             let columns = 2 + replica.replica_id_in_sync_group() / 2;
             replica.all_gather(Tensor::zeros(consonance::DType::F32, [1, columns]), 0)
         },
-        "all_gather: mismatch in value of replica 2: expected f32[?, 2], found f32[?, 3]",
+        ("all_gather", "value", 2, "f32[?, 2]", "f32[?, 3]"),
     );
 }
 
@@ -129,14 +144,14 @@ fn different_calls() {
             1 => replica.barrier(),
             _ => replica.all_reduce("sum", 1.0f32).map(drop),
         },
-        "all_reduce: mismatch in call of replica 1: expected all_reduce, found barrier",
+        ("all_reduce", "call", 1, "all_reduce", "barrier"),
     );
     expect_mismatch(
         |replica| match replica.replica_id_in_sync_group() {
             0 => replica.merge_call((), |strategy, _| Ok(strategy.mirror(()))),
             _ => replica.all_gather(Tensor::from([1]), 0).map(drop),
         },
-        "all_gather: mismatch in call of replica 0: expected all_gather, found merge_call",
+        ("all_gather", "call", 0, "all_gather", "merge_call"),
     );
 }
 
@@ -144,7 +159,7 @@ fn different_calls() {
 fn different_roots() {
     expect_mismatch(
         |replica| replica.broadcast(1.0f32, replica.replica_id_in_sync_group() / 2),
-        "broadcast: mismatch in root of replica 2: expected 0, found 1",
+        ("broadcast", "root", 2, "0", "1"),
     );
 }
 
@@ -156,16 +171,16 @@ fn different_ops_axes_and_blocks_of_gradients() {
     let op = |odd| if odd { "mean" } else { "sum" };
     expect_mismatch(
         |replica| gradient::reduce_scatter(replica, op(odd(replica)), Tensor::from([1.0f32])),
-        "all_gather: mismatch in op of replica 1: expected sum, found mean",
+        ("all_gather", "op", 1, "sum", "mean"),
     );
     expect_mismatch(
         |replica| gradient::reduce_scatter(replica, "sum", Tensor::from(vec![1.0f32; 1 + odd(replica) as usize])),
-        "all_gather: mismatch in value of replica 1: expected f32[1], found f32[2]",
+        ("all_gather", "value", 1, "f32[1]", "f32[2]"),
     );
     expect_mismatch(
         // The sizes fit both axes.
         |replica| gradient::all_gather(replica, Tensor::zeros(DType::F32, [3, 3]), odd(replica) as isize, &[1]),
-        "all_gather: mismatch in axis of replica 1: expected 0, found 1",
+        ("all_gather", "axis", 1, "0", "1"),
     );
     thread::scope(|scope| {
         for mut rank in Communicator::threads(3) {
@@ -210,7 +225,7 @@ fn sparse_against_dense() {
             1 => replica.all_reduce("sum", Tensor::from([[1.0f32], [2.0]])).map(drop),
             _ => replica.all_reduce("sum", slices()).map(drop),
         },
-        "all_reduce: mismatch in value of replica 1: expected IndexedSlices with indices of i64, of f32[2, 1], found f32[2, 1]",
+        ("all_reduce", "value", 1, "IndexedSlices with indices of i64, of f32[2, 1]", "f32[2, 1]"),
     );
 }
 
