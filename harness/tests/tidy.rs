@@ -4,6 +4,7 @@
 //! words in comments and strings break no rule of code. [`the_rules_see_what_they_forbid`] holds a
 //! line for each rule that breaks it.
 
+use proc_macro2::{Span, TokenStream, TokenTree};
 use std::{
     collections::HashMap,
     fs,
@@ -162,69 +163,46 @@ fn places(text: &str, word: &str) -> impl Iterator<Item = usize> {
 }
 
 /// The code and the comments of a text, each with everything else blank; literals are in neither.
+///
+/// # Panics
+/// If the text is no Rust.
 fn split(text: &str) -> (String, String) {
-    let blank = |part: &str| -> String { part.bytes().map(|byte| if byte == b'\n' { '\n' } else { ' ' }).collect() };
-    let (mut code, mut comments) = (String::new(), String::new());
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let before = code.chars().next_back().unwrap_or(' ');
-        let count = if rest.starts_with("//") {
-            rest.find('\n').unwrap_or(rest.len())
-        } else if rest.starts_with("/*") {
-            block_comment(rest)
-        } else {
-            literal(rest, before)
-        };
-        let is_comment = rest.starts_with("//") || rest.starts_with("/*");
-        let part = &rest[..count.max(first.len_utf8())];
-        comments.push_str(&if is_comment { part.to_owned() } else { blank(part) });
-        code.push_str(&if count > 0 { blank(part) } else { part.to_owned() });
-        rest = &rest[part.len()..];
-    }
-    (code, comments)
-}
-
-/// The bytes of the block comment, which may hold others, that the text begins with.
-fn block_comment(text: &str) -> usize {
-    let mut depth = 0;
-    for at in (0..text.len()).filter(|&at| text.is_char_boundary(at)) {
-        if text[at..].starts_with("/*") {
-            depth += 1;
-        } else if text[..at].ends_with("*/") {
-            depth -= 1;
-            if depth == 0 {
-                return at;
+    const COMMENT: u8 = 0;
+    const CODE: u8 = 1;
+    const LITERAL: u8 = 2;
+    /// Notes the bytes of tokens: of code, and of literals.
+    fn note(tokens: TokenStream, text: &str, marks: &mut [u8]) {
+        for token in tokens {
+            let mut mark = |span: Span, with: u8| {
+                let bytes = span.byte_range();
+                // A comment of documentation is an attribute, all of whose tokens lie there.
+                if !text[bytes.clone()].starts_with("//") && !text[bytes.clone()].starts_with("/*") {
+                    marks[bytes].fill(with);
+                }
+            };
+            match token {
+                TokenTree::Literal(literal) => mark(literal.span(), LITERAL),
+                TokenTree::Ident(ident) => mark(ident.span(), CODE),
+                TokenTree::Punct(punct) => mark(punct.span(), CODE),
+                TokenTree::Group(group) => {
+                    mark(group.span_open(), CODE);
+                    mark(group.span_close(), CODE);
+                    note(group.stream(), text, marks);
+                }
             }
         }
     }
-    text.len()
-}
-
-/// The bytes of the string or character literal that the text begins with; 0 if it begins with
-/// none.
-fn literal(text: &str, before: char) -> usize {
-    let hashes = text.strip_prefix('r').map(|rest| rest.len() - rest.trim_start_matches('#').len());
-    if let Some(hashes) = hashes.filter(|&hashes| text[1 + hashes..].starts_with('"') && !before.is_alphanumeric()) {
-        let close = format!("\"{}", "#".repeat(hashes));
-        let body = 2 + hashes;
-        return text[body..].find(&close).map_or(text.len(), |end| body + end + close.len());
-    }
-    let quote = match text.chars().next() {
-        Some('"') => '"',
-        // A character, and not the lifetime `'a`.
-        Some('\'') if text[1..].starts_with('\\') || text[1..].chars().nth(1) == Some('\'') => '\'',
-        _ => return 0,
+    let mut marks = vec![COMMENT; text.len()];
+    note(text.parse().unwrap_or_else(|error| panic!("{error}: {text}")), text, &mut marks);
+    // As many bytes as the text has, so that what is found in a part is found in the text.
+    let only = |wanted: u8| -> String {
+        let kept = |(at, c): (usize, char)| match c.is_whitespace() || marks[at] == wanted {
+            true => c.to_string(),
+            false => " ".repeat(c.len_utf8()),
+        };
+        text.char_indices().map(kept).collect()
     };
-    let mut escaped = false;
-    for (at, c) in text.char_indices().skip(1) {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            c if c == quote => return at + 1,
-            _ => {}
-        }
-    }
-    text.len()
+    (only(CODE), only(COMMENT))
 }
 
 fn root() -> PathBuf {

@@ -3,8 +3,9 @@
 /// The rank that is named, and one whose call was expected; `None` if all calls are the same.
 ///
 /// `calls` has each rank's call, or `None` for one that cannot be right, whatever the others call.
-/// The call that most ranks made is expected; of equals, that of the lowest rank. A call that cannot
-/// be right is expected only if no other was made. The first rank that made another call is named.
+/// The call that most ranks made is expected; of equals, that of the lowest rank. A call that
+/// cannot be right is expected only if no other was made. The first rank that made another call is
+/// named.
 ///
 /// ```
 /// use consonance_spec::blame::blame;

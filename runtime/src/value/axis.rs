@@ -10,21 +10,22 @@ use std::fmt::{self, Display};
 pub struct Axis(isize);
 
 impl Axis {
-    /// 64 bits that differ where axes do.
+    /// Returns 64 bits that differ if the axes differ.
     pub(crate) fn digest(self) -> u64 {
         self.0 as u64
     }
 
-    /// The axis from the front, of a tensor of this rank; none if there is no such axis.
+    /// Returns the axis counted from the front in a tensor of this rank, `None` if there is no such
+    /// axis.
     pub(crate) fn of(self, rank: usize) -> Option<usize> {
         let axis = if self.0 < 0 { self.0.checked_add_unsigned(rank)? } else { self.0 };
         usize::try_from(axis).ok().filter(|&axis| axis < rank)
     }
 
-    /// The axis from the front.
+    /// Returns the axis counted from the front.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if there is no such axis, or no axis at all.
+    /// [`Error::InvalidCall`] if there is no such axis, or the tensor is a scalar.
     pub(crate) fn resolve(self, call: &'static str, path: &impl Display, rank: usize) -> Result<usize> {
         if rank == 0 {
             return Err(Error::invalid(call, path.to_string(), "a tensor with an axis", "a scalar"));
@@ -55,11 +56,11 @@ impl From<isize> for Axis {
 pub struct Axes(Option<Vec<Axis>>);
 
 impl Axes {
-    /// For each axis of a tensor of this rank, whether it is removed; `None` if only replicas are
-    /// reduced.
+    /// Returns for each axis of a tensor of this rank whether it is removed. `None` if only
+    /// replicas are reduced.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if there is no such axis, or one is given twice.
+    /// [`Error::InvalidCall`] if there is no such axis, or an axis is given twice.
     pub(crate) fn resolve(&self, call: &'static str, path: &impl Display, rank: usize) -> Result<Option<Vec<bool>>> {
         let Some(axes) = &self.0 else { return Ok(None) };
         let mut removed = vec![false; rank];
@@ -72,12 +73,12 @@ impl Axes {
         Ok(Some(removed))
     }
 
-    /// 64 bits that differ where axes do.
+    /// Returns 64 bits that differ if the axes differ.
     pub(crate) fn digest(&self) -> u64 {
         self.0.iter().flatten().fold(self.0.is_some().into(), |digest, axis| mix(digest, axis.digest()))
     }
 
-    /// The axes in words, if there are any.
+    /// Returns the axes as text, `None` if only replicas are reduced.
     pub(crate) fn describe(&self) -> Option<String> {
         let axes: Vec<String> = self.0.as_ref()?.iter().map(Axis::to_string).collect();
         Some(axes.join(", "))
@@ -114,7 +115,7 @@ impl<const COUNT: usize> From<[isize; COUNT]> for Axes {
     }
 }
 
-/// A tensor seen as `[outer, axis, inner]`, with all removed axes as the one in the middle.
+/// A tensor viewed as `[outer, axis, inner]`: the axis in the middle stands for all removed axes.
 pub(crate) struct Flat {
     tensor: Tensor,
     outer: usize,
@@ -123,8 +124,8 @@ pub(crate) struct Flat {
 }
 
 impl Flat {
-    /// Removed axes that do not follow each other are brought together in front, in their order, by
-    /// a copy.
+    /// Flattens `tensor`. If the removed axes are not adjacent, copies it with these axes moved to
+    /// the front, in their order.
     pub(crate) fn new(tensor: &Tensor, removed: &[bool]) -> Flat {
         let sizes = |axes: &[usize]| axes.iter().map(|&axis| tensor.shape()[axis]).product();
         let (away, kept): (Vec<usize>, Vec<usize>) = (0..removed.len()).partition(|&axis| removed[axis]);
@@ -137,23 +138,24 @@ impl Flat {
         Flat { tensor: tensor.transpose(&order), outer: 1, axis: sizes(&away), inner: sizes(&kept) }
     }
 
-    /// The sizes of the axes of `tensor` that are not removed.
+    /// Returns the sizes of the axes of `tensor` that are not removed.
     pub(crate) fn kept(tensor: &Tensor, removed: &[bool]) -> Vec<usize> {
         tensor.shape().iter().zip(removed).filter(|(_, removed)| !**removed).map(|(&size, _)| size).collect()
     }
 
-    /// How many elements each result comes from.
+    /// Returns the number of elements that are combined into each element of the result.
     pub(crate) fn elements(&self) -> usize {
         self.axis
     }
 
-    /// What the elements give, not yet rounded; `None` if the operation is not defined on them.
+    /// Reduces the elements along the axis without rounding. `None` if `op` is not defined on their
+    /// dtype.
     pub(crate) fn partial(&self, op: ReduceOp) -> Option<Partial> {
         let (elements, shape) = self.view();
         Partial::new(op, elements, shape)
     }
 
-    /// The elements, and the three sizes.
+    /// Returns the elements and the three sizes.
     pub(crate) fn view(&self) -> (HostBuf<'_>, [usize; 3]) {
         (self.tensor.buf(), [self.outer, self.axis, self.inner])
     }

@@ -11,8 +11,8 @@ use consonance_kernels::{
 use consonance_spec::{DType, ReduceOp};
 use std::ops::Range;
 
-/// Some rows of a large tensor: `values[i]` belongs to row `indices[i]`. A row may be listed more
-/// than once; such rows add up.
+/// Some rows of a large (dense) tensor: `values[i]` belongs to row `indices[i]`. If an index occurs
+/// more than once, its rows are added.
 ///
 /// ```
 /// use consonance::{IndexedSlices, Tensor};
@@ -28,13 +28,13 @@ pub struct IndexedSlices {
 }
 
 impl IndexedSlices {
-    /// `values` of shape `[rows, ...]` for the rows `indices`, of shape `[rows]` and type i32 or
-    /// i64, of a tensor of `dense_shape`.
+    /// Makes rows of a tensor of `dense_shape`. `values` has shape `[rows, ...]`; `indices` has
+    /// shape `[rows]` and dtype i32 or i64.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if the shapes do not fit each other, the indices are of another type,
-    /// or one of them is negative or not within the dense shape: the error names its position. It
-    /// is the error of the replica that makes the rows, so that no collective meets them.
+    /// [`Error::InvalidCall`] if the shapes do not match, if `indices` has another dtype, or if an
+    /// index is negative or not within the dense shape: the error names its position. The replica
+    /// that makes the rows gets the error, so invalid rows never reach a collective.
     ///
     /// ```
     /// use consonance::{IndexedSlices, MirroredStrategy, Tensor};
@@ -80,23 +80,23 @@ impl IndexedSlices {
         Ok(slices)
     }
 
-    /// The rows, of shape `[rows, ...]`.
+    /// Returns the rows, of shape `[rows, ...]`.
     pub fn values(&self) -> &Tensor {
         &self.values
     }
 
-    /// The number of each row in the large tensor, of shape `[rows]`.
+    /// Returns the index of each row in the large tensor, of shape `[rows]`.
     pub fn indices(&self) -> &Tensor {
         &self.indices
     }
 
-    /// The shape of the large tensor, if it is known.
+    /// Returns the shape of the large tensor, if it is known.
     pub fn dense_shape(&self) -> Option<&[usize]> {
         self.dense_shape.as_deref()
     }
 
-    /// The same rows, with each index once and in order: rows of one index are added in canonical
-    /// order and rounded once.
+    /// Returns the rows with each index once, in ascending order. Rows with the same index are
+    /// added in canonical order and rounded once.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if the values cannot be added.
@@ -117,8 +117,8 @@ impl IndexedSlices {
         Ok(IndexedSlices { values, indices, dense_shape: self.dense_shape.clone() })
     }
 
-    /// The large tensor: rows listed more than once are added as in
-    /// [`dedupe`](IndexedSlices::dedupe), rows not listed are zero.
+    /// Converts the rows to the large tensor. Rows with the same index are added as in
+    /// [`dedupe`](IndexedSlices::dedupe); all other rows are zero.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if the dense shape is not known, or the values cannot be added.
@@ -132,8 +132,8 @@ impl IndexedSlices {
         self.add_rows(call, groups.map(|group| (group[0].0 as usize, group)), shape[0])
     }
 
-    /// `rows` rows: for each target in `groups` the sum of the rows in its group, in their order
-    /// there; zero for all others.
+    /// Returns `rows` rows: the row of each target in `groups` is the sum of the rows in its group,
+    /// in the group's order. All other rows are zero.
     fn add_rows<'a>(
         &self,
         call: &'static str,
@@ -160,7 +160,8 @@ impl IndexedSlices {
         Tensor::from_memory(shape, memory)
     }
 
-    /// The rows that lie within `range` of the large tensor, as rows of that part of it.
+    /// Returns the rows that lie within `range` of the large tensor, with indices relative to the
+    /// start of `range`.
     pub(crate) fn part(&self, range: Range<usize>) -> Result<IndexedSlices> {
         let mut shape = self.values.shape().to_vec();
         let row_count: usize = shape[1..].iter().product();
@@ -175,13 +176,14 @@ impl IndexedSlices {
         Ok(IndexedSlices { values, indices: self.indices_like(indices.into_iter()), dense_shape: Some(shape) })
     }
 
-    /// No row of the large tensor.
+    /// Returns an empty list of rows of the same large tensor.
     pub(crate) fn none(&self) -> Result<IndexedSlices> {
         let (values, indices) = (self.values.rows(0..0)?, self.indices.rows(0..0)?);
         Ok(IndexedSlices { values, indices, dense_shape: self.dense_shape.clone() })
     }
 
-    /// Indices that are no larger than this one's, in their type.
+    /// Makes a tensor of indices with the dtype of this one's. No index may exceed the largest of
+    /// this one's.
     fn indices_like(&self, indices: impl Iterator<Item = i64>) -> Tensor {
         match self.indices.dtype() {
             DType::I32 => Tensor::from(indices.map(|index| index as i32).collect::<Vec<_>>()),
@@ -189,7 +191,7 @@ impl IndexedSlices {
         }
     }
 
-    /// Each index with its place in `indices`, sorted: those of one index keep their order.
+    /// Returns each index with its position in `indices`, sorted by index, then by position.
     fn order(&self) -> Vec<(i64, usize)> {
         let mut order: Vec<_> = self.wide_indices().enumerate().map(|(place, index)| (index, place)).collect();
         order.sort_unstable();
@@ -203,8 +205,8 @@ impl IndexedSlices {
     }
 }
 
-/// How rows are combined: `sum` keeps all of them, `mean` keeps all of them divided by the number
-/// of replicas.
+/// Checks that `op` can combine rows: `sum` keeps all rows, `mean` keeps all rows divided by the
+/// number of replicas.
 pub(crate) fn check_op(call: &'static str, op: ReduceOp) -> Result<()> {
     match op {
         ReduceOp::Sum | ReduceOp::Mean => Ok(()),
@@ -212,8 +214,8 @@ pub(crate) fn check_op(call: &'static str, op: ReduceOp) -> Result<()> {
     }
 }
 
-/// Rows are gathered along the first axis, on which the large tensors lie one below the other: the
-/// size of this one.
+/// Checks that rows can be gathered along `axis`, and returns the number of rows of this large
+/// tensor. Rows are gathered along axis 0 only: the large tensors are concatenated.
 pub(crate) fn check_gather(call: &'static str, path: &Path, slices: &IndexedSlices, axis: Axis) -> Result<usize> {
     match (axis.resolve(call, path, slices.values.rank())?, &slices.dense_shape) {
         (0, Some(shape)) => Ok(shape[0]),
@@ -222,8 +224,8 @@ pub(crate) fn check_gather(call: &'static str, path: &Path, slices: &IndexedSlic
     }
 }
 
-/// The rows of several tensors one below the other: the indices of part `i`, which are `counts[i]`
-/// of a tensor of `sizes[i]` rows, begin where the tensors before it end.
+/// Concatenates the rows of several large tensors. Part `i` has `counts[i]` indices of a tensor of
+/// `sizes[i]` rows; its indices are moved up by the number of rows of the tensors before it.
 pub(crate) fn gathered(
     call: &'static str,
     values: Tensor,
@@ -257,12 +259,12 @@ pub(crate) fn gathered(
     Ok(IndexedSlices { values, indices, dense_shape: Some(shape) })
 }
 
-/// Every element divided by `replicas`, as a mean divides.
+/// Divides every element by `replicas`, like the mean.
 pub(crate) fn divide(call: &'static str, values: &Tensor, replicas: usize) -> Result<Tensor> {
     Tensor::from_memory(values.shape().to_vec(), divided(call, values.buf(), replicas)?)
 }
 
-/// Every element divided by `replicas`, as a mean divides.
+/// Divides every element by `replicas`, like the mean.
 pub(crate) fn divided(call: &'static str, values: HostBuf<'_>, replicas: usize) -> Result<Memory> {
     let (dtype, count) = (values.dtype(), values.count());
     let partial = Partial::new(ReduceOp::Mean, values, [count, 1, 1])

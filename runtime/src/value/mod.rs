@@ -1,5 +1,5 @@
-//! What replicas hold and exchange: tensors, structures of them, and values that differ from
-//! replica to replica.
+//! The values that replicas hold and exchange: tensors, nests of tensors, and values that differ
+//! per replica.
 
 pub(crate) mod tensor;
 pub(crate) mod indexed_slices;

@@ -17,34 +17,34 @@ use std::{fmt, ops::Index, slice, vec};
 pub struct PerReplica<T>(Vec<T>);
 
 impl<T> PerReplica<T> {
-    /// The values of this process's replicas, in their order.
+    /// Wraps the values of this process's replicas, in replica order.
     pub fn new(values: Vec<T>) -> PerReplica<T> {
         PerReplica(values)
     }
 
-    /// The values in replica order.
+    /// Returns the values in replica order.
     pub fn values(&self) -> &[T] {
         &self.0
     }
 
-    /// The values in replica order, given up.
+    /// Consumes this and returns the values in replica order.
     pub fn into_values(self) -> Vec<T> {
         self.0
     }
 
-    /// The values in replica order.
+    /// Iterates over the values in replica order.
     pub fn iter(&self) -> slice::Iter<'_, T> {
         self.0.iter()
     }
 
-    /// `f` of each value.
+    /// Applies `f` to each value.
     pub fn map<U>(self, f: impl FnMut(T) -> U) -> PerReplica<U> {
         PerReplica(self.0.into_iter().map(f).collect())
     }
 }
 
-/// The value of a replica, by its place among those of this process: where that has all replicas,
-/// its id.
+/// Indexes by the position of a replica among those of this process. In a single process this is
+/// the replica's id.
 impl<T> Index<usize> for PerReplica<T> {
     type Output = T;
 
@@ -53,7 +53,7 @@ impl<T> Index<usize> for PerReplica<T> {
     }
 }
 
-/// The values of this process's replicas, in their order.
+/// Collects the values of this process's replicas, in replica order.
 impl<T> FromIterator<T> for PerReplica<T> {
     fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
         PerReplica(values.into_iter().collect())
@@ -78,7 +78,7 @@ impl<'a, T> IntoIterator for &'a PerReplica<T> {
     }
 }
 
-/// As TensorFlow prints it.
+/// Prints the values like TensorFlow.
 impl<T: fmt::Display> fmt::Display for PerReplica<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PerReplica:{{")?;
@@ -101,33 +101,33 @@ impl<T> Mirrored<T> {
         Mirrored { value, devices }
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn value(&self) -> &T {
         &self.value
     }
 
-    /// The value, given up.
+    /// Consumes this and returns the value.
     pub fn into_value(self) -> T {
         self.value
     }
 
-    /// Where it is.
+    /// Returns the devices that hold the value.
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
 }
 
-/// What [`merge_call`](crate::ReplicaContext::merge_call) gives back to the replicas.
+/// A result that [`merge_call`](crate::ReplicaContext::merge_call) distributes to the replicas.
 pub trait Merged {
-    /// What each replica gets.
+    /// The value that one replica receives.
     type Value;
 
-    /// The value of each of `replicas` replicas of this process; fewer or more if this has not as
-    /// many.
+    /// Splits the result into a value for each of `replicas` replicas of this process. The list is
+    /// longer or shorter if the result has another number of values.
     fn split(self, replicas: usize) -> Vec<Self::Value>;
 }
 
-/// To each replica nothing, from a function that only does something.
+/// Gives the replicas no value: for a merge function that is called for its effect.
 impl Merged for () {
     type Value = ();
 
@@ -136,7 +136,7 @@ impl Merged for () {
     }
 }
 
-/// To each replica its own value.
+/// Gives each replica its own value.
 impl<T> Merged for PerReplica<T> {
     type Value = T;
 
@@ -145,7 +145,7 @@ impl<T> Merged for PerReplica<T> {
     }
 }
 
-/// To each replica the same value.
+/// Gives each replica a clone of the value.
 impl<T: Clone> Merged for Mirrored<T> {
     type Value = T;
 

@@ -1,4 +1,4 @@
-//! Tensors on the host: a shape over elements that are shared until somebody writes.
+//! Tensors in host memory: a shape over copy-on-write elements.
 
 use crate::{Error, Result};
 use consonance_kernels::memory::{HostBuf, HostBufMut, Memory};
@@ -9,9 +9,9 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-/// A dense row-major array of any rank, whose element type is a value.
+/// A dense row-major array of any rank, with its element type as a value.
 ///
-/// Cloning shares the elements; writing copies them first if somebody else holds them.
+/// A clone shares the elements. A write copies them first if they are shared.
 ///
 /// ```
 /// use consonance::{DType, Tensor};
@@ -22,13 +22,13 @@ use std::{
 #[derive(Clone)]
 pub struct Tensor {
     memory: Arc<Memory>,
-    /// Where its elements begin in the memory.
+    /// The position of the first element in the memory.
     start: usize,
     shape: Vec<usize>,
 }
 
 impl Tensor {
-    /// A tensor of this shape with these elements, in row-major order.
+    /// Makes a tensor of this shape from these elements, in row-major order.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if the shape has another number of elements.
@@ -43,10 +43,10 @@ impl Tensor {
         Tensor::from_memory(shape.into(), Memory::from(elements))
     }
 
-    /// A tensor of this shape, all zero (`false`).
+    /// Makes a tensor of this shape with all elements zero (`false`).
     ///
     /// # Panics
-    /// If the shape has more elements than there are addresses.
+    /// If the shape has more elements than can be addressed.
     ///
     /// ```
     /// use consonance::{DType, Tensor};
@@ -71,32 +71,32 @@ impl Tensor {
         }
     }
 
-    /// A tensor of this shape, whose elements are the first of `memory`, which has as many or more.
+    /// Makes a tensor of this shape over the first elements of `memory`, which has enough of them.
     pub(crate) fn of_first(memory: Arc<Memory>, shape: Vec<usize>) -> Tensor {
         Tensor { memory, start: 0, shape }
     }
 
-    /// The element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.memory.dtype()
     }
 
-    /// The size of each dimension; empty for a scalar.
+    /// Returns the size of each dimension; empty for a scalar.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The number of dimensions.
+    /// Returns the number of dimensions.
     pub fn rank(&self) -> usize {
         self.shape.len()
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn count(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// The elements in row-major order.
+    /// Returns the elements in row-major order.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if they are not of type `T`.
@@ -110,7 +110,8 @@ impl Tensor {
         self.buf().as_slice().ok_or_else(|| self.not::<T>("Tensor::as_slice"))
     }
 
-    /// The elements in row-major order, to write; copied first if another tensor shares them.
+    /// Returns the elements in row-major order for writing. Copies them first if another tensor
+    /// shares them.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if they are not of type `T`.
@@ -129,10 +130,11 @@ impl Tensor {
         Ok(self.buf_mut().into_mut_slice().expect("the dtype was checked"))
     }
 
-    /// The only element.
+    /// Returns the only element.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if there are more or fewer, or it is not of type `T`.
+    /// [`Error::InvalidCall`] if the tensor does not have exactly one element, or it is not of type
+    /// `T`.
     ///
     /// ```
     /// # use consonance::Tensor;
@@ -146,10 +148,10 @@ impl Tensor {
         }
     }
 
-    /// The same elements in another shape.
+    /// Returns the same elements in another shape.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if it has another number of elements.
+    /// [`Error::InvalidCall`] if the shape has another number of elements.
     ///
     /// ```
     /// use consonance::Tensor;
@@ -166,10 +168,10 @@ impl Tensor {
         Ok(self)
     }
 
-    /// Some rows: the entries `rows` along axis 0. The elements are shared, not copied.
+    /// Returns the entries `rows` along axis 0. The elements are shared, not copied.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] for a scalar, or rows that are not there.
+    /// [`Error::InvalidCall`] for a scalar, or if `rows` is not within axis 0.
     ///
     /// ```
     /// use consonance::Tensor;
@@ -182,7 +184,7 @@ impl Tensor {
         self.rows_for("Tensor::rows", rows)
     }
 
-    /// [`rows`](Tensor::rows), on behalf of `call`.
+    /// [`rows`](Tensor::rows), with errors that name `call`.
     pub(crate) fn rows_for(&self, call: &'static str, rows: Range<usize>) -> Result<Tensor> {
         let Some(&size) = self.shape.first() else {
             return Err(Error::invalid(call, "self", "at least one dimension", "a scalar"));
@@ -196,15 +198,15 @@ impl Tensor {
         Ok(Tensor { memory: self.memory.clone(), start: self.start + rows.start * row_count, shape })
     }
 
-    /// The tensor whose axis `i` is axis `order[i]` of this one.
+    /// Returns a copy whose axis `i` is axis `order[i]` of this tensor.
     pub(crate) fn transpose(&self, order: &[usize]) -> Tensor {
         let shape: Vec<usize> = order.iter().map(|&axis| self.shape[axis]).collect();
         if self.count() == 0 {
-            // An axis may be longer than can be counted through.
+            // An axis of an empty tensor may be too long to iterate over.
             return Tensor::zeros(self.dtype(), shape);
         }
-        // An axis of one entry moves nothing. Of longer ones there are fewer than a number has
-        // bits, so that each may be a call.
+        // An axis of one entry moves no element. A tensor has fewer longer axes than a `usize` has
+        // bits, so a recursion per axis stays shallow.
         let long: Vec<usize> = order.iter().copied().filter(|&axis| self.shape[axis] > 1).collect();
         let sizes: Vec<usize> = long.iter().map(|&axis| self.shape[axis]).collect();
         let strides: Vec<usize> = long.iter().map(|&axis| self.shape[axis + 1..].iter().product()).collect();
@@ -223,7 +225,7 @@ impl Tensor {
         Tensor { memory: Arc::new(memory), start: 0, shape }
     }
 
-    /// dtype and shape as users read them: `f32[2, 3]`.
+    /// Returns dtype and shape as text: `f32[2, 3]`.
     pub(crate) fn spec(&self) -> String {
         format!("{}{:?}", self.dtype(), self.shape)
     }
@@ -232,8 +234,7 @@ impl Tensor {
         self.memory.as_buf().slice(self.elements())
     }
 
-    /// The elements, to write: in this tensor's own memory where nobody else holds it, else in a
-    /// copy.
+    /// Returns the elements for writing. Copies them first if the memory is shared.
     pub(crate) fn buf_mut(&mut self) -> HostBufMut<'_> {
         if Arc::get_mut(&mut self.memory).is_none() {
             (self.memory, self.start) = (Arc::new(Memory::from(self.buf())), 0);
@@ -241,7 +242,7 @@ impl Tensor {
         self.own_buf_mut().expect("the memory is this tensor's alone")
     }
 
-    /// The elements, to write, if nobody else holds them.
+    /// Returns the elements for writing, `None` if the memory is shared.
     pub(crate) fn own_buf_mut(&mut self) -> Option<HostBufMut<'_>> {
         let elements = self.elements();
         Arc::get_mut(&mut self.memory).map(|memory| memory.as_buf_mut().slice(elements))
@@ -256,19 +257,18 @@ impl Tensor {
     }
 }
 
-/// The number of elements of a shape; `None` if there are not as many numbers, or would not be
-/// without its dimensions of zero: sizes of some dimensions are multiplied by themselves, too.
+/// Returns the number of elements of a shape. `None` if the product of its nonzero sizes overflows:
+/// other code multiplies the sizes of some dimensions only.
 fn count(shape: &[usize]) -> Option<usize> {
     let most = shape.iter().filter(|&&dim| dim > 0).try_fold(1usize, |count, &dim| count.checked_mul(dim))?;
     Some(if shape.contains(&0) { 0 } else { most })
 }
 
-/// The shape of tensors like one of this shape, one after the other along `axis`, where their sizes
-/// are these.
+/// Returns the shape of a concatenation along `axis`. The parts have the given sizes on this axis
+/// and agree with `shape` on all others.
 ///
 /// # Errors
-/// [`Error::InvalidCall`] if it has more elements, or would have without its dimensions of zero,
-/// than there are numbers.
+/// [`Error::InvalidCall`] if the product of the nonzero sizes overflows.
 pub(crate) fn joined(call: &'static str, shape: &[usize], axis: usize, sizes: &[usize]) -> Result<Vec<usize>> {
     let joined = sizes.iter().try_fold(0usize, |all, &size| all.checked_add(size)).map(|all| {
         let mut joined = shape.to_vec();
@@ -281,7 +281,7 @@ pub(crate) fn joined(call: &'static str, shape: &[usize], axis: usize, sizes: &[
     })
 }
 
-/// The elements from `start` on, of these sizes and strides, in row-major order.
+/// Appends to `into` the elements from `start` on with these sizes and strides, in row-major order.
 fn collect_strided<T: Element>(from: &[T], shape: &[usize], strides: &[usize], start: usize, into: &mut Vec<T>) {
     match (shape.split_first(), strides.split_first()) {
         (Some((&size, shape)), Some((&stride, strides))) => {
@@ -291,7 +291,7 @@ fn collect_strided<T: Element>(from: &[T], shape: &[usize], strides: &[usize], s
     }
 }
 
-/// No elements: what is left where a tensor was moved out.
+/// Makes a tensor without elements. It takes the place of a tensor that was moved out.
 impl Default for Tensor {
     fn default() -> Self {
         static NOTHING: LazyLock<Arc<Memory>> = LazyLock::new(|| Arc::new(Memory::zeroed(DType::U8, 0)));
@@ -299,7 +299,7 @@ impl Default for Tensor {
     }
 }
 
-/// The same dtype, shape and element values (for floats: NaN differs from itself).
+/// Compares dtype, shape and element values. A float NaN differs from itself.
 impl PartialEq for Tensor {
     fn eq(&self, other: &Tensor) -> bool {
         macro_rules! same {
@@ -313,8 +313,8 @@ impl PartialEq for Tensor {
     }
 }
 
-/// `f32[2, 2] [[1, 2], [3, 4]]`; with `{:#}` without dtype and shape. Long dimensions are cut
-/// short, and of very many dimensions no element is shown.
+/// Prints `f32[2, 2] [[1, 2], [3, 4]]`, and with `{:#}` no dtype and shape. Long dimensions are
+/// abbreviated. A tensor of more than 16 dimensions shows no element.
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !f.alternate() {
@@ -324,7 +324,7 @@ impl fmt::Display for Tensor {
             return write!(f, "…");
         }
         if self.count() == 0 {
-            // Its dimensions may have more entries than can be written.
+            // A dimension of an empty tensor may have too many entries to print.
             return write!(f, "[]");
         }
         macro_rules! write_elements {
@@ -338,15 +338,15 @@ impl fmt::Display for Tensor {
     }
 }
 
-/// As it is displayed.
+/// Prints the same as `Display`.
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
     }
 }
 
-/// A dimension longer than this shows its first and last few entries; a tensor of more dimensions
-/// shows none.
+/// A dimension with more entries shows only the first and last few. A tensor with more dimensions
+/// shows no element.
 const SHOWN: usize = 16;
 
 fn write_rows<T: Element>(f: &mut fmt::Formatter<'_>, shape: &[usize], elements: &[T]) -> fmt::Result {
@@ -368,7 +368,8 @@ fn write_rows<T: Element>(f: &mut fmt::Formatter<'_>, shape: &[usize], elements:
     write!(f, "]")
 }
 
-/// Scalars and arrays are listed by type: a generic array would also be one of arrays.
+/// Implements the conversions per type: a generic impl for arrays would also cover arrays of
+/// arrays.
 macro_rules! from_arrays {
     ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
         $(
@@ -437,7 +438,7 @@ mod tests {
         assert_eq!(Tensor::from(7).transpose(&[]), Tensor::from(7));
     }
 
-    /// Found by a review: each of the axes was a call in the one before.
+    /// Found by a review: the recursion had one level per axis.
     #[test]
     fn axes_of_one_entry_may_be_any_number() {
         let rank = 200_000;
@@ -458,7 +459,7 @@ mod tests {
         assert_eq!(format!("{:#}", Tensor::zeros(DType::F32, [&[16; 15][..], &[0]].concat())), "[]");
     }
 
-    /// Found by a review: each of the dimensions was a call in the one before.
+    /// Found by a review: the recursion had one level per dimension.
     #[test]
     fn more_dimensions_than_anybody_reads_are_not_nested() {
         let show = |rank| format!("{:#}", Tensor::new(vec![1; rank], &[2.5f32]).unwrap());

@@ -1,4 +1,4 @@
-//! Nests: what a call takes when it takes more than one tensor.
+//! Nests: structures of tensors that a call takes as one argument.
 
 pub(crate) mod path;
 
@@ -9,11 +9,11 @@ use consonance_spec::{DType, call::mix, for_each_dtype};
 use std::{collections::BTreeMap, fmt, mem};
 
 /// A tensor, a scalar, [`IndexedSlices`], or a tuple, list, map, `Option` or struct of nests. A map
-/// is a [`BTreeMap`]; a `HashMap` has its keys in another order on each replica.
+/// is a [`BTreeMap`]: a `HashMap` iterates in another order on each replica.
 ///
-/// Every collective of a replica and every cross-replica call takes a nest and gives one of the
-/// same structure, which is the same on all replicas; a mismatch names the path of the leaf. Derive
-/// it for structs whose fields are nests:
+/// Every collective of a replica and every cross-replica call takes a nest and returns a nest of
+/// the same structure. The structure must be the same on all replicas; a mismatch names the path of
+/// the leaf. Derive it for structs whose fields are nests:
 ///
 /// ```
 /// use consonance::{MirroredStrategy, Nest, ReduceOp, Tensor};
@@ -33,26 +33,26 @@ use std::{collections::BTreeMap, fmt, mem};
 /// # Ok::<(), consonance::Error>(())
 /// ```
 pub trait Nest: Sized {
-    /// Moves every leaf out, in order, and notes its path below `at`.
+    /// Moves every leaf out, in order, and records its path below `at`.
     fn take_leaves(&mut self, at: &Path, leaves: &mut Vec<Leaf>);
 
     /// Moves leaves back into the places they were taken from, in the same order.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if a leaf is not of the place's type.
+    /// [`Error::InvalidCall`] if a leaf has another type than its place.
     fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = Leaf>) -> Result<()>;
 }
 
 /// One leaf of a nest.
 #[derive(Clone, Debug)]
 pub struct Leaf {
-    /// Where it lies.
+    /// Its path in the nest.
     pub path: Path,
-    /// What it is.
+    /// Its value.
     pub value: Value,
 }
 
-/// What a leaf is.
+/// The value of a leaf.
 #[derive(Clone, Debug)]
 pub enum Value {
     /// A tensor.
@@ -62,7 +62,7 @@ pub enum Value {
 }
 
 impl Leaf {
-    /// The leaf as a tensor, for calls that take no sparse rows.
+    /// Returns the leaf as a tensor, for calls that take no sparse rows.
     pub(crate) fn dense(&mut self, call: &'static str) -> Result<&mut Tensor> {
         match &mut self.value {
             Value::Dense(tensor) => Ok(tensor),
@@ -70,7 +70,7 @@ impl Leaf {
         }
     }
 
-    /// Whether `op` can combine such leaves.
+    /// Checks that `op` can combine such leaves.
     pub(crate) fn check_op(&self, call: &'static str, op: ReduceOp) -> Result<()> {
         let dtype = match &self.value {
             Value::Dense(tensor) => tensor.dtype(),
@@ -88,7 +88,7 @@ impl Leaf {
         }
     }
 
-    /// The axis along which such leaves are gathered, from the front.
+    /// Returns the axis along which such leaves are gathered, counted from the front.
     pub(crate) fn gather_axis(&self, call: &'static str, axis: Axis) -> Result<usize> {
         match &self.value {
             Value::Dense(tensor) => axis.resolve(call, &self.path, tensor.rank()),
@@ -96,7 +96,7 @@ impl Leaf {
         }
     }
 
-    /// Whether axis 0 can be divided into `parts` even blocks.
+    /// Checks that axis 0 can be divided into `parts` even blocks.
     pub(crate) fn divisible(&self, call: &'static str, parts: usize) -> Result<()> {
         let found = match &self.value {
             Value::Dense(tensor) => match tensor.shape().first() {
@@ -110,14 +110,14 @@ impl Leaf {
     }
 }
 
-/// The leaves of a nest.
+/// Moves all leaves out of a nest.
 pub(crate) fn take<N: Nest>(nest: &mut N) -> Vec<Leaf> {
     let mut leaves = Vec::new();
     nest.take_leaves(&Path::default(), &mut leaves);
     leaves
 }
 
-/// The nest with these leaves in their places.
+/// Moves these leaves back into the nest.
 pub(crate) fn put<N: Nest>(mut nest: N, leaves: Vec<Leaf>) -> Result<N> {
     let mut leaves = leaves.into_iter();
     nest.put_leaves(&mut leaves)?;
@@ -125,12 +125,12 @@ pub(crate) fn put<N: Nest>(mut nest: N, leaves: Vec<Leaf>) -> Result<N> {
     Ok(nest)
 }
 
-/// What must agree of a nest on all replicas: the path of each leaf, whether it is sparse, its
-/// dtype and shape.
+/// The properties of a nest that all replicas must agree on: for each leaf its path, whether it is
+/// sparse, its dtype and shape.
 pub(crate) struct NestSignature(Vec<(Path, Spec)>);
 
-/// What must agree of a nest whose tensors may differ: the path of each leaf, and whether it is
-/// sparse.
+/// The properties that replicas must agree on if dtypes and shapes may differ: for each leaf its
+/// path and whether it is sparse.
 pub(crate) struct Structure(Vec<(Path, bool)>);
 
 impl Structure {
@@ -139,13 +139,13 @@ impl Structure {
         Structure(leaves.iter().map(|leaf| (leaf.path.clone(), is_sparse(leaf))).collect())
     }
 
-    /// 64 bits that differ where structures do.
+    /// Returns 64 bits that differ if the structures differ.
     pub(crate) fn digest(&self) -> u64 {
         let leaves = self.0.iter();
         leaves.fold(self.0.len() as u64, |digest, (path, sparse)| mix(mix(digest, path.digest()), (*sparse).into()))
     }
 
-    /// Each leaf's path and kind, for errors.
+    /// Returns each leaf's path and kind, for errors.
     pub(crate) fn lines(&self) -> impl Iterator<Item = (String, String)> {
         let kind = |sparse: bool| if sparse { "IndexedSlices" } else { "a tensor" };
         self.0.iter().map(move |(path, sparse)| (path.to_string(), kind(*sparse).to_owned()))
@@ -153,21 +153,21 @@ impl Structure {
 }
 
 struct Spec {
-    /// The element type of the indices, if it is sparse.
+    /// The element type of the indices, if the leaf is sparse.
     indices: Option<DType>,
     dtype: DType,
-    /// A dimension that may differ, or is not known, is `None`.
+    /// `None` for a dimension that may differ or is not known.
     shape: Vec<Option<usize>>,
 }
 
 impl NestSignature {
-    /// The outline of these leaves, in which the sizes of dimensions `ragged` may differ.
+    /// Makes the signature of these leaves. The sizes of the axes `ragged` may differ.
     pub(crate) fn new(leaves: &[Leaf], ragged: &Axes) -> NestSignature {
         let outline = leaves.iter().map(|leaf| {
             let known = |shape: &[usize]| shape.iter().copied().map(Some).collect::<Vec<_>>();
             let (indices, dtype, mut shape) = match &leaf.value {
                 Value::Dense(tensor) => (None, tensor.dtype(), known(tensor.shape())),
-                // The number of rows may differ; the tensor that they belong to may not.
+                // The number of rows may differ; the shape of their large tensor may not.
                 Value::Sparse(slices) => {
                     let mut shape = known(slices.values.shape());
                     shape[0] = slices.dense_shape.as_ref().map(|shape| shape[0]);
@@ -179,8 +179,8 @@ impl NestSignature {
                 Ok(Some(ragged)) => {
                     shape.iter_mut().zip(ragged).for_each(|(dim, ragged)| *dim = dim.filter(|_| !ragged))
                 }
-                // The axis is told to be wrong, and not the sizes: which of them may differ nobody
-                // knows.
+                // Without a valid axis no size can be compared. Ignore all sizes, so that the error
+                // names the axis.
                 Err(_) => shape.fill(None),
             }
             (leaf.path.clone(), Spec { indices, dtype, shape })
@@ -188,7 +188,7 @@ impl NestSignature {
         NestSignature(outline.collect())
     }
 
-    /// 64 bits that differ where outlines do.
+    /// Returns 64 bits that differ if the signatures differ.
     pub(crate) fn digest(&self) -> u64 {
         self.0.iter().fold(self.0.len() as u64, |digest, (path, spec)| {
             let indices = spec.indices.map_or(0, |indices| indices as u64 + 1);
@@ -198,13 +198,13 @@ impl NestSignature {
         })
     }
 
-    /// Each leaf's path with its dtype and shape, for errors.
+    /// Returns each leaf's path with its dtype and shape, for errors.
     pub(crate) fn lines(&self) -> Vec<(String, String)> {
         self.0.iter().map(|(path, spec)| (path.to_string(), spec.to_string())).collect()
     }
 
-    /// The first leaf in which `found` differs from this: its path, what was expected, and what it
-    /// is.
+    /// Returns the first leaf in which `found` differs from this signature: its path, the expected
+    /// and the found text.
     pub(crate) fn difference(&self, found: &NestSignature) -> Option<(String, String, String)> {
         let (expected, found) = (self.lines(), found.lines());
         let missing = || "nothing".to_owned();
@@ -290,7 +290,8 @@ macro_rules! nest_of_scalar {
                     let path = leaf.as_ref().map_or_else(String::new, |leaf| leaf.path.to_string());
                     let tensor = dense(leaf)?;
                     *self = tensor.item().map_err(|_| {
-                        // Only the mean of integers changes the type, and only a gather the shape.
+                        // Only the mean of integers changes the type. Only a gather changes the
+                        // shape.
                         let expected = format!("a tensor, since the result is {}", tensor.spec());
                         Error::invalid(NEST, path, expected, concat!("a number of type ", $name))
                     })?;
@@ -339,7 +340,7 @@ impl<K: fmt::Display + Ord, N: Nest> Nest for BTreeMap<K, N> {
     }
 }
 
-/// A value without leaves: any type as the argument of a
+/// Wraps a value of any type as a nest without leaves, for
 /// [`merge_call`](crate::ReplicaContext::merge_call).
 ///
 /// ```
@@ -404,8 +405,8 @@ mod tests {
         x: Vec,
     }
 
-    /// Found by a review: these names stood in what is derived, and the user's own were taken for
-    /// them.
+    /// Found by a review: the derived code used these names unqualified, so a user's own items
+    /// captured them.
     #[allow(dead_code, unused_imports, reason = "only their names matter")]
     mod shadowed {
         use Outcome::*;

@@ -1,14 +1,14 @@
-//! Where a leaf lies in its nest.
+//! The path of a leaf in its nest.
 
 use consonance_spec::call::digest;
 use std::fmt;
 
-/// Where a leaf lies in its nest: `/weights/0`; the top is empty.
+/// The path of a leaf in its nest, such as `/weights/0`. The path of the top is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Path(String);
 
 impl Path {
-    /// The path of `key` below this one.
+    /// Returns the path of `key` below this path.
     pub fn join(&self, key: impl fmt::Display) -> Path {
         Path(format!("{}/{key}", self.0))
     }
@@ -18,7 +18,7 @@ impl Path {
     }
 }
 
-/// `value` at the top, else `value/weights/0`.
+/// Prints `value` for the top and `value/weights/0` below it.
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "value{}", self.0)
