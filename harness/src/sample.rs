@@ -1,6 +1,6 @@
 //! Elements of every type from a seed, with the edges of each, and how their bits are compared.
 
-use consonance_spec::{call::mix, for_each_dtype, number::Number};
+use consonance_spec::{ReduceOp, call::mix, for_each_dtype, number::Number};
 
 /// An element type of which samples can be drawn.
 pub trait Sample: Number {
@@ -84,7 +84,8 @@ macro_rules! implement {
             let one = <$type>::MIN_POSITIVE / <$type>::MIN_POSITIVE;
             let edges = [
                 <$type>::default(), one, one + <$type>::EPSILON, <$type>::from_bits(1), <$type>::MIN_POSITIVE,
-                <$type>::MAX, <$type>::INFINITY, <$type>::NAN,
+                // Infinity, or the NaN of a type that has none.
+                <$type>::MAX, <$type>::MAX + <$type>::MAX, <$type>::NAN,
             ];
             let edge = edges[word as usize % edges.len()];
             if word & 0x100 == 0 { edge } else { -edge }
@@ -95,7 +96,8 @@ macro_rules! implement {
         }
 
         fn plain(word: u64) -> $type {
-            <$type>::from(word as i8) / <$type>::from(7i8)
+            let seventh = <<$type as Number>::Acc>::from(word as i8) / 7.0;
+            <$type>::finish(ReduceOp::Sum, seventh, 1)
         }
 
         fn key(self) -> u64 {

@@ -1,6 +1,6 @@
 //! Inputs of every element type, with the edges of each, and how their bits are compared.
 
-use consonance_spec::{bf16, f16, for_each_dtype, number::Number};
+use consonance_spec::{ReduceOp, bf16, f16, for_each_dtype, number::Number};
 use quickcheck::{Arbitrary, Gen};
 
 /// An element type of which samples can be drawn.
@@ -53,7 +53,8 @@ macro_rules! sample {
             let one = <$type>::MIN_POSITIVE / <$type>::MIN_POSITIVE;
             let positive = [
                 <$type>::default(), one, one + <$type>::EPSILON, least, <$type>::MIN_POSITIVE, <$type>::MAX,
-                <$type>::INFINITY, <$type>::NAN,
+                // Infinity, or the NaN of a type that has none.
+                <$type>::MAX + <$type>::MAX, <$type>::NAN,
             ];
             positive.into_iter().chain(positive.map(|value| -value)).collect()
         }
@@ -63,7 +64,10 @@ macro_rules! sample {
             // round.
             match bool::arbitrary(g) {
                 true => <$type>::from_bits(u64::arbitrary(g) as _),
-                false => <$type>::from(i8::arbitrary(g)) / <$type>::from(7i8),
+                false => {
+                    let seventh = <<$type as Number>::Acc>::from(i8::arbitrary(g)) / 7.0;
+                    <$type>::finish(ReduceOp::Sum, seventh, 1)
+                }
             }
         }
 

@@ -28,7 +28,7 @@ typedef struct { long length; Segment segments[1024]; long count; } Segments;
 static int rank, ranks;
 static FILE *from, *to;
 static int collective;
-static char dtype[8], op[16];
+static char dtype[16], op[16];
 static long in_place, count, sets, period, size, tiles;
 static Segments sent, before, after;
 static int counts[1024], displacements[1024];
@@ -106,7 +106,7 @@ static void prepare(void) {
     for (long set = 0; set < sets; set++) free(sends[set]), free(recvs[set]);
     free(sends), free(recvs), free(patterns);
     char name[32];
-    if (fscanf(from, "%31s %7s %15s", name, dtype, op) != 3) fail("expected a case");
+    if (fscanf(from, "%31s %15s %15s", name, dtype, op) != 3) fail("expected a case");
     for (collective = 0; collective < COLLECTIVES && strcmp(names[collective], name); collective++) {}
     in_place = number(), number(), count = number(), sets = number(), number(), period = number(), size = number(), tiles = number();
     read_segments(&sent), read_segments(&before), read_segments(&after);
