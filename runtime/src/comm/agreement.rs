@@ -1,9 +1,10 @@
-//! What ranks compare beyond a call's buffers, and who is named if they differ.
+//! The comparison of calls: properties that ranks compare beyond a call's buffers, and the choice
+//! of the rank to blame.
 //!
-//! Signatures travel as 64 bits. Only after a mismatch do the ranks tell each other their calls in
-//! words, argument by argument, and vote: the call that most ranks made is the one expected, of
-//! equals the one with the lowest rank; the first rank that differs is the one named. A call that
-//! cannot be right is never expected. All ranks have the same words, and so the same error.
+//! Signatures are compared as 64 bits. Only after a mismatch do the ranks exchange their calls in
+//! words, argument by argument, and vote. The expected call is the one that most ranks made; in a
+//! tie, the one of the lowest rank. The error names the first rank that differs. An invalid call is
+//! never the expected one. All ranks vote on the same words, so all get the same error.
 
 use crate::{Error, comm::options::Configuration};
 use consonance_spec::{
@@ -11,8 +12,8 @@ use consonance_spec::{
     call::{digest, mix},
 };
 
-/// What ranks compare of a call beyond its buffers: 64 bits that differ where it does, and the
-/// words for an error then.
+/// Properties of a call that ranks compare beyond its buffers: a digest of 64 bits, and the words
+/// for the error if digests differ.
 ///
 /// ```
 /// use consonance::{Communicator, raw::{Agreement, Call}};
@@ -26,31 +27,31 @@ use consonance_spec::{
 /// ```
 #[derive(Clone, Copy)]
 pub struct Agreement<'a> {
-    /// The call that the user made, where the step at hand is of another kind.
+    /// The call that the user made, if the current step is of another kind.
     pub(crate) call: Option<Kind>,
-    /// 0 where there is nothing more to compare.
+    /// 0 if there is nothing more to compare.
     pub(crate) digest: u64,
     /// Each argument with its value, in an order that is the same on all ranks.
     pub(crate) describe: &'a dyn Fn() -> Vec<(String, String)>,
 }
 
 impl<'a> Agreement<'a> {
-    /// Nothing beyond the buffers.
+    /// Compares nothing beyond the buffers.
     pub const NONE: Agreement<'static> = Agreement { call: None, digest: 0, describe: &Vec::new };
 
-    /// Ranks agree if they give the same digest. If they do not, `describe` gives each argument
-    /// with its value, in the same order on all ranks.
+    /// Makes an agreement: ranks agree if their digests are equal. If not, `describe` returns each
+    /// argument with its value, in the same order on all ranks.
     pub fn new(digest: u64, describe: &'a dyn Fn() -> Vec<(String, String)>) -> Agreement<'a> {
-        // 0 says that there is nothing to compare.
+        // Avoid 0, which means that there is nothing to compare.
         Agreement { call: None, digest: mix(digest, 1) | 1, describe }
     }
 
-    /// The call that errors name.
+    /// Returns the call that errors name.
     pub(crate) fn name(&self, signature: &Signature) -> Kind {
         self.call.unwrap_or(signature.kind)
     }
 
-    /// Adds the digest to a call's signature, if there is one.
+    /// Mixes the digest, if there is one, into a call's signature.
     #[inline]
     pub(crate) fn sign(&self, signature: &mut Signature) {
         if self.digest != 0 {
@@ -58,7 +59,7 @@ impl<'a> Agreement<'a> {
         }
     }
 
-    /// The call in words.
+    /// Describes the call in words.
     pub(crate) fn words(&self, signature: &Signature, configuration: &Configuration) -> Words {
         let mut lines = vec![("call".to_owned(), self.name(signature).to_string())];
         lines.extend((self.describe)());
@@ -67,7 +68,8 @@ impl<'a> Agreement<'a> {
         say("op", signature.op.map(|op| op.to_string()));
         let root = if signature.kind == Kind::SendRecv { "sender" } else { "root" };
         say(root, signature.root.map(|root| root.to_string()));
-        // What a call on a nest describes says more than the dtype and count of the step at hand.
+        // A call on a nest describes its leaves, which says more than dtype and count of the
+        // current step.
         if self.call.is_none() {
             say("dtype", signature.dtype.map(|dtype| dtype.to_string()));
             say("count", signature.count.map(|count| count.to_string()));
@@ -79,25 +81,25 @@ impl<'a> Agreement<'a> {
     }
 }
 
-/// The argument under which a rank tells that its own call cannot be right.
+/// The argument name under which a rank reports that its own call is invalid.
 const REFUSED: &str = "refused";
 
-/// A call in words, one argument a line, so that two calls can be compared argument by argument.
+/// A call in words, one argument per line, so that calls can be compared argument by argument.
 pub(crate) struct Words(Vec<(String, String)>);
 
 impl Words {
-    /// The most bytes of them that ranks tell each other: no other process's word is a bound of
-    /// what is allocated.
+    /// The limit on the bytes of words that a rank accepts, so that no other process decides how
+    /// much it allocates.
     pub(crate) const BYTES: usize = 1 << 20;
 
-    /// Those of a call that cannot be right, and why.
+    /// Makes the words of an invalid call: the reason.
     pub(crate) fn refused(kind: Kind, why: &str) -> Words {
         Words(vec![("call".to_owned(), kind.to_string()), (REFUSED.to_owned(), why.to_owned())])
     }
 
-    /// What a rank tells the others.
+    /// Encodes the words for the other ranks.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        // What a user's words have of these would end a line, or an argument.
+        // A tab or newline in a user's text would end the argument or the line.
         let plain = |text: &str| text.replace(['\n', '\t'], " ");
         let lines = self.0.iter().map(|(argument, value)| format!("{}\t{}\n", plain(argument), plain(value)));
         let text: String = lines.collect();
@@ -107,19 +109,19 @@ impl Words {
     }
 }
 
-/// The signature of a call that cannot be right: no other call's is this one (up to one chance in
+/// Returns the signature of an invalid call. It equals no other call's (but for a chance of one in
 /// 2^64).
 pub(crate) fn refused(kind: Kind, why: &str) -> Signature {
     Signature { detail: digest(why) | 1, ..Signature::new(kind) }
 }
 
-/// The first argument in which the first odd rank differs from what most ranks called; the same on
-/// every rank.
+/// Returns the mismatch: the first argument in which the first deviating rank differs from the call
+/// of most ranks. The result is the same on every rank.
 pub(crate) fn compare(texts: &[String]) -> Error {
     let votes = |text: &String| texts.iter().filter(|other| *other == text).count();
     let refused = |text: &str| text.lines().any(|line| line.split('\t').next() == Some(REFUSED));
-    // The most votes win, and of equals the lowest rank; a call that cannot be right is never the
-    // one expected.
+    // Most votes win; in a tie the lowest rank. An invalid call is never the expected one, unless
+    // all are.
     let common = (0..texts.len()).rev().max_by_key(|&rank| (!refused(&texts[rank]), votes(&texts[rank]))).unwrap_or(0);
     let odd = texts.iter().position(|text| *text != texts[common]).unwrap_or(common);
     let split = |text: &'_ str| -> Vec<(String, String)> {

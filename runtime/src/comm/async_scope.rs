@@ -1,8 +1,8 @@
-//! Asynchronous calls: made inside a closure, carried out in order on a thread of their own, all
-//! finished when it ends.
+//! Asynchronous calls: made inside a closure and executed in order on a separate thread. All are
+//! finished when the closure's scope ends.
 //!
-//! A handle could be forgotten while a peer reads the buffer it stands for; a closure cannot end
-//! early. So buffers are lent for the whole closure, and dropping a handle is always safe.
+//! A handle could be forgotten while a peer reads its buffer; a closure cannot end early. So
+//! buffers are lent for the whole closure, and dropping a handle is always safe.
 
 use crate::{
     Communicator, Error, Result,
@@ -17,30 +17,30 @@ use std::{
     thread,
 };
 
-/// Where asynchronous calls are made: see [`Communicator::scope`].
+/// Starts asynchronous calls: see [`Communicator::scope`].
 pub struct Scope<'env> {
     rank: usize,
     calls: mpsc::Sender<Task<'env>>,
     slots: Mutex<Vec<Arc<Slot>>>,
-    /// Buffers are lent for exactly this long: a shorter lifetime would let them be used before the
-    /// calls are finished.
+    /// Makes the lifetime invariant: with a shorter one, buffers could be used before the calls are
+    /// finished.
     invariant: PhantomData<&'env mut &'env ()>,
 }
 
-/// What the thread of a scope does next.
+/// A task for the thread of a scope.
 enum Task<'env> {
     Call(Call<'env>, Promise),
-    /// Tell the others, who make some call, why this rank makes none.
+    /// Tell the other ranks, which make a call, why this rank makes none.
     Refuse(String),
 }
 
-/// An asynchronous call under way. Dropping it is safe: the call is finished when its scope ends,
-/// which reports its error.
+/// An asynchronous call in progress. Dropping it is safe: the call finishes before its scope ends,
+/// and the scope returns its error.
 pub struct Pending {
     slot: Arc<Slot>,
 }
 
-/// Where a call's result is put, and from where it is taken once.
+/// The slot for a call's result, which is taken once.
 #[derive(Default)]
 struct Slot {
     state: Mutex<State>,
@@ -55,8 +55,8 @@ enum State {
     Taken,
 }
 
-/// The duty to finish a call. Dropped without a result, which only a panic does, it tells so to who
-/// waits.
+/// The duty to finish a call. It is dropped without a result only in a panic; then the waiter gets
+/// an error.
 struct Promise(Arc<Slot>);
 
 impl Promise {
@@ -83,7 +83,7 @@ impl Slot {
         self.finished.notify_all();
     }
 
-    /// The result, if there is one that nobody took.
+    /// Takes the result; `Ok` if it was taken before.
     fn take(&self) -> Result<()> {
         match std::mem::replace(&mut *self.lock(), State::Taken) {
             State::Finished(result) => result,
@@ -93,7 +93,8 @@ impl Slot {
 }
 
 impl Pending {
-    /// Waits until the call is finished, and gives its result. Bounded, as the call is.
+    /// Waits until the call is finished and returns its result. The call's deadline bounds the
+    /// wait.
     ///
     /// # Errors
     /// The call's.
@@ -106,7 +107,7 @@ impl Pending {
         self.slot.take()
     }
 
-    /// Whether the call is finished. Never waits.
+    /// Returns whether the call is finished. Never waits.
     ///
     /// ```
     /// # use consonance::{Communicator, ReduceOp};
@@ -129,7 +130,7 @@ impl<'env> Scope<'env> {
     /// Starts [`Communicator::all_reduce`].
     ///
     /// # Errors
-    /// [`Error::UnknownReduceOp`]; all others come from [`Pending::wait`] or the end of the scope.
+    /// [`Error::UnknownReduceOp`]. All others come from [`Pending::wait`] or the end of the scope.
     pub fn all_reduce<T: Element>(&self, op: impl IntoReduceOp, data: &'env mut [T]) -> Result<Pending> {
         let op = self.op(Kind::AllReduce, op)?;
         Ok(self.start(Call::AllReduce { op, send: None, recv: data.into() }))
@@ -275,7 +276,8 @@ impl<'env> Scope<'env> {
         self.start(Call::AllToAll { send: Some(send.into()), recv: recv.into(), counts })
     }
 
-    /// Starts [`Communicator::barrier`]: finished when every rank's calls before it are.
+    /// Starts [`Communicator::barrier`]: it finishes when the earlier calls of every rank have
+    /// finished.
     pub fn barrier(&self) -> Pending {
         self.start(Call::Barrier)
     }
@@ -290,7 +292,8 @@ impl<'env> Scope<'env> {
         self.start(Call::Recv { data: data.into(), from })
     }
 
-    /// The operation, or the error for text that names none, of which the others are told in turn.
+    /// Returns the operation. For text that names none, queues a task that tells the other ranks,
+    /// and returns the error.
     fn op(&self, kind: Kind, op: impl IntoReduceOp) -> Result<ReduceOp> {
         let checked = op_of(kind.name(), op).map_err(|error| error.of_replica(self.rank));
         checked.inspect_err(|error| drop(self.calls.send(Task::Refuse(error.to_string()))))
@@ -299,23 +302,23 @@ impl<'env> Scope<'env> {
     fn start(&self, call: Call<'env>) -> Pending {
         let slot = Arc::new(Slot::default());
         self.slots.lock().expect("nobody panics while pushing").push(slot.clone());
-        // If the receiver is gone, after a panic, the promise is dropped with the call.
+        // If the receiver is gone after a panic, the promise is dropped with the call.
         let _ = self.calls.send(Task::Call(call, Promise(slot.clone())));
         Pending { slot }
     }
 }
 
 impl Communicator {
-    /// Runs `body`, in which calls return at once and are carried out meanwhile, in the order in
-    /// which they are made, on a thread of their own. All are finished when this returns.
+    /// Runs `body`, in which calls return at once. A separate thread executes them in the order in
+    /// which they were made. All are finished when this returns.
     ///
     /// # Errors
-    /// The error of `body`, else the first of a call that was not waited for. [`Error::System`] if
-    /// the system gives no thread, which ends the group: the others make calls that this rank does
-    /// not.
+    /// The error of `body`, else the first error of a call that was not waited for.
+    /// [`Error::System`] if the system cannot start a thread. This aborts the group, because the
+    /// other ranks make calls that this rank does not.
     ///
     /// # Panics
-    /// If `body` panics; the group is then ended, so that no peer waits.
+    /// If `body` panics. The group is then aborted, so that no peer waits.
     ///
     /// ```
     /// use consonance::{Communicator, ReduceOp};
@@ -349,8 +352,7 @@ impl Communicator {
                     aborter.abort(Reason::Failure);
                     Error::System { what, source }
                 })?;
-            // Dropped last, so that a panic in `body` ends the group before the queue is waited
-            // for.
+            // Dropped last: a panic in `body` must abort the group before the queue is waited for.
             let scope = Scope { rank, calls, slots: Mutex::default(), invariant: PhantomData };
             let end_on_panic = OnPanic(|| aborter.abort(Reason::Panic));
             let result = body(&scope);
@@ -359,7 +361,7 @@ impl Communicator {
             drop(calls);
             let slots = slots.into_inner().expect("nobody panics while pushing");
             let results: Vec<Result<()>> = slots.into_iter().map(|slot| Pending { slot }.wait()).collect();
-            // The scope itself waits for the thread's work, not for its end.
+            // `thread::scope` waits for the end of the closure only, not for the end of the thread.
             thread.join().unwrap_or_else(|panic| {
                 aborter.abort(Reason::Panic);
                 std::panic::resume_unwind(panic)
@@ -371,7 +373,7 @@ impl Communicator {
     }
 }
 
-/// Runs its function if it is dropped, which is in a panic only.
+/// Runs its function when it is dropped, which happens only in a panic.
 struct OnPanic<F: Fn()>(F);
 
 impl<F: Fn()> Drop for OnPanic<F> {

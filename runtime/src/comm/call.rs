@@ -1,4 +1,4 @@
-//! One collective call as a value, checked for what can be wrong on one rank alone.
+//! One collective call as a value, and the checks that need the arguments of one rank only.
 
 use crate::{Error, Result};
 use consonance_kernels::memory::{Buf, BufMut, HostBuf, HostBufMut, Memory, Space};
@@ -6,45 +6,45 @@ use consonance_spec::{DType, Element, Kind, ReduceOp, Signature, World};
 
 /// A collective with its buffers.
 ///
-/// `send` is what this rank brings and `recv` what it gets; without `send` the call works in place,
-/// on `recv`. Counts are in elements. Where they are given there is one for each rank, the same
-/// list on every rank; else parts are even.
+/// `send` is this rank's input and `recv` its output. Without `send` the call works in place, on
+/// `recv`. Counts are in elements. A list of counts has one for each rank and is the same on every
+/// rank, except in `AllToAll`. Without it parts are even.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "fields are told of above and at their variants")]
 pub enum Call<'a> {
-    /// Every rank waits for every other.
+    /// Waits for every other rank.
     Barrier,
-    /// `root`'s data to all.
+    /// Copies `root`'s data to all ranks.
     Broadcast { data: BufMut<'a>, root: usize },
-    /// All ranks' data combined, on `root`. Only `root` needs `recv`.
+    /// Combines all ranks' data on `root`. Only `root` needs `recv`.
     Reduce { op: ReduceOp, send: Option<Buf<'a>>, recv: Option<BufMut<'a>>, root: usize },
-    /// All ranks' data combined, on all.
+    /// Combines all ranks' data on all ranks.
     AllReduce { op: ReduceOp, send: Option<Buf<'a>>, recv: BufMut<'a> },
-    /// All ranks' data combined, a block to each: apart into `recv`, in place into the rank's own
-    /// block of it.
+    /// Combines all ranks' data and gives each rank one block. Its target is `recv`, or in place
+    /// the rank's own block of `recv`.
     ReduceScatter { op: ReduceOp, send: Option<Buf<'a>>, recv: BufMut<'a> },
-    /// All ranks' data in rank order on `root`, which alone needs `recv`.
+    /// Concatenates all ranks' data in rank order on `root`. Only `root` needs `recv`.
     Gather { send: Option<Buf<'a>>, recv: Option<BufMut<'a>>, counts: Option<&'a [usize]>, root: usize },
-    /// All ranks' data in rank order on all.
+    /// Concatenates all ranks' data in rank order on all ranks.
     AllGather { send: Option<Buf<'a>>, recv: BufMut<'a>, counts: Option<&'a [usize]> },
-    /// Like `AllGather` with sizes that are learnt on the way: each rank's data is `rows` rows, and
-    /// row `i` of the result is every rank's row `i` in rank order. On success `recv` holds the
-    /// result, and `counts` each rank's count.
+    /// Like `AllGather`, but the ranks do not know each other's counts before the call. Each rank's
+    /// data is `rows` rows. Row `i` of the result concatenates the rows `i` of all ranks, in rank
+    /// order. On success `recv` holds the result and `counts` the count of each rank.
     Concat { send: Buf<'a>, rows: usize, recv: &'a mut Option<Memory>, counts: &'a mut Vec<usize> },
-    /// A part of `root`'s data to each rank. Only `root` needs `send`; it may keep its own part in
-    /// place, without `recv`.
+    /// Copies a part of `root`'s data to each rank. Only `root` needs `send`. Without `recv` its
+    /// own part stays in place.
     Scatter { send: Option<Buf<'a>>, recv: Option<BufMut<'a>>, counts: Option<&'a [usize]>, root: usize },
-    /// A part from each rank to each rank. `counts` are those sent to and those received from each
-    /// rank.
+    /// Copies a part from each rank to each rank. `counts` are the counts that this rank sends to
+    /// each rank, and those that it receives from each rank.
     AllToAll { send: Option<Buf<'a>>, recv: BufMut<'a>, counts: Option<(&'a [usize], &'a [usize])> },
-    /// Data to one rank, which receives it.
+    /// Sends data to rank `to`, which makes the matching `Recv`.
     Send { data: Buf<'a>, to: usize },
-    /// Data from one rank, which sends it.
+    /// Receives data from rank `from`, which makes the matching `Send`.
     Recv { data: BufMut<'a>, from: usize },
 }
 
 impl<'a> Call<'a> {
-    /// `data` of all ranks combined into `root`'s, as `rank` calls it.
+    /// Makes the in-place reduce of `data` on `root`, as `rank` calls it.
     pub(crate) fn reduce_in_place<T: Element>(op: ReduceOp, data: &'a mut [T], root: usize, rank: usize) -> Call<'a> {
         if rank == root {
             Call::Reduce { op, send: None, recv: Some(data.into()), root }
@@ -53,7 +53,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Which call it is.
+    /// Returns the kind of the call.
     pub fn kind(&self) -> Kind {
         match self {
             Call::Barrier => Kind::Barrier,
@@ -69,7 +69,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The first buffer that does not lie in one of these spaces: its argument, and where it lies.
+    /// Returns the first buffer in a space that the engine does not reach: its argument name and
+    /// its space.
     #[inline]
     pub(crate) fn outside(&self, reaches: impl Fn(Space) -> bool) -> Option<(&'static str, Space)> {
         let (send, recv) = match self {
@@ -90,7 +91,8 @@ impl<'a> Call<'a> {
         send.or_else(|| recv.filter(|&space| !reaches(space)).map(|space| ("recv", space)))
     }
 
-    /// The bytes of which other ranks do not know how many this one brings.
+    /// Returns the bytes of this rank's input to `Concat`, which peers do not know; 0 for other
+    /// calls.
     pub(crate) fn concat_bytes(&self) -> usize {
         match self {
             Call::Concat { send, .. } => send.bytes(),
@@ -108,12 +110,12 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Checks the arguments, and adds to the signature of the call's kind what all ranks must agree
-    /// on. It is filled in where it stays: to move what was just written in parts takes longer than
-    /// to write it.
+    /// Checks the arguments, and adds to the signature the properties that all ranks must agree on.
+    /// The signature is filled in place: a move of a value just written in parts would stall on the
+    /// pending stores.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] for what no other rank's arguments could make right.
+    /// [`Error::InvalidCall`] for arguments that are invalid whatever the other ranks pass.
     pub(crate) fn sign(&self, world: World, signature: &mut Signature) -> Result<()> {
         let check = Check { call: self.kind().name(), world };
         match self {
@@ -186,12 +188,13 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Buffers of a call on an engine that reaches host memory alone, which was checked.
+/// A buffer of a call on an engine that reaches host memory only. `Communicator::execute` has
+/// checked its space.
 pub(crate) trait OnHost {
-    /// The same in host memory.
+    /// The same buffer as one in host memory.
     type Host;
 
-    /// The elements, which lie in host memory.
+    /// Converts the buffer, which lies in host memory.
     fn on_host(self) -> Self::Host;
 }
 
@@ -222,7 +225,7 @@ impl<B: OnHost> OnHost for Option<B> {
     }
 }
 
-/// What a rank reads.
+/// The dtype and count of a rank's input.
 struct Input {
     dtype: DType,
     count: usize,
@@ -289,13 +292,13 @@ impl Check {
         Err(self.invalid(argument, format!("a multiple of {size} elements"), format!("{count} elements")))
     }
 
-    /// The element type of `op`'s result.
+    /// Returns the element type of `op`'s result.
     #[inline]
     fn defined(&self, op: ReduceOp, dtype: DType) -> Result<DType> {
         op.result(dtype).ok_or_else(|| self.invalid("op", format!("an operation on {dtype}"), op.name()))
     }
 
-    /// Whether `op` on `dtype` gives what `recv` holds.
+    /// Checks that the result of `op` on `dtype` has the element type of `recv`.
     #[inline]
     fn result(&self, op: ReduceOp, dtype: DType, recv: DType, in_place: bool) -> Result<()> {
         match self.defined(op, dtype)? {
@@ -308,8 +311,8 @@ impl Check {
         }
     }
 
-    /// Checks `counts` against `own`, this rank's part, and notes them as what must agree. Without
-    /// `counts` every part is `own`.
+    /// Checks `counts` against `own`, this rank's part, and adds their digest to the signature.
+    /// Without `counts` every part is `own`.
     fn parts(&self, signature: &mut Signature, counts: Option<&[usize]>, own: Option<usize>) -> Result<()> {
         let Some(counts) = counts else {
             signature.count = own;
@@ -327,8 +330,8 @@ impl Check {
         Ok(())
     }
 
-    /// The sum of counts of elements of this type. All ranks check it, whoever needs the buffer,
-    /// since all compute with it.
+    /// Returns the sum of counts of elements of this type. Every rank checks it, even without a
+    /// buffer of this size, because every rank computes with it.
     fn total(&self, argument: &str, counts: &[usize], dtype: DType) -> Result<usize> {
         let total = counts.iter().try_fold(0usize, |total, &count| total.checked_add(count));
         let bytes = |total: usize| total.checked_mul(dtype.size()).filter(|&bytes| isize::try_from(bytes).is_ok());
@@ -431,7 +434,7 @@ impl Check {
     }
 }
 
-/// A digest of counts, for the detail of a signature.
+/// Returns a digest of counts, for the detail of a signature.
 fn digest_counts(counts: &[usize]) -> u64 {
     counts.iter().fold(counts.len() as u64, |digest, &count| consonance_spec::call::mix(digest, count as u64))
 }
@@ -445,7 +448,7 @@ pub(crate) struct UnlikeCounts {
 }
 
 impl UnlikeCounts {
-    /// All ranks see this; no data has moved.
+    /// Returns the error. All ranks get the same one, and no data has moved.
     pub(crate) fn error(&self, call: Kind) -> Error {
         Error::Mismatch {
             call: call.to_string(),
@@ -457,8 +460,8 @@ impl UnlikeCounts {
     }
 }
 
-/// The first pair of ranks that do not expect the same of each other. In the table a rank has what
-/// it sends to each, and then what it receives from each.
+/// Returns the first pair of ranks whose counts differ. A rank's row of the table has the counts
+/// that it sends to each rank, then the counts that it receives from each rank.
 pub(crate) fn unlike_counts(table: &[u64], size: usize) -> Option<UnlikeCounts> {
     let row = 2 * size;
     (0..size).flat_map(|from| (0..size).map(move |to| (from, to))).find_map(|(from, to)| {

@@ -19,16 +19,16 @@ use std::{any::Any, ops::Range, sync::Arc, time::Duration};
 
 /// One rank of a group, with MPI's collectives on slices.
 ///
-/// Every rank makes the same calls in the same order; a rank that does not is named in the error of
-/// all. The result of a reduction has the same bits on every rank, for every size, position and
-/// [`Implementation`].
+/// Every rank makes the same calls in the same order. If a rank differs, all ranks fail with an
+/// error that names it. The result of a reduction has the same bits on every rank, for every size,
+/// position and [`Implementation`].
 ///
-/// Names without a suffix work in place; `_into` reads one slice and writes another; `_v` takes a
-/// count for each rank. Blocking calls on slices allocate nothing after the first of their size. In
-/// errors, a replica is a rank.
+/// Methods without a suffix work in place; `_into` reads one slice and writes another; `_v` takes a
+/// count for each rank. Blocking calls on slices allocate only in the first call of a size. In
+/// errors, "replica" means a rank.
 ///
-/// A call that cannot be right is made all the same, so that the others are told at once: it waits
-/// for them as any call does.
+/// A call with invalid arguments still takes part, so that all other ranks fail at once with an
+/// error that names this one. It blocks like any call.
 ///
 /// ```
 /// use consonance::{Communicator, ReduceOp};
@@ -54,16 +54,16 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// The communicators of a new group of `size` threads of this process, in rank order: give each
-    /// to a thread of its own.
+    /// Makes a new group of `size` threads of this process and returns its communicators in rank
+    /// order. Move each to a thread of its own.
     ///
-    /// A rank that is dropped has left the group: who waits for it gets
-    /// [`Error::Left`]. A group of 0 is empty.
+    /// A rank leaves the group when its communicator is dropped: a peer that waits for it gets
+    /// [`Error::Left`]. If `size` is 0 the list is empty.
     pub fn threads(size: usize) -> Vec<Communicator> {
         Communicator::group(size, CommunicationOptions::new().configuration())
     }
 
-    /// [`threads`](Communicator::threads) whose calls are carried out so.
+    /// [`threads`](Communicator::threads) with this configuration.
     pub(crate) fn group(size: usize, configuration: Configuration) -> Vec<Communicator> {
         let on_seat = |endpoint| Box::new(Host::new(endpoint, configuration, None));
         let seats = Endpoint::group(size, configuration.timeout).into_iter();
@@ -79,7 +79,7 @@ impl Communicator {
         Communicator { engine: Box::new(Host::new(endpoint, configuration, Some(processes))), configuration }
     }
 
-    /// A rank of a group that `engine` carries calls of, which has the default options.
+    /// Makes a communicator over `engine`, with the default options.
     ///
     /// ```
     /// # use consonance::{Communicator, raw::Engine};
@@ -91,7 +91,7 @@ impl Communicator {
         Communicator::on(engine, CommunicationOptions::new().configuration())
     }
 
-    /// [`from_engine`](Communicator::from_engine) whose calls are carried out so.
+    /// [`from_engine`](Communicator::from_engine) with this configuration.
     pub(crate) fn on(engine: Box<dyn Engine>, configuration: Configuration) -> Communicator {
         let mut engine = match engine.service() {
             Service::Calls => engine,
@@ -101,23 +101,23 @@ impl Communicator {
         Communicator { engine, configuration }
     }
 
-    /// This rank, from 0.
+    /// Returns this rank, counted from 0.
     pub fn rank(&self) -> usize {
         self.world().rank()
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     pub fn size(&self) -> usize {
         self.world().size()
     }
 
-    /// This rank and the number of ranks.
+    /// Returns this rank and the number of ranks.
     pub fn world(&self) -> World {
         self.engine.world()
     }
 
-    /// Sets how long a call waits for its peers, in all: more than zero and at most a day. By
-    /// default 5 minutes.
+    /// Sets the timeout of a call: the limit on the total time for which it waits for its peers. It
+    /// must be more than zero and at most a day. The default is 5 minutes.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] for any other timeout.
@@ -137,7 +137,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Sets how an all-reduce is done: the same on every rank, or a call fails as a mismatch.
+    /// Sets the algorithm of all-reduces. If ranks set different ones, an all-reduce fails with a
+    /// mismatch.
     pub fn set_implementation(&mut self, implementation: Implementation) {
         self.configure(Configuration { implementation, ..self.configuration });
     }
@@ -149,17 +150,16 @@ impl Communicator {
         }
     }
 
-    /// `count` elements, all zero, in memory that every rank of this group can read and write in
-    /// place: with such data collectives of processes copy nothing that they need not. Of threads,
-    /// any memory is so. Of processes it is made of huge pages from 2 MiB on, where the system
-    /// (Linux 6.1 and later) has some, which takes about as long as to fill it once.
+    /// Allocates `count` zero elements in memory that every rank of this group can read and write
+    /// in place. Collectives of processes need not stage such data. For ranks that are threads, any
+    /// memory is like this. For processes, allocations of 2 MiB and more use huge pages if the
+    /// system (Linux 6.1 and later) has some; collapsing them costs about one pass over the memory.
     ///
-    /// It stays when the group has ended, but the data of another group's collectives are copied
-    /// again. A process made by `fork` has none of it, and a core dump leaves that of processes
-    /// out.
+    /// The memory outlives the group, but collectives of another group stage it again. A child made
+    /// by `fork` does not inherit it. A core dump omits the memory of processes.
     ///
     /// # Errors
-    /// [`Error::System`] if there is no memory for them.
+    /// [`Error::System`] if the system has no memory.
     ///
     /// ```
     /// use consonance::{Communicator, ReduceOp};
@@ -174,21 +174,22 @@ impl Communicator {
         Ok(SharedMemory::new(self.engine.alloc(T::DTYPE, count)?))
     }
 
-    /// What the way of this group's data depends on, or of what goes to and from `peer`, once
-    /// something has; none where ranks do not share memory. For `consonance explain`.
+    /// Returns the inputs of protocol selection, for `consonance explain`: for the pair of this
+    /// rank and `peer` once they have communicated, else for the group. `None` if the ranks do not
+    /// share memory.
     #[doc(hidden)]
     pub fn topology(&self, peer: Option<usize>) -> Option<Topology> {
         let host = (&*self.engine as &dyn Any).downcast_ref::<Host>();
         host.map(|host| host.topology(peer))
     }
 
-    /// Ends the group: every rank that waits in it, or calls anything in it later, gets
-    /// [`Error::Aborted`]. Waits for nobody.
+    /// Aborts the group without waiting: every rank that waits in it, or makes a later call in it,
+    /// gets [`Error::Aborted`].
     pub fn abort(&self) {
         self.engine.abort_handle().abort(Reason::Failure);
     }
 
-    /// What ends this group from any thread, and tells whether it was ended.
+    /// Returns a handle that aborts this group from any thread and reports whether it was aborted.
     ///
     /// ```
     /// use consonance::{Communicator, Error, raw::Reason};
@@ -205,34 +206,37 @@ impl Communicator {
         self.engine.abort_handle()
     }
 
-    /// After an abort, waits until all ranks are ready to go on, and goes on; otherwise does
+    /// After an abort, waits until all ranks are ready, then renews the group. Otherwise does
     /// nothing.
     pub(crate) fn renew(&mut self) -> Result<()> {
         self.engine.renew()
     }
 
-    /// Ends this rank's part in a run. Gives the communicator if it may
-    /// [begin](Communicator::begin_run) another one.
+    /// Ends this rank's part in a run. Returns the communicator if it can
+    /// [begin](Communicator::begin_run) another run.
     pub(crate) fn end_run(mut self) -> Option<Communicator> {
         self.engine.end_run().then_some(self)
     }
 
-    /// Begins another run of a group of which these are all ranks, each of which has ended the last
-    /// one. False if it does not go on.
+    /// Begins another run. `ranks` are all ranks of the group, and each has ended its last run.
+    /// Returns false if the group cannot go on.
     pub(crate) fn begin_run(ranks: &mut [Communicator]) -> bool {
         ranks.iter_mut().all(|rank| rank.engine.begin_run())
     }
 
-    /// Says whether this rank is idle: see [`Engine::set_idle`].
+    /// Marks this rank idle or active: see [`Engine::set_idle`].
     pub(crate) fn set_idle(&mut self, company: Range<usize>, idle: bool) {
         self.engine.set_idle(company, idle);
     }
 
-    /// The communicator of the ranks that give the same `color`, ordered by `key` and then by rank;
-    /// none for no color. Every rank of this group calls it. An [`abort`](Communicator::abort) of
-    /// this group ends the new one, too; a communicator of this group that is dropped does not. In
-    /// errors a replica is a rank of the new group; but who ended this one is named by its rank
-    /// here, and [`Error::Aborted`] says so.
+    /// Splits the group like `MPI_Comm_split`: returns a communicator of the ranks with the same
+    /// `color`, ordered by `key` and then by rank. `None` for a rank without a color. Every rank of
+    /// this group makes the call.
+    ///
+    /// An [`abort`](Communicator::abort) of this group aborts the new one, too. Dropping a
+    /// communicator of this group does not. In errors of the new group, "replica" means its rank
+    /// there. The rank that aborted this group is named by its rank in this group, and
+    /// [`Error::Aborted`] says so.
     ///
     /// # Errors
     /// As [`barrier`](Communicator::barrier).
@@ -271,12 +275,12 @@ impl Communicator {
         self.execute(call, &Agreement::NONE)
     }
 
-    /// Makes a call whose element types are values, on which the ranks agree as on any other, and
-    /// on `agreement` beyond it. All methods with typed slices are this one.
+    /// Executes a call whose buffers carry their element type as a value. The ranks compare the
+    /// call and `agreement` before any data moves. All methods with typed slices call this one.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] for what cannot be right whatever the
-    /// other ranks call; otherwise as [`barrier`](Communicator::barrier).
+    /// [`Error::InvalidCall`] for arguments that are invalid whatever the other ranks call;
+    /// otherwise as [`barrier`](Communicator::barrier).
     ///
     /// ```
     /// use consonance::{Communicator, ReduceOp, raw::{Agreement, Call}};
@@ -293,8 +297,8 @@ impl Communicator {
             Some((argument, space)) => Err(self.out_of_reach(call.kind(), argument, space)),
         };
         if let Err(error) = signed {
-            // The two of a send and a receive are a group of their own: no other rank waits for
-            // this call.
+            // A send or a receive is compared with its peer alone: no other rank waits for this
+            // call.
             if !matches!(call, Call::Send { .. } | Call::Recv { .. }) {
                 let _ = self.refuse(call.kind(), &error);
             }
@@ -315,7 +319,7 @@ impl Communicator {
         done.map_err(|failure| self.settle(failure, signature, agreement))
     }
 
-    /// A call in which ranks only meet, of a strategy's own kind.
+    /// Executes a barrier of a kind of the strategy's own.
     pub(crate) fn meet(&mut self, kind: Kind, agreement: &Agreement<'_>) -> Result<()> {
         let mut signature = Signature::new(kind);
         agreement.sign(&mut signature);

@@ -1,5 +1,4 @@
-//! What a communicator does when ranks disagree: they tell each other what they called, and all
-//! have the same error.
+//! Handles a disagreement of ranks: they exchange their calls in words, and all get the same error.
 
 use super::{
     agreement::{self, Agreement, Words},
@@ -14,11 +13,12 @@ use consonance_kernels::{
 use consonance_spec::{DType, Kind, Signature};
 use std::io;
 
-/// The call by which ranks tell each other, in words, what they called.
+/// The signature of the calls by which ranks exchange their calls in words.
 const EXPLAIN: Signature = Signature { dtype: Some(DType::U8), ..Signature::new(Kind::Explain) };
 
 impl Communicator {
-    /// The error for a call. If ranks disagree they tell each other what they called.
+    /// Returns the error of a failed call. If the ranks disagree, exchanges their calls in words
+    /// first.
     #[cold]
     pub(super) fn settle(&mut self, failure: Failure, signature: &Signature, agreement: &Agreement<'_>) -> Error {
         match failure {
@@ -30,7 +30,8 @@ impl Communicator {
         }
     }
 
-    /// Tells each other the calls in words, and gives the error of all, or of this rank and `peer`.
+    /// Exchanges calls in words, with all ranks or with `peer` only, and returns the error that all
+    /// of them get.
     fn explain(&mut self, words: &Words, peer: Option<usize>) -> Result<Error> {
         let own = words.to_bytes();
         let texts = match peer {
@@ -40,7 +41,7 @@ impl Communicator {
         let texts = texts.map_err(|failure| match failure {
             Failure::Error(error) => error,
             Failure::Disagreement { .. } => {
-                // The ranks are not in step any more.
+                // The ranks are no longer in step.
                 self.engine.abort_handle().abort(Reason::Failure);
                 Error::System {
                     what: "explain: read what the replicas say of their calls".to_owned(),
@@ -55,9 +56,10 @@ impl Communicator {
         Ok(error)
     }
 
-    /// Every rank's words, in rank order.
+    /// Gathers every rank's words, in rank order.
     fn tell_all(&mut self, own: &[u8]) -> Result<Vec<String>, Failure> {
-        // Their lengths first: what a peer says is no bound of what is allocated.
+        // Exchange the lengths first, and bound each: a peer must not decide how much this rank
+        // allocates.
         let mut lengths = vec![[0u8; size_of::<u64>()]; self.size()];
         let length = length(own);
         let (send, recv) = (Some(length.as_slice().into()), lengths.as_flattened_mut().into());
@@ -75,7 +77,7 @@ impl Communicator {
         Ok(texts.collect())
     }
 
-    /// The words of this rank and `peer`, in rank order.
+    /// Exchanges words with `peer`. Returns both, in rank order.
     fn tell(&mut self, own: &[u8], peer: usize) -> Result<Vec<String>, Failure> {
         let mut bytes = [0u8; size_of::<u64>()];
         self.exchange(peer, length(own).as_slice().into(), bytes.as_mut_slice().into())?;
@@ -94,11 +96,11 @@ impl Communicator {
         self.engine.execute(second, &EXPLAIN, Kind::Explain)
     }
 
-    /// Tells the others, who make the same call, that this rank's cannot be right: who calls it has
-    /// an error of its own.
+    /// Takes part in a call that the other ranks make, and tells them that this rank's arguments
+    /// are invalid. The caller has the error for this rank already.
     ///
     /// # Errors
-    /// Those of a collective, if they were not told.
+    /// Those of a collective, if the other ranks could not be told.
     pub(crate) fn refuse(&mut self, kind: Kind, error: &Error) -> Result<()> {
         let why = error.to_string();
         match self.engine.execute(Call::Barrier, &agreement::refused(kind, &why), kind) {
@@ -109,12 +111,12 @@ impl Communicator {
     }
 }
 
-/// The length of a rank's words, as it is told.
+/// Encodes the length of a rank's words.
 fn length(words: &[u8]) -> [u8; size_of::<u64>()] {
     (words.len() as u64).to_le_bytes()
 }
 
-/// A length that was told, as far as it may be right.
+/// Decodes a peer's length, limited to the longest valid one.
 fn bounded(length: [u8; size_of::<u64>()]) -> usize {
     usize::try_from(u64::from_le_bytes(length)).unwrap_or(usize::MAX).min(Words::BYTES)
 }

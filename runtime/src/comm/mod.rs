@@ -1,4 +1,4 @@
-//! The raw layer: collectives on slices, as calls that an engine carries out.
+//! The raw layer: collectives on slices. Each is a call that an engine executes.
 
 pub(crate) mod options;
 pub(crate) mod call;

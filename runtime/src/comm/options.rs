@@ -1,10 +1,10 @@
-//! How collectives are carried out: nothing here changes a result by a bit.
+//! Options of collectives. No option changes the bits of a result.
 
 use crate::{Error, Result};
 use std::time::Duration;
 
-/// Options of a strategy's collectives, or of one call, where they override the strategy's field by
-/// field.
+/// Options of a strategy's collectives, or of one call. A call's options override the strategy's
+/// field by field.
 ///
 /// ```
 /// use consonance::{CommunicationOptions, MirroredStrategy};
@@ -21,16 +21,16 @@ pub struct CommunicationOptions {
     carriers: Option<bool>,
 }
 
-/// How calls are carried out. Results do not depend on it by a bit.
+/// The configuration of an engine. It does not change the bits of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Configuration {
-    /// How long a rank waits for another.
+    /// The limit on the total time for which a call waits for peers.
     pub timeout: Duration,
-    /// How an all-reduce is done.
+    /// The algorithm of all-reduces.
     pub implementation: Implementation,
 }
 
-/// How an all-reduce is done. The result is the same, bit for bit.
+/// The algorithm of an all-reduce. The result has the same bits with each.
 ///
 /// ```
 /// use consonance::{Communicator, Implementation, ReduceOp};
@@ -43,39 +43,39 @@ pub struct Configuration {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Implementation {
-    /// By size, as measured.
+    /// Chosen by size (measured: PERF.md).
     #[default]
     Auto,
-    /// Every rank reads all data and reduces all of it.
+    /// Every rank reads all data and reduces all blocks itself.
     OneShot,
-    /// Every rank reduces its block of all data and writes it to all.
+    /// Every rank reduces one block and writes the result to all ranks.
     TwoShot,
 }
 
-/// How long a replica waits for another where nothing else is said: long beside any step of a
-/// training loop, and an end.
+/// The default timeout of a call: finite, but much longer than a step of a training loop.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Tensors are fused up to this many bytes where nothing else is said: a copy of so little costs
-/// less than a step.
+/// The default limit on a pack, in bytes: to copy a tensor of fewer bytes costs less than another
+/// step.
 const DEFAULT_BYTES_PER_PACK: usize = 64 << 10;
 
 impl CommunicationOptions {
-    /// Nothing said: everything as the strategy has it, or by default.
+    /// Makes options without any field set: the strategy's options or the defaults apply.
     pub fn new() -> CommunicationOptions {
         CommunicationOptions::default()
     }
 
-    /// Small tensors of a nest are fused, by dtype, into packs of up to so many bytes; a larger
-    /// tensor goes alone, without a copy. 0 fuses all tensors of a dtype. By default 64 KiB.
+    /// Sets the limit on a pack in bytes. Small tensors of a nest with the same dtype are fused
+    /// into packs of at most this size. A larger tensor is reduced alone, without a copy. 0 fuses
+    /// all tensors of a dtype. The default is 64 KiB.
     pub fn bytes_per_pack(mut self, bytes: usize) -> Self {
         self.bytes_per_pack = Some(bytes);
         self
     }
 
-    /// How long one call of a replica waits for the others before it fails and names who is
-    /// missing. The bound is on all waits of the call together; the time in which it copies or
-    /// computes does not count. By default 5 minutes; there is no infinite timeout.
+    /// Sets how long one call of a replica waits for the others before it fails and names the
+    /// missing replicas. The limit applies to all waits of the call together; time spent copying or
+    /// computing does not count. The default is 5 minutes. There is no infinite timeout.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] for a timeout of zero, or of more than a day.
@@ -84,23 +84,23 @@ impl CommunicationOptions {
         Ok(self)
     }
 
-    /// How an all-reduce is done. By default as measured to be fastest for its size.
+    /// Sets the algorithm of all-reduces. The default chooses by size (measured: PERF.md).
     pub fn implementation(mut self, implementation: Implementation) -> Self {
         self.implementation = Some(implementation);
         self
     }
 
-    /// Whether threads of their own carry out what replicas
-    /// [overlap](crate::ReplicaContext::overlap) with their computing; else each replica does it
-    /// itself when it waits. By default they do where this process may use more cores than there
-    /// are replicas, and these are not bound to cores. Say so where replicas wait for something
-    /// else than a core, as a device.
+    /// Sets whether separate threads run the all-reduces of an
+    /// [overlap](crate::ReplicaContext::overlap). Without such threads each replica runs them
+    /// itself when it waits. By default there are threads if this process may use more cores than
+    /// there are replicas, and replicas are not pinned to cores. Set it to true if replicas spend
+    /// their time waiting for a device instead of computing.
     pub fn carriers(mut self, carriers: bool) -> Self {
         self.carriers = Some(carriers);
         self
     }
 
-    /// These options where they say something, else `base`'s.
+    /// Returns these options, with unset fields taken from `base`.
     pub(crate) fn over(self, base: CommunicationOptions) -> CommunicationOptions {
         CommunicationOptions {
             bytes_per_pack: self.bytes_per_pack.or(base.bytes_per_pack),
@@ -126,10 +126,10 @@ impl CommunicationOptions {
     }
 }
 
-/// The longest timeout: what waits longer than a day waits for ever.
+/// The longest timeout. A longer one is taken for a mistake: it would be as good as infinite.
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The timeout, if it is one that ends.
+/// Returns the timeout if it is valid.
 pub(crate) fn check_timeout(call: &'static str, timeout: Duration) -> Result<Duration> {
     if !timeout.is_zero() && timeout <= MAX_TIMEOUT {
         return Ok(timeout);

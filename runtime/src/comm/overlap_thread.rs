@@ -1,4 +1,4 @@
-//! Threads that carry out the buckets of an overlap while the replica computes.
+//! Threads that all-reduce the buckets of an overlap while the replica computes.
 
 use crate::{Communicator, panics};
 use consonance_kernels::group::Reason;
@@ -8,47 +8,46 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-/// A thread that works for one replica at a time, with its communicator. Idle, it sleeps; it ends
-/// when this is dropped.
+/// A thread that works for one replica at a time, with that replica's communicator. It sleeps while
+/// it is idle and ends when this is dropped.
 pub(crate) struct CommThread {
-    /// None when it ends.
+    /// `None` when the thread is to end.
     loans: Option<mpsc::Sender<Loan>>,
     thread: Option<JoinHandle<()>>,
-    /// The process that has the thread: a fork of it has not.
+    /// The id of the process that has the thread. A child made by `fork` does not have it.
     owner: u32,
 }
 
-/// What is done with a communicator.
+/// Work on a communicator.
 pub(crate) type Task = Box<dyn FnOnce(&mut Communicator) + Send>;
 
-/// A communicator, and what to do with it until the other end says, with none, that there is no
-/// more.
+/// A communicator and a queue of tasks for it. The borrower sends `None` after the last task.
 struct Loan {
     communicator: Communicator,
     tasks: mpsc::Receiver<Option<Task>>,
     back: mpsc::Sender<Communicator>,
 }
 
-/// The other end of a loan.
+/// The replica's end of a loan.
 pub(crate) struct Lent {
     tasks: mpsc::Sender<Option<Task>>,
     back: mpsc::Receiver<Communicator>,
 }
 
 impl CommThread {
-    /// Starts the thread; none if the system gives none.
+    /// Starts the thread. `None` if the system cannot start one.
     pub(crate) fn start() -> Option<CommThread> {
         let (loans, queue) = mpsc::channel();
         let thread = thread::Builder::new().name("buckets".to_owned()).spawn(move || serve(queue)).ok()?;
         Some(CommThread { loans: Some(loans), thread: Some(thread), owner: process::id() })
     }
 
-    /// Whether the thread is in another process, of which this one is a fork.
+    /// Returns whether the thread is in another process: this one is a fork of it.
     pub(crate) fn forked(&self) -> bool {
         self.owner != process::id()
     }
 
-    /// Lends it a communicator.
+    /// Lends a communicator to the thread.
     pub(crate) fn lend(&self, communicator: Communicator) -> Lent {
         let (tasks, queue) = mpsc::channel();
         let (home, back) = mpsc::channel();
@@ -59,12 +58,12 @@ impl CommThread {
 }
 
 impl Lent {
-    /// Has the task carried out after those before it.
+    /// Queues a task. Tasks run in order.
     pub(crate) fn carry_out(&self, task: Task) {
         self.tasks.send(Some(task)).expect("a carrier takes tasks for as long as it has a communicator");
     }
 
-    /// The communicator, when all is done: within the deadlines of the tasks.
+    /// Waits until all tasks are done, within their deadlines, and returns the communicator.
     pub(crate) fn take_back(self) -> Communicator {
         self.tasks.send(None).expect("a carrier takes tasks for as long as it has a communicator");
         self.back.recv().expect("a carrier gives back what was lent")
@@ -74,7 +73,7 @@ impl Lent {
 impl Drop for CommThread {
     fn drop(&mut self) {
         if self.forked() {
-            // There is nobody to tell or to join.
+            // A fork has no thread to notify or join.
             mem::forget((self.loans.take(), self.thread.take()));
             return;
         }
@@ -89,20 +88,21 @@ fn serve(loans: mpsc::Receiver<Loan>) {
         loop {
             match tasks.recv() {
                 Ok(Some(task)) => {
-                    // The task tells who waits for it; this tells the other replicas.
+                    // The task reports to the replica that waits for it; the abort informs the
+                    // others.
                     if panics::catch(|| task(&mut communicator)).is_err() {
                         communicator.abort_handle().abort(Reason::Panic);
                     }
                 }
                 Ok(None) => break,
-                // The replica's thread ended without a word.
+                // The replica's thread ended without sending `None`.
                 Err(_) => {
                     communicator.abort_handle().abort(Reason::Panic);
                     break;
                 }
             }
         }
-        // Who lent it waits for it.
+        // The lender waits for it.
         let _ = back.send(communicator);
     }
 }

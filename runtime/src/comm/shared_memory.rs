@@ -11,19 +11,19 @@ use std::{
 /// Elements in memory that all ranks of a group can read and write in place: see
 /// [`Communicator::alloc`](crate::Communicator::alloc).
 ///
-/// Its slices are borrowed as any others are, with one exception: a process of the group that
-/// writes to the memory outside of a collective changes what another one borrows. Collectives never
-/// do. Such a process can make results wrong; it cannot make an invalid element, because only types
-/// for which every pattern of bits is valid are shared. Between processes a `bool` is not:
-/// [`Communicator::alloc`](crate::Communicator::alloc) gives memory of the rank's own for it, which
-/// collectives copy.
+/// Its slices follow the rules of borrowing, with one exception: a process that writes to the
+/// memory outside of a collective changes data that another process may have borrowed. Collectives
+/// never do this. Such a process can make results wrong. It cannot make an invalid element: only
+/// types whose every bit pattern is valid are shared. `bool` is not such a type. For it,
+/// [`Communicator::alloc`](crate::Communicator::alloc) between processes allocates private memory,
+/// and collectives stage it.
 pub struct SharedMemory<T> {
     memory: Memory,
     element: PhantomData<T>,
 }
 
 impl<T: Element> SharedMemory<T> {
-    /// Memory of elements of this type.
+    /// Wraps memory whose elements are of this type.
     pub(super) fn new(memory: Memory) -> SharedMemory<T> {
         SharedMemory { memory, element: PhantomData }
     }

@@ -1,4 +1,4 @@
-//! The collectives of a communicator on typed slices: each is one call.
+//! The collectives of a communicator on typed slices. Each method executes one call.
 
 use super::{agreement::Agreement, call::Call};
 use crate::{
@@ -8,17 +8,17 @@ use crate::{
 use consonance_spec::{Element, Kind, ReduceOp};
 
 impl Communicator {
-    /// Waits until every rank has come here.
+    /// Waits until every rank has made this call.
     ///
     /// # Errors
-    /// As every collective: [`Error::Mismatch`](crate::Error::Mismatch),
+    /// Like every collective: [`Error::Mismatch`](crate::Error::Mismatch),
     /// [`Error::Left`](crate::Error::Left), [`Error::Timeout`](crate::Error::Timeout),
     /// [`Error::Aborted`](crate::Error::Aborted).
     pub fn barrier(&mut self) -> Result<()> {
         self.call(Call::Barrier)
     }
 
-    /// Combines every rank's `data` into each rank's `data`.
+    /// Combines every rank's `data` and writes the result to each rank's `data`.
     ///
     /// # Errors
     /// [`Error::UnknownReduceOp`](crate::Error::UnknownReduceOp);
@@ -40,7 +40,8 @@ impl Communicator {
         self.call(Call::AllReduce { op, send: None, recv: data.into() })
     }
 
-    /// Combines every rank's `send` into each rank's `recv`, as long.
+    /// Combines every rank's `send` and writes the result to each rank's `recv`, which has the same
+    /// count.
     ///
     /// # Errors
     /// As [`all_reduce`](Communicator::all_reduce).
@@ -54,7 +55,8 @@ impl Communicator {
         self.call(Call::AllReduce { op, send: Some(send.into()), recv: recv.into() })
     }
 
-    /// Combines every rank's `data` into `root`'s `data`; the others' stays as it is.
+    /// Combines every rank's `data` and writes the result to `root`'s `data`. The other ranks' data
+    /// is not changed.
     ///
     /// # Errors
     /// As [`all_reduce`](Communicator::all_reduce).
@@ -63,7 +65,8 @@ impl Communicator {
         self.call(Call::reduce_in_place(op, data, root, self.rank()))
     }
 
-    /// Combines every rank's `send` into `root`'s `recv`, as long; the others need none.
+    /// Combines every rank's `send` and writes the result to `root`'s `recv`, which has the same
+    /// count. The other ranks need no `recv`.
     ///
     /// # Errors
     /// As [`all_reduce`](Communicator::all_reduce).
@@ -78,8 +81,8 @@ impl Communicator {
         self.call(Call::Reduce { op, send: Some(send.into()), recv, root })
     }
 
-    /// Combines every rank's `data` and leaves block `r` of the result in block `r` of rank `r`'s
-    /// `data`; the rest of `data` stays as it is. Blocks are even: the count is a multiple of the
+    /// Combines every rank's `data` and writes block `r` of the result to block `r` of rank `r`'s
+    /// `data`. The rest of `data` is not changed. Blocks are even: the count is a multiple of the
     /// number of ranks.
     ///
     /// # Errors
@@ -107,8 +110,8 @@ impl Communicator {
         self.call(Call::ReduceScatter { op, send: None, recv: data.into() })
     }
 
-    /// Combines every rank's `send` and gives block `r` of the result to rank `r`'s `recv`. `send`
-    /// has `size * recv` elements.
+    /// Combines every rank's `send` and writes block `r` of the result to rank `r`'s `recv`. `send`
+    /// has `size` times as many elements as `recv`.
     ///
     /// # Errors
     /// As [`all_reduce`](Communicator::all_reduce).
@@ -117,16 +120,16 @@ impl Communicator {
         self.call(Call::ReduceScatter { op, send: Some(send.into()), recv: recv.into() })
     }
 
-    /// `root`'s `data` into every rank's.
+    /// Copies `root`'s `data` to every rank's `data`.
     ///
     /// # Errors
     /// As [`barrier`](Communicator::barrier), and [`Error::InvalidCall`](crate::Error::InvalidCall)
-    /// if there is no rank `root`.
+    /// if `root` is not a rank.
     pub fn broadcast<T: Element>(&mut self, data: &mut [T], root: usize) -> Result<()> {
         self.call(Call::Broadcast { data: data.into(), root })
     }
 
-    /// Block `r` of rank `r`'s `data` into block `r` of every rank's. Blocks are even.
+    /// Copies block `r` of rank `r`'s `data` to block `r` of every rank's `data`. Blocks are even.
     ///
     /// # Errors
     /// As [`barrier`](Communicator::barrier), and [`Error::InvalidCall`](crate::Error::InvalidCall)
@@ -135,7 +138,8 @@ impl Communicator {
         self.call(Call::AllGather { send: None, recv: data.into(), counts: None })
     }
 
-    /// Every rank's `send`, in rank order, into each rank's `recv`: `size * send` elements.
+    /// Concatenates every rank's `send`, in rank order, into each rank's `recv`, which has `size`
+    /// times as many elements.
     ///
     /// # Errors
     /// As [`all_gather`](Communicator::all_gather).
@@ -143,8 +147,8 @@ impl Communicator {
         self.call(Call::AllGather { send: Some(send.into()), recv: recv.into(), counts: None })
     }
 
-    /// Like [`all_gather_into`](Communicator::all_gather_into), where rank `r` sends `counts[r]`
-    /// elements. Without `send` this rank's part is in its place in `recv` already.
+    /// Like [`all_gather_into`](Communicator::all_gather_into), but rank `r` sends `counts[r]`
+    /// elements. Without `send`, this rank's part is already at its position in `recv`.
     ///
     /// # Errors
     /// As [`all_gather`](Communicator::all_gather).
@@ -168,7 +172,8 @@ impl Communicator {
         self.call_with_counts(Call::AllGather { send, recv: recv.into(), counts: Some(counts) }, counts)
     }
 
-    /// Every rank's `send`, in rank order, into `root`'s `recv`; the others need none.
+    /// Concatenates every rank's `send`, in rank order, into `root`'s `recv`. The other ranks need
+    /// no `recv`.
     ///
     /// # Errors
     /// As [`all_gather`](Communicator::all_gather).
@@ -177,8 +182,8 @@ impl Communicator {
         self.call(Call::Gather { send: Some(send.into()), recv, counts: None, root })
     }
 
-    /// Like [`gather`](Communicator::gather), where rank `r` sends `counts[r]` elements. Without
-    /// `send` the root's part is in its place in `recv` already.
+    /// Like [`gather`](Communicator::gather), but rank `r` sends `counts[r]` elements. Without
+    /// `send`, the root's part is already at its position in `recv`.
     ///
     /// # Errors
     /// As [`all_gather`](Communicator::all_gather).
@@ -193,7 +198,7 @@ impl Communicator {
         self.call_with_counts(Call::Gather { send, recv, counts: Some(counts), root }, counts)
     }
 
-    /// Block `r` of `root`'s `send` into rank `r`'s `recv`. The root may go without `recv`.
+    /// Copies block `r` of `root`'s `send` to rank `r`'s `recv`. The root needs no `recv`.
     ///
     /// # Errors
     /// As [`all_gather`](Communicator::all_gather).
@@ -216,7 +221,7 @@ impl Communicator {
         self.call(Call::Scatter { send, recv, counts: None, root })
     }
 
-    /// Like [`scatter`](Communicator::scatter), where rank `r` receives `counts[r]` elements.
+    /// Like [`scatter`](Communicator::scatter), but rank `r` receives `counts[r]` elements.
     ///
     /// # Errors
     /// As [`all_gather`](Communicator::all_gather).
@@ -231,7 +236,7 @@ impl Communicator {
         self.call_with_counts(Call::Scatter { send, recv, counts: Some(counts), root }, counts)
     }
 
-    /// Block `s` of rank `r`'s `data` into block `r` of rank `s`'s. Blocks are even.
+    /// Copies block `s` of rank `r`'s `data` to block `r` of rank `s`'s `data`. Blocks are even.
     ///
     /// # Errors
     /// As [`all_gather`](Communicator::all_gather).
@@ -252,7 +257,7 @@ impl Communicator {
         self.call(Call::AllToAll { send: None, recv: data.into(), counts: None })
     }
 
-    /// Block `s` of rank `r`'s `send` into block `r` of rank `s`'s `recv`. Blocks are even.
+    /// Copies block `s` of rank `r`'s `send` to block `r` of rank `s`'s `recv`. Blocks are even.
     ///
     /// # Errors
     /// As [`all_gather`](Communicator::all_gather).
@@ -260,9 +265,9 @@ impl Communicator {
         self.call(Call::AllToAll { send: Some(send.into()), recv: recv.into(), counts: None })
     }
 
-    /// `send_counts[s]` elements of `send` to each rank `s`, `recv_counts[r]` elements from each
-    /// rank `r` into `recv`; parts lie one after the other in rank order. The two counts of a pair
-    /// of ranks are the same.
+    /// Sends `send_counts[s]` elements of `send` to each rank `s` and receives `recv_counts[r]`
+    /// elements from each rank `r` into `recv`. Parts are contiguous, in rank order. The count that
+    /// a rank sends equals the count that its peer receives.
     ///
     /// # Errors
     /// As [`all_gather`](Communicator::all_gather).
@@ -293,14 +298,14 @@ impl Communicator {
         self.call(Call::AllToAll { send: Some(send.into()), recv: recv.into(), counts })
     }
 
-    /// Sends `data` to rank `to`, which receives as many elements; returns when it has them.
+    /// Sends `data` to rank `to`, which receives the same count. Returns when `to` has the data.
     ///
-    /// It is compared with what `to` receives and sends from and to this rank alone: if that makes
-    /// a call of all ranks instead, both wait until a deadline.
+    /// The call is compared only with calls of `to` that send to or receive from this rank. If `to`
+    /// makes a call of all ranks instead, both wait until a deadline.
     ///
     /// # Errors
     /// As [`barrier`](Communicator::barrier), between the two ranks, and
-    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if `to` is no other rank.
+    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if `to` is not another rank.
     ///
     /// ```
     /// # use consonance::Communicator;
@@ -318,7 +323,7 @@ impl Communicator {
         self.call(Call::Send { data: data.into(), to })
     }
 
-    /// Receives `data` from rank `from`, which sends as many elements.
+    /// Receives `data` from rank `from`, which sends the same count.
     ///
     /// # Errors
     /// As [`send`](Communicator::send).
@@ -326,14 +331,15 @@ impl Communicator {
         self.call(Call::Recv { data: data.into(), from })
     }
 
-    /// The operation, or the error for text that names none, of which the others are told.
+    /// Returns the operation. For text that names none, tells the other ranks and returns the
+    /// error.
     fn op(&mut self, kind: Kind, op: impl IntoReduceOp) -> Result<ReduceOp> {
         let checked = op_of(kind.name(), op).map_err(|error| error.of_replica(self.rank()));
         checked.inspect_err(|error| _ = self.refuse(kind, error))
     }
 
     fn call_with_counts(&mut self, call: Call<'_>, counts: &[usize]) -> Result<()> {
-        // The digest of counts is in the call's signature; only the words for them are missing.
+        // The call's signature has the digest of the counts; the agreement adds only their words.
         let describe = || vec![("counts".to_owned(), format!("{counts:?}"))];
         self.execute(call, &Agreement { describe: &describe, ..Agreement::NONE })
     }

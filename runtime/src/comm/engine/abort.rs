@@ -1,39 +1,41 @@
-//! How a group is ended from any thread.
+//! Aborts of a group from any thread.
 
 use consonance_kernels::group::{Aborter, Reason};
 use std::{fmt, sync::Arc};
 
-/// Ends an engine's group. No method waits. The [guide](crate::guide::engines) has one.
+/// Aborts an engine's group. No method waits. The [guide](crate::guide::engines) has an
+/// implementation.
 pub trait Abort: Send + Sync {
-    /// Ends the group in the name of `culprit`, by default this rank: every rank that waits in it,
-    /// or calls anything in it later, gets [`Error::Aborted`](crate::Error::Aborted). The first to
-    /// say so wins. `turn` counts the runs and cross-replica calls of a strategy with several
-    /// workers, where there is one: to keep it for [`ended_after`](Abort::ended_after) is enough.
+    /// Aborts the group and blames `culprit`, or this rank if it is `None`: every rank that waits
+    /// in the group, or makes a later call in it, gets [`Error::Aborted`](crate::Error::Aborted).
+    /// The first abort wins. `turn` is the number of a run or cross-replica call of a strategy with
+    /// several workers, if there is one. An implementation only has to store it for
+    /// [`ended_after`](Abort::ended_after).
     fn abort(&self, culprit: Option<usize>, turn: Option<u64>, reason: Reason);
 
-    /// Whether the group was ended.
+    /// Returns whether the group was aborted.
     fn is_aborted(&self) -> bool;
 
-    /// Whether the group was ended in a turn after this one: a worker that is behind goes on until
-    /// then. False where the end has no turn, as by default.
+    /// Returns whether the group was aborted in a turn after `turn`: a worker that is behind goes
+    /// on until then. False if the abort has no turn, and by default.
     fn ended_after(&self, _turn: u64) -> bool {
         false
     }
 }
 
-/// A handle that ends a group from any thread, without waiting.
+/// A handle that aborts a group from any thread, without waiting.
 #[derive(Clone)]
 pub struct AbortHandle(Handle);
 
 #[derive(Clone)]
 enum Handle {
-    /// Without an allocation: a run asks for one for each replica.
+    /// Needs no allocation: a run takes a handle for each replica.
     Host(Aborter),
     Other(Arc<dyn Abort>),
 }
 
 impl AbortHandle {
-    /// Ends the group: see [`Abort::abort`].
+    /// Aborts the group: see [`Abort::abort`].
     pub fn abort(&self, reason: Reason) {
         match &self.0 {
             Handle::Host(aborter) => aborter.abort(reason),
@@ -41,7 +43,7 @@ impl AbortHandle {
         }
     }
 
-    /// Ends the group in this turn.
+    /// Aborts the group in this turn.
     pub(crate) fn abort_in(&self, turn: u64, reason: Reason) {
         match &self.0 {
             Handle::Host(aborter) => aborter.abort_in(turn, reason),
@@ -49,7 +51,7 @@ impl AbortHandle {
         }
     }
 
-    /// Ends the group because `rank` did not come before a deadline of this one.
+    /// Aborts the group because `rank` missed a deadline of this rank.
     pub(crate) fn give_up(&self, rank: usize) {
         match &self.0 {
             Handle::Host(aborter) => aborter.give_up(rank),
@@ -57,7 +59,7 @@ impl AbortHandle {
         }
     }
 
-    /// Whether the group was ended.
+    /// Returns whether the group was aborted.
     pub fn is_aborted(&self) -> bool {
         match &self.0 {
             Handle::Host(aborter) => aborter.aborted().is_some(),
@@ -65,7 +67,7 @@ impl AbortHandle {
         }
     }
 
-    /// Whether the group was ended in a turn after this one.
+    /// Returns whether the group was aborted in a turn after `turn`.
     pub(crate) fn ended_after(&self, turn: u64) -> bool {
         match &self.0 {
             Handle::Host(aborter) => aborter.ended_after(turn),

@@ -1,10 +1,10 @@
-//! Every call on an engine that carries messages alone.
+//! Every call on an engine that carries only messages.
 //!
-//! The ranks exchange cards (the fingerprint of the call's signature, and how many bytes the rank
-//! brings) before any data move. Each sends its card to all before it waits for any, so that who is
-//! missing at the deadline is a rank that did not come. Then data move between pairs of ranks. In
-//! round `k` rank `r` meets rank `(k - r) mod n`, which meets it: so nobody waits in a ring, even
-//! where a message is sent only once it is received.
+//! The ranks exchange call descriptors (the fingerprint of the call's signature, and the bytes of
+//! the rank's input) before any data moves. Each rank sends its descriptor to all peers before it
+//! waits for any, so a rank that is missing at the deadline did not come. Then data moves between
+//! pairs of ranks. In round `k` ranks `r` and `(k - r) mod n` exchange data. This pairing has no
+//! cycle of waiting ranks, even if a send blocks until its message is received.
 
 use super::{AbortHandle, Engine, Failure, Service};
 use crate::{
@@ -23,18 +23,18 @@ use consonance_kernels::{
 use consonance_spec::{DType, Kind, ReduceOp, Signature, World, partition};
 use std::ops::Range;
 
-/// An engine of messages, as one of all calls.
+/// Executes all calls over an engine of messages.
 pub(crate) struct Lowered {
     messages: Box<dyn Engine>,
-    /// Of all-reduces: on any engine ranks must choose alike, though here it changes nothing.
+    /// The algorithm of all-reduces. Here it changes nothing, but on any engine all ranks must
+    /// choose the same one.
     implementation: Implementation,
 }
 
-/// What a rank shows of its call: the fingerprint of its signature, and its bytes or that it is a
-/// call of two.
+/// A call descriptor: the fingerprint of the signature, and the bytes of the input or [`OF_TWO`].
 type Card = [u64; 2];
 
-/// No rank brings so many bytes.
+/// Marks a send or receive. No input has this many bytes.
 const OF_TWO: u64 = u64::MAX;
 
 impl Lowered {
@@ -68,14 +68,14 @@ impl Lowered {
         self.send(send, peer, name)
     }
 
-    /// The peers in the order in which this rank meets them.
+    /// Iterates over the peers in the order in which this rank meets them.
     fn meetings(&self) -> impl Iterator<Item = usize> + use<> {
         let (rank, size) = (self.rank(), self.size());
         (0..size).map(move |round| (round + size - rank) % size).filter(move |&peer| peer != rank)
     }
 
-    /// Makes all ranks agree on a call to which this one brings so many bytes. Gives the bytes of
-    /// every rank.
+    /// Compares the call on all ranks. `bytes` is the size of this rank's input if peers do not
+    /// know it, else 0. Returns these bytes of every rank.
     fn agree(&mut self, signature: &Signature, bytes: usize, name: Kind) -> Result<Vec<u64>, Failure> {
         let chosen = if signature.kind == Kind::AllReduce { self.implementation as u64 } else { 0 };
         let own = [fingerprint(signature) ^ chosen, bytes as u64];
@@ -95,8 +95,8 @@ impl Lowered {
         }
     }
 
-    /// A rank made a call of two where this one made a call of all, or the other way round: what
-    /// comes next of the two cannot be told apart, so that this ends the group.
+    /// Aborts the group because one rank made a call of all ranks and the other a send or receive:
+    /// their next messages could not be told apart.
     fn out_of_step(&self, peer: usize, name: Kind, expected: &str, found: &str) -> Failure {
         self.abort_handle().abort(Reason::Failure);
         Failure::Error(Error::Mismatch {
@@ -108,8 +108,8 @@ impl Lowered {
         })
     }
 
-    /// Folds block `place` of every rank's `input` on the rank that has this place; gives the
-    /// result of this rank's.
+    /// Reduces block `r` of every rank's `input` on rank `r`. Returns the result of this rank's
+    /// block.
     fn fold_blocks(&mut self, op: ReduceOp, input: HostBuf<'_>, name: Kind) -> Result<Memory, Failure> {
         let (rank, size) = (self.rank(), self.size());
         let block = |rank: usize| partition::block(input.count(), size, rank);
@@ -128,7 +128,8 @@ impl Lowered {
         Ok(result)
     }
 
-    /// Part `ranges[r]` of `recv` from each rank `r`; this rank's is there.
+    /// Receives part `ranges[r]` of `recv` from each rank `r`. This rank's part is already in
+    /// place.
     fn collect(&mut self, recv: &mut HostBufMut<'_>, ranges: &[Range<usize>], name: Kind) -> Result<(), Failure> {
         let own = &ranges[self.rank()];
         let mut part = room(recv.dtype(), own.len(), name)?;
@@ -139,8 +140,8 @@ impl Lowered {
         Ok(())
     }
 
-    /// Part `ranges[r]` of `recv` from each rank `r` on `root`, where its own is; the others send
-    /// `own`.
+    /// Receives on `root` part `ranges[r]` of `recv` from each rank `r`; its own part is already in
+    /// place. The other ranks send `own`.
     fn gather(
         &mut self,
         own: HostBuf<'_>,
@@ -159,13 +160,14 @@ impl Lowered {
         Ok(())
     }
 
-    /// Carries out a call on which all ranks agree, each of which brings so many bytes.
+    /// Executes a call on which all ranks agree. `bytes` has the result of
+    /// [`agree`](Lowered::agree).
     fn carry_out(&mut self, call: Call<'_>, bytes: &[u64], name: Kind) -> Result<(), Failure> {
         let (rank, size) = (self.rank(), self.size());
         let blocks =
             |count: usize| -> Vec<Range<usize>> { (0..size).map(|rank| partition::block(count, size, rank)).collect() };
         match call {
-            // Who has all cards has met everyone.
+            // A rank that has all descriptors has met every peer.
             Call::Barrier => Ok(()),
             Call::Broadcast { data, root } => {
                 let mut data = data.on_host();
@@ -284,7 +286,7 @@ impl Lowered {
         }
     }
 
-    /// [`Call::Concat`] of parts of so many elements each.
+    /// Executes [`Call::Concat`] for parts of these counts.
     fn concat(
         &mut self,
         send: HostBuf<'_>,
@@ -317,7 +319,8 @@ impl Lowered {
         Ok(())
     }
 
-    /// Compares what each rank sends with what the others expect: the same verdict on every rank.
+    /// Compares the counts that each rank sends with those that its peers expect. Every rank comes
+    /// to the same verdict.
     fn compare_counts(&mut self, sent: &[usize], received: &[usize], name: Kind) -> Result<(), Failure> {
         let row = 2 * self.size();
         let own: Vec<u64> = sent.iter().chain(received).map(|&count| count as u64).collect();
@@ -329,7 +332,7 @@ impl Lowered {
         Ok(unlike_counts(&table, self.size()).map_or(Ok(()), |unlike| Err(unlike.error(name)))?)
     }
 
-    /// A call of this rank and `peer` alone: they compare it, and then one sends.
+    /// Executes a send or receive: compares it with `peer`'s, then moves the data.
     fn pair(&mut self, call: Call<'_>, peer: usize, signature: &Signature, name: Kind) -> Result<(), Failure> {
         let own = [fingerprint(signature), OF_TWO];
         let mut other: Card = own;
@@ -355,7 +358,7 @@ impl Engine for Lowered {
     }
 
     fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
-        // To explain a call is a part of it.
+        // Calls that explain a mismatch share the deadline of the call.
         if name != Kind::Explain {
             self.messages.begin_call();
         }
@@ -366,7 +369,7 @@ impl Engine for Lowered {
             }
         };
         if let Err(Failure::Error(Error::System { .. })) = &done {
-            // The others count on messages that do not come.
+            // The peers wait for messages that this rank will not send.
             self.abort_handle().abort(Reason::Memory);
         }
         done
@@ -408,8 +411,8 @@ impl Engine for Lowered {
     }
 }
 
-/// Where each rank's part lies in `total` elements: parts of these counts one after the other; even
-/// ones without counts.
+/// Returns the range of each rank's part in `total` elements: contiguous parts of these counts, or
+/// even parts without counts.
 fn parts(counts: Option<&[usize]>, total: usize, size: usize) -> Vec<Range<usize>> {
     let mut start = 0;
     let part = |rank: usize| {
@@ -420,7 +423,7 @@ fn parts(counts: Option<&[usize]>, total: usize, size: usize) -> Vec<Range<usize
     (0..size).map(part).collect()
 }
 
-/// Memory for elements on their way.
+/// Allocates memory for elements in transit.
 fn room(dtype: DType, count: usize, name: Kind) -> Result<Memory, Failure> {
     let what = || format!("{name}: allocate {count} elements of {dtype}");
     Ok(Memory::try_zeroed(dtype, count).map_err(|source| Error::System { what: what(), source })?)

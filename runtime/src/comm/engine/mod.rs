@@ -1,4 +1,4 @@
-//! Who carries out collectives: the seam between what users call and where ranks live.
+//! The seam between the calls of users and the engines that execute them.
 
 mod abort;
 pub(crate) mod host;
@@ -19,57 +19,58 @@ use consonance_kernels::{
 use consonance_spec::{DType, Kind, Signature, World};
 use std::{any::Any, ops::Range};
 
-/// One rank of a group, wherever its peers are. `&mut self`: one call at a time is a fact of the
-/// type.
+/// Executes the calls of one rank of a group. `&mut self` ensures that it executes one call at a
+/// time.
 ///
-/// An engine that carries out [every call](Service::Calls) is used as it is. One that carries
-/// [messages](Service::Messages) alone (MPI, a socket, a queue) gets two calls, [`Call::Send`] and
-/// [`Call::Recv`]; the runtime makes all others of them: it compares the ranks' calls first, and
-/// folds in the canonical order. So the bits, the checks and the words of errors are the same on
+/// An engine that executes [every call](Service::Calls) is used as it is. An engine that carries
+/// only [messages](Service::Messages) (MPI, a socket, a queue) gets two calls, [`Call::Send`] and
+/// [`Call::Recv`]. The runtime builds all others on them: it compares the ranks' calls first, and
+/// reduces in the canonical order. So the bits, the checks and the words of errors are the same on
 /// every engine. [`Communicator::from_engine`](crate::Communicator::from_engine) makes a
-/// communicator of one.
+/// communicator of an engine.
 ///
-/// The [guide](crate::guide::engines) has an engine of messages that runs.
+/// The [guide](crate::guide::engines) has a working engine of messages.
 ///
-/// Every wait of an engine ends at the deadline of its [`Configuration`], with [`Error::Timeout`]
-/// that names who is missing, and ends the group, so that no peer waits longer.
+/// Every wait of an engine ends at the deadline of its [`Configuration`]. It then fails with
+/// [`Error::Timeout`], which names the missing ranks, and aborts the group, so that no peer waits
+/// longer.
 pub trait Engine: Any + Send {
-    /// This rank and the number of ranks.
+    /// Returns this rank and the number of ranks.
     fn world(&self) -> World;
 
-    /// What the engine does by itself.
+    /// Returns which calls the engine executes itself.
     fn service(&self) -> Service;
 
-    /// Whether the engine's calls take buffers in `space`. A call with others is refused before it
-    /// gets here. By default they take host memory alone.
+    /// Returns whether the engine's calls take buffers in `space`. The communicator refuses a call
+    /// with other buffers. By default an engine takes host memory only.
     fn reaches(&self, space: Space) -> bool {
         space == Space::Host
     }
 
-    /// Begins a call of several messages: together their waits end at one deadline. Only an engine
-    /// of [messages](Service::Messages) hears this.
+    /// Begins a call of several messages, whose waits share one deadline. Called only for an engine
+    /// of [messages](Service::Messages).
     fn begin_call(&mut self) {}
 
-    /// Carries out `call`, whose arguments have been checked on this rank. `signature` is what all
-    /// ranks must agree on: if one differs, no data moves. `name` is the call that the user made,
-    /// for errors; the step at hand may be of another kind.
+    /// Executes `call`, whose arguments have been checked on this rank. All ranks must agree on
+    /// `signature`: if one differs, no data moves. `name` is the call that the user made, for
+    /// errors; the current step may be of another kind.
     ///
     /// # Errors
     /// [`Failure`]: the ranks disagree, or [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`]
     /// or [`Error::System`].
     fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure>;
 
-    /// Sets how the next calls are carried out.
+    /// Sets the configuration of the next calls.
     fn configure(&mut self, configuration: &Configuration);
 
-    /// A handle that ends the group from any thread.
+    /// Returns a handle that aborts the group from any thread.
     fn abort_handle(&self) -> AbortHandle;
 
-    /// The group of `members`, ranks of this one, in which each has its place among them as its
-    /// rank. All ranks of this group make the call, with the list that they are in; a rank that is
-    /// in none gives an empty list and gets no group. Calls of the two groups do not mix. An abort
-    /// of this group ends the new one, too. The new one is [configured](Engine::configure)
-    /// afterwards.
+    /// Makes the group of `members`, ranks of this group. The rank of each in the new group is its
+    /// position in `members`. All ranks of this group make the call, each with the list that
+    /// contains it. A rank in no list passes an empty list and gets no group. Calls of the two
+    /// groups do not mix. An abort of this group aborts the new one, too. The caller
+    /// [configures](Engine::configure) the new one.
     ///
     /// # Errors
     /// [`Error::WrongContext`] if the engine has no subgroups; otherwise as
@@ -78,21 +79,22 @@ pub trait Engine: Any + Send {
         Err(cannot("split").into())
     }
 
-    /// `count` elements, all zero, in memory that the engine's calls need not copy from. By default
-    /// any memory.
+    /// Allocates `count` zero elements in memory that the engine's calls need not stage. By default
+    /// ordinary memory.
     ///
     /// # Errors
-    /// [`Error::System`] if there is no memory for them.
+    /// [`Error::System`] if the system has no memory.
     fn alloc(&self, dtype: DType, count: usize) -> Result<Memory> {
         let what = || format!("allocate {count} elements of {dtype}");
         Memory::try_zeroed(dtype, count).map_err(|source| Error::System { what: what(), source })
     }
 
-    /// After an abort, waits until all ranks are ready to go on, and goes on; otherwise does
-    /// nothing. By default a group that was ended stays so.
+    /// After an abort, waits until all ranks are ready, then renews the group. Otherwise does
+    /// nothing. By default an aborted group cannot be renewed.
     ///
     /// # Errors
-    /// As [`execute`](Engine::execute): a rank that is lost does not come back.
+    /// As [`execute`](Engine::execute): a lost rank does not come back. [`Error::WrongContext`] by
+    /// default.
     fn renew(&mut self) -> Result<()> {
         match self.abort_handle().is_aborted() {
             true => Err(cannot("the next run")),
@@ -100,55 +102,56 @@ pub trait Engine: Any + Send {
         }
     }
 
-    /// Ends this rank's part in a run: who waits for it is told that it has left. Whether the group
-    /// may go on: if so, all ranks [begin](Engine::begin_run) another run later. By default not:
-    /// then the engine is dropped at once, which tells the others.
+    /// Ends this rank's part in a run: a peer that waits for this rank is told that it has left.
+    /// Returns whether the group can go on; then all ranks [begin](Engine::begin_run) another run
+    /// later. By default it cannot: the engine is dropped at once, and the drop tells the peers.
     fn end_run(&mut self) -> bool {
         false
     }
 
-    /// Begins another run, once every rank has [ended](Engine::end_run) its part in the last one.
-    /// False if the group does not go on: then the strategy makes another one.
+    /// Begins another run, after every rank has [ended](Engine::end_run) its part in the last one.
+    /// Returns false if the group cannot go on; then the strategy makes a new group.
     fn begin_run(&mut self) -> bool {
         false
     }
 
-    /// Says whether this rank is idle: it makes no call before `company`, ranks of the same
-    /// process, have ended theirs. One of them that waits for it is told so. By default it waits
-    /// until its deadline.
+    /// Marks this rank idle or active. An idle rank makes no call before `company`, ranks of the
+    /// same process, have ended theirs. A rank of `company` that waits for it fails with
+    /// [`Error::Left`]. By default this does nothing, and such a rank waits until its deadline.
     fn set_idle(&mut self, _company: Range<usize>, _idle: bool) {}
 }
 
-/// What an engine does by itself.
+/// The calls that an engine executes itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// Every call. It compares the ranks' signatures before data move, and reduces in the canonical
-    /// order.
+    /// Every call. The engine compares the ranks' signatures before any data moves, and reduces in
+    /// the canonical order.
     Calls,
-    /// [`Call::Send`] and [`Call::Recv`] of any number of bytes, in order between two ranks. A
-    /// receiver knows how many come. Up to [`EAGER_BYTES`](Service::EAGER_BYTES) are sent without
-    /// waiting for the receiver.
+    /// Only [`Call::Send`] and [`Call::Recv`], of any number of bytes, in order between two ranks.
+    /// The receiver knows the number of bytes. A message of up to
+    /// [`EAGER_BYTES`](Service::EAGER_BYTES) must be sent without waiting for the receiver.
     ///
-    /// Who does not come to a call is named as on any engine. One that stops in the middle of it
-    /// may be told as another one that waits for it. Calls allocate what is on its way.
+    /// A rank that does not come to a call is named as on any engine. If a rank stops in the middle
+    /// of a call, the error may name another rank that waits for it. Calls allocate memory for data
+    /// in transit.
     Messages,
 }
 
 impl Service {
-    /// Bytes of a message that is sent before its receiver asks for it.
+    /// The size limit of an eager message, which is sent before its receiver asks for it, in bytes.
     pub const EAGER_BYTES: usize = 64;
 }
 
-/// Why a call did not happen.
+/// The reason why a call failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The ranks did not make the same call: all, or this one and its peer in a call of two. No
-    /// data has moved, and the group works: the runtime finds out who differs.
+    /// The ranks did not make the same call. No data has moved, and the group still works. The
+    /// runtime finds out which rank differs.
     Disagreement {
-        /// The other rank of a call of two.
+        /// The other rank of a send or receive; `None` for a call of all ranks.
         peer: Option<usize>,
     },
-    /// Anything else.
+    /// Any other error.
     Error(Error),
 }
 
@@ -162,7 +165,7 @@ fn cannot(call: &'static str) -> Error {
     Error::WrongContext { call, problem: "the engine of this communicator cannot do this".to_owned() }
 }
 
-/// Why a group was ended, in words that follow the culprit's number.
+/// Returns the reason of an abort in words. They follow the culprit's number in an error.
 pub(crate) fn words(reason: Reason) -> &'static str {
     match reason {
         Reason::Deadline => "did not come before the deadline of another",
@@ -177,8 +180,7 @@ pub(crate) fn words(reason: Reason) -> &'static str {
 }
 
 impl Error {
-    /// The error of `call` in a group that was ended in the name of `replica`, a rank of it: for
-    /// engines.
+    /// Makes the error of `call` in an aborted group, for engines. `replica` is the rank to blame.
     ///
     /// ```
     /// use consonance::{Error, raw::Reason};

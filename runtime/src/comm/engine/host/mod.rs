@@ -1,4 +1,5 @@
-//! Ranks that share memory: threads of one process, or of several on one host.
+//! The engine of ranks that share memory: threads of one process or of several processes on one
+//! host.
 
 mod algorithm;
 
@@ -22,25 +23,25 @@ use std::{io, ops::Range, sync::Arc};
 /// One rank.
 pub(crate) struct Host {
     endpoint: Endpoint,
-    /// A endpoint in the group of two with each peer that this rank has sent to or received from;
-    /// empty before the first, since most ranks of a large group never do.
+    /// The endpoint in the group of this rank and each peer that it has sent to or received from.
+    /// Empty before the first such call: most ranks of a large group never make one.
     pairs: Vec<Option<Endpoint>>,
     scratch: Scratch,
     configuration: Configuration,
-    /// The processes of the ranks, if they are in several. Given up after the seats: a process that
-    /// has left is not lost.
+    /// The processes of the ranks, if there are several. Dropped after the endpoints: a process
+    /// whose ranks have left is not lost.
     processes: Option<Arc<dyn Processes>>,
 }
 
-/// The processes that the ranks of a group are in.
+/// The processes of the ranks of a group.
 pub(crate) trait Processes: Send + Sync {
-    /// The process of a rank, in words: who it is and how it is now.
+    /// Describes the process of a rank in words: its identity and its state.
     fn describe(&self, rank: usize) -> String;
 }
 
 impl Host {
-    /// What the way of the group's data depends on, or of those of this rank and `peer` alone, if
-    /// they have met.
+    /// Returns the inputs of protocol selection: for the pair of this rank and `peer` once they
+    /// have communicated, else for the group.
     pub(crate) fn topology(&self, peer: Option<usize>) -> Topology {
         peer.and_then(|peer| self.pairs.get(peer)?.as_ref()).unwrap_or(&self.endpoint).topology()
     }
@@ -54,8 +55,8 @@ impl Host {
         Host { endpoint, pairs: Vec::new(), scratch: Scratch::default(), configuration, processes }
     }
 
-    /// A step of this rank and `peer` alone, whose errors name the two by their ranks in the whole
-    /// group.
+    /// Runs a step in the group of this rank and `peer`. Its errors name both by their ranks in the
+    /// whole group.
     fn with_peer(
         &mut self,
         peer: usize,
@@ -76,7 +77,7 @@ impl Host {
             endpoint.begin_call();
         }
         let Err(fault) = step(endpoint) else { return Ok(()) };
-        // A peer that left because it was told of another rank was told in the whole group.
+        // If the peer left because of another rank, only the whole group can name that rank.
         if matches!(fault, Fault::Left(_)) && self.endpoint.blame(peer) != peer {
             return Err(failure(&self.endpoint, self.processes.as_deref(), Fault::Left(peer), name));
         }
@@ -84,11 +85,11 @@ impl Host {
             Failure::Disagreement { .. } => return Err(Failure::Disagreement { peer: Some(peer) }),
             Failure::Error(error) => error,
         };
-        // What ended the whole group is told in its own numbers.
+        // An abort of the whole group names a rank of the whole group.
         if let (Error::Aborted { .. }, Some(abort)) = (&error, self.endpoint.aborter().aborted()) {
             return Err(failure(&self.endpoint, self.processes.as_deref(), Fault::Aborted(abort), name));
         }
-        // What is told of the two has their ranks in the group of two.
+        // An error of the pair has ranks of the pair.
         let rename = |replica: &mut usize| *replica = members.get(*replica).copied().unwrap_or(*replica);
         match &mut error {
             Error::Left { replica, .. } => rename(replica),
@@ -113,7 +114,7 @@ impl Engine for Host {
     }
 
     fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
-        // To explain a call is a part of it.
+        // Calls that explain a mismatch share the deadline of the call.
         if name != Kind::Explain {
             self.endpoint.begin_call();
         }
@@ -165,14 +166,14 @@ impl Engine for Host {
         if self.endpoint.aborter().aborted().is_none() {
             return Ok(());
         }
-        // They ended with the round.
+        // Pairs end with their generation.
         self.pairs.clear();
         let renewed = self.endpoint.renew();
         renewed.map_err(|fault| report(&self.endpoint, self.processes.as_deref(), fault, "the next run"))
     }
 
     fn end_run(&mut self) -> bool {
-        // They are of a round, too.
+        // Pairs belong to one generation.
         self.pairs.clear();
         self.scratch.shrink();
         self.endpoint.leave_round();
@@ -188,7 +189,7 @@ impl Engine for Host {
     }
 }
 
-/// Why the call of this name did not happen.
+/// Makes the failure of the call of this name.
 fn failure(endpoint: &Endpoint, processes: Option<&dyn Processes>, fault: Fault, name: &str) -> Failure {
     match fault {
         Fault::Mismatch => Failure::Disagreement { peer: None },
@@ -196,7 +197,7 @@ fn failure(endpoint: &Endpoint, processes: Option<&dyn Processes>, fault: Fault,
     }
 }
 
-/// The error for `fault` in the call of this name.
+/// Makes the error for `fault` in the call of this name.
 fn report(endpoint: &Endpoint, processes: Option<&dyn Processes>, fault: Fault, name: &str) -> Error {
     let call = name.to_owned();
     let process = |rank| processes.map(|processes| processes.describe(endpoint.top_rank(rank)));
@@ -218,7 +219,7 @@ fn report(endpoint: &Endpoint, processes: Option<&dyn Processes>, fault: Fault, 
             missing: ranks.into_iter().map(|rank| (rank, said(rank))).collect(),
         },
         Fault::Aborted(abort) => {
-            // It is there, unless a process writes where it must not.
+            // The end is recorded, unless a faulty process has overwritten it.
             let end = endpoint.end().unwrap_or(End { abort, inherited: false, is_lost: false, calls: Vec::new() });
             if end.abort.reason == Reason::Leave && !end.inherited && end.abort.rank < endpoint.world().size() {
                 return left(end.abort.rank);
@@ -228,9 +229,9 @@ fn report(endpoint: &Endpoint, processes: Option<&dyn Processes>, fault: Fault, 
             let describe = |top_rank| processes.map(|processes| processes.describe(top_rank));
             let calls = end.calls.into_iter().map(|(top_rank, last)| (top_rank, last_words(last)));
             let (lost_process, calls): (_, Vec<String>) = match end.abort.reason {
-                // A process is lost to the group of all ranks, and named by its rank there.
+                // A lost process is named by its rank in the top group.
                 Reason::Death => (describe(end.abort.rank), calls.map(|(_, last)| last).collect()),
-                // One rank saw who is missing; the others find it here.
+                // The rank whose deadline passed recorded the missing ranks for the others.
                 Reason::Deadline => {
                     let told = |(top_rank, last): (usize, String)| match describe(top_rank) {
                         Some(process) => format!("{last}; {process}"),

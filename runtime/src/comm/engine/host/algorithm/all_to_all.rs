@@ -1,4 +1,4 @@
-//! A part from each rank to each rank.
+//! All-to-all: a part from each rank to each rank.
 
 use super::{Scratch, Stop};
 use crate::comm::call::unlike_counts;
@@ -11,12 +11,13 @@ use consonance_kernels::{
 };
 use consonance_spec::{DType, Signature, call::mix};
 
-/// Up to a payload all parts come with the arrivals; above, everyone publishes all its parts, in
-/// place a copy of them in scratch. Everyone copies those meant for it.
+/// Exchanges parts. Up to the payload limit all parts travel inline with the descriptors. Above it,
+/// each rank publishes all its parts, or in place a copy of them in scratch. Each rank copies the
+/// parts that are for it.
 ///
-/// With counts, one step before it brings every rank's counts to all: where a part begins in a
-/// peer's buffer follows from the peer's counts alone, and so does whether all parts of each rank
-/// are up to a payload.
+/// With counts, an earlier step gathers every rank's counts on all ranks. The position of a part in
+/// a peer's buffer depends on that peer's counts only. The choice of protocol depends on the
+/// largest rank's total, so all ranks choose the same.
 pub(super) fn all_to_all(
     endpoint: &mut Endpoint,
     signature: &Signature,
@@ -31,9 +32,10 @@ pub(super) fn all_to_all(
         exchange_counts(endpoint, signature, sent, received, &mut table)?;
     }
     let even = recv.count() / size;
-    // What a rank says that it sends to these. It may say anything of what it sends to itself.
+    // Sums counts that a rank reports. Saturates: the count that a rank sends to itself is
+    // unchecked.
     let total = |counts: &[u64]| counts.iter().fold(0, |sum: u64, &count| sum.saturating_add(count)) as usize;
-    // What `peer` sends to this rank: where it begins there, and how much it is.
+    // Returns the part of `peer`'s buffer for this rank: its start and its count.
     let part = |peer: usize| match counts {
         Some((_, received)) => {
             (total(&table[peer * 2 * size..][..rank]).min(usize::MAX - received[peer]), received[peer])
@@ -81,8 +83,9 @@ pub(super) fn all_to_all(
     Ok(done?)
 }
 
-/// Brings all counts to all, and compares what is sent with what is expected: the same verdict on
-/// every rank. In the table a rank has what it sends to each, and then what it receives from each.
+/// Gathers all counts on all ranks, and compares those sent with those expected. Every rank comes
+/// to the same verdict. A rank's row of the table has the counts that it sends to each rank, then
+/// the counts that it receives from each rank.
 fn exchange_counts(
     endpoint: &mut Endpoint,
     signature: &Signature,

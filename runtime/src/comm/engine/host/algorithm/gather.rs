@@ -1,4 +1,4 @@
-//! Data of all ranks in rank order: gather, all_gather, concat.
+//! Collectives that concatenate the data of all ranks in rank order: gather, all_gather, concat.
 
 use super::displacement;
 use consonance_kernels::{
@@ -11,8 +11,9 @@ use consonance_kernels::{
 };
 use consonance_spec::{DType, Signature};
 
-/// Parts up to a payload come with the arrivals. Above, everyone publishes its part; everyone
-/// copies the others' parts to their places. Each rank reads and writes all bytes once.
+/// Gathers all parts on all ranks. Parts up to the payload limit travel inline with the
+/// descriptors. Above it, each rank publishes its part and copies its peers' parts to their
+/// positions. Each rank reads and writes all bytes once.
 pub(super) fn all_gather(
     endpoint: &mut Endpoint,
     signature: &Signature,
@@ -38,8 +39,9 @@ pub(super) fn all_gather(
     })
 }
 
-/// Parts up to a payload come with the arrivals; above, everyone but the root publishes its part.
-/// The root copies them to their places.
+/// Gathers all parts on the root. Parts up to the payload limit travel inline with the descriptors.
+/// Above it, every rank but the root publishes its part, and the root copies the parts to their
+/// positions.
 pub(super) fn gather(
     endpoint: &mut Endpoint,
     signature: &Signature,
@@ -77,7 +79,7 @@ pub(super) fn gather(
     Ok(())
 }
 
-/// Where each rank's part lies in the result.
+/// The position of each rank's part in the result.
 struct Parts<'a> {
     counts: Option<&'a [usize]>,
     even: usize,
@@ -98,13 +100,14 @@ impl<'a> Parts<'a> {
         displacement(self.counts, self.even, rank)
     }
 
-    /// Bytes of the largest.
+    /// Returns the bytes of the largest part.
     fn most_bytes(&self, dtype: DType) -> usize {
         let most = self.counts.map_or(self.even, |counts| counts.iter().copied().max().unwrap_or(0));
         most * dtype.size()
     }
 
-    /// All of them with the arrivals: this rank's is `send`, or where it belongs.
+    /// Exchanges all parts inline with the descriptors. This rank's part is `send`, or already at
+    /// its position in `recv`.
     fn exchange(
         &self,
         endpoint: &mut Endpoint,
@@ -147,8 +150,8 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Everyone publishes its part; with the arrivals come all sizes, so that the result is allocated
-/// and filled in one step.
+/// Concatenates parts of unknown counts. Each rank publishes its part. The descriptors carry all
+/// sizes, so the result is allocated and filled in one step.
 pub(super) fn concat(
     endpoint: &mut Endpoint,
     signature: &Signature,

@@ -1,5 +1,5 @@
-//! The collectives of ranks that share memory, in steps. Each keeps to the one canonical order, so
-//! that the choice between them is a matter of speed alone.
+//! The collectives of ranks that share memory, in steps. Every algorithm reduces in the canonical
+//! order, so the choice of algorithm affects speed only.
 
 mod all_to_all;
 mod gather;
@@ -19,11 +19,11 @@ use consonance_kernels::{
 };
 use consonance_spec::{DType, Signature};
 
-/// Why a call did not happen.
+/// The reason why a call failed.
 pub(crate) enum Stop {
-    /// A step of it did not.
+    /// A step of it failed.
     Fault(Fault),
-    /// Two ranks do not expect the same of each other.
+    /// The counts of two ranks differ.
     Counts(UnlikeCounts),
 }
 
@@ -33,7 +33,7 @@ impl From<Fault> for Stop {
     }
 }
 
-/// Carries out any call of a whole group.
+/// Executes any call of a whole group.
 pub(crate) fn run(
     endpoint: &mut Endpoint,
     signature: &Signature,
@@ -74,26 +74,25 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// The most bytes of a dtype that a rank of a strategy keeps from run to run.
+/// The limit on the bytes of a dtype that a rank of a strategy keeps from run to run.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// Memory that a rank keeps between calls, so that a call that needs some allocates nothing after
-/// the first of its size.
+/// Scratch memory that a rank keeps between calls, so that only the first call of a size allocates.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    /// One for each dtype that was needed.
+    /// One memory per dtype that was needed.
     memories: Vec<Memory>,
-    /// Counts of all ranks.
+    /// The counts of all ranks.
     counts: Vec<u64>,
 }
 
 impl Scratch {
-    /// Gives up what is large: it is for a call that was large.
+    /// Frees large memories: only a large call needs them.
     pub(crate) fn shrink(&mut self) {
         self.memories.retain(|memory| memory.as_buf().bytes() <= KEPT_BYTES);
     }
 
-    /// Room for `count` elements; what is in it is left from earlier calls.
+    /// Returns memory for `count` elements. It contains data of earlier calls.
     fn room(&mut self, dtype: DType, count: usize) -> HostBufMut<'_> {
         let place = self.memories.iter().position(|memory| memory.dtype() == dtype).unwrap_or_else(|| {
             self.memories.push(Memory::zeroed(dtype, count));
@@ -107,8 +106,8 @@ impl Scratch {
     }
 }
 
-/// Where the part of `rank` begins when parts of these counts lie one after the other; even parts
-/// of `even` without counts.
+/// Returns the displacement of `rank`'s part in contiguous parts of these counts. Without counts
+/// every part has `even` elements.
 fn displacement(counts: Option<&[usize]>, even: usize, rank: usize) -> usize {
     counts.map_or(even * rank, |counts| counts[..rank].iter().sum())
 }

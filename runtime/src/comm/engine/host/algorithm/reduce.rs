@@ -1,4 +1,4 @@
-//! Data combined: reduce, all_reduce, reduce_scatter.
+//! Collectives that combine data: reduce, all_reduce, reduce_scatter.
 
 use super::Scratch;
 use crate::Implementation;
@@ -16,14 +16,13 @@ fn reducer(op: ReduceOp, dtype: DType) -> Reducer {
     Reducer::new(op, dtype).expect("Call::sign refuses operations that are not defined")
 }
 
-/// Few bytes ride in the cards by which the ranks arrive, and everyone reduces everything; one
-/// step, no memory shared.
+/// Reduces on all ranks. Few bytes travel inline in the call descriptors, and every rank reduces
+/// all data: one step, no buffer shared.
 ///
-/// Above: each rank reduces its block of all inputs straight into all outputs. One pass; each rank
-/// reads `bytes` and writes `bytes`, whatever the number of ranks.
+/// More bytes, two-shot: each rank reduces its block of all inputs straight into all outputs. One
+/// pass; each rank reads `bytes` and writes `bytes`, whatever the number of ranks.
 ///
-/// One shot, where asked for: everyone reads all inputs and writes its own output, `ranks * bytes`
-/// read.
+/// One-shot, if configured: each rank reads all inputs (`ranks * bytes`) and writes its own output.
 pub(super) fn all_reduce(
     endpoint: &mut Endpoint,
     signature: &Signature,
@@ -48,8 +47,8 @@ pub(super) fn all_reduce(
                 endpoint.published(signature, Some(send), chunking, |peers| peers.reduce(&reducer, 0, &mut recv))
             }
             None => {
-                // The others read this rank's data until the step ends, so that the result waits in
-                // scratch.
+                // Peers read this rank's data until the step ends. Keep the result in scratch until
+                // then.
                 let mut result = scratch.room(recv.dtype(), recv.count());
                 let chunking = Chunking::WHOLE.at_most(recv.bytes());
                 endpoint.published(signature, Some(recv.as_buf()), chunking, |peers| {
@@ -63,8 +62,8 @@ pub(super) fn all_reduce(
     }
 }
 
-/// Up to a payload in the arrival lines, from which the root alone reduces; above, each rank
-/// reduces its block into the root's.
+/// Reduces on the root. Up to the payload limit data travels inline with the descriptors, and the
+/// root alone reduces. Above it, each rank reduces its block into the root's output.
 pub(super) fn reduce(
     endpoint: &mut Endpoint,
     signature: &Signature,
@@ -84,13 +83,13 @@ pub(super) fn reduce(
         }
         return Ok(());
     }
-    // What another rank than the root may give to receive into is not used.
+    // Ignore a `recv` that is passed on another rank than the root.
     let recv = recv.filter(|_| send.is_none() || rank == root);
     endpoint.divided(signature, &reducer, send, recv, Targets::Root(root))
 }
 
-/// Each rank folds its block of all inputs: apart straight into `recv`, in place into its own
-/// block. Few bytes come with the arrivals.
+/// Reduces on each rank its block of all inputs, into `recv` or in place into its own block. Few
+/// bytes travel inline with the descriptors.
 pub(super) fn reduce_scatter(
     endpoint: &mut Endpoint,
     signature: &Signature,

@@ -1,4 +1,4 @@
-//! One rank's data to the others: broadcast, scatter.
+//! Collectives that move one rank's data to the others: broadcast, scatter.
 
 use super::displacement;
 use consonance_kernels::{
@@ -10,8 +10,8 @@ use consonance_kernels::{
 };
 use consonance_spec::Signature;
 
-/// Up to a payload in the root's arrival line; above, the root publishes and the others copy at
-/// once, each all of it.
+/// Broadcasts `root`'s data. Up to the payload limit it travels inline with the root's descriptor.
+/// Above it, the root publishes the data and the other ranks copy all of it in parallel.
 pub(super) fn broadcast(
     endpoint: &mut Endpoint,
     signature: &Signature,
@@ -34,8 +34,8 @@ pub(super) fn broadcast(
     }
 }
 
-/// Up to a payload all parts come with the root's arrival; above, the root publishes them. Each
-/// rank copies its own.
+/// Scatters `root`'s data. Up to the payload limit all parts travel inline with the root's
+/// descriptor. Above it, the root publishes them. Each rank copies its own part.
 pub(super) fn scatter(
     endpoint: &mut Endpoint,
     signature: &Signature,
@@ -45,7 +45,7 @@ pub(super) fn scatter(
     root: usize,
 ) -> Result<(), Fault> {
     let (rank, size) = (endpoint.world().rank(), endpoint.world().size());
-    // Even parts are the blocks.
+    // Even parts are one block per rank.
     let blocks = if counts.is_none() { size } else { 1 };
     match send.filter(|_| rank == root) {
         Some(send) => {
@@ -60,7 +60,7 @@ pub(super) fn scatter(
             if endpoint.topology().moving(send.bytes(), chunking) == Step::Exchange {
                 return endpoint.exchange(signature, Some(send)).map(|_| copy_own());
             }
-            // While the others read what is put up last.
+            // Copy the own part while the peers read the last window.
             let mut copy_own = Some(copy_own);
             endpoint.published(signature, Some(send), chunking, |peers| {
                 if let Some(copy_own) = copy_own.take_if(|_| peers.is_last()) {

@@ -1,5 +1,6 @@
-//! Two ranks: one sends, the other receives. Up to a payload the data come with the sender's
-//! arrival; above, the sender waits until they have been copied.
+//! Send and receive between two ranks. Data up to the payload limit travels inline with the
+//! sender's descriptor. Above it, the sender publishes its data and waits until the receiver has
+//! copied it.
 
 use consonance_kernels::{
     group::{
