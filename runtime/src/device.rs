@@ -3,26 +3,26 @@
 use crate::{Error, Result};
 use std::{fmt, str::FromStr, sync::OnceLock, thread};
 
-/// Where a replica computes.
+/// A device on which a replica computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Device {
-    /// A logical CPU device: a thread. There may be more of them than cores.
+    /// A logical CPU device: a thread. There may be more CPU devices than cores.
     Cpu(usize),
 }
 
-/// More CPU devices than this are a mistake in a number.
+/// The limit on CPU devices. A larger index is taken for a mistake.
 const MAX_CPUS: usize = 1024;
 
 impl Device {
-    /// Whether there is such a device.
+    /// Returns whether the device exists.
     pub(crate) fn exists(self) -> bool {
         match self {
             Device::Cpu(index) => index < MAX_CPUS,
         }
     }
 
-    /// One CPU device for each core that this process may use.
+    /// Returns one CPU device for each core that this process may use.
     ///
     /// ```
     /// use consonance::Device;
@@ -33,7 +33,7 @@ impl Device {
     }
 }
 
-/// The device that `call` is given, by value or by name.
+/// Converts a device argument of `call`, a value or a name.
 pub(crate) fn resolve<D>(call: &'static str, device: D) -> Result<Device>
 where
     D: TryInto<Device>,
@@ -50,20 +50,19 @@ fn unknown(call: &'static str, found: &str) -> Error {
     Error::invalid(call, "device", format!("cpu:0 to cpu:{}", MAX_CPUS - 1), found)
 }
 
-/// The cores that this process may use, as they were when this was asked first: the answer takes
-/// three files of the system.
+/// Returns the number of cores that this process may use. The number of the first call is kept,
+/// because the system reads three files for it.
 pub(crate) fn cores() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
     *CORES.get_or_init(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// The number that `text` is as numbers are written, without a sign and leading zeros: so each has
-/// one name.
+/// Parses an index without sign or leading zeros, so that each device has only one name.
 pub(crate) fn index_of(text: &str) -> Option<usize> {
     text.parse().ok().filter(|index: &usize| index.to_string() == text)
 }
 
-/// Reads `cpu:1`, in any case, with or without a leading slash, or TensorFlow's full name
+/// Parses `cpu:1`, in any letter case, with or without a leading slash, or TensorFlow's full name
 /// (`/job:localhost/replica:0/task:0/device:CPU:1`).
 ///
 /// ```

@@ -1,4 +1,4 @@
-//! What can go wrong, whose fault it is, and whether the group still works.
+//! Errors: the reason, whose fault it is, and whether the group still works.
 
 use consonance_spec::{ReduceOp, UnknownReduceOp};
 use std::{convert::Infallible, fmt, time::Duration};
@@ -6,99 +6,100 @@ use std::{convert::Infallible, fmt, time::Duration};
 /// The result of every call that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Whatever error a replica's own code may return.
+/// Any error that a replica's own code may return.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a call failed.
+/// The reason why a call failed.
 ///
-/// The caller's faults ([`InvalidCall`](Error::InvalidCall), [`WrongContext`](Error::WrongContext))
-/// and the ranks' ([`Mismatch`](Error::Mismatch)) leave the group working, but for the former in an
-/// [`overlap`](crate::ReplicaContext::overlap), and of a run or a merge function where there are
-/// several workers. [`Left`](Error::Left), [`Timeout`](Error::Timeout) and
-/// [`Aborted`](Error::Aborted) end it, on all ranks, as does the [`System`](Error::System) of a
-/// collective; under a strategy that is the end of one [`run`](crate::Strategy::run), and the next
-/// one starts anew.
+/// * The caller's faults ([`InvalidCall`](Error::InvalidCall),
+///   [`WrongContext`](Error::WrongContext)) leave the group working. Exceptions: in an
+///   [`overlap`](crate::ReplicaContext::overlap), and in a run or a merge function of a strategy
+///   with several workers, they abort the group.
+/// * The ranks' fault ([`Mismatch`](Error::Mismatch)) leaves the group working.
+/// * [`Left`](Error::Left), [`Timeout`](Error::Timeout), [`Aborted`](Error::Aborted), and a
+///   collective's [`System`](Error::System), abort the group on all ranks. Under a strategy this
+///   ends one [`run`](crate::Strategy::run), and the next run starts anew.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// An argument cannot be right, whatever the others called.
+    /// An argument is invalid, whatever the other replicas called.
     InvalidCall {
         /// The call.
         call: &'static str,
         /// The argument, or the path of a leaf in it.
         argument: String,
-        /// The replica whose argument it is, where there are several.
+        /// The replica whose argument it is, if there are several.
         replica: Option<usize>,
-        /// What would have been right.
+        /// A valid value.
         expected: String,
-        /// What it was.
+        /// The value that was passed.
         found: String,
     },
     /// The call is not allowed here: nested, or in the wrong context.
     WrongContext {
         /// The call.
         call: &'static str,
-        /// Where it was made, and where it may be.
+        /// The context of the call, and the context in which it is allowed.
         problem: String,
     },
-    /// The replicas did not call the same.
+    /// The replicas did not make the same call.
     Mismatch {
-        /// What the replicas that agree have called.
+        /// The call of the replicas that agree.
         call: String,
         /// The first replica that differs from them.
         replica: usize,
-        /// In which argument, or in which leaf of it.
+        /// The argument in which it differs, or the path of a leaf in it.
         argument: String,
-        /// What the others gave.
+        /// The value of the others.
         expected: String,
-        /// What this replica gave.
+        /// The value of this replica.
         found: String,
     },
-    /// A replica returned, or gave up its communicator, while others waited for it in a collective.
-    /// Of replicas that left because they were told of another one, that one is named.
+    /// A replica returned, or dropped its communicator, while others waited for it in a collective.
+    /// If replicas left because of another replica, the error names that one.
     Left {
-        /// What this replica called.
+        /// The call of this replica.
         call: String,
         /// The replica that left.
         replica: usize,
-        /// What it called last, and its process if that is another one.
+        /// The last call of that replica, and its process if it is lost with it.
         last: String,
-        /// Whether it is of another process, and makes no call of the group any more: see
+        /// Whether the replica is of another process and will make no call of the group again: see
         /// [`Error::is_loss`].
         lost: bool,
     },
     /// Replicas did not come before the deadline.
     Timeout {
-        /// What this replica called.
+        /// The call of this replica.
         call: String,
-        /// How long it waited.
+        /// The timeout.
         waited: Duration,
-        /// Each replica that is missing, with what it called last.
+        /// Each missing replica, with its last call.
         missing: Vec<(usize, String)>,
     },
-    /// Another replica failed, or was missing at another one's deadline, and that ended the group.
+    /// The group was aborted: another replica failed, or missed the deadline of another one.
     Aborted {
-        /// What this replica called.
+        /// The call of this replica.
         call: String,
-        /// The replica at fault: by its number in the group that was ended, which may be one that
-        /// this one was [split](crate::Communicator::split) from.
+        /// The replica at fault, by its number in the group that was aborted. That may be a group
+        /// that this one was [split](crate::Communicator::split) from.
         replica: usize,
-        /// Why, and whether it was such a group.
+        /// The reason, and whether it was such a group.
         reason: String,
-        /// Whether it has left with its process, or was lost with it: see [`Error::is_loss`].
+        /// Whether the replica left with its process, or was lost with it: see [`Error::is_loss`].
         lost: bool,
-        /// If it was lost with its process, or was missing at a deadline: what each replica of the
-        /// group that was ended called last, as far as could be seen from here; where there are
-        /// several processes, in any group.
+        /// The last call of each replica of the aborted group, if the replica at fault was lost
+        /// with its process or missed a deadline. Only calls that this process could see; with
+        /// several processes, calls in any group.
         calls: Vec<(usize, String)>,
     },
-    /// The processes of a cluster did not meet.
+    /// The processes of a cluster did not form a group.
     Meeting {
-        /// What this process wanted.
+        /// The call of this process.
         call: &'static str,
         /// This process's task.
         task: String,
-        /// What was in the way, with the tasks that are missing.
+        /// The reason, with the missing tasks.
         problem: String,
     },
     /// A replica's code panicked.
@@ -117,27 +118,28 @@ pub enum Error {
     },
     /// The text names no operation.
     UnknownReduceOp {
-        /// The call; none, where the text is [parsed](ReduceOp) by itself.
+        /// The call; `None` if the text was [parsed](ReduceOp) on its own.
         call: Option<&'static str>,
-        /// The replica whose argument it is, where there are several.
+        /// The replica whose argument it is, if there are several.
         replica: Option<usize>,
         /// The text.
         source: UnknownReduceOp,
     },
-    /// The operating system refused something. If it was memory or a thread for a collective, the
-    /// group has ended.
+    /// The operating system refused a request. If it was for memory or a thread of a collective,
+    /// the
+    /// group was aborted.
     System {
-        /// What was asked of it.
+        /// The request.
         what: String,
-        /// Its own words.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// An error of the user's own code: see [`Error::other`].
+    /// An error of user code: see [`Error::other`].
     Other(BoxError),
 }
 
 impl Error {
-    /// Wraps an error of the user's own, so that a replica's function can return it.
+    /// Wraps an error of user code, so that a replica's function can return it.
     ///
     /// ```
     /// use consonance::{Error, MirroredStrategy, PerReplica};
@@ -150,9 +152,9 @@ impl Error {
         Error::Other(error.into())
     }
 
-    /// Whether a process of the group is gone, or a replica of it for good, so that no call of the
-    /// group works any more. Who is left may [reform](crate::ProcessGroup::reform) it, and
-    /// strategies have [the same](crate::MultiWorkerMirroredStrategy::reform).
+    /// Returns whether a process of the group is gone, or a replica for good, so that no call of
+    /// the group can work again. The remaining processes can [reform](crate::ProcessGroup::reform)
+    /// the group; strategies have [the same method](crate::MultiWorkerMirroredStrategy::reform).
     ///
     /// ```
     /// # use consonance::{MirroredStrategy, Error};
@@ -169,7 +171,7 @@ impl Error {
         matches!(self.root(), Error::Aborted { lost: true, .. } | Error::Left { lost: true, .. })
     }
 
-    /// The error without the note of the replica that returned it.
+    /// Returns the error without the [`Replica`](Error::Replica) wrappers around it.
     pub fn root(&self) -> &Error {
         match self {
             Error::Replica { source, .. } => source.root(),
@@ -192,7 +194,7 @@ impl Error {
         }
     }
 
-    /// The same error once more, for all who wait for one call.
+    /// Copies the error, for several callers that wait for one call.
     pub(crate) fn duplicate(&self) -> Error {
         match self {
             Error::InvalidCall { call, argument, replica, expected, found } => Error::InvalidCall {
@@ -232,12 +234,12 @@ impl Error {
                 };
                 Error::System { what: what.clone(), source }
             }
-            // No collective has another.
+            // No collective returns another variant.
             error => Error::other(error.to_string()),
         }
     }
 
-    /// The same error about `replica`'s argument.
+    /// Adds the replica whose argument is invalid.
     pub(crate) fn of_replica(mut self, id: usize) -> Error {
         if let Error::InvalidCall { replica, .. } | Error::UnknownReduceOp { replica, .. } = &mut self {
             *replica = Some(id);
@@ -245,7 +247,7 @@ impl Error {
         self
     }
 
-    /// The same error in `name`, if it is of an argument that does not know which call it is for.
+    /// Sets the call of an error of an argument that did not know its call.
     pub(crate) fn of_call(mut self, name: &'static str) -> Error {
         match &mut self {
             Error::UnknownReduceOp { call, .. } => *call = Some(name),
@@ -322,7 +324,7 @@ impl From<Infallible> for Error {
     }
 }
 
-/// An operation, or the text of one.
+/// A reduction operation, or its name as text.
 ///
 /// ```
 /// # use consonance::{MirroredStrategy, Tensor};
@@ -337,7 +339,7 @@ impl From<Infallible> for Error {
 /// # Ok::<(), consonance::Error>(())
 /// ```
 pub trait IntoReduceOp {
-    /// The operation.
+    /// Converts to the operation.
     ///
     /// # Errors
     /// [`Error::UnknownReduceOp`] if the text names none.
@@ -353,17 +355,17 @@ where
     }
 }
 
-/// The operation that `call` was given.
+/// Converts the operation argument of `call`.
 pub(crate) fn op_of(call: &'static str, op: impl IntoReduceOp) -> Result<ReduceOp> {
     op.into_reduce_op().map_err(|error| error.of_call(call))
 }
 
-/// The call in errors of places for the leaves of a nest, which do not know the call that has a
-/// result for them: see [`Error::of_call`].
+/// The placeholder for the call in errors of a nest's leaves, which do not know their call: see
+/// [`Error::of_call`].
 pub(crate) const NEST: &str = "Nest";
 
-/// All results, or the error that says most with its place: a replica's own before one that only
-/// tells of another replica's.
+/// Returns all values, or the most telling error with its position: a replica's own error comes
+/// before one that is the consequence of another replica's.
 pub(crate) fn all_or_worst<R>(results: Vec<Result<R>>) -> Result<Vec<R>, (usize, Error)> {
     let mut values = Vec::with_capacity(results.len());
     let mut worst: Option<(usize, Error)> = None;
@@ -380,7 +382,7 @@ pub(crate) fn all_or_worst<R>(results: Vec<Result<R>>) -> Result<Vec<R>, (usize,
     worst.map_or(Ok(values), Err)
 }
 
-/// How much an error is the consequence of another replica's.
+/// Ranks how much an error is the consequence of another replica's: 0 for a replica's own.
 fn tells_of_another(error: &Error) -> u8 {
     match error.root() {
         Error::Aborted { .. } => 3,

@@ -1,7 +1,6 @@
-//! `tf.distribute`'s strategies, replica contexts and collectives, with no tensor framework under
-//! them.
+//! The strategies, replica contexts and collectives of `tf.distribute`, without a tensor framework.
 //!
-//! A [strategy](Strategy) runs one function on every replica and combines what comes back:
+//! A [strategy](Strategy) runs one function on every replica and combines the results:
 //!
 //! ```
 //! use consonance::{MirroredStrategy, ReduceOp, Tensor};
@@ -16,26 +15,27 @@
 //! ```
 //!
 //! * [`MirroredStrategy`], [`OneDeviceStrategy`], [`CentralStorageStrategy`]: replicas in one
-//!   process; [`MultiWorkerMirroredStrategy`]: in several. [`Strategy`] has what they share.
+//!   process. [`MultiWorkerMirroredStrategy`]: replicas in several processes. [`Strategy`] has
+//!   their common methods.
 //! * [`ReplicaContext`]: a replica's collectives, on any [nest](Nest) of [tensors](Tensor).
-//! * [`Dataset`]: what replicas are fed with, batch by batch.
-//! * [`Variable`]: what is trained, placed by the strategy; saved and restored by `checkpoint`.
-//! * [`gradient`]: what a gradient goes through on the way back.
+//! * [`Dataset`]: input for the replicas, batch by batch.
+//! * [`Variable`]: trainable state, placed by the strategy; `checkpoint` saves and restores it.
+//! * [`gradient`]: the collectives in the backward pass.
 //! * [`Communicator`]: the raw layer below, MPI's collectives on slices.
-//! * The [guide]: a page for each theme.
+//! * The [guide]: a page per topic.
 //!
 //! # The same bits everywhere
 //!
-//! The contributions of replicas `0..n` are combined by a balanced binary tree, whatever the size,
-//! the number of threads, the packing, the [`Implementation`] and the instruction set:
-//! `((x0 ⊕ x1) ⊕ (x2 ⊕ x3)) ⊕ x4`. f16 and bf16 are summed in f32 and rounded once.
+//! A reduction combines the contributions of replicas `0..n` by a balanced binary tree: `((x0 ⊕ x1)
+//! ⊕ (x2 ⊕ x3)) ⊕ x4`. The order does not depend on the size, the number of threads, the packing,
+//! the [`Implementation`] or the instruction set. f16 and bf16 are summed in f32 and rounded once.
 //!
 //! # No unbounded wait
 //!
-//! Replicas compare their calls before any data moves. One that calls something else, returns
-//! early, fails or panics gives every other an [`Error`] that names it, at once; one that does not
-//! come is named at the deadline ([`CommunicationOptions::timeout`]). A failed run does not harm
-//! the next.
+//! Replicas compare their calls before any data moves. If a replica makes another call, returns
+//! early, fails or panics, every other replica gets at once an [`Error`] that names it. A replica
+//! that does not come is named at the deadline ([`CommunicationOptions::timeout`]). A failed run
+//! does not affect the next.
 
 #![forbid(unsafe_code)]
 
@@ -44,7 +44,7 @@
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
-// The derive macro writes paths that begin so, in this crate's own tests and examples too.
+// The derive macro generates paths that begin with `consonance`, also in this crate's own tests.
 extern crate self as consonance;
 
 mod error;

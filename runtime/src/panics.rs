@@ -1,4 +1,4 @@
-//! Panics of user's code, of which nothing is left when they are caught.
+//! Catches panics of user code.
 
 use std::{
     any::Any,
@@ -6,12 +6,12 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-/// What `body` returns, or the message of its panic.
+/// Returns the result of `body`, or the message of its panic.
 pub(crate) fn catch<R>(body: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(body)).map_err(|payload| {
         let message = message(&*payload);
-        // What was thrown may panic when it is dropped, and so may what that throws, which is kept
-        // for ever.
+        // The drop of a panic payload may panic, with a payload whose drop may panic again. Leak
+        // that second one.
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
             mem::forget(again);
         }

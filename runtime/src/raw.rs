@@ -1,10 +1,10 @@
-//! Below the typed slices of [`Communicator`](crate::Communicator): calls as values, buffers whose
-//! element type is a value, and the engines that carry them out. For bindings to other languages,
-//! and for engines of your own.
+//! The untyped layer below [`Communicator`](crate::Communicator): calls as values, buffers with
+//! their element type as a value, and the engines that execute calls. For bindings to other
+//! languages and for custom engines.
 //!
-//! [`Communicator::execute`](crate::Communicator::execute) makes a [`Call`]; [`Buf`] and [`BufMut`]
-//! come from typed slices, or from a pointer by [`Buf::from_raw`]. [`Engine`] is what to implement
-//! for another way between ranks.
+//! [`Communicator::execute`](crate::Communicator::execute) executes a [`Call`]. [`Buf`] and
+//! [`BufMut`] are made from typed slices, or from a pointer by [`Buf::from_raw`]. Implement
+//! [`Engine`] for another transport between ranks.
 
 pub use crate::comm::{
     agreement::Agreement,

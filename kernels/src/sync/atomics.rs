@@ -1,5 +1,5 @@
-//! What the protocol asks of the machine besides memory and sleep, from one module, so that a model
-//! checker can take its place: `kernels/model` does.
+//! The atomics, locks and thread calls that the protocol uses, from one module, so that a model
+//! checker can replace them: `kernels/model` does.
 
 #[cfg(not(debug_assertions))]
 pub(crate) use super::plain::{AtomicPtr, AtomicU32, AtomicU64};
@@ -11,7 +11,7 @@ pub(crate) use std::{
     thread::{available_parallelism, yield_now},
 };
 
-/// The standard library's atomics, of which `watch.rs` counts each read.
+/// The standard library's atomics; `watch.rs` counts each read of them.
 #[cfg(debug_assertions)]
 mod counted {
     use crate::sync::{
@@ -42,7 +42,7 @@ mod counted {
                     $name(plain::$name::new(value))
                 }
 
-                /// Of the operations, the only one that reads nothing.
+                /// Not counted: the only operation that reads nothing.
                 #[inline]
                 pub(crate) fn store(&self, value: $type, order: Ordering) {
                     self.0.store(value, order);

@@ -1,4 +1,4 @@
-//! What the protocol asks of the machine's memory and of sleep.
+//! Atomics, sleeping and waiting, and the declaration of records in shared memory.
 
 #[macro_use]
 pub(crate) mod record;

@@ -1,6 +1,6 @@
-//! Records that lie in memory which processes share. A record and the list of its fields are
-//! declared at once, so that the digest of a segment's layout, and whoever writes lies into a
-//! segment for a test, know each field.
+//! Records in memory that processes share. One macro declares a record and lists its fields, so
+//! that the digest of a segment's layout, and the tests that write invalid values into a segment,
+//! know each field.
 #![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has segments"))]
 
 use super::{
@@ -13,17 +13,17 @@ use std::cell::UnsafeCell;
 /// A field of a record.
 pub(crate) struct Field {
     pub(crate) name: &'static str,
-    /// The record's bytes before it.
+    /// Bytes of the record before the field.
     pub(crate) offset: usize,
-    /// The bytes of one element.
+    /// Bytes of one element.
     pub(crate) bytes: usize,
-    /// How many elements it has: one, unless it is an array.
+    /// Number of elements: one, unless the field is an array.
     pub(crate) count: usize,
-    /// The fields of an element; none unless it is a record.
+    /// The fields of an element; empty unless the element is a record.
     pub(crate) fields: &'static [Field],
 }
 
-/// What a field of a record may be.
+/// The types that a field of a record may have.
 pub(crate) trait Record: Sized {
     const COUNT: usize = 1;
     const FIELDS: &'static [Field] = &[];
@@ -68,7 +68,7 @@ macro_rules! record {
     };
 }
 
-/// A digest of the names and places of a record's fields.
+/// Returns a digest of the names, offsets and sizes of a record's fields, and of its alignment.
 pub(crate) const fn digest<R: Record>() -> u64 {
     mix(digest_of(R::FIELDS, size_of::<R>() as u64), align_of::<R>() as u64)
 }

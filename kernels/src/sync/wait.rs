@@ -1,7 +1,7 @@
-//! Waiting: looks for a short while, then sleep on a bell until somebody rings it.
+//! Waiting: a rank polls for a short while, then sleeps on an event until another rank signals it.
 //!
-//! A bell counts its rings. A sleeper reads the count, looks once more at what it waits for, and
-//! sleeps only while the count has not changed; so a ring between the look and the sleep is not
+//! An event counts its signals. A sleeper reads the count, checks its condition once more, and
+//! sleeps only while the count has not changed, so a signal between the check and the sleep is not
 //! lost.
 
 use super::{
@@ -10,28 +10,28 @@ use super::{
 };
 use std::time::{Duration, Instant};
 
-/// How long a rank looks at a peer's line before it sleeps: about as long as a peer may take longer
-/// for its part of a window of staged data. To sleep costs a few microseconds, on a busy machine
-/// milliseconds.
+/// How long a rank polls a peer's record before it sleeps: about the time by which a peer's part of
+/// a window of staged data may come later. A sleep and its wake-up cost more than a poll, most of
+/// all on a busy machine (measured: PERF.md).
 const LOOKS_FOR: Duration = Duration::from_micros(50);
 
-/// Looks between two readings of the clock, which costs as much as several looks.
+/// Polls between two readings of the clock: one reading costs as much as several polls.
 const LOOKS_PER_READING: u32 = 32;
 
-/// What a rank does before it sleeps.
+/// How a rank waits before it sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitPolicy {
-    /// It looks again and again: there is a core for each rank.
+    /// Polls without a break: there is a core for each rank.
     Spin,
-    /// It offers its core to others between two looks: ranks outnumber the cores, and the one that
-    /// it waits for may want that.
+    /// Yields its core between two polls: ranks outnumber the cores, and the peer that it waits for
+    /// may need this core.
     Yield,
-    /// Nothing: no core is known.
+    /// Sleeps at once: the number of cores is unknown.
     Block,
 }
 
 impl WaitPolicy {
-    /// Of so many ranks on so many cores.
+    /// Returns the policy for `ranks` ranks on `cores` cores.
     pub(crate) fn new(ranks: usize, cores: usize) -> WaitPolicy {
         match cores {
             0 => WaitPolicy::Block,
@@ -40,20 +40,21 @@ impl WaitPolicy {
         }
     }
 
-    /// Makes pauses, where it is to look again and again.
+    /// Executes `pauses` spin-loop hints if the policy is [`Spin`](WaitPolicy::Spin).
     pub(crate) fn pause(self, pauses: u32) {
         if self == WaitPolicy::Spin {
             (0..pauses).for_each(|_| std::hint::spin_loop());
         }
     }
 
-    /// Looks until `ready`, for [`LOOKS_FOR`] after the first looks at the most, or as long as
-    /// others have the core; false if it never was.
+    /// Polls until `ready`, at most for [`LOOKS_FOR`] after the first polls, or for as long as
+    /// other threads have the core. Returns false if it never was ready.
     pub(crate) fn look(self, ready: &impl Fn() -> bool) -> bool {
         if self == WaitPolicy::Block {
             return false;
         }
-        // Read late: it takes as long as some looks, and most come before.
+        // Read only after the first polls: most waits end before, and the clock costs as much as
+        // several polls.
         let mut start = None;
         loop {
             if self == WaitPolicy::Yield {
@@ -77,10 +78,10 @@ impl WaitPolicy {
 }
 
 record! {
-    /// Where one rank sleeps and all others can wake it: each of its threads that waits in a group
-    /// of its own.
+    /// The event on which one rank sleeps and by which all others can wake it. Several threads of
+    /// the rank may wait on it, each in a group of its own.
     ///
-    /// What is `shared` with other processes lies in memory that they map, too.
+    /// An event that is `shared` with other processes lies in memory that they map, too.
     #[derive(Default)]
     pub(crate) struct WakeEvent {
         count: AtomicU32,
@@ -89,22 +90,22 @@ record! {
 }
 
 impl WakeEvent {
-    /// The number of rings so far, wrapping.
+    /// Returns the number of signals so far, wrapping.
     pub(crate) fn count(&self) -> u32 {
-        // Relaxed: a sleeper's fence stands between this and what it looks at
+        // Relaxed: the sleeper fences between this load and the check of its condition
         // (`Endpoint::sleep_until`).
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Wakes the sleeper, and keeps one that is about to sleep awake.
+    /// Wakes the sleepers, and keeps a thread awake that is about to sleep.
     pub(crate) fn signal(&self, shared: bool) {
-        // SYNC POINT wake: who counts this ring sees what was done before; pairs with the fence in
-        // `sleep_until`.
+        // SYNC POINT wake: a thread that reads this count sees all writes before the signal; pairs
+        // with the fence in `sleep_until`.
         self.count.fetch_add(1, Ordering::Release);
         self.sleepers.wake(&self.count, shared);
     }
 
-    /// Sleeps until a ring later than `seen`, or `limit`; may wake early.
+    /// Sleeps until a signal later than `seen`, at most for `limit`; may wake early.
     pub(crate) fn sleep(&self, seen: u32, limit: Duration, shared: bool) {
         self.sleepers.wait(&self.count, seen, limit, shared);
     }

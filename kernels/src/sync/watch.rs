@@ -1,12 +1,12 @@
-//! Counts how often this process reads each part of the memory that it shares with others, for
-//! tests of what those can do by writing there. Only builds with debug assertions count, and only
-//! after [`start`].
+//! Counts how often this process reads each part of the memory that it shares with others: tests
+//! use the counts to learn which reads a peer can influence by writing there. Only builds with
+//! debug assertions count, and only after [`start`].
 #![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has segments"))]
 
 use super::plain::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::{ops::Range, sync::OnceLock};
 
-/// The most mappings that are watched at a time.
+/// Limit on the mappings that are watched at a time.
 const MAPS: usize = 16;
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
@@ -15,21 +15,21 @@ static MAPPED: [Map; MAPS] =
     [const { Map { start: AtomicUsize::new(0), bytes: AtomicUsize::new(0), offset: AtomicUsize::new(0) } }; MAPS];
 
 struct Counts {
-    /// The parts, as bytes of a segment, in order.
+    /// The parts as byte ranges of a segment, in order.
     parts: Vec<Range<usize>>,
     reads: Vec<AtomicU32>,
 }
 
-/// Where bytes of a segment are mapped. One of no bytes is free.
+/// A mapping of bytes of a segment. An entry of 0 bytes is free.
 struct Map {
     start: AtomicUsize,
     bytes: AtomicUsize,
-    /// Which byte of the segment comes first.
+    /// Offset of the first mapped byte in the segment.
     offset: AtomicUsize,
 }
 
-/// Counts reads of these parts, which are bytes of a segment, in order, in all segments that are
-/// mapped from now on.
+/// Starts to count reads of these parts, in all segments that are mapped from now on. The parts are
+/// byte ranges of a segment, in order.
 ///
 /// # Panics
 /// If this was called before.
@@ -39,13 +39,13 @@ pub fn start(parts: Vec<Range<usize>>) {
     IS_ON.store(true, Ordering::Release);
 }
 
-/// How often each part was read since this was last called.
+/// Returns how often each part was read since the last call, and resets the counts.
 pub fn reads() -> Vec<u32> {
     let counts = COUNTS.get().map_or(&[][..], |counts| &counts.reads);
     counts.iter().map(|count| count.swap(0, Ordering::Relaxed)).collect()
 }
 
-/// Notes a read of memory that may be in a segment.
+/// Counts a read of memory that may be in a segment.
 #[inline]
 pub(crate) fn read(start: *const u8, bytes: usize) {
     if is_on() {
@@ -53,7 +53,7 @@ pub(crate) fn read(start: *const u8, bytes: usize) {
     }
 }
 
-/// Notes a read of these bytes of a segment's file.
+/// Counts a read of these bytes of a segment's file.
 pub(crate) fn read_file(bytes: Range<usize>) {
     let Some(Counts { parts, reads }) = COUNTS.get().filter(|_| is_on()) else { return };
     let first = parts.partition_point(|part| part.end <= bytes.start);
@@ -61,7 +61,7 @@ pub(crate) fn read_file(bytes: Range<usize>) {
     read.for_each(|(_, count)| _ = count.fetch_add(1, Ordering::Relaxed));
 }
 
-/// Says that so many bytes of a segment, from byte `offset` on, are mapped at `start`.
+/// Notes that `bytes` bytes of a segment, from byte `offset` on, are mapped at `start`.
 pub(crate) fn map(start: *const u8, bytes: usize, offset: usize) {
     if !is_on() {
         return;
@@ -73,7 +73,7 @@ pub(crate) fn map(start: *const u8, bytes: usize, offset: usize) {
     }
 }
 
-/// Says that nothing is mapped at `start` any more.
+/// Notes that nothing is mapped at `start` any more.
 pub(crate) fn unmap(start: *const u8) {
     let is_this = |map: &&Map| map.start.load(Ordering::Relaxed) == start.addr();
     if let Some(map) = MAPPED.iter().find(is_this).filter(|_| is_on()) {
