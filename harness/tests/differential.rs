@@ -146,6 +146,26 @@ fn check_count(group: Group, size: usize, dtype: DType, op: ReduceOp, count: usi
 
 /// Found by `collectives_on_slices`: only the root looked whether the operation is defined, and the
 /// others went on to carry it out.
+/// Found by thousands of kills: data that lie in shared memory, and are longer than all that are
+/// copied in, were read as far as those only.
+#[test]
+fn unlike_counts_in_unlike_memory() {
+    let lengths = [300_000, 900_000, 50_000];
+    for turn in 0..3 {
+        let count = |rank: usize| lengths[(rank + turn) % 3];
+        let ragged = || Counts::Ragged((0..3).map(count).collect());
+        let pairs = Counts::Pairs((0..3).map(|from| (0..3).map(|to| count(from + to) / 3).collect()).collect());
+        for (kind, counts) in [(Kind::AllGather, ragged()), (Kind::Gather, ragged()), (Kind::AllToAll, pairs)] {
+            for seed in 0..4 {
+                let (dtype, op, memory) = (DType::U8, ReduceOp::Max, Memory::Mixed(seed));
+                let counts = counts.clone();
+                let call = Collective { kind, dtype, op, counts, root: 1, in_place: false, memory, offset: 0, seed };
+                check_call(3, Implementation::Auto, call);
+            }
+        }
+    }
+}
+
 #[test]
 fn an_undefined_operation_of_a_reduce_to_a_root() {
     let counts = Counts::Even(41);

@@ -234,7 +234,7 @@ impl Error {
                 };
                 Error::System { what: what.clone(), source }
             }
-            // No collective returns another variant.
+            // The other variants keep only their text.
             error => Error::other(error.to_string()),
         }
     }

@@ -1,4 +1,4 @@
-//! Why a group was ended, and whose fault it is.
+//! Why a group was ended, and which rank is at fault.
 
 use crate::shm::records::Generation;
 
@@ -6,7 +6,7 @@ use crate::shm::records::Generation;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Reason {
-    /// A rank did not come before the deadline of another.
+    /// A rank did not arrive before the deadline of another.
     Deadline = 1,
     /// A rank's code panicked.
     Panic = 2,
@@ -18,13 +18,13 @@ pub enum Reason {
     Memory = 5,
     /// A rank's process has left the group, to form another one.
     Departure = 6,
-    /// A rank rests, and another one of its process waits for it.
+    /// A rank is idle, and another rank of its process waits for it.
     Return = 7,
-    /// A rank has left, and one that was told so has ended the group.
+    /// A rank has left, and a rank that was told of it has ended the group.
     Leave = 8,
 }
 
-/// Whose fault it is that a group was ended, and why. The first to say so wins.
+/// The rank at fault for the end of a group, and the reason. The first abort wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abort {
     /// The rank, in the numbering of the group that was ended.
@@ -34,23 +34,24 @@ pub struct Abort {
 }
 
 impl Abort {
-    /// The abort word of an end in `generation` and, if it is given, `turn`. Later generations have
-    /// larger words, and 0 is none.
+    /// Returns the abort word for `generation` and, if it is given, `turn`. Later generations have
+    /// larger words, and 0 is no abort.
     pub(super) fn word(self, generation: Generation, turn: Option<u64>) -> u64 {
         let turn = turn.map_or(0, |turn| 1 << 39 | (turn % Abort::TURNS) << 32);
         generation.mark() << 40 | turn | (self.rank as u64) << 8 | self.reason as u64
     }
 
-    /// How many numbers a word has for turns. They are counted in a circle.
+    /// Turns that a word can tell apart: it holds them modulo this number.
     const TURNS: u64 = 1 << 7;
 
-    /// Whether a word says that the end came in a turn after `turn`: by less than half a circle.
+    /// Whether a word has a turn after `turn`, by less than half of [`TURNS`](Abort::TURNS).
     pub(super) fn is_after(word: u64, turn: u64) -> bool {
         let turns = (word >> 32).wrapping_sub(turn) % Abort::TURNS;
         word >> 39 & 1 == 1 && (1..Abort::TURNS / 2).contains(&turns)
     }
 
-    /// What a word says, if it ends `generation`: an end ends the generations before it, too.
+    /// Returns the abort in `word`, if it ends `generation`: an abort ends the generations before
+    /// its own, too.
     pub(super) fn read(word: u64, generation: Generation) -> Option<Abort> {
         if word >> 40 < generation.mark() {
             return None;

@@ -1,4 +1,4 @@
-//! The end of a group, from any thread.
+//! Ending a group from any thread.
 
 use super::{
     abort::{Abort, Reason},
@@ -20,16 +20,16 @@ impl Aborter {
         Aborter { state, generation, rank }
     }
 
-    /// Ends the group, and those split from it, in the name of this rank, or of the one that had
-    /// left before if this one was [told](crate::group::Endpoint::blame) of it: every rank that
-    /// waits in it, or calls anything in it later, gets
-    /// [`Fault::Aborted`](crate::group::Fault::Aborted). The first to say so wins.
+    /// Ends the group, and the groups split from it, in the name of this rank. If this rank was
+    /// [told](crate::group::Endpoint::blame) of a rank that had left before, it ends the group in
+    /// the name of that rank. Every rank that waits in the group, or calls anything in it later,
+    /// gets [`Fault::Aborted`](crate::group::Fault::Aborted). The first abort wins.
     pub fn abort(&self, reason: Reason) {
         self.end(None, reason);
     }
 
-    /// [`abort`](Aborter::abort) in this `turn` of its process, a number that the processes of the
-    /// group count alike.
+    /// Like [`abort`](Aborter::abort), in this `turn` of its process, a number that all processes
+    /// of the group count alike.
     pub fn abort_in(&self, turn: u64, reason: Reason) {
         self.end(Some(turn), reason);
     }
@@ -55,12 +55,12 @@ impl Aborter {
         }
     }
 
-    /// Who ended the group, if somebody has; nobody, as far as a fork can tell.
+    /// Returns the abort that ended the group, if it was ended; `None` in a forked process.
     pub fn aborted(&self) -> Option<Abort> {
         if self.state.forked() { None } else { self.state.aborted(self.generation) }
     }
 
-    /// Says that the process of `ranks` takes part no more, and why. If they had not all left
+    /// Records that the process of `ranks` takes part no more, and why. If they had not all left
     /// before, this ends the group for good.
     pub fn lose(&self, ranks: Range<usize>, reason: Reason) {
         self.state.lose(ranks, reason);

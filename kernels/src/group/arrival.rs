@@ -1,4 +1,4 @@
-//! The beginning of a step: ranks arrive, and agree on what they call.
+//! The beginning of a step: ranks arrive, and compare their calls.
 
 use super::{
     abort::{Abort, Reason},
@@ -18,8 +18,9 @@ use crate::shm::{
 use consonance_spec::Signature;
 
 impl Endpoint {
-    /// Writes this rank's descriptor, does something meanwhile, waits for every other and compares.
-    /// Of an only peer's payload so many bytes are awaited.
+    /// Writes this rank's descriptor, runs `meanwhile`, waits for every peer's descriptor and
+    /// compares. If there is one peer, `awaited` bytes of its payload are prefetched during the
+    /// wait.
     pub(crate) fn arrive<R>(
         &mut self,
         signature: &Signature,
@@ -32,7 +33,7 @@ impl Endpoint {
         self.check()?;
         self.sequence += 1;
         let (records, sequence, rank) = (self.state.records(), self.sequence, self.world.rank());
-        // A peer that waits has looked at the descriptor since it was asked for.
+        // A waiting peer has read the descriptor since it was last prefetched.
         records[rank].descriptor(sequence).fetch(records.len());
         let head = codes::code(signature) | (access as u32) << CODE_BITS;
         let fingerprint = if COMPARES { codes::fingerprint(signature) } else { 0 };
@@ -40,13 +41,14 @@ impl Endpoint {
         let place = post::payload(records, rank, sequence, payload.len());
         let is_beside = payload.len() <= post::first_bytes(records.len());
         let has_lines = is_beside || slot_swap::takes_payloads(records.len(), signature.kind);
-        // SAFETY: a endpoint is the only one of its rank, and the call before this one waited for
+        // SAFETY: an endpoint is the only one of its rank, and the call before this one waited for
         // every peer to arrive at it.
         unsafe { records[rank].descriptor(sequence).publish(sequence, &own, place, has_lines) };
         if payload.len() <= FIRST_BYTES {
             self.addresses.own[..payload.len()].copy_from_slice(payload);
         }
-        // Only now: the peers hear sooner, and are looked at later.
+        // Log the call after posting it: the post leaves earlier, and the delay lets the peers'
+        // posts arrive.
         let call_log = self.state.call_log(rank);
         if let Some(call_log) = call_log {
             self.entry_id = call_log.begin(Generation::number_of(sequence), head, bytes as u64);
@@ -65,9 +67,9 @@ impl Endpoint {
         if let Err(Fault::Left(rank)) = all {
             self.left = Some(rank);
             if !self.state.has_left(self.generation, rank) {
-                // It rests, and could come to this call later, when what this rank's descriptor
-                // shows is no data of the call. The ranks of other processes do not see that it
-                // rests, and are told whose fault it is.
+                // The rank is idle, and could come to this call later, when the buffers in this
+                // rank's descriptor are no data of the call. The ranks of other processes do not
+                // see that it is idle; the abort tells them which rank is at fault.
                 self.state.abort(self.generation, Abort { rank, reason: Reason::Return });
             }
         }
@@ -81,13 +83,14 @@ impl Endpoint {
                 && descriptor.head() == head
                 && (!same_bytes || descriptor.bytes() == bytes)
         };
-        // With every peer's: if any two ranks differ, each differs from some peer. This rank's own
-        // descriptor may be with one by now, and to read it takes a trip.
+        // Compares the peers' descriptors only: if any two ranks differ, each rank differs from
+        // some peer. The cache lines of this rank's own descriptor may be with a peer by now;
+        // reading it back would move them again.
         if COMPARES && !self.world.peers().all(|peer| is_same(records[peer].descriptor(sequence))) {
             self.note(Outcome::Mismatch);
             return Err(Fault::Mismatch);
         }
-        // Nobody reads the next descriptor any more.
+        // No peer reads the next descriptor any more.
         records[rank].descriptor(sequence + 1).fetch(records.len());
         if access as u32 == Access::Payload as u32 {
             self.note(Outcome::Done);
@@ -96,7 +99,7 @@ impl Endpoint {
         Ok(made)
     }
 
-    /// Tries, once, whether this rank can read the memory of all others, each of which has arrived
+    /// Tests, once, whether this rank can read the memory of all others, each of which has arrived
     /// once.
     pub(crate) fn try_peers(&mut self) {
         let Some(staging) = &self.staging else { return };
@@ -110,6 +113,6 @@ impl Endpoint {
     }
 }
 
-/// Whether ranks compare what they call: without it no call is sound. `harness/perf/checks` alone
-/// makes a build that does not, to measure what it costs.
+/// Whether ranks compare their calls: without the comparison no call is sound. Only
+/// `harness/perf/checks` makes a build without it, to measure its cost.
 const COMPARES: bool = !cfg!(consonance_unchecked);

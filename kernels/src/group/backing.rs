@@ -1,4 +1,4 @@
-//! Where the lines of a group lie.
+//! The memory that holds the records of a group.
 
 use crate::shm::{
     Area, Segment,
@@ -7,7 +7,7 @@ use crate::shm::{
 };
 use std::{ptr::NonNull, sync::Arc};
 
-/// Where the lines lie.
+/// The memory that holds the records.
 pub(super) enum Backing {
     /// In this process's own memory.
     Own { head: Head, records: Box<[RankRecord]> },
@@ -21,7 +21,8 @@ pub(super) enum Backing {
     },
 }
 
-// SAFETY: the pointers are to atomics and to lines, which are `Sync`, in a segment that is kept.
+// SAFETY: the pointers are to atomics and to records, which are `Sync`, in a segment that `segment`
+// keeps mapped.
 unsafe impl Send for Backing {}
 
 // SAFETY: as above.
@@ -41,7 +42,7 @@ impl Backing {
     pub(super) fn head(&self) -> &Head {
         match self {
             Backing::Own { head, .. } => head,
-            // SAFETY: the segment, which is kept, has a head there, of atomics alone.
+            // SAFETY: the segment, which is kept mapped, has a head there, of atomics alone.
             Backing::Segment { head, .. } => unsafe { head.as_ref() },
         }
     }
@@ -54,8 +55,8 @@ impl Backing {
     pub(super) fn records(&self) -> &[RankRecord] {
         match self {
             Backing::Own { records, .. } => records,
-            // SAFETY: the segment, which is kept, has room there for a line of each rank of the
-            // area. Lines are atomics, and bytes in cells.
+            // SAFETY: the segment, which is kept mapped, has room there for a record of each rank
+            // of the area. Records are atomics, and bytes in cells.
             Backing::Segment { records, .. } => unsafe { records.as_ref() },
         }
     }

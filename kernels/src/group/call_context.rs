@@ -1,4 +1,4 @@
-//! The step that a rank is in, and its way into others' memory.
+//! The step that a rank is in, and its access to others' memory.
 
 use super::{
     abort::{Abort, Reason},
@@ -12,7 +12,7 @@ use crate::{
 };
 use consonance_spec::{DType, Kind, World};
 
-/// The step that a rank is in: all have arrived, and agree.
+/// The step that a rank is in: all ranks have arrived, and agree on the call.
 #[derive(Clone, Copy)]
 pub(crate) struct CallContext<'s> {
     pub(crate) state: &'s GroupState,
@@ -20,9 +20,9 @@ pub(crate) struct CallContext<'s> {
     pub(crate) generation: Generation,
     pub(crate) sequence: u64,
     pub(crate) kind: Kind,
-    /// The element type on which all ranks agree, where data moves.
+    /// The element type on which all ranks agree, if data move.
     pub(crate) dtype: Option<DType>,
-    /// Whether others' own memory is touched in it, rather than what they put up.
+    /// Whether ranks access the others' own buffers in it, not their staging.
     pub(crate) enters: bool,
 }
 
@@ -31,25 +31,25 @@ impl<'s> CallContext<'s> {
         self.state.records()[rank].descriptor(self.sequence)
     }
 
-    /// Ends the group because of what `rank` says, which cannot be. Of threads it would be a fault
-    /// of this program.
+    /// Ends the group because `rank` wrote values that no correct rank writes. Between threads this
+    /// would be a fault of this program.
     pub(crate) fn nonsense(self, rank: usize) -> Fault {
         corrupt(self.state, self.generation, rank)
     }
 
-    /// What it means that memory of `rank` was not read.
+    /// Returns the fault for memory of `rank` that was not read.
     pub(crate) fn unread(self, rank: usize, why: Unread) -> Fault {
         match why {
-            // Its end is reported by who watches the processes: the endpoint waits for that.
+            // The watcher of the processes reports its end: the endpoint waits for that.
             Unread::Gone => Fault::Missing(vec![rank]),
             Unread::Refused => self.nonsense(rank),
         }
     }
 
-    /// Until the result is dropped, no rank leaves this step, so that every published address stays
-    /// valid.
+    /// Enters a chunk: until the result is dropped, no rank leaves this step, so that every
+    /// published address stays valid.
     ///
-    /// What processes put up stays where it is; they need not wait for each other.
+    /// Data that processes have staged stay in place; the processes need not wait for each other.
     pub(crate) fn enter(self) -> Result<Inside<'s>, Fault> {
         if !self.enters {
             return Ok(Inside(None));
@@ -69,8 +69,9 @@ impl<'s> CallContext<'s> {
     }
 }
 
-/// Ends the group because of what `rank` says, which cannot be. If the group has ended already,
-/// returns that end: a rank that was told of it may have freed memory that this one still reads.
+/// Ends the group because `rank` wrote values that no correct rank writes. If the group has ended
+/// already, returns that end: a rank that was told of it may have freed memory that this one still
+/// reads.
 pub(super) fn corrupt(state: &GroupState, generation: Generation, rank: usize) -> Fault {
     if let Some(abort) = state.aborted(generation) {
         return Fault::Aborted(abort);
@@ -79,15 +80,15 @@ pub(super) fn corrupt(state: &GroupState, generation: Generation, rank: usize) -
     Fault::CorruptPeer(rank)
 }
 
-/// This rank is in a chunk of others' memory.
+/// Marks this rank as inside a chunk of others' memory, until it is dropped.
 pub(crate) struct Inside<'s>(Option<CallContext<'s>>);
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         if let Some(context) = self.0 {
             let rank = context.world.rank();
-            // SYNC POINT inside: what was read and written happens before the leaving rank's
-            // return; pairs with `transport/in_place.rs`.
+            // SYNC POINT inside: the reads and writes of this chunk happen before the leaving
+            // rank's return; pairs with `transport/in_place.rs`.
             context.state.records()[rank].counters.inside.store(0, Ordering::Release);
             if let Some(locals) = context.state.locals() {
                 // SYNC POINT inside: the same, for threads of this process.

@@ -1,4 +1,4 @@
-//! The steps of a group, as its callers know them.
+//! The steps of a group, as callers see them.
 
 use super::{
     endpoint::Endpoint,
@@ -17,10 +17,10 @@ use consonance_spec::{Signature, partition};
 use std::ptr;
 
 impl Endpoint {
-    /// A step whose data rides along with the arrivals: no memory is shared, and nobody waits for
-    /// the others' reading.
+    /// A step whose payloads are inline in the descriptors: no memory is shared, and no rank waits
+    /// until the others have read.
     ///
-    /// The result shows every rank's payload, until this rank's next step.
+    /// The result gives access to every rank's payload, until this rank's next step.
     ///
     /// # Errors
     /// See [`Fault`].
@@ -32,8 +32,9 @@ impl Endpoint {
         self.exchange_expecting(signature, payload, payload.map_or(0, |buf| buf.bytes()))
     }
 
-    /// [`exchange`](Endpoint::exchange) of a rank that expects another payload than one like its
-    /// own: where there is one peer, of so many bytes, or up to so many. A matter of speed alone.
+    /// Like [`exchange`](Endpoint::exchange), for a rank whose only peer has a payload of another
+    /// size than its own: `expected` bytes, or at most as many. Only the speed depends on
+    /// `expected`.
     ///
     /// # Errors
     /// As [`exchange`](Endpoint::exchange).
@@ -49,16 +50,16 @@ impl Endpoint {
         self.exchange_while(signature, payload, expected, || ()).map(|((), payloads)| payloads)
     }
 
-    /// [`exchange_expecting`](Endpoint::exchange_expecting), with something to do until the others'
-    /// descriptors are here.
+    /// Like [`exchange_expecting`](Endpoint::exchange_expecting), and runs `meanwhile` until the
+    /// others' descriptors arrive.
     ///
     /// # Errors
     /// As [`exchange`](Endpoint::exchange).
     ///
     /// # Panics
     /// As [`exchange`](Endpoint::exchange).
-    // In its caller, which else would move what it returns: that was just written in parts, and
-    // takes longer to read than to write.
+    // Inlined: otherwise the caller would move the result, which was just written in parts, and to
+    // read it as a whole takes longer than to write it.
     #[inline(always)]
     pub fn exchange_while<R>(
         &mut self,
@@ -86,11 +87,11 @@ impl Endpoint {
     /// A step in which each rank's `input` is published: nobody writes it, all may read it.
     ///
     /// `work` may be called several times, each time with another part of the data: see
-    /// [`PeerBuffers`]. All ranks give the same `cut`; of blocks for each rank a rank reads its own
-    /// only.
+    /// [`PeerBuffers`]. All ranks pass the same `chunking`. If there is a block for each rank, a
+    /// rank reads only its own.
     ///
     /// # Errors
-    /// See [`Fault`], or what `work` returns.
+    /// See [`Fault`], and the errors of `work`.
     ///
     /// # Panics
     /// If the input is not of the signature's dtype.
@@ -116,19 +117,19 @@ impl Endpoint {
         shared.depart()
     }
 
-    /// A step in which block `r` of every buffer is private to rank `r`, which folds that block of
-    /// all inputs and writes the result to the targets: one pass, in canonical order, each byte
+    /// A step in which block `r` of every buffer is private to rank `r`. Rank `r` folds that block
+    /// of all inputs and writes the result to the targets: one pass, in canonical order, each byte
     /// read once and written once.
     ///
     /// Without `send` the input is `recv`, in place. Every rank's buffers have the same number of
-    /// elements; `recv` is needed by the ranks that receive.
+    /// elements. The ranks that receive need `recv`.
     ///
     /// # Errors
     /// See [`Fault`].
     ///
     /// # Panics
-    /// If the buffers do not fit the reducer or each other, or there is none, or a rank that
-    /// receives gives no `recv`, or the signature is of another operation or dtype than the
+    /// If the buffers do not fit the reducer or each other, if there is no buffer, if a rank that
+    /// receives passes no `recv`, or if the signature has another operation or dtype than the
     /// reducer.
     pub fn divided(
         &mut self,
@@ -173,17 +174,17 @@ impl Endpoint {
             outputs.push(descriptor.output());
         });
         // SAFETY: all ranks' inputs have `count` elements of the reducer's input (`arrive` compared
-        // them), and an output as many of its output, asserted before it was published. They stay
-        // while a rank is inside.
+        // them), and an output has as many of the reducer's output, asserted before it was
+        // published. They stay valid while a rank is inside.
         unsafe { shared.endpoint.fold_block(signature, reducer, count, targets)? };
         shared.depart()
     }
 
-    /// [`Endpoint::divided`] on staged data.
+    /// Like [`Endpoint::divided`], on staged data.
     ///
     /// # Safety
-    /// `input` is valid for reads of `count` elements of the reducer's input, `output`, unless it
-    /// is null, for writes of as many of its output; nobody else touches them. They are the same,
+    /// `input` is valid for reads of `count` elements of the reducer's input; `output`, unless it
+    /// is null, for writes of as many of its output. No other code touches them. They are the same,
     /// where both types are, or disjoint.
     pub(crate) unsafe fn divided_on_stage(
         &mut self,
@@ -205,12 +206,12 @@ impl Endpoint {
         let own = partition::block(count, size, rank);
         let target = output.wrapping_add(own.start * output_size);
         let fold = |peers: &mut PeerBuffers<'_>| {
-            // SAFETY: the target has so many elements, at the place in `output` of those that are
-            // read of `input`.
+            // SAFETY: the target has room for these elements: they lie in `output` where the folded
+            // elements lie in `input`.
             unsafe { peers.fold(reducer, own.start, own.len(), target) }
         };
-        // SAFETY: the input is valid; a part of it that is written in place has just been read, by
-        // this rank, the only one that reads it there: see `Topology::protocol`.
+        // SAFETY: the input is valid. A part of it that is written in place was read just before,
+        // by this rank, its only reader: see `Topology::protocol`.
         unsafe { self.in_windows(signature, step, input, bytes, fold) }
     }
 }

@@ -1,4 +1,4 @@
-//! How a group was ended, and what its ranks last called: for reports.
+//! How a group was ended, and the last calls of its ranks: for reports.
 
 use super::abort::Abort;
 use crate::shm::{
@@ -7,19 +7,19 @@ use crate::shm::{
 };
 use consonance_spec::Signature;
 
-/// What a rank last said of its calls.
+/// The last call of a rank, as its descriptor has it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LastCall {
-    /// How many calls it has begun in this group.
+    /// Number of calls that it has begun in this group.
     pub number: u64,
-    /// The last one, without its count; `None` if it made no call yet.
+    /// The last call, without its count; `None` if it made no call yet.
     pub signature: Option<Signature>,
     /// Bytes of its own data in that call.
     pub bytes: usize,
 }
 
 impl LastCall {
-    /// What it said since a generation began.
+    /// Returns the last call since the generation `since` began.
     pub(super) fn in_line(record: &RankRecord, since: Generation) -> LastCall {
         let descriptor = [record.descriptor(0), record.descriptor(1)]
             .into_iter()
@@ -36,15 +36,14 @@ impl LastCall {
 /// How a group was ended: alone, or with one that it was split from.
 #[derive(Clone, Debug)]
 pub struct End {
-    /// Who ended it, and why.
+    /// The rank that is at fault, and the reason.
     pub abort: Abort,
-    /// Whether it is one that the group was split from: that one's ranks are told of, by their
-    /// numbers there.
+    /// Whether an ancestor of the group was ended: its ranks are reported then, in its numbering.
     pub inherited: bool,
-    /// Whether the rank at fault is of another process and will come to no call any more.
+    /// Whether the rank at fault is of another process and will make no further call.
     pub is_lost: bool,
-    /// Of each rank its number in the group that was split from none, and what it last called: of
-    /// threads in the group that was ended, of processes in any.
+    /// For each rank, its number in the group that was split from none, and its last call: for
+    /// threads in the group that was ended, for processes in any group.
     pub calls: Vec<(usize, LastCall)>,
 }
 

@@ -26,26 +26,26 @@ pub struct Endpoint {
     pub(crate) world: World,
     pub(crate) generation: Generation,
     pub(crate) sequence: u64,
-    /// A rank that left: no step can be made any more, and this rank's descriptors are not written
+    /// A rank that left: no further step is possible, and this rank's descriptors are not written
     /// again.
     pub(super) left: Option<usize>,
-    /// The ranks for which nobody waits while they rest.
+    /// The ranks of this process for which this rank does not wait while they are idle.
     pub(super) company: Range<usize>,
     pub(super) timeout: Duration,
-    /// How long this call has slept until peers came.
+    /// How long this call has slept while it waited for peers.
     pub(super) slept: Cell<Duration>,
     pub(crate) addresses: Addresses,
-    /// Where this rank puts its data up, if its peers cannot read them where they lie.
+    /// Where this rank copies in its data, if its peers cannot read them in place.
     pub(crate) staging: Option<Staging>,
-    /// Its place in the ring of this rank's last calls, if there is one.
+    /// The entry of the current call in this rank's call log, if there is one.
     pub(super) entry_id: u64,
 }
 
 impl Endpoint {
-    /// Bytes that may ride along with an arrival in [`Endpoint::exchange`].
+    /// Limit on the bytes of an inline payload of [`Endpoint::exchange`].
     pub const PAYLOAD_BYTES: usize = PAYLOAD_BYTES;
 
-    /// The endpoints of a new group of `size` threads, in rank order.
+    /// Returns the endpoints of a new group of `size` threads, in rank order.
     ///
     /// A rank that waits for peers longer than `timeout` in a [call](Endpoint::begin_call) ends the
     /// group.
@@ -57,11 +57,11 @@ impl Endpoint {
             .collect()
     }
 
-    /// This process's endpoints in the group of all ranks of a segment: those of the ranks in
-    /// `local`, which no other process takes. `cores` is how many the processes have together: if
-    /// they are fewer than the ranks, who waits offers its core to others before it sleeps.
-    /// `processes` has the number of each rank's process, 0 where it is not known: where the system
-    /// allows it, the ranks read each other's memory. Without any they do not.
+    /// Returns this process's endpoints in the group of all ranks of a segment: those of the ranks
+    /// in `local`, which no other process takes. `cores` is the number of cores of all processes
+    /// together: if there are fewer cores than ranks, a waiting rank yields its core before it
+    /// sleeps. `processes` has the id of each rank's process, 0 where it is unknown: the ranks read
+    /// each other's memory where the system allows it. If `processes` is empty, they do not.
     ///
     /// # Panics
     /// If the segment has no such ranks, or one of them has its endpoint in this process already.
@@ -80,8 +80,8 @@ impl Endpoint {
         local.map(|rank| endpoint(rank).expect("a rank has one endpoint")).collect()
     }
 
-    /// The endpoint of this rank in a group of processes; none while this process has another one
-    /// of the rank there.
+    /// Returns the endpoint of this rank in a group of processes; `None` while this process has
+    /// another endpoint of the rank there.
     pub(crate) fn only(
         state: Arc<GroupState>,
         world: World,
@@ -111,17 +111,17 @@ impl Endpoint {
         }
     }
 
-    /// This rank and the number of ranks.
+    /// Returns this rank and the number of ranks.
     pub fn world(&self) -> World {
         self.world
     }
 
-    /// How many steps this rank has begun.
+    /// Returns the number of steps that this rank has begun.
     pub fn sequence(&self) -> u64 {
         Generation::number_of(self.sequence)
     }
 
-    /// How long a call waits for peers.
+    /// Returns how long a call waits for peers.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -131,24 +131,24 @@ impl Endpoint {
         self.timeout = timeout;
     }
 
-    /// Begins a call of one or several steps: all together they wait for peers no longer than the
+    /// Begins a call of one or several steps, which together wait for peers no longer than the
     /// timeout.
     pub fn begin_call(&mut self) {
         self.slept.set(Duration::ZERO);
     }
 
-    /// A handle that can end the group from any thread.
+    /// Returns a handle that can end the group from any thread.
     pub fn aborter(&self) -> Aborter {
         Aborter::new(self.state.clone(), self.generation, self.world.rank())
     }
 
-    /// What the ways of this group's steps depend on.
+    /// Returns the inputs of protocol selection for this group's steps.
     pub fn topology(&self) -> Topology {
         let slot_bytes = self.staging.as_ref().map(|_| self.slot_bytes());
         Topology { ranks: self.world.size(), slot_bytes, reads: self.staging.as_ref().is_some_and(Staging::reads) }
     }
 
-    /// Bytes of a slot.
+    /// Returns the bytes of a staging slot.
     pub(crate) fn slot_bytes(&self) -> usize {
         self.segment().staging_bytes(self.staging().area) / SLOTS
     }
@@ -161,9 +161,9 @@ impl Endpoint {
         self.state.segment().expect("a endpoint with a staging is in a segment").0
     }
 
-    /// The step this rank is in, and the room for addresses.
+    /// Returns the context of this rank's current step, and the buffers for addresses.
     pub(crate) fn context(&mut self, signature: &Signature) -> (CallContext<'_>, &mut Addresses) {
-        // A panic in the middle of an earlier step may have left some.
+        // A panic in the middle of an earlier step may have left some addresses.
         self.addresses.sources.clear();
         self.addresses.targets.clear();
         let Endpoint { state, world, generation, sequence, staging, addresses, .. } = self;
@@ -180,12 +180,13 @@ impl Endpoint {
         (context, addresses)
     }
 
-    /// Every rank's descriptor of this step, in rank order.
+    /// Returns every rank's descriptor of this step, in rank order.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = &CallDescriptor> {
         self.state.records().iter().map(|record| record.descriptor(self.sequence))
     }
 
-    /// Whether a step can begin. What touches the group's memory before it arrives asks first.
+    /// Checks that a step can begin. Code that touches the group's memory before it arrives calls
+    /// this first.
     pub(crate) fn check(&self) -> Result<(), Fault> {
         if self.state.forked() {
             return Err(Fault::Forked);
@@ -196,14 +197,14 @@ impl Endpoint {
         self.left.map_or(Ok(()), |rank| Err(Fault::Left(rank)))
     }
 
-    /// Notes how this rank's call ended.
+    /// Logs how this rank's call ended.
     pub(crate) fn note(&self, outcome: Outcome) {
         if let Some(call_log) = self.state.call_log(self.world.rank()) {
             call_log.end(self.entry_id, outcome);
         }
     }
 
-    /// Ends the group because of what `rank` says, which cannot be.
+    /// Ends the group because `rank` wrote values that no correct rank writes.
     pub(crate) fn nonsense(&self, rank: usize) -> Fault {
         corrupt(&self.state, self.generation, rank)
     }
@@ -214,36 +215,36 @@ impl Endpoint {
         Fault::NoMemory { bytes, code: error.raw_os_error() }
     }
 
-    /// The rank that an error names where `rank` has left: that one or, if it left because it was
-    /// told of another one, that other. This rank is told of it with that: whoever sees what this
-    /// rank does because of it comes to the same name.
+    /// Returns the rank that an error names when `rank` has left: `rank` itself or, if it left
+    /// because it was told of another rank, that other rank. Also notes that this rank was told of
+    /// it, so that a rank that sees this one leave or end the group names the same rank.
     pub fn blame(&self, rank: usize) -> usize {
         let culprit = self.state.culprit(self.generation, rank);
         self.state.tell(self.world.rank(), self.state.top_rank(culprit));
         culprit
     }
 
-    /// Whether `rank` is of another process and will come to no call of the group that was split
-    /// from none.
+    /// Whether `rank` is of another process and will make no further call in the group that was
+    /// split from none.
     pub fn is_lost(&self, rank: usize) -> bool {
         self.state.is_lost(rank)
     }
 
-    /// The number of `rank` in the group that was split from none.
+    /// Returns the number of `rank` in the group that was split from none.
     pub fn top_rank(&self, rank: usize) -> usize {
         self.state.top_rank(rank)
     }
 
-    /// What `rank` last called in this group. A racing look: for reports.
+    /// Returns the last call of `rank` in this group. A racing read: for reports.
     pub fn last_call(&self, rank: usize) -> LastCall {
-        // Of processes, calls from before the group was renewed are told of, too.
+        // For processes, calls from before the group was renewed are reported, too.
         let since = if self.staging.is_none() { self.generation } else { Generation::default() };
         LastCall::in_line(&self.state.records()[rank], since)
     }
 
-    /// How this group was ended, if it was: this rank is told of it with that, as by
-    /// [`Endpoint::blame`]. A racing look at the calls: for reports. A rank that was stopped as it
-    /// arrived may show the call before.
+    /// Returns how this group was ended, if it was. Also notes, as [`Endpoint::blame`] does, that
+    /// this rank was told of the rank at fault. A racing read of the calls: for reports. For a rank
+    /// that was stopped while it arrived, the report may show its previous call.
     pub fn end(&self) -> Option<End> {
         let (abort, state, generation) = self.state.end(self.generation)?;
         let noted = |call_log: &CallLog| match call_log.read().last() {
@@ -262,7 +263,8 @@ impl Drop for Endpoint {
     fn drop(&mut self) {
         if !self.state.forked() {
             let rank = self.world.rank();
-            // Before others hear that the place is free, and may take it in this process, too.
+            // Before the others see that the rank has left: this process may then take the endpoint
+            // again.
             if let Some(locals) = self.state.locals() {
                 locals.give_seat(rank);
             }

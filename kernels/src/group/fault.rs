@@ -1,42 +1,41 @@
-//! Why a step did not happen.
+//! Why a step failed.
 
 use super::abort::Abort;
 use crate::shm::call_log::Outcome;
 
-/// Why a step did not happen.
+/// Why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Not all ranks called the same. All of them see this, none has touched any memory, and the
-    /// group still works.
+    /// Not all ranks made the same call. All of them get this fault, none has touched any memory,
+    /// and the group still works.
     Mismatch,
-    /// This rank has left for good, so that every later step ends the same.
+    /// This rank has left for good; every later step fails the same.
     Left(usize),
-    /// These ranks had not come this far when the deadline passed. The group has ended.
+    /// These ranks had not come as far as this rank when the deadline passed. The group has ended.
     Missing(Vec<usize>),
-    /// The group had been ended by a rank.
+    /// A rank has ended the group.
     Aborted(Abort),
-    /// The system gave no memory to put data up for other processes. The group has ended.
+    /// The system gave no memory to stage data for other processes. The group has ended.
     NoMemory {
-        /// How much it was asked for.
+        /// Bytes that were requested.
         bytes: usize,
-        /// The system's own number of the error.
+        /// The system's error number.
         code: Option<i32>,
     },
-    /// What this rank says of its call cannot be: its process wrote where it must not. The group
-    /// has ended.
+    /// This rank wrote values that no correct rank writes: its process wrote where it must not. The
+    /// group has ended.
     CorruptPeer(usize),
-    /// This process has no memory for as much data as this rank says that it brings. The group has
-    /// ended.
+    /// This process has no memory for the data that all ranks announce. The group has ended.
     Oversize {
-        /// The rank that brings the most.
+        /// The rank with the most data.
         rank: usize,
-        /// Bytes that all ranks together bring.
+        /// Bytes of all ranks together.
         bytes: usize,
     },
     /// This process is a copy, made by `fork`, of the one that has the endpoint.
     Forked,
-    /// As many groups are split off as there is room for. All members of the new one see this, and
-    /// the group still works.
+    /// No area is free for another group that is split off. All members of the new group get this
+    /// fault, and the group still works.
     TooManyGroups,
 }
 

@@ -1,6 +1,6 @@
-//! What a rank does when a peer of another process writes anything anywhere in the memory that they
-//! share: its answer may be wrong, or an error that comes in time; it neither crashes nor waits
-//! without end nor takes memory without bound.
+//! Tests of a rank whose peer in another process writes any values to any place of their shared
+//! memory. The rank's result may be wrong, or an error in time. It does not crash, wait without end
+//! or allocate memory without bound.
 
 use super::{
     abort::{Abort, Reason},
@@ -22,22 +22,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a call waits here.
+/// The timeout of the calls.
 const TIMEOUT: Duration = Duration::from_millis(300);
 
-/// What a call may take on a busy machine, if its waits are bounded by [`TIMEOUT`].
+/// Limit on the time of a call on a busy machine, if its waits are bounded by [`TIMEOUT`].
 const BOUND: Duration = Duration::from_secs(10);
 
 fn shape(ranks: usize) -> Shape {
     Shape::new(ranks, Shape::STAGING_BYTES).unwrap()
 }
 
-/// The segment of a group of so many ranks.
+/// Makes the segment of a group of `ranks` ranks.
 fn segment(ranks: usize) -> Arc<Segment> {
     Arc::new(Segment::create(shape(ranks), GroupId::from_bytes([3; 16])).unwrap())
 }
 
-/// The same segment as another process has it.
+/// Maps the same segment again, as another process does.
 fn elsewhere(segment: &Segment) -> Arc<Segment> {
     let file = segment.file().try_clone_to_owned().unwrap();
     Arc::new(Segment::open(file, segment.id(), segment.shape()).unwrap())
@@ -47,7 +47,7 @@ fn endpoint(segment: &Arc<Segment>, rank: usize, timeout: Duration) -> Endpoint 
     Endpoint::in_segment(segment, rank..rank + 1, 2, &[], timeout).remove(0)
 }
 
-/// A victim, rank 0, and a liar, rank 1, in processes of their own.
+/// Returns a victim, rank 0, and a liar, rank 1, each with a mapping of its own.
 fn two() -> (Endpoint, Endpoint) {
     let segment = segment(2);
     let other = elsewhere(&segment);
@@ -62,7 +62,7 @@ fn counters(endpoint: &Endpoint, rank: usize) -> &Counters {
     &endpoint.state.records()[rank].counters
 }
 
-/// What `victim` returns while `liar` runs beside it, which must come in time.
+/// Returns the result of `victim` while `liar` runs beside it. It must come in time.
 fn answer<R: Send>(victim: impl FnOnce() -> R + Send, liar: impl FnOnce() + Send) -> R {
     thread::scope(|scope| {
         scope.spawn(liar);
@@ -109,8 +109,8 @@ fn a_peer_that_says_it_is_inside_for_ever_is_waited_for_a_moment() {
     );
 }
 
-/// Arrives at a step in which data are published, with a descriptor that claims so many bytes, and
-/// says that all windows are staged and read.
+/// Arrives at a published step with a descriptor that claims `bytes` bytes, and counters that claim
+/// that all windows are staged and read.
 fn claims(liar: &mut Endpoint, signature: &Signature, bytes: usize, told: BufferRef) {
     let last = liar.generation.base() + (1 << 43);
     for count in [&counters(liar, 1).staged, &counters(liar, 1).folded, &counters(liar, 1).read] {
@@ -174,7 +174,7 @@ fn a_claimed_size_is_not_allocated() {
 
 #[test]
 fn bytes_that_are_no_bool_become_one() {
-    // With the arrival, and staged.
+    // Inline, and staged.
     for count in [2, 50_000] {
         let (mut victim, mut liar) = two();
         let signature = signature(Kind::AllGather, DType::Bool);

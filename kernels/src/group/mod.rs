@@ -2,54 +2,56 @@
 //!
 //! # The protocol
 //!
-//! A *step* is one call of all ranks of a group. Each rank has a line that it alone writes
+//! A *step* is one call of all ranks of a group. Each rank has a record that it alone writes
 //! (`shm/records.rs`).
 //!
 //! 1. **Arrive.** The rank writes its descriptor (fingerprint of the call, sizes, a payload or the
-//!    address of its memory), then the call's number, and wakes those who sleep for it. It waits
-//!    until every descriptor has that number.
-//! 2. **Agree.** Every rank compares every peer's descriptor with what it wrote in its own. If any
-//!    two differ, each rank differs from one of them, so all come to the same verdict: no rank
-//!    touches any memory, and all of them report [`Fault::Mismatch`].
-//! 3. **Work.** The kind of step says what each element of the shared memory is in this phase:
-//!    *published* (nobody writes it, all may read it: [`Endpoint::published`]) or *private* to one
-//!    rank ([`Endpoint::divided`]: block `r` of all buffers belongs to rank `r`). The kind is part
-//!    of what ranks compare, so they cannot disagree on it.
-//! 4. **Depart.** A rank that shared memory waits until every rank has said that it is done. One
-//!    that shared nothing goes on.
+//!    address of its memory), then the call's sequence number, and wakes the ranks that sleep on
+//!    it. It waits until every descriptor has that sequence number.
+//! 2. **Agree.** Every rank compares every peer's descriptor with its own. If any two differ, each
+//!    rank differs from one of them, so all reach the same verdict: no rank touches any memory, and
+//!    all of them report [`Fault::Mismatch`].
+//! 3. **Work.** The kind of step defines the state of each element of the shared memory in this
+//!    phase: *published* (nobody writes it, all may read it: [`Endpoint::published`]) or *private*
+//!    to one rank ([`Endpoint::divided`]: block `r` of all buffers belongs to rank `r`). The kind
+//!    is part of what ranks compare, so they cannot disagree on it.
+//! 4. **Depart.** A rank that shared memory waits until every rank has announced that it is done. A
+//!    rank that shared nothing does not wait.
 //!
-//! A rank moves its own state only: *away* → *arrived* (1) → *inside* a chunk of others' memory (3)
-//! → *done* (4) → away.
+//! A rank changes its own state only: *away* → *arrived* (1) → *inside* a chunk of others' memory
+//! (3) → *done* (4) → away.
 //!
-//! Ranks of different processes do the same, but cannot read each other's buffers: they put their
-//! data up in memory that all of them map, a window at a time. `transport/windows.rs` tells how.
+//! Ranks of different processes follow the same protocol, but cannot read each other's buffers:
+//! they copy their data into memory that all of them map, a window at a time. See
+//! `transport/windows.rs`.
 //!
 //! An abort ends a *generation* of the group. The ranks may then begin the next
-//! ([`Endpoint::renew`]): each says which generation it is in, and writes nothing else before all
-//! have come.
+//! ([`Endpoint::renew`]): each publishes the number of the generation that it enters, and writes
+//! nothing else before all ranks have entered it.
 //!
 //! # The races, by name
 //!
 //! * **Early next call.** A fast rank arrives at the next call while a slow one still reads this
-//!   call's descriptor: descriptors alternate.
-//! * **Sleep against ring.** See `sync/wait.rs`: a sleeper announces itself, fences and looks once
-//!   more; who publishes fences and then looks for sleepers. One of the two sees the other.
+//!   call's descriptor: each rank has two descriptors and uses them in turn.
+//! * **Sleep against signal.** A sleeper announces itself, fences and checks its condition once
+//!   more; a rank that publishes fences and then checks for sleepers. One of the two sees the
+//!   other. See `sync/wait.rs`.
 //! * **Leave against enter.** A rank that gives up (deadline, abort, panic) must not return while
-//!   others are in its memory. It sets the abort word and then waits until no rank is inside; a
-//!   rank says *inside*, fences and then looks at the abort word, once a chunk. One of the two sees
-//!   the other, so the wait is bounded by the time of a chunk. A rank of another process may be
-//!   stopped in the middle of a chunk, dead, or say what it likes: after 20 ms the rank that gives
-//!   up puts other pages in the place of those that the other could still write. Of threads of its
-//!   own process the rank looks at words that no other process can write (`shm/local.rs`).
-//! * **Return against wait.** A rank that leaves for good says so; who waits for it looks once more
-//!   at its descriptor and then reports [`Fault::Left`]. Nobody begins to work in that step,
-//!   because the missing descriptor will never come.
-//! * **Leave against tell.** Who is told that a rank left may leave or end the group in turn before
-//!   the others have looked. It notes first of whom it was told ([`Endpoint::blame`]), and the
-//!   others follow the notes.
-//! * **CallContext claimed twice.** Groups that processes split off begin in places that others
-//!   have left. A place's word counts its groups, so that who claims it by a word that is out of
-//!   date fails.
+//!   others are in its memory. It sets the abort word and then waits until no rank is inside. A
+//!   rank that enters sets *inside*, fences and then checks the abort word, once a chunk. One of
+//!   the two sees the other, so the wait is bounded by the time of a chunk. A rank of another
+//!   process may be stopped in the middle of a chunk, be dead, or write false values: after 20 ms
+//!   the rank that gives up replaces the pages that the other could still write. For threads of its
+//!   own process the rank reads words that no other process can write (`shm/local.rs`).
+//! * **Return against wait.** A rank that leaves for good announces it. A rank that waits for it
+//!   checks its descriptor once more and then reports [`Fault::Left`]. No rank begins to work in
+//!   that step, because the missing descriptor will never come.
+//! * **Leave against report.** A rank that was told that another rank left may leave or end the
+//!   group in turn before the others have checked. It first notes the rank that it was told of
+//!   ([`Endpoint::blame`]), and the others follow these notes.
+//! * **Area claimed twice.** Groups that processes split off begin in areas that earlier groups
+//!   have left. The owner word of an area counts its groups, so a claim that expects an outdated
+//!   word fails.
 
 pub mod tuning;
 mod slot_swap;

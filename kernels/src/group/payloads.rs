@@ -1,4 +1,4 @@
-//! What came with the arrivals of a step.
+//! The inline payloads of a step.
 
 use super::{
     call_context::CallContext, fault::Fault, post, scratch::InlinePayload, slot_swap, tuning::MOST_FETCHED_BYTES,
@@ -19,8 +19,8 @@ use std::mem::MaybeUninit;
 pub struct Payloads<'s> {
     pub(crate) context: CallContext<'s>,
     pub(crate) sources: &'s mut Vec<*const u8>,
-    /// This rank's, if it has up to [`FIRST_BYTES`]: the lines in which it is put up may be with a
-    /// peer, or be taken by one meanwhile.
+    /// This rank's payload, if it has at most [`FIRST_BYTES`]: a peer may own the lines of the
+    /// posted copy, or take them meanwhile.
     pub(crate) own: &'s InlinePayload,
     pub(crate) own_bytes: usize,
 }
@@ -29,22 +29,23 @@ impl Payloads<'_> {
     /// Copies `rank`'s payload from element `start` on.
     ///
     /// # Errors
-    /// [`Fault::CorruptPeer`] if there are not as many elements as `target` has.
+    /// [`Fault::CorruptPeer`] if the payload of `rank` ends before `target` is full.
     ///
     /// # Panics
-    /// If `target` is of another dtype, or its place is not within a payload, or within this
-    /// rank's, if that is meant.
+    /// If `target` is of another dtype, or if `rank` is this rank and its payload, of at most 80
+    /// bytes, ends before `target` is full.
     pub fn copy(&self, rank: usize, start: usize, target: &mut HostBufMut<'_>) -> Result<(), Fault> {
         assert_eq!(Some(target.dtype()), self.context.dtype, "the target is of the agreed dtype");
         let start = start.saturating_mul(target.dtype().size());
         let (payload, is_taken) = self.payload(rank, start, target.bytes())?;
-        // SAFETY: a payload has room for so many bytes, and has them, of the element type on which
-        // all ranks agree; nobody writes it before this rank's next call. The target is exclusive.
+        // SAFETY: the payload has these bytes, as checked above, of the element type on which all
+        // ranks agree. No rank writes it before this rank's next call. The target is exclusive.
         unsafe {
             match is_taken {
                 true => {
                     take(payload, target.as_mut_ptr(), target.bytes(), CopySize::Near);
-                    // What this rank brings of more lies there the next time.
+                    // Prefetches the lines behind the peer's data: this rank's longer payload is
+                    // written there next.
                     let more = self.own_bytes.saturating_sub(start + target.bytes());
                     fetch_to_write(payload.wrapping_add(target.bytes()), more.min(MOST_FETCHED_BYTES));
                 }
@@ -55,8 +56,8 @@ impl Payloads<'_> {
         Ok(())
     }
 
-    /// So many bytes of the payload of `rank`, from byte `start` on, and whether they are in lines
-    /// that this rank takes.
+    /// Returns the address of `bytes` bytes of the payload of `rank`, from byte `start` on, and
+    /// whether they are in lines that this rank writes next.
     fn payload(&self, rank: usize, start: usize, bytes: usize) -> Result<(*const u8, bool), Fault> {
         let CallContext { state, world, sequence, kind, .. } = self.context;
         let is_own = rank == world.rank();
@@ -65,7 +66,7 @@ impl Payloads<'_> {
             return Ok((self.own.as_ptr().wrapping_add(start), false));
         }
         let all = if is_own { self.own_bytes } else { self.context.descriptor(rank).bytes() };
-        // Where a part begins may be what peers say, too.
+        // The start of a part may come from peers, too.
         if start.checked_add(bytes).is_none_or(|end| end > all.min(PAYLOAD_BYTES)) {
             return Err(self.context.nonsense(rank));
         }
@@ -73,14 +74,15 @@ impl Payloads<'_> {
         Ok((post::payload(state.records(), rank, sequence, all).wrapping_add(start), is_taken))
     }
 
-    /// Folds all payloads from element `start` on into `target`, in canonical order. Those of this
-    /// rank are `own`, or in the target, where they are read if its payload has more than 80 bytes.
+    /// Folds all payloads from element `start` on into `target`, in canonical order. This rank's
+    /// elements are `own`, or in the target without `own`; they are read there if its payload has
+    /// more than 80 bytes.
     ///
     /// # Errors
-    /// [`Fault::CorruptPeer`] if a payload has not as many elements as `target`.
+    /// [`Fault::CorruptPeer`] if a payload has fewer elements than `target`.
     ///
     /// # Panics
-    /// If `target` or `own` does not fit the reducer or the other, or its place is not within this
+    /// If `target` or `own` does not fit the reducer or the other, or its range is not within this
     /// rank's payload.
     pub fn reduce(
         &mut self,
@@ -111,10 +113,10 @@ impl Payloads<'_> {
             self.sources.push(payload);
         }
         // SAFETY: the payloads have as many elements as the target, of the type on which all ranks
-        // agree, and so has `own`. Nobody writes them before this rank's next call. The target is
-        // exclusive: its elements are this rank's own, or no source's. Of few, whole tiles are
-        // read: there is room for them behind `FIRST_BYTES` in every place, and there nobody but
-        // the rank that has the place writes.
+        // agree, and so has `own`. No rank writes them before this rank's next call. The target is
+        // exclusive: its elements are this rank's own, or no source's. A fold of a small payload
+        // reads whole tiles: every place has room for them behind `FIRST_BYTES`, and only the rank
+        // that has the place writes there.
         unsafe {
             if are_few {
                 let mut result = MaybeUninit::<[u8; RESULT_BYTES]>::uninit();
@@ -133,5 +135,5 @@ impl Payloads<'_> {
     }
 }
 
-/// Bytes of the largest result of few: the mean of bytes is an f32.
+/// Limit on the bytes of a result of small payloads: the mean of bytes is an f32.
 const RESULT_BYTES: usize = FIRST_BYTES * size_of::<f32>();

@@ -1,4 +1,4 @@
-//! What a rank may do with the others' data while it is in a step.
+//! Access to the peers' data while a rank is in a step.
 
 use super::{
     abort::{Abort, Reason},
@@ -23,55 +23,54 @@ use consonance_spec::DType;
 use std::{ops::Range, ptr};
 
 /// Every rank's data in a [`published`](crate::group::Endpoint::published) step, or the part of it
-/// that can be read now: what is asked for beyond it is left for the next call of the step's work.
+/// that can be read now. Elements beyond that part are left for the next call of the step's work.
 pub struct PeerBuffers<'s> {
     pub(crate) context: CallContext<'s>,
     pub(crate) sources: &'s mut Vec<*const u8>,
-    /// Room for what the system reads.
+    /// Buffer for data that the system reads out of other processes.
     pub(crate) scratch: &'s mut Vec<u64>,
-    /// The part that is put up; none where all memory lies open.
+    /// The part that is copied in; `None` where all memory can be read in place.
     pub(crate) window: Option<Window<'s>>,
 }
 
 /// A slice of each block of every rank's data.
 pub(crate) struct Window<'s> {
-    /// Blocks of equal size that each rank's data consist of.
+    /// Number of blocks of equal size that each rank's data consist of.
     pub(crate) blocks: usize,
-    /// Bytes within a block.
+    /// The slice's bytes within a block.
     pub(crate) slice: Range<usize>,
-    /// Where the slices of each rank are put up, one after the other, each with room for `stride`
-    /// bytes.
+    /// The slot with each rank's slices, one after the other, each with room for `stride` bytes.
     pub(crate) slots: Slots,
     pub(crate) stride: usize,
     /// Each rank's data.
     pub(crate) data: &'s [Data],
-    /// This rank's own data, where they lie.
+    /// This rank's own data, in place.
     pub(crate) own: *const u8,
     pub(crate) own_bytes: usize,
-    /// Whether no other comes after it in the step.
+    /// Whether this is the last window of the step.
     pub(crate) is_last: bool,
 }
 
-/// Where the bytes of one rank's data that can be read lie.
+/// The location of the bytes of one rank's data that can be read.
 struct View {
     /// The first byte of the slice of the first block.
     start: *const u8,
-    /// In the memory of which process, if it is not this one.
+    /// The process whose memory it is, if it is not this one.
     process: Option<Process>,
-    /// Bytes of a block, of which `slice` can be read.
+    /// Bytes of a block; `slice` of them can be read.
     block: usize,
     blocks: usize,
     slice: Range<usize>,
-    /// From the slice of a block to that of the next.
+    /// Bytes from the slice of a block to that of the next.
     stride: usize,
-    /// The only block that is there, where each rank's own is put up for it alone.
+    /// The only block that is present, where each rank's block is copied in for that rank alone.
     only: Option<usize>,
-    /// Whether they lie where this rank writes next.
+    /// Whether the bytes lie in the place that this rank writes next.
     taken: bool,
 }
 
 impl View {
-    /// The parts of `range` that can be read, each with its address, in order.
+    /// Returns the parts of `range` that can be read, each with its address, in order.
     fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = (*const u8, Range<usize>)> + '_ {
         let first = if range.is_empty() { self.blocks } else { range.start / self.block };
         let slice_end = self.slice.end.min(self.block);
@@ -85,16 +84,16 @@ impl View {
             })
             .filter(|(_, _, piece)| piece.start < piece.end)
             .map(|(index, block, piece)| {
-                // The piece lies in the slice of block `index`, and each slice of the blocks lies
-                // where `start` and `stride` say: see where views are made.
+                // The piece lies in the slice of block `index`. The slices lie at the addresses
+                // that `start` and `stride` give: see `PeerBuffers::view`.
                 let address = self.start.wrapping_add(index * self.stride + (piece.start - block - self.slice.start));
                 (address, piece)
             })
     }
 }
 
-/// Where rows lie in a buffer: `rows` of them, each `stride` elements after the one before, the
-/// first at `start`.
+/// The location of rows in a buffer: `rows` of them, each `stride` elements after the one before,
+/// the first at `start`.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows {
     /// The number of rows.
@@ -106,7 +105,7 @@ pub struct Rows {
 }
 
 impl PeerBuffers<'_> {
-    /// Bytes that `rank` published.
+    /// Returns the bytes that `rank` published.
     pub fn bytes(&self, rank: usize) -> usize {
         match &self.window {
             Some(window) if rank == self.context.world.rank() => window.own_bytes,
@@ -115,12 +114,12 @@ impl PeerBuffers<'_> {
         }
     }
 
-    /// Elements that each rank published, which every rank is going to allocate room for, all
-    /// together. Of a total above 16 MiB the process asks the system what memory it has left for
-    /// all ranks.
+    /// Writes the number of elements that each rank published to `counts`, and returns their sum.
+    /// Every rank is about to allocate room for all of them. If the total exceeds 16 MiB, the
+    /// process asks the system how much memory is left for all ranks.
     ///
     /// # Errors
-    /// [`Fault::Oversize`] if there is less.
+    /// [`Fault::Oversize`] if less memory is left.
     pub fn counts(&self, dtype: DType, counts: &mut Vec<usize>) -> Result<usize, Fault> {
         let ranks = self.context.world.size();
         let bytes = (0..ranks).map(|rank| self.bytes(rank)).fold(0usize, usize::saturating_add);
@@ -134,7 +133,7 @@ impl PeerBuffers<'_> {
         Ok(counts.iter().sum())
     }
 
-    /// There is no memory for all that the ranks published.
+    /// Ends the group because there is no memory for all the data that the ranks published.
     pub fn oversize(&self) -> Fault {
         let CallContext { state, world, generation, .. } = self.context;
         state.abort(generation, Abort { rank: world.rank(), reason: Reason::Memory });
@@ -143,7 +142,7 @@ impl PeerBuffers<'_> {
         Fault::Oversize { rank, bytes }
     }
 
-    /// How much is copied of the data of `rank`.
+    /// Returns the size class of copies of the data of `rank`.
     fn volume(&self, rank: usize) -> CopySize {
         let (ranks, bytes) = (self.context.world.size(), self.bytes(rank));
         CopySize::new(bytes, || {
@@ -155,7 +154,7 @@ impl PeerBuffers<'_> {
 
     fn view(&self, rank: usize) -> View {
         let Some(window) = &self.window else {
-            // All of it, `bytes` long, is one block.
+            // All the data, of `bytes` bytes, are one block.
             let start = self.context.descriptor(rank).input();
             let (block, slice) = (usize::MAX, 0..usize::MAX);
             return View { start, process: None, block, blocks: 1, slice, stride: 0, only: None, taken: false };
@@ -169,9 +168,9 @@ impl PeerBuffers<'_> {
             _ if own => (window.own, None),
             Source::Here(start) => (start, None),
             Source::There(process, start) => (ptr::without_provenance(start), Some(process)),
-            // A slice put up has room for `stride` bytes, which are not fewer than the slice's;
-            // there are `blocks` of them, or, if each is for one rank, one less: a rank's own is
-            // not there, and those behind it move up.
+            // A slice in a slot has room for `stride` bytes, which are not fewer than the slice's.
+            // There are `blocks` slices. If each is for one rank, there is one less: the rank's own
+            // block is absent, and the blocks behind it move up.
             Source::Slot => {
                 let only = (blocks == self.context.world.size()).then_some(self.context.world.rank());
                 let moved = if only > Some(rank) { stride } else { 0 };
@@ -179,26 +178,28 @@ impl PeerBuffers<'_> {
                 return View { start, process: None, block, blocks, slice, stride, only, taken };
             }
         };
-        // What is asked of it lies within its bytes (see the callers), and so do the slices up to
-        // there.
+        // There are as many windows as the longest of the data that are copied in has: data that are
+        // read in place may be longer, and the last window has the rest of them.
+        let slice = if window.is_last { slice.start..usize::MAX } else { slice };
+        // Callers ask for bytes within the data only, and the slices up to there lie within them.
         let start = whole.wrapping_add(slice.start);
         View { start, process, block, blocks, slice, stride: block, only: None, taken: false }
     }
 
-    /// Whether this is the last part of the data: this rank has nothing more to put up for the
+    /// Whether this is the last part of the data: this rank has nothing more to copy in for the
     /// others.
     pub fn is_last(&self) -> bool {
         self.window.as_ref().is_none_or(|window| window.is_last)
     }
 
-    /// Copies elements `range` of what `rank` published.
+    /// Copies elements `range` of the data that `rank` published.
     ///
     /// # Errors
     /// [`Fault::Aborted`] if the group ended meanwhile, [`Fault::CorruptPeer`] if `rank` published
-    /// less.
+    /// fewer elements.
     ///
     /// # Panics
-    /// If `target` has not as many elements as the range, or is of another dtype.
+    /// If `target` has another number of elements than the range, or is of another dtype.
     pub fn copy(&self, rank: usize, range: Range<usize>, target: &mut HostBufMut<'_>) -> Result<(), Fault> {
         assert_eq!(range.len(), target.count(), "the range fits its target");
         assert_eq!(Some(target.dtype()), self.context.dtype, "the target is of the agreed dtype");
@@ -212,9 +213,9 @@ impl PeerBuffers<'_> {
         for (source, piece) in view.pieces(range.clone()) {
             for chunk in chunks(0..piece.len(), 1) {
                 let _inside = self.context.enter()?;
-                // SAFETY: the piece lies within what the rank published, which stays valid and
-                // unwritten while we are inside, and is of the type on which all ranks agree; the
-                // target is exclusive and has a place for it.
+                // SAFETY: the piece lies within the data that the rank published, which stay valid
+                // and unwritten while this rank is inside, and are of the type on which all ranks
+                // agree. The target is exclusive and has room for the piece.
                 unsafe {
                     let (dtype, target) = (target.dtype(), target.as_mut_ptr());
                     let target = target.add(piece.start - range.start + chunk.start);
@@ -225,7 +226,8 @@ impl PeerBuffers<'_> {
         }
         let own_place = self.window.as_ref().map(|window| window.data[self.context.world.rank()].place);
         if view.taken && view.blocks == 1 && matches!(own_place, Some(Source::Slot)) {
-            // What this rank brings of more lies there the next time.
+            // Prefetches these lines: this rank's part is longer than the peer's, and is written
+            // there next.
             let copy_in = |rank: usize| self.bytes(rank).min(view.slice.end).saturating_sub(view.slice.start);
             let (theirs, own) = (copy_in(rank), copy_in(self.context.world.rank()));
             fetch_to_write(view.start.wrapping_add(theirs), own.saturating_sub(theirs).min(MOST_FETCHED_BYTES));
@@ -233,11 +235,11 @@ impl PeerBuffers<'_> {
         Ok(())
     }
 
-    /// Copies what lies at this place of what `rank` published.
+    /// Copies `bytes` bytes at `source` of the data that `rank` published.
     ///
     /// # Safety
-    /// `source` lies in the view, which can be read now, with so many bytes; `target` is valid for
-    /// writes of them and exclusive.
+    /// `source` and the `bytes` bytes from there lie in the view, which can be read now; `target`
+    /// is valid for writes of as many and exclusive.
     unsafe fn fetch(
         &self,
         view: &View,
@@ -260,12 +262,12 @@ impl PeerBuffers<'_> {
         Ok(())
     }
 
-    /// Spreads all that `rank` published, as `place.rows` rows one after the other, over the places
-    /// in `target`.
+    /// Copies all the data that `rank` published, as `place.rows` consecutive rows, to the places
+    /// of these rows in `target`.
     ///
     /// # Errors
     /// [`Fault::Aborted`] if the group ended meanwhile, [`Fault::CorruptPeer`] if the rows are not
-    /// even or do not lie within `target`.
+    /// of equal size or do not lie within `target`.
     ///
     /// # Panics
     /// If `target` is of another dtype.
@@ -291,18 +293,19 @@ impl PeerBuffers<'_> {
                 let _inside = self.context.enter()?;
                 let mut source = source.wrapping_add(chunk.start - piece.start);
                 if view.process.is_some() {
-                    // In one go: to read each row by itself may be to read a few bytes at a time.
+                    // Reads the whole chunk at once: a read for each row may be of a few bytes
+                    // only.
                     here.reserve(chunk.len());
-                    // SAFETY: the chunk lies within the piece, as below; there is room for it, of
-                    // this rank alone.
+                    // SAFETY: the chunk lies within the piece, as below. The reserved room is this
+                    // rank's alone.
                     unsafe { self.fetch(&view, rank, source, here.as_mut_ptr(), chunk.len())? };
                     source = here.as_ptr();
                 }
                 let (mut index, mut within, mut at) = (chunk.start / row, chunk.start % row, chunk.start);
                 while at < chunk.end {
                     let bytes = (row - within).min(chunk.end - at);
-                    // SAFETY: byte `at` of what the rank published is byte `within` of row `index`,
-                    // which by the assertion on the last row lies within the target; otherwise as
+                    // SAFETY: byte `at` of the published data is byte `within` of row `index`,
+                    // which lies within the target, as the check of the last row says; otherwise as
                     // in `copy`.
                     unsafe {
                         let (dtype, target) = (target.dtype(), target.as_mut_ptr());
@@ -317,11 +320,12 @@ impl PeerBuffers<'_> {
         Ok(())
     }
 
-    /// Folds elements `offset..` of what every rank published into `target`, in canonical order.
+    /// Folds elements `offset..` of the data that every rank published into `target`, in canonical
+    /// order.
     ///
     /// # Errors
     /// [`Fault::Aborted`] if the group ended meanwhile, [`Fault::CorruptPeer`] if a rank published
-    /// too little.
+    /// too few elements.
     ///
     /// # Panics
     /// If `target` does not fit the reducer.
@@ -331,12 +335,12 @@ impl PeerBuffers<'_> {
         unsafe { self.fold(reducer, offset, target.count(), target.as_mut_ptr()) }
     }
 
-    /// [`reduce`](PeerBuffers::reduce) of `count` elements.
+    /// Like [`reduce`](PeerBuffers::reduce), for `count` elements.
     ///
     /// # Safety
-    /// `target` is valid for writes of `count` elements of the reducer's output, and nobody else
-    /// touches them. They are disjoint from every rank's data, or this rank's own elements where
-    /// both types are the same.
+    /// `target` is valid for writes of `count` elements of the reducer's output, and no other code
+    /// touches them. They are disjoint from every rank's data, or are this rank's own elements
+    /// where both types are the same.
     pub(crate) unsafe fn fold(
         &mut self,
         reducer: &Reducer,
@@ -370,21 +374,21 @@ impl PeerBuffers<'_> {
                 let mut room = self.scratch.as_mut_ptr().cast::<u8>();
                 self.sources.clear();
                 for rank in 0..self.context.world.size() {
-                    // As every rank's view has the same slices, the first piece is all.
+                    // Every rank's view has the same slices, so the first piece has all the bytes.
                     let view = self.view(rank);
                     let source = view.pieces(bytes.clone()).next().filter(|(_, piece)| *piece == bytes);
                     let (mut source, _) = source.ok_or_else(|| self.context.nonsense(rank))?;
                     if view.process.is_some() {
-                        // SAFETY: the bytes lie within what the rank published; the scratch has
-                        // room for a step of each such rank.
+                        // SAFETY: the bytes lie within the data that the rank published; the
+                        // scratch has room for a step of each such rank.
                         unsafe { self.fetch(&view, rank, source, room, bytes.len())? };
                         source = room;
                         room = room.wrapping_add(step);
                     }
                     self.sources.push(source);
                 }
-                // SAFETY: the sources stay valid and unwritten while we are inside, and are of the
-                // type on which all ranks agree; the target is as the caller promises.
+                // SAFETY: the sources stay valid and unwritten while this rank is inside, and are
+                // of the type on which all ranks agree; the target is as the caller promises.
                 unsafe {
                     let target = target.add((chunk.start - offset) * reducer.output().size());
                     reducer.fold(self.sources, &[target], chunk.len(), flow);

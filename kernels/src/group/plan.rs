@@ -1,8 +1,8 @@
-//! Which way the data of a step go from rank to rank, by its kind and size: chosen here and nowhere
-//! else, so that what is told of a call ([`Topology::protocol`]) is what is done.
+//! Protocol selection: how the data of a step go from rank to rank, by its kind and size. It is
+//! done only here, so that the reported protocol ([`Topology::protocol`]) is the one that is used.
 //!
-//! The choice is a matter of speed alone: every way keeps the canonical order, and ranks that agree
-//! on a step choose the same.
+//! The choice affects only speed: every protocol keeps the canonical order, and ranks that agree on
+//! a step choose the same protocol.
 
 use super::tuning::{
     AWAITED_BYTES, CHUNK_BYTES, IN_PLACE_BYTES, LEAST_WINDOW_BYTES, ONE_SHOT_BYTES, PAYLOADS_BYTES, RAGGED_BYTES,
@@ -15,14 +15,14 @@ use crate::{
 };
 use std::ops::Range;
 
-/// Slots of a rank's staging: for data of even and odd windows, and for results of the same.
+/// Slots of a rank's staging: two for the data of even and odd windows, and two for their results.
 pub(crate) const SLOTS: usize = 4;
 
-/// Borders between ranks' blocks, and between slices that are put up, are multiples of this, so
-/// that no two ranks write the same pair of cache lines.
+/// Borders between ranks' blocks, and between staged slices, are multiples of this, so that no two
+/// ranks write the same pair of cache lines.
 pub(crate) const BORDER_BYTES: usize = 128;
 
-/// A kind of step, as far as the way of its data depends on it.
+/// A kind of step, with the parameters that protocol selection depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// [`Endpoint::exchange`](crate::group::Endpoint::exchange).
@@ -31,7 +31,7 @@ pub enum Step {
     Published(Chunking),
     /// [`Endpoint::divided`](crate::group::Endpoint::divided).
     Divided {
-        /// Who receives.
+        /// The ranks that receive.
         targets: Targets,
         /// Bytes of an element of the data.
         input_size: usize,
@@ -40,8 +40,7 @@ pub enum Step {
     },
 }
 
-/// How a rank shares memory in a step: with the call's code, what descriptors must have in common
-/// exactly.
+/// How a rank shares memory in a step. Descriptors must be equal in this and in the call's code.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 pub(crate) enum Access {
@@ -52,7 +51,7 @@ pub(crate) enum Access {
     DividedToRoot = 4,
 }
 
-/// Who receives the result of [`Endpoint::divided`](crate::group::Endpoint::divided).
+/// The ranks that receive the result of [`Endpoint::divided`](crate::group::Endpoint::divided).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Targets {
     /// Every rank.
@@ -64,7 +63,7 @@ pub enum Targets {
 }
 
 impl Targets {
-    /// Whether this rank receives in the whole of its output.
+    /// Whether this rank receives the whole output.
     pub(crate) fn reach(self, rank: usize) -> bool {
         match self {
             Targets::All => true,
@@ -74,102 +73,105 @@ impl Targets {
     }
 }
 
-/// How what a rank publishes is cut, so that ranks work at the same time. A matter of speed, which
-/// follows from the call.
+/// How a rank's published data are cut into parts, so that ranks work at the same time. It affects
+/// only speed, and follows from the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunking {
-    /// Blocks of equal size, of each of which a part can be read at a time. If they are as many as
-    /// the ranks, each is for the rank of its number.
+    /// Number of blocks of equal size; a part of each can be read at a time. If there are as many
+    /// as ranks, each is for the rank of its number.
     pub blocks: usize,
-    /// Bytes that are put up at a time, at most.
+    /// Limit on the bytes that are staged at a time.
     pub window_bytes: usize,
-    /// No rank has more bytes of data, as all ranks know; `usize::MAX` where they do not know.
+    /// Limit on the bytes of each rank's data that all ranks know; `usize::MAX` where they know
+    /// none.
     pub most_bytes: usize,
 }
 
 impl Chunking {
-    /// Every rank reads all of it.
+    /// Every rank reads all the data.
     pub const WHOLE: Chunking = Chunking { blocks: 1, window_bytes: WHOLE_WINDOW_BYTES, most_bytes: usize::MAX };
 
-    /// The same, where all know that none has more than so many bytes: parts of a size, so that the
-    /// last one is no small rest.
+    /// Like [`WHOLE`](Chunking::WHOLE), where all ranks know that none has more than `bytes` bytes:
+    /// parts of equal size, so that the last one is not small.
     pub fn whole(bytes: usize) -> Chunking {
-        // Up to a quarter more at a time takes less than a part more.
+        // Up to a quarter more at a time takes less time than one more part.
         let parts = bytes.saturating_sub(WHOLE_WINDOW_BYTES / 4).div_ceil(WHOLE_WINDOW_BYTES).max(1);
         let window_bytes = bytes.div_ceil(parts).next_multiple_of(BORDER_BYTES).max(BORDER_BYTES);
         Chunking { blocks: 1, window_bytes, most_bytes: bytes }
     }
 
-    /// Each rank reads its block of so many, which have so many bytes together.
+    /// Each rank reads its own one of `blocks` blocks, which have `bytes` bytes together.
     pub const fn blocks(blocks: usize, bytes: usize) -> Chunking {
         Chunking { blocks, window_bytes: WINDOW_BYTES, most_bytes: bytes }
     }
 
-    /// Only one rank has data, up to so many bytes as so many blocks; or only one reads such data.
+    /// Only one rank has data, of up to `bytes` bytes in `blocks` blocks; or only one rank reads
+    /// such data.
     pub fn one_way(bytes: usize, blocks: usize) -> Chunking {
-        // Of several blocks, a rank reads one.
+        // A rank reads one of several blocks.
         let few = (bytes / 2).clamp(LEAST_WINDOW_BYTES * blocks.min(2), 4 * LEAST_WINDOW_BYTES);
         Chunking { blocks, window_bytes: (bytes / 4).clamp(few, WINDOW_BYTES), most_bytes: bytes }
     }
 
-    /// The same, of at most so many bytes of each rank.
+    /// The same chunking, where each rank has at most `bytes` bytes.
     pub const fn at_most(self, bytes: usize) -> Chunking {
         Chunking { most_bytes: bytes, ..self }
     }
 }
 
-/// What the ranks of a group have in common.
+/// What protocol selection depends on: number of ranks, slot size, whether cross-process reads
+/// work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// How many they are.
+    /// Number of ranks.
     pub ranks: usize,
-    /// Bytes of a slot of staging; none where the ranks are threads of one process.
+    /// Bytes of a staging slot; `None` where the ranks are threads of one process.
     pub slot_bytes: Option<usize>,
-    /// Whether ranks of other processes can read each other's memory: tried when all have arrived
-    /// once.
+    /// Whether ranks in different processes can read each other's memory: tested when all have
+    /// arrived once.
     pub reads: bool,
 }
 
-/// The way of the data of a step.
+/// How the data of a step go from rank to rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// They ride in the descriptors by which the ranks arrive.
+    /// The payloads are in the call descriptors.
     Inline,
-    /// They stay where they lie: who needs them reads them there, or folds its block of them
-    /// straight into all results.
+    /// The data stay in the callers' buffers: each rank reads them there, or folds its block of
+    /// them straight into all results.
     InPlace,
-    /// Every rank has the system read what it needs out of the others' memory. Data of fewer than
-    /// [`READ_BYTES`] bytes are put up beside them.
+    /// Every rank reads the data it needs out of the other processes, by the system. Ranks with
+    /// fewer than [`READ_BYTES`] bytes stage their data.
     ProcessRead,
-    /// Every rank puts them up, and reads what it needs of what all have put up.
+    /// Every rank stages its data, and reads what it needs of the staged data of all ranks.
     Staged(Windows),
-    /// Every rank puts up what the others fold, folds its own block, and puts that up for those who
-    /// receive.
+    /// Every rank stages the data that the others fold, folds its own block, and stages the result
+    /// for the ranks that receive.
     TwoShot(Windows),
 }
 
-/// How data are put up: a part at a time, while the part before is read.
+/// How data are staged: a part at a time, while the peers read the part before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Windows {
-    /// How many parts there are.
+    /// Number of parts.
     pub count: usize,
-    /// Blocks of equal size, of each of which there is a slice in every window.
+    /// Number of blocks of equal size; every window has a slice of each.
     pub blocks: usize,
-    /// Bytes of such a slice.
+    /// Bytes of a slice.
     pub stride: usize,
 }
 
-/// Whether `bytes` of each of `ranks` ride in the descriptors by which they arrive, if every rank
-/// reads all of them.
+/// Whether payloads of `bytes` bytes of each of `ranks` ranks are inline in the descriptors, if
+/// every rank reads all of them.
 ///
-/// Between 2 ranks on two cores, from 128 bytes to 8 KiB, 0.6 to 0.9 of the time of any other way.
+/// Inline payloads take less time than any other protocol up to these sizes (measured: PERF.md).
 #[inline]
 pub fn rides(ranks: usize, bytes: usize) -> bool {
     bytes <= FIRST_BYTES || (bytes <= PAYLOAD_BYTES && ranks * bytes <= PAYLOADS_BYTES)
 }
 
-/// Of each of so many buffers that the system reads, how many bytes are read before they are
-/// folded; of none, a chunk.
+/// Returns how many bytes of each of `buffers` buffers are read out of other processes before they
+/// are folded. Without such buffers a chunk is folded at a time.
 pub(crate) fn piece_bytes(buffers: usize) -> usize {
     match buffers {
         0 => CHUNK_BYTES,
@@ -182,7 +184,7 @@ pub(crate) fn chunks(range: Range<usize>, size: usize) -> impl Iterator<Item = R
     pieces(range, size, CHUNK_BYTES)
 }
 
-/// Cuts a range of elements of `size` bytes into pieces of so many bytes.
+/// Cuts a range of elements of `size` bytes into pieces of `bytes` bytes.
 pub(crate) fn pieces(range: Range<usize>, size: usize, bytes: usize) -> impl Iterator<Item = Range<usize>> {
     let step = bytes / size;
     range.clone().step_by(step).map(move |start| start..range.end.min(start + step))
@@ -199,15 +201,16 @@ impl Step {
         }
     }
 
-    /// [`Endpoint::divided`](crate::group::Endpoint::divided) with this reducer.
+    /// Returns the step of [`Endpoint::divided`](crate::group::Endpoint::divided) with this
+    /// reducer.
     pub fn divided(reducer: &Reducer, targets: Targets) -> Step {
         Step::Divided { targets, input_size: reducer.input().size(), output_size: reducer.output().size() }
     }
 }
 
 impl Topology {
-    /// Every number of bytes of a rank up to which the data of some call go another way than from
-    /// there on, in order.
+    /// Returns, in order, the byte counts of a rank at which some call changes its protocol: up to
+    /// the count it uses one, above it another.
     pub fn borders(&self) -> Vec<usize> {
         let payloads =
             [TINY_BYTES, FIRST_BYTES, RAGGED_BYTES, AWAITED_BYTES, PAYLOAD_BYTES, PAYLOADS_BYTES / self.ranks];
@@ -231,15 +234,15 @@ impl Topology {
         borders
     }
 
-    /// The step of a call in which data only move: the rank that has most to show has `bytes`. All
-    /// ranks know how many that are.
+    /// Returns the step of a call in which data only move. The rank with the most data has `bytes`
+    /// bytes, as all ranks know.
     #[inline]
     pub fn moving(&self, bytes: usize, chunking: Chunking) -> Step {
         if self.rides_to_some(bytes) { Step::Exchange } else { Step::Published(chunking) }
     }
 
-    /// The step of a call in which every rank gets what all have, of which the most is `bytes`. All
-    /// ranks know how many that are.
+    /// Returns the step of a call in which every rank gets the data of all. The rank with the most
+    /// data has `bytes` bytes, as all ranks know.
     #[inline]
     pub fn gathering(&self, bytes: usize) -> Step {
         match rides(self.ranks, bytes) || self.rides_to_some(bytes) {
@@ -248,7 +251,7 @@ impl Topology {
         }
     }
 
-    /// The step of a call in which `bytes` of each rank are combined by this reducer.
+    /// Returns the step of a call in which this reducer combines `bytes` bytes of each rank.
     #[inline]
     pub fn combining(&self, reducer: &Reducer, bytes: usize, targets: Targets) -> Step {
         let rides = match targets {
@@ -258,31 +261,31 @@ impl Topology {
         if rides { Step::Exchange } else { Step::divided(reducer, targets) }
     }
 
-    /// Whether `bytes` of each rank ride in the descriptors by which they arrive, if not every rank
-    /// reads all of them.
+    /// Whether payloads of `bytes` bytes of each rank are inline in the descriptors, if not every
+    /// rank reads all of them.
     #[inline]
     fn rides_to_some(&self, bytes: usize) -> bool {
         bytes <= if self.slot_bytes.is_some() { SOME_PAYLOAD_BYTES } else { THREADS_PAYLOAD_BYTES }
     }
 
-    /// Whether a rank writes its block of the result over the data of which it is made, where its
-    /// peer put them up: the lines are its core's by then, and the peer takes them back with the
+    /// Whether a rank writes its block of the result over the peer's staged data from which it was
+    /// folded. This core owns their cache lines by then, and the peer takes them back with the
     /// result.
     pub(crate) fn returns(&self, step: Step) -> bool {
         let fits = matches!(step, Step::Divided { input_size, output_size, .. } if input_size == output_size);
         self.ranks == 2 && fits
     }
 
-    /// The way of a step in which the rank that has most has `bytes` of data: if `in_heap`, all of
-    /// them lie in memory from [`Endpoint::alloc`](crate::group::Endpoint::alloc), and so do the
-    /// results of a divided step, on pages of their own. If that is so on some ranks only, all go
-    /// the way of `in_heap: false`; and that of `reads: false` if not all can read.
+    /// Returns the protocol of a step in which the rank with the most data has `bytes` bytes. With
+    /// `in_heap` all data lie in memory from [`Endpoint::alloc`](crate::group::Endpoint::alloc),
+    /// and so do the results of a divided step, on pages of their own. If only some ranks have such
+    /// data, all use the protocol of `in_heap: false`; if not all ranks can read the others'
+    /// memory, they use that of `reads: false`.
     pub fn protocol(&self, step: Step, bytes: usize, in_heap: bool) -> Protocol {
         let Some(slot_bytes) = self.slot_bytes else {
             return if step == Step::Exchange { Protocol::Inline } else { Protocol::InPlace };
         };
-        // Where there is little staging, short data go the ways of long ones, too: so tests need no
-        // long ones.
+        // Small slots lower the limits, so that tests reach every protocol with short data.
         let is_to_root = matches!(step, Step::Divided { targets: Targets::Root(_), .. });
         let one_shot_bytes = if is_to_root && self.returns(step) { ROOT_ONE_SHOT_BYTES } else { ONE_SHOT_BYTES };
         let one_shot_bytes = (one_shot_bytes / self.ranks).min(slot_bytes / 4);
@@ -299,7 +302,7 @@ impl Topology {
             }
             Step::Divided { targets: Targets::Own, input_size, .. } => {
                 let is_even = (bytes / input_size).is_multiple_of(self.ranks);
-                // In place a rank writes its block, which no other may read.
+                // In place a rank writes its block, which no other rank may read.
                 let blocks = if is_even { self.ranks } else { 1 };
                 let topology = Topology { reads: self.reads && is_even, ..*self };
                 topology.protocol(Step::Published(Chunking::blocks(blocks, bytes)), bytes, in_heap && is_even)
@@ -317,9 +320,10 @@ impl Topology {
 }
 
 impl Windows {
-    /// Data of at most `bytes`, seen as `blocks`, put up in slots of so many bytes.
+    /// Returns the windows of at most `bytes` bytes of data, as `blocks` blocks, in slots of
+    /// `slot_bytes` bytes.
     fn of_blocks(slot_bytes: usize, blocks: usize, bytes: usize) -> Windows {
-        // Where there are many ranks, a slot may have no room for a slice of the block of each.
+        // With many ranks a slot may have no room for a slice of each rank's block.
         let blocks = if slot_bytes / blocks < BORDER_BYTES { 1 } else { blocks };
         let stride = slot_bytes / blocks / BORDER_BYTES * BORDER_BYTES;
         Windows { count: (bytes / blocks).div_ceil(stride).max(1), blocks, stride }
@@ -348,7 +352,7 @@ mod tests {
         assert_eq!(topology.protocol(all, 1 << 20, false), Protocol::TwoShot(parts(8, 1)));
         assert_eq!(topology.protocol(all, IN_PLACE_BYTES + 4, true), Protocol::InPlace);
         assert_eq!(topology.protocol(sum(Targets::Own), 1 << 20, false), Protocol::Staged(parts(8, 2)));
-        // Blocks of different sizes are not the parts that ranks put up side by side.
+        // Blocks of different sizes are not staged side by side.
         assert_eq!(topology.protocol(sum(Targets::Own), (1 << 20) + 4, true), Protocol::Staged(parts(9, 1)));
         let wholes = |count| Windows { count, blocks: 1, stride: WHOLE_WINDOW_BYTES };
         assert_eq!(topology.protocol(Step::Published(Chunking::WHOLE), 1 << 20, false), Protocol::Staged(wholes(16)));

@@ -1,4 +1,4 @@
-//! What a rank posts when it arrives at a call.
+//! The post of a rank that arrives at a call.
 
 use super::{slot_swap, tuning::AWAITED_BYTES};
 use crate::{
@@ -13,8 +13,8 @@ use crate::{
 use consonance_spec::Kind;
 use std::{mem, ptr};
 
-/// Where `rank` has its payload of `bytes` in call `sequence`, whatever is called: ranks that do
-/// not call the same write before they know that.
+/// Returns where `rank` writes its payload of `bytes` in call `sequence`, whatever the call: ranks
+/// that do not make the same call write before they know it.
 #[inline]
 pub(crate) fn payload(records: &[RankRecord], rank: usize, sequence: u64, bytes: usize) -> *mut u8 {
     if is_traded(records.len(), bytes) {
@@ -24,20 +24,21 @@ pub(crate) fn payload(records: &[RankRecord], rank: usize, sequence: u64, bytes:
     }
 }
 
-/// As many bytes of a payload as lie beside the arrival. Two ranks trade the places of more.
+/// Returns how many bytes of a payload fit beside the descriptor. Larger payloads of two ranks lie
+/// in swapped places.
 #[inline]
 pub(crate) fn first_bytes(ranks: usize) -> usize {
     if ranks == 2 { TINY_BYTES } else { FIRST_BYTES }
 }
 
-/// Whether payloads of so many bytes lie in places that the ranks [trade](slot_swap).
+/// Whether payloads of `bytes` bytes lie in [swapped](slot_swap) places.
 #[inline]
 pub(crate) fn is_traded(ranks: usize, bytes: usize) -> bool {
     ranks == 2 && bytes > TINY_BYTES
 }
 
-/// Asks for the `bytes` that the peer of `rank` brings, if they are few and not beside its arrival:
-/// so they come with that, and not after it.
+/// Prefetches the peer's payload of `bytes`, if it is small and not beside the peer's descriptor:
+/// it arrives with the descriptor, not after it.
 #[inline]
 pub(crate) fn await_payload(records: &[RankRecord], rank: usize, sequence: u64, bytes: usize) {
     if is_traded(records.len(), bytes) && bytes <= AWAITED_BYTES {
@@ -46,18 +47,18 @@ pub(crate) fn await_payload(records: &[RankRecord], rank: usize, sequence: u64, 
     }
 }
 
-/// How many pauses a rank makes before it looks for the others' descriptors for the first time,
-/// when payloads have up to so many bytes. Who looks before a descriptor is written takes its lines
-/// away from who writes it, and both pay a trip more: of calls of one size some took half as long
-/// again as others, by chance. (A rank of an all-reduce has something else to do meanwhile. To note
-/// the call in its ring, as a rank does that is in a process of a group, takes about a pause.)
+/// Returns the number of pauses that a rank makes before it first polls the others' descriptors,
+/// when payloads have up to `bytes` bytes. A poll before a descriptor is written takes its cache
+/// lines from the rank that writes it, and both ranks pay one more cache-line transfer (measured:
+/// PERF.md). A rank of an all-reduce does other work meanwhile. A rank in a process group logs the
+/// call, which takes about as long as a pause.
 #[inline]
 pub(crate) fn pauses(ranks: usize, kind: Kind, bytes: usize, has_ring: bool) -> u32 {
     let for_payload = is_traded(ranks, bytes) && slot_swap::slots(ranks, kind) && kind != Kind::AllReduce;
     u32::from(for_payload) + u32::from(!has_ring && ranks > 1)
 }
 
-/// What a descriptor says.
+/// The contents of a descriptor.
 #[derive(Clone, Copy)]
 pub(crate) struct Post<'a> {
     pub(crate) fingerprint: u64,
@@ -65,14 +66,15 @@ pub(crate) struct Post<'a> {
     /// Bytes of this rank's data.
     pub(crate) bytes: usize,
     pub(crate) payload: &'a [u8],
-    /// Where the others may read this rank's data; null if nowhere.
+    /// Where the others may read this rank's data; null if they may not.
     pub(crate) input: *const u8,
-    /// Where the others may write this rank's result; null if nowhere.
+    /// Where the others may write this rank's result; null if they may not.
     pub(crate) output: *mut u8,
 }
 
 impl CallDescriptor {
-    /// Publishes an arrival, with its payload at `place`, of which this core may have the lines.
+    /// Publishes an arrival, with its payload at `place`. With `has_lines` this core owns the cache
+    /// lines of that place.
     ///
     /// # Safety
     /// Called by the descriptor's rank alone, which has seen every peer arrive at call
@@ -85,7 +87,7 @@ impl CallDescriptor {
         self.input.store(arrival.input.cast_mut(), Ordering::Relaxed);
         self.output.store(arrival.output, Ordering::Relaxed);
         let (payload, bytes) = (arrival.payload.as_ptr(), arrival.payload.len());
-        // SAFETY: the length was checked; nobody reads there now, as the caller promises.
+        // SAFETY: the length was checked; no rank reads there now, as the caller promises.
         unsafe {
             match has_lines {
                 true => copy(payload, place, bytes, CopySize::Near),
@@ -96,9 +98,10 @@ impl CallDescriptor {
         self.sequence.store(sequence, Ordering::Release);
     }
 
-    /// Asks for what one of so many ranks writes first of it, and others have read when it was
-    /// published last, so that the lines are this core's again when it is
-    /// [published](CallDescriptor::publish) next. More of them would not be here in time.
+    /// Prefetches for writing the first part of the descriptor, which the others read when it was
+    /// last published: this core owns these lines again when it
+    /// [publishes](CallDescriptor::publish) the descriptor next. More lines would not arrive in
+    /// time.
     pub(crate) fn fetch(&self, ranks: usize) {
         fetch_to_write(ptr::from_ref(self).cast(), mem::offset_of!(CallDescriptor, payload) + first_bytes(ranks));
     }

@@ -1,4 +1,4 @@
-//! The generations of a group, and ranks that make no calls for a while.
+//! The generations of a group, and idle ranks.
 
 use super::{endpoint::Endpoint, fault::Fault};
 use crate::{shm::records::Generation, sync::atomics::Ordering};
@@ -6,11 +6,12 @@ use std::ops::Range;
 
 impl Endpoint {
     /// Begins the next generation of a group that was ended, unless a process died: waits until
-    /// every rank has done the same. Groups that were split off remain ended. Does nothing where
-    /// the group has not been ended.
+    /// every rank has done the same. Groups that were split off remain ended. Does nothing if the
+    /// group has not been ended.
     ///
     /// # Errors
-    /// See [`Fault`]. The new generation has ended too, then, and may be followed by another.
+    /// See [`Fault`]. On an error the new generation has ended, too, and may be followed by
+    /// another.
     pub fn renew(&mut self) -> Result<(), Fault> {
         if self.state.forked() {
             return Err(Fault::Forked);
@@ -22,8 +23,8 @@ impl Endpoint {
         if let Some(staging) = &mut self.staging {
             staging.renew(generation);
         }
-        // SYNC POINT generation: who sees a rank in this generation sees that it reads nothing of
-        // the last one any more; pairs below.
+        // SYNC POINT generation: a rank that sees this rank in this generation sees that it reads
+        // nothing of the last one any more; pairs below.
         self.state.records()[self.world.rank()].counters.generation.store(generation.0, Ordering::Release);
         self.wake();
         // SYNC POINT generation: pairs above.
@@ -32,8 +33,8 @@ impl Endpoint {
             self.left = Some(rank);
         }
         all?;
-        // Only now: until it is in this generation, a rank may still look for the counts by which
-        // it finishes a call of the last one.
+        // Only now: a rank that has not entered this generation may still read the counters by
+        // which it finishes a call of the last one.
         let counters = &self.state.records()[self.world.rank()].counters;
         for count in [&counters.done, &counters.staged, &counters.folded, &counters.read] {
             count.store(generation.base(), Ordering::Relaxed);
@@ -41,8 +42,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Says that this rank, a thread, makes no more calls in this generation: who waits for it is
-    /// told that it has left.
+    /// Announces that this rank, a thread, makes no more calls in this generation: a rank that
+    /// waits for it fails with [`Fault::Left`].
     ///
     /// # Panics
     /// If the group is one of processes.
@@ -53,11 +54,11 @@ impl Endpoint {
     }
 
     /// Begins the next generation of a group of threads that was split from none, once all ranks
-    /// have left this one. False if a rank has not, if there are no more generations, or if the
-    /// group was ended.
+    /// have left this one. Returns false if a rank has not left, if there are no more generations,
+    /// or if the group was ended.
     ///
     /// # Panics
-    /// If the group is another one.
+    /// If the group is one of processes, or was split from another.
     pub fn begin_round(&mut self) -> bool {
         assert!(self.staging.is_none() && !self.state.has_parent(), "a whole group of threads");
         let all_left = (0..self.world.size()).all(|rank| self.state.has_left(self.generation, rank));
@@ -70,14 +71,15 @@ impl Endpoint {
         true
     }
 
-    /// Says whether this rank rests: it makes no call before `company`, ranks of the same process,
-    /// have ended theirs. One of them that waits for it is told that it has left.
+    /// Marks this rank idle, or not: an idle rank makes no call before the ranks of `company`, of
+    /// the same process, have ended theirs. A rank of `company` that waits for it fails with
+    /// [`Fault::Left`] instead of timing out.
     pub fn set_idle(&mut self, company: Range<usize>, idle: bool) {
         self.company = company;
         if self.state.forked() {
             return;
         }
-        // SYNC POINT rest: who sees that this rank rests sees how far it had come; pairs with
+        // SYNC POINT rest: a rank that sees that this rank is idle sees its last call; pairs with
         // `has_left`.
         self.state.records()[self.world.rank()].counters.idle.store(idle.into(), Ordering::Release);
         if idle {

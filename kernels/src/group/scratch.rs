@@ -1,28 +1,28 @@
-//! What a endpoint keeps between steps, so that none allocates.
+//! Buffers that an endpoint keeps between steps, so that no step allocates.
 
 use crate::{cpu::reduce::Reducer, os::process_memory::Process, shm::records::FIRST_BYTES};
 use std::ops::Range;
 
-/// Room for the addresses of all ranks' buffers, so that a step allocates nothing.
+/// The addresses of all ranks' buffers, and buffers for their data.
 pub(crate) struct Addresses {
-    /// Where each rank's input lies in this step; null where it cannot be read.
+    /// Each rank's input in this step; null where it cannot be read.
     pub(crate) inputs: Vec<*const u8>,
-    /// Where each rank's output lies in this step; null where there is none.
+    /// Each rank's output in this step; null where there is none.
     pub(crate) outputs: Vec<*mut u8>,
     pub(crate) sources: Vec<*const u8>,
     pub(crate) targets: Vec<*mut u8>,
-    /// What data each rank has in this step, and where they lie.
+    /// The size and location of each rank's data in this step.
     pub(crate) data: Vec<Data>,
-    /// Bytes of the heaps that each rank has shown, as inputs and as outputs, and that have pages;
-    /// empty until one has.
+    /// The ranges of the heaps that each rank has passed as inputs and as outputs, and that have
+    /// pages; empty until a rank has passed one.
     pub(crate) seen: Vec<[Range<usize>; 2]>,
-    /// Room for what is read of other processes.
+    /// Buffer for data read out of other processes.
     pub(crate) scratch: Vec<u64>,
-    /// This rank's payload, if it has up to [`FIRST_BYTES`].
+    /// This rank's payload, if it has at most [`FIRST_BYTES`].
     pub(crate) own: InlinePayload,
 }
 
-/// A payload of up to [`FIRST_BYTES`], with room for whole small tiles.
+/// A payload of at most [`FIRST_BYTES`], with room for whole small tiles.
 pub(crate) type InlinePayload = [u8; FIRST_BYTES + Reducer::SMALL_BYTES];
 
 impl Addresses {
@@ -34,8 +34,8 @@ impl Addresses {
     }
 }
 
-// SAFETY: the addresses mean something only within a step, which one thread makes; between steps
-// the vectors are empty.
+// SAFETY: the addresses are used only within a step, which one thread makes; between steps the
+// vectors are empty.
 unsafe impl Send for Addresses {}
 
 /// One rank's data in a step of processes.
@@ -45,13 +45,13 @@ pub(crate) struct Data {
     pub(crate) place: Source,
 }
 
-/// Where data can be read.
+/// The place where data can be read.
 #[derive(Clone, Copy)]
 pub(crate) enum Source {
-    /// They are put up, a window at a time.
+    /// Staged, a window at a time.
     Slot,
-    /// All of them lie here.
+    /// All of them at this address of this process.
     Here(*const u8),
-    /// All of them lie at this address of another process.
+    /// All of them at this address of another process.
     There(Process, usize),
 }

@@ -1,20 +1,20 @@
-//! The memory in which a rank puts its data up for others, as that rank sees it.
+//! The memory in which a rank stages its data for others, as that rank sees it.
 
 use super::{plan::SLOTS, slot_swap, tuning::MOVING_BYTES};
 use crate::shm::{Area, records::Generation};
 use std::{ops::Range, ptr};
 
-/// What a slot is for.
+/// The use of a staging slot.
 ///
-/// Ranks that do not call the same stage before they know that, each as its own call wants it. Data
-/// that are traded have slots of their own, therefore: those for results, which nobody writes
-/// before all agree.
+/// Ranks that do not make the same call stage their data before they know it, each as its own call
+/// requires. Swapped data therefore use the slots for results, not those for data: no rank writes
+/// results before all agree.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
-    /// Data, of which a window takes so much room. Windows lie in parts of a slot in turn: a line
-    /// is written again when it has left the caches of who read it.
+    /// Data whose windows take `room` bytes each. Windows use the parts of a slot in turn: a cache
+    /// line is written again only when it has left the caches of the rank that read it.
     Data { room: usize },
-    /// Data, in places that the ranks trade.
+    /// Data in slots that two ranks swap.
     SwappedData,
     /// Results.
     Results,
@@ -25,12 +25,12 @@ impl Use {
         if swaps { Use::SwappedData } else { Use::Data { room } }
     }
 
-    /// The slot for this in window `window`.
+    /// Returns the index of the slot for this use in window `window`.
     pub(super) fn slot(self, window: u64) -> usize {
         (if matches!(self, Use::Data { .. }) { 0 } else { 2 }) + (window & 1) as usize
     }
 
-    /// Where in the slot, of so many bytes, window `window` lies.
+    /// Returns the offset of window `window` in the slot, which has `slot_bytes` bytes.
     pub(super) fn start(self, window: u64, slot_bytes: usize) -> usize {
         match self {
             Use::Data { room } => (window >> 1) as usize % (slot_bytes.min(MOVING_BYTES) / room).max(1) * room,
@@ -38,7 +38,7 @@ impl Use {
         }
     }
 
-    /// The rank in whose place `rank` has that slot.
+    /// Returns the rank in whose staging `rank` has that slot.
     pub(super) fn place(self, rank: usize, window: u64) -> usize {
         if self == Use::SwappedData { slot_swap::place(rank, window) } else { rank }
     }
@@ -47,12 +47,12 @@ impl Use {
 /// One rank's staging, as that rank sees it.
 pub(crate) struct Staging {
     pub(super) area: Area,
-    /// The next window's number.
+    /// The sequence number of the next window.
     pub(super) window: u64,
-    /// All peers have read the windows before this one: each has arrived at a call since.
+    /// All peers have read the windows before this one, because each has arrived at a call since.
     pub(super) settled: u64,
-    /// Bytes of each slot that the system has given, in this rank's place and in one that it trades
-    /// for.
+    /// Bytes of each slot whose pages are reserved: in this rank's own staging, and in the staging
+    /// that it swaps for.
     pub(super) reserved: [[usize; SLOTS]; 2],
     pub(crate) reach: PeerRead,
 }
@@ -60,10 +60,10 @@ pub(crate) struct Staging {
 /// Whether this rank reads the memory of all others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PeerRead {
-    /// To be tried when all have arrived once.
+    /// Not tested before all ranks have arrived once.
     Untried,
     Yes,
-    /// It cannot, or not all can.
+    /// This rank cannot, or not all ranks can.
     No,
 }
 
@@ -78,7 +78,7 @@ impl Staging {
         }
     }
 
-    /// Whether this rank reads the memory of all others, as far as it knows.
+    /// Whether this rank is known to read the memory of all others.
     pub(crate) fn reads(&self) -> bool {
         self.reach == PeerRead::Yes
     }
@@ -87,15 +87,15 @@ impl Staging {
         (self.window, self.settled) = (generation.base(), generation.base());
     }
 
-    /// All peers have arrived at this call, and so read nothing of the windows of those before any
-    /// more.
+    /// Notes that all peers have arrived at this call, so that they read nothing more of the
+    /// windows of earlier calls.
     pub(crate) fn settle(&mut self) {
         self.settled = self.window;
     }
 }
 
-/// What a rank puts up in a step: its data as `blocks` of equal size, of each of which `stride`
-/// bytes fit a window.
+/// The data that a rank stages in a step: `blocks` blocks of equal size; `stride` bytes of each fit
+/// a window.
 #[derive(Clone, Copy)]
 pub(super) struct Load {
     pub(super) input: *const u8,
@@ -113,7 +113,8 @@ impl Load {
     }
 }
 
-/// What a rank tells the others of data that it has not put up: a word, in the place of an address.
+/// A reference to data that a rank has not copied in, encoded in a word that the descriptor holds
+/// in the place of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BufferRef {
     pub(crate) place: Option<Shown>,
@@ -121,10 +122,10 @@ pub(crate) struct BufferRef {
     pub(crate) reads: bool,
 }
 
-/// Where data lie that are not put up.
+/// The location of data that are not copied in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
-    /// Byte of the heaps.
+    /// Offset in the heaps.
     Heap(usize),
     /// Address in the rank's own process.
     Own(usize),
@@ -155,11 +156,11 @@ impl BufferRef {
 /// The same slot of every rank.
 #[derive(Clone, Copy)]
 pub(crate) struct Slots {
-    /// That in the place of rank 0.
+    /// The slot in the staging of rank 0.
     pub(crate) first: *mut u8,
-    /// Bytes from one rank's to the next one's.
+    /// Bytes from the slot of one rank to that of the next.
     pub(crate) apart: usize,
-    /// The number of the window, if ranks trade places.
+    /// The window's sequence number, if ranks swap slots.
     pub(crate) swapped: Option<u64>,
 }
 

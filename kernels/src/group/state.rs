@@ -1,4 +1,4 @@
-//! What the ranks of one group share: a line for each, and the word that ends the group.
+//! The state that the ranks of one group share: a record for each, and the abort word.
 
 use super::{
     abort::{Abort, Reason},
@@ -21,16 +21,16 @@ use std::{collections::HashMap, ops::Range, sync::Arc};
 
 pub(crate) struct GroupState {
     backing: Backing,
-    /// What a waiting rank does before it sleeps.
+    /// How a waiting rank waits before it sleeps.
     pub(crate) wait_policy: WaitPolicy,
-    /// Of a group of processes that was split from none: the ranks that are threads of this one.
+    /// The ranks that are threads of this process, in a top group of processes.
     local: Range<usize>,
-    /// Of such a group, the process of each rank; nothing where ranks do not read each other's
-    /// memory, 0 where it is not known.
+    /// The id of each rank's process, in a top group of processes; 0 where it is unknown. Empty
+    /// where ranks do not read each other's memory.
     processes: Box<[u32]>,
     parent: Option<Parent>,
-    /// Groups of threads split from this one that not every member has taken yet, by a key that the
-    /// members agree on.
+    /// Groups of threads split from this one whose endpoints not every member has taken yet, by a
+    /// key on which the members agree.
     pending_subgroups: Mutex<HashMap<Key, Newborn>>,
     /// 1 once a group of threads was split from this one.
     has_children: AtomicU32,
@@ -39,20 +39,20 @@ pub(crate) struct GroupState {
 /// The group that another was split from.
 struct Parent {
     state: Arc<GroupState>,
-    /// The generation that the parent was in.
+    /// The parent's generation at the split.
     generation: Generation,
     /// The ranks of the group in the parent's numbering.
     members: Box<[usize]>,
-    /// The group that was split from none, and the ranks of the group in its numbering. Each rank
-    /// has one event, there.
+    /// The top group, which was split from none, and the ranks of this group in its numbering. Each
+    /// rank's only event is there.
     top: Arc<GroupState>,
     top_ranks: Box<[usize]>,
 }
 
-/// What members of a group of threads that is split off agree on.
+/// The key on which the members of a new group of threads agree.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
-    /// The number of the call that splits the parent, and the first member.
+    /// The sequence number of the call that splits the parent, and the first member.
     Split(u64, usize),
     /// The parent's generation and the two members.
     Pair(u64, usize, usize),
@@ -63,7 +63,7 @@ struct Newborn {
     takers: usize,
 }
 
-/// A place for a group that is split off, and the generation in which it begins.
+/// A claimed area for a group that is split off, and the generation in which the group begins.
 #[derive(Clone, Copy)]
 pub(crate) struct Claim {
     pub(crate) place: usize,
@@ -71,14 +71,14 @@ pub(crate) struct Claim {
 }
 
 impl GroupState {
-    /// A group of threads.
+    /// Makes a group of threads.
     pub(crate) fn new(size: usize) -> Arc<GroupState> {
         let cores = available_parallelism().map_or(0, usize::from);
         Arc::new(GroupState::on(Backing::own(size), WaitPolicy::new(size, cores), None))
     }
 
-    /// The group of all ranks of a segment, of which those in `local` are threads of this process.
-    /// The processes have so many cores together.
+    /// Makes the group of all ranks of a segment. The ranks in `local` are threads of this process;
+    /// all processes together have `cores` cores.
     pub(crate) fn of_segment(
         segment: Arc<Segment>,
         local: Range<usize>,
@@ -93,7 +93,7 @@ impl GroupState {
             processes: processes.into(),
             ..GroupState::on(backing, WaitPolicy::new(size, cores), None)
         };
-        // Relaxed: others look here after this rank's first arrival.
+        // Relaxed: others read this after the rank's first arrival.
         state.local.clone().for_each(|rank| state.records()[rank].sleeper.mark.store(mark, Ordering::Relaxed));
         Arc::new(state)
     }
@@ -103,7 +103,7 @@ impl GroupState {
         GroupState { wait_policy, backing, local: 0..0, processes: [].into(), parent, pending_subgroups, has_children }
     }
 
-    /// The ranks of a group that is split off wait as those of its parent.
+    /// Makes a subgroup; its ranks wait as those of its parent do.
     fn split_off(backing: Backing, parent: Parent) -> GroupState {
         GroupState::on(backing, parent.state.wait_policy, Some(parent))
     }
@@ -112,7 +112,7 @@ impl GroupState {
         self.backing.records()
     }
 
-    /// The memory that processes share, if they do, and this group's place in it.
+    /// Returns the segment and this group's area in it, if processes share the group.
     pub(crate) fn segment(&self) -> Option<(&Segment, Area)> {
         match &self.backing {
             Backing::Own { .. } => None,
@@ -120,7 +120,7 @@ impl GroupState {
         }
     }
 
-    /// What this process keeps to itself of the ranks, where other processes share the group.
+    /// Returns this process's private state of the ranks, if other processes share the group.
     pub(crate) fn locals(&self) -> Option<&Locals> {
         match &self.backing {
             Backing::Own { .. } => None,
@@ -128,13 +128,13 @@ impl GroupState {
         }
     }
 
-    /// The word that says whether `rank`, a thread of this process, is inside a chunk. No other
-    /// process writes it.
+    /// Returns the word that is 1 while `rank`, a thread of this process, is inside a chunk. No
+    /// other process writes it.
     pub(crate) fn inside(&self, rank: usize) -> &AtomicU32 {
         self.locals().map_or_else(|| &self.records()[rank].counters.inside, |locals| locals.inside(rank))
     }
 
-    /// The rank in the group that was split from none.
+    /// Returns the rank in the numbering of the top group, which was split from none.
     pub(crate) fn top_rank(&self, rank: usize) -> usize {
         self.parent.as_ref().map_or(rank, |parent| parent.top_ranks[rank])
     }
@@ -145,7 +145,7 @@ impl GroupState {
         self.segment().is_none() || top.local.contains(&self.top_rank(rank))
     }
 
-    /// The process of `rank`, which has arrived once, if this one may try to read its memory.
+    /// Returns the process of `rank`, which has arrived once, if this one may try to read it.
     pub(crate) fn process(&self, rank: usize) -> Option<Process> {
         let (segment, _) = self.segment()?;
         let top = self.parent.as_ref().map_or(self, |parent| &parent.top);
@@ -156,7 +156,7 @@ impl GroupState {
         Some(Process { id, mark, group: segment.name() })
     }
 
-    /// Where the last calls of `rank` are noted.
+    /// Returns the log of the last calls of `rank`.
     pub(crate) fn call_log(&self, rank: usize) -> Option<&CallLog> {
         let top_rank = self.top_rank(rank);
         self.segment().map(|(segment, _)| segment.call_log(top_rank))
@@ -167,11 +167,11 @@ impl GroupState {
         self.segment().is_some_and(|(segment, _)| segment.forked())
     }
 
-    /// The group of `members` (ranks of this one, which is in `generation`), the same for each
-    /// member that asks with the same key; the one that asks is its rank `rank`.
+    /// Returns the group of `members` (ranks of this one, which is in `generation`), the same for
+    /// each member that passes the same key. The caller is its rank `rank`.
     ///
     /// # Panics
-    /// If members ask with other members, or one asks twice.
+    /// If a member passes other members, or one member calls twice.
     pub(crate) fn child(
         self: &Arc<GroupState>,
         generation: Generation,
@@ -179,7 +179,7 @@ impl GroupState {
         members: &[usize],
         rank: usize,
     ) -> Arc<GroupState> {
-        // Relaxed: who leaves a generation after it has waited in the new group has seen this.
+        // Relaxed: a rank that leaves a generation after waiting in the new group has seen this.
         self.has_children.store(1, Ordering::Relaxed);
         let mut pending_subgroups = lock(&self.pending_subgroups);
         let newborn = pending_subgroups.entry(key).or_insert_with(|| {
@@ -188,7 +188,7 @@ impl GroupState {
             Newborn { state, takers: 0 }
         });
         assert_eq!(newborn.state.members(), members, "members of one group");
-        // Relaxed: this rank leaves the parent later, and `leave` is what others see first.
+        // Relaxed: this rank leaves the parent later, and the others read `leave`'s store first.
         let taken = newborn.state.records()[rank].counters.taken.swap(Generation::default().mark(), Ordering::Relaxed);
         assert_eq!(taken, 0, "a endpoint is given once");
         newborn.takers += 1;
@@ -199,7 +199,7 @@ impl GroupState {
         state
     }
 
-    /// The same of processes, each of which has a state of its own for the group in `area`.
+    /// Like `child`, for processes: each builds its own `GroupState` over the shared `area`.
     pub(crate) fn child_in(
         self: &Arc<GroupState>,
         generation: Generation,
@@ -211,13 +211,13 @@ impl GroupState {
         Arc::new(GroupState::split_off(backing, self.as_parent(generation, members)))
     }
 
-    /// Says that `rank` took its endpoint in this group of processes, which begins in `generation`.
+    /// Publishes that `rank` took its endpoint in this group of processes, begun in `generation`.
     pub(crate) fn take(&self, generation: Generation, rank: usize) {
         // Relaxed: as in `child`.
         self.records()[rank].counters.taken.store(generation.mark(), Ordering::Relaxed);
     }
 
-    /// The memory that processes share, if they do.
+    /// Returns the segment, if processes share the group.
     pub(crate) fn shared_segment(&self) -> Option<&Arc<Segment>> {
         match &self.backing {
             Backing::Own { .. } => None,
@@ -233,16 +233,16 @@ impl GroupState {
         Parent { state: self.clone(), generation, members: members.into(), top, top_ranks: ranks }
     }
 
-    /// Takes a free place for a group of `size` that processes split off; none if all are taken.
+    /// Claims a free area for a group of `size` ranks of processes; `None` if all are claimed.
     ///
-    /// The owner's word has the mark of the place's generation, and how many members have not given
-    /// it back. It never returns to what it was, so that who claims the place by what it was misses
-    /// no group that came between.
+    /// The owner word holds the mark of the area's generation, and how many members have not
+    /// released it. It never returns to an earlier value, so a claim that exchanges the value it
+    /// read misses no group that came between.
     pub(crate) fn claim(&self, size: usize) -> Option<Claim> {
         let segment = self.shared_segment().expect("a group of processes");
         (0..Segment::SPLITS).find_map(|place| {
             let owner = &Backing::head_of(segment, Area::Split(place)).owner;
-            // Relaxed: a guess, until it is exchanged.
+            // Relaxed: a guess, which the exchange checks.
             let free = owner.load(Ordering::Relaxed);
             if free as u32 != 0 {
                 return None;
@@ -250,43 +250,43 @@ impl GroupState {
             // The mark of a generation is the number of the next.
             let generation = Generation(free >> 32).below_end()?;
             let word = generation.mark() << 32 | size as u64;
-            // SYNC POINT claim: who takes the place sees what its former members left there; pairs
-            // with `release`.
+            // SYNC POINT claim: the rank that claims the area sees the last writes of its former
+            // members there; pairs with `release`.
             owner.compare_exchange(free, word, Ordering::Acquire, Ordering::Relaxed).ok()?;
             Some(Claim { place, generation })
         })
     }
 
-    /// Gives a claimed place back whole, of which no other member has heard.
+    /// Releases a claimed area with all its shares, before another member has heard of it.
     pub(crate) fn unclaim(&self, claim: Claim) {
         let segment = self.shared_segment().expect("a group of processes");
-        // Relaxed: nobody has been there since the claim.
+        // Relaxed: no rank has used the area since the claim.
         Backing::head_of(segment, Area::Split(claim.place))
             .owner
             .store(claim.generation.mark() << 32, Ordering::Relaxed);
     }
 
-    /// Gives one member's part of this group's place back.
+    /// Releases one member's share of this group's area.
     fn release(&self) {
         if let Backing::Segment { area: Area::Split(_), .. } = &self.backing {
-            // SYNC POINT claim: this member's last words in the place come before who takes it
-            // next; pairs with `claim`.
+            // SYNC POINT claim: this member's last writes in the area come before the next claim;
+            // pairs with `claim`.
             self.backing.head().owner.fetch_sub(1, Ordering::Release);
         }
     }
 
-    /// Ends this group, which is in `generation`, and those split from it. Never waits for a rank.
+    /// Ends this group, in `generation`, and the groups split from it. Never waits for a rank.
     pub(crate) fn abort(&self, generation: Generation, abort: Abort) {
         self.abort_in(generation, None, abort);
     }
 
-    /// The same, with the author's `turn`, for [`ended_after`](GroupState::ended_after).
+    /// Like `abort`, with the author's `turn`, for [`ended_after`](GroupState::ended_after).
     pub(crate) fn abort_in(&self, generation: Generation, turn: Option<u64>, abort: Abort) {
         let word = &self.backing.head().abort;
         let mut now = word.load(Ordering::Relaxed);
         while Abort::read(now, generation).is_none() {
-            // SYNC POINT end: what its author did before is seen by who hears of it; pairs with
-            // `aborted`.
+            // SYNC POINT end: a rank that reads the abort sees its author's earlier writes; pairs
+            // with `own_end`.
             match word.compare_exchange(now, abort.word(generation, turn), Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return self.wake_all(),
                 Err(other) => now = other,
@@ -294,16 +294,16 @@ impl GroupState {
         }
     }
 
-    /// Whether this group has been ended in `generation`, by whom and why; the rank is one of this
+    /// Returns the abort of this group in `generation`, if there is one; its rank is a rank of this
     /// group or of an ancestor.
     pub(crate) fn aborted(&self, generation: Generation) -> Option<Abort> {
-        // An ancestor's end is the reason for what its groups say of themselves later.
+        // An ancestor's abort comes first: it is the reason for later aborts of its subgroups.
         let inherited = self.parent.as_ref().and_then(|parent| parent.state.aborted(parent.generation));
         inherited.or_else(|| self.own_end(generation))
     }
 
-    /// The same, with the group that was ended, whose rank it is, and the generation in which it
-    /// was.
+    /// Like `aborted`, and returns the group that was ended, in whose numbering the rank is, and
+    /// its generation.
     pub(crate) fn end(&self, generation: Generation) -> Option<(Abort, &GroupState, Generation)> {
         let inherited = self.parent.as_ref().and_then(|parent| parent.state.end(parent.generation));
         inherited.or_else(|| self.own_end(generation).map(|abort| (abort, self, generation)))
@@ -312,107 +312,106 @@ impl GroupState {
     /// Whether this group has been ended in `generation`, in a turn of the author that comes after
     /// `turn`.
     pub(crate) fn ended_after(&self, generation: Generation, turn: u64) -> bool {
-        // Relaxed: of the end itself nothing else is read.
+        // Relaxed: nothing else is read because of this word.
         let word = self.backing.head().abort.load(Ordering::Relaxed);
         Abort::read(word, generation).is_some() && Abort::is_after(word, turn)
     }
 
     fn own_end(&self, generation: Generation) -> Option<Abort> {
-        // SYNC POINT end: pairs with `abort`.
+        // SYNC POINT end: pairs with `abort_in`.
         let abort = Abort::read(self.backing.head().abort.load(Ordering::Acquire), generation)?;
-        // A peer may have written the number of a rank that does not exist: no caller indexes by
-        // such a number.
+        // A peer may have written a rank that does not exist; callers use the rank as an index.
         Some(Abort { rank: abort.rank.min(self.records().len() - 1), ..abort })
     }
 
-    /// The first generation that no abort has ended; none for a group that was split off.
+    /// Returns the first generation that no abort has ended; `None` for a group that was split off.
     pub(crate) fn next_round(&self, after: Generation) -> Option<Generation> {
         if self.parent.is_some() {
             return None;
         }
-        // Relaxed: the caller has seen an end, and sees no older word here.
+        // Relaxed: the caller has seen an abort, and sees no older word here.
         let ended = self.backing.head().abort.load(Ordering::Relaxed) >> 40;
         Generation(ended.max(after.mark())).below_end()
     }
 
-    /// Whether `rank` will arrive at no further call of this group: it gave up its endpoint, or it
+    /// Whether `rank` will arrive at no further call of this group: it dropped its endpoint, or it
     /// left the parent without having taken one here.
     pub(crate) fn has_left(&self, generation: Generation, rank: usize) -> bool {
         let counters = &self.records()[rank].counters;
         let cannot_come = || {
             let left = |parent: &Parent| parent.state.has_left(parent.generation, parent.members[rank]);
-            // Relaxed: who sees that the rank left the parent sees whether it had taken its
+            // Relaxed: a rank that sees that `rank` left the parent sees whether it had taken its
             // endpoint before.
             self.parent.as_ref().is_some_and(left) && counters.taken.load(Ordering::Relaxed) < generation.mark()
         };
-        // Groups that were split off may be in a place where others have been, and those of threads
-        // go on after a rank left a generation; a rank of any other has left for ever.
+        // Subgroups may be in an area that earlier groups have used, and groups of threads go on
+        // after a rank left a generation. In any other group a rank leaves for good.
         let lasts = self.parent.is_none() && self.segment().is_some();
         let first = if lasts { Generation::default() } else { generation };
         // SYNC POINT leave: pairs with `leave`.
         counters.left.load(Ordering::Acquire) >= first.mark() || cannot_come()
     }
 
-    /// Whether `rank` is of another process and has given up its endpoint in the group that was
-    /// split from none, which it does not take again.
+    /// Whether `rank` is of another process and has dropped its endpoint in the top group, which it
+    /// does not take again.
     pub(crate) fn is_lost(&self, rank: usize) -> bool {
         let top = self.parent.as_ref().map_or(self, |parent| &parent.top);
         !self.is_local(rank) && top.has_left(Generation::default(), self.top_rank(rank))
     }
 
-    /// Says that `rank` will arrive at no further call.
+    /// Publishes that `rank` will arrive at no further call.
     pub(crate) fn leave(&self, generation: Generation, rank: usize) {
-        // A group of threads that was split from none may be in a later generation by then: there
-        // this rank has left all of them.
+        // A top group of threads may be in a later generation by then: this rank has left all
+        // generations.
         let is_for_ever = self.parent.is_none() && self.segment().is_none();
         self.say_left(if is_for_ever { u64::MAX } else { generation.mark() }, rank);
         self.wake_all();
         self.release();
-        // A newborn group in which this rank has not taken its endpoint will not be complete any
-        // more; kept, it would keep this group in turn.
+        // A pending subgroup in which this rank has not taken its endpoint will not become
+        // complete; if it were kept, it would keep this group alive in turn.
         lock(&self.pending_subgroups).retain(|_, newborn| {
             let place = newborn.state.members().iter().position(|&member| member == rank);
-            // Relaxed: `taken` of a newborn group is stored under this lock.
+            // Relaxed: `taken` of a pending subgroup is stored under this lock.
             place.is_none_or(|place| newborn.state.records()[place].counters.taken.load(Ordering::Relaxed) != 0)
         });
     }
 
-    /// Notes that `rank` was told of another one, which has left or failed. Whoever hears later
-    /// what `rank` does because of that can see this.
+    /// Notes that `rank` was told of another rank that has left or failed. A rank that later sees
+    /// what `rank` does because of that can read this note.
     pub(crate) fn tell(&self, rank: usize, top_rank: usize) {
         if top_rank != self.top_rank(rank) {
-            // Relaxed: read after the end of a group or after a leave, which are released after
-            // this.
+            // Relaxed: read after an abort or a leave, which are released after this store.
             self.progress_at_top(rank).told.store(top_rank as u64 + 1, Ordering::Relaxed);
         }
     }
 
-    /// Forgets of whom `rank` was told in the last generation.
+    /// Clears the note of the last generation about the rank that `rank` was told of.
     pub(crate) fn forget(&self, rank: usize) {
         // Relaxed: no rank is in a call.
         self.progress_at_top(rank).told.store(0, Ordering::Relaxed);
     }
 
-    /// Whose fault it is that `rank` has left this group, or ends it: its own or, if it was told of
-    /// a rank that had left before, that one's, which may have been told of another in turn.
+    /// Returns the rank at fault when `rank` has left or ends this group: `rank` itself or, if it
+    /// was told of a rank that had left before, that rank, which may have been told of another in
+    /// turn.
     pub(crate) fn culprit(&self, generation: Generation, rank: usize) -> usize {
         let told_of = |rank: usize| {
             let told = self.progress_at_top(rank).told.load(Ordering::Relaxed);
             let leaver = self.member(usize::try_from(told).ok()?.checked_sub(1)?)?;
             self.has_left(generation, leaver).then_some(leaver)
         };
-        // In groups that were split off, ranks may have been told of each other.
+        // In subgroups, ranks may have been told of each other.
         let others = std::iter::successors(told_of(rank), |&leaver| told_of(leaver));
         others.take(self.records().len()).take_while(|&leaver| leaver != rank).last().unwrap_or(rank)
     }
 
-    /// What the rank shows in the group that was split from none.
+    /// Returns the rank's counters in the top group.
     fn progress_at_top(&self, rank: usize) -> &Counters {
         let top = self.parent.as_ref().map_or(self, |parent| &parent.top);
         &top.records()[self.top_rank(rank)].counters
     }
 
-    /// The rank in this group of a rank of the group that was split from none.
+    /// Returns the rank in this group of a rank of the top group.
     fn member(&self, top_rank: usize) -> Option<usize> {
         match &self.parent {
             None => Some(top_rank).filter(|&rank| rank < self.records().len()),
@@ -420,33 +419,34 @@ impl GroupState {
         }
     }
 
-    /// Says that `rank` has left the generation with this mark, and those before.
+    /// Publishes that `rank` has left the generation with this mark, and those before.
     fn say_left(&self, mark: u64, rank: usize) {
-        // SYNC POINT leave: what the rank did before is seen by who sees that it left; pairs with
-        // `has_left`.
+        // SYNC POINT leave: a rank that sees this store sees the leaving rank's earlier writes;
+        // pairs with `has_left`.
         self.records()[rank].counters.left.store(mark, Ordering::Release);
     }
 
-    /// Says that `rank`, of a group of threads, makes no more calls in this generation, and wakes
-    /// whoever may wait for it.
+    /// Publishes that `rank`, of a group of threads, makes no more calls in this generation, and
+    /// wakes the ranks that may wait for it.
     pub(crate) fn leave_round(&self, generation: Generation, rank: usize) {
         self.say_left(generation.mark(), rank);
-        // SYNC POINT left: pairs with the fence in `sleep_until`.
+        // SYNC POINT left: pairs with the fence in `sleep_until`, whose name is `sleep`.
         fence(Ordering::SeqCst);
         let sleeps = |record: &RankRecord| record.sleeper.waits_for.load(Ordering::Relaxed) != 0;
-        // In a group that was split from this one, too, a rank may wait that is not known here.
+        // A rank may also wait in a group split from this one, which is unknown here.
         if self.has_children.load(Ordering::Relaxed) != 0 || self.records().iter().any(sleeps) {
             self.wake_all();
         }
     }
 
-    /// Says that the process of `ranks` takes part no more, and why. If they had not all left
+    /// Records that the process of `ranks` takes part no more, and why. If they had not all left
     /// before, this ends the group for good: in the name of the rank that had left before, if one
     /// of them was told of it.
     pub(crate) fn lose(&self, ranks: Range<usize>, reason: Reason) {
         let gone = |rank: &usize| {
             let counters = &self.records()[*rank].counters;
-            // Relaxed: who says so heard it from the system, after all that the process wrote.
+            // Relaxed: the caller learned of the loss from the system, after that process's last
+            // write.
             let left = counters.left.load(Ordering::Relaxed);
             left <= counters.generation.load(Ordering::Relaxed)
         };
@@ -465,12 +465,12 @@ impl GroupState {
         self.parent.is_some()
     }
 
-    /// This group's ranks in its parent's numbering; none if it has no parent.
+    /// Returns this group's ranks in its parent's numbering; empty if it has no parent.
     fn members(&self) -> &[usize] {
         self.parent.as_ref().map_or(&[], |parent| &parent.members)
     }
 
-    /// Where `rank` sleeps in all groups.
+    /// Returns the sleeper of `rank`, which is the same in all groups.
     pub(crate) fn sleeper(&self, rank: usize) -> &Sleeper {
         match &self.parent {
             None => &self.records()[rank].sleeper,
@@ -478,7 +478,7 @@ impl GroupState {
         }
     }
 
-    /// Wakes every thread of a rank that sleeps, here or in any other group.
+    /// Wakes every sleeping thread of `rank`, here or in any other group.
     pub(crate) fn wake(&self, rank: usize) {
         self.sleeper(rank).wake.signal(self.segment().is_some());
     }

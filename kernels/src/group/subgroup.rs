@@ -1,12 +1,12 @@
-//! Groups that are split from a group: pairs, and any members.
+//! Groups that are split from a group: pairs, and groups of any members.
 
 use super::{endpoint::Endpoint, fault::Fault, state::Key};
 use crate::shm::{Area, Segment, records::Generation};
 use consonance_spec::{DType, Signature, World};
 
 impl Endpoint {
-    /// This rank's endpoint in the group that it and `peer` have for themselves: both must ask for
-    /// it, and once in a generation. No rank waits. The new group ends when this one does.
+    /// Returns this rank's endpoint in the group of it and `peer`. Both must call this, once in a
+    /// generation. No rank waits. The new group ends when this one does.
     ///
     /// # Panics
     /// If `peer` is this rank, or this rank has its endpoint in that group already.
@@ -28,9 +28,9 @@ impl Endpoint {
         }
     }
 
-    /// This rank's endpoint in the group of `members`, which are ranks of this group; none if it is
-    /// not among them. Every rank of this group calls this at the same time, each with the members
-    /// of its own new group. The new group ends when this one does.
+    /// Returns this rank's endpoint in the group of `members`, which are ranks of this group;
+    /// `None` if this rank is not among them. Every rank of this group calls this at the same time,
+    /// each with the members of its own new group. The new group ends when this one does.
     ///
     /// # Errors
     /// See [`Fault`].
@@ -48,7 +48,7 @@ impl Endpoint {
             return Ok(member.then(|| self.subgroup(Key::Split(self.sequence, members[0]), members)));
         }
         self.check()?;
-        // The first member finds a place for the group; the others hear of it.
+        // The first member claims an area for the group, and sends its number to the others.
         let first = member && members[0] == self.world.rank();
         let claim = if first { self.state.claim(members.len()) } else { None };
         let told = claim.map_or([u64::MAX; 2], |claim| [claim.place as u64, claim.generation.0]);
@@ -60,7 +60,7 @@ impl Endpoint {
             false => Ok(()),
         });
         if let Err(fault) = heard {
-            // After another fault a member may have heard of the place, and be there.
+            // After any other fault a member may have received the area's number, and use it.
             if let (Some(claim), Fault::Mismatch | Fault::Left(_)) = (claim, &fault) {
                 self.state.unclaim(claim);
             }
@@ -75,7 +75,8 @@ impl Endpoint {
         let area = Area::Split(place);
         segment.reserve_area(area).map_err(|error| self.no_memory(segment.area_bytes(area), &error))?;
         let generation = Generation(words[1]).below_end().ok_or_else(|| self.nonsense(members[0]))?;
-        // The place is free in this process, or the first member told one that is not.
+        // The area has no endpoint of this rank in this process, unless the first member sent a
+        // wrong number.
         let endpoint = self.seat_in(area, generation, members).ok_or_else(|| self.nonsense(members[0]))?;
         Ok(Some(endpoint))
     }
@@ -85,14 +86,14 @@ impl Endpoint {
         World::new(rank, members.len()).expect("a position is below the length")
     }
 
-    /// The endpoint in the group of threads that is known by `key`.
+    /// Returns the endpoint in the group of threads with this `key`.
     fn subgroup(&self, key: Key, members: &[usize]) -> Endpoint {
         let world = self.world_in(members);
         let state = self.state.child(self.generation, key, members, world.rank());
         Endpoint::new(state, world, Generation::default(), self.timeout())
     }
 
-    /// The endpoint in the group of processes in `area`.
+    /// Returns the endpoint in the group of processes in `area`.
     fn seat_in(&self, area: Area, generation: Generation, members: &[usize]) -> Option<Endpoint> {
         let world = self.world_in(members);
         let state = self.state.child_in(self.generation, area, members);

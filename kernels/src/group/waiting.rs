@@ -12,8 +12,8 @@ use crate::{
 use std::time::{Duration, Instant};
 
 impl Endpoint {
-    /// Waits until `ready` of every peer's line, for what is left of the call's timeout at the
-    /// most.
+    /// Waits until `ready` holds for every peer's record, at most for the rest of the call's
+    /// timeout.
     pub(crate) fn wait_for_all(&self, ready: impl Fn(&RankRecord) -> bool) -> Result<(), Fault> {
         let mut begun = None;
         for peer in self.world.peers() {
@@ -30,19 +30,20 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Waits for the end of the group, whose rank `peer` is not there any more, for the timeout at
-    /// the most.
+    /// Waits until the group is ended because the process of `peer` is gone, at most for the call's
+    /// timeout.
     pub(crate) fn wait_for_end(&self, peer: usize) -> Fault {
         let never = self.sleep_until(peer, &|_| false, self.deadline(Instant::now()));
         never.expect_err("nothing is waited for but the end")
     }
 
-    /// When a wait that begins now is too long for this call; `None` is past the end of the clock.
+    /// Returns when a wait that begins now exceeds the call's timeout; `None` is past the end of
+    /// the clock.
     fn deadline(&self, now: Instant) -> Option<Instant> {
         now.checked_add(self.timeout.saturating_sub(self.slept.get()))
     }
 
-    /// Sleeps until `peer`'s line is `ready`.
+    /// Sleeps until `ready` holds for the record of `peer`.
     fn sleep_until(
         &self,
         peer: usize,
@@ -55,20 +56,20 @@ impl Endpoint {
         let result = loop {
             let count = event.count();
             waits_for.store(peer as u32 + 1, Ordering::Relaxed);
-            // SYNC POINT sleep: pairs with the fence in `wake`, and with `WakeEvent::ring`.
+            // SYNC POINT sleep: pairs with the fence in `wake`, and with `WakeEvent::signal`.
             fence(Ordering::SeqCst);
             if ready(record) {
                 break Ok(());
             }
             if let Some(abort) = self.state.aborted(self.generation) {
-                // A call that was finished before the end is finished.
+                // A call that was complete before the group ended is complete.
                 break if ready(record) { Ok(()) } else { Err(Fault::Aborted(abort)) };
             }
             if self.has_left(peer) {
-                // It may have come this far before it left.
+                // The peer may have come this far before it left.
                 break if ready(record) { Ok(()) } else { Err(Fault::Left(peer)) };
             }
-            // A timeout past the end of the clock is as good as the longest sleep.
+            // A deadline past the end of the clock means the longest sleep.
             let limit = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
             if limit.is_zero() {
                 self.state.abort(self.generation, Abort { rank: peer, reason: Reason::Deadline });
@@ -84,12 +85,12 @@ impl Endpoint {
 
     /// Whether `rank` will not come to this call.
     fn has_left(&self, rank: usize) -> bool {
-        // SYNC POINT rest: pairs with `rest`.
+        // SYNC POINT rest: pairs with `set_idle`.
         let rests = || self.state.records()[rank].counters.idle.load(Ordering::Acquire) != 0;
         self.state.has_left(self.generation, rank) || (self.company.contains(&rank) && rests())
     }
 
-    /// Wakes every peer that sleeps for this rank.
+    /// Wakes every peer that sleeps until this rank makes progress.
     pub(crate) fn wake(&self) {
         // SYNC POINT sleep: pairs with the fence in `sleep_until`.
         fence(Ordering::SeqCst);

@@ -36,7 +36,7 @@ impl Sleepers {
 
 #[cfg(not(target_os = "linux"))]
 impl Sleepers {
-    /// Sleeps while `word` is `seen`, for `limit` at the most; may wake early.
+    /// Sleeps while `word` is `seen`, at most for `limit`; may wake early.
     pub(crate) fn wait(&self, word: &AtomicU32, seen: u32, limit: Duration, _shared: bool) {
         let guard = self.lot.0.lock().unwrap_or_else(|poison| poison.into_inner());
         if word.load(crate::sync::atomics::Ordering::Acquire) == seen {
@@ -46,8 +46,8 @@ impl Sleepers {
 
     /// Wakes all threads that sleep on `word`, which has changed.
     pub(crate) fn wake(&self, _word: &AtomicU32, _shared: bool) {
-        // A thread that read the word before it changed has released the lock by going to sleep, so
-        // the notification reaches it.
+        // Once this thread holds the lock, every thread that saw the old value sleeps; none is
+        // still about to.
         let _guard = self.lot.0.lock().unwrap_or_else(|poison| poison.into_inner());
         self.lot.1.notify_all();
     }

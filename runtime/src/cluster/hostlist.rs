@@ -1,16 +1,16 @@
-//! Slurm's short forms of lists, written out.
+//! Expands Slurm's compressed lists.
 
 use super::{MAX_TASKS, spec::MAX_HOST};
 use crate::{Error, Result};
 
-/// Writes a list of hosts out, as `scontrol show hostnames` does: each bracket stands for its
-/// numbers, which keep their leading zeros, and the last one of a name varies fastest. The order of
-/// the list is kept.
+/// Expands a list of hosts like `scontrol show hostnames`: each bracket stands for its numbers,
+/// which keep their leading zeros. The last bracket of a name varies fastest. The order of the list
+/// is kept.
 ///
 /// # Errors
-/// [`Error::InvalidCall`] if a name is empty, longer than 253 characters or has others than
-/// letters, digits, `.`, `_` and `-`; if a bracket is not closed, is nested, or has something else
-/// than numbers and ranges from low to high; or if there are more than 2²⁰ hosts.
+/// [`Error::InvalidCall`] if a name is empty, is longer than 253 characters, or has characters
+/// other than letters, digits, `.`, `_` and `-`; if a bracket is not closed, is nested, or contains
+/// anything but numbers and ranges from low to high; or if there are more than 2²⁰ hosts.
 ///
 /// ```
 /// use consonance::cluster::expand_hostlist;
@@ -22,11 +22,11 @@ pub fn expand_hostlist(list: &str) -> Result<Vec<String>> {
     hostlist("expand_hostlist", "list", list)
 }
 
-/// Writes the tasks of each node out: `2(x3)` stands for three nodes with two tasks each.
+/// Expands the numbers of tasks of the nodes: `2(x3)` stands for three nodes with two tasks each.
 ///
 /// # Errors
-/// [`Error::InvalidCall`] if a part is not a number, alone or before `(xN)`; if a number is beyond
-/// 2²⁰, or if there are more nodes than that.
+/// [`Error::InvalidCall`] if a part is not a number, alone or before `(xN)`; or if a number or the
+/// number of nodes is larger than 2²⁰.
 ///
 /// ```
 /// use consonance::cluster::expand_tasks_per_node;
@@ -37,7 +37,7 @@ pub fn expand_tasks_per_node(list: &str) -> Result<Vec<usize>> {
     tasks_per_node("expand_tasks_per_node", "list", list)
 }
 
-/// [`expand_hostlist`] of `call`'s argument.
+/// [`expand_hostlist`] for an argument of `call`.
 pub(super) fn hostlist(call: &'static str, argument: &str, list: &str) -> Result<Vec<String>> {
     let invalid =
         |expected: &str, found: &str| Error::invalid(call, argument, expected, format!("{found:?} in {list:?}"));
@@ -67,14 +67,14 @@ pub(super) fn hostlist(call: &'static str, argument: &str, list: &str) -> Result
     }
 }
 
-/// A name of the list: parts that follow each other.
+/// A name of the list, as consecutive parts.
 struct Name<'a> {
     parts: Vec<Part<'a>>,
 }
 
 enum Part<'a> {
     Text(&'a str),
-    /// One of these.
+    /// A number of one of these ranges.
     Bracket(Vec<Range>),
 }
 
@@ -83,12 +83,12 @@ struct Range {
     low: u64,
     high: u64,
     width: usize,
-    /// The digits of the longest of them.
+    /// The number of digits of the longest number.
     longest: usize,
 }
 
 impl<'a> Name<'a> {
-    /// Reads up to a comma or the end; the error is what was expected and what was there.
+    /// Reads a name up to a comma or the end. The error has the expected and the found text.
     fn read(list: &'a str) -> std::result::Result<(Name<'a>, &'a str), (&'static str, &'a str)> {
         let (mut parts, mut rest) = (Vec::new(), list);
         while !rest.is_empty() && !rest.starts_with(',') {
@@ -110,7 +110,7 @@ impl<'a> Name<'a> {
         Ok((Name { parts }, rest))
     }
 
-    /// How many names this is, if that is a number at all.
+    /// Returns the number of names that this expands to, `None` if it overflows.
     fn count(&self) -> Option<usize> {
         self.parts.iter().try_fold(1usize, |count, part| match part {
             Part::Text(_) => Some(count),
@@ -121,7 +121,7 @@ impl<'a> Name<'a> {
         })
     }
 
-    /// The characters of the longest.
+    /// Returns the number of characters of the longest expanded name.
     fn longest(&self) -> usize {
         let longest = |part: &Part<'_>| match part {
             Part::Text(text) => text.len(),
@@ -132,8 +132,8 @@ impl<'a> Name<'a> {
 
     fn write(&self, hosts: &mut Vec<String>) {
         let mut names = vec![String::new()];
-        // What all names go on with. Names are written anew only where they become at least twice
-        // as many.
+        // Text that is still to be appended to all names. Names are copied only at a bracket with
+        // several numbers, which at least doubles their number.
         let mut common = String::new();
         for part in &self.parts {
             match part {
@@ -178,7 +178,7 @@ impl Range {
     }
 }
 
-/// [`expand_tasks_per_node`] of `call`'s argument.
+/// [`expand_tasks_per_node`] for an argument of `call`.
 pub(super) fn tasks_per_node(call: &'static str, argument: &str, list: &str) -> Result<Vec<usize>> {
     let number = |text: &str| {
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -212,7 +212,7 @@ mod tests {
     use super::{MAX_TASKS, Name, expand_hostlist, expand_tasks_per_node};
     use std::{sync::mpsc::channel, thread, time::Duration};
 
-    /// Long beside anything that is waited for here: it only ends a test that would hang.
+    /// Much longer than any wait here: it only ends a test that would hang.
     const DEADLINE: Duration = Duration::from_secs(60);
 
     #[test]
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(expand_hostlist("a[07]b[1-2][3-3]c[4]").unwrap(), ["a07b13c4", "a07b23c4"]);
     }
 
-    /// Found by a review: all names were written anew for each bracket.
+    /// Found by a review: all names were copied again for each bracket.
     #[test]
     fn names_of_many_brackets_are_written_in_time() {
         let (sender, receiver) = channel();

@@ -1,4 +1,4 @@
-//! JSON that keeps the order of keys, and in which no key may be there twice.
+//! JSON that keeps the order of keys and rejects duplicate keys.
 
 use crate::{Error, Result};
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
@@ -16,16 +16,16 @@ pub(super) enum Json {
 }
 
 impl Json {
-    /// Reads `call`'s argument.
+    /// Parses an argument of `call`.
     pub(super) fn parse(call: &'static str, argument: &str, text: &str) -> Result<Json> {
         serde_json::from_str(text).map_err(|error| {
-            // A key that is there twice is the only fault that is not one of JSON's grammar.
+            // A duplicate key is the only error that is not a syntax error.
             let expected = if error.is_data() { "each key once" } else { "JSON" };
             Error::invalid(call, argument, expected, error.to_string())
         })
     }
 
-    /// The value of an object's key.
+    /// Returns the value of a key, if this is an object that has it.
     pub(super) fn get(&self, key: &str) -> Option<&Json> {
         match self {
             Json::Object(entries) => entries.iter().find(|(name, _)| name == key).map(|(_, value)| value),
@@ -33,7 +33,7 @@ impl Json {
         }
     }
 
-    /// As it is read.
+    /// Prints JSON that parses to the same value.
     pub(super) fn text(&self) -> String {
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
         match self {
@@ -51,7 +51,7 @@ impl Json {
     }
 }
 
-/// What an error says was found: scalars as they are, the others by their kind.
+/// Prints the value for errors: scalars in full, lists and objects by kind and size.
 impl fmt::Display for Json {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,14 +1,14 @@
-//! The cluster as the name of a pod has it.
+//! The resolver of Kubernetes, by the name of the pod.
 
 use super::{ClusterResolver, ClusterSpec, SimpleClusterResolver, inside, process_environment};
 use crate::{Error, Result, device::index_of};
 
 const CALL: &str = "KubernetesClusterResolver";
 
-/// The workers of an Indexed Job or a StatefulSet behind a headless service. Their pods are named
-/// `NAME-0`, `NAME-1`, …, which is in the variable `HOSTNAME` of each, and are found at
-/// `NAME-0.SERVICE`; no call to Kubernetes is needed. (Operators of training jobs set `TF_CONFIG`:
-/// [`TfConfigClusterResolver`](super::TfConfigClusterResolver).)
+/// Resolves the workers of an Indexed Job or a StatefulSet behind a headless service. Their pods
+/// are named `NAME-0`, `NAME-1`, …; each finds its name in the variable `HOSTNAME`. Their hosts are
+/// `NAME-0.SERVICE` and so on. It makes no request to Kubernetes. For operators of training jobs,
+/// which set `TF_CONFIG`, use [`TfConfigClusterResolver`](super::TfConfigClusterResolver).
 ///
 /// ```
 /// use consonance::{ClusterResolver, cluster::KubernetesClusterResolver};
@@ -25,16 +25,16 @@ pub struct KubernetesClusterResolver {
 
 impl KubernetesClusterResolver {
     /// Reads this process's environment. `service` is the headless service, `workers` the
-    /// completions of the job or the replicas of the set, `port` where each worker listens.
+    /// completions of the job or the replicas of the set, `port` the port of each worker.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if `HOSTNAME` is not the name of one of so many pods; and as
-    /// [`ClusterSpec::job`].
+    /// [`Error::InvalidCall`] if `HOSTNAME` is not the name of a pod with an index below `workers`;
+    /// also as [`ClusterSpec::job`].
     pub fn new(service: &str, workers: usize, port: u16) -> Result<KubernetesClusterResolver> {
         KubernetesClusterResolver::from_environment(service, workers, port, process_environment)
     }
 
-    /// Reads another environment.
+    /// Reads the environment that the function returns.
     ///
     /// # Errors
     /// As [`new`](KubernetesClusterResolver::new).

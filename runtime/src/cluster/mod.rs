@@ -1,9 +1,9 @@
-//! Who is in the cluster, and which of them this process is: the seam [`ClusterResolver`] and its
+//! The processes of the cluster and the task of this process: the seam [`ClusterResolver`] and its
 //! implementations.
 //!
-//! A resolver reads its surroundings once, when it is made, and checks all that it read; afterwards
-//! it is a value that says the same always. Every resolver but [`UnionResolver`] can be given an
-//! environment other than the process's, as a function from names to values.
+//! A resolver reads its environment once, when it is made, and checks it. After that it is a value
+//! that does not change. Resolvers that read environment variables can also read them from a
+//! function from names to values.
 
 mod spec;
 mod simple;
@@ -32,14 +32,14 @@ pub(crate) use role::{Role, check_on_this_host};
 use crate::{Error, Result};
 use std::{collections::BTreeMap, env, fmt};
 
-/// More tasks than this, or a task index beyond it, are a mistake in a number: the largest machines
-/// have a tenth of it.
+/// The limit on the number of tasks and on task indices. More are taken for a mistake: the largest
+/// machines have about a tenth of it.
 const MAX_TASKS: usize = 1 << 20;
 
-/// What a program wants to know of its cluster.
+/// Resolves the cluster of a program and the task of this process.
 ///
-/// A resolver of your own finds out what there is to know, makes a [`SimpleClusterResolver`] of it,
-/// and returns that from [`resolved`](ClusterResolver::resolved); the other methods follow.
+/// A custom resolver stores its findings in a [`SimpleClusterResolver`] and returns that from
+/// [`resolved`](ClusterResolver::resolved). The other methods have defaults.
 ///
 /// ```
 /// use consonance::{ClusterResolver, ClusterSpec, SimpleClusterResolver};
@@ -61,28 +61,28 @@ const MAX_TASKS: usize = 1 << 20;
 /// # Ok::<(), consonance::Error>(())
 /// ```
 pub trait ClusterResolver: fmt::Debug + Send + Sync {
-    /// What this resolver found, as plain values.
+    /// Returns the findings of this resolver as plain values.
     fn resolved(&self) -> &SimpleClusterResolver;
 
-    /// All jobs with the addresses of their tasks; empty for a program that runs by itself.
+    /// Returns all jobs with the addresses of their tasks. Empty for a program that runs alone.
     fn cluster_spec(&self) -> &ClusterSpec {
         &self.resolved().cluster
     }
 
-    /// The job that this process belongs to, where that is known.
+    /// Returns the job of this process, if it is known.
     fn task_type(&self) -> Option<&str> {
         self.resolved().task.as_ref().map(|(task_type, _)| task_type.as_str())
     }
 
-    /// The index of this process in its job. It is known if
+    /// Returns the index of this process in its job. It is known if
     /// [`task_type`](ClusterResolver::task_type) is.
     fn task_id(&self) -> Option<usize> {
         self.resolved().task.as_ref().map(|&(_, task_id)| task_id)
     }
 
-    /// Whether this process is the one that does what is to be done once: writes a checkpoint, or a
-    /// report. It is the `chief` of a cluster that has one, else its first worker; a program that
-    /// runs by itself is its own chief.
+    /// Returns whether this process is the chief, which does the work that is to be done once, such
+    /// as writing a checkpoint. The chief is the task `chief` if the cluster has one, else the
+    /// first worker. A program that runs alone is its own chief.
     ///
     /// ```
     /// use consonance::{ClusterResolver, TfConfigClusterResolver};
@@ -105,20 +105,21 @@ pub trait ClusterResolver: fmt::Debug + Send + Sync {
         }
     }
 
-    /// The protocol that addresses begin with in [`master`](ClusterResolver::master), where one is
+    /// Returns the protocol prefix of addresses in [`master`](ClusterResolver::master), if one is
     /// set.
     fn rpc_layer(&self) -> Option<&str> {
         self.resolved().rpc_layer.as_deref()
     }
 
-    /// How many accelerators a task has, by their type (`GPU`), as far as the surroundings tell.
+    /// Returns the number of accelerators of a task by their type (`GPU`). Only types that the
+    /// environment reports are listed.
     fn num_accelerators(&self) -> &BTreeMap<String, usize> {
         &self.resolved().accelerators
     }
 
-    /// The address of a task with its protocol: `grpc://host:port`. What is not given is this
-    /// process's own; without a task it is empty. Some resolvers have TensorFlow's exceptions from
-    /// that, which they name.
+    /// Returns the address of a task with its protocol: `grpc://host:port`. Arguments that are
+    /// `None` default to this process's task and protocol. The result is empty if no task is known.
+    /// Some resolvers have TensorFlow's exceptions from this rule; their docs list them.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if the cluster has no such task.
@@ -132,7 +133,7 @@ pub trait ClusterResolver: fmt::Debug + Send + Sync {
     }
 }
 
-/// The address after its protocol, if it has one.
+/// Returns the address, with the protocol as a prefix if there is one.
 fn url(address: &str, rpc_layer: Option<&str>) -> String {
     match rpc_layer {
         None | Some("") => address.to_owned(),
@@ -140,19 +141,19 @@ fn url(address: &str, rpc_layer: Option<&str>) -> String {
     }
 }
 
-/// A variable of this process's environment. What is not Unicode becomes characters that no name or
-/// number has.
+/// Returns a variable of this process's environment. Bytes that are not Unicode become characters
+/// that no name or number contains.
 fn process_environment(name: &str) -> Option<String> {
     env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
-/// The number in a variable.
+/// Parses the number in a variable.
 fn number(call: &'static str, name: &str, text: &str) -> Result<usize> {
     let number = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten();
     number.ok_or_else(|| Error::invalid(call, name, "a whole number", format!("{text:?}")))
 }
 
-/// The error as `call`'s, whose argument contains what was wrong.
+/// Converts the error of a nested call to one of `call`, and prefixes its argument.
 fn inside(error: Error, call: &'static str, prefix: &str) -> Error {
     match error {
         Error::InvalidCall { argument, expected, found, .. } => {

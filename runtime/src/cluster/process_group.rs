@@ -1,4 +1,4 @@
-//! Processes of one host that share memory: how they come together, and again after one was lost.
+//! Groups of processes that share memory on one host: how they form, and form again after a loss.
 
 use crate::{
     ClusterResolver, CommunicationOptions, Communicator, Error, Result,
@@ -25,17 +25,18 @@ use std::{
 
 const CALL: &str = "ProcessGroup";
 
-/// The processes of a cluster, all on this host, each with one or more ranks of one group.
+/// The group of the processes of a cluster, all on this host. Each process has one or more ranks.
 ///
-/// The group gives each process a [`Communicator`] for each of its ranks. They work until one of
-/// the processes is gone; then every call fails with [`Error::Aborted`] that names it, and who is
-/// left calls [`reform`](ProcessGroup::reform).
+/// The group has a [`Communicator`] for each rank of this process. They work until a process is
+/// gone. Then every call fails with an [`Error::Aborted`] that names it, and the remaining
+/// processes call [`reform`](ProcessGroup::reform).
 ///
-/// The processes find each other through the addresses in the cluster, which no other cluster of
-/// the same user on this host has at the same time; nothing listens on a port. They share anonymous
-/// memory: nothing is left in the file system, however they end. This needs Linux.
+/// The processes find each other by the addresses in the cluster, but listen on no port. Clusters
+/// of the same user that run at the same time on this host must have different addresses. The
+/// processes share anonymous memory: nothing remains in the file system, however they end. This
+/// needs Linux.
 ///
-/// Two threads that play two processes:
+/// In this example two threads take the role of two processes:
 ///
 /// ```
 /// use consonance::{ClusterSpec, ProcessGroup, ReduceOp, Result, SimpleClusterResolver};
@@ -60,14 +61,14 @@ const CALL: &str = "ProcessGroup";
 /// ```
 pub struct ProcessGroup {
     options: ProcessGroupBuilder,
-    /// The tasks of all processes that there may be, with their addresses.
+    /// The tasks of all processes of the cluster, with their addresses.
     tasks: Vec<String>,
     meeting: Arc<Mutex<Meeting>>,
     generation: Arc<Generation>,
     communicators: Vec<Communicator>,
 }
 
-/// How a [`ProcessGroup`] is joined: the cluster first, then what differs from the default, then
+/// Builds a [`ProcessGroup`]: the cluster first, then settings that differ from the default, then
 /// [`join`](Self::join).
 #[must_use]
 pub struct ProcessGroupBuilder {
@@ -80,13 +81,14 @@ pub struct ProcessGroupBuilder {
     on_wait: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
-/// One group, from its formation to the loss of a member.
+/// One generation of the group, from its formation to the loss of a member.
 struct Generation {
     number: u64,
     members: Vec<Member>,
-    /// Which of them this process is.
+    /// The position of this process among the members.
     own: usize,
-    /// They end with the last communicator, after which this process is gone for the others.
+    /// The watch and the meeting end with the last communicator. After that this process is gone
+    /// for the others.
     _watch: Watch,
     _meeting: Arc<Mutex<Meeting>>,
 }
@@ -98,55 +100,56 @@ struct Member {
 }
 
 impl ProcessGroup {
-    /// Joins the processes of a cluster.
+    /// Returns a builder that joins the processes of a cluster.
     pub fn builder(resolver: impl ClusterResolver + 'static) -> ProcessGroupBuilder {
         ProcessGroupBuilder::new(Arc::new(resolver))
     }
 
-    /// Which of how many processes this one is.
+    /// Returns the position of this process, and the number of processes.
     pub(crate) fn place(&self) -> (usize, usize) {
         (self.generation.own, self.generation.members.len())
     }
 
-    /// The communicators of this process's ranks, in rank order: once for each generation, then
-    /// none.
+    /// Takes the communicators of this process's ranks, in rank order. The list is empty if they
+    /// were already taken in this generation.
     pub fn communicators(&mut self) -> Vec<Communicator> {
         std::mem::take(&mut self.communicators)
     }
 
-    /// Counts the groups that these processes have formed, from 1.
+    /// Returns the number of the group's generation, counted from 1.
     pub fn generation(&self) -> u64 {
         self.generation.number
     }
 
-    /// The ranks of this process.
+    /// Returns the ranks of this process.
     pub fn ranks(&self) -> Range<usize> {
         self.generation.members[self.generation.own].ranks.clone()
     }
 
-    /// The number of ranks of all processes.
+    /// Returns the number of ranks of all processes.
     pub fn size(&self) -> usize {
         self.generation.members.last().map_or(0, |last| last.ranks.end)
     }
 
-    /// The tasks of the processes with their addresses, as `worker[1] (localhost:4712)`, and the
-    /// ranks of each, in rank order.
+    /// Returns the processes in rank order: the task of each with its address, such as `worker[1]
+    /// (localhost:4712)`, and its ranks.
     pub fn members(&self) -> impl Iterator<Item = (&str, Range<usize>)> {
         self.generation.members.iter().map(|member| (member.task.as_str(), member.ranks.clone()))
     }
 
-    /// Forms the next group of all processes that are left; each of them makes this call. The
-    /// communicators of the last group end, and [`communicators`](ProcessGroup::communicators)
-    /// gives those of the new one, in which ranks are numbered anew, by task.
+    /// Forms the next generation of the group from all remaining processes. Each of them makes this
+    /// call. The communicators of the last generation end, and
+    /// [`communicators`](ProcessGroup::communicators) returns those of the new one. Its ranks are
+    /// numbered anew, by task.
     ///
-    /// A process that was lost may be started again: it joins as at first. For
-    /// `wait_for_replacements` the others wait for it, but not longer than until the cluster is
+    /// A lost process may be started again and joins as at first. The others wait for such
+    /// processes for at most `wait_for_replacements`, and no longer than until the cluster is
     /// complete.
     ///
     /// # Errors
-    /// [`Error::Meeting`] if a process that runs does not come until the timeout: it is named, and
-    /// no group is formed without it; otherwise as [`join`](ProcessGroupBuilder::join). After an
-    /// error the call can be repeated.
+    /// [`Error::Meeting`] if a running process does not come before the timeout: the error names
+    /// it, and no group is formed without it. Otherwise as [`join`](ProcessGroupBuilder::join). The
+    /// call can be repeated after an error.
     pub fn reform(&mut self, wait_for_replacements: Duration) -> Result<()> {
         for communicator in self.communicators.drain(..) {
             communicator.abort();
@@ -170,21 +173,21 @@ impl ProcessGroupBuilder {
         }
     }
 
-    /// So many ranks in this process, each for a thread of its own. By default one.
+    /// Sets the number of ranks in this process, each for a thread of its own. The default is 1.
     pub fn replicas(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
         self
     }
 
-    /// Options of all collectives. Of those that say something to communicators, the timeout bounds
-    /// each call.
+    /// Sets the options of all collectives. Communicators use the timeout of a call and the
+    /// implementation of all-reduces.
     pub fn options(mut self, options: CommunicationOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// How long this process waits for the others until there is a group: more than zero and at
-    /// most a day. By default 5 minutes.
+    /// Sets how long this process waits for the others to form a group: more than zero and at most
+    /// a day. The default is 5 minutes.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] for any other timeout.
@@ -193,39 +196,40 @@ impl ProcessGroupBuilder {
         Ok(self)
     }
 
-    /// How many bytes of shared memory a rank has at most, in each group, to put its data up for
-    /// the others: a multiple of 256 KiB. By default 1 MiB, which larger data pass through in
-    /// parts. They are got from the system when they are needed.
+    /// Sets the limit on a rank's staging memory in each group, in bytes: a multiple of 256 KiB.
+    /// The default is 1 MiB. Larger data passes through it in windows. The memory is allocated when
+    /// it is needed.
     pub fn staging_bytes(mut self, bytes: usize) -> Self {
         self.staging_bytes = bytes;
         self
     }
 
-    /// Whether parts of large data that a rank needs are read out of the others' own memory, where
-    /// the system allows it (`process_vm_readv`), which is tried. If one process says no, or
-    /// cannot, all put their data up in shared memory. By default yes if there is a core for each
-    /// rank: otherwise it takes longer. Results are the same.
+    /// Sets whether ranks read large data directly from their peers' memory (`process_vm_readv`).
+    /// The group tests whether the system allows it. If a process disables it, or cannot do it, all
+    /// ranks stage their data in shared memory. By default it is enabled if there is a core for
+    /// each rank; with fewer cores it is slower. Results do not depend on it.
     pub fn reads_directly(mut self, reads_directly: bool) -> Self {
         self.reads_directly = Some(reads_directly);
         self
     }
 
-    /// Who is told, in words, for whom this process waits: after 2 seconds, and then every 10. By
-    /// default standard error.
+    /// Sets the function that reports, in words, the processes that this one waits for. It is
+    /// called after 2 seconds, and then every 10 seconds. The default prints to standard error.
     pub fn on_wait(mut self, tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
         self.on_wait = Arc::new(tell);
         self
     }
 
-    /// Waits for all processes of the cluster, which may start in any order, and joins them. A
-    /// process whose predecessor was lost waits until the others [`reform`](ProcessGroup::reform).
+    /// Waits for all processes of the cluster and joins them. Processes may start in any order. A
+    /// replacement of a lost process waits until the others [`reform`](ProcessGroup::reform).
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if this process is not a `chief` or `worker` of the cluster, or
-    /// another one of them is on another host; [`Error::Meeting`] if processes are missing at the
-    /// deadline (they are named), if one of this task runs already, or if another user's process or
-    /// another build of the program has the place of one; [`Error::System`] if the system gives no
-    /// memory.
+    /// * [`Error::InvalidCall`] if this process is not a `chief` or `worker` of the cluster, or if
+    ///   one of them is on another host.
+    /// * [`Error::Meeting`] if processes are missing at the deadline (the error names them), if
+    ///   another process already runs this task, or if a process of another user or another build
+    ///   of the program has taken a task.
+    /// * [`Error::System`] if the system has no memory.
     pub fn join(self) -> Result<ProcessGroup> {
         let role = Role::of(CALL, &*self.resolver)?;
         check_on_this_host(CALL, &role)?;
@@ -234,7 +238,7 @@ impl ProcessGroupBuilder {
         }
         Shape::new(self.replicas, self.staging_bytes).map_err(|error| no_segment(CALL, error))?;
         let tasks = match role.workers.is_empty() {
-            // A program that runs by itself: nobody else has its process id.
+            // A program that runs alone: its process id is unique.
             true => vec![format!("process {}", std::process::id())],
             false => role.workers.iter().map(|(task, address)| format!("{task} ({address})")).collect(),
         };
@@ -250,8 +254,8 @@ impl ProcessGroupBuilder {
         Ok(ProcessGroup { options: self, tasks, meeting, generation, communicators })
     }
 
-    /// Meets the others. An error of this process after the group was formed is one of the group
-    /// for the others.
+    /// Forms a group with the other processes. If this process fails after the group was formed, it
+    /// leaves, and the others lose a member.
     fn form(
         &self,
         call: &'static str,
@@ -278,7 +282,7 @@ impl ProcessGroupBuilder {
         }));
         let group = match formed {
             Ok(Ok(formed)) => self.enter(call, &formed, meeting, tasks),
-            // The others have been told.
+            // `Meeting::form` has told the others.
             Ok(Err(error)) => return Err(not_met(call, &tasks[own_task], error)),
             Err(panic) => {
                 own.leave();
@@ -286,13 +290,13 @@ impl ProcessGroupBuilder {
             }
         };
         if group.is_err() {
-            // The others have formed a group that this process cannot be in.
+            // The others have formed a group with this process, which cannot enter it.
             own.leave();
         }
         group
     }
 
-    /// This process's part of a group that was formed.
+    /// Enters a group that was formed: opens the shared memory, and makes the communicators.
     fn enter(
         &self,
         call: &'static str,
@@ -362,8 +366,8 @@ impl fmt::Debug for ProcessGroup {
     }
 }
 
-/// What only processes of the same job have in common: the tasks with their addresses, and what a
-/// launcher says besides.
+/// Returns a digest that only processes of the same job share: of the tasks with their addresses,
+/// and the job id of a launcher.
 fn job_digest(tasks: &[String]) -> u128 {
     let job = ["CONSONANCE_JOB", "SLURM_JOB_ID", "SLURM_STEP_ID"].map(|name| env::var(name).unwrap_or_default());
     let text = format!("{}\n{}", tasks.join("\n"), job.join("\n"));

@@ -1,4 +1,5 @@
-//! Which worker of its cluster a process is, and which tasks are on its host.
+//! The position of a process among the workers of its cluster, and the check that all workers are
+//! on one host.
 
 use super::ClusterResolver;
 use crate::{Error, Result};
@@ -7,21 +8,22 @@ use std::{
     net::{IpAddr, UdpSocket},
 };
 
-/// A process's place among the workers of its cluster: the `chief`, if there is one, before the
-/// tasks `worker` in the order of their indices.
+/// The position of a process among the workers of its cluster: the `chief`, if there is one, then
+/// the tasks `worker` by index.
 pub(crate) struct Role {
-    /// Every worker: its name in errors, and its address. None for a program that runs by itself.
+    /// Every worker: its name in errors, and its address. Empty for a program that runs alone.
     pub(crate) workers: Vec<(String, String)>,
-    /// Which of them this process is.
+    /// The position of this process in the list.
     pub(crate) worker: usize,
 }
 
 impl Role {
-    /// The role of this process. An evaluator is outside of the cluster that it evaluates, and runs
-    /// by itself.
+    /// Returns the role of this process. An evaluator is not part of the cluster that it evaluates,
+    /// and runs alone.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if it is another task, or if the cluster has no task that trains.
+    /// [`Error::InvalidCall`] if this process is another task, or if the cluster has no task that
+    /// trains.
     pub(crate) fn of(call: &'static str, resolver: &dyn ClusterResolver) -> Result<Role> {
         let cluster = resolver.cluster_spec();
         if cluster.is_empty() || resolver.task_type() == Some("evaluator") {
@@ -50,7 +52,7 @@ impl Role {
 /// Checks that every worker is on the host of this process.
 ///
 /// # Errors
-/// [`Error::InvalidCall`] that names the first one that is not.
+/// [`Error::InvalidCall`] that names the first worker on another host.
 pub(crate) fn check_on_this_host(call: &'static str, role: &Role) -> Result<()> {
     let own_name = host_name();
     match role.workers.iter().find(|(_, address)| !is_here(host_of(address), own_name.as_deref())) {
@@ -63,14 +65,14 @@ pub(crate) fn check_on_this_host(call: &'static str, role: &Role) -> Result<()> 
     }
 }
 
-/// The host of `host:port`, without the brackets of an IPv6 address.
+/// Returns the host of `host:port`, without the brackets of an IPv6 address.
 fn host_of(address: &str) -> &str {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
-/// Whether `host` is this one, whose name is `own_name`: by its name in full or up to the first
-/// dot, or by an address. No network is asked.
+/// Returns whether `host` is this host, whose name is `own_name`: by its full name, its name up to
+/// the first dot, or an address. Makes no network request.
 fn is_here(host: &str, own_name: Option<&str>) -> bool {
     if host.eq_ignore_ascii_case("localhost") {
         return true;
@@ -80,18 +82,18 @@ fn is_here(host: &str, own_name: Option<&str>) -> bool {
     }
     let short = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
     own_name.is_some_and(|own| {
-        // Two full names are compared in full.
+        // Compare two full names in full.
         let is_short = !(host.contains('.') && own.contains('.'));
         host.eq_ignore_ascii_case(own) || is_short && short(host) == short(own)
     })
 }
 
-/// Whether this host has the address: only to its own can a socket be bound.
+/// Returns whether this host has the address: a socket can be bound only to an own address.
 fn is_own(address: IpAddr) -> bool {
     !address.is_unspecified() && (address.is_loopback() || UdpSocket::bind((address, 0)).is_ok())
 }
 
-/// The name of this host, where the system tells it in a file or a variable.
+/// Returns the name of this host, if the system has it in a file or a variable.
 fn host_name() -> Option<String> {
     let name =
         fs::read_to_string("/proc/sys/kernel/hostname").ok().or_else(|| super::process_environment("HOSTNAME"))?;
@@ -150,7 +152,7 @@ mod tests {
             assert!(is_here(here, Some("node7.example.com")), "{here}");
         }
         assert!(is_here("node7.example.com", Some("node7")));
-        // Addresses and names for documentation, which no host has.
+        // Addresses reserved for documentation, and other names: this host has none of them.
         for elsewhere in ["192.0.2.1", "2001:db8::1", "node8", "node7.example.org", "0.0.0.0"] {
             assert!(!is_here(elsewhere, Some("node7.example.com")), "{elsewhere}");
         }

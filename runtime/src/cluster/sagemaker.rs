@@ -1,4 +1,4 @@
-//! The cluster as SageMaker's variables, or its file, have it.
+//! The resolver of SageMaker, by its environment variables or its file.
 
 use super::{ClusterResolver, ClusterSpec, SimpleClusterResolver, inside, json::Json, number, process_environment};
 use crate::{Error, Result};
@@ -9,12 +9,12 @@ const HOSTS: &str = "SM_HOSTS";
 const CURRENT_HOST: &str = "SM_CURRENT_HOST";
 const GPUS: &str = "SM_NUM_GPUS";
 
-/// Where SageMaker mounts what the variables say, too; containers without its training toolkit have
-/// the file only.
+/// SageMaker's file with the same values as the variables. Containers without its training toolkit
+/// have only the file.
 const FILE: &str = "/opt/ml/input/config/resourceconfig.json";
 
-/// The hosts of a training job of SageMaker: all are workers, numbered in the order of the numbers
-/// in their names (`algo-2` before `algo-10`), whatever the order in which they are listed.
+/// Resolves the hosts of a SageMaker training job. All are workers, sorted by the numbers in their
+/// names (`algo-2` before `algo-10`); the order of the list does not matter.
 ///
 /// ```
 /// use consonance::{ClusterResolver, cluster::SageMakerClusterResolver};
@@ -37,13 +37,13 @@ pub struct SageMakerClusterResolver {
 }
 
 impl SageMakerClusterResolver {
-    /// Reads `SM_HOSTS`, `SM_CURRENT_HOST` and `SM_NUM_GPUS` of this process's environment; where
-    /// the hosts are not set, `/opt/ml/input/config/resourceconfig.json`. Workers listen at `port`
-    /// (TensorFlow's is 2223).
+    /// Reads `SM_HOSTS`, `SM_CURRENT_HOST` and `SM_NUM_GPUS` of this process's environment. If
+    /// `SM_HOSTS` is not set, reads `/opt/ml/input/config/resourceconfig.json` instead. `port` is
+    /// the port of each worker (2223 in TensorFlow).
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if a variable is missing or malformed, or if the current host is not
-    /// among the hosts; as [`ClusterSpec::job`]; [`Error::System`] if the file cannot be read.
+    /// among the hosts; also as [`ClusterSpec::job`]. [`Error::System`] if the file cannot be read.
     pub fn new(port: u16) -> Result<SageMakerClusterResolver> {
         if process_environment(HOSTS).is_some() {
             return SageMakerClusterResolver::from_environment(port, process_environment);
@@ -53,7 +53,7 @@ impl SageMakerClusterResolver {
         SageMakerClusterResolver::from_resource_config(port, &text)
     }
 
-    /// Reads another environment, and no file.
+    /// Reads the environment that the function returns, and no file.
     ///
     /// # Errors
     /// As [`new`](SageMakerClusterResolver::new).
@@ -72,7 +72,7 @@ impl SageMakerClusterResolver {
         Ok(resolver)
     }
 
-    /// Reads the text of a `resourceconfig.json`.
+    /// Parses the text of a `resourceconfig.json`.
     ///
     /// # Errors
     /// As [`new`](SageMakerClusterResolver::new).
@@ -97,7 +97,7 @@ impl SageMakerClusterResolver {
     }
 }
 
-/// The resolver for these hosts, and where they are written.
+/// Makes the resolver of these hosts. `list` and `own` are the argument names in errors.
 fn resolver(port: u16, list: &str, hosts: &Json, own: &str, current: &Json) -> Result<SageMakerClusterResolver> {
     let invalid = |argument, expected, found: &Json| Err(Error::invalid(CALL, argument, expected, found.to_string()));
     let Json::List(entries) = hosts else {
@@ -113,7 +113,7 @@ fn resolver(port: u16, list: &str, hosts: &Json, own: &str, current: &Json) -> R
     hosts.sort_by_cached_key(|host| {
         let digits = host.len() - host.trim_end_matches(|character: char| character.is_ascii_digit()).len();
         let (name, digits) = host.split_at(host.len() - digits);
-        // A number that is too large for one sorts last, as text.
+        // A number that does not fit a `u64` sorts last, as text.
         (name, digits.parse().unwrap_or(u64::MAX), digits)
     });
     let index = hosts.iter().position(|host| matches!(current, Json::Text(current) if current == host));

@@ -1,10 +1,10 @@
-//! The resolver that is told everything.
+//! The resolver whose values are all given by the caller.
 
 use super::{ClusterResolver, ClusterSpec, url};
 use crate::Result;
 use std::collections::BTreeMap;
 
-/// Answers what it was given. Every other resolver makes one of these of what it finds.
+/// Returns the values that it was given. Every other resolver stores its findings in one of these.
 ///
 /// ```
 /// use consonance::{ClusterResolver, ClusterSpec, SimpleClusterResolver};
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimpleClusterResolver {
     pub(super) cluster: ClusterSpec,
-    /// This process's job, and its index there.
+    /// The job of this process and its index in the job.
     pub(super) task: Option<(String, usize)>,
     /// Empty if it is not set.
     pub(super) master: String,
@@ -30,40 +30,41 @@ pub struct SimpleClusterResolver {
 }
 
 impl SimpleClusterResolver {
-    /// A resolver that knows the cluster, and nothing else yet.
+    /// Makes a resolver with a cluster and nothing else.
     pub fn new(cluster: ClusterSpec) -> SimpleClusterResolver {
         let accelerators = BTreeMap::new();
         SimpleClusterResolver { cluster, task: None, master: String::new(), rpc_layer: None, accelerators }
     }
 
-    /// For the process that is this task.
+    /// Sets the task of this process.
     ///
     /// # Errors
     /// [`Error::InvalidCall`](crate::Error::InvalidCall) if the cluster has no such task. A cluster
-    /// without jobs takes any, and an evaluator need not be in it.
+    /// without jobs accepts any task, and an evaluator need not be in the cluster.
     pub fn with_task(self, task_type: &str, task_id: usize) -> Result<SimpleClusterResolver> {
         self.with_checked_task("SimpleClusterResolver::with_task", "task ", task_type, task_id)
     }
 
-    /// With an address for [`master`](ClusterResolver::master).
+    /// Sets the address that [`master`](ClusterResolver::master) returns without a task.
     pub fn with_master(mut self, master: &str) -> SimpleClusterResolver {
         self.master = master.to_owned();
         self
     }
 
-    /// With a protocol.
+    /// Sets the protocol.
     pub fn with_rpc_layer(mut self, rpc_layer: &str) -> SimpleClusterResolver {
         self.rpc_layer = Some(rpc_layer.to_owned());
         self
     }
 
-    /// With so many accelerators of a type for each task.
+    /// Sets the number of accelerators of a type of each task.
     pub fn with_num_accelerators(mut self, accelerator: &str, count: usize) -> SimpleClusterResolver {
         self.accelerators.insert(accelerator.to_owned(), count);
         self
     }
 
-    /// The task's type and index are the arguments `task` + `type` and `task` + `index` of `call`.
+    /// Checks and sets the task. Errors name the arguments `{task}type` and `{task}index` of
+    /// `call`.
     pub(super) fn with_checked_task(
         mut self,
         call: &'static str,
@@ -82,8 +83,8 @@ impl ClusterResolver for SimpleClusterResolver {
         self
     }
 
-    /// The address of the given task; unless both its type and its id are given, what
-    /// [`with_master`](SimpleClusterResolver::with_master) set.
+    /// Returns the address of the given task. Unless both its type and its id are given, returns
+    /// the address that [`with_master`](SimpleClusterResolver::with_master) set.
     fn master(&self, task_type: Option<&str>, task_id: Option<usize>, rpc_layer: Option<&str>) -> Result<String> {
         let address = match (task_type, task_id) {
             (Some(job), Some(index)) => self.cluster.task_address(job, index)?,

@@ -1,4 +1,4 @@
-//! The cluster as Slurm's variables have it.
+//! The resolver of Slurm, by its environment variables.
 
 use super::{
     ClusterResolver, ClusterSpec, MAX_TASKS, SimpleClusterResolver,
@@ -11,12 +11,12 @@ use std::ops::Range;
 const CALL: &str = "SlurmClusterResolver";
 const GPU: &str = "GPU";
 
-/// Reads what Slurm tells each task of a step: the nodes, how many tasks each of them has, and
-/// which task this is.
+/// Reads the variables that Slurm sets for each task of a step: the nodes, the number of tasks of
+/// each node, and the number of this task.
 ///
-/// Tasks are numbered as Slurm numbers them (`SLURM_PROCID`): node after node, in the order of the
-/// list of nodes. Those of one node listen at consecutive ports. The tasks are divided among jobs
-/// in the order of the jobs' names.
+/// Tasks are numbered like Slurm's (`SLURM_PROCID`): node by node, in the order of the list of
+/// nodes. The tasks of one node have consecutive ports. Tasks are assigned to jobs in the order of
+/// the jobs' names.
 ///
 /// ```
 /// use consonance::{ClusterResolver, SlurmClusterResolver};
@@ -45,7 +45,7 @@ pub struct SlurmClusterResolver {
 }
 
 impl SlurmClusterResolver {
-    /// Everything as Slurm's variables say.
+    /// Takes all values from Slurm's variables.
     ///
     /// # Errors
     /// As [`SlurmBuilder::build`].
@@ -53,7 +53,7 @@ impl SlurmClusterResolver {
         SlurmClusterResolver::builder().build()
     }
 
-    /// To say something else than Slurm's variables.
+    /// Returns a builder that can override Slurm's variables.
     pub fn builder() -> SlurmBuilder {
         SlurmBuilder {
             jobs: None,
@@ -65,7 +65,8 @@ impl SlurmClusterResolver {
         }
     }
 
-    /// Which of its node's visible GPUs are this task's. Each task of a node has its own.
+    /// Returns the indices of this task's GPUs among the visible GPUs of its node. Tasks of a node
+    /// share no GPU.
     pub fn gpus(&self) -> Range<usize> {
         self.gpus.clone()
     }
@@ -77,7 +78,7 @@ impl ClusterResolver for SlurmClusterResolver {
     }
 }
 
-/// What a [`SlurmClusterResolver`] is told.
+/// Builds a [`SlurmClusterResolver`].
 #[derive(Clone, Debug)]
 pub struct SlurmBuilder {
     jobs: Option<Vec<(String, usize)>>,
@@ -89,40 +90,41 @@ pub struct SlurmBuilder {
 }
 
 impl SlurmBuilder {
-    /// The jobs, with how many tasks each has. By default all tasks are workers.
+    /// Sets the jobs and their numbers of tasks. By default all tasks are workers.
     pub fn jobs<N: Into<String>>(mut self, jobs: impl IntoIterator<Item = (N, usize)>) -> SlurmBuilder {
         self.jobs = Some(jobs.into_iter().map(|(name, tasks)| (name.into(), tasks)).collect());
         self
     }
 
-    /// The hosts in the order of their tasks, with how many tasks each has. By default as
-    /// `SLURM_STEP_NODELIST` and `SLURM_STEP_TASKS_PER_NODE` say, or where they are not set,
-    /// `SLURM_JOB_NODELIST` and `SLURM_TASKS_PER_NODE`.
+    /// Sets the hosts in the order of their tasks, and their numbers of tasks. The default is
+    /// `SLURM_STEP_NODELIST` (else `SLURM_JOB_NODELIST`) and `SLURM_STEP_TASKS_PER_NODE` (else
+    /// `SLURM_TASKS_PER_NODE`).
     pub fn tasks_per_node<N: Into<String>>(mut self, hosts: impl IntoIterator<Item = (N, usize)>) -> SlurmBuilder {
         self.hosts = Some(hosts.into_iter().map(|(name, tasks)| (name.into(), tasks)).collect());
         self
     }
 
-    /// The port of the first task of each host. By default 8888.
+    /// Sets the port of the first task of each host. The default is 8888.
     pub fn port_base(mut self, port: u16) -> SlurmBuilder {
         self.port_base = port;
         self
     }
 
-    /// How many GPUs each node has. By default as many as `CUDA_VISIBLE_DEVICES` has, or where that
-    /// is not set, as `SLURM_GPUS_ON_NODE` says, or none.
+    /// Sets the number of GPUs of each node. The default is the number of devices in
+    /// `CUDA_VISIBLE_DEVICES`; if that is not set, the value of `SLURM_GPUS_ON_NODE`, else 0.
     pub fn gpus_per_node(mut self, gpus: usize) -> SlurmBuilder {
         self.gpus_per_node = Some(gpus);
         self
     }
 
-    /// How many GPUs each task has. By default its even part of the node that has most tasks.
+    /// Sets the number of GPUs of each task. The default divides the GPUs of a node evenly among
+    /// the tasks of the node with the most tasks.
     pub fn gpus_per_task(mut self, gpus: usize) -> SlurmBuilder {
         self.gpus_per_task = Some(gpus);
         self
     }
 
-    /// The protocol. By default `grpc`, as in TensorFlow.
+    /// Sets the protocol. The default is `grpc`, as in TensorFlow.
     pub fn rpc_layer<'a>(mut self, rpc_layer: impl Into<Option<&'a str>>) -> SlurmBuilder {
         self.rpc_layer = rpc_layer.into().map(str::to_owned);
         self
@@ -131,16 +133,19 @@ impl SlurmBuilder {
     /// Reads this process's environment.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if a variable is missing or malformed; if the lists of nodes and of
-    /// their tasks differ in length; if the tasks are not as many as `SLURM_STEP_NUM_TASKS` (where
-    /// that is set) or as the jobs have; if `SLURM_PROCID` is beyond them; if `SLURM_NODEID` or
-    /// `SLURM_LOCALID` tell that tasks were not put node after node; if their GPUs are more than a
-    /// node has; or as [`ClusterSpec::job`].
+    /// [`Error::InvalidCall`]
+    /// * if a variable is missing or malformed;
+    /// * if the lists of nodes and of their tasks differ in length;
+    /// * if the number of tasks differs from `SLURM_STEP_NUM_TASKS` (if set) or from the jobs';
+    /// * if `SLURM_PROCID` is not below the number of tasks;
+    /// * if `SLURM_NODEID` or `SLURM_LOCALID` show that tasks were not placed node by node;
+    /// * if the tasks of a node need more GPUs than it has;
+    /// * or as [`ClusterSpec::job`].
     pub fn build(self) -> Result<SlurmClusterResolver> {
         self.build_from(process_environment)
     }
 
-    /// Reads another environment.
+    /// Reads the environment that the function returns.
     ///
     /// # Errors
     /// As [`build`](SlurmBuilder::build).
@@ -171,7 +176,7 @@ impl SlurmBuilder {
         Ok(SlurmClusterResolver { resolved, gpus: own.local * gpus..(own.local + 1) * gpus })
     }
 
-    /// The tasks as jobs, and which of them `rank` is.
+    /// Divides the tasks among the jobs. Also returns the job and index of `rank`.
     fn divided(&self, places: &[Place<'_>], rank: usize) -> Result<(ClusterSpec, Option<(String, usize)>)> {
         let mut jobs = self.jobs.clone().unwrap_or_else(|| vec![("worker".to_owned(), places.len())]);
         jobs.sort();
@@ -196,7 +201,7 @@ impl SlurmBuilder {
         Ok((cluster.unique().map_err(|error| inside(error, CALL, ""))?, task))
     }
 
-    /// How many GPUs each task has.
+    /// Returns the number of GPUs of each task.
     fn gpus(&self, environment: &impl Fn(&str) -> Option<String>, hosts: &[(String, usize)]) -> Result<usize> {
         let available = match self.gpus_per_node {
             Some(gpus) => gpus,
@@ -213,14 +218,14 @@ impl SlurmBuilder {
     }
 }
 
-/// Where a task is: on which node, with how many of the node's tasks before it.
+/// The placement of a task: its node, and the number of the node's tasks before it.
 struct Place<'a> {
     node: usize,
     host: &'a str,
     local: usize,
 }
 
-/// The places of all tasks, in their order.
+/// Returns the placements of all tasks, in their order.
 fn places(hosts: &[(String, usize)]) -> Result<Vec<Place<'_>>> {
     let tasks = total(hosts);
     if tasks > MAX_TASKS {
@@ -230,7 +235,7 @@ fn places(hosts: &[(String, usize)]) -> Result<Vec<Place<'_>>> {
     Ok(nodes.flat_map(|(node, (host, tasks))| (0..*tasks).map(move |local| Place { node, host, local })).collect())
 }
 
-/// Refuses tasks that Slurm was told to put otherwise than node after node.
+/// Checks that Slurm has placed the tasks node by node.
 fn check_order(environment: &impl Fn(&str) -> Option<String>, rank: usize, own: &Place<'_>) -> Result<()> {
     for (name, ours) in [("SLURM_NODEID", own.node), ("SLURM_LOCALID", own.local)] {
         if let Some(text) = environment(name)
@@ -243,7 +248,7 @@ fn check_order(environment: &impl Fn(&str) -> Option<String>, rank: usize, own: 
     Ok(())
 }
 
-/// The nodes of Slurm's list, with how many tasks each has.
+/// Returns the nodes of Slurm's list, with the number of tasks of each.
 fn hosts(environment: &impl Fn(&str) -> Option<String>) -> Result<Vec<(String, usize)>> {
     let (name, list) = one_of(environment, ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"])?;
     let hosts = hostlist(CALL, name, &list)?;
@@ -260,7 +265,7 @@ fn total(tasks: &[(String, usize)]) -> usize {
     tasks.iter().fold(0, |total, (_, tasks)| total.saturating_add(*tasks))
 }
 
-/// The first of these variables that is set, with its value.
+/// Returns the first of these variables that is set, with its value.
 fn one_of<const COUNT: usize>(
     environment: &impl Fn(&str) -> Option<String>,
     names: [&'static str; COUNT],
@@ -269,10 +274,10 @@ fn one_of<const COUNT: usize>(
     set.ok_or_else(|| Error::invalid(CALL, names.join(" or "), "a variable that Slurm sets in a step", "none"))
 }
 
-/// How many GPUs the environment lets this task see.
+/// Returns the number of GPUs that are visible to this task.
 fn visible_gpus(environment: &impl Fn(&str) -> Option<String>) -> Result<usize> {
     match (environment("CUDA_VISIBLE_DEVICES"), environment("SLURM_GPUS_ON_NODE")) {
-        // What follows a negative number is invisible.
+        // CUDA hides devices from the first negative number on.
         (Some(list), _) => {
             let devices = list.split(',').map(str::trim);
             Ok(devices.take_while(|device| !device.is_empty() && !device.starts_with('-')).count())

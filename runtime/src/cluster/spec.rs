@@ -10,8 +10,8 @@ use std::{
 
 const CALL: &str = "ClusterSpec";
 
-/// The jobs of a cluster in the order in which they were given, each with the addresses
-/// (`host:port`) of its tasks by index. Indices may have gaps; no two tasks have the same address.
+/// The jobs of a cluster, in the order in which they were added. Each has the addresses
+/// (`host:port`) of its tasks by index. Indices may have gaps. No two tasks have the same address.
 ///
 /// ```
 /// use consonance::ClusterSpec;
@@ -31,25 +31,24 @@ pub struct ClusterSpec {
 }
 
 impl ClusterSpec {
-    /// A cluster without jobs: the program runs by itself.
+    /// Makes a cluster without jobs: the program runs alone.
     pub fn new() -> ClusterSpec {
         ClusterSpec::default()
     }
 
-    /// With a job whose tasks are 0, 1, 2, … at these addresses.
+    /// Adds a job with tasks 0, 1, 2, … at these addresses.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if the name is empty or is another job's, or if an address is not
-    /// `host:port` or is another task's.
+    /// [`Error::InvalidCall`] if the name is empty or belongs to another job, or if an address is
+    /// not `host:port` or belongs to another task.
     pub fn job<A: Into<String>>(self, name: &str, addresses: impl IntoIterator<Item = A>) -> Result<ClusterSpec> {
         self.sparse_job(name, addresses.into_iter().enumerate())
     }
 
-    /// With a job whose tasks have these indices and addresses.
+    /// Adds a job whose tasks have these indices and addresses.
     ///
     /// # Errors
-    /// As [`job`](ClusterSpec::job); and if an index is there twice, or is beyond any cluster's
-    /// (2²⁰).
+    /// As [`job`](ClusterSpec::job), and if an index occurs twice, or is not below 2²⁰.
     pub fn sparse_job<A: Into<String>>(
         mut self,
         name: &str,
@@ -59,17 +58,17 @@ impl ClusterSpec {
         self.unique()
     }
 
-    /// The names of the jobs.
+    /// Returns the names of the jobs.
     pub fn jobs(&self) -> Vec<&str> {
         self.jobs.iter().map(|(name, _)| name.as_str()).collect()
     }
 
-    /// Whether there are no jobs.
+    /// Returns whether there are no jobs.
     pub fn is_empty(&self) -> bool {
         self.jobs.is_empty()
     }
 
-    /// How many tasks a job has.
+    /// Returns the number of tasks of a job.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if there is no such job.
@@ -77,7 +76,7 @@ impl ClusterSpec {
         Ok(self.known("ClusterSpec::num_tasks", job)?.len())
     }
 
-    /// The indices of a job's tasks, ascending.
+    /// Returns the indices of a job's tasks in ascending order.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if there is no such job.
@@ -85,7 +84,7 @@ impl ClusterSpec {
         Ok(self.known("ClusterSpec::task_indices", job)?.keys().copied().collect())
     }
 
-    /// The address of a task.
+    /// Returns the address of a task.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if there is no such job, or no such task in it.
@@ -105,7 +104,7 @@ impl ClusterSpec {
             .ok_or_else(|| no_task("ClusterSpec::task_address", "index", job, tasks, index))
     }
 
-    /// The addresses of a job's tasks by index, with gaps where there is no task.
+    /// Returns the addresses of a job's tasks by index, with `None` for an index without a task.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if there is no such job.
@@ -115,12 +114,12 @@ impl ClusterSpec {
         Ok((0..end).map(|index| tasks.get(&index).map(String::as_str)).collect())
     }
 
-    /// All jobs by name, and their tasks' addresses by index.
+    /// Returns all jobs by name, each with its tasks' addresses by index.
     pub fn as_dict(&self) -> BTreeMap<&str, &BTreeMap<usize, String>> {
         self.jobs.iter().map(|(name, tasks)| (name.as_str(), tasks)).collect()
     }
 
-    /// What [`FromStr`] reads.
+    /// Converts JSON, for [`FromStr`].
     pub(super) fn from_json(json: &Json) -> Result<ClusterSpec> {
         let Json::Object(jobs) = json else {
             return Err(Error::invalid(CALL, "cluster", "an object from job to tasks", json.to_string()));
@@ -150,7 +149,8 @@ impl ClusterSpec {
         cluster.unique()
     }
 
-    /// Adds a job whose addresses may still be others' too: see [`unique`](ClusterSpec::unique).
+    /// Adds a job without checking that its addresses are unique: see
+    /// [`unique`](ClusterSpec::unique).
     pub(super) fn push<A: Into<String>>(
         &mut self,
         name: &str,
@@ -180,7 +180,8 @@ impl ClusterSpec {
         Ok(())
     }
 
-    /// The cluster, if all addresses differ: two processes cannot listen at one.
+    /// Checks that all addresses differ, and returns the cluster: two processes cannot listen at
+    /// one address.
     pub(super) fn unique(self) -> Result<ClusterSpec> {
         let mut owners = HashMap::new();
         for (name, tasks) in &self.jobs {
@@ -194,9 +195,8 @@ impl ClusterSpec {
         Ok(self)
     }
 
-    /// Whether a process may say that it is this task. An evaluator need not be in the cluster that
-    /// it evaluates, and a cluster without jobs is a program that runs by itself, whatever it is
-    /// called.
+    /// Checks that a process may be this task. An evaluator need not be in the cluster that it
+    /// evaluates. A cluster without jobs is a program that runs alone, so any task is accepted.
     pub(super) fn check_task(&self, call: &'static str, task: &str, job: &str, index: usize) -> Result<()> {
         match self.tasks(job) {
             Some(tasks) if tasks.contains_key(&index) => Ok(()),
@@ -233,14 +233,14 @@ fn no_task(call: &'static str, argument: &str, job: &str, tasks: &BTreeMap<usize
     Error::invalid(call, argument, format!("a task of {job:?} ({has})"), index.to_string())
 }
 
-/// The index of a task, as the key of an object.
+/// Parses the index of a task from the key of an object.
 fn index(job: &str, key: &str) -> Result<usize> {
     let digits = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_digit());
     let index = if digits { key.parse().ok() } else { None };
     index.ok_or_else(|| Error::invalid(CALL, format!("{job}[{key}]"), "a task index from 0", format!("{key:?}")))
 }
 
-/// Whether this is `host:port`, where the host is a name, an IPv4 address or a bracketed IPv6
+/// Returns whether this is `host:port`. The host is a name, an IPv4 address or a bracketed IPv6
 /// address.
 fn is_address(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return false };
@@ -252,16 +252,16 @@ fn is_address(text: &str) -> bool {
     is_host && is_port
 }
 
-/// Whether this is the name of a host, or an IPv4 address.
+/// Returns whether this is the name of a host or an IPv4 address.
 pub(super) fn is_host(text: &str) -> bool {
     let named = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
     named && (1..=MAX_HOST).contains(&text.len())
 }
 
-/// The most characters of a host's name, by the rules of the DNS.
+/// The limit on the characters of a host's name, as in the DNS.
 pub(super) const MAX_HOST: usize = 253;
 
-/// Reads TensorFlow's JSON: an object from job to a list of addresses, or to an object from task
+/// Parses TensorFlow's JSON: an object from job to a list of addresses, or to an object from task
 /// index to address.
 ///
 /// ```
@@ -280,7 +280,7 @@ impl FromStr for ClusterSpec {
     }
 }
 
-/// Writes JSON that reads as the same cluster.
+/// Prints JSON that parses to the same cluster.
 impl fmt::Display for ClusterSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let jobs = self.jobs.iter().map(|(name, tasks)| {
@@ -296,7 +296,7 @@ impl fmt::Display for ClusterSpec {
     }
 }
 
-/// Whether the indices have no gaps.
+/// Returns whether the indices have no gaps.
 pub(super) fn is_dense(tasks: &BTreeMap<usize, String>) -> bool {
     tasks.last_key_value().is_none_or(|(&last, _)| last + 1 == tasks.len())
 }

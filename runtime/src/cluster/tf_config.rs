@@ -1,4 +1,4 @@
-//! The cluster as the variable `TF_CONFIG` has it.
+//! The resolver of the environment variable `TF_CONFIG`.
 
 use super::{ClusterResolver, ClusterSpec, SimpleClusterResolver, inside, json::Json, process_environment, url};
 use crate::{Error, Result};
@@ -7,8 +7,8 @@ use std::fmt;
 const CALL: &str = "TfConfigClusterResolver";
 const VARIABLE: &str = "TF_CONFIG";
 
-/// Reads `TF_CONFIG`: JSON with the `cluster`, this process's `task`, and if you like an
-/// `rpc_layer` and a `session_master`. Other keys are not looked at.
+/// Reads `TF_CONFIG`: JSON with the `cluster`, this process's `task`, and optionally an `rpc_layer`
+/// and a `session_master`. Other keys are ignored.
 ///
 /// ```
 /// use consonance::{ClusterResolver, TfConfigClusterResolver};
@@ -24,7 +24,7 @@ const VARIABLE: &str = "TF_CONFIG";
 /// # Ok::<(), consonance::Error>(())
 /// ```
 ///
-/// What is wrong is said where it is:
+/// Errors name the position of the fault:
 ///
 /// ```
 /// # use consonance::TfConfigClusterResolver;
@@ -40,18 +40,18 @@ pub struct TfConfigClusterResolver {
 }
 
 impl TfConfigClusterResolver {
-    /// Reads this process's environment. Where `TF_CONFIG` is not set, or is empty, the cluster has
-    /// no jobs.
+    /// Reads this process's environment. If `TF_CONFIG` is not set or is empty, the cluster has no
+    /// jobs.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if it is not JSON, has a key twice, lacks a part of the task or has
-    /// one of another type; and as [`ClusterSpec::job`], [`ClusterSpec::sparse_job`] and
+    /// [`Error::InvalidCall`] if it is not JSON, if a key occurs twice, or if a part of the task is
+    /// missing or has the wrong type; also as [`ClusterSpec::job`], [`ClusterSpec::sparse_job`] and
     /// [`SimpleClusterResolver::with_task`].
     pub fn new() -> Result<TfConfigClusterResolver> {
         TfConfigClusterResolver::from_environment(process_environment)
     }
 
-    /// Reads another environment.
+    /// Reads the environment that the function returns.
     ///
     /// # Errors
     /// As [`new`](TfConfigClusterResolver::new).
@@ -72,7 +72,7 @@ impl TfConfigClusterResolver {
     /// Reads the text of a `TF_CONFIG`.
     ///
     /// # Errors
-    /// As [`new`](TfConfigClusterResolver::new); and if the text is empty.
+    /// As [`new`](TfConfigClusterResolver::new), and if the text is empty.
     pub fn from_text(text: &str) -> Result<TfConfigClusterResolver> {
         let config = Json::parse(CALL, VARIABLE, text)?;
         let invalid = |path: &str, expected: &str, found: &Json| {
@@ -117,7 +117,7 @@ impl TfConfigClusterResolver {
         Ok(TfConfigClusterResolver { resolved })
     }
 
-    /// For the process that is this task, whatever `TF_CONFIG` says.
+    /// Sets the task of this process. Overrides `TF_CONFIG`.
     ///
     /// # Errors
     /// As [`SimpleClusterResolver::with_task`].
@@ -126,13 +126,13 @@ impl TfConfigClusterResolver {
         Ok(TfConfigClusterResolver { resolved: self.resolved.with_checked_task(call, "task ", task_type, task_id)? })
     }
 
-    /// With this protocol, whatever `TF_CONFIG` says.
+    /// Sets the protocol. Overrides `TF_CONFIG`.
     pub fn with_rpc_layer(self, rpc_layer: &str) -> TfConfigClusterResolver {
         TfConfigClusterResolver { resolved: self.resolved.with_rpc_layer(rpc_layer) }
     }
 }
 
-/// A number, or the text of one.
+/// Parses a number, or the text of one.
 fn task_id(json: &Json) -> Option<usize> {
     match json {
         Json::Integer(number) => usize::try_from(*number).ok(),
@@ -146,9 +146,9 @@ impl ClusterResolver for TfConfigClusterResolver {
         &self.resolved
     }
 
-    /// The `session_master`, if there is one; empty, if the cluster has no jobs, or one job with
-    /// task 0 alone; else the address of the given task, where what is not given is this process's
-    /// own.
+    /// Returns the `session_master`, if there is one. Otherwise the result is empty if the cluster
+    /// has no jobs, or only one job with only task 0. Otherwise returns the address of the given
+    /// task; arguments that are `None` default to this process's task.
     fn master(&self, task_type: Option<&str>, task_id: Option<usize>, rpc_layer: Option<&str>) -> Result<String> {
         let SimpleClusterResolver { cluster, master, .. } = &self.resolved;
         if !master.is_empty() {
@@ -170,7 +170,7 @@ impl ClusterResolver for TfConfigClusterResolver {
     }
 }
 
-/// Writes a `TF_CONFIG` that reads as the same.
+/// Prints a `TF_CONFIG` that parses to the same values.
 ///
 /// ```
 /// use consonance::TfConfigClusterResolver;

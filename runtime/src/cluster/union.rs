@@ -1,13 +1,13 @@
-//! Several resolvers as one.
+//! The union of several resolvers.
 
 use super::{ClusterResolver, ClusterSpec, SimpleClusterResolver, inside, spec::is_dense, url};
 use crate::{Error, Result};
 
 const CALL: &str = "UnionResolver::new";
 
-/// The jobs of several resolvers. Where several have a job, their lists of its tasks follow each
-/// other; if one of them has gaps, every task keeps its index. The task, the protocol and the
-/// accelerators are those of the first resolver that has any.
+/// Merges the jobs of several resolvers. If several have the same job, its lists of tasks are
+/// concatenated; if one of the lists has gaps, every task keeps its index. The task, the protocol
+/// and the accelerators are those of the first resolver that has any.
 ///
 /// ```
 /// use consonance::{ClusterResolver, ClusterSpec, SimpleClusterResolver, UnionResolver};
@@ -26,11 +26,11 @@ pub struct UnionResolver {
 }
 
 impl UnionResolver {
-    /// Of these resolvers.
+    /// Merges these resolvers.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if there are none, if two of them have the same task where indices
-    /// have gaps, or if two tasks have the same address.
+    /// [`Error::InvalidCall`] if there are none, if two of them have the same task of a job with
+    /// gaps, or if two tasks have the same address.
     pub fn new(resolvers: impl IntoIterator<Item = Box<dyn ClusterResolver>>) -> Result<UnionResolver> {
         let mut resolvers: Vec<_> = resolvers.into_iter().collect();
         if resolvers.is_empty() {
@@ -50,7 +50,7 @@ impl UnionResolver {
         Ok(UnionResolver { first: resolvers.swap_remove(0), resolved })
     }
 
-    /// For the process that is this task, whatever the resolvers say.
+    /// Sets the task of this process. Overrides the resolvers.
     ///
     /// # Errors
     /// As [`SimpleClusterResolver::with_task`].
@@ -60,7 +60,7 @@ impl UnionResolver {
         Ok(self)
     }
 
-    /// With this protocol, whatever the resolvers say.
+    /// Sets the protocol. Overrides the resolvers.
     pub fn with_rpc_layer(mut self, rpc_layer: &str) -> UnionResolver {
         self.resolved = self.resolved.with_rpc_layer(rpc_layer);
         self
@@ -72,8 +72,8 @@ impl ClusterResolver for UnionResolver {
         &self.resolved
     }
 
-    /// The address of the given task; unless both its type and its id are given, what the first
-    /// resolver says.
+    /// Returns the address of the given task. Unless both its type and its id are given, returns
+    /// the master of the first resolver.
     fn master(&self, task_type: Option<&str>, task_id: Option<usize>, rpc_layer: Option<&str>) -> Result<String> {
         match (task_type, task_id) {
             (Some(job), Some(index)) => {
@@ -100,8 +100,8 @@ fn merged(resolvers: &[Box<dyn ClusterResolver>]) -> Result<ClusterSpec> {
     cluster.unique()
 }
 
-/// By how much the indices of `owner`'s tasks grow: by the tasks of those before, unless some have
-/// gaps.
+/// Returns the offset of the indices of `owner`'s tasks: the number of tasks of the resolvers
+/// before it, or 0 if some list has gaps.
 fn shift(resolvers: &[Box<dyn ClusterResolver>], owner: usize, job: &str) -> usize {
     let mut parts = resolvers.iter().map(|resolver| resolver.cluster_spec().tasks(job));
     if parts.clone().flatten().all(is_dense) {

@@ -153,7 +153,7 @@ impl Communicator {
     /// Allocates `count` zero elements in memory that every rank of this group can read and write
     /// in place. Collectives of processes need not stage such data. For ranks that are threads, any
     /// memory is like this. For processes, allocations of 2 MiB and more use huge pages if the
-    /// system (Linux 6.1 and later) has some; collapsing them costs about one pass over the memory.
+    /// system (Linux 6.1 and later) has some; the allocation takes longer then (measured: PERF.md).
     ///
     /// The memory outlives the group, but collectives of another group stage it again. A child made
     /// by `fork` does not inherit it. A core dump omits the memory of processes.

@@ -1,10 +1,10 @@
-//! How a strategy is made.
+//! The builder of strategies.
 
 use super::{Engines, Inner, Placement, Strategy, Workers};
 use crate::{ClusterResolver, CommunicationOptions, Device, Error, Result, comm::engine::Engine, device};
 use std::sync::{Arc, LazyLock, Mutex};
 
-/// How a strategy is made: devices first, then what differs from the default, then
+/// Builds a strategy: the devices first, then settings that differ from the default, then
 /// [`build`](Builder::build).
 pub struct Builder<S> {
     name: &'static str,
@@ -34,7 +34,7 @@ impl<S> Builder<S> {
         Builder { name, devices, placement, options, pin_threads: false, resolver, workers, engines: None, wrap }
     }
 
-    /// Keeps variables on `device` alone.
+    /// Keeps variables on `device` only.
     pub(crate) fn central<D>(mut self, device: D) -> Self
     where
         D: TryInto<Device>,
@@ -44,7 +44,7 @@ impl<S> Builder<S> {
         self
     }
 
-    /// Keeps variables on the first device alone.
+    /// Keeps variables on the first device only.
     pub(crate) fn on_first_device(mut self) -> Self {
         if let Ok([device, ..]) = self.devices.as_deref() {
             self.placement = Ok(Placement::Central(*device));
@@ -52,13 +52,13 @@ impl<S> Builder<S> {
         self
     }
 
-    /// For a cluster, and its workers where there are several.
+    /// Sets the cluster, and its workers if there are several.
     pub(crate) fn cluster(mut self, resolver: Arc<dyn ClusterResolver>, workers: Option<Workers>) -> Self {
         (self.resolver, self.workers) = (Some(resolver), workers.map(Arc::new));
         self
     }
 
-    /// Options of all collectives, where a call does not override them.
+    /// Sets the options of all collectives. A call can override them.
     pub fn options(mut self, options: CommunicationOptions) -> Self {
         self.options = options;
         self
@@ -71,9 +71,9 @@ impl<S> Builder<S> {
         self
     }
 
-    /// Carries out the replicas' collectives on engines of your own: `make` gives one for each of
-    /// so many replicas, in their order, before the first run and after each that the engines do
-    /// not go on from. By default replicas share memory.
+    /// Executes the replicas' collectives on custom engines. `make` takes the number of replicas
+    /// and returns an engine for each, in rank order. It is called before the first run, and before
+    /// a run whose engines cannot go on from the last one. By default replicas share memory.
     ///
     /// ```
     /// # use consonance::{MirroredStrategy, Result, raw::Engine};
@@ -124,5 +124,5 @@ impl Strategy {
     }
 }
 
-/// The strategy outside all strategies.
+/// The default strategy, in effect outside all others.
 pub(super) static DEFAULT: LazyLock<Strategy> = LazyLock::new(Strategy::make_default);

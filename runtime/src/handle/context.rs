@@ -1,14 +1,14 @@
-//! Where a thread is: outside all strategies, in a strategy's scope, or in a replica.
+//! The context of a thread: outside all strategies, in a strategy's scope, or in a replica.
 
 use super::builder::DEFAULT;
 use crate::{Error, Result, Strategy};
 use std::cell::RefCell;
 
-/// What surrounds the running code, innermost last.
+/// A strategy scope or replica function that encloses the running code.
 #[derive(Clone)]
 struct Surrounding {
     strategy: Strategy,
-    /// The replica, in its context; none in a cross-replica context.
+    /// The replica in a replica context; `None` in a cross-replica context.
     replica: Option<usize>,
 }
 
@@ -16,8 +16,9 @@ thread_local! {
     static SURROUNDINGS: RefCell<Vec<Surrounding>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The strategy in whose scope, replica or merge function this thread is; outside all of them the
-/// [default strategy](Strategy::default_strategy). TensorFlow's `get_strategy`.
+/// Returns the strategy whose scope, replica function or merge function this thread runs. Outside
+/// of these, returns the [default strategy](Strategy::default_strategy). TensorFlow's
+/// `get_strategy`.
 ///
 /// ```
 /// use consonance::{MirroredStrategy, current_strategy};
@@ -31,20 +32,21 @@ pub fn current_strategy() -> Strategy {
 }
 
 impl Strategy {
-    /// The strategy outside all strategies: one replica on the calling thread.
+    /// Returns the strategy that is in effect outside all others: one replica on the calling
+    /// thread.
     pub fn default_strategy() -> Strategy {
         DEFAULT.clone()
     }
 
-    /// Whether this is the [default strategy](Strategy::default_strategy).
+    /// Returns whether this is the [default strategy](Strategy::default_strategy).
     pub(crate) fn is_default(&self) -> bool {
         *self == *DEFAULT
     }
 
     /// Runs `body` with this strategy as the [current one](crate::current_strategy) of this thread,
-    /// in the cross-replica context. The same scope may be entered again inside. The scope of the
-    /// [default strategy](Strategy::default_strategy) changes nothing, as in TensorFlow: outside
-    /// all strategies `body` stays in that strategy's replica context.
+    /// in the cross-replica context. The scope of the same strategy may be nested. As in
+    /// TensorFlow, the scope of the [default strategy](Strategy::default_strategy) changes nothing:
+    /// `body` stays in that strategy's replica context.
     ///
     /// # Errors
     /// [`Error::WrongContext`] in a replica, or in another strategy's scope.
@@ -65,29 +67,29 @@ impl Strategy {
     }
 }
 
-/// Whether [`current_strategy`] is one that the program has made.
+/// Returns whether [`current_strategy`] is not the default strategy.
 pub fn has_strategy() -> bool {
     innermost(|strategy, _| !strategy.is_default()).unwrap_or(false)
 }
 
-/// Whether this thread is in the scope of a strategy other than the
+/// Returns whether this thread is in the scope of a strategy other than the
 /// [default](Strategy::default_strategy), or in a merge function.
 pub fn in_cross_replica_context() -> bool {
     innermost(|_, replica| replica.is_none()).unwrap_or(false)
 }
 
-/// Whether this thread runs a replica's function; outside all strategies it is replica 0 of the
-/// default strategy.
+/// Returns whether this thread runs a replica's function. Outside all strategies it counts as
+/// replica 0 of the default strategy.
 pub fn in_replica_context() -> bool {
     innermost(|_, replica| replica.is_some()).unwrap_or(true)
 }
 
-/// The replica, of whatever strategy, whose function this thread runs.
+/// Returns the replica, of any strategy, whose function this thread runs.
 pub(crate) fn replica() -> Option<usize> {
     innermost(|_, replica| replica).flatten()
 }
 
-/// The replica of `strategy` whose function this thread runs.
+/// Returns the replica of `strategy` whose function this thread runs.
 pub(crate) fn replica_of(strategy: &Strategy) -> Option<usize> {
     innermost(|current, replica| replica.filter(|_| current == strategy)).flatten()
 }
@@ -96,7 +98,7 @@ fn innermost<R>(look: impl FnOnce(&Strategy, Option<usize>) -> R) -> Option<R> {
     SURROUNDINGS.with_borrow(|all| all.last().map(|inner| look(&inner.strategy, inner.replica)))
 }
 
-/// Runs `body` in `strategy`'s cross-replica context, or in its `replica`'s.
+/// Runs `body` in `strategy`'s cross-replica context, or in the context of its `replica`.
 pub(crate) fn within<R>(strategy: &Strategy, replica: Option<usize>, body: impl FnOnce() -> R) -> R {
     struct Leave;
     impl Drop for Leave {
@@ -109,7 +111,7 @@ pub(crate) fn within<R>(strategy: &Strategy, replica: Option<usize>, body: impl 
     body()
 }
 
-/// Checks that `call` is made outside replicas, and in no other strategy's scope than `strategy`'s.
+/// Checks that `call` is made outside replicas and not in the scope of another strategy.
 pub(crate) fn require_cross_replica(call: &'static str, strategy: &Strategy) -> Result<()> {
     innermost(|current, replica| match replica {
         Some(replica) => Err(Error::WrongContext {

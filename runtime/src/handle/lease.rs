@@ -7,43 +7,43 @@ use std::{
     sync::Arc,
 };
 
-/// A replica's communicator in use. One that has a home goes there when this is dropped; another
-/// one leaves its group.
+/// A lease on a replica's communicator. When it is dropped, a communicator with a home returns
+/// there; one without a home leaves its group.
 pub(crate) struct CommLease {
-    /// The workers that it belongs to, and the replica's place among those of this one.
+    /// The workers that keep the communicator, and the replica's position in this worker.
     home: Option<(Arc<Workers>, usize)>,
-    /// None while it is lent.
+    /// `None` while it is lent.
     communicator: Option<Communicator>,
 }
 
 impl CommLease {
-    /// A communicator of these workers: of the replica at `place` among those of this one.
+    /// Leases a communicator of these workers, for the replica at position `place` in this worker.
     pub(super) fn of_workers(workers: Arc<Workers>, place: usize, communicator: Option<Communicator>) -> CommLease {
         CommLease { home: Some((workers, place)), communicator }
     }
 
-    /// A communicator of one run.
+    /// Leases a communicator of one run, without a home.
     pub(crate) fn of_run(communicator: Communicator) -> CommLease {
         CommLease { home: None, communicator: Some(communicator) }
     }
 
-    /// The communicator, if it has no home.
+    /// Returns the communicator, if it has no home.
     pub(crate) fn into_own(mut self) -> Option<Communicator> {
         if self.home.is_none() { self.communicator.take() } else { None }
     }
 
-    /// Gives it up to another thread of this process, which makes this replica's calls until it is
-    /// [put back](CommLease::put_back).
+    /// Moves the communicator out for another thread of this process, which makes this replica's
+    /// calls until it is [put back](CommLease::put_back).
     pub(crate) fn give_up(&mut self) -> Communicator {
         self.communicator.take().expect("nobody uses what is lent")
     }
 
-    /// Puts back what was given up.
+    /// Puts the communicator back after [`give_up`](CommLease::give_up).
     pub(crate) fn put_back(&mut self, communicator: Communicator) {
         self.communicator = Some(communicator);
     }
 
-    /// Lends it to a merge function, if it has a home.
+    /// Sends the communicator home for a merge function, if it has a home.
     pub(crate) fn lend(&mut self) {
         if let Some((workers, place)) = &self.home
             && let Some(communicator) = self.communicator.take()
@@ -52,7 +52,7 @@ impl CommLease {
         }
     }
 
-    /// Takes it back.
+    /// Takes the communicator from home again.
     pub(crate) fn take_back(&mut self) {
         if let Some((workers, place)) = &self.home
             && self.communicator.is_none()
@@ -81,8 +81,8 @@ impl Drop for CommLease {
         if let Some((workers, place)) = &self.home
             && let Some(mut communicator) = self.communicator.take()
         {
-            // This replica makes no more calls in the run: who waits for it in this process is told
-            // so.
+            // This replica makes no more calls in the run. A replica of this process that waits for
+            // it fails instead of timing out.
             communicator.set_idle(workers.local(), true);
             workers.put_home(*place, communicator);
         }

@@ -1,5 +1,5 @@
-//! What a strategy is made of: its replicas and devices, its group of workers, the threads and
-//! communicators that it keeps, and where a thread is among strategies.
+//! The parts of a strategy: its replicas and devices, its group of workers, the threads and
+//! communicators that it keeps, and the context of the running thread.
 
 mod builder;
 pub(crate) mod context;
@@ -24,11 +24,11 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// A strategy: a fixed set of replicas, and how their values are combined. All strategies share
-/// these methods.
+/// A strategy: a fixed set of replicas and the way in which their values are combined. All kinds of
+/// strategies share these methods.
 ///
-/// Cloning gives another handle to the same strategy; handles can be used from several threads at
-/// once. Each kind is made into one by `into`:
+/// A clone is another handle to the same strategy. Several threads can use handles at once. `into`
+/// converts each kind of strategy:
 ///
 /// ```
 /// use consonance::{Error, MirroredStrategy, OneDeviceStrategy, Strategy};
@@ -44,16 +44,16 @@ use std::{
 #[derive(Clone)]
 pub struct Strategy(Arc<Inner>);
 
-/// Where a strategy keeps its variables.
+/// The placement of a strategy's variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Placement {
-    /// A copy on each device, in meaning if not in memory.
+    /// A copy on each device. Devices with a common memory share one copy.
     PerDevice,
     /// One copy, on this device.
     Central(Device),
 }
 
-/// Makes an engine for each of so many replicas.
+/// Takes the number of replicas, and makes an engine for each.
 type Engines = Box<dyn Fn(usize) -> Result<Vec<Box<dyn Engine>>> + Send + Sync>;
 
 struct Inner {
@@ -63,33 +63,32 @@ struct Inner {
     placement: Placement,
     options: CommunicationOptions,
     pin_threads: bool,
-    /// Who is in the cluster that the strategy was made for, if it was made for one.
+    /// The resolver of the cluster that the strategy was made for, if any.
     resolver: Option<Arc<dyn ClusterResolver>>,
-    /// Where other processes have replicas, too.
+    /// The workers, if other processes have replicas, too.
     workers: Option<Arc<Workers>>,
-    /// How a group is made for the replicas of this process; none for ranks that share memory.
+    /// Makes the engines of this process's replicas; `None` for ranks that share memory.
     engines: Option<Engines>,
-    /// Threads of runs that have ended, for the next.
+    /// Thread teams of finished runs, for reuse.
     idle: Mutex<Vec<Team>>,
-    /// The communicators of the last run that has ended, where there are no other workers, for the
-    /// next.
+    /// The communicators of the last finished run, for reuse; only without other workers.
     kept: Mutex<Option<Vec<Communicator>>>,
-    /// Threads of overlaps that have ended, for the next.
+    /// Threads of finished overlaps, for reuse.
     carriers: Mutex<Vec<CommThread>>,
 }
 
 impl Strategy {
-    /// The workers, where there are several.
+    /// Returns the workers, if there are several.
     pub(crate) fn workers(&self) -> Option<&Arc<Workers>> {
         self.0.workers.as_ref()
     }
 
-    /// The number of replicas, those of all processes.
+    /// Returns the number of replicas in all processes.
     pub fn num_replicas_in_sync(&self) -> usize {
         self.workers().map_or(self.0.devices.len(), |workers| workers.num_replicas())
     }
 
-    /// The replicas of this process: all, unless the strategy has several workers.
+    /// Returns the replicas of this process: all, unless the strategy has several workers.
     ///
     /// ```
     /// use consonance::MirroredStrategy;
@@ -100,8 +99,8 @@ impl Strategy {
         self.workers().map_or(0..self.0.devices.len(), |workers| workers.local())
     }
 
-    /// Whether this process has replica 0: of several workers the one that speaks for all,
-    /// otherwise the only one.
+    /// Returns whether this process has replica 0. With several workers this is the chief, which
+    /// acts for all; a single process always has it.
     ///
     /// ```
     /// use consonance::MirroredStrategy;
@@ -115,12 +114,12 @@ impl Strategy {
         self.local_replicas().start == 0
     }
 
-    /// The device of each replica of this process.
+    /// Returns the device of each replica of this process.
     pub fn worker_devices(&self) -> &[Device] {
         &self.0.devices
     }
 
-    /// Where variables live.
+    /// Returns the devices that hold variables.
     pub fn parameter_devices(&self) -> &[Device] {
         match &self.0.placement {
             Placement::PerDevice => &self.0.devices,
@@ -128,34 +127,34 @@ impl Strategy {
         }
     }
 
-    /// The options that the strategy was made with.
+    /// Returns the options that the strategy was made with.
     pub fn options(&self) -> CommunicationOptions {
         self.0.options
     }
 
-    /// Who is in the cluster that the strategy was made for; none, where it is for this process
-    /// alone.
+    /// Returns the resolver of the cluster that the strategy was made for. `None` if it was made
+    /// for this process only.
     pub fn cluster_resolver(&self) -> Option<&dyn ClusterResolver> {
         self.0.resolver.as_deref()
     }
 
-    /// Whether each replica's thread is bound to a core.
+    /// Returns whether each replica's thread is pinned to a core.
     pub(crate) fn pins_threads(&self) -> bool {
         self.0.pin_threads
     }
 
-    /// Whether variables have a copy for each device.
+    /// Returns whether variables have a copy for each device.
     pub(crate) fn has_mirrored_variables(&self) -> bool {
         self.0.placement == Placement::PerDevice
     }
 
-    /// A thread for each replica of this process: those of an earlier run, or new ones.
+    /// Returns a thread for each replica of this process: the team of an earlier run, or a new one.
     fn team(&self) -> Result<Team> {
         self.team_of(self.local_replicas().len())
     }
 
-    /// So many threads, of an earlier call or new ones, the first of them the replicas'; a fork has
-    /// none of those kept before it.
+    /// Returns a team of `threads` threads, kept from an earlier call or new. The first threads are
+    /// those of the replicas. Teams that were started before a `fork` are discarded in the child.
     pub(crate) fn team_of(&self, threads: usize) -> Result<Team> {
         let mut idle = self.0.idle.lock().expect("nobody panics holding the list");
         idle.retain(|team| !team.forked());
@@ -170,8 +169,8 @@ impl Strategy {
             .map_err(|source| Error::System { what: format!("start the threads of {self}"), source })
     }
 
-    /// The communicators of a run of this process alone: those of an earlier run that has ended, or
-    /// new ones.
+    /// Returns the communicators of a run of this process only: those of an earlier run, or new
+    /// ones.
     pub(crate) fn group(&self, configuration: Configuration) -> Result<Vec<Communicator>> {
         let kept = self.0.kept.lock().expect("nobody panics holding what is kept").take();
         if let Some(mut kept) = kept
@@ -191,23 +190,23 @@ impl Strategy {
         Ok(engines.into_iter().map(|engine| Communicator::on(engine, configuration)).collect())
     }
 
-    /// Keeps the communicators of a run for the next one. (Of two runs at a time those of one are
-    /// kept.)
+    /// Keeps the communicators of a run for the next one. Of two concurrent runs, only those of one
+    /// are kept.
     pub(crate) fn keep(&self, communicators: Vec<Communicator>) {
         *self.0.kept.lock().expect("nobody panics holding what is kept") = Some(communicators);
     }
 
-    /// A thread for the buckets of an overlap, if it is to have one: that of an earlier overlap, or
-    /// a new one.
+    /// Returns a thread for the buckets of an overlap, kept or new. `None` if the options or the
+    /// number of cores exclude one, or the system cannot start one.
     pub(crate) fn carrier(&self, options: CommunicationOptions) -> Option<CommThread> {
-        // A pinned replica's would be on the same core.
+        // The thread of a pinned replica would inherit its core.
         let spare = || !self.0.pin_threads && device::cores() > self.num_replicas_in_sync();
         if !options.has_carriers().unwrap_or_else(spare) {
             return None;
         }
         let mut idle = self.0.carriers.lock().expect("nobody panics holding the list");
         idle.retain(|carrier| !carrier.forked());
-        // Without a thread the replica does it itself.
+        // Without a thread the replica all-reduces the buckets itself.
         idle.pop().or_else(CommThread::start)
     }
 
@@ -219,21 +218,22 @@ impl Strategy {
         self.0.idle.lock().expect("nobody panics holding the list").push(team);
     }
 
-    /// How many teams are kept.
+    /// Returns the number of teams that are kept.
     #[cfg(test)]
     pub(crate) fn kept_teams(&self) -> usize {
         self.0.idle.lock().expect("nobody panics holding the list").len()
     }
 }
 
-/// Two handles to the same strategy are equal.
+/// Handles to the same strategy are equal.
 impl PartialEq for Strategy {
     fn eq(&self, other: &Strategy) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-/// `MirroredStrategy(cpu:0, cpu:1)`, `MultiWorkerMirroredStrategy(worker 1 of 2: cpu:0, cpu:1)`
+/// Prints `MirroredStrategy(cpu:0, cpu:1)` or `MultiWorkerMirroredStrategy(worker 1 of 2: cpu:0,
+/// cpu:1)`.
 impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let devices: Vec<String> = self.0.devices.iter().map(Device::to_string).collect();

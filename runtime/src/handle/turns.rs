@@ -1,5 +1,5 @@
-//! Cross-replica calls of a strategy with several workers: each has its turn, in which all
-//! communicators of this worker are used.
+//! Cross-replica calls of a strategy with several workers. Each takes a turn, in which it uses all
+//! communicators of this worker.
 
 use super::{CallGuard, CommLease, Strategy, Workers, context};
 use crate::{Communicator, Error, Result, error::all_or_worst};
@@ -8,11 +8,12 @@ use consonance_spec::Kind;
 use std::sync::{Arc, Mutex};
 
 impl Strategy {
-    /// The right to use the communicators of a group that works, where there are several workers.
+    /// Takes a turn: the right to use the communicators of this worker. Renews the group first if
+    /// it was aborted. `None` without other workers.
     pub(crate) fn turn(&self, call: &'static str) -> Result<Option<CallGuard<'_>>> {
         let Some(workers) = self.workers() else { return Ok(None) };
         let turn = workers.take_turn(call, self.options().configuration().timeout)?;
-        // Within a run it is the run that fails.
+        // Within a run, the run itself fails.
         if !turn.is_within_another() && workers.has_ended(call)? {
             self.each(workers, call, Communicator::renew)?;
             workers.begin_anew();
@@ -20,15 +21,15 @@ impl Strategy {
         Ok(Some(turn))
     }
 
-    /// The communicators of all replicas of this worker.
+    /// Leases the communicators of all replicas of this worker.
     pub(crate) fn hold(&self, workers: &Arc<Workers>, call: &'static str) -> Result<Vec<CommLease>> {
         let communicators = workers.take_all(call, self.options().configuration().timeout)?;
         let held = |(place, communicator)| CommLease::of_workers(workers.clone(), place, communicator);
         Ok(communicators.into_iter().enumerate().map(held).collect())
     }
 
-    /// `work` with the communicator of every replica of this worker at once, in a collective of all
-    /// workers, if there are several.
+    /// Runs `work` on the communicator of every replica of this worker in parallel, as a collective
+    /// of all workers. `None` without other workers.
     pub(crate) fn across<R: Send>(
         &self,
         call: &'static str,
@@ -38,7 +39,7 @@ impl Strategy {
         Some(self.in_turn(call, || self.each(workers, call, work)))
     }
 
-    /// `work` in one turn, which all cross-replica calls have that it makes.
+    /// Runs `work` in one turn, which its cross-replica calls share.
     pub(crate) fn in_turn<R>(&self, call: &'static str, work: impl FnOnce() -> Result<R>) -> Result<R> {
         let turn = self.turn(call)?;
         let result = work();
@@ -84,7 +85,7 @@ impl Strategy {
             _ => unreachable!("the team has done every task, and nobody panics holding one"),
         });
         all_or_worst(results.collect()).map_err(|(_, error)| {
-            // The system's is here one of a communicator, which has no memory for a call.
+            // A `System` error comes from a communicator here: it got no memory for a call.
             match error {
                 Error::Aborted { .. } | Error::Left { .. } | Error::Timeout { .. } | Error::System { .. } => {
                     workers.call_failed()
@@ -95,9 +96,9 @@ impl Strategy {
         })
     }
 
-    /// A [team](Strategy::team), before the communicators are taken from home. Without one this
-    /// worker makes no call, and the other workers, if there are several, are told by the end of
-    /// the group: it takes a team to tell them more.
+    /// Returns a [team](Strategy::team), before the communicators are taken from home. Without a
+    /// team this worker can make no call, so an abort of the group tells the other workers, if
+    /// there are any: a better message would need a team.
     pub(crate) fn team_or_end(&self) -> Result<Team> {
         self.team().inspect_err(|_| {
             if let Some(workers) = self.workers() {
@@ -106,28 +107,29 @@ impl Strategy {
         })
     }
 
-    /// The value, or the error of which the other workers, who make the same call, are told.
+    /// Returns the value. For an error, tells the other workers, which make the same call, and
+    /// returns the error.
     pub(crate) fn or_refuse<T>(&self, kind: Kind, checked: Result<T>) -> Result<T> {
         checked.inspect_err(|error| {
             if context::replica().is_some() {
-                // The others make no such call in their replicas, and the run has the
+                // The other workers make no such call in their replicas, and the run holds the
                 // communicators.
                 return;
             }
-            // What came of it counts for the turn; this worker has an error of its own already.
+            // The turn records the result. This worker already has an error of its own.
             let _ = self.across(kind.name(), |communicator| communicator.refuse(kind, error));
         })
     }
 
-    /// The value, or the error for which a run does not begin here: for the other workers, who run
-    /// theirs, one that has failed.
+    /// Returns the value. An error means that a run does not begin here: aborts the group, so that
+    /// for the other workers, which have begun the run, the run fails.
     pub(crate) fn or_fail<T>(&self, call: &'static str, checked: Result<T>) -> Result<T> {
         checked.inspect_err(|_| {
             if context::replica().is_none() {
                 let _ = self.across(call, |communicator| {
                     let turn = self.workers().map_or(0, |workers| workers.turn());
                     communicator.abort_handle().abort_in(turn, Reason::Failure);
-                    // Waits for nobody now; its error makes this a turn that has failed.
+                    // After the abort this does not wait. Its error marks the turn as failed.
                     communicator.barrier()
                 });
             }

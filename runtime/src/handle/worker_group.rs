@@ -1,23 +1,23 @@
-//! The workers that share a strategy's replicas, and the communicators of the replicas of this one.
+//! The workers that share a strategy's replicas, and the communicators of this worker's replicas.
 //!
-//! The communicators last as long as the strategy: a rank for each replica of all workers. While
-//! nobody uses them they are at *home*, here. A replica holds its own while it runs; in a merge
-//! function all are home again, for the cross-replica calls that the function makes. Every such
-//! call is a collective of all replicas too, in which a thread stands for each replica of this
-//! worker: so a worker that calls something else is named at once, whatever it calls.
+//! **Communicators** last as long as the strategy. Each replica of all workers has a rank. Unused
+//! communicators are at *home*, here. A replica holds its own while it runs. In a merge function
+//! all are home again, for the cross-replica calls of the function. Every such call is also a
+//! collective of all replicas, with a thread for each replica of this worker. So a worker that
+//! makes another call is named at once, whatever it calls.
 //!
-//! All workers make the same calls in the same order, hence one at a time: a thread takes its
-//! *turn*, for a run or a cross-replica call, and others wait for it, never past their deadline. A
-//! run hands its turn to its merge functions.
+//! **Turns.** All workers make the same calls in the same order, so a worker makes one at a time. A
+//! thread takes a *turn* for a run or a cross-replica call; other threads wait for it, at most
+//! until their deadline. A run hands its turn to its merge functions.
 //!
-//! A group that was ended, because a replica failed or a deadline passed, is renewed by every
-//! worker at the beginning of a turn, where they wait for each other. Each of them first has a turn
-//! that fails: the one in which it is, or else its next. So the programs of all workers see the
-//! failure, and those that do the same about it are in step afterwards. Turns are counted from the
-//! last renewal on. A failed run ends the group in its turn: a worker that is behind goes on with
-//! the turns before that one, which make no collective, since the worker that failed has not waited
-//! for them. A group that has lost a worker is not renewed: the workers that are left form another,
-//! with communicators of its own.
+//! **Renewal.** After an abort (a replica failed or a deadline passed) every worker renews the
+//! group at the beginning of a turn, and they wait for each other there. Before that, each worker
+//! has one turn that fails: its current one, else its next. So the programs of all workers see the
+//! failure, and programs that react alike stay in step. Turns are counted from the last renewal. A
+//! failed run aborts the group in its turn. A worker that is behind goes on with the turns before
+//! that one. These make no collective, since the worker that failed has not waited for them. A
+//! group that has lost a worker is not renewed: the remaining workers form another group, with new
+//! communicators.
 
 use crate::{
     Communicator, Error, Result,
@@ -40,29 +40,30 @@ pub(crate) struct Workers {
 struct State {
     /// The replicas of each worker.
     replicas: Vec<Range<usize>>,
-    /// Which worker this process is.
+    /// The number of this worker.
     worker: usize,
     /// The communicator of each replica of this worker, if it is home.
     home: Vec<Option<Communicator>>,
     /// The thread whose turn it is, and its call.
     turn: Option<(ThreadId, &'static str)>,
-    /// How many turns this worker has had since the group was made or renewed.
+    /// The number of turns of this worker since the group was made or renewed.
     turns: u64,
-    /// Whether a turn of this worker has failed because the group was ended.
+    /// Whether a turn of this worker has failed because the group was aborted.
     failed: bool,
-    /// Whether a call within the turn has.
+    /// Whether a call within the current turn has failed for this reason.
     call_failed: bool,
-    /// How many variables there are.
+    /// The number of variables.
     variables: u64,
 }
 
 impl Workers {
-    /// The workers of a group, of which each rank says in which it is: a collective of all of them.
+    /// Forms the workers of a group: each rank tells the others its worker. A collective of all
+    /// ranks.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if the communicators are not those of replicas that follow each
-    /// other, if a worker has none, or if two processes say that they are the same worker; those of
-    /// a collective.
+    /// [`Error::InvalidCall`] if the communicators are not those of consecutive replicas, if a
+    /// worker has none, or if two processes claim to be the same worker; otherwise those of a
+    /// collective.
     pub(crate) fn meet(
         call: &'static str,
         communicators: Vec<Communicator>,
@@ -75,8 +76,8 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Goes on with the workers of another group, as [`meet`](Workers::meet) does: this one is
-    /// `worker` of `workers` now. New variables are numbered from what all of them have.
+    /// Replaces the group, like [`meet`](Workers::meet): this worker is now `worker` of `workers`.
+    /// New variables are numbered from the largest number of variables of a worker.
     pub(crate) fn meet_again(
         &self,
         call: &'static str,
@@ -94,50 +95,50 @@ impl Workers {
         Ok(())
     }
 
-    /// The number of workers.
+    /// Returns the number of workers.
     pub(crate) fn count(&self) -> usize {
         self.lock().replicas.len()
     }
 
-    /// Which worker this process is.
+    /// Returns the number of this worker.
     pub(crate) fn worker(&self) -> usize {
         self.lock().worker
     }
 
-    /// Whether this process is the chief, which has replica 0.
+    /// Returns whether this process is the chief, which has replica 0.
     #[cfg(feature = "checkpoint")]
     pub(crate) fn is_chief(&self) -> bool {
         self.worker() == 0
     }
 
-    /// The replicas of this worker.
+    /// Returns the replicas of this worker.
     pub(crate) fn local(&self) -> Range<usize> {
         self.lock().local()
     }
 
-    /// The replicas of all workers.
+    /// Returns the number of replicas of all workers.
     pub(crate) fn num_replicas(&self) -> usize {
         self.lock().replicas.last().map_or(0, |last| last.end)
     }
 
-    /// How many variables there are.
+    /// Returns the number of variables.
     pub(crate) fn variables(&self) -> u64 {
         self.lock().variables
     }
 
-    /// Sets how many variables there are.
+    /// Sets the number of variables.
     pub(crate) fn set_variables(&self, variables: u64) {
         self.lock().variables = variables;
     }
 
-    /// The turn of a run, until it is dropped, as the one of this thread, which calls a merge
-    /// function of that run.
+    /// Hands the turn of a run to this thread, which calls a merge function of that run, until the
+    /// guard is dropped.
     pub(crate) fn hand_over(&self) -> CallGuard<'_> {
         let before = self.lock().turn.replace((thread::current().id(), "ReplicaContext::merge_call"));
         CallGuard { workers: self, before }
     }
 
-    /// Lets this thread alone use the communicators, until the turn is dropped.
+    /// Takes a turn: only this thread may use the communicators until the guard is dropped.
     pub(crate) fn take_turn(&self, call: &'static str, timeout: Duration) -> Result<CallGuard<'_>> {
         let own = thread::current().id();
         let mut state = self.wait(call, timeout, |state| state.turn.is_none_or(|(thread, _)| thread == own))?;
@@ -147,14 +148,14 @@ impl Workers {
         Ok(CallGuard { workers: self, before })
     }
 
-    /// The communicator of each replica of this worker, taken from home.
+    /// Takes the communicator of each replica of this worker from home.
     pub(super) fn take_all(&self, call: &'static str, timeout: Duration) -> Result<Vec<Option<Communicator>>> {
         let mut state = self.wait(call, timeout, |state| state.home.iter().all(Option::is_some))?;
         Ok(state.home.iter_mut().map(Option::take).collect())
     }
 
-    /// The communicator of the replica at this place, once whoever has it has put it home: before
-    /// the deadline of its call.
+    /// Takes the communicator of the replica at this position from home. Waits until its user has
+    /// put it home, which happens before the deadline of that user's call.
     pub(super) fn take(&self, place: usize) -> Communicator {
         let mut state = self.lock();
         loop {
@@ -165,8 +166,8 @@ impl Workers {
         }
     }
 
-    /// Whether the group was ended, in this turn of its workers or one before. The first turn of
-    /// this worker that finds it so fails.
+    /// Returns whether the group was aborted in this turn of its workers or an earlier one. The
+    /// first turn of this worker that notices it fails.
     ///
     /// # Errors
     /// [`Error::Aborted`] or [`Error::Left`], once.
@@ -178,7 +179,7 @@ impl Workers {
         if !aborter.is_aborted() || (!failed && aborter.ended_after(turn)) {
             return Ok(false);
         }
-        // In a group that was ended no call waits for anybody.
+        // In an aborted group no call waits.
         match first.barrier() {
             Err(mut error) if !failed => {
                 let (Error::Aborted { call: named, .. } | Error::Left { call: named, .. }) = &mut error else {
@@ -192,19 +193,19 @@ impl Workers {
         }
     }
 
-    /// Counts turns from here on: the group was renewed.
+    /// Restarts the count of turns, after the group was renewed.
     pub(super) fn begin_anew(&self) {
         let mut state = self.lock();
         (state.failed, state.turns) = (false, 0);
     }
 
-    /// Says that a call within the turn has failed, if that has ended the group.
+    /// Records that a call within the turn has failed, if the group is aborted.
     pub(super) fn call_failed(&self) {
         let mut state = self.lock();
         state.call_failed |= state.has_ended();
     }
 
-    /// Ends the group in the name of this worker, whose turn it is: a call within it has failed.
+    /// Aborts the group in the name of this worker: a call within its turn has failed.
     pub(super) fn end(&self) {
         let mut state = self.lock();
         state.call_failed = true;
@@ -213,13 +214,12 @@ impl Workers {
         }
     }
 
-    /// The number of the turn that it is.
+    /// Returns the number of the current turn.
     pub(crate) fn turn(&self) -> u64 {
         self.lock().turns
     }
 
-    /// No replica of this worker is one that has returned from a run that goes on. All
-    /// communicators are home.
+    /// Clears the idle flag of every local replica: the run is over and all communicators are home.
     pub(crate) fn rouse(&self) {
         let mut state = self.lock();
         let local = state.local();
@@ -231,7 +231,7 @@ impl Workers {
         self.changed.notify_all();
     }
 
-    /// The state, once it is `ready`.
+    /// Waits until the state is `ready`, and returns it.
     fn wait(
         &self,
         call: &'static str,
@@ -262,7 +262,7 @@ impl Workers {
 }
 
 impl State {
-    /// See [`Workers::meet`]; `variables` is how many this worker has.
+    /// See [`Workers::meet`]. `variables` is the number of variables of this worker.
     fn meet(
         call: &'static str,
         mut communicators: Vec<Communicator>,
@@ -289,8 +289,8 @@ impl State {
             let own = [worker as u64, variables, first as u64, count as u64];
             let (send, recv) = (Some(own.as_slice().into()), all.as_flattened_mut().into());
             communicator.execute(Call::AllGather { send, recv, counts: None }, &agreement)?;
-            // Nobody fails before all have heard: it would end the group under a worker that still
-            // makes its strategy.
+            // No rank may fail before all have the data: it would abort the group while another
+            // worker still makes its strategy.
             communicator.barrier().map(|()| all)
         };
         let told: Vec<Result<Vec<[u64; 4]>>> = thread::scope(|scope| {
@@ -314,7 +314,7 @@ impl State {
             let expected = format!("replicas of all {workers} workers, in their order");
             return Err(Error::invalid(call, "communicators", expected, format!("replicas of workers {told:?}")));
         }
-        // Two processes may say that they are the same worker. All ranks look at all, so that all
+        // Two processes may claim to be the same worker. Every rank checks all claims, so all
         // refuse.
         for (&worker, own) in told.iter().zip(&processes) {
             let all = &replicas[worker as usize];
@@ -327,27 +327,27 @@ impl State {
         Ok(State { replicas, worker, home, turn: None, turns: 0, failed: false, call_failed: false, variables })
     }
 
-    /// The replicas of this worker.
+    /// Returns the replicas of this worker.
     fn local(&self) -> Range<usize> {
         self.replicas[self.worker].clone()
     }
 
-    /// Whether the group was ended.
+    /// Returns whether the group was aborted.
     fn has_ended(&self) -> bool {
         self.home.iter().flatten().any(|communicator| communicator.abort_handle().is_aborted())
     }
 }
 
-/// The right of a thread to use the communicators.
+/// A turn: the right of a thread to use the communicators.
 pub(crate) struct CallGuard<'w> {
     workers: &'w Workers,
-    /// Whose turn it was, and is again.
+    /// The turn that this one interrupts, restored when this is dropped.
     before: Option<(ThreadId, &'static str)>,
 }
 
 impl CallGuard<'_> {
-    /// Says that it has failed, or a call within it, which is what a turn does once if the group
-    /// was ended. Within a run it is the run that fails.
+    /// Records that this turn, or a call inside it, failed because the group was aborted. Each
+    /// worker reports an abort once. Within a run, the run itself fails.
     pub(crate) fn failed(&self) {
         let mut state = self.workers.lock();
         let ended = state.has_ended();
@@ -355,12 +355,12 @@ impl CallGuard<'_> {
         state.failed |= ended && self.before.is_none();
     }
 
-    /// Whether this thread had its turn before this one.
+    /// Returns whether this turn is nested in another one.
     pub(crate) fn is_within_another(&self) -> bool {
         self.before.is_some()
     }
 
-    /// Whether a call within it has.
+    /// Returns whether a call inside this turn has failed because the group was aborted.
     pub(super) fn call_failed(&self) -> bool {
         self.workers.lock().call_failed
     }

@@ -1,4 +1,4 @@
-//! Where the replicas of a process meet for a merge function.
+//! The board on which the replicas of a process exchange values with a merge function.
 
 use std::{
     any::Any,
@@ -7,20 +7,20 @@ use std::{
     time::Duration,
 };
 
-/// Where the replicas of this process leave what a merge function sees, and find what it gives
-/// back.
+/// The board of a run: replicas of this process leave arguments on it, and the merge function
+/// leaves its results.
 pub(crate) struct MergeBoard {
     places: Vec<Mutex<Option<Box<dyn Any + Send>>>>,
-    /// How many merge functions have ended.
+    /// The number of merge functions that have ended.
     merges: Mutex<usize>,
     ended: Condvar,
 }
 
-/// What a replica leaves for a merge function: its arguments, and the type of the result that it is
-/// to find.
+/// A replica's entry for a merge function: its arguments, and the type of the result that it
+/// expects.
 pub(super) struct Left<A, V>(pub(super) A, pub(super) PhantomData<fn() -> V>);
 
-/// The time of a merge function, which ends when this is dropped.
+/// A running merge function. Its drop marks the end of the function.
 pub(super) struct Merging<'b>(pub(super) &'b MergeBoard);
 
 impl Drop for Merging<'_> {
@@ -40,8 +40,8 @@ impl MergeBoard {
         self.merges.lock().expect("nobody panics at the board")
     }
 
-    /// Waits until more than `before` merge functions have ended; whether that was before the
-    /// timeout.
+    /// Waits until more than `before` merge functions have ended. Returns false if the timeout
+    /// passed first.
     pub(super) fn wait_for_merge(&self, before: usize, timeout: Duration) -> bool {
         let waited = self.ended.wait_timeout_while(self.merges(), timeout, |merges| *merges <= before);
         !waited.expect("nobody panics at the board").1.timed_out()

@@ -1,4 +1,4 @@
-//! What a replica sees while it runs.
+//! The context of a running replica.
 
 use crate::{
     Axes, Axis, CommunicationOptions, Communicator, Device, Error, ReduceOp, Result, Strategy, Tensor,
@@ -15,10 +15,11 @@ use crate::{
 use consonance_spec::Kind;
 use std::cell::{RefCell, RefMut};
 
-/// One replica of a [`run`](Strategy::run): who it is, and its collectives with the other replicas.
+/// One replica of a [`run`](Strategy::run): its id, and its collectives with the other replicas.
 ///
-/// Every replica makes the same calls in the same order, under `if` and in loops too as long as all
-/// take the same way. A replica that does not is named in an error that all get at once.
+/// Every replica makes the same calls in the same order. Calls may be inside `if` and loops if all
+/// replicas take the same branches. If a replica differs, all replicas get at once an error that
+/// names it.
 ///
 /// The context ends with the function it was given to:
 ///
@@ -33,7 +34,7 @@ pub struct ReplicaContext<'r> {
     pub(super) strategy: &'r Strategy,
     id: usize,
     communicator: RefCell<CommLease>,
-    /// Within an overlap.
+    /// The state of the overlap that the replica is in, if any.
     pub(super) flow: RefCell<Option<Flow>>,
     pub(super) board: &'r MergeBoard,
 }
@@ -48,50 +49,51 @@ impl<'r> ReplicaContext<'r> {
         ReplicaContext { strategy, id, communicator: RefCell::new(communicator), flow: RefCell::default(), board }
     }
 
-    /// Its communicator, if that was made for runs of this process alone.
+    /// Returns its communicator, if that was made for runs of this process only.
     pub(crate) fn into_communicator(self) -> Option<Communicator> {
         self.communicator.into_inner().into_own()
     }
 
-    /// This replica, from 0 to [`num_replicas_in_sync`](ReplicaContext::num_replicas_in_sync).
+    /// Returns the id of this replica, from 0 to
+    /// [`num_replicas_in_sync`](ReplicaContext::num_replicas_in_sync) (exclusive).
     pub fn replica_id_in_sync_group(&self) -> usize {
         self.id
     }
 
-    /// Its place among the replicas of this process.
+    /// Returns the position of this replica among those of this process.
     pub(crate) fn place(&self) -> usize {
         self.id - self.strategy.local_replicas().start
     }
 
-    /// The number of replicas, those of all processes.
+    /// Returns the number of replicas in all processes.
     pub fn num_replicas_in_sync(&self) -> usize {
         self.strategy.num_replicas_in_sync()
     }
 
-    /// The devices of this replica: one.
+    /// Returns the devices of this replica: always one.
     pub fn devices(&self) -> [Device; 1] {
         [self.strategy.worker_devices()[self.place()]]
     }
 
-    /// The strategy that runs this replica.
+    /// Returns the strategy that runs this replica.
     pub fn strategy(&self) -> &Strategy {
         self.strategy
     }
 
-    /// Combines `value` over all replicas; each gets the result.
+    /// Combines `value` over all replicas. Every replica gets the result.
     ///
-    /// Shapes and structure are the same on all replicas. A tensor that nobody else holds is
-    /// reduced in its own memory. Small tensors travel together
+    /// Structure, dtypes and shapes are the same on all replicas. A tensor whose elements are not
+    /// shared is reduced in its own memory. Small tensors are fused
     /// ([`CommunicationOptions::bytes_per_pack`]). The mean of integers is a float: f64 for 32 and
-    /// 64 bits, f32 for 8 and 16. So plain integers have no mean, since a float has no place in
-    /// them: give a [`Tensor`]. [`IndexedSlices`](crate::IndexedSlices) keep all rows of all
-    /// replicas, in replica order; their mean is divided by the number of replicas.
+    /// 64 bits, f32 for 8 and 16. A plain integer in a nest cannot hold that result; pass a
+    /// [`Tensor`] instead. For [`IndexedSlices`](crate::IndexedSlices) the result has the rows of
+    /// all replicas, in replica order; for the mean they are divided by the number of replicas.
     ///
     /// # Errors
     /// [`Error::UnknownReduceOp`]; [`Error::InvalidCall`] if `op` is not defined on the dtype, or
-    /// its result is no number of the type that was given; [`Error::Mismatch`] if the replicas did
-    /// not call the same; [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`] if a replica is
-    /// gone.
+    /// the result does not fit the type of a plain number; [`Error::Mismatch`] if the replicas did
+    /// not make the same call; [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`] if a replica
+    /// is gone.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, ReduceOp, Tensor};
@@ -138,11 +140,12 @@ impl<'r> ReplicaContext<'r> {
         self.put(call, value, leaves)
     }
 
-    /// Concatenates `value` over all replicas along `axis`, in replica order; each gets the result.
+    /// Concatenates `value` over all replicas along `axis`, in replica order. Every replica gets
+    /// the result.
     ///
-    /// Sizes along `axis` may differ from replica to replica, and be zero; all other dimensions are
-    /// the same. A negative axis counts from the last. Of [`IndexedSlices`](crate::IndexedSlices)
-    /// the large tensors are concatenated, along axis 0, and stay sparse.
+    /// Sizes along `axis` may differ between replicas, and may be zero. All other dimensions are
+    /// the same. A negative axis counts from the last. For [`IndexedSlices`](crate::IndexedSlices)
+    /// the large tensors are concatenated along axis 0, and the result is sparse.
     ///
     /// # Errors
     /// As [`all_reduce`](ReplicaContext::all_reduce), and [`Error::InvalidCall`] for a scalar, an
@@ -197,8 +200,8 @@ impl<'r> ReplicaContext<'r> {
         self.put(call, value, leaves)
     }
 
-    /// Combines `value` over all replicas and gives each replica its block of the result along axis
-    /// 0. The size of axis 0 is a multiple of the number of replicas.
+    /// Combines `value` over all replicas. Each replica gets its block of the result along axis 0.
+    /// The size of axis 0 must be a multiple of the number of replicas.
     ///
     /// # Errors
     /// As [`all_reduce`](ReplicaContext::all_reduce), and [`Error::InvalidCall`] for a size that
@@ -231,8 +234,8 @@ impl<'r> ReplicaContext<'r> {
         self.put(call, value, leaves)
     }
 
-    /// Replica `root`'s `value` to all. The others give a value of the same structure, dtypes and
-    /// shapes.
+    /// Copies the `value` of replica `root` to all replicas. The other replicas pass a value of the
+    /// same structure, dtypes and shapes.
     ///
     /// # Errors
     /// As [`all_reduce`](ReplicaContext::all_reduce), and [`Error::InvalidCall`] for a replica that
@@ -263,7 +266,7 @@ impl<'r> ReplicaContext<'r> {
         self.put(call, value, leaves)
     }
 
-    /// The sum of all replicas' `value` on replica `root`, and zeros on the others.
+    /// Returns the sum of all replicas' `value` on replica `root`, and zeros on the others.
     pub(crate) fn sum_on<N: Nest>(&self, call: &'static str, root: usize, mut value: N) -> Result<N> {
         self.require(call)?;
         let mut leaves = nest::take(&mut value);
@@ -277,7 +280,7 @@ impl<'r> ReplicaContext<'r> {
         let options = self.strategy.options();
         let mut session = self.session(Kind::Reduce, &leaves, None, &options);
         if leaves.iter().all(|leaf| matches!(leaf.value, Value::Sparse(_))) {
-            // Whether the replicas agree on the root is compared here.
+            // No step on sparse rows compares the root; this one does.
             session.sum_on(root, &mut Tensor::default())?;
         }
         for leaf in &mut leaves {
@@ -295,7 +298,7 @@ impl<'r> ReplicaContext<'r> {
         self.put(call, value, leaves)
     }
 
-    /// Waits until every replica has come here.
+    /// Waits until every replica has made this call.
     ///
     /// # Errors
     /// [`Error::Mismatch`], [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`].
@@ -318,17 +321,17 @@ impl<'r> ReplicaContext<'r> {
         self.meet(Kind::Barrier, &Agreement::NONE)
     }
 
-    /// A step in which the replicas only meet.
+    /// Executes a barrier of this kind.
     pub(crate) fn meet(&self, kind: Kind, agreement: &Agreement<'_>) -> Result<()> {
         self.configured().meet(kind, agreement)
     }
 
-    /// One step of a call that has no session.
+    /// Executes one step of a call that has no [`NestCall`].
     pub(crate) fn call_with(&self, call: Call<'_>, agreement: &Agreement<'_>) -> Result<()> {
         self.configured().execute(call, agreement)
     }
 
-    /// The communicator, when all that this replica has on its way is done.
+    /// Returns the communicator after all pending buckets of this replica are done.
     pub(crate) fn held(&self) -> RefMut<'_, CommLease> {
         let mut held = self.communicator.borrow_mut();
         if let Some(flow) = &mut *self.flow.borrow_mut() {
@@ -337,16 +340,16 @@ impl<'r> ReplicaContext<'r> {
         held
     }
 
-    /// `work` with the overlap that this replica is in, and its communicator.
+    /// Runs `work` with the overlap that this replica is in and its communicator.
     ///
     /// # Panics
-    /// If it is in none.
+    /// If the replica is in no overlap.
     pub(crate) fn with_flow<R>(&self, work: impl FnOnce(&mut Flow, &mut CommLease) -> R) -> R {
         let mut flow = self.flow.borrow_mut();
         work(flow.as_mut().expect("buckets are of an overlap"), &mut self.communicator.borrow_mut())
     }
 
-    /// The communicator with the strategy's options, whatever those of the last call were.
+    /// Returns the communicator, configured with the strategy's options again.
     fn configured(&self) -> RefMut<'_, Communicator> {
         let mut communicator = RefMut::map(self.held(), |held| &mut **held);
         communicator.configure(self.strategy.options().configuration());
@@ -357,12 +360,13 @@ impl<'r> ReplicaContext<'r> {
         context::require_replica(call, self.strategy, self.id)
     }
 
-    /// The nest with the results of `call` in their places.
+    /// Moves the results of `call` into the nest.
     pub(crate) fn put<N: Nest>(&self, call: &'static str, value: N, leaves: Vec<Leaf>) -> Result<N> {
         nest::put(value, leaves).map_err(|error| error.of_call(call).of_replica(self.id))
     }
 
-    /// The value, or the error that the other replicas, who make the same call, are told of.
+    /// Returns the value. For an error, tells the other replicas, which make the same call, and
+    /// returns the error.
     pub(crate) fn or_refuse<T>(&self, kind: Kind, checked: Result<T>) -> Result<T> {
         checked.map_err(|error| {
             let error = error.of_replica(self.id);

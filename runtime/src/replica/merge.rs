@@ -21,26 +21,27 @@ use std::{
 
 impl ReplicaContext<'_> {
     /// Pauses all replicas, runs `merge` once in the cross-replica context with the arguments of
-    /// all, and goes on with its results: each replica's own if they are [`PerReplica`], the same
-    /// on all if they are [`Mirrored`](crate::Mirrored) ([`Strategy::mirror`]), none if they are
-    /// `()`.
+    /// all replicas, and resumes them with its result. A [`PerReplica`] gives each replica its own
+    /// value, a [`Mirrored`](crate::Mirrored) ([`Strategy::mirror`]) gives all the same value, and
+    /// `()` gives none.
     ///
-    /// The function of replica 0 is the one that runs. Where several processes have replicas, the
-    /// function of the first replica of each runs there, with the arguments of the replicas of that
-    /// process; the cross-replica calls that it makes are of all replicas.
+    /// The function of replica 0 runs. If several processes have replicas, the function of the
+    /// first replica of each process runs there, with the arguments of the replicas of that
+    /// process. Its cross-replica calls are collectives of all replicas.
     ///
-    /// The arguments are a nest, whose structure is the same on all replicas: the path of each
-    /// leaf, and whether it is sparse. Tensors may differ in dtype and shape. A value that is no
-    /// nest goes in a [`nest::Opaque`].
+    /// The arguments are a nest. Its structure (the path of each leaf, and whether it is sparse)
+    /// must be the same on all replicas. Tensors may differ in dtype and shape. Wrap a value that
+    /// is not a nest in a [`nest::Opaque`].
     ///
     /// # Errors
-    /// [`Error::Mismatch`] with the path of the first leaf that another replica does not have. The
-    /// error of `merge`; otherwise as [`barrier`](ReplicaContext::barrier). Every replica has an
-    /// [`Error::Mismatch`], [`Error::Left`], [`Error::Timeout`] or [`Error::Aborted`] as it is; of
-    /// any other error those that did not run the function have the text, in an [`Error::Replica`]
-    /// that names who did. Where several processes have replicas those of one have the error of its
-    /// function, which ends the group, unless it is an [`Error::Mismatch`], which all functions
-    /// have.
+    /// * [`Error::Mismatch`] with the path of the first leaf that another replica does not have.
+    /// * The error of `merge`. All replicas get an [`Error::Mismatch`], [`Error::Left`],
+    ///   [`Error::Timeout`] or [`Error::Aborted`] unchanged. Of any other error, replicas that did
+    ///   not run the function get the text, in an [`Error::Replica`] that names the replica that
+    ///   did. If several processes have replicas, the replicas of a process get the error of its
+    ///   function. That error aborts the group, except an [`Error::Mismatch`], which all functions
+    ///   get.
+    /// * Otherwise as [`barrier`](ReplicaContext::barrier).
     ///
     /// ```
     /// use consonance::{MirroredStrategy, ReduceOp, Tensor};
@@ -79,8 +80,9 @@ impl ReplicaContext<'_> {
         let structure = nest::Structure::new(&leaves);
         let arguments = nest::put(arguments, leaves).map_err(|error| error.of_call("ReplicaContext::merge_call"))?;
         let types = type_name::<(A, M)>();
-        // Two types may have one name. Ids say nothing in another process, which may be of another
-        // build: there those of one process are compared by the merge function's replica.
+        // Two types may have the same name, so type ids are compared too. Ids of another process
+        // mean nothing, because it may be another build. With several processes, the replica that
+        // runs the merge function compares the types within its process.
         let ids = self.strategy.workers().is_none().then(TypeId::of::<(A, M::Value)>);
         let describe = || {
             let ids = ids.map(|ids| ("type ids".to_owned(), format!("{ids:?}")));
@@ -102,12 +104,13 @@ impl ReplicaContext<'_> {
         };
         let returned = self.meet(Kind::MergeReturn, &Agreement::NONE);
         if let Err(Error::Mismatch { .. }) = returned {
-            // Another worker's function makes calls that this one's did not, and has yet to come
-            // here.
+            // The function of another worker makes calls that this worker's did not make, and has
+            // not returned yet.
             self.held().abort_handle().abort(Reason::Failure);
         }
         let result = match &returned {
-            // Nothing else says that the function has returned: what is on the board may be for it.
+            // Without this barrier the function may not have returned: the board may hold arguments
+            // for it.
             Err(_) if self.strategy.workers().is_none() => None,
             _ => self.board.take(self.place()),
         };
@@ -122,7 +125,7 @@ impl ReplicaContext<'_> {
     }
 
     /// Lends the communicators of this worker's replicas to the merge function that the first of
-    /// them runs: the one after `merges` others.
+    /// them runs. `merges` functions have ended before it.
     fn lend_to_merge(
         &self,
         workers: &Workers,
@@ -137,7 +140,7 @@ impl ReplicaContext<'_> {
             let _turn = workers.hand_over();
             let failure = merge();
             if failure.as_ref().is_some_and(|error| !matches!(error, Error::Mismatch { .. })) {
-                // The other workers' functions know nothing of it. A mismatch they have, too.
+                // Tell the other workers' functions by an abort. They get a mismatch without it.
                 aborter.abort(Reason::Failure);
             }
             Ok(failure)
@@ -153,8 +156,8 @@ impl ReplicaContext<'_> {
         result
     }
 
-    /// Runs the merge function and leaves each replica's result, or its error instead of the one
-    /// that is returned, on the board.
+    /// Runs the merge function, and leaves each replica's result on the board. If the function
+    /// fails, leaves the error for the other replicas there, and returns the error itself.
     fn merge<A, M>(&self, merge: impl FnOnce(&Strategy, PerReplica<A>) -> Result<M>) -> Option<Error>
     where
         A: Send + 'static,
@@ -199,8 +202,8 @@ impl ReplicaContext<'_> {
     }
 }
 
-/// The error of the merge function that `replica` ran, for the others. What came of a collective is
-/// the same to all; what is the function's own is that replica's.
+/// Returns the error of the merge function that `replica` ran, for the other replicas. An error of
+/// a collective is the same for all; any other error belongs to that replica.
 fn merge_failed(replica: usize, error: &Error) -> Error {
     match error {
         Error::Mismatch { .. } | Error::Left { .. } | Error::Timeout { .. } | Error::Aborted { .. } => {

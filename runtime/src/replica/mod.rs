@@ -1,4 +1,4 @@
-//! What a replica sees while it runs.
+//! The context of a running replica: its collectives, merge calls and overlaps.
 
 mod board;
 mod context;

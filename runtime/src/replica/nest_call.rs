@@ -1,5 +1,5 @@
-//! One call of a replica on a nest, as steps of its communicator: packs of small tensors, large
-//! ones alone, sparse rows in two.
+//! One call of a replica on a nest, as steps of its communicator: one for each pack of small
+//! tensors and each large tensor, two for sparse rows (three in a gather).
 
 use crate::{
     Axes, Communicator, IndexedSlices, ReduceOp, Result, Tensor,
@@ -18,40 +18,40 @@ use consonance_kernels::{
 use consonance_spec::{Kind, call::mix, packing};
 use std::ops::DerefMut;
 
-/// The steps of one call on a nest: all of them carry the digest of the whole nest, so that the
-/// first already compares it.
+/// The steps of one call on a nest. Each step's signature has the digest of the whole nest, so the
+/// first step already compares it.
 pub(crate) struct NestCall<C> {
     kind: Kind,
     communicator: C,
     outline: NestSignature,
     digest: u64,
-    /// Sizes along these may differ from replica to replica.
+    /// The axes along which sizes may differ between replicas.
     axes: Axes,
-    /// How values are combined, or were, that the replicas only exchange: it is in no signature of
-    /// theirs.
+    /// The reduction op of a call whose steps are plain exchanges. No step's signature has it, so
+    /// it is mixed into the digest here.
     own_op: Option<ReduceOp>,
-    /// Up to how many bytes travel together, where there is something to pack: what differs in it
-    /// differs in its steps.
+    /// The limit on a pack in bytes, if there is something to pack. It is part of the description
+    /// only: if it differs, the steps differ.
     pack_limit: Option<usize>,
 }
 
 impl<C: DerefMut<Target = Communicator>> NestCall<C> {
-    /// A call of this kind on `leaves`, whose sizes along the axes `ragged` may differ from replica
-    /// to replica.
+    /// Makes a call of this kind on `leaves`, whose sizes along the axes `ragged` may differ
+    /// between replicas.
     pub(crate) fn new(kind: Kind, communicator: C, leaves: &[Leaf], ragged: Axes) -> NestCall<C> {
         let outline = NestSignature::new(leaves, &ragged);
         let digest = [kind as u64, ragged.digest()].into_iter().fold(outline.digest(), mix);
         NestCall { kind, communicator, outline, digest, axes: ragged, own_op: None, pack_limit: None }
     }
 
-    /// The same call, in which the replicas agree on an operation, too, that none of its steps has.
+    /// Makes the replicas also agree on an operation that is in none of the steps.
     pub(crate) fn with_own_op(self, op: ReduceOp) -> NestCall<C> {
         NestCall { own_op: Some(op), ..self }
     }
 
     pub(crate) fn call(&mut self, call: Call<'_>) -> Result<()> {
         let describe = || {
-            // The axis first, because shapes are told without their size along it.
+            // The axis comes first, because shapes are described without their size along it.
             let axis = self.axes.describe().map(|axes| ("axis".to_owned(), axes));
             let op = self.own_op.map(|op| ("op".to_owned(), op.to_string()));
             let pack_limit = self.pack_limit.map(|bytes| ("bytes_per_pack".to_owned(), bytes.to_string()));
@@ -62,8 +62,7 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         self.communicator.execute(call, &agreement)
     }
 
-    /// Combines every leaf over the replicas; small tensors travel together, up to `pack_limit`
-    /// bytes.
+    /// Combines every leaf over the replicas. Small tensors are fused, up to `pack_limit` bytes.
     pub(crate) fn all_reduce_leaves(&mut self, op: ReduceOp, leaves: &mut [Leaf], pack_limit: usize) -> Result<()> {
         if leaves.is_empty() {
             return self.all_reduce(op, &mut Tensor::default());
@@ -77,7 +76,7 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         }
         let sizes: Vec<_> = tensors.iter().map(|tensor| (tensor.dtype(), tensor.buf().bytes())).collect();
         self.pack_limit = Some(pack_limit).filter(|_| tensors.len() > 1);
-        // One replica has no step to save.
+        // Packing saves steps, and a single replica has none to save.
         let limit = if self.communicator.size() == 1 { 1 } else { pack_limit };
         for pack in packing::packs(&sizes, limit) {
             self.all_reduce_pack(op, &mut tensors, &pack)?;
@@ -99,8 +98,8 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         Ok(())
     }
 
-    /// Reduces a tensor along its axes that are `removed`, and over the replicas: they exchange
-    /// what each has, not yet rounded, and how many elements it comes from.
+    /// Reduces a tensor along its `removed` axes and over the replicas. The replicas exchange their
+    /// unrounded partial results and the numbers of elements in them.
     ///
     /// # Panics
     /// If `op` is not defined on the tensor's dtype, or no axis is removed.
@@ -146,7 +145,8 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         Ok(())
     }
 
-    /// In the tensor's own memory if nobody else holds it and the result is of its type.
+    /// All-reduces a tensor: in its own memory if that is not shared and the result has the same
+    /// dtype.
     pub(crate) fn all_reduce(&mut self, op: ReduceOp, tensor: &mut Tensor) -> Result<()> {
         if op.result(tensor.dtype()) == Some(tensor.dtype())
             && let Some(recv) = tensor.own_buf_mut()
@@ -189,7 +189,7 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         Ok(())
     }
 
-    /// Rows of the concatenation of the dense tensors, whose sizes may differ.
+    /// Returns the rows of the concatenated large tensors, whose sizes may differ.
     fn gather_rows(&mut self, slices: &IndexedSlices) -> Result<IndexedSlices> {
         let size = slices.dense_shape.as_ref().map_or(0, |shape| shape[0]);
         let sizes = self.sizes(size)?;
@@ -199,7 +199,7 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         indexed_slices::gathered(call, values, indices, &counts, &sizes)
     }
 
-    /// Each replica's `size`.
+    /// Gathers the `size` of each replica.
     fn sizes(&mut self, size: usize) -> Result<Vec<usize>> {
         let (mut recv, own) = (vec![0; self.communicator.size()], [size as u64]);
         self.call(Call::AllGather {
@@ -210,12 +210,12 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         Ok(recv.into_iter().map(|size: u64| size as usize).collect())
     }
 
-    /// The concatenation along `axis`, and each replica's size along it.
+    /// Concatenates along `axis`. Also returns each replica's size along it.
     fn concat(&mut self, tensor: &Tensor, axis: usize) -> Result<(Tensor, Vec<usize>)> {
         let shape = tensor.shape();
         let (rows, inner): (usize, usize) = (shape[..axis].iter().product(), shape[axis + 1..].iter().product());
         if rows * inner == 0 {
-            // No element tells how long each part is.
+            // The counts of empty parts do not determine their sizes along the axis.
             let sizes = self.sizes(shape[axis])?;
             let shape = tensor::joined(self.kind.name(), shape, axis, &sizes)?;
             return Ok((Tensor::zeros(tensor.dtype(), shape), sizes));
@@ -229,7 +229,7 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
     }
 }
 
-/// The operation, if it is defined on every leaf.
+/// Checks that the operation is defined on every leaf, and returns it.
 pub(crate) fn check_leaves(call: &'static str, op: ReduceOp, leaves: &[Leaf]) -> Result<ReduceOp> {
     leaves.iter().try_for_each(|leaf| leaf.check_op(call, op)).map(|()| op)
 }

@@ -1,14 +1,14 @@
-//! All-reduces that go on while a replica computes: what it hands over is collected in buckets,
-//! which travel when they are full.
+//! All-reduces that overlap with a replica's computation. Values are collected in buckets, and a
+//! full bucket is all-reduced.
 //!
-//! A thread that the strategy keeps carries the buckets out, one after the other, with the
-//! replica's communicator: the replica lends it, and takes it back before it makes any other call.
-//! What is handed over is owned, not borrowed, and the closure of [`ReplicaContext::overlap`] does
-//! not end before all of it is back.
+//! A thread of the strategy all-reduces the buckets in order, with the replica's communicator. The
+//! replica lends it the communicator and takes it back before it makes any other call. Values are
+//! owned, not borrowed, and [`ReplicaContext::overlap`] does not return before all of them are
+//! back.
 //!
-//! Where every core has a replica, such a thread only takes time from one that computes. There the
-//! replica itself carries the buckets out, when it waits. Which of the two it is, each replica may
-//! choose for itself: the calls are the same.
+//! If every core has a replica, such a thread would only take time from a replica that computes.
+//! Then the replica itself all-reduces the buckets when it waits. Replicas may differ in this
+//! choice: the calls are the same.
 
 use super::overlap_queue::{Flow, Parcel};
 use crate::{
@@ -20,17 +20,16 @@ use crate::{
 use consonance_kernels::group::Reason;
 use std::{sync::Arc, time::Duration};
 
-/// Where a replica hands over what is to be all-reduced while it goes on: see
-/// [`ReplicaContext::overlap`].
+/// Accepts values to all-reduce while the replica computes: see [`ReplicaContext::overlap`].
 pub struct Buckets<'r> {
     replica: &'r ReplicaContext<'r>,
 }
 
-/// What a replica has handed over, until it [waits](PendingNest::wait) for the result. Dropping it
-/// is safe: the all-reduce is made all the same, and the end of the closure reports its error.
+/// A nest in an overlapped all-reduce, until the replica [waits](PendingNest::wait) for the result.
+/// Dropping it is safe: the all-reduce still takes place, and the overlap returns its error.
 pub struct PendingNest<'b, N> {
     buckets: &'b Buckets<'b>,
-    /// Without its leaves.
+    /// The nest without its leaves.
     nest: N,
     parcel: Arc<Parcel>,
 }
@@ -38,16 +37,15 @@ pub struct PendingNest<'b, N> {
 const CALL: &str = "Buckets::all_reduce";
 
 impl Buckets<'_> {
-    /// Hands over `value`, to be combined over all replicas: [`ReplicaContext::all_reduce`], whose
-    /// result [`PendingNest::wait`] gives.
+    /// Starts [`ReplicaContext::all_reduce`] of `value`. [`PendingNest::wait`] returns the result.
     ///
-    /// Each replica hands over the same in the same order; in errors, the first is `value/0`, the
-    /// second `value/1`.
+    /// Each replica starts the same all-reduces in the same order. Errors name the first value
+    /// `value/0` and the second `value/1`.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if `op` is not defined on the dtype, and [`Error::UnknownReduceOp`]:
-    /// both end the group, after the other replicas are told; [`Error::WrongContext`] in a merge
-    /// function. All others come from [`PendingNest::wait`] or the end of the closure.
+    /// both abort the group, after the other replicas are told. [`Error::WrongContext`] in a merge
+    /// function. All others come from [`PendingNest::wait`] or the end of the overlap.
     ///
     /// ```
     /// use consonance::MirroredStrategy;
@@ -75,9 +73,9 @@ impl Buckets<'_> {
         Ok(PendingNest { buckets: self, nest: value, parcel })
     }
 
-    /// How long the collectives of the buckets that are finished took, together: the time in them,
-    /// waiting for other replicas included. Beside the time in which the replica itself stood still
-    /// for them, it tells how much was hidden.
+    /// Returns the total time in the collectives of the finished buckets, including their waits for
+    /// other replicas. Compare it with the time for which the replica itself was blocked, to see
+    /// how much communication was hidden.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, Tensor};
@@ -101,15 +99,16 @@ impl Buckets<'_> {
 }
 
 impl<N: Nest> PendingNest<'_, N> {
-    /// Waits until all of it has been combined, and gives the result. Bounded, as each all-reduce
-    /// is.
+    /// Waits until the whole nest is combined, and returns the result. The deadline of each
+    /// all-reduce bounds the wait.
     ///
-    /// What is in a bucket that is not full goes on its way now, with all other such buckets. So
-    /// the first wait for it has its place among the calls that replicas make in the same order.
+    /// If a part of the nest is in a bucket that is not full, all buckets that are not full are
+    /// all-reduced now. So the first wait for such a nest counts as a call: all replicas must make
+    /// it at the same position in their order of calls.
     ///
     /// # Errors
-    /// As [`ReplicaContext::all_reduce`]. When the group has ended, all that comes after has the
-    /// error by which it did.
+    /// As [`ReplicaContext::all_reduce`]. After an error that aborts the group, all later values
+    /// fail with that error.
     ///
     /// ```
     /// use consonance::MirroredStrategy;
@@ -125,9 +124,9 @@ impl<N: Nest> PendingNest<'_, N> {
 }
 
 impl ReplicaContext<'_> {
-    /// Runs `body`, in which all-reduces go on while the replica does something else: it hands each
-    /// layer's gradients over as soon as it has them, computes the next layer's meanwhile, and
-    /// waits at the end.
+    /// Runs `body`, in which all-reduces overlap with computation: start the all-reduce of each
+    /// layer's gradients as soon as they are computed, compute the next layer's meanwhile, and wait
+    /// at the end.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, ReduceOp, Tensor};
@@ -146,27 +145,27 @@ impl ReplicaContext<'_> {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     ///
-    /// What is handed over is collected, by operation and dtype, in buckets of
-    /// [`CommunicationOptions::bytes_per_pack`]. A full one is all-reduced at once, by a thread
-    /// that the strategy keeps for it; the others are when the replica waits for them, and at the
-    /// end. Where every core has a replica there is no such thread, and the replica itself does it
-    /// all when it waits: see [`CommunicationOptions::carriers`]. The result has the bits of
-    /// [`all_reduce`](ReplicaContext::all_reduce).
+    /// Values are collected, by operation and dtype, in buckets of
+    /// [`CommunicationOptions::bytes_per_pack`]. A thread of the strategy all-reduces a full bucket
+    /// at once. Other buckets are all-reduced when the replica waits for them, and at the end. If
+    /// every core has a replica there is no such thread, and the replica itself all-reduces all
+    /// buckets when it waits: see [`CommunicationOptions::carriers`]. The result has the same bits
+    /// as that of [`all_reduce`](ReplicaContext::all_reduce).
     ///
-    /// Any other call that the replica makes in `body` comes after all that was handed over before
-    /// it, and waits for that.
+    /// Any other call that the replica makes in `body` first waits for all values that were passed
+    /// before it.
     ///
     /// # Errors
-    /// The error of `body`, else the first of an all-reduce that was not waited for.
+    /// The error of `body`, else the first error of an all-reduce that was not waited for.
     /// [`Error::WrongContext`] within another overlap.
     ///
-    /// After an [`Error::Mismatch`] of what was handed over none of that travels any more, and all
-    /// of it has that error, on all replicas; the group works. If `body` fails with any other error
-    /// the group is ended, as by a replica's own failure: the other replicas may have handed over
-    /// more, or less, and no later call is to meet what they wait for.
+    /// After an [`Error::Mismatch`] of a bucket no further bucket is all-reduced. All their values
+    /// fail with that error, on all replicas, and the group still works. If `body` fails with any
+    /// other error the group is aborted, as by a replica's own failure: the other replicas may have
+    /// passed more or fewer values, and no later call may match theirs.
     ///
     /// # Panics
-    /// If `body` panics; the group is then ended, so that no other replica waits.
+    /// If `body` panics. The group is then aborted, so that no other replica waits.
     pub fn overlap<R>(&self, body: impl FnOnce(&Buckets<'_>) -> Result<R>) -> Result<R> {
         self.overlap_with(CommunicationOptions::new(), body)
     }
@@ -204,7 +203,7 @@ impl ReplicaContext<'_> {
         let mut end = End { replica: self, failure: Some(Reason::Panic) };
         let result = body(&Buckets { replica: self });
         end.failure = match &result {
-            // All replicas have the same mismatch, and go on alike.
+            // All replicas get the same mismatch, so they stay in step.
             Ok(_) | Err(Error::Mismatch { .. }) => None,
             Err(_) => Some(Reason::Failure),
         };
@@ -218,10 +217,11 @@ impl ReplicaContext<'_> {
     }
 }
 
-/// Ends an overlap when it is dropped: what is not on its way is given up, what is comes back.
+/// Ends an overlap when it is dropped: discards buckets that were not sent, and waits for those
+/// that were.
 struct End<'r> {
     replica: &'r ReplicaContext<'r>,
-    /// Why the group ends with the overlap, if it does.
+    /// The reason to abort the group at the end of the overlap, if any.
     failure: Option<Reason>,
 }
 

@@ -1,4 +1,4 @@
-//! What an overlap has under way: leaves in buckets, which travel when they are full.
+//! The queue of an overlap: leaves are collected in buckets, and a full bucket is all-reduced.
 
 use crate::{
     Axes, CommunicationOptions, Communicator, Error, ReduceOp, Result,
@@ -21,35 +21,35 @@ use std::{
 
 /// The buckets of one [`ReplicaContext::overlap`](crate::ReplicaContext::overlap).
 pub(crate) struct Flow {
-    /// Of a bucket, in bytes.
+    /// The capacity of a bucket in bytes.
     limit: usize,
     configuration: Configuration,
-    /// Those that are not full, one for each operation and dtype at most, in the order in which
-    /// they were last added to.
+    /// The buckets that are not full, at most one per operation and dtype, in the order of their
+    /// last additions.
     open: Vec<Bucket>,
-    /// All that was handed over.
+    /// All values that were passed.
     parcels: Vec<Arc<Parcel>>,
     progress: Arc<Mutex<Progress>>,
     way: Way,
-    /// Ends the group, whoever has its communicator.
+    /// Aborts the group, even while its communicator is lent.
     aborter: AbortHandle,
 }
 
-/// What became of the buckets so far.
+/// The state of the finished buckets.
 #[derive(Default)]
 struct Progress {
     in_collectives: Duration,
-    /// Why no more buckets travel, which is the error of all from there on: the group has ended,
-    /// which itself would only say that it has, or the replicas' buckets differ, and so may their
-    /// number.
+    /// The error that stopped the queue, and that all later buckets fail with. Either the group was
+    /// aborted, and a later call would report only the abort; or the replicas' buckets differ, and
+    /// their numbers may differ, too.
     ended: Option<Error>,
 }
 
 const UNHARMED: &str = "nobody panics while noting progress";
 
-/// Who carries out the buckets that were sent.
+/// The executor of the buckets that were sent.
 enum Way {
-    /// A thread, which has the communicator from the first of them on.
+    /// A thread. It borrows the communicator when the first bucket is sent.
     Thread(CommThread, Option<Lent>),
     /// The replica, when it waits.
     Later(Vec<Task>),
@@ -58,7 +58,7 @@ enum Way {
 impl Flow {
     pub(super) fn new(options: CommunicationOptions, communicator: &Communicator, carrier: Option<CommThread>) -> Flow {
         let limit = match options.pack_limit() {
-            // One replica has no step to save.
+            // Packing saves steps, and a single replica has none to save.
             _ if communicator.size() == 1 => 1,
             0 => usize::MAX,
             bytes => bytes,
@@ -74,8 +74,8 @@ impl Flow {
         }
     }
 
-    /// Puts the leaves into buckets, and sends those that are full. A leaf that fills a bucket has
-    /// one to itself.
+    /// Puts the leaves into buckets, and sends full buckets. A leaf that fills a bucket gets its
+    /// own.
     pub(super) fn take(&mut self, op: ReduceOp, leaves: Vec<Leaf>, held: &mut CommLease) -> Arc<Parcel> {
         let parcel = Arc::new(Parcel::new(leaves.len()));
         self.parcels.push(parcel.clone());
@@ -108,7 +108,7 @@ impl Flow {
         parcel
     }
 
-    /// Sends a bucket on its way, after those before it.
+    /// Queues a bucket for its all-reduce, after earlier buckets.
     fn send(&mut self, bucket: Bucket, held: &mut CommLease) {
         let task = Task { bucket, configuration: self.configuration, progress: self.progress.clone() };
         match &mut self.way {
@@ -120,21 +120,21 @@ impl Flow {
         }
     }
 
-    /// Sends the buckets that are not full, too.
+    /// Sends the buckets that are not full.
     fn send_all(&mut self, held: &mut CommLease) {
         for bucket in mem::take(&mut self.open) {
             self.send(bucket, held);
         }
     }
 
-    /// Sees to it that what was sent gets done by the time that somebody has waited for it.
+    /// Ensures that a wait for sent buckets can end: without a thread, all-reduces them here.
     fn make_progress(&mut self, held: &mut CommLease) {
         if let Way::Later(tasks) = &mut self.way {
             mem::take(tasks).into_iter().for_each(|task| task.carry_out(held));
         }
     }
 
-    /// Returns when all that was sent is done: the communicator is back.
+    /// Waits until all sent buckets are done and the communicator is back.
     fn finish(&mut self, held: &mut CommLease) {
         self.make_progress(held);
         if let Way::Thread(_, lent) = &mut self.way
@@ -144,18 +144,18 @@ impl Flow {
         }
     }
 
-    /// How much was handed over so far.
+    /// Returns the number of values that were passed so far.
     pub(super) fn handed_over(&self) -> usize {
         self.parcels.len()
     }
 
-    /// How long the collectives of the buckets that are finished took, together.
+    /// Returns the total time in the collectives of the finished buckets.
     pub(super) fn in_collectives(&self) -> Duration {
         self.progress.lock().expect(UNHARMED).in_collectives
     }
 
-    /// Sees to it that somebody can wait for `parcel`. If a bucket that is not full has a part of
-    /// it, all such are sent.
+    /// Ensures that a wait for `parcel` can end. If a bucket that is not full has a leaf of it,
+    /// sends all buckets that are not full.
     pub(super) fn hasten(&mut self, parcel: &Arc<Parcel>, held: &mut CommLease) {
         if self.open.iter().any(|bucket| bucket.has_of(parcel)) {
             self.send_all(held);
@@ -163,9 +163,8 @@ impl Flow {
         self.make_progress(held);
     }
 
-    /// Tells the other replicas, in the place of the next bucket, why this one hands over no more,
-    /// and ends the group: they have gone on with what follows in their closures, and learn of it
-    /// later than this one does.
+    /// Tells the other replicas, in place of the next bucket, why this one passes no more values,
+    /// and aborts the group: the others go on in their closures and notice the error later.
     pub(super) fn refuse(&mut self, error: &Error, held: &mut CommLease) {
         self.finish(held);
         let ended = self.progress.lock().expect(UNHARMED).ended.is_some();
@@ -177,19 +176,19 @@ impl Flow {
         self.aborter.abort(Reason::Failure);
     }
 
-    /// Returns when all that was handed over is done.
+    /// Waits until all values that were passed are done.
     pub(crate) fn settle(&mut self, held: &mut CommLease) {
         self.send_all(held);
         self.finish(held);
     }
 
-    /// The first error of what was handed over and not waited for.
+    /// Returns the first error of a value that was not waited for.
     pub(super) fn first_error(&mut self) -> Option<Error> {
         mem::take(&mut self.parcels).iter().find_map(|parcel| parcel.lock().error.take())
     }
 
-    /// Ends it: what is not on its way is given up, what is comes back. With a `failure` the group
-    /// ends, too.
+    /// Ends the overlap: discards buckets that were not sent, and waits for those that were. A
+    /// `failure` aborts the group first.
     pub(super) fn end(&mut self, failure: Option<Reason>, held: &mut CommLease) {
         if let Some(reason) = failure {
             self.aborter.abort(reason);
@@ -198,7 +197,7 @@ impl Flow {
         self.finish(held);
     }
 
-    /// The thread that carried the buckets, if one did.
+    /// Returns the thread of the overlap, if it had one.
     pub(super) fn into_carrier(self) -> Option<CommThread> {
         match self.way {
             Way::Thread(carrier, _) => Some(carrier),
@@ -207,16 +206,16 @@ impl Flow {
     }
 }
 
-/// What travels together: of one operation and dtype, or one
+/// Leaves that are all-reduced together: of one operation and dtype, or one
 /// [`IndexedSlices`](crate::IndexedSlices).
 struct Bucket {
     op: ReduceOp,
-    /// None for sparse rows.
+    /// `None` for sparse rows.
     dtype: Option<DType>,
-    /// Bytes.
+    /// The free space in bytes.
     free: usize,
     leaves: Vec<Leaf>,
-    /// One for each leaf.
+    /// One promise per leaf.
     promises: Vec<Promise>,
 }
 
@@ -225,13 +224,13 @@ impl Bucket {
         Bucket { op, dtype, free: limit, leaves: Vec::new(), promises: Vec::new() }
     }
 
-    /// Whether it has a leaf of this parcel.
+    /// Returns whether it has a leaf of this parcel.
     fn has_of(&self, parcel: &Arc<Parcel>) -> bool {
         self.promises.iter().any(|promise| Arc::ptr_eq(&promise.parcel, parcel))
     }
 }
 
-/// A bucket on its way.
+/// A bucket that was sent.
 pub(crate) struct Task {
     bucket: Bucket,
     configuration: Configuration,
@@ -264,17 +263,17 @@ impl Task {
     }
 }
 
-/// What was handed over at once. It is back when every leaf is.
+/// The leaves of one value. It is complete when every leaf is back.
 pub(super) struct Parcel {
     state: Mutex<Contents>,
     complete: Condvar,
 }
 
 struct Contents {
-    /// Those that are back.
+    /// The leaves that are back.
     leaves: Vec<Option<Leaf>>,
     missing: usize,
-    /// Of a leaf that did not come back, until it is taken.
+    /// The error of the first leaf that failed, until it is taken.
     error: Option<Error>,
 }
 
@@ -300,7 +299,7 @@ impl Parcel {
         }
     }
 
-    /// All leaves, when they are back.
+    /// Waits until all leaves are back, and returns them.
     pub(super) fn wait(&self) -> Result<Vec<Leaf>> {
         let waited = self.complete.wait_while(self.lock(), |contents| contents.missing > 0);
         let mut contents = waited.expect("nobody panics holding a parcel");
@@ -311,8 +310,8 @@ impl Parcel {
     }
 }
 
-/// The duty to bring a leaf back. Dropped before, which only a failure of the closure or a panic
-/// does, it tells so to who waits.
+/// The duty to return a leaf. It is dropped unkept only if the closure fails or panics; then the
+/// waiter gets an error.
 struct Promise {
     parcel: Arc<Parcel>,
     place: usize,

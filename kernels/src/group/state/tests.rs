@@ -68,7 +68,7 @@ fn who_leaves_after_it_was_told_of_a_leaver_is_not_to_blame() {
     state.leave(ROUND, 2);
     state.tell(1, 2);
     assert_eq!([0, 1, 3].map(|rank| state.culprit(ROUND, rank)), [0, 3, 3], "of whom rank 2 was told");
-    // What no rank of this group writes.
+    // Values that no rank of this group writes.
     state.tell(3, 2);
     state.records()[1].counters.told.store(u64::MAX, Ordering::Relaxed);
     assert_eq!([1, 2, 3].map(|rank| state.culprit(ROUND, rank)), [1, 3, 2]);

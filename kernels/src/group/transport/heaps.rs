@@ -1,25 +1,25 @@
-//! Data that lie in the heaps, where every process can read and write them.
+//! Data in the shared heaps, where every process can read and write them.
 
 use crate::group::{endpoint::Endpoint, fault::Fault};
 
-/// Where in [`Addresses::seen`] there is what a rank has shown of its heap: as the input of a step,
-/// and as the output.
+/// Index in [`Addresses::seen`] of the heap range that a rank passes as the input of a step;
+/// `OUTPUT` is that of the output.
 pub(super) const INPUT: usize = 0;
 
 pub(super) const OUTPUT: usize = 1;
 
 impl Endpoint {
-    /// Where these data lie in the heaps: on `whole` pages of their own, if others are to write
-    /// there.
+    /// Returns the offset of these data in the heaps. With `whole` they must be on pages of their
+    /// own, because peers are to write there.
     pub(super) fn find(&self, address: *const u8, bytes: usize, whole: bool) -> Option<usize> {
         self.segment().find(address, bytes, whole)
     }
 
-    /// Where these `bytes` of the heaps are, which `rank` shows as its `INPUT` or `OUTPUT`; nowhere
-    /// if there is no such place.
+    /// Returns the address of these `bytes` bytes of the heaps, which `rank` passes as its `INPUT`
+    /// or `OUTPUT`; `None` if the heaps have no such range.
     ///
     /// # Errors
-    /// [`Fault::CorruptPeer`] if nobody has allocated them.
+    /// [`Fault::CorruptPeer`] if no rank has allocated them.
     pub(super) fn in_heap(
         &mut self,
         rank: usize,
@@ -30,7 +30,7 @@ impl Endpoint {
         let Some(start) = self.segment().in_heaps(byte, bytes) else { return Ok(None) };
         self.addresses.seen.resize(self.world.size(), [0..0, 0..0]);
         let seen = &self.addresses.seen[rank][which];
-        // This rank's own were found in its own account.
+        // This rank has found its own range in its own account already.
         if rank != self.world.rank() && !(seen.start <= byte && byte + bytes <= seen.end) {
             let present = self.segment().present(byte);
             if present < bytes {

@@ -1,4 +1,4 @@
-//! The end of a step in which memory is shared: nobody leaves while others are in its memory.
+//! Steps that share memory: no rank leaves while others access its memory.
 
 use crate::{
     cpu::{
@@ -23,13 +23,12 @@ use std::{
 };
 
 /// How long a rank that gives up waits for ranks of other processes that are in its memory: longer
-/// than a chunk takes, but such a process may be stopped or dead, and what it says of itself may be
-/// anything.
+/// than a chunk takes. Such a process may be stopped or dead, and may have written any value.
 const GRACE: Duration = Duration::from_millis(20);
 
 impl Endpoint {
-    /// Arrives with memory that others may touch until the result departs, or is dropped; with
-    /// `open` see [`Shared`].
+    /// Posts a call whose buffers peers may access. The guard keeps them valid until `depart`
+    /// (success) or drop (abort); for `open` see [`Shared`].
     pub(crate) fn share(
         &mut self,
         signature: &Signature,
@@ -43,20 +42,20 @@ impl Endpoint {
         let mut shared = Shared { endpoint: self, active, open };
         let arrived = shared.endpoint.arrive(signature, access, bytes, (&[], 0), (input, output), || ());
         if let Err(Fault::Mismatch | Fault::Left(_)) = arrived {
-            // Nobody works in a step on which not all agree, or in which a descriptor will never
+            // No rank works in a step on which not all agree, or in which a descriptor will never
             // come.
             shared.active = false;
         }
         arrived.map(|()| shared)
     }
 
-    /// Takes these parts of the heaps away from the ranks of other processes.
+    /// Removes these parts of the heaps from the memory that other processes can write.
     fn close(&self, open: &[Range<usize>]) {
         let Some((segment, _)) = self.state.segment() else { return };
         for bytes in open.iter().filter(|bytes| !bytes.is_empty()) {
-            // What takes their place was reserved with them. The system can refuse to put it there
-            // if the process has as many mappings as it may have; then peers can still write there,
-            // as they can in all memory of the segment.
+            // The replacement pages were reserved with them. The system can refuse to map them if
+            // the process has as many mappings as it may have; then peers can still write there, as
+            // they can in all memory of the segment.
             let _ = segment.detach(bytes.clone());
         }
     }
@@ -64,10 +63,10 @@ impl Endpoint {
     /// Folds this rank's block of all inputs into the targets, a chunk at a time.
     ///
     /// # Safety
-    /// The addresses of this step are set: while a rank is inside, every input is valid for reads
-    /// of `count` elements of the reducer's input, every output that is not null for writes of as
-    /// many of its output, and equal to its own rank's input or disjoint from every input. All
-    /// ranks agreed on the step.
+    /// The addresses of this step are set. While a rank is inside, every input is valid for reads
+    /// of `count` elements of the reducer's input, and every output that is not null for writes of
+    /// as many of its output. Each output is equal to its own rank's input or disjoint from every
+    /// input. All ranks agreed on the step.
     pub(crate) unsafe fn fold_block(
         &mut self,
         signature: &Signature,
@@ -76,7 +75,7 @@ impl Endpoint {
         targets: Targets,
     ) -> Result<(), Fault> {
         let block = match targets {
-            // The blocks that users see are even.
+            // The blocks of the public collectives are even.
             Targets::Own => partition::block(count, self.world.size(), self.world.rank()),
             _ => {
                 let unit = BORDER_BYTES / reducer.input().size().min(reducer.output().size());
@@ -113,24 +112,24 @@ impl Endpoint {
     }
 }
 
-/// From arrival to departure of a rank that may have shared memory. Dropped before the departure,
-/// it ends the group and waits until nobody is in this rank's memory.
+/// A rank that may share memory, from arrival to departure. If it is dropped before the departure,
+/// it ends the group and waits until no rank is in this rank's memory.
 pub(crate) struct Shared<'s> {
     pub(crate) endpoint: &'s mut Endpoint,
     pub(crate) active: bool,
-    /// The parts of the heaps in which ranks of other processes write in this step, and which are
-    /// this rank's.
+    /// The parts of the heaps that belong to this rank, and that ranks of other processes write in
+    /// this step.
     pub(crate) open: [Range<usize>; 2],
 }
 
 impl Shared<'_> {
-    /// Goes on without waiting for anybody.
+    /// Ends the step without waiting for any rank.
     pub(crate) fn finish(mut self) {
         self.endpoint.note(Outcome::Done);
         self.active = false;
     }
 
-    /// Says that this rank is done, and waits for the others if they may be in its memory.
+    /// Publishes that this rank is done, and waits for the others if they may be in its memory.
     pub(crate) fn depart(mut self) -> Result<(), Fault> {
         let sequence = self.endpoint.sequence;
         // SYNC POINT departure: pairs below.
@@ -157,15 +156,15 @@ impl Drop for Shared<'_> {
         state.abort(*generation, Abort { rank: world.rank(), reason: Reason::Failure });
         // SYNC POINT abort: pairs with the fence in `enter`.
         fence(Ordering::SeqCst);
-        // Threads of this process first, for as long as it takes: they go on, and would see the
-        // other pages, too. No other process writes the words by which they are seen.
+        // Waits for threads of this process first, without a limit: they go on, and would also see
+        // the replaced pages. No other process writes the words by which they are seen.
         for peer in world.peers().filter(|&peer| state.is_local(peer)) {
             // SYNC POINT inside: pairs with `Inside::drop`.
             while state.inside(peer).load(Ordering::Acquire) != 0 {
                 yield_now();
             }
         }
-        // Those of other processes matter only where they write.
+        // Ranks of other processes matter only where they write.
         if self.open.iter().all(Range::is_empty) {
             return;
         }

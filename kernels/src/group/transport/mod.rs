@@ -1,4 +1,4 @@
-//! The ways of data from rank to rank, where they do not come with an arrival.
+//! The protocols that move data from rank to rank, other than inline payloads.
 
 mod in_place;
 mod process_read;

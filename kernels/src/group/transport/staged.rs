@@ -1,4 +1,4 @@
-//! Steps in which each rank reads what the others put up.
+//! Steps in which each rank reads the staged data of the others.
 
 use super::heaps::INPUT;
 use crate::{
@@ -19,14 +19,14 @@ use consonance_spec::Signature;
 use std::{ptr, time::Instant};
 
 impl Endpoint {
-    /// A step in which all ranks' data are put up, and `work` is called for each window of them.
-    /// Data that lie in a heap need not be put up, if the step may go in place: others read them
-    /// where they lie, in one window if all do.
+    /// A step in which all ranks stage their data, and `work` is called for each window of them.
+    /// Data in a heap need not be staged, if the step may go in place: the others read them there,
+    /// in one window if all ranks have such data.
     ///
     /// # Safety
-    /// `input` is valid for reads of `bytes` bytes, which nobody writes but `work`, and it only
-    /// where it has read; nothing at all, if the step may go in place, but what only this rank
-    /// reads.
+    /// `input` is valid for reads of `bytes` bytes. Only `work` writes them, and only those that
+    /// this rank has read already. If the step may go in place, it writes none but those that only
+    /// this rank reads.
     pub(crate) unsafe fn in_windows(
         &mut self,
         signature: &Signature,
@@ -48,7 +48,7 @@ impl Endpoint {
             let is_read = topology.protocol(step, bytes, false) == Protocol::ProcessRead && self.is_read(input);
             is_read.then_some(Shown::Own(input.addr()))
         });
-        // Where there is a block for each rank, this rank's is its own.
+        // If there is a block for each rank, this rank's block is not staged.
         let kept = (blocks == self.world.size()).then_some(self.world.rank());
         let moves = slot_swap::moves(self.world.size(), signature.kind);
         let room = if moves { blocks * stride } else { self.slot_bytes() };
@@ -75,8 +75,8 @@ impl Endpoint {
         if windows == 1 {
             load.stride = usize::MAX;
         }
-        // How many windows there are is what a peer says, if nobody knows it: it may say anything,
-        // and that it staged them all.
+        // If no rank knows the number of windows, a peer's descriptor decides it. The peer may
+        // write any size, and that it staged all windows.
         let begun = (most == usize::MAX && windows > 1).then(Instant::now);
         for index in 0..windows {
             if let Some(begun) = begun {
@@ -95,8 +95,8 @@ impl Endpoint {
             let is_last = index + 1 == windows;
             let window = Window { blocks, slice, slots, stride, data, own: input, own_bytes: bytes, is_last };
             let (context, addresses) = endpoint.context(signature);
-            // A rank that gives up waits for who reads its own memory, in its process; in another
-            // one see `still_there`.
+            // A rank that gives up waits for the ranks of its process that read its own memory; for
+            // other processes see `still_there`.
             let enters = data.iter().any(|data| !matches!(data.place, Source::Slot));
             let context = CallContext { enters, ..context };
             let Addresses { sources, scratch, .. } = addresses;
@@ -116,8 +116,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Whether a step that began then may go on: the group has not ended, and the timeout has not
-    /// passed. Otherwise the rank with the most data has not come.
+    /// Checks that a step that began at `begun` may go on: the group has not ended, and the timeout
+    /// has not passed. If it has, the rank with the most data is missing.
     fn in_time(&self, begun: Instant, data: &[Data]) -> Result<(), Fault> {
         if let Some(abort) = self.state.aborted(self.generation) {
             return Err(Fault::Aborted(abort));
@@ -130,17 +130,17 @@ impl Endpoint {
         Err(Fault::Missing(vec![rank]))
     }
 
-    /// Whether what was read in others' own memory was theirs to show until now: a rank that gives
-    /// up says so before it returns.
+    /// Checks that the group has not ended, so that the data read in others' own memory were valid:
+    /// a rank that gives up ends the group before it returns.
     fn still_there(&self) -> Result<(), Fault> {
-        // SYNC POINT abort: what was read comes before this look; who wrote it has ended the group
-        // before, if it was not the data.
+        // SYNC POINT abort: the reads come before this check; a rank that wrote the memory
+        // afterwards had ended the group before.
         fence(Ordering::Acquire);
         self.state.aborted(self.generation).map_or(Ok(()), |abort| Err(Fault::Aborted(abort)))
     }
 
-    /// What each rank has in this step, and where it lies. What one says that it has is at most
-    /// `most` bytes.
+    /// Returns the size and location of each rank's data in this step. A size in a descriptor
+    /// counts as at most `most` bytes.
     fn data(&mut self, most: usize) -> Result<Vec<Data>, Fault> {
         let mut data = std::mem::take(&mut self.addresses.data);
         data.clear();

@@ -1,4 +1,4 @@
-//! Steps of ranks that share a segment, each with a mapping of its own.
+//! Tests of ranks that share a segment, each with a mapping of its own.
 
 use crate::{
     cpu::reduce::Reducer,
@@ -20,7 +20,7 @@ use std::{process, ptr, sync::Arc, thread, time::Duration};
 enum Reads {
     No,
     All,
-    /// All but the first rank: it does not know its peers.
+    /// All but the first rank, which does not know its peers' processes.
     AllButOne,
 }
 
@@ -77,7 +77,7 @@ fn parts_are_read_where_they_lie_or_where_they_are_put_up() {
                     parts.try_for_each(|(peer, part)| peers.copy(peer, 0..part.len(), &mut part.as_mut_slice().into()))
                 };
                 endpoint.published(&signature, Some(send), Chunking::WHOLE, copy).unwrap();
-                // What the others have read can be written again.
+                // Data that the others have read can be written again.
                 memory.as_buf_mut().into_mut_slice::<u32>().unwrap().fill(7);
                 all.push((generation, count, parts));
             }
@@ -103,7 +103,7 @@ fn data_of_one_way_move_through_their_slots() {
                     false => (Kind::Gather, rank != root),
                 };
                 let own = input(rank + generation, count);
-                // Now and then where others could read them.
+                // Now and then in memory that others can read.
                 let mut memory = (generation % 5 == 0).then(|| endpoint.alloc(DType::U32, count).unwrap());
                 if let Some(memory) = &mut memory {
                     memory.as_buf_mut().copy_from(own.as_slice().into());
@@ -163,7 +163,7 @@ fn a_block_for_each_of_more_ranks_than_a_slot_has_slices() {
 
 #[test]
 fn sums_of_any_size_in_any_memory() {
-    // Among them what is large and even for each number of ranks.
+    // Some are large and even for each number of ranks.
     let sizes = [0, 1, 33, 2048, 2049, 16_384, 16_385, 120_000, 262_144];
     for (ranks, reads) in [1, 2, 3, 5].into_iter().flat_map(|ranks| READS.map(|reads| (ranks, reads))) {
         let results = each(ranks, reads, |mut endpoint| {
@@ -174,8 +174,8 @@ fn sums_of_any_size_in_any_memory() {
             for generation in 0..5 {
                 for targets in [Targets::All, Targets::Root(ranks - 1), Targets::Own] {
                     for count in sizes {
-                        // In turn no rank's memory can be read by the others, that of some, that of
-                        // all.
+                        // In turn the memory of no rank, of some and of all can be read by the
+                        // others.
                         let is_shared = generation % 3 > rank % 2;
                         let mut data = input(rank + generation, count);
                         let mut memory = is_shared.then(|| endpoint.alloc(DType::U32, count).unwrap());

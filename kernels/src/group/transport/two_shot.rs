@@ -1,4 +1,4 @@
-//! Reductions of what ranks put up: by every rank, or a block by each.
+//! Reductions of staged data: by every rank, or by a block each.
 
 use super::heaps::{INPUT, OUTPUT};
 use crate::{
@@ -20,16 +20,17 @@ use consonance_spec::{Signature, partition};
 use std::ptr;
 
 impl Endpoint {
-    /// Every rank folds all of few data. Otherwise each window is divided among the ranks: a rank
-    /// folds its block of all data, and puts the result up for the others.
+    /// If the data are small, every rank folds all of them (one-shot). Otherwise each window is
+    /// divided among the ranks (two-shot): a rank folds its block of all data, and stages the
+    /// result for the others.
     ///
-    /// Then, for `n` ranks, each reads and writes about `2 - 1/n` times the bytes in copies, and
-    /// once in the sum: no more than what has to cross from rank to rank, and independent of their
-    /// number. Where all data lie in heaps there are no copies.
+    /// In two-shot with `n` ranks, each reads and writes about `2 - 1/n` times the bytes in copies,
+    /// and once in the fold: no more than what has to move between ranks, and independent of `n`.
+    /// Where all data lie in heaps there are no copies.
     ///
     /// # Safety
-    /// As for [`divided_on_stage`](Endpoint::divided_on_stage), for ranks of which not each
-    /// receives a block of its own.
+    /// As for [`divided_on_stage`](Endpoint::divided_on_stage), for targets other than
+    /// [`Targets::Own`].
     pub(crate) unsafe fn combined(
         &mut self,
         signature: &Signature,
@@ -51,17 +52,17 @@ impl Endpoint {
         let returns = is_divided && topology.returns(step);
         let swaps = !is_divided && targets == Targets::All && slot_swap::slots(size, signature.kind);
         let data = Use::data(swaps, self.slot_bytes());
-        // Where all receive, this rank has read a result in the place of its data before.
+        // Where all ranks receive, this rank has read a result in the place of its data before.
         let has_lines = (returns && targets == Targets::All) || data == Use::SwappedData;
         let is_needed = is_divided && self.world.peers().any(|peer| targets.reach(peer));
-        // In place, what is written has just been read.
+        // In place, the written lines have just been read.
         let is_apart = output.cast_const() != input;
         let most = bytes.max(output_bytes);
         let volume = CopySize::new(most, || is_apart && cache_hints::goes_past_caches(most, size * bytes, 1));
         let elements = stride / input_size;
         let unit = BORDER_BYTES / input_size.min(output_size);
         let window = |index: usize| index * elements..((index + 1) * elements).min(count);
-        // What a rank folds, and the others need not.
+        // The elements that one rank folds for all.
         let block = |index: usize, of: usize| {
             let whole = window(index);
             if !is_divided {
@@ -70,15 +71,15 @@ impl Endpoint {
             let block = partition::aligned_block(whole.len(), unit, size, of);
             whole.start + block.start..whole.start + block.end
         };
-        // What the others fold: all but this rank's own block, each element in its place in the
-        // window.
+        // Stages the elements that the others fold: all but this rank's own block, each in its
+        // place in the window.
         let staging = |endpoint: &mut Endpoint, ahead: u64, index: usize| {
             let (whole, own) = (window(index), block(index, rank));
             let slot = endpoint.slot(ahead, data, whole.len() * input_size)?;
             for part in [whole.start..own.start, own.end..whole.end] {
                 let offset = (part.start - whole.start) * input_size;
                 // SAFETY: the part lies within the input and, in its place, within the slot, which
-                // is this rank's to write: see `claim_window`.
+                // only this rank may write: see `claim_window`.
                 unsafe {
                     let (part, size) = (input.add(part.start * input_size), part.len() * input_size);
                     copy_in(part, slot.add(offset), size, volume, has_lines);
@@ -101,13 +102,13 @@ impl Endpoint {
         let told = (told(input_place), told(output_place));
         let shared = self.share(signature, step.access(), bytes, told.0, told.1, open)?;
         if shared.endpoint.locate(bytes, output_bytes, targets)? {
-            // SAFETY: every rank says that its data lie there, as many as this one's; a rank that
-            // says so keeps them there, or others in their place, while another is inside.
+            // SAFETY: every rank's descriptor refers to data there, as many as this rank's. Such a
+            // rank keeps them there, or others in their place, while another is inside.
             unsafe { shared.endpoint.fold_block(signature, reducer, count, targets)? };
             return shared.depart();
         }
         let endpoint = &mut *shared.endpoint;
-        // A rank that could have shown its data where they lie has not staged them when it arrives.
+        // A rank that refers to data in a heap has not staged them when it arrives.
         let is_late = endpoint.descriptors().any(|descriptor| BufferRef::read(descriptor.input()).place.is_some());
         if in_heap {
             endpoint.claim_window(0)?;
@@ -140,7 +141,7 @@ impl Endpoint {
                 peer => data.of(peer).wrapping_add(start).cast_const(),
             }));
             addresses.targets.extend(result);
-            // What is put up is read at once.
+            // Staged results are read at once.
             let past = volume.past(addresses.targets.len());
             if !output.is_null() {
                 addresses.targets.push(output.wrapping_add(part.start * output_size));
@@ -149,10 +150,11 @@ impl Endpoint {
                 let is_taken = returns || data.swapped.is_some();
                 let flow = CacheHints { from: if is_taken { Locality::Taken(1 ^ rank) } else { Locality::Far }, past };
                 // SAFETY: the part lies within the input and the output, and in its place within
-                // every rank's slot, where all have staged it; nobody writes it there before this
-                // rank has said that it has read this window. The slot for results has room for a
-                // block, and is read by nobody before it is said to be folded, nor is this block in
-                // the peer's slot, which this rank alone reads. The output is this rank's alone.
+                // every rank's slot, where all have staged it; no rank writes it there before this
+                // rank has published that it has read this window. The slot for results has room
+                // for a block, and no rank reads it before it is published as folded; the same
+                // holds for this block in the peer's slot, which only this rank reads. The output
+                // is this rank's alone.
                 unsafe { reducer.fold(&addresses.sources, &addresses.targets, part.len(), flow) };
             }
             if is_divided {
@@ -163,9 +165,9 @@ impl Endpoint {
                 for peer in endpoint.world.peers() {
                     let block = block(index, peer);
                     let (target, bytes) = (output.wrapping_add(block.start * output_size), block.len() * output_size);
-                    // SAFETY: the peer has put its block up, in its slot for results or in this
-                    // rank's for data, and they are written again when this rank has said that it
-                    // has read this window; the block lies within the output.
+                    // SAFETY: the peer has staged its block, in its slot for results or in this
+                    // rank's for data. It is written again only after this rank has published that
+                    // it has read this window. The block lies within the output.
                     unsafe {
                         match returns {
                             true => {
@@ -190,8 +192,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Sets the addresses of this step, if every rank's data lie in a heap, and every result is
-    /// wanted there.
+    /// Sets the addresses of this step and returns true, if every rank's data lie in a heap, and so
+    /// do all results.
     fn locate(&mut self, bytes: usize, output_bytes: usize, targets: Targets) -> Result<bool, Fault> {
         self.addresses.inputs.clear();
         self.addresses.outputs.clear();

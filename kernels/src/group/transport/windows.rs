@@ -1,44 +1,46 @@
-//! Steps of ranks that cannot read each other's buffers: they put their data up where all can read
-//! them, a window at a time.
+//! Steps of ranks that cannot read each other's buffers: they copy their data into memory that all
+//! can read, a window at a time.
 //!
 //! Each rank has its own *staging*, in memory that all processes of the group map: two slots for
-//! data and two for results, used in turn. It is never read as anything but data: where it lies,
-//! and how large it is, each process knows by itself. Two ranks that both have data use each
-//! other's in turn, and one that alone has data parts of its slots in turn (`slot_swap.rs`).
+//! data and two for results, used in turn. Its contents are read as data only: each process
+//! computes the position and size of the staging by itself. Two ranks that both have data swap
+//! their slots; if only one of two ranks has data, it uses parts of its slots in turn
+//! (`slot_swap.rs`).
 //!
 //! # The protocol
 //!
-//! A step begins as any other: the ranks arrive and agree (`arrival.rs`). What follows is counted
-//! in windows, from the beginning of the generation; as the ranks agree on what they call, and know
-//! each other's sizes, all of them count the same.
+//! A step begins as any other: the ranks arrive and agree (`arrival.rs`). The rest is counted in
+//! windows, from the beginning of the generation. The ranks agree on the call, and know each
+//! other's sizes, so all of them count the same.
 //!
-//! 1. **Staging.** The rank copies its part of window `w` into slot `w mod 2`, and says *staged*
-//!    `w`; the first of a step is staged before the arrival, which says it. It may do so when every
-//!    peer has said *read* `w - 2`, or has arrived at a call that came after it, which is seen
-//!    without a look at another line. The next window is staged before the work on this one, so
-//!    that a rank waits only for one that is more than a window behind.
-//! 2. **Work**, when every peer has said *staged* `w`. Where each rank makes its block of the
-//!    result for all, it puts the block up in the slot for results and says *folded* `w`; when
-//!    every peer has, it copies their blocks. Of two ranks each writes its block over the peer's
-//!    data of which it is made, in the peer's slot: the lines are its core's by then, and those of
-//!    the peer's again when that has copied them.
-//! 3. The rank says *read* `w`.
+//! 1. **Copy in.** The rank copies window `w` into staging slot `w % 2` and publishes the counter
+//!    *staged*. The first window of a call is copied in before the call descriptor is posted, so
+//!    the descriptor announces it. The slot is free once every peer has *read* window `w - 2`. A
+//!    peer that posted a later call has done so; then its counter is not loaded. The next window is
+//!    copied in before the work on this one, so that a rank waits only for a peer that is more than
+//!    a window behind.
+//! 2. **Work.** The rank starts when every peer has *staged* `w`. Where each rank folds its block
+//!    of the result for all, it stages the block in the slot for results and publishes *folded*
+//!    `w`. When every peer has done so, it copies out their blocks. Of two ranks each writes its
+//!    block over the peer's data from which it was folded, in the peer's slot: this core owns the
+//!    lines by then, and the peer's core owns them again after it has copied them out.
+//! 3. **Read.** The rank publishes *read* `w`.
 //!
-//! Data that the others read where they lie, in a heap or by `process_read.rs`, are not put up, or
-//! late if not all agree to that.
+//! Data that the others read in place, in a heap or by `process_read.rs`, are not staged, or are
+//! staged late if not all agree to that.
 //!
-//! No rank waits at the end of a step, but one whose data were read where they lie. A rank that
-//! gives up says so and goes: what it has staged stays where it is.
+//! At the end of a step only a rank whose data were read in place waits. A rank that gives up ends
+//! the group and returns: its staged data stay in place.
 //!
 //! # The races, by name
 //!
 //! * **Overwritten window.** A slot is written again two windows later, when all have *read* it,
-//!   whoever wrote there. The slot for results, and results in the slot for data, need no word of
-//!   their own: who stages `w` has copied the results of `w - 2`.
+//!   whichever rank wrote there. The slot for results, and results in the slot for data, need no
+//!   counter of their own: a rank that stages `w` has copied out the results of `w - 2`.
 //! * **Old counts, new counts.** After an abort ranks may differ in how far they had come. A new
-//!   generation begins at a base above all of the counts before, and no rank counts in it before
-//!   all are there (`Endpoint::renew`). Who still waits in the old generation does not take a count
-//!   of the new one for what it waits for.
+//!   generation begins at a base above all earlier counts, and no rank counts in it before all have
+//!   entered it (`Endpoint::renew`). A rank that still waits in the old generation ignores the
+//!   counts of the new one.
 
 use crate::{
     cpu::{cache_hints::CopySize, copy::copy_in},
@@ -53,25 +55,25 @@ use crate::{
 };
 
 impl Endpoint {
-    /// Waits until the slots of the window that comes `ahead` of this one are this rank's to write.
+    /// Waits until this rank may write its slots for the window `ahead` windows after this one.
     pub(super) fn claim_window(&self, ahead: u64) -> Result<(), Fault> {
         let Staging { window, settled, .. } = *self.staging();
         let window = window + ahead;
-        // Not even a look at their lines, which they have written since.
+        // The peers' counters need no load: each peer has arrived at a call since.
         if window < settled + 2 {
             return Ok(());
         }
         self.wait_read(window - 1)
     }
 
-    /// Waits until every peer reads nothing of the windows before this one any more.
+    /// Waits until every peer has read the windows before `window`.
     pub(super) fn wait_read(&self, window: u64) -> Result<(), Fault> {
         // SYNC POINT read: pairs with `say_read`.
         self.wait_for_all(|record| Generation::reached(record.counters.read.load(Ordering::Acquire), window))
     }
 
-    /// Copies a slice of each block to this rank's slot for the window that comes `ahead`, which
-    /// has been claimed.
+    /// Copies a slice of each block to this rank's slot for the window `ahead` windows after this
+    /// one, which has been claimed.
     pub(super) fn stage_slices(&mut self, load: Load, ahead: u64, index: usize) -> Result<(), Fault> {
         let Load { input, bytes, blocks, kept, stride, slot } = load;
         let block = bytes / blocks;
@@ -84,7 +86,7 @@ impl Endpoint {
         let slot = self.slot(ahead, slot, (blocks - 1) * stride + slice.len())?;
         for (place, index) in (0..blocks).filter(|&index| Some(index) != kept).enumerate() {
             // SAFETY: the slice lies within its block of the input, which the caller of
-            // `in_windows` promises to be readable, and has a place of `stride` bytes in the slot.
+            // `in_windows` promises to be readable, and has room for `stride` bytes in the slot.
             unsafe {
                 let slice_of = input.add(index * block + slice.start);
                 copy_in(slice_of, slot.add(place * stride), slice.len(), volume, has_lines);
@@ -93,7 +95,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Says that this rank's part of the window that comes `ahead` is staged.
+    /// Publishes that this rank's part of the window `ahead` windows after this one is staged.
     pub(super) fn say_staged(&self, ahead: u64) {
         let window = self.staging().window + ahead;
         // SYNC POINT staged: pairs with `wait_staged`.
@@ -107,7 +109,7 @@ impl Endpoint {
         self.wait_for_all(|record| Generation::reached(record.counters.staged.load(Ordering::Acquire), window + 1))
     }
 
-    /// Says that this rank's block of this window's result is put up.
+    /// Publishes that this rank's block of this window's result is staged.
     pub(super) fn say_folded(&self) {
         // SYNC POINT folded: pairs with `wait_folded`.
         let window = self.staging().window;
@@ -121,7 +123,7 @@ impl Endpoint {
         self.wait_for_all(|record| Generation::reached(record.counters.folded.load(Ordering::Acquire), window + 1))
     }
 
-    /// Says that this rank reads nothing of this window any more, and goes on to the next.
+    /// Publishes that this rank has read this window, and goes on to the next.
     pub(super) fn say_read(&mut self) {
         let staging = self.staging.as_mut().expect("a endpoint with a staging");
         staging.window += 1;
@@ -131,7 +133,7 @@ impl Endpoint {
         self.wake();
     }
 
-    /// Every rank's slot for this, of this window.
+    /// Returns every rank's slot for this use, in this window.
     pub(super) fn slots(&self, of: Use) -> Slots {
         let Staging { area, window, .. } = *self.staging();
         let segment = self.segment();
@@ -141,7 +143,8 @@ impl Endpoint {
         Slots { first, apart: segment.staging_bytes(area), swapped: (of == Use::SwappedData).then_some(window) }
     }
 
-    /// This rank's slot for this, of the window that comes `ahead`, with room for `bytes`.
+    /// Returns this rank's slot for this use, in the window `ahead` windows after this one, with
+    /// room for `bytes` bytes.
     pub(super) fn slot(&mut self, ahead: u64, of: Use, bytes: usize) -> Result<*mut u8, Fault> {
         let Staging { area, window, reserved, .. } = *self.staging();
         let (rank, slot_bytes, slot) = (self.world.rank(), self.slot_bytes(), of.slot(window + ahead));
@@ -152,7 +155,7 @@ impl Endpoint {
         let swapped = usize::from(place != rank);
         let before = reserved[swapped][slot];
         if bytes > before {
-            // Twice as much each time, so that the system is asked seldom.
+            // Doubles the reserved size each time, so that there are few system calls.
             let wanted = bytes.next_multiple_of(RESERVE_BYTES).max(2 * before).min(slot_bytes);
             let range = slot * slot_bytes + before..slot * slot_bytes + wanted;
             let more = range.len();

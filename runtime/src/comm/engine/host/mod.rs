@@ -20,7 +20,7 @@ use consonance_kernels::{
 use consonance_spec::{DType, Kind, Signature, World};
 use std::{io, ops::Range, sync::Arc};
 
-/// One rank.
+/// The engine of one rank.
 pub(crate) struct Host {
     endpoint: Endpoint,
     /// The endpoint in the group of this rank and each peer that it has sent to or received from.
