@@ -178,8 +178,8 @@ impl PeerBuffers<'_> {
                 return View { start, process: None, block, blocks, slice, stride, only, taken };
             }
         };
-        // There are as many windows as the longest of the data that are copied in has: data that are
-        // read in place may be longer, and the last window has the rest of them.
+        // There are as many windows as the longest of the data that are copied in has: data that
+        // are read in place may be longer, and the last window has the rest of them.
         let slice = if window.is_last { slice.start..usize::MAX } else { slice };
         // Callers ask for bytes within the data only, and the slices up to there lie within them.
         let start = whole.wrapping_add(slice.start);
