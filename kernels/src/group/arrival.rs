@@ -108,7 +108,7 @@ impl Endpoint {
         }
         let can = |peer| self.state.process(peer).is_some_and(|process| process.is_readable());
         let all = self.world.size() > 1 && self.world.peers().all(can);
-        self.staging.as_mut().expect("a endpoint with a staging").reach =
+        self.staging.as_mut().expect("an endpoint with a staging").reach =
             if all { PeerRead::Yes } else { PeerRead::No };
     }
 }

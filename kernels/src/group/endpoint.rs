@@ -154,11 +154,11 @@ impl Endpoint {
     }
 
     pub(super) fn staging(&self) -> &Staging {
-        self.staging.as_ref().expect("a endpoint with a staging")
+        self.staging.as_ref().expect("an endpoint with a staging")
     }
 
     pub(super) fn segment(&self) -> &Segment {
-        self.state.segment().expect("a endpoint with a staging is in a segment").0
+        self.state.segment().expect("an endpoint with a staging is in a segment").0
     }
 
     /// Returns the context of this rank's current step, and the buffers for addresses.

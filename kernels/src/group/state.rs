@@ -190,7 +190,7 @@ impl GroupState {
         assert_eq!(newborn.state.members(), members, "members of one group");
         // Relaxed: this rank leaves the parent later, and the others read `leave`'s store first.
         let taken = newborn.state.records()[rank].counters.taken.swap(Generation::default().mark(), Ordering::Relaxed);
-        assert_eq!(taken, 0, "a endpoint is given once");
+        assert_eq!(taken, 0, "an endpoint is given once");
         newborn.takers += 1;
         let (state, complete) = (newborn.state.clone(), newborn.takers == members.len());
         if complete {

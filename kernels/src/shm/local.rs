@@ -11,7 +11,7 @@ pub(crate) struct Locals(Box<[Local]>);
 
 #[derive(Default)]
 struct Local {
-    /// 1 while a endpoint of the rank exists in this process.
+    /// 1 while an endpoint of the rank exists in this process.
     seated: AtomicU32,
     /// 1 while the rank, a thread of this process, is in a chunk of others' memory.
     inside: AtomicU32,

@@ -324,10 +324,10 @@ impl ProcessGroupBuilder {
         if !self.reads_directly.unwrap_or(next <= cores) {
             readable.clear();
         }
-        let seats = Endpoint::in_segment(&Arc::new(segment), local, cores, &readable, configuration.timeout);
+        let endpoints = Endpoint::in_segment(&Arc::new(segment), local, cores, &readable, configuration.timeout);
 
         let (aborter, ranks) =
-            (seats[0].aborter(), members.iter().map(|member| member.ranks.clone()).collect::<Vec<_>>());
+            (endpoints[0].aborter(), members.iter().map(|member| member.ranks.clone()).collect::<Vec<_>>());
         let on_gone = move |member: usize, gone| {
             let reason = match gone {
                 Gone::Ended => Reason::Death,
@@ -339,7 +339,7 @@ impl ProcessGroupBuilder {
         let (number, own) = (formed.generation, formed.me);
         let generation = Arc::new(Generation { number, members, own, _watch: watch, _meeting: meeting.clone() });
         let communicator = |seat| Communicator::in_processes(seat, configuration, generation.clone());
-        let communicators = seats.into_iter().map(communicator).collect();
+        let communicators = endpoints.into_iter().map(communicator).collect();
         Ok((generation, communicators))
     }
 }

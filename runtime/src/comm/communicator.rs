@@ -65,9 +65,9 @@ impl Communicator {
 
     /// [`threads`](Communicator::threads) with this configuration.
     pub(crate) fn group(size: usize, configuration: Configuration) -> Vec<Communicator> {
-        let on_seat = |endpoint| Box::new(Host::new(endpoint, configuration, None));
-        let seats = Endpoint::group(size, configuration.timeout).into_iter();
-        seats.map(|endpoint| Communicator { engine: on_seat(endpoint), configuration }).collect()
+        let on_endpoint = |endpoint| Box::new(Host::new(endpoint, configuration, None));
+        let endpoints = Endpoint::group(size, configuration.timeout).into_iter();
+        endpoints.map(|endpoint| Communicator { engine: on_endpoint(endpoint), configuration }).collect()
     }
 
     #[cfg(target_os = "linux")]

@@ -60,13 +60,13 @@ impl CommThread {
 impl Lent {
     /// Queues a task. Tasks run in order.
     pub(crate) fn carry_out(&self, task: Task) {
-        self.tasks.send(Some(task)).expect("a carrier takes tasks for as long as it has a communicator");
+        self.tasks.send(Some(task)).expect("a thread takes tasks for as long as it has a communicator");
     }
 
     /// Waits until all tasks are done, within their deadlines, and returns the communicator.
     pub(crate) fn take_back(self) -> Communicator {
-        self.tasks.send(None).expect("a carrier takes tasks for as long as it has a communicator");
-        self.back.recv().expect("a carrier gives back what was lent")
+        self.tasks.send(None).expect("a thread takes tasks for as long as it has a communicator");
+        self.back.recv().expect("the thread gives back what was lent")
     }
 }
 

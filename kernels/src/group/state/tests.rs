@@ -1,17 +1,17 @@
 use super::*;
 
-const ROUND: Generation = Generation(0);
+const GENERATION: Generation = Generation(0);
 
 #[test]
 fn a_group_that_not_every_member_took_ends_with_its_parent() {
     let parent = GroupState::new(2);
-    let taken = parent.child(ROUND, Key::Split(1, 0), &[0, 1], 0);
+    let taken = parent.child(GENERATION, Key::Split(1, 0), &[0, 1], 0);
     let (parent_ends, child_ends) = (Arc::downgrade(&parent), Arc::downgrade(&taken));
     drop(taken);
     assert!(child_ends.upgrade().is_some(), "the other member may still come");
-    parent.leave(ROUND, 0);
+    parent.leave(GENERATION, 0);
     assert!(child_ends.upgrade().is_some(), "the leaving rank has its endpoint already");
-    parent.leave(ROUND, 1);
+    parent.leave(GENERATION, 1);
     drop(parent);
     assert!(child_ends.upgrade().is_none() && parent_ends.upgrade().is_none());
 }
@@ -19,11 +19,11 @@ fn a_group_that_not_every_member_took_ends_with_its_parent() {
 #[test]
 fn a_rank_that_leaves_the_parent_keeps_the_seat_that_it_took() {
     let parent = GroupState::new(2);
-    let child = parent.child(ROUND, Key::Split(1, 0), &[0, 1], 0);
-    parent.leave(ROUND, 0);
-    assert!(!child.has_left(ROUND, 0));
-    parent.leave(ROUND, 1);
-    assert!(child.has_left(ROUND, 1), "it left without a endpoint here");
+    let child = parent.child(GENERATION, Key::Split(1, 0), &[0, 1], 0);
+    parent.leave(GENERATION, 0);
+    assert!(!child.has_left(GENERATION, 0));
+    parent.leave(GENERATION, 1);
+    assert!(child.has_left(GENERATION, 1), "it left without an endpoint here");
 }
 
 #[test]
@@ -62,29 +62,29 @@ fn an_end_in_a_turn_is_after_those_before() {
 fn who_leaves_after_it_was_told_of_a_leaver_is_not_to_blame() {
     let state = GroupState::new(4);
     state.tell(2, 3);
-    assert_eq!(state.culprit(ROUND, 2), 2, "rank 3 is still there");
-    state.leave(ROUND, 3);
-    assert_eq!(state.culprit(ROUND, 2), 3);
-    state.leave(ROUND, 2);
+    assert_eq!(state.culprit(GENERATION, 2), 2, "rank 3 is still there");
+    state.leave(GENERATION, 3);
+    assert_eq!(state.culprit(GENERATION, 2), 3);
+    state.leave(GENERATION, 2);
     state.tell(1, 2);
-    assert_eq!([0, 1, 3].map(|rank| state.culprit(ROUND, rank)), [0, 3, 3], "of whom rank 2 was told");
+    assert_eq!([0, 1, 3].map(|rank| state.culprit(GENERATION, rank)), [0, 3, 3], "of whom rank 2 was told");
     // Values that no rank of this group writes.
     state.tell(3, 2);
     state.records()[1].counters.told.store(u64::MAX, Ordering::Relaxed);
-    assert_eq!([1, 2, 3].map(|rank| state.culprit(ROUND, rank)), [1, 3, 2]);
+    assert_eq!([1, 2, 3].map(|rank| state.culprit(GENERATION, rank)), [1, 3, 2]);
     state.lose(0..1, Reason::Death);
     state.lose(1..2, Reason::Departure);
-    assert_eq!(state.aborted(ROUND), Some(Abort { rank: 0, reason: Reason::Death }));
+    assert_eq!(state.aborted(GENERATION), Some(Abort { rank: 0, reason: Reason::Death }));
 }
 
 #[test]
 fn a_process_that_is_lost_after_it_was_told_of_a_leaver_is_not_to_blame() {
     for told in [0, 1] {
         let state = GroupState::new(3);
-        state.leave(ROUND, 2);
+        state.leave(GENERATION, 2);
         state.tell(told, 2);
         state.lose(0..2, Reason::Death);
-        assert_eq!(state.aborted(ROUND), Some(Abort { rank: 2, reason: Reason::Departure }));
+        assert_eq!(state.aborted(GENERATION), Some(Abort { rank: 2, reason: Reason::Departure }));
     }
 }
 
@@ -92,12 +92,16 @@ fn a_process_that_is_lost_after_it_was_told_of_a_leaver_is_not_to_blame() {
 fn whom_a_rank_was_told_of_in_one_group_is_known_in_others() {
     let parent = GroupState::new(3);
     let [pair, other] = [[0, 2], [0, 1]].map(|members| {
-        let [first, _] = [0, 1].map(|rank| parent.child(ROUND, Key::Split(members[1] as u64, 0), &members, rank));
+        let [first, _] = [0, 1].map(|rank| parent.child(GENERATION, Key::Split(members[1] as u64, 0), &members, rank));
         first
     });
-    pair.leave(ROUND, 1);
+    pair.leave(GENERATION, 1);
     pair.tell(0, 2);
-    assert_eq!((pair.culprit(ROUND, 0), parent.culprit(ROUND, 0)), (1, 0), "rank 2 is still in the parent");
-    parent.leave(ROUND, 2);
-    assert_eq!((parent.culprit(ROUND, 0), other.culprit(ROUND, 0)), (2, 0), "rank 2 is not of the other group");
+    assert_eq!((pair.culprit(GENERATION, 0), parent.culprit(GENERATION, 0)), (1, 0), "rank 2 is still in the parent");
+    parent.leave(GENERATION, 2);
+    assert_eq!(
+        (parent.culprit(GENERATION, 0), other.culprit(GENERATION, 0)),
+        (2, 0),
+        "rank 2 is not of the other group"
+    );
 }

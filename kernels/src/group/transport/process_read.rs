@@ -44,7 +44,7 @@ impl Endpoint {
             |descriptor: &CallDescriptor| matches!(BufferRef::read(descriptor.input()).place, Some(Shown::Own(_)));
         let is_late = !self.all_read() && self.descriptors().any(own);
         if is_late {
-            self.staging.as_mut().expect("a endpoint with a staging").reach = PeerRead::No;
+            self.staging.as_mut().expect("an endpoint with a staging").reach = PeerRead::No;
         }
         is_late
     }

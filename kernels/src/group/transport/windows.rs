@@ -125,7 +125,7 @@ impl Endpoint {
 
     /// Publishes that this rank has read this window, and goes on to the next.
     pub(super) fn say_read(&mut self) {
-        let staging = self.staging.as_mut().expect("a endpoint with a staging");
+        let staging = self.staging.as_mut().expect("an endpoint with a staging");
         staging.window += 1;
         let window = staging.window;
         // SYNC POINT read: pairs with `wait_read`.
@@ -161,7 +161,7 @@ impl Endpoint {
             let more = range.len();
             let reserved = self.segment().reserve_staging(area, place, range);
             reserved.map_err(|error| self.no_memory(more, &error))?;
-            self.staging.as_mut().expect("a endpoint with a staging").reserved[swapped][slot] = wanted;
+            self.staging.as_mut().expect("an endpoint with a staging").reserved[swapped][slot] = wanted;
         }
         Ok(self.segment().staging(area, place).as_ptr().wrapping_add(slot * slot_bytes + start))
     }
