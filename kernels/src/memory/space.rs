@@ -151,9 +151,8 @@ impl<'a> Buf<'a> {
     /// If `range` reaches past the end.
     pub fn slice(self, range: Range<usize>) -> Buf<'a> {
         assert!(range.start <= range.end && range.end <= self.count, "{range:?} of {} elements", self.count);
-        // SAFETY: `range.start <= count`, so the address stays within the elements or one past
-        // them.
-        let start = unsafe { self.start.add(range.start * self.dtype.size()) };
+        let offset = range.start * self.dtype.size();
+        let start = self.start.map_addr(|start| start.checked_add(offset).expect("elements have addresses"));
         Buf { start, count: range.end - range.start, ..self }
     }
 }
