@@ -6,32 +6,28 @@
 
 use crate::{
     Communicator, Error, Result,
-    comm::call::Call,
+    comm::{
+        call::Call,
+        progress::{self, Tasks},
+    },
     error::{IntoReduceOp, op_of},
 };
 use consonance_kernels::group::Reason;
 use consonance_spec::{Element, Kind, ReduceOp};
 use std::{
     marker::PhantomData,
-    sync::{Arc, Condvar, Mutex, MutexGuard, mpsc},
+    sync::{Arc, Condvar, Mutex, MutexGuard},
     thread,
 };
 
 /// Starts asynchronous calls: see [`Communicator::scope`].
 pub struct Scope<'env> {
     rank: usize,
-    calls: mpsc::Sender<Task<'env>>,
+    tasks: Tasks<'env>,
     slots: Mutex<Vec<Arc<Slot>>>,
     /// Makes the lifetime invariant: with a shorter one, buffers could be used before the calls are
     /// finished.
     invariant: PhantomData<&'env mut &'env ()>,
-}
-
-/// A task for the thread of a scope.
-enum Task<'env> {
-    Call(Call<'env>, Promise),
-    /// Tell the other ranks, which make a call, why this rank makes none.
-    Refuse(String),
 }
 
 /// An asynchronous call in progress. Dropping it is safe: the call finishes before its scope ends,
@@ -293,17 +289,20 @@ impl<'env> Scope<'env> {
     }
 
     /// Returns the operation. For text that names none, queues a task that tells the other ranks,
-    /// and returns the error.
+    /// which make the call, and returns the error.
     fn op(&self, kind: Kind, op: impl IntoReduceOp) -> Result<ReduceOp> {
         let checked = op_of(kind.name(), op).map_err(|error| error.of_replica(self.rank));
-        checked.inspect_err(|error| drop(self.calls.send(Task::Refuse(error.to_string()))))
+        checked.inspect_err(|error| {
+            let why = Error::other(error.to_string());
+            self.tasks.add(move |communicator| _ = communicator.refuse(kind, &why));
+        })
     }
 
     fn start(&self, call: Call<'env>) -> Pending {
         let slot = Arc::new(Slot::default());
         self.slots.lock().expect("nobody panics while pushing").push(slot.clone());
-        // If the receiver is gone after a panic, the promise is dropped with the call.
-        let _ = self.calls.send(Task::Call(call, Promise(slot.clone())));
+        let promise = Promise(slot.clone());
+        self.tasks.add(|communicator| promise.keep(communicator.call(call)));
         Pending { slot }
     }
 }
@@ -335,49 +334,30 @@ impl Communicator {
     pub fn scope<'env, R>(&'env mut self, body: impl FnOnce(&Scope<'env>) -> Result<R>) -> Result<R> {
         let (rank, aborter) = (self.rank(), self.abort_handle());
         thread::scope(|threads| {
-            let (calls, queue) = mpsc::channel::<Task<'env>>();
-            let progress = move || {
-                for task in queue {
-                    match task {
-                        Task::Call(call, promise) => promise.keep(self.call(call)),
-                        Task::Refuse(why) => _ = self.refuse(Kind::AllReduce, &Error::other(why)),
-                    }
-                }
-            };
+            let (tasks, progress) = progress::queue(self);
             let what = "start a thread for asynchronous calls".to_owned();
             let thread = thread::Builder::new()
                 .name("consonance-async".to_owned())
-                .spawn_scoped(threads, progress)
-                .map_err(|source| {
+                .spawn_scoped(threads, move || progress.run(self));
+            let thread = match thread {
+                Ok(thread) => thread,
+                Err(source) => {
                     aborter.abort(Reason::Failure);
-                    Error::System { what, source }
-                })?;
-            // Dropped last: a panic in `body` must abort the group before the queue is waited for.
-            let scope = Scope { rank, calls, slots: Mutex::default(), invariant: PhantomData };
-            let end_on_panic = OnPanic(|| aborter.abort(Reason::Panic));
+                    tasks.close();
+                    return Err(Error::System { what, source });
+                }
+            };
+            let scope = Scope { rank, tasks, slots: Mutex::default(), invariant: PhantomData };
             let result = body(&scope);
-            std::mem::forget(end_on_panic);
-            let Scope { calls, slots, .. } = scope;
-            drop(calls);
+            let Scope { tasks, slots, .. } = scope;
+            tasks.close();
             let slots = slots.into_inner().expect("nobody panics while pushing");
             let results: Vec<Result<()>> = slots.into_iter().map(|slot| Pending { slot }.wait()).collect();
             // `thread::scope` waits for the end of the closure only, not for the end of the thread.
-            thread.join().unwrap_or_else(|panic| {
-                aborter.abort(Reason::Panic);
-                std::panic::resume_unwind(panic)
-            });
+            thread.join().expect("the tasks' panics are caught");
             let value = result?;
             results.into_iter().collect::<Result<()>>()?;
             Ok(value)
         })
-    }
-}
-
-/// Runs its function when it is dropped, which happens only in a panic.
-struct OnPanic<F: Fn()>(F);
-
-impl<F: Fn()> Drop for OnPanic<F> {
-    fn drop(&mut self) {
-        (self.0)();
     }
 }

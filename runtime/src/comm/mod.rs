@@ -8,5 +8,5 @@ pub(crate) mod communicator;
 mod slices;
 mod disagreement;
 pub(crate) mod shared_memory;
+pub(crate) mod progress;
 pub(crate) mod async_scope;
-pub(crate) mod overlap_thread;

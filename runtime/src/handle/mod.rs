@@ -13,7 +13,7 @@ pub(crate) use worker_group::{CallGuard, Workers};
 
 use crate::{
     ClusterResolver, CommunicationOptions, Communicator, Device, Error, Result,
-    comm::{engine::Engine, options::Configuration, overlap_thread::CommThread},
+    comm::{engine::Engine, options::Configuration, progress::CommThread},
     device,
 };
 use consonance_kernels::os::thread_pool::Team;

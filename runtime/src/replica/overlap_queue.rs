@@ -5,7 +5,7 @@ use crate::{
     comm::{
         engine::AbortHandle,
         options::Configuration,
-        overlap_thread::{CommThread, Lent},
+        progress::{CommThread, Lent},
     },
     handle::CommLease,
     replica::nest_call::NestCall,
@@ -114,7 +114,7 @@ impl Flow {
         match &mut self.way {
             Way::Thread(carrier, lent) => {
                 let lent = lent.get_or_insert_with(|| carrier.lend(held.give_up()));
-                lent.carry_out(Box::new(|communicator| task.carry_out(communicator)));
+                lent.tasks.add(|communicator| task.carry_out(communicator));
             }
             Way::Later(tasks) => tasks.push(task),
         }

@@ -55,10 +55,23 @@ pub trait Engine: Any + Send {
     /// `signature`: if one differs, no data moves. `name` is the call that the user made, for
     /// errors; the current step may be of another kind.
     ///
+    /// A call on host memory is finished when this returns. A call on memory of a device may be
+    /// enqueued only, on a stream of the device: then all later accesses to its buffers are ordered
+    /// after it on that stream, and an error of it comes from the next call or from
+    /// [`synchronize`](Engine::synchronize).
+    ///
     /// # Errors
     /// [`Failure`]: the ranks disagree, or [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`]
     /// or [`Error::System`].
     fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure>;
+
+    /// Waits until the calls that were enqueued are finished. By default nothing is enqueued.
+    ///
+    /// # Errors
+    /// The first error of these calls. The ranks agreed on each of them when it was enqueued.
+    fn synchronize(&mut self) -> Result<()> {
+        Ok(())
+    }
 
     /// Sets the configuration of the next calls.
     fn configure(&mut self, configuration: &Configuration);
@@ -190,5 +203,60 @@ impl Error {
         let lost = matches!(reason, Reason::Death | Reason::Departure);
         let (call, reason) = (call.to_owned(), words(reason).to_owned());
         Error::Aborted { call, replica, reason, lost, calls: Vec::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Communicator;
+
+    /// Enqueues every call, and finds each to have failed.
+    struct Enqueues(usize);
+
+    struct Never;
+
+    impl Abort for Never {
+        fn abort(&self, _: Option<usize>, _: Option<u64>, _: Reason) {}
+
+        fn is_aborted(&self) -> bool {
+            false
+        }
+    }
+
+    impl Engine for Enqueues {
+        fn world(&self) -> World {
+            World::new(0, 1).expect("rank 0 of 1")
+        }
+
+        fn service(&self) -> Service {
+            Service::Calls
+        }
+
+        fn execute(&mut self, _: Call<'_>, _: &Signature, _: Kind) -> Result<(), Failure> {
+            self.0 += 1;
+            Ok(())
+        }
+
+        fn synchronize(&mut self) -> Result<()> {
+            match std::mem::take(&mut self.0) {
+                0 => Ok(()),
+                calls => Err(Error::other(format!("{calls} calls failed"))),
+            }
+        }
+
+        fn configure(&mut self, _: &Configuration) {}
+
+        fn abort_handle(&self) -> AbortHandle {
+            (std::sync::Arc::new(Never) as std::sync::Arc<dyn Abort>).into()
+        }
+    }
+
+    #[test]
+    fn an_enqueued_call_fails_when_it_is_waited_for() {
+        let mut communicator = Communicator::from_engine(Box::new(Enqueues(0)));
+        assert!(communicator.barrier().is_ok() && communicator.barrier().is_ok());
+        assert!(communicator.synchronize().unwrap_err().to_string().contains("2 calls failed"));
+        assert!(communicator.synchronize().is_ok());
     }
 }
