@@ -65,7 +65,7 @@ fn check_measured(row: &Value) {
 
 #[test]
 fn every_collective_is_right_in_rows_of_the_promised_form() {
-    for collective in Collective::all() {
+    for &collective in Collective::ALL {
         for place in ["", " --in-place"] {
             for ranks in collective.least_ranks()..4 {
                 let rows = rows(&format!("{collective} -n {ranks} -b 4 -e 40000 -f 100{place}"));
@@ -87,7 +87,7 @@ fn every_collective_is_right_in_rows_of_the_promised_form() {
 
 #[test]
 fn ranks_may_be_processes() {
-    for collective in Collective::all() {
+    for &collective in Collective::ALL {
         let rows = rows(&format!("{collective} --transport processes -n 3 -b 64 -e 40000 -f 100"));
         assert!(!rows.is_empty(), "{collective}");
         for row in &rows {
@@ -247,7 +247,7 @@ fn who_is_not_installed_has_rows_that_say_how_to_change_that() {
 #[test]
 fn rivals_are_right_or_absent() {
     let path = env::var("PATH").unwrap_or_default();
-    for collective in Collective::all() {
+    for &collective in Collective::ALL {
         let words = format!("{collective} -b 4K -e 4K --vs openmpi,mpich,gloo --json --time 1ms");
         let output = bench_with_path(&words, &path);
         assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));

@@ -71,7 +71,7 @@ fn ranks_note_the_step_that_is_explained() {
         scope.spawn(|| topology_of(&mut second, Collective::Barrier));
         topology_of(&mut first, Collective::Barrier).expect("both ranks ask")
     });
-    for collective in Collective::all() {
+    for &collective in Collective::ALL {
         for in_place in [false, true] {
             if in_place && collective != Collective::ReduceScatter {
                 continue;
@@ -101,7 +101,7 @@ fn explain(words: &str) -> Output {
 
 #[test]
 fn every_collective_is_explained() {
-    for collective in Collective::all() {
+    for &collective in Collective::ALL {
         for memory in ["slice", "alloc"] {
             for transport in ["threads", "processes"] {
                 let words = format!("{collective} --transport {transport} --memory {memory} -b 8,1M --no-measure");

@@ -3,85 +3,62 @@
 use consonance_spec::{DType, Kind, ReduceOp};
 use std::{fmt, ops::Range, str::FromStr};
 
-/// A collective that the bench knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Collective {
-    /// Combines everyone's buffer into everyone's.
-    AllReduce,
-    /// Everyone's block to everyone.
-    AllGather,
-    /// Everyone's part to everyone, where parts differ in size.
-    AllGatherV,
-    /// Combines everyone's buffer, a block of it to each.
-    ReduceScatter,
-    /// Rank 0's buffer to everyone.
-    Broadcast,
-    /// A block from everyone to everyone.
-    AllToAll,
-    /// Waits for everyone.
-    Barrier,
-    /// Everyone's block to rank 0.
-    Gather,
-    /// A block of rank 0's buffer to each.
-    Scatter,
-    /// Combines everyone's buffer into rank 0's.
-    Reduce,
-    /// Everyone's part to rank 0, with parts as of [`AllGatherV`](Collective::AllGatherV).
-    GatherV,
-    /// A part of rank 0's buffer to each, with such parts.
-    ScatterV,
-    /// A part from everyone to everyone: rank `r` sends rank `p` the part that is number `r + p`,
-    /// so that all send and receive the same in all.
-    AllToAllV,
-    /// Rank 0's buffer to rank 1, which receives it.
-    SendRecv,
+macro_rules! collectives {
+    ($($(#[$doc:meta])* $collective:ident = $name:literal: $kind:ident,)*) => {
+        /// A collective that the bench knows.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Collective { $($(#[$doc])* $collective,)* }
+
+        impl Collective {
+            /// Every collective.
+            pub const ALL: &'static [Collective] = &[$(Collective::$collective),*];
+
+            /// The name that users read and write: `"all_reduce"`, …
+            pub fn name(self) -> &'static str {
+                match self { $(Collective::$collective => $name),* }
+            }
+
+            /// What it is without its form.
+            pub fn kind(self) -> Kind {
+                match self { $(Collective::$collective => Kind::$kind),* }
+            }
+        }
+    };
 }
 
-/// What the names of collectives say.
-const NAMES: [(&str, Collective); 14] = [
-    ("all_reduce", Collective::AllReduce),
-    ("all_gather", Collective::AllGather),
-    ("all_gather_v", Collective::AllGatherV),
-    ("reduce_scatter", Collective::ReduceScatter),
-    ("broadcast", Collective::Broadcast),
-    ("all_to_all", Collective::AllToAll),
-    ("barrier", Collective::Barrier),
-    ("gather", Collective::Gather),
-    ("scatter", Collective::Scatter),
-    ("reduce", Collective::Reduce),
-    ("gather_v", Collective::GatherV),
-    ("scatter_v", Collective::ScatterV),
-    ("all_to_all_v", Collective::AllToAllV),
-    ("send_recv", Collective::SendRecv),
-];
+collectives! {
+    /// Combines everyone's buffer into everyone's.
+    AllReduce = "all_reduce": AllReduce,
+    /// Everyone's block to everyone.
+    AllGather = "all_gather": AllGather,
+    /// Everyone's part to everyone, where parts differ in size.
+    AllGatherV = "all_gather_v": AllGather,
+    /// Combines everyone's buffer, a block of it to each.
+    ReduceScatter = "reduce_scatter": ReduceScatter,
+    /// Rank 0's buffer to everyone.
+    Broadcast = "broadcast": Broadcast,
+    /// A block from everyone to everyone.
+    AllToAll = "all_to_all": AllToAll,
+    /// Waits for everyone.
+    Barrier = "barrier": Barrier,
+    /// Everyone's block to rank 0.
+    Gather = "gather": Gather,
+    /// A block of rank 0's buffer to each.
+    Scatter = "scatter": Scatter,
+    /// Combines everyone's buffer into rank 0's.
+    Reduce = "reduce": Reduce,
+    /// Everyone's part to rank 0, with parts as of [`AllGatherV`](Collective::AllGatherV).
+    GatherV = "gather_v": Gather,
+    /// A part of rank 0's buffer to each, with such parts.
+    ScatterV = "scatter_v": Scatter,
+    /// A part from everyone to everyone: rank `r` sends rank `p` the part that is number `r + p`,
+    /// so that all send and receive the same in all.
+    AllToAllV = "all_to_all_v": AllToAll,
+    /// Rank 0's buffer to rank 1, which receives it.
+    SendRecv = "send_recv": SendRecv,
+}
 
 impl Collective {
-    /// Every collective.
-    pub fn all() -> impl Iterator<Item = Collective> {
-        NAMES.into_iter().map(|(_, collective)| collective)
-    }
-
-    /// The name that users read and write: `"all_reduce"`, …
-    pub fn name(self) -> &'static str {
-        NAMES.iter().find(|(_, collective)| *collective == self).expect("a name for each").0
-    }
-
-    /// What it is without its form.
-    pub fn kind(self) -> Kind {
-        match self {
-            Collective::AllReduce => Kind::AllReduce,
-            Collective::AllGather | Collective::AllGatherV => Kind::AllGather,
-            Collective::ReduceScatter => Kind::ReduceScatter,
-            Collective::Broadcast => Kind::Broadcast,
-            Collective::AllToAll | Collective::AllToAllV => Kind::AllToAll,
-            Collective::Barrier => Kind::Barrier,
-            Collective::Gather | Collective::GatherV => Kind::Gather,
-            Collective::Scatter | Collective::ScatterV => Kind::Scatter,
-            Collective::Reduce => Kind::Reduce,
-            Collective::SendRecv => Kind::SendRecv,
-        }
-    }
-
     /// The least number of ranks that it has.
     pub fn least_ranks(self) -> usize {
         if self == Collective::SendRecv { 2 } else { 1 }
@@ -118,9 +95,9 @@ impl FromStr for Collective {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Collective, String> {
-        let found = NAMES.iter().find(|(name, _)| *name == text).map(|(_, collective)| *collective);
-        let names = || NAMES.map(|(name, _)| name).join(", ");
-        found.ok_or_else(|| format!("expected one of {}", names()))
+        let found = Collective::ALL.iter().find(|collective| collective.name() == text);
+        let names = || Collective::ALL.iter().map(|collective| collective.name()).collect::<Vec<_>>().join(", ");
+        found.copied().ok_or_else(|| format!("expected one of {}", names()))
     }
 }
 
@@ -226,7 +203,7 @@ mod tests {
 
     #[test]
     fn parts_cover_the_buffer() {
-        for collective in Collective::all().filter(|&collective| collective != Collective::Barrier) {
+        for collective in Collective::ALL.iter().copied().filter(|&collective| collective != Collective::Barrier) {
             for bytes in [1, 100, 4096, 4099] {
                 let case = case(collective).with_bytes(bytes);
                 assert!(case.bytes() <= bytes.max(6 * 4), "{case:?}");
@@ -259,7 +236,7 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        for collective in Collective::all() {
+        for &collective in Collective::ALL {
             assert_eq!(collective.name().parse(), Ok(collective));
         }
         assert!("allreduce".parse::<Collective>().unwrap_err().starts_with("expected one of all_reduce, all_gather"));

@@ -342,7 +342,7 @@ mod tests {
     fn a_call_goes_the_way_of_the_last_threshold_before_it() {
         let threads = (Transport::Threads, topology_of_threads(2));
         let processes = (Transport::Processes, pair_of_processes()[0].topology(None).expect("ranks that share memory"));
-        for collective in Collective::all() {
+        for &collective in Collective::ALL {
             for (transport, topology) in [threads, processes] {
                 for memory in [Memory::Slice, Memory::Alloc] {
                     let question = Question { memory, ..question(collective, transport) };
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn the_largest_calls_are_counted() {
         let processes = pair_of_processes()[0].topology(None).expect("ranks that share memory");
-        for collective in Collective::all() {
+        for &collective in Collective::ALL {
             for ranks in [collective.least_ranks(), 2, 3, 256] {
                 for topology in [topology_of_threads(ranks), Topology { ranks, ..processes }] {
                     for (memory, wanted) in [Memory::Slice, Memory::Alloc].into_iter().zip([false, true]) {

@@ -1,7 +1,7 @@
 //! What happens in each round of a soak: the same for the same seed.
 
 use consonance_harness::cases::{Counts, Script, Source};
-use consonance_spec::{Kind, ReduceOp, call::mix};
+use consonance_spec::{Extent, Flow, ReduceOp, Work, call::mix};
 use std::time::Duration;
 
 /// One round in so many has a fault.
@@ -80,23 +80,23 @@ impl Plan {
                 let count = (LARGE.start + (word >> 8) % (LARGE.end - LARGE.start)) as usize;
                 match &mut call.counts {
                     Counts::Even(even) => {
-                        let divided = matches!(
-                            call.kind,
-                            Kind::ReduceScatter | Kind::AllGather | Kind::Gather | Kind::Scatter | Kind::AllToAll
-                        );
-                        *even = if divided { count / script.size } else { count };
+                        *even = if call.kind.has_parts() { count / script.size } else { count };
                     }
                     Counts::Ragged(counts) => counts[word as usize % script.size] = count,
                     Counts::Pairs(counts) => counts[word as usize % script.size][0] = count,
                 }
             }
             if repeated {
-                match call.kind {
-                    Kind::AllToAll => call.in_place = false,
+                match (call.kind.flow(), call.kind.work(), call.kind.extent()) {
                     // The least of results that are all the least is the same again.
-                    Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter if call.in_place => call.op = ReduceOp::Min,
-                    Kind::Split => call.op = ReduceOp::Min,
-                    _ => {}
+                    (_, Work::Combines, _) if call.in_place => call.op = ReduceOp::Min,
+                    // A group that was split off makes an all-reduce in place.
+                    (Flow::Control, _, _) => call.op = ReduceOp::Min,
+                    // All ranks' parts change places.
+                    (Flow::Everyone, Work::Moves, Extent::Parts) => call.in_place = false,
+                    // What is received twice is the same.
+                    (_, Work::Combines, _) | (_, Work::Moves, Extent::Whole) => {}
+                    (Flow::FromRoot | Flow::ToRoot | Flow::Pair, Work::Moves, Extent::Parts) => {}
                 }
             }
         }

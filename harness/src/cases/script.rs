@@ -196,3 +196,23 @@ impl Script {
         Script { size, asynchronous, implementation, calls }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use consonance_spec::Flow;
+
+    #[test]
+    fn every_collective_is_drawn() {
+        for kind in Kind::ALL {
+            assert_eq!(
+                kind.flow() != Flow::Control,
+                Collective::KINDS.contains(kind) && !CONTROL.contains(kind),
+                "{kind}"
+            );
+        }
+    }
+
+    /// Kinds that move no data of the user, and are drawn, too.
+    const CONTROL: [Kind; 2] = [Kind::Barrier, Kind::Split];
+}

@@ -74,10 +74,13 @@ impl<T: Element> DerefMut for Held<T> {
     }
 }
 
+/// The number of kinds of [`Calls`].
+pub(crate) const RAW_CALLS: usize = 14;
+
 impl Calls {
     /// Makes one collective of all ranks.
     pub(crate) fn step(&mut self, rank: &mut Communicator) -> Result<()> {
-        let kind = self.random.below(14);
+        let kind = self.random.below(RAW_CALLS);
         self.call(rank, kind)
     }
 

@@ -5,7 +5,7 @@
 //! number of rounds, `LEAVERS_SEED` the seed from which they are drawn.
 
 use crate::{
-    calls::{Calls, Random},
+    calls::{Calls, RAW_CALLS, Random},
     driver::{self, Job, hear, number, say},
 };
 use consonance::{
@@ -101,9 +101,6 @@ const CALLS: &[Call] = &[
         steps.iter().try_for_each(|step| step.map(drop))
     }),
 ];
-
-/// The number of kinds of [`Calls`], which are calls of the raw layer.
-const RAW_CALLS: usize = 14;
 
 /// The arguments of calls.
 struct Things {

@@ -95,7 +95,9 @@ class Case:
             return lambda: dist.scatter(recv, inputs, 0)
         if self.collective == "send_recv":
             return (lambda: dist.send(send, 1), lambda: dist.recv(recv, 0))[self.rank] if self.rank < 2 else lambda: None
-        return dist.barrier
+        if self.collective == "barrier":
+            return dist.barrier
+        raise ValueError(f"no call of torch for {self.collective}")
 
     def run(self, batches, turn):
         warm_up, times, cpu, wrong = batches > 1, [], 0.0, 0

@@ -8,7 +8,7 @@ use crate::{
 };
 use consonance::{Communicator, Error, Pending, Scope, SharedMemory};
 use consonance_spec::{
-    Class, DType, Kind, ReduceOp,
+    Class, DType, Extent, Flow, Kind, ReduceOp, Work,
     call::mix,
     collective::{self, Error as SpecError},
     for_each_dtype,
@@ -61,14 +61,33 @@ fn typed_parts<T: Sample<Mean: Sample>>(call: &Collective, size: usize) -> Vec<B
 /// The count that a rank gives.
 pub fn given(call: &Collective, size: usize, rank: usize) -> usize {
     let all = |count: &dyn Fn(usize) -> usize| (0..size).map(count).sum();
-    match call.kind {
-        Kind::AllReduce | Kind::Reduce | Kind::Broadcast | Kind::Split => call.counts.of(rank, 0),
-        Kind::ReduceScatter => call.counts.of(rank, 0) * size,
-        Kind::AllGather | Kind::Gather => call.counts.of(rank, 0),
-        Kind::Scatter if rank == call.root => all(&|to| call.counts.of(to, 0)),
-        Kind::AllToAll => all(&|to| call.counts.of(rank, to)),
-        Kind::SendRecv if rank == call.root => call.counts.of(rank, 0),
-        _ => 0,
+    match (call.kind.flow(), call.kind.work(), call.kind.extent()) {
+        // A group that is split off makes an all-reduce.
+        (Flow::Control, _, _) => {
+            if call.kind == Kind::Split {
+                call.counts.of(rank, 0)
+            } else {
+                0
+            }
+        }
+        (Flow::Pair, _, _) => {
+            if rank == call.root {
+                call.counts.of(rank, 0)
+            } else {
+                0
+            }
+        }
+        // All ranks have the buffer of a broadcast.
+        (Flow::FromRoot | Flow::ToRoot | Flow::Everyone, _, Extent::Whole) => call.counts.of(rank, 0),
+        (Flow::FromRoot, _, Extent::Parts) => {
+            if rank == call.root {
+                all(&|to| call.counts.of(to, 0))
+            } else {
+                0
+            }
+        }
+        (Flow::ToRoot | Flow::Everyone, Work::Combines, Extent::Parts) => call.counts.of(rank, 0) * size,
+        (Flow::ToRoot | Flow::Everyone, Work::Moves, Extent::Parts) => all(&|to| call.counts.of(rank, to)),
     }
 }
 
@@ -95,7 +114,10 @@ fn results<T: Sample>(call: &Collective, given: &[Vec<T>]) -> Result<Vec<Option<
         // Nobody sends to itself.
         (Kind::SendRecv, _) if size == 1 => return Err(SpecError::Shape { replica: 0 }),
         (Kind::SendRecv, _) => only(call.receiver(size), given[root].clone()),
-        (_, _) => vec![None; size],
+        (kind, _) => {
+            assert_eq!(kind.flow(), Flow::Control, "{kind}: nothing says what each rank gets");
+            vec![None; size]
+        }
     })
 }
 
