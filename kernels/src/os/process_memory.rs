@@ -34,8 +34,8 @@ pub(crate) enum Unread {
 }
 
 impl Process {
-    /// Reads the process's memory at `address`. If this succeeds, the bytes come from this process,
-    /// and not from a later process with the same id.
+    /// Reads memory of the process `self` at `address`. If this succeeds, the bytes come from that
+    /// process, and not from a later process with the same id.
     ///
     /// # Safety
     /// `target` is valid for writes of `bytes` bytes, and no other thread accesses those bytes.
@@ -73,8 +73,8 @@ impl Process {
     /// Whether the system can read this memory of the calling process, which `self` must be. It
     /// cannot read the memory of a device, which is only mapped.
     pub(crate) fn has_ordinary(&self, address: *const u8) -> bool {
-        // Cheaper than a read. Linux before 5.14 does not know the advice. It takes the address of
-        // a page.
+        // Cheaper than a read. Linux before 5.14 does not know the advice. It takes the start of a
+        // page.
         #[cfg(target_os = "linux")]
         // SAFETY: the advice changes no contents.
         if unsafe {
@@ -89,7 +89,7 @@ impl Process {
         unsafe { self.read(address.addr(), &mut byte, 1) }.is_ok()
     }
 
-    /// Whether the calling process may read the memory of this process.
+    /// Whether the calling process may read the memory of the process `self`.
     pub(crate) fn is_readable(&self) -> bool {
         // SAFETY: nothing is written.
         unsafe { self.read(self.mark, std::ptr::NonNull::dangling().as_ptr(), 0).is_ok() }

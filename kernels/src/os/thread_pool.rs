@@ -330,7 +330,7 @@ pub fn pin(core: usize) -> io::Result<()> {
 }
 
 /// Returns the number of cores that these processes may use together. If the system does not tell
-/// the cores of a process, this process's cores count for it.
+/// the cores of a process, the cores of the calling process count for it.
 #[cfg(target_os = "linux")]
 pub fn cores_of(processes: &[u32]) -> usize {
     // SAFETY: a cpu_set_t is plain bits, for which zero is valid.

@@ -17,7 +17,8 @@ pub(super) struct Use {
     pub(super) bytes: Range<usize>,
     /// The number of bytes that the caller asked for.
     pub(super) asked: usize,
-    /// Whether other memory is mapped at these addresses by now: see [`Segment::detach`].
+    /// Whether these addresses are not used again: other memory is mapped there (see
+    /// [`Segment::detach`]), or the pages could not be freed.
     pub(super) detached: bool,
     pub(super) spare: Spare,
 }

@@ -22,7 +22,7 @@ pub fn code(signature: &Signature) -> u32 {
     signature.kind as u32 | op << 8 | dtype << 16
 }
 
-/// Returns the kind, op and dtype of a [`code`]; `None` if the bytes are no such code.
+/// Returns the kind, op and dtype of a [`code`]; `None` if the bytes are not a valid code.
 pub fn read(code: u32) -> Option<Signature> {
     let [kind, op, dtype, _] = code.to_le_bytes();
     let index = |byte: u8| (byte as usize).checked_sub(1);

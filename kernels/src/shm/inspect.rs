@@ -145,8 +145,8 @@ impl Inspection {
     }
 }
 
-/// Writes one line for each rank, with its last call: `rank 0, process 4711: call 7:
-/// all_reduce(sum, f32), 4096 bytes, done`.
+/// Writes one line for each rank, with its last call:
+/// `rank 0, process 4711: call 7: all_reduce(sum, f32), 4096 bytes, done`.
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.title())?;
