@@ -1,9 +1,9 @@
-//! How much memory a process may still take.
+//! How much memory this process can still take.
 
 use std::{fs, path::Path};
 
-/// Bytes of memory that the system, and the control groups of this process, have left; `None` where
-/// they do not say.
+/// Returns the bytes of memory that are left in the system and in this process's control groups,
+/// whichever is less; `None` if neither tells.
 pub(crate) fn bytes() -> Option<u64> {
     let system = fs::read_to_string("/proc/meminfo").ok().and_then(|text| available(&text));
     let groups = fs::read_to_string("/proc/self/cgroup").ok();
@@ -11,23 +11,23 @@ pub(crate) fn bytes() -> Option<u64> {
     [system, groups].into_iter().flatten().min()
 }
 
-/// The line `MemAvailable` of `/proc/meminfo`.
+/// Returns the bytes in the line `MemAvailable` of `/proc/meminfo`.
 fn available(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1 << 10)
 }
 
-/// The path of the unified control group in `/proc/self/cgroup`.
+/// Returns the path of the unified control group in `/proc/self/cgroup`.
 fn group(cgroup: &str) -> Option<&str> {
     cgroup.lines().find_map(|line| line.strip_prefix("0::/"))
 }
 
-/// The least that this group and those above it have left.
+/// Returns the least number of bytes that this group or a group above it has left.
 fn left(root: &Path, group: &str) -> Option<u64> {
     let number = |path: &Path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let group = root.join(group);
     let groups = group.ancestors().take_while(|group| group.starts_with(root));
-    // The file says "max" where there is no limit.
+    // The file contains "max" if there is no limit.
     let rest = |group: &Path| {
         let (most, now) = (number(&group.join("memory.max"))?, number(&group.join("memory.current"))?);
         Some(most.saturating_sub(now))

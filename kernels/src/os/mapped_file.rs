@@ -1,18 +1,18 @@
-//! Files that are read where the page cache has them: mapped, and copied out.
+//! Reads files by mapping them and copying from the page cache.
 //!
-//! A mapping shows what others do to the file. Therefore its bytes are never lent: there is no
-//! reference to them, no code reads one twice, and what was copied out is checked by whoever asked
-//! for it. What becomes of a file that changes while it is read:
+//! A mapping shows concurrent changes of the file. So its bytes are never lent: no reference to
+//! them is formed, no code reads a byte twice, and the caller checks what was copied out. If the
+//! file changes during a read:
 //!
-//! * written in place: old bytes, new ones or some of both are read. Every pattern of bits is an
-//!   element of every type but `bool`, of which any byte but 0 is `true`.
-//! * made longer: the new part is not seen.
-//! * made shorter: each read asks first how long the file is, and fails if it has become shorter.
-//!   **What remains**: a file that is cut off between that question and the copy that follows it
-//!   raises `SIGBUS`, which ends the process. Replace data files by a rename, which leaves the
-//!   mapped file whole.
-//! * on a disk that fails: a page that cannot be read raises `SIGBUS`, too; where reads follow each
-//!   other it is found ahead, and the read fails.
+//! * Written in place: the read returns old bytes, new bytes or a mix. Every bit pattern is an
+//!   element of every type but `bool`; for `bool`, any byte but 0 is `true`.
+//! * Made longer: the new part is not seen.
+//! * Made shorter: each read first checks the length of the file, and fails if the file is too
+//!   short now. **What remains**: a file that is cut off between this check and the copy raises
+//!   `SIGBUS`, which ends the process. To replace a data file, rename another file to its name: the
+//!   mapped file then stays whole.
+//! * On a failing disk: a page that cannot be read raises `SIGBUS`, too. Sequential reads find such
+//!   a page before the copy, and fail.
 
 use crate::{
     cpu::{
@@ -30,60 +30,60 @@ use std::{
     path::Path,
 };
 
-/// A file that is mapped to be read.
+/// A file that is mapped for reading.
 pub struct MappedFile {
     map: MmapRaw,
     file: File,
     bytes: usize,
-    /// Where the last read ended.
+    /// The offset at which the last read ended.
     next: AtomicU64,
 }
 
-/// Which byte of an element comes first in a file.
+/// The order of an element's bytes in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteOrder {
-    /// The least significant one.
+    /// The least significant byte comes first.
     Little,
-    /// The most significant one.
+    /// The most significant byte comes first.
     Big,
 }
 
-/// Reads that follow each other map and unmap so many bytes at a time. Page by page costs five
-/// times as much as the copy; so much a twentieth of it. More gains nothing.
+/// The number of bytes that sequential reads map and unmap at a time. Mapping page by page costs
+/// more than the copy. With this many bytes it costs little, and more bytes gain nothing.
 const WINDOW: usize = 2 << 20;
 
 impl MappedFile {
     /// Maps the file at `path`.
     ///
     /// # Errors
-    /// The system's; and an error of its own for what is not a regular file: a pipe would wait for
-    /// who writes it.
+    /// The system's; [`io::ErrorKind::InvalidInput`] if the file is not a regular file: a pipe
+    /// would wait for a writer.
     pub fn open(path: &Path) -> io::Result<MappedFile> {
         if !fs::metadata(path)?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
         let file = File::open(path)?;
         let map = MmapOptions::new().map_raw_read_only(&file)?;
-        // An empty file is mapped as one byte, which is not there.
+        // An empty file is mapped as one byte, which does not exist.
         let bytes = if file.metadata()?.len() == 0 { 0 } else { map.len() };
         Ok(MappedFile { map, file, bytes, next: AtomicU64::new(0) })
     }
 
-    /// The number of bytes that the file had when it was opened.
+    /// Returns the number of bytes that the file had when it was opened.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Copies the elements from byte `at` on to `into`. They need not be aligned.
+    /// Copies the elements from byte `at` on to `into`. `at` need not be aligned.
     ///
     /// # Errors
-    /// [`io::ErrorKind::UnexpectedEof`] if they reach past the end of the file, as it was or as it
-    /// is now; the system's errors.
+    /// [`io::ErrorKind::UnexpectedEof`] if they reach past the end of the file, as it was when it
+    /// was opened or as it is now; the system's errors.
     pub fn read(&self, at: usize, order: ByteOrder, mut into: HostBufMut<'_>) -> io::Result<()> {
         let bytes = into.bytes();
         let end = at.checked_add(bytes).filter(|&end| end <= self.bytes && end as u64 <= self.bytes_now());
         let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
-        // Relaxed: this only guesses what will be read next.
+        // Relaxed: this only predicts the next read.
         let follows = self.next.swap(end as u64, Ordering::Relaxed) == at as u64;
         if follows {
             self.map_ahead(at, end)?;
@@ -93,14 +93,14 @@ impl MappedFile {
         let target = into.as_mut_ptr();
         if into.dtype() == DType::Bool {
             for index in 0..bytes {
-                // SAFETY: `source` is mapped for `bytes` bytes until `self` is dropped, `target` is
-                // valid for as many and exclusive. Others may write the file meanwhile: whatever
-                // the byte is, one valid `bool` is made of it.
+                // SAFETY: `source` is mapped for `bytes` bytes until `self` is dropped. `target` is
+                // valid for as many bytes, and exclusive. Another process may write the file
+                // meanwhile: whatever the byte is, it becomes one valid `bool`.
                 unsafe { target.add(index).write(u8::from(source.add(index).read() != 0)) }
             }
         } else {
-            // SAFETY: as above; and every pattern of bits is an element of these types, so that
-            // bytes which others write meanwhile make a wrong element, but a valid one.
+            // SAFETY: as above. Every bit pattern is an element of these types, so bytes that
+            // another process writes meanwhile may make a wrong element, but a valid one.
             unsafe {
                 copy(source, target, bytes, CopySize::new(bytes, || cache_hints::goes_past_caches(bytes, bytes, 1)))
             }
@@ -114,7 +114,7 @@ impl MappedFile {
         Ok(())
     }
 
-    /// The number of bytes that the file has now; 0 if it cannot be told.
+    /// Returns the number of bytes that the file has now; 0 if the system does not tell.
     fn bytes_now(&self) -> u64 {
         self.file.metadata().map_or(0, |metadata| metadata.len())
     }
@@ -128,9 +128,9 @@ impl MappedFile {
             return Ok(());
         }
         match self.map.advise_range(memmap2::Advice::PopulateRead, start, end - start) {
-            // A page that cannot be read: a copy would raise SIGBUS.
+            // The file has a page that cannot be read: a copy would raise SIGBUS.
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Err(error),
-            // A kernel before 5.14 does not know the advice; the copy maps page by page.
+            // A kernel before 5.14 does not know the advice. The copy then maps page by page.
             _ => Ok(()),
         }
     }
@@ -140,14 +140,13 @@ impl MappedFile {
         Ok(())
     }
 
-    /// Unmaps the windows that end in `at..end`, so that what was read does not count as this
-    /// process's memory.
+    /// Unmaps the windows that end in `at..end`, so that their pages do not count as this process's
+    /// memory.
     #[cfg(target_os = "linux")]
     fn unmap_behind(&self, at: usize, end: usize) {
         let (start, end) = (at / WINDOW * WINDOW, end / WINDOW * WINDOW);
         if start < end {
-            // SAFETY: nothing refers to these bytes; they come back from the file when they are
-            // read again.
+            // SAFETY: nothing refers to these bytes. A later read maps them from the file again.
             let _ = unsafe { self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
         }
     }
@@ -157,14 +156,14 @@ impl MappedFile {
 }
 
 impl ByteOrder {
-    /// This machine's.
+    /// The order of this machine.
     pub const NATIVE: ByteOrder = if cfg!(target_endian = "little") { ByteOrder::Little } else { ByteOrder::Big };
 }
 
-/// Writes the elements.
+/// Writes the elements to `to`.
 ///
 /// # Errors
-/// Those of `to`.
+/// The errors of `to`.
 pub fn write(elements: HostBuf<'_>, order: ByteOrder, to: &mut dyn io::Write) -> io::Result<()> {
     if order == ByteOrder::NATIVE {
         return to.write_all(elements.as_bytes());
@@ -180,7 +179,7 @@ fn swap_bytes(mut elements: HostBufMut<'_>) {
     if size == 1 {
         return;
     }
-    // SAFETY: the buffer is exclusive and as long; its elements, of more than one byte each, may
+    // SAFETY: the buffer is exclusive and has this many bytes. Elements of more than one byte may
     // have any bits, and have no padding.
     let bytes = unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr(), elements.bytes()) };
     match size {
@@ -195,7 +194,7 @@ mod tests {
     use super::*;
     use std::{env, path::PathBuf, process};
 
-    /// A file with these bytes, which goes when it is dropped.
+    /// A file with these bytes. The drop removes it.
     struct Temporary(PathBuf);
 
     impl Temporary {

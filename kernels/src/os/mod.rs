@@ -1,4 +1,4 @@
-//! What the system has besides memory that processes share: files, threads, other processes.
+//! Services of the operating system except shared memory: files, threads, other processes.
 
 pub mod mapped_file;
 pub mod thread_pool;

@@ -1,24 +1,24 @@
-//! Memory of other processes, which the system reads for this one: where it allows that, which
-//! nobody knows before it was tried.
+//! Reads the memory of other processes through the system. Whether the system allows this is
+//! unknown before a read is tried.
 //!
-//! What another process writes meanwhile is no race here: it is the system that reads it, into
+//! Concurrent writes of the other process are no data race here: the system reads that memory, into
 //! memory of this process alone.
 #![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux reads for us"))]
 
 #[cfg(target_os = "linux")]
 use rustix::mm::{Advice, madvise};
 
-/// The least that a page has.
+/// The size of the smallest page.
 #[cfg(target_os = "linux")]
 const PAGE: usize = 4 << 10;
 
-/// A process of a group, as it is known to the others.
+/// A process of a group, as the other processes know it.
 #[derive(Clone, Copy)]
 pub(crate) struct Process {
-    /// Its number.
+    /// The process id.
     pub(crate) id: u32,
-    /// Where it has the group's name. A process that comes to have this number later has it not,
-    /// and neither has a fork: see `Segment::mark`.
+    /// The address at which the process has the group's name. A later process with the same id does
+    /// not have the name there, and neither does a fork: see `Segment::mark`.
     pub(crate) mark: usize,
     /// The group's name.
     pub(crate) group: [u8; 16],
@@ -27,33 +27,33 @@ pub(crate) struct Process {
 /// Why memory was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unread {
-    /// The process is not there any more.
+    /// The process does not exist any more.
     Gone,
-    /// The system refuses, or the process has no such memory.
+    /// The system refuses the read, or the process has no such memory.
     Refused,
 }
 
 impl Process {
-    /// Reads the process's memory at `address`. If this succeeds, it was that of the process and of
-    /// none that came after it.
+    /// Reads memory of the process `self` at `address`. If this succeeds, the bytes come from that
+    /// process, and not from a later process with the same id.
     ///
     /// # Safety
-    /// `target` is valid for writes of `bytes` bytes, and nobody else touches them.
+    /// `target` is valid for writes of `bytes` bytes, and no other thread accesses those bytes.
     #[cfg(target_os = "linux")]
     pub(crate) unsafe fn read(&self, address: usize, target: *mut u8, bytes: usize) -> Result<(), Unread> {
         let mut name = [0u8; 16];
         let part = |start: *mut u8, bytes| libc::iovec { iov_base: start.cast(), iov_len: bytes };
         let there = |address| std::ptr::without_provenance_mut(address);
-        // The name is read after the data, from the same memory: the system looks the process up
-        // once.
+        // The name is read after the data, from the same memory: the system looks up the process
+        // only once.
         let local = [part(target, bytes), part(name.as_mut_ptr(), name.len())];
         let remote = [part(there(address), bytes), part(there(self.mark), name.len())];
-        // SAFETY: the target is valid for writes, as the caller promises, and so is the name; the
-        // other process's addresses are checked by the system.
+        // SAFETY: the target is valid for writes, as the caller promises, and so is the name. The
+        // system checks the addresses in the other process.
         let read = unsafe { libc::process_vm_readv(self.id as libc::pid_t, local.as_ptr(), 2, remote.as_ptr(), 2, 0) };
         if usize::try_from(read) != Ok(bytes + name.len()) {
-            // Of a process that is ending the system may read a part, or nothing: so not even the
-            // name.
+            // From a process that is ending the system may read only a part, or nothing. Then it
+            // cannot read the name, either.
             let no_process = read < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
             let gone = no_process || bytes > 0 && !self.is_readable();
             return Err(if gone { Unread::Gone } else { Unread::Refused });
@@ -61,7 +61,7 @@ impl Process {
         if name == self.group { Ok(()) } else { Err(Unread::Gone) }
     }
 
-    /// There is no way to read it on this system.
+    /// Fails: this system has no way to read another process.
     ///
     /// # Safety
     /// None.
@@ -70,13 +70,13 @@ impl Process {
         Err(Unread::Refused)
     }
 
-    /// Whether the system reads this memory of this very process: not that of a device, which is
-    /// only mapped.
+    /// Whether the system can read this memory of the calling process, which `self` must be. It
+    /// cannot read the memory of a device, which is only mapped.
     pub(crate) fn has_ordinary(&self, address: *const u8) -> bool {
-        // In a third of the time of a read. Linux before 5.14 does not know it, and it wants the
-        // start of a page.
+        // Cheaper than a read. Linux before 5.14 does not know the advice. It takes the start of a
+        // page.
         #[cfg(target_os = "linux")]
-        // SAFETY: nothing is changed by it.
+        // SAFETY: the advice changes no contents.
         if unsafe {
             madvise(address.map_addr(|at| at & !(PAGE - 1)).cast_mut().cast(), PAGE, Advice::LinuxPopulateRead)
         }
@@ -89,7 +89,7 @@ impl Process {
         unsafe { self.read(address.addr(), &mut byte, 1) }.is_ok()
     }
 
-    /// Whether this process may read that one's memory.
+    /// Whether the calling process may read the memory of the process `self`.
     pub(crate) fn is_readable(&self) -> bool {
         // SAFETY: nothing is written.
         unsafe { self.read(self.mark, std::ptr::NonNull::dangling().as_ptr(), 0).is_ok() }
@@ -100,7 +100,7 @@ impl Process {
 mod tests {
     use super::*;
 
-    /// What this process has at `mark`, as a group's name.
+    /// Returns the calling process, with the name of the group at `mark`.
     fn own(mark: &[u8; 16]) -> Process {
         Process { id: std::process::id(), mark: mark.as_ptr().addr(), group: *mark }
     }

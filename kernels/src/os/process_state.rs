@@ -1,4 +1,4 @@
-//! What state another process is in, for the texts of errors.
+//! The state of another process, for error messages.
 
 use std::fs;
 
@@ -9,24 +9,24 @@ pub enum ProcessState {
     Running,
     /// A signal or a debugger has stopped it.
     Stopped,
-    /// There is none of this number, or it has ended and its parent has not asked how.
+    /// No process has this id, or the process has ended and its parent has not waited for it.
     Gone,
 }
 
-/// The state of the process of this number now. Where it cannot be told, the process counts as
-/// running.
+/// Returns the current state of the process with this id. A process whose state cannot be read
+/// counts as running.
 pub fn process_state(pid: u32) -> ProcessState {
     match fs::read(format!("/proc/{pid}/stat")) {
         Ok(stat) => state_in(&stat).unwrap_or(ProcessState::Running),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => ProcessState::Gone,
-        // ESRCH: it ended while it was read; anything else says nothing.
+        // ESRCH: the process ended during the read. Any other error says nothing about the state.
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => ProcessState::Gone,
         Err(_) => ProcessState::Running,
     }
 }
 
-/// The state that a line of `/proc/<pid>/stat` names: the letter after the program's name, which is
-/// in parentheses and may have others in it.
+/// Returns the state in a line of `/proc/<pid>/stat`: the letter after the program's name. The name
+/// is in parentheses, and may contain others.
 pub fn state_in(stat: &[u8]) -> Option<ProcessState> {
     let end = stat.iter().rposition(|&byte| byte == b')')?;
     match stat[end..].get(2)? {

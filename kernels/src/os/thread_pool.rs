@@ -1,12 +1,13 @@
-//! Threads that are kept between calls, and lend themselves to one closure at a time.
+//! Threads that are kept between calls, and run one closure at a time.
 //!
 //! # The protocol
 //!
-//! `run` writes the job, sets how many threads are *running*, and counts a new *round*. A thread
-//! that sees the round runs the job and counts itself out; `run` returns when none is running. Both
-//! sides look for a moment before they sleep. Who is about to sleep says so, fences and looks once
-//! more; who publishes fences and then looks for sleepers. One of the two sees the other, so that
-//! no wake is lost and none is paid for where nobody sleeps.
+//! `run` writes the job, sets the number of *running* threads, and counts a new *round*. A thread
+//! that sees the round runs the job and counts itself out. `run` returns when no thread is running.
+//! Both sides poll for a moment before they sleep. A thread that is about to sleep says so, fences,
+//! and polls once more. A thread that publishes fences, and then checks for sleepers. At least one
+//! of the two sees the other's store. So no wake-up is lost, and none is paid for where no thread
+//! sleeps.
 
 use crate::sync::{
     atomics::{AtomicU32, Ordering, fence},
@@ -23,19 +24,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a thread looks for the next job before it sleeps: programs that make calls one after
-/// the other wake nobody.
+/// How long a thread polls for the next job before it sleeps: a program that makes calls one after
+/// the other wakes no thread.
 const LOOKS_FOR_JOB: Duration = Duration::from_micros(10);
 
-/// How long the caller looks for the end of a job before it sleeps: about as long as it takes to be
-/// woken.
+/// How long the caller polls for the end of a job before it sleeps: about the time of a wake-up.
 const LOOKS_FOR_END: Duration = Duration::from_micros(50);
 
-/// Looks between two readings of the clock.
+/// Polls between two readings of the clock.
 const LOOKS_PER_READING: u32 = 32;
 
-/// A fixed number of threads that run one closure together, as often as asked. The caller is the
-/// first of them, unless that one is pinned to a core.
+/// A fixed number of threads that run one closure together, as often as requested. The caller acts
+/// as the first thread, unless that thread is pinned to a core.
 ///
 /// Idle threads sleep. They end when the team is dropped.
 ///
@@ -52,37 +52,38 @@ const LOOKS_PER_READING: u32 = 32;
 pub struct Team {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Whether the caller runs the first job of each round.
+    /// Whether the caller runs `job(0)` of each round.
     caller_takes_part: bool,
-    /// The process that has the threads: a fork of it has none of them.
+    /// The process that has the threads. A fork of it has none of them.
     owner: u32,
 }
 
 type Job = dyn Fn(usize) + Sync + 'static;
 
 struct Shared {
-    /// Counts jobs.
+    /// The number of rounds so far, wrapping. Each round has one job, or ends the threads.
     round: AtomicU32,
-    /// How many threads sleep until the round changes.
+    /// The number of threads that sleep until the round changes.
     asleep: AtomicU32,
     begin: Sleepers,
-    /// Threads that have not yet finished this round.
+    /// The number of threads that have not yet finished this round.
     running: AtomicU32,
-    /// 1 while the caller sleeps until none is running.
+    /// 1 while the caller sleeps until no thread is running.
     caller_sleeps: AtomicU32,
     end: Sleepers,
-    /// What is run in this round.
+    /// The job of this round.
     job: UnsafeCell<Option<JobPointer>>,
-    /// 1 when threads are to end.
+    /// 1 when the threads have to end.
     closing: AtomicU32,
-    /// Whether there is a core for each thread, so that who waits looks before it sleeps.
+    /// Whether there is a core for each thread: only then does a waiting thread poll before it
+    /// sleeps.
     looks: bool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: only `job` is not atomic. `Team::run`, which is called by one thread at a time, writes it
-// when no thread is running; threads read it after they have seen the round that was counted after
-// that.
+// SAFETY: only `job` is not atomic. `Team::run`, which one thread at a time calls, writes it when
+// no thread is running. Threads read it after they have seen the round that was counted after the
+// write.
 unsafe impl Sync for Shared {}
 
 #[derive(Clone, Copy)]
@@ -92,7 +93,7 @@ struct JobPointer(*const Job);
 unsafe impl Send for JobPointer {}
 
 impl Shared {
-    /// Looks until `ready`, for so long at the most.
+    /// Polls until `ready`, at most for `limit`. Returns false if it was not ready.
     fn look(&self, limit: Duration, ready: impl Fn() -> bool) -> bool {
         if ready() {
             return true;
@@ -116,7 +117,7 @@ impl Shared {
 
     /// Begins a round.
     fn begin(&self) {
-        // SYNC POINT job: who sees the round sees its job; pairs with `await_round`.
+        // SYNC POINT job: a thread that sees the round sees its job; pairs with `await_round`.
         self.round.fetch_add(1, Ordering::Release);
         // SYNC POINT begin: pairs with the fence in `await_round`.
         fence(Ordering::SeqCst);
@@ -143,8 +144,8 @@ impl Shared {
 
     /// Counts a thread out of its round.
     fn finish(&self) {
-        // SYNC POINT end of a job: what the thread did is seen by who sees it counted out; pairs
-        // with `await_end`.
+        // SYNC POINT end of a job: a caller that sees the thread counted out sees what the thread
+        // did; pairs with `await_end`.
         if self.running.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
@@ -180,16 +181,17 @@ impl Shared {
         let mut first = self.panic.lock().expect("nobody panics holding this lock");
         match *first {
             None => *first = Some(panic),
-            // To drop what was thrown may panic in turn, which nobody here could answer.
+            // Forget it: the drop of a panic's payload may panic in turn, and no code here could
+            // handle that.
             Some(_) => std::mem::forget(panic),
         }
     }
 }
 
 impl Team {
-    /// Starts one thread for each entry of `cores`, named `name` and its index, pinned to that core
-    /// where one is given. If the first entry gives none, the caller of [`run`](Team::run) takes
-    /// the place of that thread.
+    /// Starts one thread for each entry of `cores`. Its name is `name` and its index. It is pinned
+    /// to the core of its entry, if the entry has one. If the first entry has none, the caller of
+    /// [`run`](Team::run) takes the place of that thread.
     ///
     /// # Errors
     /// The system's, when it gives no thread or refuses a core.
@@ -216,7 +218,7 @@ impl Team {
             let body = move || {
                 let pinned = core.map_or(Ok(()), pin);
                 let ready = pinned.is_ok();
-                // The receiver waits below; it can only be gone if the process is ending.
+                // The receiver waits below. It can be gone only if the process is ending.
                 let _ = tell.send(pinned);
                 if ready {
                     serve(&shared, index);
@@ -228,21 +230,21 @@ impl Team {
         Ok(team)
     }
 
-    /// The number of threads, with the caller if it takes part.
+    /// Returns the number of threads, including the caller if it takes part.
     pub fn size(&self) -> usize {
         self.threads.len() + usize::from(self.caller_takes_part)
     }
 
-    /// Whether the threads are in another process, of which this one is a fork.
+    /// Whether this process is a fork of the process that has the threads.
     pub fn forked(&self) -> bool {
         self.owner != process::id()
     }
 
-    /// Runs `job(i)` on thread `i`, on all threads at once, and returns when all have returned.
+    /// Runs `job(i)` on thread `i`, on all threads at once. Returns when all have returned.
     ///
     /// # Panics
-    /// With the first panic of a `job`, after all have ended; in a fork of the process that made
-    /// the team.
+    /// With the first panic of a `job`, after all have ended. If this process is a fork of the
+    /// process that made the team.
     pub fn run(&mut self, job: &(dyn Fn(usize) + Sync)) {
         assert!(!self.forked(), "a fork has no threads of process {}", self.owner);
         let shared = &*self.shared;
@@ -251,7 +253,7 @@ impl Team {
             // it counts itself out, and this function returns only when none is running.
             let pointer =
                 JobPointer(unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Job>(job) });
-            // SAFETY: no thread is running, so that none reads it.
+            // SAFETY: no thread is running, so none reads the job.
             unsafe { *shared.job.get() = Some(pointer) };
             // Relaxed: seen with the round.
             shared.running.store(self.threads.len() as u32, Ordering::Relaxed);
@@ -271,32 +273,32 @@ impl Team {
 impl Drop for Team {
     fn drop(&mut self) {
         if self.forked() {
-            // There is nobody to tell or to join.
+            // A fork has no threads to tell or to join.
             return std::mem::forget(std::mem::take(&mut self.threads));
         }
         // Relaxed: seen with the round.
         self.shared.closing.store(1, Ordering::Relaxed);
         self.shared.begin();
         for thread in self.threads.drain(..) {
-            // `serve` does not panic, and a team dropped on one of its own threads would not end:
-            // `run` borrows it.
+            // `serve` does not panic. No team is dropped on one of its own threads, where the join
+            // would not return: `run` borrows the team.
             let _ = thread.join();
         }
     }
 }
 
-/// The life of thread `index`: wait until there is a new job, run it, count itself out.
+/// The main loop of thread `index`: waits until there is a new job, runs it, and counts itself out.
 fn serve(shared: &Shared, index: usize) {
     let mut seen = 0;
     loop {
         shared.await_round(seen);
-        // No round begins before this thread has finished the one before.
+        // No round begins before this thread has finished the last one.
         seen = seen.wrapping_add(1);
         if shared.closing.load(Ordering::Relaxed) != 0 {
             return;
         }
-        // SAFETY: `Team::run` wrote the job before it counted the round, and writes another one
-        // when this thread has finished.
+        // SAFETY: `Team::run` wrote the job before it counted the round, and writes the next job
+        // only after this thread has finished.
         let job = unsafe { (*shared.job.get()).expect("a round has a job") };
         // SAFETY: `Team::run` set the pointer from a live reference and waits for this thread
         // before it returns.
@@ -305,7 +307,7 @@ fn serve(shared: &Shared, index: usize) {
     }
 }
 
-/// Binds the calling thread to the `core`-th of the cores that this process may use.
+/// Pins the calling thread to the `core`-th of the cores that this process may use.
 ///
 /// # Errors
 /// If there is no such core, or the system refuses.
@@ -327,8 +329,8 @@ pub fn pin(core: usize) -> io::Result<()> {
     }
 }
 
-/// How many cores these processes may use together; one that cannot be asked may use those of this
-/// one.
+/// Returns the number of cores that these processes may use together. If the system does not tell
+/// the cores of a process, the cores of the calling process count for it.
 #[cfg(target_os = "linux")]
 pub fn cores_of(processes: &[u32]) -> usize {
     // SAFETY: a cpu_set_t is plain bits, for which zero is valid.
@@ -336,7 +338,7 @@ pub fn cores_of(processes: &[u32]) -> usize {
     for &process in processes {
         let allowed = allowed(process).or_else(|_| allowed(0));
         for cpu in 0..libc::CPU_SETSIZE as usize {
-            // SAFETY: the sets have so many bits.
+            // SAFETY: both sets have `CPU_SETSIZE` bits.
             unsafe {
                 if allowed.as_ref().is_ok_and(|allowed| libc::CPU_ISSET(cpu, allowed)) {
                     libc::CPU_SET(cpu, &mut all);
@@ -348,7 +350,7 @@ pub fn cores_of(processes: &[u32]) -> usize {
     unsafe { libc::CPU_COUNT(&all) as usize }
 }
 
-/// The cores that a process may use; 0 is the calling thread.
+/// Returns the cores that a process may use. 0 stands for the calling thread.
 #[cfg(target_os = "linux")]
 fn allowed(process: u32) -> io::Result<libc::cpu_set_t> {
     let process = process.try_into().map_err(io::Error::other)?;
@@ -362,7 +364,7 @@ fn allowed(process: u32) -> io::Result<libc::cpu_set_t> {
     }
 }
 
-/// Binds the calling thread to a core: not supported on this system.
+/// Pins the calling thread to a core: not supported on this system.
 ///
 /// # Errors
 /// Always.
@@ -388,7 +390,7 @@ mod tests {
                 });
                 assert!(parts.iter().all(|part| part.load(Ordering::Relaxed) == 1), "round {round} of {threads}");
                 if round % 500 == 0 {
-                    // Threads sleep by then.
+                    // The threads sleep by the end of this pause.
                     thread::sleep(Duration::from_millis(2));
                 }
             }

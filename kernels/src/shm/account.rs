@@ -1,58 +1,60 @@
-//! What is in use of the heaps of this process's ranks.
+//! The account of the blocks in use in the heaps of this process's ranks.
 //!
-//! Each block has *spare* memory, private to its process, which takes the place of the block's
-//! pages when they have to be taken away from a peer. It is mapped with the block, so that the
-//! system has promised it; it has no pages before it is written.
+//! Each block has *spare* memory, private to its process. The spare replaces the block's pages when
+//! a peer must lose access to them. It is mapped together with the block, so that the system has
+//! committed to it. It has no pages before it is written.
 
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use std::{io, ops::Range, ptr, sync::Mutex};
 
-/// What is in use of this process's heaps.
+/// The blocks in use in this process's heaps, in the order of their addresses.
 #[derive(Debug, Default)]
 pub(super) struct Account(pub(super) Mutex<Vec<Use>>);
 
-/// A block, as bytes of all heaps. The list of them is in order.
+/// A block in use. Its bytes are relative to the start of all heaps.
 #[derive(Debug)]
 pub(super) struct Use {
     pub(super) bytes: Range<usize>,
-    /// How many of them were asked for.
+    /// The number of bytes that the caller asked for.
     pub(super) asked: usize,
-    /// Whether these addresses show another memory by now: see [`Segment::detach`].
+    /// Whether these addresses are not used again: other memory is mapped there (see
+    /// [`Segment::detach`]), or the pages could not be freed.
     pub(super) detached: bool,
     pub(super) spare: Spare,
 }
 
-/// Private memory of a block's size, of which parts may have been moved into the block's place.
+/// Private memory of a block's size. Parts of it may have been moved to the block's addresses.
 #[derive(Debug, Default)]
 pub(super) struct Spare {
-    /// Its first address, when it was whole.
+    /// The first address, from when the memory was whole.
     start: usize,
-    /// The parts that are still mapped there, as bytes from `start` on.
+    /// The parts that are still mapped there, as byte ranges relative to `start`.
     parts: Vec<Range<usize>>,
 }
 
 impl Spare {
     pub(super) fn new(bytes: usize) -> io::Result<Spare> {
-        // SAFETY: the system chooses addresses that nobody has.
+        // SAFETY: the system chooses free addresses.
         let start = unsafe {
             rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)?
         };
         Ok(Spare { start: start.expose_provenance(), parts: std::iter::once(0..bytes).collect() })
     }
 
-    /// Copies these bytes of the block at `block` to the spare, and moves that into their place.
+    /// Copies these bytes of the block at `block` to the spare, and moves that part of the spare to
+    /// their addresses.
     ///
     /// # Safety
-    /// The block is mapped at `block` and as long as the spare was. The bytes are whole pages of
-    /// it; nobody of this process touches them.
+    /// The block is mapped at `block` and has the size of the original spare. The bytes are whole
+    /// pages of the block; no thread of this process touches them.
     pub(super) unsafe fn replace(&mut self, block: *mut u8, bytes: Range<usize>) -> io::Result<()> {
         let whole = |part: &Range<usize>| part.start <= bytes.start && bytes.end <= part.end;
         let part = self.parts.iter().position(whole).ok_or(io::ErrorKind::InvalidInput)?;
         let spare = ptr::with_exposed_provenance_mut::<u8>(self.start + bytes.start);
         let place = block.wrapping_add(bytes.start);
-        // SAFETY: both are mapped; a peer may be writing what is copied, so that some of it may be
-        // torn. The copy then takes the place of the pages, whole, and its own addresses are not
-        // this process's any more.
+        // SAFETY: both ranges are mapped. A peer may write the bytes during the copy, so the copy
+        // may have torn bytes. Then the spare's part replaces all of the pages, and this process
+        // uses the part's old addresses no more.
         unsafe {
             ptr::copy_nonoverlapping(place.cast_const(), spare, bytes.len());
             rustix::mm::mremap_fixed(spare.cast(), bytes.len(), bytes.len(), MremapFlags::MAYMOVE, place.cast())?;
@@ -67,7 +69,7 @@ impl Drop for Spare {
     fn drop(&mut self) {
         for part in &self.parts {
             let start = ptr::with_exposed_provenance_mut::<u8>(self.start + part.start);
-            // SAFETY: this part is still mapped there, and nobody else has its address.
+            // SAFETY: this part is still mapped there, and no other value has its address.
             let _ = unsafe { rustix::mm::munmap(start.cast(), part.len()) };
         }
     }

@@ -1,13 +1,13 @@
-//! The last calls of each rank: written by its own process alone, read by anyone at any time, after
-//! a death too.
+//! The log of the last calls of a rank. Only the rank's process writes it; any process can read it
+//! at any time, even after the rank's process has died.
 //!
 //! # The protocol
 //!
-//! A call takes the next entry_id; its entry lies in slot `entry_id % CALLS`. The writer takes the
-//! entry_id out of the slot, writes the entry, and puts the new entry_id in. A reader reads the
-//! entry_id, the entry, and the entry_id again: an entry between two equal entry_ids is whole, any
-//! other is skipped. Nobody waits. The one race that this does not see, a rank that begins
-//! [`CALLS`] calls on other threads while one of them writes its entry, mixes up two lines of a
+//! Each call takes the next entry id. The call's entry lies in slot `entry_id % CALLS`. The writer
+//! clears the slot's entry id, writes the entry, and stores the new entry id. A reader reads the
+//! entry id, the entry, and the entry id again. An entry between two equal entry ids is consistent;
+//! any other is skipped. Nobody waits. This does not detect one race: a rank begins [`CALLS`] calls
+//! on other threads while one of its threads writes an entry. That race mixes two lines of a
 //! report.
 
 use super::codes;
@@ -15,16 +15,16 @@ use crate::sync::atomics::{AtomicU32, AtomicU64, Ordering, fence};
 use consonance_spec::Signature;
 use std::{array, fmt, process};
 
-/// How many calls a ring holds.
+/// The number of calls that a log holds.
 pub const CALLS: usize = 64;
 
 record! {
-    /// The last [`CALLS`] calls of one rank. All bits zero is a ring without calls.
+    /// The last [`CALLS`] calls of one rank. All bits zero is a log without calls.
     #[repr(align(128))]
     pub(crate) struct CallLog {
-        /// Calls begun so far; the entry_id of the latest one.
+        /// The number of calls begun so far, which is the entry id of the latest one.
         begun: AtomicU64,
-        /// The process that the rank is in; 0 while it is in none.
+        /// The id of the process that the rank is in; 0 while it is in none.
         process: AtomicU32,
         slots: [Slot; CALLS],
     }
@@ -47,11 +47,11 @@ record! {
 pub struct Entry {
     /// The call's number in its group, from 1.
     pub number: u64,
-    /// The signature's code, and how memory was shared above it.
+    /// The signature's code. The bits above it say how memory was shared.
     pub head: u32,
     /// Bytes of the rank's own data.
     pub bytes: u64,
-    /// How it ended, if it has.
+    /// How the call ended, if it has.
     pub outcome: Outcome,
 }
 
@@ -59,19 +59,19 @@ pub struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Outcome {
-    /// It has not: the rank is in it, or died in it.
+    /// It has not ended: the rank is in it, or died in it.
     Begun = 0,
-    /// It did what it was for.
+    /// It succeeded.
     Done = 1,
-    /// The ranks did not call the same.
+    /// The ranks did not make the same call.
     Mismatch = 2,
     /// A rank had left.
     Left = 3,
-    /// A rank did not come until the deadline.
+    /// A rank did not arrive before the deadline.
     Missing = 4,
     /// A rank had ended the group.
     Aborted = 5,
-    /// Another build knows how.
+    /// A code that this build does not know.
     Unknown = u32::MAX,
 }
 
@@ -82,24 +82,24 @@ impl Default for CallLog {
 }
 
 impl CallLog {
-    /// Says that the rank is in this process.
+    /// Records that the rank is in this process.
     pub(crate) fn claim(&self) {
         self.process.store(process::id(), Ordering::Relaxed);
     }
 
-    /// The process that the rank is in, as that process sees its own number.
+    /// Returns the process that the rank is in, by that process's own view of its id.
     pub(crate) fn process(&self) -> Option<u32> {
         Some(self.process.load(Ordering::Relaxed)).filter(|&process| process != 0)
     }
 
-    /// Enters a call that begins, and gives its entry_id for [`end`](CallLog::end).
+    /// Logs a call that begins, and returns its entry id for [`end`](CallLog::end).
     pub(crate) fn begin(&self, number: u64, head: u32, bytes: u64) -> u64 {
-        // Relaxed: the entry_id only has to be another one for each call of the rank.
+        // Relaxed: the entry id only has to be different for each call of the rank.
         let entry_id = self.begun.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         let slot = self.slot(entry_id);
         slot.entry_id.store(0, Ordering::Relaxed);
-        // SYNC POINT entry: who reads a field of the new entry finds the old entry_id gone; pairs
-        // with the fence in `look`.
+        // SYNC POINT entry: a reader that sees a field of the new entry sees that the old entry id
+        // is gone; pairs with the fence in `look`.
         fence(Ordering::Release);
         slot.number.store(number, Ordering::Relaxed);
         slot.bytes.store(bytes, Ordering::Relaxed);
@@ -110,7 +110,7 @@ impl CallLog {
         entry_id
     }
 
-    /// Says how the call with this entry_id ended.
+    /// Records the outcome of the call with this entry id.
     pub(crate) fn end(&self, entry_id: u64, outcome: Outcome) {
         let slot = self.slot(entry_id);
         if slot.entry_id.load(Ordering::Relaxed) == entry_id {
@@ -118,10 +118,10 @@ impl CallLog {
         }
     }
 
-    /// The last calls, in the order in which they began. A racing look: a call that begins
-    /// meanwhile may be missing.
+    /// Returns the last calls, in the order in which they began. The read races with the writer: a
+    /// call that begins meanwhile may be missing.
     pub(crate) fn read(&self) -> Vec<Entry> {
-        // Relaxed: a racing look, and each entry is checked.
+        // Relaxed: the read races with the writer, and each entry is checked.
         let last = self.begun.load(Ordering::Relaxed);
         let first = last.saturating_sub(CALLS as u64) + 1;
         (first..=last).filter_map(|entry_id| self.slot(entry_id).look(entry_id)).collect()
@@ -133,7 +133,7 @@ impl CallLog {
 }
 
 impl Slot {
-    /// The entry with this entry_id, if it is here and whole.
+    /// Returns the entry with this entry id, if it is here and consistent.
     fn look(&self, entry_id: u64) -> Option<Entry> {
         // SYNC POINT entry_id: pairs with the release in `begin`.
         let before = self.entry_id.load(Ordering::Acquire);
@@ -151,13 +151,14 @@ impl Slot {
 }
 
 impl Entry {
-    /// What was called, without its count; `None` if the code is no signature's.
+    /// Returns the signature of the call, without its count; `None` if the code is not a
+    /// signature's.
     pub fn signature(&self) -> Option<Signature> {
         codes::read(self.head)
     }
 }
 
-/// Writes the call as a report has it: `call 7: all_reduce(sum, f32), 4096 bytes, done`.
+/// Writes the call as it appears in a report: `call 7: all_reduce(sum, f32), 4096 bytes, done`.
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "call {}: ", self.number)?;
@@ -270,7 +271,7 @@ mod tests {
                     assert!(pair[0].number < pair[1].number, "{pair:?}");
                 }
                 entries.iter().for_each(check);
-                // The entry that is written over next.
+                // The entry that is overwritten next.
                 for _ in 0..1000 {
                     let next = begun() + 1;
                     let oldest = next.saturating_sub(CALLS as u64);

@@ -1,14 +1,15 @@
-//! The numbers that stand for element types, operations and calls in the words that ranks share.
+//! The numbers of element types, operations and calls in the words that ranks share.
 
 use consonance_spec::{DType, Kind, ReduceOp, Signature, call::mix};
 
-/// Returns 64 bits that differ where signatures do, but for one chance in 2^64.
+/// Returns a digest of the signature. Different signatures have different digests, but for one
+/// chance in 2^64.
 #[inline]
 pub fn fingerprint(signature: &Signature) -> u64 {
     let count = signature.count.map_or(u64::MAX, |count| count as u64);
     let root = signature.root.map_or(u64::MAX, |root| root as u64);
     let small = u64::from(code(signature)) ^ root.rotate_left(24);
-    // One multiplication, because every call waits for it; the detail is a digest already.
+    // One multiplication, because every call waits for it. The detail is a digest already.
     let product = u128::from(small ^ 0x9e37_79b9_7f4a_7c15) * u128::from(count ^ 0xd6e8_feb8_6659_fd93);
     (product as u64) ^ (product >> 64) as u64 ^ signature.detail
 }
@@ -21,7 +22,7 @@ pub fn code(signature: &Signature) -> u32 {
     signature.kind as u32 | op << 8 | dtype << 16
 }
 
-/// Returns the kind, op and dtype of a [`code`]; `None` if the bytes are no such code.
+/// Returns the kind, op and dtype of a [`code`]; `None` if the bytes are not a valid code.
 pub fn read(code: u32) -> Option<Signature> {
     let [kind, op, dtype, _] = code.to_le_bytes();
     let index = |byte: u8| (byte as usize).checked_sub(1);
@@ -40,7 +41,7 @@ pub fn kind_of(code: u8) -> Option<Kind> {
     Kind::ALL.iter().copied().find(|&kind| kind as u8 == code)
 }
 
-/// A number and what it stands for.
+/// A number and its name.
 type Code = (u8, &'static str);
 
 const COUNT: usize = DType::ALL.len() + ReduceOp::ALL.len() + Kind::ALL.len();

@@ -1,31 +1,31 @@
-//! Why there is no segment.
+//! Why a segment was not made, opened or inspected.
 
 use std::{fmt, io};
 
-/// Why there is no segment.
+/// Why a segment was not made, opened or inspected.
 #[derive(Debug)]
 pub enum SegmentError {
     /// No segment has such a shape.
     Shape {
-        /// What is wrong with it.
+        /// What is wrong with the shape.
         what: &'static str,
-        /// What it may be.
+        /// The values that are valid.
         expected: String,
-        /// What it is.
+        /// The value of this shape.
         found: String,
     },
-    /// This is not the group's segment.
+    /// The file is not the group's segment.
     Foreign {
         /// What differs.
         what: &'static str,
-        /// What the group's segment has.
+        /// The value in the group's segment.
         expected: String,
-        /// What this one has.
+        /// The value in this file.
         found: String,
     },
     /// The system refused.
     System {
-        /// What could not be done: `cannot` stands before it.
+        /// The action that failed. The message puts `cannot` before it.
         what: String,
         /// The system's own error.
         source: io::Error,

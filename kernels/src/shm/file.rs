@@ -15,15 +15,15 @@ use std::{
     os::fd::{BorrowedFd, OwnedFd},
 };
 
-/// The name under which the segment's file is seen in `/proc`; it is in no folder.
+/// The name of the segment's file in `/proc`. The file is in no directory.
 pub(super) const NAME: &str = "consonance";
 
-/// Bytes that are reserved at a time. Some systems (Linux until 2024) stop at any signal and undo
-/// what they have reserved: what takes longer than a process with a timer has between two of its
-/// signals would never be done.
+/// The number of bytes that are reserved at a time. Some systems (Linux until 2024) stop a
+/// reservation at any signal and undo it. In a process with a timer, a reservation that takes
+/// longer than the time between two signals would never succeed.
 const PIECE: usize = 1 << 20;
 
-/// Nobody may change the segment's size, nor what is sealed.
+/// The seals of a segment: no process may change its size or its seals.
 pub(super) const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 pub(super) fn identity(file: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
@@ -31,18 +31,18 @@ pub(super) fn identity(file: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// A new file that has no name and can be sealed.
+/// Makes a file that has no name and can be sealed.
 pub(super) fn memory_file() -> Result<OwnedFd, Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Some systems refuse a file that could be made executable; others, before Linux 6.3, do not
-    // know how to ask for that.
+    // Some systems refuse a file that could be made executable. Linux before 6.3 does not know the
+    // flag.
     match rustix::fs::memfd_create(NAME, flags | MemfdFlags::NOEXEC_SEAL) {
         Err(Errno::INVAL) => rustix::fs::memfd_create(NAME, flags),
         file => file,
     }
 }
 
-/// Whether the file is one of memory, and sealed as segments are.
+/// Checks that the file is anonymous memory and has exactly the seals of a segment.
 pub(super) fn check_seals(file: BorrowedFd<'_>) -> Result<(), SegmentError> {
     let foreign = |what, expected: String, found: String| Err(SegmentError::Foreign { what, expected, found });
     match rustix::fs::fcntl_get_seals(file) {
@@ -55,7 +55,7 @@ pub(super) fn check_seals(file: BorrowedFd<'_>) -> Result<(), SegmentError> {
     }
 }
 
-/// Whether the file, which is sealed, has this size, and so will have it for ever.
+/// Checks the size of the file, which is sealed: its size stays the same for ever.
 pub(super) fn check_size(file: BorrowedFd<'_>, expected: usize) -> Result<(), SegmentError> {
     let found = rustix::fs::fstat(file).map_err(cannot("read the size of a segment"))?.st_size as u64;
     if found == expected as u64 {
@@ -64,7 +64,7 @@ pub(super) fn check_size(file: BorrowedFd<'_>, expected: usize) -> Result<(), Se
     Err(SegmentError::Foreign { what: "size", expected: expected.to_string(), found: found.to_string() })
 }
 
-/// The bytes of the header, of which some are 0 if the file ends before.
+/// Returns the bytes of the header. If the file is shorter, the rest are 0.
 pub(super) fn read_header(file: BorrowedFd<'_>) -> Result<[u8; HEADER_BYTES], SegmentError> {
     let mut bytes = [0; HEADER_BYTES];
     let read = rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut bytes, 0));
@@ -73,14 +73,14 @@ pub(super) fn read_header(file: BorrowedFd<'_>) -> Result<[u8; HEADER_BYTES], Se
     Ok(bytes)
 }
 
-/// Gives the pages of these bytes memory. Where the system refuses, those before keep theirs: some
-/// may have had it, and data in it, before this call.
+/// Reserves the pages of these bytes. If the system refuses, the pages before the error stay
+/// reserved: some may have been reserved, and have data, before this call.
 pub(super) fn reserve(file: &OwnedFd, bytes: Range<usize>) -> io::Result<()> {
     in_pieces(bytes, |start, length| rustix::fs::fallocate(file, FallocateFlags::empty(), start, length))
 }
 
-/// Reserves a piece after the other, each of which begins and ends at a multiple of [`PIECE`] or
-/// with these bytes.
+/// Reserves these bytes piece by piece. Each piece begins and ends at a multiple of [`PIECE`], or
+/// where the bytes begin or end.
 pub(super) fn in_pieces(bytes: Range<usize>, reserve: impl Fn(u64, u64) -> Result<(), Errno>) -> io::Result<()> {
     let mut start = bytes.start;
     while start < bytes.end {

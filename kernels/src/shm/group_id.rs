@@ -3,34 +3,34 @@
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::{fmt, io};
 
-/// The name of one group of processes, which no other group has: 16 random bytes.
+/// The name of one group of processes: 16 random bytes, which no other group has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupId(pub(super) [u8; 16]);
 
 impl GroupId {
-    /// A name that no other group has.
+    /// Returns a new name that no other group has.
     ///
     /// # Errors
     /// If the system has no random bytes.
     pub fn random() -> io::Result<GroupId> {
         let mut bytes = [0; 16];
-        // So few bytes are given whole, or not at all.
+        // The system returns a request this small whole, or fails.
         rustix::io::retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty()))?;
         Ok(GroupId(bytes))
     }
 
-    /// The name with these bytes, which a peer sent.
+    /// Returns the name with these bytes, which a peer sent.
     pub const fn from_bytes(bytes: [u8; 16]) -> GroupId {
         GroupId(bytes)
     }
 
-    /// The bytes, to send to a peer.
+    /// Returns the bytes, to send them to a peer.
     pub const fn to_bytes(self) -> [u8; 16] {
         self.0
     }
 }
 
-/// Writes 32 digits.
+/// Writes 32 hexadecimal digits.
 impl fmt::Display for GroupId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))

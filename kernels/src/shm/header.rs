@@ -1,5 +1,5 @@
-//! The first bytes of a segment: what it is, and for whom. Written once, before anybody else has
-//! the segment.
+//! The first bytes of a segment: its format, group and shape. The creator writes them once, before
+//! any other process has the segment.
 
 use super::{
     error::SegmentError,
@@ -8,13 +8,13 @@ use super::{
 };
 use std::{mem::offset_of, ops::Range};
 
-/// Those of the group's name.
+/// The bytes of the group's name.
 const GROUP: Range<usize> = offset_of!(Header, id)..offset_of!(Header, id) + size_of::<GroupId>();
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"CONSONAN");
 
 impl Header {
-    /// The header of the segment of this group and shape.
+    /// Returns the header of the segment of this group and shape.
     pub(super) fn new(id: GroupId, shape: Shape) -> Header {
         Header {
             magic: MAGIC,
@@ -57,7 +57,7 @@ impl Header {
         }
     }
 
-    /// Whether these bytes are this header.
+    /// Checks that these bytes are this header.
     ///
     /// # Errors
     /// The first field that differs.
@@ -70,14 +70,14 @@ impl Header {
         same("size", self.size, found.size, |bytes| bytes.to_string())
     }
 
-    /// The group and the shape that a header tells of a segment of which nothing else is known.
+    /// Returns the group and the shape in the header of a segment of which nothing else is known.
     ///
     /// # Errors
-    /// If this is no header, or another build's, or says what cannot be.
+    /// If the bytes are not a header, are a header of another build, or have an invalid shape.
     pub(super) fn read(bytes: &[u8; HEADER_BYTES]) -> Result<(GroupId, Shape), SegmentError> {
         let found = Header::from_bytes(bytes);
         found.check_build()?;
-        // What is too large for a number of this machine is too large for a segment, too.
+        // A number that does not fit in `usize` is too large for a segment, too.
         let number = |word: u64| usize::try_from(word).unwrap_or(usize::MAX);
         let shape = Shape::new(number(found.ranks), number(found.staging_bytes))?;
         let id = GroupId::from_bytes(found.id);
@@ -85,7 +85,7 @@ impl Header {
         Ok((id, shape))
     }
 
-    /// Whether this is the header of a program that lays segments out as this one does.
+    /// Checks that the program that wrote this header has the same layout of segments.
     fn check_build(&self) -> Result<(), SegmentError> {
         let hex = |word: u64| format!("{word:#018x}");
         same("magic number", MAGIC, self.magic, hex)?;

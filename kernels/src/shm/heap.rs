@@ -1,8 +1,9 @@
 //! Memory for users' data that every process of a group can read and write in place.
 //!
-//! Each rank has a heap in the segment: many addresses, and as many reserved pages as are in use.
-//! Blocks are whole pages, and large ones begin at a huge page, so that they can consist of those;
-//! their owner keeps the account, for itself.
+//! Each rank has a heap in the segment: many addresses, of which only the blocks in use have
+//! reserved pages. Blocks are whole pages. A large block begins at a huge page, so that it can
+//! consist of huge pages. The process that owns a heap keeps the account of its blocks in private
+//! memory.
 
 use super::{
     account::{Spare, Use},
@@ -20,7 +21,7 @@ use std::{
     sync::{Arc, MutexGuard},
 };
 
-/// Memory of a rank's heap, zero at first. It ends with this value.
+/// A block of a rank's heap, zero at first. The drop frees it.
 pub(crate) struct Block {
     segment: Arc<Segment>,
     bytes: Range<usize>,
@@ -32,9 +33,9 @@ impl Block {
     }
 }
 
-// SAFETY: the block is memory of its own, which no other value gives access to.
+// SAFETY: no other value gives access to the block's memory.
 unsafe impl Send for Block {}
-// SAFETY: as above; through a shared block nothing is written.
+// SAFETY: as above; nothing is written through a shared block.
 unsafe impl Sync for Block {}
 
 impl Drop for Block {
@@ -46,16 +47,17 @@ impl Drop for Block {
 }
 
 impl Segment {
-    /// A new block of at least `bytes` bytes in the heap of `rank`, which is one of this process.
+    /// Allocates a block of at least `bytes` bytes in the heap of `rank`, which is a rank of this
+    /// process.
     ///
     /// # Errors
-    /// The system's, when it has no memory; `OutOfMemory`, too, if there are no addresses.
+    /// The system's, when it has no memory; `OutOfMemory` also if the heap has no addresses left.
     pub(crate) fn allocate(self: &Arc<Segment>, rank: usize, bytes: usize) -> io::Result<Block> {
         let (heap, asked) = (self.layout.heap(rank), bytes);
         let bytes = bytes.max(1).checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
         let alignment = if bytes < HUGE_PAGE { PAGE } else { HUGE_PAGE };
         let mut account = self.account();
-        // The first gap that is large enough.
+        // First fit: finds the first gap that is large enough.
         let mut start = heap.start;
         let mut place = account.partition_point(|other| other.bytes.start < heap.start);
         while let Some(next) = account.get(place).filter(|next| next.bytes.start < heap.end)
@@ -68,7 +70,7 @@ impl Segment {
         }
         let heaps = self.layout.heaps().start;
         if let Err(error) = self.reserve(heaps + start..heaps + start + bytes) {
-            // What was reserved before is nobody's. If it does not go back, it is there for the
+            // Frees the pages that were reserved before the error. If that fails, they serve the
             // next block.
             let _ = self.give_back(&(start..start + bytes));
             return Err(error);
@@ -82,7 +84,7 @@ impl Segment {
         };
         account.insert(place, Use { bytes: start..start + bytes, asked, detached: false, spare });
         drop(account);
-        // Fewer walks of page tables, and fewer faults of every process that touches them.
+        // Saves page-table walks, and page faults in every process that touches the block.
         self.map.collapse(heaps + start..heaps + start + bytes);
         self.map.populate(heaps + start..heaps + start + bytes);
         Ok(Block { segment: self.clone(), bytes: start..start + bytes })
@@ -92,15 +94,15 @@ impl Segment {
         let mut account = self.account();
         if account.iter().any(|used| used.bytes == *bytes && used.detached) {
             let start = self.at(self.layout.heaps().start + bytes.start).as_ptr();
-            // SAFETY: whole pages of the mapping, which the block had for itself.
+            // SAFETY: whole pages of the mapping, which only the block used.
             let _ = unsafe { rustix::mm::madvise(start.cast(), bytes.len(), Advice::LinuxDontNeed) };
         }
         account.retain(|used| used.bytes != *bytes || used.detached);
         if let Some(used) = account.iter_mut().find(|used| used.bytes == *bytes) {
             used.spare = Spare::default();
         }
-        // The pages go back to the system. If they do not, they are there for the next block; but
-        // then they are not zero.
+        // Frees the pages. If that fails, the next block here would not be zero: the addresses are
+        // never used again.
         if self.give_back(bytes).is_err() {
             account.retain(|used| used.bytes != *bytes);
             account.push(Use { bytes: bytes.clone(), asked: 0, detached: true, spare: Spare::default() });
@@ -108,16 +110,17 @@ impl Segment {
         }
     }
 
-    /// Gives the file's pages of these bytes of the heaps back to the system.
+    /// Frees the file's pages of these bytes of the heaps.
     fn give_back(&self, bytes: &Range<usize>) -> io::Result<()> {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let start = self.layout.heaps().start + bytes.start;
         Ok(rustix::fs::fallocate(self.own_file()?, hole, start as u64, bytes.len() as u64)?)
     }
 
-    /// Where `bytes` bytes at this address are in the heaps; `None` if they are not in one block of
-    /// this process, or the others cannot see them there any more. With `whole`, also if other data
-    /// of the block lie on their pages, which cannot be [detached](Segment::detach) without those.
+    /// Returns the offset in the heaps of `bytes` bytes at this address. `None` unless they lie in
+    /// one live block of this process that peers can still see (not [detached](Segment::detach)
+    /// after an abort). With `whole`, also `None` if other data of the block lie on the same pages:
+    /// a detach would take them away from the peers, too.
     pub(crate) fn find(&self, address: *const u8, bytes: usize, whole: bool) -> Option<usize> {
         let heaps = self.layout.heaps();
         let start = address.addr().checked_sub(self.at(heaps.start).as_ptr().addr())?;
@@ -133,15 +136,17 @@ impl Segment {
         (used.bytes.start <= start && end <= used.bytes.end && !used.detached && (is_whole || !whole)).then_some(start)
     }
 
-    /// The address of `bytes` bytes at this place in the heaps; `None` if they have no such place.
+    /// Returns the address of `bytes` bytes at this offset in the heaps; `None` if the heaps have
+    /// no such range, or if `bytes` is 0.
     pub(crate) fn in_heaps(&self, start: usize, bytes: usize) -> Option<NonNull<u8>> {
         let heaps = self.layout.heaps();
         let end = start.checked_add(bytes).filter(|&end| end <= heaps.len());
         end.filter(|_| bytes > 0).map(|_| self.at(heaps.start + start))
     }
 
-    /// How many of the bytes from this place in the heaps on have pages: a peer that shows its data
-    /// there has allocated them. To touch others would make pages.
+    /// Returns how many contiguous bytes have pages, from this offset in the heaps on. A peer that
+    /// refers to its data there has allocated them. Touching bytes without pages would allocate
+    /// pages.
     pub(crate) fn present(&self, start: usize) -> usize {
         let heaps = self.layout.heaps();
         if start >= heaps.len() {
@@ -152,9 +157,9 @@ impl Segment {
         hole.map_or(0, |hole| (hole - at) as usize)
     }
 
-    /// Gives the pages of these bytes of the heaps, in this process, a memory of its own with the
-    /// same content. What others write there from now on is not seen here. The bytes are those of
-    /// one block of this process.
+    /// Replaces, in this process, the pages of these bytes of the heaps by private memory with the
+    /// same contents. Later writes of peers there are not seen here. The bytes lie in one block of
+    /// this process.
     ///
     /// # Errors
     /// The system's, when the process has as many mappings as it may have.
@@ -168,8 +173,8 @@ impl Segment {
         used.detached = true;
         let block = self.at(heaps.start + used.bytes.start).as_ptr();
         let start = used.bytes.start;
-        // SAFETY: the block is mapped there, and its spare is as long; the rank that lends these
-        // pages to its peers touches them after the call alone.
+        // SAFETY: the block is mapped there, and its spare is as long. The rank that lends these
+        // pages to its peers touches them only after the call.
         unsafe { used.spare.replace(block, pages.start - start..pages.end - start) }
     }
 
@@ -195,7 +200,7 @@ mod tests {
     }
 
     fn bytes(block: &mut Block) -> &mut [u8] {
-        // SAFETY: the block's own pages, which nobody else of this process has.
+        // SAFETY: the block's own pages, to which no other value of this process gives access.
         unsafe { std::slice::from_raw_parts_mut(block.start().as_ptr(), block.bytes.len()) }
     }
 
@@ -228,7 +233,7 @@ mod tests {
     fn a_block_that_is_refused_leaves_no_memory() {
         let shape = Shape::new(2, Shape::STAGING_BYTES).unwrap();
         let layout = Layout::new(shape);
-        // The file ends within the first heap, and no byte beyond can be reserved.
+        // The file ends within the first heap: no byte beyond its end can be reserved.
         let file = memory_file().unwrap();
         rustix::fs::ftruncate(&file, (layout.heaps().start + 5 * HUGE_PAGE) as u64).unwrap();
         rustix::fs::fcntl_add_seals(&file, SealFlags::GROW).unwrap();
@@ -256,7 +261,7 @@ mod tests {
         }
         for (index, block) in blocks.iter().enumerate() {
             let seen = other.in_heaps(block.bytes.start, block.bytes.len()).unwrap();
-            // SAFETY: the other mapping of pages that are reserved, which nobody writes now.
+            // SAFETY: the other mapping of pages that are reserved, and that nobody writes now.
             let seen = unsafe { std::slice::from_raw_parts(seen.as_ptr(), block.bytes.len()) };
             assert!(seen.iter().all(|&byte| byte == index as u8 + 1), "the block of {} bytes", sizes[index]);
         }
@@ -311,7 +316,7 @@ mod tests {
         assert_eq!(segment.find(block.start().as_ptr(), 1, false), None, "the others cannot be shown it any more");
         let own = block.start().as_ptr().wrapping_add(PAGE);
         drop(block);
-        // SAFETY: the segment maps the page, which nobody has any more.
+        // SAFETY: the segment maps the page, and no block uses it any more.
         assert_eq!(unsafe { own.read() }, 0, "the copy is given back with the block");
         assert_ne!(segment.allocate(0, 3 * PAGE).unwrap().bytes.start, place, "its addresses are not used again");
     }

@@ -1,5 +1,5 @@
-//! A look at the calls of ranks in other processes, for reports: read only, without trust, while
-//! they go on.
+//! Reads the calls of ranks in other processes, for reports. It only reads, trusts no value, and
+//! lets the ranks go on.
 
 use super::{
     call_log::{CallLog, Entry},
@@ -19,36 +19,36 @@ use std::{
     path::Path,
 };
 
-/// What the ranks of one group last called.
+/// The last calls of the ranks of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
     /// The group.
     pub group: GroupId,
-    /// How large its segment is.
+    /// The size of its segment.
     pub shape: Shape,
     /// Its ranks, in order.
     pub ranks: Vec<RankCalls>,
 }
 
-/// What one rank last called.
+/// The last calls of one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankCalls {
     /// The rank.
     pub rank: usize,
-    /// The process that it is or was in, as that process sees its own number; none if it did not
-    /// come yet.
+    /// The process that the rank is or was in, by that process's own view of its id; `None` if the
+    /// rank has not come yet.
     pub process: Option<u32>,
     /// Its last calls, in the order in which they began.
     pub calls: Vec<Entry>,
 }
 
 impl Segment {
-    /// What the ranks of each group of process `pid` last called. Each rank's process is asked for
-    /// nothing, and may be dead.
+    /// Returns the last calls of the ranks of each group of process `pid`. The ranks' processes
+    /// take no part, and may be dead.
     ///
     /// # Errors
-    /// [`SegmentError::System`] if there is no such process, or this one may not look into it;
-    /// [`SegmentError::Foreign`] if what it has is not a segment as this build makes them.
+    /// [`SegmentError::System`] if there is no such process, or this process may not inspect it;
+    /// [`SegmentError::Foreign`] if one of its files is not a segment of this build.
     pub fn inspect(pid: u32) -> Result<Vec<Inspection>, SegmentError> {
         let folder = format!("/proc/{pid}/fd");
         let cannot_list = || format!("read the open files of process {pid}");
@@ -61,7 +61,7 @@ impl Segment {
                 continue;
             };
             let status = rustix::fs::fstat(&file).map_err(cannot("read the number of a segment's file"))?;
-            // A process may have the same file more than once.
+            // A process may have several descriptors of the same file.
             if seen.insert((status.st_dev, status.st_ino)) {
                 inspections.push(inspect_file(&file)?);
             }
@@ -69,7 +69,7 @@ impl Segment {
         Ok(inspections)
     }
 
-    /// What the ranks of this segment's group last called. Not for a fork.
+    /// Returns the last calls of the ranks of this segment's group. Must not be called in a fork.
     pub fn look(&self) -> Inspection {
         let ranks = 0..self.shape.ranks();
         let ranks = ranks.map(|rank| RankCalls::read(rank, self.call_log(rank))).collect();
@@ -77,7 +77,8 @@ impl Segment {
     }
 }
 
-/// The file of a process's descriptor, if it bears the name of segments and is still there.
+/// Opens the file of a process's descriptor; `None` if the file does not have the name of segments,
+/// or is gone.
 fn open_segment(descriptor: &Path) -> io::Result<Option<OwnedFd>> {
     let gone = |error: io::Error| if error.kind() == io::ErrorKind::NotFound { Ok(None) } else { Err(error) };
     let is_segment = |target: &Path| target.as_os_str() == format!("/memfd:{NAME} (deleted)").as_str();
@@ -86,7 +87,7 @@ fn open_segment(descriptor: &Path) -> io::Result<Option<OwnedFd>> {
         Ok(_) => return Ok(None),
         Err(error) => return gone(error),
     }
-    // If it is something else after all, it is not waited for.
+    // If it is another kind of file after all, the open does not block.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     rustix::fs::open(descriptor, flags, Mode::empty()).map(Some).or_else(|error| gone(error.into()))
 }
@@ -101,10 +102,10 @@ fn inspect_file(file: &OwnedFd) -> Result<Inspection, SegmentError> {
     let map = map.map_err(cannot("map the call_logs of a segment"))?;
     watch::map(map.as_ptr(), call_logs.len(), call_logs.start);
     let read = |rank| {
-        // SAFETY: the layout puts the ring of a rank of this shape there, aligned and within what
-        // is mapped, for which the file is long enough for ever, as it is sealed. A ring is made of
-        // atomics for which every pattern of bits is valid. They are only loaded, relaxed or
-        // acquire, and of 8 bytes at the most, which is allowed in memory that cannot be written.
+        // SAFETY: the layout puts the call log of a rank of this shape there, aligned and within
+        // the mapping. The file is long enough for ever, because it is sealed. A call log consists
+        // of atomics for which every bit pattern is valid. They are only loaded, relaxed or
+        // acquire, with at most 8 bytes, which is allowed in memory that is mapped read-only.
         let call_log: &CallLog = unsafe { &*map.as_ptr().add(layout.call_log(rank) - call_logs.start).cast() };
         RankCalls::read(rank, call_log)
     };
@@ -127,7 +128,8 @@ impl RankCalls {
 }
 
 impl Inspection {
-    /// The report, with the last `calls` calls of each rank, a line each, instead of the last one.
+    /// Returns the report with the last `calls` calls of each rank, one per line. (`Display` has
+    /// only the last one.)
     pub fn text(&self, calls: usize) -> String {
         let mut records = vec![self.title()];
         for rank in &self.ranks {
@@ -143,7 +145,7 @@ impl Inspection {
     }
 }
 
-/// Writes a line for each rank, with its last call:
+/// Writes one line for each rank, with its last call:
 /// `rank 0, process 4711: call 7: all_reduce(sum, f32), 4096 bytes, done`.
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

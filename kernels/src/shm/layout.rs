@@ -1,15 +1,16 @@
-//! Where everything lies in a segment, from the shape alone: no word of the segment itself takes
-//! part.
+//! The layout of a segment. It is computed from the shape alone: no word of the segment itself
+//! takes part.
 //!
 //! ```text
-//! header and heads | lines of all ranks | call logs || lines of splits | pairs | staging of each rank of each area | heaps
-//!                               reserved at once ─┘└─ reserved by who needs it first
+//! reserved at creation:  header and heads | records of all ranks | call logs |
+//! reserved at first use: records of splits | pairs | staging of each rank of each area | heaps
 //! ```
 //!
-//! An *area* is what one group shares: a head and a line for each rank. The heads lie together at
-//! the front, so that anyone can see which areas are in use; those of pairs, which are too many,
-//! before the pair's lines. The lines of each area, the call logs together, and the staging of each
-//! rank in each area begin at a page of their own, and each heap at a huge one.
+//! An *area* is the part of a segment that one group shares: a head, and a record for each rank.
+//! The heads lie together at the front, so that any process can see which areas are in use. Pairs
+//! are too many for that: the head of a pair lies before the pair's records. Each of these begins
+//! at a page of its own: the records of an area (with the head, for a pair), all call logs
+//! together, and the staging of each rank in each area. Each heap begins at a huge page.
 
 use super::{
     call_log::CallLog,
@@ -22,43 +23,44 @@ use crate::sync::record;
 use consonance_spec::call::mix;
 use std::ops::Range;
 
-/// How many groups can be split from the group of all ranks and live at a time.
+/// Limit on the groups that are split from the group of all ranks and live at a time.
 pub(super) const SPLITS: usize = 16;
 
-/// The group of all ranks, and those that are split from it. Each pair of ranks has an area in each
-/// of them.
+/// The number of groups in which each pair of ranks has an area: the group of all ranks, and the
+/// groups that are split from it.
 const GROUPS: usize = 1 + SPLITS;
 
-/// The most ranks that a segment has lines for. So many, with 1 MiB of staging each, take 5 TiB of
-/// addresses.
+/// Limit on the ranks of a segment. This many ranks, with 1 MiB of staging each, take about 8.6 TiB
+/// of addresses.
 const RANKS_MAX: usize = 1024;
 
-/// The staging of a rank is a multiple of this: chunks of 64 KiB, and up to four of them in turn.
+/// The staging of a rank is a multiple of these bytes: up to four chunks of 64 KiB, used in turn.
 const STAGING_UNIT: usize = 4 * (64 << 10);
 
-/// How much less staging the ranks of a pair have: pairs are many.
+/// The ratio of a rank's staging in a group to its staging in a pair. Pairs are many, so theirs is
+/// smaller.
 const PAIR_SHARE: usize = 4;
 
-/// Addresses that the heaps of all ranks have together, as far as they are not too few or too many
-/// for one.
+/// Bytes of addresses of the heaps of all ranks together, unless the heap of one rank would be
+/// outside the bounds in [`heap_bytes`].
 const HEAPS_BYTES: usize = 1 << 40;
 
-/// The addresses of one rank's heap.
+/// Returns the bytes of addresses of one rank's heap.
 fn heap_bytes(ranks: usize) -> usize {
     (HEAPS_BYTES / ranks.next_power_of_two()).clamp(4 << 30, 64 << 30)
 }
 
-/// Counts changes in how a segment is used that its layout does not show.
+/// Counts the changes in how a segment is used that its layout does not show.
 pub(super) const VERSION: u64 = 7;
 
-/// How large a segment is.
+/// The size of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     ranks: usize,
     staging_bytes: usize,
 }
 
-/// What one group shares.
+/// The part of a segment that one group shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Area {
     /// The group of all ranks.
@@ -70,7 +72,7 @@ pub(crate) enum Area {
 }
 
 record! {
-    /// What a header says.
+    /// The contents of a segment's header.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct Header {
         pub(super) magic: u64,
@@ -83,11 +85,11 @@ record! {
     }
 }
 
-/// The bytes of a header, from the segment's first on.
+/// The number of bytes of a header, which begins at the segment's first byte.
 pub(super) const HEADER_BYTES: usize = size_of::<Header>();
 
-/// The places in a segment of one shape. All sums stay below `size`, which was computed with
-/// checks.
+/// The offsets of the parts of a segment of one shape. All sums stay at or below `size`, which was
+/// computed with overflow checks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     ranks: usize,
@@ -102,15 +104,15 @@ pub(super) struct Layout {
 }
 
 impl Shape {
-    /// The staging that a rank has in each group if nobody asks for another: 1 MiB.
+    /// The default bytes of a rank's staging in each group: 1 MiB.
     pub const STAGING_BYTES: usize = 1 << 20;
 
-    /// A segment for `ranks` ranks, each with `staging_bytes` bytes of staging in each group, and a
-    /// quarter of it in each pair.
+    /// Returns the shape of a segment for `ranks` ranks. Each rank has `staging_bytes` bytes of
+    /// staging in each group, and a quarter of that in each pair.
     ///
     /// # Errors
-    /// If there are not 1 to 1024 ranks, the staging is no multiple of 256 KiB above 0, or all of
-    /// it has no addresses.
+    /// If `ranks` is not 1 to 1024, if `staging_bytes` is not a multiple of 256 KiB above 0, or if
+    /// the segment does not fit in the address space.
     pub fn new(ranks: usize, staging_bytes: usize) -> Result<Shape, SegmentError> {
         let shape = Shape { ranks, staging_bytes };
         let wrong = |what, expected: &str, found: usize| SegmentError::Shape {
@@ -132,12 +134,12 @@ impl Shape {
         }
     }
 
-    /// How many ranks there are, in all processes.
+    /// Returns the number of ranks, in all processes.
     pub fn ranks(&self) -> usize {
         self.ranks
     }
 
-    /// The staging of one rank in one group, in bytes; in a pair it is a quarter of this.
+    /// Returns the bytes of one rank's staging in one group. In a pair they are a quarter of this.
     pub fn staging_bytes(&self) -> usize {
         self.staging_bytes
     }
@@ -162,18 +164,18 @@ impl Layout {
         Some(Layout { ranks, staging_bytes, call_logs, splits, pairs, staging, pairs_staging, heaps, size })
     }
 
-    /// What is reserved when the segment is made: the header and the heads, the lines of all ranks,
-    /// and the call logs.
+    /// Returns the bytes that are reserved when the segment is made: the header and the heads, the
+    /// records of all ranks, and the call logs.
     pub(super) fn reserved(&self) -> Range<usize> {
         0..self.splits
     }
 
-    /// The heaps of all ranks.
+    /// Returns the heaps of all ranks.
     pub(super) fn heaps(&self) -> Range<usize> {
         self.heaps..self.size
     }
 
-    /// The heap of a rank, as bytes of all heaps.
+    /// Returns the heap of a rank, relative to the start of all heaps.
     ///
     /// # Panics
     /// If there is no such rank.
@@ -183,12 +185,12 @@ impl Layout {
         rank * bytes..(rank + 1) * bytes
     }
 
-    /// The pages of the call logs.
+    /// Returns the pages of the call logs.
     pub(super) fn call_logs(&self) -> Range<usize> {
         self.call_logs..self.splits
     }
 
-    /// Where the ring of a rank begins.
+    /// Returns the offset of a rank's call log.
     ///
     /// # Panics
     /// If there is no such rank.
@@ -197,7 +199,7 @@ impl Layout {
         self.call_logs + rank * size_of::<CallLog>()
     }
 
-    /// Where the head of an area begins.
+    /// Returns the offset of the head of an area.
     ///
     /// # Panics
     /// If there is no such area.
@@ -209,7 +211,7 @@ impl Layout {
         }
     }
 
-    /// Where the lines of an area begin.
+    /// Returns the offset of the records of an area.
     ///
     /// # Panics
     /// If there is no such area.
@@ -221,7 +223,7 @@ impl Layout {
         }
     }
 
-    /// The pages in which the lines of an area are, and its head if it is a pair's.
+    /// Returns the pages of the records of an area, and of its head if it is a pair.
     ///
     /// # Panics
     /// If there is no such area.
@@ -233,7 +235,7 @@ impl Layout {
         start..start + bytes
     }
 
-    /// The bytes of staging that each rank of an area has.
+    /// Returns the bytes of staging of each rank of an area.
     pub(super) fn staging_bytes(&self, area: Area) -> usize {
         match area {
             Area::Root | Area::Split(_) => self.staging_bytes,
@@ -241,8 +243,8 @@ impl Layout {
         }
     }
 
-    /// The staging of a rank, in the numbering of the area's lines. Those of one area follow each
-    /// other.
+    /// Returns the staging of a rank, in the numbering of the area's records. The ranges of one
+    /// area are contiguous.
     ///
     /// # Panics
     /// If there is no such area, or it has no such rank.
@@ -258,7 +260,7 @@ impl Layout {
         start..start + bytes
     }
 
-    /// The index of a pair among those of all groups.
+    /// Returns the index of a pair among the pairs of all groups.
     fn pair(&self, group: usize, lower: usize, higher: usize) -> usize {
         assert!(group < GROUPS, "group {group} of {GROUPS}");
         assert!(lower < higher && higher < self.ranks, "ranks {lower} and {higher} of {}", self.ranks);
@@ -266,7 +268,7 @@ impl Layout {
     }
 }
 
-/// All areas of a segment for so many ranks, and how many ranks each has.
+/// Returns all areas of a segment for `ranks` ranks, and the number of ranks of each area.
 #[cfg(any(test, debug_assertions))]
 pub(super) fn areas(ranks: usize) -> Vec<(Area, usize)> {
     let splits = (0..SPLITS).map(|index| (Area::Split(index), ranks));
@@ -282,16 +284,16 @@ fn split(index: usize) -> usize {
     index
 }
 
-/// How many pairs so many ranks make; they have the first indices, however many ranks there are
-/// more.
+/// Returns the number of pairs of `ranks` ranks. These pairs have the first indices, however many
+/// more ranks there are.
 const fn pairs_of(ranks: usize) -> usize {
     ranks * ranks.saturating_sub(1) / 2
 }
 
-/// Where the heads of all groups begin, behind the header.
+/// The offset of the heads of all groups, behind the header.
 const HEADS: usize = HEADER_BYTES.next_multiple_of(align_of::<Head>());
 
-/// Where the lines of all ranks begin.
+/// The offset of the records of all ranks.
 const LINES: usize = (HEADS + GROUPS * size_of::<Head>()).next_multiple_of(PAGE);
 
 const fn lines_bytes(ranks: usize) -> usize {
@@ -300,10 +302,10 @@ const fn lines_bytes(ranks: usize) -> usize {
 
 const PAIR_BYTES: usize = (size_of::<Head>() + 2 * size_of::<RankRecord>()).next_multiple_of(PAGE);
 
-/// A digest of all that must be the same in the programs that share a segment.
+/// The digest of everything that must be the same in programs that share a segment.
 pub(super) const HASH: u64 = hash(codes::digest(&codes::CODES));
 
-/// The digest for a build whose codes have the digest `codes`.
+/// Returns the digest for a build whose codes have the digest `codes`.
 const fn hash(codes: u64) -> u64 {
     let words = [
         VERSION,
@@ -398,7 +400,7 @@ mod tests {
             assert!(pair[0].end <= pair[1].start, "{pair:?}");
         }
         assert!(parts.last().unwrap().end <= layout.size);
-        // What is read before anybody has reserved anything more.
+        // These parts are read before anything more is reserved.
         for area in [Area::Root, Area::Split(0), Area::Split(SPLITS - 1)] {
             assert!(layout.head(area) + size_of::<Head>() <= layout.reserved().end);
         }

@@ -1,21 +1,21 @@
-//! The memory that the processes of one group share: one anonymous file, mapped whole by each of
-//! them.
+//! The memory that the processes of one group share: an anonymous file that each process maps as a
+//! whole.
 //!
-//! A segment is large in addresses and small in memory: the file has its full size from the start
-//! and is sealed, so that it can neither shrink under who reads it nor grow, but its pages are
-//! *reserved* (`fallocate`) part by part, by whoever is about to use them. What cannot be reserved
-//! is an error. A page that nobody reserved would be made by the first touch, and where there is no
-//! memory for it, that touch would end the process by `SIGBUS`; therefore nothing here is touched
-//! before it is reserved. A container is charged for what its processes reserve, and at its limit
-//! the kernel refuses nothing: it ends one of them.
+//! A segment takes many addresses and little memory. The file has its full size from the start and
+//! is sealed: it can neither shrink under a reader nor grow. Its pages are *reserved* (`fallocate`)
+//! part by part, each by the process that is about to use them. A failed reservation is an error.
+//! The first touch of a page that nobody reserved would allocate the page; if there is no memory
+//! for it, that touch raises `SIGBUS`, which ends the process. So nothing here is touched before it
+//! is reserved. A container is charged for the pages that its processes reserve. At the container's
+//! limit the kernel does not refuse a reservation: it ends one of the processes.
 //!
-//! The file has no name: it ends with the last process that has it, however that one ends.
+//! The file has no name. It is freed with the last process that has it, however that process ends.
 //!
-//! Nothing that lies in the segment is trusted: [`Segment::open`] checks that it is what its peers
-//! say, and every address is computed from what this process knows itself (`layout.rs`). No
-//! reference is formed to bytes that a peer may write; only atomics are shared by reference.
+//! Nothing in the segment is trusted. [`Segment::open`] checks that the file is what its peers say.
+//! Every address is computed from values that this process knows itself (`layout.rs`). No reference
+//! is formed to bytes that a peer may write; only atomics are shared by reference.
 //!
-//! All bits zero are a fresh head, line and ring, because that is what new pages are.
+//! New pages are zero, so all bits zero are a valid new head, rank record and call log.
 
 pub(crate) mod records;
 pub mod call_log;

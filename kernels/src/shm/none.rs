@@ -1,4 +1,4 @@
-//! Where the system has no memory that processes share as segments need it: there is no segment.
+//! Stands for segments on systems without the shared memory that they need: there is no segment.
 
 use super::{
     call_log::CallLog,
@@ -7,10 +7,10 @@ use super::{
 };
 use std::{io, ops::Range, ptr::NonNull, sync::Arc};
 
-/// The memory that the processes of one group share: nothing, on this system.
+/// The memory that the processes of one group share. It does not exist on this system.
 pub enum Segment {}
 
-/// How large a segment is.
+/// The size of a segment.
 pub enum Shape {}
 
 /// Memory that every process can read and write in place.
@@ -22,7 +22,7 @@ impl Block {
     }
 }
 
-/// What one group shares.
+/// The part of a segment that one group shares.
 #[derive(Clone, Copy)]
 pub(crate) enum Area {
     Split(usize),
@@ -35,7 +35,7 @@ impl Shape {
 }
 
 impl Segment {
-    /// How many groups can be split off and live at a time.
+    /// Limit on the groups that are split off and live at a time.
     pub const SPLITS: usize = 0;
 
     pub(crate) fn shape(&self) -> Shape {

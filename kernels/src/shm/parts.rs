@@ -1,4 +1,5 @@
-//! The parts of a segment by name, for tests in which a peer writes what it likes in each of them.
+//! The parts of a segment by name, for tests in which a peer writes arbitrary values to each of
+//! them.
 
 use super::{
     call_log::CallLog,
@@ -12,19 +13,19 @@ use std::ops::Range;
 /// A field of a record in a segment, or bytes of data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What it belongs to: the segment itself, the group of all ranks, those that are split off, or
-    /// those of two ranks.
+    /// The owner: the segment itself, the group of all ranks, a group that is split off, or a pair
+    /// of ranks.
     pub area: &'static str,
-    /// Which group that is split off, or of which group the two ranks are.
+    /// The index of the group that is split off, or of the group in which the two ranks are a pair.
     pub place: usize,
-    /// The record and the field, or what the data are for.
+    /// The record and the field, or the use of the data.
     pub name: String,
-    /// Where it lies in the segment.
+    /// The byte range in the segment.
     pub bytes: Range<usize>,
 }
 
 impl Segment {
-    /// All parts of a segment of this shape, in their order.
+    /// Returns all parts of a segment of this shape, in the order of their addresses.
     pub fn parts(shape: Shape) -> Vec<Part> {
         let layout = Layout::new(shape);
         let mut parts = Vec::new();

@@ -1,13 +1,14 @@
 //! The records by which the ranks of a group tell each other what they do.
 //!
-//! The line of each rank is written by it alone, and read by all. Only what comes with an arrival,
-//! and is too much for its first cache line, lies in the other's at times where they are two
-//! (`group/slot_swap.rs`).
+//! The record of each rank is written by that rank alone, and read by all. There is one exception:
+//! in a group of two, a payload that is too large for the first cache line of its descriptor may
+//! lie in the peer's record (`group/slot_swap.rs`).
 //!
-//! One cache miss on a peer's [`CallDescriptor`] brings its arrival, the check that both mean the
-//! same call, and the data of a tiny call; other cache lines have the data of a small one. There
-//! are two descriptors, used in turn: a rank writes the descriptor of call `e + 2` over that of
-//! call `e` only after every peer has arrived at `e + 1`, and so has read all it wanted of `e`.
+//! One cache miss on a peer's [`CallDescriptor`] brings the arrival, the check that both ranks make
+//! the same call, and the data of a tiny call. Further cache lines hold the data of a small call.
+//! There are two descriptors, used in turn. A rank overwrites the descriptor of call `e` with that
+//! of call `e + 2` only after every peer has arrived at `e + 1`. A peer that has arrived there has
+//! read all that it needs of `e`.
 
 use crate::sync::{
     atomics::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
@@ -15,29 +16,29 @@ use crate::sync::{
 };
 use std::cell::UnsafeCell;
 
-/// Bytes that ride along with an arrival.
+/// Limit on the bytes of an inline payload, which comes with an arrival.
 pub(crate) const PAYLOAD_BYTES: usize = 8 << 10;
 
-/// As many of them as fit in the pair of cache lines by which a peer sees the arrival.
+/// Bytes of the payload that fit in the pair of cache lines by which a peer sees the arrival.
 pub(crate) const FIRST_BYTES: usize = 80;
 
-/// As many as fit in the first of the two.
+/// Bytes of the payload that fit in the first of the two.
 pub(crate) const TINY_BYTES: usize = 16;
 
 record! {
-    /// What a group shares beside its lines. All zero is a fresh one.
+    /// The words that a group shares beside its rank records. All zero is a new head.
     #[repr(align(128))]
     #[derive(Default)]
     pub(crate) struct Head {
         pub(crate) abort: AtomicU64,
-        /// Of a place for groups that are split off, who has it: see [`GroupState::claim`].
+        /// The claim on the area of a group that is split off: see [`GroupState::claim`].
         pub(crate) owner: AtomicU64,
     }
 }
 
 record! {
-    /// All that one rank tells the others. All zero is a fresh line: of processes it lies in memory
-    /// that the system gave.
+    /// Everything that one rank publishes to the others. All zero is a new record: between
+    /// processes, records lie in pages fresh from the system.
     #[derive(Default)]
     pub(crate) struct RankRecord {
         pub(crate) descriptors: [CallDescriptor; 2],
@@ -47,21 +48,22 @@ record! {
 }
 
 impl RankRecord {
-    /// The descriptor of call number `sequence`.
+    /// Returns the descriptor of call `sequence`.
     pub(crate) fn descriptor(&self, sequence: u64) -> &CallDescriptor {
         &self.descriptors[(sequence & 1) as usize]
     }
 }
 
 record! {
-    /// One arrival. Everything but `sequence` is valid while `sequence` is the number of the call
-    /// that the reader is in.
+    /// One arrival. All fields but `sequence` are valid while `sequence` is the number of the
+    /// reader's current call.
     #[repr(align(128))]
     pub(crate) struct CallDescriptor {
-        /// The number of the call, from 1; stored last.
+        /// The sequence number of the call; stored last.
         pub(crate) sequence: AtomicU64,
         pub(crate) fingerprint: AtomicU64,
-        /// The exact part of the check: what a hash must not decide, since memory is touched by it.
+        /// The part of the check that is exact: values on which memory accesses depend, so that a
+        /// hash must not decide.
         pub(crate) head: AtomicU32,
         pub(crate) bytes: AtomicU64,
         pub(crate) input: AtomicPtr<u8>,
@@ -70,9 +72,9 @@ record! {
     }
 }
 
-// SAFETY: only `payload` is not atomic. It is written by one rank before it releases the `sequence`
-// of its descriptor, and read by others after they acquired it; the next write comes two calls
-// later (module doc).
+// SAFETY: only `payload` is not atomic. One rank writes it before it releases the `sequence` of its
+// descriptor. Other ranks read it after they have acquired that `sequence`. The next write comes
+// two calls later (module documentation).
 unsafe impl Sync for CallDescriptor {}
 
 impl Default for CallDescriptor {
@@ -90,8 +92,8 @@ impl Default for CallDescriptor {
 }
 
 impl CallDescriptor {
-    /// Whether the rank has arrived at call `sequence`; if so, the rest of the descriptor may be
-    /// read until this rank's next call.
+    /// Whether the rank has arrived at call `sequence`. If so, the other fields may be read until
+    /// this rank's next call.
     pub(crate) fn arrived(&self, sequence: u64) -> bool {
         // SYNC POINT arrival: pairs with `publish`.
         self.sequence.load(Ordering::Acquire) == sequence
@@ -114,12 +116,13 @@ impl CallDescriptor {
         self.bytes.load(Ordering::Relaxed) as usize
     }
 
-    /// The start of more than [`PAYLOAD_BYTES`] bytes, of which the first come with the arrival.
+    /// Returns the start of the payload: [`FIRST_BYTES`] bytes that come with the arrival, then
+    /// [`PAYLOAD_BYTES`] bytes more.
     pub(crate) fn payload(&self) -> *mut u8 {
         self.payload.get().cast()
     }
 
-    /// The start of [`PAYLOAD_BYTES`] bytes behind those.
+    /// Returns the start of the [`PAYLOAD_BYTES`] bytes behind the first ones.
     pub(crate) fn rest(&self) -> *mut u8 {
         self.payload().wrapping_add(FIRST_BYTES)
     }
@@ -134,89 +137,95 @@ impl CallDescriptor {
 }
 
 record! {
-    /// How far the rank is with what it does in the others' memory. A line of its own: it is
-    /// written in every large call.
+    /// The rank's progress with its work in the memory of others. It has cache lines of its own,
+    /// because it is written in every large call.
     ///
-    /// Counts of calls and windows begin at [`Generation::base`] and only grow, so that what is
-    /// left from an earlier generation, or from a group that had this place before, is never taken
-    /// for news.
+    /// Counts of calls and windows begin at [`Generation::base`] and only grow. So a count that is
+    /// left from an earlier generation, or from a group that had this area before, is never
+    /// mistaken for a new one.
     #[repr(align(128))]
     #[derive(Default)]
     pub(crate) struct Counters {
-        /// The last call in which this rank touches no memory of others any more.
+        /// The last call in which this rank has stopped touching the memory of others.
         pub(crate) done: AtomicU64,
-        /// Windows of its data that this rank has put up for the others.
+        /// Windows of its data that this rank has staged for the others.
         pub(crate) staged: AtomicU64,
-        /// Windows of which this rank has put up its block of the result.
+        /// Windows of which this rank has staged its block of the result.
         pub(crate) folded: AtomicU64,
-        /// Windows in which this rank reads nothing of others any more.
+        /// Windows in which this rank has read all that it needs from the others.
         pub(crate) read: AtomicU64,
-        /// The generation that this rank is in.
+        /// The generation of this rank.
         pub(crate) generation: AtomicU64,
-        /// The generation, plus 1, in which this rank has left: it will arrive at no further call.
+        /// The [mark](Generation::mark) of the generation in which this rank left: it will arrive
+        /// at no further call.
         pub(crate) left: AtomicU64,
-        /// The generation, plus 1, in which this rank took its endpoint, in a group that was split
-        /// from another.
+        /// The [mark](Generation::mark) of the generation in which this rank took its endpoint, in
+        /// a group that was split from another.
         pub(crate) taken: AtomicU64,
-        /// 1 while this rank is in a chunk of others' memory.
+        /// 1 while this rank is inside a chunk of the memory of others.
         pub(crate) inside: AtomicU32,
-        /// 1 while this rank rests: it makes no call before its company has ended theirs.
+        /// 1 while this rank is idle: it makes no call before the ranks of its company have ended
+        /// theirs.
         pub(crate) idle: AtomicU32,
-        // Behind the first 64 bytes, which are all that a call without a fault looks at.
-        /// The rank, plus 1, of which this rank was told last that it has left or failed; both in
-        /// the group that was split from none.
+        // Lies behind the first 64 bytes, which are all that a call without a fault reads.
+        /// The last rank of which this rank was told that it has left or failed, plus 1. Both ranks
+        /// are in the numbering of the top group, which was split from none.
         pub(crate) told: AtomicU64,
     }
 }
 
-/// A stretch in a group's life that ends with an abort; the ranks may then agree to begin the next.
+/// A period in a group's life, which ends with an abort. The ranks may then agree to begin the next
+/// generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Generation(pub(crate) u64);
 
 impl Generation {
-    /// Calls that a generation has room for: more than can be made in its time.
+    /// Bits of a sequence number that count the calls of one generation: room for more calls than a
+    /// group can make.
     const BITS: u32 = 44;
 
-    /// What the last generation would be; no group comes so far.
+    /// The limit of generations, which no group reaches.
     pub(crate) const END: Generation = Generation((1 << (64 - Self::BITS)) - 2);
 
-    /// This generation, unless it is past what can be counted.
+    /// Returns this generation, if it is below the limit.
     pub(crate) fn below_end(self) -> Option<Generation> {
         Some(self).filter(|&generation| generation < Self::END)
     }
 
-    /// The number before that of the first call, or window, of the generation.
+    /// Returns the value at which the counts of calls and windows begin in the generation. Its
+    /// first call has the next number.
     pub(crate) fn base(self) -> u64 {
         self.0 << Self::BITS
     }
 
-    /// How many calls of its generation come before and with this one.
+    /// Returns the number of a call in its generation, from 1.
     pub(crate) fn number_of(sequence: u64) -> u64 {
         sequence & ((1 << Self::BITS) - 1)
     }
 
-    /// Whether a count has come to `wanted`, in the same generation: what is counted in a later one
-    /// says nothing of this.
+    /// Whether a count has reached `wanted` in the same generation. A count of a later generation
+    /// says nothing about this one.
     pub(crate) fn reached(count: u64, wanted: u64) -> bool {
         count >= wanted && count >> Self::BITS == wanted >> Self::BITS
     }
 
-    /// How a line says that something happened in this generation: 0 says that it never did.
+    /// Returns the mark by which a record says that something happened in this generation. 0 says
+    /// that it never did.
     pub(crate) fn mark(self) -> u64 {
         self.0 + 1
     }
 }
 
 record! {
-    /// Where the rank sleeps. A line of its own: others look at it in every call, and it changes
-    /// only in slow ones.
+    /// The event on which the rank sleeps. It has cache lines of its own: others read them in every
+    /// call, and they change only in slow calls.
     #[repr(align(128))]
     #[derive(Default)]
     pub(crate) struct Sleeper {
-        /// The peer waited for, plus 1; 0 when awake.
+        /// The peer that the rank waits for, plus 1; 0 when awake.
         pub(crate) waits_for: AtomicU32,
-        /// Where the rank's process has the group's name, for those who would read its memory; in
-        /// the group split from none.
+        /// The address at which the rank's process has the group's name, for peers that read its
+        /// memory. Used in the top group only, which was split from none.
         pub(crate) mark: AtomicU64,
         pub(crate) wake: WakeEvent,
     }

@@ -1,4 +1,4 @@
-//! The memory that the processes of one group share, as one process has it.
+//! One process's view of the memory that the processes of a group share.
 
 use super::{
     account::Account,
@@ -29,16 +29,16 @@ use std::{
 
 /// The memory that the processes of one group share.
 ///
-/// A child made by `fork` has none of it: see [`forked`](Segment::forked).
+/// A child made by `fork` does not have this memory: see [`forked`](Segment::forked).
 pub struct Segment {
     pub(super) id: GroupId,
     pub(super) shape: Shape,
     pub(super) layout: Layout,
     file: OwnedFd,
-    /// Which file that is: a program may close descriptors that are not its own, and open others in
-    /// their place.
+    /// The device and inode of `file`. A program may close descriptors that are not its own, and
+    /// open other files in their place.
     identity: (u64, u64),
-    /// Unmapped by [`Segment::drop`] only where it is mapped.
+    /// [`Segment::drop`] unmaps it, unless this process is a fork.
     pub(super) map: ManuallyDrop<Mapping>,
     mark: ForkMark,
     pub(super) account: Account,
@@ -46,19 +46,18 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// A digest of where things lie: that of all processes is the same, or they cannot share a
-    /// segment.
+    /// The digest of the layout. Processes can share a segment only if all have the same digest.
     pub const LAYOUT: u64 = layout::HASH;
 
-    /// How many groups can be split from the group of all ranks and live at a time.
+    /// Limit on the groups that are split from the group of all ranks and live at a time.
     pub const SPLITS: usize = layout::SPLITS;
 
-    /// The bytes at the beginning by which [`Segment::open`] knows a segment.
+    /// The number of bytes at the start of a segment that [`Segment::open`] checks.
     pub const HEADER_BYTES: usize = layout::HEADER_BYTES;
 
     /// Makes the segment of a new group.
     ///
-    /// The header, the heads of groups, the lines of all ranks and their call logs are reserved:
+    /// Reserves the header, the heads of groups, the records of all ranks and their call logs:
     /// about 160 KiB for 8 ranks.
     ///
     /// # Errors
@@ -68,7 +67,7 @@ impl Segment {
         let layout = Layout::new(shape);
         let file = memory_file().map_err(cannot("make an anonymous file"))?;
         let size = layout.size as u64;
-        // To grow a file over this limit is a signal that ends the process.
+        // Growing a file over this limit raises a signal that ends the process.
         if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|&limit| limit < size) {
             let what = format!("make a segment of {size} bytes with files limited to {limit} bytes (RLIMIT_FSIZE)");
             return Err(SegmentError::System { what, source: Errno::FBIG.into() });
@@ -83,26 +82,27 @@ impl Segment {
         Segment::map(file, id, shape, layout)
     }
 
-    /// Opens the segment that a peer passed to this process.
-    ///
-    /// `id` and `shape` are what the processes agreed on by other means.
+    /// Opens the segment that a peer passed to this process. The processes have agreed on `id` and
+    /// `shape` by other means.
     ///
     /// # Errors
-    /// [`SegmentError::Foreign`] if it is not a segment, not this group's, or another build's;
-    /// [`SegmentError::System`] as in [`Segment::create`].
+    /// [`SegmentError::Foreign`] if the file is not a segment, or is the segment of another group
+    /// or of another build; [`SegmentError::System`] as in [`Segment::create`].
     pub fn open(file: OwnedFd, id: GroupId, shape: Shape) -> Result<Segment, SegmentError> {
         let layout = Layout::new(shape);
         check_seals(file.as_fd())?;
         check_size(file.as_fd(), layout.size)?;
         Header::new(id, shape).check(&read_header(file.as_fd())?)?;
-        // Its maker did this; if it is not so, it must not be this process that pays for it.
+        // The creator has reserved these pages. Reserve them again: if it did not, this process
+        // gets an error here instead of `SIGBUS` later.
         reserve(&file, layout.reserved()).map_err(cannot("reserve the first pages of a segment"))?;
         Segment::map(file, id, shape, layout)
     }
 
     pub(super) fn map(file: OwnedFd, id: GroupId, shape: Shape, layout: Layout) -> Result<Segment, SegmentError> {
         let mark = ForkMark::new(id).map_err(cannot("map a page that a fork wipes"))?;
-        // Not for a child, which would write the lines of its parent's ranks.
+        // The mapping is not inherited by a fork, which would write the records of its parent's
+        // ranks.
         let mapped = Mapping::new(file.as_fd(), layout.size);
         let map = mapped.map_err(cannot(format!("map a segment of {} bytes", layout.size)))?;
         watch::map(map.start().as_ptr(), layout.size, 0);
@@ -120,42 +120,43 @@ impl Segment {
         })
     }
 
-    /// The segment's file, to pass to a peer.
+    /// Returns the segment's file, to pass it to a peer.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// The group that has the segment.
+    /// Returns the name of the group that has the segment.
     pub fn id(&self) -> GroupId {
         self.id
     }
 
-    /// The bytes of [`id`](Segment::id).
+    /// Returns the bytes of [`id`](Segment::id).
     pub(crate) fn name(&self) -> [u8; 16] {
         self.id.0
     }
 
-    /// How large the segment is.
+    /// Returns the shape of the segment.
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// Where this process, and no fork of it, has the group's name.
+    /// Returns the address at which this process, but no fork of it, has the group's name.
     pub(crate) fn mark(&self) -> usize {
         self.mark.name().addr()
     }
 
-    /// Whether this process is a child, made by `fork`, of the one that has the segment. The child
-    /// must not use it: the memory is not mapped there. One load.
+    /// Whether this process is a child, made by `fork`, of the process that has the segment. The
+    /// child must not use the segment: the memory is not mapped there. Costs one load.
     pub fn forked(&self) -> bool {
         self.mark.wiped()
     }
 
-    /// The head and the first line of an area. The lines of its ranks follow each other.
+    /// Returns the head of an area and its first rank record. The records of the area's ranks are
+    /// contiguous.
     ///
-    /// They are the caller's to touch once the area is reserved, until the segment is dropped, and
-    /// not in a fork. The heads of all areas but pairs are reserved from the start, and so are the
-    /// lines of [`Area::Root`].
+    /// The caller may touch them once the area is reserved, until the segment is dropped, and not
+    /// in a fork. The records of [`Area::Root`] and the heads of all areas but pairs are reserved
+    /// from the start.
     ///
     /// # Panics
     /// If there is no such area.
@@ -163,8 +164,8 @@ impl Segment {
         (self.at(self.layout.head(area)).cast(), self.at(self.layout.records(area)).cast())
     }
 
-    /// What this process keeps to itself of the ranks of an area: the same for all who have it at a
-    /// time.
+    /// Returns this process's private state of the ranks of an area. All users of the area at a
+    /// time share one value.
     pub(crate) fn locals(&self, area: Area) -> Arc<Locals> {
         let mut all = self.locals.lock().expect("nobody panics holding this lock");
         if let Some(locals) = all.get(&area).and_then(Weak::upgrade) {
@@ -177,7 +178,7 @@ impl Segment {
         locals
     }
 
-    /// Reserves the pages of an area. To do it again costs a call.
+    /// Reserves the pages of an area. A repetition only costs a system call.
     ///
     /// # Errors
     /// The system's, when it has no memory.
@@ -188,20 +189,20 @@ impl Segment {
         self.reserve(self.layout.pages(area))
     }
 
-    /// Bytes that [`reserve_area`](Segment::reserve_area) reserves.
+    /// Returns the number of bytes that [`reserve_area`](Segment::reserve_area) reserves.
     pub(crate) fn area_bytes(&self, area: Area) -> usize {
         self.layout.pages(area).len()
     }
 
-    /// The area of the group of all ranks.
+    /// Returns the area of the group of all ranks.
     pub(crate) fn root(&self) -> Area {
         Area::Root
     }
 
-    /// The area of the group that two ranks of the group in `area` have for themselves.
+    /// Returns the area of the group of two ranks, `lower` and `higher`, of the group in `area`.
     ///
     /// # Panics
-    /// If `area` is itself that of a pair.
+    /// If `area` is itself the area of a pair.
     pub(crate) fn pair(&self, area: Area, lower: usize, higher: usize) -> Area {
         let group = match area {
             Area::Root => 0,
@@ -211,18 +212,18 @@ impl Segment {
         Area::Pair { group, lower, higher }
     }
 
-    /// Bytes of one rank's staging in this area: [`Shape::staging_bytes`], or a quarter of them for
-    /// a pair.
+    /// Returns the bytes of one rank's staging in this area: [`Shape::staging_bytes`], or a quarter
+    /// of them for a pair.
     pub(crate) fn staging_bytes(&self, area: Area) -> usize {
         self.layout.staging_bytes(area)
     }
 
-    /// The staging of a rank, in the numbering of the area:
-    /// [`staging_bytes`](Segment::staging_bytes) bytes, from the start of a page on. The staging of
-    /// the next rank follows.
+    /// Returns the start of a rank's staging, which begins at a page and has
+    /// [`staging_bytes`](Segment::staging_bytes) bytes. `rank` is in the numbering of the area. The
+    /// staging of the next rank follows.
     ///
-    /// They are the caller's to touch once they are reserved, until the segment is dropped, and not
-    /// in a fork.
+    /// The caller may touch these bytes once they are reserved, until the segment is dropped, and
+    /// not in a fork.
     ///
     /// # Panics
     /// If there is no such area, or it has no such rank.
@@ -230,7 +231,8 @@ impl Segment {
         self.at(self.layout.staging(area, rank).start)
     }
 
-    /// Reserves the pages of these bytes of a rank's staging. To do it again costs a call.
+    /// Reserves the pages of these bytes of a rank's staging. A repetition only costs a system
+    /// call.
     ///
     /// # Errors
     /// The system's, when it has no memory.
@@ -247,24 +249,26 @@ impl Segment {
         reserve(self.own_file()?, bytes)
     }
 
-    /// The segment's file, and no other in its place.
+    /// Returns the segment's file. Fails if the descriptor refers to another file by now.
     pub(super) fn own_file(&self) -> Result<&OwnedFd, Errno> {
         let is_own = identity(self.file.as_fd())? == self.identity;
         is_own.then_some(&self.file).ok_or(Errno::BADF)
     }
 
-    /// The last calls of a rank, in the numbering of all. Not for a fork.
+    /// Returns the log of the last calls of a rank, in the numbering of all ranks. Must not be
+    /// called in a fork.
     ///
     /// # Panics
     /// If there is no such rank.
     pub(crate) fn call_log(&self, rank: usize) -> &CallLog {
-        // SAFETY: the layout puts a ring there, aligned and within the mapping, which lasts while
-        // `self` does. It is made of atomics, for which every pattern of bits is valid, so that
-        // nothing a peer writes can break the reference. Its pages are reserved from the start.
+        // SAFETY: the layout puts a call log there, aligned and within the mapping, which lasts
+        // while `self` does. It consists of atomics, for which every bit pattern is valid, so
+        // nothing that a peer writes can invalidate the reference. Its pages are reserved from the
+        // start.
         unsafe { self.at(self.layout.call_log(rank)).cast::<CallLog>().as_ref() }
     }
 
-    /// The address of a byte of the segment.
+    /// Returns the address of a byte of the segment.
     pub(super) fn at(&self, offset: usize) -> NonNull<u8> {
         assert!(offset < self.layout.size, "byte {offset} of {}", self.layout.size);
         // SAFETY: within the mapping, which has `size` bytes.
@@ -274,10 +278,10 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // In a fork other things may lie at these addresses by now.
+        // In a fork, other memory may be mapped at these addresses by now.
         if !self.forked() {
             watch::unmap(self.map.start().as_ptr());
-            // SAFETY: dropped here only, and not used after.
+            // SAFETY: dropped only here, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.map) }
         }
     }

@@ -25,14 +25,14 @@ use std::{
 
 const ID: GroupId = GroupId::from_bytes([7; 16]);
 
-/// The least staging.
+/// The smallest staging.
 const STAGING: usize = 256 << 10;
 
 fn shape(ranks: usize) -> Shape {
     Shape::new(ranks, STAGING).unwrap()
 }
 
-/// The same segment once more, as a peer has it.
+/// Opens the same segment again, as a peer does.
 fn peer(segment: &Segment) -> Segment {
     Segment::open(segment.file().try_clone_to_owned().unwrap(), ID, segment.shape()).unwrap()
 }
@@ -41,7 +41,7 @@ fn refused(file: OwnedFd) -> String {
     Segment::open(file, ID, shape(2)).unwrap_err().to_string()
 }
 
-/// A sealed file of this size that begins with these bytes.
+/// Returns a sealed file of this size that begins with these bytes.
 fn sealed(size: u64, start: &[u8], seals: SealFlags) -> OwnedFd {
     let file = memory_file().unwrap();
     rustix::fs::ftruncate(&file, size).unwrap();
@@ -51,11 +51,12 @@ fn sealed(size: u64, start: &[u8], seals: SealFlags) -> OwnedFd {
 }
 
 fn atomic(address: NonNull<u8>) -> &'static AtomicU64 {
-    // SAFETY: the tests pass addresses of reserved words, and keep the segment while they use them.
+    // SAFETY: the tests pass addresses of reserved words, and keep the segment while they use the
+    // words.
     unsafe { address.cast().as_ref() }
 }
 
-/// The area of two ranks of all.
+/// Returns the area of two ranks of the group of all ranks.
 fn pair(lower: usize, higher: usize) -> Area {
     Area::Pair { group: 0, lower, higher }
 }
@@ -65,7 +66,7 @@ fn what_one_process_writes_another_reads() {
     let segment = Segment::create(shape(3), ID).unwrap();
     let other = peer(&segment);
     assert_eq!((other.shape(), other.forked()), (shape(3), false));
-    // A word of its own for each place that two parts must not share.
+    // A separate word for each place that two parts must not share.
     let mut words = Vec::new();
     for area in [Area::Root, Area::Split(0), Area::Split(Segment::SPLITS - 1), pair(0, 1), pair(0, 2), pair(1, 2)] {
         segment.reserve_area(area).unwrap();
@@ -164,7 +165,7 @@ fn a_file_that_is_no_segment_is_refused() {
     file.write_all(&header).unwrap();
     file.set_len(size).unwrap();
     let text = refused(file.into());
-    // In a folder that is memory, files have seals.
+    // In a directory of a memory file system, files have seals.
     assert!(text == another_kind || text.starts_with("the segment's seals: expected"), "{text}");
     let (reader, writer) = io::pipe().unwrap();
     assert_eq!(refused(reader.into()), another_kind);
@@ -198,7 +199,7 @@ fn a_corrupted_header_is_refused() {
     let segment = Segment::create(shape(2), ID).unwrap();
     let mut fields = BTreeSet::new();
     for at in 0..HEADER_BYTES {
-        // SAFETY: a byte of the header, which is mapped and reserved, and which nobody else writes.
+        // SAFETY: a byte of the header, which is mapped and reserved. Nothing else writes it.
         let flip = || unsafe {
             let byte = segment.at(at).as_ptr();
             byte.write_volatile(byte.read_volatile() ^ 0x10)
@@ -250,8 +251,8 @@ fn many_threads_reserve_the_same() {
 #[test]
 fn a_reservation_goes_on_between_signals() {
     let bytes = 5 * PAGE..(11 << 20) + PAGE;
-    // A system that reserves 2 MiB from one signal to the next, and nothing of a piece in which one
-    // comes.
+    // Models a system that reserves 2 MiB between two signals, and nothing of a piece during which
+    // a signal comes.
     let (done, left, calls) = (Cell::new(bytes.start), Cell::new(PAGE), Cell::new(0));
     let reserve = |start: u64, length: u64| {
         calls.set(calls.get() + 1);
@@ -268,10 +269,11 @@ fn a_reservation_goes_on_between_signals() {
     in_pieces(PAGE..PAGE, |_, _| unreachable!("there is nothing to reserve")).unwrap();
 }
 
-/// The variable that makes a test a child of itself.
+/// The environment variable that makes a test run as its own child.
 const CHILD: &str = "CONSONANCE_SEGMENT_TEST";
 
-/// Runs `body` in a process of its own, which does what cannot be undone; it must end well.
+/// Runs `body`, which has effects that cannot be undone, in a process of its own. The process must
+/// succeed.
 fn alone(test: &str, body: impl FnOnce()) {
     if env::var(CHILD).as_deref() == Ok(test) {
         return body();
@@ -296,7 +298,7 @@ fn a_limit_on_files_is_an_error_and_no_signal() {
         let text = Segment::create(shape(2), ID).unwrap_err().to_string();
         let what = format!("a segment of {size} bytes with files limited to {} bytes (RLIMIT_FSIZE)", size - 1);
         assert!(text.contains(&what), "{text}");
-        // What a peer made larger can be used.
+        // A peer's larger segment can be used.
         let other = peer(&larger);
         other.reserve_staging(Area::Root, 0, 0..STAGING).unwrap();
         other.reserve_staging(pair(0, 1), 1, 0..STAGING / 4).unwrap();
@@ -331,13 +333,13 @@ fn a_limit_on_open_files_is_an_error() {
 fn a_fork_knows_that_it_is_one() {
     alone("a_fork_knows_that_it_is_one", || {
         let segment = Segment::create(shape(2), ID).unwrap();
-        // SAFETY: the child, which may have locks that nobody will open, reads a word, drops the
-        // segment and ends: none of it takes a lock.
+        // SAFETY: the child may hold locks that no thread will release. It reads a word, drops the
+        // segment and ends, none of which takes a lock.
         let child = unsafe {
             match libc::fork() {
                 0 => {
                     let forked = segment.forked();
-                    // Something else lies where the segment did; the drop must leave it there.
+                    // Other memory is mapped where the segment was; the drop must leave it there.
                     let (address, bytes) = (segment.map.start().as_ptr(), PAGE);
                     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
                     let own = libc::mmap(address.cast(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
@@ -360,10 +362,11 @@ fn a_fork_knows_that_it_is_one() {
     });
 }
 
-/// Another process that has a segment in which rank 0 made two calls. It ends when this is dropped.
+/// Another process that has a segment in which rank 0 made two calls. It ends when this value is
+/// dropped.
 struct Holder {
     child: Child,
-    /// Kept open, for what the child says at its end.
+    /// Kept open for the child's output at its end.
     _output: BufReader<ChildStdout>,
 }
 
@@ -377,7 +380,7 @@ impl Holder {
         Holder { child, _output: output }
     }
 
-    /// What the process does: returns when its parent is gone or done.
+    /// The body of the process. Returns when its parent is gone or done.
     fn hold() {
         let segment = Segment::create(shape(2), ID).unwrap();
         let _again = segment.file().try_clone_to_owned().unwrap();
@@ -461,7 +464,7 @@ fn what_only_has_the_name_of_a_segment_is_not_inspected() {
 
 #[test]
 fn what_cannot_be_inspected_says_why() {
-    // No process has a number this large.
+    // No process has an id this large.
     let Err(SegmentError::System { what, source }) = Segment::inspect(1 << 30) else { panic!("there is a process") };
     assert_eq!((what.as_str(), source.kind()), ("read the open files of process 1073741824", io::ErrorKind::NotFound));
 }
