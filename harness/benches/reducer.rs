@@ -21,7 +21,7 @@ use consonance_kernels::{
         read::read,
         reduce::Reducer,
     },
-    memory::{HostBuf, Memory},
+    memory::{HostBuf, HostMemory},
     os::thread_pool::Team,
 };
 use consonance_spec::{DType, Element, ReduceOp, bf16, f16};
@@ -85,8 +85,8 @@ fn main() {
 /// A reduction with buffers of its own.
 struct Case {
     reducer: Reducer,
-    inputs: Vec<Memory>,
-    output: Memory,
+    inputs: Vec<HostMemory>,
+    output: HostMemory,
 }
 
 impl Case {
@@ -117,14 +117,14 @@ impl Case {
     }
 
     fn run(&mut self) {
-        let inputs: Vec<HostBuf<'_>> = self.inputs.iter().map(Memory::as_buf).collect();
+        let inputs: Vec<HostBuf<'_>> = self.inputs.iter().map(HostMemory::as_buf).collect();
         self.reducer.reduce(black_box(&inputs), &mut self.output.as_buf_mut());
     }
 }
 
 /// Elements that are one, in memory that is present.
-fn ones(dtype: DType, count: usize) -> Memory {
-    fn of<T: Element>(one: T, count: usize) -> Memory {
+fn ones(dtype: DType, count: usize) -> HostMemory {
+    fn of<T: Element>(one: T, count: usize) -> HostMemory {
         vec![one; count][..].into()
     }
     match dtype {
@@ -136,7 +136,7 @@ fn ones(dtype: DType, count: usize) -> Memory {
         DType::I64 => of(1i64, count),
         DType::U8 => of(1u8, count),
         // The copy is of pages of its own.
-        other => Memory::zeroed(other, count).clone(),
+        other => HostMemory::zeroed(other, count).clone(),
     }
 }
 

@@ -13,7 +13,7 @@ use consonance_kernels::{
         axis::{Along, Part},
         reduce::Reducer,
     },
-    memory::{HostBuf, Memory},
+    memory::{HostBuf, HostMemory},
 };
 use std::{hint::black_box, thread, time::Duration};
 
@@ -50,16 +50,16 @@ pub const COUNTED: [(&str, Work); 18] = [
 
 fn reduce<T: Element>(op: ReduceOp, inputs: usize, calls: usize) {
     let reducer = Reducer::new(op, T::DTYPE).expect("an operation of the type");
-    let inputs = vec![Memory::zeroed(T::DTYPE, BYTES / size_of::<T>()); inputs];
+    let inputs = vec![HostMemory::zeroed(T::DTYPE, BYTES / size_of::<T>()); inputs];
     let mut output = inputs[0].clone();
-    let inputs: Vec<HostBuf<'_>> = inputs.iter().map(Memory::as_buf).collect();
+    let inputs: Vec<HostBuf<'_>> = inputs.iter().map(HostMemory::as_buf).collect();
     for _ in 0..calls {
         reducer.reduce(black_box(&inputs), &mut output.as_buf_mut());
     }
 }
 
 fn along(shape: [usize; 3], calls: usize) {
-    let tensor = Memory::zeroed(DType::F32, shape.iter().product());
+    let tensor = HostMemory::zeroed(DType::F32, shape.iter().product());
     for _ in 0..calls {
         let mut along = Along::new(ReduceOp::Sum, black_box(&[(tensor.as_buf(), shape)])).expect("sums are defined");
         along.parts(1).into_iter().for_each(Part::run);

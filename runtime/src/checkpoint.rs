@@ -43,7 +43,7 @@ use crate::{
     handle::{Workers, context},
 };
 use consonance_kernels::{
-    memory::{HostBufMut, Memory},
+    memory::{HostBufMut, HostMemory},
     os::mapped_file::{self, ByteOrder},
 };
 use consonance_spec::{
@@ -279,12 +279,17 @@ fn header(values: &[(String, Tensor)]) -> io::Result<Vec<u8>> {
     });
     let infos: Vec<_> = infos.collect();
     let mut digest = Digest::of_tensors(infos.iter().map(|(name, info)| (name.as_str(), info)));
-    values.iter().try_for_each(|(_, value)| mapped_file::write(value.buf(), ByteOrder::Little, &mut digest))?;
+    values.iter().try_for_each(|(_, value)| write_elements(value, &mut digest))?;
     let mark = HashMap::from([(KEY.to_owned(), format!("{FORMAT} {:016x}", digest.finish()))]);
     let metadata = Metadata::new(Some(mark), infos).map_err(io::Error::other)?;
     let mut json = serde_json::to_vec(&metadata)?;
     json.resize(json.len().next_multiple_of(LENGTH_BYTES), b' ');
     Ok([&(json.len() as u64).to_le_bytes()[..], &json].concat())
+}
+
+/// Writes the elements of a tensor, in the byte order of the format.
+fn write_elements(value: &Tensor, into: &mut impl Write) -> io::Result<()> {
+    mapped_file::write(value.host().map_err(io::Error::other)?, ByteOrder::Little, into)
 }
 
 /// Checks the digest of the file and returns it.
@@ -324,7 +329,7 @@ fn read(file: &DataFile, header: &Header, name: &str, variable: &Variable) -> Re
         return Err(file.unexpected(expected, layout.describe()));
     }
     let count = layout.shape.iter().product();
-    let mut memory = Memory::zeroed(layout.dtype, count);
+    let mut memory = HostMemory::zeroed(layout.dtype, count);
     file.read(layout.start, layout.order, memory.as_buf_mut())?;
     Tensor::from_memory(layout.shape, memory)
 }
@@ -409,7 +414,7 @@ impl Temporary {
     fn write(&mut self, header: &[u8], values: &[(String, Tensor)]) -> io::Result<()> {
         let mut writer = BufWriter::new(&self.file);
         writer.write_all(header)?;
-        values.iter().try_for_each(|(_, value)| mapped_file::write(value.buf(), ByteOrder::Little, &mut writer))?;
+        values.iter().try_for_each(|(_, value)| write_elements(value, &mut writer))?;
         writer.flush()?;
         if let Ok(before) = fs::metadata(&self.target) {
             self.file.set_permissions(before.permissions())?;

@@ -14,6 +14,6 @@ pub use crate::comm::{
 };
 pub use consonance_kernels::{
     group::Reason,
-    memory::{Buf, BufMut, HostBuf, HostBufMut, Memory, Space},
+    memory::{Buf, BufMut, DeviceBlock, DeviceMemory, HostBuf, HostBufMut, HostMemory, Memory, Space},
 };
 pub use consonance_spec::{Kind, Signature};

@@ -8,7 +8,7 @@ pub(crate) use super::group::cores;
 
 use consonance_kernels::{
     cpu::reduce::Reducer,
-    memory::{HostBuf, Memory},
+    memory::{HostBuf, HostMemory},
     os::thread_pool::Team,
 };
 use consonance_spec::{DType, ReduceOp};
@@ -161,11 +161,11 @@ fn moved(team: &mut Team, what: What, bytes: usize) -> f64 {
     team.run(&|_| {
         let count = (bytes / 4).max(1);
         let inputs = if let What::Sum(inputs) = what { inputs } else { 1 };
-        let sources: Vec<Memory> = (0..inputs).map(|_| Memory::from(&vec![1f32; count][..])).collect();
-        let mut target = Memory::from(&vec![2f32; count][..]);
+        let sources: Vec<HostMemory> = (0..inputs).map(|_| HostMemory::from(&vec![1f32; count][..])).collect();
+        let mut target = HostMemory::from(&vec![2f32; count][..]);
         let sum = Reducer::new(ReduceOp::Sum, DType::F32).expect("floats have sums");
         let mut work = || {
-            let sources: Vec<HostBuf<'_>> = sources.iter().map(Memory::as_buf).collect();
+            let sources: Vec<HostBuf<'_>> = sources.iter().map(HostMemory::as_buf).collect();
             match what {
                 What::Sum(_) => sum.reduce(black_box(&sources), &mut target.as_buf_mut()),
                 _ => target.as_buf_mut().copy_from(black_box(sources[0])),

@@ -97,7 +97,7 @@ fn a_buffer_that_the_engine_does_not_reach_is_an_error_on_all_ranks() {
 fn a_strategy_takes_an_engine_for_each_replica_and_works_after_one_that_fails() {
     let build = |engines: fn(usize) -> usize| {
         let builder = MirroredStrategy::builder(["cpu:0", "cpu:1"]);
-        builder.engines(move |replicas| Ok(consonance_messages::threads(engines(replicas)))).build()
+        builder.engines(move |devices| Ok(consonance_messages::threads(engines(devices.len())))).build()
     };
     for engines in [|_| 0, |_| 1, |replicas| replicas + 1] as [fn(usize) -> usize; 3] {
         let error = build(engines).expect("asked for at the first run").run(|_| Ok(())).expect_err("not two");

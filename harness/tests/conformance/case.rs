@@ -169,7 +169,7 @@ impl Case {
             "" | "mirrored" => {
                 let builder = MirroredStrategy::builder(devices);
                 let builder = match self.on_messages {
-                    true => builder.engines(|replicas| Ok(consonance_messages::threads(replicas))),
+                    true => builder.engines(|devices| Ok(consonance_messages::threads(devices.len()))),
                     false => builder,
                 };
                 (*builder.build()?).clone()

@@ -1,7 +1,7 @@
 //! Memory for data that other ranks read and write in place.
 
 use super::endpoint::Endpoint;
-use crate::memory::Memory;
+use crate::memory::HostMemory;
 use consonance_spec::DType;
 use std::io;
 
@@ -15,9 +15,9 @@ impl Endpoint {
     /// # Errors
     /// The system's, when it has no memory. An error in a process made by `fork` after it joined
     /// the group.
-    pub fn alloc(&self, dtype: DType, count: usize) -> io::Result<Memory> {
+    pub fn alloc(&self, dtype: DType, count: usize) -> io::Result<HostMemory> {
         let Some(segment) = self.state.shared_segment().filter(|_| dtype != DType::Bool) else {
-            return Memory::try_zeroed(dtype, count);
+            return HostMemory::try_zeroed(dtype, count);
         };
         if segment.forked() {
             return Err(io::Error::other("this process was made by fork after it joined the group"));
@@ -28,6 +28,6 @@ impl Endpoint {
         // SAFETY: a block begins at a page and has at least `bytes` bytes, which are zero at first.
         // No other value of this process gives access to it; peers touch it only within a step
         // whose descriptor refers to it.
-        Ok(unsafe { Memory::in_block(start, dtype, count, Box::new(block)) })
+        Ok(unsafe { HostMemory::in_block(start, dtype, count, Box::new(block)) })
     }
 }

@@ -1,14 +1,18 @@
 //! Memory whose element type is a value: the single place where the type is erased.
 //!
 //! A [`HostBuf`] or [`HostBufMut`] is made from a typed slice and gives back slices of that type
-//! alone. [`Memory`] owns its elements.
+//! alone. A [`HostMemory`] owns its elements. A [`Buf`] or [`Memory`] may be of a device.
 
 mod view;
 mod space;
 mod owned;
+mod device;
 mod pages;
 
-pub use owned::Memory;
+#[doc(hidden)]
+pub use device::pretended;
+pub use device::{DeviceBlock, DeviceMemory, Memory};
+pub use owned::HostMemory;
 pub use space::{Buf, BufMut, Space};
 pub(crate) use view::make_valid;
 pub use view::{HostBuf, HostBufMut};

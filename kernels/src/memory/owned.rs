@@ -1,4 +1,4 @@
-//! Elements that are owned.
+//! Elements in host memory that are owned.
 
 use super::{
     pages::Pages,
@@ -18,7 +18,7 @@ const LARGE_BYTES: usize = 32 << 20;
 
 /// Elements that are owned: zeroed when made, aligned to two cache lines, so that no two share a
 /// line.
-pub struct Memory {
+pub struct HostMemory {
     start: NonNull<u8>,
     count: usize,
     dtype: DType,
@@ -38,12 +38,12 @@ enum Place {
     },
 }
 
-// SAFETY: `Memory` owns its elements, like a `Box<[T]>` for a `T` that is `Send` and `Sync`.
-unsafe impl Send for Memory {}
+// SAFETY: `HostMemory` owns its elements, like a `Box<[T]>` for a `T` that is `Send` and `Sync`.
+unsafe impl Send for HostMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for HostMemory {}
 
-impl Memory {
+impl HostMemory {
     /// Alignment in bytes: two lines, since neighbouring lines are fetched together.
     pub const ALIGNMENT: usize = 128;
 
@@ -52,19 +52,19 @@ impl Memory {
     /// # Panics
     /// If they have more bytes than there are addresses; and where the system has no memory, as an
     /// allocation does.
-    pub fn zeroed(dtype: DType, count: usize) -> Memory {
-        Memory::try_zeroed(dtype, count).unwrap_or_else(|_| Memory::fail(dtype, count))
+    pub fn zeroed(dtype: DType, count: usize) -> HostMemory {
+        HostMemory::try_zeroed(dtype, count).unwrap_or_else(|_| HostMemory::fail(dtype, count))
     }
 
     /// `count` elements, all zero (`false`).
     ///
     /// # Errors
     /// The system's, when it has no memory.
-    pub fn try_zeroed(dtype: DType, count: usize) -> io::Result<Memory> {
+    pub fn try_zeroed(dtype: DType, count: usize) -> io::Result<HostMemory> {
         // SAFETY: new pages are zero, and all other bytes are written; zero is a valid element of
         // every dtype.
         unsafe {
-            let memory = Memory::try_uninit(dtype, count)?;
+            let memory = HostMemory::try_uninit(dtype, count)?;
             if let Place::Allocated = memory.place {
                 memory.start.as_ptr().write_bytes(0, memory.as_buf().bytes());
             }
@@ -76,16 +76,16 @@ impl Memory {
     ///
     /// # Safety
     /// Nobody reads an element before it is written.
-    pub(crate) unsafe fn uninit(dtype: DType, count: usize) -> Memory {
+    pub(crate) unsafe fn uninit(dtype: DType, count: usize) -> HostMemory {
         // SAFETY: the caller's promise is the same.
-        unsafe { Memory::try_uninit(dtype, count) }.unwrap_or_else(|_| Memory::fail(dtype, count))
+        unsafe { HostMemory::try_uninit(dtype, count) }.unwrap_or_else(|_| HostMemory::fail(dtype, count))
     }
 
     /// [`uninit`](Memory::uninit), or the system's error.
     ///
     /// # Safety
     /// As there.
-    unsafe fn try_uninit(dtype: DType, count: usize) -> io::Result<Memory> {
+    unsafe fn try_uninit(dtype: DType, count: usize) -> io::Result<HostMemory> {
         let layout = Self::layout(dtype, count).ok_or(io::ErrorKind::OutOfMemory)?;
         let (start, place) = match layout.size() {
             0 => (NonNull::<u64>::dangling().cast(), Place::Allocated),
@@ -99,7 +99,7 @@ impl Memory {
                 (pages.start(), Place::Pages { _pages: pages })
             }
         };
-        Ok(Memory { start, count, dtype, place })
+        Ok(HostMemory { start, count, dtype, place })
     }
 
     /// What becomes of a program that has no memory for elements.
@@ -111,26 +111,26 @@ impl Memory {
     ///
     /// # Safety
     /// Until the owner is dropped, `start` is valid for reads and writes of as many elements, which
-    /// nobody else touches. They are zero, and aligned as [`Memory::ALIGNMENT`] says.
+    /// nobody else touches. They are zero, and aligned as [`HostMemory::ALIGNMENT`] says.
     pub(crate) unsafe fn in_block(
         start: NonNull<u8>,
         dtype: DType,
         count: usize,
         owner: Box<dyn Send + Sync>,
-    ) -> Memory {
-        Memory { start, count, dtype, place: Place::Block { _owner: owner } }
+    ) -> HostMemory {
+        HostMemory { start, count, dtype, place: Place::Block { _owner: owner } }
     }
 
     /// A copy of all parts, one after the other.
     ///
     /// # Panics
     /// If a part is of another type.
-    pub fn concat(dtype: DType, parts: &[HostBuf<'_>]) -> Memory {
+    pub fn concat(dtype: DType, parts: &[HostBuf<'_>]) -> HostMemory {
         // Parts may be the same memory many times, so that their sum is bounded by nothing.
         let count = parts.iter().try_fold(0usize, |count, part| count.checked_add(part.count()));
         let count = count.expect("more elements than numbers");
         // SAFETY: all parts together write all elements, below.
-        let memory = unsafe { Memory::uninit(dtype, count) };
+        let memory = unsafe { HostMemory::uninit(dtype, count) };
         let mut bytes = 0;
         for part in parts {
             assert_eq!(part.dtype, dtype, "parts of one type");
@@ -168,25 +168,25 @@ impl Memory {
 }
 
 /// A copy.
-impl From<HostBuf<'_>> for Memory {
+impl From<HostBuf<'_>> for HostMemory {
     fn from(buf: HostBuf<'_>) -> Self {
-        Memory::concat(buf.dtype, &[buf])
+        HostMemory::concat(buf.dtype, &[buf])
     }
 }
 
-impl<T: Element> From<&[T]> for Memory {
+impl<T: Element> From<&[T]> for HostMemory {
     fn from(slice: &[T]) -> Self {
-        Memory::from(HostBuf::from(slice))
+        HostMemory::from(HostBuf::from(slice))
     }
 }
 
-impl Clone for Memory {
+impl Clone for HostMemory {
     fn clone(&self) -> Self {
-        Memory::from(self.as_buf())
+        HostMemory::from(self.as_buf())
     }
 }
 
-impl Drop for Memory {
+impl Drop for HostMemory {
     fn drop(&mut self) {
         if let Place::Allocated = self.place
             && let Some(layout) = Self::layout(self.dtype, self.count).filter(|layout| layout.size() > 0)
@@ -197,9 +197,9 @@ impl Drop for Memory {
     }
 }
 
-impl fmt::Debug for Memory {
+impl fmt::Debug for HostMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Memory({}, count {})", self.dtype, self.count)
+        write!(f, "HostMemory({}, count {})", self.dtype, self.count)
     }
 }
 
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn memory_in_pages_of_its_own_is_like_other_memory() {
-        let mut memory = Memory::zeroed(DType::U8, LARGE_BYTES + 1);
+        let mut memory = HostMemory::zeroed(DType::U8, LARGE_BYTES + 1);
         assert!(memory.as_buf().as_bytes().iter().all(|&byte| byte == 0));
         memory.as_buf_mut().into_mut_slice::<u8>().expect("bytes")[LARGE_BYTES] = 7;
         assert_eq!(memory.clone().as_buf().as_bytes()[LARGE_BYTES - 1..], [0, 7]);

@@ -182,6 +182,15 @@ impl<'a> BufMut<'a> {
         self.space
     }
 
+    /// The elements in `range`.
+    ///
+    /// # Panics
+    /// If `range` reaches past the end.
+    pub fn slice(self, range: Range<usize>) -> BufMut<'a> {
+        let Buf { start, count, dtype, space, .. } = self.as_buf().slice(range);
+        BufMut { start, count, dtype, space, lifetime: PhantomData }
+    }
+
     /// The elements, shared.
     pub fn as_buf(&self) -> Buf<'_> {
         let BufMut { start, count, dtype, space, .. } = *self;

@@ -19,7 +19,7 @@ use crate::{
         cache_hints::{self, CopySize},
         copy::copy,
     },
-    memory::{HostBuf, HostBufMut, Memory},
+    memory::{HostBuf, HostBufMut, HostMemory},
     sync::atomics::{AtomicU64, Ordering},
 };
 use consonance_spec::DType;
@@ -168,7 +168,7 @@ pub fn write(elements: HostBuf<'_>, order: ByteOrder, to: &mut dyn io::Write) ->
     if order == ByteOrder::NATIVE {
         return to.write_all(elements.as_bytes());
     }
-    let mut swapped = Memory::from(elements);
+    let mut swapped = HostMemory::from(elements);
     swap_bytes(swapped.as_buf_mut());
     to.write_all(swapped.as_buf().as_bytes())
 }

@@ -12,7 +12,7 @@ use crate::{
 };
 use consonance_kernels::{
     group::{Endpoint, Reason, plan::Topology},
-    memory::Space,
+    memory::{HostMemory, Memory, Space},
 };
 use consonance_spec::{DType, Element, Kind, Signature, World};
 use std::{any::Any, ops::Range, sync::Arc, time::Duration};
@@ -171,7 +171,23 @@ impl Communicator {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn alloc<T: Element>(&self, count: usize) -> Result<SharedMemory<T>> {
-        Ok(SharedMemory::new(self.engine.alloc(T::DTYPE, count)?))
+        match self.engine.alloc(Space::Host, T::DTYPE, count)? {
+            Memory::Host(memory) => Ok(SharedMemory::new(memory)),
+            Memory::Device(memory) => Err(Error::invalid(
+                "Communicator::alloc",
+                "engine",
+                "memory of the host from it",
+                format!("{memory:?}"),
+            )),
+        }
+    }
+
+    /// Allocates `count` zero elements in `space` for a result.
+    pub(crate) fn room(&self, space: Space, dtype: DType, count: usize) -> Result<Memory> {
+        match space {
+            Space::Host => Ok(HostMemory::zeroed(dtype, count).into()),
+            Space::Cuda(_) => self.engine.alloc(space, dtype, count),
+        }
     }
 
     /// Returns the inputs of protocol selection, for `consonance explain`: for the pair of this

@@ -1,6 +1,6 @@
 //! Memory that all ranks of a group can read and write in place.
 
-use consonance_kernels::memory::Memory;
+use consonance_kernels::memory::HostMemory;
 use consonance_spec::Element;
 use std::{
     fmt,
@@ -18,13 +18,13 @@ use std::{
 /// [`Communicator::alloc`](crate::Communicator::alloc) between processes allocates private memory,
 /// and collectives stage it.
 pub struct SharedMemory<T> {
-    memory: Memory,
+    memory: HostMemory,
     element: PhantomData<T>,
 }
 
 impl<T: Element> SharedMemory<T> {
     /// Wraps memory whose elements are of this type.
-    pub(super) fn new(memory: Memory) -> SharedMemory<T> {
+    pub(super) fn new(memory: HostMemory) -> SharedMemory<T> {
         SharedMemory { memory, element: PhantomData }
     }
 }

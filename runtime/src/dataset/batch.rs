@@ -120,7 +120,7 @@ impl<E: Nest + Clone> Stack<E> {
             let count = first.count();
             let tensor = pool.tensor(first.dtype(), shape, |mut into| {
                 for (row, tensor) in tensors.iter().enumerate() {
-                    into.reborrow().slice(row * count..(row + 1) * count).copy_from(tensor.buf());
+                    into.reborrow().slice(row * count..(row + 1) * count).copy_from(tensor.host()?);
                 }
                 Ok(())
             })?;

@@ -68,6 +68,7 @@ impl TryFrom<Tensor> for Column {
         if tensor.rank() == 0 {
             return Err(Error::invalid("Column::try_from", "tensor", "at least one dimension", "a scalar"));
         }
+        tensor.host().map_err(|error| error.of_call("Column::try_from"))?;
         Ok(Column::new(tensor))
     }
 }
@@ -86,11 +87,11 @@ impl Rows for Tensor {
     }
 
     fn fetch(&self, rows: Range<usize>) {
-        fetch_elements(elements(self, rows));
+        elements(self, rows).into_iter().for_each(fetch_elements);
     }
 
     fn read(&self, rows: Range<usize>, mut into: HostBufMut<'_>) -> Result<()> {
-        into.copy_from(elements(self, rows));
+        into.copy_from(elements(self, rows)?);
         Ok(())
     }
 
@@ -100,9 +101,9 @@ impl Rows for Tensor {
 }
 
 /// Returns the elements of `rows`, which must be in range.
-fn elements(tensor: &Tensor, rows: Range<usize>) -> HostBuf<'_> {
+fn elements(tensor: &Tensor, rows: Range<usize>) -> Result<HostBuf<'_>> {
     let row: usize = tensor.row_shape().iter().product();
-    tensor.buf().slice(rows.start * row..rows.end * row)
+    Ok(tensor.host()?.slice(rows.start * row..rows.end * row))
 }
 
 /// `Column(100 rows of f32[28, 28])`

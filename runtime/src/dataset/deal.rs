@@ -5,7 +5,7 @@ use crate::{
     DType, Error, Nest, PerReplica, Result, Tensor,
     value::nest::{self, Leaf, Value},
 };
-use consonance_kernels::memory::{HostBuf, Memory};
+use consonance_kernels::memory::{HostBuf, HostMemory};
 use consonance_spec::partition::block;
 use std::{collections::VecDeque, iter::Fuse, ops::Range};
 
@@ -262,8 +262,8 @@ fn join(path: &nest::Path, mut tensors: Vec<Tensor>) -> Result<Tensor> {
     }
     let mut shape = first.shape().to_vec();
     shape[0] = tensors.iter().map(|tensor| tensor.shape()[0]).sum();
-    let parts: Vec<HostBuf<'_>> = tensors.iter().map(Tensor::buf).collect();
-    Tensor::from_memory(shape, Memory::concat(dtype, &parts))
+    let parts: Vec<HostBuf<'_>> = tensors.iter().map(Tensor::host).collect::<Result<_>>()?;
+    Tensor::from_memory(shape, HostMemory::concat(dtype, &parts))
 }
 
 /// Gives one element to each replica. If there are too few, the last replicas get an element

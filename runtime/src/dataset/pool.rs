@@ -2,7 +2,7 @@
 //! copy into them.
 
 use crate::{DType, Result, Tensor};
-use consonance_kernels::memory::{HostBufMut, Memory};
+use consonance_kernels::memory::{HostBufMut, HostMemory, Memory};
 use std::sync::Arc;
 
 /// Number of batches kept for reuse, a few more than are in flight by default. Memory of further
@@ -30,10 +30,10 @@ impl Pool {
                 // Drop free memory that is too small. Keep memory that fits, even if it became free
                 // just now: the next call can use it.
                 self.0.retain_mut(|memory| fits(memory) || !free(memory));
-                Arc::new(Memory::zeroed(dtype, count))
+                Arc::new(HostMemory::zeroed(dtype, count).into())
             }
         };
-        let free = Arc::get_mut(&mut memory).expect("the only handle");
+        let free = Arc::get_mut(&mut memory).and_then(Memory::host_mut).expect("the only handle, in host memory");
         fill(free.as_buf_mut().slice(0..count))?;
         if self.0.len() < REMEMBERED {
             self.0.push(memory.clone());

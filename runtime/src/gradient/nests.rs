@@ -10,7 +10,7 @@ use crate::{
         nest::{self, Leaf, Nest, Value},
     },
 };
-use consonance_kernels::memory::Memory;
+use consonance_kernels::memory::HostMemory;
 use consonance_spec::Kind;
 use std::ops::Range;
 
@@ -200,7 +200,7 @@ fn part(tensor: &Tensor, axis: usize, own: Range<usize>) -> Result<Tensor> {
     let mut shape = tensor.shape().to_vec();
     let (outer, inner): (usize, usize) = (shape[..axis].iter().product(), shape[axis + 1..].iter().product());
     let size = std::mem::replace(&mut shape[axis], own.len());
-    let rows =
-        (0..outer).map(|row| tensor.buf().slice((row * size + own.start) * inner..(row * size + own.end) * inner));
-    Tensor::from_memory(shape, Memory::concat(tensor.dtype(), &rows.collect::<Vec<_>>()))
+    let host = tensor.host()?;
+    let rows = (0..outer).map(|row| host.slice((row * size + own.start) * inner..(row * size + own.end) * inner));
+    Tensor::from_memory(shape, HostMemory::concat(tensor.dtype(), &rows.collect::<Vec<_>>()))
 }

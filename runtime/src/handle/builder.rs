@@ -71,17 +71,18 @@ impl<S> Builder<S> {
         self
     }
 
-    /// Executes the replicas' collectives on custom engines. `make` takes the number of replicas
-    /// and returns an engine for each, in rank order. It is called before the first run, and before
-    /// a run whose engines cannot go on from the last one. By default replicas share memory.
+    /// Executes the replicas' collectives on custom engines. `make` takes the replicas' devices and
+    /// returns an engine for each, in rank order. It is called before the first run, and before a
+    /// run whose engines cannot go on from the last one. By default replicas share memory.
     ///
     /// ```
-    /// # use consonance::{MirroredStrategy, Result, raw::Engine};
-    /// fn on(make: impl Fn(usize) -> Result<Vec<Box<dyn Engine>>> + Send + Sync + 'static) -> Result<MirroredStrategy> {
+    /// # use consonance::{Device, MirroredStrategy, Result, raw::Engine};
+    /// type Engines = Vec<Box<dyn Engine>>;
+    /// fn on(make: impl Fn(&[Device]) -> Result<Engines> + Send + Sync + 'static) -> Result<MirroredStrategy> {
     ///     MirroredStrategy::builder(["cpu:0", "cpu:1"]).engines(make).build()
     /// }
     /// ```
-    pub fn engines(mut self, make: impl Fn(usize) -> Result<Vec<Box<dyn Engine>>> + Send + Sync + 'static) -> Self {
+    pub fn engines(mut self, make: impl Fn(&[Device]) -> Result<Vec<Box<dyn Engine>>> + Send + Sync + 'static) -> Self {
         self.engines = Some(Box::new(make));
         self
     }

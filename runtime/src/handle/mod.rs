@@ -53,8 +53,8 @@ enum Placement {
     Central(Device),
 }
 
-/// Takes the number of replicas, and makes an engine for each.
-type Engines = Box<dyn Fn(usize) -> Result<Vec<Box<dyn Engine>>> + Send + Sync>;
+/// Takes the replicas' devices, and makes an engine for each.
+type Engines = Box<dyn Fn(&[Device]) -> Result<Vec<Box<dyn Engine>>> + Send + Sync>;
 
 struct Inner {
     name: &'static str,
@@ -145,7 +145,10 @@ impl Strategy {
 
     /// Returns whether variables have a copy for each device.
     pub(crate) fn has_mirrored_variables(&self) -> bool {
-        self.0.placement == Placement::PerDevice
+        match self.0.placement {
+            Placement::PerDevice => true,
+            Placement::Central(_) => false,
+        }
     }
 
     /// Returns a thread for each replica of this process: the team of an earlier run, or a new one.
@@ -181,7 +184,7 @@ impl Strategy {
         }
         let replicas = self.0.devices.len();
         let Some(engines) = &self.0.engines else { return Ok(Communicator::group(replicas, configuration)) };
-        let engines = engines(replicas)?;
+        let engines = engines(&self.0.devices)?;
         let worlds: Vec<World> = engines.iter().map(|engine| engine.world()).collect();
         if !worlds.iter().copied().eq((0..replicas).filter_map(|rank| World::new(rank, replicas))) {
             let expected = format!("one for each of {replicas} replicas, in rank order");

@@ -260,7 +260,7 @@ impl<'r> ReplicaContext<'r> {
             session.call(Call::Broadcast { data: [0u8; 0].as_mut_slice().into(), root })?;
         }
         for leaf in &mut leaves {
-            session.call(Call::Broadcast { data: leaf.dense(call)?.buf_mut().into(), root })?;
+            session.call(Call::Broadcast { data: leaf.dense(call)?.buf_mut()?, root })?;
         }
         drop(session);
         self.put(call, value, leaves)

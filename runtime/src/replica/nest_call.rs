@@ -13,7 +13,7 @@ use crate::{
 };
 use consonance_kernels::{
     cpu::axis::{self, Partial},
-    memory::Memory,
+    memory::{BufMut, HostBuf, HostMemory, Space},
 };
 use consonance_spec::{Kind, call::mix, packing};
 use std::ops::DerefMut;
@@ -74,7 +74,9 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
                 Value::Sparse(slices) => sparse.push(slices),
             }
         }
-        let sizes: Vec<_> = tensors.iter().map(|tensor| (tensor.dtype(), tensor.buf().bytes())).collect();
+        // A tensor on a device is not packed: it fills a pack.
+        let bytes = |tensor: &Tensor| if tensor.space() == Space::Host { tensor.buf().bytes() } else { usize::MAX };
+        let sizes: Vec<_> = tensors.iter().map(|tensor| (tensor.dtype(), bytes(tensor))).collect();
         self.pack_limit = Some(pack_limit).filter(|_| tensors.len() > 1);
         // Packing saves steps, and a single replica has none to save.
         let limit = if self.communicator.size() == 1 { 1 } else { pack_limit };
@@ -105,8 +107,8 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
     /// If `op` is not defined on the tensor's dtype, or no axis is removed.
     pub(crate) fn all_reduce_along(&mut self, op: ReduceOp, tensor: &mut Tensor, removed: &[bool]) -> Result<()> {
         self.own_op = Some(op);
-        let (flat, kept) = (Flat::new(tensor, removed), Flat::kept(tensor, removed));
-        let own = flat.partial(op).expect("the operation was checked");
+        let (flat, kept) = (Flat::new(tensor, removed)?, Flat::kept(tensor, removed));
+        let own = flat.partial(op)?;
         let elements = (flat.elements() as u64).to_ne_bytes();
         let send = [own.to_bytes(), elements.to_vec()].concat();
         let mut all = vec![0u8; send.len() * self.communicator.size()];
@@ -128,18 +130,18 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         if let &[place] = pack {
             return self.all_reduce(op, tensors[place]);
         }
-        let parts: Vec<_> = pack.iter().map(|&place| tensors[place].buf()).collect();
-        let memory = Memory::concat(parts[0].dtype(), &parts);
+        let parts: Vec<HostBuf<'_>> = pack.iter().map(|&place| tensors[place].host()).collect::<Result<_>>()?;
+        let memory = HostMemory::concat(parts[0].dtype(), &parts);
         let mut fused = Tensor::from_memory(vec![memory.count()], memory)?;
         self.all_reduce(op, &mut fused)?;
         let mut start = 0;
         for &place in pack {
             let tensor = &mut *tensors[place];
-            let part = fused.buf().slice(start..start + tensor.count());
+            let part = fused.host()?.slice(start..start + tensor.count());
             start += tensor.count();
-            match tensor.own_buf_mut().filter(|own| own.dtype() == part.dtype()) {
+            match tensor.own_buf_mut().filter(|own| own.dtype() == part.dtype()).and_then(BufMut::host) {
                 Some(mut own) => own.copy_from(part),
-                None => *tensor = Tensor::from_memory(tensor.shape().to_vec(), Memory::from(part))?,
+                None => *tensor = Tensor::from_memory(tensor.shape().to_vec(), HostMemory::from(part))?,
             }
         }
         Ok(())
@@ -151,19 +153,19 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         if op.result(tensor.dtype()) == Some(tensor.dtype())
             && let Some(recv) = tensor.own_buf_mut()
         {
-            return self.call(Call::AllReduce { op, send: None, recv: recv.into() });
+            return self.call(Call::AllReduce { op, send: None, recv });
         }
         let dtype = op.result(tensor.dtype()).unwrap_or(tensor.dtype());
-        let mut recv = Memory::zeroed(dtype, tensor.count());
-        self.call(Call::AllReduce { op, send: Some(tensor.buf().into()), recv: recv.as_buf_mut().into() })?;
+        let mut recv = self.communicator.room(tensor.space(), dtype, tensor.count())?;
+        self.call(Call::AllReduce { op, send: Some(tensor.buf()), recv: recv.as_buf_mut() })?;
         *tensor = Tensor::from_memory(tensor.shape().to_vec(), recv)?;
         Ok(())
     }
 
     pub(crate) fn sum_on(&mut self, root: usize, tensor: &mut Tensor) -> Result<()> {
-        let mut sum = Memory::zeroed(tensor.dtype(), tensor.count());
-        let recv = (self.communicator.rank() == root).then(|| sum.as_buf_mut().into());
-        self.call(Call::Reduce { op: ReduceOp::Sum, send: Some(tensor.buf().into()), recv, root })?;
+        let mut sum = self.communicator.room(tensor.space(), tensor.dtype(), tensor.count())?;
+        let recv = (self.communicator.rank() == root).then(|| sum.as_buf_mut());
+        self.call(Call::Reduce { op: ReduceOp::Sum, send: Some(tensor.buf()), recv, root })?;
         *tensor = Tensor::from_memory(tensor.shape().to_vec(), sum)?;
         Ok(())
     }
@@ -172,8 +174,8 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         let mut shape = tensor.shape().to_vec();
         shape[0] /= self.communicator.size();
         let dtype = op.result(tensor.dtype()).unwrap_or(tensor.dtype());
-        let mut recv = Memory::zeroed(dtype, shape.iter().product());
-        self.call(Call::ReduceScatter { op, send: Some(tensor.buf().into()), recv: recv.as_buf_mut().into() })?;
+        let mut recv = self.communicator.room(tensor.space(), dtype, shape.iter().product())?;
+        self.call(Call::ReduceScatter { op, send: Some(tensor.buf()), recv: recv.as_buf_mut() })?;
         *tensor = Tensor::from_memory(shape, recv)?;
         Ok(())
     }
@@ -221,7 +223,7 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
             return Ok((Tensor::zeros(tensor.dtype(), shape), sizes));
         }
         let (mut recv, mut sizes) = (None, Vec::new());
-        self.call(Call::Concat { send: tensor.buf().into(), rows, recv: &mut recv, counts: &mut sizes })?;
+        self.call(Call::Concat { send: tensor.buf(), rows, recv: &mut recv, counts: &mut sizes })?;
         sizes.iter_mut().for_each(|count| *count /= rows * inner);
         let shape = tensor::joined(self.kind.name(), shape, axis, &sizes)?;
         let memory = recv.expect("a concatenation that succeeded leaves its result");

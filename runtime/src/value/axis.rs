@@ -126,16 +126,16 @@ pub(crate) struct Flat {
 impl Flat {
     /// Flattens `tensor`. If the removed axes are not adjacent, copies it with these axes moved to
     /// the front, in their order.
-    pub(crate) fn new(tensor: &Tensor, removed: &[bool]) -> Flat {
+    pub(crate) fn new(tensor: &Tensor, removed: &[bool]) -> Result<Flat> {
         let sizes = |axes: &[usize]| axes.iter().map(|&axis| tensor.shape()[axis]).product();
         let (away, kept): (Vec<usize>, Vec<usize>) = (0..removed.len()).partition(|&axis| removed[axis]);
         let first = away[0];
         if away.iter().enumerate().all(|(place, &axis)| axis == first + place) {
             let (outer, inner) = kept.split_at(first);
-            return Flat { tensor: tensor.clone(), outer: sizes(outer), axis: sizes(&away), inner: sizes(inner) };
+            return Ok(Flat { tensor: tensor.clone(), outer: sizes(outer), axis: sizes(&away), inner: sizes(inner) });
         }
         let order: Vec<usize> = away.iter().chain(&kept).copied().collect();
-        Flat { tensor: tensor.transpose(&order), outer: 1, axis: sizes(&away), inner: sizes(&kept) }
+        Ok(Flat { tensor: tensor.transpose(&order)?, outer: 1, axis: sizes(&away), inner: sizes(&kept) })
     }
 
     /// Returns the sizes of the axes of `tensor` that are not removed.
@@ -148,15 +148,23 @@ impl Flat {
         self.axis
     }
 
-    /// Reduces the elements along the axis without rounding. `None` if `op` is not defined on their
-    /// dtype.
-    pub(crate) fn partial(&self, op: ReduceOp) -> Option<Partial> {
-        let (elements, shape) = self.view();
-        Partial::new(op, elements, shape)
+    /// Reduces the elements along the axis without rounding.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if they do not lie in host memory.
+    ///
+    /// # Panics
+    /// If `op` is not defined on their dtype.
+    pub(crate) fn partial(&self, op: ReduceOp) -> Result<Partial> {
+        let (elements, shape) = self.view()?;
+        Ok(Partial::new(op, elements, shape).expect("the operation was checked"))
     }
 
     /// Returns the elements and the three sizes.
-    pub(crate) fn view(&self) -> (HostBuf<'_>, [usize; 3]) {
-        (self.tensor.buf(), [self.outer, self.axis, self.inner])
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if they do not lie in host memory.
+    pub(crate) fn view(&self) -> Result<(HostBuf<'_>, [usize; 3])> {
+        Ok((self.tensor.host()?, [self.outer, self.axis, self.inner]))
     }
 }

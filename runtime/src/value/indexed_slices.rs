@@ -6,7 +6,7 @@ use consonance_kernels::{
         axis::{self, Partial},
         reduce::Reducer,
     },
-    memory::{HostBuf, Memory},
+    memory::{HostBuf, HostMemory},
 };
 use consonance_spec::{DType, ReduceOp};
 use std::ops::Range;
@@ -151,10 +151,11 @@ impl IndexedSlices {
         let count = count
             .filter(|_| bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok()))
             .ok_or_else(|| Error::invalid(call, "dense_shape", "fewer bytes than addresses", format!("{shape:?}")))?;
-        let mut memory = Memory::zeroed(self.values.dtype(), count);
+        let mut memory = HostMemory::zeroed(self.values.dtype(), count);
+        let values = self.values.host()?;
         let elements = |row: usize| row * row_count..(row + 1) * row_count;
         for (target, group) in groups {
-            let same: Vec<HostBuf<'_>> = group.iter().map(|&(_, row)| self.values.buf().slice(elements(row))).collect();
+            let same: Vec<HostBuf<'_>> = group.iter().map(|&(_, row)| values.slice(elements(row))).collect();
             reducer.reduce(&same, &mut memory.as_buf_mut().slice(elements(target)));
         }
         Tensor::from_memory(shape, memory)
@@ -165,13 +166,13 @@ impl IndexedSlices {
     pub(crate) fn part(&self, range: Range<usize>) -> Result<IndexedSlices> {
         let mut shape = self.values.shape().to_vec();
         let row_count: usize = shape[1..].iter().product();
-        let (mut rows, mut indices) = (Vec::new(), Vec::new());
+        let (values, mut rows, mut indices) = (self.values.host()?, Vec::new(), Vec::new());
         for (place, index) in self.wide_indices().enumerate().filter(|&(_, index)| range.contains(&(index as usize))) {
-            rows.push(self.values.buf().slice(place * row_count..(place + 1) * row_count));
+            rows.push(values.slice(place * row_count..(place + 1) * row_count));
             indices.push(index - range.start as i64);
         }
         shape[0] = rows.len();
-        let values = Tensor::from_memory(shape.clone(), Memory::concat(self.values.dtype(), &rows))?;
+        let values = Tensor::from_memory(shape.clone(), HostMemory::concat(self.values.dtype(), &rows))?;
         shape[0] = range.len();
         Ok(IndexedSlices { values, indices: self.indices_like(indices.into_iter()), dense_shape: Some(shape) })
     }
@@ -261,11 +262,11 @@ pub(crate) fn gathered(
 
 /// Divides every element by `replicas`, like the mean.
 pub(crate) fn divide(call: &'static str, values: &Tensor, replicas: usize) -> Result<Tensor> {
-    Tensor::from_memory(values.shape().to_vec(), divided(call, values.buf(), replicas)?)
+    Tensor::from_memory(values.shape().to_vec(), divided(call, values.host()?, replicas)?)
 }
 
 /// Divides every element by `replicas`, like the mean.
-pub(crate) fn divided(call: &'static str, values: HostBuf<'_>, replicas: usize) -> Result<Memory> {
+pub(crate) fn divided(call: &'static str, values: HostBuf<'_>, replicas: usize) -> Result<HostMemory> {
     let (dtype, count) = (values.dtype(), values.count());
     let partial = Partial::new(ReduceOp::Mean, values, [count, 1, 1])
         .ok_or_else(|| Error::invalid(call, "op", format!("an operation on {dtype}"), "mean"))?;

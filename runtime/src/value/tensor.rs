@@ -1,7 +1,7 @@
-//! Tensors in host memory: a shape over copy-on-write elements.
+//! Tensors: a shape over copy-on-write elements, in host memory or in the memory of a device.
 
 use crate::{Error, Result};
-use consonance_kernels::memory::{HostBuf, HostBufMut, Memory};
+use consonance_kernels::memory::{Buf, BufMut, HostBuf, HostMemory, Memory, Space};
 use consonance_spec::{DType, Element, for_each_dtype};
 use std::{
     fmt,
@@ -11,7 +11,8 @@ use std::{
 
 /// A dense row-major array of any rank, with its element type as a value.
 ///
-/// A clone shares the elements. A write copies them first if they are shared.
+/// A clone shares the elements. A write copies them first if they are shared. The elements lie in
+/// host memory, unless an engine of a device has made them: see [`space`](Tensor::space).
 ///
 /// ```
 /// use consonance::{DType, Tensor};
@@ -40,7 +41,7 @@ impl Tensor {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn new<T: Element>(shape: impl Into<Vec<usize>>, elements: &[T]) -> Result<Tensor> {
-        Tensor::from_memory(shape.into(), Memory::from(elements))
+        Tensor::from_memory(shape.into(), HostMemory::from(elements))
     }
 
     /// Makes a tensor of this shape with all elements zero (`false`).
@@ -55,10 +56,22 @@ impl Tensor {
     pub fn zeros(dtype: DType, shape: impl Into<Vec<usize>>) -> Tensor {
         let shape = shape.into();
         let count = count(&shape).expect("a shape with fewer elements than addresses");
-        Tensor { memory: Arc::new(Memory::zeroed(dtype, count)), start: 0, shape }
+        Tensor { memory: Arc::new(HostMemory::zeroed(dtype, count).into()), start: 0, shape }
     }
 
-    pub(crate) fn from_memory(shape: Vec<usize>, memory: Memory) -> Result<Tensor> {
+    /// Makes a tensor of this shape over elements in any space.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if the shape has another number of elements.
+    ///
+    /// ```
+    /// use consonance::{DType, Tensor, raw::HostMemory};
+    /// let tensor = Tensor::from_memory(vec![2, 1], HostMemory::zeroed(DType::I32, 2))?;
+    /// assert_eq!(tensor, Tensor::from([[0], [0]]));
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn from_memory(shape: Vec<usize>, memory: impl Into<Memory>) -> Result<Tensor> {
+        let memory = memory.into();
         match count(&shape) {
             Some(count) if count == memory.count() => Ok(Tensor { memory: Arc::new(memory), start: 0, shape }),
             _ => {
@@ -81,6 +94,37 @@ impl Tensor {
         self.memory.dtype()
     }
 
+    /// Returns the memory that the elements lie in.
+    ///
+    /// ```
+    /// use consonance::{Tensor, raw::Space};
+    /// assert_eq!(Tensor::from([1, 2]).space(), Space::Host);
+    /// ```
+    pub fn space(&self) -> Space {
+        self.memory.space()
+    }
+
+    /// Returns a tensor of the same elements in host memory: this one if they lie there, else a
+    /// copy, which is made after the calls that are enqueued on them.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the device cannot be read.
+    ///
+    /// ```
+    /// use consonance::Tensor;
+    /// assert_eq!(Tensor::from([1, 2]).to_host()?.as_slice::<i32>()?, [1, 2]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn to_host(&self) -> Result<Tensor> {
+        if self.space() == Space::Host {
+            return Ok(self.clone());
+        }
+        let what = || format!("copy {} from {} to the host", self.spec(), self.space());
+        let memory = self.memory.to_host(self.start, self.count());
+        let memory = memory.map_err(|source| Error::System { what: what(), source })?;
+        Tensor::from_memory(self.shape.clone(), memory)
+    }
+
     /// Returns the size of each dimension; empty for a scalar.
     pub fn shape(&self) -> &[usize] {
         &self.shape
@@ -99,7 +143,7 @@ impl Tensor {
     /// Returns the elements in row-major order.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if they are not of type `T`.
+    /// [`Error::InvalidCall`] if they are not of type `T`, or do not lie in host memory.
     ///
     /// ```
     /// use consonance::Tensor;
@@ -107,14 +151,15 @@ impl Tensor {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
-        self.buf().as_slice().ok_or_else(|| self.not::<T>("Tensor::as_slice"))
+        let host = self.host_for("Tensor::as_slice")?;
+        host.as_slice().ok_or_else(|| self.not::<T>("Tensor::as_slice"))
     }
 
     /// Returns the elements in row-major order for writing. Copies them first if another tensor
     /// shares them.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if they are not of type `T`.
+    /// [`Error::InvalidCall`] if they are not of type `T`, or do not lie in host memory.
     ///
     /// ```
     /// use consonance::Tensor;
@@ -127,7 +172,9 @@ impl Tensor {
         if T::DTYPE != self.dtype() {
             return Err(self.not::<T>("Tensor::as_mut_slice"));
         }
-        Ok(self.buf_mut().into_mut_slice().expect("the dtype was checked"))
+        self.host_for("Tensor::as_mut_slice")?;
+        let host = self.buf_mut()?.host().expect("the space was checked");
+        Ok(host.into_mut_slice().expect("the dtype was checked"))
     }
 
     /// Returns the only element.
@@ -199,12 +246,13 @@ impl Tensor {
     }
 
     /// Returns a copy whose axis `i` is axis `order[i]` of this tensor.
-    pub(crate) fn transpose(&self, order: &[usize]) -> Tensor {
+    pub(crate) fn transpose(&self, order: &[usize]) -> Result<Tensor> {
         let shape: Vec<usize> = order.iter().map(|&axis| self.shape[axis]).collect();
         if self.count() == 0 {
             // An axis of an empty tensor may be too long to iterate over.
-            return Tensor::zeros(self.dtype(), shape);
+            return Ok(Tensor::zeros(self.dtype(), shape));
         }
+        let host = self.host()?;
         // An axis of one entry moves no element. A tensor has fewer longer axes than a `usize` has
         // bits, so a recursion per axis stays shallow.
         let long: Vec<usize> = order.iter().copied().filter(|&axis| self.shape[axis] > 1).collect();
@@ -215,14 +263,13 @@ impl Tensor {
                 match self.dtype() {
                     $(DType::$variant => {
                         let mut elements = Vec::with_capacity(self.count());
-                        collect_strided(self.buf().as_slice::<$type>().unwrap_or(&[]), &sizes, &strides, 0, &mut elements);
-                        Memory::from(elements.as_slice())
+                        collect_strided(host.as_slice::<$type>().unwrap_or(&[]), &sizes, &strides, 0, &mut elements);
+                        HostMemory::from(elements.as_slice())
                     })*
                 }
             };
         }
-        let memory = for_each_dtype!(copy);
-        Tensor { memory: Arc::new(memory), start: 0, shape }
+        Tensor::from_memory(shape, for_each_dtype!(copy))
     }
 
     /// Returns dtype and shape as text: `f32[2, 3]`.
@@ -230,20 +277,41 @@ impl Tensor {
         format!("{}{:?}", self.dtype(), self.shape)
     }
 
-    pub(crate) fn buf(&self) -> HostBuf<'_> {
+    /// Returns the elements, in their space.
+    pub(crate) fn buf(&self) -> Buf<'_> {
         self.memory.as_buf().slice(self.elements())
     }
 
+    /// Returns the elements.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if they do not lie in host memory.
+    pub(crate) fn host(&self) -> Result<HostBuf<'_>> {
+        self.host_for("a computation on the host")
+    }
+
+    fn host_for(&self, call: &'static str) -> Result<HostBuf<'_>> {
+        let elsewhere = || {
+            let expected = "a tensor in host memory (see Tensor::to_host)";
+            Error::invalid(call, "tensor", expected, format!("{} in memory of {}", self.spec(), self.space()))
+        };
+        self.buf().host().ok_or_else(elsewhere)
+    }
+
     /// Returns the elements for writing. Copies them first if the memory is shared.
-    pub(crate) fn buf_mut(&mut self) -> HostBufMut<'_> {
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if the memory is shared and is a device's.
+    pub(crate) fn buf_mut(&mut self) -> Result<BufMut<'_>> {
         if Arc::get_mut(&mut self.memory).is_none() {
-            (self.memory, self.start) = (Arc::new(Memory::from(self.buf())), 0);
+            let copy = HostMemory::from(self.host()?);
+            (self.memory, self.start) = (Arc::new(copy.into()), 0);
         }
-        self.own_buf_mut().expect("the memory is this tensor's alone")
+        Ok(self.own_buf_mut().expect("the memory is this tensor's alone"))
     }
 
     /// Returns the elements for writing, `None` if the memory is shared.
-    pub(crate) fn own_buf_mut(&mut self) -> Option<HostBufMut<'_>> {
+    pub(crate) fn own_buf_mut(&mut self) -> Option<BufMut<'_>> {
         let elements = self.elements();
         Arc::get_mut(&mut self.memory).map(|memory| memory.as_buf_mut().slice(elements))
     }
@@ -294,32 +362,41 @@ fn collect_strided<T: Element>(from: &[T], shape: &[usize], strides: &[usize], s
 /// Makes a tensor without elements. It takes the place of a tensor that was moved out.
 impl Default for Tensor {
     fn default() -> Self {
-        static NOTHING: LazyLock<Arc<Memory>> = LazyLock::new(|| Arc::new(Memory::zeroed(DType::U8, 0)));
+        static NOTHING: LazyLock<Arc<Memory>> = LazyLock::new(|| Arc::new(HostMemory::zeroed(DType::U8, 0).into()));
         Tensor { memory: NOTHING.clone(), start: 0, shape: vec![0] }
     }
 }
 
-/// Compares dtype, shape and element values. A float NaN differs from itself.
+/// Compares dtype, shape and element values. A float NaN differs from itself. Elements on a device
+/// are copied to the host first, and differ from all others if that fails.
 impl PartialEq for Tensor {
     fn eq(&self, other: &Tensor) -> bool {
+        if self.shape != other.shape || self.dtype() != other.dtype() {
+            return false;
+        }
+        let (Some(own), Some(other)) = (self.buf().host(), other.buf().host()) else {
+            return matches!((self.to_host(), other.to_host()), (Ok(own), Ok(other)) if own == other);
+        };
         macro_rules! same {
             ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
                 match self.dtype() {
-                    $(DType::$variant => self.buf().as_slice::<$type>() == other.buf().as_slice::<$type>(),)*
+                    $(DType::$variant => own.as_slice::<$type>() == other.as_slice::<$type>(),)*
                 }
             };
         }
-        self.shape == other.shape && self.dtype() == other.dtype() && for_each_dtype!(same)
+        for_each_dtype!(same)
     }
 }
 
 /// Prints `f32[2, 2] [[1, 2], [3, 4]]`, and with `{:#}` no dtype and shape. Long dimensions are
-/// abbreviated. A tensor of more than 16 dimensions shows no element.
+/// abbreviated. A tensor of more than 16 dimensions shows no element. For one on a device it prints
+/// `f32[2, 2] on cuda:0`.
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !f.alternate() {
             write!(f, "{} ", self.spec())?;
         }
+        let Some(host) = self.buf().host() else { return write!(f, "on {}", self.space()) };
         if self.rank() > SHOWN {
             return write!(f, "…");
         }
@@ -330,7 +407,7 @@ impl fmt::Display for Tensor {
         macro_rules! write_elements {
             ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
                 match self.dtype() {
-                    $(DType::$variant => write_rows(f, &self.shape, self.buf().as_slice::<$type>().unwrap_or(&[])),)*
+                    $(DType::$variant => write_rows(f, &self.shape, host.as_slice::<$type>().unwrap_or(&[])),)*
                 }
             };
         }
@@ -375,7 +452,7 @@ macro_rules! from_arrays {
         $(
             impl From<$type> for Tensor {
                 fn from(element: $type) -> Self {
-                    Tensor { memory: Arc::new(Memory::from([element].as_slice())), start: 0, shape: Vec::new() }
+                    Tensor { memory: Arc::new(HostMemory::from([element].as_slice()).into()), start: 0, shape: Vec::new() }
                 }
             }
 
@@ -387,14 +464,14 @@ macro_rules! from_arrays {
 
             impl<const A: usize, const B: usize> From<[[$type; B]; A]> for Tensor {
                 fn from(rows: [[$type; B]; A]) -> Self {
-                    Tensor { memory: Arc::new(Memory::from(rows.as_flattened())), start: 0, shape: vec![A, B] }
+                    Tensor { memory: Arc::new(HostMemory::from(rows.as_flattened()).into()), start: 0, shape: vec![A, B] }
                 }
             }
 
             impl<const A: usize, const B: usize, const C: usize> From<[[[$type; C]; B]; A]> for Tensor {
                 fn from(planes: [[[$type; C]; B]; A]) -> Self {
                     let elements = planes.as_flattened().as_flattened();
-                    Tensor { memory: Arc::new(Memory::from(elements)), start: 0, shape: vec![A, B, C] }
+                    Tensor { memory: Arc::new(HostMemory::from(elements).into()), start: 0, shape: vec![A, B, C] }
                 }
             }
         )*
@@ -411,7 +488,7 @@ impl<T: Element> From<Vec<T>> for Tensor {
 
 impl<T: Element> From<&[T]> for Tensor {
     fn from(elements: &[T]) -> Self {
-        Tensor { memory: Arc::new(Memory::from(elements)), start: 0, shape: vec![elements.len()] }
+        Tensor { memory: Arc::new(HostMemory::from(elements).into()), start: 0, shape: vec![elements.len()] }
     }
 }
 
@@ -432,10 +509,10 @@ mod tests {
     #[test]
     fn axes_change_places() {
         let x = Tensor::from([[[1, 2, 3]], [[4, 5, 6]]]);
-        assert_eq!(x.transpose(&[2, 1, 0]), Tensor::from([[[1, 4]], [[2, 5]], [[3, 6]]]));
-        assert_eq!(x.transpose(&[1, 2, 0]), Tensor::from([[[1, 4], [2, 5], [3, 6]]]));
-        assert_eq!(x.transpose(&[0, 1, 2]), x);
-        assert_eq!(Tensor::from(7).transpose(&[]), Tensor::from(7));
+        assert_eq!(x.transpose(&[2, 1, 0]).unwrap(), Tensor::from([[[1, 4]], [[2, 5]], [[3, 6]]]));
+        assert_eq!(x.transpose(&[1, 2, 0]).unwrap(), Tensor::from([[[1, 4], [2, 5], [3, 6]]]));
+        assert_eq!(x.transpose(&[0, 1, 2]).unwrap(), x);
+        assert_eq!(Tensor::from(7).transpose(&[]).unwrap(), Tensor::from(7));
     }
 
     /// Found by a review: the recursion had one level per axis.
@@ -446,8 +523,8 @@ mod tests {
         (shape[0], shape[rank / 2], shape[rank - 1]) = (2, 3, 2);
         let x = Tensor::new(shape, &(0..12).collect::<Vec<i32>>()).unwrap();
         let order: Vec<usize> = (0..rank).rev().collect();
-        let small = x.clone().reshape([2, 3, 2]).unwrap().transpose(&[2, 1, 0]);
-        assert_eq!(x.transpose(&order).reshape([2, 3, 2]).unwrap(), small);
+        let small = x.clone().reshape([2, 3, 2]).unwrap().transpose(&[2, 1, 0]).unwrap();
+        assert_eq!(x.transpose(&order).unwrap().reshape([2, 3, 2]).unwrap(), small);
     }
 
     #[test]

@@ -289,7 +289,7 @@ impl Variable {
         let shared = self.is_shared();
         for (replica, writing) in (first..).zip(places.iter_mut()) {
             let part = if shared { update::share(&operand, parts, replica)? } else { operand.clone() };
-            update.apply(writing, part);
+            update.apply(writing, part)?;
         }
         Ok(())
     }
@@ -319,7 +319,7 @@ impl Variable {
         if (self.dtype(), self.shape()) != (operand.dtype(), operand.shape()) {
             return Err(Error::invalid(call, "value", self.spec(), operand.spec()));
         }
-        update.check(call, self.dtype())
+        update.check(call, operand)
     }
 
     fn without_aggregation(&self, call: &'static str, what: &str) -> Error {

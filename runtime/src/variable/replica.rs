@@ -11,7 +11,6 @@ use crate::{
     Error, ReduceOp, ReplicaContext, Result, Tensor, VariableAggregation, VariableSynchronization,
     comm::{agreement::Agreement, call::Call},
 };
-use consonance_kernels::memory::Memory;
 use consonance_spec::{Kind, call::mix};
 
 impl ReplicaContext<'_> {
@@ -81,8 +80,7 @@ impl ReplicaContext<'_> {
         if variable.synchronization() == VariableSynchronization::OnRead || self.num_replicas_in_sync() == 1 {
             checked.map_err(|error| error.of_replica(id))?;
             let mut component = variable.0.places[self.place()].write(call, variable.strategy())?;
-            update.apply(&mut component, operand);
-            return Ok(());
+            return update.apply(&mut component, operand);
         }
         let kind = update.kind();
         let op = checked.and_then(|()| match variable.aggregation() {
@@ -105,8 +103,8 @@ impl ReplicaContext<'_> {
         };
         if self.place() == 0 {
             let copy = variable.0.places[0].write(call, variable.strategy());
-            let mut copy = self.or_refuse(Kind::AssignReturn, copy)?;
-            update.apply(&mut copy, operand);
+            let applied = copy.and_then(|mut copy| update.apply(&mut copy, operand));
+            self.or_refuse(Kind::AssignReturn, applied)?;
         }
         self.meet(Kind::AssignReturn, &Agreement { call: Some(kind), ..Agreement::NONE })
     }
@@ -127,11 +125,11 @@ impl ReplicaContext<'_> {
     /// Reduces the operands to every replica, in the operand's memory unless it is shared.
     fn on_all_replicas(&self, op: ReduceOp, mut operand: Tensor, agreement: &Agreement<'_>) -> Result<Tensor> {
         if let Some(recv) = operand.own_buf_mut() {
-            self.call_with(Call::AllReduce { op, send: None, recv: recv.into() }, agreement)?;
+            self.call_with(Call::AllReduce { op, send: None, recv }, agreement)?;
             return Ok(operand);
         }
-        let mut result = Memory::zeroed(operand.dtype(), operand.count());
-        let (send, recv) = (Some(operand.buf().into()), result.as_buf_mut().into());
+        let mut result = self.held().room(operand.space(), operand.dtype(), operand.count())?;
+        let (send, recv) = (Some(operand.buf()), result.as_buf_mut());
         self.call_with(Call::AllReduce { op, send, recv }, agreement)?;
         Tensor::from_memory(operand.shape().to_vec(), result)
     }
@@ -139,7 +137,7 @@ impl ReplicaContext<'_> {
     /// Broadcasts replica 0's operand to every replica.
     fn first_replicas(&self, mut operand: Tensor, agreement: &Agreement<'_>) -> Result<Tensor> {
         // `buf_mut` copies the elements if they are shared.
-        self.call_with(Call::Broadcast { data: operand.buf_mut().into(), root: 0 }, agreement)?;
+        self.call_with(Call::Broadcast { data: operand.buf_mut()?, root: 0 }, agreement)?;
         Ok(operand)
     }
 
@@ -148,12 +146,12 @@ impl ReplicaContext<'_> {
     fn on_first_replica(&self, op: ReduceOp, mut operand: Tensor, agreement: &Agreement<'_>) -> Result<Tensor> {
         let root = 0;
         if self.replica_id_in_sync_group() != root {
-            self.call_with(Call::Reduce { op, send: Some(operand.buf().into()), recv: None, root }, agreement)?;
+            self.call_with(Call::Reduce { op, send: Some(operand.buf()), recv: None, root }, agreement)?;
         } else if let Some(recv) = operand.own_buf_mut() {
-            self.call_with(Call::Reduce { op, send: None, recv: Some(recv.into()), root }, agreement)?;
+            self.call_with(Call::Reduce { op, send: None, recv: Some(recv), root }, agreement)?;
         } else {
-            let mut result = Memory::zeroed(operand.dtype(), operand.count());
-            let (send, recv) = (Some(operand.buf().into()), Some(result.as_buf_mut().into()));
+            let mut result = self.held().room(operand.space(), operand.dtype(), operand.count())?;
+            let (send, recv) = (Some(operand.buf()), Some(result.as_buf_mut()));
             self.call_with(Call::Reduce { op, send, recv, root }, agreement)?;
             operand = Tensor::from_memory(operand.shape().to_vec(), result)?;
         }

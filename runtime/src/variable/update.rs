@@ -3,7 +3,7 @@
 use crate::{DType, Element, Error, ReduceOp, Result, Tensor, value::indexed_slices};
 use consonance_kernels::{
     cpu::reduce::Reducer,
-    memory::{HostBuf, HostBufMut, Memory},
+    memory::{HostBuf, HostBufMut, HostMemory},
 };
 use consonance_spec::{Class, Kind, for_each_dtype};
 use std::ops::Neg;
@@ -29,7 +29,10 @@ impl Update {
         }
     }
 
-    pub(super) fn check(self, call: &'static str, dtype: DType) -> Result<()> {
+    /// Checks an operand of the variable's dtype and shape.
+    pub(super) fn check(self, call: &'static str, operand: &Tensor) -> Result<()> {
+        operand.host().map_err(|error| error.of_call(call))?;
+        let dtype = operand.dtype();
         if self != Update::Assign && dtype.class() == Class::Bool {
             return Err(Error::invalid(call, "variable", "one of numbers", format!("one of {dtype}")));
         }
@@ -39,27 +42,38 @@ impl Update {
     /// Updates `value` in place unless its elements are shared. `Assign` takes over the operand's
     /// memory.
     ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for a sum or difference outside of host memory.
+    ///
     /// # Panics
     /// If `operand` has another dtype or count, or [`check`](Update::check) refuses the dtype.
-    pub(super) fn apply(self, value: &mut Tensor, operand: Tensor) {
+    pub(super) fn apply(self, value: &mut Tensor, operand: Tensor) -> Result<()> {
         let dtype = value.dtype();
         let sum = || Reducer::new(ReduceOp::Sum, dtype).expect("numbers have a sum");
         match self {
             Update::Assign => *value = operand,
-            Update::AssignAdd => sum().accumulate(&mut value.buf_mut(), &[operand.buf()]),
+            Update::AssignAdd => sum().accumulate(&mut on_host(value)?, &[operand.host()?]),
             // For every type `x - y` equals `x + -y` bit for bit.
             Update::AssignSub => {
-                let (sum, count) = (sum(), value.count());
-                let mut negated = Memory::zeroed(dtype, count.min(NEGATED_COUNT));
+                let (sum, count, operand) = (sum(), value.count(), operand.host()?);
+                let mut value = on_host(value)?;
+                let mut negated = HostMemory::zeroed(dtype, count.min(NEGATED_COUNT));
                 for start in (0..count).step_by(NEGATED_COUNT) {
                     let end = count.min(start + NEGATED_COUNT);
                     let mut chunk = negated.as_buf_mut().slice(0..end - start);
-                    negate(operand.buf().slice(start..end), &mut chunk);
-                    sum.accumulate(&mut value.buf_mut().slice(start..end), &[chunk.as_buf()]);
+                    negate(operand.slice(start..end), &mut chunk);
+                    sum.accumulate(&mut value.reborrow().slice(start..end), &[chunk.as_buf()]);
                 }
             }
         }
+        Ok(())
     }
+}
+
+/// Returns the elements of `value` for writing.
+fn on_host(value: &mut Tensor) -> Result<HostBufMut<'_>> {
+    value.host()?;
+    Ok(value.buf_mut()?.host().expect("the space was checked"))
 }
 
 /// Writes every element of `from` negated: `-x` for floats, wrapping `0 - x` for integers.

@@ -68,9 +68,8 @@ impl<'v> VariableMut<'v> {
         if expected != found {
             return Err(Error::invalid(call, "value", expected, found));
         }
-        update.check(call, operand.dtype())?;
-        update.apply(self.value, operand);
-        Ok(())
+        update.check(call, &operand)?;
+        update.apply(self.value, operand)
     }
 }
 

@@ -8,5 +8,5 @@ mod view;
 #[allow(dead_code, reason = "as above")]
 mod owned;
 
-pub(crate) use owned::Memory;
+pub(crate) use owned::HostMemory;
 pub(crate) use view::{HostBuf, HostBufMut, make_valid};

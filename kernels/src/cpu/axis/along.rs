@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     cpu::isa::Isa,
-    memory::{HostBuf, Memory},
+    memory::{HostBuf, HostMemory},
     sync::plain::{AtomicU64, Ordering},
 };
 use consonance_spec::{DType, ReduceOp, partition};
@@ -68,9 +68,9 @@ pub struct Along<'a> {
 /// What is written first.
 enum Target {
     /// The results, where no tensor has more than a block.
-    Results(Memory),
+    Results(HostMemory),
     /// The accumulators of all blocks of each tensor.
-    Blocks(Vec<Memory>),
+    Blocks(Vec<HostMemory>),
 }
 
 /// What one thread does.
@@ -127,7 +127,7 @@ impl<'a> Along<'a> {
         // SAFETY: all is written by parts before any of it is read, which `finish` asserts.
         let (target, unwritten) = unsafe {
             if tensors.iter().all(|tensor| tensor.blocks() == 1) {
-                (Target::Results(Memory::uninit(op.result(first.dtype())?, outer * inner)), tensors[0].values())
+                (Target::Results(HostMemory::uninit(op.result(first.dtype())?, outer * inner)), tensors[0].values())
             } else {
                 let blocks = tensors.iter().map(|tensor| tensor.room()).collect();
                 (Target::Blocks(blocks), tensors.iter().map(|tensor| tensor.values()).sum())
@@ -162,7 +162,7 @@ impl<'a> Along<'a> {
     ///
     /// # Panics
     /// If some of the last [parts](Along::parts) have not run.
-    pub fn finish(self) -> Memory {
+    pub fn finish(self) -> HostMemory {
         let Along { op, tensors, elements, target, unwritten } = self;
         assert_eq!(unwritten.into_inner(), 0, "what parts have not written");
         match target {
@@ -178,7 +178,7 @@ impl<'a> Along<'a> {
 /// Cuts what tensors give together into a piece for each thread; gives how much that is.
 fn deal<'a>(
     tensors: &'a [Tensor<'a>],
-    memory: &'a mut Memory,
+    memory: &'a mut HostMemory,
     whole: Option<(u64, usize)>,
     pieces: &mut [Vec<Piece<'a>>],
 ) -> usize {
@@ -216,7 +216,7 @@ impl Piece<'_> {
         let (tensor, kernel) = (tensors[0], tensors[0].kernel());
         let most = tensors.iter().map(Tensor::scratch_bytes).max().expect("there is a tensor");
         // SAFETY: every accumulator is written before it is read.
-        let mut scratch = unsafe { Memory::uninit(DType::U8, most + tensors.len() * ROOM_BYTES) };
+        let mut scratch = unsafe { HostMemory::uninit(DType::U8, most + tensors.len() * ROOM_BYTES) };
         let scratch = scratch.as_buf_mut().as_mut_ptr();
         let source = |index: usize| scratch.wrapping_add(most + index * ROOM_BYTES);
         let sources: Vec<*const u8> = (0..tensors.len()).map(|index| source(index).cast_const()).collect();

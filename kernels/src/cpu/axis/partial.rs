@@ -2,7 +2,7 @@
 
 use crate::{
     cpu::reduce::Kernel,
-    memory::{Memory, make_valid},
+    memory::{HostMemory, make_valid},
 };
 use consonance_spec::{DType, ReduceOp};
 
@@ -27,7 +27,7 @@ pub struct Partial {
     /// How many results there are.
     pub(super) count: usize,
     /// The bytes of the accumulators, `count` of the kernel's.
-    pub(super) accumulators: Memory,
+    pub(super) accumulators: HostMemory,
 }
 
 impl Partial {
@@ -44,7 +44,7 @@ impl Partial {
     /// If there are not as many bytes as of this one.
     pub fn with_bytes(&self, bytes: &[u8]) -> Partial {
         assert_eq!(bytes.len(), self.accumulators.count(), "accumulators of two partials");
-        let mut accumulators = Memory::from(bytes);
+        let mut accumulators = HostMemory::from(bytes);
         let start = accumulators.as_buf_mut().as_mut_ptr();
         // SAFETY: these are all the bytes of the memory. Truth is computed in bytes that are 0 or
         // 1.
@@ -58,7 +58,7 @@ impl Partial {
 ///
 /// # Panics
 /// If there are no partials, or if they differ in operation, element type or number of results.
-pub fn finish(partials: &[Partial], count: u64) -> Memory {
+pub fn finish(partials: &[Partial], count: u64) -> HostMemory {
     let first = partials.first().expect("a result of no partials");
     for partial in partials {
         let what = |partial: &Partial| (partial.op, partial.dtype, partial.count);
@@ -66,7 +66,8 @@ pub fn finish(partials: &[Partial], count: u64) -> Memory {
     }
     let Partial { op, dtype, kernel, count: results, .. } = *first;
     // SAFETY: all results are written below.
-    let mut memory = unsafe { Memory::uninit(op.result(dtype).expect("a partial's operation is defined"), results) };
+    let mut memory =
+        unsafe { HostMemory::uninit(op.result(dtype).expect("a partial's operation is defined"), results) };
     let elements = memory.as_buf().bytes() / kernel.target_bytes;
     let sources: Vec<*const u8> = partials.iter().map(|partial| partial.accumulators.as_buf().as_ptr()).collect();
     let target = memory.as_buf_mut().as_mut_ptr();

@@ -6,7 +6,7 @@ use crate::{
         isa::Isa,
         reduce::{GROUP, Kernel, LANES, Rows},
     },
-    memory::{HostBuf, Memory},
+    memory::{HostBuf, HostMemory},
 };
 use consonance_spec::{DType, ReduceOp};
 use std::{array, ptr};
@@ -110,13 +110,13 @@ impl<'a> Tensor<'a> {
     ///
     /// # Safety
     /// Nobody reads what has not been written.
-    pub(super) unsafe fn room(&self) -> Memory {
+    pub(super) unsafe fn room(&self) -> HostMemory {
         // SAFETY: the caller's promise is the same.
-        unsafe { Memory::uninit(DType::U8, self.values() * self.kernel.acc_bytes) }
+        unsafe { HostMemory::uninit(DType::U8, self.values() * self.kernel.acc_bytes) }
     }
 
     /// The reduction of the accumulators of all blocks.
-    pub(super) fn partial(&self, op: ReduceOp, mut values: Memory) -> Partial {
+    pub(super) fn partial(&self, op: ReduceOp, mut values: HostMemory) -> Partial {
         let Tensor { input, kernel, outer, inner, .. } = *self;
         let (blocks, row_bytes) = (self.blocks(), inner * kernel.acc_bytes);
         if blocks > 1 && values.count() > 0 {

@@ -4,7 +4,7 @@ use crate::{
         isa::Isa,
         reduce::sample::{Sample, samples},
     },
-    memory::Memory,
+    memory::HostMemory,
 };
 use consonance_spec::{
     ReduceOp, for_each_dtype,
@@ -90,7 +90,7 @@ fn check<T: Sample<Mean: Sample>>(op: ReduceOp, axes: &[usize], outer: usize, in
     assert_eq!(keys::<T>(op, &result), expected, "partials, {op} of {}: [{outer}, {axes:?}, {inner}]", T::DTYPE);
 }
 
-fn keys<T: Sample<Mean: Sample>>(op: ReduceOp, result: &Memory) -> Vec<u64> {
+fn keys<T: Sample<Mean: Sample>>(op: ReduceOp, result: &HostMemory) -> Vec<u64> {
     match op {
         ReduceOp::Mean => result.as_buf().as_slice::<T::Mean>().unwrap().iter().map(|e| e.key()).collect(),
         _ => result.as_buf().as_slice::<T>().unwrap().iter().map(|e| e.key()).collect(),

@@ -9,7 +9,7 @@ use crate::{
         staging::{BufferRef, Shown},
         tuning::RESERVE_BYTES,
     },
-    memory::Memory,
+    memory::HostMemory,
     shm::{GroupId, Segment, Shape},
 };
 use consonance_spec::{DType, Kind, ReduceOp, Signature, partition};
@@ -108,7 +108,7 @@ fn data_of_one_way_move_through_their_slots() {
                 if let Some(memory) = &mut memory {
                     memory.as_buf_mut().copy_from(own.as_slice().into());
                 }
-                let send = memory.as_ref().map_or_else(|| own.as_slice().into(), Memory::as_buf);
+                let send = memory.as_ref().map_or_else(|| own.as_slice().into(), HostMemory::as_buf);
                 let mut parts = vec![vec![0u32; count]; ranks];
                 let reads_from = |peer: usize| match kind {
                     Kind::Broadcast => rank != root && peer == root,
@@ -184,7 +184,7 @@ fn sums_of_any_size_in_any_memory() {
                         }
                         let apart = (generation % 2 == 1).then(|| data.clone());
                         let send = apart.as_ref().map(|apart| apart.as_slice().into());
-                        let recv = memory.as_mut().map_or_else(|| data.as_mut_slice().into(), Memory::as_buf_mut);
+                        let recv = memory.as_mut().map_or_else(|| data.as_mut_slice().into(), HostMemory::as_buf_mut);
                         endpoint.divided(&signature, &reducer, send, Some(recv), targets).unwrap();
                         if let Some(memory) = memory {
                             data.copy_from_slice(memory.as_buf().as_slice().unwrap());

@@ -17,7 +17,7 @@ use crate::{
 use consonance_kernels::{
     cpu::reduce::Reducer,
     group::Reason,
-    memory::{HostBuf, HostBufMut, Memory},
+    memory::{HostBuf, HostBufMut, HostMemory, Memory, Space},
     shm::codes::fingerprint,
 };
 use consonance_spec::{DType, Kind, ReduceOp, Signature, World, partition};
@@ -110,10 +110,10 @@ impl Lowered {
 
     /// Reduces block `r` of every rank's `input` on rank `r`. Returns the result of this rank's
     /// block.
-    fn fold_blocks(&mut self, op: ReduceOp, input: HostBuf<'_>, name: Kind) -> Result<Memory, Failure> {
+    fn fold_blocks(&mut self, op: ReduceOp, input: HostBuf<'_>, name: Kind) -> Result<HostMemory, Failure> {
         let (rank, size) = (self.rank(), self.size());
         let block = |rank: usize| partition::block(input.count(), size, rank);
-        let mut parts: Vec<Memory> = Vec::with_capacity(size);
+        let mut parts: Vec<HostMemory> = Vec::with_capacity(size);
         for _ in 0..size {
             parts.push(room(input.dtype(), block(rank).len(), name)?);
         }
@@ -123,7 +123,7 @@ impl Lowered {
         }
         let reducer = Reducer::new(op, input.dtype()).expect("Call::sign refuses operations that are not defined");
         let mut result = room(reducer.output(), block(rank).len(), name)?;
-        let inputs: Vec<HostBuf<'_>> = parts.iter().map(Memory::as_buf).collect();
+        let inputs: Vec<HostBuf<'_>> = parts.iter().map(HostMemory::as_buf).collect();
         reducer.reduce(&inputs, &mut result.as_buf_mut());
         Ok(result)
     }
@@ -297,7 +297,7 @@ impl Lowered {
     ) -> Result<(), Failure> {
         let dtype = send.dtype();
         let total = counts.iter().try_fold(0usize, |total, &count| total.checked_add(count)).unwrap_or(usize::MAX);
-        let result = recv.insert(room(dtype, total, name)?);
+        let mut result = room(dtype, total, name)?;
         let (rows, mut parts) = (rows.max(1), Vec::with_capacity(counts.len()));
         for &count in counts {
             parts.push(room(dtype, count, name)?);
@@ -316,6 +316,7 @@ impl Lowered {
             }
             start += inner;
         }
+        *recv = Some(result.into());
         Ok(())
     }
 
@@ -390,8 +391,8 @@ impl Engine for Lowered {
         Ok(messages.map(|messages| Box::new(Lowered { messages, implementation }) as Box<dyn Engine>))
     }
 
-    fn alloc(&self, dtype: DType, count: usize) -> Result<Memory> {
-        self.messages.alloc(dtype, count)
+    fn alloc(&self, space: Space, dtype: DType, count: usize) -> Result<Memory> {
+        self.messages.alloc(space, dtype, count)
     }
 
     fn renew(&mut self) -> Result<()> {
@@ -424,7 +425,7 @@ fn parts(counts: Option<&[usize]>, total: usize, size: usize) -> Vec<Range<usize
 }
 
 /// Allocates memory for elements in transit.
-fn room(dtype: DType, count: usize, name: Kind) -> Result<Memory, Failure> {
+fn room(dtype: DType, count: usize, name: Kind) -> Result<HostMemory, Failure> {
     let what = || format!("{name}: allocate {count} elements of {dtype}");
-    Ok(Memory::try_zeroed(dtype, count).map_err(|source| Error::System { what: what(), source })?)
+    Ok(HostMemory::try_zeroed(dtype, count).map_err(|source| Error::System { what: what(), source })?)
 }

@@ -14,7 +14,7 @@ use crate::{
 };
 use consonance_kernels::{
     group::Reason,
-    memory::{Memory, Space},
+    memory::{HostMemory, Memory, Space},
 };
 use consonance_spec::{DType, Kind, Signature, World};
 use std::{any::Any, ops::Range};
@@ -42,7 +42,8 @@ pub trait Engine: Any + Send {
     fn service(&self) -> Service;
 
     /// Returns whether the engine's calls take buffers in `space`. The communicator refuses a call
-    /// with other buffers. By default an engine takes host memory only.
+    /// with other buffers. By default an engine takes host memory only, as an engine of
+    /// [messages](Service::Messages) does.
     fn reaches(&self, space: Space) -> bool {
         space == Space::Host
     }
@@ -92,14 +93,17 @@ pub trait Engine: Any + Send {
         Err(cannot("split").into())
     }
 
-    /// Allocates `count` zero elements in memory that the engine's calls need not stage. By default
-    /// ordinary memory.
+    /// Allocates `count` zero elements in memory of `space` that the engine's calls need not stage.
+    /// By default ordinary memory of the host.
     ///
     /// # Errors
-    /// [`Error::System`] if the system has no memory.
-    fn alloc(&self, dtype: DType, count: usize) -> Result<Memory> {
+    /// [`Error::System`] if the system has no memory, [`Error::InvalidCall`] for a space that the
+    /// engine does not [reach](Engine::reaches).
+    fn alloc(&self, space: Space, dtype: DType, count: usize) -> Result<Memory> {
+        require_host(space)?;
         let what = || format!("allocate {count} elements of {dtype}");
-        Memory::try_zeroed(dtype, count).map_err(|source| Error::System { what: what(), source })
+        let memory = HostMemory::try_zeroed(dtype, count).map_err(|source| Error::System { what: what(), source })?;
+        Ok(memory.into())
     }
 
     /// After an abort, waits until all ranks are ready, then renews the group. Otherwise does
@@ -171,6 +175,17 @@ pub enum Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         Failure::Error(error)
+    }
+}
+
+/// Checks that an engine of host memory is asked for such memory.
+fn require_host(space: Space) -> Result<()> {
+    match space {
+        Space::Host => Ok(()),
+        Space::Cuda(_) => {
+            let expected = "memory that this communicator's engine reaches";
+            Err(Error::invalid("Communicator::alloc", "space", expected, format!("memory of {space}")))
+        }
     }
 }
 

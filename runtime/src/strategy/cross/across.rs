@@ -68,7 +68,7 @@ impl Strategy {
             let mut own = tensor.clone();
             let describe = || vec![(argument.0.to_owned(), argument.1.to_owned())];
             let agreement = Agreement { call: Some(kind), digest: digest(argument.1), describe: &describe };
-            communicator.execute(Call::Broadcast { data: own.buf_mut().into(), root: 0 }, &agreement).map(|()| own)
+            communicator.execute(Call::Broadcast { data: own.buf_mut()?, root: 0 }, &agreement).map(|()| own)
         });
         match sent {
             Some(sent) => Ok(sent?.swap_remove(0)),

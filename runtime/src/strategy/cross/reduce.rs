@@ -16,7 +16,7 @@ use consonance_kernels::{
         axis::{Along, Part},
         reduce::Reducer,
     },
-    memory::{HostBuf, HostBufMut, Memory},
+    memory::{HostBuf, HostBufMut, HostMemory},
 };
 use consonance_spec::{Kind, partition};
 use std::sync::Mutex;
@@ -284,14 +284,14 @@ impl Strategy {
         let removed = axes.resolve(call, path, tensors[0].rank())?;
         let Some(removed) = removed.filter(|removed| removed.contains(&true)) else {
             let reducer = Reducer::new(op, dtype).ok_or_else(undefined)?;
-            let mut memory = Memory::zeroed(reducer.output(), tensors[0].count());
-            let inputs: Vec<HostBuf<'_>> = tensors.iter().map(|tensor| tensor.buf()).collect();
+            let mut memory = HostMemory::zeroed(reducer.output(), tensors[0].count());
+            let inputs: Vec<HostBuf<'_>> = tensors.iter().map(|tensor| tensor.host()).collect::<Result<_>>()?;
             self.reduce_blocks(&reducer, &inputs, memory.as_buf_mut())?;
             return Tensor::from_memory(tensors[0].shape().to_vec(), memory);
         };
         op.result(dtype).ok_or_else(undefined)?;
-        let flats: Vec<Flat> = tensors.iter().map(|tensor| Flat::new(tensor, &removed)).collect();
-        let views: Vec<_> = flats.iter().map(Flat::view).collect();
+        let flats: Vec<Flat> = tensors.iter().map(|tensor| Flat::new(tensor, &removed)).collect::<Result<_>>()?;
+        let views = flats.iter().map(Flat::view).collect::<Result<Vec<_>>>()?;
         let mut along = Along::new(op, &views).ok_or_else(undefined)?;
         let threads = self.threads(tensors.iter().map(|tensor| tensor.buf().bytes()).sum());
         let parts: Vec<_> = along.parts(threads).into_iter().map(|part| Mutex::new(Some(part))).collect();
@@ -374,7 +374,7 @@ fn concat(call: &'static str, tensors: &[&Tensor], axis: usize) -> Result<Tensor
     let sizes: Vec<usize> = tensors.iter().map(|tensor| tensor.shape()[axis]).collect();
     let shape = tensor::joined(call, tensors[0].shape(), axis, &sizes)?;
     let rows: usize = shape[..axis].iter().product();
-    let mut memory = Memory::zeroed(tensors[0].dtype(), shape.iter().product());
+    let mut memory = HostMemory::zeroed(tensors[0].dtype(), shape.iter().product());
     if memory.count() == 0 {
         // An empty result may have too many rows to loop over.
         return Tensor::from_memory(shape, memory);
@@ -383,7 +383,7 @@ fn concat(call: &'static str, tensors: &[&Tensor], axis: usize) -> Result<Tensor
     for row in 0..rows {
         for tensor in tensors {
             let count = tensor.count() / rows;
-            let part = tensor.buf().slice(row * count..(row + 1) * count);
+            let part = tensor.host()?.slice(row * count..(row + 1) * count);
             memory.as_buf_mut().slice(start..start + count).copy_from(part);
             start += count;
         }

@@ -4,7 +4,7 @@
 mod algorithm;
 
 use self::algorithm::{Scratch, Stop};
-use super::{AbortHandle, Engine, Failure, Service, words};
+use super::{AbortHandle, Engine, Failure, Service, require_host, words};
 use crate::{
     Error, Result,
     comm::{
@@ -14,7 +14,7 @@ use crate::{
 };
 use consonance_kernels::{
     group::{End, Endpoint, Fault, LastCall, Reason, plan::Topology},
-    memory::Memory,
+    memory::{Memory, Space},
     shm::Segment,
 };
 use consonance_spec::{DType, Kind, Signature, World};
@@ -153,9 +153,11 @@ impl Engine for Host {
         }
     }
 
-    fn alloc(&self, dtype: DType, count: usize) -> Result<Memory> {
+    fn alloc(&self, space: Space, dtype: DType, count: usize) -> Result<Memory> {
+        require_host(space)?;
         let what = || format!("allocate {count} elements of {dtype} that all ranks share");
-        self.endpoint.alloc(dtype, count).map_err(|source| Error::System { what: what(), source })
+        let memory = self.endpoint.alloc(dtype, count).map_err(|source| Error::System { what: what(), source })?;
+        Ok(memory.into())
     }
 
     fn abort_handle(&self) -> AbortHandle {

@@ -7,7 +7,7 @@ use consonance_kernels::{
         plan::{Chunking, Step},
         tuning::RAGGED_BYTES,
     },
-    memory::{HostBuf, HostBufMut, Memory},
+    memory::{HostBuf, HostBufMut, HostMemory},
 };
 use consonance_spec::{DType, Signature};
 
@@ -157,7 +157,7 @@ pub(super) fn concat(
     signature: &Signature,
     send: HostBuf<'_>,
     rows: usize,
-    recv: &mut Option<Memory>,
+    recv: &mut Option<HostMemory>,
     counts: &mut Vec<usize>,
 ) -> Result<(), Fault> {
     let mut total = None;
@@ -168,7 +168,7 @@ pub(super) fn concat(
         };
         let memory = match recv {
             Some(memory) => memory,
-            None => recv.insert(Memory::try_zeroed(send.dtype(), total).map_err(|_| peers.oversize())?),
+            None => recv.insert(HostMemory::try_zeroed(send.dtype(), total).map_err(|_| peers.oversize())?),
         };
         let (stride, mut start) = (total / rows.max(1), 0);
         for (rank, count) in counts.iter().enumerate() {

@@ -15,7 +15,7 @@ use crate::comm::{
 };
 use consonance_kernels::{
     group::{Endpoint, Fault},
-    memory::{HostBufMut, Memory},
+    memory::{HostBufMut, HostMemory, Memory},
 };
 use consonance_spec::{DType, Signature};
 
@@ -61,7 +61,9 @@ pub(crate) fn run(
             gather::all_gather(endpoint, signature, send.on_host(), recv.on_host(), counts)?;
         }
         Call::Concat { send, rows, recv, counts } => {
-            gather::concat(endpoint, signature, send.on_host(), rows, recv, counts)?;
+            let mut result = None;
+            gather::concat(endpoint, signature, send.on_host(), rows, &mut result, counts)?;
+            *recv = result.map(Memory::Host);
         }
         Call::Scatter { send, recv, counts, root } => {
             scatter::scatter(endpoint, signature, send.on_host(), recv.on_host(), counts, root)?;
@@ -81,7 +83,7 @@ const KEPT_BYTES: usize = 1 << 20;
 #[derive(Default)]
 pub(crate) struct Scratch {
     /// One memory per dtype that was needed.
-    memories: Vec<Memory>,
+    memories: Vec<HostMemory>,
     /// The counts of all ranks.
     counts: Vec<u64>,
 }
@@ -95,12 +97,12 @@ impl Scratch {
     /// Returns memory for `count` elements. It contains data of earlier calls.
     fn room(&mut self, dtype: DType, count: usize) -> HostBufMut<'_> {
         let place = self.memories.iter().position(|memory| memory.dtype() == dtype).unwrap_or_else(|| {
-            self.memories.push(Memory::zeroed(dtype, count));
+            self.memories.push(HostMemory::zeroed(dtype, count));
             self.memories.len() - 1
         });
         let memory = &mut self.memories[place];
         if memory.count() < count {
-            *memory = Memory::zeroed(dtype, count);
+            *memory = HostMemory::zeroed(dtype, count);
         }
         memory.as_buf_mut().slice(0..count)
     }

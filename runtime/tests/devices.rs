@@ -1,0 +1,135 @@
+//! Tensors in the memory of a device: they reach an engine as they are, and a computation on the
+//! host refuses them.
+
+use consonance::{
+    Error, IndexedSlices, MirroredStrategy, PerReplica, ReduceOp, Result, Tensor, Variable, World, dataset,
+    raw::{
+        Abort, AbortHandle, Call, Configuration, DeviceMemory, Engine, Failure, Kind, Memory, Reason, Service,
+        Signature, Space,
+    },
+};
+use consonance_kernels::memory::pretended;
+use consonance_spec::DType;
+use std::sync::{Arc, Mutex};
+
+const DEVICE: Space = Space::Cuda(0);
+
+/// The spaces of the buffers of each all-reduce.
+type Seen = Arc<Mutex<Vec<(Option<Space>, Space)>>>;
+
+/// The engine of one replica on a device. Its calls change nothing: there is no other replica.
+struct Alone(Seen);
+
+struct Never;
+
+impl Abort for Never {
+    fn abort(&self, _: Option<usize>, _: Option<u64>, _: Reason) {}
+
+    fn is_aborted(&self) -> bool {
+        false
+    }
+}
+
+impl Engine for Alone {
+    fn world(&self) -> World {
+        World::new(0, 1).expect("rank 0 of 1")
+    }
+
+    fn service(&self) -> Service {
+        Service::Calls
+    }
+
+    fn reaches(&self, space: Space) -> bool {
+        space == DEVICE || space == Space::Host
+    }
+
+    fn execute(&mut self, call: Call<'_>, _: &Signature, _: Kind) -> Result<(), Failure> {
+        if let Call::AllReduce { send, recv, .. } = call {
+            self.0.lock().unwrap().push((send.map(|send| send.space()), recv.space()));
+        }
+        Ok(())
+    }
+
+    fn configure(&mut self, _: &Configuration) {}
+
+    fn abort_handle(&self) -> AbortHandle {
+        (Arc::new(Never) as Arc<dyn Abort>).into()
+    }
+
+    fn alloc(&self, space: Space, dtype: DType, count: usize) -> Result<Memory> {
+        assert_eq!(space, DEVICE);
+        Ok(on_device(dtype, count).into())
+    }
+}
+
+fn on_device(dtype: DType, count: usize) -> DeviceMemory {
+    pretended(0, dtype, count).unwrap()
+}
+
+fn strategy(seen: &Seen) -> MirroredStrategy {
+    let seen = seen.clone();
+    let engines = move |_: &_| Ok(vec![Box::new(Alone(seen.clone())) as Box<dyn Engine>]);
+    MirroredStrategy::builder(["cpu:0"]).engines(engines).build().unwrap()
+}
+
+fn tensor(elements: [f32; 4]) -> Tensor {
+    let mut memory = on_device(DType::F32, 4);
+    memory.write(0, elements.as_slice().into()).unwrap();
+    Tensor::from_memory(vec![2, 2], memory).unwrap()
+}
+
+#[test]
+fn a_tensor_on_a_device_is_reduced_where_it_lies() {
+    let seen = Seen::default();
+    let kept = tensor([1.0, 2.0, 3.0, 4.0]);
+    let reduced = strategy(&seen).run(|replica| {
+        let (own, shared) = (tensor([5.0, 6.0, 7.0, 8.0]), kept.clone());
+        // Small tensors of the host would be packed.
+        replica.all_reduce(ReduceOp::Sum, vec![own, shared, Tensor::from([1.0f32, 2.0])])
+    });
+    let [own, shared, host] = &reduced.unwrap()[0][..] else { panic!("three tensors") };
+    let spaces = [own, shared, host].map(Tensor::space);
+    assert_eq!(spaces, [DEVICE, DEVICE, Space::Host]);
+    assert_eq!(own.to_host().unwrap().as_slice::<f32>().unwrap(), [5.0, 6.0, 7.0, 8.0]);
+    let in_place = (None, DEVICE);
+    assert_eq!(*seen.lock().unwrap(), [in_place, (Some(DEVICE), DEVICE), (None, Space::Host)]);
+}
+
+#[test]
+fn rows_clones_and_comparisons_work_on_a_device() {
+    let x = tensor([1.0, 2.0, 3.0, 4.0]);
+    assert_eq!((x.space(), x.to_string()), (DEVICE, "f32[2, 2] on cuda:0".to_owned()));
+    let row = x.rows(1..2).unwrap();
+    assert_eq!((row.space(), row.to_host().unwrap()), (DEVICE, Tensor::from([[3.0f32, 4.0]])));
+    assert_eq!(x.clone().reshape([4]).unwrap(), Tensor::from([1.0f32, 2.0, 3.0, 4.0]));
+    assert_ne!(x, tensor([1.0, 2.0, 3.0, 5.0]));
+}
+
+#[test]
+fn a_computation_on_the_host_refuses_a_tensor_on_a_device() {
+    let seen = Seen::default();
+    let (strategy, x) = (strategy(&seen), tensor([1.0, 2.0, 3.0, 4.0]));
+    fn refused<R>(result: Result<R>) {
+        match result {
+            Ok(_) => panic!("it is not in host memory"),
+            // A replica's own error has its id around it.
+            Err(Error::InvalidCall { expected, found, .. }) => {
+                assert!(expected.contains("host memory") && found.contains("cuda:0"), "{expected}, {found}")
+            }
+            Err(Error::Replica { source, .. }) => refused::<()>(Err(*source)),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    refused(x.as_slice::<f32>());
+    refused(x.clone().as_mut_slice::<f32>());
+    refused(strategy.reduce("sum", &PerReplica::new(vec![x.clone()]), None));
+    refused(strategy.reduce("sum", &PerReplica::new(vec![x.clone()]), 0));
+    refused(strategy.gather(&PerReplica::new(vec![x.clone()]), 0));
+    let variable = strategy.scope(|| Variable::builder(|| Tensor::zeros(DType::F32, [2, 2])).build()).unwrap().unwrap();
+    refused(variable.assign(x.clone()));
+    refused(variable.assign_add(x.clone()));
+    refused(strategy.run(|replica| replica.assign_add(&variable, x.clone())));
+    refused(dataset::from_tensor_slices(x.clone()));
+    let slices = IndexedSlices::new(x.clone(), Tensor::from([0i64, 1]), Some(vec![2, 2])).unwrap();
+    refused(slices.to_dense());
+}
