@@ -1,7 +1,7 @@
-//! Memory whose element type is a value: the single place where the type is erased.
+//! Buffers whose element type is a value. The type is erased here and nowhere else.
 //!
-//! A [`HostBuf`] or [`HostBufMut`] is made from a typed slice and gives back slices of that type
-//! alone. [`Memory`] owns its elements.
+//! A [`HostBuf`] or [`HostBufMut`] is made from a typed slice and gives back only slices of that
+//! type. [`Memory`] owns its elements.
 
 mod view;
 mod space;
