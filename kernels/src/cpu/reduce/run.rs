@@ -158,8 +158,8 @@ impl Run<'_> {
     }
 
     /// Returns how many elements come before the first whole line of the targets from index `past`
-    /// on, if these can be written past the caches: there is one, all begin at the same offset in a
-    /// line, and none is a source, whose lines are in the cache already.
+    /// on, if these can be written past the caches: there is at least one, all begin at the same
+    /// offset in a line, and none is a source, whose lines are in the cache already.
     fn elements_to_align(&self, past: usize) -> Option<usize> {
         let targets = self.targets.get(past..)?;
         let over = targets.first()?.addr() % LINE;
