@@ -1,7 +1,8 @@
-//! Everything of Consonance that needs the machine: buffers, reductions, threads that are kept,
-//! memory that ranks share.
+//! The parts of Consonance that need the machine: buffers, reductions, thread pools, memory that
+//! ranks share.
 //!
-//! All unsafe code of the workspace is here; what is exported is safe to call.
+//! All unsafe code of the workspace is here. Exported functions are safe to call, except `from_raw`
+//! of [`memory::Buf`] and [`memory::BufMut`].
 #[macro_use]
 pub mod sync;
 pub mod memory;

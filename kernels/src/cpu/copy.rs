@@ -1,4 +1,4 @@
-//! Copies between buffers that ranks share. With the reducer, this is all that touches them.
+//! Copies between buffers that ranks share. Only these copies and the reducer access such buffers.
 
 use super::{
     cache_hints::{CacheHints, CopySize, Locality},
@@ -10,19 +10,20 @@ use crate::sync::watch;
 use consonance_spec::{DType, ReduceOp};
 use std::ptr;
 
-/// So much is asked for while as much is copied.
+/// Block size of a copy that prefetches: while one block is copied, the lines of the next are
+/// prefetched.
 const ASKED_BYTES: usize = 1 << 10;
 
-/// The most for which the C library's `memcpy` is not microcode, which takes long to begin: too
-/// long for fewer than these.
+/// Largest block that the C library's `memcpy` copies without microcode.
 const PLAIN_BYTES: usize = 8 << 10;
+/// A copy of fewer bytes is cut into blocks of [`PLAIN_BYTES`], because microcode starts slowly.
 const MICROCODE_BYTES: usize = 32 << 10;
 
 /// Copies `bytes` bytes.
 ///
-/// A copy is a reduction of one source. Where the caches have what is copied, that is slower than
-/// the C library's `memcpy`, which does not read the lines that it overwrites; beyond, it asks for
-/// lines ahead. Between 2 ranks on two cores, it takes 0.8 of `memcpy`'s time from 1 MiB on.
+/// A [near](CopySize::Near) copy uses the C library's `memcpy`, which is faster where the caches
+/// hold the data: it does not read the lines that it overwrites. A larger copy is a reduction of
+/// one source, which prefetches lines.
 ///
 /// # Safety
 /// `source` is valid for reads and `target` for writes of `bytes` bytes; they do not overlap.
@@ -38,9 +39,9 @@ pub(crate) unsafe fn copy(source: *const u8, target: *mut u8, bytes: usize, volu
     }
 }
 
-/// [`copy`] to where another core has read, unless it left the lines to this one (`has_lines`), and
-/// reads soon: never past the caches. To ask for them makes a broadcast between 2 ranks take 0.5 to
-/// 0.6 of the time from 16 to 64 KiB, and 0.8 from 512 bytes to 2 KiB.
+/// Copies into memory that another core has read and will read again soon. Prefetches the target
+/// for writing, unless this core owns its lines (`has_lines`). Writes past the caches only if this
+/// copy alone reads and writes [`STREAM_BYTES`](super::cache_hints::STREAM_BYTES) or more.
 ///
 /// # Safety
 /// As for [`copy`].
@@ -56,7 +57,8 @@ pub(crate) unsafe fn copy_in(source: *const u8, target: *mut u8, bytes: usize, v
     }
 }
 
-/// [`copy`] out of lines that another core has written, and this one writes next.
+/// Copies out of lines that another core has written and this core writes next. Prefetches these
+/// lines for writing.
 ///
 /// # Safety
 /// As for [`copy`].
@@ -72,8 +74,8 @@ pub(crate) unsafe fn take(source: *const u8, target: *mut u8, bytes: usize, volu
     }
 }
 
-/// Copies block by block; if one of the two is `asked` for, the lines of its next block are, to be
-/// written.
+/// Copies block by block. If `asked` is the start of the source or the target, prefetches the lines
+/// of its next block for writing.
 ///
 /// # Safety
 /// As for [`copy`].
@@ -91,7 +93,7 @@ unsafe fn copy_blocks(source: *const u8, target: *mut u8, bytes: usize, asked: O
     ask(0);
     for start in (0..bytes).step_by(block_bytes) {
         ask(start + block_bytes);
-        // SAFETY: the block lies within what the caller vouches for.
+        // SAFETY: the block lies within the bytes that the caller vouches for.
         unsafe { ptr::copy_nonoverlapping(source.add(start), target.add(start), block_bytes.min(bytes - start)) }
     }
 }
@@ -137,7 +139,7 @@ mod tests {
                 (take, CopySize::Near, 5),
             ] {
                 let mut copied = vec![0xa5; bytes + 128];
-                // SAFETY: both have so many bytes from there on.
+                // SAFETY: both have `bytes` bytes from these offsets on.
                 unsafe { copy(all[shift..].as_ptr(), copied[64 - shift..].as_mut_ptr(), bytes, volume) }
                 let (before, rest) = copied.split_at(64 - shift);
                 let (inside, after) = rest.split_at(bytes);

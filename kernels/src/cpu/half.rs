@@ -1,15 +1,15 @@
-//! Conversions of `f16` and `bf16`, whole tiles at a time, as bits: to `f32` exactly, from `f32` to
-//! the nearest, ties to even.
+//! Conversions between `f32` and the bits of `f16` and `bf16`, of single elements and of whole
+//! tiles. To `f32` they are exact. From `f32` they round to the nearest, ties to even.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 use std::hint::select_unpredictable;
 
-/// The value of an `f16`.
+/// Returns the value of an `f16`.
 ///
-/// Shifted into the place of an `f32`'s bits it has the wrong bias, which one multiplication mends:
-/// exact, and for subnormal numbers too. It has no branch, so that the compiler makes vectors of
-/// it.
+/// The bits are shifted to their place in an `f32`, where the exponent has the wrong bias. One
+/// multiplication corrects the bias exactly, for subnormal numbers too. There is no branch, so the
+/// compiler can vectorize a loop of conversions.
 #[inline(always)]
 pub(crate) fn widen_f16(half: u16) -> f32 {
     const REBIAS: f32 = f32::from_bits((127 + (127 - 15)) << 23);
@@ -20,12 +20,12 @@ pub(crate) fn widen_f16(half: u16) -> f32 {
     f32::from_bits(bits | (half as u32 & 0x8000) << 16)
 }
 
-/// The nearest `f16`.
+/// Returns the nearest `f16`.
 #[inline(always)]
 pub(crate) fn narrow_f16(value: f32) -> u16 {
     const INFINITE: u32 = (127 + 16) << 23;
     const NORMAL: u32 = (127 - 14) << 23;
-    // Added to a number below `NORMAL` it leaves the bits of a subnormal `f16`, rounded by the
+    // The sum of this and a number below `NORMAL` has the bits of a subnormal `f16`, rounded by the
     // addition.
     const ALIGN: f32 = f32::from_bits((127 - 1) << 23);
     let magnitude = value.to_bits() & 0x7fff_ffff;
@@ -38,24 +38,24 @@ pub(crate) fn narrow_f16(value: f32) -> u16 {
     (bits | value.to_bits() >> 16 & 0x8000) as u16
 }
 
-/// The nearest `bf16` in the upper half of the word; the lower half is not cleared.
+/// Returns the nearest `bf16` in the upper half of the word. The lower half is not cleared.
 #[inline(always)]
 pub(crate) fn round_bf16(value: f32) -> u32 {
     let bits = value.to_bits();
     let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
-    // A NaN is made quiet, so that it stays one without its lower half. An `if` becomes a branch
-    // for each lane in the baseline.
+    // A NaN is made quiet, so that it stays a NaN without its lower half. In the baseline an `if`
+    // would compile to a branch for each lane.
     select_unpredictable(value.is_nan(), bits | 0x0040_0000, nearest)
 }
 
-/// The bits of a half-precision float as an integer that is in the float's order, -0 below +0; its
-/// own inverse.
+/// Maps the bits of a half-precision float to an integer that has the float's order, with -0 below
+/// +0. The function is its own inverse.
 #[inline(always)]
 pub(crate) const fn order(bits: i16) -> i16 {
     bits ^ (bits >> 15 & 0x7fff)
 }
 
-/// [`widen_f16`] of `L` elements, eight at a time.
+/// Converts `L` elements as [`widen_f16`] does, eight at a time.
 ///
 /// # Safety
 /// `source` is valid for reads of `L` elements; the machine has F16C; `L` is a multiple of 8.
@@ -64,8 +64,8 @@ pub(crate) const fn order(bits: i16) -> i16 {
 pub(crate) unsafe fn widen_f16c<const L: usize>(source: *const u16) -> [f32; L] {
     let mut tile = [0.0f32; L];
     for at in (0..L).step_by(8) {
-        // SAFETY: `at + 8 <= L`, so both eights are in bounds; neither access needs alignment; the
-        // caller vouches for F16C.
+        // SAFETY: `at + 8 <= L`, so both groups of eight are in bounds; neither access needs
+        // alignment; the caller vouches for F16C.
         unsafe {
             let half = _mm_loadu_si128(source.add(at).cast());
             _mm256_storeu_ps(tile.as_mut_ptr().add(at), _mm256_cvtph_ps(half));
@@ -74,7 +74,7 @@ pub(crate) unsafe fn widen_f16c<const L: usize>(source: *const u16) -> [f32; L] 
     tile
 }
 
-/// [`narrow_f16`] of `L` elements, eight at a time.
+/// Converts `L` elements as [`narrow_f16`] does, eight at a time.
 ///
 /// # Safety
 /// The machine has F16C; `L` is a multiple of 8.
@@ -92,7 +92,7 @@ pub(crate) unsafe fn narrow_f16c<const L: usize>(tile: [f32; L]) -> [u16; L] {
     narrow
 }
 
-/// [`widen_f16`] of `L` elements, sixteen at a time.
+/// Converts `L` elements as [`widen_f16`] does, sixteen at a time.
 ///
 /// # Safety
 /// `source` is valid for reads of `L` elements; the machine has AVX-512 F; `L` is a multiple of 16.
@@ -101,8 +101,8 @@ pub(crate) unsafe fn narrow_f16c<const L: usize>(tile: [f32; L]) -> [u16; L] {
 pub(crate) unsafe fn widen_f16_avx512<const L: usize>(source: *const u16) -> [f32; L] {
     let mut tile = [0.0f32; L];
     for at in (0..L).step_by(16) {
-        // SAFETY: `at + 16 <= L`, so both sixteens are in bounds; neither access needs alignment;
-        // the caller vouches for AVX-512.
+        // SAFETY: `at + 16 <= L`, so both groups of sixteen are in bounds; neither access needs
+        // alignment; the caller vouches for AVX-512.
         unsafe {
             let half = _mm256_loadu_si256(source.add(at).cast());
             _mm512_storeu_ps(tile.as_mut_ptr().add(at), _mm512_cvtph_ps(half));
@@ -111,7 +111,7 @@ pub(crate) unsafe fn widen_f16_avx512<const L: usize>(source: *const u16) -> [f3
     tile
 }
 
-/// [`narrow_f16`] of `L` elements, sixteen at a time.
+/// Converts `L` elements as [`narrow_f16`] does, sixteen at a time.
 ///
 /// # Safety
 /// The machine has AVX-512 F; `L` is a multiple of 16.

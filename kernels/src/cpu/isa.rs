@@ -1,4 +1,4 @@
-//! The instruction sets that kernels are compiled for; one is chosen when the program runs.
+//! The instruction sets that kernels are compiled for. One is chosen when the program runs.
 
 use std::{fmt, sync::LazyLock};
 
@@ -22,18 +22,18 @@ impl Isa {
     /// Every instruction set, from the narrowest to the widest.
     pub const ALL: [Isa; 3] = [Isa::Baseline, Isa::Avx2, Isa::Avx512];
 
-    /// The widest that this machine has.
+    /// Returns the widest instruction set of this machine.
     pub fn best() -> Isa {
         static BEST: LazyLock<Isa> = LazyLock::new(|| Isa::available().last().unwrap_or(Isa::Baseline));
         *BEST
     }
 
-    /// Those that this machine has, from the narrowest to the widest.
+    /// Returns the instruction sets of this machine, from the narrowest to the widest.
     pub fn available() -> impl Iterator<Item = Isa> {
         Isa::ALL.into_iter().filter(|isa| isa.is_available())
     }
 
-    /// Whether this machine has it.
+    /// Returns whether this machine has the instruction set.
     pub fn is_available(self) -> bool {
         match self {
             Isa::Baseline => true,
@@ -52,7 +52,7 @@ impl Isa {
         }
     }
 
-    /// The name that reports show: `"baseline"`, `"avx2"`, `"avx512"`.
+    /// Returns the name that reports show: `"baseline"`, `"avx2"`, `"avx512"`.
     pub const fn name(self) -> &'static str {
         match self {
             Isa::Baseline => "baseline",

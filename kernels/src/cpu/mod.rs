@@ -1,4 +1,4 @@
-//! What is computed and copied, and in which instructions.
+//! Reductions and copies, and the instruction sets that they are compiled for.
 
 pub mod isa;
 pub(crate) mod half;

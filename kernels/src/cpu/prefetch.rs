@@ -1,22 +1,23 @@
-//! Asking for cache lines before they are read or written.
+//! Prefetches of cache lines that are read or written soon.
 
 use super::reduce::{Baseline, LINE, Simd};
 #[cfg(target_arch = "x86_64")]
 use super::{isa::Isa, reduce::Avx2};
 use crate::memory::HostBuf;
 
-/// Asks for the cache lines of elements, which are read soon.
+/// Prefetches the cache lines of elements that are read soon.
 pub fn fetch_elements(elements: HostBuf<'_>) {
     fetch(elements.as_ptr(), elements.bytes());
 }
 
-/// Asks for the cache lines of so many bytes. They need not be valid.
+/// Prefetches the cache lines of `bytes` bytes. The addresses need not be valid.
 #[inline]
 pub(crate) fn fetch(start: *const u8, bytes: usize) {
     (0..bytes).step_by(LINE).for_each(|line| Baseline::prefetch(start.wrapping_add(line)));
 }
 
-/// The same, of lines that this rank writes soon and another core has read.
+/// Prefetches, for writing, cache lines that another core has read and this rank writes soon. Does
+/// nothing in the baseline instruction set.
 #[inline]
 pub(crate) fn fetch_to_write(start: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]

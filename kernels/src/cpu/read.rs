@@ -1,9 +1,8 @@
-//! Plain reads, which reductions are measured against.
+//! Plain reads, the baseline that reductions are measured against.
 
 use super::isa::Isa;
 
-/// Reads all bytes, in the widest registers that the machine has, and does nothing but combine them
-/// by exclusive or.
+/// Reads all bytes in the widest registers of the machine, and only combines them by exclusive or.
 ///
 /// ```
 /// use consonance_kernels::cpu::read::read;
@@ -12,10 +11,10 @@ use super::isa::Isa;
 pub fn read(bytes: &[u8]) -> u8 {
     match Isa::best() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the machine has it.
+        // SAFETY: the machine has this instruction set.
         Isa::Avx512 => unsafe { read_avx512(bytes) },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the machine has it.
+        // SAFETY: the machine has this instruction set.
         Isa::Avx2 => unsafe { read_avx2(bytes) },
         _ => body(bytes),
     }
@@ -33,7 +32,8 @@ fn read_avx2(bytes: &[u8]) -> u8 {
     body(bytes)
 }
 
-/// Eight cache lines at a time, which are as many chains as hide the latency of an instruction.
+/// Reads eight cache lines at a time. They make enough independent chains to hide the latency of an
+/// instruction.
 #[inline(always)]
 fn body(bytes: &[u8]) -> u8 {
     let (blocks, rest) = bytes.as_chunks::<512>();

@@ -46,7 +46,7 @@ pub trait DeviceBlock: Send + Sync {
 }
 
 impl Memory {
-    /// The element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         match self {
             Memory::Host(memory) => memory.dtype(),
@@ -54,7 +54,7 @@ impl Memory {
         }
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn count(&self) -> usize {
         match self {
             Memory::Host(memory) => memory.count(),
@@ -62,7 +62,7 @@ impl Memory {
         }
     }
 
-    /// The memory that the elements lie in.
+    /// Returns the memory that the elements lie in.
     pub fn space(&self) -> Space {
         match self {
             Memory::Host(_) => Space::Host,
@@ -70,7 +70,7 @@ impl Memory {
         }
     }
 
-    /// The elements, shared.
+    /// Returns the elements, shared.
     pub fn as_buf(&self) -> Buf<'_> {
         match self {
             Memory::Host(memory) => memory.as_buf().into(),
@@ -81,7 +81,7 @@ impl Memory {
         }
     }
 
-    /// The elements, exclusive.
+    /// Returns the elements, exclusive.
     pub fn as_buf_mut(&mut self) -> BufMut<'_> {
         match self {
             Memory::Host(memory) => memory.as_buf_mut().into(),
@@ -92,7 +92,7 @@ impl Memory {
         }
     }
 
-    /// The elements, if they lie in host memory.
+    /// Returns the elements if they lie in host memory.
     pub fn host(&self) -> Option<&HostMemory> {
         match self {
             Memory::Host(memory) => Some(memory),
@@ -100,7 +100,7 @@ impl Memory {
         }
     }
 
-    /// The elements, if they lie in host memory, exclusive.
+    /// Returns the elements if they lie in host memory, exclusive.
     pub fn host_mut(&mut self) -> Option<&mut HostMemory> {
         match self {
             Memory::Host(memory) => Some(memory),
@@ -136,7 +136,7 @@ impl From<DeviceMemory> for Memory {
 }
 
 impl DeviceMemory {
-    /// `count` elements in `block`.
+    /// Makes memory of `count` elements in `block`.
     ///
     /// # Safety
     /// Until `block` is dropped, its address is valid on its device for `count` elements, each a
@@ -176,7 +176,8 @@ impl fmt::Debug for DeviceMemory {
     }
 }
 
-/// A device that is host memory, for tests of what treats devices: its address is dangling.
+/// Makes memory that pretends to be a device's, for tests. Its elements lie in host memory, and its
+/// address is dangling.
 #[doc(hidden)]
 pub fn pretended(device: u32, dtype: DType, count: usize) -> io::Result<DeviceMemory> {
     struct Pretended(u32, HostMemory);

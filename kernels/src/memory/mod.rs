@@ -1,4 +1,4 @@
-//! Memory whose element type is a value: the single place where the type is erased.
+//! Buffers whose element type is a value. The type is erased here and nowhere else.
 //!
 //! A [`HostBuf`] or [`HostBufMut`] is made from a typed slice and gives back slices of that type
 //! alone. A [`HostMemory`] owns its elements. A [`Buf`] or [`Memory`] may be of a device.

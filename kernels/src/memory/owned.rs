@@ -1,4 +1,4 @@
-//! Elements in host memory that are owned.
+//! Owned elements in host memory.
 
 use super::{
     pages::Pages,
@@ -12,12 +12,11 @@ use std::{
     ptr::NonNull,
 };
 
-/// Bytes of elements from which on they lie in pages of their own: less than that an allocator
-/// keeps, so that its pages stay present.
+/// Elements of at least this many bytes lie in pages of their own. An allocator keeps smaller
+/// blocks after they are freed, so their pages stay present.
 const LARGE_BYTES: usize = 32 << 20;
 
-/// Elements that are owned: zeroed when made, aligned to two cache lines, so that no two share a
-/// line.
+/// Owned elements, aligned to two cache lines, so that no two allocations share a line.
 pub struct HostMemory {
     start: NonNull<u8>,
     count: usize,
@@ -25,14 +24,14 @@ pub struct HostMemory {
     place: Place,
 }
 
-/// What elements lie in.
+/// The memory that holds the elements.
 enum Place {
-    /// An allocation for them, if there are any.
+    /// An allocation, if there are elements.
     Allocated,
     Pages {
         _pages: Pages,
     },
-    /// Memory that ends with its owner.
+    /// Memory that its owner frees when it is dropped.
     Block {
         _owner: Box<dyn Send + Sync>,
     },
@@ -47,19 +46,19 @@ impl HostMemory {
     /// Alignment in bytes: two lines, since neighbouring lines are fetched together.
     pub const ALIGNMENT: usize = 128;
 
-    /// `count` elements, all zero (`false`).
+    /// Returns `count` elements, all zero (`false`).
     ///
     /// # Panics
-    /// If they have more bytes than there are addresses; and where the system has no memory, as an
-    /// allocation does.
+    /// If the elements have more bytes than there are addresses. If the system has no memory, this
+    /// fails as any allocation does.
     pub fn zeroed(dtype: DType, count: usize) -> HostMemory {
         HostMemory::try_zeroed(dtype, count).unwrap_or_else(|_| HostMemory::fail(dtype, count))
     }
 
-    /// `count` elements, all zero (`false`).
+    /// Returns `count` elements, all zero (`false`).
     ///
     /// # Errors
-    /// The system's, when it has no memory.
+    /// The system's, if it has no memory.
     pub fn try_zeroed(dtype: DType, count: usize) -> io::Result<HostMemory> {
         // SAFETY: new pages are zero, and all other bytes are written; zero is a valid element of
         // every dtype.
@@ -72,7 +71,7 @@ impl HostMemory {
         }
     }
 
-    /// `count` elements that nobody has written.
+    /// Returns `count` uninitialized elements.
     ///
     /// # Safety
     /// Nobody reads an element before it is written.
@@ -81,10 +80,10 @@ impl HostMemory {
         unsafe { HostMemory::try_uninit(dtype, count) }.unwrap_or_else(|_| HostMemory::fail(dtype, count))
     }
 
-    /// [`uninit`](Memory::uninit), or the system's error.
+    /// Like [`uninit`](HostMemory::uninit), but returns the system's error.
     ///
     /// # Safety
-    /// As there.
+    /// As for [`uninit`](HostMemory::uninit).
     unsafe fn try_uninit(dtype: DType, count: usize) -> io::Result<HostMemory> {
         let layout = Self::layout(dtype, count).ok_or(io::ErrorKind::OutOfMemory)?;
         let (start, place) = match layout.size() {
@@ -102,16 +101,17 @@ impl HostMemory {
         Ok(HostMemory { start, count, dtype, place })
     }
 
-    /// What becomes of a program that has no memory for elements.
+    /// Ends the program because there is no memory for the elements.
     fn fail(dtype: DType, count: usize) -> ! {
         handle_alloc_error(Self::layout(dtype, count).expect("more bytes than addresses"))
     }
 
-    /// `count` elements in memory that ends with its owner.
+    /// Returns `count` elements in memory that `owner` frees when it is dropped.
     ///
     /// # Safety
-    /// Until the owner is dropped, `start` is valid for reads and writes of as many elements, which
-    /// nobody else touches. They are zero, and aligned as [`HostMemory::ALIGNMENT`] says.
+    /// Until the owner is dropped, `start` is valid for reads and writes of `count` elements, and
+    /// nobody else accesses them. The elements are zero, and `start` is aligned to
+    /// [`HostMemory::ALIGNMENT`].
     pub(crate) unsafe fn in_block(
         start: NonNull<u8>,
         dtype: DType,
@@ -121,53 +121,53 @@ impl HostMemory {
         HostMemory { start, count, dtype, place: Place::Block { _owner: owner } }
     }
 
-    /// A copy of all parts, one after the other.
+    /// Copies all parts, one after the other, into new memory.
     ///
     /// # Panics
     /// If a part is of another type.
     pub fn concat(dtype: DType, parts: &[HostBuf<'_>]) -> HostMemory {
-        // Parts may be the same memory many times, so that their sum is bounded by nothing.
+        // The same memory may be a part many times, so nothing bounds the sum of the counts.
         let count = parts.iter().try_fold(0usize, |count, part| count.checked_add(part.count()));
         let count = count.expect("more elements than numbers");
-        // SAFETY: all parts together write all elements, below.
+        // SAFETY: the parts together fill all elements, below.
         let memory = unsafe { HostMemory::uninit(dtype, count) };
         let mut bytes = 0;
         for part in parts {
             assert_eq!(part.dtype, dtype, "parts of one type");
-            // SAFETY: the memory is as long as all parts, and new, so that no part overlaps it.
+            // SAFETY: the memory is as long as all parts, and new, so no part overlaps it.
             unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), memory.start.as_ptr().add(bytes), part.bytes()) };
             bytes += part.bytes();
         }
         memory
     }
 
-    /// The layout of the elements; `None` if they have more bytes than there are addresses.
+    /// Returns the layout of the elements; `None` if they have more bytes than there are addresses.
     fn layout(dtype: DType, count: usize) -> Option<Layout> {
         Layout::from_size_align(count.checked_mul(dtype.size())?, Self::ALIGNMENT).ok()
     }
 
-    /// The element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// The elements, shared.
+    /// Returns the elements, shared.
     pub fn as_buf(&self) -> HostBuf<'_> {
         HostBuf { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
     }
 
-    /// The elements, exclusive.
+    /// Returns the elements, exclusive.
     pub fn as_buf_mut(&mut self) -> HostBufMut<'_> {
         HostBufMut { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
     }
 }
 
-/// A copy.
+/// Copies the elements.
 impl From<HostBuf<'_>> for HostMemory {
     fn from(buf: HostBuf<'_>) -> Self {
         HostMemory::concat(buf.dtype, &[buf])

@@ -1,7 +1,7 @@
 //! Buffers in the memory of the host or of a device.
 //!
 //! A [`Buf`] says in which [`Space`] its elements lie. Reducers, copies and endpoints take a
-//! [`HostBuf`], which only host memory gives: so an address of a device reaches none of them.
+//! [`HostBuf`], which only host memory gives, so they never get a device address.
 
 use super::view::{HostBuf, HostBufMut};
 use consonance_spec::{DType, Element};
@@ -47,7 +47,7 @@ pub struct BufMut<'a> {
 }
 
 // SAFETY: a `Buf` of host memory is a `HostBuf`, and a `BufMut` a `HostBufMut`, which are `Send`
-// and `Sync`. What lies in another space is touched by its device alone.
+// and `Sync`. Elements in another space are accessed only by its device.
 unsafe impl Send for Buf<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Buf<'_> {}
@@ -81,55 +81,55 @@ impl<'a, T: Element> From<&'a mut [T]> for BufMut<'a> {
 }
 
 impl<'a> Buf<'a> {
-    /// The element type.
+    /// Returns the element type.
     #[inline]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     #[inline]
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     #[inline]
     pub fn bytes(&self) -> usize {
         self.count * self.dtype.size()
     }
 
-    /// The memory that the elements lie in.
+    /// Returns the memory that the elements lie in.
     #[inline]
     pub fn space(&self) -> Space {
         self.space
     }
 
-    /// The address of the first element, in its [space](Buf::space).
+    /// Returns the address of the first element, in its [space](Buf::space).
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// The elements, if they lie in host memory.
+    /// Returns the elements, if they lie in host memory.
     #[inline]
     pub fn host(self) -> Option<HostBuf<'a>> {
         let Buf { start, count, dtype, .. } = self;
         (self.space == Space::Host).then_some(HostBuf { start, count, dtype, lifetime: PhantomData })
     }
 
-    /// A buffer of no elements in `space`.
+    /// Returns a buffer of no elements in `space`.
     pub fn empty(space: Space, dtype: DType) -> Buf<'a> {
         // Aligned for every type.
         Buf { start: NonNull::<u128>::dangling().cast(), count: 0, dtype, space, lifetime: PhantomData }
     }
 
-    /// Makes a buffer of `count` elements of `dtype` at the address `start` in `space`: where a
-    /// pointer comes in from another language.
+    /// Makes a buffer of `count` elements of `dtype` at the address `start` in `space`, for
+    /// pointers that come from another language.
     ///
     /// # Safety
     /// In host memory `start` is aligned for the Rust type of `dtype`, and valid for reads of
-    /// `count` elements during `'a`, each of which is a valid one (a `bool` is 0 or 1). Nobody
-    /// writes them meanwhile. They have at most `isize::MAX` bytes. In another space the same holds
+    /// `count` elements during `'a`. Each element is valid (a `bool` is 0 or 1). Nobody writes the
+    /// elements during `'a`. They have at most `isize::MAX` bytes. In another space the same holds
     /// for its device.
     ///
     /// ```
@@ -145,7 +145,7 @@ impl<'a> Buf<'a> {
         Buf { start, count, dtype, space, lifetime: PhantomData }
     }
 
-    /// The elements in `range`.
+    /// Returns the elements in `range`.
     ///
     /// # Panics
     /// If `range` reaches past the end.
@@ -158,31 +158,31 @@ impl<'a> Buf<'a> {
 }
 
 impl<'a> BufMut<'a> {
-    /// The element type.
+    /// Returns the element type.
     #[inline]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     #[inline]
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     #[inline]
     pub fn bytes(&self) -> usize {
         self.count * self.dtype.size()
     }
 
-    /// The memory that the elements lie in.
+    /// Returns the memory that the elements lie in.
     #[inline]
     pub fn space(&self) -> Space {
         self.space
     }
 
-    /// The elements in `range`.
+    /// Returns the elements in `range`.
     ///
     /// # Panics
     /// If `range` reaches past the end.
@@ -191,31 +191,31 @@ impl<'a> BufMut<'a> {
         BufMut { start, count, dtype, space, lifetime: PhantomData }
     }
 
-    /// The elements, shared.
+    /// Returns the elements, shared.
     pub fn as_buf(&self) -> Buf<'_> {
         let BufMut { start, count, dtype, space, .. } = *self;
         Buf { start, count, dtype, space, lifetime: PhantomData }
     }
 
-    /// The elements, if they lie in host memory.
+    /// Returns the elements, if they lie in host memory.
     #[inline]
     pub fn host(self) -> Option<HostBufMut<'a>> {
         let BufMut { start, count, dtype, .. } = self;
         (self.space == Space::Host).then_some(HostBufMut { start, count, dtype, lifetime: PhantomData })
     }
 
-    /// A buffer of no elements in `space`.
+    /// Returns a buffer of no elements in `space`.
     pub fn empty(space: Space, dtype: DType) -> BufMut<'a> {
         // Aligned for every type.
         BufMut { start: NonNull::<u128>::dangling().cast(), count: 0, dtype, space, lifetime: PhantomData }
     }
 
-    /// Makes a buffer of `count` elements of `dtype` at the address `start` in `space`: where a
-    /// pointer comes in from another language.
+    /// Makes a buffer of `count` elements of `dtype` at the address `start` in `space`, for
+    /// pointers that come from another language.
     ///
     /// # Safety
-    /// As for [`Buf::from_raw`], valid for writes, too, and nobody else reads or writes the
-    /// elements during `'a`.
+    /// As for [`Buf::from_raw`]. In addition, `start` is valid for writes, and nobody else reads or
+    /// writes the elements during `'a`.
     ///
     /// ```
     /// use consonance_kernels::memory::{BufMut, Space};

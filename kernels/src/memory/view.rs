@@ -43,36 +43,36 @@ impl<'a, T: Element> From<&'a mut [T]> for HostBufMut<'a> {
 }
 
 impl<'a> HostBuf<'a> {
-    /// The element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub fn bytes(&self) -> usize {
         self.count * self.dtype.size()
     }
 
-    /// The elements as `T`; `None` if they are of another type.
+    /// Returns the elements as `T`; `None` if they are of another type.
     pub fn as_slice<T: Element>(&self) -> Option<&'a [T]> {
         // SAFETY: the buffer was made from a `&'a [T]` of `count` elements, as its dtype says (one
         // Rust type a dtype).
         (T::DTYPE == self.dtype).then(|| unsafe { std::slice::from_raw_parts(self.start.cast().as_ptr(), self.count) })
     }
 
-    /// The elements' bytes, in this machine's order.
+    /// Returns the elements' bytes, in this machine's byte order.
     pub fn as_bytes(&self) -> &'a [u8] {
-        // SAFETY: the buffer was made from a `&'a [T]` of so many bytes, all of them initialized:
-        // no element has padding.
+        // SAFETY: the buffer was made from a `&'a [T]` of `bytes()` bytes. All of them are
+        // initialized, because no element has padding.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes()) }
     }
 
-    /// The elements in `range`.
+    /// Returns the elements in `range`.
     ///
     /// # Panics
     /// If `range` reaches past the end.
@@ -89,37 +89,37 @@ impl<'a> HostBuf<'a> {
 }
 
 impl<'a> HostBufMut<'a> {
-    /// The element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub fn bytes(&self) -> usize {
         self.count * self.dtype.size()
     }
 
-    /// The elements, shared.
+    /// Returns the elements, shared.
     pub fn as_buf(&self) -> HostBuf<'_> {
         HostBuf { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
     }
 
-    /// The elements, shared from now on.
+    /// Returns the elements, shared from now on.
     pub fn into_buf(self) -> HostBuf<'a> {
         HostBuf { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
     }
 
-    /// The elements, borrowed anew.
+    /// Reborrows the elements.
     pub fn reborrow(&mut self) -> HostBufMut<'_> {
         HostBufMut { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
     }
 
-    /// The elements before and from `at` on.
+    /// Returns the elements before index `at`, and the elements from `at` on.
     ///
     /// # Panics
     /// If `at` is past the end.
@@ -131,7 +131,7 @@ impl<'a> HostBufMut<'a> {
         (HostBufMut { count: at, ..self }, HostBufMut { start: second, count: self.count - at, ..self })
     }
 
-    /// The elements in `range`.
+    /// Returns the elements in `range`.
     ///
     /// # Panics
     /// If `range` reaches past the end.
@@ -139,15 +139,15 @@ impl<'a> HostBufMut<'a> {
         self.split_at(range.end).0.split_at(range.start).1
     }
 
-    /// The elements as `T`; `None` if they are of another type.
+    /// Returns the elements as `T`; `None` if they are of another type.
     pub fn into_mut_slice<T: Element>(self) -> Option<&'a mut [T]> {
         // SAFETY: the buffer was made from a `&'a mut [T]` of `count` elements, as its dtype says,
-        // and is given up for it.
+        // and this call consumes the buffer.
         (T::DTYPE == self.dtype)
             .then(|| unsafe { std::slice::from_raw_parts_mut(self.start.cast().as_ptr(), self.count) })
     }
 
-    /// Copies all of `source`.
+    /// Copies all elements of `source`.
     ///
     /// # Panics
     /// If dtype or count differ.
@@ -158,11 +158,11 @@ impl<'a> HostBufMut<'a> {
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), self.start.as_ptr(), self.bytes()) }
     }
 
-    /// Copies elements that came as bytes, in this machine's order, from wherever: of a byte that
-    /// is no `bool` the lowest bit counts.
+    /// Copies elements given as bytes in this machine's byte order. The bytes may come from
+    /// anywhere: for `bool` only the lowest bit of each byte counts.
     ///
     /// # Panics
-    /// If there are not as many bytes as the elements have.
+    /// If `bytes` has another length than the elements.
     ///
     /// ```
     /// use consonance_kernels::memory::HostBufMut;
@@ -172,9 +172,10 @@ impl<'a> HostBufMut<'a> {
     /// ```
     pub fn copy_from_bytes(&mut self, bytes: &[u8]) {
         assert_eq!(self.bytes(), bytes.len(), "bytes of {self:?}");
-        // SAFETY: both are valid for so many bytes; `self` is exclusive, so they do not overlap.
+        // SAFETY: both are valid for `bytes.len()` bytes; `self` is exclusive, so they do not
+        // overlap.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.as_ptr(), bytes.len()) }
-        // SAFETY: the bytes are this buffer's, which is exclusive.
+        // SAFETY: the bytes are those of this buffer, which is exclusive.
         unsafe { make_valid(self.dtype, self.start.as_ptr(), bytes.len()) }
     }
 
@@ -195,16 +196,16 @@ impl fmt::Debug for HostBufMut<'_> {
     }
 }
 
-/// Makes elements of `dtype` of bytes that another process may have written. Of most types every
-/// pattern of bits is an element; a byte of a `bool` is 0 or 1.
+/// Makes valid elements of `dtype` from bytes that another process may have written. For every type
+/// but `bool`, any bit pattern is an element. A byte of a `bool` must be 0 or 1.
 ///
 /// # Safety
-/// `start` is valid for reads and writes of `bytes` bytes, which nobody else touches.
+/// `start` is valid for reads and writes of `bytes` bytes, and nobody else accesses these bytes.
 #[inline]
 pub(crate) unsafe fn make_valid(dtype: DType, start: *mut u8, bytes: usize) {
     if dtype == DType::Bool {
         for at in 0..bytes {
-            // SAFETY: within the bytes that the caller vouches for.
+            // SAFETY: the byte is one of those that the caller vouches for.
             unsafe { *start.add(at) &= 1 }
         }
     }

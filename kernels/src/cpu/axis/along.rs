@@ -12,11 +12,12 @@ use crate::{
 use consonance_spec::{DType, ReduceOp, partition};
 use std::{ops::Range, ptr, slice};
 
-/// Rows of columns (blocks of a tensor, or results) for each part from which on parts are cut
-/// between them; with fewer they would be uneven.
+/// Minimum number of rows (of a tensor's blocks, or of results) for each part, if parts are cut
+/// between rows. With fewer rows the parts would be uneven.
 const ROWS_A_PART: usize = if cfg!(test) { 2 } else { 16 };
 
-/// Columns that parts are cut at otherwise: some cache lines.
+/// If parts are not cut between rows, they are cut at multiples of this many columns, which are
+/// some cache lines.
 const BORDER: usize = 128;
 
 impl Partial {
@@ -24,10 +25,10 @@ impl Partial {
     /// if the operation is not defined on its type. An empty axis gives the operation's identity.
     ///
     /// # Panics
-    /// If the input has not as many elements as the shape says.
+    /// If the input does not have the number of elements that the shape says.
     pub fn new(op: ReduceOp, input: HostBuf<'_>, shape: [usize; 3]) -> Option<Partial> {
         let tensor = Tensor::new(op, input, shape, Isa::best())?;
-        // SAFETY: the piece writes all of it.
+        // SAFETY: the piece writes all of this memory.
         let mut blocks = unsafe { tensor.room() };
         let start = blocks.as_buf_mut().as_mut_ptr();
         Piece { tensors: slice::from_ref(&tensor), range: 0..tensor.values(), start, whole: None }.run();
@@ -35,10 +36,10 @@ impl Partial {
     }
 }
 
-/// The reduction of the tensors of several replicas along an axis, and over the replicas, that
-/// several threads share: its [parts](Along::parts) may run anywhere, in any order, and all must
-/// have run before it is [finished](Along::finish). The result has the same bits for any number of
-/// parts.
+/// The reduction of the tensors of several replicas along an axis, and over the replicas. Several
+/// threads share it: its [parts](Along::parts) may run on any thread, in any order. All must have
+/// run before the reduction is [finished](Along::finish). The result has the same bits for any
+/// number of parts.
 ///
 /// ```
 /// use consonance_kernels::cpu::axis::Along;
@@ -56,16 +57,16 @@ impl Partial {
 /// ```
 pub struct Along<'a> {
     op: ReduceOp,
-    /// One at least.
+    /// At least one.
     tensors: Vec<Tensor<'a>>,
-    /// How many elements each result comes from.
+    /// The number of elements that each result combines.
     elements: u64,
     target: Target,
-    /// Accumulators or results that are not yet written.
+    /// The number of accumulators or results that are not yet written.
     unwritten: AtomicU64,
 }
 
-/// What is written first.
+/// The memory that the parts write.
 enum Target {
     /// The results, where no tensor has more than a block.
     Results(HostMemory),
@@ -73,41 +74,41 @@ enum Target {
     Blocks(Vec<HostMemory>),
 }
 
-/// What one thread does.
+/// The work of one thread.
 pub struct Part<'a> {
     pieces: Vec<Piece<'a>>,
     unwritten: &'a AtomicU64,
 }
 
-/// Some accumulators of the blocks of a tensor, or some results of all tensors.
+/// A range of the accumulators of a tensor's blocks, or of the results of all tensors.
 struct Piece<'a> {
     tensors: &'a [Tensor<'a>],
-    /// Which of them.
+    /// The range of accumulators or results.
     range: Range<usize>,
-    /// Where they are written, from the first one of the range on.
+    /// The address of the first accumulator or result of the range.
     start: *mut u8,
-    /// For results, what means are divided by, and the bytes that the whole reduction reads and
-    /// writes.
+    /// For results: the divisor of means, and the bytes that the whole reduction reads and writes.
     whole: Option<(u64, usize)>,
 }
 
-// SAFETY: a piece alone writes its range of memory that outlives it, and nobody reads that before
-// it has run.
+// SAFETY: only this piece writes its range, the memory outlives the piece, and nobody reads the
+// range before the piece has run.
 unsafe impl Send for Piece<'_> {}
 
 impl<'a> Along<'a> {
-    /// Of row-major tensors of the shapes `[outer, axis, inner]` along their middle axis, not yet
-    /// done; `None` if the operation is not defined on their type. An empty axis gives the
+    /// Prepares the reduction of row-major tensors of the shapes `[outer, axis, inner]` along their
+    /// middle axis; `None` if the operation is not defined on their type. An empty axis gives the
     /// operation's identity.
     ///
     /// # Panics
-    /// If there are no tensors, if one has not as many elements as its shape says, or if they
-    /// differ in type, `outer` or `inner`.
+    /// If there are no tensors, if a tensor does not have the number of elements that its shape
+    /// says, or if tensors differ in type, `outer` or `inner`.
     pub fn new(op: ReduceOp, tensors: &[(HostBuf<'a>, [usize; 3])]) -> Option<Along<'a>> {
         Along::with_isa(op, tensors, Isa::best())
     }
 
-    /// [`new`](Along::new), in this instruction set; `None` also if the machine lacks it.
+    /// Does as [`new`](Along::new), in the instruction set `isa`; `None` also if the machine lacks
+    /// it.
     ///
     /// # Panics
     /// As [`new`](Along::new).
@@ -120,11 +121,12 @@ impl<'a> Along<'a> {
                 "types and shapes of tensors"
             );
         }
-        // It wraps where there are no results only.
+        // The sum can wrap only if there are no results.
         let elements = tensors.iter().fold(0u64, |all, (_, [_, axis, _])| all.wrapping_add(*axis as u64));
         let tensors = tensors.iter().map(|&(input, shape)| Tensor::new(op, input, shape, isa));
         let tensors: Vec<Tensor<'_>> = tensors.collect::<Option<_>>()?;
-        // SAFETY: all is written by parts before any of it is read, which `finish` asserts.
+        // SAFETY: the parts write all of the memory before any of it is read; `finish` asserts
+        // this.
         let (target, unwritten) = unsafe {
             if tensors.iter().all(|tensor| tensor.blocks() == 1) {
                 (Target::Results(HostMemory::uninit(op.result(first.dtype())?, outer * inner)), tensors[0].values())
@@ -136,8 +138,8 @@ impl<'a> Along<'a> {
         Some(Along { op, tensors, elements, target, unwritten: AtomicU64::new(unwritten as u64) })
     }
 
-    /// At most so many parts, of about the same size. Nothing remains of parts that were made
-    /// before.
+    /// Cuts the reduction into at most `count` parts of about the same size. All of them must run,
+    /// whatever parts of an earlier call have done.
     pub fn parts(&mut self, count: usize) -> Vec<Part<'_>> {
         let Along { op, tensors, elements, target, unwritten } = self;
         let mut pieces: Vec<Vec<Piece<'_>>> = (0..count).map(|_| Vec::new()).collect();
@@ -158,7 +160,7 @@ impl<'a> Along<'a> {
         pieces.into_iter().filter(|pieces| !pieces.is_empty()).map(|pieces| Part { pieces, unwritten }).collect()
     }
 
-    /// The result.
+    /// Returns the result.
     ///
     /// # Panics
     /// If some of the last [parts](Along::parts) have not run.
@@ -175,7 +177,8 @@ impl<'a> Along<'a> {
     }
 }
 
-/// Cuts what tensors give together into a piece for each thread; gives how much that is.
+/// Cuts the accumulators of a tensor, or the results of all tensors, into a piece for each thread.
+/// Returns the number of accumulators or results.
 fn deal<'a>(
     tensors: &'a [Tensor<'a>],
     memory: &'a mut HostMemory,
@@ -201,11 +204,11 @@ fn deal<'a>(
 }
 
 impl Part<'_> {
-    /// Reduces the elements that it comes from, on this thread, and writes what they give.
+    /// Computes this part on the current thread, and writes it.
     pub fn run(self) {
         self.pieces.iter().for_each(Piece::run);
         let written: usize = self.pieces.iter().map(|piece| piece.range.len()).sum();
-        // Whoever finds nothing unwritten also sees what was written.
+        // A thread that finds nothing unwritten also sees what was written.
         self.unwritten.fetch_sub(written as u64, Ordering::Release);
     }
 }
@@ -223,8 +226,8 @@ impl Piece<'_> {
         let (mut at, mut target) = (range.start, start);
         while at < range.end {
             let count = tensor.chunk(at, range.end);
-            // SAFETY: the chunk is in the range, which starts at `start`; tensors whose results are
-            // asked for have as many.
+            // SAFETY: the chunk is in the range, which starts at `start`; if results are computed,
+            // all tensors have the same number of accumulators.
             unsafe {
                 for (index, tensor) in tensors.iter().enumerate() {
                     tensor.reduce(at, count, source(index), scratch);

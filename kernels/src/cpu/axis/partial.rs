@@ -1,4 +1,4 @@
-//! What the elements of one replica give, for others that do not share its memory.
+//! The result of one replica's elements, for replicas that do not share its memory.
 
 use crate::{
     cpu::reduce::Kernel,
@@ -6,7 +6,7 @@ use crate::{
 };
 use consonance_spec::{DType, ReduceOp};
 
-/// One replica's reduction of a tensor along an axis, kept in the type that is computed in.
+/// One replica's reduction of a tensor along an axis, kept as accumulators.
 ///
 /// ```
 /// use consonance_kernels::cpu::axis::{Partial, finish};
@@ -24,37 +24,37 @@ pub struct Partial {
     pub(super) op: ReduceOp,
     pub(super) dtype: DType,
     pub(super) kernel: &'static Kernel,
-    /// How many results there are.
+    /// The number of results.
     pub(super) count: usize,
-    /// The bytes of the accumulators, `count` of the kernel's.
+    /// The bytes of the kernel's accumulators for these results.
     pub(super) accumulators: HostMemory,
 }
 
 impl Partial {
-    /// The accumulators, for a process on the same host, which makes a partial of them
-    /// [there](Partial::with_bytes).
+    /// Returns the bytes of the accumulators, for a process on the same host, which makes a
+    /// [partial of them](Partial::with_bytes).
     pub fn to_bytes(&self) -> Vec<u8> {
         self.accumulators.as_buf().as_bytes().to_vec()
     }
 
-    /// Another replica's partial of the same operation, element type and number of results, from
-    /// its [bytes](Partial::to_bytes).
+    /// Makes another replica's partial from its [bytes](Partial::to_bytes). It has the operation,
+    /// element type and number of results of this partial.
     ///
     /// # Panics
-    /// If there are not as many bytes as of this one.
+    /// If the two partials do not have the same number of bytes.
     pub fn with_bytes(&self, bytes: &[u8]) -> Partial {
         assert_eq!(bytes.len(), self.accumulators.count(), "accumulators of two partials");
         let mut accumulators = HostMemory::from(bytes);
         let start = accumulators.as_buf_mut().as_mut_ptr();
-        // SAFETY: these are all the bytes of the memory. Truth is computed in bytes that are 0 or
-        // 1.
+        // SAFETY: these are all bytes of the memory, which is exclusive here. Accumulators of bool
+        // are bytes, which must be 0 or 1.
         unsafe { make_valid(self.dtype, start, bytes.len()) };
         Partial { accumulators, ..*self }
     }
 }
 
-/// Combines the replicas' partials in canonical order, divides a mean by `count`, the number of
-/// elements that each result comes from, and rounds once.
+/// Combines the replicas' partials in canonical order, divides a mean by `count`, and rounds once.
+/// `count` is the number of elements that each result combines.
 ///
 /// # Panics
 /// If there are no partials, or if they differ in operation, element type or number of results.
@@ -77,7 +77,7 @@ pub fn finish(partials: &[Partial], count: u64) -> HostMemory {
     memory
 }
 
-/// What a result that comes from so many elements is divided by.
+/// Returns the divisor of a result that combines `count` elements.
 pub(super) fn divisor(op: ReduceOp, count: u64) -> u64 {
     if op == ReduceOp::Mean { count } else { 1 }
 }

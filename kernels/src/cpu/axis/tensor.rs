@@ -1,4 +1,4 @@
-//! A tensor that is reduced along its middle axis: which rows, which lanes, which blocks meet when.
+//! A tensor that is reduced along its middle axis: which rows, lanes and blocks are combined when.
 
 use super::partial::Partial;
 use crate::{
@@ -11,73 +11,73 @@ use crate::{
 use consonance_spec::{DType, ReduceOp};
 use std::{array, ptr};
 
-/// Elements along the axis that are combined in lanes before they meet other blocks.
+/// Elements along the axis that are combined in lanes before blocks are combined.
 const BLOCK: usize = 4096;
 
-/// Columns from which on rows meet column by column; the narrower ones of many blocks meet their
-/// neighbours at once.
+/// Rows of at least this many columns are combined column by column. Narrower rows are combined
+/// with their neighbours, those of many blocks at once.
 const WIDE: usize = LANES;
 
-/// The most rows of a lane that are read in turn with those of seven others, and meet them in
-/// registers. The machine's prefetchers lose track of more.
+/// Limit on the rows per lane for eight lanes to be read in turn and combined in registers. The
+/// machine's prefetchers lose track of more rows.
 const FEW_ROWS: usize = 3;
 
-/// Bytes of a piece of a row, where lanes of many rows are met one after the other, and their
-/// accumulators are to stay in the first-level cache: a page, where prefetchers start anew.
+/// Bytes of a row's part in a strip, if lanes of many rows are combined one after the other and
+/// their accumulators have to stay in the first-level cache. It is a page, because prefetchers
+/// start anew at each page.
 const STRIP_BYTES: usize = if cfg!(test) { 512 } else { 4 << 10 };
 
-/// Bytes of the accumulators that are made at a time.
+/// Bytes of the accumulators that are computed at a time.
 const CHUNK_BYTES: usize = if cfg!(test) { 1 << 10 } else { 16 << 10 };
 
-/// Bytes of the room for a chunk: its accumulators are written in whole tiles.
+/// Bytes of memory for a chunk, whose accumulators are written in whole tiles.
 pub(super) const ROOM_BYTES: usize = CHUNK_BYTES + LANES * size_of::<u128>();
 
-/// Bytes of the accumulators of a block's lanes up to which all its columns are read as one run:
-/// the first-level cache.
+/// Limit on the bytes of the accumulators of a block's lanes for all columns of the block to be
+/// read as one run: the size of the first-level cache.
 const RUN_BYTES: usize = if cfg!(test) { 8 << 10 } else { 32 << 10 };
 
-/// Bytes of the accumulators of the lanes of blocks that are reduced at a time: half of the
+/// Bytes of the accumulators of the lanes of narrow blocks that are reduced at a time: half of the
 /// first-level cache.
 const NARROW_BYTES: usize = 16 << 10;
 
-/// Bytes to what will be read soon in a run of elements, also past the end of a page, which the
-/// machine's own prefetchers do not look beyond. Half as many, and twice as many, are slower.
+/// Prefetch distance in a run of elements, in bytes. It also reaches past the end of a page, where
+/// the machine's own prefetchers stop. Half and twice the distance are slower.
 const AHEAD_BYTES: usize = 2 << 10;
 
-/// Rows at a distance of a multiple of this fall on the same lines of the first-level cache.
+/// Rows whose distance is a multiple of this map to the same lines of the first-level cache.
 const ALIAS_BYTES: usize = 4 << 10;
 
 /// Blocks of a single column that are reduced at a time.
 const TOGETHER: usize = 4;
 
-/// Blocks that meet at a time, where there are many: a power of two, so that they are a subtree.
+/// Limit on the blocks that are combined at a time: a power of two, so that they are a subtree.
 const FEW_BLOCKS: usize = 1024;
 
-/// A row-major tensor of the shape `[outer, axis, inner]`, which gives a tensor of accumulators of
-/// the shape `[outer, blocks, inner]`, and that one of the shape `[outer, inner]`.
+/// A row-major tensor of the shape `[outer, axis, inner]`. It is reduced to accumulators of the
+/// shape `[outer, blocks, inner]`, and these to accumulators of the shape `[outer, inner]`.
 #[derive(Clone, Copy)]
 pub(super) struct Tensor<'a> {
     input: HostBuf<'a>,
     kernel: &'static Kernel,
     outer: usize,
     axis: usize,
-    /// Elements of the kernel's from a row to the next.
+    /// Elements of the kernel from one row to the next.
     inner: usize,
 }
 
 impl<'a> Tensor<'a> {
-    /// `None` if the operation is not defined on the type, or the machine lacks the instruction
-    /// set.
+    /// Returns the tensor; `None` if the operation is not defined on the type, or the machine lacks
+    /// the instruction set.
     ///
     /// # Panics
-    /// If the input has not as many elements as the shape says.
+    /// If the input does not have the number of elements that the shape says.
     pub(super) fn new(op: ReduceOp, input: HostBuf<'a>, shape: [usize; 3], isa: Isa) -> Option<Tensor<'a>> {
         let elements = shape.into_iter().try_fold(1usize, usize::checked_mul);
         assert_eq!(elements, Some(input.count()), "elements of the shape {shape:?}, and of the input");
         let kernel = Kernel::new(op, input.dtype(), isa)?;
         let [outer, axis, inner] = shape;
-        // A kernel of bytes takes each byte of a wider element for an element of the innermost
-        // axis.
+        // For a kernel of bytes, each byte of a wider element is an element of the innermost axis.
         let inner = inner * input.dtype().size() / kernel.source_bytes;
         Some(Tensor { input, kernel, outer, axis, inner })
     }
@@ -86,44 +86,44 @@ impl<'a> Tensor<'a> {
         self.kernel
     }
 
-    /// The bytes of its elements.
+    /// Returns the bytes of the tensor's elements.
     pub(super) fn bytes(&self) -> usize {
         self.input.bytes()
     }
 
-    /// Accumulators of a block.
+    /// Returns the number of accumulators of a block.
     pub(super) fn inner(&self) -> usize {
         self.inner
     }
 
-    /// Blocks of a slice; of an empty one there is one, which is empty.
+    /// Returns the number of blocks of a slice. An empty slice has one empty block.
     pub(super) fn blocks(&self) -> usize {
         self.axis.div_ceil(BLOCK).max(1)
     }
 
-    /// Accumulators of all blocks.
+    /// Returns the number of accumulators of all blocks.
     pub(super) fn values(&self) -> usize {
         self.outer * self.blocks() * self.inner
     }
 
-    /// Memory for the accumulators of all blocks.
+    /// Allocates memory for the accumulators of all blocks.
     ///
     /// # Safety
-    /// Nobody reads what has not been written.
+    /// Nobody reads a byte before it is written.
     pub(super) unsafe fn room(&self) -> HostMemory {
         // SAFETY: the caller's promise is the same.
         unsafe { HostMemory::uninit(DType::U8, self.values() * self.kernel.acc_bytes) }
     }
 
-    /// The reduction of the accumulators of all blocks.
+    /// Combines the accumulators of all blocks of each slice.
     pub(super) fn partial(&self, op: ReduceOp, mut values: HostMemory) -> Partial {
         let Tensor { input, kernel, outer, inner, .. } = *self;
         let (blocks, row_bytes) = (self.blocks(), inner * kernel.acc_bytes);
         if blocks > 1 && values.count() > 0 {
             let start = values.as_buf_mut().as_mut_ptr();
             for slice in 0..outer {
-                // SAFETY: a slice's blocks, and its results, which do not come after them, are in
-                // the values.
+                // SAFETY: a slice's blocks and its results are in `values`; the results do not come
+                // after the blocks.
                 unsafe {
                     let source = start.add(slice * blocks * row_bytes);
                     self.meet(source, blocks);
@@ -136,13 +136,13 @@ impl<'a> Tensor<'a> {
         Partial { op, dtype: input.dtype(), kernel, count, accumulators: values }
     }
 
-    /// How many accumulators of a range are made at a time, from `at` on: whole blocks, or a strip
-    /// of one.
+    /// Returns how many accumulators of the range `at..end` are computed next: those of whole
+    /// blocks, or of a strip of one block.
     pub(super) fn chunk(&self, at: usize, end: usize) -> usize {
         let Tensor { kernel, inner, .. } = *self;
         let (block, column, width) = (at / inner, at % inner, self.width());
         if inner > width {
-            // Strips begin where prefetchers do.
+            // Strips begin where prefetchers start.
             let (first, _) = self.rows(block);
             let over = self.at(first, column).addr() / kernel.source_bytes % width;
             (width - over).min(inner - column).min(end - at)
@@ -153,10 +153,10 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// Makes a [chunk](Tensor::chunk) of the accumulators, `count` from `at` on.
+    /// Computes a [chunk](Tensor::chunk) of the accumulators, `count` from `at` on.
     ///
     /// # Safety
-    /// It is a chunk of this tensor, or of one that has as many slices, blocks and columns;
+    /// It is a chunk of this tensor, or of a tensor with as many slices, blocks and columns;
     /// `result` is valid for writes of [`ROOM_BYTES`], `scratch` of [its
     /// own](Tensor::scratch_bytes).
     pub(super) unsafe fn reduce(&self, at: usize, count: usize, result: *mut u8, scratch: *mut u8) {
@@ -183,67 +183,69 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// The most columns of a strip that is cut for this tensor. Those of another one, of other
-    /// rows, may be as wide as a chunk.
+    /// Returns the largest number of columns of a strip that is cut for this tensor. A strip that
+    /// is cut for another tensor, with other rows, may be as wide as a chunk.
     fn width(&self) -> usize {
         let most = self.chunk_columns();
         if self.has_few_rows() { most } else { most.min(STRIP_BYTES / self.kernel.source_bytes) }
     }
 
-    /// Whether no lane has more than [`FEW_ROWS`].
+    /// Returns whether no lane has more than [`FEW_ROWS`] rows.
     fn has_few_rows(&self) -> bool {
         self.axis <= FEW_ROWS * LANES
     }
 
-    /// The most columns of any strip.
+    /// Returns the largest number of columns of any strip.
     fn chunk_columns(&self) -> usize {
         CHUNK_BYTES / self.kernel.acc_bytes
     }
 
-    /// Accumulators from a row of a strip of so many columns to the next: an odd number of tiles,
-    /// since rows at a distance of a power of two would fall on the same few lines of the
-    /// first-level cache.
+    /// Returns the number of accumulators from one row to the next in a strip of `columns` columns.
+    /// It is an odd number of tiles, because rows at a distance of a power of two would map to the
+    /// same few lines of the first-level cache.
     fn pitch(&self, columns: usize) -> usize {
         let tile = self.kernel.tile.max(LANES);
         (columns.div_ceil(tile) | 1) * tile
     }
 
-    /// With room for a tile at the end of a run.
+    /// Returns the bytes of scratch memory that [`reduce`](Tensor::reduce) needs, with room for a
+    /// tile at the end of a run.
     pub(super) fn scratch_bytes(&self) -> usize {
         let Kernel { tile, acc_bytes, .. } = *self.kernel;
         let strip = (GROUP + LANES / GROUP) * self.pitch(self.inner.min(self.chunk_columns()));
         (strip * acc_bytes).max(RUN_BYTES).max(NARROW_BYTES) + tile.max(LANES) * acc_bytes
     }
 
-    /// The first row of a block, counted over all slices, and how many it has.
+    /// Returns the first row of a block, counted over all slices, and the number of its rows.
     fn rows(&self, block: usize) -> (usize, usize) {
         let (slice, index) = (block / self.blocks(), block % self.blocks());
         (slice * self.axis + index * BLOCK, BLOCK.min(self.axis - index * BLOCK))
     }
 
-    /// The address of a column of a row.
+    /// Returns the address of a column of a row.
     fn at(&self, row: usize, column: usize) -> *const u8 {
         self.input.as_ptr().wrapping_add((row * self.inner + column) * self.kernel.source_bytes)
     }
 
-    /// Columns in whole tiles, or as they are if those of the last one of some rows would reach
-    /// past the tensor. Nobody reads what becomes of the elements that follow.
+    /// Rounds `columns` up to whole tiles, unless those of row `last` would reach past the tensor.
+    /// Nobody reads the results of the additional elements.
     fn in_tiles(&self, last: usize, column: usize, columns: usize) -> usize {
         let whole = columns.next_multiple_of(self.kernel.tile.max(LANES));
         if self.has(self.at(last, column), whole) { whole } else { columns }
     }
 
-    /// Whether so many elements from an address in the tensor do not reach past it.
+    /// Returns whether `count` elements from `source`, an address in the tensor, do not reach past
+    /// its end.
     fn has(&self, source: *const u8, count: usize) -> bool {
         let end = self.input.as_ptr().addr() + self.input.bytes();
         source.addr() + count * self.kernel.source_bytes <= end
     }
 
-    /// Reduces some columns of a block, of which there are not more than of a strip.
+    /// Reduces some columns of a block, at most as many as a strip has.
     ///
     /// # Safety
-    /// The block and its columns exist; `result` is valid for writes of so many accumulators in
-    /// whole tiles, `scratch` of its bytes.
+    /// The block and its columns exist; `result` is valid for writes of `columns` accumulators in
+    /// whole tiles, `scratch` of its [bytes](Tensor::scratch_bytes).
     unsafe fn wide(&self, block: usize, column: usize, columns: usize, result: *mut u8, scratch: *mut u8) {
         let Tensor { kernel, inner, .. } = *self;
         let (first, rows) = self.rows(block);
@@ -252,7 +254,7 @@ impl<'a> Tensor<'a> {
             let sources: [*const u8; LANES] =
                 array::from_fn(|row| start.wrapping_add(row * inner * kernel.source_bytes));
             let columns = self.in_tiles(first + rows - 1, column, columns);
-            // SAFETY: the columns of the rows are in bounds, and are no results.
+            // SAFETY: the columns of the rows are in bounds, and do not overlap the result.
             return unsafe { kernel.keep(&sources[..rows], result, columns) };
         }
         if rows > LANES && columns == inner && LANES * inner * kernel.acc_bytes <= RUN_BYTES {
@@ -272,7 +274,7 @@ impl<'a> Tensor<'a> {
         unsafe { self.strip((first, rows), (column, columns), result, scratch) }
     }
 
-    /// Reduces one strip of a block, group by group of its lanes.
+    /// Reduces one strip of a block, one group of lanes after the other.
     ///
     /// # Safety
     /// As for [`wide`](Tensor::wide).
@@ -292,8 +294,8 @@ impl<'a> Tensor<'a> {
         for (group, &total) in groups[..count].iter().enumerate() {
             let lane = group * GROUP;
             let (first, rows) = (first + lane, rows - lane);
-            // SAFETY: the strip is in the block; the scratch has room for a group, and for what
-            // groups give, in whole tiles.
+            // SAFETY: the strip is in the block; the scratch has room for the lanes of a group, and
+            // for the totals of all groups, in whole tiles.
             unsafe {
                 if lane + rows <= LANES {
                     let rows = rows.min(GROUP);
@@ -314,16 +316,16 @@ impl<'a> Tensor<'a> {
         unsafe { kernel.partial(&groups.map(<*mut u8>::cast_const)[..count], result, columns) }
     }
 
-    /// Reduces some columns of one lane's rows: of `first`, `first + LANES`, ….
+    /// Reduces some columns of one lane's rows `first`, `first + LANES`, ….
     ///
     /// # Safety
-    /// There are so many rows and columns; `accumulators` is valid for reads and writes of as many,
-    /// in whole tiles.
+    /// The rows and columns exist; `accumulators` is valid for reads and writes of `columns`
+    /// accumulators, in whole tiles.
     unsafe fn lane(&self, first: usize, rows: usize, column: usize, columns: usize, accumulators: *mut u8) {
         let Tensor { kernel, inner, .. } = *self;
         let stride = LANES * inner;
-        // The rows that are met next, or those of the next lane. But where those would take each
-        // other's place in the cache, and nothing but the reading takes long, the machine's own
+        // Prefetches the rows that this lane combines next, or those of the next lane. But if these
+        // would evict each other from the cache, and elements need no widening, the machine's own
         // prefetchers do better.
         let row_bytes = inner * kernel.source_bytes;
         let ahead = match rows {
@@ -344,16 +346,18 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// Reduces blocks of narrow rows, at most `most` from this one on; gives how many it has.
+    /// Reduces blocks of narrow rows, at most `most` from `block` on. Returns how many it has
+    /// reduced.
     ///
     /// # Safety
-    /// There are so many blocks; `result` is valid for writes of all their columns, `scratch` of
-    /// its bytes.
+    /// The blocks exist; `result` is valid for writes of all their columns, `scratch` of its
+    /// [bytes](Tensor::scratch_bytes).
     unsafe fn narrow(&self, block: usize, most: usize, result: *mut u8, scratch: *mut u8) -> usize {
         let Tensor { kernel, inner, axis, .. } = *self;
         let (first, rows) = self.rows(block);
         let run = rows.min(LANES) * inner;
-        // Blocks of as many rows, which follow each other without a gap: slices, or blocks of one.
+        // Blocks with the same number of rows, which follow each other without a gap: whole slices,
+        // or blocks of one slice.
         let alike = if axis <= BLOCK { most } else { (axis / BLOCK).saturating_sub(block % self.blocks()).max(1) };
         let blocks = most.min(alike).min((NARROW_BYTES / (run * kernel.acc_bytes)).max(1));
         // SAFETY: the blocks are in bounds, and their lanes fit the scratch.
@@ -379,15 +383,17 @@ impl<'a> Tensor<'a> {
         blocks
     }
 
-    /// Reduces `blocks` blocks of `rows` single elements into lanes: each is a tile of its own.
+    /// Reduces `blocks` blocks of `rows` single elements into lanes. The lanes of each block are a
+    /// tile.
     ///
     /// # Safety
-    /// There are so many blocks, of [`LANES`] rows at least; `lanes` is valid for reads and writes
-    /// of their accumulators.
+    /// The blocks exist and have at least [`LANES`] rows; `lanes` is valid for reads and writes of
+    /// their accumulators.
     unsafe fn columns(&self, first: usize, rows: usize, blocks: usize, lanes: *mut u8) {
         let Tensor { kernel, .. } = *self;
         let source = Rows { pitch: rows, ..Rows::new(self.at(first, 0), LANES, rows / LANES, AHEAD_BYTES) };
-        // SAFETY: the blocks are in bounds, and so are their last tiles where it is asked.
+        // SAFETY: the blocks are in bounds; `has` tells whether the last tile of the last block is,
+        // too.
         unsafe {
             (kernel.accumulate)(source, lanes, blocks * LANES, true);
             let rest = rows % LANES;
@@ -404,12 +410,12 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// `accumulators[i] = accumulators[i] ⊕ element[i]` for a run of elements from a row on; a
-    /// fresh accumulator is the element.
+    /// Computes `accumulators[i] = accumulators[i] ⊕ element[i]` for a run of `count` elements from
+    /// the start of a row on. A fresh accumulator becomes the element.
     ///
     /// # Safety
-    /// The elements are in bounds; `accumulators` is valid for reads and writes of as many, in
-    /// whole tiles.
+    /// The elements are in bounds; `accumulators` is valid for reads and writes of `count`
+    /// accumulators, in whole tiles.
     unsafe fn run(&self, row: usize, count: usize, accumulators: *mut u8, fresh: bool) {
         let Kernel { accumulate, source_bytes, acc_bytes, .. } = *self.kernel;
         let (source, whole) = (self.at(row, 0), count - count % LANES);
@@ -423,15 +429,16 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// A [`run`](Tensor::run) of less than a tile; where a whole one would read past the tensor,
-    /// from a copy.
+    /// Does as [`run`](Tensor::run), for less than a tile. Reads a copy of the elements if a whole
+    /// tile would reach past the tensor.
     ///
     /// # Safety
     /// As for [`run`](Tensor::run).
     unsafe fn part_of_a_tile(&self, source: *const u8, accumulators: *mut u8, count: usize, fresh: bool) {
         let Kernel { accumulate, source_bytes, .. } = *self.kernel;
         let rows = |first: *const u8| Rows { lanes: count, ..Rows::new(first, 0, 1, 0) };
-        // SAFETY: the tile is in bounds, or the elements are, and fit a tile of the widest.
+        // SAFETY: the tile is in bounds; or the elements are, and they fit a tile of the widest
+        // type.
         unsafe {
             if self.has(source, LANES) {
                 return accumulate(rows(source), accumulators, LANES, fresh);
@@ -443,8 +450,8 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// Combines `rows` rows of accumulators by the balanced tree into the first; the others are
-    /// scratch.
+    /// Combines `rows` rows of accumulators by the balanced tree into the first row. The other rows
+    /// are scratch.
     ///
     /// # Safety
     /// `values` is valid for reads and writes of the rows.

@@ -43,7 +43,7 @@ const AXES: [&[usize]; 23] = [
 const AROUND: [(usize, usize); 13] =
     [(1, 1), (3, 1), (150, 1), (1, 2), (3, 7), (40, 9), (1, 16), (1, 33), (33, 50), (1, 140), (2, 700), (0, 3), (2, 0)];
 
-/// The result at each place beside the axis, as the spec has it.
+/// Returns the result at each place beside the axis, computed by the spec.
 fn expected<T: Sample<Mean: Sample>>(op: ReduceOp, tensors: &[Vec<T>], outer: usize, inner: usize) -> Vec<u64> {
     let column = |tensor: &[T], place: usize| -> Vec<T> {
         let axis = tensor.len() / (outer * inner);
@@ -100,7 +100,7 @@ fn keys<T: Sample<Mean: Sample>>(op: ReduceOp, result: &HostMemory) -> Vec<u64> 
 fn check_type<T: Sample<Mean: Sample>>() {
     for op in ReduceOp::ALL.into_iter().filter(|op| op.result(T::DTYPE).is_some()) {
         for (outer, inner) in AROUND {
-            // Strips of several blocks are many elements, so that one operation has to do for them.
+            // Strips of several blocks have many elements, so only one operation is tested on them.
             let most = if op == ReduceOp::Sum { 600_000 } else { 40_000 };
             for axes in AXES.iter().filter(|axes| outer * inner * axes.iter().sum::<usize>() < most) {
                 check::<T>(op, axes, outer, inner);

@@ -1,7 +1,7 @@
-//! The two bodies of every reduction along an axis: rows meet in lanes, and narrow lanes (or
-//! blocks) meet by the balanced tree.
+//! The bodies of every reduction along an axis: they combine rows in lanes, and narrow lanes (or
+//! blocks) by the balanced tree.
 //!
-//! All that is the same for every type, which rows, which lanes, which blocks, is in
+//! The choice of rows, lanes and blocks is the same for every type. It is in
 //! [`axis`](crate::cpu::axis).
 
 use super::{
@@ -14,7 +14,7 @@ use super::{
 /// Lanes of a block: 32 keep every register width from SSE2 to AVX-512 busy.
 pub(crate) const LANES: usize = 32;
 
-/// Lanes that meet at a time: a subtree.
+/// Lanes that are combined at a time: a subtree.
 pub(crate) const GROUP: usize = 8;
 
 /// Rows of elements in memory.
@@ -27,22 +27,22 @@ pub(crate) struct Rows {
     /// Elements from the start of a tile to the start of the next: [`LANES`] where the columns of a
     /// row follow each other.
     pub(crate) pitch: usize,
-    /// Lanes of each tile that meet; the others are left as they are, or fresh with no meaning.
-    /// Fewer than all only of one row.
+    /// Lanes of each tile that are combined. Accumulators of the other lanes keep their values or,
+    /// if fresh, get values without a meaning. Fewer than [`LANES`] only for a single row.
     pub(crate) lanes: usize,
-    /// Bytes from what is read to what will be read soon, for which memory is asked.
+    /// Prefetch distance, from the elements that are read, in bytes.
     pub(crate) ahead: usize,
 }
 
 impl Rows {
-    /// Whole rows.
+    /// Returns rows of whole tiles that follow each other.
     pub(crate) fn new(first: *const u8, stride: usize, rows: usize, ahead: usize) -> Rows {
         Rows { first, stride, rows, pitch: LANES, lanes: LANES, ahead }
     }
 }
 
-/// `accumulators[i] = accumulators[i] ⊕ row 0[i] ⊕ row 1[i] ⊕ …` for `columns` elements; a fresh
-/// accumulator is row 0's element.
+/// Computes `accumulators[i] = accumulators[i] ⊕ row 0[i] ⊕ row 1[i] ⊕ …` for `columns` elements. A
+/// fresh accumulator begins as row 0's element.
 ///
 /// # Safety
 /// The machine has the instruction set `I`. `columns` is a multiple of [`LANES`]; there is a row;
@@ -73,9 +73,9 @@ pub(crate) unsafe fn accumulate<R: ElementCodec, O: Op<R::Acc>, I: Simd>(
     }
 }
 
-/// `results[i] = lane 0[i] ⊕ lane 1[i] ⊕ …` by the balanced tree, for `columns` elements of
-/// [`GROUP`] lanes, all of which meet in registers. The lanes begin at the first rows; each has
-/// `rows.rows` rows, the first `more` of them one more.
+/// Computes `results[i] = lane 0[i] ⊕ lane 1[i] ⊕ …` by the balanced tree, for `columns` elements
+/// of [`GROUP`] lanes, which are combined in registers. Lane `j` begins at row `j`. Each lane has
+/// `rows.rows` rows, the first `more` lanes one row more.
 ///
 /// # Safety
 /// The machine has the instruction set `I`. `columns` is a multiple of [`LANES`]; there is a row
@@ -99,7 +99,7 @@ pub(crate) unsafe fn lanes<R: ElementCodec, O: Op<R::Acc>, I: Simd>(
     }
 }
 
-/// A tile of four lanes, from the `first` on.
+/// Combines a tile of four lanes, from lane `first` on.
 ///
 /// # Safety
 /// As for [`lanes`].
@@ -120,7 +120,7 @@ unsafe fn four<R: ElementCodec, O: Op<R::Acc>, I: Simd>(
     }
 }
 
-/// A tile of a lane.
+/// Combines a tile of the rows of one lane.
 ///
 /// # Safety
 /// As for [`lanes`].
@@ -143,10 +143,11 @@ unsafe fn lane<R: ElementCodec, O: Op<R::Acc>, I: Simd>(
     }
 }
 
-/// [`accumulate`] of the first `N` rows, of which a tile each meets in registers; gives `N`.
+/// [Accumulates](accumulate) the first `N` rows, which are combined in registers tile by tile.
+/// Returns `N`.
 ///
 /// # Safety
-/// As for [`accumulate`], with so many rows at least.
+/// As for [`accumulate`], with at least `N` rows.
 #[inline(always)]
 unsafe fn together<R: ElementCodec, O: Op<R::Acc>, I: Simd, const N: usize>(
     rows: Rows,
@@ -182,9 +183,9 @@ unsafe fn together<R: ElementCodec, O: Op<R::Acc>, I: Simd, const N: usize>(
 /// Bytes of a tile of the widest accumulators.
 const TILE_BYTES: usize = LANES * size_of::<u128>();
 
-/// All bits of the first half of the bytes, none of the others: a part of it chooses as many bytes
-/// as it has of the first half. (Made when it is needed, it would be stored in parts and loaded
-/// whole, which takes longer than all the rest.)
+/// A mask with all bits of the first half of its bytes, and no others. A part of the mask chooses
+/// as many bytes as it has of the first half. The mask is static: if made on demand, it would be
+/// stored in parts and loaded whole, which takes longer than the rest of the work.
 static CHOSEN: [u8; 2 * TILE_BYTES] = {
     let mut bytes = [0; 2 * TILE_BYTES];
     let mut at = 0;
@@ -195,16 +196,16 @@ static CHOSEN: [u8; 2 * TILE_BYTES] = {
     bytes
 };
 
-/// [`accumulate`] of the first lanes of each tile of one row. Bytes are chosen, since the compiler
-/// makes no vectors of a choice between elements that are widened.
+/// [Accumulates](accumulate) the first lanes of each tile of one row. Chooses bytes, because the
+/// compiler does not vectorize a choice between widened elements.
 ///
 /// # Safety
 /// As for [`accumulate`], with accumulators that are not fresh.
 #[inline(always)]
 unsafe fn some_lanes<R: ElementCodec, O: Op<R::Acc>, I: Simd>(rows: Rows, accumulators: *mut R::Acc, columns: usize) {
     let Rows { first, pitch, lanes, .. } = rows;
-    // SAFETY: an accumulator is a number, of any bits; a tile of them is not longer than either
-    // half.
+    // SAFETY: an accumulator is a number, for which any bits are valid; a tile of accumulators is
+    // not longer than either half.
     let chosen = unsafe {
         CHOSEN.as_ptr().add(TILE_BYTES - lanes * size_of::<R::Acc>()).cast::<[R::Acc; LANES]>().read_unaligned()
     };
@@ -227,8 +228,8 @@ unsafe fn some_lanes<R: ElementCodec, O: Op<R::Acc>, I: Simd>(rows: Rows, accumu
 }
 
 /// Combines the `rows` rows of each of `slices` slices by the balanced tree; the results follow
-/// each other at the front, the rest is scratch. For rows of few columns, whose neighbours meet
-/// without a gap, those of all slices at once.
+/// each other at the front, the rest is scratch. Meant for rows of few columns: there is no gap
+/// between neighbouring rows, so pairs of all slices are combined at once.
 ///
 /// # Safety
 /// `values` is valid for reads and writes of `slices * rows * columns` accumulators, aligned.
@@ -259,7 +260,7 @@ pub(crate) unsafe fn neighbours<A: Copy, O: Op<A>>(values: *mut u8, slices: usiz
     }
 }
 
-/// [`neighbours`] of less than a tile of single accumulators a slice: slices become columns.
+/// [`neighbours`] for slices of fewer than [`LANES`] single accumulators. Slices become columns.
 ///
 /// # Safety
 /// As for [`neighbours`], with fewer rows than [`LANES`].
@@ -286,10 +287,10 @@ unsafe fn transposed<A: Copy, O: Op<A>>(values: *mut A, slices: usize, rows: usi
     }
 }
 
-/// Columns of narrow rows that meet at a time.
+/// Columns of narrow rows that are combined at a time.
 const PART: usize = 8;
 
-/// `target row[i] = source row[2i] ⊕ source row[2i + 1]` for `count` rows of `columns`
+/// Computes `target row[i] = source row[2i] ⊕ source row[2i + 1]` for `count` rows of `columns`
 /// accumulators.
 ///
 /// # Safety
@@ -332,7 +333,7 @@ unsafe fn pairs<A: Copy, O: Op<A>>(source: *const A, target: *mut A, count: usiz
     }
 }
 
-/// Writes the result of no elements to `count` accumulators.
+/// Writes the operation's identity to `count` accumulators.
 ///
 /// # Safety
 /// `accumulators` is valid for writes of `count`, aligned.

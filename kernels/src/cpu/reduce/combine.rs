@@ -1,4 +1,4 @@
-//! How two partial results become one: the operations on the types that are computed in.
+//! Combination of two partial results: the operations on accumulator types.
 
 /// An operation on `A`, element by element.
 pub(crate) trait Op<A> {
@@ -17,7 +17,7 @@ pub(crate) struct All;
 pub(crate) struct Or;
 pub(crate) struct Xor;
 
-// `T` in the expressions is the type at hand.
+// In the expressions, `T` is the type of the implementation.
 macro_rules! op {
     ($op:ident, [$($type:ty)*], $identity:expr, |$a:ident, $b:ident| $combine:expr) => {
         $(const _: () = {
@@ -36,29 +36,29 @@ macro_rules! op {
     };
 }
 
-// Signed and unsigned integers add and multiply alike; the signed types of a sum are the totals of
-// means.
+// Unsigned types also serve for signed sums and products, which have the same bits. The signed
+// types of `Sum` are the totals of means.
 op!(Sum, [u8 u16 u32 u64 i64 i128], 0, |a, b| a.wrapping_add(b));
 op!(Product, [u8 u16 u32 u64], 1, |a, b| a.wrapping_mul(b));
 op!(Min, [i8 i16 i32 i64 u8 u16 u32 u64], T::MAX, |a, b| if a < b { a } else { b });
 op!(Max, [i8 i16 i32 i64 u8 u16 u32 u64], T::MIN, |a, b| if a > b { a } else { b });
-// Bits do not care how wide the elements are.
+// Bitwise operations work on bytes, whatever the width of the elements.
 op!(And, [u8], !0, |a, b| a & b);
-// The identity of truth is `true`, whose other bits are zero.
+// The identity of a logical and is `true`, whose other bits are zero.
 op!(All, [u8], 1, |a, b| a & b);
 op!(Or, [u8], 0, |a, b| a | b);
 op!(Xor, [u8], 0, |a, b| a ^ b);
 
 op!(Sum, [f32 f64], 0.0, |a, b| a + b);
 op!(Product, [f32 f64], 1.0, |a, b| a * b);
-// The comparison and the choice are one instruction, which gives the second operand for equal and
-// for unordered ones. Asked both ways round, it gives either zero, or the NaN and the other
-// operand: their bits together are the lesser zero, or a NaN.
+// A comparison with its choice is one instruction. It gives the second operand if the operands are
+// equal or unordered. In both operand orders it gives both zeros, or the NaN and the other operand.
+// The bitwise or of the two is the lesser zero, or a NaN.
 op!(Min, [f32 f64], T::INFINITY, |a, b| {
     let (x, y) = (if a < b { a } else { b }, if b < a { b } else { a });
     T::from_bits(x.to_bits() | y.to_bits())
 });
-// The bits common to both zeros are the greater one; a NaN has to be asked for.
+// The bitwise and of both zeros is the greater zero. A NaN needs a test of its own.
 op!(Max, [f32 f64], T::NEG_INFINITY, |a, b| {
     let (x, y) = (if a > b { a } else { b }, if b > a { b } else { a });
     if a.is_nan() | b.is_nan() { T::NAN } else { T::from_bits(x.to_bits() & y.to_bits()) }

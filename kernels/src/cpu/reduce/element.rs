@@ -1,10 +1,10 @@
-//! How the elements of a type are read into the type that is computed in, and written back.
+//! Conversion of the elements of a type to accumulators on load, and back on store.
 
 use super::simd::Simd;
 use crate::cpu::half;
 use std::marker::PhantomData;
 
-/// What results are made of what is computed: the same, or that divided.
+/// How a result is made from an accumulator: unchanged, or divided.
 #[derive(Clone, Copy)]
 pub(crate) struct Quotient {
     how: How,
@@ -19,9 +19,10 @@ enum How {
 }
 
 impl Quotient {
-    /// The inverse of a power of two is exact, so that the product with it has the bits of the
-    /// quotient, in a fraction of the time. No divisor that counts elements of a memory is rounded
-    /// here, but for f32 where it is used.
+    /// Replaces a division by a power of two with a product by its inverse. The inverse is exact,
+    /// so the product has the bits of the quotient, and takes less time. No divisor that counts
+    /// elements in memory is rounded to `f64` here. For f32 the divisor is rounded where it is
+    /// used.
     pub(crate) fn new(divisor: u64) -> Quotient {
         let by = divisor as f64;
         match divisor {
@@ -36,32 +37,32 @@ impl Quotient {
 pub(crate) trait ElementCodec {
     /// An element in the sources.
     type Source: Copy;
-    /// What is computed in.
+    /// An accumulator.
     type Acc: Copy;
     /// An element in the targets.
     type Target: Copy;
-    /// The same for elements that are widened already and lie in order.
+    /// The codec whose sources are accumulators, in the order of elements.
     type Widened: ElementCodec<Source = Self::Acc, Acc = Self::Acc, Target = Self::Target>;
-    /// The same for results that stay as wide as they are computed in, in order.
+    /// The codec whose results stay accumulators, in the order of elements.
     type Kept: ElementCodec<Source = Self::Source, Acc = Self::Acc, Target = Self::Acc>;
-    /// What is computed in, as elements and as results.
+    /// The codec whose sources and results are accumulators.
     type Partial: ElementCodec<Source = Self::Acc, Acc = Self::Acc, Target = Self::Acc>;
 
-    /// `L` elements, widened, in the order of lanes that is the fastest for the type.
+    /// Loads `L` elements and widens them, in the order of lanes that is fastest for the type.
     ///
     /// # Safety
     /// The machine has the instruction set; `source` is valid for reads of `L` elements, of any
     /// alignment.
     unsafe fn load<I: Simd, const L: usize>(source: *const Self::Source) -> [Self::Acc; L];
 
-    /// The inverse of [`load`](ElementCodec::load), with each lane divided (where the type has a
-    /// mean) and rounded once.
+    /// Inverts [`load`](ElementCodec::load). Divides each lane (if the type has a mean) and rounds
+    /// it once.
     ///
     /// # Safety
     /// The machine has the instruction set.
     unsafe fn store<I: Simd, const L: usize>(tile: [Self::Acc; L], quotient: Quotient) -> [Self::Target; L];
 
-    /// [`load`](ElementCodec::load), with element `e` in lane `e`.
+    /// [Loads](ElementCodec::load) with element `e` in lane `e`.
     ///
     /// # Safety
     /// As for [`load`](ElementCodec::load).
@@ -71,7 +72,7 @@ pub(crate) trait ElementCodec {
         unsafe { Self::load::<I, L>(source) }
     }
 
-    /// [`store`](ElementCodec::store) of a tile with element `e` in lane `e`.
+    /// [Stores](ElementCodec::store) a tile that has element `e` in lane `e`.
     ///
     /// # Safety
     /// As for [`store`](ElementCodec::store).
@@ -82,7 +83,7 @@ pub(crate) trait ElementCodec {
     }
 }
 
-/// Elements that are computed in as they are, and have no mean of their own.
+/// Elements whose type is also their accumulator type, and which have no mean of their own.
 pub(crate) struct Plain<T>(PhantomData<T>);
 
 impl<T: Copy> ElementCodec for Plain<T> {
@@ -159,8 +160,9 @@ impl ElementCodec for F16 {
     }
 }
 
-/// Two elements share a word: one is widened by a shift and the other by a mask, where widening in
-/// order would cost a shuffle as well. The halves of the words become the halves of the tile.
+/// Two elements share a word of 32 bits. A shift widens one and a mask widens the other; widening
+/// in order would need a shuffle, too. The low halves of the words become the first half of the
+/// tile, the high halves the second half.
 pub(crate) struct Bf16;
 
 impl ElementCodec for Bf16 {
@@ -210,9 +212,9 @@ impl ElementCodec for Bf16 {
     }
 }
 
-/// Elements of 16 bits that are compared as [integers](half::order), where widening them would cost
-/// more than all the rest. The integers are counted from `FIRST` on, beyond the last of them from
-/// the least again, so that NaN of either sign win.
+/// Elements of 16 bits that are compared as [integers](half::order), because widening them would
+/// cost more than the rest of the work. The integers are counted from `FIRST` on, and wrap from the
+/// greatest to the least, so that NaN of either sign win.
 pub(crate) struct Ordered<const FIRST: i16>;
 
 impl<const FIRST: i16> ElementCodec for Ordered<FIRST> {
@@ -236,21 +238,21 @@ impl<const FIRST: i16> ElementCodec for Ordered<FIRST> {
     }
 }
 
-/// What maxima are counted from, in the format with these bits of infinity: negative infinity is
-/// the first, and the identity; negative NaN come after all others.
+/// Returns the `FIRST` of [`Ordered`] for maxima, in the format whose infinity has these bits.
+/// Negative infinity is the first, and the identity. Negative NaN come after all others.
 pub(crate) const fn first_of_greatest(infinite: i16) -> i16 {
     half::order(infinite | i16::MIN)
 }
 
-/// What minima are counted from: infinity is the last, and the identity; positive NaN are the
-/// first, and negative ones follow.
+/// Returns the `FIRST` of [`Ordered`] for minima. Infinity is the last, and the identity. Positive
+/// NaN are the first, and negative NaN follow.
 pub(crate) const fn first_of_least(infinite: i16) -> i16 {
     infinite + 1
 }
 
-/// Integers on their way to a mean: `T` is summed in `A`, and the mean is an `F`. No memory has so
-/// many elements that they overflow `A`, but of 32 bits: `i64` is sure to hold 2^31 of u32, 8 GiB
-/// of them, and 2^32 of i32.
+/// Integers of a mean: `T` is summed in `A`, and the mean is an `F`. No memory holds enough
+/// elements to overflow `A`, except for elements of 32 bits: `i64` is sure to hold the sum of 2^31
+/// elements of u32 (8 GiB) or 2^32 elements of i32.
 pub(crate) struct Total<T, A, F>(PhantomData<(T, A, F)>);
 
 macro_rules! total {
@@ -283,7 +285,7 @@ total! {
     (u8, i64, f32) (u16, i64, f32) (u32, i64, f64) (u64, i128, f64)
 }
 
-/// The [widened](ElementCodec::Widened) elements of `R`, where they are not those of `R`.
+/// The [`Widened`](ElementCodec::Widened) codec of `R`, if it is not `R` itself.
 pub(crate) struct Widened<R>(PhantomData<R>);
 
 impl<R: ElementCodec> ElementCodec for Widened<R> {
@@ -307,8 +309,7 @@ impl<R: ElementCodec> ElementCodec for Widened<R> {
     }
 }
 
-/// Elements of `R` whose results are [kept](ElementCodec::Kept) as wide as they are computed in,
-/// where they are not those of `R`.
+/// The [`Kept`](ElementCodec::Kept) codec of `R`, if it is not `R` itself.
 pub(crate) struct Kept<R>(PhantomData<R>);
 
 impl<R: ElementCodec> ElementCodec for Kept<R> {
@@ -331,8 +332,8 @@ impl<R: ElementCodec> ElementCodec for Kept<R> {
     }
 }
 
-/// `f` of each lane, as a loop that the compiler makes vectors of; `array::map` keeps it from that
-/// on long arrays.
+/// Applies `f` to each lane, in a loop that the compiler vectorizes. It does not vectorize
+/// `array::map` on long arrays.
 #[inline(always)]
 fn map<A: Copy, B: Copy + Default, const L: usize>(tile: [A; L], f: impl Fn(A) -> B) -> [B; L] {
     let mut result = [B::default(); L];

@@ -1,10 +1,10 @@
 //! The body of every reduction of several sources into one result: a tile of registers, folded over
 //! the sources.
 //!
-//! The compiler makes vectors of the loops over a tile's lanes and keeps the tiles in registers, so
-//! that each byte is read once and written once. A tile is 4 registers of accumulators: enough for
-//! the latency of an addition, and few enough that the three tiles that eight sources need at a
-//! time fit 16 registers.
+//! The compiler vectorizes the loops over a tile's lanes and keeps the tiles in registers, so each
+//! byte is read once and written once. A tile is 4 registers of accumulators: enough to hide the
+//! latency of an addition, and few enough that 16 registers hold the three tiles that eight sources
+//! need at a time.
 
 use super::{
     combine::Op,
@@ -13,19 +13,19 @@ use super::{
 };
 use std::{mem::MaybeUninit, ops::Range};
 
-/// Sources whose tiles meet in registers. Aligned groups of so many are complete subtrees of the
-/// canonical order.
+/// Number of sources whose tiles are combined in registers. An aligned group of this many sources
+/// is a complete subtree of the canonical order.
 const GROUP: usize = 8;
 
 /// Bytes of a cache line.
 pub(crate) const LINE: usize = 64;
 
-/// Levels of the tree above the groups: enough for as many sources as a slice can hold, all of
-/// whose bytes fit an `isize`.
+/// Levels of the tree above the groups: enough for the longest slice of sources, whose bytes fit an
+/// `isize`.
 const LEVELS: usize = 1 + (isize::MAX as usize / size_of::<*const u8>() / GROUP).ilog2() as usize;
 
-/// Bytes from a tile to the one whose lines are asked for meanwhile: about the lines that a core
-/// waits for at a time.
+/// Prefetch distance, from a tile to the tile that is prefetched meanwhile, in bytes: about as many
+/// lines as a core can wait for at a time.
 pub(super) const AHEAD_BYTES: usize = 512;
 
 /// How results are made and written.
@@ -37,7 +37,7 @@ pub(crate) struct Finish {
 }
 
 impl Finish {
-    /// Results are divided by this; lines are read and written when it is their turn.
+    /// Returns a finish that divides results by `divisor` and does not prefetch.
     pub(crate) fn in_turn(divisor: u64) -> Finish {
         Finish { quotient: Quotient::new(divisor), lines: Lines::InTurn, ask: Ask::ToRead }
     }
@@ -46,31 +46,32 @@ impl Finish {
 /// How cache lines are read and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lines {
-    /// When it is their turn.
+    /// When their tile is computed, without prefetches.
     InTurn,
-    /// Asked for ahead; but the targets' from the `past`-th on are written past the caches. Those
-    /// begin the range at the start of a line.
+    /// Prefetched, except those of the targets from index `past` on, which are written past the
+    /// caches. In each of these targets the range begins at the start of a line.
     Ahead { past: usize },
 }
 
-/// What sources' lines, where they are asked for ahead, are asked for.
+/// How the lines of sources are prefetched, if lines are prefetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// To be read.
+    /// For reading.
     ToRead,
-    /// To be read, but those of the source of this index to be written next.
+    /// For reading, except those of the source with this index: for writing, because this core
+    /// writes there next.
     Taking(usize),
-    /// They are not: each source is a target, too.
+    /// Not as sources: each source is also a target, and prefetched as such.
     AsTargets,
 }
 
-/// `targets[..][at] = sources[0][at] ⊕ sources[1][at] ⊕ …` in canonical order, for each element
-/// `at` of `range`.
+/// Computes `targets[..][at] = sources[0][at] ⊕ sources[1][at] ⊕ …` in canonical order, for each
+/// element `at` of `range`.
 ///
 /// # Safety
-/// The machine has the instruction set `I`. `range` is a multiple of `L` elements, within which
-/// sources are valid for reads and targets for writes. A target is disjoint from a source or equal
-/// to it. There is a source.
+/// The machine has the instruction set `I`. `range` has a multiple of `L` elements; in it, sources
+/// are valid for reads and targets for writes. A target is disjoint from a source or equal to it.
+/// There is a source.
 #[inline(always)]
 pub(crate) unsafe fn fold<R: ElementCodec, O: Op<R::Acc>, I: Simd, const L: usize>(
     sources: &[*const u8],
@@ -78,8 +79,8 @@ pub(crate) unsafe fn fold<R: ElementCodec, O: Op<R::Acc>, I: Simd, const L: usiz
     range: Range<usize>,
     finish: Finish,
 ) {
-    // Most reductions are of one group, and spared the counter: in the caches its instructions
-    // show.
+    // Most reductions have one group and skip the counter of `tree`: for data in the caches its
+    // instructions take noticeable time.
     let few = sources.len() <= GROUP;
     let past = match finish.lines {
         Lines::InTurn => targets.len(),
@@ -123,8 +124,8 @@ pub(crate) unsafe fn fold<R: ElementCodec, O: Op<R::Acc>, I: Simd, const L: usiz
     }
 }
 
-/// The tile at `at` of all sources: groups meet as a binary counter carries, where each digit is a
-/// finished subtree.
+/// Combines the tiles at `at` of all sources. Groups are combined as a binary counter carries: each
+/// digit is a finished subtree.
 ///
 /// # Safety
 /// As for [`fold`].
@@ -143,7 +144,7 @@ unsafe fn tree<R: ElementCodec, O: Op<R::Acc>, I: Simd, const L: usize>(
         let carries = if after.is_empty() { depth } else { index.trailing_ones() as usize };
         for _ in 0..carries {
             depth -= 1;
-            // SAFETY: the digits below `depth` were written, and a counter has as many as it
+            // SAFETY: the digits below `depth` were written, and a counter has as many digits as it
             // carries.
             tile = combine::<R::Acc, O, L>(unsafe { digits[depth].assume_init() }, tile);
         }
@@ -157,7 +158,7 @@ unsafe fn tree<R: ElementCodec, O: Op<R::Acc>, I: Simd, const L: usize>(
     unreachable!("some group is the last")
 }
 
-/// The tile at `at` of one to eight sources, in registers.
+/// Combines the tiles at `at` of one to eight sources, in registers.
 ///
 /// # Safety
 /// As for [`fold`], with at most [`GROUP`] sources.
@@ -184,7 +185,7 @@ unsafe fn group<R: ElementCodec, O: Op<R::Acc>, I: Simd, const L: usize>(
     }
 }
 
-/// The tile at `at` of the source `index` and, if there is one, of the next.
+/// Combines the tiles at `at` of source `index` and, if there is one, of the next source.
 ///
 /// # Safety
 /// As for [`group`], with `index < sources.len()`.
@@ -205,7 +206,7 @@ unsafe fn pair<R: ElementCodec, O: Op<R::Acc>, I: Simd, const L: usize>(
     }
 }
 
-/// Asks for the lines of a tile that is so many bytes after `tile`; they need not exist.
+/// Prefetches the lines of the tile that is `ahead` bytes after `tile`. They need not exist.
 #[inline(always)]
 pub(crate) fn prefetch<T, I: Simd, const L: usize>(tile: *const T, ahead: usize) {
     each_line::<T, L>(tile, ahead, I::prefetch);
@@ -218,7 +219,7 @@ fn each_line<T, const L: usize>(tile: *const T, ahead: usize, ask: impl Fn(*cons
     }
 }
 
-/// Two tiles, lane by lane.
+/// Combines two tiles lane by lane.
 #[inline(always)]
 pub(crate) fn combine<A: Copy, O: Op<A>, const L: usize>(a: [A; L], b: [A; L]) -> [A; L] {
     let mut tile = a;

@@ -11,29 +11,31 @@ use crate::cpu::isa::Isa;
 use consonance_spec::{DType, ReduceOp};
 use std::ops::Range;
 
-/// [`fold::fold`] for one type, operation and instruction set: sources, targets, range of elements,
-/// finish.
+/// [`fold::fold`] for one type, operation and instruction set. Arguments: sources, targets, range
+/// of elements, finish.
 pub(crate) type Fold = unsafe fn(&[*const u8], &[*mut u8], Range<usize>, Finish);
 
-/// [`axis_body::lanes`] for one type, operation and instruction set: rows, results, columns.
+/// [`axis_body::lanes`] for one type, operation and instruction set. Arguments: rows, how many
+/// lanes have one row more, results, columns.
 type Lanes = unsafe fn(Rows, usize, *mut u8, usize);
 
-/// [`axis_body::accumulate`] for one type, operation and instruction set: rows, accumulators,
-/// columns, whether they are fresh.
+/// [`axis_body::accumulate`] for one type, operation and instruction set. Arguments: rows,
+/// accumulators, columns, whether the accumulators are fresh.
 pub(crate) type Accumulate = unsafe fn(Rows, *mut u8, usize, bool);
 
-/// [`axis_body::neighbours`] for one type, operation and instruction set: accumulators, slices,
-/// rows of each, columns.
+/// [`axis_body::neighbours`] for one type, operation and instruction set. Arguments: accumulators,
+/// slices, rows of each slice, columns.
 pub(crate) type Neighbours = unsafe fn(*mut u8, usize, usize, usize);
 
-/// All that is compiled for one type, operation and instruction set.
+/// The functions compiled for one type, operation and instruction set.
 ///
-/// A value is the permission to run it: it is made where the machine has the instruction set.
+/// A value is the permission to run them: [`Kernel::new`] returns it only if the machine has the
+/// instruction set.
 pub(crate) struct Kernel {
     /// Combines sources of elements.
     pub(crate) fold: Fold,
-    /// [`fold`](Kernel::fold) in small tiles, for the ends of ranges and for few elements: in the
-    /// baseline at every level, since wide registers cost more there than they give.
+    /// [`fold`](Kernel::fold) in small tiles, for the ends of ranges and for few elements. It uses
+    /// baseline instructions at every level, because wide registers cost more there than they save.
     pub(crate) small: Fold,
     /// Combines sources of accumulators.
     pub(crate) finish: Fold,
@@ -47,15 +49,16 @@ pub(crate) struct Kernel {
     pub(crate) partial: Fold,
     /// [`partial`](Kernel::partial) in small tiles.
     pub(crate) small_partial: Fold,
-    /// Adds rows of elements to a row of accumulators, one after the other.
+    /// Combines rows of elements, one after the other, into a row of accumulators.
     pub(crate) accumulate: Accumulate,
-    /// Combines the rows of a group of lanes, and the lanes.
+    /// Combines the rows of each lane of a group, and then the lanes.
     pub(crate) lanes: Lanes,
     /// Combines narrow rows of accumulators by the balanced tree.
     pub(crate) neighbours: Neighbours,
-    /// Writes the operation's identity to accumulators, as many as the number says.
+    /// Writes the operation's identity to the given number of accumulators.
     pub(crate) identity: unsafe fn(*mut u8, usize),
-    /// Elements of a tile; ranges of `fold` and `finish` are multiples of it.
+    /// Elements of a tile. The ranges of `fold`, `finish`, `keep` and `partial` are multiples of
+    /// it.
     pub(crate) tile: usize,
     /// Elements of a small tile.
     pub(crate) small_tile: usize,
@@ -68,14 +71,14 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel; `None` where the operation is not defined on the type or the machine lacks the
-    /// instruction set.
+    /// Returns the kernel; `None` if the operation is not defined on the type or the machine lacks
+    /// the instruction set.
     ///
-    /// Bitwise operations, and those of bool, are kernels of bytes: they take each byte of a wider
-    /// type for an element.
+    /// The kernels of bitwise operations, and of bool, are kernels of bytes: each byte of a wider
+    /// type is an element.
     pub(crate) fn new(op: ReduceOp, dtype: DType, isa: Isa) -> Option<&'static Kernel> {
         op.result(dtype)?;
-        // The best one is known to be there.
+        // `Isa::best` returns only an instruction set that the machine has.
         (isa == Isa::best() || isa.is_available()).then(|| match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => avx512::kernel(op, dtype),
@@ -106,8 +109,8 @@ unsafe fn small<R: ElementCodec, O: Op<R::Acc>, const S: usize>(
     unsafe { fold::fold::<R, O, simd::Small, S>(sources, targets, range, finish) }
 }
 
-/// The kernels of one instruction set, whose features the bodies are compiled for and whose tiles
-/// have so many bytes.
+/// Defines the kernels of one instruction set. The bodies are compiled for its features. The
+/// accumulators of a tile have `$tile_bytes` bytes.
 macro_rules! level {
     ($name:ident, $level:ident, $tile_bytes:literal $(, $feature:literal)*) => {
         mod $name {
@@ -192,9 +195,9 @@ macro_rules! level {
     };
 }
 
-/// The kernel `$of!(row, op)` of an operation that is defined on the type. No match here has a
-/// wildcard: of a new operation or type the compiler asks for the kernel, or for a place among
-/// those that are not defined.
+/// Selects the kernel `$of!(row, op)` of an operation that is defined on the type. No match here
+/// has a wildcard, so the compiler demands for a new operation or type a kernel or an entry among
+/// the undefined ones.
 macro_rules! select {
     ($of:ident, $op:expr, $dtype:expr) => {
         match $dtype {
@@ -220,8 +223,8 @@ macro_rules! select {
     };
 }
 
-/// The kernel of floats: the rows that are added, and of which the least and the greatest are
-/// found.
+/// Selects a kernel of floats. `$added` is the codec for sums, means and products, `$least` for
+/// minima, `$greatest` for maxima.
 macro_rules! floats {
     ($of:ident, $op:expr, $dtype:expr, $added:ty, $least:ty, $greatest:ty) => {
         match $op {
@@ -234,8 +237,8 @@ macro_rules! floats {
     };
 }
 
-/// The kernel of integers: the rows that are added, that are ordered, and that means are made of.
-/// Bits are combined as bytes.
+/// Selects a kernel of integers. `$added` is the codec for sums and products, `$ordered` for minima
+/// and maxima, `$total` for means. Bitwise operations combine bytes.
 macro_rules! integers {
     ($of:ident, $op:expr, $added:ty, $ordered:ty, $total:ty) => {
         match $op {
@@ -252,7 +255,8 @@ macro_rules! integers {
 }
 
 /// # Panics
-/// Always: [`ReduceOp::result`] has no type for these, and nobody asks for their kernel.
+/// Always. [`ReduceOp::result`] has no type for these operations, so [`Kernel::new`] never selects
+/// their kernel.
 #[cold]
 fn undefined(op: ReduceOp, dtype: DType) -> ! {
     unreachable!("{op} of {dtype}")

@@ -1,12 +1,12 @@
 //! Reductions of several buffers into one result, element by element.
 //!
 //! A [`Reducer`] is chosen once for an operation, an element type and an instruction set. Its
-//! result has the same bits for every instruction set, alignment and count.
+//! results have the same bits for every instruction set, alignment and count.
 //!
-//! The bodies are loops over arrays of lanes, inlined into functions that are compiled for an
-//! instruction set each. The crate `wide` would be an obvious vocabulary for them, but its width is
-//! the build's, which is SSE2 for a program that is to run anywhere: a sum written with it is half
-//! as fast in the caches (`harness/benches/reducer.rs` shows both), and no shorter.
+//! The bodies are loops over arrays of lanes, inlined into one function per instruction set. They
+//! do not use the crate `wide`, whose vector width is fixed by the build: SSE2 for a program that
+//! must run anywhere. A sum written with `wide` is slower for data in the caches
+//! (`harness/benches/reducer.rs` measures both), and no shorter.
 
 mod combine;
 mod simd;
@@ -62,42 +62,42 @@ pub struct Reducer {
 }
 
 impl Reducer {
-    /// The operation in the widest instruction set of this machine; `None` if it is not defined on
-    /// the type.
+    /// Returns the operation in the widest instruction set of this machine; `None` if the operation
+    /// is not defined on the type.
     #[inline]
     pub fn new(op: ReduceOp, dtype: DType) -> Option<Reducer> {
         Reducer::with_isa(op, dtype, Isa::best())
     }
 
-    /// The operation in this instruction set; `None` if it is not defined on the type or the
-    /// machine lacks the instructions.
+    /// Returns the operation in the instruction set `isa`; `None` if the operation is not defined
+    /// on the type or the machine lacks the instruction set.
     #[inline]
     pub fn with_isa(op: ReduceOp, dtype: DType, isa: Isa) -> Option<Reducer> {
         let kernel = Kernel::new(op, dtype, isa)?;
         Some(Reducer { op, input: dtype, output: op.result(dtype)?, isa, kernel })
     }
 
-    /// The operation.
+    /// Returns the operation.
     pub fn op(&self) -> ReduceOp {
         self.op
     }
 
-    /// The element type of the inputs.
+    /// Returns the element type of the inputs.
     pub fn input(&self) -> DType {
         self.input
     }
 
-    /// The element type of the result.
+    /// Returns the element type of the result.
     pub fn output(&self) -> DType {
         self.output
     }
 
-    /// The instruction set.
+    /// Returns the instruction set.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// `output[i] = inputs[0][i] ⊕ inputs[1][i] ⊕ …` in canonical order, rounded once.
+    /// Computes `output[i] = inputs[0][i] ⊕ inputs[1][i] ⊕ …` in canonical order, rounded once.
     ///
     /// # Panics
     /// If there are no inputs, or if counts or element types differ from the output's or the
@@ -113,16 +113,17 @@ impl Reducer {
             );
         }
         let sources: Vec<*const u8> = inputs.iter().map(HostBuf::as_ptr).collect();
-        // SAFETY: the types and counts are those of the buffers; an exclusive output overlaps no
-        // shared input.
+        // SAFETY: the types and counts are those of the buffers; the output is exclusive, so it
+        // overlaps no shared input.
         unsafe { self.fold(&sources, &[output.as_mut_ptr()], output.count(), CacheHints::from(Locality::Near)) }
     }
 
-    /// `target[i] = target[i] ⊕ inputs[0][i] ⊕ …` in canonical order, rounded once, in place.
+    /// Computes `target[i] = target[i] ⊕ inputs[0][i] ⊕ …` in canonical order, rounded once, in
+    /// place.
     ///
     /// # Panics
-    /// If counts or element types differ from the target's or the reducer's, whose result is of the
-    /// type of its inputs.
+    /// If counts or element types differ from those of the target or the reducer, or if the
+    /// reducer's result has another type than its inputs.
     ///
     /// ```
     /// use consonance_kernels::{cpu::reduce::Reducer, memory::HostBufMut};
@@ -142,39 +143,39 @@ impl Reducer {
         let sources: Vec<*const u8> =
             [own.cast_const()].into_iter().chain(inputs.iter().map(HostBuf::as_ptr)).collect();
         // SAFETY: the types and counts are those of the buffers; the target is the first source,
-        // and, being exclusive, overlaps no other.
+        // and it is exclusive, so it overlaps no other source.
         unsafe { self.fold(&sources, &[own], target.count(), CacheHints::from(Locality::Near)) }
     }
 
-    /// [`reduce`](Reducer::reduce) of `count` elements at `sources`, of which others have written
-    /// some, into each of `targets`.
+    /// [Reduces](Reducer::reduce) `count` elements at `sources`, some of them written by other
+    /// ranks, into each of `targets`.
     ///
     /// # Safety
     /// There is a source. Each source is valid for reads of `count` elements of the input type,
     /// each target for writes of `count` elements of the output type. A target is disjoint from a
     /// source or equal to it; equal only where elements of both have the same size. Targets are
-    /// disjoint from each other or equal. Nobody else writes the sources or touches the targets
-    /// meanwhile.
+    /// disjoint from each other or equal. Until this returns, nobody else writes the sources or
+    /// accesses the targets.
     pub(crate) unsafe fn fold(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, flow: CacheHints) {
         let divisor = if self.op == ReduceOp::Mean { sources.len() as u64 } else { 1 };
-        // SAFETY: the caller's promises are the same; a kernel of bytes has more and smaller
-        // elements, at the same addresses.
+        // SAFETY: the caller's promises are the same; a kernel of bytes takes the same memory as
+        // more and smaller elements.
         unsafe { self.kernel.reduce(sources, targets, self.elements(count), divisor, flow) }
     }
 
-    /// The kernel's elements in `count` elements of the input. All sizes are powers of two, and a
-    /// division takes long.
+    /// Returns how many of the kernel's elements `count` input elements are. Shifts, because all
+    /// sizes are powers of two and a division is slow.
     fn elements(&self, count: usize) -> usize {
         (count * self.input.size()) >> self.kernel.source_bytes.trailing_zeros()
     }
 }
 
 impl Reducer {
-    /// [`fold`](Reducer::fold) of few elements into one target, where sources and target have room
-    /// for so many more that `count` elements become a multiple of [`Reducer::SMALL_BYTES`] bytes.
+    /// [Folds](Reducer::fold) few elements into one target. Sources and target have room for
+    /// `count` elements rounded up to a multiple of [`Reducer::SMALL_BYTES`] bytes.
     ///
     /// # Safety
-    /// As for [`fold`](Reducer::fold), of all the elements that there is room for.
+    /// As for [`fold`](Reducer::fold), for all elements of the rounded count.
     #[inline]
     pub(crate) unsafe fn fold_small(&self, sources: &[*const u8], target: *mut u8, count: usize) {
         let divisor = if self.op == ReduceOp::Mean { sources.len() as u64 } else { 1 };
@@ -184,8 +185,8 @@ impl Reducer {
         unsafe { (self.kernel.small)(sources, &[target], 0..elements, Finish::in_turn(divisor)) }
     }
 
-    /// What the bytes of sources that [`fold_small`](Reducer::fold_small) reads are at most a
-    /// multiple of.
+    /// Upper bound on the unit to which [`fold_small`](Reducer::fold_small) rounds up the bytes
+    /// that it reads from a source.
     pub(crate) const SMALL_BYTES: usize = kernel::SMALL_TILE_BYTES;
 }
 

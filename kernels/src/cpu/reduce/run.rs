@@ -1,5 +1,5 @@
-//! A kernel on any number of elements at any address: parts of tiles at the ends, and stores past
-//! the caches between them.
+//! Runs a kernel on any number of elements at any address: partial tiles at the ends, and whole
+//! tiles between them, which may be written past the caches.
 
 use super::{
     fold::{AHEAD_BYTES, Ask, Finish, LINE, Lines},
@@ -11,10 +11,10 @@ use crate::cpu::{
 };
 use std::{mem::MaybeUninit, ops::Range, ptr};
 
-/// Sources of a part of a small tile that are copied without an allocation.
+/// Limit on the sources whose partial small tiles are copied without an allocation.
 const FEW: usize = 64;
 
-/// A small tile of sources or targets, neither of which are larger than accumulators.
+/// A small tile of a source or target, whose elements are no larger than accumulators.
 #[derive(Clone, Copy)]
 #[repr(C, align(16))]
 struct Tile([u8; SMALL_TILE_BYTES]);
@@ -40,7 +40,7 @@ impl Kernel {
     /// There is a source. Sources are valid for reads of `count` elements, targets for writes of
     /// `count` results. A target is disjoint from each source or equal to it; equal only where an
     /// element and a result have the same size. Targets are disjoint from each other or equal.
-    /// Nobody else writes the sources or touches the targets meanwhile.
+    /// Until this returns, nobody else writes the sources or accesses the targets.
     pub(crate) unsafe fn reduce(
         &self,
         sources: &[*const u8],
@@ -54,8 +54,8 @@ impl Kernel {
         unsafe { self.run((self.fold, self.small), bytes, sources, targets, count, (divisor, flow)) }
     }
 
-    /// [`reduce`](Kernel::reduce) of sources of accumulators, as part of something that reads and
-    /// writes `of` bytes if that is more than it does itself.
+    /// [Reduces](Kernel::reduce) sources of accumulators, as a part of a reduction that reads and
+    /// writes `of` bytes in all. 0 means no larger reduction.
     ///
     /// # Safety
     /// As for [`reduce`](Kernel::reduce).
@@ -74,7 +74,7 @@ impl Kernel {
         unsafe { self.run((self.finish, self.small_finish), bytes, sources, targets, count, how) }
     }
 
-    /// [`reduce`](Kernel::reduce) into accumulators.
+    /// [Reduces](Kernel::reduce) sources of elements into accumulators.
     ///
     /// # Safety
     /// As for [`reduce`](Kernel::reduce).
@@ -85,7 +85,7 @@ impl Kernel {
         unsafe { self.run((self.keep, self.small_keep), bytes, sources, &[target], count, how) }
     }
 
-    /// [`reduce`](Kernel::reduce) of sources of accumulators into accumulators.
+    /// [Reduces](Kernel::reduce) sources of accumulators into accumulators.
     ///
     /// # Safety
     /// As for [`reduce`](Kernel::reduce).
@@ -96,7 +96,8 @@ impl Kernel {
         unsafe { self.run((self.partial, self.small_partial), bytes, sources, &[target], count, how) }
     }
 
-    /// Runs a kernel, of large tiles and of small ones, on elements and results of so many bytes.
+    /// Runs two functions of the kernel, one for large tiles and one for small tiles, on elements
+    /// of `source_bytes` bytes and results of `target_bytes` bytes.
     ///
     /// # Safety
     /// As for [`reduce`](Kernel::reduce).
@@ -137,7 +138,7 @@ impl Run<'_> {
         let ask = if lines == Lines::InTurn { Ask::ToRead } else { self.ask(count) };
         let finish = Finish { lines, ask, ..Finish::in_turn(self.divisor) };
         // SAFETY: the ranges are parts of `0..count`, the middle one a multiple of a tile, the
-        // others less than one; they are disjoint, so that no range reads what another one wrote.
+        // others less than a tile; they are disjoint, so no range reads what another range wrote.
         unsafe {
             self.part(0..head);
             (self.fold)(self.sources, self.targets, head..tail, finish);
@@ -145,7 +146,8 @@ impl Run<'_> {
         }
     }
 
-    /// What sources' lines are asked for; the first ones of some that are taken at once.
+    /// Returns how the lines of sources are prefetched. Prefetches the first lines of a taken
+    /// source at once.
     fn ask(&self, count: usize) -> Ask {
         let Locality::Taken(taken) = self.flow.from else {
             let are_targets = self.sources.iter().all(|source| self.targets.contains(&source.cast_mut()));
@@ -155,9 +157,9 @@ impl Run<'_> {
         Ask::Taking(taken)
     }
 
-    /// How many elements come before the first line of the targets from the `past`-th on, if they
-    /// can be written past the caches: all of them begin alike, and none is a source, whose line is
-    /// in the cache already.
+    /// Returns how many elements come before the first whole line of the targets from index `past`
+    /// on, if these can be written past the caches: there is at least one, all begin at the same
+    /// offset in a line, and none is a source, whose lines are in the cache already.
     fn elements_to_align(&self, past: usize) -> Option<usize> {
         let targets = self.targets.get(past..)?;
         let over = targets.first()?.addr() % LINE;
@@ -166,7 +168,7 @@ impl Run<'_> {
         (alike && apart).then(|| (LINE - over) % LINE / self.target_bytes)
     }
 
-    /// Reduces less than a tile.
+    /// Reduces fewer elements than a tile has.
     ///
     /// # Safety
     /// As for [`Kernel::reduce`], of the elements in `range`.
@@ -177,7 +179,7 @@ impl Run<'_> {
         let whole = range.end - rest(range.len(), self.small_tile);
         let finish = Finish::in_turn(self.divisor);
         // SAFETY: the caller's promises are the same; the first range is a multiple of a small
-        // tile, the other less than one.
+        // tile, the other range less than a small tile.
         unsafe {
             (self.small)(self.sources, self.targets, range.start..whole, finish);
             if whole == range.end {
@@ -195,11 +197,11 @@ impl Run<'_> {
         }
     }
 
-    /// Reduces the elements in `range`, copied into small tiles that zeros fill up; `pointers` are
-    /// room for the tiles' addresses.
+    /// Reduces the elements in `range`. They are copied into small tiles, which zeros fill up.
+    /// `pointers` is room for the addresses of the tiles.
     ///
     /// # Safety
-    /// As for [`part`](Run::part), with less than a small tile.
+    /// As for [`part`](Run::part), with fewer elements than a small tile has.
     unsafe fn padded(&self, range: Range<usize>, tiles: &mut [MaybeUninit<Tile>], pointers: &mut [*const u8]) {
         for ((source, tile), pointer) in self.sources.iter().zip(tiles).zip(&mut *pointers) {
             let tile = tile.write(Tile::ZERO);
@@ -210,7 +212,7 @@ impl Run<'_> {
         }
         let mut result = Tile::ZERO;
         let finish = Finish::in_turn(self.divisor);
-        // SAFETY: one small tile of each source and of the result, which no source overlaps.
+        // SAFETY: each source and the result has one small tile; no source overlaps the result.
         unsafe { (self.small)(pointers, &[result.0.as_mut_ptr()], 0..self.small_tile, finish) }
         for target in self.targets {
             let bytes = range.len() * self.target_bytes;
@@ -220,8 +222,8 @@ impl Run<'_> {
     }
 }
 
-/// What is left of `count` elements after as many tiles as there are: a division would take as long
-/// as some of those.
+/// Returns how many of `count` elements are left after the whole tiles. Masks, because a division
+/// would take as long as several tiles.
 fn rest(count: usize, tile: usize) -> usize {
     debug_assert!(tile.is_power_of_two());
     count & (tile - 1)

@@ -5,14 +5,14 @@ use std::convert::identity;
 
 /// An element type that tests can make and compare.
 pub(crate) trait Sample: Number {
-    /// The element that `random` bits choose.
+    /// Returns the element that `random` bits choose.
     fn sample(random: u64) -> Self;
 
-    /// Equal for equal bits, and for any two NaN.
+    /// Returns a key that is equal for equal bits, and for any two NaN.
     fn key(self) -> u64;
 }
 
-/// `count` elements that `seed` chooses.
+/// Returns `count` elements that `seed` chooses.
 pub(crate) fn samples<T: Sample>(seed: u64, count: usize) -> Vec<T> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x2545_f491_4f6c_dd1d;
     let mut random = || {
@@ -71,8 +71,7 @@ macro_rules! float {
                     $type::INFINITY,
                     $type::NEG_INFINITY,
                     $type::NAN,
-                    // A NaN that signals, and whose bits below the upper half alone say that it is
-                    // one.
+                    // A signalling NaN. Only a bit in the lower half makes it differ from infinity.
                     -$type::from_bits($type::INFINITY.to_bits() | 1),
                 ];
                 match random >> 60 {

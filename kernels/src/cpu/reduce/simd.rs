@@ -1,4 +1,4 @@
-//! What kernels ask of an instruction set beyond what the compiler makes of plain loops.
+//! Operations of an instruction set that the compiler does not make of plain loops.
 
 use crate::cpu::half;
 #[cfg(target_arch = "x86_64")]
@@ -7,10 +7,10 @@ use std::arch::{asm, x86_64::*};
 /// An instruction set as a type.
 ///
 /// # Safety of the methods
-/// They may be called where the machine has the instruction set, and inline into a function that is
-/// compiled for it.
+/// They may be called where the machine has the instruction set. They are inlined into a function
+/// that is compiled for it.
 pub(crate) trait Simd {
-    /// `L` elements of `f16` as `f32`.
+    /// Widens `L` elements of `f16` to `f32`.
     ///
     /// # Safety
     /// The machine has the instruction set; `source` is valid for reads of `L` elements, of any
@@ -26,7 +26,7 @@ pub(crate) trait Simd {
         tile
     }
 
-    /// `L` elements of `f32`, rounded to `f16`.
+    /// Rounds `L` elements of `f32` to `f16`.
     ///
     /// # Safety
     /// The machine has the instruction set.
@@ -39,14 +39,14 @@ pub(crate) trait Simd {
         narrow
     }
 
-    /// Writes past the caches, where the instruction set can.
+    /// Writes a tile past the caches, if the instruction set has such stores.
     ///
     /// # Safety
     /// The machine has the instruction set; `target` is valid for writes of a tile and aligned to
     /// 64 bytes or, for smaller tiles, to the tile.
     unsafe fn stream<T: Copy, const L: usize>(target: *mut T, tile: [T; L]);
 
-    /// Asks for the cache line of an address, which need not be valid.
+    /// Prefetches the cache line of an address, which need not be valid.
     #[inline(always)]
     fn prefetch(address: *const u8) {
         #[cfg(target_arch = "x86_64")]
@@ -58,11 +58,12 @@ pub(crate) trait Simd {
         let _ = address;
     }
 
-    /// Asks for the cache line of an address, which need not be valid, as one that is written soon.
+    /// Prefetches the cache line of an address, which need not be valid, for writing. By default
+    /// does nothing.
     #[inline(always)]
     fn prefetch_to_write(_: *const u8) {}
 
-    /// Makes what was [streamed](Simd::stream) visible before what this thread writes next.
+    /// Makes [streamed](Simd::stream) tiles visible before anything that this thread writes next.
     #[inline(always)]
     fn fence() {
         #[cfg(target_arch = "x86_64")]
@@ -73,7 +74,7 @@ pub(crate) trait Simd {
     }
 }
 
-/// The baseline in tiles too small to be written past the caches.
+/// The baseline, for tiles too small to be written past the caches.
 pub(crate) struct Small;
 pub(crate) struct Baseline;
 #[cfg(target_arch = "x86_64")]
@@ -81,7 +82,7 @@ pub(crate) struct Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) struct Avx512;
 
-/// A tile written by the non-temporal stores of one register width.
+/// Implements `stream` by the non-temporal stores of one register width.
 #[cfg(target_arch = "x86_64")]
 macro_rules! stream {
     ($register:ty, $store:ident) => {
@@ -100,14 +101,14 @@ macro_rules! stream {
     };
 }
 
-/// Asks for a line by an instruction that processors have from here on, or do nothing when they
-/// meet it.
+/// Implements `prefetch_to_write` by the instruction `prefetchw`. Every processor from AVX2 on has
+/// it, or executes it as a no-op.
 #[cfg(target_arch = "x86_64")]
 macro_rules! prefetch_to_write {
     () => {
         #[inline(always)]
         fn prefetch_to_write(address: *const u8) {
-            // SAFETY: it changes nothing that a program can see, and does not fault.
+            // SAFETY: the instruction changes nothing that a program can see, and does not fault.
             unsafe { asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) }
         }
     };
@@ -128,7 +129,8 @@ impl Simd for Baseline {
     #[cfg(not(target_arch = "x86_64"))]
     #[inline(always)]
     unsafe fn stream<T: Copy, const L: usize>(target: *mut T, tile: [T; L]) {
-        // SAFETY: the caller vouches for the target. Stable Rust has no store past the caches here.
+        // SAFETY: the caller vouches for the target. Stable Rust has no store past the caches for
+        // this architecture.
         unsafe { target.cast::<[T; L]>().write_unaligned(tile) }
     }
 }

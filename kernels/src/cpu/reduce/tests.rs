@@ -1,4 +1,4 @@
-//! Every operation, type and instruction set against the spec, bit for bit.
+//! Compares every operation, type and instruction set with the spec, bit for bit.
 
 use super::{
     Reducer,
@@ -13,13 +13,14 @@ use crate::{
 };
 use consonance_spec::{ReduceOp, bf16, for_each_dtype, order};
 
-/// On each side of the tiles, which have 4 to 256 elements, with and without a part of one more.
+/// Counts on each side of the tile sizes (4 to 256 elements), with and without a partial tile.
 const COUNTS: [usize; 14] = [0, 1, 3, 4, 5, 31, 32, 33, 63, 64, 127, 255, 257, 600];
 
-/// Bytes that no sum, and no tile written too far, is likely to leave.
+/// Seed of the elements that targets have before the reduction. No sum, and no tile written too
+/// far, is likely to leave the same elements.
 const UNTOUCHED: u8 = 0xa5;
 
-/// The keys of `op` over `inputs`, as the spec has them.
+/// Returns the keys of `op` over `inputs`, computed by the spec.
 fn expected<T: Sample<Mean: Sample>>(op: ReduceOp, inputs: &[Vec<T>]) -> Vec<u64> {
     let count = inputs.len();
     let column = |at: usize| inputs.iter().map(move |input| input[at]);
@@ -51,8 +52,8 @@ fn each<T: Sample<Mean: Sample>>(counts: &[usize], check: impl Fn(Reducer, &[Vec
 }
 
 /// Runs `fold` on copies of the inputs that begin `shift` elements after an aligned address; target
-/// `i` is source `places[i]`, or one apart. Checks the results and that nothing beside them has
-/// changed.
+/// `i` is source `places[i]`, or separate memory for `None`. Checks the results, and that nothing
+/// beside them has changed.
 fn check_fold<T: Sample, O: Sample>(reducer: Reducer, inputs: &[Vec<T>], places: &[Option<usize>], expected: &[u64]) {
     for (count, shift) in COUNTS.into_iter().zip([0, 1, 0, 2, 3].into_iter().cycle()) {
         let padding = [T::default(); 4];
@@ -138,8 +139,8 @@ fn an_accumulation_has_the_bits_of_the_spec() {
     for_each_dtype!(check_accumulations);
 }
 
-/// Sources and a result of more than `bytes` together, from addresses on no line's border: the
-/// elements repeat, so that few of them have to be asked of the spec.
+/// Checks sources and a result of more than `bytes` bytes together, at addresses that are not the
+/// start of a line. The elements repeat, so the spec has to compute few of them.
 fn check_long<T: Sample<Mean: Sample>>(op: ReduceOp, sources: usize, bytes: usize) {
     let period = 600;
     let inputs: Vec<Vec<T>> = (0..sources).map(|k| samples(k as u64 + 1, period)).collect();
@@ -150,8 +151,8 @@ fn check_long<T: Sample<Mean: Sample>>(op: ReduceOp, sources: usize, bytes: usiz
     for isa in Isa::available() {
         let reducer = Reducer::with_isa(op, T::DTYPE, isa).unwrap();
         let mut result = vec![T::default(); count + 2];
-        // SAFETY: every vector has `count` elements, the result from its second on; it is apart
-        // from the inputs.
+        // SAFETY: every vector has `count` elements, the result from its second element on; the
+        // result is apart from the inputs.
         unsafe { reducer.fold(&pointers, &[result[1..].as_mut_ptr().cast()], count, CacheHints::from(Locality::Far)) }
         let beside = [result[0].key(), result[count + 1].key()];
         assert_eq!(beside, [T::default().key(); 2], "beside {reducer:?}");
