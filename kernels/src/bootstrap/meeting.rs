@@ -1,5 +1,4 @@
-//! The listener at which the other processes of a job find a process, and the sockets around
-//! [`Formation`].
+//! The sockets around [`Formation`]: a process listens, and the others of its job find it.
 
 use super::{
     error::{Absent, MeetingError, system},
@@ -30,8 +29,7 @@ const HANDOVER: Duration = Duration::from_millis(200);
 /// The interval between attempts to connect to missing tasks: the first, and the longest.
 const RETRY: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
 
-/// The time after which a waiting process first reports progress, and the interval of further
-/// reports.
+/// The time after which a waiting process first reports progress, and the interval after that.
 const PROGRESS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
 
 /// The limit on connections that are open without a hello, in addition to one for each task.
@@ -49,8 +47,7 @@ pub struct Meeting {
     buffer: Vec<u8>,
     /// The segment of the group that is being formed.
     segment: Option<OwnedFd>,
-    /// The id of the process that opened the meeting. A fork has the sockets, too, but is not the
-    /// member.
+    /// The process that opened the meeting. A fork has the sockets, too, but is not the member.
     owner: u32,
 }
 
@@ -132,9 +129,9 @@ impl Meeting {
 
     /// Forms a group with the other processes that call this method.
     ///
-    /// The first group of a job has all tasks. A later group has every member of the group before
-    /// that is alive. It also has every other task whose process comes within
-    /// `wait_for_replacements`, or before the last of these members.
+    /// The first group of a job has all tasks. A later group has all living members of the group
+    /// before. It also has every other task whose process comes within `wait_for_replacements`, or
+    /// before the last of these members.
     ///
     /// One of the members, the leader, calls `create`, which makes the segment of the group. The
     /// leader may call it more than once if other processes end meanwhile. `progress` is called
@@ -165,8 +162,7 @@ impl Meeting {
         });
         self.segment = None;
         if let Err(error) = &result {
-            // Send the reason only if it prevents every process from forming a group. Peers detect
-            // a missing task themselves.
+            // Send the reason only if no process can form a group. Peers see a missing task.
             let why = match error {
                 MeetingError::System { .. } | MeetingError::TooManyRanks { .. } => error.to_string(),
                 _ => String::new(),
@@ -261,8 +257,7 @@ impl Meeting {
         Ok(())
     }
 
-    /// Sends all messages that are due. Returns true if some could not be sent and must be tried
-    /// again.
+    /// Sends all due messages. Returns true if some could not be sent and must be tried again.
     fn say(&mut self) -> bool {
         let mut is_behind = false;
         for (task, message) in self.formation.messages() {
@@ -278,8 +273,7 @@ impl Meeting {
                     is_behind = true;
                     self.formation.postpone(task, message);
                 }
-                // The other end is closed. `read` finds this, too, after it has read the earlier
-                // messages.
+                // The other end is closed. `read` finds this, too, after the earlier messages.
                 Err(_) => {}
             }
         }
@@ -400,8 +394,8 @@ impl Meeting {
         Ok(())
     }
 
-    /// Tells a process of another build that it is refused. In a new job this is an error. A job
-    /// that has had a group goes on without that process.
+    /// Tells a process of another build that it is refused. This is an error if this process has
+    /// been in no group; otherwise the job goes on without the other process.
     fn refuse_build(&self, link: &Link, name: &str) -> Result<(), MeetingError> {
         let own = self.formation.own();
         // The other process reads no more of this message than the build. If it does not take the
@@ -462,8 +456,7 @@ impl Meeting {
         Ok(Formed { generation: group.generation, id: group.id, me, members, segment, links })
     }
 
-    /// Returns the reason why there is no group at the deadline. It lists the awaited tasks, and
-    /// says which of them run.
+    /// Returns the error at the deadline, which says which of the awaited tasks have a process.
     fn diagnose(&self, waited: Duration, awaited: TaskSet) -> MeetingError {
         let absent = awaited.iter().map(|task| {
             let name = self.options.names[task].clone();
