@@ -25,7 +25,7 @@ use crate::{
     sync::atomics::{AtomicU64, Ordering},
 };
 
-/// The deadline of every wait.
+/// The time limit of every wait: far more than anything here takes.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// The environment variable that makes this binary a worker. It contains the task, the number of
