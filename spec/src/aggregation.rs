@@ -1,29 +1,29 @@
-//! How the copies of a variable are kept or brought together.
+//! The synchronization and aggregation of a variable's components.
 
-/// When the components of a variable are brought together.
+/// When the components of a variable are synchronised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum VariableSynchronization {
     /// As [`OnWrite`](VariableSynchronization::OnWrite).
     #[default]
     Auto,
-    /// Never; only strategies with one copy of a variable have such.
+    /// Never. Only strategies with one copy of a variable have such variables.
     None,
-    /// By each assignment, so that the components are always equal.
+    /// At each assignment, so that the components are always equal.
     OnWrite,
-    /// By reading it outside of the replicas.
+    /// When the variable is read outside of the replicas.
     OnRead,
 }
 
-/// How they are brought together.
+/// How the components of a variable are aggregated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum VariableAggregation {
-    /// Not at all.
+    /// They are not aggregated.
     #[default]
     None,
-    /// Added.
+    /// Their sum.
     Sum,
-    /// Averaged.
+    /// Their mean.
     Mean,
-    /// The first replica's is taken.
+    /// The component of the first replica.
     OnlyFirstReplica,
 }

@@ -1,4 +1,4 @@
-//! What reduce and gather produce on tensors, with axes and ragged sizes.
+//! The results of reduce and gather on tensors, with axes and ragged sizes.
 
 use crate::{
     collective::Error,
@@ -7,33 +7,33 @@ use crate::{
     order::{fold, fold_along},
 };
 
-/// A tensor: its elements in row-major order.
+/// A tensor, with its elements in row-major order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array<T> {
-    /// The size along each axis; none for a scalar.
+    /// The size along each axis; empty for a scalar.
     pub shape: Vec<usize>,
-    /// The elements, as many as the product of the sizes.
+    /// The elements. Their number is the product of the sizes.
     pub data: Vec<T>,
 }
 
 impl<T> Array<T> {
-    /// A tensor of this shape and these elements.
+    /// Makes a tensor of this shape with these elements.
     ///
     /// # Panics
-    /// If they are not as many as the shape says.
+    /// If the number of elements is not the product of the sizes.
     pub fn new(shape: &[usize], data: Vec<T>) -> Array<T> {
         assert_eq!(shape.iter().product::<usize>(), data.len(), "elements of a tensor of shape {shape:?}");
         Array { shape: shape.to_vec(), data }
     }
 }
 
-/// The replicas' tensors combined: elementwise, and along `axes` too if there are any.
+/// Combines the replicas' tensors elementwise and, if there are any, along `axes`.
 ///
-/// Negative axes count from the end; the order in which axes are named does not matter. The
-/// result's shape is without them. Sizes along them may differ between replicas; all others agree.
-/// Each replica combines its elements along the axes, in row-major order, by [`fold_along`]; the
-/// replicas' results meet by [`fold`]; one rounding ends it. A replica with no elements contributes
-/// the operation's identity. A mean, here of floats alone, divides by the number of elements of all
+/// Negative axes count from the end. The order of `axes` does not matter. The result's shape does
+/// not have them. Sizes along them may differ between replicas; all other sizes agree. Each replica
+/// combines its elements along the axes, in row-major order, by [`fold_along`]. The replicas'
+/// results are combined by [`fold`], and rounded once. A replica with no elements contributes the
+/// operation's identity. A mean, here only of floats, divides by the number of elements of all
 /// replicas together.
 ///
 /// # Panics
@@ -46,7 +46,7 @@ pub fn reduce<T: Number>(op: ReduceOp, replicas: &[Array<T>], axes: &[isize]) ->
     combine_all(replicas, axes, T::widen, combine, T::identity(op), |acc, count| T::finish(op, acc, count))
 }
 
-/// The mean of the replicas' tensors, as [`reduce`] has it: of integers too.
+/// Returns the mean of the replicas' tensors as in [`reduce`], also of integers.
 ///
 /// # Panics
 /// If there are no replicas.
@@ -57,7 +57,7 @@ pub fn mean<T: Number>(replicas: &[Array<T>], axes: &[isize]) -> Result<Array<T:
     combine_all(replicas, axes, T::total, T::add, T::Total::default(), T::quotient)
 }
 
-/// The replicas' tensors one after the other along `axis`. Sizes along it may differ; all others
+/// Concatenates the replicas' tensors along `axis`. Sizes along `axis` may differ; all other sizes
 /// agree.
 ///
 /// # Panics
@@ -102,8 +102,8 @@ fn combine_all<T: Number, A: Copy, R>(
     Ok(Array { shape, data })
 }
 
-/// For each element of the result, in order, the elements that are combined into it, in row-major
-/// order.
+/// Returns for each element of the result, in order, the elements that are combined into it, in
+/// row-major order.
 fn sequences<T: Copy>(array: &Array<T>, axes: &[usize]) -> Vec<Vec<T>> {
     let kept = without(&array.shape, axes);
     let mut sequences = vec![Vec::new(); kept.iter().product()];
@@ -115,7 +115,7 @@ fn sequences<T: Copy>(array: &Array<T>, axes: &[usize]) -> Vec<Vec<T>> {
     sequences
 }
 
-/// The coordinates of the element at `place` of the row-major order.
+/// Returns the coordinates of the element at position `place` of the row-major order.
 fn coordinates(place: usize, shape: &[usize]) -> Vec<usize> {
     let stride = |axis: usize| shape[axis + 1..].iter().product::<usize>();
     (0..shape.len()).map(|axis| place / stride(axis) % shape[axis]).collect()
@@ -125,7 +125,7 @@ fn without(all: &[usize], axes: &[usize]) -> Vec<usize> {
     (0..all.len()).filter(|axis| !axes.contains(axis)).map(|axis| all[axis]).collect()
 }
 
-/// The axes counted from the first, if the shapes agree on all others.
+/// Returns the axes counted from the first, if the shapes agree on all other axes.
 fn agree<T>(replicas: &[Array<T>], axes: &[isize]) -> Result<Vec<usize>, Error> {
     let rank = replicas[0].shape.len();
     let mut counted = Vec::new();

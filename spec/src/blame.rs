@@ -1,11 +1,11 @@
-//! Which rank an error names when the ranks do not make the same call.
+//! The rank that an error names when the ranks do not make the same call.
 
-/// The rank that is named, and one whose call was expected; `None` if all calls are the same.
+/// Returns the rank to name, and a rank that made the expected call. `None` if all calls are the
+/// same.
 ///
-/// `calls` has each rank's call, or `None` for one that cannot be right, whatever the others call.
-/// The call that most ranks made is expected; of equals, that of the lowest rank. A call that
-/// cannot be right is expected only if no other was made. The first rank that made another call is
-/// named.
+/// `calls` has each rank's call, or `None` for a call that is invalid on its own. The expected call
+/// is the one that most ranks made; in a tie, the one of the lowest rank. An invalid call is
+/// expected only if all calls are invalid. The rank to name is the first that made another call.
 ///
 /// ```
 /// use consonance_spec::blame::blame;

@@ -1,36 +1,36 @@
-//! What ranks must agree on before any data moves.
+//! Calls, and what ranks must agree on before any data moves.
 
 use crate::{dtype::DType, op::ReduceOp};
 use std::fmt;
 
-/// Which ranks give the data of a call, and which receive them.
+/// The ranks that send the data of a call, and the ranks that receive them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// No collective: ranks wait for each other, or exchange what the runtime needs.
+    /// No collective: ranks wait for each other, or exchange data of the runtime.
     Control,
-    /// The root gives, all receive.
+    /// The root sends, all ranks receive.
     FromRoot,
-    /// All give, the root receives.
+    /// All ranks send, the root receives.
     ToRoot,
-    /// All give, all receive.
+    /// All ranks send, all ranks receive.
     Everyone,
-    /// One rank gives, another receives.
+    /// One rank sends, another receives.
     Pair,
 }
 
-/// What a call does with the data.
+/// The work that a call does on the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Elements arrive as they are.
+    /// Elements are moved unchanged.
     Moves,
     /// Elements are reduced: the call has an op.
     Combines,
 }
 
-/// What of a giver's data a receiver gets, or takes part in.
+/// The part of a sender's data that each receiver gets or reduces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// All.
+    /// All data.
     Whole,
     /// A part for each rank.
     Parts,
@@ -38,7 +38,7 @@ pub enum Extent {
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $name:literal: $flow:ident $work:ident $extent:ident,)*) => {
-        /// Which call it is.
+        /// The kind of a call.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Kind { $($(#[$doc])* $kind,)* }
@@ -47,24 +47,24 @@ macro_rules! kinds {
             /// Every kind.
             pub const ALL: &'static [Kind] = &[$(Kind::$kind),*];
 
-            /// The call's name, as users write it.
+            /// Returns the call's name as users write it.
             pub const fn name(self) -> &'static str {
                 match self { $(Kind::$kind => $name),* }
             }
 
-            /// Which ranks give data, and which receive them.
+            /// Returns the ranks that send data, and the ranks that receive them.
             #[inline]
             pub const fn flow(self) -> Flow {
                 match self { $(Kind::$kind => Flow::$flow),* }
             }
 
-            /// What is done with the data.
+            /// Returns the work that the call does on the data.
             #[inline]
             pub const fn work(self) -> Work {
                 match self { $(Kind::$kind => Work::$work),* }
             }
 
-            /// What of a giver's data a receiver gets.
+            /// Returns the part of a sender's data that a receiver gets.
             #[inline]
             pub const fn extent(self) -> Extent {
                 match self { $(Kind::$kind => Extent::$extent),* }
@@ -76,64 +76,64 @@ macro_rules! kinds {
 kinds! {
     /// Every rank waits for every other.
     Barrier = "barrier": Control Moves Whole,
-    /// One rank's data to all.
+    /// Sends one rank's data to all.
     Broadcast = "broadcast": FromRoot Moves Whole,
-    /// All ranks' data combined on one.
+    /// Combines all ranks' data on one rank.
     Reduce = "reduce": ToRoot Combines Whole,
-    /// All ranks' data combined on all.
+    /// Combines all ranks' data on all ranks.
     AllReduce = "all_reduce": Everyone Combines Whole,
-    /// All ranks' data in rank order on one.
+    /// Concatenates all ranks' data in rank order on one rank.
     Gather = "gather": ToRoot Moves Whole,
-    /// All ranks' data in rank order on all.
+    /// Concatenates all ranks' data in rank order on all ranks.
     AllGather = "all_gather": Everyone Moves Whole,
-    /// One rank's data, a part to each.
+    /// Sends a part of one rank's data to each rank.
     Scatter = "scatter": FromRoot Moves Parts,
-    /// All ranks' data combined, a block to each.
+    /// Combines all ranks' data, and gives each rank a block of the result.
     ReduceScatter = "reduce_scatter": Everyone Combines Parts,
-    /// A part from each rank to each rank.
+    /// Sends a part from each rank to each rank.
     AllToAll = "all_to_all": Everyone Moves Parts,
-    /// One rank's data to one other, which receives it.
+    /// Sends one rank's data to another, which receives them.
     SendRecv = "send/recv": Pair Moves Whole,
-    /// The group divided into groups.
+    /// Divides the group into groups.
     Split = "split": Control Moves Whole,
-    /// All replicas pause while one function sees all their arguments.
+    /// All replicas wait while one function gets the arguments of all.
     MergeCall = "merge_call": Control Moves Whole,
-    /// The replicas go on with the function's results.
+    /// The replicas continue with the results of the function.
     MergeReturn = "merge_call's return": Control Moves Whole,
-    /// A variable is set to the aggregate of the replicas' values.
+    /// Sets a variable to the aggregate of the replicas' values.
     Assign = "assign": Control Moves Whole,
-    /// The aggregate of the replicas' values is added to a variable.
+    /// Adds the aggregate of the replicas' values to a variable.
     AssignAdd = "assign_add": Control Moves Whole,
-    /// The aggregate of the replicas' values is subtracted from a variable.
+    /// Subtracts the aggregate of the replicas' values from a variable.
     AssignSub = "assign_sub": Control Moves Whole,
-    /// The replicas go on with the variable's new value.
+    /// The replicas continue with the variable's new value.
     AssignReturn = "assign's return": Control Moves Whole,
-    /// Every rank tells what it called, after calls that did not agree.
+    /// After calls that did not agree, every rank reports the call that it made.
     Explain = "explain": Control Moves Whole,
-    /// The replicas of all workers come together for the first time.
+    /// The first call of the replicas of all workers.
     Workers = "MultiWorkerMirroredStrategy": Control Moves Whole,
-    /// A value of each replica, combined for all workers.
+    /// Combines a value of each replica for all workers.
     StrategyReduce = "Strategy::reduce": Control Moves Whole,
-    /// The same, with destinations.
+    /// Combines a value of each replica for all workers, with destinations.
     StrategyReduceTo = "Strategy::reduce_to": Control Moves Whole,
-    /// A value of each replica, one after the other, for all workers.
+    /// Concatenates a value of each replica for all workers.
     StrategyGather = "Strategy::gather": Control Moves Whole,
-    /// A variable is made on all workers, with the chief's initial value.
+    /// Creates a variable on all workers, with the chief's initial value.
     NewVariable = "Variable::builder": Control Moves Whole,
-    /// The components of all workers' replicas are read as one value.
+    /// Reads the components of all workers' replicas as one value.
     ReadVariable = "Variable::read": Control Moves Whole,
-    /// Some rows of it.
+    /// Reads some rows of a variable.
     ReadRows = "Variable::read_rows": Control Moves Whole,
     /// The workers tell each other whether their data sets have a step.
     NextStep = "DistributedIterator::next": Control Moves Whole,
-    /// The chief writes a checkpoint, and the others wait for it.
+    /// The chief writes a checkpoint, and the other workers wait until it is written.
     Save = "checkpoint::save": Control Moves Whole,
     /// All workers restore the same checkpoint.
     Restore = "checkpoint::restore": Control Moves Whole,
 }
 
 impl Kind {
-    /// Whether one rank alone gives or receives.
+    /// Returns whether only one rank sends, or only one receives.
     pub const fn has_root(self) -> bool {
         match self.flow() {
             Flow::FromRoot | Flow::ToRoot | Flow::Pair => true,
@@ -141,7 +141,7 @@ impl Kind {
         }
     }
 
-    /// Whether every rank gets all that each giver gives, as it is.
+    /// Returns whether every rank gets all data of each sender unchanged.
     pub const fn copies_to_all(self) -> bool {
         match (self.flow(), self.work(), self.extent()) {
             (Flow::FromRoot | Flow::Everyone, Work::Moves, Extent::Whole) => true,
@@ -149,7 +149,7 @@ impl Kind {
         }
     }
 
-    /// Whether the larger of a rank's buffers has a part for each rank.
+    /// Returns whether the larger of a rank's buffers has a part for each rank.
     pub const fn has_parts(self) -> bool {
         match (self.flow(), self.work(), self.extent()) {
             (_, _, Extent::Parts) | (Flow::ToRoot | Flow::Everyone, Work::Moves, Extent::Whole) => true,
@@ -159,8 +159,8 @@ impl Kind {
         }
     }
 
-    /// The ratio busbw / algbw as nccl-tests defines it: the share of a buffer's bytes that each of
-    /// `ranks` ranks must send or receive.
+    /// Returns the ratio busbw / algbw as nccl-tests defines it: the share of a buffer's bytes that
+    /// each of `ranks` ranks must send or receive.
     pub fn bus_factor(self, ranks: usize) -> f64 {
         let others = (ranks - 1) as f64 / ranks as f64;
         match (self.flow(), self.work(), self.extent()) {
@@ -173,7 +173,7 @@ impl Kind {
         }
     }
 
-    /// Whether contributions are combined, so that the call has an op.
+    /// Returns whether contributions are combined, so that the call has an op.
     pub const fn combines(self) -> bool {
         match self.work() {
             Work::Combines => true,
@@ -188,26 +188,27 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One collective call as the ranks must agree on it: equal on all of them, or no data moves.
+/// The properties of a call that ranks must agree on. If they are not equal on all ranks, no data
+/// moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signature {
-    /// Which call.
+    /// The kind of the call.
     pub kind: Kind,
-    /// How contributions are combined, where they are.
+    /// The operation, if contributions are combined.
     pub op: Option<ReduceOp>,
-    /// The element type, where data moves.
+    /// The element type, if data move.
     pub dtype: Option<DType>,
-    /// Elements per rank; `None` where ranks may differ.
+    /// The number of elements per rank; `None` if it may differ between ranks.
     pub count: Option<usize>,
-    /// The rank that alone gives or receives, where there is one.
+    /// The only rank that sends or receives, if there is one.
     pub root: Option<usize>,
-    /// A digest of what else must agree (shapes, axis, the structure of a nest); 0 where nothing
-    /// else does.
+    /// A digest of everything else that must agree (shapes, axis, the structure of a nest); 0 if
+    /// there is nothing else.
     pub detail: u64,
 }
 
 impl Signature {
-    /// A call of this kind in which nothing else has to agree.
+    /// Makes the signature of a call of this kind in which nothing else must agree.
     pub const fn new(kind: Kind) -> Signature {
         Signature { kind, op: None, dtype: None, count: None, root: None, detail: 0 }
     }
@@ -225,7 +226,7 @@ impl fmt::Display for Signature {
     }
 }
 
-/// Folds `word` into `digest`: every bit of either changes about half the bits of the result.
+/// Mixes `word` into `digest`. Every bit of either changes about half of the result's bits.
 #[inline]
 pub const fn mix(digest: u64, word: u64) -> u64 {
     let x = (digest ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -233,7 +234,7 @@ pub const fn mix(digest: u64, word: u64) -> u64 {
     (x ^ (x >> 29)).wrapping_add(0x2545_f491_4f6c_dd1d)
 }
 
-/// A digest of text, for the `detail` of a signature.
+/// Returns a digest of a text, for the `detail` of a signature.
 pub fn digest(text: &str) -> u64 {
     text.bytes().fold(text.len() as u64, |digest, byte| mix(digest, byte as u64))
 }

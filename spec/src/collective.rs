@@ -1,12 +1,13 @@
-//! What each collective produces on flat data: one `Vec` of elements a rank in, one a rank (or one
-//! for the root) out.
+//! The results of each collective on flat data. The input is one `Vec` of elements per rank, and
+//! the output one `Vec` per rank, or one for the root.
 //!
-//! Blocking or not, in place or apart, on any transport: the results are these.
+//! The results are the same for blocking and asynchronous calls, in place and out of place, and on
+//! every transport.
 
 use crate::{dtype::DType, number::Number, op::ReduceOp, order::fold};
 use std::fmt;
 
-/// Why a call has no result.
+/// The reason why a call has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The operation has no result of this type ([`ReduceOp::result`]).
@@ -17,16 +18,16 @@ pub enum Error {
         dtype: DType,
     },
     /// A replica's shape (or count, or number of counts) does not agree with replica 0's, or with
-    /// what the call says.
+    /// the arguments of the call.
     Shape {
         /// The first replica that differs.
         replica: usize,
     },
     /// A scalar has no axis to gather along.
     Scalar,
-    /// No such axis.
+    /// The tensor has no such axis.
     AxisOutOfRange {
-        /// The axis asked for; negative ones count from the end.
+        /// The requested axis; a negative axis counts from the end.
         axis: isize,
         /// The number of axes.
         rank: usize,
@@ -36,18 +37,18 @@ pub enum Error {
         /// The axis, counted from the first.
         axis: usize,
     },
-    /// The count is no multiple of the number of ranks.
+    /// The count is not a multiple of the number of ranks.
     Indivisible {
-        /// Elements per rank.
+        /// The number of elements to divide.
         count: usize,
-        /// Ranks.
+        /// The number of ranks.
         ranks: usize,
     },
-    /// An index of sparse rows is none of the dense tensor's.
+    /// An index of sparse rows is outside the dense tensor.
     IndexOutOfRange {
-        /// The replica it came from.
+        /// The replica that has the index.
         replica: usize,
-        /// The place among that replica's indices.
+        /// The position among that replica's indices.
         row: usize,
         /// The index.
         index: i64,
@@ -72,11 +73,11 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// The ranks' elements combined, for the root: element `i` of the result is the [`fold`] of the
+/// Combines the ranks' elements for the root. Element `i` of the result is the [`fold`] of the
 /// ranks' elements `i`.
 ///
-/// A mean is defined on floats alone here, because the result has the type of the contributions;
-/// see [`mean`].
+/// A mean is defined only on floats here, because the result has the type of the contributions; see
+/// [`mean`].
 ///
 /// # Panics
 /// If there are no ranks.
@@ -87,7 +88,7 @@ pub fn reduce<T: Number>(op: ReduceOp, inputs: &[Vec<T>]) -> Result<Vec<T>, Erro
     combine(inputs, T::widen, |a, b| T::combine(op, a, b), |acc, count| T::finish(op, acc, count))
 }
 
-/// The mean of the ranks' elements, for the root: of integers too.
+/// Returns the mean of the ranks' elements for the root, also of integers.
 ///
 /// # Panics
 /// If there are no ranks.
@@ -98,8 +99,8 @@ pub fn mean<T: Number>(inputs: &[Vec<T>]) -> Result<Vec<T::Mean>, Error> {
     combine(inputs, T::total, T::add, T::quotient)
 }
 
-/// Element `i` of the result is the [`fold`] of the ranks' widened elements `i`, finished with the
-/// number of ranks.
+/// Combines the ranks' elements. Element `i` of the result is the [`fold`] of the ranks' widened
+/// elements `i`, finished with the number of ranks.
 fn combine<T: Copy, A: Clone, R>(
     inputs: &[Vec<T>],
     widen: impl Fn(T) -> A,
@@ -114,7 +115,7 @@ fn combine<T: Copy, A: Clone, R>(
     Ok((0..inputs[0].len()).map(element).collect())
 }
 
-/// The ranks' elements combined, for every rank.
+/// Combines the ranks' elements for every rank.
 ///
 /// # Panics
 /// If there are no ranks.
@@ -122,7 +123,7 @@ pub fn all_reduce<T: Number>(op: ReduceOp, inputs: &[Vec<T>]) -> Result<Vec<Vec<
     Ok(broadcast(&reduce(op, inputs)?, inputs.len()))
 }
 
-/// The ranks' elements combined, an even block of them for each rank.
+/// Combines the ranks' elements. Each rank gets an even block of the result.
 ///
 /// # Panics
 /// If there are no ranks.
@@ -134,7 +135,7 @@ pub fn reduce_scatter<T: Number>(op: ReduceOp, inputs: &[Vec<T>]) -> Result<Vec<
     reduce_scatter_v(op, inputs, &vec![count / ranks; ranks])
 }
 
-/// The ranks' elements combined, `counts[rank]` of them for each rank.
+/// Combines the ranks' elements. Each rank gets `counts[rank]` elements of the result.
 ///
 /// # Panics
 /// If there are no ranks.
@@ -142,22 +143,22 @@ pub fn reduce_scatter_v<T: Number>(op: ReduceOp, inputs: &[Vec<T>], counts: &[us
     scatter_v(&reduce(op, inputs)?, counts)
 }
 
-/// The root's elements, for every rank.
+/// Copies the root's elements for every rank.
 pub fn broadcast<T: Clone>(input: &[T], ranks: usize) -> Vec<Vec<T>> {
     vec![input.to_vec(); ranks]
 }
 
-/// The ranks' elements one after the other, for the root. Counts may differ.
+/// Concatenates the ranks' elements for the root. Counts may differ.
 pub fn gather<T: Clone>(inputs: &[Vec<T>]) -> Vec<T> {
     inputs.concat()
 }
 
-/// The ranks' elements one after the other, for every rank. Counts may differ.
+/// Concatenates the ranks' elements for every rank. Counts may differ.
 pub fn all_gather<T: Clone>(inputs: &[Vec<T>]) -> Vec<Vec<T>> {
     broadcast(&gather(inputs), inputs.len())
 }
 
-/// An even block of the root's elements for each rank.
+/// Returns an even block of the root's elements for each rank.
 pub fn scatter<T: Clone>(input: &[T], ranks: usize) -> Result<Vec<Vec<T>>, Error> {
     if !input.len().is_multiple_of(ranks) {
         return Err(Error::Indivisible { count: input.len(), ranks });
@@ -166,7 +167,7 @@ pub fn scatter<T: Clone>(input: &[T], ranks: usize) -> Result<Vec<Vec<T>>, Error
     Ok((0..ranks).map(|rank| input[rank * count..(rank + 1) * count].to_vec()).collect())
 }
 
-/// `counts[rank]` of the root's elements for each rank.
+/// Returns `counts[rank]` of the root's elements for each rank.
 pub fn scatter_v<T: Clone>(input: &[T], counts: &[usize]) -> Result<Vec<Vec<T>>, Error> {
     if counts.iter().sum::<usize>() != input.len() {
         return Err(Error::Shape { replica: 0 });
@@ -175,14 +176,16 @@ pub fn scatter_v<T: Clone>(input: &[T], counts: &[usize]) -> Result<Vec<Vec<T>>,
     Ok(counts.iter().map(|&count| rest.by_ref().take(count).collect()).collect())
 }
 
-/// An even block from each rank to each rank: block `r` of rank `s` becomes block `s` of rank `r`.
+/// Moves an even block from each rank to each rank: block `r` of rank `s` becomes block `s` of rank
+/// `r`.
 pub fn all_to_all<T: Clone>(inputs: &[Vec<T>]) -> Result<Vec<Vec<T>>, Error> {
     agree(inputs)?;
     let parts: Vec<Vec<Vec<T>>> = inputs.iter().map(|input| scatter(input, inputs.len())).collect::<Result<_, _>>()?;
     Ok(deliver(&parts))
 }
 
-/// `counts[s][r]` elements from rank `s` to rank `r`, who gets them in the order of the senders.
+/// Moves `counts[s][r]` elements from rank `s` to rank `r`, which gets them in the order of the
+/// senders.
 pub fn all_to_all_v<T: Clone>(inputs: &[Vec<T>], counts: &[Vec<usize>]) -> Result<Vec<Vec<T>>, Error> {
     let part = |(replica, input): (usize, &Vec<T>)| match scatter_v(input, &counts[replica]) {
         Ok(parts) if parts.len() == inputs.len() => Ok(parts),
@@ -192,9 +195,9 @@ pub fn all_to_all_v<T: Clone>(inputs: &[Vec<T>], counts: &[Vec<usize>]) -> Resul
     Ok(deliver(&parts))
 }
 
-/// The members of each rank's new group, in the order of their ranks in it: those of its color, by
-/// key, and of equal keys by rank. `choices` has each rank's color and key; a rank without a color
-/// gets no group.
+/// Returns the members of each rank's new group, in the order of their ranks in it: the ranks of
+/// the same color, by key, and ranks of equal keys by rank. `choices` has each rank's color and
+/// key. A rank without a color gets no group.
 ///
 /// ```
 /// use consonance_spec::collective::split;

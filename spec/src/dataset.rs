@@ -1,14 +1,14 @@
-//! How the elements of a data set reach the replicas.
+//! The distribution of the elements of a data set to the replicas.
 
 use crate::{partition::block, strategy::replica_ids};
 use std::ops::Range;
 
-/// The sizes of the batches that `worker` cuts its elements into, over and over: as many as there
-/// are replicas in all.
+/// Returns the sizes of the batches into which `worker` divides its elements, repeatedly. There is
+/// one size for each replica of all workers.
 ///
-/// They are the even blocks of the global batch, from the worker's first replica on and around. So
-/// in each global step, in which every worker takes a batch for each of its replicas, the batches
-/// are `global_batch` elements together.
+/// The sizes are the even blocks of the global batch, rotated to begin at the worker's first
+/// replica. So in a global step, in which every worker takes a batch for each of its replicas, the
+/// batches have `global_batch` elements together.
 ///
 /// ```
 /// use consonance_spec::dataset::batch_sizes_for_worker;
@@ -25,25 +25,25 @@ pub fn batch_sizes_for_worker(global_batch: usize, replicas_per_worker: &[usize]
     sizes
 }
 
-/// How a global batch, of which the last may be partial, is dealt to the replicas.
+/// The way in which a global batch is dealt to the replicas. The last batch may be partial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deal {
-    /// Full batches in even blocks; a partial one fills the first replicas' blocks, and the last
-    /// ones may get nothing.
+    /// A full batch in even blocks. A partial batch fills the blocks of the first replicas, so the
+    /// last replicas may get nothing.
     Packed,
-    /// Each batch in chunks of its elements by the replicas, rounded up; the last ones may get less
-    /// or nothing.
+    /// Each batch in chunks of its number of elements divided by the number of replicas, rounded
+    /// up. The last replicas may get less or nothing.
     Chunked,
-    /// Each batch, a partial one too, in even blocks.
+    /// Each batch in even blocks, also a partial one.
     Balanced,
 }
 
 impl Deal {
-    /// Every way.
+    /// Every variant.
     pub const ALL: [Deal; 3] = [Deal::Packed, Deal::Chunked, Deal::Balanced];
 }
 
-/// Which elements of a batch of `count` each replica gets.
+/// Returns the elements of a batch of `count` that each replica gets.
 ///
 /// ```
 /// use consonance_spec::dataset::{Deal, deal};
@@ -65,8 +65,8 @@ pub fn deal(deal: Deal, count: usize, global_batch: usize, replicas: usize) -> V
     (0..replicas).map(part).map(|part| part.start.min(count)..part.end.min(count)).collect()
 }
 
-/// For each global step, which of a data set's elements each replica gets: the elements in order, a
-/// global batch a step.
+/// Returns for each global step the elements of a data set that each replica gets. The elements are
+/// in order, one global batch per step.
 ///
 /// # Panics
 /// If there are no replicas or `global_batch == 0`.
@@ -78,12 +78,12 @@ pub fn steps(how: Deal, elements: usize, global_batch: usize, replicas: usize) -
     (0..elements).step_by(global_batch).map(step).collect()
 }
 
-/// The order of `count` rows that are shuffled by this seed, in this epoch: which row comes at each
-/// place.
+/// Returns the order of `count` rows that are shuffled with this seed in this epoch: the row at
+/// each place.
 ///
-/// From the last place down, the row at a place is swapped with one of those before it, or with
-/// itself. Which one is the high word of the product of a random word and their number. The words
-/// are SplitMix64's; its first word for `seed`, plus `epoch`, is the state that it begins with.
+/// From the last place down, the row at a place is swapped with an earlier row or with itself. The
+/// choice is the high word of the product of a random word and the number of choices. The random
+/// words are SplitMix64's. The initial state is SplitMix64's first word for `seed`, plus `epoch`.
 pub fn shuffled(count: usize, seed: u64, epoch: u64) -> Vec<usize> {
     let mut rows: Vec<usize> = (0..count).collect();
     let mut state = split_mix(seed.wrapping_add(GOLDEN)).wrapping_add(epoch);
@@ -95,11 +95,11 @@ pub fn shuffled(count: usize, seed: u64, epoch: u64) -> Vec<usize> {
     rows
 }
 
-/// The golden ratio's fraction in 64 bits.
+/// The fraction of the golden ratio in 64 bits.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The word of a state in SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number
-/// generators" (2014).
+/// Returns the word of a state in SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom
+/// number generators" (2014).
 fn split_mix(state: u64) -> u64 {
     let word = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,6 +1,6 @@
-//! The element types: one row a type, with all that is known of it.
+//! The element types: one row per type, with everything that is known of the type.
 //!
-//! Nothing else in the workspace lists them; every other place reads the columns through
+//! Nothing else in the workspace lists the types. All other code reads the columns through
 //! [`for_each_dtype!`](crate::for_each_dtype).
 
 use std::fmt;
@@ -8,9 +8,9 @@ use std::fmt;
 /// Calls `$callback!` with one row `{ type: f32, variant: F32, name: "f32", class: Float }` for
 /// each element type.
 ///
-/// A callback names the columns up to the last one that it needs; `$($more:tt)*` takes the others,
-/// so that a further column changes no callback. Text after the callback's name comes before the
-/// rows:
+/// A callback names the columns up to the last one that it needs. `$($more:tt)*` takes the other
+/// columns, so a new column changes no callback. Tokens after the callback's name are passed before
+/// the rows:
 ///
 /// ```
 /// macro_rules! count {
@@ -40,10 +40,10 @@ macro_rules! for_each_dtype {
     };
 }
 
-/// What arithmetic an element type has.
+/// The arithmetic of an element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Truth values: bitwise operations and order.
+    /// Truth values, with bitwise operations and an order.
     Bool,
     /// Signed integers, which wrap.
     Signed,
@@ -57,12 +57,11 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type that is the element type of tensors: the row's Rust column as a trait, implemented
-/// for the rows alone.
+/// A Rust type that tensors may have as elements. Only the types of the rows implement it.
 pub trait Element:
     Copy + Default + PartialEq + fmt::Debug + fmt::Display + Send + Sync + sealed::Sealed + 'static
 {
-    /// The row.
+    /// The element type as a value.
     const DTYPE: DType;
 }
 
@@ -79,17 +78,17 @@ macro_rules! define {
             /// Every element type, in the order of the rows.
             pub const ALL: &'static [DType] = &[$(DType::$variant),*];
 
-            /// Bytes of one element.
+            /// Returns the size of an element in bytes.
             pub const fn size(self) -> usize {
                 match self { $(DType::$variant => size_of::<$type>()),* }
             }
 
-            /// The name that users read and write: `"f32"`, `"bf16"`, `"u8"`, `"bool"`.
+            /// Returns the name that users read and write: `"f32"`, `"bf16"`, `"u8"`, `"bool"`.
             pub const fn name(self) -> &'static str {
                 match self { $(DType::$variant => $name),* }
             }
 
-            /// What arithmetic the type has.
+            /// Returns the arithmetic of the type.
             pub const fn class(self) -> Class {
                 match self { $(DType::$variant => Class::$class),* }
             }
@@ -107,8 +106,8 @@ macro_rules! define {
 for_each_dtype!(define);
 
 impl DType {
-    /// The type of a mean of such elements: a float as it is, an integer of 8 or 16 bits as `f32`,
-    /// of 32 or 64 bits as `f64`; `None` for `bool`.
+    /// Returns the element type of a mean: the same type for floats, `f32` for integers of 8 or 16
+    /// bits, `f64` for integers of 32 or 64 bits. `None` for `bool`.
     pub const fn mean(self) -> Option<DType> {
         match (self.class(), self.size()) {
             (Class::Float, _) => Some(self),

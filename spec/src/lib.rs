@@ -1,9 +1,10 @@
-//! What Consonance means: the words that every crate uses, and what each collective must produce.
+//! The specification of Consonance: the words that every crate uses, and the results that each
+//! collective must produce.
 //!
-//! *Words* ([`dtype`], [`op`], [`world`], [`partition`], [`call`], [`packing`], [`aggregation`])
-//! are used by everyone. The *meaning*, which is all else, is imported by tests, the harness and
-//! the fuzz targets alone: a runtime that called it would be compared with itself. Of it, the
-//! constants in [`order`] are words too.
+//! The *words* ([`dtype`], [`op`], [`world`], [`partition`], [`call`], [`packing`], [`aggregation`]
+//! and the constants in [`order`]) are for every crate. All other modules are the *meaning*. Only
+//! tests, the harness and the fuzz targets import the meaning: a runtime that called it would be
+//! compared with itself.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,4 @@
-//! Structures of values: what they are, when they agree, and how `merge_call` joins and splits
-//! them.
+//! Structures of values: their form, when they agree, and how `merge_call` joins and splits them.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +7,7 @@ use std::collections::BTreeMap;
 pub enum Nest<T> {
     /// One value.
     Leaf(T),
-    /// A list; it agrees with no tuple.
+    /// A list. It never agrees with a tuple.
     List(Vec<Nest<T>>),
     /// A tuple.
     Tuple(Vec<Nest<T>>),
@@ -17,7 +16,7 @@ pub enum Nest<T> {
 }
 
 impl<T> Nest<T> {
-    /// The same structure with `f` of each leaf; leaves are visited in order.
+    /// Returns the same structure with `f` applied to each leaf, in order.
     pub fn map<U>(&self, f: &mut impl FnMut(&T) -> U) -> Nest<U> {
         match self {
             Nest::Leaf(value) => Nest::Leaf(f(value)),
@@ -27,7 +26,7 @@ impl<T> Nest<T> {
         }
     }
 
-    /// The structure and, apart from it, the leaves in order.
+    /// Returns the structure, and separately the leaves in order.
     pub fn flatten(&self) -> (Nest<()>, Vec<T>)
     where
         T: Clone,
@@ -37,10 +36,10 @@ impl<T> Nest<T> {
         (structure, leaves)
     }
 
-    /// The path of the first place where the structures differ, such as `/b/1`; `/` if they differ
-    /// as a whole, `None` if nowhere.
+    /// Returns the path of the first place where the structures differ, such as `/b/1`. Returns `/`
+    /// if they differ as a whole, and `None` if they agree.
     ///
-    /// An item that only one of them has is such a place.
+    /// A place that only one of the structures has is a difference.
     pub fn mismatch<U>(&self, other: &Nest<U>) -> Option<String> {
         self.first_difference(other).map(|path| if path.is_empty() { "/".to_owned() } else { path })
     }
@@ -61,7 +60,8 @@ impl<T> Nest<T> {
             (Some((name, a)), Some((other_name, b))) if name == other_name => {
                 Some(format!("/{name}{}", a.first_difference(b)?))
             }
-            // Names are sorted, so the lesser of two unlike ones is missing on the other side.
+            // Names are sorted, so the lesser of two different names is missing in the other
+            // structure.
             (a, b) => {
                 let names = [a.map(|(name, _)| name), b.map(|(name, _)| name)];
                 names.into_iter().flatten().min().map(|name| format!("/{name}"))
@@ -81,10 +81,10 @@ impl<T> Nest<T> {
 }
 
 impl Nest<()> {
-    /// The nest of this structure with these leaves.
+    /// Makes the nest of this structure with these leaves.
     ///
     /// # Panics
-    /// If they are not as many as the structure has.
+    /// If the number of leaves is not the structure's.
     pub fn unflatten<T>(&self, leaves: Vec<T>) -> Nest<T> {
         let mut leaves = leaves.into_iter();
         let nest = self.map(&mut |()| leaves.next().expect("a leaf for each of the structure's"));
@@ -93,17 +93,17 @@ impl Nest<()> {
     }
 }
 
-/// The structure on a replica differs from replica 0's.
+/// The error for a replica whose structure differs from replica 0's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// The first replica that differs.
     pub replica: usize,
-    /// The first place where it does, as [`Nest::mismatch`] has it.
+    /// The first place where it differs, as in [`Nest::mismatch`].
     pub path: String,
 }
 
-/// The arguments of `merge_call`: the replicas' nests as one nest, each leaf the list of the
-/// replicas' leaves.
+/// Joins the replicas' nests into the arguments of `merge_call`: one nest, in which each leaf is
+/// the list of the replicas' leaves.
 ///
 /// # Panics
 /// If there are no replicas.
@@ -118,20 +118,20 @@ pub fn join<T: Clone>(replicas: &[Nest<T>]) -> Result<Nest<Vec<T>>, Mismatch> {
     Ok(structure.unflatten((0..first.len()).map(|i| leaves.iter().map(|leaves| leaves[i].clone()).collect()).collect()))
 }
 
-/// A leaf of what the function given to `merge_call` returns.
+/// A leaf of the nest that the function in `merge_call` returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Merged<T> {
     /// One value for each replica.
     PerReplica(Vec<T>),
-    /// The same value for all.
+    /// The same value for all replicas.
     Same(T),
 }
 
-/// The results of `merge_call`: each replica's nest, with its own values and those that are for
-/// all.
+/// Splits the result of the function into the results of `merge_call`: each replica's nest, with
+/// its own values and the values that are for all.
 ///
 /// # Panics
-/// If a per-replica list is not as long as there are replicas.
+/// If a per-replica list does not have one value for each replica.
 pub fn split<T: Clone>(result: &Nest<Merged<T>>, replicas: usize) -> Vec<Nest<T>> {
     let own = |replica: usize, leaf: &Merged<T>| match leaf {
         Merged::PerReplica(values) => {

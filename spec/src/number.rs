@@ -10,46 +10,46 @@ use std::{convert::identity, fmt::Debug};
 /// An element type with its arithmetic.
 ///
 /// Contributions are [widened](Number::widen), [combined](Number::combine) in the accumulation
-/// type, and [finished](Number::finish), which rounds once. Means, whose type may be another, have
-/// their own three steps: [`total`](Number::total), [`add`](Number::add),
+/// type, and [finished](Number::finish), which rounds once. A mean may have another type, and
+/// therefore has three steps of its own: [`total`](Number::total), [`add`](Number::add),
 /// [`quotient`](Number::quotient).
 ///
 /// Each method panics for an operation that [`ReduceOp::result`] does not define on the type.
 pub trait Number: Element {
-    /// What contributions are combined in: `f32` for `f16` and `bf16`, the type itself for the
-    /// others.
+    /// The accumulation type, in which contributions are combined: `f32` for `f16` and `bf16`, the
+    /// type itself for the others.
     type Acc: Copy + Debug + PartialEq;
-    /// What a mean is summed in: the accumulation type for floats, an integer that does not
-    /// overflow for integers.
+    /// The type in which a mean is summed: the accumulation type for floats, an integer that does
+    /// not overflow for integers.
     type Total: Copy + Debug + PartialEq + Default;
-    /// The type of a mean, as [`DType::mean`] says; for `bool`, which has none, `bool`.
+    /// The type of a mean, as in [`DType::mean`]. `bool` has no mean; here it is `bool`.
     type Mean: Number;
 
-    /// The element in the accumulation type.
+    /// Converts the element to the accumulation type.
     fn widen(self) -> Self::Acc;
 
-    /// Two partial results in one.
+    /// Combines two partial results.
     fn combine(op: ReduceOp, a: Self::Acc, b: Self::Acc) -> Self::Acc;
 
-    /// The result of no contributions.
+    /// Returns the result of no contributions.
     fn identity(op: ReduceOp) -> Self::Acc;
 
-    /// The element that `count` contributions gave: a mean is divided here, of floats alone, then
-    /// rounded as all are.
+    /// Converts the result of `count` contributions to the element type. A mean, here only of
+    /// floats, is divided first. The result is rounded once.
     fn finish(op: ReduceOp, acc: Self::Acc, count: usize) -> Self;
 
-    /// The `index`-th of `parts` equal parts; of an integer, nearly equal ones that add up to it,
-    /// the larger ones first.
+    /// Returns the `index`-th of `parts` equal parts. The parts of an integer are nearly equal and
+    /// add up to the integer, the larger ones first.
     fn share(self, parts: usize, index: usize) -> Self;
 
-    /// The element as the summand of a mean.
+    /// Converts the element to a summand of a mean.
     fn total(self) -> Self::Total;
 
-    /// Two sums in one.
+    /// Adds two sums.
     fn add(a: Self::Total, b: Self::Total) -> Self::Total;
 
-    /// The mean of `count` elements whose sum is `total`: both are converted to the accumulation
-    /// type of the mean, then divided.
+    /// Returns the mean of `count` elements whose sum is `total`. Both are converted to the
+    /// accumulation type of the mean, then divided.
     fn quotient(total: Self::Total, count: usize) -> Self::Mean;
 }
 
@@ -70,7 +70,7 @@ macro_rules! float {
                     Product => a * b,
                     Min | Max if a.is_nan() => a,
                     Min | Max if b.is_nan() => b,
-                    // `total_cmp` puts -0 below +0.
+                    // `total_cmp` orders -0 below +0.
                     Min => std::cmp::min_by(a, b, $acc::total_cmp),
                     Max => std::cmp::max_by(a, b, $acc::total_cmp),
                     And | Or | Xor => undefined(op, Self::DTYPE),
@@ -119,7 +119,7 @@ macro_rules! integer {
     ($mean:ident is the mean of $($type:ident)*) => {
         $(impl Number for $type {
             type Acc = $type;
-            // No sum of fewer than 2^64 elements overflows it.
+            // No sum of fewer than 2^64 elements overflows `i128`.
             type Total = i128;
             type Mean = $mean;
 

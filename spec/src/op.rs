@@ -1,11 +1,11 @@
-//! The operations that combine contributions, and the element types each is defined on.
+//! The operations that combine contributions, and the element types that each is defined on.
 
 use crate::dtype::{Class, DType};
 use std::{fmt, str::FromStr};
 
 macro_rules! ops {
     ($($(#[$doc:meta])* $op:ident = $name:literal,)*) => {
-        /// How contributions are combined.
+        /// An operation that combines contributions.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum ReduceOp { $($(#[$doc])* $op,)* }
@@ -14,7 +14,7 @@ macro_rules! ops {
             /// Every operation.
             pub const ALL: [ReduceOp; [$($name),*].len()] = [$(ReduceOp::$op),*];
 
-            /// The name that users read and write: `"sum"`, `"mean"`, …
+            /// Returns the name that users read and write: `"sum"`, `"mean"`, …
             pub const fn name(self) -> &'static str {
                 match self { $(ReduceOp::$op => $name),* }
             }
@@ -29,24 +29,25 @@ ops! {
     Mean = "mean",
     /// Multiplication; integers wrap.
     Product = "product",
-    /// The least; NaN if any is NaN, and -0 is less than +0.
+    /// The minimum. NaN if any contribution is NaN; -0 is less than +0.
     Min = "min",
-    /// The greatest; NaN if any is NaN, and +0 is greater than -0.
+    /// The maximum. NaN if any contribution is NaN; +0 is greater than -0.
     Max = "max",
-    /// Bitwise and, of integers and bool.
+    /// Bitwise and, for integers and bool.
     And = "and",
-    /// Bitwise or, of integers and bool.
+    /// Bitwise or, for integers and bool.
     Or = "or",
-    /// Bitwise exclusive or, of integers and bool.
+    /// Bitwise exclusive or, for integers and bool.
     Xor = "xor",
 }
 
 impl ReduceOp {
-    /// The element type of the result for contributions of `dtype`; `None` where the operation is
-    /// not defined.
+    /// Returns the element type of the result for contributions of `dtype`; `None` if the operation
+    /// is not defined on it.
     ///
-    /// Numbers have sum, mean, product, min and max; integers have the bitwise ones too; bool has
-    /// min, max and the bitwise ones. Only the mean of integers changes the type ([`DType::mean`]).
+    /// Numbers have sum, mean, product, min and max. Integers also have the bitwise operations.
+    /// Bool has min, max and the bitwise operations. Only the mean of integers changes the type
+    /// ([`DType::mean`]).
     #[inline]
     pub const fn result(self, dtype: DType) -> Option<DType> {
         match (self, dtype.class()) {
@@ -68,7 +69,7 @@ impl fmt::Display for ReduceOp {
     }
 }
 
-/// The text is no operation's name.
+/// The error for a text that is not the name of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownReduceOp(pub String);
 
@@ -84,7 +85,7 @@ impl fmt::Display for UnknownReduceOp {
 
 impl std::error::Error for UnknownReduceOp {}
 
-/// Reads an operation's name in any case, as TensorFlow does: `"SUM"`, `"mean"`.
+/// Parses an operation's name, ignoring case as TensorFlow does: `"SUM"`, `"mean"`.
 impl FromStr for ReduceOp {
     type Err = UnknownReduceOp;
 

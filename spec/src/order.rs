@@ -1,20 +1,22 @@
-//! The canonical order: which partial results meet, so that a result has the same bits on every
-//! path.
+//! The canonical reduction order: the order in which partial results are combined. With it a result
+//! has the same bits on every path.
 //!
-//! There is one order across contributions, [`fold`], and one inside a tensor, [`fold_along`].
+//! [`fold`] is the order across contributions, and [`fold_along`] the order within a tensor.
 //! Neither depends on an algorithm, a chunk, a thread count, a vector width or a transport.
 
-/// Lanes of a block: lane `j` takes the elements `j`, `j + LANES`, `j + 2 * LANES`, … of it.
+/// The number of lanes of a block. Lane `j` combines the block's elements `j`, `j + LANES`, `j + 2
+/// * LANES`, …
 ///
-/// 32 lanes keep every vector width from SSE2 to AVX-512, and a GPU's warp, busy.
+/// 32 lanes fill the registers of every vector width from SSE2 to AVX-512, and the warp of a GPU.
 pub const LANES: usize = 32;
 
-/// Consecutive elements that are combined in lanes before they meet other blocks.
+/// The number of consecutive elements in a block. A block is combined in lanes before it is
+/// combined with other blocks.
 pub const BLOCK: usize = 4096;
 
-/// Combines contributions by a balanced tree; `None` if there are none.
+/// Combines contributions by a balanced tree. Returns `None` if there are none.
 ///
-/// The left part is as long as the largest power of two below the whole, so aligned groups of 2, 4,
+/// The left part has the largest power of two below the number of items. So aligned groups of 2, 4,
 /// 8, … neighbours may be combined first, wherever they are:
 ///
 /// ```
@@ -33,11 +35,11 @@ pub fn fold<T: Clone>(items: &[T], combine: impl Fn(T, T) -> T + Copy) -> Option
     }
 }
 
-/// Combines the elements of one tensor along an axis; `None` if there are none.
+/// Combines the elements of one tensor along an axis. Returns `None` if there are none.
 ///
-/// The elements are cut into blocks of [`BLOCK`]. Within a block each of the [`LANES`] lanes (or of
-/// as many as there are elements) takes its elements from the first to the last, then the lanes
-/// meet by [`fold`]. The blocks meet by [`fold`].
+/// The elements are divided into blocks of [`BLOCK`]. Within a block, each of the [`LANES`] lanes
+/// (fewer if there are fewer elements) combines its elements from the first to the last. The lanes'
+/// results are combined by [`fold`], and then the blocks' results by [`fold`].
 pub fn fold_along<T: Clone>(elements: &[T], combine: impl Fn(T, T) -> T + Copy) -> Option<T> {
     let blocks: Vec<T> = elements.chunks(BLOCK).filter_map(|block| fold_block(block, combine)).collect();
     fold(&blocks, combine)

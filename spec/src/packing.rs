@@ -1,15 +1,15 @@
-//! Which tensors travel together: many small ones fused, so that a call's fixed cost is paid once a
-//! pack.
+//! Packs of tensors: many small tensors are fused, so that the fixed cost of a call is paid once
+//! per pack.
 
 use crate::dtype::DType;
 
-/// The packs of a list of tensors, given as dtype and bytes: each pack the places of its tensors in
-/// the list, in order.
+/// Returns the packs of a list of tensors, given as dtype and bytes. Each pack has the positions of
+/// its tensors in the list, in order.
 ///
-/// A pack holds one dtype. Tensors of a dtype fill it in the order of the list; one that would make
-/// it larger than `bytes_per_pack` opens the next, so a tensor larger than that has a pack to
-/// itself. With `bytes_per_pack == 0` there is one pack a dtype. Packs are in the order of their
-/// first tensors.
+/// A pack has one dtype. Tensors of a dtype fill it in the order of the list. A tensor that would
+/// make it larger than `bytes_per_pack` opens the next pack, so a tensor larger than that has its
+/// own pack. With `bytes_per_pack == 0` there is one pack per dtype. Packs are in the order of
+/// their first tensors.
 ///
 /// ```
 /// use consonance_spec::{DType::{F32, I64}, packing::packs};
@@ -20,7 +20,7 @@ use crate::dtype::DType;
 pub fn packs(tensors: &[(DType, usize)], bytes_per_pack: usize) -> Vec<Vec<usize>> {
     let limit = if bytes_per_pack == 0 { usize::MAX } else { bytes_per_pack };
     let mut packs: Vec<Vec<usize>> = Vec::new();
-    // By dtype: its last pack and the bytes that are free in it.
+    // For each dtype, its last pack and the bytes that are free in it.
     let mut open: Vec<Option<(usize, usize)>> = vec![None; DType::ALL.len()];
     for (place, &(dtype, bytes)) in tensors.iter().enumerate() {
         let pack = match open[dtype as usize] {
@@ -30,7 +30,7 @@ pub fn packs(tensors: &[(DType, usize)], bytes_per_pack: usize) -> Vec<Vec<usize
             }
             _ => {
                 packs.push(Vec::new());
-                // A tensor larger than the limit leaves the pack full, even for a tensor of no
+                // A tensor larger than the limit leaves its pack full, even for a tensor of zero
                 // bytes.
                 open[dtype as usize] = limit.checked_sub(bytes).map(|free| (packs.len() - 1, free));
                 packs.len() - 1

@@ -1,9 +1,9 @@
-//! Who gets which part of a range.
+//! The division of a range into parts.
 
 use std::ops::Range;
 
-/// The `index`-th of `parts` even blocks of `count` elements: the first `count % parts` blocks have
-/// one element more.
+/// Returns the `index`-th of `parts` even blocks of `count` elements. The first `count % parts`
+/// blocks have one element more.
 ///
 /// The blocks are disjoint and cover `0..count` in order.
 ///
@@ -16,8 +16,8 @@ pub fn block(count: usize, parts: usize, index: usize) -> Range<usize> {
     start(index)..start(index + 1)
 }
 
-/// Like [`block`], with every border but the last a multiple of `unit` elements, so that no two
-/// parts share a cache line.
+/// Like [`block`], but every border except the last is a multiple of `unit` elements, so that no
+/// two parts share a cache line.
 ///
 /// # Panics
 /// If `index >= parts` or `unit == 0`.

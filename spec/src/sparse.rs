@@ -1,4 +1,4 @@
-//! What reduce and gather produce on sparse rows.
+//! The results of reduce and gather on sparse rows.
 
 use crate::{
     array::{self, Array},
@@ -8,19 +8,19 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// Rows of a tensor that is zero elsewhere. An index may occur more than once: its rows add up.
+/// Rows of a tensor that is zero elsewhere. An index may occur more than once; its rows are added.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IndexedSlices<T> {
     /// The rows, of shape `[rows, dense_shape[1], dense_shape[2], …]`.
     pub values: Array<T>,
-    /// For each row, its place along the first axis of the dense tensor.
+    /// The index of each row along the first axis of the dense tensor.
     pub indices: Vec<i64>,
-    /// The shape of the dense tensor, of rank 1 at least.
+    /// The shape of the dense tensor, which has at least one axis.
     pub dense_shape: Vec<usize>,
 }
 
-/// The sum over replicas: their rows one after the other, in replica order. Nothing is added, so
-/// nothing is rounded.
+/// Returns the sum over replicas: the concatenation of their rows in replica order. Nothing is
+/// added, so nothing is rounded.
 ///
 /// # Panics
 /// If there are no replicas.
@@ -35,7 +35,7 @@ pub fn sum<T: Number>(replicas: &[IndexedSlices<T>]) -> Result<IndexedSlices<T>,
     concatenate(replicas, replicas[0].dense_shape.clone(), |_| 0)
 }
 
-/// The mean over replicas: their [`sum`] with each value divided by the number of replicas.
+/// Returns the mean over replicas: their [`sum`] with each value divided by the number of replicas.
 ///
 /// # Panics
 /// If there are no replicas.
@@ -45,7 +45,7 @@ pub fn mean<T: Number>(replicas: &[IndexedSlices<T>]) -> Result<IndexedSlices<T:
     Ok(IndexedSlices { values: Array { shape: values.shape, data }, indices, dense_shape })
 }
 
-/// The dense tensors one after the other along the first axis, as sparse rows. Their sizes along it
+/// Concatenates the dense tensors along the first axis, as sparse rows. Their sizes along this axis
 /// may differ.
 ///
 /// # Panics
@@ -58,8 +58,8 @@ pub fn gather<T: Number>(replicas: &[IndexedSlices<T>]) -> Result<IndexedSlices<
     concatenate(replicas, dense_shape, rows_before)
 }
 
-/// One row an index, sorted by index: rows of equal index are added in canonical order, then
-/// rounded once.
+/// Returns one row per index, sorted by index. Rows of equal index are added in canonical order,
+/// then rounded once.
 pub fn dedupe<T: Number>(slices: &IndexedSlices<T>) -> Result<IndexedSlices<T>, Error> {
     if ReduceOp::Sum.result(T::DTYPE).is_none() {
         return Err(Error::Undefined { op: ReduceOp::Sum, dtype: T::DTYPE });
@@ -80,7 +80,7 @@ pub fn dedupe<T: Number>(slices: &IndexedSlices<T>) -> Result<IndexedSlices<T>, 
     })
 }
 
-/// The dense tensor.
+/// Returns the dense tensor.
 pub fn densify<T: Number>(slices: &IndexedSlices<T>) -> Result<Array<T>, Error> {
     let IndexedSlices { values, indices, dense_shape } = dedupe(slices)?;
     let width: usize = dense_shape[1..].iter().product();
@@ -108,7 +108,8 @@ fn concatenate<T: Number>(
     })
 }
 
-/// Rows, indices and dense shape fit each other on every replica, and the rows' shapes agree.
+/// Checks that rows, indices and dense shape fit each other on every replica, and that the rows'
+/// shapes agree.
 fn check<T>(replicas: &[IndexedSlices<T>]) -> Result<(), Error> {
     for (replica, slices) in replicas.iter().enumerate() {
         let (dense, values) = (&slices.dense_shape, &slices.values.shape);

@@ -1,9 +1,9 @@
-//! How replicas are numbered, and the values a strategy makes for them.
+//! The numbering of replicas, and the values that a strategy makes for them.
 
 use std::ops::Range;
 
-/// The replicas of `worker`: workers have consecutive ids in worker order, and may have different
-/// numbers of replicas.
+/// Returns the replica ids of `worker`. Ids are consecutive in worker order. Workers may have
+/// different numbers of replicas.
 ///
 /// # Panics
 /// If there is no such worker.
@@ -12,16 +12,17 @@ pub fn replica_ids(replicas_per_worker: &[usize], worker: usize) -> Range<usize>
     first..first + replicas_per_worker[worker]
 }
 
-/// What the function that makes a replica's value is told.
+/// The argument of the function that makes a replica's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueContext {
-    /// The replica, counted over all workers.
+    /// The replica id, counted over all workers.
     pub replica_id_in_sync_group: usize,
-    /// The replicas of all workers.
+    /// The number of replicas of all workers.
     pub num_replicas_in_sync: usize,
 }
 
-/// The values that `worker` makes: `value_fn` is called once for each of its replicas, in order.
+/// Returns the values that `worker` makes. `value_fn` is called once for each of its replicas, in
+/// order.
 ///
 /// # Panics
 /// If there is no such worker.

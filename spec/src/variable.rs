@@ -1,8 +1,8 @@
-//! What reading and assigning a variable of several replicas do, by its synchronization and
+//! The results of reading and assigning a variable of several replicas, by its synchronization and
 //! aggregation.
 //!
-//! A variable is written here as its components, one scalar a replica: larger ones behave so
-//! element by element. `update` is what is done to a component with an operand: assign, assign_add,
+//! A variable is represented by its components, one scalar per replica. Larger variables behave the
+//! same for each element. `update` combines a component with an operand: assign, assign_add,
 //! assign_sub.
 
 use crate::{
@@ -16,12 +16,12 @@ use crate::{
 use VariableAggregation::{Mean, OnlyFirstReplica, Sum};
 use VariableSynchronization::OnRead;
 
-/// The variable can not be, or what was asked of it has no meaning.
+/// The variable cannot exist, or the operation on it has no meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused;
 
-/// Whether there are such variables of several components: none without synchronization, and only
-/// those of numbers have a sum, of floats a mean.
+/// Checks whether variables of several components can have this synchronization and aggregation.
+/// They need a synchronization. Only numbers have a sum, and only floats a mean.
 pub fn create<T: Number>(
     synchronization: VariableSynchronization,
     aggregation: VariableAggregation,
@@ -34,11 +34,11 @@ pub fn create<T: Number>(
     if aggregated && synchronization != VariableSynchronization::None { Ok(()) } else { Err(Refused) }
 }
 
-/// The components after each replica assigned its operand.
+/// Returns the components after each replica has assigned its operand.
 ///
-/// A variable synchronised on reading changes on each replica alone. One synchronised on writing is
-/// updated everywhere with the operands' aggregate; without aggregation its components would drift
-/// apart, so more than one replica is refused.
+/// A variable synchronised on reading changes on each replica separately. A variable synchronised
+/// on writing is updated on every replica with the aggregate of the operands. Without aggregation
+/// its components would diverge, so more than one replica is refused.
 pub fn assign_in_replicas<T: Number>(
     synchronization: VariableSynchronization,
     aggregation: VariableAggregation,
@@ -54,10 +54,11 @@ pub fn assign_in_replicas<T: Number>(
     Ok(components.iter().map(|&component| update(component, operand)).collect())
 }
 
-/// The components after one operand was assigned outside of the replicas.
+/// Returns the components after one operand has been assigned outside of the replicas.
 ///
-/// Every component is updated with it; of a variable that is summed on reading, each with its
-/// [share](Number::share), so that what is read changes by the operand.
+/// Every component is updated with the operand. If the variable is summed on reading, each
+/// component is updated with its [share](Number::share), so that the value that is read changes by
+/// the operand.
 pub fn assign_across<T: Number>(
     synchronization: VariableSynchronization,
     aggregation: VariableAggregation,
@@ -73,7 +74,8 @@ pub fn assign_across<T: Number>(
     Ok(components.iter().enumerate().map(|(replica, &component)| update(component, part(replica))).collect())
 }
 
-/// What is read outside of the replicas; inside, each reads its component.
+/// Returns the value that is read outside of the replicas. Inside, each replica reads its
+/// component.
 pub fn read_across<T: Number>(
     synchronization: VariableSynchronization,
     aggregation: VariableAggregation,

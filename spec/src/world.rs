@@ -1,6 +1,6 @@
-//! Who takes part: a rank and the number of ranks.
+//! A rank and the number of ranks.
 
-/// One rank's place among all: `rank` is below `size`, which the constructor checked.
+/// A rank of a group and the group's size. The constructor checks that `rank` is below `size`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct World {
     rank: usize,
@@ -8,23 +8,23 @@ pub struct World {
 }
 
 impl World {
-    /// The place of `rank` among `size` ranks; `None` unless `rank < size`.
+    /// Makes the world of `rank` among `size` ranks; `None` unless `rank < size`.
     pub const fn new(rank: usize, size: usize) -> Option<World> {
         if rank < size { Some(World { rank, size }) } else { None }
     }
 
-    /// This rank, from 0.
+    /// Returns this rank, from 0.
     pub const fn rank(self) -> usize {
         self.rank
     }
 
-    /// The number of ranks, at least 1.
+    /// Returns the number of ranks, at least 1.
     pub const fn size(self) -> usize {
         self.size
     }
 
-    /// Every rank but this one, in the order `rank + 1, rank + 2, …` around the world, so that not
-    /// all ask the same peer first.
+    /// Returns every other rank, in the order `rank + 1, rank + 2, …` modulo `size`, so that not
+    /// all ranks access the same peer first.
     pub fn peers(self) -> impl Iterator<Item = usize> + Clone {
         (self.rank + 1..self.rank + self.size).map(move |peer| if peer < self.size { peer } else { peer - self.size })
     }

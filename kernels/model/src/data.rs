@@ -3,7 +3,7 @@
 use crate::{shm::Segment, watched};
 use std::{slice, sync::Arc};
 
-/// Elements of one rank, which others may come to touch.
+/// Elements of one rank, which other ranks may access.
 pub(crate) struct Data(Elements);
 
 enum Elements {
@@ -19,32 +19,32 @@ impl Data {
         Data(Elements::Own(elements))
     }
 
-    /// The heap of `rank`, in which other processes write where the rank shows it.
+    /// Returns the heap of `rank`. Other processes write there when the rank posts its buffer.
     pub(crate) fn in_heap(segment: &Arc<Segment>, rank: usize) -> Data {
         Data(Elements::Heap(segment.clone(), rank))
     }
 
-    /// The elements, which the calling rank writes.
+    /// Returns the elements for the calling rank to write.
     pub(crate) fn write(&mut self) -> &mut [u64] {
         let elements = self.share();
         watched::write(elements.as_mut_ptr().cast(), size_of_val(elements));
         elements
     }
 
-    /// The elements, to be passed to the protocol.
+    /// Returns the elements to pass to the protocol.
     pub(crate) fn share(&mut self) -> &mut [u64] {
         match &mut self.0 {
             Elements::Own(elements) => elements,
             Elements::Heap(segment, rank) => {
                 let (start, count) = segment.heap(*rank);
-                // SAFETY: these elements of the segment's, which lives as long as `self`; whoever
-                // else touches them is found.
+                // SAFETY: the elements belong to the segment, which lives as long as `self`. The
+                // model reports any other access.
                 unsafe { slice::from_raw_parts_mut(start, count) }
             }
         }
     }
 
-    /// The elements, which the calling rank reads.
+    /// Returns the elements for the calling rank to read.
     pub(crate) fn read(&mut self) -> &[u64] {
         let elements = self.share();
         watched::read(elements.as_ptr().cast(), size_of_val(elements));

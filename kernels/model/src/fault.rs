@@ -1,7 +1,7 @@
-//! Faults planted in the protocol, to see that the model finds them.
+//! Faults that are planted in the protocol to test that the model finds them.
 //!
-//! A fault lies at one line of the protocol's text, which is found by the words of the line: the
-//! text itself stays as it is.
+//! A fault is at one line of the protocol's text. The line is found by its words, so the text stays
+//! unchanged.
 
 use std::{
     cell::{Cell, RefCell},
@@ -9,7 +9,7 @@ use std::{
     sync::{Once, atomic::Ordering},
 };
 
-/// The files that the model checks: their names and their text.
+/// The names and the text of the files that the model checks.
 pub const FILES: [(&str, &str); 11] = [
     ("sync/wait.rs", include_str!("../../src/sync/wait.rs")),
     ("shm/records.rs", include_str!("../../src/shm/records.rs")),
@@ -33,27 +33,27 @@ pub struct SourceLine {
     pub number: u32,
 }
 
-/// What is wrong there.
+/// The effect of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The operation is relaxed; a fence is left out.
+    /// The operation is relaxed. A fence is omitted.
     Relaxed,
-    /// The value that is loaded, stored or added is larger by so much.
+    /// The value that is loaded, stored or added is larger by this number.
     Offset(i64),
 }
 
-/// Something wrong at a line.
+/// A fault at a line.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
-    /// Where.
+    /// The line.
     pub line: SourceLine,
-    /// What.
+    /// The effect.
     pub effect: Effect,
 }
 
 thread_local! {
     static PLANTED: Cell<Option<Fault>> = const { Cell::new(None) };
-    /// The model has failed: what is still called unwinds it.
+    /// Whether the model has failed. Operations after that are only called while the stack unwinds.
     static OVER: Cell<bool> = const { Cell::new(false) };
     static MORTAL: RefCell<Option<Mortal>> = const { RefCell::new(None) };
 }
@@ -61,18 +61,18 @@ thread_local! {
 /// A rank that dies.
 struct Mortal {
     thread: loom::thread::ThreadId,
-    /// Operations that it has left.
+    /// The number of operations before it dies.
     left: u32,
 }
 
-/// What unwinds the stack of a rank that dies.
+/// The panic payload that unwinds the stack of a rank that dies.
 struct Death;
 
 impl SourceLine {
-    /// The line of `file` that contains `text`.
+    /// Returns the line of `file` that contains `text`.
     ///
     /// # Panics
-    /// If there is not exactly one.
+    /// If there is not exactly one such line.
     pub fn with(file: &'static str, text: &str) -> SourceLine {
         let (_, source) = FILES.iter().find(|(name, _)| *name == file).expect("a file of the protocol");
         let mut lines = source.lines().zip(1..).filter(|(line, _)| line.contains(text));
@@ -81,15 +81,15 @@ impl SourceLine {
         SourceLine { file, number }
     }
 
-    /// Its words.
+    /// Returns the text of the line.
     pub fn text(self) -> &'static str {
         let (_, source) = FILES.iter().find(|(name, _)| *name == self.file).expect("a file of the protocol");
         source.lines().nth(self.number as usize - 1).unwrap_or_default().trim()
     }
 }
 
-/// The lines of the protocol's text on which ranks synchronise, each below a comment
-/// `SYNC POINT name`, with that name.
+/// Returns the lines of the protocol's text on which ranks synchronise, with their names. Each is
+/// below a comment `SYNC POINT name`.
 pub fn sync_points() -> Vec<(&'static str, SourceLine)> {
     let mut points = Vec::new();
     for (file, source) in FILES {
@@ -105,7 +105,7 @@ pub fn sync_points() -> Vec<(&'static str, SourceLine)> {
     points
 }
 
-/// The lines of the protocol's text, but of its tests, with an ordering that is stronger than
+/// Returns the lines of the protocol's text, without its tests, that have a stronger ordering than
 /// relaxed.
 pub fn strong_lines() -> Vec<SourceLine> {
     let strong = ["Ordering::Acquire", "Ordering::Release", "Ordering::AcqRel", "Ordering::SeqCst"];
@@ -118,11 +118,11 @@ pub fn strong_lines() -> Vec<SourceLine> {
     FILES.into_iter().flat_map(lines_of).collect()
 }
 
-/// What an atomic operation begins with.
+/// The beginnings of atomic operations.
 const OPERATIONS: [&str; 7] =
     [".load(", ".store(", ".swap(", ".fetch_add(", ".fetch_sub(", ".compare_exchange(", "fence("];
 
-/// Runs `body` with a fault planted, in the models of this thread.
+/// Runs `body` with a fault planted in the models of this thread.
 pub(crate) fn plant<R>(fault: Option<Fault>, body: impl FnOnce() -> R) -> R {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -140,19 +140,19 @@ pub(crate) fn plant<R>(fault: Option<Fault>, body: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Called at the start of each run of a model.
+/// Resets the state of a run. Called at the start of each run of a model.
 pub(crate) fn begin() {
     OVER.set(false);
     MORTAL.set(None);
 }
 
-/// Whether the model has failed.
+/// Returns whether the model has failed.
 pub(crate) fn over() -> bool {
     OVER.get()
 }
 
-/// The calling thread dies before its operation number `left`. `body` is what it does until then.
-/// Says whether it died.
+/// Runs `body` on the calling thread, which dies before its operation number `left`. Returns
+/// whether it died.
 pub(crate) fn die_after(left: u32, body: impl FnOnce()) -> bool {
     MORTAL.set(Some(Mortal { thread: loom::thread::current().id(), left }));
     match panic::catch_unwind(panic::AssertUnwindSafe(body)) {
@@ -162,13 +162,13 @@ pub(crate) fn die_after(left: u32, body: impl FnOnce()) -> bool {
     }
 }
 
-/// Whether the calling thread has died.
+/// Returns whether the calling thread has died.
 pub(crate) fn dead() -> bool {
     let of_this_thread = |mortal: &Mortal| mortal.left == 0 && mortal.thread == loom::thread::current().id();
     !over() && MORTAL.with_borrow(|mortal| mortal.as_ref().is_some_and(of_this_thread))
 }
 
-/// How an operation is changed.
+/// The change that a fault makes to an operation.
 #[derive(Clone, Copy)]
 pub(crate) struct Change(Option<Effect>);
 
@@ -182,7 +182,8 @@ impl Change {
     }
 }
 
-/// What is planted at the place of an operation; nothing if the operation is not to be carried out.
+/// Returns the change that is planted at an operation's place. `None` if the operation must not be
+/// executed.
 pub(crate) fn at(place: &Location<'_>) -> Option<Change> {
     if OVER.get() || dies() {
         return None;
@@ -192,7 +193,8 @@ pub(crate) fn at(place: &Location<'_>) -> Option<Change> {
     Some(Change(planted.map(|fault| fault.effect)))
 }
 
-/// Whether the calling thread is dead. The first time it unwinds.
+/// Counts an operation of the calling thread, and returns whether the thread is dead. The operation
+/// at which it dies unwinds its stack.
 fn dies() -> bool {
     let now = MORTAL.with_borrow_mut(|mortal| {
         let mortal = mortal.as_mut().filter(|mortal| mortal.thread == loom::thread::current().id())?;

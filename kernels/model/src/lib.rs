@@ -1,13 +1,12 @@
-//! The protocol by which ranks meet, run by a model checker through its interleavings.
+//! The synchronisation protocol of ranks, which a model checker runs through its interleavings.
 //!
-//! The files of `kernels/src` that make up the protocol are compiled here a second time, the same
-//! text, on other ground: the atomics and the sleep are loom's, and memory that ranks share is
-//! watched, so that two ranks that touch it at the same time are found as surely as a wrong sum or
-//! a rank that nobody wakes. Loom knows what the memory model allows, and so shows what no test on
-//! this machine's processor can.
+//! The files of `kernels/src` that contain the protocol are compiled here a second time, unchanged,
+//! with other primitives: the atomics and the sleep are loom's, and memory that ranks share is
+//! watched. So the model finds two ranks that touch the same memory at the same time, as well as a
+//! wrong sum or a rank that is never woken. Loom knows what the memory model allows. It therefore
+//! finds errors that no test on one kind of processor can.
 //!
-//! [`scenario`] has what is run, [`fault`] what is broken on purpose to see that the model finds
-//! it.
+//! [`scenario`] contains the scenarios. [`fault`] plants faults, which the model must find.
 // Compiled for a test, the protocol's files would bring their own tests.
 #![cfg(not(test))]
 #![allow(
@@ -16,7 +15,7 @@
     reason = "for the tests of this crate; the protocol's files have docs where they are used"
 )]
 
-// The ground.
+// What stands in for the machine.
 mod data;
 pub mod fault;
 #[macro_use]
@@ -27,7 +26,7 @@ mod os;
 mod shm;
 mod watched;
 
-// The protocol, as it is.
+// The protocol, unchanged.
 #[path = "../../src/group/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the model needs a part of it")]
 mod group;

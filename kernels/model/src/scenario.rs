@@ -1,5 +1,5 @@
-//! What the model checker runs: a few ranks that call a few steps, and what must come of it in
-//! every interleaving.
+//! The scenarios that the model checker runs: a few ranks make a few calls, and the results must be
+//! right in every interleaving.
 
 use crate::{
     cpu::reduce::Reducer,
@@ -28,14 +28,16 @@ use std::{
     time::Duration,
 };
 
-/// Ranks, what they do, and what must come of it.
+/// The actions of some ranks, and the checks of their results.
 #[derive(Clone, Copy)]
 pub struct Scenario {
-    /// Its name.
+    /// The name of the scenario.
     pub name: &'static str,
-    /// How often a thread may be interrupted in one run, where it does not wait.
+    /// The limit on preemptions in one run, that is, switches away from a thread that does not
+    /// wait.
     pub preemptions: usize,
-    /// The operations before which a rank dies, one after the other; 0 where none does.
+    /// The number of operations of the rank that dies: one check for each, in which the rank dies
+    /// before that operation. 0 if no rank dies.
     deaths: u32,
     run: fn(),
 }
@@ -74,7 +76,7 @@ pub const ALL: [Scenario; 26] = [
     scenario("wake", 1, call_log),
 ];
 
-/// The scenario of this name.
+/// Returns the scenario of this name.
 ///
 /// # Panics
 /// If there is none.
@@ -86,15 +88,16 @@ thread_local! {
     static RUNS: Cell<usize> = const { Cell::new(0) };
     /// The operation before which a rank dies.
     static DEATH: Cell<u32> = const { Cell::new(0) };
-    /// Where and in which generation groups of processes began, in this run.
+    /// The places and generations in which groups of processes began, in this run.
     static BEGUN: RefCell<BTreeSet<(usize, u64)>> = const { RefCell::new(BTreeSet::new()) };
 }
 
 impl Scenario {
-    /// Runs every interleaving within bounds, with a fault planted, until one fails.
+    /// Runs every interleaving within the bounds, with a fault planted, until one fails. Returns
+    /// the number of runs.
     ///
     /// # Errors
-    /// What failed.
+    /// The text of the failure.
     pub fn check(&self, planted: Option<Planted>) -> Result<usize, String> {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = model.preemption_bound.or(Some(self.preemptions));
@@ -127,32 +130,32 @@ impl Scenario {
 const SUM: Signature =
     Signature { op: Some(ReduceOp::Sum), dtype: Some(DType::U64), ..Signature::new(Kind::AllReduce) };
 
-/// The same for one rank: such calls trade no places.
+/// The same for one rank. Such calls swap no slots.
 const TO_ONE: Signature = Signature { kind: Kind::Reduce, ..SUM };
 
-/// No time passes in the model: with this one nobody gives up, and with none at all whoever would
-/// wait does.
+/// A timeout with which no rank gives up. No time passes in the model; with a timeout of zero a
+/// rank gives up instead of waiting.
 const FOREVER: Duration = Duration::MAX;
 
-/// A group of threads.
+/// Makes a group of threads.
 fn threads(ranks: usize, timeout: Duration) -> Vec<Endpoint> {
     let endpoints = Endpoint::group(ranks, timeout);
     watch_payloads(endpoints[0].state.records());
     endpoints
 }
 
-/// A group of processes, each of one rank.
+/// Makes a group of processes with one rank each.
 fn processes(shape: Shape) -> Vec<Endpoint> {
     processes_of(shape, &[])
 }
 
-/// The same, where these are the numbers of their processes.
+/// Makes a group of processes with one rank each, which have these process ids.
 fn processes_of(shape: Shape, processes: &[u32]) -> Vec<Endpoint> {
     let segment = Arc::new(Segment::new(shape));
     (0..shape.ranks).flat_map(|rank| Endpoint::in_segment(&segment, rank..rank + 1, 0, processes, FOREVER)).collect()
 }
 
-/// Runs `body` on each rank. Seats that are given back leave when all are done.
+/// Runs `body` on each rank. Endpoints that `body` returns are dropped when all ranks are done.
 fn each(endpoints: Vec<Endpoint>, body: fn(Endpoint) -> Option<Endpoint>) {
     let mut endpoints = endpoints.into_iter();
     let first = endpoints.next().expect("a rank");
@@ -161,7 +164,7 @@ fn each(endpoints: Vec<Endpoint>, body: fn(Endpoint) -> Option<Endpoint>) {
     drop(kept);
 }
 
-/// Element `index` of what `rank` brings to its call number `call`.
+/// Returns element `index` of the input of `rank` in call number `call`.
 fn value(rank: usize, call: usize, index: usize) -> u64 {
     ((rank + 1) << (4 * call)) as u64 + 1000 * index as u64
 }
@@ -170,12 +173,12 @@ fn total(endpoint: &Endpoint, call: usize, index: usize) -> u64 {
     (0..endpoint.world().size()).map(|rank| value(rank, call, index)).sum()
 }
 
-/// A sum of what rides along with the arrivals.
+/// Sums one element of each rank in an inline exchange.
 fn sum(endpoint: &mut Endpoint, call: usize) -> Result<(), Fault> {
     sum_of(endpoint, call, 1)
 }
 
-/// The same, of so many elements each.
+/// Sums `count` elements of each rank in an inline exchange.
 fn sum_of(endpoint: &mut Endpoint, call: usize, count: usize) -> Result<(), Fault> {
     let rank = endpoint.world().rank();
     let own: Vec<u64> = (0..count).map(|index| value(rank, call, index)).collect();
@@ -188,16 +191,17 @@ fn sum_of(endpoint: &mut Endpoint, call: usize, count: usize) -> Result<(), Faul
     Ok(())
 }
 
-/// More than two ranks leave where it is: they trade the places of so many.
+/// A number of elements for which two ranks swap slots. Payloads of up to [`TINY_BYTES`] bytes are
+/// not swapped.
 const TRADED: usize = TINY_BYTES / size_of::<u64>() + 1;
 
-/// What this rank brings.
+/// Returns the input of this rank.
 fn data(endpoint: &Endpoint, call: usize, count: usize) -> Data {
     let rank = endpoint.world().rank();
     Data::new((0..count).map(|index| value(rank, call, index)))
 }
 
-/// A sum in place.
+/// Sums in place.
 fn sum_in_place(endpoint: &mut Endpoint, data: &mut Data, call: usize) -> Result<(), Fault> {
     let rank = endpoint.world().rank();
     for (index, element) in data.write().iter_mut().enumerate() {
@@ -210,12 +214,12 @@ fn sum_in_place(endpoint: &mut Endpoint, data: &mut Data, call: usize) -> Result
     Ok(())
 }
 
-/// A sum of what is published, into memory of this rank alone.
+/// Sums the published data of all ranks into private memory of this rank.
 fn sum_published(endpoint: &mut Endpoint, data: &mut Data, call: usize) -> Result<(), Fault> {
     sum_published_as(&SUM, endpoint, data, call)
 }
 
-/// The same, as this call.
+/// Like [`sum_published`], in a call with this signature.
 fn sum_published_as(signature: &Signature, endpoint: &mut Endpoint, data: &mut Data, call: usize) -> Result<(), Fault> {
     let rank = endpoint.world().rank();
     for (index, element) in data.write().iter_mut().enumerate() {
@@ -232,7 +236,7 @@ fn sum_published_as(signature: &Signature, endpoint: &mut Endpoint, data: &mut D
     Ok(())
 }
 
-/// A sum of this rank's block of what all have, in place.
+/// Sums this rank's block of the data of all ranks, in place.
 fn sum_own_block(endpoint: &mut Endpoint, data: &mut Data, call: usize) -> Result<(), Fault> {
     let rank = endpoint.world().rank();
     for (index, element) in data.write().iter_mut().enumerate() {
@@ -248,7 +252,7 @@ fn sum_own_block(endpoint: &mut Endpoint, data: &mut Data, call: usize) -> Resul
     Ok(())
 }
 
-/// Three calls: the third writes over the descriptors of the first.
+/// Three calls: the third overwrites the descriptors of the first.
 fn exchange() {
     each(threads(2, FOREVER), |mut endpoint| {
         (1..=3).for_each(|call| sum(&mut endpoint, call).unwrap());
@@ -256,8 +260,8 @@ fn exchange() {
     });
 }
 
-/// Four calls. The third is written where the other rank's data of the first were read, and folded
-/// in small tiles, which the first does not fill; the fourth is of blocks.
+/// Four calls. The third writes where the other rank's data of the first call were read, and folds
+/// in small tiles, which the first call does not fill. The fourth has blocks.
 fn exchange_in_traded_places() {
     each(threads(2, FOREVER), |mut endpoint| {
         sum_of(&mut endpoint, 1, TRADED).unwrap();
@@ -274,8 +278,8 @@ fn exchange_in_traded_places() {
     });
 }
 
-/// One rank makes a call for which places are traded, the other one for which they are not: neither
-/// writes where the other does.
+/// One rank makes a call for which slots are swapped, and the other rank a call for which they are
+/// not. Neither writes where the other does.
 fn exchange_of_different_kinds() {
     each(threads(2, FOREVER), |mut endpoint| {
         let rank = endpoint.world().rank();
@@ -296,8 +300,8 @@ fn exchange_of_three() {
     });
 }
 
-/// Whether this is the end that a rank makes at its deadline, as it sees it itself or as another
-/// does.
+/// Returns whether this fault is an abort at a rank's deadline, as this rank or another one sees
+/// it.
 fn is_deadline(fault: &Fault) -> bool {
     matches!(fault, Fault::Missing(_) | Fault::Aborted(Abort { reason: Reason::Deadline, .. }))
 }
@@ -312,7 +316,7 @@ fn exchange_with_a_deadline() {
     });
 }
 
-/// One rank makes one call and leaves: the other's first call is done, and its second is not.
+/// One rank makes one call and leaves. The other rank's first call succeeds, and its second fails.
 fn exchange_with_one_that_leaves() {
     each(threads(2, FOREVER), |mut endpoint| {
         sum(&mut endpoint, 1).unwrap();
@@ -324,7 +328,8 @@ fn exchange_with_one_that_leaves() {
     });
 }
 
-/// The same of a rank that rests, for ranks of its own process.
+/// One rank makes one call and becomes idle. The second call of the other rank, of the same
+/// process, fails.
 fn exchange_with_one_that_rests() {
     each(threads(2, FOREVER), |mut endpoint| {
         endpoint.set_idle(0..2, false);
@@ -338,7 +343,8 @@ fn exchange_with_one_that_rests() {
     });
 }
 
-/// Somebody ends the group. What was done before is seen by who hears of it.
+/// Another thread aborts the group. A rank that sees the abort sees the earlier writes of that
+/// thread.
 fn end_from_outside() {
     let mut words = Data::new([0].into_iter());
     let endpoints = threads(2, FOREVER);
@@ -361,7 +367,7 @@ fn end_from_outside() {
     drop(endpoints);
 }
 
-/// Two calls in memory that both ranks write.
+/// Two calls on memory that both ranks write.
 fn divided() {
     each(threads(2, FOREVER), |mut endpoint| {
         let mut data = data(&endpoint, 0, 32);
@@ -370,7 +376,7 @@ fn divided() {
     });
 }
 
-/// A rank that gave up takes its memory back, while the other may be in it.
+/// A rank that has given up takes its memory back while the other rank may be in it.
 fn divided_with_a_deadline() {
     let mut endpoints = threads(2, FOREVER);
     endpoints[1].set_timeout(Duration::ZERO);
@@ -383,12 +389,12 @@ fn divided_with_a_deadline() {
     });
 }
 
-/// The heap of this rank, a process of its own.
+/// Returns the heap of this rank, which is a process of its own.
 fn heap(endpoint: &Endpoint) -> Data {
     Data::in_heap(endpoint.state.shared_segment().expect("a group of processes"), endpoint.world().rank())
 }
 
-/// Two calls in heaps that both processes write.
+/// Two calls on heaps that both processes write.
 fn divided_in_heaps() {
     each(processes(LARGE), |mut endpoint| {
         let mut data = heap(&endpoint);
@@ -397,7 +403,7 @@ fn divided_in_heaps() {
     });
 }
 
-/// A rank that gave up goes on in its heap, while a rank of another process may be there.
+/// A rank that has given up goes on in its heap while a rank of another process may be there.
 fn divided_in_heaps_with_a_deadline() {
     let mut endpoints = processes(LARGE);
     endpoints[1].set_timeout(Duration::ZERO);
@@ -405,8 +411,7 @@ fn divided_in_heaps_with_a_deadline() {
         let mut data = heap(&endpoint);
         let result = (1..=2).try_for_each(|call| sum_in_place(&mut endpoint, &mut data, call));
         assert!(result.as_ref().is_err_and(is_deadline) || result.is_ok(), "{result:?}");
-        // On a machine that does something else meanwhile, a rank may have waited too long: what it
-        // has then is its own.
+        // On a busy machine a rank may have waited too long. Its heap is then private.
         if !endpoint.state.shared_segment().expect("a group of processes").has_detached() {
             data.write();
         }
@@ -414,7 +419,7 @@ fn divided_in_heaps_with_a_deadline() {
     });
 }
 
-/// A rank's own work fails, in the middle of a step.
+/// A rank's own work fails in the middle of a step.
 fn published_with_a_failure() {
     each(threads(2, FOREVER), |mut endpoint| {
         let mut data = data(&endpoint, 1, 4);
@@ -434,7 +439,7 @@ fn published_with_a_failure() {
     });
 }
 
-/// One rank leaves after a call, while the other makes one more; then both make calls in the next
+/// One rank leaves after a call while the other makes one more. Then both make calls in the next
 /// generation.
 fn rounds_of_threads() {
     let mut endpoints = threads(2, FOREVER);
@@ -456,8 +461,8 @@ fn rounds_of_threads() {
     }
 }
 
-/// Both take their endpoints in a new group, and one of them leaves the old one at once: the new
-/// one does not end by it.
+/// Both ranks split off a new group, and one of them leaves the old group at once. This does not
+/// end the new group.
 fn split_of_threads() {
     each(threads(2, FOREVER), |mut endpoint| {
         let mut child = endpoint.split(&SUM, &[0, 1]).unwrap().expect("a member");
@@ -467,8 +472,9 @@ fn split_of_threads() {
     });
 }
 
-/// Each rank in a group of its own, from which it splits others off: the two want the same place,
-/// and do not know of each other. Who gets it finds nothing there that is news.
+/// Each rank is in a group of its own, and splits other groups off it. The two ranks want the same
+/// place for a subgroup, and do not know of each other. The rank that gets the place finds no data
+/// of an earlier group there that counts as new.
 fn split_of_processes() {
     BEGUN.take();
     each(processes(Shape { splits: 3, ..SMALL }), |mut endpoint| {
@@ -492,8 +498,7 @@ fn split_of_processes() {
     });
 }
 
-/// Groups of both ranks, one after the other, of which the later may have the place of the one
-/// before.
+/// Two groups of both ranks, one after the other. The second may have the place of the first.
 fn splits_of_processes() {
     each(processes(Shape { splits: 3, ..SMALL }), |mut endpoint| {
         for call in 1..=2 {
@@ -504,8 +509,8 @@ fn splits_of_processes() {
     });
 }
 
-/// A group of both ranks, and then one of rank 0 alone, which may have its place: rank 1 has read
-/// there last.
+/// A group of both ranks, and then one of rank 0 alone, which may have the place of the first. Rank
+/// 1 read there last.
 fn split_of_both_then_of_one() {
     each(processes(Shape { splits: 3, ..SMALL }), |mut endpoint| {
         let rank = endpoint.world().rank();
@@ -526,7 +531,7 @@ fn split_of_both_then_of_one() {
 /// Windows of 128 bytes.
 const SMALL: Shape = Shape { ranks: 2, staging_bytes: 512, splits: 0 };
 
-/// Three windows in the first call, and one in the second. No places are traded.
+/// Three windows in the first call, and one in the second. No slots are swapped.
 fn windows() {
     each(processes(SMALL), |mut endpoint| {
         let mut long = data(&endpoint, 0, 33);
@@ -537,8 +542,8 @@ fn windows() {
     });
 }
 
-/// Three windows in traded places in the first call, one in the second, and one that stays where it
-/// is.
+/// Three windows in swapped slots in the first call, one in the second, and one in a slot that is
+/// not swapped.
 fn windows_in_traded_places() {
     each(processes(SMALL), |mut endpoint| {
         let mut long = data(&endpoint, 0, 33);
@@ -550,7 +555,7 @@ fn windows_in_traded_places() {
     });
 }
 
-/// The same of data that are put up, in the third window.
+/// As [`exchange_of_different_kinds`], with staged data, in the third window.
 fn windows_of_different_kinds() {
     each(processes(SMALL), |mut endpoint| {
         let mut data = data(&endpoint, 0, 3);
@@ -563,7 +568,7 @@ fn windows_of_different_kinds() {
     });
 }
 
-/// Windows of which each rank makes its part for all.
+/// Windows large enough that each rank reduces its block for all ranks.
 const LARGE: Shape = Shape { ranks: 2, staging_bytes: 4 * 4096, splits: 0 };
 
 fn windows_divided() {
@@ -574,11 +579,11 @@ fn windows_divided() {
     });
 }
 
-/// Slots of 256 bytes: more are read out of other processes.
+/// Slots of 256 bytes: larger data are read from the other process.
 const READ: Shape = Shape { ranks: 2, staging_bytes: 1024, splits: 0 };
 
-/// The ranks try to read each other's memory at their first call. After that they do, where data
-/// are many, and write the data again when they return. The last call goes through slots.
+/// The ranks try to read each other's memory in their first call. Later calls with large data do
+/// so, and the ranks write the data again when a call returns. The last call uses slots.
 fn read_directly() {
     each(processes_of(READ, &[1, 1]), |mut endpoint| {
         sum(&mut endpoint, 1).unwrap();
@@ -592,7 +597,8 @@ fn read_directly() {
     });
 }
 
-/// A rank's own work fails in its second window. The other may have read all by then, or not.
+/// A rank's own work fails in its second window. The other rank may or may not have read all by
+/// then.
 fn windows_and_next_round() {
     each(processes(SMALL), |mut endpoint| {
         let mut long = data(&endpoint, 1, 33);
@@ -610,7 +616,7 @@ fn windows_and_next_round() {
         }
         let mut short = data(&endpoint, 2, 3);
         let mut result = sum_published(&mut endpoint, &mut short, 2);
-        // Who had read all did not know of the end yet.
+        // A rank that had read everything did not know of the abort yet.
         if endpoint.world().rank() == 0 && matches!(result, Err(Fault::Aborted(_))) {
             endpoint.renew().unwrap();
             result = sum_published(&mut endpoint, &mut short, 2);
@@ -620,11 +626,11 @@ fn windows_and_next_round() {
     });
 }
 
-/// Operations that a rank comes to in [`windows_and_death`], and one more.
+/// The number of operations of a rank in [`windows_and_death`], plus one.
 const DEATHS: u32 = 100;
 
-/// The process of one rank dies at any point; another thread sees that, and says so. The other rank
-/// has its result or hears of the death.
+/// The process of one rank dies at any operation. Another thread notices and reports the death. The
+/// other rank has its result or learns of the death.
 fn windows_and_death() {
     let mut endpoints = processes(SMALL);
     let (mut mortal, mut other) = (endpoints.remove(1), endpoints.remove(0));
@@ -653,7 +659,7 @@ fn windows_and_death() {
     drop(survives.join().unwrap());
 }
 
-/// A rank begins calls while another looks at its last ones.
+/// A rank begins a call while another thread reads the call log.
 fn call_log() {
     let call_log = Arc::new(CallLog::default());
     let begin = |call_log: &CallLog, number: u64| {

@@ -1,5 +1,5 @@
-//! Memory in which the model sees every access: that two ranks touch it at the same time is an
-//! error.
+//! Memory in which the model sees every access. If two ranks touch it at the same time and one of
+//! them writes, the model reports an error.
 
 use loom::cell::UnsafeCell;
 use std::cell::RefCell;
@@ -8,8 +8,8 @@ thread_local! {
     static REGIONS: RefCell<Vec<Region>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Bytes that are watched, in pieces of `unit` bytes: what touches a part of a piece touches it
-/// all.
+/// Watched bytes, in pieces of `unit` bytes. An access to a part of a piece counts as an access to
+/// the whole piece.
 struct Region {
     start: usize,
     bytes: usize,
@@ -17,23 +17,23 @@ struct Region {
     pieces: Vec<UnsafeCell<()>>,
 }
 
-/// Called at the start of each run of a model: nothing is watched.
+/// Forgets all watched memory. Called at the start of each run of a model.
 pub(crate) fn begin() {
     REGIONS.take();
 }
 
-/// Watches so many bytes at `start`, for this run of the model.
+/// Watches `bytes` bytes at `start` for the rest of this run of the model.
 pub(crate) fn watch(start: *const u8, bytes: usize, unit: usize) {
     let pieces = (0..bytes.div_ceil(unit)).map(|_| UnsafeCell::new(())).collect();
     REGIONS.with_borrow_mut(|regions| regions.push(Region { start: start.addr(), bytes, unit, pieces }));
 }
 
-/// The calling rank reads.
+/// Records a read by the calling rank.
 pub(crate) fn read(start: *const u8, bytes: usize) {
     touch(start, bytes, |piece| piece.with(|_| ()));
 }
 
-/// The calling rank writes.
+/// Records a write by the calling rank.
 pub(crate) fn write(start: *mut u8, bytes: usize) {
     touch(start, bytes, |piece| piece.with_mut(|_| ()));
 }

@@ -1,11 +1,11 @@
-//! The model finds what is broken on purpose, and so proves something where it finds nothing.
+//! The model finds planted faults. So it is evidence that it finds none in the protocol as it is.
 
 use consonance_model::{
     fault::{self, Effect, Fault, SourceLine},
     scenario,
 };
 
-/// Which scenario shows that a synchronisation of this name is needed, at each of its ends.
+/// Synchronisations by name, each with the scenario that fails without it, at each of its ends.
 const FOUND_BY: [(&str, &str); 17] = [
     ("arrival", "exchange"),
     ("sleep", "exchange"),
@@ -26,8 +26,8 @@ const FOUND_BY: [(&str, &str); 17] = [
     ("entry_id", "wake"),
 ];
 
-/// Ends that the model does not need, because a fence that is there for something else does the
-/// same.
+/// Ends of synchronisations without which no scenario fails, and the reasons: mostly a fence that
+/// is there for another synchronisation has the same effect.
 const COVERED: [(&str, &str, &str); 5] = [
     ("group/renewal.rs", "counters.idle.store(", "the rank's last arrival was followed by the fence of `wake`"),
     (
@@ -52,7 +52,7 @@ const COVERED: [(&str, &str, &str); 5] = [
     ),
 ];
 
-/// Ends that another scenario than that of their name needs.
+/// Ends for which another scenario fails than for the other ends of the same name.
 const FOUND_ELSEWHERE: [(&str, &str, &str); 1] =
     [("group/transport/in_place.rs", "counters.inside.load(", "divided in heaps, deadline")];
 
@@ -84,7 +84,7 @@ fn every_synchronisation_is_needed() {
     }
 }
 
-/// What is ordered more strongly than relaxed is an end of a synchronisation that is named.
+/// Every line with a stronger ordering than relaxed is an end of a named synchronisation.
 #[test]
 fn every_synchronisation_has_a_name() {
     let named: Vec<SourceLine> = fault::sync_points().into_iter().map(|(_, line)| line).collect();

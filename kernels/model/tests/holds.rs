@@ -1,4 +1,4 @@
-//! What must come of a scenario comes of it in every interleaving.
+//! Every scenario holds in every interleaving.
 
 use consonance_model::scenario;
 use std::thread;

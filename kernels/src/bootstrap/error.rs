@@ -1,88 +1,89 @@
-//! Why processes did not meet.
+//! The errors of a meeting.
 
 use crate::os::process_state::{ProcessState, process_state};
 use std::{error, fmt, io, time::Duration};
 
-/// Why a process that runs may be missing: it looks for the others under another name.
+/// The reason why a running process may be missing: it looks for the others under another name.
 const OTHER_JOB: &str = "one that runs but is not found has another cluster, CONSONANCE_JOB or Slurm step";
 
-/// Why there is no meeting, or no group.
+/// Why a process has no meeting, or no group.
 #[derive(Debug)]
 pub enum MeetingError {
-    /// The time was up, and there is no process of some tasks.
+    /// The deadline passed, and some tasks have no process.
     Missing {
-        /// The time that there was.
+        /// The time that this process waited.
         waited: Duration,
-        /// Who did not come; at least one of them does not run.
+        /// The tasks that did not come. At least one of them has no process.
         missing: Vec<Absent>,
     },
-    /// The time was up, and members of the last group run, but did not come: without them there
-    /// would be two groups.
+    /// The deadline passed. Every task that this process waits for has a process, but these tasks
+    /// did not come. A group without them could be a second group of the job.
     Alive {
-        /// The time that there was.
+        /// The time that this process waited.
         waited: Duration,
-        /// Who did not come.
+        /// The tasks that did not come.
         absent: Vec<Absent>,
     },
-    /// The time was up, and the others run, but without this process: their group goes on as it is.
+    /// The deadline passed. This process was in no group yet, and all other processes that it waits
+    /// for run. Their group is taken to go on without it.
     Without {
-        /// The time that there was.
+        /// The time that this process waited.
         waited: Duration,
-        /// Those others that did not come.
+        /// The other tasks that did not come.
         others: Vec<Absent>,
     },
-    /// Another process has the name of this one's task.
+    /// Another process has the socket name of this process's task.
     Taken {
-        /// The task, in words.
+        /// The name of the task.
         name: String,
-        /// The process, if it can be told.
+        /// The process id, if known.
         pid: Option<u32>,
     },
-    /// A process of another user has the name of a task of ours.
+    /// A process of another user has the socket name of a task of this job.
     OtherUser {
-        /// The task, in words.
+        /// The name of the task.
         name: String,
-        /// The process, if it can be told.
+        /// The process id, if known.
         pid: Option<u32>,
-        /// The other user's number.
+        /// The id of the other user.
         uid: u32,
     },
     /// A process of the job runs another build of this program.
     OtherBuild {
-        /// The task, in words; "a process" if it is not known.
+        /// The name of the task; "a process of this job" if it is not known.
         name: String,
-        /// The process, if it can be told.
+        /// The process id, if known.
         pid: Option<u32>,
     },
-    /// The process that was to make the group could not.
+    /// A process could not make the group.
     Failed {
-        /// Its task, in words.
+        /// The name of its task.
         name: String,
-        /// What it said.
+        /// The reason that it sent.
         why: String,
     },
-    /// The group would have more ranks than there may be.
+    /// The group would have too many ranks.
     TooManyRanks {
-        /// The ranks of all processes.
+        /// The number of ranks of all processes.
         found: usize,
-        /// The most that there may be.
+        /// The limit.
         most: usize,
     },
-    /// This process is a fork of the one that opened the meeting.
+    /// This process is a fork of the process that opened the meeting.
     Forked {
-        /// The process that opened it.
+        /// The id of the process that opened the meeting.
         opened_by: u32,
     },
     /// The options are wrong.
     Options {
-        /// What is wrong, in words.
+        /// A description of the problem.
         what: String,
     },
-    /// The system refused something.
+    /// A system call failed.
     System {
-        /// What it was to do.
+        /// The operation that failed.
         what: String,
-        /// What it says.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -92,11 +93,12 @@ pub enum MeetingError {
 pub struct Absent {
     /// The task.
     pub task: usize,
-    /// The task in words.
+    /// The name of the task.
     pub name: String,
-    /// The process that has the task's name; nothing if there is none, or it cannot be told.
+    /// The id of the process that has the task's socket name. `None` if there is no such process,
+    /// or its id is unknown.
     pub pid: Option<u32>,
-    /// In which state the process is; [`ProcessState::Gone`] if there is none.
+    /// The state of the process; [`ProcessState::Gone`] if there is none.
     pub state: ProcessState,
 }
 

@@ -1,52 +1,53 @@
-//! The protocol as a value: what has been heard goes in, what is to be said comes out. It has no
-//! socket and no clock, so that a test can play a whole job, with processes that die between any
-//! two messages.
+//! The protocol as a state machine: received messages go in, messages to send come out. It has no
+//! socket and no clock, so that a test can play a whole job in which processes die between any two
+//! messages.
 //!
-//! Who moves what is in the documentation of the [module above](super).
+//! The documentation of the [module above](super) has the states and the events that change them.
 
 use super::message::{Group, GroupMember, Hello, Message, TaskSet};
 use std::cmp::Reverse;
 
-/// One process's part in the protocol, from its start to its end.
+/// One process's part in the protocol, from the start of the process to its end.
 #[derive(Debug)]
 pub struct Formation {
-    /// What this process says of itself now.
+    /// The hello that this process sends now.
     own: Hello,
-    /// Counts the changes of `own`, from 1.
+    /// The number of changes of `own`, from 1.
     revision: u64,
-    /// The first revision of this attempt: everyone is told.
+    /// The first revision of this attempt. Every linked process is sent a hello of it or of a later
+    /// one.
     attempt_revision: u64,
-    /// The others, by task. The entry of this process is not used.
+    /// The other processes, by task. The entry of this process is not used.
     peers: Vec<Peer>,
-    /// The proposal that this process made or accepted, and that is neither committed nor
+    /// The proposal that this process has made or accepted, while it is neither committed nor
     /// abandoned.
     proposal: Option<Proposal>,
-    /// What is to be sent besides hellos.
+    /// Messages to send, except hellos.
     outbox: Vec<(usize, Message)>,
-    /// How the attempt ended; nothing while it goes on, and before the first.
+    /// How the attempt ended. `None` during an attempt, and before the first.
     outcome: Option<Outcome>,
     is_active: bool,
 }
 
-/// How an attempt ended without its time being up.
+/// How an attempt ended before its deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// This group is formed.
     Formed(Group),
-    /// The process of this task failed when it was to make the group, for this reason.
+    /// The process of this task could not form the group, for this reason.
     Failed(usize, String),
 }
 
 #[derive(Clone, Debug, Default)]
 struct Peer {
     is_linked: bool,
-    /// Its last hello; nothing if it has said none, or has left.
+    /// Its last hello. `None` if it has sent none, or has left.
     hello: Option<Hello>,
-    /// Its number, once it has said hello.
+    /// The random number of its process, once it has said hello.
     nonce: u64,
-    /// The last of its attempts that a proposal took: hellos of this one do not count any more.
+    /// The last of its attempts that a proposal used up. Hellos of this attempt no longer count.
     consumed: u64,
-    /// The last revision of `own` that it was sent.
+    /// The last revision of `own` that was sent to it.
     told: u64,
     /// The last of its attempts that it has left.
     left: u64,
@@ -56,15 +57,15 @@ struct Peer {
 struct Proposal {
     group: Group,
     proposer: usize,
-    /// Who has accepted it. Only its proposer counts them.
+    /// The members that have accepted it. Only its proposer counts them.
     accepted: TaskSet,
-    /// The revision that accepts it.
+    /// The revision of `own` that accepts it.
     revision: u64,
 }
 
 impl Formation {
-    /// The part of the process that says this hello first. Its attempt, what it has seen and whom
-    /// it knows are left out.
+    /// Creates the state of a process whose first hello is this one. Its attempt, `seen`, and the
+    /// sets of known tasks are still empty.
     pub fn new(hello: Hello) -> Formation {
         let peers = vec![Peer::default(); hello.tasks];
         Formation {
@@ -86,7 +87,7 @@ impl Formation {
         self.new_attempt();
     }
 
-    /// Ends the attempt, and tells everyone why.
+    /// Ends the attempt, and tells every linked process why.
     pub fn leave(&mut self, why: &str) {
         self.is_active = false;
         self.proposal = None;
@@ -95,15 +96,15 @@ impl Formation {
         }
     }
 
-    /// There is a new link to a task; one that was there before is gone.
+    /// Notes a new link to a task. An earlier link to the task is gone.
     pub fn linked_to(&mut self, task: usize) {
         self.lost(task);
         self.peers[task] = Peer { is_linked: true, ..Peer::default() };
     }
 
-    /// The link to a task is gone: its process has ended, or speaks nonsense.
+    /// Notes that the link to a task is gone: its process has ended, or has sent garbage.
     pub fn lost(&mut self, task: usize) {
-        // Who has left may end before the group that it has left is seen here.
+        // A process may leave a group and end before this process sees that group.
         let Peer { nonce, consumed, left, .. } = self.peers[task];
         self.peers[task] = Peer { nonce, consumed, left, ..Peer::default() };
         self.own.alive.remove(task);
@@ -114,8 +115,8 @@ impl Formation {
         }
     }
 
-    /// Takes a message from a task. Whether it is of use: the segment of a proposal that is not is
-    /// to be dropped.
+    /// Processes a message from a task. Returns whether the message is of use. If a proposal is
+    /// not, the caller drops its segment.
     pub fn take(&mut self, task: usize, message: Message) -> bool {
         match message {
             Message::Hello(hello) => self.take_hello(task, hello),
@@ -151,7 +152,7 @@ impl Formation {
         peer.nonce = hello.nonce;
         peer.hello = Some(hello);
         let Some(proposal) = &mut self.proposal else {
-            // A proposal that did not come here has used this attempt up.
+            // A proposal that did not arrive here has used up this attempt.
             if self.is_active && used >= self.own.attempt {
                 self.new_attempt();
             }
@@ -168,7 +169,7 @@ impl Formation {
         }
     }
 
-    /// Accepts a proposal, if it is for this attempt and there is no other.
+    /// Accepts a proposal if it is for this attempt and there is no other. Returns whether it did.
     fn take_proposal(&mut self, task: usize, group: Group) -> bool {
         let own = &self.own;
         let is_for_us = self.is_active
@@ -180,15 +181,16 @@ impl Formation {
             return false;
         }
         if let Some(proposal) = &self.proposal {
-            // Two at once wait for each other: the lesser one, if it is ours, gives way.
+            // Two proposers wait for each other. This process gives way if the other one is the
+            // leader.
             if proposal.proposer == own.task && task == self.leader() {
                 self.abandon();
             }
             return false;
         }
         if !group.members.iter().all(|member| member.task == own.task || self.is_linked_to(member.task, member.nonce)) {
-            // The proposer knows an older process of a task, or one that is gone. A new attempt
-            // tells it.
+            // The proposer knows an older process of a task, or one that has ended. A new attempt
+            // tells the proposer so.
             self.abandon();
             return false;
         }
@@ -198,8 +200,8 @@ impl Formation {
         true
     }
 
-    /// The group that this process is to propose now, if it is the leader and all are here who must
-    /// be. `is_patient`: tasks without which it could be done are waited for.
+    /// Returns the group that this process must propose now. `None` unless it is the leader and all
+    /// required tasks are present. `is_patient`: waits for the optional tasks, too.
     pub fn plan(&self, is_patient: bool, id: [u8; 16]) -> Option<Group> {
         if !self.is_active || self.proposal.is_some() || self.leader() != self.own.task {
             return None;
@@ -242,7 +244,8 @@ impl Formation {
         self.commit_if_all_accepted();
     }
 
-    /// What is to be sent now. Who takes a hello is to be reported to [`Formation::told`].
+    /// Returns the messages to send now. The caller reports each hello that is sent to
+    /// [`Formation::told`].
     pub fn messages(&mut self) -> Vec<(usize, Message)> {
         let mut messages = std::mem::take(&mut self.outbox);
         if self.is_active {
@@ -253,31 +256,31 @@ impl Formation {
         messages
     }
 
-    /// A task was sent the hello as it is now.
+    /// Notes that the current hello was sent to a task.
     pub fn told(&mut self, task: usize) {
         self.peers[task].told = self.revision;
     }
 
-    /// A task does not take a message now: it is to be sent again. A hello that is not told is due
-    /// anyway.
+    /// Queues a message again that could not be sent to a task now. A hello need not be queued: it
+    /// stays due until it is told.
     pub fn postpone(&mut self, task: usize, message: Message) {
         if !matches!(message, Message::Hello(_)) {
             self.outbox.push((task, message));
         }
     }
 
-    /// What this process says of itself now.
+    /// Returns the hello that this process sends now.
     pub fn own(&self) -> &Hello {
         &self.own
     }
 
-    /// How the attempt ended.
+    /// Returns how the attempt ended.
     pub fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_ref()
     }
 
-    /// Those for which this process waits. Who came and has given up is named only if there is
-    /// nobody else.
+    /// Returns the tasks for which this process waits. A task that came and gave up is included
+    /// only if there is no other.
     pub fn awaited(&self, is_patient: bool) -> TaskSet {
         if let Some(proposal) = &self.proposal {
             if proposal.proposer != self.own.task {
@@ -302,13 +305,14 @@ impl Formation {
         }
     }
 
-    /// Whether another member has left the group that was formed just now. It may have ended since.
+    /// Returns whether another member has left the group that was just formed. Its process may have
+    /// ended since.
     pub fn has_left(&self, member: &GroupMember) -> bool {
         let peer = &self.peers[member.task];
         peer.nonce == member.nonce && (peer.left >= peer.consumed || self.is_present(member.task))
     }
 
-    /// Whether the link to the process with this number stands.
+    /// Returns whether there is a link to this task's process with this random number.
     pub fn is_linked_to(&self, task: usize, nonce: u64) -> bool {
         self.peers[task].is_linked && self.peers[task].nonce == nonce
     }
@@ -317,7 +321,7 @@ impl Formation {
         (0..self.peers.len()).filter(|&task| self.peers[task].is_linked).collect()
     }
 
-    /// Whether the hello of a task still counts.
+    /// Returns whether the last hello of a task still counts.
     fn is_present(&self, task: usize) -> bool {
         let peer = &self.peers[task];
         peer.hello.as_ref().is_some_and(|hello| hello.attempt > peer.consumed)
@@ -327,7 +331,7 @@ impl Formation {
         (0..self.peers.len()).filter(|&task| self.is_present(task)).collect()
     }
 
-    /// What a task says of itself, if that counts.
+    /// Returns the last hello of a task, if it still counts.
     fn hello(&self, task: usize) -> Option<&Hello> {
         match task == self.own.task {
             true => Some(&self.own),
@@ -335,7 +339,7 @@ impl Formation {
         }
     }
 
-    /// Who leads among those that are present: of the highest generation the lowest task.
+    /// Returns the leader: the lowest task of the highest generation among those that are present.
     fn leader(&self) -> usize {
         let mut tasks = self.present();
         tasks.insert(self.own.task);
@@ -343,8 +347,8 @@ impl Formation {
         tasks.iter().max_by_key(rank).unwrap_or(self.own.task)
     }
 
-    /// Without whom no group may be formed: those that anyone knows alive; and all, as long as
-    /// there was no group.
+    /// Returns the other tasks that every group needs: the tasks that any present process knows to
+    /// be alive, and all tasks as long as there was no group.
     fn needed(&self) -> TaskSet {
         let mut needed = self.own.alive;
         let mut was_there_a_group = self.own.generation > 0;
@@ -359,15 +363,15 @@ impl Formation {
         needed
     }
 
-    /// Whether a task has heard from all others in a set, and they from it.
+    /// Returns whether a task and every other task of a set have heard from each other.
     fn meets(&self, task: usize, set: TaskSet) -> bool {
         let has_heard = |a: usize, b: usize| self.hello(a).is_some_and(|hello| hello.linked.contains(b));
         set.iter().all(|other| other == task || has_heard(task, other) && has_heard(other, task))
     }
 
-    /// Whether this process owes a task its hello: everyone hears of an attempt, only the leader of
-    /// what changes in it. Who has accepted a proposal tells its members nothing more, so that
-    /// whatever they hear later means that it has left.
+    /// Returns whether a hello to a task is due. Every task is told of an attempt; only the leader
+    /// is told of changes within the attempt. A process that has accepted a proposal sends nothing
+    /// more to its members, so that any later message means that the process has left.
     fn is_due(&self, task: usize) -> bool {
         let told = self.peers[task].told;
         match &self.proposal {
@@ -378,15 +382,16 @@ impl Formation {
         }
     }
 
-    /// Whether the proposal, if there is one, fails without this task: its proposer, or for the
-    /// proposer any member.
+    /// Returns whether there is a proposal that fails without this task: the task is its proposer
+    /// or, if this process is the proposer, any member.
     fn concerns(&self, task: usize) -> bool {
         self.proposal.as_ref().is_some_and(|proposal| {
             proposal.proposer == task || proposal.proposer == self.own.task && proposal.group.member(task).is_some()
         })
     }
 
-    /// Uses the attempts of a group's members up. From now on each knows the others alive.
+    /// Uses up the attempts of a group's members. From now on this process knows the other members
+    /// to be alive.
     fn consume(&mut self, group: &Group) {
         for member in group.members.iter().filter(|member| member.task != self.own.task) {
             self.peers[member.task].consumed = member.attempt;
@@ -416,7 +421,7 @@ impl Formation {
         self.proposal = None;
     }
 
-    /// Gives the proposal up. A new attempt tells everyone so.
+    /// Gives up the proposal. The new attempt tells every process so.
     fn abandon(&mut self) {
         self.outbox.retain(|(_, message)| !matches!(message, Message::Propose(_)));
         self.new_attempt();

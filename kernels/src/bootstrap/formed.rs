@@ -1,20 +1,20 @@
-//! A group that was formed, and its members.
+//! A formed group and its members.
 
 use super::socket::Link;
 use std::{os::fd::OwnedFd, sync::Arc};
 
-/// A group that was formed.
+/// A formed group.
 #[derive(Debug)]
 pub struct Formed {
-    /// Its number: higher than that of any group of the job before, from 1.
+    /// The number of the group, from 1: higher than the number of any earlier group of the job.
     pub generation: u64,
     /// A random number that no other group has.
     pub id: [u8; 16],
     /// The index of this process in `members`.
     pub me: usize,
-    /// All members, in the order of their tasks: the same on each of them.
+    /// All members, in the order of their tasks. The list is the same on every member.
     pub members: Vec<Member>,
-    /// What the leader made to be shared.
+    /// The segment that the leader created for the group.
     pub segment: OwnedFd,
     pub(super) links: Vec<MemberLink>,
 }
@@ -24,7 +24,7 @@ pub struct Formed {
 pub struct Member {
     /// The index of its task.
     pub task: usize,
-    /// The number of the process; nothing if it is in another namespace of processes.
+    /// The process id. `None` if the process is in another PID namespace.
     pub pid: Option<u32>,
     /// The number of its replicas.
     pub replicas: usize,
@@ -33,11 +33,12 @@ pub struct Member {
 /// How a member is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
-    /// Its process has ended, in whatever way, and said nothing before.
+    /// Its process has ended, for any reason, without a message.
     Ended,
     /// It has left the group: it forms a new one, or has closed its [`Meeting`](super::Meeting).
     Left,
 }
 
-/// The link to a member of a group; nothing, if it was gone when the group was formed.
+/// The index of a member, and the link to it. `Err` if the member was gone when the group was
+/// formed.
 pub(super) type MemberLink = (usize, Result<Arc<Link>, Gone>);

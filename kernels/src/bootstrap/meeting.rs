@@ -1,4 +1,4 @@
-//! A process's place where the others of its job find it: the sockets around [`Formation`].
+//! The sockets around [`Formation`]: a process listens, and the others of its job find it.
 
 use super::{
     error::{Absent, MeetingError, system},
@@ -23,44 +23,44 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a process that has just ended may still have its name.
+/// The time for which a process that has just ended may still hold its socket name.
 const HANDOVER: Duration = Duration::from_millis(200);
 
-/// How often those are looked for that are not there yet: first, and at most.
+/// The interval between attempts to connect to missing tasks: the first, and the longest.
 const RETRY: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
 
-/// When someone who waits first says so, and how often again.
+/// The time after which a waiting process first reports progress, and the interval after that.
 const PROGRESS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
 
-/// Most connections that may be open before they say hello, beside those of all tasks.
+/// The limit on connections that are open without a hello, in addition to one for each task.
 const STRANGERS: usize = 64;
 
-/// The place where a process of a job is found, until it is dropped.
+/// A process's membership of a job. The other processes find it until it is dropped.
 #[derive(Debug)]
 pub struct Meeting {
     options: MeetingOptions,
     listener: OwnedFd,
     links: Vec<Option<Arc<Link>>>,
-    /// Connections that have not said hello, in the order in which they came.
+    /// Connections over which no hello has come, in the order of arrival.
     strangers: Vec<Link>,
     formation: Formation,
     buffer: Vec<u8>,
     /// The segment of the group that is being formed.
     segment: Option<OwnedFd>,
-    /// The process that opened it: a fork has the sockets, too, but is not the member.
+    /// The process that opened the meeting. A fork has the sockets, too, but is not the member.
     owner: u32,
 }
 
-/// What is reported of a process that waits.
+/// The progress report of a waiting process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// For how long it has waited.
+    /// The time that it has waited.
     pub waited: Duration,
-    /// For which tasks.
+    /// The tasks for which it waits.
     pub missing: Vec<usize>,
 }
 
-/// What there is to poll.
+/// A polled descriptor.
 #[derive(Clone, Copy)]
 enum Source {
     Listener,
@@ -70,12 +70,12 @@ enum Source {
 }
 
 impl Meeting {
-    /// Takes the name of a task. From now on others can connect, but hear nothing until
-    /// [`Meeting::form`].
+    /// Listens at the socket name of a task. From now on other processes can connect, but receive
+    /// nothing until [`Meeting::form`].
     ///
     /// # Errors
     /// [`MeetingError::Taken`] if another process has the name, [`MeetingError::OtherUser`] if that
-    /// is of another user; [`MeetingError::Options`]; [`MeetingError::System`].
+    /// process is of another user; [`MeetingError::Options`]; [`MeetingError::System`].
     pub fn open(options: MeetingOptions) -> Result<Meeting, MeetingError> {
         let MeetingOptions { task, replicas, ref names, .. } = options;
         let tasks = names.len();
@@ -127,24 +127,24 @@ impl Meeting {
         })
     }
 
-    /// Forms a group with the others who call this.
+    /// Forms a group with the other processes that call this method.
     ///
-    /// The first group of a job has all tasks. A later one has all members of the one before that
-    /// are alive; and the other tasks, if their processes come within `wait_for_replacements` or
-    /// before the last of those.
+    /// The first group of a job has all tasks. A later group has all living members of the group
+    /// before. It also has every other task whose process comes within `wait_for_replacements`, or
+    /// before the last of these members.
     ///
-    /// One of the members, the leader, calls `create`, which makes what is to be shared; perhaps
-    /// more than once, if others end meanwhile. `progress` is called after two seconds, and then
-    /// every ten, to say for whom this process waits.
+    /// One of the members, the leader, calls `create`, which makes the segment of the group. The
+    /// leader may call it more than once if other processes end meanwhile. `progress` is called
+    /// after two seconds and then every ten seconds, with the tasks for which this process waits.
     ///
-    /// The members that this process had a group with before are told that it has left that group.
+    /// The members of this process's last group are told that it has left that group.
     ///
     /// # Errors
     /// At the deadline [`MeetingError::Missing`], [`MeetingError::Alive`] or
     /// [`MeetingError::Without`]; before it [`MeetingError::OtherBuild`],
     /// [`MeetingError::OtherUser`], [`MeetingError::Failed`] if the leader's `create` failed,
     /// [`MeetingError::TooManyRanks`], [`MeetingError::Forked`], [`MeetingError::System`]. After
-    /// any but the last but one, this can be called again.
+    /// any of these except [`MeetingError::Forked`] this method can be called again.
     pub fn form(
         &mut self,
         deadline: Instant,
@@ -155,15 +155,14 @@ impl Meeting {
         if process::id() != self.owner {
             return Err(MeetingError::Forked { opened_by: self.owner });
         }
-        // What others said before this is of earlier attempts.
+        // Earlier messages belong to earlier attempts.
         let result = self.listen(Duration::ZERO).and_then(|()| {
             self.formation.begin();
             self.gather(deadline, wait_for_replacements, &mut create, &mut progress)
         });
         self.segment = None;
         if let Err(error) = &result {
-            // Only what keeps all from a group is for the others; a missing task they see
-            // themselves.
+            // Send the reason only if no process can form a group. Peers see a missing task.
             let why = match error {
                 MeetingError::System { .. } | MeetingError::TooManyRanks { .. } => error.to_string(),
                 _ => String::new(),
@@ -174,10 +173,10 @@ impl Meeting {
         result
     }
 
-    /// Tells the members of the last group that this process is not in it any more. It can form the
-    /// next with them.
+    /// Tells the members of the last group that this process has left it. The process can form the
+    /// next group with them.
     pub fn leave(&mut self) {
-        // A fork does not speak for the process.
+        // A fork must not send messages for the process.
         if process::id() == self.owner {
             self.formation.leave("");
             self.say();
@@ -250,7 +249,7 @@ impl Meeting {
                 let name = self.options.names[task].clone();
                 return Err(MeetingError::OtherUser { name, pid: peer.pid, uid: peer.uid });
             }
-            // Without an end that can be watched it has ended.
+            // An error means that the process has ended.
             let Ok(link) = Link::new(socket, peer) else { continue };
             self.links[task] = Some(Arc::new(link));
             self.formation.linked_to(task);
@@ -258,7 +257,7 @@ impl Meeting {
         Ok(())
     }
 
-    /// Sends what is to be said. True if some of it could not be sent, and is to be tried again.
+    /// Sends all due messages. Returns true if some could not be sent and must be tried again.
     fn say(&mut self) -> bool {
         let mut is_behind = false;
         for (task, message) in self.formation.messages() {
@@ -274,14 +273,14 @@ impl Meeting {
                     is_behind = true;
                     self.formation.postpone(task, message);
                 }
-                // The other end is closed. Reading says so, too, after what came before.
+                // The other end is closed. `read` finds this, too, after the earlier messages.
                 Err(_) => {}
             }
         }
         is_behind
     }
 
-    /// Waits for something to happen, and takes all that has.
+    /// Waits until a descriptor is ready, and handles all that are.
     fn listen(&mut self, timeout: Duration) -> Result<(), MeetingError> {
         let mut sources = vec![Source::Listener];
         let mut polled = vec![PollFd::new(&self.listener, PollFlags::IN)];
@@ -296,7 +295,7 @@ impl Meeting {
                 polled.push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
             }
         }
-        // A timeout too long for the system is none that anyone waits for.
+        // A timeout that is too long for the system counts as none.
         match poll(&mut polled, Timespec::try_from(timeout).ok().as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(system("wait for the other processes", error.into())),
@@ -316,8 +315,8 @@ impl Meeting {
                 }
             }
         }
-        // From the last on, so that the indices of the others stay as they are; then in the order
-        // in which they came.
+        // Remove the last first, so that the indices of the others stay valid. Then greet them in
+        // the order of arrival.
         let strangers: Vec<Link> = heard.into_iter().rev().map(|index| self.strangers.remove(index)).collect();
         strangers.into_iter().rev().try_for_each(|stranger| self.greet(stranger))
     }
@@ -329,7 +328,7 @@ impl Meeting {
         for _ in 0..most {
             let accepted = socket::accept(&self.listener).map_err(|source| system("accept a process", source))?;
             let Some(socket) = accepted else { break };
-            // Whoever is of another user, or has ended, is not there.
+            // A process of another user, or one that has ended, is ignored.
             let peer = socket::peer(&socket).ok().filter(|peer| peer.uid == socket::user());
             self.strangers.extend(peer.and_then(|peer| Link::new(socket, peer).ok()));
             if self.strangers.len() > most {
@@ -339,7 +338,7 @@ impl Meeting {
         Ok(())
     }
 
-    /// Takes the first message of a connection: a hello makes it the link to a task.
+    /// Reads the first message of a connection. A hello makes the connection the link to a task.
     fn greet(&mut self, stranger: Link) -> Result<(), MeetingError> {
         let hello = match socket::receive(&stranger.socket, &mut self.buffer) {
             Packet::Bytes(count, _) => match self.message(count) {
@@ -356,13 +355,13 @@ impl Meeting {
         self.read(task)
     }
 
-    /// Takes what came over the link to a task. What is no message ends the link.
+    /// Reads all packets on the link to a task. A packet that is not a valid message ends the link.
     fn read(&mut self, task: usize) -> Result<(), MeetingError> {
         while let Some(link) = self.links[task].clone() {
             let (count, mut descriptors) = match socket::receive(&link.socket, &mut self.buffer) {
                 Packet::Bytes(count, descriptors) => (count, descriptors),
                 Packet::Nothing => break,
-                // The link is as good as before: this process is at fault.
+                // This process is at fault; the link still works.
                 Packet::NoDescriptor => return Err(system("receive what the group shares", Errno::MFILE.into())),
                 Packet::TooLarge | Packet::Closed => {
                     self.lose(task);
@@ -395,12 +394,12 @@ impl Meeting {
         Ok(())
     }
 
-    /// Tells a process of another build so. A new job ends with that; one that goes on does so
-    /// without that process.
+    /// Tells a process of another build that it is refused. This is an error if this process has
+    /// been in no group; otherwise the job goes on without the other process.
     fn refuse_build(&self, link: &Link, name: &str) -> Result<(), MeetingError> {
         let own = self.formation.own();
-        // Its build alone is what the other one sees of this message. If it is not taken, the other
-        // one is gone.
+        // The other process reads no more of this message than the build. If it does not take the
+        // message, it is gone.
         let _ = socket::send(&link.socket, &self.bytes(&Message::Hello(own.clone())), None);
         match own.generation {
             0 => Err(MeetingError::OtherBuild { name: name.to_owned(), pid: link.pid }),
@@ -418,20 +417,20 @@ impl Meeting {
         message.write(self.options.digest, self.options.layout)
     }
 
-    /// The message in the first `count` bytes of the buffer.
+    /// Decodes the message in the first `count` bytes of the buffer.
     fn message(&self, count: usize) -> Result<Message, ReadError> {
         Message::read(&self.buffer[..count], self.options.digest, self.options.layout)
     }
 
-    /// Whether a hello is of this job's cluster.
+    /// Returns whether a hello is of this job's cluster.
     fn is_right(&self, hello: &Hello) -> bool {
         hello.tasks == self.options.names.len()
     }
 
-    /// What this process knows of the group that it is in now.
+    /// Returns the group that this process has joined, with its links to the members.
     fn formed(&mut self, group: Group) -> Result<Formed, MeetingError> {
-        // Everything that members said before they joined is here by now. It is of no use, and what
-        // comes later says that they have left: see `Formation::is_due`.
+        // All messages that members sent before they joined have arrived by now, and are of no use.
+        // A later message means that its sender has left: see `Formation::is_due`.
         let tasks: Vec<usize> = group.members.iter().map(|member| member.task).collect();
         for &task in &tasks {
             self.read(task)?;
@@ -457,7 +456,7 @@ impl Meeting {
         Ok(Formed { generation: group.generation, id: group.id, me, members, segment, links })
     }
 
-    /// Why there is no group at the deadline: who of those that are awaited runs, and who does not.
+    /// Returns the error at the deadline, which says which of the awaited tasks have a process.
     fn diagnose(&self, waited: Duration, awaited: TaskSet) -> MeetingError {
         let absent = awaited.iter().map(|task| {
             let name = self.options.names[task].clone();
@@ -494,7 +493,7 @@ impl Drop for Meeting {
 
 fn random<const N: usize>() -> Result<[u8; N], MeetingError> {
     let mut bytes = [0; N];
-    // So few come at once.
+    // A request this small is filled completely.
     getrandom(&mut bytes[..], GetRandomFlags::empty()).map_err(|error| system("get random numbers", error.into()))?;
     Ok(bytes)
 }

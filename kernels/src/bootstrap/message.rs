@@ -1,19 +1,19 @@
-//! What the processes of a job tell each other, as bytes. One message is one packet.
+//! The messages between the processes of a job, as bytes. One message is one packet.
 //!
-//! Bytes come from another process: every number in them is checked here, against fixed bounds,
-//! before anyone uses it. What is read is written as the same bytes again.
+//! The bytes come from another process, so every number in them is checked here against fixed
+//! bounds before it is used. A message that was read is written as the same bytes again.
 
-/// A job has at most so many tasks, and its group at most so many ranks.
+/// The limit on the tasks of a job, and on the ranks of its group.
 pub const MAX_TASKS: usize = 1024;
 
-/// No message is longer than this: a proposal to [`MAX_TASKS`] tasks is the longest.
+/// The size limit of a message. The longest is a proposal to [`MAX_TASKS`] tasks.
 pub const MAX_BYTES: usize = HEADER_BYTES + 28 + MAX_TASKS * MEMBER_BYTES;
 
 /// The longest text of a [`Message::Leave`], in bytes.
 pub const MAX_TEXT_BYTES: usize = 1024;
 
-/// The version of all that is below. The magic number and the job's digest come before it in every
-/// version: who has not shown the digest is a stranger, whatever else it shows.
+/// The version of the format of all following fields. The magic number and the job's digest come
+/// before the version in every version: a process that has not sent the digest is a stranger.
 const VERSION: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"consmeet";
@@ -24,30 +24,31 @@ const MEMBER_BYTES: usize = 24;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "most are hellos, and none is kept")]
 pub enum Message {
-    /// Who the sender is, that it wants to form a group, and what it knows.
+    /// The sender wants to form a group. The message identifies the sender and says what it knows.
     Hello(Hello),
-    /// The group that the sender proposes. A descriptor of its segment travels with it.
+    /// The group that the sender proposes. The packet contains a descriptor of the group's segment.
     Propose(Group),
     /// All members have accepted the group with this id: it is formed.
     Commit([u8; 16]),
-    /// The sender has left this attempt of its own, for this reason; empty if only its time was up.
+    /// The sender has left this attempt of its own, for this reason. The text is empty if other
+    /// processes need not know the reason.
     Leave(u64, String),
 }
 
-/// What a process says of itself.
+/// The state of a process that wants to form a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// A random number of the process, not 0.
+    /// The random number of the process, not 0.
     pub nonce: u64,
-    /// Which of the sender's attempts to form a group this is, from 1. A proposal names the
-    /// attempts of its members.
+    /// The number of the sender's attempt to form a group, from 1. A proposal names the attempts of
+    /// its members.
     pub attempt: u64,
-    /// The generation that the sender was in last; 0 if it was in none.
+    /// The last generation that the sender was in; 0 if it was in none.
     pub generation: u64,
-    /// The highest generation that the sender has heard of, be it formed or only proposed.
+    /// The highest generation that the sender knows of, formed or only proposed.
     pub seen: u64,
-    /// The receiver's last attempt that a proposal used up, as far as the sender knows; 0 if none
-    /// did.
+    /// The receiver's last attempt that a proposal used up, as far as the sender knows; 0 if there
+    /// is none.
     pub used: u64,
     /// The id of the proposal that the sender accepts; 0 if it accepts none.
     pub accepted: [u8; 16],
@@ -57,17 +58,17 @@ pub struct Hello {
     pub tasks: usize,
     /// The number of the sender's replicas.
     pub replicas: usize,
-    /// The tasks that the sender knows alive from its last generation, and from proposals that it
-    /// accepted.
+    /// The tasks that the sender knows to be alive, from its last generation and from proposals
+    /// that it accepted.
     pub alive: TaskSet,
-    /// The tasks from which the sender has heard.
+    /// The tasks from which the sender has received a hello.
     pub linked: TaskSet,
 }
 
-/// A group of processes: formed, or proposed.
+/// A formed or proposed group of processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its number: higher than that of any group before, from 1.
+    /// The number of the group, from 1: higher than the number of any earlier group.
     pub generation: u64,
     /// A random number that no other group has.
     pub id: [u8; 16],
@@ -82,14 +83,14 @@ pub struct GroupMember {
     pub task: usize,
     /// The number of its replicas.
     pub replicas: usize,
-    /// The process's number, from its hello.
+    /// The random number of the process, from its hello.
     pub nonce: u64,
-    /// The attempt at which it is asked to join.
+    /// The number of the process's attempt that the proposal is for.
     pub attempt: u64,
 }
 
 impl Group {
-    /// What this group says of a task; nothing if the task is no member.
+    /// Returns the member of a task; `None` if the task is no member.
     pub fn member(&self, task: usize) -> Option<&GroupMember> {
         self.members.iter().find(|member| member.task == task)
     }
@@ -100,37 +101,37 @@ impl Group {
 pub struct TaskSet([u64; MAX_TASKS / 64]);
 
 impl TaskSet {
-    /// The tasks `0..count`.
+    /// Returns the tasks `0..count`.
     pub fn first(count: usize) -> TaskSet {
         (0..count).collect()
     }
 
-    /// Puts a task in.
+    /// Inserts a task.
     pub fn insert(&mut self, task: usize) {
         self.0[task / 64] |= 1 << (task % 64);
     }
 
-    /// Takes a task out.
+    /// Removes a task.
     pub fn remove(&mut self, task: usize) {
         self.0[task / 64] &= !(1 << (task % 64));
     }
 
-    /// Whether a task is in.
+    /// Returns whether a task is in the set.
     pub fn contains(&self, task: usize) -> bool {
         self.0[task / 64] & 1 << (task % 64) != 0
     }
 
-    /// The number of tasks.
+    /// Returns the number of tasks.
     pub fn count(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether there is no task.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0 == TaskSet::default().0
     }
 
-    /// The tasks in order.
+    /// Returns the tasks in ascending order.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         let bits = |(word, mut bits): (usize, u64)| {
             std::iter::from_fn(move || {
@@ -142,12 +143,12 @@ impl TaskSet {
         self.0.into_iter().enumerate().flat_map(bits)
     }
 
-    /// The tasks of either set.
+    /// Returns the union of the two sets.
     pub fn or(self, other: TaskSet) -> TaskSet {
         TaskSet(std::array::from_fn(|word| self.0[word] | other.0[word]))
     }
 
-    /// The tasks of this set that are not in the other.
+    /// Returns the tasks of this set that are not in `other`.
     pub fn without(self, other: TaskSet) -> TaskSet {
         TaskSet(std::array::from_fn(|word| self.0[word] & !other.0[word]))
     }
@@ -161,17 +162,18 @@ impl FromIterator<usize> for TaskSet {
     }
 }
 
-/// Why bytes are no message.
+/// The reason why bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadError {
-    /// This job's digest, and another version of this protocol or another layout of the segment.
+    /// The bytes have this job's digest, but another version of the protocol or another layout of
+    /// the segment.
     OtherBuild,
-    /// Not of this job, or no message at all.
+    /// The bytes are not of this job, or are no message.
     Garbage,
 }
 
 impl Message {
-    /// The message as bytes, for the job with this digest and from a build whose segment has this
+    /// Encodes the message for the job with this digest, from a build whose segment has this
     /// layout.
     pub fn write(&self, digest: u128, layout: u64) -> Vec<u8> {
         let kind: u32 = match self {
@@ -198,11 +200,11 @@ impl Message {
         bytes
     }
 
-    /// The message that these bytes are.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// [`ReadError::OtherBuild`] if they begin as a message to this job does, and go on with
-    /// another version or layout; [`ReadError::Garbage`] for all else that [`Message::write`] does
+    /// [`ReadError::OtherBuild`] if the bytes begin like a message to this job but have another
+    /// version or layout; [`ReadError::Garbage`] for all other bytes that [`Message::write`] does
     /// not write.
     pub fn read(bytes: &[u8], digest: u128, layout: u64) -> Result<Message, ReadError> {
         let mut reader = Reader(bytes);
@@ -304,18 +306,18 @@ impl Group {
         is_right.then_some(group)
     }
 
-    /// The number of replicas of all members.
+    /// Returns the number of replicas of all members.
     pub fn ranks(&self) -> usize {
         self.members.iter().map(|member| member.replicas).sum()
     }
 }
 
-/// Whether a counter has a value that it can reach: from 1, and with room to count on.
+/// Returns whether a counter has a value that is possible: at least 1, with room to count on.
 fn is_number(counter: u64) -> bool {
     (1..1 << 62).contains(&counter)
 }
 
-/// The bytes that are not read yet.
+/// The bytes that have not been read.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -333,7 +335,7 @@ impl Reader<'_> {
         self.take().map(u64::from_le_bytes)
     }
 
-    /// A number of tasks or replicas.
+    /// Reads a number of tasks or replicas.
     fn size(&mut self) -> Option<usize> {
         let size = self.u32()? as usize;
         (size <= MAX_TASKS).then_some(size)

@@ -1,72 +1,78 @@
-//! How the processes of one job on one host meet, agree who takes part, and notice who is gone.
+//! Bootstrap: the processes of one job on one host find each other, agree on a group, and notice
+//! when a member ends.
 //!
-//! Each process opens a [`Meeting`]: it listens at an abstract name made of its user, the digest of
-//! the job and its task. [`Meeting::form`] makes a group with the others who call it, and passes on
-//! the descriptor of what they share. [`Watch`] reports members that end or leave. If that happens,
-//! whoever is left calls [`Meeting::form`] again.
+//! Each process opens a [`Meeting`]: a listener at an abstract socket name. The name consists of
+//! the user, the digest of the job and the task. [`Meeting::form`] forms a group with the other
+//! processes that call it, and passes on the descriptor of the segment that they share. [`Watch`]
+//! reports members that end or leave. The remaining members then call [`Meeting::form`] again.
 //!
-//! Files: `message.rs` is what is said, as bytes, and `formation.rs` the protocol without sockets;
-//! `meeting.rs` has the sockets around it, made in `socket.rs`. `formed.rs`, `watch.rs` and
-//! `error.rs` are what their names say.
+//! Files: `message.rs` encodes the messages. `formation.rs` is the protocol without sockets.
+//! `meeting.rs` runs the protocol over the sockets that `socket.rs` makes. `formed.rs`, `watch.rs`
+//! and `error.rs` contain what their names say.
 //!
 //! # The protocol
 //!
-//! **Links.** Two processes have one link, a connection that carries packets: the one of the higher
-//! task makes it, at its first call of `form`, and it stays until one of them ends. While both
-//! live, it stands; so *a link that is closed is a process that has ended*. On it a process says
-//! `Hello`, which counts its attempts to form a group. An attempt ends with a group, with an error
-//! (`Leave`), or when the process begins a new one.
+//! **Links.** Two processes share one link, a connection that carries packets. The process of the
+//! higher task connects, in its first call of `form`. The link stays open until one of the two
+//! processes ends, so *a closed link means that the process has ended*. A process sends `Hello`
+//! over the link. The message contains the number of its attempt to form a group. An attempt ends
+//! with a group, with an error (`Leave`), or when the process begins a new attempt.
 //!
-//! **States** of a process, and who moves them:
+//! **States** of a process, and the events that change them:
 //!
 //! ```text
-//!            form                    Propose from the leader
-//!   apart ───────────► present ─────────────────────────────────► bound ──► joined
-//!     ▲                 │  ▲   or, as the leader, its own proposal  │  Commit; the leader: all have accepted
-//!     └─────────────────┘  └────────────────────────────────────────┘
-//!       error: Leave          a new attempt: the proposer is gone or gave up; the proposer: a member is gone or gave up
+//!          form              Propose from the leader
+//!  apart ───────► present ────────────────────────────────► prepared ─────► joined
+//!    ▲              │  ▲     or, as the leader,                │     Commit;
+//!    └──────────────┘  │     its own proposal                  │     the leader: all have accepted
+//!      error: Leave    └───────────────────────────────────────┘
+//!                        a new attempt: the proposer has ended or given up;
+//!                        for the proposer: a member has ended or given up
 //! ```
 //!
-//! **Leader** is, among those present, the lowest task of the highest generation; everyone judges
-//! by what it has heard, and tells the one it takes for the leader whenever what it knows changes.
-//! The leader proposes a group as soon as
+//! **The leader** is the lowest task of the highest generation among the processes that are
+//! present. Each process determines the leader from the messages that it has received. It sends
+//! that leader a new `Hello` whenever its own knowledge changes. The leader proposes a group as
+//! soon as
 //!
-//! * everyone is present whom anybody present knows alive; and in a new job, where nobody was in a
-//!   group yet, every task;
-//! * they have all heard from each other, so that there is a link for each pair;
-//! * all tasks are there, or it has waited long enough for replacements.
+//! * every task that any present process knows to be alive is present; in a new job, in which no
+//!   process has been in a group yet, every task is present;
+//! * these processes have all received a `Hello` from each other, so each pair has a link;
+//! * all tasks are present, or the leader has waited long enough for replacements.
 //!
-//! A new process is never the leader where a member of a group is present.
+//! A new process is never the leader while a member of an earlier group is present.
 //!
-//! **Two rounds.** Who accepts a proposal is *bound*: it knows from then on that its members may
-//! have joined. It counts their attempts as used up and the members as alive, so it forms no group
-//! without them unless they say `Hello` again or end. The leader commits when all are bound. Hence:
-//! *if one has joined a group, all its members are bound to it or have been*. So there are never
-//! two groups that both have all their members, and no two of one number.
+//! **Two rounds** (a two-phase commit). A process that accepts a proposal is *prepared*: it must
+//! assume that the other members may have joined. It counts their attempts as used up and the
+//! members as alive. It therefore forms no group without a member unless that member says `Hello`
+//! again or ends. The leader commits when all members are prepared. Hence: *if one process has
+//! joined a group, all members are prepared for it or have been*. So two groups that both have all
+//! their members never exist at the same time, and no two groups have the same number.
 //!
 //! **Races, by name.**
 //!
-//! * *The leader ends among its commits.* Those who got one have joined, and see at once that a
-//!   member has ended. The others begin a new attempt. They do not count those who joined as
-//!   present, and wait for them because they are alive. These call `form` again, have the highest
-//!   generation, and lead.
-//! * *The leader ends among its proposals.* Nobody has joined. Those who are bound begin a new
-//!   attempt, which tells everyone.
-//! * *A member gives up when the leader commits.* The leader has joined; the member's `Leave` or
-//!   its end tells its [`Watch`].
-//! * *A replacement comes while the old process is not known to have ended.* Links are counted by a
-//!   random number of the process. A member that knows another process of a task than the proposer
-//!   does not accept, but begins a new attempt.
-//! * *Two leaders.* For a moment two may judge differently. If each waits for the other to accept,
-//!   the lesser gives way.
+//! * *The leader ends among its commits.* The members that received a commit have joined, and see
+//!   at once that the leader has ended. The other members begin a new attempt. They do not count
+//!   the joined members as present, and wait for them because they are alive. The joined members
+//!   call `form` again; they have the highest generation, so one of them leads.
+//! * *The leader ends among its proposals.* No member has joined. The prepared members begin a new
+//!   attempt, and tell every process.
+//! * *A member gives up when the leader commits.* The leader has joined. The member's `Leave`, or
+//!   its end, tells the leader's [`Watch`].
+//! * *A replacement arrives before the end of the old process is known.* A random number of the
+//!   process identifies a link. If a member knows another process of a task than the proposer does,
+//!   it does not accept the proposal, but begins a new attempt.
+//! * *Two leaders.* For a moment two processes may determine different leaders. If two proposers
+//!   wait for each other to accept, the lesser one gives way.
 //!
-//! **After joining** a process says nothing to the members of its group, and reads what they said
-//! before. Whatever one hears from a member then means that it has left.
+//! **After joining** a process sends nothing to the members of its group, and reads what they sent
+//! before. Any later message from a member therefore means that the member has left.
 //!
-//! **Whom to trust.** Processes of the same user, as the system names it, and none else. What they
-//! say is checked in `message.rs`. Each message shows the job's digest first, in every version:
-//! whoever does not is a stranger, and its link is closed, as is one on which something else comes.
-//! Only who has shown the digest is refused as a process of another build.
+//! **Trust.** A process trusts only processes of its own user, as the system reports the user.
+//! `message.rs` checks their messages. In every version a message begins with the magic number and
+//! the job's digest. A process that does not send them is a stranger, and its link is closed. A
+//! link that carries any other garbage is closed, too. Only a process that has sent the digest is
+//! refused as a process of another build.
 
 mod options;
 mod meeting;

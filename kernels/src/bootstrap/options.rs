@@ -1,32 +1,32 @@
-//! Who meets, and at which names their processes listen.
+//! The options of a meeting, and the socket names at which the processes listen.
 
 use super::{
     error::{MeetingError, system},
     socket,
 };
 
-/// Who takes part in which job.
+/// The task of a process, and the job in which it takes part.
 #[derive(Clone, Debug)]
 pub struct MeetingOptions {
-    /// The digest of the cluster and of the job: only processes with the same one meet.
+    /// The digest of the cluster and of the job. Only processes with the same digest meet.
     pub digest: u128,
-    /// The layout of what the processes share: those of another one are refused.
+    /// The layout of the shared segment. Processes with another layout are refused.
     pub layout: u64,
     /// The index of this process's task.
     pub task: usize,
-    /// The tasks of the cluster in words, for errors: at most
-    /// [`MAX_TASKS`](super::message::MAX_TASKS).
+    /// The names of the cluster's tasks, for errors: at most
+    /// [`MAX_TASKS`](super::message::MAX_TASKS) of them.
     pub names: Vec<String>,
     /// The number of this process's replicas, from 1 to [`MAX_TASKS`](super::message::MAX_TASKS).
     pub replicas: usize,
 }
 
-/// The name at which the process of a task listens.
+/// Returns the socket name at which the process of a task listens.
 pub(super) fn name(options: &MeetingOptions, task: usize) -> String {
     format!("consonance-{}-{:032x}-{task}", socket::user(), options.digest)
 }
 
-/// Who listens at the name of a task.
+/// Returns the process that listens at the name of a task.
 pub(super) fn holder(options: &MeetingOptions, task: usize) -> Result<Option<socket::Peer>, MeetingError> {
     let name = || options.names[task].clone();
     let cannot = |source| system(&format!("ask who has the name of {}", name()), source);

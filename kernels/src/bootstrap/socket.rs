@@ -1,5 +1,5 @@
-//! Sockets that carry packets between processes of one host and one user. They never block and are
-//! closed by `exec`.
+//! Packet sockets between processes of one host and one user. They never block, and `exec` closes
+//! them.
 
 use super::message::MAX_BYTES;
 use rustix::{
@@ -16,39 +16,40 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
-/// More connections than this wait at a listener only while nobody accepts them: the system's own
-/// limit.
+/// The number of connections that may wait at a listener until they are accepted: the limit that
+/// the system has by default.
 const BACKLOG: i32 = 4096;
 
-/// How many descriptors of one packet are looked at. The system closes further ones.
+/// The number of descriptors that are received with one packet. The system closes further ones.
 const DESCRIPTORS: usize = 4;
 
-/// Who is at the other end of a connection.
+/// The process at the other end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer {
-    /// The process that connected, or that began to listen. Nothing if it is in another namespace
-    /// of processes.
+    /// The id of the process that connected, or that began to listen. `None` if it is in another
+    /// PID namespace.
     pub(super) pid: Option<u32>,
-    /// Its user.
+    /// The id of its user.
     pub(super) uid: u32,
 }
 
-/// What a connection has.
+/// The result of reading from a connection.
 pub(super) enum Packet {
-    /// A packet of so many bytes, with these descriptors.
+    /// The size of a packet in bytes, and its descriptors.
     Bytes(usize, Vec<OwnedFd>),
-    /// A packet that is none of ours: too long, or with too many descriptors.
+    /// A packet that is too long or has too many descriptors for this protocol.
     TooLarge,
-    /// A packet with a descriptor for which this process has no place: it may have no more of them
-    /// open.
+    /// A packet whose descriptor could not be received: this process has reached its limit of open
+    /// descriptors.
     NoDescriptor,
-    /// Nothing now.
+    /// No packet now.
     Nothing,
-    /// Nothing any more: the other end is closed.
+    /// The other end is closed, and all packets have been read.
     Closed,
 }
 
-/// Listens at an abstract name, which the file system does not know and which ends with the socket.
+/// Listens at an abstract name. The name is not in the file system, and is free again when the
+/// socket is closed.
 pub(super) fn listen(name: &str) -> io::Result<OwnedFd> {
     let socket = socket()?;
     net::bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
@@ -56,7 +57,8 @@ pub(super) fn listen(name: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Connects to a name. Nothing if nobody listens there, or too many wait to be accepted.
+/// Connects to a name. Returns `None` if no process listens there, or too many connections wait to
+/// be accepted.
 pub(super) fn connect(name: &str) -> io::Result<Option<OwnedFd>> {
     let socket = socket()?;
     match net::connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?) {
@@ -66,7 +68,7 @@ pub(super) fn connect(name: &str) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// The next connection that waits at a listener.
+/// Accepts the next pending connection of a listener. Returns `None` if there is none.
 pub(super) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     loop {
         match net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -78,8 +80,8 @@ pub(super) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Sends one packet, with a descriptor if there is one. False if the other end does not take it
-/// now.
+/// Sends one packet, with a descriptor if there is one. Returns false if the other end does not
+/// take the packet now.
 pub(super) fn send(socket: &OwnedFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<bool> {
     let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -98,7 +100,7 @@ pub(super) fn send(socket: &OwnedFd, bytes: &[u8], descriptor: Option<BorrowedFd
     }
 }
 
-/// Receives one packet into `bytes`, of which there are [`MAX_BYTES`].
+/// Receives one packet into `bytes`, which has [`MAX_BYTES`] bytes.
 pub(super) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> Packet {
     debug_assert_eq!(bytes.len(), MAX_BYTES);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
@@ -107,8 +109,8 @@ pub(super) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> Packet {
     let received = loop {
         match net::recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags) {
             Ok(received) => break received,
-            // The other end was closed before it had read all that it was sent. What it has sent
-            // comes after this.
+            // The other end was closed before it had read every packet. The packets that it has
+            // sent follow this error.
             Err(Errno::CONNRESET | Errno::INTR) => {}
             Err(Errno::AGAIN) => return Packet::Nothing,
             Err(_) => return Packet::Closed,
@@ -132,7 +134,7 @@ pub(super) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> Packet {
     }
 }
 
-/// Whether there is a packet that has not been received.
+/// Returns whether a packet is waiting to be received.
 pub(super) fn has_packet(socket: &OwnedFd) -> bool {
     loop {
         match net::recv(socket, &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
@@ -142,12 +144,12 @@ pub(super) fn has_packet(socket: &OwnedFd) -> bool {
     }
 }
 
-/// Who is at the other end, as the system knows it.
+/// Returns the process at the other end, as the system reports it.
 pub(super) fn peer(socket: &OwnedFd) -> io::Result<Peer> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
-    // rustix has a call for this, but its process number cannot be 0, as that of a process in
-    // another namespace is. SAFETY: `credentials` is valid for `bytes` bytes, and any that are
+    // rustix has a call for this, but its process id cannot be 0. The id of a process in another
+    // PID namespace is 0. SAFETY: `credentials` is valid for `bytes` bytes, and any bytes that are
     // written make a `ucred`.
     let result = unsafe {
         libc::getsockopt(
@@ -164,10 +166,11 @@ pub(super) fn peer(socket: &OwnedFd) -> io::Result<Peer> {
     Ok(Peer { pid: u32::try_from(credentials.pid).ok().filter(|&pid| pid > 0), uid: credentials.uid })
 }
 
-/// A descriptor that can be polled for the end of a process. Nothing where the system has none.
+/// Returns a descriptor that can be polled for the end of a process (a pidfd). `None` if the system
+/// has none.
 ///
 /// # Errors
-/// If there is no such process any more.
+/// The process no longer exists.
 pub(super) fn life(pid: u32) -> io::Result<Option<OwnedFd>> {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
     match pidfd_open(pid, PidfdFlags::empty()) {
@@ -177,7 +180,7 @@ pub(super) fn life(pid: u32) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// The user whose processes may meet this one.
+/// Returns the id of the user whose processes may meet this one.
 pub(super) fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
@@ -187,8 +190,8 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// Descriptors of a link between two processes: the socket, and where there is one the other
-/// process's life.
+/// The descriptors of a link between two processes: the socket and, if there is one, the pidfd of
+/// the other process.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) socket: OwnedFd,
@@ -197,16 +200,16 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// The link over a socket.
+    /// Makes a link over a socket.
     ///
     /// # Errors
-    /// The system's; one if the other process has ended.
+    /// The system's error, or an error if the other process has ended.
     pub(super) fn new(socket: OwnedFd, peer: Peer) -> io::Result<Link> {
         let life = peer.pid.map(life).transpose()?.flatten();
         Ok(Link { socket, life, pid: peer.pid })
     }
 
-    /// What there is to poll: the socket first.
+    /// Returns the descriptors to poll. The socket is the first.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         [Some(self.socket.as_fd()), self.life.as_ref().map(AsFd::as_fd)].into_iter().flatten()
     }

@@ -1,4 +1,5 @@
-//! Jobs of real processes: this test binary, started again as [`worker`]. Every wait has an end.
+//! Tests with real processes: this test binary, started again as [`worker`]. Every wait has a
+//! deadline.
 
 use super::{
     Gone, Meeting, MeetingError, MeetingOptions, Waiting, Watch,
@@ -24,17 +25,18 @@ use crate::{
     sync::atomics::{AtomicU64, Ordering},
 };
 
-/// Far more than anything here takes.
+/// The time limit of every wait: far more than anything here takes.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Tells this binary to be a worker: the task, the number of tasks, the digest and the layout.
+/// The environment variable that makes this binary a worker. It contains the task, the number of
+/// tasks, the digest and the layout.
 const WORKER: &str = "CONSONANCE_TEST_WORKER";
 
-/// Words at which a worker's lines are known among those of the test runner.
+/// The prefix of a worker's lines. It distinguishes them from the test runner's lines.
 const MARK: &str = "@@ ";
 
 fn say(line: &str) {
-    // A test that has ended does not listen any more.
+    // The write fails if the test has ended.
     let _ = writeln!(io::stdout().lock(), "\n{MARK}{line}");
 }
 
@@ -46,14 +48,14 @@ fn options(task: usize, tasks: usize, digest: u128) -> MeetingOptions {
     MeetingOptions { digest, layout: 1, task, names: names(tasks), replicas: task + 1 }
 }
 
-/// A segment that shows who made it: a pipe with the group's id in it, once for each member.
+/// A segment that identifies its group: a pipe that contains the group's id once for each member.
 fn segment(id: [u8; 16], members: usize) -> io::Result<OwnedFd> {
     let (reader, mut writer) = io::pipe()?;
     writer.write_all(&id.repeat(members))?;
     Ok(reader.into())
 }
 
-/// What a started binary does: it obeys the lines of its standard input.
+/// The worker: it executes the commands that it reads from its standard input.
 #[test]
 fn worker() {
     let Ok(job) = env::var(WORKER) else { return };
@@ -99,7 +101,7 @@ fn worker() {
                     Err(error) => say(&format!("error {error}")),
                 }
             }
-            // There is no descriptor for anything more; or as many as the system allows.
+            // "crowd" allows no more descriptors; "clear" allows as many as the system does.
             "crowd" | "clear" => {
                 let limits = getrlimit(Resource::Nofile);
                 let free = || rustix::io::dup(io::stdin()).expect("a descriptor").as_raw_fd() as u64;
@@ -107,14 +109,15 @@ fn worker() {
                 setrlimit(Resource::Nofile, Rlimit { current, ..limits }).expect("a limit");
             }
             "fork" => {
-                // SAFETY: the child calls nothing but what is safe after a fork of a process with
-                // threads.
+                // SAFETY: the child calls only functions that are safe after a fork of a process
+                // with threads.
                 match unsafe { libc::fork() } {
                     0 => {
-                        // It has no thread of the watch, and does not end that of its parent.
+                        // The fork does not have the watch's thread, and must not end the parent's
+                        // thread.
                         drop(group.take());
                         loop {
-                            // SAFETY: it takes nothing and touches nothing.
+                            // SAFETY: `pause` has no arguments and accesses no memory.
                             unsafe { libc::pause() };
                         }
                     }
@@ -128,7 +131,7 @@ fn worker() {
                         let result = meeting.form(Instant::now(), Duration::ZERO, |_| unreachable!("no group"), |_| ());
                         let is_refused = matches!(result, Err(MeetingError::Forked { .. }));
                         drop(meeting);
-                        // SAFETY: it takes a number.
+                        // SAFETY: `_exit` takes a number.
                         unsafe { libc::_exit(if is_refused { 7 } else { 8 }) };
                     }
                     pid => {
@@ -148,7 +151,7 @@ fn worker() {
     }
 }
 
-/// A worker. Dropped, it is killed.
+/// A worker process. It is killed when this value is dropped.
 struct Worker {
     child: Child,
     input: ChildStdin,
@@ -156,7 +159,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// A worker that has begun to start.
+    /// Starts a worker, and does not wait for it.
     fn start(task: usize, tasks: usize, digest: u128, layout: u64) -> Worker {
         let mut command = Command::new(env::current_exe().expect("this binary"));
         command.args(["bootstrap::tests::worker", "--exact", "--nocapture", "--test-threads=1"]);
@@ -175,7 +178,7 @@ impl Worker {
         Worker { input: child.stdin.take().expect("a pipe"), child, lines }
     }
 
-    /// A worker that has its name.
+    /// Starts a worker, and waits until it has its socket name.
     fn open(task: usize, tasks: usize, digest: u128) -> Worker {
         let worker = Worker::start(task, tasks, digest, 1);
         assert_eq!(worker.line(), "open");
@@ -183,7 +186,7 @@ impl Worker {
     }
 
     fn command(&mut self, line: &str) {
-        // One that was killed does not read it.
+        // The write fails if the worker was killed.
         let _ = writeln!(self.input, "{line}");
     }
 
@@ -196,7 +199,7 @@ impl Worker {
         self.lines.recv_timeout(LIMIT).expect("a line in time")
     }
 
-    /// The rest of the next line that begins with this word; others are left out.
+    /// Returns the rest of the next line that begins with this word, and skips other lines.
     #[track_caller]
     fn wait_for(&self, word: &str) -> String {
         loop {
@@ -208,7 +211,7 @@ impl Worker {
         }
     }
 
-    /// The generation that it joins, and the tasks of its members.
+    /// Returns the generation that the worker joins, the tasks of its members, and the line.
     #[track_caller]
     fn formed(&self) -> (u64, Vec<usize>, String) {
         let line = self.wait_for("formed");
@@ -239,10 +242,10 @@ impl Drop for Worker {
     }
 }
 
-/// A digest that no other job has.
+/// Returns a digest that no other job has.
 fn job() -> u128 {
     static JOBS: AtomicU64 = AtomicU64::new(1);
-    // Relaxed: only the number counts.
+    // Relaxed: only the uniqueness of the number matters.
     u128::from(std::process::id()) << 64 | u128::from(JOBS.fetch_add(1, Ordering::Relaxed))
 }
 
@@ -252,7 +255,8 @@ fn open_all(tasks: usize, digest: u128) -> Vec<Worker> {
     workers
 }
 
-/// All form a group, and it is the same on all: its generation and tasks.
+/// Makes all workers form a group, and checks that it is the same on all. Returns its generation
+/// and tasks.
 #[track_caller]
 fn form_all<'a>(workers: impl IntoIterator<Item = &'a mut Worker>, patience_ms: u64) -> (u64, Vec<usize>) {
     let mut workers: Vec<&mut Worker> = workers.into_iter().collect();
@@ -262,7 +266,7 @@ fn form_all<'a>(workers: impl IntoIterator<Item = &'a mut Worker>, patience_ms: 
     (formed[0].0, formed[0].1.clone())
 }
 
-/// What follows the time in an error.
+/// Returns the part of an error's text after the time.
 fn after_time(error: &str) -> &str {
     error.split_once("; ").expect("a time first").1
 }
@@ -293,7 +297,7 @@ fn one_task_is_a_group() {
 fn a_missing_worker_is_named_while_all_wait_and_at_the_deadline() {
     let digest = job();
     let mut workers = [Worker::open(0, 4, digest), Worker::open(2, 4, digest)];
-    // It has its name, but does not come.
+    // This worker has its socket name, but does not call `form`.
     let other = Worker::open(3, 4, digest);
     workers.iter_mut().for_each(|worker| worker.command("form 2300 0"));
     for worker in &workers {
@@ -303,7 +307,7 @@ fn a_missing_worker_is_named_while_all_wait_and_at_the_deadline() {
         let missing = format!("missing: worker 1 (host:1), worker 3 (host:3) (process {pid} runs); one that runs but ");
         assert!(after_time(&error).starts_with(&missing), "{error}");
     }
-    // All that was said before does no harm.
+    // The messages of the failed attempts do no harm.
     drop(other);
     let (mut one, mut three) = (Worker::open(1, 4, digest), Worker::open(3, 4, digest));
     let (generation, tasks) = form_all(workers.iter_mut().chain([&mut one, &mut three]), 0);
@@ -389,15 +393,15 @@ fn garbage_is_survived() {
             let name = super::options::name(&options(task, 3, digest), task);
             let Some(socket) = socket::connect(&name).expect("a socket") else { continue };
             let _ = match round % 5 {
-                // Says nothing.
+                // Send nothing.
                 0 => Ok(true),
                 1 => socket::send(&socket, b"GET / HTTP/1.1\r\n\r\n", None),
                 2 => socket::send(&socket, &bytes[..100], None),
-                // A hello of a task below, which would not connect; with a descriptor, too.
+                // A hello of a task below, whose process would not connect; with a descriptor, too.
                 3 => socket::send(&socket, &bytes, Some(std::os::fd::AsFd::as_fd(&nothing))),
                 _ => socket::send(&socket, &vec![1; 100_000], None),
             };
-            // Some are closed at once.
+            // Some connections are closed at once.
             if round % 2 == 0 {
                 open.push(socket);
             }
@@ -415,14 +419,14 @@ fn a_stranger_of_another_version_ends_no_meeting() {
         let error = meeting.form(Instant::now(), Duration::ZERO, |_| unreachable!("no group"), |_| ()).unwrap_err();
         assert!(!matches!(error, MeetingError::OtherBuild { .. }), "{error}");
     };
-    // One that connects.
+    // A stranger that connects.
     let of_task_0 = options(0, 2, job());
     let name = super::options::name(&of_task_0, 0);
     let mut meeting = Meeting::open(of_task_0).unwrap();
     let socket = socket::connect(&name).unwrap().expect("a listener");
     assert!(socket::send(&socket, &stranger, None).unwrap());
     form(&mut meeting);
-    // One that listens where a task would.
+    // A stranger that listens at the name of a task.
     let of_task_1 = options(1, 2, job());
     let listener = socket::listen(&super::options::name(&of_task_1, 0)).unwrap();
     let mut meeting = Meeting::open(of_task_1).unwrap();
@@ -439,8 +443,8 @@ fn processes_of_another_user_are_refused() {
         return;
     }
     let digest = job();
-    // SAFETY: these take numbers; the thread alone becomes another user, and only until it has
-    // listened.
+    // SAFETY: the calls take numbers. Only this thread becomes another user, and only until the
+    // action is done.
     let as_other_user = |action: &mut dyn FnMut()| unsafe {
         let change = |uid: libc::uid_t| libc::syscall(libc::SYS_setresuid, u32::MAX, uid, u32::MAX);
         assert_eq!(change(65534), 0);
@@ -456,7 +460,7 @@ fn processes_of_another_user_are_refused() {
     let expected = format!("worker 0 (host:0) is a process of another user (process {pid}, user 65534)");
     assert_eq!(worker.wait_for("error"), expected);
     drop(listener);
-    // One that connects does no harm.
+    // A process of another user that connects does no harm.
     let mut zero = Worker::open(0, 2, digest);
     let mut socket = None;
     as_other_user(&mut || socket = socket::connect(&name).expect("a socket"));
@@ -496,7 +500,8 @@ fn connections_without_an_end_keep_nobody_from_the_deadline() {
     let sockets: Vec<OwnedFd> = (0..250).map(|_| socket::connect(&name).unwrap().expect("a place to wait")).collect();
     let error = meeting.form(Instant::now(), Duration::ZERO, |_| unreachable!("no group"), |_| ()).unwrap_err();
     assert!(matches!(error, MeetingError::Missing { .. }), "{error}");
-    // Of those that are taken only so many stay open; those that have come after them still wait.
+    // Only a bounded number of accepted connections stays open. Connections that came later still
+    // wait.
     let mut buffer = vec![0; MAX_BYTES];
     let mut is_closed = |socket| matches!(socket::receive(socket, &mut buffer), socket::Packet::Closed);
     let closed = sockets.iter().filter(|socket| is_closed(socket)).count();
@@ -515,12 +520,12 @@ fn those_who_are_left_form_a_new_group() {
         }
         let left: Vec<usize> = (0..4).filter(|&task| task != lost).collect();
         assert_eq!(form_all(&mut workers, 0), (2, left));
-        // A replacement is not let in while the group goes on.
+        // A replacement cannot join while the group goes on.
         let mut replacement = Worker::open(lost, 4, digest);
         replacement.command("form 100 0");
         let error = replacement.wait_for("error");
         assert!(after_time(&error).starts_with("the others go on without this process: worker"), "{error}");
-        // It is, when they form a new one.
+        // It can when the members form a new group.
         workers.insert(lost, replacement);
         assert_eq!(form_all(&mut workers, 10_000), (3, vec![0, 1, 2, 3]));
     }
@@ -532,7 +537,7 @@ fn a_replacement_comes_in_time_or_not() {
     let mut workers = open_all(3, digest);
     form_all(&mut workers, 0);
     workers.remove(0).kill();
-    // They wait for it, and it starts while they do.
+    // The replacement starts while the survivors wait for it.
     workers.iter_mut().for_each(|worker| worker.form(LIMIT.as_millis() as u64));
     let mut replacement = Worker::open(0, 3, digest);
     replacement.form(0);
@@ -551,7 +556,7 @@ fn a_survivor_that_is_stopped_or_busy_is_waited_for() {
     workers.remove(1).kill();
     workers[1].signal(Signal::STOP);
     let pids = [workers[1].pid(), workers[2].pid()];
-    // Worker 3 runs, and does not come.
+    // Worker 3 runs, but does not call `form`.
     workers[0].command("form 300 0");
     let error = workers[0].wait_for("error");
     let absent =
@@ -576,8 +581,8 @@ fn who_forms_a_new_group_leaves_the_last_one() {
     assert!(formed.iter().all(|one| *one == formed[0] && one.0 == 2), "{formed:?}");
 }
 
-/// Some are killed while a group is formed, at random times: those who are left form one, and it is
-/// the same for all of them.
+/// Kills workers at varying times while a group is formed. The others form a group, which is the
+/// same for all of them.
 #[test]
 fn workers_that_are_killed_while_they_meet_split_nobody() {
     const TASKS: usize = 4;
@@ -586,7 +591,7 @@ fn workers_that_are_killed_while_they_meet_split_nobody() {
     let mut workers = open_all(TASKS, digest);
     let mut highest = form_all(&mut workers, 0).0;
     for round in 0..60u64 {
-        // Killed: the leader; in every third round one more.
+        // Kill the leader and, in every third round, one more worker.
         let killed = if round % 3 == 0 { vec![0, 1 + round as usize % 3] } else { vec![0] };
         workers.iter_mut().for_each(|worker| worker.form(LIMIT.as_millis() as u64));
         for &task in &killed {
@@ -594,12 +599,14 @@ fn workers_that_are_killed_while_they_meet_split_nobody() {
             workers[task].child.kill().expect("it runs");
         }
         for &task in &killed {
-            // Until it has ended it has its name, however long the system takes over that.
+            // A process has its socket name until it has ended, however long the system takes to
+            // end it.
             workers[task].child.wait().expect("a child");
             workers[task] = Worker::open(task, TASKS, digest);
         }
         killed.iter().for_each(|&task| workers[task].form(0));
-        // Those who joined a group with one that was killed form a new one, as they would in a job.
+        // A worker that has joined a group with a killed worker forms a new group, as it would in a
+        // job.
         let pids: Vec<String> = workers.iter().map(|worker| format!(":Some({})", worker.pid())).collect();
         let mut results: [Option<String>; TASKS] = Default::default();
         let begin = Instant::now();
@@ -657,11 +664,11 @@ fn a_fork_neither_hides_an_end_nor_takes_a_place() {
     assert_eq!(workers[1].wait_for("fork ended"), "7");
     workers[1].command("fork");
     let child = workers[1].wait_for("child").parse().ok().and_then(Pid::from_raw).expect("a pid");
-    // The fork has dropped a watch, and it has not ended the one of its parent.
+    // The fork has dropped its watch, and this has not ended the parent's watch.
     form_all(&mut workers, 0);
     workers[1].child.kill().expect("it runs");
     assert!(workers[0].wait_for("gone").starts_with("1 Ended"));
-    // The fork has the socket, so nobody can take the name.
+    // The fork has the listener, so no process can take the name.
     let second = Worker::start(1, 2, digest, 1);
     let error = format!("worker 1 (host:1) is running already (process {})", workers[1].pid());
     assert_eq!(second.wait_for("error"), error);
@@ -728,7 +735,7 @@ fn a_stopped_process_is_told_from_one_that_runs() {
     worker.signal(Signal::CONT);
 }
 
-/// Members of one process: what [`Watch`] says when one of them closes its meeting.
+/// Two members in one process: [`Watch`] reports that one of them closes its meeting.
 #[test]
 fn a_meeting_that_is_closed_has_left() {
     let digest = job();

@@ -1,4 +1,4 @@
-//! A thread that waits for the ends of the other members of a group.
+//! A thread that waits until other members of a group end or leave.
 
 use super::{
     formed::{Formed, Gone, MemberLink},
@@ -17,28 +17,28 @@ use std::{
     time::Duration,
 };
 
-/// Enough for the thread's own frames; what it calls is to be small.
+/// Enough for the thread's own frames, and for a small `on_gone`.
 const STACK_BYTES: usize = 256 << 10;
 
 /// Watches the other members of a group until it is dropped.
 ///
-/// It sees a member's end twice: the system closes the link, and the process's own descriptor says
-/// so, which matters where a child of the process holds the link open.
+/// It sees the end of a member in two ways: the system closes the link, and the pidfd of the member
+/// becomes readable. The pidfd matters if a child of the member keeps the link open.
 #[derive(Debug)]
 pub struct Watch {
     end: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
-    /// The process that has the thread: a fork has not.
+    /// The id of the process that has the thread. A fork does not have it.
     owner: u32,
 }
 
 impl Watch {
-    /// Starts the thread. It blocks in `poll` without a timeout, and calls `on_gone` once for each
-    /// member that is gone, with the member's index; for those that are gone already, too.
-    /// `on_gone` must neither panic nor wait.
+    /// Starts the thread. The thread blocks in `poll` without a timeout. It calls `on_gone` once
+    /// for each member that is gone, with the member's index, also for members that are gone
+    /// already. `on_gone` must neither panic nor wait.
     ///
     /// # Errors
-    /// The system's, if there is no thread or descriptor.
+    /// The system's error if there is no thread or descriptor.
     pub fn start(formed: &Formed, on_gone: impl Fn(usize, Gone) + Send + 'static) -> io::Result<Watch> {
         let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let links = formed.links.clone();
@@ -50,18 +50,18 @@ impl Watch {
 }
 
 impl Drop for Watch {
-    /// Ends the thread and waits for it, which takes no longer than a call of `on_gone`.
+    /// Ends the thread and waits for its end. The wait is no longer than one call of `on_gone`.
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if process::id() != self.owner {
-            // A fork shares the descriptor with the process that has the thread, but not the
-            // thread.
+            // A fork shares the descriptor with the process that has the thread, but has no thread
+            // to end.
             std::mem::forget(thread);
             return;
         }
         let told = rustix::io::write(&*self.end, &1u64.to_ne_bytes());
-        // A program may have closed descriptors that are not its own. Then the thread waits until
-        // the process ends.
+        // The write fails if the program has closed descriptors that are not its own. Then the
+        // thread goes on until the process ends.
         if told.is_ok() && thread.thread().id() != thread::current().id() {
             let _ = thread.join();
         }
@@ -88,7 +88,7 @@ fn watch(links: Vec<MemberLink>, end: &OwnedFd, on_gone: impl Fn(usize, Gone)) {
         match poll(&mut polled, None) {
             Ok(_) => {}
             Err(Errno::INTR) => continue,
-            // No memory for it now: ends must not be missed, so it is tried again.
+            // The system has no memory for the call now. Try again, so that no end is missed.
             Err(_) => {
                 thread::sleep(Duration::from_millis(1));
                 continue;
@@ -103,7 +103,7 @@ fn watch(links: Vec<MemberLink>, end: &OwnedFd, on_gone: impl Fn(usize, Gone)) {
         drop(polled);
         for &index in gone.iter().rev() {
             let (member, link) = here.remove(index);
-            // Members say nothing to each other while the group stands.
+            // Members send each other nothing while the group exists, so a packet means `Leave`.
             let how = if socket::has_packet(&link.socket) { Gone::Left } else { Gone::Ended };
             on_gone(member, how);
         }

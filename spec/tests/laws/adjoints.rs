@@ -1,4 +1,4 @@
-//! `<f(x), y> = <x, f*(y)>`, in small integers, of which every order of adding is exact.
+//! Tests `<f(x), y> = <x, f*(y)>` in small integers, which every order of additions sums exactly.
 
 use consonance_spec::{
     ReduceOp::{self, Max, Mean, Sum},
@@ -7,7 +7,7 @@ use consonance_spec::{
 };
 use quickcheck::{Arbitrary, Gen, quickcheck};
 
-/// Ranks, with as many elements as `counts` says from each to each.
+/// The number of elements from each rank to each rank, and a seed for their values.
 #[derive(Clone, Debug)]
 struct Case {
     counts: Vec<Vec<usize>>,
@@ -27,7 +27,8 @@ impl Case {
         self.counts.len()
     }
 
-    /// How many elements each rank has where only that counts.
+    /// Returns the number of elements of each rank, for collectives that need only one number per
+    /// rank.
     fn each(&self) -> &[usize] {
         &self.counts[0]
     }
@@ -36,7 +37,7 @@ impl Case {
         self.each().iter().sum()
     }
 
-    /// Multiples of 840, which 1 to 8 ranks divide.
+    /// Returns multiples of 840, which is divisible by 1 to 8 ranks.
     fn vector(&self, salt: u64, count: usize) -> Vec<f64> {
         let element = |i: usize| consonance_spec::call::mix(self.seed ^ salt, i as u64) % 2001;
         (0..count).map(|i| (element(i) as f64 - 1000.0) * 840.0).collect()

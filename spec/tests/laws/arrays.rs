@@ -8,7 +8,7 @@ use consonance_spec::{
 };
 use quickcheck::quickcheck;
 
-/// The elements of a tensor with their coordinates, the last axis running fastest.
+/// Returns the elements of a tensor with their coordinates, in row-major order.
 fn walk<T: Copy>(array: &Array<T>) -> Vec<(Vec<usize>, T)> {
     let mut all = vec![vec![]];
     for &size in &array.shape {
@@ -17,12 +17,12 @@ fn walk<T: Copy>(array: &Array<T>) -> Vec<(Vec<usize>, T)> {
     all.into_iter().zip(array.data.iter().copied()).collect()
 }
 
-/// A tensor whose elements are small integers.
+/// Makes a tensor whose element at position `i` is `of(i)`.
 fn array<T>(shape: &[usize], of: impl Fn(usize) -> T) -> Array<T> {
     Array::new(shape, (0..shape.iter().product()).map(of).collect())
 }
 
-/// Tensors of 1 to 5 replicas, ragged along `axis`.
+/// Returns the tensors of 1 to 5 replicas, ragged along `axis`.
 fn ragged(sizes: &[u8], shape: [u8; 3], axis: usize) -> Vec<Array<i64>> {
     let sizes = sizes.iter().chain([&2]).take(5);
     let one = |(replica, &size): (usize, &u8)| {
@@ -70,7 +70,7 @@ quickcheck! {
     }
 
     fn elements_meet_along_the_axis_then_across_replicas(replicas: Vec<Vec<i8>>) -> bool {
-        // Sevenths, so that sums round; long enough for several elements a lane.
+        // Sevenths, so that sums round. There are several elements per lane.
         let sevenths = |x: Vec<i8>| x.iter().take(9).map(|&x| f32::from(x) / 7.0).collect::<Vec<f32>>().repeat(40);
         let replicas: Vec<Vec<f32>> = replicas.into_iter().take(4).chain([vec![1, 2, 4]]).map(sevenths).collect();
         let along = |replica: &Vec<f32>| fold_along(replica, |a, b| a + b).unwrap_or(0.0);
@@ -92,7 +92,8 @@ quickcheck! {
 #[test]
 fn several_axes_are_one_axis_of_their_elements_in_row_major_order() {
     fn law<T: Sample>(inputs: Ranks<T>) -> bool {
-        // 35 elements along the axes, so that lanes hold several, in an order that rounding shows.
+        // 35 elements along the axes, so that some lanes have several elements, and rounding shows
+        // their order.
         let count = inputs.0[0].len();
         let cubes: Vec<Array<T>> = inputs.0.iter().map(|x| Array::new(&[5, count, 7], x.repeat(35))).collect();
         let row = |cube: &Array<T>, j: usize| {

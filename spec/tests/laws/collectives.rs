@@ -16,7 +16,7 @@ fn defined<T: Sample>() -> impl Iterator<Item = ReduceOp> {
 fn all_reduce_is_all_gather_of_reduce_scatter() {
     fn law<T: Sample>(inputs: Ranks<T>) -> bool {
         let ranks = inputs.0.len();
-        // As many elements for each rank.
+        // The same number of elements for each rank.
         let even: Vec<Vec<T>> = inputs.0.iter().map(|input| input.repeat(ranks)).collect();
         defined::<T>().all(|op| {
             let blocks = reduce_scatter(op, &even).unwrap();
@@ -85,7 +85,7 @@ quickcheck! {
     }
 }
 
-/// Uneven parts of `count`, the first the largest.
+/// Returns uneven parts of `count`. The first is the largest.
 fn cut(count: usize, parts: usize) -> Vec<usize> {
     let mut left = count;
     (1..=parts)

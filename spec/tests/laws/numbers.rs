@@ -10,7 +10,7 @@ use consonance_spec::{
 };
 use quickcheck::quickcheck;
 
-/// `a op b`, by other means than the spec's.
+/// Computes `a op b` by other means than the spec does.
 trait Reference: Sample {
     fn reference(op: ReduceOp, a: Self, b: Self) -> Self;
 }
@@ -65,21 +65,23 @@ macro_rules! reference {
     (F64 $a:expr, $b:expr, mean) => {{ let (a, b): (f64, f64) = ($a, $b); (a + b) * 0.5 }};
     (F16 $a:expr, $b:expr, $sign:tt) => {{ let (a, b): (f64, f64) = ($a, $b); nearest((a $sign b) as f32 as f64) }};
     (Bf16 $a:expr, $b:expr, $sign:tt) => {{ let (a, b): (f64, f64) = ($a, $b); nearest((a $sign b) as f32 as f64) }};
-    // The result of two f32 in f64, rounded to f32, is the result rounded once.
+    // An operation on two f32 in f64, rounded to f32, gives the correctly rounded f32 result.
     (F32 $a:expr, $b:expr, $sign:tt) => {{ let (a, b): (f64, f64) = ($a, $b); (a $sign b) as f32 }};
     (F64 $a:expr, $b:expr, $sign:tt) => {{ let (a, b): (f64, f64) = ($a, $b); a $sign b }};
 }
 
 for_each_dtype!(reference);
 
-/// The nearest number of half the width, the even one of two: by looking at all of them.
+/// Returns the nearest number of half the width, and of two nearest the even one, by a search among
+/// all of them.
 fn nearest<T: Half>(value: f64) -> T {
     if value.is_nan() {
         return T::of_bits(0x7fff);
     }
     let sign = if value.is_sign_negative() { 0x8000 } else { 0 };
     let infinity = T::INFINITY;
-    // The number that would follow the greatest, were there more exponents, stands for infinity.
+    // Infinity stands for the number that would follow the greatest one if there were more
+    // exponents.
     let magnitude = |bits: u16| match bits == infinity {
         true => 2.0 * T::of_bits(bits - 1).exact() - T::of_bits(bits - 2).exact(),
         false => T::of_bits(bits).exact(),
@@ -161,7 +163,7 @@ fn halves_are_widened_exactly_and_rounded_to_the_nearest() {
             assert_eq!(value.widen().is_nan(), value.exact().is_nan());
             assert!(value.exact().is_nan() || f64::from(value.widen()) == value.exact());
             assert_eq!(T::finish(Sum, value.widen(), 1).key(), value.key());
-            // Half way to the next, and a little to both sides.
+            // Halfway to the next number, and the neighbours of that value on both sides.
             let half = (value.widen() + T::of_bits(bits.wrapping_add(1)).widen()) / 2.0;
             for between in [half.next_down(), half, half.next_up()] {
                 let rounded = T::finish(Sum, between, 1);
@@ -204,7 +206,7 @@ fn means_of_integers_do_not_wrap() {
     assert_eq!(collective::mean(&[vec![i8::MIN], vec![i8::MIN]]), Ok(vec![-128f32]));
     assert_eq!(collective::mean(&[vec![u64::MAX], vec![u64::MAX]]), Ok(vec![2f64.powi(64)]));
     assert_eq!(collective::mean(&[vec![1i32], vec![2], vec![2]]), Ok(vec![5.0 / 3.0]));
-    // The exact sum, 2^53 + 2, is a double; in doubles one by one it would be 2^53.
+    // The exact sum, 2^53 + 2, is an `f64`. Added one by one in `f64`, it would be 2^53.
     assert_eq!(collective::mean(&[vec![1i64 << 53], vec![1], vec![1]]), Ok(vec![((1i64 << 53) + 2) as f64 / 3.0]));
 }
 

@@ -4,7 +4,7 @@ use consonance_spec::{
 };
 use quickcheck::quickcheck;
 
-/// Neither associative nor commutative: equal results mean equal trees.
+/// An operation that is neither associative nor commutative: equal results mean equal trees.
 fn meet(a: u64, b: u64) -> u64 {
     mix(mix(1, a), b)
 }
@@ -13,8 +13,8 @@ fn leaves(count: usize) -> Vec<u64> {
     (0..count as u64).collect()
 }
 
-/// The order as a binary counter makes it: whole groups of 1, 2, 4, … meet as soon as two are
-/// equal, the rest at the end.
+/// Combines in the order of a binary counter: as soon as two whole groups of 1, 2, 4, … are equal
+/// in size, they are combined; the rest is combined at the end.
 fn counted(items: &[u64]) -> Option<u64> {
     let mut groups: Vec<(usize, u64)> = Vec::new();
     for &item in items {
@@ -64,6 +64,6 @@ fn along_an_axis_each_element_knows_its_lane() {
 
 #[test]
 fn the_scheme_never_changes() {
-    // Changing either constant changes everyone's bits.
+    // Changing either constant changes the bits of results.
     assert_eq!((LANES, BLOCK), (32, 4096));
 }

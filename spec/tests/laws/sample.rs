@@ -1,17 +1,17 @@
-//! Inputs of every element type, with the edges of each, and how their bits are compared.
+//! Test inputs of every element type, with its edge values, and the comparison of their bits.
 
 use consonance_spec::{ReduceOp, bf16, f16, for_each_dtype, number::Number};
 use quickcheck::{Arbitrary, Gen};
 
-/// An element type of which samples can be drawn.
+/// An element type with random samples.
 pub(crate) trait Sample: Number {
-    /// The values at which arithmetic goes wrong.
+    /// Returns the edge values of the arithmetic.
     fn edges() -> Vec<Self>;
 
-    /// Any value.
+    /// Returns a random value.
     fn any(g: &mut Gen) -> Self;
 
-    /// Equal where the bits are, or where both are NaN.
+    /// Returns a key that is equal if the bits are equal, or if both values are NaN.
     fn key(self) -> u64;
 }
 
@@ -53,15 +53,15 @@ macro_rules! sample {
             let one = <$type>::MIN_POSITIVE / <$type>::MIN_POSITIVE;
             let positive = [
                 <$type>::default(), one, one + <$type>::EPSILON, least, <$type>::MIN_POSITIVE, <$type>::MAX,
-                // Infinity, or the NaN of a type that has none.
+                // Infinity, or NaN for a type without infinity.
                 <$type>::MAX + <$type>::MAX, <$type>::NAN,
             ];
             positive.into_iter().chain(positive.map(|value| -value)).collect()
         }
 
         fn any(g: &mut Gen) -> $type {
-            // Of any exponent half the time, of a common magnitude in the other, so that sums
-            // round.
+            // Half of the values have any exponent. The others have a common magnitude, so that
+            // sums round.
             match bool::arbitrary(g) {
                 true => <$type>::from_bits(u64::arbitrary(g) as _),
                 false => {
@@ -79,15 +79,15 @@ macro_rules! sample {
 
 for_each_dtype!(sample);
 
-/// One number or another of half the width, as the `f64` it is exactly.
+/// An element type of 16 bits, with conversion to the exact `f64`.
 pub(crate) trait Half: Sample {
-    /// The bits of infinity, one more than those of the greatest number.
+    /// The bits of infinity, which follow the bits of the greatest number.
     const INFINITY: u16;
 
-    /// The value with these bits.
+    /// Returns the value with these bits.
     fn of_bits(bits: u16) -> Self;
 
-    /// The value.
+    /// Returns the exact value.
     fn exact(self) -> f64;
 }
 
@@ -109,12 +109,12 @@ macro_rules! half {
 
 half!(f16 bf16);
 
-/// The bits of elements, NaN as a class.
+/// Returns the bits of elements. All NaNs have the same key.
 pub(crate) fn keys<T: Sample>(elements: &[T]) -> Vec<u64> {
     elements.iter().map(|element| element.key()).collect()
 }
 
-/// The bits of the elements of ranks.
+/// Returns the keys of the elements of all ranks.
 pub(crate) fn all_keys<T: Sample>(ranks: &[Vec<T>]) -> Vec<Vec<u64>> {
     ranks.iter().map(|elements| keys(elements)).collect()
 }
@@ -136,7 +136,7 @@ impl<T: Sample> Arbitrary for Ranks<T> {
     }
 }
 
-/// An edge half the time, else any value.
+/// Returns an edge value or any value, each with probability one half.
 fn element<T: Sample>(g: &mut Gen) -> T {
     if bool::arbitrary(g) { *g.choose(&T::edges()).expect("an edge") } else { T::any(g) }
 }

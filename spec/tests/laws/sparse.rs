@@ -11,8 +11,8 @@ use quickcheck::quickcheck;
 
 const DENSE: [usize; 2] = [5, 2];
 
-/// Rows of a tensor of shape `[5, 2]`, in the range of `u8` so that every order of adding them is
-/// exact.
+/// Returns rows of a tensor of shape `[5, 2]`. The values are in the range of `u8`, so that every
+/// order of additions is exact.
 fn slices<T: From<u8>>(rows: &[(u8, u8, u8)]) -> IndexedSlices<T> {
     IndexedSlices {
         values: Array::new(&[rows.len(), 2], rows.iter().flat_map(|row| [row.1.into(), row.2.into()]).collect()),
@@ -21,7 +21,7 @@ fn slices<T: From<u8>>(rows: &[(u8, u8, u8)]) -> IndexedSlices<T> {
     }
 }
 
-/// One replica at least.
+/// Returns the rows of each replica, and one replica more, so that there is at least one.
 fn replicas<T: From<u8>>(rows: &[Vec<(u8, u8, u8)>]) -> Vec<IndexedSlices<T>> {
     rows.iter().map(|rows| slices(rows)).chain([slices(&[(1, 2, 3)])]).collect()
 }
@@ -37,7 +37,7 @@ quickcheck! {
     }
 
     fn the_mean_is_the_mean_of_the_dense(rows: Vec<Vec<(u8, u8, u8)>>) -> bool {
-        // Divided by powers of two, so that every order is exact.
+        // The number of replicas is a power of two, so that every order is exact.
         let replicas = replicas::<f64>(&rows[..rows.len().min(7)]);
         let power = replicas.len().next_power_of_two();
         let replicas: Vec<_> = replicas.iter().cycle().take(power).cloned().collect();

@@ -4,7 +4,7 @@ use consonance_spec::{
 };
 use quickcheck::quickcheck;
 
-/// At least one replica, on some worker.
+/// Returns the number of replicas of each worker. At least one worker has a replica.
 fn workers(replicas: &[u8]) -> Vec<usize> {
     replicas.iter().take(5).map(|&replicas| replicas as usize % 4).chain([1]).collect()
 }
@@ -32,7 +32,7 @@ quickcheck! {
         let total: usize = replicas.iter().sum();
         let sizes: Vec<Vec<usize>> =
             (0..replicas.len()).map(|worker| batch_sizes_for_worker(global_batch, &replicas, worker)).collect();
-        // Worker w takes its sizes in turn, one for each of its replicas in each step.
+        // In each step a worker takes its next sizes, one for each of its replicas.
         let taken = |step: usize, worker: usize| -> usize {
             (0..replicas[worker]).map(|j| sizes[worker][(step * replicas[worker] + j) % total]).sum()
         };
@@ -71,7 +71,7 @@ quickcheck! {
         spread(&full) <= 1
             && full == sizes(Deal::Balanced, batch)
             && spread(&sizes(Deal::Balanced, count)) <= 1
-            // A replica gets less than of a full batch only where the next ones get nothing.
+            // A replica gets less than from a full batch only if the next replicas get nothing.
             && (1..replicas).all(|i| packed[i] == 0 || packed[i - 1] == full[i - 1])
             && chunked[..last].iter().all(|&size| size == count.div_ceil(replicas))
     }

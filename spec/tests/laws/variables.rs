@@ -28,7 +28,7 @@ fn which_variables_can_be() {
     }
 }
 
-/// The components 10, 20 with the operands 1, 2 assigned by the replicas, by each aggregation.
+/// The replicas assign the operands 1 and 2 to the components 10 and 20, with each aggregation.
 #[test]
 fn the_table_of_assignments_in_replicas() {
     let table = |synchronization, update: fn(f32, f32) -> f32| {

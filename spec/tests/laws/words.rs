@@ -44,8 +44,8 @@ quickcheck! {
         let dtype = |pack: &[usize]| tensors[pack[0]].0;
         let within = |pack: &Vec<usize>| limit == 0 || bytes(pack) <= limit || pack.len() == 1;
         let uniform = |pack: &Vec<usize>| pack.iter().all(|&i| tensors[i].0 == dtype(pack));
-        // Of one dtype: all tensors in order, and no pack could have taken the next one's first
-        // tensor.
+        // For one dtype: the packs have all tensors in order, and no pack could have taken the
+        // first tensor of the next.
         let full = |of: DType| {
             let own: Vec<&Vec<usize>> = packs.iter().filter(|pack| dtype(pack) == of).collect();
             let places = (0..tensors.len()).filter(|&i| tensors[i].0 == of);

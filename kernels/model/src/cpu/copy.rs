@@ -1,4 +1,4 @@
-//! Copies, as the model sees them.
+//! The model of copies, which records each as a read and a write.
 
 use super::cache_hints::CopySize;
 use crate::watched;
@@ -8,14 +8,14 @@ use crate::watched;
 pub(crate) unsafe fn copy(source: *const u8, target: *mut u8, bytes: usize, _: CopySize) {
     watched::read(source, bytes);
     watched::write(target, bytes);
-    // SAFETY: the caller's promises are the same.
+    // SAFETY: the caller ensures the same conditions.
     unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) }
 }
 
 /// # Safety
 /// As for [`copy`].
 pub(crate) unsafe fn copy_in(source: *const u8, target: *mut u8, bytes: usize, volume: CopySize, _: bool) {
-    // SAFETY: the caller's promises are the same.
+    // SAFETY: the caller ensures the same conditions.
     unsafe { copy(source, target, bytes, volume) }
 }
 

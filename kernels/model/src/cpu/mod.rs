@@ -1,4 +1,4 @@
-//! Copies and the reduction are the model's.
+//! Code for the CPU: copies, prefetches and the reduction are the model's.
 
 #[path = "../../../src/cpu/cache_hints.rs"]
 #[allow(dead_code, reason = "the model needs a part of it")]

@@ -1,4 +1,4 @@
-//! One reduction, the sum of u64, as the model sees it.
+//! The model's only reduction: the sum of u64.
 
 use super::cache_hints::{CacheHints, Locality};
 use crate::watched;
@@ -23,20 +23,21 @@ impl Reducer {
     }
 
     /// # Safety
-    /// Sources are valid for reads and targets for writes of `count` elements, and none of them
-    /// overlap, but a source that is a target.
+    /// Sources are valid for reads and targets for writes of `count` elements. None of them
+    /// overlap, except that a source may be a target.
     pub(crate) unsafe fn fold(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, _: CacheHints) {
         let mut sum = vec![0u64; count];
         for source in sources {
             watched::read(*source, count * 8);
             for (index, sum) in sum.iter_mut().enumerate() {
-                // SAFETY: the caller promises it; payloads need not be aligned.
+                // SAFETY: the caller ensures that the source is valid for reads; payloads need not
+                // be aligned.
                 *sum = sum.wrapping_add(unsafe { source.cast::<u64>().add(index).read_unaligned() });
             }
         }
         for target in targets {
             watched::write(*target, count * 8);
-            // SAFETY: as above.
+            // SAFETY: the caller ensures that the target is valid for writes.
             unsafe { std::ptr::copy_nonoverlapping(sum.as_ptr().cast(), *target, count * 8) }
         }
     }
@@ -44,7 +45,7 @@ impl Reducer {
     /// # Safety
     /// As for [`fold`](Reducer::fold).
     pub(crate) unsafe fn fold_small(&self, sources: &[*const u8], target: *mut u8, count: usize) {
-        // SAFETY: the caller's promises are the same.
+        // SAFETY: the caller ensures the same conditions.
         unsafe { self.fold(sources, &[target], count, CacheHints::from(Locality::Near)) }
     }
 }

@@ -1,4 +1,4 @@
-//! The pages are the model's.
+//! Memory: the pages are the model's.
 
 mod pages;
 #[path = "../../../src/memory/view.rs"]

@@ -1,4 +1,4 @@
-//! Pages of memory, which are an allocation here.
+//! Pages of memory, in the model an ordinary allocation.
 
 use std::{io, ptr::NonNull};
 

@@ -1,4 +1,4 @@
-//! The model needs no memory.
+//! The amount of available memory, which the model does not need.
 
 pub(crate) fn bytes() -> Option<u64> {
     None

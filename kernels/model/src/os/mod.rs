@@ -1,4 +1,4 @@
-//! What the model has of a system.
+//! The model's operating system.
 
 pub(crate) mod available;
 pub(crate) mod process_memory;

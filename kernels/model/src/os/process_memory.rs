@@ -1,8 +1,8 @@
-//! Memory of other processes, as the model sees it: of this one, and watched.
+//! The model of reads of other processes' memory: the memory is in this process, and is watched.
 //!
-//! The system reads it, so that it is no race if somebody writes it meanwhile; but then somebody
-//! must say that it was in vain. The model takes every such meeting for an error: what it runs has
-//! no rank that gives up in the middle.
+//! In reality the operating system reads the memory, so a concurrent write is no data race, but the
+//! ranks must then discard the bytes. The model reports every such access as an error, because its
+//! scenarios that read other processes have no rank that gives up in the middle.
 
 use crate::watched;
 
@@ -23,8 +23,8 @@ pub(crate) enum Unread {
 
 impl Process {
     /// # Safety
-    /// `target` is valid for writes of `bytes` bytes, and `address` is that of as many bytes that
-    /// can be read.
+    /// `target` is valid for writes of `bytes` bytes, and `address` is the address of `bytes` bytes
+    /// that can be read.
     pub(crate) unsafe fn read(&self, address: usize, target: *mut u8, bytes: usize) -> Result<(), Unread> {
         let source: *const u8 = std::ptr::with_exposed_provenance(address);
         watched::read(source, bytes);

@@ -1,4 +1,4 @@
-//! No ring of last calls: in the model of the protocol it would only be more to do.
+//! A call log that records nothing: in the model of the protocol it would only add steps.
 //! `shm/call_log.rs` has a model of its own.
 
 pub(crate) use super::call_log_text::{Entry, Outcome};

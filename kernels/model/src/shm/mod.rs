@@ -1,4 +1,4 @@
-//! The segment is the model's.
+//! Shared memory: the records are the protocol's, the segment is the model's.
 
 #[path = "../../../src/shm/records.rs"]
 #[allow(dead_code, reason = "the model needs a part of it")]

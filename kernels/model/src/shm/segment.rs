@@ -1,5 +1,5 @@
-//! The memory that processes share, in the model: a few areas, each with a head, lines and staging
-//! that are watched.
+//! The model of the memory that processes share: a few areas, each with a head, rank records and
+//! staging, of which the model watches payloads and staging.
 
 use super::{
     call_log::CallLog,
@@ -15,7 +15,7 @@ use std::{
     sync::Arc,
 };
 
-/// Memory in a heap: nobody asks for any.
+/// A block of a heap. The model allocates none.
 pub(crate) enum Block {}
 
 impl Block {
@@ -24,32 +24,32 @@ impl Block {
     }
 }
 
-/// Bytes that are watched as one.
+/// The size in bytes of a watched piece.
 const UNIT: usize = 128;
 
 pub struct Segment {
     shape: Shape,
     areas: Vec<Memory>,
-    /// The heaps of all ranks, one after the other.
+    /// The heaps of all ranks, in the order of ranks.
     heaps: Box<[UnsafeCell<u64>]>,
-    /// Whether memory in a heap was taken away from the others.
+    /// Whether memory in a heap has been detached from the other processes.
     detached: Cell<bool>,
     call_log: CallLog,
 }
 
-/// Elements of a rank's heap: more than are put up.
+/// The elements of a rank's heap: more than are staged.
 const HEAP: usize = 2 * UNIT / size_of::<u64>() + IN_PLACE_BYTES / size_of::<u64>();
 
-// SAFETY: all threads of a model run on one thread of the system; what of this they touch at the
-// same time, it reports.
+// SAFETY: all threads of a model run on one thread of the system. The model reports accesses at the
+// same time.
 unsafe impl Sync for Segment {}
 
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub(crate) ranks: usize,
-    /// Of one rank.
+    /// The bytes of one rank's staging.
     pub(crate) staging_bytes: usize,
-    /// Groups that can be split off.
+    /// The number of areas for subgroups.
     pub(crate) splits: usize,
 }
 
@@ -82,12 +82,12 @@ impl Segment {
         Segment { shape, areas, heaps, detached: Cell::new(false), call_log: CallLog }
     }
 
-    /// The elements of this rank's heap.
+    /// Returns the start and the number of elements of this rank's heap.
     pub(crate) fn heap(&self, rank: usize) -> (*mut u64, usize) {
         (self.heaps[rank * HEAP].get(), HEAP)
     }
 
-    /// Whether memory in a heap is not what the other processes see there.
+    /// Returns whether memory in a heap is no longer what the other processes see there.
     pub(crate) fn has_detached(&self) -> bool {
         self.detached.get()
     }
@@ -96,12 +96,12 @@ impl Segment {
         self.shape
     }
 
-    /// A rank that died does nothing more.
+    /// Returns whether the calling rank has died: it then does nothing more.
     pub(crate) fn forked(&self) -> bool {
         fault::dead()
     }
 
-    /// Where the process has the group's name: nobody looks.
+    /// Returns the address of the group's name in the process. The model never reads it.
     pub(crate) fn mark(&self) -> usize {
         0
     }
@@ -165,12 +165,13 @@ impl Segment {
         (end <= size_of_val(&*self.heaps)).then(|| NonNull::from(&self.heaps[start / size_of::<u64>()]).cast())
     }
 
-    /// All pages are there.
+    /// All pages are present.
     pub(crate) fn present(&self, start: usize) -> usize {
         size_of_val(&*self.heaps).saturating_sub(start)
     }
 
-    /// Here all processes see one memory: see [`has_detached`](Segment::has_detached).
+    /// Only records the call, because all processes of the model see one memory: see
+    /// [`has_detached`](Segment::has_detached).
     pub(crate) fn detach(&self, _: Range<usize>) -> io::Result<()> {
         self.detached.set(true);
         Ok(())
@@ -196,7 +197,7 @@ impl Memory {
     }
 }
 
-/// Watches the bytes that ride along with arrivals.
+/// Watches the payload bytes in the call descriptors.
 pub(crate) fn watch_payloads(records: &[RankRecord]) {
     for record in records {
         for sequence in 0..2 {

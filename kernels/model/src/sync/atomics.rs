@@ -1,8 +1,8 @@
-//! What the protocol asks of `crate::sync::atomics`, from the model checker. Each operation first
-//! looks whether a fault is planted where it is called.
+//! The items of `crate::sync::atomics` that the protocol uses, on the model checker's atomics. Each
+//! operation first checks whether a fault is planted at its call.
 //!
-//! Operations of a rank that died, or after a failure that ended the model, do nothing: what
-//! unwinds the stack may call them.
+//! Operations of a rank that has died, and operations after a failure that ended the model, do
+//! nothing: they may be called while the stack unwinds.
 
 use crate::fault;
 pub(crate) use loom::thread::yield_now;
@@ -104,19 +104,19 @@ pub(crate) fn fence(order: Ordering) {
     }
 }
 
-/// No core is known: no rank looks before it sleeps, which would be one step for each look.
+/// Fails, so that no rank spins before it sleeps: each spin would be one more step of the model.
 pub(crate) fn available_parallelism() -> io::Result<NonZeroUsize> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// A lock that can be dropped after a failure, unlike the model checker's.
+/// A lock that can be dropped after a failure, unlike the model checker's lock.
 #[derive(Default)]
 pub(crate) struct Mutex<T> {
     lock: loom::sync::Mutex<()>,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: who has the lock has the value alone.
+// SAFETY: only the thread that holds the lock accesses the value.
 unsafe impl<T: Send> Sync for Mutex<T> {}
 
 pub(crate) struct MutexGuard<'a, T> {

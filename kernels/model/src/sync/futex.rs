@@ -1,5 +1,5 @@
-//! Sleep until a word changes, in the model: a wake that is lost ends in a deadlock, which the
-//! model reports.
+//! The model of sleeping until a word changes. A lost wake ends in a deadlock, which the model
+//! reports.
 
 use super::atomics::AtomicU32;
 use crate::fault;
@@ -11,13 +11,13 @@ use std::{
 
 #[derive(Default)]
 pub(crate) struct Sleepers {
-    /// Not seen by the model: what is done here is one step, as it is in the kernel.
+    /// The model does not see this lock: an operation here is one step, as it is in the kernel.
     threads: Mutex<Vec<Thread>>,
 }
 
 impl Sleepers {
-    /// There is no time in the model: who has a limit wakes at once, who has none sleeps until it
-    /// is woken.
+    /// Sleeps until a wake if there is no limit. With a limit it returns at once, because the model
+    /// has no time.
     pub(crate) fn wait(&self, word: &AtomicU32, seen: u32, limit: Duration, _shared: bool) {
         if fault::over() || limit != Duration::MAX {
             return;
@@ -25,7 +25,7 @@ impl Sleepers {
         let thread = loom::thread::current();
         let id = thread.id();
         self.threads.lock().expect("no poison").push(thread);
-        // What changes a word reads its latest value.
+        // A read-modify-write operation reads the latest value of the word.
         if word.fetch_add(0, Ordering::Relaxed) == seen {
             loom::thread::park();
         }

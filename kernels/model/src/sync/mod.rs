@@ -1,4 +1,4 @@
-//! The atomics and the sleep are the model's.
+//! Synchronisation: the atomics and the sleep are the model's.
 
 #[macro_use]
 #[path = "../../../src/sync/record.rs"]

@@ -1,10 +1,10 @@
-//! Whole jobs, played with every message in a queue: processes start, die and give up between any
-//! two messages.
+//! A simulation of whole jobs, with every message in a queue: processes start, die and give up
+//! between any two messages.
 
 use super::*;
 use std::collections::VecDeque;
 
-/// A stream of choices from a seed.
+/// A pseudorandom stream of choices.
 struct Choices(u64);
 
 impl Choices {
@@ -16,7 +16,7 @@ impl Choices {
         (z ^ z >> 31) as usize % count
     }
 
-    /// True once in so many times.
+    /// Returns true with probability `1 / count`.
     fn once_in(&mut self, count: usize) -> bool {
         self.below(count) == 0
     }
@@ -25,7 +25,7 @@ impl Choices {
 /// A connection, from the process that connects (end 0) to the one that accepts (end 1).
 struct Connection {
     tasks: [usize; 2],
-    /// What is on its way to each end. `None`: the other end is closed.
+    /// The packets in transit to each end. `None`: the other end is closed.
     queues: [VecDeque<Option<Message>>; 2],
     is_open: [bool; 2],
     is_accepted: bool,
@@ -34,7 +34,7 @@ struct Connection {
 struct Process {
     formation: Formation,
     links: Vec<Option<usize>>,
-    /// The group that it is in. A process that begins again is in none.
+    /// The group that the process is in; `None` after it begins again.
     group: Option<Group>,
     generation_before: u64,
     is_patient: bool,
@@ -45,10 +45,10 @@ struct Job {
     connections: Vec<Connection>,
     choices: Choices,
     is_wild: bool,
-    /// The process that has its turn says no more, and ends with it.
+    /// The current process sends nothing more, and dies at the end of the step.
     is_dying: bool,
     nonces: u64,
-    /// The number of groups that were formed.
+    /// The number of groups that have been formed.
     formed: usize,
 }
 
@@ -105,7 +105,7 @@ impl Job {
         self.processes[task].as_mut().expect("a process that runs")
     }
 
-    /// The process of a task begins to form a group, and connects to those below it.
+    /// The process of a task begins to form a group, and connects to the tasks below its own.
     fn begin(&mut self, task: usize) {
         let process = self.process(task);
         process.group = None;
@@ -132,7 +132,8 @@ impl Job {
         }
     }
 
-    /// Sends what a process has to say. In wild times it may end before it has said all.
+    /// Sends a process's messages. In the wild phase the process may die before it has sent all of
+    /// them.
     fn flush(&mut self, task: usize) {
         for (to, message) in self.process(task).formation.messages() {
             if self.is_wild && self.choices.once_in(100) {
@@ -147,7 +148,8 @@ impl Job {
             let end = usize::from(connection.tasks[1] == to);
             if connection.is_open[end] {
                 connection.queues[end].push_back(Some(message));
-                // A full queue takes no hello: it is due again.
+                // Sometimes the queue is full and does not take the hello. Then the hello stays
+                // due.
                 if is_hello && !self.choices.once_in(10) {
                     self.process(task).formation.told(to);
                 } else if is_hello {
@@ -157,7 +159,7 @@ impl Job {
         }
     }
 
-    /// Takes the first packet of a queue.
+    /// Delivers the first packet of a queue.
     fn deliver(&mut self, index: usize, end: usize) {
         let connection = &mut self.connections[index];
         let Some(packet) = connection.queues[end].pop_front() else { return };
@@ -184,7 +186,7 @@ impl Job {
         }
     }
 
-    /// What a process does after it has heard something: it proposes, answers, or is done.
+    /// Continues a process after it has received something: it proposes, answers, or joins.
     fn go_on(&mut self, task: usize) {
         self.nonces += 1;
         let id = u128::from(self.nonces).to_le_bytes();
@@ -203,7 +205,7 @@ impl Job {
             process.formation.outcome = None;
             process.group = Some(group.clone());
             self.flush(task);
-            // Whatever its members have said before belongs to the time before.
+            // Members sent these messages before they joined.
             for member in group.members.iter().filter(|member| member.task != task) {
                 if let Some(index) = self.process(task).links[member.task] {
                     let end = usize::from(self.connections[index].tasks[1] == task);
@@ -229,7 +231,7 @@ impl Job {
         }
     }
 
-    /// Whether a member is in a group, or may yet be.
+    /// Returns whether a member is in a group, or may still join it.
     fn is_in(&self, member: &GroupMember, group: &Group) -> bool {
         self.processes[member.task].as_ref().is_some_and(|process| {
             let accepts = process.formation.proposal.as_ref().is_some_and(|proposal| proposal.group == *group);
@@ -238,13 +240,13 @@ impl Job {
     }
 
     fn check(&self) {
-        // Groups in which no member is missing.
+        // The groups in which no member is missing.
         let groups = self.processes.iter().flatten().filter_map(|process| process.group.as_ref());
         let mut whole: Vec<&Group> =
             groups.filter(|group| group.members.iter().all(|member| self.is_in(member, group))).collect();
         whole.dedup();
         assert!(whole.len() <= 1, "two groups at once: {whole:?}");
-        // Whatever comes from a member of one's group says that it has left.
+        // A message from a member of the process's group means that the member has left.
         for (task, process) in self.processes.iter().enumerate() {
             let Some((process, group)) = process.as_ref().and_then(|process| Some((process, process.group.as_ref()?)))
             else {
@@ -264,7 +266,7 @@ impl Job {
         }
     }
 
-    /// One thing happens.
+    /// Performs one random event.
     fn step(&mut self) {
         let task = self.choices.below(self.tasks());
         let waits = |process: &Process| process.formation.is_active;
@@ -280,7 +282,7 @@ impl Job {
                 self.process(task).is_patient = false;
                 self.go_on(task);
             }
-            // A process in a whole group has no reason to begin again.
+            // In a complete group no process has a reason to begin again.
             Some(process) if !waits(process) && self.choices.once_in(4) => {
                 let is_whole = process
                     .group
@@ -297,7 +299,7 @@ impl Job {
                     .flat_map(|index| [(index, 0), (index, 1)])
                     .filter(|&(index, end)| {
                         let connection = &self.connections[index];
-                        // A socket accepts connections in their order.
+                        // A listener accepts connections in the order of their arrival.
                         let is_first = (self.connections[..index].iter())
                             .all(|other| other.tasks != connection.tasks || other.is_accepted || !other.is_open[1]);
                         connection.tasks[end] == task
@@ -329,7 +331,7 @@ impl Connection {
     }
 }
 
-/// Plays a job, and then lets it come to rest. The number of groups that it formed.
+/// Plays a job, then lets it come to rest. Returns the number of groups that it formed.
 fn play(seed: u64) -> usize {
     let mut job = Job::new(1 + seed as usize % 5, seed << 32);
     for task in 0..job.tasks() {
@@ -350,7 +352,8 @@ fn play(seed: u64) -> usize {
     };
     let mut steps = 0;
     while !all(&job) {
-        // A group that runs without the late ones goes on; here it lets them in.
+        // A group without the late processes would go on. Here its members form a new group, which
+        // lets them in.
         if steps % 2000 == 1999 {
             for task in 0..job.tasks() {
                 if !job.process(task).formation.is_active {
@@ -372,12 +375,12 @@ fn a_job_has_one_group_and_comes_to_rest() {
             std::panic::catch_unwind(|| play(seed)).unwrap_or_else(|_| panic!("the job of seed {seed} went wrong"))
         })
         .sum();
-    // Few groups would show that the jobs were too wild to test anything.
+    // With few groups the jobs would be too wild to test anything.
     assert!(formed > 2000, "{formed} groups in 1000 jobs");
 }
 
-/// The last that a member hears of the leader comes at once: the commit, perhaps that it leaves,
-/// and its end.
+/// A member receives the last messages of the leader at once: the commit, perhaps `Leave`, and the
+/// end.
 #[test]
 fn who_leaves_and_ends_before_the_group_is_seen_has_left() {
     for leaves in [true, false] {
