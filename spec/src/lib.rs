@@ -26,6 +26,7 @@ pub mod strategy;
 pub mod dataset;
 pub mod variable;
 pub mod blame;
+pub mod ending;
 
 pub use aggregation::{VariableAggregation, VariableSynchronization};
 pub use call::{Extent, Flow, Kind, Signature, Work};

@@ -11,7 +11,11 @@ use crate::{
     subjects::{Group, Replicas},
 };
 use consonance::{Error, Implementation, Strategy};
-use consonance_spec::{Kind, blame::blame};
+use consonance_spec::{
+    Kind,
+    blame::blame,
+    ending::{self, Act, Told},
+};
 use std::{
     panic,
     sync::{Barrier, Mutex},
@@ -93,37 +97,49 @@ pub fn odd_rank(group: Group, case: &OddRank) -> Verdict {
             told_of_arguments(case, call, "implementation", &told)?;
             kept.give_back();
         }
-        RankDoes::Leaves => {
-            told_by_all(&told, |error| matches!(error, Error::Left { replica, .. } if *replica == odd))?
-        }
-        RankDoes::IsLate => {
-            let missed = |error: &Error| matches!(error, Error::Timeout { missing, .. } if missing.iter().any(|(rank, _)| *rank == odd));
-            told_by_all(&told, |error| missed(error) || matches!(error, Error::Aborted { .. }))?;
-            if !told.iter().flatten().any(|result| result.as_ref().is_err_and(missed)) {
-                return Err(format!("nobody names the rank that is late: {told:?}"));
-            }
-        }
+        RankDoes::Leaves => told_of_end(case, Act::Leaves, &told)?,
+        RankDoes::IsLate => told_of_end(case, Act::IsLate, &told)?,
     }
     let implementation = Implementation::Auto;
     script::script(group, &Script { size, asynchronous: false, implementation, calls: vec![call.clone()] })
 }
 
-/// Whether every rank that took part was told so.
-fn told_by_all(told: &[Option<Result<(), Error>>], expected: impl Fn(&Error) -> bool) -> Verdict {
-    match told.iter().flatten().all(|result| result.as_ref().is_err_and(&expected)) {
-        true => Ok(()),
-        false => Err(format!("told {told:?}")),
+/// What each rank was told, if it made the call.
+type Results = [Option<Result<(), Error>>];
+
+/// Whether every rank that made the call is told what the spec says of a group whose odd rank does
+/// this.
+fn told_of_end(case: &OddRank, act: Act<()>, results: &Results) -> Verdict {
+    let OddRank { size, odd, .. } = *case;
+    let acts: Vec<_> = (0..size).map(|rank| if rank == odd { act.clone() } else { Act::Calls(Some(())) }).collect();
+    let (expected, goes_on) = ending::told(&acts);
+    let is_told = |result: &Result<(), Error>, expected: &Told| match (result, expected) {
+        (Err(Error::Left { replica, .. }), Told::Left(rank)) => replica == rank,
+        // On a busy machine other ranks may be late, too.
+        (Err(Error::Timeout { missing, .. }), Told::Late(ranks)) => {
+            ranks.iter().all(|late| missing.iter().any(|(rank, _)| rank == late))
+        }
+        (Err(Error::Aborted { .. }), Told::Late(_)) => true,
+        _ => false,
+    };
+    // A rank that was late makes its call in a group that has ended, and is told of that.
+    let wrong = (0..size).find(|&rank| match (&results[rank], &expected[rank]) {
+        (Some(result), Some(expected)) => !is_told(result, expected),
+        (Some(result), None) => goes_on || !matches!(result, Err(Error::Aborted { .. } | Error::Timeout { .. })),
+        (None, expected) => expected.is_some(),
+    });
+    let timed_out = |result: &Result<(), Error>| matches!(result, Err(Error::Timeout { .. }));
+    let is_late = expected.iter().flatten().any(|told| matches!(told, Told::Late(_)));
+    match wrong {
+        Some(rank) => Err(format!("rank {rank} is not told {:?}: {results:?}", expected[rank])),
+        None if is_late && !results.iter().flatten().any(timed_out) => Err(format!("nobody timed out: {results:?}")),
+        None => Ok(()),
     }
 }
 
 /// Whether every rank is told of the odd rank's argument, or, if its call cannot be right by
 /// itself, of that.
-fn told_of_arguments(
-    case: &OddRank,
-    other: &Collective,
-    argument: &str,
-    told: &[Option<Result<(), Error>>],
-) -> Verdict {
+fn told_of_arguments(case: &OddRank, other: &Collective, argument: &str, told: &Results) -> Verdict {
     let OddRank { size, odd, ref call, .. } = *case;
     let takes_part = |rank: usize| call.kind != Kind::SendRecv || rank == call.root || rank == call.receiver(size);
     let refused = matches!(told[odd], Some(Err(Error::InvalidCall { .. })));

@@ -13,3 +13,4 @@ mod nests;
 mod strategies;
 mod variables;
 mod blame;
+mod endings;

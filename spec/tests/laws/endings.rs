@@ -1,0 +1,34 @@
+use consonance_spec::ending::{Act, Told, told};
+use quickcheck::quickcheck;
+
+quickcheck! {
+    fn ranks_that_make_one_call_get_its_result(ranks: u8) -> bool {
+        let ranks = 1 + ranks as usize % 8;
+        told(&vec![Act::Calls(Some(0u8)); ranks]) == (vec![Some(Told::Result); ranks], true)
+    }
+
+    fn the_end_of_a_group_names_the_rank_that_made_no_call(ranks: u8, odd: u8, end: u8) -> bool {
+        let ranks = 2 + ranks as usize % 8;
+        let odd = odd as usize % ranks;
+        let (act, expected) = match end % 3 {
+            0 => (Act::Leaves, Told::Left(odd)),
+            1 => (Act::IsLate, Told::Late(vec![odd])),
+            _ => (Act::Aborts, Told::Aborted(odd)),
+        };
+        // What the others call, and whether they agree, no longer matters.
+        let acts: Vec<Act<usize>> =
+            (0..ranks).map(|rank| if rank == odd { act.clone() } else { Act::Calls(Some(rank)) }).collect();
+        let (told, goes_on) = told(&acts);
+        !goes_on && (0..ranks).all(|rank| told[rank] == (rank != odd).then(|| expected.clone()))
+    }
+
+    fn a_mismatch_is_told_to_all_alike_but_to_a_rank_whose_call_is_invalid(calls: Vec<Option<u8>>) -> bool {
+        let acts: Vec<Act<u8>> = calls.iter().map(|&call| Act::Calls(call.map(|call| call % 3))).collect();
+        let (told, goes_on) = told(&acts);
+        let valid: Vec<&Told> =
+            told.iter().zip(&calls).filter(|(_, call)| call.is_some()).filter_map(|(told, _)| told.as_ref()).collect();
+        goes_on
+            && valid.windows(2).all(|pair| pair[0] == pair[1])
+            && told.iter().zip(&calls).all(|(told, call)| (*told == Some(Told::Invalid)) == call.is_none())
+    }
+}
