@@ -19,6 +19,7 @@ mod processes;
 mod rank;
 mod rivals;
 mod row;
+pub mod strategies;
 mod tile;
 
 pub use plot::plot;

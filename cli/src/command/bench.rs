@@ -5,6 +5,7 @@ use crate::bench::{
     case::Collective,
     limits::{Limit, limits},
     plot,
+    strategies::{self, bench_worker, strategies},
 };
 use clap::{Args, Subcommand};
 use consonance::{DType, ReduceOp};
@@ -41,6 +42,7 @@ pub(crate) struct Arguments {
 #[derive(Subcommand)]
 enum Other {
     Limits(Limits),
+    Strategies(Strategies),
 }
 
 // What a call is, whatever is asked of it. (Of a part of a command, documentation would take the
@@ -109,6 +111,33 @@ struct Limits {
     json: bool,
 }
 
+/// Measure the calls of strategies, replicas, variables and data sets, as a program makes them.
+///
+/// A call's time is the median of several rounds, each of many calls. Two replicas are two threads,
+/// or two processes of one thread each.
+#[derive(Args)]
+struct Strategies {
+    /// Measure the calls whose names contain this
+    #[arg(default_value = "", value_name = "PART")]
+    part: String,
+    /// How many rounds each call is measured
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Also measure TensorFlow, in this Python
+    #[arg(long, value_name = "PYTHON")]
+    tensorflow: Option<String>,
+    /// Write each row as a JSON object on a line of its own
+    #[arg(long)]
+    json: bool,
+}
+
+/// How the bench of strategies starts a worker.
+#[derive(Args)]
+pub(crate) struct Worker {
+    part: String,
+    rounds: usize,
+}
+
 #[derive(Args)]
 struct Sizes {
     /// The smallest size: bytes of the larger buffer, such as 8, 64K, 1M
@@ -169,6 +198,7 @@ impl Sizes {
 pub(crate) fn bench(arguments: Arguments) -> i32 {
     let result = match (arguments.other, arguments.bench) {
         (Some(Other::Limits(arguments)), _) => machine(&arguments),
+        (Some(Other::Strategies(arguments)), _) => calls(&arguments),
         (None, arguments) => collectives(arguments),
     };
     match result {
@@ -186,6 +216,17 @@ pub(crate) fn rank(arguments: &Rank) -> i32 {
         Ok(()) => 0,
         Err(error) => {
             eprintln!("rank {}: {error}", arguments.rank);
+            1
+        }
+    }
+}
+
+/// Is a worker of the bench of strategies, and gives the status of the command.
+pub(crate) fn worker(arguments: &Worker) -> i32 {
+    match bench_worker(&arguments.part, arguments.rounds) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("consonance bench strategies: {error}");
             1
         }
     }
@@ -252,6 +293,16 @@ fn machine(arguments: &Limits) -> Result<(), String> {
     let row = |limit: Limit| show.row(&limit, || limit.json());
     limits(&arguments.sizes.list()?, row, |done, total, what| show.progress(done, total, what))
         .map_err(|error| error.to_string())?;
+    show.end();
+    Ok(())
+}
+
+fn calls(arguments: &Strategies) -> Result<(), String> {
+    let Strategies { part, rounds, tensorflow, json } = arguments;
+    let show = Show::new(*json, strategies::Row::header());
+    let row = |row: strategies::Row| show.row(&row, || row.json());
+    let progress = |done, total, what| show.progress(done, total, what);
+    strategies(part, (*rounds).into(), tensorflow.as_deref(), row, progress).map_err(|error| error.to_string())?;
     show.end();
     Ok(())
 }

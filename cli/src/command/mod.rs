@@ -42,6 +42,8 @@ enum Command {
     #[command(hide = true)]
     BenchThreads(bench::Threads),
     #[command(hide = true)]
+    BenchWorker(bench::Worker),
+    #[command(hide = true)]
     DoctorTrial(doctor::Trial),
     #[command(hide = true)]
     Counted(Counted),
@@ -117,6 +119,7 @@ fn carry_out(command: Command) -> i32 {
         Command::Explain(explain) => status(explain.run()),
         Command::BenchRank(rank) => bench::rank(&rank),
         Command::BenchThreads(threads) => bench::threads(&threads),
+        Command::BenchWorker(worker) => bench::worker(&worker),
         Command::Counted(counted) => count(&counted),
         #[cfg(target_os = "linux")]
         Command::Soak(soak) => status(soak.run()),

@@ -2,6 +2,7 @@
 //! per replica.
 
 pub(crate) mod tensor;
+mod display;
 pub(crate) mod indexed_slices;
 pub(crate) mod axis;
 pub mod nest;
