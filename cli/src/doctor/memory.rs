@@ -48,7 +48,7 @@ fn group(groups: &Groups) -> Row {
     let finding = format!("{} of {} left (version {})", size(limit.left), size(limit.bytes), limit.version);
     let row = |state| row(NAME, state, finding).facts(facts);
     if limit.left < LITTLE {
-        return row(State::Note).advice("raise the limit: at the limit the system kills a process, and refuses nothing");
+        return row(State::Note).advice("raise the limit: when it is reached, the system kills a process");
     }
     if limit.version == 1 {
         // The crate `kernels` checks only groups of version 2 before it reserves memory.
