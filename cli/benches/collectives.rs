@@ -73,7 +73,7 @@ impl Pair {
         Pair::of(Communicator::threads(2))
     }
 
-    /// Ranks that share memory only as processes do.
+    /// Makes ranks that share memory only as processes do.
     fn processes() -> Pair {
         Pair::of(pair_of_processes().into())
     }

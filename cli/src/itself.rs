@@ -27,7 +27,7 @@ pub(crate) fn told(arguments: &[OsString]) {
     let _ = ARGUMENTS.set(arguments.to_vec());
 }
 
-/// The command's arguments, without its name.
+/// Returns the command's arguments, without its name.
 pub(crate) fn arguments() -> &'static [OsString] {
     ARGUMENTS.get().map_or(&[], Vec::as_slice)
 }

@@ -41,7 +41,7 @@ enum Members {
     Processes(Vec<Child>),
 }
 
-/// What a run measured.
+/// The measurements of a run.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
     /// The time of each call on its slowest rank, in seconds.

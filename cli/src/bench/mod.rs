@@ -155,7 +155,7 @@ impl From<io::Error> for BenchError {
     }
 }
 
-/// What is measured.
+/// The subject of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 enum Who {
     Ours,
@@ -469,7 +469,7 @@ fn remove(directory: &Path) {
 macro_rules! names {
     ($type:ident: $($variant:ident $name:literal),*) => {
         impl $type {
-            /// The name that users read and write.
+            /// Returns the name that users read and write.
             pub fn name(self) -> &'static str {
                 match self { $($type::$variant => $name),* }
             }

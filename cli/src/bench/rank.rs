@@ -24,7 +24,7 @@ use std::{
     time::Instant,
 };
 
-/// What a rank executes as the call.
+/// The work that a rank does as the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
     /// The collective.
@@ -107,7 +107,7 @@ fn nonsense(line: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("expected a case or a run, found {line:?}"))
 }
 
-/// What a run measured.
+/// The measurements of a run.
 struct Run {
     clock: ClockId,
     /// The time of each call.

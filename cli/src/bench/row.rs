@@ -9,7 +9,7 @@ use std::fmt;
 pub struct Row {
     /// `"consonance"`, a rival's name, or `"limit"`.
     pub library: String,
-    /// What its ranks are and how they communicate. For a library without figures, `"none: "` and
+    /// The kind of its ranks: threads or processes. For a library without figures, `"none: "` and
     /// the reason.
     pub transport: String,
     /// `"slice"` or `"alloc"`.

@@ -50,7 +50,7 @@ pub(super) struct Call {
     /// Number of ranks
     #[arg(short = 'n', long, value_name = "N", default_value_t = 2)]
     pub(super) ranks: usize,
-    /// How the ranks of consonance communicate: threads or processes (cuda is not available yet)
+    /// How the ranks communicate: threads or processes (cuda is not available yet)
     #[arg(long, default_value = "threads")]
     pub(super) transport: Transport,
     /// Element type: f32, bf16, i8, …
@@ -59,8 +59,7 @@ pub(super) struct Call {
     /// Reduction operation: sum, mean, product, min, max, and, or, xor
     #[arg(long, default_value = "sum", value_parser = op)]
     pub(super) op: ReduceOp,
-    /// Where the buffers of consonance are: slice (any memory) or alloc (memory that all ranks can
-    /// read)
+    /// Where the buffers are: slice (any memory) or alloc (memory that all ranks can read)
     #[arg(long, default_value = "slice")]
     pub(super) memory: Memory,
     /// Put the result into the buffer of the contribution
@@ -83,8 +82,8 @@ struct Collectives {
     sizes: Sizes,
     #[command(flatten)]
     call: Call,
-    /// What else is measured, in turn with consonance: openmpi, mpich, gloo; build:PATH is another
-    /// build of this command; one_shot and two_shot are consonance with that algorithm of
+    /// Other subjects to measure, in turn with consonance: openmpi, mpich, gloo; build:PATH is
+    /// another build of this command; one_shot and two_shot are consonance with that algorithm of
     /// all-reduce at all sizes; limit is a copy of the bytes that a call must move at least
     #[arg(long, value_name = "LIBRARIES", value_delimiter = ',')]
     vs: Vec<Beside>,
@@ -137,7 +136,7 @@ pub(crate) struct Threads {
     socket: PathBuf,
 }
 
-/// What is measured beside our library.
+/// A subject that is measured beside our library.
 #[derive(Clone, PartialEq)]
 enum Beside {
     Rival(Rival),

@@ -54,7 +54,7 @@ const MPIS: [Mpi; 3] = [
 /// Names of launchers. Where several MPIs are installed, Debian gives each a name of its own.
 const LAUNCHERS: [&str; 5] = ["mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.mpich", "mpiexec.hydra"];
 
-/// Where the loader looks, in its order.
+/// The places where the loader looks, in its order.
 struct Loader {
     /// The folders of `LD_LIBRARY_PATH`.
     path: Vec<PathBuf>,
@@ -100,7 +100,7 @@ fn library(library: &Library, loader: &Loader) -> Row {
     row(name, finding, found.is_none().then_some(install), facts)
 }
 
-/// The driver's library, and the devices that the kernel shows.
+/// Returns the row of the driver's library and of the devices that the kernel shows.
 fn cuda(loader: &Loader) -> Row {
     let mut row = library(&CUDA, loader);
     let module = fs::read_to_string("/proc/driver/nvidia/version").ok().and_then(|text| module_version(&text));

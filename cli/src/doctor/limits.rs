@@ -117,7 +117,7 @@ pub(super) fn rows() -> Vec<Row> {
     LIMITS.iter().map(Limit::row).chain(SETTINGS.iter().filter_map(Setting::row)).collect()
 }
 
-/// The current limits, for programs.
+/// Returns the current limits, for programs.
 pub(super) fn facts() -> Value {
     LIMITS.iter().map(|limit| (limit.constant, json!(getrlimit(limit.resource).current))).collect()
 }
@@ -145,7 +145,7 @@ impl Limit {
 }
 
 impl Setting {
-    /// `None` if the system does not have it.
+    /// Returns the setting's row; `None` if the system does not have the setting.
     fn row(&self) -> Option<Row> {
         let Setting { name, path, note, advice } = *self;
         let text = fs::read_to_string(path).ok()?;

@@ -152,7 +152,7 @@ fn numbers(list: &str) -> Vec<usize> {
     list.split(',').filter_map(part).flatten().collect()
 }
 
-/// The reverse of [`numbers`], for numbers in order.
+/// Formats numbers in order as a list that [`numbers`] reads.
 fn ranges(numbers: &[usize]) -> String {
     let runs = numbers.chunk_by(|one, next| one + 1 == *next).map(|run| match run {
         [one] => one.to_string(),

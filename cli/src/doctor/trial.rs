@@ -57,7 +57,7 @@ impl From<Error> for Trouble {
     }
 }
 
-/// The system's error in doing something.
+/// Makes a [`Trouble`] of the system's error in doing something.
 fn cannot(doing: &str) -> impl Fn(io::Error) -> Trouble {
     move |error| Trouble { why: format!("cannot {doing}: {error}"), code: error.raw_os_error() }
 }
@@ -153,14 +153,14 @@ fn gather(programs: Vec<Program>) -> Result<Found, Trouble> {
     trouble.map_or(Ok(found), Err)
 }
 
-/// The trouble of a process that wrote `text` instead of results.
+/// Returns the trouble of a process that wrote `text` instead of results.
 fn failed(text: &str) -> Trouble {
     let first: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).take(3).collect();
     let said = if first.is_empty() { "it said nothing".to_owned() } else { first.join(" / ") };
     Trouble { why: format!("a process of the trial failed: {said}"), code: None }
 }
 
-/// The results, or the trouble, in the output of a process; none if it has neither.
+/// Reads the results, or the trouble, in the output of a process. `None` if the output has neither.
 fn answer(text: &str) -> Option<Result<Found, Trouble>> {
     let answer: Value = text.lines().rev().find_map(|line| serde_json::from_str(line).ok())?;
     if let Some(why) = answer["error"].as_str() {

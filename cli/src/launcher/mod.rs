@@ -385,8 +385,8 @@ fn next(events: &Receiver<Event>, until: Option<Instant>) -> Option<Event> {
 }
 
 impl Report {
-    /// Returns the exit status: 0, that of the worker that failed first (128 and the number, for a
-    /// signal), 124 if the time was up, or 130 after a second `SIGINT`.
+    /// Returns the exit status: 0; the status of the worker that failed first (128 and the number,
+    /// for a signal); 124 if the time was up, or 130 after a second `SIGINT`.
     pub fn status(&self) -> i32 {
         match self.outcome {
             Outcome::Done => 0,

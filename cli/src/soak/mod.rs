@@ -69,10 +69,10 @@ pub struct Progress {
     pub worst_latency: Duration,
 }
 
-/// What went wrong.
+/// A failure of a soak.
 #[derive(Debug)]
 pub struct Failure {
-    /// The place and the failure.
+    /// The round, the process and the failure.
     pub what: String,
     /// The arguments of the command that repeat it.
     pub again: String,
