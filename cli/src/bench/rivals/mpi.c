@@ -1,8 +1,10 @@
-// A rank of MPI: executes the requests that `consonance bench` sends over a socket. rank.rs describes the protocol.
+// A rank of MPI: executes the requests that `consonance bench` sends over a socket. rank.rs
+// describes the protocol.
 //
-// The line of a case continues with PERIOD SIZE TILES, three lists of segments and the counts of ranks. The lists are for the
-// buffer that is sent, the other buffer before the call, and the other buffer after the call. Each begins with its length; a
-// segment is TILE SHIFT COUNT. After the line come the bytes of TILES patterns of PERIOD elements of SIZE bytes.
+// The line of a case continues with PERIOD SIZE TILES, three lists of segments and the counts of
+// ranks. The lists are for the buffer that is sent, the other buffer before the call, and the other
+// buffer after the call. Each begins with its length; a segment is TILE SHIFT COUNT. After the line
+// come the bytes of TILES patterns of PERIOD elements of SIZE bytes.
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <sched.h>
@@ -181,7 +183,8 @@ static void run(void) {
     free(times);
 }
 
-// Pins this rank to its core, the same with every library, before MPI chooses memory by the core that it runs on.
+// Pins this rank to its core, the same with every library, before MPI chooses memory by the core
+// that it runs on.
 static void pin(void) {
     const char *number = getenv("OMPI_COMM_WORLD_RANK");
     if (!number) number = getenv("PMI_RANK");
