@@ -1,11 +1,12 @@
-//! Collectives of two pinned threads, beside what the machine allows, measured in the same run. The
-//! threads are two ranks of one process, or meet as two processes do.
+//! Collectives of two pinned threads, beside the limits of the machine, measured in the same run.
+//! The threads are two ranks of one process, or communicate as two processes do.
 //!
-//! `cargo bench -p consonance-cli --bench collectives` prints tables first: the 8-byte all-reduce
-//! against the round trip of a cache line between the two cores, every collective against a copy of
-//! the bytes that it must move at least, and ragged against even all-gathers. Medians of
-//! interleaved rounds, A B A B, because the machine is shared: read the ratios. What is measured
-//! after them has the names `all_reduce/threads/8` and so on, by which one can choose.
+//! `cargo bench -p consonance-cli --bench collectives` prints tables first. They compare the 8-byte
+//! all-reduce with the round trip of a cache line between the two cores, every collective with a
+//! copy of the bytes that it must move at least, and ragged with even all-gathers. The figures are
+//! medians of interleaved rounds, A B A B, because the machine is shared: read the ratios. The
+//! benchmarks after the tables have names such as `all_reduce/threads/8`, by which they can be
+//! selected.
 
 use consonance::{Communicator, DType, ReduceOp};
 use consonance_cli::bench::case::{Case, Collective};
@@ -21,13 +22,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Rounds of each measurement in the tables, of which the median is printed.
+/// Rounds of each measurement in the tables, which print the median.
 const ROUNDS: usize = 15;
 
-/// A collective of a larger buffer's elements: what is sent, and where the result goes.
+/// A collective on a buffer to send and a buffer for the result, each as large as the larger of the
+/// two.
 type Call = fn(&mut Communicator, &[f32], &mut [f32]) -> consonance::Result<()>;
 
-/// What is measured. The first element of every result is that of what both ranks send.
+/// The measured collectives. The first element of every result equals the first element that both
+/// ranks send.
 const CALLS: [(Collective, Call); 6] = [
     (Collective::AllReduce, |rank, send, recv| rank.all_reduce_into(ReduceOp::Max, send, recv)),
     (Collective::AllGather, |rank, send, recv| rank.all_gather_into(&send[..send.len() / 2], recv)),
@@ -54,7 +57,7 @@ const RAGGED: Call = |rank, send, recv| {
     rank.all_gather_v(Some(&send[..counts[rank.rank()]]), recv, &counts)
 };
 
-/// A word alone on its pair of cache lines.
+/// A word in its own pair of cache lines.
 #[repr(align(128))]
 #[derive(Default)]
 struct Alone(AtomicU64);
@@ -70,7 +73,7 @@ impl Pair {
         Pair::of(Communicator::threads(2))
     }
 
-    /// Ranks that share no memory but what processes share.
+    /// Makes ranks that share memory only as processes do.
     fn processes() -> Pair {
         Pair::of(pair_of_processes().into())
     }
@@ -81,7 +84,7 @@ impl Pair {
         Pair { team, ranks: std::array::from_fn(|_| ranks.next().expect("two ranks")) }
     }
 
-    /// The time of `work` on the slower of both threads, which begin together.
+    /// Returns the time of `work` on the slower of both threads, which begin together.
     fn time(&mut self, work: impl Fn(usize, &mut Communicator) + Sync) -> Duration {
         let (start, longest) = (Barrier::new(2), Mutex::new(Duration::ZERO));
         let ranks = &self.ranks;
@@ -96,15 +99,15 @@ impl Pair {
         longest.into_inner().expect("nobody panics holding it")
     }
 
-    /// `calls` calls on the same buffers of `count` floats each. What is sent begins with another
-    /// number in each, which is looked for in the result; the rest is as the call before left it,
-    /// so that what is measured is the collective and not the filling.
+    /// Makes `calls` calls on the same buffers of `count` floats each. Each call sends another
+    /// number as its first element, and checks that the result has it. The other elements stay as
+    /// the call before left them, so that the collective is measured and not the filling.
     fn calls(&mut self, call: Call, count: usize, calls: usize) -> Duration {
         self.time(|_, rank| {
             let (mut send, mut recv) = (vec![1.0f32; count], vec![0.0f32; count]);
             for number in 0..calls {
                 let mark = (number % 1000 + 2) as f32;
-                // The first of both blocks.
+                // The first element of each block.
                 (send[0], send[count / 2], recv[0]) = (mark, mark, 0.0);
                 call(rank, &send, &mut recv).expect("both ranks make the same calls");
                 assert_eq!(recv[0], mark);
@@ -112,7 +115,7 @@ impl Pair {
         })
     }
 
-    /// `trips` round trips of a cache line between the two cores.
+    /// Makes `trips` round trips of a cache line between the two cores.
     fn round_trips(&mut self, trips: u64) -> Duration {
         let words = [Alone::default(), Alone::default()];
         self.time(|index, _| {
@@ -147,7 +150,7 @@ fn median(mut times: Vec<Duration>) -> f64 {
     times[times.len() / 2].as_secs_f64()
 }
 
-/// Medians of measurements taken in turn, in seconds a call.
+/// Returns the medians of measurements taken in turn, in seconds a call.
 fn interleaved<const N: usize>(calls: usize, mut measurements: [&mut dyn FnMut() -> Duration; N]) -> [f64; N] {
     let mut times = [const { Vec::new() }; N];
     for _ in 0..ROUNDS {
@@ -158,8 +161,8 @@ fn interleaved<const N: usize>(calls: usize, mut measurements: [&mut dyn FnMut()
     times.map(|times| median(times) / calls as f64)
 }
 
-/// The elements that a copy on each core copies, of what a collective of `count` must move at
-/// least.
+/// Returns the elements that each core copies in a copy of the bytes that a collective of `count`
+/// elements must move at least.
 fn least_copy(collective: Collective, count: usize) -> usize {
     let (dtype, op) = (DType::F32, ReduceOp::Max);
     let case = Case { collective, ranks: 2, count: 0, dtype, op, in_place: false, spread: 0 }.with_bytes(4 * count);
@@ -257,7 +260,7 @@ fn criterion_groups(criterion: &mut Criterion) {
 }
 
 fn main() {
-    // With the name of what is to be measured, there are no tables.
+    // If benchmarks are selected by name, the tables are not printed.
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.iter().any(|argument| argument == "--bench")
         && arguments.iter().all(|argument| argument.starts_with('-'))

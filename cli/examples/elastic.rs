@@ -1,20 +1,19 @@
-//! A training that loses a worker and goes on: with the workers that are left, or with a
-//! replacement.
+//! A training that loses a worker and goes on, with the remaining workers or with a replacement.
 //!
 //! ```text
 //! cargo run --release --example elastic
 //! cargo run --release --example elastic -- --replace
 //! ```
 //!
-//! This process starts the workers, each a process of this program with one replica, and one of
-//! them kills itself in the middle of a step. The others get an error that names it,
+//! This process starts the workers, each a process of this program with one replica. One of them
+//! kills itself in the middle of a step. The others get an error that names it,
 //! [reform](MultiWorkerMirroredStrategy::reform) their group and [go on from the newest
-//! state](catch_up) among them. A replacement begins as every worker does: what it lacks it gets
-//! there.
+//! state](catch_up) among them. A replacement begins like every worker, and gets the state from the
+//! others.
 //!
-//! Step `s` uses batch `s`, divided among the replicas that there are. So the whole training can be
-//! repeated in one process, with as many threads as there were workers at each step; at the end its
-//! bits are compared with those of the workers.
+//! Step `s` uses batch `s`, divided among the replicas that are there. So the whole training can be
+//! repeated in one process, with as many threads as there were workers at each step. At the end its
+//! bits are compared with the bits of the workers.
 
 #[path = "digits/data.rs"]
 mod data;
@@ -45,24 +44,24 @@ const SIZES: [usize; 3] = [64, 32, 10];
 const BATCH: usize = 60;
 const LEARNING_RATE: f32 = 0.1;
 
-/// How long a worker waits for another one: a step takes milliseconds.
+/// The time that a worker waits for another one. A step takes milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Trains a small network on handwritten digits with several processes, one of which is killed on
-/// the way.
+/// Trains a small network on handwritten digits with several processes, one of which is killed
+/// during the training.
 ///
-/// The others go on without it, or with a replacement. Ends with failure unless the weights have,
-/// in the end, every bit of the same training in one process.
+/// The others go on without it, or with a replacement. Ends with failure unless the weights finally
+/// have the same bits as after the same training in one process.
 #[derive(Parser)]
 #[command(name = "elastic", after_help = "Example: elastic --workers 4 --lose 0 --at 50 --replace")]
 struct Options {
-    /// How many workers there are
+    /// Number of workers
     #[arg(short, long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u64).range(2..=64))]
     workers: u64,
-    /// Steps of the training
+    /// Number of training steps
     #[arg(short, long, value_name = "COUNT", default_value_t = 240)]
     steps: u64,
-    /// The worker that is killed
+    /// Index of the worker that is killed
     #[arg(long, value_name = "WORKER", default_value_t = 1)]
     lose: u64,
     /// The step in which it is killed
@@ -71,7 +70,7 @@ struct Options {
     /// Start another process in its place
     #[arg(long)]
     replace: bool,
-    /// Of a worker: it kills itself in step `--at`
+    /// This worker kills itself in step `--at`
     #[arg(long, hide = true)]
     doomed: bool,
 }
@@ -92,10 +91,10 @@ fn main() {
     })
 }
 
-/// All that a step changes: what a replacement must get. The same on all replicas.
+/// The state that a step changes, and that a replacement must get. It is the same on all replicas.
 #[derive(Clone, Nest)]
 struct State {
-    /// How many steps are done.
+    /// The number of steps that are done.
     step: u64,
     network: Network,
     velocity: Network,
@@ -113,7 +112,7 @@ impl State {
     }
 }
 
-/// Goes on from `state` up to step `end`. `before` is called in each step before the replicas meet.
+/// Continues from `state` up to step `end`. Calls `before` in each step before the replicas meet.
 fn train(
     strategy: &Strategy,
     state: &mut State,
@@ -141,7 +140,7 @@ fn train(
     Ok(())
 }
 
-/// The samples of a step: the same ones, whoever asks.
+/// Returns the samples of a step, which are the same on every replica.
 fn batch(count: usize, step: u64) -> Vec<usize> {
     let mut order = Random::new(SEED + 1 + step).permutation(count);
     order.truncate(BATCH);
@@ -151,7 +150,7 @@ fn batch(count: usize, step: u64) -> Vec<usize> {
 // A worker
 // -------------------------------------------------------------------------------------------------
 
-/// What every worker does, a replacement too.
+/// Runs as a worker, also as a replacement.
 fn work(options: &Options) -> Result<()> {
     let digits = Digits::load(SEED);
     let strategy = MultiWorkerMirroredStrategy::builder(TfConfigClusterResolver::new()?)
@@ -162,7 +161,7 @@ fn work(options: &Options) -> Result<()> {
     let die = |step| {
         if options.doomed && step == options.at {
             println!("in step {step}: kill -9 {}", process::id());
-            // It is there to be killed.
+            // A process may kill itself, so this does not fail.
             let _ = kill_process(getpid(), Signal::KILL);
         }
     };
@@ -182,7 +181,8 @@ fn work(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Goes on with who is left. If another worker is lost meanwhile, so with fewer.
+/// Reforms the group of the remaining workers. If another worker is lost meanwhile, the group has
+/// fewer.
 fn reform(strategy: &MultiWorkerMirroredStrategy, wait: bool) -> Result<()> {
     strategy.reform(if wait { TIMEOUT } else { Duration::ZERO })?;
     let id = strategy.local_replicas().start;
@@ -190,9 +190,9 @@ fn reform(strategy: &MultiWorkerMirroredStrategy, wait: bool) -> Result<()> {
     Ok(())
 }
 
-/// Gives every replica the state of the one that has done the most steps. Where a worker was lost,
-/// some may have ended the step in which others have seen the loss, and a replacement has done
-/// none.
+/// Gives every replica the state of the replica that has done the most steps. After a loss, some
+/// replicas may have completed the step in which others have seen the loss, and a replacement has
+/// done no steps.
 fn catch_up(strategy: &Strategy, state: &mut State) -> Result<()> {
     let before = state.step;
     let states = strategy.run(|replica| {
@@ -208,21 +208,21 @@ fn catch_up(strategy: &Strategy, state: &mut State) -> Result<()> {
     Ok(())
 }
 
-/// An error's first clause: the others have the last calls of all.
+/// Returns the first clause of an error. The other clauses have the last calls of all ranks.
 fn first_clause(error: &Error) -> String {
     error.to_string().split("; ").next().unwrap_or_default().to_owned()
 }
 
-// Who starts the workers
+// The supervisor
 // -------------------------------------------------------------------------------------------------
 
-/// What a worker's thread tells.
+/// An event of a worker, which its thread sends.
 enum Event {
     Line(String),
     End(ExitStatus),
 }
 
-/// Starts the workers, and a replacement, and tells whether all ended with the right bits.
+/// Starts the workers, and a replacement. Returns whether all ended with the right bits.
 fn supervise(options: &Options) -> Result<bool> {
     let Options { workers, steps, lose, at, replace, .. } = *options;
     if lose >= workers || at >= steps {
@@ -259,7 +259,7 @@ fn supervise(options: &Options) -> Result<bool> {
             Event::End(status) => return Err(Error::other(format!("worker {worker} has ended: {status}"))),
         }
     }
-    // A worker that died in a step has not met the others in it.
+    // The worker died before it met the others in this step, so the step was done without it.
     let left = if replace { workers } else { workers - 1 };
     let right = match replace {
         true => repeat(&[(workers, 0..steps)])?,
@@ -270,11 +270,11 @@ fn supervise(options: &Options) -> Result<bool> {
     Ok(all_same)
 }
 
-/// Starts a worker, and a thread that tells what it prints and how it ends.
+/// Starts a worker, and a thread that reports its output and its end.
 fn start(worker: u64, options: &Options, doomed: bool, tell: Sender<(u64, Event)>) -> Result<()> {
     let mut command = Command::new(env::current_exe().map_err(Error::other)?);
-    // Nothing listens at these addresses; with the job, they are a name by which the workers find
-    // each other.
+    // Nothing listens at these addresses. Together with the job id they only identify the group to
+    // the workers.
     let addresses: Vec<String> =
         (0..options.workers).map(|worker| format!("\"localhost:{}\"", 2222 + worker)).collect();
     let cluster = format!(r#"{{"worker": [{}]}}"#, addresses.join(", "));
@@ -289,7 +289,7 @@ fn start(worker: u64, options: &Options, doomed: bool, tell: Sender<(u64, Event)
     thread::spawn(move || {
         let lines = process.stdout.take().map(|stdout| BufReader::new(stdout).lines());
         for line in lines.into_iter().flatten().map_while(|line| line.ok()) {
-            // Nobody listens where another worker's end has ended all.
+            // Fails if another worker's end has ended the supervisor.
             let _ = tell.send((worker, Event::Line(line)));
         }
         if let Ok(status) = process.wait() {
@@ -299,8 +299,8 @@ fn start(worker: u64, options: &Options, doomed: bool, tell: Sender<(u64, Event)
     Ok(())
 }
 
-/// The digest after the same training in one process, with so many replicas in each part of the
-/// steps.
+/// Returns the digest after the same training in one process. `parts` has the number of replicas in
+/// each part of the steps.
 fn repeat(parts: &[(u64, Range<u64>)]) -> Result<String> {
     let digits = Digits::load(SEED);
     let mut state = State::new()?;

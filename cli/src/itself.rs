@@ -5,19 +5,20 @@
 
 use std::{env, ffi::OsString, io, process::Command, sync::OnceLock};
 
-/// The program and first arguments that start the command; unset if its executable does.
+/// The program and first arguments that start the command. Unset if the command's own executable
+/// starts it.
 static STARTER: OnceLock<Vec<OsString>> = OnceLock::new();
 
 /// The command's arguments, without its name.
 static ARGUMENTS: OnceLock<Vec<OsString>> = OnceLock::new();
 
-/// Tells how the command is started where it is no executable of its own: by a program and its
-/// first arguments, such as `python3`, `-m`, `consonance`. All processes that the command starts of
-/// itself begin so.
+/// Sets how the command is started if it is not an executable of its own: by a program and its
+/// first arguments, such as `python3`, `-m`, `consonance`. The command starts all further processes
+/// of itself in this way.
 ///
 /// Call it before [`main`](crate::main). Only the first call in a process has an effect.
 pub fn carried_by(starter: impl IntoIterator<Item = impl Into<OsString>>) {
-    // A second one would be another command in the same process.
+    // A second call would be for another command in the same process.
     let _ = STARTER.set(starter.into_iter().map(Into::into).collect());
 }
 
@@ -26,15 +27,15 @@ pub(crate) fn told(arguments: &[OsString]) {
     let _ = ARGUMENTS.set(arguments.to_vec());
 }
 
-/// The command's arguments, without its name.
+/// Returns the command's arguments, without its name.
 pub(crate) fn arguments() -> &'static [OsString] {
     ARGUMENTS.get().map_or(&[], Vec::as_slice)
 }
 
-/// The command itself, without arguments.
+/// Returns the command itself, without arguments.
 ///
 /// # Errors
-/// The system's, if it does not say which executable this is.
+/// The system's, if it does not tell the path of this executable.
 pub(crate) fn command() -> io::Result<Command> {
     match STARTER.get().map(Vec::as_slice) {
         Some([program, first @ ..]) => {

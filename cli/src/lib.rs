@@ -1,9 +1,9 @@
-//! The command `consonance`, as a library: the binary of that name, and whoever carries the command
-//! in a program of their own, calls [`main`], and says by [`carried_by`] how it is started.
+//! The command `consonance`, as a library. The binary of that name calls [`main`]. Another program
+//! that carries the command also calls [`main`], and tells by [`carried_by`] how it is started.
 //!
-//! `command` reads the arguments. What a subcommand does has a module of its own: [`launcher`] for
-//! `consonance run`, [`mod@bench`], [`explain`], [`doctor`], and `soak`, whose cases are the
-//! harness's, by processes that are stopped and killed.
+//! `command` reads the arguments. Each subcommand has a module: [`launcher`] for `consonance run`,
+//! [`mod@bench`], [`explain`], [`doctor`] and `soak`. `soak` takes its cases from the harness and
+//! runs them in processes that it stops and kills.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! `consonance bench`, with small sizes and little time: that every collective gives right results
-//! in rows of the promised form. How long anything takes is not looked at.
+//! `consonance bench`, with small sizes and short times: every collective gives right results in
+//! rows of the documented form. The times are not checked.
 
 use consonance_cli::bench::case::Collective;
 use rustix::process::{Pid, Signal, kill_process};
@@ -32,14 +32,14 @@ const KEYS: [&str; 16] = [
     "wrong",
 ];
 
-/// `consonance bench` with these words, where `PATH` has nothing but `path`.
+/// Runs `consonance bench` with these words and this `PATH`.
 fn bench_with_path(words: &str, path: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_consonance"));
     command.arg("bench").args(words.split(' ')).stdin(Stdio::null()).env("PATH", path);
     command.output().expect("the command can be started")
 }
 
-/// Rows of a bench that succeeds, with no other library to be found.
+/// Returns the rows of a bench that succeeds and finds no other library.
 fn rows(words: &str) -> Vec<Value> {
     let time = if words.starts_with("limits") { "" } else { " --time 1ms" };
     let output = bench_with_path(&format!("{words} --json{time}"), "");
@@ -48,7 +48,7 @@ fn rows(words: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("a JSON object on each line")).collect()
 }
 
-/// What is wrong with a bench that does not begin.
+/// Returns the error of a bench that does not begin.
 fn refusal(words: &str) -> String {
     let output = bench_with_path(words, "");
     assert!(!output.status.success() && output.stdout.is_empty(), "{words}");
@@ -131,7 +131,7 @@ fn ways_of_all_reduce_take_turns() {
     }
 }
 
-/// A signal ends it, whatever it is at, and leaves nothing behind.
+/// A signal ends the bench at any moment, and no file is left.
 #[test]
 fn what_a_bench_makes_goes_with_it() {
     let directory = Temporary::directory("signal");
@@ -152,7 +152,7 @@ fn what_a_bench_makes_goes_with_it() {
     }
 }
 
-/// `nohup` has the signal ignored by what it starts.
+/// `nohup` makes the programs that it starts ignore the signal.
 #[test]
 fn a_signal_that_is_ignored_does_not_end_a_bench() {
     let directory = Temporary::directory("ignored");
@@ -169,7 +169,7 @@ fn a_signal_that_is_ignored_does_not_end_a_bench() {
     assert_eq!(child.wait().expect("a child").code(), Some(0));
 }
 
-/// A bench that `script` goes before, in a shell of the same process number.
+/// Runs `script`, then a bench in the same shell, with the same process id.
 fn bench_after(script: &str, temporary: &Path) -> Output {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("{script}; exec \"$0\" bench barrier --time 1ms"), env!("CARGO_BIN_EXE_consonance")]);
@@ -242,8 +242,7 @@ fn who_is_not_installed_has_rows_that_say_how_to_change_that() {
     }
 }
 
-/// Other libraries that this machine has give right results too; one that it has not is said not to
-/// be there.
+/// Other libraries give right results too, if this machine has them. If not, their rows say so.
 #[test]
 fn rivals_are_right_or_absent() {
     let path = env::var("PATH").unwrap_or_default();
@@ -331,7 +330,7 @@ fn a_bench_that_fails_leaves_the_picture_as_it_was() {
     assert!(fs::read_to_string(&old).expect("the picture").starts_with("<svg"), "what was there is gone");
 }
 
-/// A directory that goes with its owner.
+/// A directory that is removed when this is dropped.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -348,8 +347,8 @@ impl Drop for Temporary {
     }
 }
 
-/// Checks that elements are closed in order, attributes are quoted and text has no markup: what is
-/// needed of XML here.
+/// Checks that elements are closed in order, attributes are quoted and text has no markup: all that
+/// is needed of XML here.
 fn check_well_formed(xml: &str) {
     let (mut open, mut rest) = (Vec::new(), xml);
     while let Some(begin) = rest.find('<') {
@@ -358,7 +357,7 @@ fn check_well_formed(xml: &str) {
         let end = tag.find('>').expect("the end of a tag");
         let (inside, after) = (&tag[1..end], &tag[end + 1..]);
         assert!(!inside.contains(['<', '&']) && inside.matches('"').count() % 2 == 0, "{inside:?}");
-        // With quoted values left out, there is a name, and a name and = for each value.
+        // Without the quoted values, a tag has its name, and `name=` for each value.
         let bare: String = inside.split('"').step_by(2).collect();
         let mut words = bare.trim_end_matches('/').split_whitespace();
         let name = words.next().expect("a name");

@@ -1,17 +1,17 @@
-//! The command, carried by another program as an interpreter carries a module: the processes that
-//! it starts of itself begin as that program, too. This test is the program; its first argument
-//! names the module.
+//! The command, carried by another program as an interpreter carries a module. The processes that
+//! it starts of itself must begin as that program, too. This test is the program; its first
+//! argument names the module.
 
 use std::{
     env,
     process::{Command, ExitCode},
 };
 
-/// What is before the command's arguments.
+/// The argument before the command's arguments.
 const MODULE: &str = "consonance-as-a-module";
 
-/// Set for all processes that the test starts: one of them that is not the command would be the
-/// test again, without an end.
+/// Set for all processes that the test starts. Such a process must run the command; otherwise it
+/// would be the test again, without an end.
 const BELOW: &str = "CONSONANCE_TEST_CARRIED";
 
 fn main() -> ExitCode {

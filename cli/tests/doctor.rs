@@ -1,4 +1,4 @@
-//! `consonance doctor`: on this machine as it is, and under conditions that are worse.
+//! `consonance doctor`: on this machine as it is, and with lowered limits.
 #![cfg(target_os = "linux")]
 
 use serde_json::Value;
@@ -13,17 +13,17 @@ use std::{
 
 const CONSONANCE: &str = env!("CARGO_BIN_EXE_consonance");
 
-/// Far more than anything here takes.
+/// Far longer than any test here takes.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const KEYS: [&str; 6] = ["section", "name", "state", "finding", "advice", "facts"];
 
-/// `consonance doctor` with these words.
+/// Runs `consonance doctor` with these words.
 fn doctor(words: &str) -> Output {
     Command::new(CONSONANCE).arg("doctor").args(words.split_whitespace()).output().expect("the command")
 }
 
-/// The same in a shell that has lowered a limit before.
+/// Runs `consonance doctor` in a shell that has lowered a limit before.
 fn limited(limit: &str, words: &str) -> (Option<i32>, String) {
     let script = format!("ulimit {limit} && exec \"$0\" doctor {words}");
     let begin = Instant::now();
@@ -36,7 +36,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The rows of a report that is a JSON object.
+/// Returns the rows of a report that is a JSON object.
 #[track_caller]
 fn rows(report: &str) -> Vec<Value> {
     let report: Value = serde_json::from_str(report).unwrap_or_else(|error| panic!("{error}: {report}"));
@@ -66,7 +66,7 @@ fn assert_is_narrow(report: &str) {
     assert!(wide.is_empty(), "{wide:?}");
 }
 
-/// What another launch says of its own processes is nothing to those of the trial.
+/// The variables of another launch have no effect on the processes of the trial.
 #[test]
 fn this_machine_can_run_the_tests() {
     let mut command = Command::new(CONSONANCE);
@@ -127,7 +127,7 @@ fn too_few_open_files_fail_what_needs_them() {
 
 #[test]
 fn too_few_addresses_fail_what_processes_share() {
-    // Less than a segment has, more than the command needs.
+    // Less than a segment takes, more than the command needs.
     let (status, report) = limited("-v 1000000", "");
     assert_eq!(status, Some(1), "{report}");
     assert_is_narrow(&report);
@@ -138,8 +138,7 @@ fn too_few_addresses_fail_what_processes_share() {
     assert!(report.ends_with("Failed: shared memory, processes.\n"), "{report}");
 }
 
-/// Threads of the trial may have no room for what they allocate, by which their process ends. The
-/// report does not.
+/// If the threads of the trial get no memory, their process ends. The report must go on.
 #[test]
 fn a_trial_that_gets_no_memory_is_reported() {
     let (status, report) = limited("-v 100000", "--json");
@@ -161,7 +160,7 @@ fn a_limit_on_files_fails_what_processes_share() {
     assert!(shared["advice"].as_str().is_some_and(|advice| advice.starts_with("ulimit -f unlimited")), "{shared}");
 }
 
-/// A folder for temporary files, which goes with the test.
+/// A folder for temporary files. It is removed when this is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -171,7 +170,7 @@ impl Folder {
         Folder(path)
     }
 
-    /// A shell's script that may be run.
+    /// Writes an executable shell script.
     fn script(&self, name: &str, script: &str) {
         let path = self.0.join(name);
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("a file");
@@ -193,7 +192,7 @@ fn engines_are_found_where_they_are_looked_for() {
     folder.script("mpiexec.hydra", "echo 'Intel(R) MPI Library for Linux* OS, Version 2021.9 Build 20230307'");
     fs::write(folder.0.join("libnccl.so.2.27.3"), "").expect("a file");
     symlink("libnccl.so.2.27.3", folder.0.join("libnccl.so.2")).expect("a link");
-    // Where a folder is expected there is a file.
+    // A file where a folder is expected.
     let broken = folder.0.join("mpirun");
     let paths = env::join_paths([&broken, &folder.0]).expect("paths without a colon");
 
@@ -216,7 +215,7 @@ fn engines_are_found_where_they_are_looked_for() {
     let hangs = format!("{}: it gave no answer in time", folder.0.join("mpiexec").display());
     assert_eq!(mpich["facts"]["problems"], serde_json::json!([hangs]), "{mpich}");
     assert!(mpich["finding"].as_str().is_some_and(|finding| finding.contains(&hangs)), "{mpich}");
-    let problem = format!("{} cannot be looked into: ", broken.display());
+    let problem = format!("{} cannot be read: ", broken.display());
     let folders = named(&rows, "library folders");
     assert_eq!(folders["state"], "note");
     assert!(folders["finding"].as_str().is_some_and(|finding| finding.contains(&problem)), "{folders}");

@@ -1,5 +1,5 @@
-//! The examples that start processes of their own, run as a user runs them. `cargo test` builds
-//! them; `cargo test --test examples` takes them as they were built last.
+//! The examples that start processes, run as a user runs them. `cargo test` builds them first;
+//! `cargo test --test examples` uses the last build.
 #![cfg(target_os = "linux")]
 
 use std::{
@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Far more than anything here takes.
+/// Far longer than any test here takes.
 const LIMIT: Duration = Duration::from_secs(120);
 
 const CONSONANCE: &str = env!("CARGO_BIN_EXE_consonance");
@@ -21,13 +21,13 @@ fn example(name: &str) -> PathBuf {
     path
 }
 
-/// Runs a program with these arguments, in which spaces separate, and gives its status, and both of
-/// its outputs.
+/// Runs a program with these arguments, separated by spaces. Returns its status, and both of its
+/// outputs.
 fn run(program: impl AsRef<Path>, arguments: &str) -> (Option<i32>, String) {
     run_with(program, &arguments.split_whitespace().collect::<Vec<_>>())
 }
 
-/// The same with arguments that may have spaces.
+/// Like [`run`], with arguments that may contain spaces.
 fn run_with(program: impl AsRef<Path>, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(program.as_ref());
     command.args(arguments).env_remove("TF_CONFIG").env_remove("CONSONANCE_REPLICAS");
@@ -53,14 +53,14 @@ fn run_with(program: impl AsRef<Path>, arguments: &[&str]) -> (Option<i32>, Stri
     (status.code(), readers.map(|reader| reader.join().unwrap()).concat())
 }
 
-/// The output of a program that succeeds.
+/// Returns the output of a program that succeeds.
 fn success(program: impl AsRef<Path>, arguments: &str) -> String {
     let (status, output) = run(program, arguments);
     assert_eq!(status, Some(0), "{arguments}: {output}");
     output
 }
 
-/// The digest in a line with these words.
+/// Returns the digest in a line with these words.
 fn digest<'o>(output: &'o str, words: &str) -> &'o str {
     let line = output.lines().find(|line| line.contains(words)).unwrap_or_else(|| panic!("no {words:?} in {output}"));
     let is_digest = |word: &&str| word.len() == 16 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -84,7 +84,7 @@ fn digits_have_the_same_bits_in_workers_and_in_one_process() {
     assert!(output.contains("[worker 0] Every bit of every weight is the same."), "{output}");
     assert!(!output.contains("[worker 1]"), "{output}");
 
-    // Started by the command, whose number of replicas is taken.
+    // The command starts the workers, and sets their number of replicas.
     let arguments = format!("run -n 2 --replicas 2 --timeout 100s -- {} {SMALL}", digits.display());
     let output = success(CONSONANCE, &arguments);
     assert_eq!([digest(&output, of_training), digest(&output, "4 in one process")], [&four; 2], "{output}");
@@ -113,7 +113,7 @@ fn a_training_that_loses_a_worker_goes_on_without_it() {
     }
 }
 
-/// Under a launcher that would end all at the first failure, were it not told to keep going.
+/// With a launcher that ends all workers at the first failure, unless it has `--keep-going`.
 #[test]
 fn workers_of_the_command_reform_if_it_keeps_going() {
     let elastic = example("elastic");

@@ -1,4 +1,4 @@
-//! `consonance explain`: that a call does what is told of it.
+//! `consonance explain`: a call does what is explained.
 #![cfg(target_os = "linux")]
 
 use consonance::{Communicator, DType, ReduceOp};
@@ -20,7 +20,7 @@ use std::{
     thread,
 };
 
-/// The call of `case`, apart, with buffers of its sizes.
+/// Makes the call of `case`, not in place, with buffers of its sizes.
 fn call(rank: &mut Communicator, case: &Case) {
     let (own, root) = (rank.rank(), rank.rank() == 0);
     let all = vec![1f32; case.elements()];
@@ -47,7 +47,7 @@ fn call(rank: &mut Communicator, case: &Case) {
     done.expect("both ranks call the same");
 }
 
-/// How memory is shared in a step, as ranks note it in the ring of their last calls.
+/// Returns how memory is shared in a step, as ranks note it in the log of their last calls.
 fn noted(step: Step) -> u32 {
     match step {
         Step::Exchange => 0,

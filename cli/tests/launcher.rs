@@ -1,5 +1,4 @@
-//! `consonance run`, with shells as workers. What has to happen in time is waited for, up to
-//! [`LIMIT`].
+//! `consonance run`, with shells as workers. The tests wait for expected events up to [`LIMIT`].
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
@@ -12,20 +11,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Far more than anything here takes.
+/// Far longer than any test here takes.
 const LIMIT: Duration = Duration::from_secs(30);
 
 const CONSONANCE: &str = env!("CARGO_BIN_EXE_consonance");
 
-/// A launch. Dropped, its launcher is killed, and the workers with it.
+/// A launch. Dropping it kills its launcher, and the workers with it.
 struct Launch {
     child: Child,
-    /// Its standard output, unless a test closes it.
+    /// The launcher's standard output, unless a test closes it.
     lines: Option<BufReader<ChildStdout>>,
 }
 
 impl Launch {
-    /// `consonance run` with these options, and a shell with this script as each worker.
+    /// Starts `consonance run` with these options, and a shell with this script as each worker.
     fn shell(options: &str, script: &str) -> Launch {
         let mut command = Command::new(CONSONANCE);
         command.arg("run").args(options.split(' ')).args(["--", "sh", "-c", script]);
@@ -39,14 +38,14 @@ impl Launch {
         Launch { child, lines }
     }
 
-    /// The next line of standard output, without its end.
+    /// Returns the next line of standard output, without its end.
     fn line(&mut self) -> String {
         let mut line = String::new();
         self.lines.as_mut().expect("an open pipe").read_line(&mut line).expect("a line");
         line.trim_end().to_owned()
     }
 
-    /// The numbers of processes that so many workers write, a line each, as `[worker i] pid`.
+    /// Returns the process ids that workers write, `count` lines of the form `[worker i] pid`.
     fn pids(&mut self, count: usize) -> Vec<i32> {
         let number = |line: String| line.rsplit(' ').next().and_then(|pid| pid.parse().ok()).expect("a pid");
         (0..count).map(|_| number(self.line())).collect()
@@ -94,7 +93,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until a process is gone, or a zombie that only its parent holds.
+/// Waits until a process is gone, or a zombie that its parent has not reaped.
 fn until_gone(pid: i32) {
     until(&format!("process {pid} ends"), || {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -102,14 +101,15 @@ fn until_gone(pid: i32) {
     });
 }
 
-/// The result of a launch that ends by itself: status, standard output, standard error.
+/// Returns the result of a launch that ends by itself: status, standard output, standard error.
 fn result(options: &str, script: &str) -> (Option<i32>, String, String) {
     let output = Launch::shell(options, script).finish();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// A script that does `what` on the worker of this index, and something else on the others.
+/// Returns a script that runs `what` on the worker with this index, and `others` on the other
+/// workers.
 fn on(index: usize, what: &str, others: &str) -> String {
     format!("case $TF_CONFIG in *'\"index\": {index}}}'*) {what};; *) {others};; esac")
 }
@@ -184,7 +184,7 @@ fn a_worker_may_end_before_the_others() {
 
 #[test]
 fn the_first_failure_is_named_and_ends_the_others() {
-    // The others have children of their own, which end with them.
+    // The others have children, which must end with them.
     let script = on(2, "sleep 0.1; exit 3", "sleep 60 & echo $!; echo $$; wait");
     let mut launch = Launch::shell("-n 3", &script);
     let pids = launch.pids(4);
@@ -268,7 +268,7 @@ fn a_process_that_left_its_group_does_not_hold_the_launcher() {
 
 #[test]
 fn signals_are_forwarded_to_groups() {
-    // The shell waits for its child, which must get the signal, too, for the shell to go on.
+    // The shell goes on only when its child ends, so the child must get the signal, too.
     let child = "trap 'echo child; exit 0' TERM; echo ready; while :; do sleep 0.02; done";
     let mut launch = Launch::shell("-n 2", &format!("trap 'got=TERM' TERM; sh -c \"{child}\"; echo $got"));
     assert!((0..2).all(|_| launch.line().ends_with("ready")));

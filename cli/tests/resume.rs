@@ -1,5 +1,5 @@
-//! The example's training, broken off and resumed from its checkpoint, ends with the bits of one
-//! without a break.
+//! The example's training, interrupted and resumed from its checkpoint, ends with the same bits as
+//! one without a break.
 
 #[path = "../examples/digits/data.rs"]
 mod data;
@@ -30,8 +30,8 @@ fn a_training_that_was_broken_off_ends_with_the_same_bits() -> Result<()> {
     let path = env::temp_dir().join(format!("consonance-resume-{}", process::id()));
     let (one, three) = (OneDeviceStrategy::new("cpu:0")?, MirroredStrategy::new(["cpu:0", "cpu:1", "cpu:2"])?);
     let central = CentralStorageStrategy::new(["cpu:0", "cpu:1", "cpu:2"], "cpu:0")?;
-    // The strategy may change at the break; the number of replicas divides the batches, and may
-    // not.
+    // The strategy may change at the break. The number of replicas must not: it divides the
+    // batches.
     let breaks: [(&Strategy, &Strategy); 3] = [(&one, &one), (&three, &three), (&three, &central)];
     for (before, after) in breaks {
         let whole = train(before, &digits, &plan(4), None, |_| ())?;

@@ -23,7 +23,7 @@ fn report(arguments: &[&str]) -> String {
     text
 }
 
-/// The first two rounds of this seed have a kill each, so that a slow machine comes to them, too.
+/// The first two rounds of this seed have a kill each, so that a slow machine reaches them, too.
 #[test]
 fn results_are_right_beside_kills_and_stops() {
     let text = report(&["--seconds", "3", "--processes", "3", "--replicas", "2", "--seed", "338"]);
@@ -37,7 +37,7 @@ fn nobody_is_killed_who_is_not_to_be() {
     assert!(text.contains(" 0 kills, 0 pauses, 0 stops, 0 reforms,"), "{text}");
 }
 
-/// A kill that the soak does not know of is a failure like any other.
+/// A kill that the soak did not make is a failure like any other.
 #[test]
 fn a_failure_says_what_repeats_it() {
     let mut command = Command::new(CONSONANCE);

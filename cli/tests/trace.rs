@@ -1,4 +1,4 @@
-//! `consonance trace`, of a process that the test starts.
+//! `consonance trace` of a process that the test starts.
 
 #![cfg(target_os = "linux")]
 
@@ -19,21 +19,21 @@ use std::{
 
 const CONSONANCE: &str = env!("CARGO_BIN_EXE_consonance");
 
-/// The variable that makes a test the process that is traced.
+/// The environment variable that makes a test run as the traced process.
 const TRACED: &str = "CONSONANCE_TEST_TRACED";
 
 const GROUP: GroupId = GroupId::from_bytes([0x5a; 16]);
 
-/// A process with two ranks, which have met in one barrier; rank 1 waits in the next. It ends when
-/// this is dropped.
+/// A process with two ranks. They have met in one barrier; rank 1 waits in the next. The process
+/// ends when this is dropped.
 struct Traced {
     child: Child,
-    /// Kept open, for what the child says at its end.
+    /// Kept open, so that the child can write at its end.
     _output: BufReader<ChildStdout>,
 }
 
 impl Traced {
-    /// Starts the process, as `test` of this file.
+    /// Starts the process, which runs the test `test` of this file.
     fn start(test: &str) -> Traced {
         let mut command = Command::new(env::current_exe().expect("this test"));
         command.args(["--exact", test, "--test-threads=1", "--nocapture"]).env(TRACED, test);
@@ -44,7 +44,7 @@ impl Traced {
         Traced { child, _output: output }
     }
 
-    /// What the process does.
+    /// Runs as the traced process.
     fn run() -> ! {
         let shape = Shape::new(2, Shape::STAGING_BYTES).expect("a shape");
         let segment = Arc::new(Segment::create(shape, GROUP).expect("a segment"));
@@ -70,7 +70,7 @@ impl Traced {
 impl Drop for Traced {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // It ends by itself when its input does.
+        // The process ends by itself when its input ends.
         let _ = self.child.wait();
     }
 }
@@ -80,7 +80,7 @@ fn trace(pid: u32, options: &[&str]) -> Output {
     command.args(["trace", "--pid", &pid.to_string()]).args(options).output().expect("the command")
 }
 
-/// What the command says when it succeeds.
+/// Returns the output of a command that succeeds.
 #[track_caller]
 fn report(pid: u32, options: &[&str]) -> String {
     let output = trace(pid, options);
@@ -88,7 +88,7 @@ fn report(pid: u32, options: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Its one line of complaint.
+/// Returns the error line of a command that fails.
 #[track_caller]
 fn complaint(pid: u32, options: &[&str]) -> String {
     let output = trace(pid, options);
@@ -130,7 +130,7 @@ fn each_rank_shows_where_it_is() {
 
 #[test]
 fn what_cannot_be_traced_says_why() {
-    // No process has a number this large.
+    // No process has an id this large.
     assert_eq!(complaint(1 << 30, &[]), "consonance: there is no process 1073741824\n");
     let own = std::process::id();
     let expected = format!("consonance: process {own} shares no memory: it is in no group of several processes\n");

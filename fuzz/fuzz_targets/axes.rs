@@ -1,4 +1,4 @@
-//! Reductions along axes, of sizes that differ between replicas, against the spec.
+//! Reductions along axes whose sizes differ between replicas, against the spec.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Bytes as a checkpoint: variables are as before after an error, and what was restored can be
+//! Bytes as a checkpoint: after an error the variables are unchanged, and restored variables can be
 //! saved.
 
 #![no_main]

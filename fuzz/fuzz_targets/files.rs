@@ -1,4 +1,4 @@
-//! Bytes as a file of each format that data sets read: an error at worst.
+//! Bytes as a file of each format that data sets read: at worst an error.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Messages of peers in any order, as a process that forms a group takes them: nothing that it does
-//! is impossible.
+//! Messages of peers in any order, as a process that forms a group receives them: the process does
+//! nothing invalid.
 
 #![no_main]
 

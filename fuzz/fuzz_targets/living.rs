@@ -1,4 +1,4 @@
-//! A peer that writes any words into the memory of a group that makes calls: each call ends in
+//! A peer that writes any words into the memory of a group during its calls: each call ends in
 //! time.
 
 #![no_main]

@@ -1,4 +1,4 @@
-//! A rank that does otherwise than the others: all are told, and the next call works.
+//! A rank that acts differently from the others: every rank is told, and the next call works.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A replica that does otherwise than the others: all are told, and the next run works.
+//! A replica that acts differently from the others: every replica is told, and the next run works.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Bytes over the header of a segment: opened as the group's only if nothing has changed.
+//! Bytes written over the header of a segment: the segment is opened only if nothing has changed.
 
 #![no_main]
 

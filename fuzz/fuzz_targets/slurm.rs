@@ -1,4 +1,4 @@
-//! Text as Slurm's lists: refused, or written out as lists that read as the same.
+//! Text as Slurm's lists: refused, or written as lists that are read as the same.
 
 #![no_main]
 

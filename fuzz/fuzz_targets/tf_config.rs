@@ -1,4 +1,4 @@
-//! Text as a `TF_CONFIG`: refused, or written as text that reads as the same.
+//! Text as a `TF_CONFIG`: refused, or written as text that is read as the same.
 
 #![no_main]
 

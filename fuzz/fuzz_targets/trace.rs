@@ -1,4 +1,4 @@
-//! Any words in the memory of a group: reports of its calls are made, or it is said to be no
+//! Any words in the memory of a group: the trace reports its calls, or that the memory is no
 //! segment.
 
 #![no_main]

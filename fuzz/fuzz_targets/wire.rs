@@ -1,5 +1,5 @@
-//! Numbers of calls and ends, as another build may write them: known, or a value that says that
-//! they are not.
+//! Codes of calls, as another build may write them: read as the call with the same code, or as an
+//! unknown call.
 
 #![no_main]
 

@@ -20,7 +20,7 @@ pub(crate) struct Samples {
 }
 
 impl Digits {
-    /// All digits in random order: four fifths to train on, the rest to test with.
+    /// Loads all digits in random order: four fifths to train on, the rest to test with.
     pub(crate) fn load(seed: u64) -> Digits {
         let data = load_dataset();
         let images = Array2::from_shape_vec((data.num_samples, data.num_features), data.data);
@@ -39,7 +39,7 @@ impl Samples {
         self.labels.len()
     }
 
-    /// The samples at these places.
+    /// Returns the samples at these indices.
     pub(crate) fn select(&self, places: &[usize]) -> Samples {
         Samples {
             images: self.images.select(Axis(0), places),
@@ -48,7 +48,7 @@ impl Samples {
     }
 }
 
-/// Random numbers that are the same on every machine: SplitMix64.
+/// A generator of random numbers that are the same on every machine: SplitMix64.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -63,12 +63,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// From -1 up to, not including, 1.
+    /// Returns a number from -1 up to, not including, 1.
     pub(crate) fn uniform(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
 
-    /// The numbers below `count` in random order.
+    /// Returns the numbers below `count` in random order.
     pub(crate) fn permutation(&mut self, count: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..count).collect();
         for place in (1..count).rev() {

@@ -1,14 +1,14 @@
-//! Trains a small network on real handwritten digits, data-parallel over replicas, and then proves
-//! the promise: the weights have the same bits however the gradients travelled, between threads or
-//! between processes.
+//! Trains a small network on real handwritten digits, data-parallel over replicas. Then proves that
+//! the weights have the same bits, whether the gradients travel between threads or between
+//! processes.
 //!
 //! ```text
 //! cargo run --release --example digits -- --replicas 4
 //! cargo run --release --example digits -- --workers 2
 //! ```
 //!
-//! With `--workers` this process launches as many of itself, each of which finds its place in
-//! `TF_CONFIG`. The training does not know: its strategy is a value.
+//! With `--workers` this process starts that many copies of itself. Each copy finds its place in
+//! `TF_CONFIG`. The training code is the same: its strategy is a value.
 
 mod data;
 mod network;
@@ -34,58 +34,58 @@ use std::{
 };
 use train::{Communication, train};
 
-/// Trains a small network on 1,797 real handwritten digits, data-parallel over replicas, then
-/// proves that the weights have the same bits whatever the size of the buckets, the all-reduce's
-/// algorithm, the threads' places, and the processes that they are in.
+/// Trains a small network on 1,797 real handwritten digits, data-parallel over replicas. Then
+/// proves that the weights have the same bits whatever the size of the buckets, the algorithm of
+/// the all-reduce, and the cores and processes of the replicas.
 ///
-/// Ends with failure if any bits differ. Where TF_CONFIG tells of a cluster, as it does in what
-/// `consonance run -n 2 -- digits` starts, this is one of its workers.
+/// Ends with failure if any bits differ. If TF_CONFIG describes a cluster, as in processes that
+/// `consonance run -n 2 -- digits` starts, this process is one of its workers.
 #[derive(Parser)]
 #[command(
     name = "digits",
     after_help = "Examples: digits --replicas 4 --epochs 50 --hidden 256,128 --pin\n          digits --workers 2 --replicas 2"
 )]
 struct Options {
-    /// Start so many processes, which train together
+    /// Number of processes to start, which train together
     #[arg(short, long, value_name = "COUNT")]
     workers: Option<NonZeroUsize>,
-    /// Replicas of each process, which are threads with a copy of the network: 2, or with workers
-    /// as many as CONSONANCE_REPLICAS says, or 1
+    /// Replicas of each process, each a thread with a copy of the network. By default 2; with
+    /// workers as many as CONSONANCE_REPLICAS says, or 1
     #[arg(short, long, value_name = "COUNT")]
     replicas: Option<NonZeroUsize>,
-    /// Times that all training digits are seen
+    /// Number of passes over all training digits
     #[arg(short, long, value_name = "COUNT", default_value_t = 30, value_parser = positive)]
     epochs: usize,
-    /// Digits a step, divided among the replicas
+    /// Digits in a step, divided among the replicas
     #[arg(short, long, value_name = "COUNT", default_value_t = 64, value_parser = positive)]
     batch: usize,
     /// Sizes of the hidden layers
     #[arg(long, value_name = "SIZES", value_delimiter = ',', default_value = "128,64", value_parser = positive)]
     hidden: Vec<usize>,
-    /// How far a step goes along the mean gradient
+    /// Length of a step along the mean gradient
     #[arg(short, long, value_name = "RATE", default_value_t = 0.1, value_parser = rate)]
     learning_rate: f32,
-    /// Decides which digits are for the test, the first weights, and the order of the batches
+    /// Seed of the choice of test digits, the first weights, and the order of the batches
     #[arg(short, long, default_value_t = 1)]
     seed: u64,
-    /// Gradients travel in buckets of up to so many bytes; 0 for one bucket
+    /// Size limit of the buckets in which gradients travel; 0 for one bucket
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 10)]
     bytes_per_pack: usize,
-    /// Memory that each replica shares with other processes, a multiple of 256 KiB
+    /// Memory that each replica shares with other processes; a multiple of 256 KiB
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = positive)]
     staging_bytes: usize,
-    /// Whether a thread carries the gradients of a layer while the replica computes those of the
-    /// next: by default where the machine has more cores than there are replicas
+    /// Whether a thread reduces the gradients of a layer while the replica computes those of the
+    /// next layer; by default if the machine has more cores than replicas
     #[arg(long, value_enum, value_name = "WHETHER")]
     overlap: Option<Switch>,
     /// Bind each replica's thread to a core
     #[arg(long)]
     pin: bool,
-    /// Save the training here after each epoch; if the file exists, go on from it, to the same bits
-    /// as without a break
+    /// Save the training in this file after each epoch. If the file exists, resume from it; the
+    /// result has the same bits as without a break
     #[arg(short, long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
-    /// Only train
+    /// Train without the proof
     #[arg(long)]
     no_proof: bool,
 }
@@ -143,7 +143,7 @@ fn launch(workers: NonZeroUsize, replicas: Option<NonZeroUsize>) -> i32 {
     Launch { workers, replicas, timeout: None, keep_going: false, program, arguments }.run_and_tell()
 }
 
-/// Trains, and tells whether every variation of the training gave the same bits.
+/// Trains, and returns whether every variation of the training gave the same bits.
 fn run(options: &Options) -> Result<bool> {
     let digits = Digits::load(options.seed);
     let inputs = digits.train.images.ncols();
@@ -182,7 +182,7 @@ fn run(options: &Options) -> Result<bool> {
     prove(travel, strategy, digest, &digits, &plan)
 }
 
-/// Between which replicas gradients travel.
+/// Returns the replicas between which gradients travel.
 fn between(options: &Options) -> Result<Between> {
     Ok(match TfConfigClusterResolver::new()?.cluster_spec().is_empty() {
         true => Between::Threads(options.replicas.map_or(2, NonZeroUsize::get)),
@@ -190,7 +190,7 @@ fn between(options: &Options) -> Result<Between> {
     })
 }
 
-/// Trains, prints a line an epoch and what all came to, and gives the digest of the weights.
+/// Trains, prints a line for each epoch and a summary, and returns the digest of the weights.
 fn train_and_show(strategy: &Strategy, digits: &Digits, plan: &Plan, checkpoint: Option<&Path>) -> Result<u64> {
     let is_chief = strategy.is_chief();
     if is_chief {
@@ -250,7 +250,7 @@ fn train_and_show(strategy: &Strategy, digits: &Digits, plan: &Plan, checkpoint:
     Ok(digest)
 }
 
-/// Prints a line. Ends quietly where nobody reads what is printed any more.
+/// Prints a line. Ends the process without an error if nobody reads the output any more.
 fn say(line: impl fmt::Display) {
     if writeln!(io::stdout(), "{line}").is_err() {
         process::exit(0);
@@ -261,7 +261,8 @@ fn per_second(count: u64, elapsed: Duration) -> String {
     HumanCount((count as f64 / elapsed.as_secs_f64()) as u64).to_string()
 }
 
-/// A bar over the epochs of so many trainings; it shows on a terminal only, and only the chief's.
+/// Returns a progress bar over the epochs of `trainings` trainings. Only the chief shows it, and
+/// only on a terminal.
 fn progress(plan: &Plan, trainings: usize, is_chief: bool) -> ProgressBar {
     if !is_chief {
         return ProgressBar::hidden();

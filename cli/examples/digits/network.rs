@@ -1,19 +1,19 @@
-//! A small network written plainly: dense layers, rectified between, and the cross-entropy of a
-//! softmax. Nothing in this file knows that there are replicas.
+//! A small network: dense layers, rectified between, and the cross-entropy of a softmax. Nothing in
+//! this file depends on replicas.
 
 use crate::data::{Random, Samples};
 use consonance::{Error, Nest, Result, Tensor};
 use ndarray::{Array, Array2, ArrayView1, ArrayView2, Axis, Dimension};
 
-/// The weights of all layers, or anything that has their shape: gradients, velocities.
+/// The weights of all layers, or values of the same shape: gradients, velocities.
 ///
-/// As a [`Nest`] it goes through a collective whole.
+/// As a [`Nest`], all of it goes through one collective.
 #[derive(Clone, Nest)]
 pub(crate) struct Network {
     layers: Vec<Layer>,
 }
 
-/// The weights of a layer, or what has their shape.
+/// The weights of a layer, or values of the same shape.
 #[derive(Clone, Nest)]
 pub(crate) struct Layer {
     /// f32[inputs, outputs]
@@ -22,21 +22,22 @@ pub(crate) struct Layer {
     bias: Tensor,
 }
 
-/// What came of a number of samples, and how long it took. Tallies of replicas are added up.
+/// The results of a number of samples, and the time that they took. The tallies of replicas are
+/// added up.
 #[derive(Clone, Default, Nest)]
 pub(crate) struct Tally {
     pub(crate) count: u64,
     pub(crate) correct: u64,
     /// The sum over all samples.
     pub(crate) loss: f64,
-    /// Seconds in collectives, waiting for other replicas included.
+    /// Seconds in collectives, including waits for other replicas.
     pub(crate) collectives: f64,
-    /// Seconds in which the training stood still for them.
+    /// Seconds in which the training waited for collectives.
     pub(crate) waited: f64,
 }
 
 impl Tally {
-    /// The part of the samples that was read right.
+    /// Returns the fraction of the samples that were classified correctly.
     pub(crate) fn accuracy(&self) -> f64 {
         self.correct as f64 / self.count as f64
     }
@@ -47,8 +48,8 @@ impl Tally {
 }
 
 impl Network {
-    /// A network with layers of these sizes, the input's first. Weights are random, as He et al.
-    /// scale them.
+    /// Makes a network with layers of these sizes, the input's first. Weights are random, scaled as
+    /// by He et al.
     pub(crate) fn random(sizes: &[usize], random: &mut Random) -> Result<Network> {
         let layers = sizes.windows(2).map(|size| {
             let (inputs, outputs) = (size[0], size[1]);
@@ -59,15 +60,15 @@ impl Network {
         Ok(Network { layers: layers.collect::<Result<_>>()? })
     }
 
-    /// The same shape, all zero.
+    /// Returns a network of the same shape with all values zero.
     pub(crate) fn zeros_like(&self) -> Network {
         let zeros = |tensor: &Tensor| Tensor::zeros(tensor.dtype(), tensor.shape());
         let layers = self.layers.iter().map(|layer| Layer { weights: zeros(&layer.weights), bias: zeros(&layer.bias) });
         Network { layers: layers.collect() }
     }
 
-    /// Every bit of every weight, in 64 bits (FNV-1a). All NaN are one: a training that diverged
-    /// compares equal too.
+    /// Returns a digest of every bit of every weight in 64 bits (FNV-1a). All NaN count as the same
+    /// value, so trainings that diverged compare equal, too.
     pub(crate) fn digest(&self) -> Result<u64> {
         self.tensors().try_fold(0xcbf2_9ce4_8422_2325, |digest, tensor| {
             let weights =
@@ -77,14 +78,15 @@ impl Network {
         })
     }
 
-    /// How well the network reads these samples.
+    /// Returns how well the network classifies these samples.
     pub(crate) fn evaluate(&self, samples: &Samples) -> Result<Tally> {
         let mut scores = self.forward(samples)?.pop().expect("a network has a last layer");
         Ok(softmax_loss(&mut scores, &samples.labels))
     }
 
-    /// The gradients of the samples' summed loss: each layer's is given to `made` as soon as it is
-    /// made, the last layer's first. No samples give zeros.
+    /// Computes the gradients of the samples' summed loss. Passes the gradients of each layer to
+    /// `made` as soon as they are computed, the last layer's first. Without samples the gradients
+    /// are zero.
     pub(crate) fn gradients(&self, samples: &Samples, mut made: impl FnMut(Layer) -> Result<()>) -> Result<Tally> {
         let mut activations = self.forward(samples)?;
         let mut delta = activations.pop().expect("a network has a last layer");
@@ -99,13 +101,13 @@ impl Network {
         Ok(tally)
     }
 
-    /// The network of these layers, the last first.
+    /// Makes the network of these layers, the last layer first.
     pub(crate) fn from_last(mut layers: Vec<Layer>) -> Network {
         layers.reverse();
         Network { layers }
     }
 
-    /// A step of gradient descent with momentum, along the mean of the gradients of `samples`
+    /// Makes a step of gradient descent with momentum, along the mean of the gradients of `samples`
     /// samples.
     pub(crate) fn descend(
         &mut self,
@@ -127,7 +129,7 @@ impl Network {
         Ok(())
     }
 
-    /// What enters each layer, one row a sample, and the scores that leave the last.
+    /// Returns the inputs of each layer, one row a sample, and the scores of the last layer.
     fn forward(&self, samples: &Samples) -> Result<Vec<Array2<f32>>> {
         let mut activations = vec![samples.images.clone()];
         for (depth, layer) in self.layers.iter().enumerate() {
@@ -149,7 +151,7 @@ impl Network {
     }
 }
 
-/// Judges scores, and turns them into the gradients of the summed loss.
+/// Compares scores with labels, and replaces the scores by the gradients of the summed loss.
 fn softmax_loss(scores: &mut Array2<f32>, labels: &[usize]) -> Tally {
     let mut tally = Tally { count: labels.len() as u64, ..Tally::default() };
     for (mut row, &label) in scores.rows_mut().into_iter().zip(labels) {

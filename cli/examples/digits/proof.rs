@@ -1,4 +1,4 @@
-//! The proof: the same training with gradients that travel otherwise gives the same bits.
+//! The proof: the same training gives the same bits when its gradients travel in other ways.
 
 use crate::{data::Digits, plan::Plan, progress, train::train};
 use consonance::{
@@ -7,32 +7,32 @@ use consonance::{
 use indicatif::HumanBytes;
 use std::num::NonZeroUsize;
 
-/// How gradients travel: nothing here may change a bit.
+/// How gradients travel. Nothing here may change a bit of the result.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Travel {
     pub(crate) between: Between,
     pub(crate) bytes_per_pack: usize,
     pub(crate) implementation: Implementation,
     pub(crate) pin: bool,
-    /// Whether a thread carries the gradients while the replica computes; none for what the
-    /// strategy holds to be faster.
+    /// Whether a thread reduces the gradients while the replica computes. `None` lets the strategy
+    /// choose.
     pub(crate) overlap: Option<bool>,
 }
 
-/// Between which replicas.
+/// The replicas between which gradients travel.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Between {
-    /// So many threads of this process, which share memory.
+    /// This many threads of this process, which share memory.
     Threads(usize),
-    /// So many threads of this process, which send each other messages.
+    /// This many threads of this process, which send each other messages.
     Messages(usize),
-    /// Those of all workers, through shared memory: so many in this worker, or as many as the
-    /// launcher says.
+    /// The replicas of all workers, through shared memory. `replicas` is their number in this
+    /// worker; `None` takes the launcher's number.
     Workers { replicas: Option<NonZeroUsize>, staging_bytes: usize },
 }
 
 impl Travel {
-    /// A strategy whose gradients travel so.
+    /// Makes a strategy whose gradients travel in this way.
     pub(crate) fn strategy(&self) -> Result<Strategy> {
         let options = CommunicationOptions::new();
         let mut options = options.bytes_per_pack(self.bytes_per_pack).implementation(self.implementation);
@@ -61,7 +61,7 @@ impl Travel {
         }
     }
 
-    /// Other ways, all for as many replicas.
+    /// Returns other ways for the same number of replicas.
     fn variations(self) -> Vec<Travel> {
         let (one_shot, two_shot) = (Implementation::OneShot, Implementation::TwoShot);
         let mut variations = vec![
@@ -93,13 +93,13 @@ fn overlap_in_words(overlap: Option<bool>) -> &'static str {
     }
 }
 
-/// Trains again with gradients that travel otherwise, and compares the bits of the weights with
-/// `digest`, those of `strategy`, which is the `first`. The chief shows it, and trains in threads
-/// of its own alone, too.
+/// Trains again with gradients that travel in other ways, and compares the bits of the weights with
+/// `digest`, the digest of the weights that `strategy` trained in the way `first`. The chief prints
+/// the results. It also trains alone, with threads of its own.
 pub(crate) fn prove(first: Travel, strategy: Strategy, digest: u64, digits: &Digits, plan: &Plan) -> Result<bool> {
     let (replicas, is_chief) = (strategy.num_replicas_in_sync(), strategy.is_chief());
     let local = strategy.local_replicas().len();
-    // Its place among the workers is for the next.
+    // The next strategy takes its place among the workers.
     drop(strategy);
     let mut variations = first.variations();
     if matches!(first.between, Between::Workers { .. }) && is_chief {

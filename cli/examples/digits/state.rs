@@ -4,8 +4,8 @@ use crate::{network::Network, plan::Plan};
 use consonance::{Error, Result, Tensor, Variable, checkpoint};
 use std::path::Path;
 
-/// What a replica holds. All start from the same and apply the same gradients, so all stay the
-/// same.
+/// The state of a replica. All replicas start from the same state and apply the same gradients, so
+/// their states stay the same.
 #[derive(Clone)]
 pub(crate) struct Model {
     pub(crate) network: Network,
@@ -13,7 +13,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// Saves the model as it is after `epoch`.
+    /// Saves the model after `epoch`.
     pub(crate) fn save(&self, path: &Path, plan: &Plan, replicas: usize, epoch: usize) -> Result<()> {
         let mut state = self.tensors();
         state.push(("plan".to_owned(), identity(plan, replicas)));
@@ -22,11 +22,11 @@ impl Model {
         checkpoint::save(path, variables.iter().map(|(name, variable)| (name, variable)))
     }
 
-    /// Sets the model as it was saved, and gives the epoch after which that was.
+    /// Restores the saved model, and returns the epoch after which it was saved.
     ///
     /// # Errors
-    /// Those of [`checkpoint::restore`]; and an error of its own if the file is of another
-    /// training, whose epochs could not be followed by this one's.
+    /// Those of [`checkpoint::restore`]. Also an error if the file is of another training, which
+    /// this one cannot continue.
     pub(crate) fn restore(&mut self, path: &Path, plan: &Plan, replicas: usize) -> Result<usize> {
         let mine = identity(plan, replicas);
         let about = variables(vec![
@@ -54,7 +54,7 @@ impl Model {
         Ok(epoch)
     }
 
-    /// All tensors with their names.
+    /// Returns all tensors with their names.
     fn tensors(&self) -> Vec<(String, Tensor)> {
         let name = |of: &str, index: usize| format!("{of}.{}.{}", index / 2, ["weights", "bias"][index % 2]);
         let network =
@@ -65,8 +65,8 @@ impl Model {
     }
 }
 
-/// What must be the same for an interrupted training to end with the same bits; the layers' sizes
-/// show in the weights' shapes.
+/// Returns what must be the same for a resumed training to end with the same bits. The sizes of the
+/// layers are not in it: they show in the weights' shapes.
 fn identity(plan: &Plan, replicas: usize) -> Tensor {
     Tensor::from([replicas as u64, plan.batch as u64, plan.seed, plan.learning_rate.to_bits().into()])
 }

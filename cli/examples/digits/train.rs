@@ -13,43 +13,43 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the replicas were busy with each other's gradients, on average.
+/// The mean time that the replicas spent on communication.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Communication {
-    /// In collectives, waiting for other replicas included: on the replica's own thread, or beside
-    /// it.
+    /// The time in collectives, including waits for other replicas, on the replica's own thread or
+    /// on another.
     pub(crate) total: Duration,
-    /// What the replica's own thread stood still for it: handing over, and waiting.
+    /// The time in which the replica's own thread handed gradients over or waited.
     pub(crate) waited: Duration,
 }
 
 impl Communication {
-    /// The part of the communication that the computing hid: 0 if waiting took longer than what it
-    /// was for.
+    /// Returns the fraction of the communication that was hidden behind computation. It is 0 if the
+    /// replica waited longer than the communication took.
     pub(crate) fn hidden(self) -> f64 {
         if self.total.is_zero() { 0.0 } else { 1.0 - self.waited.div_duration_f64(self.total).min(1.0) }
     }
 }
 
-/// What an epoch came to, over all replicas.
+/// The results of an epoch, over all replicas.
 pub(crate) struct Epoch {
     pub(crate) number: usize,
     pub(crate) train: Tally,
     pub(crate) test: Tally,
-    /// How long the training took, without the test.
+    /// The time of the training, without the test.
     pub(crate) elapsed: Duration,
     pub(crate) communication: Communication,
 }
 
-/// Trains a network on every replica of `strategy`, tells of each epoch, and gives the digest of
-/// the weights. Where there are several workers, each makes this call.
+/// Trains a network on every replica of `strategy`, reports each epoch, and returns the digest of
+/// the weights. If there are several workers, each makes this call.
 ///
-/// With a `checkpoint` the training goes on after the epoch that is saved there, if the file
-/// exists, and saves each epoch; the digest is that of a training without a break.
+/// With a `checkpoint`, saves each epoch. If the file exists, resumes after the saved epoch; the
+/// digest is the same as without a break.
 ///
 /// # Errors
-/// Those of the strategy and of the checkpoint; and an error of its own should the weights of two
-/// replicas differ, which cannot be.
+/// Those of the strategy and of the checkpoint. Also an error if the weights of two replicas
+/// differ, which must not happen.
 pub(crate) fn train(
     strategy: &Strategy,
     digits: &Digits,
@@ -69,7 +69,7 @@ pub(crate) fn train(
     let mut models = vec![model; local.len()];
     let all_tests: Vec<usize> = (0..digits.test.count()).collect();
     for number in 1..=plan.epochs {
-        // Drawn for the epochs before a break, too: each epoch has its own order.
+        // The order is drawn for the epochs before a break, too: each epoch has its own order.
         let order = random.permutation(digits.train.count());
         if number <= done {
             continue;
@@ -84,7 +84,7 @@ pub(crate) fn train(
             model.network.evaluate(&digits.test.select(part(replica, &all_tests)))
         })?;
         let test = strategy.reduce(ReduceOp::Sum, &tallies, None)?;
-        // All have the same: the worker with the first replica saves it.
+        // All replicas have the same model: the worker with the first replica saves it.
         if let Some(path) = checkpoint.filter(|_| local.start == 0) {
             models[0].save(path, plan, replicas, number)?;
         }
@@ -102,7 +102,7 @@ pub(crate) fn train(
 }
 
 impl Model {
-    /// One epoch: a step for each batch of `order`.
+    /// Trains one epoch: a step for each batch of `order`.
     fn train(
         &mut self,
         replica: &ReplicaContext<'_>,
@@ -113,8 +113,8 @@ impl Model {
         let mut total = Tally::default();
         for batch in order.chunks(plan.batch) {
             let (gradients, tally) = self.summed_gradients(replica, &samples.select(part(replica, batch)))?;
-            // Parts differ in size by up to one, and the last batch may be smaller: the mean is
-            // over the true number.
+            // Parts differ in size by up to one, and the last batch may be smaller, so the mean is
+            // over the real number of samples.
             self.network.descend(&mut self.velocity, &gradients, batch.len(), plan.learning_rate)?;
             total.count += tally.count;
             total.correct += tally.correct;
@@ -125,8 +125,8 @@ impl Model {
         Ok(total)
     }
 
-    /// The gradients of all replicas' samples: those of a layer travel while the layer before it is
-    /// computed.
+    /// Returns the sum of the gradients of all replicas' samples. The gradients of a layer are
+    /// reduced while those of the layer before it are computed.
     fn summed_gradients(&self, replica: &ReplicaContext<'_>, samples: &Samples) -> Result<(Network, Tally)> {
         replica.overlap(|buckets| {
             let (mut pending, mut waited) = (Vec::new(), Duration::ZERO);
@@ -146,7 +146,7 @@ impl Model {
     }
 }
 
-/// This replica's part of `items`: all parts together are all items, and their sizes differ by one
+/// Returns this replica's part of `items`. The parts cover all items, and their sizes differ by one
 /// at most.
 fn part<'a, T>(replica: &ReplicaContext<'_>, items: &'a [T]) -> &'a [T] {
     let (id, replicas) = (replica.replica_id_in_sync_group(), replica.num_replicas_in_sync());

@@ -1,24 +1,24 @@
-//! What is measured: a collective with its arguments.
+//! A measured call: a collective with its arguments.
 
 use consonance_spec::{DType, Kind, ReduceOp};
 use std::{fmt, ops::Range, str::FromStr};
 
 macro_rules! collectives {
     ($($(#[$doc:meta])* $collective:ident = $name:literal: $kind:ident,)*) => {
-        /// A collective that the bench knows.
+        /// A collective that the bench can measure.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Collective { $($(#[$doc])* $collective,)* }
 
         impl Collective {
-            /// Every collective.
+            /// All collectives.
             pub const ALL: &'static [Collective] = &[$(Collective::$collective),*];
 
-            /// The name that users read and write: `"all_reduce"`, …
+            /// Returns the name that users read and write: `"all_reduce"`, …
             pub fn name(self) -> &'static str {
                 match self { $(Collective::$collective => $name),* }
             }
 
-            /// What it is without its form.
+            /// Returns the kind of the collective, the same for even and for ragged parts.
             pub fn kind(self) -> Kind {
                 match self { $(Collective::$collective => Kind::$kind),* }
             }
@@ -27,45 +27,45 @@ macro_rules! collectives {
 }
 
 collectives! {
-    /// Combines everyone's buffer into everyone's.
+    /// Reduces the buffers of all ranks; every rank gets the result.
     AllReduce = "all_reduce": AllReduce,
-    /// Everyone's block to everyone.
+    /// Sends every rank's block to all ranks.
     AllGather = "all_gather": AllGather,
-    /// Everyone's part to everyone, where parts differ in size.
+    /// Sends every rank's part to all ranks; parts differ in size.
     AllGatherV = "all_gather_v": AllGather,
-    /// Combines everyone's buffer, a block of it to each.
+    /// Reduces the buffers of all ranks; each rank gets one block of the result.
     ReduceScatter = "reduce_scatter": ReduceScatter,
-    /// Rank 0's buffer to everyone.
+    /// Sends rank 0's buffer to all ranks.
     Broadcast = "broadcast": Broadcast,
-    /// A block from everyone to everyone.
+    /// Sends a block from every rank to every rank.
     AllToAll = "all_to_all": AllToAll,
-    /// Waits for everyone.
+    /// Waits for all ranks.
     Barrier = "barrier": Barrier,
-    /// Everyone's block to rank 0.
+    /// Sends every rank's block to rank 0.
     Gather = "gather": Gather,
-    /// A block of rank 0's buffer to each.
+    /// Sends a block of rank 0's buffer to each rank.
     Scatter = "scatter": Scatter,
-    /// Combines everyone's buffer into rank 0's.
+    /// Reduces the buffers of all ranks into rank 0's.
     Reduce = "reduce": Reduce,
-    /// Everyone's part to rank 0, with parts as of [`AllGatherV`](Collective::AllGatherV).
+    /// Sends every rank's part to rank 0; parts are as in [`AllGatherV`](Collective::AllGatherV).
     GatherV = "gather_v": Gather,
-    /// A part of rank 0's buffer to each, with such parts.
+    /// Sends a part of rank 0's buffer to each rank; parts differ in the same way.
     ScatterV = "scatter_v": Scatter,
-    /// A part from everyone to everyone: rank `r` sends rank `p` the part that is number `r + p`,
-    /// so that all send and receive the same in all.
+    /// Sends a part from every rank to every rank: rank `r` sends rank `p` the part number `r + p`,
+    /// so that all ranks send and receive the same number of elements in all.
     AllToAllV = "all_to_all_v": AllToAll,
-    /// Rank 0's buffer to rank 1, which receives it.
+    /// Sends rank 0's buffer to rank 1, which receives it.
     SendRecv = "send_recv": SendRecv,
 }
 
 impl Collective {
-    /// The least number of ranks that it has.
+    /// Returns the least number of ranks that the collective needs.
     pub fn least_ranks(self) -> usize {
         if self == Collective::SendRecv { 2 } else { 1 }
     }
 
-    /// Whether it is called in place, where that is `wanted`: a broadcast always is; a barrier, a
-    /// send and parts that differ never.
+    /// Whether the collective is called in place if that is `wanted`. A broadcast always is; a
+    /// barrier, a send and an all_to_all_v never are.
     pub fn in_place(self, wanted: bool) -> bool {
         match self {
             Collective::Broadcast => true,
@@ -79,7 +79,7 @@ impl Collective {
         self.kind().has_parts() && !self.is_ragged()
     }
 
-    /// Whether ranks' parts differ in size.
+    /// Whether the parts of ranks differ in size.
     fn is_ragged(self) -> bool {
         matches!(self, Collective::AllGatherV | Collective::GatherV | Collective::ScatterV | Collective::AllToAllV)
     }
@@ -108,33 +108,34 @@ pub struct Case {
     pub collective: Collective,
     /// The number of ranks.
     pub ranks: usize,
-    /// The elements of a block, where a buffer holds a block for each rank; otherwise those of the
-    /// buffer.
+    /// The elements of a block, if a buffer holds a block for each rank; otherwise the elements of
+    /// the buffer.
     pub count: usize,
     /// The element type.
     pub dtype: DType,
-    /// The operation, of collectives that have one.
+    /// The operation, for collectives that reduce.
     pub op: ReduceOp,
-    /// Whether the result takes the place of what is sent.
+    /// Whether the result replaces the contribution.
     pub in_place: bool,
-    /// By how many percent of the average the least and the largest part differ from it, where
-    /// parts differ; below 100. Those in between grow evenly with the rank.
+    /// By how many percent the smallest and the largest part differ from the average, if parts
+    /// differ; below 100. The parts between grow evenly with the rank.
     pub spread: usize,
 }
 
-/// The most that parts may differ.
+/// The largest `spread`.
 pub const MOST_SPREAD: usize = 50;
 
-/// The most bytes of the larger buffers of all ranks together: more than processors have addresses
-/// for, and so few that what is moved of them, several times as much, can still be counted.
+/// Limit on the bytes of the larger buffers of all ranks together. It is more than a processor can
+/// address, and the bytes that a call moves, several times as many, still fit a `usize`.
 pub const MOST_IN_ALL: usize = usize::MAX / 16;
 
 impl Case {
-    /// The call whose larger buffer has `bytes` bytes, or as many less as make whole elements and
-    /// even blocks; at least one element for each rank.
+    /// Returns the call whose larger buffer has `bytes` bytes, rounded down to whole elements and
+    /// even blocks. The least is one element a block, or two elements a rank if parts differ in
+    /// size.
     pub fn with_bytes(self, bytes: usize) -> Case {
         let parts = if self.collective.in_blocks() { self.ranks } else { 1 };
-        // As long as the spread is not above 50 %, no part is empty.
+        // With two elements a rank and a spread of at most 50 %, no part is empty.
         let least = if self.collective.is_ragged() { 2 * self.ranks } else { 1 };
         let count = match self.collective {
             Collective::Barrier => 0,
@@ -143,22 +144,22 @@ impl Case {
         Case { count, ..self }
     }
 
-    /// The elements of the larger buffer.
+    /// Returns the elements of the larger buffer.
     pub fn elements(&self) -> usize {
         if self.collective.in_blocks() { self.count * self.ranks } else { self.count }
     }
 
-    /// The bytes of the larger buffer.
+    /// Returns the bytes of the larger buffer.
     pub fn bytes(&self) -> usize {
         self.elements() * self.dtype.size()
     }
 
-    /// The part of rank `rank` in a buffer that has one for each.
+    /// Returns the part of rank `rank` in a buffer that has one for each rank.
     pub fn part(&self, rank: usize) -> Range<usize> {
         if self.collective.is_ragged() {
             let (ranks, between) = (self.ranks as u128, self.ranks.max(2) as u128 - 1);
-            // What the ranks before `rank` have of `100 * ranks * between` shares: an even part,
-            // less what they are behind.
+            // The shares that the ranks before `rank` have together, of `100 * ranks * between`:
+            // even parts, less the difference by the spread.
             let shares = |rank: u128| rank * (100 * between - self.spread as u128 * (ranks - rank));
             let begin = |rank: usize| (self.count as u128 * shares(rank as u128) / shares(ranks)) as usize;
             begin(rank)..begin(rank + 1)
@@ -167,19 +168,19 @@ impl Case {
         }
     }
 
-    /// The sizes of the parts in rank `rank`'s larger buffer: the same on all ranks, but where each
-    /// sends other parts.
+    /// Returns the sizes of the parts in rank `rank`'s larger buffer. They are the same on all
+    /// ranks, except in all_to_all_v.
     pub fn counts(&self, rank: usize) -> Vec<usize> {
         let first = if self.collective == Collective::AllToAllV { rank } else { 0 };
         (first..first + self.ranks).map(|part| self.part(part % self.ranks).len()).collect()
     }
 
-    /// The elements that a rank that shares the work evenly must at least read and write, where all
-    /// can read and write all buffers.
+    /// Returns the elements that a rank must read and write at least, if the ranks share the work
+    /// evenly and can read and write all buffers.
     pub fn least_traffic(&self, rank: usize) -> usize {
         let (all, block) = (self.elements(), self.elements() / self.ranks);
         match self.collective {
-            // Its block of every input is read and of every output written.
+            // The rank reads its block of every input, and writes it in every output.
             Collective::AllReduce => 2 * all,
             Collective::ReduceScatter | Collective::Reduce => all + block,
             Collective::AllGather | Collective::AllGatherV | Collective::AllToAll | Collective::AllToAllV => 2 * all,
@@ -213,7 +214,7 @@ mod tests {
                     assert_eq!(counts.iter().sum::<usize>(), case.elements(), "{case:?}");
                     assert!(counts.iter().all(|&count| count > 0), "{case:?}");
                     assert_eq!(counts[0] < counts[2], ragged, "{case:?}");
-                    // What rank 1 sends to rank 2, rank 2 receives from rank 1.
+                    // Rank 2 receives from rank 1 as many elements as rank 1 sends to it.
                     assert!(collective != Collective::AllToAllV || case.counts(1)[2] == case.counts(2)[1], "{case:?}");
                 }
             }

@@ -18,46 +18,46 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the processes of a command have to come. Python takes seconds to load torch.
+/// The time that the processes of a command have to connect. Python takes seconds to load torch.
 const START: Duration = Duration::from_secs(60);
 
-/// How long ranks have for an answer: far more than the largest buffers take on any machine that
-/// holds them.
+/// The time that ranks have for an answer: far more than the largest buffers take on any machine
+/// that holds them.
 pub(super) const ANSWER: Duration = Duration::from_secs(120);
 
-/// How long processes have to end when nobody asks them any more.
+/// The time that processes have to end after their sockets are closed.
 const END: Duration = Duration::from_secs(5);
 
-/// Ranks that wait to be asked.
+/// A group of ranks that wait for requests.
 pub(super) struct Group {
-    /// A socket to each, in rank order.
+    /// A socket to each rank, in rank order.
     links: Vec<BufReader<UnixStream>>,
     members: Members,
 }
 
-/// Who the ranks are.
+/// The threads or processes of the ranks.
 enum Members {
     Threads(Vec<JoinHandle<io::Result<()>>>),
     Processes(Vec<Child>),
 }
 
-/// What a run measured.
+/// The measurements of a run.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
     /// The time of each call on its slowest rank, in seconds.
     pub seconds: Vec<f64>,
-    /// CPU seconds of all ranks in all calls, and in the barriers before them.
+    /// CPU seconds of all ranks in all calls, and in the barriers before the calls.
     pub cpu_seconds: f64,
-    /// Elements that were not as they should be, on all ranks.
+    /// The number of wrong elements on all ranks.
     pub wrong: usize,
 }
 
-/// Why a group cannot measure a case, or nothing any more.
+/// Why a group cannot measure a case, or cannot measure anything more.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The library has no such call.
     Unsupported(String),
-    /// The group is of no more use.
+    /// The group can no longer be used.
     Broken(String),
 }
 
@@ -80,8 +80,8 @@ impl From<io::Error> for Failure {
 }
 
 impl Group {
-    /// `ranks` threads of this process, rank `r` on the core number `r`, or `r` less the number of
-    /// cores, and so on.
+    /// Starts `ranks` threads of this process. Rank `r` runs on core `r` modulo the number of
+    /// cores.
     ///
     /// # Errors
     /// The system's, if it gives no thread or refuses a core.
@@ -102,12 +102,12 @@ impl Group {
         Ok(group)
     }
 
-    /// The processes that `commands` start, with `ranks` ranks in all. Each is told the path of a
-    /// socket by its last argument, and what they say of their failure is read from `directory`,
-    /// which has nothing of other groups.
+    /// Starts the processes of `commands`, with `ranks` ranks in all. The last argument of each
+    /// command is the path of a socket. The processes write their errors to a file in `directory`,
+    /// which no other group uses.
     ///
     /// # Errors
-    /// If a command cannot be started, or not all ranks come in time.
+    /// If a command cannot be started, or not all ranks connect in time.
     pub(super) fn processes(commands: Vec<Command>, ranks: usize, directory: &Path) -> Result<Group, Failure> {
         let (socket, log) = (directory.join("socket"), directory.join("log"));
         let listener = UnixListener::bind(&socket)?;
@@ -131,7 +131,7 @@ impl Group {
         Ok(group)
     }
 
-    /// The sockets of all ranks, in the order in which they come.
+    /// Returns the sockets of all ranks, in the order in which they connect.
     fn accept(&mut self, listener: &UnixListener, ranks: usize) -> Result<Vec<UnixStream>, Failure> {
         let begin = Instant::now();
         let mut links = Vec::new();
@@ -160,7 +160,7 @@ impl Group {
         Ok(links)
     }
 
-    /// Takes the sockets in rank order.
+    /// Stores the sockets in rank order.
     fn admit(&mut self, links: Vec<UnixStream>) -> Result<(), Failure> {
         let mut ranks = Vec::new();
         for link in links {
@@ -176,8 +176,8 @@ impl Group {
         Ok(())
     }
 
-    /// Has every rank make `sets` sets of the case's buffers. `more` is what is said to a rank
-    /// besides.
+    /// Makes every rank create `sets` sets of the case's buffers. `more` returns the end of the
+    /// request to a rank.
     ///
     /// # Errors
     /// [`Failure`].
@@ -199,7 +199,7 @@ impl Group {
         result
     }
 
-    /// `batches` calls with each set of buffers; `turn` is the number of the first.
+    /// Makes `batches` calls with each set of buffers. `turn` is the number of the first call.
     ///
     /// # Errors
     /// [`Failure::Broken`].
@@ -235,7 +235,7 @@ impl Drop for Group {
         match &mut self.members {
             Members::Threads(threads) => {
                 for thread in threads.drain(..) {
-                    // What went wrong was reported where the rank's answer was missing.
+                    // A failure of the rank was reported when its answer was missing.
                     let _ = thread.join();
                 }
             }
@@ -245,7 +245,7 @@ impl Drop for Group {
                     while matches!(child.try_wait(), Ok(None)) && begin.elapsed() < END {
                         thread::sleep(Duration::from_millis(2));
                     }
-                    // Nothing can be done for one that ended by itself just now.
+                    // These fail if the process has just ended by itself.
                     let _ = child.kill();
                     let _ = child.wait();
                 }
@@ -254,7 +254,7 @@ impl Drop for Group {
     }
 }
 
-/// The number of cores that this process may use.
+/// Returns the number of cores that this process may use.
 pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }

@@ -1,8 +1,8 @@
-//! `consonance bench limits`: what this machine can do, whoever asks it to.
+//! `consonance bench limits`: what this machine can do, with any library.
 //!
-//! Each figure is the median of several turns, in which threads begin together, each on a core of
-//! its own with buffers of its own, and the slowest counts. GB/s count what is read and what is
-//! written.
+//! Each figure is the median of several turns. In a turn, threads begin together, each on its own
+//! core with its own buffers, and the time of the slowest counts. GB/s count the bytes that are
+//! read and the bytes that are written.
 
 pub(crate) use super::group::cores;
 
@@ -27,38 +27,38 @@ use std::{
 /// Turns of a measurement.
 const TURNS: usize = 9;
 
-/// The least time of a turn, so that the clock does not show.
+/// The least time of a turn, so that the resolution of the clock does not matter.
 const TURN: Duration = Duration::from_millis(3);
 
-/// Turns of round trips, and trips of each: many short ones, because a turn in which a thread loses
-/// its core tells nothing.
+/// Turns of round trips, and trips in a turn. There are many short turns, because a turn in which a
+/// thread loses its core is useless.
 const TRIP_TURNS: usize = 201;
 const TRIPS: u64 = 200;
 
-/// How many buffers are summed.
+/// The numbers of buffers to sum.
 const INPUTS: [usize; 3] = [2, 4, 8];
 
-/// What was measured.
+/// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit {
-    /// What the threads did.
+    /// The work of the threads.
     pub what: What,
-    /// How many they were.
+    /// The number of threads.
     pub threads: usize,
     /// Bytes of one buffer of one thread.
     pub bytes: usize,
-    /// The time of it on the slowest thread.
+    /// The median time of the work on the slowest thread.
     pub time_us_median: f64,
 }
 
-/// What is done.
+/// The work that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// One buffer copied into another.
+    /// Copies one buffer into another.
     Copy,
-    /// So many buffers of f32 summed into another.
+    /// Sums this many buffers of f32 into another.
     Sum(usize),
-    /// A cache line that goes from one core to another and back.
+    /// Moves a cache line from one core to another and back.
     RoundTrip,
 }
 
@@ -73,7 +73,8 @@ impl fmt::Display for What {
 }
 
 impl Limit {
-    /// What all threads together read and wrote a second, in GB/s; nothing of a round trip.
+    /// Returns the bytes that all threads together read and wrote in a second, in GB/s. `None` for
+    /// a round trip.
     pub fn gbps(&self) -> Option<f64> {
         let buffers = match self.what {
             What::Copy => 2,
@@ -83,7 +84,7 @@ impl Limit {
         Some((self.threads * buffers * self.bytes) as f64 / self.time_us_median / 1e3)
     }
 
-    /// As a JSON object.
+    /// Returns the measurement as a JSON object.
     pub fn json(&self) -> Value {
         json!({
             "what": self.what.to_string(),
@@ -94,7 +95,7 @@ impl Limit {
         })
     }
 
-    /// The names of the table's columns.
+    /// Returns the names of the table's columns.
     pub fn header() -> String {
         format!("# {:<22} {:>7} {:>10} {:>10} {:>8}", "what", "threads", "bytes", "time (us)", "GB/s")
     }
@@ -108,8 +109,8 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Measures all with buffers of these sizes, on one core and on all; `limit` gets each result,
-/// `progress` is told before each.
+/// Measures everything with buffers of these sizes, on one core and on all. Passes each result to
+/// `limit`, and calls `progress` before each measurement.
 ///
 /// # Errors
 /// The system's, if it gives no thread or refuses a core.
@@ -139,12 +140,13 @@ pub fn limits(
     Ok(())
 }
 
-/// Seconds of a copy of so many bytes on each core, on all at the same time.
+/// Returns the seconds of a copy of `bytes` bytes on each core, on all cores at the same time.
 ///
 /// # Errors
-/// The system's, if it has no memory for that, gives no thread or refuses a core.
+/// The system's, if it has no memory for the copies, gives no thread or refuses a core.
 pub(crate) fn copy(bytes: usize) -> io::Result<f64> {
-    // A thread that gets none ends the process. While a buffer is made there are three of the size.
+    // A thread that gets no memory would end the process. While a thread makes its buffers, it has
+    // three of this size.
     let all = bytes.saturating_mul(3 * cores());
     Vec::<u8>::new().try_reserve_exact(all).map_err(|_| {
         let why = format!("no memory for copies of {bytes} bytes on each of {} cores", cores());
@@ -154,7 +156,7 @@ pub(crate) fn copy(bytes: usize) -> io::Result<f64> {
     Ok(moved(&mut team, What::Copy, bytes))
 }
 
-/// Seconds in which each thread of the team does `what` once.
+/// Returns the seconds in which each thread of the team does `what` once.
 fn moved(team: &mut Team, what: What, bytes: usize) -> f64 {
     let (start, times) = (Barrier::new(team.size()), Mutex::new(vec![0f64; TURNS]));
     let rounds = Mutex::new(0usize);
@@ -193,13 +195,13 @@ fn moved(team: &mut Team, what: What, bytes: usize) -> f64 {
     median(times.into_inner().expect("nobody panics holding it"))
 }
 
-/// A word alone on its pair of cache lines.
+/// A word in its own pair of cache lines.
 #[repr(align(128))]
 #[derive(Default)]
 struct Alone(AtomicU64);
 
-/// Seconds that a cache line takes from the first core to the second and back; nothing where there
-/// is only one.
+/// Returns the seconds that a cache line takes from the first core to the second and back. `None`
+/// if there is only one core.
 ///
 /// # Errors
 /// The system's, if it gives no thread or refuses a core.
@@ -214,7 +216,7 @@ pub fn round_trip() -> io::Result<Option<f64>> {
         team.run(&|index| {
             let mut begin = Instant::now();
             for trip in 0..=TRIPS {
-                // In the first trip the threads wait for each other to begin.
+                // In the first trip the threads wait until both have begun.
                 if trip == 1 {
                     begin = Instant::now();
                 }

@@ -1,15 +1,15 @@
-//! The command `consonance bench`: our collectives beside other libraries and what the machine
-//! allows.
+//! The command `consonance bench`: our collectives beside other libraries and the limits of the
+//! machine.
 //!
-//! `case.rs` says what is called, `tile.rs` what is in the buffers, `rank.rs` what a rank does,
-//! `group.rs` how the bench talks to ranks, `rivals/` who else there is, `row.rs` what a result
-//! looks like, `plot.rs` draws it. `limits.rs` measures the machine alone.
+//! `case.rs` describes calls, `tile.rs` the contents of buffers. `rank.rs` is a rank's side of the
+//! bench, `group.rs` the bench's side of a group of ranks. `rivals/` has the other libraries.
+//! `row.rs` formats a result, `plot.rs` draws results. `limits.rs` measures the machine alone.
 //!
-//! All libraries are started once and wait, asleep, until it is their turn. At each size they run
-//! in turn, A B A B, for several rounds, so that a machine that is slow for a while is so for all.
-//! A rank times each call by itself, after a barrier of its library; the slowest rank's time
-//! counts. Calls rotate over several sets of buffers, which are filled anew before, and checked
-//! after, each batch of calls, outside of what is timed.
+//! All libraries are started once. Their ranks sleep until their turn. At each size the libraries
+//! run in turn, A B A B, for several rounds, so that a machine that is slow for a while slows all
+//! of them. A rank times each call by itself, after a barrier of its library. The time of the
+//! slowest rank counts. Calls rotate over several sets of buffers. These are filled before each
+//! batch of calls, and checked after it, outside of the timed part.
 
 pub mod case;
 mod group;
@@ -46,14 +46,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Rounds in which the libraries take turns at a size.
+/// Rounds of turns at each size.
 const ROUNDS: usize = 8;
 
-/// How many names a bench's directory may have: one is in the way where a bench of the same process
-/// number was killed, which is rare.
+/// Number of names to try for a bench's directory. A name is taken if a bench with the same process
+/// id was killed and left its directory, which is rare.
 const NAMES: usize = 16;
 
-/// How the ranks of ours meet.
+/// How our ranks communicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// Threads of one process.
@@ -65,10 +65,10 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Whether this build has it.
+    /// Checks that this build has the transport.
     ///
     /// # Errors
-    /// [`BenchError::Invalid`] if it has not.
+    /// [`BenchError::Invalid`] if this build does not have it.
     pub fn check(self) -> Result<(), BenchError> {
         match self {
             Transport::Threads | Transport::Processes => Ok(()),
@@ -81,55 +81,56 @@ impl Transport {
     }
 }
 
-/// Where the buffers of ours are.
+/// Where our buffers are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// In memory of the program's own.
+    /// In ordinary memory of the program.
     Slice,
     /// In memory that all ranks can read and write.
     Alloc,
 }
 
-/// What is to be measured.
+/// A description of the measurements.
 #[derive(Clone, Debug)]
 pub struct Bench {
-    /// The collectives, which take turns.
+    /// The collectives, measured in turn.
     pub collectives: Vec<Collective>,
     /// The number of ranks.
     pub ranks: usize,
-    /// How the ranks of ours meet.
+    /// How our ranks communicate.
     pub transport: Transport,
-    /// Bytes of the larger buffer, in the order in which they are measured.
+    /// Bytes of the larger buffer, in the order of measurement.
     pub sizes: Vec<usize>,
     /// The element type.
     pub dtype: DType,
-    /// The operation, of collectives that have one.
+    /// The operation, for collectives that reduce.
     pub op: ReduceOp,
-    /// Where the buffers of ours are.
+    /// Where our buffers are.
     pub memory: Memory,
-    /// Whether results take the place of what is sent.
+    /// Whether results replace the contributions.
     pub in_place: bool,
-    /// By how many percent of the average parts differ from it at most, where they do.
+    /// By how many percent the smallest and the largest part differ from the average, in
+    /// collectives with parts of different sizes.
     pub spread: usize,
-    /// Who else is measured.
+    /// The other libraries to measure.
     pub rivals: Vec<Rival>,
-    /// Whether a copy of the bytes that must at least be moved is measured, too.
+    /// Whether to measure a copy of the bytes that a call must move at least, too.
     pub limit: bool,
-    /// How long each library is measured at each size, with what is around the calls; every set of
-    /// buffers is used once a round at least.
+    /// The time for which each library is measured at each size, with filling and checking. Every
+    /// set of buffers is used at least once a round.
     pub time: Duration,
 }
 
 /// Why nothing was measured.
 #[derive(Debug)]
 pub enum BenchError {
-    /// It cannot be, as it was asked for.
+    /// An option has an invalid value.
     Invalid {
-        /// Which option is wrong.
+        /// The option.
         argument: &'static str,
-        /// What would be right.
+        /// The values that are valid.
         expected: String,
-        /// What there is.
+        /// The value that was given.
         found: String,
     },
     /// Our own ranks cannot be started, or have failed.
@@ -155,12 +156,12 @@ impl From<io::Error> for BenchError {
     }
 }
 
-/// Who is measured.
+/// The subject of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 enum Who {
     Ours,
     Rival(Rival),
-    /// A copy of what must at least be moved.
+    /// A copy of the bytes that a call must move at least.
     Limit,
 }
 
@@ -174,26 +175,27 @@ impl Who {
     }
 }
 
-/// Somebody's ranks, for one collective.
+/// The ranks of one library for one collective.
 struct Library {
     who: Who,
     collective: Collective,
-    /// Its ranks, or why there are none.
+    /// The ranks, or the reason why there are none.
     group: Result<Group, String>,
-    /// The shortest time that a call can have taken, in seconds.
+    /// A lower bound of the time of a call, in seconds.
     least: f64,
-    /// The last one measured.
+    /// The last case that was measured.
     case: Option<Case>,
     batches: usize,
     samples: Samples,
 }
 
 impl Bench {
-    /// Measures. `row` gets each result when it is there; `progress` is told, before each
-    /// measurement, how many of how many have been made and what is measured next.
+    /// Measures everything. Passes each result to `row` once it is there. Calls `progress` before
+    /// each measurement, with the number of measurements made, the number of all, and a description
+    /// of the next.
     ///
     /// # Errors
-    /// [`BenchError`]. What rivals cannot do is in their rows.
+    /// [`BenchError`]. A rival's failure is in its rows instead.
     pub fn run(
         &self,
         mut row: impl FnMut(Row),
@@ -207,7 +209,7 @@ impl Bench {
         let total = self.sizes.len() * (ROUNDS + 1) * libraries.len();
         let mut done = 0;
         for &bytes in &self.sizes {
-            // Sizes that come to the same number of elements are one.
+            // Sizes that give the same number of elements are measured once.
             let mut turns: Vec<(&mut Library, Case)> = libraries
                 .iter_mut()
                 .map(|library| (self.case(library.collective, bytes), library))
@@ -236,7 +238,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Everyone who is measured, in the order of rows.
+    /// Returns all that are measured, in the order of rows.
     fn who(&self) -> Vec<Who> {
         let rivals = self.rivals.iter().cloned().map(Who::Rival);
         std::iter::once(Who::Ours).chain(rivals).chain(self.limit.then_some(Who::Limit)).collect()
@@ -248,7 +250,7 @@ impl Bench {
         Case { collective, ranks, count: 0, dtype, op, in_place, spread }.with_bytes(bytes)
     }
 
-    /// What ranks of ours do.
+    /// Returns what our ranks execute.
     fn subject(&self) -> Subject {
         match self.memory {
             Memory::Slice => Subject::Collective,
@@ -287,7 +289,7 @@ impl Bench {
 
     /// Starts all ranks.
     fn start(&self, directory: &Path) -> Result<Vec<Library>, BenchError> {
-        // Nothing that one rank knows is known to another sooner.
+        // No rank can learn anything from another in less than half of a round trip.
         let trip = if self.limit && self.ranks > 1 { limits::round_trip()? } else { None };
         let mut libraries = Vec::new();
         for &collective in &self.collectives {
@@ -330,7 +332,7 @@ impl Bench {
 }
 
 impl Library {
-    /// Whether its call is in place.
+    /// Whether the library's call is in place.
     fn in_place(&self, case: &Case) -> bool {
         match &self.who {
             Who::Rival(rival) => rival.in_place(case.collective, case.in_place),
@@ -338,10 +340,10 @@ impl Library {
         }
     }
 
-    /// Has buffers made and the first calls done, by which it is known how many fit in a round.
+    /// Makes the buffers and the first calls, whose time tells how many batches fit a round.
     ///
     /// # Errors
-    /// Our own failures; a rival's is kept for its rows.
+    /// A failure of our own ranks. A rival's failure is kept for its rows.
     fn begin(&mut self, case: Case, sets: usize, time: Duration) -> Result<(), String> {
         self.case = Some(case);
         let case = Case { in_place: self.in_place(&case), ..case };
@@ -352,7 +354,7 @@ impl Library {
         };
         let batches = self.ask(|group| {
             group.prepare(&case, sets, describe)?;
-            // The first touches new memory.
+            // The first batch touches new memory, so it is not timed.
             group.run(1, 0)?;
             let begin = Instant::now();
             group.run(1, sets)?;
@@ -363,7 +365,7 @@ impl Library {
         Ok(())
     }
 
-    /// A round.
+    /// Measures one round.
     ///
     /// # Errors
     /// As [`begin`](Library::begin).
@@ -380,7 +382,8 @@ impl Library {
         Ok(())
     }
 
-    /// Asks its ranks for something, if there are any; a rival that fails has none any more.
+    /// Asks the library's ranks for something, if there are any. A rival that fails loses its
+    /// ranks.
     fn ask<T>(&mut self, what: impl FnOnce(&mut Group) -> Result<T, Failure>) -> Result<Option<T>, String> {
         let Ok(group) = &mut self.group else { return Ok(None) };
         match what(group) {
@@ -394,9 +397,8 @@ impl Library {
     }
 }
 
-/// Over how many sets of buffers calls of so many bytes rotate: no more than memory has room for,
-/// no less than it takes that the next call does not find what the one before has left in the
-/// nearest cache.
+/// Returns over how many sets of buffers calls of `bytes` bytes rotate: few enough for memory, and
+/// enough that a call does not find the data of the call before in the nearest cache.
 fn sets(bytes: usize) -> usize {
     match bytes {
         0..=4096 => 16,
@@ -405,12 +407,12 @@ fn sets(bytes: usize) -> usize {
     }
 }
 
-/// A directory for sockets and programs, which goes with its owner, and with this process when a
-/// signal ends it.
+/// A directory for sockets and programs. It is removed when this is dropped, and when a signal ends
+/// this process.
 struct Directory {
     path: PathBuf,
     signals: Handle,
-    /// Who hears of signals.
+    /// The thread that receives signals.
     listener: Option<JoinHandle<()>>,
 }
 
@@ -422,7 +424,7 @@ impl Directory {
         directory.listener = Some(thread::Builder::new().name("signals".to_owned()).spawn(move || {
             for signal in signals.forever() {
                 remove(&path);
-                // It ends this process, as if nothing had been done before.
+                // Ends this process with the default action of the signal.
                 let _ = emulate_default_handler(signal);
             }
         })?);
@@ -433,14 +435,14 @@ impl Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         self.signals.close();
-        // Without an end where a signal has come: a bench that fails because its directory is gone
-        // is ended by the signal.
+        // If a signal has come, this waits until the signal ends the process. So a bench that fails
+        // because the signal removed its directory is ended by the signal, and not by its error.
         let _ = self.listener.take().map(JoinHandle::join);
         remove(&self.path);
     }
 }
 
-/// A new directory for temporary files.
+/// Creates a new directory for temporary files.
 fn create() -> Result<PathBuf, BenchError> {
     let name = |index| match index {
         0 => format!("consonance-bench-{}", process::id()),
@@ -459,8 +461,8 @@ fn create() -> Result<PathBuf, BenchError> {
 }
 
 fn remove(directory: &Path) {
-    // Another time if something was made in it meanwhile. What is then left of a directory for
-    // temporary files is the system's to remove.
+    // Tries again if a file was made in the directory meanwhile. If this fails, the system removes
+    // the rest with its temporary files.
     let gone = |_| fs::remove_dir_all(directory).is_ok() || !directory.exists();
     let _ = (0..100).any(gone);
 }
@@ -468,7 +470,7 @@ fn remove(directory: &Path) {
 macro_rules! names {
     ($type:ident: $($variant:ident $name:literal),*) => {
         impl $type {
-            /// The name that users read and write.
+            /// Returns the name that users read and write.
             pub fn name(self) -> &'static str {
                 match self { $($type::$variant => $name),* }
             }

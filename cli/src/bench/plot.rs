@@ -1,4 +1,4 @@
-//! A picture of results: time and bus bandwidth over size, a line for each library, all axes
+//! A plot of results: time and bus bandwidth over size, with a line for each library. All axes are
 //! logarithmic.
 
 use super::Row;
@@ -6,21 +6,21 @@ use std::fmt::Write;
 
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 360.0;
-/// Room for the labels of the axes.
+/// Space for the labels of the axes.
 const LEFT: f64 = 70.0;
 const BOTTOM: f64 = 64.0;
 const TOP: f64 = 50.0;
-/// From one panel to the next.
+/// The space between the panels.
 const GAP: f64 = 90.0;
-/// How many names stand on a line below the panels, how wide one may be and how high.
+/// The legend below the panels: names in a line, width of a name and height of a line.
 const NAMES: usize = 6;
 const NAME: f64 = 210.0;
 const LINE: f64 = 20.0;
 
-/// Distinct also for those who see few colours; ours comes first.
+/// Colours that colour-blind readers can distinguish, too. Ours comes first.
 const COLOURS: [&str; 6] = ["#d1495b", "#00798c", "#edae49", "#30638e", "#7b5ea7", "#66a182"];
 
-/// The limit is no library.
+/// The colour of the limit, which is no library.
 const LIMIT_COLOUR: &str = "#888888";
 
 /// One of the two panels.
@@ -28,7 +28,7 @@ struct Panel {
     title: &'static str,
     left: f64,
     unit: &'static str,
-    /// The bytes and the values that are shown.
+    /// The axes of bytes and of values.
     x: Axis,
     y: Axis,
 }
@@ -42,7 +42,8 @@ struct Axis {
 }
 
 impl Axis {
-    /// The powers of `base` around all values; around 1 if there are none.
+    /// Returns the axis between the powers of `base` around all positive values; around 1 if there
+    /// are none.
     fn around(base: f64, values: impl Iterator<Item = f64> + Clone) -> Axis {
         let values = values.filter(|value| *value > 0.0);
         let least = values.clone().fold(f64::INFINITY, f64::min);
@@ -52,12 +53,12 @@ impl Axis {
         Axis { base, low, high: greatest.log(base).ceil().max(low + 1.0) }
     }
 
-    /// Where a value is, from 0 to 1.
+    /// Returns the position of a value on the axis, from 0 to 1.
     fn place(&self, value: f64) -> f64 {
         (value.log(self.base) - self.low) / (self.high - self.low)
     }
 
-    /// Powers of the base, not more than a dozen.
+    /// Returns powers of the base, 13 at most.
     fn ticks(&self) -> impl Iterator<Item = f64> {
         let (low, high, base) = (self.low as i32, self.high as i32, self.base);
         let step = ((high - low) as usize).div_ceil(12);
@@ -70,7 +71,7 @@ impl Panel {
         (self.left + self.x.place(bytes) * WIDTH, TOP + (1.0 - self.y.place(value)) * HEIGHT)
     }
 
-    /// The frame, the title and the axes.
+    /// Draws the frame, the title and the axes.
     fn frame(&self, svg: &mut String) {
         let (left, bottom) = (self.left, TOP + HEIGHT);
         let middle = left + WIDTH / 2.0;
@@ -105,7 +106,7 @@ impl Panel {
         }
     }
 
-    /// A library's line.
+    /// Draws a library's line.
     fn series(&self, svg: &mut String, points: &[(f64, f64)], colour: &str, dashes: &str) {
         let places: Vec<(f64, f64)> =
             points.iter().filter(|(_, value)| *value > 0.0).map(|&(bytes, value)| self.point(bytes, value)).collect();
@@ -123,12 +124,12 @@ impl Panel {
     }
 }
 
-/// The picture, as SVG.
+/// Returns the plot as SVG.
 pub fn plot(rows: &[Row]) -> String {
     let mut collectives: Vec<&str> = rows.iter().map(|row| row.case.collective.name()).collect();
     collectives.dedup();
     let is_one = collectives.iter().all(|name| *name == collectives[0]);
-    // A line for each library, and for each collective of it.
+    // One line for each library, or for each collective of each library.
     let name = |row: &Row| match is_one {
         true => row.library.clone(),
         false => format!("{} {}", row.library, row.case.collective),
@@ -191,12 +192,12 @@ fn line(svg: &mut String, element: std::fmt::Arguments<'_>) {
     writeln!(svg, "{element}").expect("text takes all that is written");
 }
 
-/// Text without markup.
+/// Escapes markup in a text.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// 8, 64K, 1M.
+/// Formats a size: 8, 64K, 1M.
 fn short(bytes: f64) -> String {
     let units = [(30, "G"), (20, "M"), (10, "K"), (0, "")];
     let (power, unit) = units.into_iter().find(|(power, _)| bytes >= f64::from(1u32 << power)).unwrap_or((0, ""));

@@ -1,5 +1,5 @@
-//! Our ranks in other processes: a build of this command, started once a rank, or once for all that
-//! are threads.
+//! Our ranks in other processes: a build of this command, started once a rank, or once for all
+//! ranks if they are threads.
 
 use super::{
     Bench, Transport,
@@ -12,24 +12,25 @@ use consonance_kernels::os::thread_pool;
 use rustix::time::ClockId;
 use std::{env, error::Error, io, os::unix::net::UnixStream, path::Path, process::Command, thread};
 
-/// The hidden command by which a rank begins, with its number.
+/// The hidden subcommand that runs a rank; its argument is the rank's number.
 const RANK: &str = "bench-rank";
 
-/// The same for all ranks of a group of threads, with their number.
+/// The hidden subcommand that runs all ranks of a group as threads; its argument is their number.
 const THREADS: &str = "bench-threads";
 
-/// The variable that is set where the ranks' data are to lie in memory of the communicator's.
+/// The environment variable that is set if the ranks' buffers are allocated by the communicator.
 const ALLOCATED: &str = "CONSONANCE_BENCH_ALLOC";
 
-/// The variable that names the implementation.
+/// The environment variable that names the implementation.
 const IMPLEMENTATION: &str = "CONSONANCE_BENCH_IMPLEMENTATION";
 
-/// A group of processes, each on a core as [`Group::threads`] has it.
+/// Starts a group of processes, each on the core that [`Group::threads`] gives to its rank.
 pub(super) fn start(bench: &Bench, directory: &Path) -> Result<Group, Failure> {
     Group::processes(commands(itself::command, bench, Implementation::Auto)?, bench.ranks, directory)
 }
 
-/// What starts the ranks that a build of this command has, of which `consonance` starts a process.
+/// Returns the commands that start the ranks of a build of this command. `consonance` makes a
+/// command that starts the build.
 pub(super) fn commands(
     consonance: impl Fn() -> io::Result<Command>,
     bench: &Bench,
@@ -59,7 +60,7 @@ fn subject() -> Subject {
     if env::var_os(ALLOCATED).is_some() { Subject::Allocated } else { Subject::Collective }
 }
 
-/// The name of an implementation, as users read and write it.
+/// Returns the name of an implementation, as users read and write it.
 pub(super) fn name(implementation: Implementation) -> &'static str {
     match implementation {
         Implementation::OneShot => "one_shot",
@@ -74,12 +75,12 @@ fn implementation() -> Implementation {
     all.into_iter().find(|&implementation| name(implementation) == named).unwrap_or_default()
 }
 
-/// Is rank `rank` of a group that `TF_CONFIG` tells of, for the bench at `socket`.
+/// Runs as rank `rank` of the group that `TF_CONFIG` describes, for the bench at `socket`.
 ///
 /// # Errors
 /// If the group is not formed, or the socket fails.
 pub fn bench_rank(rank: usize, socket: &Path) -> Result<(), Box<dyn Error>> {
-    // First, so that the group sees on which cores its members are.
+    // Pins the thread before the group is formed, so that the group sees the cores of its members.
     thread_pool::pin(rank % cores())?;
     let mut group = ProcessGroup::builder(TfConfigClusterResolver::new()?)
         .options(CommunicationOptions::new().timeout(ANSWER)?)
@@ -90,7 +91,7 @@ pub fn bench_rank(rank: usize, socket: &Path) -> Result<(), Box<dyn Error>> {
     Ok(serve(UnixStream::connect(socket)?, communicator, subject(), ClockId::ProcessCPUTime)?)
 }
 
-/// Is all of `ranks` threads, for the bench at `socket`.
+/// Runs as a group of `ranks` threads, for the bench at `socket`.
 ///
 /// # Errors
 /// If the system gives no thread or refuses a core, or a socket fails.

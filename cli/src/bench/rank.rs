@@ -1,15 +1,14 @@
-//! A rank's side of the bench: it does what it is asked by a socket, and sleeps in between.
+//! A rank's side of the bench: it executes requests from a socket, and sleeps between them.
 //!
-//! Ranks of other libraries, in `rivals/`, speak the same, a line at a time:
+//! Ranks of other libraries, in `rivals/`, use the same protocol, a line for each message:
 //!
-//! | asked | means | answered |
-//! |---|---|---|
-//! | | once, at the beginning | `rank RANK` |
-//! | `case COLLECTIVE DTYPE OP IN_PLACE RANKS COUNT SETS SPREAD` | makes so many sets of buffers | `ok`, or `none WHY` |
-//! | `run BATCHES TURN` | fills all sets, calls with each, checks each: so many times | `done CALLS CPU_SECONDS WRONG`, and a native `f64` for each call: its seconds |
+//! * At the beginning the rank sends `rank RANK`.
+//! * `case COLLECTIVE DTYPE OP IN_PLACE RANKS COUNT SETS SPREAD` makes `SETS` sets of buffers. The
+//!   answer is `ok`, or `none WHY` if the library has no such call.
+//! * `run BATCHES TURN` fills all sets, makes a call with each and checks each, `BATCHES` times.
+//!   The answer is `done CALLS CPU_SECONDS WRONG`, then the seconds of each call as a native `f64`.
 //!
-//! A call that fails is answered `failed WHY`, after which the rank ends. It also ends when the
-//! socket is closed.
+//! If a call fails, the rank answers `failed WHY` and ends. It also ends when the socket is closed.
 
 use super::{
     case::{Case, Collective},
@@ -25,19 +24,19 @@ use std::{
     time::Instant,
 };
 
-/// What a rank does when a call is asked of it.
+/// The work that a rank does as the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
     /// The collective.
     Collective,
-    /// The same, on memory that the communicator gives.
+    /// The collective, on memory that the communicator allocates.
     Allocated,
-    /// A copy of as many bytes as the collective moves at least.
+    /// A copy of the bytes that the collective must move at least.
     Limit,
 }
 
-/// Does what is asked until nobody asks. `clock` counts the rank's CPU time: its thread's, or its
-/// process's.
+/// Executes requests until the socket is closed. `clock` counts the CPU time of the rank's thread
+/// or process.
 ///
 /// # Errors
 /// If the socket fails.
@@ -60,7 +59,7 @@ pub(super) fn serve(
         match (&words[..], &mut prepared) {
             (["case", words @ ..], prepared) => {
                 let Some((case, sets)) = read_case(words) else { return Err(nonsense(&line)) };
-                // The buffers of the case before are given back first.
+                // The buffers of the case before are freed first.
                 *prepared = None;
                 match prepare(case, &communicator, subject, sets) {
                     Ok(buffers) => *prepared = Some(buffers),
@@ -84,7 +83,7 @@ pub(super) fn serve(
     }
 }
 
-/// The words after `case`.
+/// Returns the words after `case`.
 pub(super) fn write_case(case: &Case, sets: usize) -> String {
     let Case { collective, ranks, count, dtype, op, in_place, spread } = case;
     format!("{collective} {dtype} {op} {} {ranks} {count} {sets} {spread}", u8::from(*in_place))
@@ -108,14 +107,14 @@ fn nonsense(line: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("expected a case or a run, found {line:?}"))
 }
 
-/// What a run measured.
+/// The measurements of a run.
 struct Run {
     clock: ClockId,
-    /// Of each call.
+    /// The time of each call.
     seconds: Vec<f64>,
-    /// Of all calls and the barriers before them.
+    /// The CPU time of all calls and the barriers before them.
     cpu_seconds: f64,
-    /// Elements that were not as they should be.
+    /// The number of wrong elements.
     wrong: usize,
 }
 
@@ -128,7 +127,8 @@ impl Run {
 
 /// A case with its buffers.
 trait Prepared {
-    /// Fills, calls and checks. The first of several batches only warms up.
+    /// Fills, calls and checks, `batches` times. If there are several batches, one more comes
+    /// first, to warm up.
     fn run(
         &mut self,
         communicator: &mut Communicator,
@@ -160,11 +160,11 @@ struct Buffers<T> {
     layout: Layout,
     tiles: Tiles<T>,
     counts: Vec<usize>,
-    /// What is sent, and the other buffer.
+    /// For each set, the buffer that is sent, and the other buffer.
     sets: Vec<(Room<T>, Room<T>)>,
 }
 
-/// Memory of the program's own, or of the communicator's.
+/// Memory of the program, or of the communicator.
 enum Room<T> {
     Slice(Vec<T>),
     Allocated(SharedMemory<T>),

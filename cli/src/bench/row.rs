@@ -1,45 +1,45 @@
-//! A row of results: what one library took for one call.
+//! A row of results: the measurements of one library for one call.
 
 use super::{case::Case, group::Samples};
 use serde_json::{Value, json};
 use std::fmt;
 
-/// A row.
+/// A row of the table.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// `"consonance"`, a rival's name, or `"limit"`.
     pub library: String,
-    /// What its ranks are and how they meet; of a library without figures `"none: "` and the
-    /// reason.
+    /// The kind of its ranks: threads or processes. For a library without figures, `"none: "` and
+    /// the reason.
     pub transport: String,
     /// `"slice"` or `"alloc"`.
     pub memory: &'static str,
-    /// What was called.
+    /// The call.
     pub case: Case,
-    /// What was measured; nothing if the library is not installed or has no such call.
+    /// The measurements; `None` if the library is not installed or has no such call.
     pub figures: Option<Figures>,
 }
 
-/// What was measured.
+/// The measurements of one call.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
-    /// Microseconds of a call on its slowest rank: half of the calls took no more.
+    /// Median time of a call on its slowest rank, in microseconds.
     pub time_us_median: f64,
-    /// 99 of 100 calls took no more.
+    /// The 99th percentile of that time.
     pub time_us_p99: f64,
-    /// CPU seconds that all ranks together spent on a call and the barrier before it, on average.
+    /// Mean CPU seconds of a call and the barrier before it, of all ranks together.
     pub cpu_seconds: f64,
-    /// Elements that were wrong, in all calls on all ranks.
+    /// The number of wrong elements, in all calls on all ranks.
     pub wrong: usize,
 }
 
 impl Figures {
-    /// The figures of these calls, of which there is at least one.
+    /// Returns the figures of these calls. There must be at least one call.
     pub(super) fn new(samples: Samples) -> Figures {
         let Samples { mut seconds, cpu_seconds, wrong } = samples;
         seconds.sort_by(f64::total_cmp);
         let calls = seconds.len();
-        // The least sample that `share` of all are not above.
+        // The smallest sample that at least `share` of all samples do not exceed.
         let quantile = |share: f64| 1e6 * seconds[((share * calls as f64).ceil() as usize).clamp(1, calls) - 1];
         Figures {
             time_us_median: quantile(0.5),
@@ -51,18 +51,18 @@ impl Figures {
 }
 
 impl Row {
-    /// Bytes of the larger buffer by time, in GB/s.
+    /// Returns the bytes of the larger buffer divided by the median time, in GB/s.
     pub fn algbw(&self) -> Option<f64> {
         self.figures.map(|figures| self.case.bytes() as f64 / figures.time_us_median / 1e3)
     }
 
-    /// The bandwidth that links between the ranks must at least have had, in GB/s, as nccl-tests
-    /// define it.
+    /// Returns the bandwidth that the links between the ranks must at least have had, in GB/s, as
+    /// nccl-tests defines it.
     pub fn busbw(&self) -> Option<f64> {
         self.algbw().map(|algbw| algbw * self.case.collective.kind().bus_factor(self.case.ranks))
     }
 
-    /// The row as a JSON object; what there is not is null.
+    /// Returns the row as a JSON object. Absent values are null.
     pub fn json(&self) -> Value {
         let Row { library, transport, memory, case, figures } = self;
         json!({
@@ -85,7 +85,7 @@ impl Row {
         })
     }
 
-    /// The names of the table's columns, two lines.
+    /// Returns the names of the table's columns, two lines.
     pub fn header() -> String {
         let line = |words: [&str; 13]| {
             let [collective, bytes, count, dtype, op, place, library, transport, time, p99, algbw, busbw, wrong] =

@@ -1,57 +1,58 @@
-//! What is in the buffers: short patterns, repeated, so that a rank can fill and check megabytes in
-//! the time of a copy.
+//! The contents of the buffers: short patterns, repeated, so that a rank fills and checks megabytes
+//! in the time of a copy.
 //!
-//! Elements are small whole numbers, whose sums no type rounds: whatever the order in which a
-//! library combines them, there is one right result.
+//! Elements are small whole numbers, whose sums no type rounds. In whatever order a library
+//! combines them, there is one right result.
 
 use super::case::{Case, Collective};
 use consonance_harness::sample::Sample;
 use consonance_kernels::memory::HostBuf;
 use consonance_spec::{ReduceOp, call::mix, collective, for_each_dtype};
 
-/// Elements after which patterns repeat: a prime, so that no block of a buffer looks like another.
+/// Elements after which patterns repeat. It is a prime, so that no block of a buffer looks like
+/// another.
 pub(super) const PERIOD: usize = 1021;
 
-/// How far apart in a pattern the blocks for two ranks begin.
+/// The distance in a pattern between the beginnings of the blocks for two ranks.
 const BLOCK_SHIFT: usize = 17;
 
 /// A part of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
-    /// Which pattern of [`Tiles`].
+    /// The index of the pattern in [`Tiles`].
     pub tile: usize,
-    /// Where in the pattern it begins, in the first call.
+    /// The position in the pattern at which the segment begins, in the first call.
     pub shift: usize,
-    /// How many elements it has.
+    /// The number of elements.
     pub count: usize,
 }
 
-/// Whose call it is, where libraries differ in what they leave.
+/// The library that makes the call, where libraries leave different contents in buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Habit {
-    /// Every element that is not the result stays as it was.
+    /// Elements outside the result stay as they were.
     Ours,
-    /// The result of a reduce_scatter in place lies at the beginning of the buffer; what is behind
-    /// it is undefined.
+    /// The result of a reduce_scatter in place lies at the beginning of the buffer. The rest of the
+    /// buffer is undefined.
     Mpi,
-    /// What a reduce leaves on ranks other than the root is undefined.
+    /// On ranks other than the root, the buffer is undefined after a reduce.
     Gloo,
 }
 
-/// What a rank's buffers hold before and after a call.
+/// The contents of a rank's buffers before and after a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// What is sent; empty where there is no such buffer.
+    /// The buffer that is sent; empty if there is none.
     pub send: Vec<Segment>,
-    /// What the other buffer holds before the call: the rank's own contribution in place, or
-    /// elements that no result has.
+    /// The other buffer before the call: the rank's own contribution if the call is in place,
+    /// otherwise elements that no result has.
     pub recv: Vec<Segment>,
-    /// What it holds after the call.
+    /// The other buffer after the call.
     pub expect: Vec<Segment>,
 }
 
 impl Layout {
-    /// The buffers of `rank`.
+    /// Returns the buffers of `rank`.
     pub(super) fn of(case: &Case, rank: usize, habit: Habit) -> Layout {
         let Case { ranks, in_place, .. } = *case;
         let (all, part, root) = (case.elements(), case.part(rank), rank == 0);
@@ -61,7 +62,7 @@ impl Layout {
         // Whole contributions, in rank order.
         let parts = || (0..ranks).map(|peer| segment(peer, 0, case.part(peer).len())).collect::<Vec<_>>();
         let own = one(rank, 0, part.len());
-        // A buffer with this rank's part in it alone.
+        // A buffer that holds only this rank's part.
         let own_of_all = || vec![segment(nothing, 0, part.start), own[0], segment(nothing, part.end, all - part.end)];
         let blocks = |tile: usize| {
             let counts = case.counts(rank).into_iter().enumerate();
@@ -134,16 +135,16 @@ impl Layout {
     }
 }
 
-/// The patterns of a case: the contribution of each rank, then the result of combining them, then
-/// one that is neither.
+/// The patterns of a case: the contribution of each rank, then the result of combining the
+/// contributions, then one that is neither.
 pub(super) struct Tiles<T> {
-    /// Each twice in a row, so that a period from anywhere in the first half is in one piece.
+    /// Each pattern twice in a row, so that a period from anywhere in the first half is contiguous.
     tiles: Vec<Vec<T>>,
 }
 
 /// An element type that has small whole numbers.
 pub(super) trait Small: Sample {
-    /// The number, which is less than 128; of `bool`, whether it is odd.
+    /// Returns the number, which must be less than 128. For `bool`, returns whether it is odd.
     fn small(number: u8) -> Self;
 }
 
@@ -163,7 +164,7 @@ macro_rules! implement {
 for_each_dtype!(implement);
 
 impl<T: Small> Tiles<T> {
-    /// The patterns of `case`.
+    /// Makes the patterns of `case`.
     pub(super) fn new(case: &Case) -> Tiles<T> {
         let Case { ranks, op, .. } = *case;
         let whole = |i: usize, rank: usize| {
@@ -172,10 +173,10 @@ impl<T: Small> Tiles<T> {
             let (common, turn) = (any(ranks), (i + rank) % ranks);
             match op {
                 _ if !case.collective.kind().combines() => any(rank),
-                // Every rank's differ, and both the sum and the mean of all are small whole
+                // The ranks' numbers differ, and both their sum and their mean are small whole
                 // numbers.
                 ReduceOp::Sum | ReduceOp::Mean if ranks <= 8 => common % 4 + 2 * turn as u8,
-                // Of more ranks, one has what is not neutral.
+                // With more ranks, only one has a number that is not neutral.
                 ReduceOp::Sum | ReduceOp::Mean if turn > 0 => 0,
                 ReduceOp::Product if turn > 0 => 1,
                 ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Product => 1 + common / 2,
@@ -192,7 +193,7 @@ impl<T: Small> Tiles<T> {
         Tiles { tiles: tiles.into_iter().map(|tile| [&tile[..], &tile].concat()).collect() }
     }
 
-    /// The bytes of a period of each pattern; of none where the case has no such pattern.
+    /// Returns the bytes of a period of each pattern; no bytes if the case has no such pattern.
     pub(super) fn bytes(&self) -> impl Iterator<Item = &[u8]> {
         self.tiles.iter().map(|tile| HostBuf::from(&tile[..tile.len() / 2]).as_bytes())
     }
@@ -208,7 +209,8 @@ impl<T: Small> Tiles<T> {
         }
     }
 
-    /// The elements of `buffer` that are not as `segments` say after the call number `turn`.
+    /// Counts the elements of `buffer` that differ from what `segments` say after the call number
+    /// `turn`.
     pub(super) fn wrong(&self, buffer: &[T], segments: &[Segment], turn: usize) -> usize {
         let (mut rest, mut wrong) = (buffer, 0);
         for segment in segments {
@@ -216,7 +218,7 @@ impl<T: Small> Tiles<T> {
             let period = self.period(segment, turn);
             for chunk in part.chunks(PERIOD) {
                 let expected = &period[..chunk.len()];
-                // Bytes are compared much faster than numbers.
+                // Comparing bytes is much faster than comparing numbers.
                 if HostBuf::from(chunk).as_bytes() != HostBuf::from(expected).as_bytes() {
                     wrong += chunk.iter().zip(expected).filter(|(found, expected)| found != expected).count();
                 }
@@ -232,7 +234,7 @@ impl<T: Small> Tiles<T> {
     }
 }
 
-/// The elements of segments.
+/// Counts the elements of segments.
 pub(super) fn count(segments: &[Segment]) -> usize {
     segments.iter().map(|segment| segment.count).sum()
 }
@@ -259,12 +261,13 @@ mod tests {
         assert_eq!(tiles.wrong(&buffer, &layout.expect, 7), 0);
         buffer[4999] += bf16::ONE;
         assert_eq!(tiles.wrong(&buffer, &layout.expect, 7), 1);
-        // What was there before, and the result of another call, are as good as all wrong.
+        // Almost all elements count as wrong if the buffer is compared with its contents before the
+        // call, or with the result of another call.
         assert!(tiles.wrong(&buffer, &layout.recv, 7) > 3000);
         assert!(tiles.wrong(&buffer, &layout.expect, 8) > 3000);
     }
 
-    /// The spec makes of what is sent what is expected.
+    /// The spec's results for the data that is sent are the data that is expected.
     #[test]
     fn layouts_are_those_of_the_spec() {
         use Collective::{AllGather, AllGatherV, AllReduce, AllToAll, AllToAllV, ReduceScatter};

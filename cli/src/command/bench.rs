@@ -20,16 +20,16 @@ use std::{
     time::Duration,
 };
 
-/// Measure a collective beside other libraries and this machine's limits.
+/// Measure a collective beside other libraries and the limits of this machine.
 ///
-/// Time is that of the slowest rank: half of the calls took no more, 99 of 100 no more than p99.
-/// algbw is the bytes of the larger buffer by time; busbw is what the links between ranks must at
-/// least have carried; both are nccl-tests'. Every call is of other buffers than the one before,
-/// and every result is checked: `wrong` counts elements. Where a library has no such call, or is
-/// not installed, its row says so.
+/// The time of a call is its time on the slowest rank. `time` is the median of all calls, `p99`
+/// their 99th percentile. algbw is the bytes of the larger buffer divided by the time. busbw is the
+/// bandwidth that the links between ranks must at least have had. Both are defined as in
+/// nccl-tests. Consecutive calls use different buffers. Every result is checked: `wrong` counts the
+/// wrong elements. If a library is not installed or has no such call, its row says so.
 ///
-/// Rank r runs on the r-th of the cores that are allowed, with every library; if there are more
-/// ranks than cores, they share them.
+/// With every library, rank r runs on the r-th of the cores that this process may use. If there are
+/// more ranks than cores, ranks share cores.
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, disable_help_subcommand = true)]
 pub(crate) struct Arguments {
@@ -45,68 +45,68 @@ enum Other {
     Strategies(Strategies),
 }
 
-// What a call is, whatever is asked of it. (Of a part of a command, documentation would take the
-// place of the whole one's.)
+// The arguments of a call, for every subcommand that takes one. (A documentation comment here would
+// replace the text of the whole subcommand.)
 #[derive(Args)]
 pub(super) struct Call {
-    /// How many ranks there are
+    /// Number of ranks
     #[arg(short = 'n', long, value_name = "N", default_value_t = 2)]
     pub(super) ranks: usize,
-    /// How our ranks meet: threads or processes (cuda is not there yet, and refused)
+    /// How the ranks communicate: threads or processes (cuda is not available yet)
     #[arg(long, default_value = "threads")]
     pub(super) transport: Transport,
-    /// The element type: f32, bf16, i8, …
+    /// Element type: f32, bf16, i8, …
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = dtype)]
     pub(super) dtype: DType,
-    /// How elements are combined: sum, mean, product, min, max, and, or, xor
+    /// Reduction operation: sum, mean, product, min, max, and, or, xor
     #[arg(long, default_value = "sum", value_parser = op)]
     pub(super) op: ReduceOp,
-    /// Where our buffers are: slice (anywhere) or alloc (memory that all ranks can read)
+    /// Where the buffers are: slice (any memory) or alloc (memory that all ranks can read)
     #[arg(long, default_value = "slice")]
     pub(super) memory: Memory,
-    /// Leave the result where the contribution was
+    /// Put the result into the buffer of the contribution
     #[arg(long)]
     pub(super) in_place: bool,
-    /// By how many percent the least and the largest part differ from the average, in all_gather_v
-    /// and its like
+    /// By how many percent the smallest and the largest part differ from the average, in
+    /// collectives with parts of different sizes (all_gather_v and others)
     #[arg(long, value_name = "PERCENT", default_value_t = 10)]
     pub(super) spread: usize,
 }
 
 #[derive(Args)]
 struct Collectives {
-    /// One or more, which take turns: all_reduce, all_gather, reduce_scatter, broadcast,
-    /// all_to_all, barrier, gather, scatter, reduce, send_recv; all_gather_v, gather_v, scatter_v,
-    /// all_to_all_v, whose parts differ (see --spread)
+    /// One or more collectives, measured in turn: all_reduce, all_gather, reduce_scatter,
+    /// broadcast, all_to_all, barrier, gather, scatter, reduce, send_recv; all_gather_v, gather_v,
+    /// scatter_v, all_to_all_v, whose parts differ in size (see --spread)
     #[arg(required = true, value_name = "COLLECTIVE")]
     collectives: Vec<Collective>,
     #[command(flatten)]
     sizes: Sizes,
     #[command(flatten)]
     call: Call,
-    /// Who else is measured, in turn with ours: openmpi, mpich, gloo; build:PATH is another build
-    /// of this command; one_shot and two_shot are ours with that way of all-reduce at all sizes;
-    /// limit is a copy of the bytes that must at least be moved
+    /// Other subjects to measure, in turn with consonance: openmpi, mpich, gloo; build:PATH is
+    /// another build of this command; one_shot and two_shot are consonance with that algorithm of
+    /// all-reduce at all sizes; limit is a copy of the bytes that a call must move at least
     #[arg(long, value_name = "LIBRARIES", value_delimiter = ',')]
     vs: Vec<Beside>,
-    /// How long each library is measured at each size: 250ms, 2s
+    /// Time for which each library is measured at each size: 250ms, 2s
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = super::time)]
     time: Duration,
-    /// Write each row as a JSON object on a line of its own
+    /// Write each row as a JSON object on its own line
     #[arg(long)]
     json: bool,
-    /// Draw time and bus bandwidth over size, the limit too, as SVG
+    /// Draw time and bus bandwidth over size as SVG, with the limit
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
 
-/// Measure what this machine can do: copies, sums of several buffers, the round trip of a cache
+/// Measure the limits of this machine: copies, sums of several buffers, the round trip of a cache
 /// line between two cores.
 #[derive(Args)]
 struct Limits {
     #[command(flatten)]
     sizes: Sizes,
-    /// Write each figure as a JSON object on a line of its own
+    /// Write each figure as a JSON object on its own line
     #[arg(long)]
     json: bool,
 }
@@ -140,32 +140,32 @@ pub(crate) struct Worker {
 
 #[derive(Args)]
 struct Sizes {
-    /// The smallest size: bytes of the larger buffer, such as 8, 64K, 1M
+    /// Smallest size: bytes of the larger buffer, such as 8, 64K, 1M
     #[arg(short = 'b', long, value_name = "MIN", default_value = "8", value_parser = bytes)]
     begin: usize,
-    /// The largest size
+    /// Largest size
     #[arg(short = 'e', long, value_name = "MAX", default_value = "16M", value_parser = bytes)]
     end: usize,
-    /// How many times as large each size is as the one before
+    /// Factor from each size to the next
     #[arg(short = 'f', long, value_name = "FACTOR", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
     factor: u32,
 }
 
-/// How the bench starts a rank that is a process.
+/// Arguments with which the bench starts a rank that is a process.
 #[derive(Args)]
 pub(crate) struct Rank {
     rank: usize,
     socket: PathBuf,
 }
 
-/// How the bench starts ranks that are threads of another process.
+/// Arguments with which the bench starts a process whose threads are the ranks.
 #[derive(Args)]
 pub(crate) struct Threads {
     ranks: usize,
     socket: PathBuf,
 }
 
-/// Who is measured beside us.
+/// A subject that is measured beside our library.
 #[derive(Clone, PartialEq)]
 enum Beside {
     Rival(Rival),
@@ -194,7 +194,7 @@ impl Sizes {
     }
 }
 
-/// Does it, and gives the status of the command.
+/// Runs the bench, and returns the exit status of the command.
 pub(crate) fn bench(arguments: Arguments) -> i32 {
     let result = match (arguments.other, arguments.bench) {
         (Some(Other::Limits(arguments)), _) => machine(&arguments),
@@ -210,7 +210,7 @@ pub(crate) fn bench(arguments: Arguments) -> i32 {
     }
 }
 
-/// Is a rank, and gives the status of the command.
+/// Runs as a rank, and returns the exit status of the command.
 pub(crate) fn rank(arguments: &Rank) -> i32 {
     match bench_rank(arguments.rank, &arguments.socket) {
         Ok(()) => 0,
@@ -221,7 +221,7 @@ pub(crate) fn rank(arguments: &Rank) -> i32 {
     }
 }
 
-/// Is a worker of the bench of strategies, and gives the status of the command.
+/// Runs as a worker of the bench of strategies, and returns the exit status of the command.
 pub(crate) fn worker(arguments: &Worker) -> i32 {
     match bench_worker(&arguments.part, arguments.rounds) {
         Ok(()) => 0,
@@ -232,7 +232,7 @@ pub(crate) fn worker(arguments: &Worker) -> i32 {
     }
 }
 
-/// Is all ranks, and gives the status of the command.
+/// Runs as all ranks, and returns the exit status of the command.
 pub(crate) fn threads(arguments: &Threads) -> i32 {
     match bench_threads(arguments.ranks, &arguments.socket) {
         Ok(()) => 0,
@@ -254,7 +254,8 @@ fn collectives(arguments: Collectives) -> Result<(), String> {
     let (collectives, rivals) = (once_each(collectives), once_each(rivals));
     let sizes = sizes.list()?;
     let cannot = |path: &Path, error| format!("--plot: {}: {error}", path.display());
-    // Nothing is measured in vain. Who reads a pipe sees its end only when this one is closed.
+    // Fails before anything is measured if the file cannot be written. The file stays open: if it
+    // is a pipe, its reader sees the end only once the picture has been written.
     let _open = file.as_deref().map(|path| writable(path).map_err(|error| cannot(path, error))).transpose()?;
     let bench =
         Bench { collectives, ranks, transport, sizes, dtype, op, memory, in_place, spread, rivals, limit, time };
@@ -269,8 +270,8 @@ fn collectives(arguments: Collectives) -> Result<(), String> {
     file.map_or(Ok(()), |path| fs::write(&path, plot(&rows)).map_err(|error| cannot(&path, error)))
 }
 
-/// Opens a file, to see that it can be written, and leaves what is there as it is: of a bench that
-/// fails there is nothing to take its place.
+/// Checks that a file can be written, and leaves its contents as they are: a bench that fails has
+/// no picture to replace the old one.
 fn writable(path: &Path) -> io::Result<File> {
     match File::create_new(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => OpenOptions::new().append(true).open(path),
@@ -278,7 +279,7 @@ fn writable(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The first of each.
+/// Removes repetitions: keeps the first of equal values.
 fn once_each<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
     all.into_iter().fold(Vec::new(), |mut first, next| {
         if !first.contains(&next) {
@@ -307,10 +308,10 @@ fn calls(arguments: &Strategies) -> Result<(), String> {
     Ok(())
 }
 
-/// Results on standard output, progress on standard error if that is a terminal.
+/// Shows results on standard output, and progress on standard error if that is a terminal.
 struct Show {
     json: bool,
-    /// What stands above the first row of a table, until it is shown.
+    /// The header of the table, until it is printed above the first row.
     header: Cell<Option<String>>,
     bar: ProgressBar,
 }
@@ -343,7 +344,7 @@ impl Show {
     }
 }
 
-/// A number of bytes: 8, 64K, 1M, 2G.
+/// Parses a number of bytes: 8, 64K, 1M, 2G.
 pub(crate) fn bytes(text: &str) -> Result<usize, String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let unit = match unit {

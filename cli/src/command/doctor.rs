@@ -17,16 +17,16 @@ pub(crate) struct Doctor {
     json: bool,
 }
 
-/// The hidden command of a process of the trial.
+/// The hidden subcommand that a process of the trial runs.
 #[derive(clap::Args)]
 pub(crate) struct Trial {
-    /// Be the rank that TF_CONFIG names
+    /// Run as the rank that TF_CONFIG names
     #[arg(long)]
     process: bool,
 }
 
 impl Doctor {
-    /// Writes the report to standard output, and gives the status of the command.
+    /// Writes the report to standard output, and returns the exit status of the command.
     pub(crate) fn run(&self) -> i32 {
         let report = Report::of_this_machine();
         if self.json {
@@ -39,7 +39,7 @@ impl Doctor {
 }
 
 impl Trial {
-    /// Is a process of the trial, and gives the status of the command.
+    /// Runs as a process of the trial, and returns the exit status of the command.
     pub(crate) fn run(&self) -> i32 {
         serve(self.process)
     }

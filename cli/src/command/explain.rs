@@ -9,29 +9,29 @@ use crate::{
     explain::{Question, join, start, topology_of, topology_of_threads},
 };
 
-/// Show what a call would do: the way of its data, from which sizes on which way is taken, and what
-/// it costs at least.
+/// Show what a call would do: its protocol, the sizes at which the protocol changes, and a lower
+/// bound of its time.
 ///
-/// It says what the call itself is decided by, so it is what happens, on this machine and in this
-/// build. The limit is measured: a copy of the bytes that every library must move at least, and
-/// half of a cache line's round trip.
+/// The answer comes from the functions by which the call itself chooses, so it holds on this
+/// machine and in this build. The limit is measured: a copy of the bytes that every library must
+/// move at least, and half of the round trip of a cache line.
 #[derive(clap::Args)]
 pub(crate) struct Explain {
-    /// all_reduce, all_gather, broadcast, … as of consonance bench
+    /// all_reduce, all_gather, broadcast, … as for consonance bench
     #[arg(value_name = "COLLECTIVE")]
     collective: Collective,
     #[command(flatten)]
     call: Call,
-    /// Bytes of the larger buffer, such as 8, 64K, 1M; several with commas
+    /// Bytes of the larger buffer, such as 8, 64K, 1M; several, separated by commas
     #[arg(short, long, value_name = "SIZES", default_value = "1M", value_delimiter = ',', value_parser = bytes)]
     bytes: Vec<usize>,
-    /// Do without the limit
+    /// Do not measure the limit
     #[arg(long)]
     no_measure: bool,
-    /// Write each size as a JSON object on a line of its own
+    /// Write each size as a JSON object on its own line
     #[arg(long)]
     json: bool,
-    /// This process is a rank of those that are asked
+    /// Run as this rank of the processes that answer
     #[arg(long, hide = true)]
     rank: Option<usize>,
 }
@@ -40,7 +40,7 @@ impl Explain {
     /// Writes the answer to standard output.
     ///
     /// # Errors
-    /// Why there is none, in one line.
+    /// The reason why there is no answer, in one line.
     pub(crate) fn run(&self) -> Result<(), String> {
         let collective = self.collective;
         let Call { ranks, transport, dtype, op, memory, in_place, spread } = self.call;
@@ -54,13 +54,14 @@ impl Explain {
         }
         let case = Case { collective, ranks, count: 0, dtype, op, in_place, spread };
         let question = Question { case, transport, memory };
-        // Before an answer for another size is shown, and before processes are started.
+        // Checks all sizes before the answer for the first is printed, and before processes are
+        // started.
         self.bytes.iter().try_for_each(|&bytes| question.check(bytes))?;
         let topology = match (transport, self.rank) {
             (Transport::Threads, _) => topology_of_threads(ranks),
             (Transport::Processes, None) => {
                 let status = start(ranks).map_err(|error| error.to_string())?;
-                return if status.success() { Ok(()) } else { Err("the processes that were asked failed".to_owned()) };
+                return if status.success() { Ok(()) } else { Err("the process of rank 0 failed".to_owned()) };
             }
             (Transport::Processes, Some(rank)) => {
                 let (_group, mut communicator) = join().map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! The command line of `consonance`, and what each subcommand makes of its arguments.
+//! The command line of `consonance`, and how each subcommand uses its arguments.
 
 mod bench;
 mod doctor;
@@ -51,30 +51,31 @@ enum Command {
 
 /// Start a program as the workers of a cluster on this machine.
 ///
-/// Each worker finds in TF_CONFIG who is who, and in CONSONANCE_JOB what no other launch is called.
-/// Each line of its output gets its worker before it: `[worker 0] …`. SIGINT, SIGTERM and SIGHUP go
-/// to all workers and what they started; SIGINT after one of the first two kills them.
+/// Sets for each worker TF_CONFIG (the cluster and this task) and CONSONANCE_JOB (a job id that no
+/// other launch has). Puts the worker before each line of its output: `[worker 0] …`. SIGINT,
+/// SIGTERM and SIGHUP are forwarded to all workers and to the processes that they started. A SIGINT
+/// after an earlier SIGINT or SIGTERM kills them.
 ///
-/// When a worker ends with another status than 0, or by a signal, the others get SIGTERM, and
-/// SIGKILL 2 s later, unless they are to keep going; the first that failed is named at the end, and
-/// its status (128 and the number, for a signal) is the status of this command. Other statuses are
-/// 124 (the time was up), 125 (the launcher failed), 126 (the program cannot be started), 127
-/// (there is no such program) and 130 (a second SIGINT). Those that had to be killed are named on a
-/// line after it. With --timeout, output that nobody reads within 5 s of the end is left, which a
-/// last line says.
+/// If a worker ends by a signal or with a status other than 0, the other workers get SIGTERM, and
+/// SIGKILL 2 s later. With --keep-going they go on. The first worker that failed is named at the
+/// end, and its status (for a signal: 128 and the signal's number) is the status of this command.
+/// Other statuses are 124 (the time was up), 125 (the launcher failed), 126 (the program cannot be
+/// started), 127 (there is no such program) and 130 (a second SIGINT). Another line names the
+/// workers that had to be killed. With --timeout, output that nobody reads within 5 s of the end is
+/// dropped, and a last line says so.
 #[derive(clap::Args)]
 struct Run {
-    /// How many workers there are
+    /// Number of workers
     #[arg(short = 'n', long, value_name = "N")]
     workers: NonZeroUsize,
-    /// Tell each worker by CONSONANCE_REPLICAS how many replicas it has
+    /// Set CONSONANCE_REPLICAS, the number of replicas of each worker
     #[arg(long, value_name = "R")]
     replicas: Option<NonZeroUsize>,
-    /// End all workers after this time: 500ms, 30s, 5m, 2h; a number alone is seconds
+    /// End all workers after this time: 500ms, 30s, 5m, 2h; a number without a unit is seconds
     #[arg(long, value_name = "TIME", value_parser = time)]
     timeout: Option<Duration>,
-    /// Let the others go on when a worker fails, for programs that reform their group after a loss;
-    /// no replacement is started
+    /// Let the other workers go on when one fails, for programs that reform their group after a
+    /// loss; no replacement is started
     #[arg(long)]
     keep_going: bool,
     /// The program and its arguments
@@ -82,7 +83,7 @@ struct Run {
     program: Vec<OsString>,
 }
 
-/// What `harness/perf/compare` runs: without a name the list of names, one a line.
+/// What `harness/perf/compare` runs. Without a name, prints the names, one a line.
 #[derive(clap::Args)]
 struct Counted {
     name: Option<String>,
@@ -90,8 +91,8 @@ struct Counted {
     calls: usize,
 }
 
-/// Does what the arguments say, of which the first is the command's own name, and gives its exit
-/// status.
+/// Runs the command with these arguments, the first of which is the command's own name. Returns its
+/// exit status.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let own = arguments.get(1..).unwrap_or_default();
@@ -100,7 +101,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let status = match Arguments::try_parse_from(arguments) {
         Ok(Arguments { command }) => carry_out(command),
         Err(error) => {
-            // There is nowhere else to say it.
+            // If this fails, there is nowhere else to report the error.
             let _ = error.print();
             error.exit_code()
         }
@@ -135,12 +136,12 @@ fn count(arguments: &Counted) -> i32 {
     };
     match COUNTED.iter().find(|(name, _)| name == wanted) {
         Some((_, work)) => work(arguments.calls),
-        None => eprintln!("consonance: nothing that is counted is called {wanted}"),
+        None => eprintln!("consonance: there is no counted work named {wanted}"),
     }
     i32::from(!COUNTED.iter().any(|(name, _)| name == wanted))
 }
 
-/// 0, or 1 for a complaint, which is shown.
+/// Returns 0, or 1 after printing the error.
 fn status(result: Result<(), String>) -> i32 {
     match result {
         Ok(()) => 0,
@@ -157,7 +158,7 @@ fn run(arguments: Run) -> i32 {
     Launch { workers, replicas, timeout, keep_going, program, arguments }.run_and_tell()
 }
 
-/// A time: a whole number and its unit.
+/// Parses a time: a whole number and its unit.
 fn time(text: &str) -> Result<Duration, String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let unit = match unit {

@@ -3,41 +3,40 @@
 use crate::soak::{Plan, Soak, Worker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Let processes make random calls while they are killed and stopped, and compare every result with
-/// the spec.
+/// Kill and stop processes while they make random calls, and compare every result with the spec.
 ///
-/// The processes share memory, as those of a cluster do. In each round all of them make the same
-/// few calls: any collective, on groups that are split off, too, of any dtype, operation and size,
-/// blocking or asynchronous. Now and then one is killed (SIGKILL), and replaced; or stopped
-/// (SIGSTOP), and goes on at once or when the others have given it up. Whoever is left has to get
-/// an error that names the process, and the next group has to work.
+/// The processes are one group over shared memory. In each round all of them make the same few
+/// calls: any collective, also on subgroups, of any dtype, operation and size, blocking or
+/// asynchronous. In some rounds one process is killed (SIGKILL) and replaced, or stopped (SIGSTOP).
+/// A stopped process goes on after a short time, or when the others have given it up. The ranks
+/// that are left must get an error that names the process, and the next group must work.
 ///
-/// A seed is one sequence of calls, sizes and times of faults, round by round. A wrong result, an
-/// error without a reason and a process that hangs end the soak with status 1 and with what repeats
-/// it: the seed, the round, and the last calls of all ranks.
+/// A seed determines the calls, their sizes and the times of faults of every round. A wrong result,
+/// an error without a reason or a process that hangs ends the soak with status 1. Then it prints
+/// the arguments that repeat the failure (seed and round), and the last calls of all ranks.
 #[derive(clap::Args)]
 pub(crate) struct Command {
-    /// For how long
+    /// Duration of the soak in seconds
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-    /// How many processes there are
+    /// Number of processes
     #[arg(long, value_name = "P", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=16))]
     processes: u64,
-    /// How many ranks each of them has
+    /// Number of ranks in each process
     #[arg(long, value_name = "R", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=8))]
     replicas: u64,
-    /// Whence everything comes; by default another one each time
+    /// Seed of everything random; by default a new one each time
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
     /// The first round
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     round: u64,
-    /// Kill and stop nobody
+    /// Kill and stop no process
     #[arg(long)]
     no_faults: bool,
 }
 
-/// How a soak starts one of its processes.
+/// Arguments with which a soak starts one of its processes.
 #[derive(clap::Args)]
 pub(crate) struct WorkerCommand {
     seed: u64,
@@ -51,10 +50,10 @@ pub(crate) struct WorkerCommand {
 }
 
 impl Command {
-    /// Writes how far it is to standard output.
+    /// Runs the soak, and writes its progress to standard output.
     ///
     /// # Errors
-    /// What went wrong.
+    /// The first failure.
     pub(crate) fn run(self) -> Result<(), String> {
         let seed = self.seed.unwrap_or_else(|| {
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64 % 1_000_000_000)

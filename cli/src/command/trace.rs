@@ -1,4 +1,4 @@
-//! `consonance trace`: what the ranks of a process's groups last called.
+//! `consonance trace`: the last calls of the ranks of a process's groups.
 
 use consonance_kernels::shm::{
     Inspection, RankCalls, Segment, SegmentError,
@@ -9,19 +9,19 @@ use std::io;
 
 /// Show the last calls of all ranks that share memory with a process.
 ///
-/// The process may be any of a group of processes, and stopped; ranks whose process died are shown,
-/// too. Nothing is asked of it: calls that begin meanwhile may be missing. Each line has a rank,
-/// its process, and the number, kind, bytes and end of its last call. A call that is "not ended" is
-/// the one that the rank is in, or died in.
+/// The process may be any process of a group. It may be stopped. Ranks whose process died are
+/// shown, too. The memory is read without the help of the process: calls that begin meanwhile may
+/// be missing. Each line has a rank, its process, and the number, kind, bytes and outcome of its
+/// last call. A rank is in, or died in, a call that is "not ended".
 #[derive(clap::Args)]
 pub(crate) struct Trace {
-    /// The process
+    /// Process id
     #[arg(short, long, value_name = "P")]
     pid: u32,
-    /// Show so many calls of each rank, up to 64
+    /// Number of calls to show of each rank, up to 64
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=CALLS as i64))]
     calls: u8,
-    /// Write JSON: a list of groups
+    /// Write a JSON list of groups
     #[arg(long)]
     json: bool,
 }
@@ -30,13 +30,13 @@ impl Trace {
     /// Writes the report to standard output.
     ///
     /// # Errors
-    /// Why there is none, in one line.
+    /// The reason why there is no report, in one line.
     pub(crate) fn run(&self) -> Result<(), String> {
         let Trace { pid, calls, json } = *self;
         let inspections = Segment::inspect(pid).map_err(|error| match &error {
             SegmentError::System { source, .. } => match source.kind() {
                 io::ErrorKind::NotFound => format!("there is no process {pid}"),
-                io::ErrorKind::PermissionDenied => format!("process {pid} cannot be looked into: {source}"),
+                io::ErrorKind::PermissionDenied => format!("process {pid} cannot be inspected: {source}"),
                 _ => error.to_string(),
             },
             _ => format!("process {pid}: {error}"),

@@ -54,7 +54,7 @@ const MPIS: [Mpi; 3] = [
 /// Names of launchers. Where several MPIs are installed, Debian gives each a name of its own.
 const LAUNCHERS: [&str; 5] = ["mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.mpich", "mpiexec.hydra"];
 
-/// Where the loader looks, in its order.
+/// The places where the loader looks, in its order.
 struct Loader {
     /// The folders of `LD_LIBRARY_PATH`.
     path: Vec<PathBuf>,
@@ -100,7 +100,7 @@ fn library(library: &Library, loader: &Loader) -> Row {
     row(name, finding, found.is_none().then_some(install), facts)
 }
 
-/// The driver's library, and the devices that the kernel shows.
+/// Returns the row of the driver's library and of the devices that the kernel shows.
 fn cuda(loader: &Loader) -> Row {
     let mut row = library(&CUDA, loader);
     let module = fs::read_to_string("/proc/driver/nvidia/version").ok().and_then(|text| module_version(&text));
@@ -117,15 +117,15 @@ fn cuda(loader: &Loader) -> Row {
     row
 }
 
-/// The version in the first line of `/proc/driver/nvidia/version`: its first word of numbers with
-/// points.
+/// Returns the version in the first line of `/proc/driver/nvidia/version`: the first word that
+/// consists of numbers and points.
 fn module_version(text: &str) -> Option<String> {
     let is_version = |word: &&str| word.contains('.') && word.chars().all(|c| c.is_ascii_digit() || c == '.');
     text.lines().next()?.split_whitespace().find(is_version).map(str::to_owned)
 }
 
-/// The version in the name of the file that `path` leads to, if it says more than the name by which
-/// the loader is asked.
+/// Returns the version in the name of the file to which `path` leads, if it says more than the name
+/// for the loader.
 fn version_of(path: &Path, file: &str) -> Option<String> {
     let real = path.canonicalize().ok()?;
     let (_, version) = real.file_name()?.to_str()?.split_once(".so.")?;
@@ -142,7 +142,7 @@ impl Loader {
         Loader { path, cache: cache(), folders: folders.collect() }
     }
 
-    /// Where a library is looked for.
+    /// Returns the places where a library is looked for.
     fn places(&self) -> Vec<String> {
         let path = self.path.iter().map(|folder| format!("{} (LD_LIBRARY_PATH)", folder.display()));
         let cache = if self.cache.is_ok() { "ldconfig's cache" } else { "no cache of ldconfig" };
@@ -150,13 +150,13 @@ impl Loader {
         path.chain([cache.to_owned()]).chain(folders).collect()
     }
 
-    /// The places, and which of them cannot be looked into.
+    /// Returns the row of the places, with those that cannot be read.
     fn row(&self) -> Row {
-        // A folder that is not there is none of the loader's, but for those that a user names.
+        // A folder of the loader's own may be absent. A folder that the user names must exist.
         let closed = |folder: &PathBuf| {
             let error = fs::read_dir(folder).err()?;
             let is_named = self.path.contains(folder) || error.kind() != io::ErrorKind::NotFound;
-            is_named.then(|| format!("{} cannot be looked into: {error}", folder.display()))
+            is_named.then(|| format!("{} cannot be read: {error}", folder.display()))
         };
         let mut problems: Vec<String> = self.path.iter().chain(&self.folders).filter_map(closed).collect();
         problems.extend(self.cache.as_ref().err().cloned());
@@ -167,7 +167,7 @@ impl Loader {
         if state == State::Good { row } else { row.advice("correct LD_LIBRARY_PATH, or the folders' permissions") }
     }
 
-    /// The file of this name that the loader would take.
+    /// Returns the file of this name that the loader would take.
     fn find(&self, file: &str) -> Option<PathBuf> {
         let of_folder = |folder: &PathBuf| Some(folder.join(file)).filter(|path| path.exists());
         (self.path.iter().find_map(of_folder))
@@ -176,7 +176,7 @@ impl Loader {
     }
 }
 
-/// What `ldconfig -p` says. It is seldom in the `PATH` of users.
+/// Returns the output of `ldconfig -p`. It is seldom in the `PATH` of users.
 fn cache() -> Result<String, String> {
     let paths = ["/sbin/ldconfig", "/usr/sbin/ldconfig"].map(PathBuf::from);
     let program = in_path("ldconfig").or_else(|| paths.into_iter().find(|path| path.exists()));
@@ -189,7 +189,7 @@ fn cache() -> Result<String, String> {
     }
 }
 
-/// The path of a library of this architecture in the list of `ldconfig -p`.
+/// Returns the path of a library of this architecture in the list of `ldconfig -p`.
 fn cached(list: &str, file: &str) -> Option<PathBuf> {
     let architecture = match ARCH {
         "x86_64" => "x86-64",
@@ -203,11 +203,12 @@ fn cached(list: &str, file: &str) -> Option<PathBuf> {
     })
 }
 
-/// Launchers in `PATH`, each with its answer to `--version`, or why there is none.
+/// Returns the launchers in `PATH`, each with its answer to `--version`, or the reason why there is
+/// none.
 fn launchers() -> Vec<(PathBuf, Result<String, String>)> {
     let mut paths: Vec<PathBuf> = Vec::new();
     for path in LAUNCHERS.into_iter().filter_map(in_path) {
-        // Mostly two names of one program.
+        // Two names are often one program.
         if !paths.iter().any(|other| other.canonicalize().ok() == path.canonicalize().ok()) {
             paths.push(path);
         }
@@ -218,7 +219,7 @@ fn launchers() -> Vec<(PathBuf, Result<String, String>)> {
         command.arg("--version");
         (path, Program::start(command))
     };
-    // All at once, so that several that hang take the time of one.
+    // Starts all at once, so that several that hang take the time of one.
     let programs: Vec<_> = paths.into_iter().map(start).collect();
     let finish = |program: io::Result<Program>| {
         program.map_err(|error| error.to_string())?.finish(deadline).map(|(_, text)| text)
@@ -249,7 +250,7 @@ fn launcher(mpi: &Mpi, launchers: &[(PathBuf, Result<String, String>)]) -> Row {
     }
 }
 
-/// The word after `before` in a text.
+/// Returns the word after `before` in a text.
 fn word_after(text: &str, before: &str) -> Option<String> {
     let (_, rest) = text.split_once(before)?;
     rest.split_whitespace().next().map(|word| word.trim_end_matches(',').to_owned())

@@ -31,7 +31,7 @@ pub(super) struct MemoryLimit {
 }
 
 impl Groups {
-    /// Those of this process, as far as the system names them.
+    /// Returns the control groups of this process, as far as the system names them.
     pub(super) fn of_this_process() -> Groups {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         Groups::new(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"))
@@ -41,7 +41,7 @@ impl Groups {
         Groups { memory: folders("memory", cgroup, mounts), cpu: folders("cpu", cgroup, mounts) }
     }
 
-    /// The limit that leaves least memory; none if nothing is limited.
+    /// Returns the limit that leaves least memory; `None` if nothing is limited.
     pub(super) fn memory(&self) -> Option<MemoryLimit> {
         let limits = self.memory.iter().flat_map(|Folders { version, folders }| {
             let (most, now) = match version {
@@ -59,7 +59,7 @@ impl Groups {
         limits.min_by_key(|limit| limit.left)
     }
 
-    /// The CPU time that the processes may use, in cores; none if it is not limited.
+    /// Returns the CPU time that the processes may use, in cores; `None` if it is not limited.
     pub(super) fn cores(&self) -> Option<f64> {
         let quotas = self.cpu.iter().flat_map(|Folders { version, folders }| {
             folders.iter().filter_map(move |folder| {
@@ -76,8 +76,8 @@ impl Groups {
     }
 }
 
-/// The mounted folders of a controller, of version 1 and of version 2, by `/proc/self/cgroup` and
-/// `/proc/self/mountinfo`.
+/// Returns the mounted folders of a controller, of version 1 and of version 2, according to
+/// `/proc/self/cgroup` and `/proc/self/mountinfo`.
 fn folders(controller: &str, cgroup: &str, mounts: &str) -> Vec<Folders> {
     let groups = cgroup.lines().filter_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
@@ -97,8 +97,8 @@ fn folders(controller: &str, cgroup: &str, mounts: &str) -> Vec<Folders> {
         .collect()
 }
 
-/// The group at the root of this mount, and the mount point, if the mount has this version and
-/// controller.
+/// Returns the group at the root of this mount, and the mount point, if the mount has this version
+/// and controller.
 fn mounted<'l>(line: &'l str, version: u8, controller: &str) -> Option<(&'l str, PathBuf)> {
     let (mount, kind) = line.split_once(" - ")?;
     let mut mount = mount.split(' ').skip(3);
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
     use std::{env, process};
 
-    /// A folder that goes with the test.
+    /// A folder that is removed when this is dropped.
     struct Folder(PathBuf);
 
     impl Folder {

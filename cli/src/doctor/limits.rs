@@ -24,7 +24,7 @@ struct Limit {
     why: &'static str,
 }
 
-/// For a limit that is shown only.
+/// For a limit that is only shown.
 const SHOWN: u64 = 0;
 
 const LIMITS: [Limit; 5] = [
@@ -46,7 +46,7 @@ const LIMITS: [Limit; 5] = [
         option: 'v',
         bytes: true,
         enough: u64::MAX,
-        why: "a group reserves many more addresses than it uses memory",
+        why: "a group reserves far more addresses than it uses memory",
     },
     Limit {
         name: "file size",
@@ -55,7 +55,7 @@ const LIMITS: [Limit; 5] = [
         option: 'f',
         bytes: true,
         enough: u64::MAX,
-        why: "what processes share is an anonymous file, as large as its addresses",
+        why: "shared memory is an anonymous file, as large as the addresses that it takes",
     },
     Limit {
         name: "process count",
@@ -93,20 +93,20 @@ const SETTINGS: [Setting; 4] = [
         name: "yama.ptrace_scope",
         path: PTRACE_SCOPE,
         note: |text| text != "0",
-        advice: "sysctl -w kernel.yama.ptrace_scope=0, or large buffers of processes take one copy more",
+        advice: "sysctl -w kernel.yama.ptrace_scope=0; otherwise large buffers of processes take one more copy",
     },
     Setting { name: "vm.memfd_noexec", path: "/proc/sys/vm/memfd_noexec", note: |_| false, advice: "" },
     Setting {
         name: "vm.overcommit",
         path: "/proc/sys/vm/overcommit_memory",
         note: |text| text == "2",
-        advice: "sysctl -w vm.overcommit_memory=0, or addresses count as memory",
+        advice: "sysctl -w vm.overcommit_memory=0; otherwise reserved addresses count as memory",
     },
     Setting {
         name: "shmem huge pages",
         path: "/sys/kernel/mm/transparent_hugepage/shmem_enabled",
         note: |text| text.contains("[deny]"),
-        advice: "echo never into that file: it keeps them from all but those who ask for them, as Consonance does",
+        advice: "echo never into that file: then only programs that ask for huge pages get them, as Consonance does",
     },
 ];
 
@@ -117,7 +117,7 @@ pub(super) fn rows() -> Vec<Row> {
     LIMITS.iter().map(Limit::row).chain(SETTINGS.iter().filter_map(Setting::row)).collect()
 }
 
-/// The current limits, for programs.
+/// Returns the current limits, for programs.
 pub(super) fn facts() -> Value {
     LIMITS.iter().map(|limit| (limit.constant, json!(getrlimit(limit.resource).current))).collect()
 }
@@ -145,7 +145,7 @@ impl Limit {
 }
 
 impl Setting {
-    /// None where the system does not have it.
+    /// Returns the setting's row; `None` if the system does not have the setting.
     fn row(&self) -> Option<Row> {
         let Setting { name, path, note, advice } = *self;
         let text = fs::read_to_string(path).ok()?;
@@ -157,13 +157,13 @@ impl Setting {
     }
 }
 
-/// What to do about errors of the system.
+/// The advice for errors of the system.
 const REFUSALS: [(Errno, &str); 8] = [
-    (Errno::MFILE, "ulimit -n 1024: this process may have no more open files"),
-    (Errno::NFILE, "sysctl -w fs.file-max=…: the system has no more open files"),
-    (Errno::FBIG, "ulimit -f unlimited: an anonymous file counts"),
+    (Errno::MFILE, "ulimit -n 1024: this process has reached its limit of open files"),
+    (Errno::NFILE, "sysctl -w fs.file-max=…: the system has reached its limit of open files"),
+    (Errno::FBIG, "ulimit -f unlimited: the limit applies to anonymous files, too"),
     (Errno::NOMEM, "ulimit -v unlimited, or free memory: see the rows on memory and limits"),
-    (Errno::AGAIN, "ulimit -u 1024: the user may have no more threads and processes"),
+    (Errno::AGAIN, "ulimit -u 1024: the user has reached the limit of threads and processes"),
     (Errno::ACCESS, REFUSED),
     (Errno::PERM, REFUSED),
     (Errno::NOSYS, REFUSED),
@@ -171,13 +171,13 @@ const REFUSALS: [(Errno, &str); 8] = [
 
 const REFUSED: &str = "allow the system call: a security module or a container's seccomp filter refuses it";
 
-/// What to do about an error of the system by which a call or a group fails.
+/// Returns the advice for an error of the system by which a call or a group fails.
 pub(super) fn without(code: Option<i32>) -> String {
     let refusal = REFUSALS.iter().find(|(error, _)| Some(error.raw_os_error()) == code);
     refusal.map_or_else(likely, |(_, advice)| (*advice).to_owned())
 }
 
-/// What to do where the error does not tell: what is missing or low, if anything is.
+/// Returns the advice if the error does not tell the cause: what is missing or low, if anything is.
 fn likely() -> String {
     if !Path::new("/proc/self").exists() {
         return "mount -t proc proc /proc".to_owned();

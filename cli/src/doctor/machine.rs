@@ -26,7 +26,7 @@ fn system() -> Row {
     let release = release.trim();
     let facts = json!({ "release": release });
     if release.is_empty() {
-        let row = row("system", State::Fails, "Linux without /proc, from which much is read");
+        let row = row("system", State::Fails, "Linux without /proc, which Consonance reads");
         return row.advice("mount -t proc proc /proc").facts(facts);
     }
     row("system", State::Good, format!("Linux {release}")).facts(facts)
@@ -41,7 +41,7 @@ fn processor() -> Row {
     row("processor", State::Good, finding).facts(json!({ "model": model, "architecture": ARCH }))
 }
 
-/// The processor's name in `/proc/cpuinfo`.
+/// Returns the processor's name in `/proc/cpuinfo`.
 fn model(cpuinfo: &str) -> Option<String> {
     let line = cpuinfo.lines().find(|line| line.starts_with("model name") || line.starts_with("Model"))?;
     let (_, model) = line.split_once(':')?;
@@ -67,20 +67,20 @@ fn cores(allowed: &[usize], quota: Option<f64>) -> Row {
         "used": used });
     let mut finding = format!("{} of {online}: {}", allowed.len(), ranges(allowed));
     if let Some(quota) = quota {
-        finding += &format!("; a control group gives them the time of {quota:.1}");
+        finding += &format!("; a control group limits their time to that of {quota:.1}");
     }
     if quota.is_some_and(|quota| quota < allowed.len() as f64) {
-        let advice = "start no more ranks than the quota has cores: a rank without time makes all wait";
+        let advice = "start no more ranks than the quota has cores: all ranks wait for one that gets no time";
         return row("cores", State::Note, finding).advice(advice).facts(facts);
     }
     if allowed.len() < 2 {
-        let advice = "allow more cores (taskset, cpuset): ranks that share one wait for each other's turns";
+        let advice = "allow more cores (taskset, cpuset): ranks that share a core run in turn";
         return row("cores", State::Note, finding).advice(advice).facts(facts);
     }
     row("cores", State::Good, finding).facts(facts)
 }
 
-/// The cores that this process may use.
+/// Returns the cores that this process may use.
 fn allowed() -> Vec<usize> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(numbers).unwrap_or_default()
@@ -110,14 +110,14 @@ fn caches(allowed: &[usize]) -> Row {
             json!({ "level": level, "type": what, "bytes": bytes, "shared_by": cores })
         })
         .collect();
-    // Kernels are far smaller than the caches of instructions.
+    // Instruction caches are left out: kernels are far smaller.
     let data = kinds.iter().filter(|((_, what, _), _)| what != "Instruction");
     let texts: Vec<String> = data.map(|((level, _, bytes), sets)| describe(*level, *bytes, sets)).collect();
     let finding = if texts.is_empty() { "the system does not describe them".to_owned() } else { texts.join("; ") };
     row("caches", State::Good, finding).facts(json!({ "caches": facts }))
 }
 
-/// The cache that a folder describes, and the cores that share it.
+/// Returns the cache that a folder describes, and the cores that share it.
 fn cache(folder: &Path) -> Option<(Kind, Vec<usize>)> {
     let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
     let (level, what, size) = (read("level")?.trim().parse().ok()?, read("type")?.trim().to_owned(), read("size")?);
@@ -140,18 +140,19 @@ fn describe(level: u8, bytes: u64, sets: &[Vec<usize>]) -> String {
     }
 }
 
-/// The numbers of a list of the system's such as `0-3,8`. Parts that are no numbers are left out.
+/// Parses a list of numbers as the system writes it, such as `0-3,8`. Leaves out parts that are no
+/// numbers.
 fn numbers(list: &str) -> Vec<usize> {
     let part = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last) = (first.trim().parse::<usize>().ok()?, last.trim().parse::<usize>().ok()?);
-        // More cores than any system has are no list of cores.
+        // A range with more cores than any system has is ignored.
         (last < 1 << 16).then_some(first..=last)
     };
     list.split(',').filter_map(part).flatten().collect()
 }
 
-/// The reverse of [`numbers`], for numbers in order.
+/// Formats numbers in order as a list that [`numbers`] reads.
 fn ranges(numbers: &[usize]) -> String {
     let runs = numbers.chunk_by(|one, next| one + 1 == *next).map(|run| match run {
         [one] => one.to_string(),

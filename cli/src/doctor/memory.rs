@@ -30,10 +30,10 @@ fn system() -> Row {
     let finding = format!("{} of {}", size(available), size(total));
     let little = available < LITTLE;
     let row = row("free memory", if little { State::Note } else { State::Good }, finding).facts(facts);
-    if little { row.advice("end other programs: what a group cannot reserve is an error") } else { row }
+    if little { row.advice("end other programs: a group that cannot reserve its memory fails") } else { row }
 }
 
-/// Bytes of a line of `/proc/meminfo`.
+/// Returns the bytes in a line of `/proc/meminfo`.
 fn kilobytes(meminfo: &str, name: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1 << 10)
@@ -48,13 +48,13 @@ fn group(groups: &Groups) -> Row {
     let finding = format!("{} of {} left (version {})", size(limit.left), size(limit.bytes), limit.version);
     let row = |state| row(NAME, state, finding).facts(facts);
     if limit.left < LITTLE {
-        return row(State::Note).advice("raise the limit: at it the system ends a process, and refuses nothing");
+        return row(State::Note).advice("raise the limit: when it is reached, the system kills a process");
     }
     if limit.version == 1 {
-        // Kernels bound the memory that a group reserves by groups of version 2 alone.
+        // The crate `kernels` checks only groups of version 2 before it reserves memory.
         return row(State::Note)
             .advice(
-                "keep buffers below the limit: Consonance heeds version 2 alone, and the system ends a process at the limit",
+                "keep buffers below the limit: Consonance reads only version 2, and at the limit the system kills a process",
             );
     }
     row(State::Good)

@@ -49,7 +49,7 @@ impl Report {
         self.rows.iter().all(|row| row.state != State::Fails)
     }
 
-    /// The report as a JSON object.
+    /// Returns the report as a JSON object.
     pub fn json(&self) -> Value {
         let rows: Vec<Value> = self.rows.iter().map(Row::json).collect();
         json!({ "version": env!("CARGO_PKG_VERSION"), "usable": self.is_usable(), "rows": rows })

@@ -33,8 +33,8 @@ impl Program {
     pub(super) fn start(mut command: Command) -> io::Result<Program> {
         let (output, writer) = pipe()?;
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).process_group(0);
-        // With the command goes our copy of the pipe's end: without it the output ends with the
-        // program.
+        // Dropping the command closes our copy of the pipe's write end. Then the output ends with
+        // the program.
         Ok(Program { child: command.spawn()?, output })
     }
 
@@ -75,14 +75,14 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         if !matches!(self.child.try_wait(), Ok(Some(_))) {
-            // It may have ended just now.
+            // Fails if the program has just ended.
             let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
             let _ = self.child.wait();
         }
     }
 }
 
-/// The first file of this name in `PATH` that may be run.
+/// Returns the first executable file of this name in `PATH`.
 pub(super) fn in_path(name: &str) -> Option<PathBuf> {
     let folders = env::var_os("PATH")?;
     let is_program =

@@ -22,7 +22,7 @@ pub struct Row {
     pub state: State,
     /// The finding, in words.
     pub finding: String,
-    /// What the user can do about it. Every row that is not as it should be has this.
+    /// The advice to the user. Exactly the rows with the state `Note`, `Fails` or `Absent` have it.
     pub advice: Option<String>,
     /// The finding for programs: a JSON object.
     pub facts: Value,
@@ -59,7 +59,7 @@ pub enum State {
 }
 
 impl Section {
-    /// The line above its rows.
+    /// Returns the line above the section's rows.
     pub(super) fn title(self) -> &'static str {
         match self {
             Section::Machine => "machine",
@@ -70,7 +70,7 @@ impl Section {
         }
     }
 
-    /// The name that programs read.
+    /// Returns the name that programs read.
     fn name(self) -> &'static str {
         match self {
             Section::Machine => "machine",
@@ -83,7 +83,7 @@ impl Section {
 }
 
 impl State {
-    /// The name that users and programs read.
+    /// Returns the name that users and programs read.
     pub fn name(self) -> &'static str {
         match self {
             State::Good => "ok",
@@ -136,7 +136,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// The text in lines of at most `width` characters; a longer word, such as a path, is cut.
+/// Splits a text into lines of at most `width` characters. Cuts a longer word, such as a path.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let (mut lines, mut line) = (Vec::new(), String::new());
     for word in text.split_whitespace() {
@@ -155,7 +155,7 @@ pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// "12 B", "1.5 MiB".
+/// Formats a size: "12 B", "1.5 MiB".
 pub(super) fn size(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     let unit = units.into_iter().find(|(power, _)| bytes >= 1 << power);

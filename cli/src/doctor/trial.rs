@@ -30,8 +30,8 @@ const MEETING: Duration = Duration::from_secs(5);
 /// The time that all processes of a trial have together.
 const LIMIT: Duration = Duration::from_secs(8);
 
-/// The hidden subcommand of a process of the trial. If it gets no memory it dies alone, and the
-/// report goes on.
+/// The hidden subcommand of a process of the trial. A process that gets no memory dies alone, and
+/// the report goes on.
 const TRIAL: &str = "doctor-trial";
 
 /// The results of the ranks of a trial.
@@ -57,7 +57,7 @@ impl From<Error> for Trouble {
     }
 }
 
-/// The system's error in doing something.
+/// Makes a [`Trouble`] of the system's error in doing something.
 fn cannot(doing: &str) -> impl Fn(io::Error) -> Trouble {
     move |error| Trouble { why: format!("cannot {doing}: {error}"), code: error.raw_os_error() }
 }
@@ -100,7 +100,7 @@ fn peers(reads: bool) -> Row {
                        has a core";
         return Row::new(Section::Trial, NAME, State::Good, finding).facts(facts);
     }
-    let finding = "processes cannot read each other's (process_vm_readv): large buffers take one copy more, through \
+    let finding = "processes cannot read each other's (process_vm_readv): large buffers take one more copy, through \
                    shared memory";
     let scope = fs::read_to_string(PTRACE_SCOPE).unwrap_or_default();
     let advice = match scope.trim() {
@@ -123,7 +123,7 @@ fn processes() -> Result<Found, Trouble> {
 fn start(rank: Option<(&Cluster, usize)>) -> Result<Program, Trouble> {
     let mut command = itself::command().map_err(cannot("find this command"))?;
     command.arg(TRIAL);
-    // The variables of this process would tell of another cluster.
+    // The variables of this process may describe another cluster.
     command.env_remove("TF_CONFIG").env_remove("CONSONANCE_REPLICAS");
     if let Some((cluster, rank)) = rank {
         command.arg("--process").env("TF_CONFIG", cluster.tf_config(rank)).env("CONSONANCE_JOB", cluster.job());
@@ -143,7 +143,7 @@ fn gather(programs: Vec<Program>) -> Result<Found, Trouble> {
                 Some(Ok(own)) if success => {
                     found = Found { wrong: found.wrong + own.wrong, reads: found.reads && own.reads };
                 }
-                // An error of the system's says more than that a peer has left.
+                // An error of the system says more than the error that a peer has left.
                 Some(Err(error)) if error.code.is_some() || trouble.is_none() => trouble = Some(error),
                 Some(_) => {}
                 None => trouble = trouble.or(Some(failed(&text))),
@@ -153,14 +153,14 @@ fn gather(programs: Vec<Program>) -> Result<Found, Trouble> {
     trouble.map_or(Ok(found), Err)
 }
 
-/// The trouble of a process that wrote `text` instead of results.
+/// Returns the trouble of a process that wrote `text` instead of results.
 fn failed(text: &str) -> Trouble {
     let first: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).take(3).collect();
     let said = if first.is_empty() { "it said nothing".to_owned() } else { first.join(" / ") };
     Trouble { why: format!("a process of the trial failed: {said}"), code: None }
 }
 
-/// The results, or the trouble, in the output of a process; none if it has neither.
+/// Reads the results, or the trouble, in the output of a process. `None` if the output has neither.
 fn answer(text: &str) -> Option<Result<Found, Trouble>> {
     let answer: Value = text.lines().rev().find_map(|line| serde_json::from_str(line).ok())?;
     if let Some(why) = answer["error"].as_str() {
@@ -201,8 +201,8 @@ fn all_ranks() -> Result<Found, Trouble> {
             };
             thread::Builder::new().name(name).spawn_scoped(scope, work).map_err(cannot("start a thread"))
         };
-        // One that is not started leaves, which the others are told. That it was refused says more
-        // than that.
+        // If a thread is not started, its rank leaves, and the other ranks fail because of that.
+        // The system's refusal says more than their errors.
         let (started, refused): (Vec<_>, Vec<_>) =
             Communicator::threads(RANKS).into_iter().map(start).partition(Result::is_ok);
         let of_rank = |rank: Result<thread::ScopedJoinHandle<'_, consonance::Result<u64>>, Trouble>| {
@@ -216,7 +216,7 @@ fn all_ranks() -> Result<Found, Trouble> {
 fn join() -> consonance::Result<(ProcessGroup, Communicator)> {
     let options = CommunicationOptions::new().timeout(MEETING)?;
     let builder = ProcessGroup::builder(TfConfigClusterResolver::new()?).options(options).timeout(MEETING)?;
-    // Otherwise it is tried only where there is a core for each rank.
+    // By default a group tries this only if there is a core for each rank.
     let mut group = builder.reads_directly(true).join()?;
     let rank = group.communicators().remove(0);
     Ok((group, rank))
@@ -226,7 +226,7 @@ fn join() -> consonance::Result<(ProcessGroup, Communicator)> {
 fn reduce(rank: &mut Communicator) -> consonance::Result<u64> {
     let mut wrong = 0;
     for (round, count) in COUNTS.into_iter().enumerate() {
-        // By turns plain numbers, any, and such at which arithmetic goes wrong.
+        // The rounds use plain numbers, any numbers, and edge cases in turn.
         let given = |rank: usize| sample::<f32>((3 * rank + round) as u64, count);
         let inputs: Vec<Vec<f32>> = (0..rank.size()).map(given).collect();
         let mut data = inputs[rank.rank()].clone();

@@ -1,5 +1,5 @@
-//! A real group, to ask on what ground its calls stand: whether processes can read each other's
-//! memory is known when they have met.
+//! Forms a real group to learn its topology. Ranks know only after they have met whether they can
+//! read each other's memory.
 
 use crate::{bench::case::Collective, itself, launcher::cluster::Cluster};
 use consonance::{CommunicationOptions, Communicator, ProcessGroup, TfConfigClusterResolver};
@@ -10,10 +10,10 @@ use std::{
     time::Duration,
 };
 
-/// How long the processes wait for each other.
+/// The time that the processes wait for each other.
 const MEETING: Duration = Duration::from_secs(30);
 
-/// The ground of so many threads.
+/// Returns the topology of a group of `ranks` threads.
 pub fn topology_of_threads(ranks: usize) -> Topology {
     topology(&Communicator::threads(ranks)[0], None)
 }
@@ -22,13 +22,15 @@ fn topology(rank: &Communicator, peer: Option<usize>) -> Topology {
     rank.topology(peer).expect("ranks that share memory")
 }
 
-/// The ground of this rank's group for calls of `collective`. All ranks ask.
+/// Returns the topology of this rank's group for calls of `collective`. All ranks must make this
+/// call.
 ///
 /// # Errors
-/// If they do not come together.
+/// If the ranks do not meet.
 pub fn topology_of(rank: &mut Communicator, collective: Collective) -> consonance::Result<Topology> {
     if collective != Collective::SendRecv {
-        // In the first call they see each other, in the second they know what they can do.
+        // In the first barrier the ranks try to read each other's memory. After the second, all
+        // know the result.
         rank.barrier()?;
         rank.barrier()?;
         return Ok(topology(rank, None));
@@ -47,10 +49,10 @@ pub fn topology_of(rank: &mut Communicator, collective: Collective) -> consonanc
     Ok(topology(rank, Some(other)))
 }
 
-/// Is a rank of the processes that [`start`] has started.
+/// Runs as a rank of the processes that [`start`] has started.
 ///
 /// # Errors
-/// If they do not come together.
+/// If the ranks do not meet.
 pub fn join() -> consonance::Result<(ProcessGroup, Communicator)> {
     let mut group = ProcessGroup::builder(TfConfigClusterResolver::new()?)
         .options(CommunicationOptions::new().timeout(MEETING)?)
@@ -60,8 +62,9 @@ pub fn join() -> consonance::Result<(ProcessGroup, Communicator)> {
     Ok((group, rank))
 }
 
-/// Starts this command, as it was started, once a rank, with the rank's number before its own
-/// arguments, among which a `--` may be; what rank 0 writes is the command's. The status of rank 0.
+/// Starts this command with its own arguments once for each rank. The rank's number comes before
+/// the other arguments, among which a `--` may be. The output of rank 0 is the output of this
+/// command. Returns the status of rank 0.
 ///
 /// # Errors
 /// The system's.

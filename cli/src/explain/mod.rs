@@ -1,8 +1,8 @@
-//! `consonance explain`: what a call would do, and what it costs at least.
+//! `consonance explain`: what a call would do, and a lower bound of its time.
 //!
-//! The way of the data is asked of the same functions that the call itself asks
-//! ([`consonance_kernels::group::plan`]), on the ground of a real group of so many ranks
-//! (`group.rs`). `traffic.rs` counts the bytes of each way.
+//! The protocol comes from the same functions that the call itself uses
+//! ([`consonance_kernels::group::plan`]), for the topology of a real group of that size
+//! (`group.rs`). `traffic.rs` counts the bytes that each protocol moves.
 
 mod group;
 mod traffic;
@@ -22,72 +22,73 @@ use consonance_kernels::{
 use serde_json::{Value, json};
 use std::{fmt, io};
 
-/// The largest size at which it is looked for another way.
+/// The largest size up to which thresholds are searched.
 const MOST_BYTES: usize = 1 << 30;
 
-/// What is asked: a call of any size.
+/// A question: a call of any size.
 #[derive(Clone, Copy, Debug)]
 pub struct Question {
     /// The call; its count does not matter.
     pub case: Case,
-    /// How the ranks meet.
+    /// How the ranks communicate.
     pub transport: Transport,
-    /// Where their buffers are.
+    /// Where the buffers are.
     pub memory: Memory,
 }
 
-/// What a call of one size does.
+/// The answer for a call of one size.
 #[derive(Clone, Debug)]
 pub struct Explanation {
-    /// What was asked, with the count.
+    /// The question, with the count.
     pub question: Question,
-    /// The step that carries it out.
+    /// The step that executes the call.
     pub step: Step,
-    /// The way of its data.
+    /// The protocol of its data.
     pub protocol: Protocol,
-    /// The instruction set of the kernel that combines, if anything is combined.
+    /// The instruction set of the kernel that reduces, if the call reduces.
     pub isa: Option<Isa>,
-    /// What the rank that moves most moves.
+    /// The bytes that the busiest rank moves.
     pub traffic: Traffic,
-    /// From which size on which way is taken.
+    /// The sizes at which the protocol changes.
     pub thresholds: Vec<Threshold>,
-    /// The least time of any library, if it was measured.
+    /// A lower bound of the time with any library, if it was measured.
     pub limit: Option<Limit>,
 }
 
-/// From so many bytes of the larger buffer on data go this way.
+/// From this size on, calls use this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threshold {
     /// Bytes of the larger buffer.
     pub bytes: usize,
-    /// The way's name.
+    /// The protocol's name.
     pub name: &'static str,
 }
 
-/// What this machine allows, measured now.
+/// The limit of this machine, measured now.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
-    /// Microseconds of a copy, on each core at the same time, of the bytes that must at least be
-    /// moved there.
+    /// Microseconds of a copy of the bytes that a call must move at least, on each core at the same
+    /// time.
     pub copy_us: f64,
-    /// Microseconds from one core to the other: half of a cache line's round trip. Nothing where
-    /// there is one core.
+    /// Microseconds from one core to another: half of a cache line's round trip. `None` for one
+    /// rank or one core.
     pub one_way_us: Option<f64>,
 }
 
 impl Limit {
-    /// No library takes less, where all ranks can read and write all buffers.
+    /// Returns the lower bound of the time with any library, if all ranks can read and write all
+    /// buffers.
     pub fn time_us(&self) -> f64 {
         self.copy_us.max(self.one_way_us.unwrap_or(0.0))
     }
 }
 
 impl Question {
-    /// The answer for a larger buffer of so many bytes, in a group on this ground; `measure` says
-    /// whether the limit is measured, which takes a moment.
+    /// Returns the answer for a larger buffer of `bytes` bytes, in a group with this topology.
+    /// `measure` says whether to measure the limit, which takes a moment.
     ///
     /// # Errors
-    /// Why there is none: what [`check`](Question::check) refuses, or what the system does.
+    /// The reason why there is no answer: an error of [`check`](Question::check) or of the system.
     pub fn explain(&self, topology: &Topology, bytes: usize, measure: bool) -> Result<Explanation, String> {
         self.check(bytes)?;
         let question = Question { case: self.case.with_bytes(bytes), ..*self };
@@ -99,10 +100,10 @@ impl Question {
         Ok(Explanation { question, step, protocol, isa, traffic, thresholds, limit })
     }
 
-    /// Whether there is an answer for a larger buffer of so many bytes.
+    /// Checks that there is an answer for a larger buffer of `bytes` bytes.
     ///
     /// # Errors
-    /// If the operation is not defined on the type, or no machine has buffers of the size.
+    /// If the operation is not defined on the type, or no machine has buffers of this size.
     pub fn check(&self, bytes: usize) -> Result<(), String> {
         let (ranks, most) = (self.case.ranks, MOST_IN_ALL / self.case.ranks);
         if bytes > most {
@@ -116,7 +117,7 @@ impl Question {
         Reducer::new(op, dtype).ok_or_else(|| format!("--op: expected an operation on {dtype}, found {op}"))
     }
 
-    /// The step of the call, and the way of its data.
+    /// Returns the step of the call, and the protocol of its data.
     fn way(&self, topology: &Topology) -> Result<(Step, Protocol), String> {
         let Case { collective, ranks, in_place, dtype, .. } = self.case;
         let all = self.case.bytes();
@@ -147,7 +148,8 @@ impl Question {
         Ok((step, topology.protocol(step, bytes, self.memory == Memory::Alloc)))
     }
 
-    /// Every size at which the way changes, as far as sizes twice as large each show it.
+    /// Returns the sizes at which the protocol changes. Compares each size with its double, and
+    /// finds at most one change between them.
     fn thresholds(&self, topology: &Topology) -> Result<Vec<Threshold>, String> {
         let at = |bytes: usize| -> Result<Threshold, String> {
             let question = Question { case: self.case.with_bytes(bytes), ..*self };
@@ -174,13 +176,13 @@ impl Question {
         let bytes = ranks.map(|rank| self.case.least_traffic(rank)).max().unwrap_or(0) * self.case.dtype.size();
         let one_way = limits::round_trip()?.filter(|_| self.case.ranks > 1);
         let seconds = if bytes == 0 { 0.0 } else { limits::copy(bytes / 2)? };
-        // Ranks that share a core take turns there.
+        // Ranks that share a core run in turn.
         let turns = self.case.ranks.div_ceil(limits::cores()) as f64;
         Ok(Limit { copy_us: 1e6 * seconds * turns, one_way_us: one_way.map(|seconds| 1e6 * seconds / 2.0) })
     }
 }
 
-/// The name of a way.
+/// Returns the name of a protocol.
 fn name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Inline => "inline",
@@ -192,7 +194,7 @@ fn name(protocol: Protocol) -> &'static str {
 }
 
 impl Explanation {
-    /// The protocol's name: `"inline"`, `"staged"`, …
+    /// Returns the protocol's name: `"inline"`, `"staged"`, …
     pub fn name(&self) -> &'static str {
         name(self.protocol)
     }
@@ -204,20 +206,20 @@ impl Explanation {
         }
     }
 
-    /// What is done, in words.
+    /// Describes the algorithm.
     fn algorithm(&self) -> &'static str {
         match (self.protocol, self.step) {
-            (Protocol::Inline, _) => "data come with the call descriptors",
+            (Protocol::Inline, _) => "the data are in the call descriptors",
             (Protocol::InPlace, Step::Divided { .. }) => "each rank reduces its block into all outputs",
-            (Protocol::InPlace, _) => "each rank reads what it needs where it lies",
-            (Protocol::ProcessRead, _) => "process_vm_readv copies what each rank needs",
-            (Protocol::Staged(_), Step::Divided { .. }) => "copy in, then reduce what is needed of all copies",
-            (Protocol::Staged(_), _) => "copy in, then read what is needed",
-            (Protocol::TwoShot(_), _) => "copy in, reduce own block, copy it in for receivers",
+            (Protocol::InPlace, _) => "each rank reads the data it needs in place",
+            (Protocol::ProcessRead, _) => "process_vm_readv copies the data that each rank needs",
+            (Protocol::Staged(_), Step::Divided { .. }) => "copy in, then each rank reduces the part that it needs",
+            (Protocol::Staged(_), _) => "copy in, then each rank reads the part that it needs",
+            (Protocol::TwoShot(_), _) => "copy in, reduce own block, copy the result in for receivers",
         }
     }
 
-    /// Where the data are when another rank reads them.
+    /// Describes where the data are when another rank reads them.
     fn memory(&self) -> &'static str {
         match (self.protocol, self.question.transport) {
             (Protocol::Inline, _) => "the call descriptor of each rank",
@@ -228,7 +230,7 @@ impl Explanation {
         }
     }
 
-    /// As a JSON object; what there is not is null.
+    /// Returns the answer as a JSON object. Absent values are null.
     pub fn json(&self) -> Value {
         let Question { case, transport, memory } = self.question;
         let Traffic { rank, read, written, across } = self.traffic;
@@ -279,7 +281,7 @@ impl fmt::Display for Explanation {
         let mut line = |name: &str, text: String| writeln!(f, "  {name:<10} {text}");
         line("protocol", format!("{}: {}", self.name(), self.algorithm()))?;
         if case.collective == Collective::AllToAllV {
-            line("before it", "one more step brings every rank's counts to all".to_owned())?;
+            line("before it", "one more step sends every rank's counts to all ranks".to_owned())?;
         }
         if let Some(Windows { count, blocks, stride }) = self.windows() {
             line("windows", format!("{count} of at most {}", size(blocks * stride)))?;
@@ -294,7 +296,7 @@ impl fmt::Display for Explanation {
         line(
             "moved",
             format!(
-                "rank {rank} reads {} and writes {}; {} cross from core to core",
+                "rank {rank} reads {} and writes {}; {} move between cores",
                 size(read),
                 size(written),
                 size(across)
@@ -303,11 +305,11 @@ impl fmt::Display for Explanation {
         if let Some(limit) = self.limit {
             let why = match limit.one_way_us {
                 Some(time) if time >= limit.copy_us => "half of a cache line's round trip, measured now",
-                _ => "a copy of what must at least be moved, measured now",
+                _ => "a copy of the bytes that must be moved, measured now",
             };
             line("limit", format!("{:.2} us: {why}", limit.time_us()))?;
         }
-        line("thresholds", "(bytes, from which on)".to_owned())?;
+        line("thresholds", "(from this many bytes on)".to_owned())?;
         let own = self.thresholds.iter().rposition(|threshold| threshold.bytes <= case.bytes());
         for (index, threshold) in self.thresholds.iter().enumerate() {
             let mark = if Some(index) == own { "  <- this call" } else { "" };
@@ -317,7 +319,7 @@ impl fmt::Display for Explanation {
     }
 }
 
-/// 12 B, 1.5 MiB.
+/// Formats a size: 12 B, 1.5 MiB.
 fn size(bytes: usize) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     let unit = units.into_iter().find(|(power, _)| bytes >= 1 << power);

@@ -1,4 +1,4 @@
-//! The bytes that a call moves, by the way of its data.
+//! The bytes that a call moves, by its protocol.
 
 use crate::bench::case::{Case, Collective};
 use consonance_kernels::{
@@ -6,7 +6,7 @@ use consonance_kernels::{
     group::plan::{Protocol, Step},
 };
 
-/// What one rank moves in a call.
+/// The bytes that one rank moves in a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// The rank.
@@ -15,16 +15,17 @@ pub struct Traffic {
     pub read: usize,
     /// Bytes that it writes.
     pub written: usize,
-    /// Of both, those that it reads of what another rank has written, or writes into what is
-    /// another's.
+    /// Those of both that come from or go to another rank: bytes that it reads after another rank
+    /// has written them, or writes into another rank's memory.
     pub across: usize,
 }
 
 impl Traffic {
-    /// Of the rank that moves most; of several, that to which most comes from others.
+    /// Returns the traffic of the rank that moves most. Among equals, of the rank that exchanges
+    /// most with others.
     pub(super) fn most(case: &Case, step: Step, protocol: Protocol) -> Traffic {
         let of = |rank| Traffic::of(case, step, protocol, rank);
-        // The first of equals.
+        // `max_by_key` returns the last of equal maxima, which is the lowest rank in this order.
         (0..case.ranks)
             .rev()
             .map(of)
@@ -32,14 +33,14 @@ impl Traffic {
             .unwrap_or_default()
     }
 
-    /// Whether results are written past the caches.
+    /// Whether results are written with non-temporal stores.
     pub(super) fn goes_past_caches(case: &Case, protocol: Protocol) -> bool {
         let is_whole = case.collective.kind().copies_to_all();
         let (replaces, is_read) =
             (case.in_place && case.collective.kind().combines(), protocol == Protocol::ProcessRead);
         let brought = (0..case.ranks).map(|rank| Role::of(case, rank).contributed);
         let (most, copies) = (brought.clone().max().unwrap_or(0), if is_whole { case.ranks } else { 1 });
-        // What the system reads it puts where it belongs, unless it is combined.
+        // process_vm_readv writes the results itself, except for a reduction.
         let is_written = protocol != Protocol::Inline && (!is_read || case.collective.kind().combines()) && !replaces;
         is_written && cache_hints::goes_past_caches(most, brought.sum(), copies)
     }
@@ -49,22 +50,24 @@ impl Traffic {
         let (ranks, block) = (case.ranks, contributed / case.ranks);
         let result_block = result / ranks;
         let (read, written, across) = match (protocol, step) {
-            // Of each card a pair of cache lines comes, whatever it has.
+            // Each rank reads a pair of cache lines of each peer's call descriptor, whatever the
+            // size of the data.
             (Protocol::Inline, _) => (contributed + needed, contributed + result, 128 * (ranks - 1)),
-            // A block of all is folded into all results.
+            // Each rank reduces one block of all inputs into all outputs that need it.
             (Protocol::InPlace, Step::Divided { .. }) => {
                 let written = if case.collective == Collective::AllReduce { contributed } else { block };
                 let other = if case.collective == Collective::AllReduce { written - block } else { 0 };
                 (contributed, written, contributed - block + other)
             }
-            // What is read for a fold goes to a scratch first.
+            // Data to reduce are first read into scratch memory.
             (Protocol::ProcessRead, _) if case.collective.kind().combines() => {
                 let others = needed - kept;
                 (others + needed, others + result, others)
             }
             (Protocol::InPlace | Protocol::ProcessRead, _) => (needed, result, needed - kept),
             (Protocol::Staged(_), _) => (contributed + needed, contributed + result, needed - kept),
-            // Staged, folded with its own block, put up, and the other blocks copied.
+            // Each rank stages the blocks of the others, reduces its own block, stages the result,
+            // and copies the other result blocks.
             (Protocol::TwoShot(_), _) => {
                 let (staged, copied) = (contributed - block, result - result_block);
                 (staged + contributed + copied, staged + block + result_block + copied, staged + copied)
@@ -74,15 +77,15 @@ impl Traffic {
     }
 }
 
-/// What a rank has to do with, in bytes.
+/// The data of a rank in a call, in bytes.
 struct Role {
-    /// What it shows to others.
+    /// Bytes that it shows to others.
     contributed: usize,
-    /// What it reads to make its result.
+    /// Bytes that it reads for its result.
     needed: usize,
-    /// How much of that is its own.
+    /// Those of the bytes in `needed` that are its own.
     kept: usize,
-    /// What it writes as its result.
+    /// Bytes that it writes as its result.
     result: usize,
 }
 
@@ -91,7 +94,7 @@ impl Role {
         let (all, part) = (case.elements(), case.part(rank).len());
         let root = rank == 0;
         let Case { collective, ranks, in_place, .. } = *case;
-        // Elements: shown, read, of those its own, written.
+        // In elements.
         let [contributed, needed, kept, result] = match collective {
             Collective::Barrier => [0; 4],
             Collective::AllReduce => [all, ranks * all, all, all],
@@ -150,7 +153,8 @@ mod tests {
         let all = Step::divided(&reducer, Targets::All);
         // One pass over all buffers.
         assert_eq!(most(Collective::AllReduce, all, Protocol::InPlace), (4000, 4000, 6000));
-        // Three quarters staged, all folded, three quarters copied.
+        // Three quarters are staged, one quarter of each input is reduced, three quarters are
+        // copied.
         assert_eq!(most(Collective::AllReduce, all, Protocol::TwoShot(windows)), (10_000, 8000, 6000));
         assert_eq!(most(Collective::AllReduce, all, Protocol::Staged(windows)), (20_000, 8000, 12_000));
         let published = Step::Published(Chunking::WHOLE);
@@ -158,7 +162,8 @@ mod tests {
         assert_eq!(most(Collective::AllGather, published, Protocol::Staged(windows)), (4000, 4000, 3000));
         assert_eq!(most(Collective::Broadcast, published, Protocol::Staged(windows)), (4000, 4000, 4000));
         assert_eq!(most(Collective::AllToAll, published, Protocol::ProcessRead), (4000, 4000, 3000));
-        // Results of 48 MiB and more in all, but those that replace what is read.
+        // Results of 48 MiB and more in all are written past the caches, unless they replace data
+        // that are read.
         let large = |collective, in_place| {
             let case = Case { in_place, ..case(collective) }.with_bytes(12 << 20);
             [Protocol::Staged(windows), Protocol::ProcessRead]
@@ -167,7 +172,7 @@ mod tests {
         assert_eq!(large(Collective::AllGather, true), [true, false]);
         assert_eq!(large(Collective::ReduceScatter, false), [true, true]);
         assert_eq!(large(Collective::AllReduce, true), [false, false]);
-        // Three blocks into scratch; they and its own are folded.
+        // Three blocks are read into scratch memory, and reduced with the rank's own block.
         assert_eq!(most(Collective::ReduceScatter, published, Protocol::ProcessRead), (7000, 4000, 3000));
     }
 }

@@ -1,9 +1,9 @@
-//! Who is who in a launch: an address for each worker, which no other launch on this machine has,
-//! and a name for all of them.
+//! The cluster of a launch: for each worker an address that no other launch on this machine has,
+//! and a job id.
 //!
-//! A port that nobody listens on yet can be chosen twice. Therefore a launch claims each of its
-//! ports by a socket whose abstract name has the port in it: there is one of a name, and it is gone
-//! when the launcher is, however that ends.
+//! A port on which nobody listens yet can be chosen twice. A launch therefore claims each of its
+//! ports by a socket whose abstract name contains the port. Only one socket can have the name, and
+//! the system removes it when the launcher ends, in whatever way.
 
 use std::{
     io,
@@ -19,18 +19,19 @@ use std::{
 /// The addresses of the workers.
 pub(crate) struct Cluster {
     addresses: Vec<SocketAddr>,
-    /// What no other launch is called, so that workers that outlive theirs never meet those of the
-    /// next on the same ports.
+    /// The job id, which no other launch has: workers that outlive their launch never join those of
+    /// the next launch on the same ports.
     job: String,
-    /// What keeps other launches from these addresses.
+    /// The sockets that claim these ports.
     _claims: Vec<UnixDatagram>,
 }
 
 impl Cluster {
-    /// As many free addresses of this machine.
+    /// Chooses `workers` free addresses of this machine.
     pub(crate) fn local(workers: usize) -> io::Result<Cluster> {
         let (mut addresses, mut claims) = (Vec::new(), Vec::new());
-        // Kept until all are chosen, so that each is another one.
+        // The listeners stay open until all addresses are chosen, so that no address is chosen
+        // twice.
         let mut listeners = Vec::new();
         while addresses.len() < workers {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -50,12 +51,12 @@ impl Cluster {
         Ok(Cluster { addresses, job, _claims: claims })
     }
 
-    /// What `CONSONANCE_JOB` says to every worker.
+    /// Returns the value of `CONSONANCE_JOB` for every worker.
     pub(crate) fn job(&self) -> &str {
         &self.job
     }
 
-    /// What `TF_CONFIG` says to a worker.
+    /// Returns the value of `TF_CONFIG` for a worker.
     pub(crate) fn tf_config(&self, index: usize) -> String {
         let addresses: Vec<String> = self.addresses.iter().map(|address| format!("\"{address}\"")).collect();
         let workers = addresses.join(", ");

@@ -1,25 +1,26 @@
-//! Starts a program once for each worker of a cluster on this machine, and ends all of them when
-//! one fails, unless they are to go on.
+//! Starts a program once for each worker of a cluster on this machine. When one worker fails, ends
+//! all of them, unless `keep_going` is set.
 //!
-//! Three files are its parts: `cluster.rs` (who is who), `worker.rs` (a process and its start) and
-//! `output.rs` (what workers write). This one waits. Two threads tell it what happened by a
-//! channel: one takes the signals that the launcher gets, `SIGCHLD` among them, one passes on the
-//! workers' output. Since neither makes the other wait, a launch ends in time even if nobody reads
-//! its output: where it has a timeout, what its reader has not taken within [`READING`] of the end
-//! is left.
+//! Three files are its parts: `cluster.rs` (addresses and job id), `worker.rs` (a process and its
+//! start) and `output.rs` (the workers' output). This file waits for the workers. Two threads send
+//! it events over a channel: one receives the signals of the launcher, `SIGCHLD` among them, the
+//! other passes on the workers' output. Neither thread blocks the other. So a launch with a timeout
+//! ends in time even if nobody reads its output: it drops the output that its reader has not taken
+//! within [`READING`] of the end.
 //!
 //! A launch goes through these stages:
 //!
-//! 1. *Running.* Until all workers have ended, one has failed (unless the others are to go on) or
-//!    the time is up. Signals go to all workers.
-//! 2. *Asked.* All have `SIGTERM`. Who does not end within [`GRACE`] gets `SIGKILL`.
-//! 3. *Killed.* The system ends them; a process that even it cannot end is left after another
-//!    [`GRACE`].
+//! 1. *Running.* Lasts until all workers have ended, one has failed (without `keep_going`) or the
+//!    time is up. Signals are forwarded to all workers.
+//! 2. *Asked.* All workers have got `SIGTERM`. A worker that does not end within [`GRACE`] gets
+//!    `SIGKILL`.
+//! 3. *Killed.* The system ends the workers. The launcher no longer waits for a process that is
+//!    left after another [`GRACE`].
 //!
-//! Each worker leads a process group, so that the launcher reaches what a worker has started, too,
-//! and a terminal's Ctrl-C reaches the workers once: through the launcher. Workers that ended
-//! remain zombies until the launch ends, so that no number of a process or group can mean another
-//! one.
+//! Each worker leads a process group. So the launcher also reaches the processes that a worker has
+//! started, and a terminal's Ctrl-C reaches the workers only once, through the launcher. Workers
+//! that have ended remain zombies until the launch ends, so that the system does not give their
+//! process and group ids to other processes.
 
 pub(crate) mod cluster;
 mod output;
@@ -48,33 +49,32 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long workers that are asked to end by `SIGTERM` have for it: enough to report and to close
-/// files.
+/// The time that workers have to end after `SIGTERM`: enough to report and to close files.
 pub const GRACE: Duration = Duration::from_secs(2);
 
-/// How long whoever reads the output of a launch with a timeout has at its end for what is left: a
-/// few pipes full, which a program reads in no time. A pager may take its time where there is no
-/// timeout.
+/// The time that the reader of the output has at the end of a launch with a timeout. A program
+/// reads the rest, a few full pipes, in far less. Without a timeout the launcher waits as long as
+/// the reader takes, such as a pager.
 pub const READING: Duration = Duration::from_secs(5);
 
-/// The status of a launch whose time was up, as the command `timeout` has it.
+/// The status of a launch whose time was up. The command `timeout` uses the same.
 const TIMED_OUT: i32 = 124;
 
-/// Added to the number of a signal, it is the status of what the signal ended, as shells have it.
+/// The status of a process that a signal ended is this plus the signal's number, as in shells.
 const BY_SIGNAL: i32 = 128;
 
-/// A program, and how many processes of it to start.
+/// A program, and how to start it as workers.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// How many workers there are.
+    /// The number of workers.
     pub workers: NonZeroUsize,
-    /// What `CONSONANCE_REPLICAS` tells each worker: how many replicas it has.
+    /// The number of replicas of each worker, which it gets in `CONSONANCE_REPLICAS`.
     pub replicas: Option<NonZeroUsize>,
-    /// When all workers are ended, counted from the start.
+    /// The time from the start after which all workers are ended.
     pub timeout: Option<Duration>,
-    /// When one fails, the others are not ended.
+    /// Whether the other workers go on when one fails.
     pub keep_going: bool,
-    /// The program, looked for as shells do.
+    /// The program. It is searched in `PATH`, as shells do.
     pub program: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
@@ -83,14 +83,14 @@ pub struct Launch {
 /// How a launch ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// What ended it.
+    /// What ended the launch.
     pub outcome: Outcome,
-    /// The workers that got `SIGKILL` because they did not end within [`GRACE`], in order.
+    /// The workers that got `SIGKILL` because they had not ended within [`GRACE`], in order.
     pub killed: Vec<usize>,
-    /// The workers that did not end even so, in order.
+    /// The workers that did not end after `SIGKILL` either, in order.
     pub left: Vec<usize>,
-    /// Output was left, because its reader did not take it within [`READING`] of the end of a
-    /// launch with a timeout.
+    /// Whether output was dropped, because its reader did not take it within [`READING`] of the end
+    /// of a launch with a timeout.
     pub unread: bool,
 }
 
@@ -99,55 +99,56 @@ pub struct Report {
 pub enum Outcome {
     /// Every worker ended with status 0.
     Done,
-    /// A worker failed, the first to do so. The others were ended, or went on to their own end.
+    /// A worker failed; this is the first that did. The other workers were ended, or went on to
+    /// their own end.
     Failed {
         /// Its index.
         worker: usize,
-        /// The number of its process.
+        /// Its process id.
         pid: i32,
         /// How it ended.
         end: End,
     },
     /// The time was up.
     TimedOut {
-        /// The time that there was.
+        /// The timeout.
         timeout: Duration,
         /// The workers that still ran, in order.
         running: Vec<usize>,
     },
-    /// The launcher got `SIGINT` when it had been asked to end before.
+    /// The launcher got `SIGINT` after an earlier `SIGINT` or `SIGTERM`.
     Interrupted,
 }
 
-/// Why a launch did not begin. Nothing that it started is left.
+/// Why a launch did not begin. No process that it started is left.
 #[derive(Debug)]
 pub enum StartError {
     /// The program cannot be started.
     Program {
         /// The program.
         program: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The launcher cannot do its own part.
+    /// The launcher itself failed.
     Launcher {
         /// What it was doing.
         doing: &'static str,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// What the launcher is told.
+/// An event that the launcher receives.
 #[derive(Debug)]
 enum Event {
     /// The launcher got a signal.
     Signal(i32),
-    /// All that workers wrote has been passed on.
+    /// The whole output of the workers has been passed on.
     Drained,
 }
 
-/// Where a launch is: see the module documentation.
+/// The stage of a launch: see the module documentation.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     Running,
@@ -156,16 +157,16 @@ enum Stage {
 }
 
 impl Launch {
-    /// Starts the workers and waits for their end. The program that calls this begins with
+    /// Starts the workers and waits for their end. The calling program must begin with
     /// [`become_worker`].
     ///
-    /// This is for a process that does nothing else: it takes over the process's signals and does
-    /// not give them back.
+    /// Only a process that does nothing else should call this: it takes over the process's signals
+    /// and does not give them back.
     ///
     /// # Errors
     ///
-    /// [`StartError`], if not all workers can be started. What happens to workers later is in the
-    /// report.
+    /// [`StartError`], if not all workers can be started. The report tells what happens to workers
+    /// later.
     pub fn run(&self) -> Result<Report, StartError> {
         let cannot = |doing| move |source| StartError::Launcher { doing, source };
         let cluster = Cluster::local(self.workers.get()).map_err(cannot("choose addresses"))?;
@@ -199,8 +200,8 @@ impl Launch {
         Ok(supervisor.report)
     }
 
-    /// [`Launch::run`] as a command: what did not go well is said on standard error. Returns the
-    /// status to end with.
+    /// Runs [`Launch::run`] as a command: reports failures on standard error. Returns the exit
+    /// status.
     pub fn run_and_tell(&self) -> i32 {
         let (text, status) = match self.run() {
             Ok(report) => (report.to_string(), report.status()),
@@ -218,37 +219,37 @@ impl Launch {
         });
         match thread {
             Ok(_) => drop(told.recv_timeout(reading)),
-            // That the system gives no thread may be what there is to say.
+            // The failure to report may be that the system gives no thread.
             Err(_) => say(&text),
         }
         status
     }
 
-    /// How long the output is waited for at the end, if not for as long as its reader takes.
+    /// Returns how long to wait for the output at the end. `None`: as long as its reader takes.
     fn reading(&self) -> Option<Duration> {
         self.timeout.map(|_| READING)
     }
 }
 
-/// Says each line on standard error.
+/// Prints each line on standard error.
 fn say(text: &str) {
     text.lines().for_each(|line| eprintln!("consonance: {line}"));
 }
 
-/// Passes on what workers write, on a thread, until the socket that this returns is dropped and the
-/// pipes are empty.
+/// Passes on the workers' output, on a thread. The thread ends once the returned socket is dropped
+/// and the pipes are empty.
 fn pass_on(streams: Vec<Stream>, tell: Sender<Event>) -> io::Result<UnixStream> {
     let (ours, theirs) = UnixStream::pair()?;
     thread::Builder::new().name("output".to_owned()).spawn(move || {
         output::pass_on(streams, &theirs);
-        // Nobody listens any more if the launcher was told to end without the rest of the output.
+        // Fails if the launcher has not waited for the rest of the output.
         let _ = tell.send(Event::Drained);
     })?;
     Ok(ours)
 }
 
-/// Waits until the output has been passed on, or a signal says to leave it. False if its reader
-/// takes longer than `reading`.
+/// Waits until the output has been passed on, or a signal says to drop it. Returns false if the
+/// output's reader takes longer than `reading`.
 fn drain(events: &Receiver<Event>, reading: Option<Duration>) -> bool {
     let until = reading.map(|reading| Instant::now() + reading);
     loop {
@@ -260,24 +261,24 @@ fn drain(events: &Receiver<Event>, reading: Option<Duration>) -> bool {
     }
 }
 
-/// Who waits for the workers of a launch.
+/// Waits for the workers of a launch, and ends them.
 struct Supervisor {
     workers: Vec<Worker>,
     ends: Ends,
     stage: Stage,
-    /// When the time is up.
+    /// The end of the timeout.
     deadline: Option<Instant>,
-    /// The time that there was.
+    /// The timeout.
     timeout: Duration,
-    /// A failure ends nobody else.
+    /// Whether the other workers go on when one fails.
     keep_going: bool,
-    /// Workers have been sent a signal that asks to end.
+    /// Whether the workers have got a signal that asks them to end.
     asked: bool,
     report: Report,
 }
 
 impl Supervisor {
-    /// Waits until all workers have ended or are left.
+    /// Waits until all workers have ended, or the rest are left to the system.
     fn supervise(&mut self, events: &Receiver<Event>) {
         // One may have ended before its `SIGCHLD` could be heard.
         self.collect();
@@ -306,19 +307,19 @@ impl Supervisor {
         }
     }
 
-    /// The workers that have not ended, in order.
+    /// Returns the workers that have not ended, in order.
     fn running(&self) -> Vec<usize> {
         (0..self.workers.len()).filter(|&index| self.workers[index].end.is_none()).collect()
     }
 
-    /// Looks who has ended. The first failure is the launch's, and ends it unless the others are to
-    /// go on.
+    /// Finds the workers that have ended. The first failure is the outcome of the launch, and ends
+    /// the other workers unless `keep_going` is set.
     fn collect(&mut self) {
         let mut ended: Vec<&Worker> = self.workers.iter_mut().filter_map(Worker::look).collect();
         let order = self.ends.order();
         ended.sort_by_key(|worker| order.iter().position(|&index| index == worker.index).unwrap_or(usize::MAX));
-        // Of workers that are found ended together, one that a signal killed was first: the others
-        // have lost it, perhaps before it was noted that it ended.
+        // Among workers that are found ended together, one that a signal killed counts as the
+        // first: the others have lost it, perhaps before its end was noted.
         let by_signal = |worker: &&&Worker| matches!(worker.end, Some(End::Signal(_)));
         let first = ended.iter().find(by_signal).or_else(|| ended.iter().find(|worker| worker.failed()));
         let Some(&worker) = first else { return };
@@ -330,8 +331,8 @@ impl Supervisor {
         }
     }
 
-    /// Gives a signal that the launcher got to all workers. What they do about it is theirs to
-    /// decide.
+    /// Forwards a signal that the launcher got to all workers. Each worker decides what it does
+    /// about it.
     fn forward(&mut self, signal: i32) {
         if signal == SIGINT && self.asked {
             if matches!(self.stage, Stage::Running) {
@@ -350,8 +351,8 @@ impl Supervisor {
         self.ask();
     }
 
-    /// Asks all workers to end, unless they have been asked: they may be about to, and a second
-    /// signal would disturb them.
+    /// Asks all workers to end, unless they have been asked before: they may be about to end, and a
+    /// second signal would disturb them.
     fn ask(&mut self) {
         if !self.asked {
             self.signal(Signal::TERM);
@@ -372,7 +373,7 @@ impl Supervisor {
     }
 }
 
-/// The next event; `None` if there is none until then.
+/// Returns the next event; `None` if there is none until `until`.
 fn next(events: &Receiver<Event>, until: Option<Instant>) -> Option<Event> {
     let ends = "the thread that hears signals sends as long as the launcher listens";
     let Some(until) = until else { return Some(events.recv().expect(ends)) };
@@ -384,8 +385,8 @@ fn next(events: &Receiver<Event>, until: Option<Instant>) -> Option<Event> {
 }
 
 impl Report {
-    /// The status to end with: 0, that of the worker that failed first (128 and the number, if it
-    /// was a signal), 124 if the time was up, 130 after a second `SIGINT`.
+    /// Returns the exit status: 0; the status of the worker that failed first (128 and the number,
+    /// for a signal); 124 if the time was up, or 130 after a second `SIGINT`.
     pub fn status(&self) -> i32 {
         match self.outcome {
             Outcome::Done => 0,
@@ -397,7 +398,8 @@ impl Report {
     }
 }
 
-/// A sentence a line; nothing if every worker ended with status 0 and what they wrote was read.
+/// Writes one sentence a line. Writes nothing if every worker ended with status 0 and its output
+/// was read.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.outcome {
@@ -419,16 +421,16 @@ impl fmt::Display for Report {
     }
 }
 
-/// `worker 3`, or `workers 0, 3`.
+/// Returns `worker 3`, or `workers 0, 3`.
 fn name(workers: &[usize]) -> String {
     let list: Vec<String> = workers.iter().map(usize::to_string).collect();
     format!("worker{} {}", if list.len() == 1 { "" } else { "s" }, list.join(", "))
 }
 
 impl StartError {
-    /// The status to end with: 127 for a program that is not there and 126 for another that cannot
-    /// be started, as shells have it, 125 for a failure of the launcher, as the command `timeout`
-    /// has it.
+    /// Returns the exit status: 127 for a program that does not exist and 126 for another that
+    /// cannot be started, as in shells; 125 for a failure of the launcher, as of the command
+    /// `timeout`.
     pub fn status(&self) -> i32 {
         match self {
             StartError::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,

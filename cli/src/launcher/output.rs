@@ -1,8 +1,8 @@
-//! Passes on what workers write, line by line, each with its worker before it.
+//! Passes on the workers' output line by line, with the worker before each line.
 //!
-//! One thread reads all pipes and writes all lines, so that no line is torn and those of a worker
-//! keep their order. If it must wait for whoever reads them, the workers wait for it, as they would
-//! without a launcher.
+//! One thread reads all pipes and writes all lines: no line is torn, and the lines of a worker keep
+//! their order. If the thread must wait for the reader of its output, the workers wait for the
+//! thread, as they would for the reader without a launcher.
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -18,17 +18,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A longer line is passed on in parts, each as a line: the launcher would have to hold all of it.
+/// A longer line is passed on in parts, each as a line. Otherwise the launcher would have to hold
+/// the whole line.
 const LINE_BYTES: usize = 1 << 20;
 
-/// How long, after all workers have ended, the launcher waits for others that have their pipes
-/// open.
+/// The time that the launcher waits, after all workers have ended, for other processes that still
+/// have their pipes open.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// As much as a pipe holds, so that one read empties it.
+/// The capacity of a pipe, so that one read empties it.
 const READ_BYTES: usize = 1 << 16;
 
-/// Where lines go.
+/// The launcher's output to which lines are written.
 #[derive(Clone, Copy)]
 pub(super) enum Sink {
     Stdout,
@@ -47,8 +48,8 @@ impl Stream {
         Stream { pipe: File::from(pipe), sink, lines: Lines::new(worker) }
     }
 
-    /// Passes on what the pipe has. False at its end, or if nobody reads our output: then the pipe
-    /// closes, which the worker learns as it would without a launcher.
+    /// Passes on the pipe's contents. Returns false at the end of the pipe, or if nobody reads our
+    /// output: then the pipe is closed, and the worker notices, as it would without a launcher.
     fn pass_on(&mut self, buffer: &mut [u8]) -> bool {
         let mut text = Vec::new();
         let count = match self.pipe.read(buffer) {
@@ -65,7 +66,7 @@ impl Stream {
 }
 
 impl Sink {
-    /// Writes all of the text, and nothing else of this process within it.
+    /// Writes all of the text. No other thread of this process writes in between.
     fn write(self, text: &[u8]) -> io::Result<()> {
         match self {
             Sink::Stdout => write_all(&io::stdout().lock(), text),
@@ -74,8 +75,8 @@ impl Sink {
     }
 }
 
-/// Writes all of the text. If somebody who shares the file has it report that it is full, this
-/// waits until it is not.
+/// Writes all of the text. Another process that shares the file may have made it non-blocking. If
+/// such a file is full, waits until it is not.
 fn write_all(file: &impl AsFd, mut text: &[u8]) -> io::Result<()> {
     while !text.is_empty() {
         match write(file, text) {
@@ -91,13 +92,13 @@ fn write_all(file: &impl AsFd, mut text: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Passes on until `workers_live` is closed at its other end, and then until the pipes are at their
-/// ends, or [`DRAIN`] is over.
+/// Passes on output until the other end of `workers_live` is closed, and then until the pipes are
+/// at their ends, or [`DRAIN`] is over.
 pub(super) fn pass_on(mut streams: Vec<Stream>, workers_live: &UnixStream) {
     let mut buffer = vec![0; READ_BYTES];
     let mut until: Option<Instant> = None;
     while until.is_none() || !streams.is_empty() {
-        // With no time left this is the last pass, which takes what is there.
+        // With no time left this is the last pass, which takes what the pipes hold.
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let Some((ready, ended)) = wait(&streams, workers_live, left) else { continue };
         let mut ready = ready.into_iter();
@@ -112,16 +113,16 @@ pub(super) fn pass_on(mut streams: Vec<Stream>, workers_live: &UnixStream) {
     for stream in &mut streams {
         let mut text = Vec::new();
         stream.lines.finish(&mut text);
-        // Nobody reads it: so be it.
+        // If nobody reads it, it is dropped.
         let _ = stream.sink.write(&text);
     }
 }
 
-/// Which of the streams can be read, and whether the workers have ended; `None` if a signal came
-/// between.
+/// Returns which of the streams can be read, and whether the workers have ended; `None` if a signal
+/// interrupted the wait.
 fn wait(streams: &[Stream], workers_live: &UnixStream, left: Option<Duration>) -> Option<(Vec<bool>, bool)> {
     let mut polled: Vec<PollFd<'_>> = streams.iter().map(|stream| PollFd::new(&stream.pipe, PollFlags::IN)).collect();
-    // After its end it would be ready all the time.
+    // Once its other end is closed, this socket would be ready all the time.
     if left.is_none() {
         polled.push(PollFd::new(workers_live, PollFlags::IN));
     }
@@ -136,11 +137,11 @@ fn wait(streams: &[Stream], workers_live: &UnixStream, left: Option<Duration>) -
     Some((ready, ended))
 }
 
-/// Bytes made lines.
+/// Splits bytes into lines.
 struct Lines {
-    /// What each line begins with.
+    /// The beginning of each line.
     prefix: Vec<u8>,
-    /// The prefix, and what there is of a line that has not ended.
+    /// The prefix, and the bytes of a line that has not ended.
     line: Vec<u8>,
 }
 
@@ -150,7 +151,7 @@ impl Lines {
         Lines { line: prefix.clone(), prefix }
     }
 
-    /// Adds the lines that end in `bytes` to `text`.
+    /// Appends to `text` the lines that end in `bytes`.
     fn push(&mut self, bytes: &[u8], text: &mut Vec<u8>) {
         for part in bytes.split_inclusive(|&byte| byte == b'\n') {
             self.line.extend_from_slice(part);
@@ -160,7 +161,7 @@ impl Lines {
         }
     }
 
-    /// Adds the line as it is, if there is one.
+    /// Appends to `text` the line so far, if it has any bytes.
     fn finish(&mut self, text: &mut Vec<u8>) {
         if self.line.len() > self.prefix.len() {
             text.extend_from_slice(&self.line);
@@ -176,7 +177,7 @@ impl Lines {
 mod tests {
     use super::*;
 
-    /// What becomes of these pieces.
+    /// Returns the text that results from these pieces.
     fn lines(pieces: &[&[u8]]) -> Vec<u8> {
         let (mut lines, mut text) = (Lines::new(7), Vec::new());
         for piece in pieces {

@@ -8,23 +8,24 @@ use signal_hook::{
 };
 use std::{fs, io, sync::mpsc::Sender, thread};
 
-/// Those that workers get, too.
+/// The signals that the launcher forwards to workers.
 const FORWARDED: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// While it lives, a thread sends the signals that the process gets.
+/// A thread that sends the signals that the process gets as events, until this is dropped.
 pub(super) struct Signals {
     handle: Handle,
 }
 
 impl Signals {
-    /// Listens to the end of workers and to what is forwarded. What whoever started the launcher
-    /// has chosen to ignore (`nohup` does) is ignored, also by the workers, which inherit it.
+    /// Listens to `SIGCHLD` and to the forwarded signals. A signal that the parent of the launcher
+    /// has set to be ignored (`nohup` does this) stays ignored, also by the workers, which inherit
+    /// it.
     pub(super) fn listen(tell: Sender<Event>) -> io::Result<Signals> {
         let heard = not_ignored(&FORWARDED)?;
         let mut signals = Heard::new(heard.chain([SIGCHLD]))?;
         let handle = signals.handle();
         thread::Builder::new().name("signals".to_owned()).spawn(move || {
-            // The launcher has ended if it does not take one.
+            // If an event cannot be sent, the launcher has ended.
             signals.forever().map(Event::Signal).try_for_each(|event| tell.send(event)).ok()
         })?;
         Ok(Signals { handle })
@@ -37,10 +38,10 @@ impl Drop for Signals {
     }
 }
 
-/// Those of these signals that whoever started this process has not chosen to ignore.
+/// Returns those of `signals` that the parent of this process has not set to be ignored.
 pub(crate) fn not_ignored(signals: &[i32]) -> io::Result<impl Iterator<Item = i32>> {
     let status = fs::read_to_string("/proc/self/status")?;
-    // A bit each, from bit 0 for signal 1.
+    // The mask has a bit for each signal: bit 0 is signal 1.
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = mask
         .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
@@ -48,7 +49,7 @@ pub(crate) fn not_ignored(signals: &[i32]) -> io::Result<impl Iterator<Item = i3
     Ok(signals.iter().copied().filter(move |signal| ignored & (1 << (signal - 1)) == 0))
 }
 
-/// What a signal is called.
+/// Returns the name of a signal.
 pub(super) fn name(signal: i32) -> String {
     signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
 }

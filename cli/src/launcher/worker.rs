@@ -1,13 +1,15 @@
-//! A worker: a process that leads its own group, and dies with the launcher.
+//! A worker: a process that leads its own process group, and dies with the launcher.
 //!
-//! That the system ends a process with its parent can only be asked for by the process itself, and
-//! nothing but unsafe code could run in it before the program does. Therefore a worker begins as
-//! another process of the launcher's binary, which asks for it, and then becomes the program
-//! ([`become_worker`]). Its standard input is a socket to the launcher until then: it closes when
-//! the program begins, and tells the error if it cannot. Programs find an empty standard input.
+//! Only a process itself can ask the system to end it with its parent, and only unsafe code could
+//! run in it before the program does. Therefore a worker begins as another process of the
+//! launcher's binary, which asks for this and then becomes the program ([`become_worker`]). Until
+//! then its standard input is a socket to the launcher. The socket closes when the program begins.
+//! If the program cannot begin, the worker sends the error through the socket. Programs find an
+//! empty standard input.
 //!
-//! What a worker has started in its group gets every signal, and is killed when the launch ends.
-//! Only if the launcher is killed by `SIGKILL` the workers alone are sure to die.
+//! The processes that a worker has started in its group get every signal, and are killed when the
+//! launch ends. If the launcher is killed by `SIGKILL`, only the workers themselves are sure to
+//! die.
 
 use super::{
     Launch, StartError,
@@ -40,23 +42,22 @@ use std::{
     time::Duration,
 };
 
-/// The first argument of a process that becomes a worker: none that a launcher's own command line
-/// would have.
+/// The first argument of a process that becomes a worker. No launcher's own command line has it.
 const BECOME_WORKER: &str = "consonance::become_worker";
 
-/// How long a worker has to become its program: that takes milliseconds, unless the file is far
-/// away.
+/// The time in which a worker must become its program. It takes milliseconds, unless the file is on
+/// a remote file system.
 const START: Duration = Duration::from_secs(30);
 
-/// The status of a process that did not become a worker; nobody looks at it.
+/// The exit status of a process that did not become a worker. It is not read.
 const FAILED: i32 = 127;
 
 /// How a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// With this status.
+    /// The worker exited with this status.
     Status(i32),
-    /// By this signal.
+    /// This signal ended the worker.
     Signal(i32),
 }
 
@@ -69,11 +70,11 @@ impl fmt::Display for End {
     }
 }
 
-/// In which order workers end. Whether one has, its parent may hear later: a tracer hears before
-/// it.
+/// The order in which workers end. `waitid` may report an end later: a tracer of the worker learns
+/// of it before the parent.
 pub(super) struct Ends {
     epoll: OwnedFd,
-    /// Whose end it tells: as long as they are open.
+    /// The pidfds of the workers. Their ends are reported as long as these are open.
     processes: Vec<OwnedFd>,
     /// The indices of workers that have ended.
     order: Vec<usize>,
@@ -84,7 +85,7 @@ impl Ends {
         Ok(Ends { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, processes: Vec::new(), order: Vec::new() })
     }
 
-    /// Watches this worker, too.
+    /// Begins to watch this worker, too.
     pub(super) fn watch(&mut self, worker: &Worker) -> io::Result<()> {
         let process = pidfd_open(Pid::from_child(&worker.child), PidfdFlags::empty())?;
         let once = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
@@ -93,29 +94,29 @@ impl Ends {
         Ok(())
     }
 
-    /// The indices of those that have ended so far, in their order.
+    /// Returns the indices of the workers that have ended so far, in the order of their ends.
     pub(super) fn order(&mut self) -> &[usize] {
         let mut ended = Vec::with_capacity(self.processes.len());
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // It does not wait, so that nothing interrupts it. Without it the workers are in the order
-        // of their numbers.
+        // The call does not wait, so no signal interrupts it. If it fails, the workers stay in the
+        // order of their indices.
         let _ = epoll::wait(&self.epoll, spare_capacity(&mut ended), Some(&now));
         self.order.extend(ended.into_iter().map(|event| event.data.u64() as usize));
         &self.order
     }
 }
 
-/// A worker that was started. Dropped, it is killed with all of its group.
+/// A worker that was started. Dropping it kills the worker and its whole group.
 pub(super) struct Worker {
     pub(super) index: usize,
-    /// How it ended, once that is seen. It is waited for, in the system's sense, when this is
+    /// How the worker ended, once the launcher has seen it. The process is reaped when this is
     /// dropped.
     pub(super) end: Option<End>,
     child: Child,
 }
 
 impl Worker {
-    /// Starts a worker, and returns when it is the program.
+    /// Starts a worker, and returns once the process has become the program.
     pub(super) fn start(index: usize, launch: &Launch, cluster: &Cluster) -> Result<Worker, StartError> {
         let cannot = |source| StartError::Launcher { doing: "start a worker", source };
         let (mut ours, theirs) = UnixStream::pair().map_err(cannot)?;
@@ -129,7 +130,7 @@ impl Worker {
         }
         command.process_group(0).stdin(OwnedFd::from(theirs)).stdout(Stdio::piped()).stderr(Stdio::piped());
         let worker = Worker { index, end: None, child: command.spawn().map_err(cannot)? };
-        // With the command goes our copy of the worker's end of the socket.
+        // Dropping the command closes our copy of the worker's end of the socket.
         drop(command);
 
         let mut failure = Vec::new();
@@ -144,7 +145,7 @@ impl Worker {
         }
     }
 
-    /// The outputs of the worker; it has them once.
+    /// Takes the outputs of the worker. Only the first call returns them.
     pub(super) fn streams(&mut self) -> Vec<Stream> {
         let stdout = self.child.stdout.take().map(|pipe| Stream::new(self.index, pipe.into(), Sink::Stdout));
         let stderr = self.child.stderr.take().map(|pipe| Stream::new(self.index, pipe.into(), Sink::Stderr));
@@ -155,7 +156,7 @@ impl Worker {
         Pid::from_child(&self.child).as_raw_pid()
     }
 
-    /// Looks whether the worker has ended since the last look, but lets it be a zombie.
+    /// Checks whether the worker has ended since the last check, and leaves it a zombie.
     pub(super) fn look(&mut self) -> Option<&Worker> {
         if self.end.is_some() {
             return None;
@@ -166,14 +167,15 @@ impl Worker {
         Some(self)
     }
 
-    /// It ended, and not with status 0.
+    /// Whether the worker ended, and not with status 0.
     pub(super) fn failed(&self) -> bool {
         self.end.is_some_and(|end| end != End::Status(0))
     }
 
     /// Sends a signal to the worker and its group.
     pub(super) fn signal(&self, signal: Signal) {
-        // None are left, or they are another user's: nothing to do about either.
+        // Fails if no process of the group is left, or all of them are another user's. Nothing can
+        // be done about either.
         let _ = kill_process_group(Pid::from_child(&self.child), signal);
     }
 }
@@ -181,19 +183,19 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
-        // One that has not ended yet is the system's to end: a drop waits for nothing.
+        // The system ends and reaps a process that has not ended yet: a drop does not wait.
         let _ = self.child.try_wait();
     }
 }
 
-/// Turns this process into a worker's program, if a launcher has started it for that; else does
-/// nothing. A program that calls [`Launch::run`] makes this call before anything else: the launch
-/// begins other processes of the same binary.
+/// Turns this process into a worker's program, if a launcher has started it for that; otherwise
+/// does nothing. A program that calls [`Launch::run`] must make this call before anything else: the
+/// launch starts other processes of the same binary.
 pub fn become_worker() {
     become_worker_of(env::args_os().skip(1));
 }
 
-/// The same where the arguments, without the program's name, are known.
+/// Like [`become_worker`], with these arguments, without the program's name.
 pub(crate) fn become_worker_of(mut arguments: impl Iterator<Item = OsString>) {
     if arguments.next().is_none_or(|first| first != BECOME_WORKER) {
         return;
@@ -206,7 +208,7 @@ pub(crate) fn become_worker_of(mut arguments: impl Iterator<Item = OsString>) {
         Err(error) => error,
     };
     if let (Ok(socket), Some(code)) = (to_launcher, error.raw_os_error()) {
-        // If the launcher does not take it, it is gone.
+        // If the write fails, the launcher is gone.
         let _ = UnixStream::from(socket).write_all(&code.to_ne_bytes());
     }
     process::exit(FAILED)
@@ -215,7 +217,7 @@ pub(crate) fn become_worker_of(mut arguments: impl Iterator<Item = OsString>) {
 fn prepare(launcher: u32) -> io::Result<()> {
     dup2_stdin(File::open("/dev/null")?)?;
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The launcher may have died before that.
+    // The launcher may have died before that call.
     let parent = getppid().map(|pid| pid.as_raw_pid().unsigned_abs());
     if parent == Some(launcher) { Ok(()) } else { Err(Errno::SRCH.into()) }
 }

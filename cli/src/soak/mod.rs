@@ -1,11 +1,11 @@
-//! `consonance soak`: processes that make random calls, every result of which is compared with the
-//! spec, while they are stopped, killed and replaced.
+//! `consonance soak`: processes that make random calls while they are stopped, killed and replaced.
+//! Every result is compared with the spec.
 //!
-//! The parent starts the processes ([`Worker`]), which meet as a group over shared memory, and make
-//! the calls of one round after the other ([`Plan`]). It carries out the faults of a round as soon
-//! as the process in question says that it begins it, and judges whether each error has such a
-//! reason. After an error the processes form the next group, with one in place of each that was
-//! killed.
+//! The parent starts the processes ([`Worker`]). They meet as a group over shared memory, and make
+//! the calls of one round after another ([`Plan`]). The parent carries out the fault of a round as
+//! soon as the affected process reports that it begins the round. It judges whether each error has
+//! such a fault as its reason. After an error the processes form the next group, with a replacement
+//! for each process that was killed.
 
 mod plan;
 mod worker;
@@ -27,53 +27,54 @@ use std::{
 };
 use worker::Told;
 
-/// A process that says nothing for so long hangs: longer than each deadline that it has.
+/// A process that reports nothing for this long hangs. It is longer than every deadline of a
+/// process.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// How often the parent looks around, and how often it says how far it is.
+/// How often the parent checks for due actions and for hangs, and how often it reports progress.
 const LOOKS: Duration = Duration::from_millis(100);
 const TELLS: Duration = Duration::from_secs(10);
 
-/// How many calls of each rank a failure shows.
+/// The number of calls of each rank that a failure shows.
 const CALLS: usize = 8;
 
 /// A soak.
 #[derive(Clone, Debug)]
 pub struct Soak {
-    /// What is done.
+    /// The calls and faults.
     pub plan: Plan,
     /// The first round, from 1.
     pub round: u64,
-    /// For how long.
+    /// The duration.
     pub time: Duration,
 }
 
-/// How far a soak has come.
+/// The progress of a soak.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
     /// The last round that any process began.
     pub round: u64,
-    /// The bytes of all contributions.
+    /// The bytes that all ranks have contributed.
     pub bytes: u64,
-    /// How many processes were killed.
+    /// The number of processes that were killed.
     pub kills: u64,
-    /// How many were stopped and went on in time.
+    /// The number of processes that were stopped and went on in time.
     pub pauses: u64,
-    /// How many were stopped past the deadline of the others.
+    /// The number of processes that were stopped past the deadline of the others.
     pub stops: u64,
-    /// How often a process came together with others again, after an error.
+    /// How often a process formed a group with others again, after an error.
     pub reforms: u64,
-    /// The longest time from a kill, or from the beginning of a call after it, until a rank had its
+    /// The longest time from a kill, or from the beginning of a later call, until the rank got its
     /// error.
     pub worst_latency: Duration,
 }
 
-/// What went wrong.
+/// A failure of a soak.
 #[derive(Debug)]
 pub struct Failure {
-    /// Where, and what.
+    /// The round, the process and the failure.
     pub what: String,
-    /// What repeats it, as arguments of the command.
+    /// The arguments of the command that repeat it.
     pub again: String,
     /// The last calls of all ranks.
     pub calls: String,
@@ -99,56 +100,57 @@ impl fmt::Display for Failure {
 }
 
 impl Soak {
-    /// Runs it: `tell` is told now and then how far it is.
+    /// Runs the soak. Calls `tell` with the progress at intervals.
     ///
     /// # Errors
-    /// What went wrong first; no process is left.
+    /// The first failure. No process is left.
     pub fn run(&self, tell: impl FnMut(&Progress)) -> Result<Progress, Failure> {
         let (sender, events) = mpsc::channel();
         State::new(self, itself::command, sender).run(&events, tell)
     }
 }
 
-/// What is to be done at a time.
+/// An action to carry out at a given time.
 #[derive(Clone, Copy)]
 enum Action {
-    /// Kill the process of this number, in this round.
+    /// Kill the process with this number, in this round.
     Kill(u64, u64),
-    /// Kill the process that has this place.
+    /// Kill the process that has this index then.
     KillNext(usize),
     Pause(u64, Duration),
     GoOn(u64),
     Stop(u64, u64),
 }
 
-/// A stopped process goes on when the others have given it up.
+/// A stopped process, and the others that have not given it up yet. It goes on once all of them
+/// have.
 struct Wait {
     stopped: u64,
     others: HashSet<u64>,
 }
 
-/// What starts a process of this command.
+/// Makes the command that starts a process of this program.
 type Starter = fn() -> io::Result<Command>;
 
 struct State<'s> {
     soak: &'s Soak,
     consonance: Starter,
     sender: Sender<Event>,
-    /// How many processes were started.
+    /// The number of processes started so far.
     started: u64,
-    /// Those that live.
+    /// The processes that are alive.
     processes: Vec<Process>,
     actions: Vec<(Instant, Action)>,
-    /// The last round whose fault was prepared, and the number of its process: one in its place
-    /// begins the round anew.
+    /// The last round whose fault was prepared, and the number of the affected process. Its
+    /// replacement begins the round again, and is armed again.
     armed: (u64, u64),
-    /// The round that a process begins with which takes the place of another.
+    /// The first round of a replacement process.
     next: u64,
-    /// The time of each kill in ns, by process number.
+    /// The time of each kill in ns, by process id.
     killed: HashMap<u32, u64>,
     waits: Vec<Wait>,
     ending: bool,
-    /// Bytes of processes that have ended.
+    /// The bytes that ended processes have contributed.
     bytes: u64,
     progress: Progress,
 }
@@ -191,7 +193,7 @@ impl<'s> State<'s> {
                 self.processes.iter().find(|process| !process.stopped && process.heard.elapsed() > HANGS)
             {
                 let name = name(hangs);
-                return Err(self.failure(format!("{name} has said nothing for {} s: it hangs", HANGS.as_secs())));
+                return Err(self.failure(format!("{name} has reported nothing for {} s: it hangs", HANGS.as_secs())));
             }
             let next = self.actions.iter().map(|(at, _)| at.saturating_duration_since(Instant::now())).min();
             match events.recv_timeout(next.unwrap_or(LOOKS).min(LOOKS)) {
@@ -221,7 +223,8 @@ impl<'s> State<'s> {
         }
     }
 
-    /// Asks all to end. Who is in no group waits for others who may end before: it is ended.
+    /// Asks all processes to end. A process that is in no group waits for others, which may end
+    /// first: kills it.
     fn begin_to_end(&mut self) {
         self.ending = true;
         self.processes.iter_mut().for_each(Process::ask_to_end);
@@ -234,7 +237,7 @@ impl<'s> State<'s> {
         self.processes.iter_mut().find(|process| process.number == number)
     }
 
-    /// Kills a process, if it is there, and gives its place.
+    /// Kills a process, if it is alive, and returns its index.
     fn remove(&mut self, number: u64) -> Option<usize> {
         let at = self.processes.iter().position(|process| process.number == number)?;
         let mut process = self.processes.swap_remove(at);
@@ -245,7 +248,7 @@ impl<'s> State<'s> {
         Some(process.index)
     }
 
-    /// The process of this number does not wait for one that is stopped, any more: it has an error,
+    /// Notes that the process with this number no longer waits for a stopped one: it has an error,
     /// or is gone. If it is stopped itself, it had its error before.
     fn gave_up(&mut self, number: u64) {
         self.waits.iter_mut().for_each(|wait| _ = wait.others.remove(&number));
@@ -256,7 +259,7 @@ impl<'s> State<'s> {
         }
     }
 
-    /// Does what is due.
+    /// Carries out the actions that are due.
     fn act(&mut self) -> Result<(), Failure> {
         let now = Instant::now();
         let due: Vec<(Instant, Action)> = self.actions.extract_if(.., |(at, _)| *at <= now).collect();
@@ -264,7 +267,8 @@ impl<'s> State<'s> {
             match action {
                 Action::Kill(number, round) => {
                     if self.find(number).is_some() {
-                        // Who begins that round again would wait for another kill.
+                        // A replacement that began this round again would repeat it until another
+                        // kill.
                         self.next = self.next.max(round + 1);
                         self.kill(number)?;
                     }
@@ -272,7 +276,7 @@ impl<'s> State<'s> {
                 Action::KillNext(index) => {
                     let next =
                         self.processes.iter().find(|process| process.index == index).map(|process| process.number);
-                    // At the end nobody is waited for any more.
+                    // While the soak ends, this kill is left out: no process waits for it any more.
                     if let Some(number) = next.filter(|_| !self.ending) {
                         self.kill(number)?;
                     }
@@ -284,21 +288,22 @@ impl<'s> State<'s> {
                         self.actions.push((now + time, Action::GoOn(number)));
                     }
                 }
-                // The pause of a short round may end when the others wait for a stop of the same
-                // process.
+                // A stop of the same process may have begun before the pause of a short round ends.
+                // The others wait for the stop.
                 Action::GoOn(number) if self.waits.iter().any(|wait| wait.stopped == number) => {}
                 Action::GoOn(number) => _ = self.find(number).map(Process::go_on),
                 Action::Stop(number, round) => {
-                    // The round may be over, by another fault.
+                    // Another fault may have ended the round.
                     if self.find(number).is_none_or(|process| process.lost >= round) {
                         continue;
                     }
-                    // Who is in no group waits for the process to form one.
+                    // A process in no group cannot give the victim up: it needs the victim to form
+                    // a group.
                     let others = self.processes.iter().filter(|other| other.number != number && other.formed);
                     let others: HashSet<u64> =
                         others.filter(|other| other.lost < round).map(|other| other.number).collect();
                     if others.is_empty() {
-                        // They have not told yet that they are.
+                        // The others have not reported yet that they are in a group.
                         self.actions.push((now + LOOKS, action));
                         continue;
                     }
@@ -318,7 +323,7 @@ impl<'s> State<'s> {
     }
 
     fn hear(&mut self, Event { number, told }: Event) -> Result<(), Failure> {
-        // Those that were killed have nothing to say but what is wrong.
+        // A process that was killed is only heard if it reports a failure.
         let known = self.find(number).map(|process| {
             process.heard = Instant::now();
             name(process)
@@ -362,7 +367,7 @@ impl<'s> State<'s> {
                 Ok(())
             }
             (Some(Ok(Told::End(_))), Some(name)) => Err(self.failure(format!("{name} ended too early"))),
-            (Some(Err(line)), Some(name)) => Err(self.failure(format!("{name} said {line:?}"))),
+            (Some(Err(line)), Some(name)) => Err(self.failure(format!("{name} wrote {line:?}, which is no report"))),
             (None, Some(name)) => {
                 let end = self.find(number).expect("known").end();
                 Err(self.failure(format!("{name} ended by itself: {end}")))
@@ -370,7 +375,7 @@ impl<'s> State<'s> {
         }
     }
 
-    /// Prepares the fault of a round that the process in question begins.
+    /// Prepares the fault of a round that the affected process begins.
     fn arm(&mut self, number: u64, round: u64) {
         let index = self.find(number).map(|process| process.index);
         let Some(Fault { victim, after, what }) = self.soak.plan.fault(round) else { return };
@@ -392,8 +397,8 @@ impl<'s> State<'s> {
         self.actions.push((at, action));
     }
 
-    /// An error names a process that was killed; in a round in which one is stopped, it may also be
-    /// one of waiting too long.
+    /// Checks that an error names a process that was killed. In a round in which a process is
+    /// stopped, any loss is expected, such as a timeout.
     fn judge_loss(&mut self, name: &str, round: u64, (begin, end): (u64, u64), text: &str) -> Result<(), Failure> {
         let names = |pid: &u32| [',', ')'].iter().any(|end| text.contains(&format!("process {pid}{end}")));
         let killed = self.killed.iter().find(|(pid, _)| text.contains("lost with its process") && names(pid));
@@ -440,7 +445,7 @@ mod tests {
         let plan = Plan { seed: 1, processes: 3, replicas: 1, faults: true };
         let soak = Soak { plan, time: Duration::ZERO, round: 1 };
         let (sender, _events) = mpsc::channel();
-        // Any process that does not end by itself.
+        // Any program that does not end by itself.
         let mut state = State::new(&soak, || Ok(Command::new("yes")), sender);
         state.start(0).unwrap_or_else(|failure| panic!("{}", failure.what));
         state.find(1).expect("started").stop();

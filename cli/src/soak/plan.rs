@@ -1,74 +1,75 @@
-//! What happens in each round of a soak: the same for the same seed.
+//! The calls and the fault of each round of a soak. They are the same for the same seed.
 
 use consonance_harness::cases::{Counts, Script, Source};
 use consonance_spec::{Extent, Flow, ReduceOp, Work, call::mix};
 use std::time::Duration;
 
-/// One round in so many has a fault.
+/// One round in this many has a fault.
 const FAULT_PERIOD: u64 = 12;
 
-/// One call in so many is about data that pass through the memory that ranks share in several
-/// parts.
+/// One call in this many has data that pass through the shared staging memory in several parts.
 const LARGE_PERIOD: u64 = 12;
 
-/// Elements of a rank in a large call.
+/// Number of elements of a rank in a large call.
 const LARGE: std::ops::Range<u64> = 5_000..40_000;
 
 /// A fault happens up to this long after its process began the round.
 const SOON: Duration = Duration::from_millis(20);
 
-/// What a soak does.
+/// The parameters that determine a soak.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Whence everything comes.
+    /// The seed of everything random.
     pub seed: u64,
-    /// How many processes there are.
+    /// The number of processes.
     pub processes: usize,
-    /// How many ranks each of them has.
+    /// The number of ranks in each process.
     pub replicas: usize,
     /// Whether processes are killed and stopped.
     pub faults: bool,
 }
 
-/// What happens to processes in a round.
+/// The fault of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
-    /// The process.
+    /// The affected process.
     pub(super) victim: usize,
-    /// How long after it began the round.
+    /// The time from its beginning of the round to the fault.
     pub(super) after: Duration,
     pub(super) what: What,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// It is killed, and another one so long after it: perhaps while they come together again.
+    /// The process is killed. If there is a second victim, that process is killed this long after
+    /// the first, perhaps while they form a group again.
     Kill(Option<(usize, Duration)>),
-    /// It is stopped, and goes on after this time: nobody notices.
+    /// The process is stopped, and goes on after this time. No other process notices.
     Pause(Duration),
-    /// It is stopped until all others have given it up.
+    /// The process is stopped until all others have given it up.
     Stop,
 }
 
 impl What {
-    /// Whether the round ends only with an error.
+    /// Whether the round is repeated until an error ends it.
     pub(super) fn ends(self) -> bool {
         !matches!(self, What::Pause(_))
     }
 }
 
 impl Plan {
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub(super) fn ranks(&self) -> usize {
         self.processes * self.replicas
     }
 
     fn word(&self, round: u64, salt: u64) -> u64 {
-        // Mixed by itself first: a seed is not another one's rounds in another order.
+        // The seed is mixed by itself first, so that another seed does not give the same rounds in
+        // another order.
         mix(mix(mix(0, self.seed), round), salt)
     }
 
-    /// What all ranks call in a round. Where the round ends with an error, the calls can be
+    /// Returns the calls of all ranks in a round. If an error ends the round, the calls can be
     /// repeated with the same results.
     pub(super) fn script(&self, round: u64) -> Script {
         let bytes: Vec<u8> = (0..256).flat_map(|i| self.word(round, i).to_le_bytes()).collect();
@@ -88,7 +89,7 @@ impl Plan {
             }
             if repeated {
                 match (call.kind.flow(), call.kind.work(), call.kind.extent()) {
-                    // The least of results that are all the least is the same again.
+                    // The minimum of results that are already the minimum is the same again.
                     (_, Work::Combines, _) if call.in_place => call.op = ReduceOp::Min,
                     // A group that was split off makes an all-reduce in place.
                     (Flow::Control, _, _) => call.op = ReduceOp::Min,
@@ -103,7 +104,7 @@ impl Plan {
         script
     }
 
-    /// The fault of a round, if it has one.
+    /// Returns the fault of a round, if it has one.
     pub(super) fn fault(&self, round: u64) -> Option<Fault> {
         const SALT: u64 = 2000;
         let word = |number: u64| self.word(round, SALT + number);

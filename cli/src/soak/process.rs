@@ -10,32 +10,32 @@ use std::{
     time::Instant,
 };
 
-/// One process. Dropped, it is killed.
+/// A process. Dropping it kills it.
 pub(super) struct Process {
-    /// Counts all processes that are started.
+    /// The position in the order of all process starts.
     pub(super) number: u64,
-    /// Its place among the others.
+    /// Its index in the cluster.
     pub(super) index: usize,
-    /// Whether it is in a group, as far as it told.
+    /// Whether it is in a group, by its last report.
     pub(super) formed: bool,
     pub(super) stopped: bool,
-    /// The last round whose end by an error it told.
+    /// The last round for which it reported a loss.
     pub(super) lost: u64,
-    /// Bytes that it gave so far.
+    /// Bytes that it has contributed so far.
     pub(super) bytes: u64,
-    /// When it last told something, or was continued.
+    /// When it last reported, or was continued.
     pub(super) heard: Instant,
     child: Child,
 }
 
-/// What the process of a number told; nothing if it has closed its output.
+/// A report of the process with this number; `None` if it has closed its output.
 pub(super) struct Event {
     pub(super) number: u64,
     pub(super) told: Option<Result<Told, String>>,
 }
 
 impl Process {
-    /// Starts a process, which begins with `round`.
+    /// Starts a process, whose first round is `round`.
     pub(super) fn start(
         soak: &Soak,
         consonance: Starter,
@@ -50,7 +50,7 @@ impl Process {
         if !plan.faults {
             command.arg("--no-faults");
         }
-        // No other soak has the same job.
+        // This job id differs from every other soak's.
         command.env("CONSONANCE_JOB", format!("soak {own}"));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().expect("asked for above");
@@ -63,7 +63,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Asks it to end after its round.
+    /// Asks the process to end after its round.
     pub(super) fn ask_to_end(&mut self) {
         drop(self.child.stdin.take());
     }
@@ -78,20 +78,20 @@ impl Process {
         (self.stopped, self.heard) = (false, Instant::now());
     }
 
-    /// Kills it, and waits for its end.
+    /// Kills the process, and waits for its end.
     pub(super) fn kill(&mut self) {
-        // It is gone already, then.
+        // These fail if the process is gone already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// How it ended, now that it has closed its output.
+    /// Returns how the process ended, after it has closed its output.
     pub(super) fn end(&mut self) -> String {
         self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
     }
 
     fn signal(&self, signal: Signal) {
-        // A process that has ended is not stopped any more.
+        // Fails if the process has ended.
         let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 }
@@ -102,7 +102,7 @@ impl Drop for Process {
     }
 }
 
-/// Passes on what a process tells.
+/// Passes on the reports of a process.
 fn listen(number: u64, output: ChildStdout, tell: &Sender<Event>) {
     for line in BufReader::new(output).lines().map_while(Result::ok) {
         let told = line.parse().map_err(|()| line);

@@ -1,8 +1,8 @@
-//! A process of a soak: makes the calls of each round with the others, and tells the parent how
-//! they ended.
+//! A process of a soak: makes the calls of each round with the others, and reports to the parent
+//! how they ended.
 //!
-//! Its lines on standard output are [`Told`]. It ends after the round in which its standard input
-//! does.
+//! It writes its reports ([`Told`]) to standard output, one a line. It ends after the round in
+//! which its standard input is closed.
 
 use super::plan::{Plan, What};
 use consonance::{
@@ -23,43 +23,44 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// How long a rank waits for another where nothing is wrong, however busy the machine.
+/// The deadline of a call if no process is stopped, enough on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The same in a round in which a process is stopped, so that it is given up.
+/// The deadline of a call in a round in which a process is stopped. It is short, so that the others
+/// give the process up.
 const GIVES_UP: Duration = Duration::from_millis(400);
 
-/// How long processes wait for each other until they are a group.
+/// How long processes wait for each other to form a group.
 const MEETS: Duration = Duration::from_secs(30);
 
-/// Memory of a rank in a group, the least: large data pass through it in many parts.
+/// The staging memory of a rank, the least possible: large data pass through it in many parts.
 const STAGING_BYTES: usize = 256 << 10;
 
-/// A process that does nothing special says so often where it is.
+/// The interval at which a process reports its round if it is not affected by a fault.
 const TELLS: Duration = Duration::from_millis(50);
 
-/// What a process tells its parent, a line each.
+/// A report of a process to its parent, on one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Told {
-    /// It is in a group.
+    /// The process is in a group.
     Formed,
-    /// It begins this round, and gave so many bytes in those before.
+    /// The process begins this round, and has contributed this many bytes in the rounds before.
     Round(u64, u64),
-    /// A call of the round, which began and ended at these times since 1970 in ns, failed because
-    /// the group ended.
+    /// A call of the round failed because the group ended. It began and ended at these times, in ns
+    /// since 1970.
     Lost { round: u64, begin: u64, end: u64, text: String },
-    /// Something is wrong in this round; 0 is the one that it is in.
+    /// A failure in this round; 0 is the current round.
     Wrong(u64, String),
-    /// It ends, and gave so many bytes.
+    /// The process ends, and has contributed this many bytes.
     End(u64),
 }
 
-/// One process.
+/// A process.
 #[derive(Clone, Copy, Debug)]
 pub struct Worker {
-    /// What is done.
+    /// The calls and faults.
     pub plan: Plan,
-    /// Which process this is.
+    /// The index of this process.
     pub index: usize,
     /// The first round.
     pub round: u64,
@@ -67,14 +68,14 @@ pub struct Worker {
     pub parent: u32,
 }
 
-/// Why a rank does not go on.
+/// The reason why a rank stops.
 enum Trouble {
     Lost { begin: u64, end: u64, text: String },
     Wrong(String),
 }
 
 impl Worker {
-    /// Does all rounds until standard input ends, and returns the status to end with.
+    /// Runs rounds until standard input is closed, and returns the exit status.
     pub fn run(self) -> i32 {
         let armed = set_parent_process_death_signal(Some(Signal::KILL));
         if armed.is_err() || getppid().map(|pid| pid.as_raw_pid().unsigned_abs()) != Some(self.parent) {
@@ -83,16 +84,16 @@ impl Worker {
         let stop = Arc::new(AtomicBool::new(false));
         let seen = stop.clone();
         thread::spawn(move || {
-            // It is closed, with an error or without one.
+            // The input is closed, with or without an error.
             let _ = io::stdin().read_to_end(&mut Vec::new());
             seen.store(true, Ordering::Relaxed);
         });
-        // On whichever thread: of those that calls make for themselves, too.
+        // Reports a panic on any thread, including the threads that calls start.
         panic::set_hook(Box::new(|panic| tell(&Told::Wrong(0, panic.to_string()))));
         let mut state = State { plan: self.plan, index: self.index, round: self.round, bytes: 0, told: None, stop };
         if let Err(wrong) = self.rounds(&mut state) {
             tell(&Told::Wrong(state.round, wrong));
-            // It stays to be looked at, until the parent kills it.
+            // The process stays for inspection until the parent kills it.
             loop {
                 thread::park();
             }
@@ -127,22 +128,22 @@ struct State {
     index: usize,
     round: u64,
     bytes: u64,
-    /// When it was last told where this process is.
+    /// When this process last reported its round.
     told: Option<Instant>,
     stop: Arc<AtomicBool>,
 }
 
 impl State {
-    /// Makes calls until the group ends, or (`true`) the soak does.
+    /// Makes calls until the group ends. Returns true if the soak ends instead.
     fn until_lost(&mut self, mut ranks: Vec<Communicator>) -> Result<bool, String> {
         loop {
-            // All agree on the round, and whether it is one more.
+            // All ranks agree on the round, and on whether there is another one.
             let own = [self.stop.load(Ordering::Relaxed).into(), self.round];
             let met = on_ranks(ranks.iter_mut().collect(), |rank: &mut Communicator| {
                 let mut words: [u64; 2] = own;
                 timed(|| rank.all_reduce(ReduceOp::Max, &mut words)).map(|()| words)
             });
-            // Until they have met, the round before was the last: the next one is not over.
+            // A loss here belongs to the round before: the next round has not begun.
             let Some(met) = self.unless_lost(met, self.round.saturating_sub(1))? else { return Ok(false) };
             let [stop, round] = met[0];
             if stop != 0 {
@@ -180,12 +181,14 @@ impl State {
                     if !repeated {
                         return Ok(());
                     }
-                    // A rank that takes no part in a send and a receive hears of an end only so.
+                    // A rank that takes no part in a send and a receive learns of a lost process
+                    // only here.
                     timed(|| rank.barrier())?;
                 }
             });
             let lost = self.unless_lost(results, self.round)?.is_none();
-            // A round that ends with an error is over then; another one begins anew.
+            // A round that is meant to end with an error is over then. Another round that ends with
+            // an error is begun again.
             if repeated || !lost {
                 self.round += 1;
             }
@@ -195,7 +198,8 @@ impl State {
         }
     }
 
-    /// The results of all ranks, unless one was lost, which is told of this round.
+    /// Returns the results of all ranks, or `None` if a rank's call was lost. Reports a loss for
+    /// this round.
     fn unless_lost<R>(&self, results: Vec<Result<R, Trouble>>, round: u64) -> Result<Option<Vec<R>>, String> {
         let mut all = Some(Vec::new());
         for result in results {
@@ -212,7 +216,7 @@ impl State {
     }
 }
 
-/// Makes calls one after the other, or all at once, and judges them.
+/// Makes calls one after another, or all at once, and judges their results.
 fn make(rank: &mut Communicator, calls: &mut [Box<dyn Part>], asynchronous: bool) -> Result<(), Trouble> {
     let number = rank.rank();
     let judge = |index: usize, call: &dyn Part, result| {
@@ -234,8 +238,9 @@ fn make(rank: &mut Communicator, calls: &mut [Box<dyn Part>], asynchronous: bool
     Ok(())
 }
 
-/// The result of a call that began at `begin`, unless the group has ended, or a rank has left it:
-/// who gives up another in a group of two ends that one only, and leaves.
+/// Returns the result of a call that began at `begin`, or [`Trouble::Lost`] if the group was
+/// aborted, a wait timed out, or a rank left. A rank that gives up a peer in a subgroup of two
+/// aborts only the subgroup, and leaves.
 fn unless_lost(begin: u64, result: Result<(), Error>) -> Result<Result<(), Error>, Trouble> {
     match result {
         Err(error @ (Error::Aborted { .. } | Error::Timeout { .. } | Error::Left { .. })) => {
@@ -245,7 +250,7 @@ fn unless_lost(begin: u64, result: Result<(), Error>) -> Result<Result<(), Error
     }
 }
 
-/// A call that can fail only if the group ends.
+/// Makes a call that can fail only if the group ends.
 fn timed(call: impl FnOnce() -> Result<(), Error>) -> Result<(), Trouble> {
     let begin = now();
     unless_lost(begin, call())?.map_err(|error| Trouble::Wrong(error.to_string()))
@@ -263,13 +268,13 @@ fn on_ranks<A: Send, R: Send>(ranks: Vec<A>, body: impl Fn(A) -> Result<R, Troub
     })
 }
 
-/// The time since 1970 in ns, which all processes count alike.
+/// Returns the time since 1970 in ns, which is the same clock in all processes.
 pub(super) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64)
 }
 
 fn tell(told: &Told) {
-    // A parent that is gone has nobody to tell.
+    // Fails if the parent is gone.
     let _ = writeln!(io::stdout(), "{told}");
 }
 

@@ -1,6 +1,6 @@
-"""A rank of torch.distributed with gloo: does what `consonance bench` asks by a socket, in the words that rank.rs tells.
+"""A rank of torch.distributed with gloo: executes the requests that `consonance bench` sends over a socket.
 
-What follows the words of a case is told in mpi.c.
+rank.rs describes the protocol, mpi.c the data of a case after its words.
 """
 
 import ctypes
@@ -51,7 +51,7 @@ class Case:
         return torch.zeros(sum(count for _, _, count in segments), dtype=self.patterns[0].dtype)
 
     def walk(self, buffer, segments, turn, fill):
-        """Fills `buffer`, or counts the elements that differ from what it would be filled with."""
+        """Fills `buffer`, or counts the elements that differ from the pattern."""
         at = wrong = 0
         for tile, shift, count in segments:
             pattern = self.patterns[tile].roll(-((shift + turn) % self.period))
@@ -68,7 +68,7 @@ class Case:
         return wrong
 
     def prepared(self, send, recv):
-        """The call, with its arguments made: lists of views cost Python much, and are no part of what gloo does."""
+        """Returns the call with its arguments, made in advance: Python's lists of views are slow, and no part of gloo's work."""
         root, op = self.rank == 0, self.op
         parts = lambda buffer, counts: list(buffer.split(counts)) if buffer.numel() else None
         if self.collective == "all_reduce":
@@ -123,7 +123,7 @@ class Case:
 
 def main():
     rank, ranks, store, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-    # Nothing of the bench outlives it.
+    # This process must not outlive the bench.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
@@ -148,7 +148,7 @@ def main():
                 break
             answer = f"done {len(times)} {cpu:e} {wrong}\n".encode()
             link.sendall(answer + struct.pack(f"={len(times)}d", *times))
-    # Ends without the goodbyes of gloo, which wait for ranks that have ended.
+    # Ends without gloo's shutdown, which waits for ranks that have ended.
     os._exit(0)
 
 

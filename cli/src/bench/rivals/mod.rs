@@ -1,5 +1,6 @@
-//! Others: two MPIs, where they are installed, whose ranks are a C program compiled on the spot;
-//! torch's gloo; another build of this command, and this one with another way of all-reduce.
+//! Other libraries: two MPIs, if they are installed, whose ranks are a C program that is compiled
+//! when the bench begins; torch's gloo; another build of this command, and this build with another
+//! algorithm of all-reduce.
 
 use super::{
     Bench,
@@ -24,15 +25,15 @@ pub enum Rival {
     OpenMpi,
     /// MPICH.
     Mpich,
-    /// gloo, as `torch.distributed` has it.
+    /// gloo, through `torch.distributed`.
     Gloo,
     /// The command `consonance` at this path.
     Build(PathBuf),
-    /// This build, with one way of all-reduce at all sizes.
+    /// This build, with one algorithm of all-reduce at all sizes.
     Ours(Implementation),
 }
 
-/// What the names of rivals that are builds begin with.
+/// The prefix of the names of rivals that are builds.
 const BUILD: &str = "build:";
 
 const MPI_SOURCE: &str = include_str!("mpi.c");
@@ -42,7 +43,7 @@ impl Rival {
     /// The other libraries.
     pub const LIBRARIES: [Rival; 3] = [Rival::OpenMpi, Rival::Mpich, Rival::Gloo];
 
-    /// The name that users read and write: `"openmpi"`, …, `"build:PATH"`.
+    /// Returns the name that users read and write: `"openmpi"`, …, `"build:PATH"`.
     pub fn name(&self) -> String {
         match self {
             Rival::OpenMpi => "openmpi".to_owned(),
@@ -53,7 +54,7 @@ impl Rival {
         }
     }
 
-    /// How one gets it.
+    /// Returns how a user gets it.
     fn how_to_install(&self) -> &'static str {
         match self {
             Rival::OpenMpi => {
@@ -69,8 +70,8 @@ impl Rival {
         }
     }
 
-    /// Whether its call is in place, where that is `wanted`: gloo leaves the result of a reduction
-    /// where its input was, and the results of other calls elsewhere.
+    /// Whether its call is in place if that is `wanted`. gloo leaves the result of a reduction in
+    /// the buffer of its input, and the results of other calls in other buffers.
     pub(super) fn in_place(&self, collective: Collective, wanted: bool) -> bool {
         match self {
             Rival::OpenMpi | Rival::Mpich | Rival::Build(_) | Rival::Ours(_) => collective.in_place(wanted),
@@ -78,7 +79,7 @@ impl Rival {
         }
     }
 
-    /// Starts its ranks, on the cores that ours have.
+    /// Starts its ranks, on the same cores as ours.
     ///
     /// # Errors
     /// If it is not installed, or does not start.
@@ -93,10 +94,12 @@ impl Rival {
         Group::processes(commands, ranks, directory)
     }
 
-    /// The launcher of an MPI with our C program, compiled by that MPI's compiler.
+    /// Returns the command of an MPI's launcher with our C program, compiled by that MPI's
+    /// compiler.
     fn mpi(&self, ranks: usize, directory: &Path) -> Result<Command, Failure> {
         let says = if *self == Rival::OpenMpi { "Open" } else { "HYDRA" };
-        // Debian gives each a name of its own; elsewhere the one in PATH says what it is.
+        // Debian gives each MPI's launcher a name of its own. On other systems the output of the
+        // launcher in PATH tells whose it is.
         let suffixes = [format!(".{}", self.name()), String::new()];
         let suffix = suffixes.into_iter().find(|suffix| {
             output(Command::new(format!("mpiexec{suffix}")).arg("--version")).is_ok_and(|text| text.contains(says))
@@ -110,18 +113,18 @@ impl Rival {
         let mut command = Command::new(format!("mpiexec{suffix}"));
         command.args(["-n", &ranks.to_string()]);
         if *self == Rival::OpenMpi {
-            // Root is who tests in containers.
+            // Tests in containers often run as root.
             command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
         } else {
             command.args(["-bind-to", "none"]);
         }
-        // Each rank takes the core that ours has, which need not be the launcher's choice.
+        // Each rank itself takes the same core as ours. The launcher might choose another.
         command.arg(program);
         Ok(command)
     }
 
     fn gloo(&self, ranks: usize, directory: &Path) -> Result<Vec<Command>, Failure> {
-        // Debian's package is the system's python's, which another in PATH may hide.
+        // Debian's package belongs to the system's python, which another python in PATH may hide.
         let mut pythons = env::var_os("PATH").filter(|path| !path.is_empty()).into_iter().flat_map(|path| {
             let folders: Vec<PathBuf> = env::split_paths(&path).collect();
             folders.into_iter().map(|folder| folder.join("python3"))
@@ -145,7 +148,7 @@ impl Rival {
         Failure::Unsupported(format!("not installed: {}", self.how_to_install()))
     }
 
-    /// What a rank is told of a case besides its words; see `mpi.c`.
+    /// Returns what a rank needs of a case besides its words; see `mpi.c`.
     pub(super) fn describe(&self, case: &Case, rank: usize) -> Vec<u8> {
         let habit = match self {
             Rival::OpenMpi | Rival::Mpich => Habit::Mpi,
@@ -173,7 +176,7 @@ impl Rival {
     }
 }
 
-/// The bytes of each pattern.
+/// Returns the bytes of each pattern.
 fn patterns<T: Small>(case: &Case) -> Vec<Vec<u8>> {
     let tiles = Tiles::<T>::new(case);
     tiles
@@ -182,7 +185,7 @@ fn patterns<T: Small>(case: &Case) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// What a command writes, or why there is nothing.
+/// Returns the standard output of a command, or the reason why there is none.
 fn output(command: &mut Command) -> Result<String, String> {
     let output = command.stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

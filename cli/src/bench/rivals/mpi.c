@@ -1,8 +1,10 @@
-// A rank of MPI: does what `consonance bench` asks by a socket, in the words that rank.rs tells.
+// A rank of MPI: executes the requests that `consonance bench` sends over a socket. rank.rs
+// describes the protocol.
 //
-// After its words a case has: PERIOD SIZE TILES, the segments of what is sent, of the other buffer before and after the call (each
-// list with its length before it, a segment as TILE SHIFT COUNT), and the counts of ranks. The bytes of TILES patterns of
-// PERIOD elements of SIZE bytes follow the line.
+// The line of a case continues with PERIOD SIZE TILES, three lists of segments and the counts of
+// ranks. The lists are for the buffer that is sent, the other buffer before the call, and the other
+// buffer after the call. Each begins with its length; a segment is TILE SHIFT COUNT. After the line
+// come the bytes of TILES patterns of PERIOD elements of SIZE bytes.
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <sched.h>
@@ -64,7 +66,7 @@ static void read_segments(Segments *list) {
     }
 }
 
-// Fills `buffer`, or counts the elements that differ from what it would be filled with.
+// Fills `buffer`, or counts the elements that differ from the pattern.
 static long walk(char *buffer, const Segments *list, long turn, int fill) {
     long wrong = 0;
     for (long i = 0; i < list->length; i++) {
@@ -85,7 +87,7 @@ static int reduces(void) {
     return collective == ALL_REDUCE || collective == REDUCE || collective == REDUCE_SCATTER;
 }
 
-// Why MPI has no such call, or nothing.
+// Returns why MPI has no such call, or NULL.
 static const char *choose(void) {
     static const struct { const char *name; MPI_Datatype type; } types[] = {
         {"i8", MPI_INT8_T}, {"i16", MPI_INT16_T}, {"i32", MPI_INT32_T}, {"i64", MPI_INT64_T}, {"u8", MPI_UINT8_T},
@@ -97,7 +99,7 @@ static const char *choose(void) {
     for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) if (!strcmp(op, operations[i].name)) operation = operations[i].op;
     if (reduces() && type == MPI_DATATYPE_NULL) return "MPI has no operations on this type";
     if (reduces() && operation == MPI_OP_NULL) return "MPI has no such operation";
-    // What is only moved has no type.
+    // Elements that are only moved may have any type of their size.
     if (type == MPI_DATATYPE_NULL) type = size == 1 ? MPI_UINT8_T : MPI_UINT16_T;
     return NULL;
 }
@@ -113,7 +115,7 @@ static void prepare(void) {
     long place = 0;
     for (int i = 0; i < ranks; i++) counts[i] = number(), displacements[i] = place, place += counts[i];
     fgetc(from);
-    // Each twice in a row, so that a period from anywhere in the first half is in one piece.
+    // Each pattern twice in a row, so that a period from anywhere in the first half is contiguous.
     patterns = malloc(tiles * 2 * period * size);
     for (long i = 0; i < tiles; i++) {
         char *pattern = patterns + i * 2 * period * size;
@@ -181,7 +183,8 @@ static void run(void) {
     free(times);
 }
 
-// Takes the core that this rank has with every library, before the MPI chooses memory by where it runs.
+// Pins this rank to its core, the same with every library, before MPI chooses memory by the core
+// that it runs on.
 static void pin(void) {
     const char *number = getenv("OMPI_COMM_WORLD_RANK");
     if (!number) number = getenv("PMI_RANK");
@@ -195,7 +198,7 @@ static void pin(void) {
 }
 
 int main(int argc, char **argv) {
-    // Nothing of the bench outlives it.
+    // This process must not outlive the bench.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     pin();
     MPI_Init(&argc, &argv);
