@@ -329,7 +329,7 @@ fn read(file: &DataFile, header: &Header, name: &str, variable: &Variable) -> Re
         return Err(file.unexpected(expected, layout.describe()));
     }
     let count = layout.shape.iter().product();
-    let mut memory = HostMemory::zeroed(layout.dtype, count);
+    let mut memory = HostMemory::unspecified(layout.dtype, count);
     file.read(layout.start, layout.order, memory.as_buf_mut())?;
     Tensor::from_memory(layout.shape, memory)
 }

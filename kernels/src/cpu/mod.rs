@@ -5,6 +5,7 @@ pub(crate) mod half;
 pub mod cache_hints;
 pub mod reduce;
 pub mod axis;
-pub mod prefetch;
+pub(crate) mod prefetch;
 pub(crate) mod copy;
 pub mod read;
+pub mod rows;

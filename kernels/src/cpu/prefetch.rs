@@ -3,12 +3,6 @@
 use super::reduce::{Baseline, LINE, Simd};
 #[cfg(target_arch = "x86_64")]
 use super::{isa::Isa, reduce::Avx2};
-use crate::memory::HostBuf;
-
-/// Prefetches the cache lines of elements that are read soon.
-pub fn fetch_elements(elements: HostBuf<'_>) {
-    fetch(elements.as_ptr(), elements.bytes());
-}
 
 /// Prefetches the cache lines of `bytes` bytes. The addresses need not be valid.
 #[inline]

@@ -8,6 +8,7 @@ mod space;
 mod owned;
 mod device;
 mod pages;
+mod kept;
 
 #[doc(hidden)]
 pub use device::pretended;

@@ -4,7 +4,7 @@ use super::{
     pages::Pages,
     view::{HostBuf, HostBufMut},
 };
-use consonance_spec::{DType, Element};
+use consonance_spec::{Class, DType, Element};
 use std::{
     alloc::{Layout, alloc, dealloc, handle_alloc_error},
     fmt, io,
@@ -14,7 +14,7 @@ use std::{
 
 /// Elements of at least this many bytes lie in pages of their own. An allocator keeps smaller
 /// blocks after they are freed, so their pages stay present.
-const LARGE_BYTES: usize = 32 << 20;
+const LARGE_BYTES: usize = 256 << 10;
 
 /// Owned elements, aligned to two cache lines, so that no two allocations share a line.
 pub struct HostMemory {
@@ -30,11 +30,11 @@ enum Place {
     Allocated,
     Pages {
         _pages: Pages,
+        /// Whether the pages have contents of an earlier user.
+        are_used: bool,
     },
     /// Memory that its owner frees when it is dropped.
-    Block {
-        _owner: Box<dyn Send + Sync>,
-    },
+    Block { _owner: Box<dyn Send + Sync> },
 }
 
 // SAFETY: `HostMemory` owns its elements, like a `Box<[T]>` for a `T` that is `Send` and `Sync`.
@@ -64,8 +64,35 @@ impl HostMemory {
         // every dtype.
         unsafe {
             let memory = HostMemory::try_uninit(dtype, count)?;
-            if let Place::Allocated = memory.place {
+            if let Place::Allocated | Place::Pages { are_used: true, .. } = memory.place {
                 memory.start.as_ptr().write_bytes(0, memory.as_buf().bytes());
+            }
+            Ok(memory)
+        }
+    }
+
+    /// Returns `count` elements of unspecified values, for a caller that writes them all.
+    ///
+    /// # Panics
+    /// As [`zeroed`](HostMemory::zeroed).
+    pub fn unspecified(dtype: DType, count: usize) -> HostMemory {
+        HostMemory::try_unspecified(dtype, count).unwrap_or_else(|_| HostMemory::fail(dtype, count))
+    }
+
+    /// Returns `count` elements of unspecified values, for a caller that writes them all.
+    ///
+    /// # Errors
+    /// The system's, when it has no memory.
+    pub fn try_unspecified(dtype: DType, count: usize) -> io::Result<HostMemory> {
+        // SAFETY: new pages are zero and used ones have bytes of earlier elements; all other bytes
+        // are written. Any bytes are valid elements of a number, and zero is a valid bool.
+        unsafe {
+            let memory = HostMemory::try_uninit(dtype, count)?;
+            match (&memory.place, dtype.class()) {
+                (Place::Pages { .. }, Class::Signed | Class::Unsigned | Class::Float) => {}
+                (Place::Pages { .. }, Class::Bool) | (Place::Allocated | Place::Block { .. }, _) => {
+                    memory.start.as_ptr().write_bytes(0, memory.as_buf().bytes());
+                }
             }
             Ok(memory)
         }
@@ -94,8 +121,10 @@ impl HostMemory {
                 None => return Err(io::ErrorKind::OutOfMemory.into()),
             },
             bytes => {
-                let mut pages = Pages::new(bytes)?;
-                (pages.start(), Place::Pages { _pages: pages })
+                let used = Pages::used(bytes);
+                let are_used = used.is_some();
+                let mut pages = used.map_or_else(|| Pages::zeroed(bytes), Ok)?;
+                (pages.start(), Place::Pages { _pages: pages, are_used })
             }
         };
         Ok(HostMemory { start, count, dtype, place })
@@ -209,6 +238,10 @@ mod tests {
 
     #[test]
     fn memory_in_pages_of_its_own_is_like_other_memory() {
+        let mut memory = HostMemory::zeroed(DType::U8, LARGE_BYTES + 1);
+        memory.as_buf_mut().into_mut_slice::<u8>().expect("bytes").fill(9);
+        drop(memory);
+        // Its pages may be used again.
         let mut memory = HostMemory::zeroed(DType::U8, LARGE_BYTES + 1);
         assert!(memory.as_buf().as_bytes().iter().all(|&byte| byte == 0));
         memory.as_buf_mut().into_mut_slice::<u8>().expect("bytes")[LARGE_BYTES] = 7;

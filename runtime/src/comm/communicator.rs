@@ -182,10 +182,10 @@ impl Communicator {
         }
     }
 
-    /// Allocates `count` zero elements in `space` for a result.
+    /// Allocates `count` elements of unspecified values in `space`, for a result.
     pub(crate) fn room(&self, space: Space, dtype: DType, count: usize) -> Result<Memory> {
         match space {
-            Space::Host => Ok(HostMemory::zeroed(dtype, count).into()),
+            Space::Host => Ok(HostMemory::unspecified(dtype, count).into()),
             Space::Cuda(_) => self.engine.alloc(space, dtype, count),
         }
     }

@@ -287,6 +287,10 @@ impl<D: Dataset> Dataset for Repeat<D> {
         }
     }
 
+    fn copied_bytes(&self) -> Option<usize> {
+        self.dataset.copied_bytes()
+    }
+
     same_elements!();
 }
 

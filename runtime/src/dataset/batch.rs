@@ -54,6 +54,10 @@ impl<D: Dataset> Dataset for Batch<D> {
     fn reads_files(&self) -> bool {
         self.dataset.reads_files()
     }
+
+    fn copied_bytes(&self) -> Option<usize> {
+        self.dataset.copied_bytes()?.checked_mul(self.size)
+    }
 }
 
 pub(super) fn check_size(size: usize) -> Result<()> {

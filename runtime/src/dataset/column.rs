@@ -2,7 +2,7 @@
 
 use crate::{DType, Error, Result, Tensor};
 use consonance_kernels::{
-    cpu::prefetch::fetch_elements,
+    cpu::rows::copy_rows,
     memory::{HostBuf, HostBufMut},
 };
 use std::{fmt, ops::Range, sync::Arc};
@@ -24,12 +24,23 @@ pub(crate) trait Rows: Send + Sync {
     /// The shape of one row.
     fn row_shape(&self) -> &[usize];
 
-    /// Prefetches `rows`, which are read soon. They must be in range.
-    fn fetch(&self, _rows: Range<usize>) {}
-
     /// Copies `rows` into `into`. They must be in range, and `into` must have their number of
     /// elements.
     fn read(&self, rows: Range<usize>, into: HostBufMut<'_>) -> Result<()>;
+
+    /// Copies the rows of this list, one after the other, into `into`. They must be in range, and
+    /// `into` must have their number of elements.
+    fn read_listed(&self, rows: &[usize], mut into: HostBufMut<'_>) -> Result<()> {
+        let row_count: usize = self.row_shape().iter().product();
+        let mut start = 0;
+        // Consecutive rows are read at once.
+        for run in rows.chunk_by(|row, next| row + 1 == *next) {
+            let end = start + run.len() * row_count;
+            self.read(run[0]..run[0] + run.len(), into.reborrow().slice(start..end))?;
+            start = end;
+        }
+        Ok(())
+    }
 
     /// Returns whether the rows come from a file.
     fn in_file(&self) -> bool;
@@ -86,12 +97,13 @@ impl Rows for Tensor {
         &self.shape()[1..]
     }
 
-    fn fetch(&self, rows: Range<usize>) {
-        elements(self, rows).into_iter().for_each(fetch_elements);
-    }
-
     fn read(&self, rows: Range<usize>, mut into: HostBufMut<'_>) -> Result<()> {
         into.copy_from(elements(self, rows)?);
+        Ok(())
+    }
+
+    fn read_listed(&self, rows: &[usize], into: HostBufMut<'_>) -> Result<()> {
+        copy_rows(self.host()?, self.row_shape().iter().product(), rows, into);
         Ok(())
     }
 

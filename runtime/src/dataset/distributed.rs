@@ -76,7 +76,9 @@ impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
     /// ```
     pub fn epoch(&self, epoch: u64) -> DistributedIterator<E> {
         let source = Source { inner: self.0.clone(), state: State::Closed { epoch }, reader: None };
+        let is_small = self.0.dataset.copied_bytes().is_some_and(|bytes| bytes <= COPIED_BYTES);
         let feed = match self.0.prefetch {
+            _ if is_small => Feed::Here(source),
             0 => Feed::Here(source),
             batches => read_ahead(source, batches).unwrap_or_else(|error| Feed::Broken(Some(error))),
         };
@@ -164,7 +166,8 @@ impl<E: Nest + Clone + Send + 'static> fmt::Debug for DistributedDataset<E> {
 
 /// The steps of a [`DistributedDataset`].
 ///
-/// A separate thread reads at most [`InputOptions::prefetch`] steps ahead. An error of the source
+/// A separate thread reads at most [`InputOptions::prefetch`] steps ahead, unless steps are
+/// [small copies](Dataset::copied_bytes). An error of the source
 /// is returned for its step, after the steps before it, and ends the iteration. So does a panic, as
 /// an error with its message.
 ///
@@ -311,6 +314,10 @@ impl<E: Nest + Clone + Send + 'static> CommonEnd<E> {
         Ok(Some(own.unwrap_or_else(|| PerReplica::new(nothing()))))
     }
 }
+
+/// The limit on an element that is copied when it is requested: to copy more from anywhere in memory
+/// takes longer than to wake the thread that reads ahead (measured: PERF.md).
+const COPIED_BYTES: usize = 32 << 10;
 
 /// Limit on the steps that are read ahead: the channel allocates space for all of them at once.
 const MOST_AHEAD: usize = 4096;

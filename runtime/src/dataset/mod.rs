@@ -121,6 +121,13 @@ pub trait Dataset: Send + Sync + 'static {
         false
     }
 
+    /// Returns the bytes of an element, if to read one is only to copy these bytes in memory. A
+    /// [distributed](crate::Strategy::distribute_dataset) data set reads small elements of this
+    /// kind when they are requested, because a thread that reads ahead costs more.
+    fn copied_bytes(&self) -> Option<usize> {
+        None
+    }
+
     /// Applies `f` to each element.
     fn map<U, F>(self, f: F) -> Map<Self, F>
     where
@@ -235,6 +242,10 @@ impl<E: Nest + Clone + Send + 'static> Dataset for Box<dyn Dataset<Element = E>>
 
     fn reads_files(&self) -> bool {
         (**self).reads_files()
+    }
+
+    fn copied_bytes(&self) -> Option<usize> {
+        (**self).copied_bytes()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::adapt::check_shard;
 use crate::Result;
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 /// One step of the choice, applied to the result of the steps before it.
 #[derive(Clone, Copy, Debug)]
@@ -79,22 +79,20 @@ impl Order {
         }
     }
 
-    /// Returns the rows at `places`, as ranges of consecutive rows.
-    pub(super) fn runs(&self, places: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        let mut place = places.start;
-        std::iter::from_fn(move || {
-            let first = (place < places.end).then(|| self.row(place))?;
-            let follow = match self {
-                Order::Strided { step: 1, .. } => places.end - place,
-                _ => {
-                    (place + 1..places.end).zip(first + 1..).take_while(|&(next, row)| self.row(next) == row).count()
-                        + 1
-                }
-            };
-            place += follow;
-            Some(first..first + follow)
-        })
+    /// Returns the rows at `places`.
+    pub(super) fn rows(&self, places: Range<usize>) -> Rows<'_> {
+        match self {
+            Order::Strided { first, step: 1, .. } => Rows::Range(first + places.start..first + places.end),
+            Order::Strided { .. } => Rows::List(places.map(|place| self.row(place)).collect()),
+            Order::Listed(rows) => Rows::List(Cow::Borrowed(&rows[places])),
+        }
     }
+}
+
+/// Some of the chosen rows.
+pub(super) enum Rows<'a> {
+    Range(Range<usize>),
+    List(Cow<'a, [usize]>),
 }
 
 /// Shuffles `rows` by this seed and epoch.
@@ -173,10 +171,13 @@ mod tests {
 
     #[test]
     fn runs_are_the_rows_in_order() {
-        let runs = |order: &Order, places| order.runs(places).map(|run| (run.start, run.end)).collect::<Vec<_>>();
-        assert_eq!(runs(&Order::Strided { first: 2, step: 1, count: 9 }, 1..5), [(3, 7)]);
-        assert_eq!(runs(&Order::Strided { first: 2, step: 3, count: 9 }, 1..3), [(5, 6), (8, 9)]);
-        assert_eq!(runs(&Order::Listed(vec![9, 4, 5, 6, 2, 1]), 0..6), [(9, 10), (4, 7), (2, 3), (1, 2)]);
-        assert_eq!(runs(&Order::Listed(vec![9, 4, 5, 6]), 2..2), []);
+        let chosen = |order: &Order, places| match order.rows(places) {
+            Rows::Range(rows) => (true, rows.collect::<Vec<_>>()),
+            Rows::List(rows) => (false, rows.into_owned()),
+        };
+        assert_eq!(chosen(&Order::Strided { first: 2, step: 1, count: 9 }, 1..5), (true, vec![3, 4, 5, 6]));
+        assert_eq!(chosen(&Order::Strided { first: 2, step: 3, count: 9 }, 1..3), (false, vec![5, 8]));
+        assert_eq!(chosen(&Order::Listed(vec![9, 4, 5, 6]), 1..3), (false, vec![4, 5]));
+        assert_eq!(chosen(&Order::Listed(vec![9, 4, 5, 6]), 2..2), (false, vec![]));
     }
 }

@@ -30,7 +30,7 @@ impl Pool {
                 // Drop free memory that is too small. Keep memory that fits, even if it became free
                 // just now: the next call can use it.
                 self.0.retain_mut(|memory| fits(memory) || !free(memory));
-                Arc::new(HostMemory::zeroed(dtype, count).into())
+                Arc::new(HostMemory::unspecified(dtype, count).into())
             }
         };
         let free = Arc::get_mut(&mut memory).and_then(Memory::host_mut).expect("the only handle, in host memory");

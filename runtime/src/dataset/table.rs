@@ -3,7 +3,7 @@
 use super::{
     Cardinality, Column, Dataset, Elements, TensorSpec,
     batch::check_size,
-    order::{Order, Pick},
+    order::{Order, Pick, Rows},
     pool::Pool,
 };
 use crate::{
@@ -214,11 +214,12 @@ impl<E: Nest + Clone + Send + Sync + 'static> Dataset for Table<E> {
     fn reads_files(&self) -> bool {
         self.columns.iter().any(|column| column.rows().in_file())
     }
-}
 
-/// Prefetch distance in bytes: rows are prefetched this far ahead of the copy, as much as a core
-/// has in flight.
-const FETCHED_BYTES: usize = 4 << 10;
+    fn copied_bytes(&self) -> Option<usize> {
+        let bytes = |column: &Column| column.row_shape().iter().product::<usize>() * column.dtype().size();
+        (!self.reads_files()).then(|| self.columns.iter().map(bytes).sum())
+    }
+}
 
 /// Reads rows of all columns in the given order.
 struct Reader<E> {
@@ -232,31 +233,17 @@ impl<E: Nest + Clone> Reader<E> {
     fn read(&mut self, places: Range<usize>, batched: bool) -> Result<E> {
         let mut element = self.empty.clone();
         let mut leaves = nest::take(&mut element);
+        let count = places.len();
+        let rows = self.order.rows(places);
         for (leaf, (column, pool)) in leaves.iter_mut().zip(&mut self.columns) {
-            let rows = column.rows();
-            let row_count: usize = rows.row_shape().iter().product();
-            let mut shape = rows.row_shape().to_vec();
+            let column = column.rows();
+            let mut shape = column.row_shape().to_vec();
             if batched {
-                shape.insert(0, places.len());
+                shape.insert(0, count);
             }
-            let tensor = pool.tensor(rows.dtype(), shape, |mut into| {
-                let row_bytes = row_count.saturating_mul(rows.dtype().size()).max(1);
-                // Longer rows are not prefetched: the hardware prefetcher handles those.
-                let ahead = FETCHED_BYTES / row_bytes;
-                let mut fetched = self.order.runs(places.clone()).filter(|run| run.len() <= ahead);
-                fetched.by_ref().take(ahead).for_each(|run| rows.fetch(run));
-                let mut start = 0;
-                for run in self.order.runs(places.clone()) {
-                    if run.len() <= ahead
-                        && let Some(next) = fetched.next()
-                    {
-                        rows.fetch(next);
-                    }
-                    let end = start + run.len() * row_count;
-                    rows.read(run, into.reborrow().slice(start..end))?;
-                    start = end;
-                }
-                Ok(())
+            let tensor = pool.tensor(column.dtype(), shape, |into| match &rows {
+                Rows::Range(rows) => column.read(rows.clone(), into),
+                Rows::List(rows) => column.read_listed(rows, into),
             })?;
             leaf.value = Value::Dense(tensor);
         }

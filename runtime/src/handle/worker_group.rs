@@ -54,6 +54,9 @@ struct State {
     call_failed: bool,
     /// The number of variables.
     variables: u64,
+    /// The number of threads that wait for a change. A notification costs a system call, so it is
+    /// sent only if there are some.
+    waiting: usize,
 }
 
 impl Workers {
@@ -88,8 +91,8 @@ impl Workers {
         let variables = self.variables();
         let state = State::meet(call, communicators, (worker, workers), cluster, variables)?;
         let mut old = self.lock();
-        let turn = old.turn;
-        *old = State { turn, ..state };
+        let (turn, waiting) = (old.turn, old.waiting);
+        *old = State { turn, waiting, ..state };
         drop(old);
         self.rouse();
         Ok(())
@@ -162,7 +165,9 @@ impl Workers {
             if let Some(communicator) = state.home[place].take() {
                 return communicator;
             }
+            state.waiting += 1;
             state = self.changed.wait(state).expect("nobody panics holding the state");
+            state.waiting -= 1;
         }
     }
 
@@ -227,8 +232,9 @@ impl Workers {
     }
 
     pub(super) fn put_home(&self, place: usize, communicator: Communicator) {
-        self.lock().home[place] = Some(communicator);
-        self.changed.notify_all();
+        let mut state = self.lock();
+        state.home[place] = Some(communicator);
+        self.notify(state);
     }
 
     /// Waits until the state is `ready`, and returns it.
@@ -238,9 +244,16 @@ impl Workers {
         timeout: Duration,
         ready: impl Fn(&State) -> bool,
     ) -> Result<MutexGuard<'_, State>> {
-        let waited = self.changed.wait_timeout_while(self.lock(), timeout, |state| !ready(state));
-        match waited.expect("nobody panics holding the state") {
-            (state, result) if result.timed_out() => {
+        let mut state = self.lock();
+        if ready(&state) {
+            return Ok(state);
+        }
+        state.waiting += 1;
+        let waited = self.changed.wait_timeout_while(state, timeout, |state| !ready(state));
+        let (mut state, result) = waited.expect("nobody panics holding the state");
+        state.waiting -= 1;
+        match result.timed_out() {
+            true => {
                 let (_, other) = state.turn.unzip();
                 let last = format!(
                     "its {} on another thread has not ended; a call on a new thread within that one cannot begin",
@@ -252,7 +265,16 @@ impl Workers {
                     missing: vec![(state.local().start, last)],
                 })
             }
-            (state, _) => Ok(state),
+            false => Ok(state),
+        }
+    }
+
+    /// Tells the threads that wait for a change of `state`, if there are some.
+    fn notify(&self, state: MutexGuard<'_, State>) {
+        let waiting = state.waiting;
+        drop(state);
+        if waiting > 0 {
+            self.changed.notify_all();
         }
     }
 
@@ -324,7 +346,17 @@ impl State {
             }
         }
         let home = communicators.into_iter().map(Some).collect();
-        Ok(State { replicas, worker, home, turn: None, turns: 0, failed: false, call_failed: false, variables })
+        Ok(State {
+            replicas,
+            worker,
+            home,
+            turn: None,
+            turns: 0,
+            failed: false,
+            call_failed: false,
+            variables,
+            waiting: 0,
+        })
     }
 
     /// Returns the replicas of this worker.
@@ -368,7 +400,8 @@ impl CallGuard<'_> {
 
 impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
-        self.workers.lock().turn = self.before;
-        self.workers.changed.notify_all();
+        let mut state = self.workers.lock();
+        state.turn = self.before;
+        self.workers.notify(state);
     }
 }

@@ -163,9 +163,14 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
     }
 
     pub(crate) fn sum_on(&mut self, root: usize, tensor: &mut Tensor) -> Result<()> {
+        let (op, send) = (ReduceOp::Sum, Some(tensor.buf()));
+        if self.communicator.rank() != root {
+            self.call(Call::Reduce { op, send, recv: None, root })?;
+            *tensor = Tensor::zeros(tensor.dtype(), tensor.shape());
+            return Ok(());
+        }
         let mut sum = self.communicator.room(tensor.space(), tensor.dtype(), tensor.count())?;
-        let recv = (self.communicator.rank() == root).then(|| sum.as_buf_mut());
-        self.call(Call::Reduce { op: ReduceOp::Sum, send: Some(tensor.buf()), recv, root })?;
+        self.call(Call::Reduce { op, send, recv: Some(sum.as_buf_mut()), root })?;
         *tensor = Tensor::from_memory(tensor.shape().to_vec(), sum)?;
         Ok(())
     }

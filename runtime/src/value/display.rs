@@ -60,3 +60,17 @@ fn write_rows<T: Element>(f: &mut fmt::Formatter<'_>, shape: &[usize], elements:
     }
     write!(f, "]")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Found by a review: the recursion had one level per dimension.
+    #[test]
+    fn more_dimensions_than_anybody_reads_are_not_nested() {
+        let show = |rank| format!("{:#}", Tensor::new(vec![1; rank], &[2.5f32]).unwrap());
+        assert_eq!(show(SHOWN), format!("{}2.5{}", "[".repeat(SHOWN), "]".repeat(SHOWN)));
+        assert_eq!(show(SHOWN + 1), "…");
+        assert_eq!(show(1_000_000), "…");
+    }
+}

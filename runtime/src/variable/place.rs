@@ -20,6 +20,9 @@ struct State {
     value: Tensor,
     /// The writer that took the value out.
     writer: Option<Writer>,
+    /// The number of threads that wait for the value. A notification costs a system call, so it is
+    /// sent only if there are some.
+    waiting: usize,
 }
 
 struct Writer {
@@ -31,7 +34,7 @@ struct Writer {
 
 impl Place {
     pub(super) fn new(value: Tensor) -> Place {
-        Place { state: Mutex::new(State { value, writer: None }), put_back: Condvar::new() }
+        Place { state: Mutex::new(State { value, writer: None, waiting: 0 }), put_back: Condvar::new() }
     }
 
     pub(super) fn read(&self, call: &'static str, strategy: &Strategy) -> Result<Tensor> {
@@ -47,15 +50,17 @@ impl Place {
 
     /// Waits until the value is in its place, at most for the strategy's timeout.
     fn wait(&self, call: &'static str, strategy: &Strategy) -> Result<MutexGuard<'_, State>> {
-        let state = self.lock();
+        let mut state = self.lock();
         let Some(writer) = &state.writer else { return Ok(state) };
         if writer.thread == thread::current().id() {
             let problem = "called in an update of the same variable; the update's own argument is its value".to_owned();
             return Err(Error::WrongContext { call, problem });
         }
         let timeout = strategy.options().configuration().timeout;
+        state.waiting += 1;
         let waited = self.put_back.wait_timeout_while(state, timeout, |state| state.writer.is_some());
-        let (state, _) = waited.expect("nobody panics holding a place");
+        let (mut state, _) = waited.expect("nobody panics holding a place");
+        state.waiting -= 1;
         let Some(Writer { call: other, replica, .. }) = &state.writer else { return Ok(state) };
         // A writer outside of replicas is reported as the first replica of this process.
         let replica = replica.unwrap_or_else(|| strategy.local_replicas().start);
@@ -91,8 +96,11 @@ impl DerefMut for Writing<'_> {
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
         let mut state = self.place.lock();
-        *state = State { value: std::mem::take(&mut self.value), writer: None };
+        (state.value, state.writer) = (std::mem::take(&mut self.value), None);
+        let waiting = state.waiting;
         drop(state);
-        self.place.put_back.notify_all();
+        if waiting > 0 {
+            self.place.put_back.notify_all();
+        }
     }
 }

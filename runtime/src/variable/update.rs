@@ -57,7 +57,7 @@ impl Update {
             Update::AssignSub => {
                 let (sum, count, operand) = (sum(), value.count(), operand.host()?);
                 let mut value = on_host(value)?;
-                let mut negated = HostMemory::zeroed(dtype, count.min(NEGATED_COUNT));
+                let mut negated = HostMemory::unspecified(dtype, count.min(NEGATED_COUNT));
                 for start in (0..count).step_by(NEGATED_COUNT) {
                     let end = count.min(start + NEGATED_COUNT);
                     let mut chunk = negated.as_buf_mut().slice(0..end - start);

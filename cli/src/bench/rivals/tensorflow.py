@@ -36,31 +36,34 @@ def per_replica(value):
     return strategy.experimental_distribute_values_from_function(lambda _: value)
 
 
-def in_run(body):
-    return tf.function(lambda: strategy.run(body))
+def in_run(body, value):
+    function = tf.function(lambda values: strategy.run(body, args=(values,)))
+    values = per_replica(value)
+    return lambda: function(values)
+
+
+def all_reduce(op):
+    return lambda value: tf.distribute.get_replica_context().all_reduce(op, value)
 
 
 timed("run, 1 replica", 300, lambda: one.run(lambda: None))
 timed("run", 100, lambda: strategy.run(lambda: None))
-scalar = tf.constant(1.0)
-reduce_scalar = in_run(lambda: tf.distribute.get_replica_context().all_reduce("sum", scalar))
-timed("run with all_reduce of a scalar", 100, reduce_scalar)
+timed("run with all_reduce of a scalar", 100, in_run(all_reduce("sum"), tf.constant(1.0)))
 for name, count, calls in ("scalars", 1, 100), ("1 MiB", 1 << 18, 30), ("64 MiB", 1 << 24, 1):
     values = per_replica(tf.ones([count]))
     timed(f"reduce of {name}", calls, lambda: strategy.reduce("sum", values, axis=None))
 rows = per_replica(tf.zeros([64, 10]))
 timed("gather of 64 x 10", 10, lambda: strategy.gather(rows, 0))
 nest = [tf.ones([count]) for count in (13_824, 32, 2_048, 10, 1_280, 64)]
-timed("all_reduce of a nest, 6 tensors, 69 KB", 30, in_run(lambda: tf.distribute.get_replica_context().all_reduce("mean", nest)))
+timed("all_reduce of a nest, 6 tensors, 69 KB", 30, in_run(all_reduce("mean"), nest))
 for name, count, calls in ("1 MiB", 1 << 18, 30), ("4 MiB", 1 << 20, 10):
     own = tf.ones([count])
-    kept = in_run(lambda own=own: tf.distribute.get_replica_context().all_reduce("sum", own))
-    timed(f"all_reduce of {name} that is kept", calls, kept)
-    gathered = in_run(lambda own=own: tf.distribute.get_replica_context().all_gather(own, 0))
-    timed(f"all_gather of {name}", calls, gathered)
+    timed(f"all_reduce of {name} that is kept", calls, in_run(all_reduce("sum"), own))
+    gather = lambda value: tf.distribute.get_replica_context().all_gather(value, 0)
+    timed(f"all_gather of {name}", calls, in_run(gather, own))
 for name, count, columns, batch in ("64 rows of 40 B", 100_000, 10, 64), ("1,024 rows of 256 B", 200_000, 64, 1024):
     if PART in f"next batch, {name}":
-        table = tf.data.Dataset.from_tensor_slices((tf.zeros([count, columns]), tf.ones([count])))
+        table = tf.data.Dataset.from_tensor_slices((tf.ones([count, columns]), tf.ones([count])))
         steps = iter(strategy.experimental_distribute_dataset(table.shuffle(count, seed=7).batch(batch)))
         timed(f"next batch, {name}", count // batch // (ROUNDS + 1), lambda: next(steps))
 with strategy.scope():

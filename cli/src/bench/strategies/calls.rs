@@ -177,7 +177,7 @@ fn batches(
     (rows, columns, batch): (usize, usize, usize),
     work: Duration,
 ) -> Result<()> {
-    let table = dataset::from_tensor_slices((Tensor::zeros(DType::F32, [rows, columns]), tensor(rows)))?;
+    let table = dataset::from_tensor_slices((tensor(rows * columns).reshape([rows, columns])?, tensor(rows)))?;
     let batches = strategy.distribute_dataset(table.shuffle(7).batch(batch))?;
     let mut steps = batches.iter();
     let calls = rows / batch / (timer.rounds + 1);

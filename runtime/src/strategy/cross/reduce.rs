@@ -284,7 +284,7 @@ impl Strategy {
         let removed = axes.resolve(call, path, tensors[0].rank())?;
         let Some(removed) = removed.filter(|removed| removed.contains(&true)) else {
             let reducer = Reducer::new(op, dtype).ok_or_else(undefined)?;
-            let mut memory = HostMemory::zeroed(reducer.output(), tensors[0].count());
+            let mut memory = HostMemory::unspecified(reducer.output(), tensors[0].count());
             let inputs: Vec<HostBuf<'_>> = tensors.iter().map(|tensor| tensor.host()).collect::<Result<_>>()?;
             self.reduce_blocks(&reducer, &inputs, memory.as_buf_mut())?;
             return Tensor::from_memory(tensors[0].shape().to_vec(), memory);
@@ -374,7 +374,7 @@ fn concat(call: &'static str, tensors: &[&Tensor], axis: usize) -> Result<Tensor
     let sizes: Vec<usize> = tensors.iter().map(|tensor| tensor.shape()[axis]).collect();
     let shape = tensor::joined(call, tensors[0].shape(), axis, &sizes)?;
     let rows: usize = shape[..axis].iter().product();
-    let mut memory = HostMemory::zeroed(tensors[0].dtype(), shape.iter().product());
+    let mut memory = HostMemory::unspecified(tensors[0].dtype(), shape.iter().product());
     if memory.count() == 0 {
         // An empty result may have too many rows to loop over.
         return Tensor::from_memory(shape, memory);

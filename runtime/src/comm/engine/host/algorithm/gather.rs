@@ -168,7 +168,7 @@ pub(super) fn concat(
         };
         let memory = match recv {
             Some(memory) => memory,
-            None => recv.insert(HostMemory::try_zeroed(send.dtype(), total).map_err(|_| peers.oversize())?),
+            None => recv.insert(HostMemory::try_unspecified(send.dtype(), total).map_err(|_| peers.oversize())?),
         };
         let (stride, mut start) = (total / rows.max(1), 0);
         for (rank, count) in counts.iter().enumerate() {

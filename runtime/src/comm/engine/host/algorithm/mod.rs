@@ -97,12 +97,12 @@ impl Scratch {
     /// Returns memory for `count` elements. It contains data of earlier calls.
     fn room(&mut self, dtype: DType, count: usize) -> HostBufMut<'_> {
         let place = self.memories.iter().position(|memory| memory.dtype() == dtype).unwrap_or_else(|| {
-            self.memories.push(HostMemory::zeroed(dtype, count));
+            self.memories.push(HostMemory::unspecified(dtype, count));
             self.memories.len() - 1
         });
         let memory = &mut self.memories[place];
         if memory.count() < count {
-            *memory = HostMemory::zeroed(dtype, count);
+            *memory = HostMemory::unspecified(dtype, count);
         }
         memory.as_buf_mut().slice(0..count)
     }
