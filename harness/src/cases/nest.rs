@@ -20,7 +20,7 @@ pub struct NestCase {
     pub implementation: Implementation,
     /// The number of bytes of tensors that are packed together.
     pub bytes_per_pack: usize,
-    /// What is done with resulting sparse rows.
+    /// The operation on resulting sparse rows.
     pub then: Then,
 }
 
@@ -74,7 +74,7 @@ impl Carrier {
         [Carrier::Replica, Carrier::Strategy, Carrier::Merge, Carrier::Batch, Carrier::Overlap];
 }
 
-/// What is done with sparse rows.
+/// An operation on resulting sparse rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     /// Nothing.

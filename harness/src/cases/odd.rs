@@ -12,11 +12,11 @@ pub struct OddRank {
     pub odd: usize,
     /// The call of all other ranks, and of all ranks afterwards. It is valid.
     pub call: Collective,
-    /// What the odd rank does.
+    /// The odd rank's behaviour.
     pub does: RankDoes,
 }
 
-/// What an odd rank does.
+/// The behaviour of an odd rank.
 #[derive(Clone, Debug)]
 pub enum RankDoes {
     /// It makes a call that differs in an argument. The text is the argument's name in errors.
@@ -103,11 +103,11 @@ pub struct OddReplica {
     pub case: NestCase,
     /// The replica that differs.
     pub odd: usize,
-    /// What the odd replica does.
+    /// The odd replica's behaviour.
     pub does: ReplicaDoes,
 }
 
-/// What an odd replica does.
+/// The behaviour of an odd replica.
 #[derive(Clone, Debug)]
 pub enum ReplicaDoes {
     /// It makes a call that differs in an argument. The argument in errors begins with the text.
