@@ -1,11 +1,12 @@
-//! A large mapped file read through a distributed data set, beside a copy of as many bytes,
-//! measured in the same run.
+//! Compares reading a large mapped file through a distributed data set with a copy of as many
+//! bytes, measured in the same run.
 //!
-//! `cargo bench -p consonance-harness --bench datasets` prints a table first: how fast 1 GiB of a
-//! `.npy` file that the page cache holds reaches 2 replicas, against copies of 1 GiB from memory to
-//! memory by one thread and by two; and how much memory of its own the process takes for it,
-//! against what may be read ahead. Medians of interleaved rounds, A B C A B C, because the machine
-//! is shared: read the ratios.
+//! `cargo bench -p consonance-harness --bench datasets` first prints two tables. One has the
+//! anonymous memory that the process takes to read the file, and the bound on data that are read
+//! ahead. The other has the speed at which 1 GiB of a `.npy` file in the page cache reaches 2
+//! replicas, and the speeds of memory-to-memory copies of 1 GiB by one thread and by two. The
+//! values are medians of interleaved rounds, A B C A B C, because the machine is shared: compare
+//! the ratios.
 
 use consonance::{
     Dataset, DistributedDataset, MirroredStrategy, Tensor,
@@ -23,17 +24,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Rounds of each measurement in the table, of which the median is printed.
+/// Rounds of each measurement in the table. The median is printed.
 const ROUNDS: usize = 9;
 
-/// Elements of a row of the file, each of which says its own place in it.
+/// Elements of a row of the file. Each element is its own index in the file.
 const ROW_COUNT: usize = 1024;
 const ROW_BYTES: usize = ROW_COUNT * size_of::<u32>();
 
-/// How many batches are read ahead, as by default.
+/// The number of batches that are read ahead, as by default.
 const PREFETCH: usize = 2;
 
-/// A `.npy` file of counted elements, which goes when it is dropped.
+/// A `.npy` file of consecutive numbers, which is removed when this value is dropped.
 struct Numbers {
     path: PathBuf,
     rows: usize,
@@ -54,14 +55,14 @@ impl Numbers {
         Ok(numbers)
     }
 
-    /// The file's rows in batches of `bytes`, for 2 replicas.
+    /// Returns the file's rows in batches of `bytes` bytes, for 2 replicas.
     fn batches(&self, bytes: usize) -> consonance::Result<DistributedDataset<Tensor>> {
         let rows = dataset::from_tensor_slices(Column::npy(&self.path)?)?;
         let options = InputOptions::new().prefetch(PREFETCH);
         MirroredStrategy::new(["cpu:0", "cpu:1"])?.distribute_dataset_with(rows.batch(bytes / ROW_BYTES), options)
     }
 
-    /// Goes through all batches, calls `each` after one, and checks the ends of each replica's
+    /// Reads all batches, calls `each` after each batch, and checks the ends of each replica's
     /// part.
     fn read(&self, batches: &DistributedDataset<Tensor>, mut each: impl FnMut()) -> Duration {
         let begin = Instant::now();
@@ -82,12 +83,12 @@ impl Numbers {
 
 impl Drop for Numbers {
     fn drop(&mut self) {
-        // What the system does not remove now it removes with its other temporary files.
+        // A file that remains is removed with the system's other temporary files.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Memory to copy from and to, and threads to do it.
+/// Buffers to copy from and to, and the threads that copy.
 struct Copies {
     team: Team,
     parts: Vec<Mutex<(Vec<u8>, Vec<u8>)>>,
@@ -96,7 +97,7 @@ struct Copies {
 impl Copies {
     fn new(bytes: usize, threads: usize) -> Copies {
         let team = Team::new("copy", &vec![None; threads]).expect("threads");
-        // Written, so that the pages are there.
+        // The buffers are written, so that their pages are present.
         let part = || Mutex::new((vec![1u8; bytes / threads], vec![2u8; bytes / threads]));
         Copies { team, parts: (0..threads).map(|_| part()).collect() }
     }
@@ -112,7 +113,7 @@ impl Copies {
     }
 }
 
-/// Memory of this process that is no file's, in bytes.
+/// Returns the anonymous memory of this process, in bytes.
 fn anonymous_bytes() -> Option<usize> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;

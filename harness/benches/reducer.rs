@@ -1,17 +1,17 @@
-//! The reduction kernels against the machine's own copy and its own reads:
-//! `cargo bench --bench reducer`.
+//! Compares the reduction kernels with the machine's copy and reads: `cargo bench --bench reducer`.
 //!
-//! Without a filter, tables: each reduction and a `memcpy` that reads and writes as many bytes, in
-//! turn, so that both meet the same machine; the ratio of their times is the median over the turns,
-//! and is to be at least 0.9 from 64 KiB on. Beside it the ratio to a copy by ordinary stores (a
-//! reduction of one input): such a store reads the line that it overwrites, which `memcpy` spares
-//! itself by microcode. Last, the ratio of the `memcpy`'s time to that of a plain read of the
-//! inputs, with nothing computed and nothing written: no reduction can reach more. Just past the
-//! second-level cache it is below 0.9. Reductions along an axis stand against a plain read of the
-//! tensor, both by one thread and by one for each core.
+//! Without a filter the bench prints tables. Each reduction and a `memcpy` that reads and writes as
+//! many bytes run in turn, under the same conditions. The ratio of their times is the median over
+//! the turns; the aim is at least 0.9 from 64 KiB on. The next column is the ratio to a copy by
+//! ordinary stores (a reduction of one input). An ordinary store reads the line that it overwrites,
+//! while `memcpy` avoids that read by microcode. The last column is the ratio of the `memcpy`'s
+//! time to the time of a plain read of the inputs, without computation or writes. No reduction can
+//! exceed this ratio, and just past the second-level cache it is below 0.9. Reductions along an
+//! axis are compared with a plain read of the tensor, both by one thread and by one thread per
+//! core.
 //!
-//! With a filter, criterion benches of every dtype, operation, number of inputs, size and
-//! instruction set, each beside a `memcpy` of the same bytes:
+//! With a filter it runs criterion benches of every dtype, operation, number of inputs, size and
+//! instruction set, each with a `memcpy` of as many bytes:
 //! `cargo bench --bench reducer -- f16/max/4/64KiB`, or `f32/sum/.*/1MiB/avx512`.
 
 use consonance_kernels::{
@@ -37,7 +37,7 @@ use wide::f32x8;
 /// Turns of a comparison.
 const TURNS: usize = 21;
 
-/// The least time of one side of a turn, so that the clock and the calls do not show.
+/// The minimum time of one side of a turn, so that the overhead of clock and calls is negligible.
 const TURN: Duration = Duration::from_millis(4);
 
 /// Bytes of an input.
@@ -45,7 +45,7 @@ const SIZES: [usize; 9] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10, 1 
 
 const INPUTS: [usize; 3] = [2, 4, 8];
 
-/// What is compared besides the f32 sum, at [`ORDINARY_BYTES`].
+/// The reductions that are compared besides the f32 sum, at [`ORDINARY_BYTES`].
 const OTHERS: [(ReduceOp, DType); 11] = [
     (ReduceOp::Mean, DType::F32),
     (ReduceOp::Max, DType::F32),
@@ -64,7 +64,7 @@ const ORDINARY_BYTES: usize = 1 << 20;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // Without `--bench` cargo only asks whether the benchmarks run.
+    // Without `--bench` cargo only tests that the benchmarks run.
     let bench = arguments.iter().any(|argument| argument == "--bench");
     let filter = arguments.iter().any(|argument| !argument.starts_with('-'));
     if bench && !filter {
@@ -82,7 +82,7 @@ fn main() {
     criterion.final_summary();
 }
 
-/// A reduction with buffers of its own.
+/// A reduction with its own buffers.
 struct Case {
     reducer: Reducer,
     inputs: Vec<HostMemory>,
@@ -101,7 +101,7 @@ impl Case {
         self.inputs.iter().map(|input| input.as_buf().bytes()).sum::<usize>() + self.output.as_buf().bytes()
     }
 
-    /// Runs once, and checks the result of ones where it is of f32.
+    /// Runs once. Checks an f32 result; all inputs are one.
     fn check(&mut self) {
         self.run();
         let expected = if self.reducer.op() == ReduceOp::Sum { self.inputs.len() as f32 } else { 1.0 };
@@ -109,7 +109,7 @@ impl Case {
         assert!(output.iter().all(|&element| element == expected), "{:?}", self.reducer);
     }
 
-    /// Reads the inputs as fast as can be, and no more.
+    /// Only reads the inputs, as fast as possible.
     fn read(&self) {
         for input in &self.inputs {
             black_box(read(black_box(input.as_buf().as_bytes())));
@@ -122,7 +122,7 @@ impl Case {
     }
 }
 
-/// Elements that are one, in memory that is present.
+/// Returns elements that are one, in memory whose pages are present.
 fn ones(dtype: DType, count: usize) -> HostMemory {
     fn of<T: Element>(one: T, count: usize) -> HostMemory {
         vec![one; count][..].into()
@@ -135,19 +135,19 @@ fn ones(dtype: DType, count: usize) -> HostMemory {
         DType::I32 => of(1i32, count),
         DType::I64 => of(1i64, count),
         DType::U8 => of(1u8, count),
-        // The copy is of pages of its own.
+        // The clone has its own pages, which are present.
         other => HostMemory::zeroed(other, count).clone(),
     }
 }
 
-/// Median seconds of either side, and the median of the ratio of the second to the first.
+/// The median seconds of each side, and the median of the ratio of the second side to the first.
 struct Compared {
     ours: f64,
     theirs: f64,
     ratio: f64,
 }
 
-/// Runs both in turn.
+/// Runs both sides in turn.
 fn compare(mut ours: impl FnMut(), mut theirs: impl FnMut()) -> Compared {
     let rounds = |f: &mut dyn FnMut()| {
         f();
@@ -223,8 +223,8 @@ fn reductions() {
     }
 }
 
-/// The f32 sum as one would write it with portable SIMD, whose width the build decides: eight lanes
-/// at a time, from the first input to the last.
+/// Sums f32 inputs with portable SIMD, whose width the build decides: eight lanes at a time, from
+/// the first input to the last.
 fn sum_with_wide(inputs: &[Vec<f32>], output: &mut [f32]) {
     for (index, target) in output.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         let lanes = |input: &Vec<f32>| f32x8::new(input.as_chunks().0[index]);
@@ -325,8 +325,8 @@ fn axes() {
     }
 }
 
-/// All there is, as `dtype/op/inputs/size/instruction set`; buffers are made where the filter lets
-/// a bench run.
+/// Benches every combination, as `dtype/op/inputs/size/instruction set`. Buffers are made only for
+/// benches that the filter selects.
 fn every(criterion: &mut Criterion, sizes: &[usize]) {
     for &dtype in DType::ALL {
         let mut group = criterion.benchmark_group(dtype.name());

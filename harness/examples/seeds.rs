@@ -1,12 +1,12 @@
-//! Writes inputs of fuzz targets that begin with none: `seeds FOLDER TARGET...` puts those of each
-//! target into `FOLDER/TARGET`.
+//! Writes initial inputs of fuzz targets: `seeds FOLDER TARGET...` writes the inputs of each target
+//! to `FOLDER/TARGET`.
 //!
-//! They are many. The fuzzer chooses those that are checked in: see CONTRIBUTING.md.
+//! These are many inputs, of which the fuzzer chooses the ones to check in: see CONTRIBUTING.md.
 
 use consonance_harness::seeds::seeds;
 use std::{env, error::Error, fs, path::Path};
 
-/// As many as the fuzzer tries in a few seconds.
+/// The number of inputs that the fuzzer tries in a few seconds.
 const COUNT: u64 = 1000;
 
 fn main() -> Result<(), Box<dyn Error>> {

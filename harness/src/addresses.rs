@@ -1,14 +1,14 @@
-//! Addresses for groups of processes that threads play. Nobody listens at them: they tell one group
-//! from another.
+//! Addresses for groups of processes that threads simulate. No process listens at them: they only
+//! distinguish one group from another.
 
 use std::{
     process,
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-/// So many `host:port` that no other group of this host has at the same time.
+/// Returns `count` addresses `host:port` that no other group of this host uses at the same time.
 pub(crate) fn addresses(count: usize) -> Vec<String> {
-    /// Far more than live at a time.
+    /// Far more than are in use at a time.
     const PORTS: usize = 60_000;
     static TAKEN: AtomicUsize = AtomicUsize::new(0);
 

@@ -1,10 +1,10 @@
-//! Kernels and small collectives whose instructions `harness/perf/compare` counts: counts repeat
-//! where times do not.
+//! Kernels and small collectives whose instructions `harness/perf/compare` counts. Instruction
+//! counts are reproducible, times are not.
 //!
-//! What is counted is what the main thread does. In a collective it is rank 0, and comes when the
-//! other ranks wait already, so that it never waits: how long a wait spins is no property of the
-//! program. The ranks are threads, since valgrind has no room for the addresses of a segment that
-//! processes share; few bytes go the same way there.
+//! Only the main thread's instructions are counted. In a collective the main thread is rank 0 and
+//! calls after the other ranks have begun to wait, so that it never waits itself: the length of a
+//! spin is not a property of the program. The ranks are threads, because a segment that processes
+//! share does not fit valgrind's address space. Small calls use the same protocol in both.
 
 use crate::addresses::addresses;
 use consonance::{ClusterSpec, Communicator, DType, Element, ProcessGroup, ReduceOp, SimpleClusterResolver, bf16, f16};
@@ -20,13 +20,13 @@ use std::{hint::black_box, thread, time::Duration};
 /// Bytes of each buffer of a kernel.
 const BYTES: usize = 64 << 10;
 
-/// Far longer than a rank takes to the place where it waits, even in an emulator.
+/// Far longer than a rank takes to reach its wait, even in an emulator.
 const HEAD_START: Duration = Duration::from_millis(5);
 
-/// Something to count: does it as often as it is told.
+/// A call to count. Makes the call the given number of times.
 type Work = fn(usize);
 
-/// Everything that is counted, with its name.
+/// All counted calls, with their names.
 pub const COUNTED: [(&str, Work); 18] = [
     ("sum of 2 f32", |calls| reduce::<f32>(ReduceOp::Sum, 2, calls)),
     ("sum of 8 f32", |calls| reduce::<f32>(ReduceOp::Sum, 8, calls)),
@@ -104,7 +104,7 @@ fn threads(collective: Collective, calls: usize) {
     });
 }
 
-/// Two ranks of this process that meet as those of two processes do.
+/// Returns two ranks of this process that meet like ranks of two processes.
 pub fn pair_of_processes() -> [Communicator; 2] {
     let cluster = ClusterSpec::new().job("worker", addresses(2)).expect("two addresses");
     let join = |index: usize| {

@@ -1,5 +1,5 @@
-//! Shared memory in which a peer has written what it likes: reports of it are made all the same,
-//! and calls of the others end in time.
+//! Shared memory in which a peer has written false values. Reports on this memory must still
+//! succeed, and the calls of the other ranks must end in time.
 
 use crate::{
     cases::{Script, Source},
@@ -13,11 +13,11 @@ use std::{
     sync::{LazyLock, Mutex},
 };
 
-/// Judges reports of a group in whose memory these bytes say what is changed: each is made, or says
-/// that the memory is not a segment.
+/// Judges reports of a group whose memory is changed as `bytes` say. Each report must succeed, or
+/// say that the memory is not a segment.
 ///
 /// # Errors
-/// A report that says what cannot be.
+/// An impossible report.
 pub fn trace(bytes: &[u8]) -> Verdict {
     type Group = (Memory, Vec<Rank>);
     static GROUP: LazyLock<Mutex<Group>> = LazyLock::new(|| {
@@ -47,11 +47,12 @@ pub fn trace(bytes: &[u8]) -> Verdict {
     }
 }
 
-/// Judges calls of a living group, in whose memory a peer writes meanwhile what these bytes say:
-/// each call ends in time, with a result or an error. What the result is, a peer may say.
+/// Judges calls of a group whose memory a peer changes before and during the calls, as `bytes` say.
+/// Each call must end in time, with a result or an error. The result may be anything, because a
+/// peer can change it.
 ///
 /// # Errors
-/// That a call does not end.
+/// If a call does not end.
 pub fn living(bytes: &[u8]) -> Verdict {
     let mut source = Source::new(bytes);
     let size = source.pick(&[2, 3, 4]);

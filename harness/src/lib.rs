@@ -1,11 +1,12 @@
-//! Differential tests of the runtime: who is tested ([`subjects`]), with what ([`cases`]), how
-//! judged ([`compare`]; what a variable holds is in [`variable`]).
+//! Differential tests of the runtime: the implementations under test ([`subjects`]), the cases
+//! ([`cases`]), and the judgement of results ([`compare`], with a model of variables in
+//! [`variable`]).
 //!
-//! Every case is a value made from bytes, so that quickcheck and a fuzzer bring the same cases, and
-//! is carried out twice: by a subject and by the spec. Results are compared bit for bit, NaN as a
-//! class.
+//! Every case is a value made from bytes, so that quickcheck and a fuzzer produce the same cases.
+//! Each case is executed twice: by a subject and by the spec. Results are compared bit for bit; all
+//! NaNs are equal.
 //!
-//! Apart from them, [`counted`] is what `perf/compare` counts the instructions of.
+//! [`counted`] lists the calls whose instructions `perf/compare` counts.
 
 #![forbid(unsafe_code)]
 

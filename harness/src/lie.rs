@@ -1,7 +1,7 @@
-//! Words that a peer changes in a group's shared memory.
+//! False values that a peer writes into a group's shared memory.
 //!
-//! They are changed where the ranks have written some, through the segment's file. So nothing here
-//! knows where what lies.
+//! Only words that ranks have written are changed, through the segment's file. So this module needs
+//! no knowledge of the segment's layout.
 
 use crate::cases::Source;
 use rustix::fs::{Mode, OFlags, SeekFrom};
@@ -13,19 +13,19 @@ use std::{
     sync::Mutex,
 };
 
-/// The file of a group's segment, and what can be damaged there.
+/// The file of a group's segment, and the words in it that can be damaged.
 pub(crate) struct Memory {
     file: OwnedFd,
-    /// The places of the words of which a rank has written at least a byte.
+    /// The offsets of the words in which a rank has written at least one byte.
     words: Vec<u64>,
 }
 
 /// A change of one word.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lie {
-    /// Which of the words that have been written.
+    /// The index among the written words, modulo their number.
     word: usize,
-    /// What it is changed to.
+    /// The new value.
     value: Value,
 }
 
@@ -48,15 +48,16 @@ impl Lie {
         Lie { word, value }
     }
 
-    /// Up to eight.
+    /// Reads one to eight changes.
     pub(crate) fn some(source: &mut Source<'_>) -> Vec<Lie> {
         (0..1 + source.below(8)).map(|_| Lie::read(source)).collect()
     }
 }
 
 impl Memory {
-    /// That of a group which `make` makes: the file of this process that was not there before.
-    /// Nothing else makes groups meanwhile.
+    /// Returns the memory of the group that `make` makes. Its file is the segment of this process
+    /// that did not exist before. One caller runs at a time; nothing else may make groups
+    /// meanwhile.
     pub(crate) fn of<R>(make: impl FnOnce() -> R) -> Result<(Memory, R), String> {
         static MAKING: Mutex<()> = Mutex::new(());
         let _alone = MAKING.lock().expect("nobody panics holding this");
@@ -67,12 +68,12 @@ impl Memory {
         Ok((Memory { file, words: Vec::new() }, made))
     }
 
-    /// Finds the words that have been written.
+    /// Finds the words that ranks have written.
     pub(crate) fn look(&mut self) -> Result<(), String> {
         self.words.clear();
         let mut bytes = Vec::new();
         let mut at = 0;
-        // Pages that nobody has reserved are holes.
+        // Pages that no rank has reserved are holes.
         while let Ok(start) = rustix::fs::seek(&self.file, SeekFrom::Data(at)) {
             at = rustix::fs::seek(&self.file, SeekFrom::Hole(start)).map_err(system)?;
             bytes.resize((at - start) as usize, 0);
@@ -83,7 +84,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Changes a word; gives its place and what it was.
+    /// Changes a word. Returns its offset and its old value.
     pub(crate) fn tell(&self, lie: Lie) -> (u64, [u8; 8]) {
         let place = self.words[lie.word % self.words.len()];
         let mut old = [0; 8];
@@ -103,13 +104,14 @@ impl Memory {
     }
 }
 
-/// The segments that this process has open: the numbers of their files, and a path to each.
+/// Returns the segments that this process has open: the inode number of each file, and a path to
+/// it.
 fn segments() -> Result<BTreeSet<(u64, String)>, String> {
     let folder = format!("/proc/{}/fd", process::id());
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).map_err(|error| error.to_string())? {
         let path = entry.map_err(|error| error.to_string())?.path();
-        // Others may be closed meanwhile.
+        // Other threads may close files meanwhile.
         let is_segment = fs::read_link(&path).is_ok_and(|target| target.as_os_str() == "/memfd:consonance (deleted)");
         if let (true, Ok(status)) = (is_segment, rustix::fs::stat(&*path)) {
             found.insert(status.st_ino, path.display().to_string());

@@ -1,6 +1,6 @@
-//! What reads bytes from outside of the program. Text and messages are refused, or say the same
-//! when they are written and read again; a file is taken for the segment of a group only if it is
-//! that.
+//! Tests of parsers of bytes from outside the program. Text and messages are refused, or keep their
+//! meaning when they are written and read again. A file is accepted as the segment of a group only
+//! if it is that segment.
 
 use crate::{cases::Source, compare::Verdict};
 use consonance::{
@@ -9,7 +9,7 @@ use consonance::{
 };
 use std::fmt::{Debug, Display};
 
-/// A `TF_CONFIG`, and the cluster in it.
+/// Judges the parsers of a `TF_CONFIG` and of the cluster in it.
 pub fn tf_config(text: &str) -> Verdict {
     same(
         TfConfigClusterResolver::from_text(text),
@@ -19,7 +19,8 @@ pub fn tf_config(text: &str) -> Verdict {
     same(text.parse::<ClusterSpec>(), ClusterSpec::to_string, str::parse)
 }
 
-/// Slurm's list of nodes on the first line, its tasks of the nodes on the second.
+/// Judges the parsers of Slurm's list of nodes, on the first line, and of its tasks per node, on
+/// the second.
 pub fn slurm(text: &str) -> Verdict {
     let (nodes, tasks) = text.split_once('\n').unwrap_or((text, text));
     same(expand_hostlist(nodes), |hosts| hosts.join(","), expand_hostlist)?;
@@ -27,7 +28,7 @@ pub fn slurm(text: &str) -> Verdict {
         expand_tasks_per_node(tasks),
         |tasks| joined(tasks),
         |text| {
-            // A list of no nodes is written as one of none, which is not a list.
+            // An empty list is written as an empty text, which is not a valid list.
             if text.is_empty() { Ok(Vec::new()) } else { expand_tasks_per_node(text) }
         },
     )?;
@@ -43,10 +44,11 @@ pub fn slurm(text: &str) -> Verdict {
     }
 }
 
-/// A segment's header, of which the bytes from a place on (the first byte) are replaced (by those
-/// from the third on), in a sealed file whose size differs from the segment's by the second byte.
+/// Judges how a changed segment is opened. The first byte is an offset in the header. From this
+/// offset on, the header's bytes are replaced by the bytes from the third on. The second byte is
+/// the difference between the size of the sealed file and that of the segment.
 ///
-/// The segment is opened only if nothing differs.
+/// The segment may be opened only if nothing differs.
 #[cfg(target_os = "linux")]
 pub fn segment(bytes: &[u8]) -> Verdict {
     use consonance_kernels::shm::{GroupId, Segment, Shape};
@@ -83,9 +85,9 @@ pub fn segment(bytes: &[u8]) -> Verdict {
     }
 }
 
-/// Messages of processes that meet: the bytes themselves; and a right one (the first byte says
-/// which), of which the bytes from a place on (the second byte, in steps of two) are replaced (by
-/// those from the third on).
+/// Judges the parser of bootstrap messages, with two inputs. The first is `bytes`. The second is a
+/// valid message, chosen by the first byte. From an offset on, twice the second byte, its bytes are
+/// replaced by the bytes from the third on.
 #[cfg(target_os = "linux")]
 pub fn control(bytes: &[u8]) -> Verdict {
     use consonance_kernels::bootstrap::message::{GroupMember, Hello, Message, TaskSet};
@@ -99,7 +101,7 @@ pub fn control(bytes: &[u8]) -> Verdict {
         _ => Ok(()),
     };
     as_written(bytes)?;
-    // Any text is a state or none.
+    // Any text gives a state or `None`.
     state_in(bytes);
     let [kind, place, with @ ..] = bytes else { return Ok(()) };
     let set: TaskSet = [0, 2].into_iter().collect();
@@ -130,18 +132,18 @@ pub fn control(bytes: &[u8]) -> Verdict {
     as_written(&written)
 }
 
-/// One process's part in forming a group, while its peers say whatever can be read as a message, in
-/// any order.
+/// Judges one process's part in forming a group, while its peers send any valid messages in any
+/// order.
 ///
-/// Whatever it says can be read, and a group that it forms has it as a member, and no lower
-/// generation than the one before.
+/// Every message that the process sends must be readable. Every group that it forms must contain
+/// the process and must not have a lower generation than the previous group.
 #[cfg(target_os = "linux")]
 pub fn formation(bytes: &[u8]) -> Verdict {
     use consonance_kernels::bootstrap::formation::{Formation, Outcome};
     use consonance_kernels::bootstrap::message::{Group, GroupMember, Hello, Message, TaskSet};
     const DIGEST: u128 = 1;
     const LAYOUT: u64 = 1;
-    /// Few enough to be those that others expect, too.
+    /// Few values, so that peers often expect the chosen one.
     const NUMBERS: &[u64] = &[1, 2, 3, 1 << 61];
 
     let mut source = Source::new(bytes);
@@ -163,7 +165,7 @@ pub fn formation(bytes: &[u8]) -> Verdict {
         linked: TaskSet::default(),
     };
     let mut formation = Formation::new(own_hello.clone());
-    // It says nothing before.
+    // The process sends nothing before this call.
     formation.begin();
     let mut generation = 0;
     while !source.has_ended() {
@@ -235,8 +237,8 @@ pub fn formation(bytes: &[u8]) -> Verdict {
     Ok(())
 }
 
-/// Numbers of a call and of its end as another build may write them: a value that is known, and
-/// writes the same number, or one that is not.
+/// Judges the parser of the numbers of a call and its outcome, as another build may write them. A
+/// number is either known, and then is written as the same number again, or unknown.
 pub fn wire(bytes: &[u8]) -> Verdict {
     use consonance_kernels::shm::{
         call_log::{Entry, Outcome},

@@ -1,24 +1,25 @@
-//! Elements of every type from a seed, with the edges of each, and how their bits are compared.
+//! Elements of every type from a seed, with the edge values of each type, and their bits for
+//! comparisons.
 
 use consonance_spec::{ReduceOp, call::mix, for_each_dtype, number::Number};
 
-/// An element type of which samples can be drawn.
+/// An element type with samples.
 pub trait Sample: Number {
-    /// A value at which arithmetic goes wrong.
+    /// Returns a value at an edge of the type.
     fn edge(word: u64) -> Self;
 
-    /// Any value.
+    /// Returns any value.
     fn any(word: u64) -> Self;
 
-    /// A value of common magnitude, so that sums round but stay finite.
+    /// Returns a value of common magnitude, so that sums round but stay finite.
     fn plain(word: u64) -> Self;
 
-    /// Equal where the bits are, or where both are NaN.
+    /// Returns a key that is equal for equal bits, and for any two NaNs.
     fn key(self) -> u64;
 }
 
-/// `count` elements; the same for the same seed. A third of the seeds give plain values, a third
-/// any, a third edges too.
+/// Returns `count` elements, the same for the same seed. A third of the seeds give plain values, a
+/// third give any values, and a third mix these with edge values.
 pub fn sample<T: Sample>(seed: u64, count: usize) -> Vec<T> {
     let element = |i: usize| {
         let word = mix(seed, i as u64);
@@ -33,7 +34,7 @@ pub fn sample<T: Sample>(seed: u64, count: usize) -> Vec<T> {
     (0..count).map(element).collect()
 }
 
-/// The bits of elements, NaN as a class.
+/// Returns the bits of elements. All NaNs have the same key.
 pub fn keys<T: Sample>(elements: &[T]) -> Vec<u64> {
     elements.iter().map(|element| element.key()).collect()
 }
@@ -84,7 +85,7 @@ macro_rules! implement {
             let one = <$type>::MIN_POSITIVE / <$type>::MIN_POSITIVE;
             let edges = [
                 <$type>::default(), one, one + <$type>::EPSILON, <$type>::from_bits(1), <$type>::MIN_POSITIVE,
-                // Infinity, or the NaN of a type that has none.
+                // Infinity, or NaN if the type has no infinity.
                 <$type>::MAX, <$type>::MAX + <$type>::MAX, <$type>::NAN,
             ];
             let edge = edges[word as usize % edges.len()];

@@ -1,10 +1,10 @@
-//! Inputs that fuzz targets begin with: made by the same generators that the tests draw from.
+//! Initial inputs of fuzz targets, made by the same generators as the inputs of the tests.
 
 use crate::cases::Source;
 use consonance_spec::call::mix;
 
-/// Inputs of the fuzz target `name`: the more, the more of its code they reach. None if there is no
-/// such target.
+/// Returns inputs of the fuzz target `name`. A larger `count` reaches more of the target's code.
+/// Returns `None` if there is no such target.
 pub fn seeds(name: &str, count: u64) -> Option<Vec<Vec<u8>>> {
     let of_bytes = |make: &dyn Fn(&mut Source<'_>) -> Vec<u8>| {
         (0..count).map(|number| make(&mut Source::new(&bytes(number, 400)))).collect()
@@ -23,12 +23,12 @@ pub fn seeds(name: &str, count: u64) -> Option<Vec<Vec<u8>>> {
     })
 }
 
-/// `count` bytes, the same for the same number.
+/// Returns `count` bytes, the same for the same `number`.
 fn bytes(number: u64, count: u64) -> Vec<u8> {
     (0..count).map(|place| (mix(number, place) >> 32) as u8).collect()
 }
 
-/// The text of a `TF_CONFIG`, or nearly.
+/// Returns the text of a `TF_CONFIG`, possibly with an error.
 pub fn tf_config(source: &mut Source<'_>) -> String {
     let cluster = list(source, job);
     let task =
@@ -45,7 +45,7 @@ pub fn tf_config(source: &mut Source<'_>) -> String {
 
 fn job(source: &mut Source<'_>) -> String {
     let name = source.pick(&["worker", "ps", "chief", "", "a\\\"b"]);
-    // Few share an address.
+    // Only a few tasks have equal addresses.
     fn address(source: &mut Source<'_>) -> String {
         format!("\"h{}:{}\"", source.below(200), source.below(200))
     }
@@ -59,7 +59,8 @@ fn job(source: &mut Source<'_>) -> String {
     }
 }
 
-/// Slurm's list of nodes and its tasks of the nodes, a line each, or nearly.
+/// Returns Slurm's list of nodes and its list of tasks per node, on a line each, possibly with an
+/// error.
 pub fn slurm(source: &mut Source<'_>) -> String {
     fn range(source: &mut Source<'_>) -> String {
         let (low, more) = (source.below(120), source.below(4));
@@ -83,12 +84,12 @@ pub fn slurm(source: &mut Source<'_>) -> String {
     perhaps_broken(source, text)
 }
 
-/// Up to three parts.
+/// Returns a list of up to three parts.
 fn list(source: &mut Source<'_>, part: fn(&mut Source<'_>) -> String) -> String {
     (0..source.below(4)).map(|_| part(source)).collect::<Vec<_>>().join(",")
 }
 
-/// The text; of two such one with another character somewhere.
+/// Returns the text, or, once in two times, the text with one character replaced.
 fn perhaps_broken(source: &mut Source<'_>, text: String) -> String {
     if source.below(2) == 0 {
         return text;

@@ -1,4 +1,5 @@
-//! Who is tested: a line for each way to make a group of communicators, and for each strategy.
+//! The implementations under test: a line for each way to make a group of communicators, and for
+//! each strategy.
 
 use crate::addresses::addresses;
 use consonance::{
@@ -18,7 +19,7 @@ use std::{
 pub struct Rank {
     /// Its communicator.
     pub communicator: Communicator,
-    /// The communicator that it was split from, if it was: a group ends with that.
+    /// The communicator from which it was split, if any. Dropping that one would end the group.
     _whole: Option<Communicator>,
 }
 
@@ -31,9 +32,9 @@ impl Rank {
 /// A way to make a group of communicators.
 #[derive(Clone, Copy)]
 pub struct Group {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// A new group of so many ranks, in rank order.
+    /// Makes a new group of the given number of ranks, in rank order.
     pub make: fn(usize) -> Vec<Rank>,
 }
 
@@ -55,22 +56,23 @@ pub const GROUPS: &[Group] = &[
 /// A kind of strategy.
 #[derive(Clone, Copy)]
 pub struct Replicas {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// How it keeps a variable.
+    /// How the strategy keeps a variable.
     pub copies: Copies,
-    /// How many of so many replicas each worker has; `None` if the strategy cannot have so many.
+    /// Divides the given number of replicas among the workers. `None` if the strategy cannot have
+    /// that number.
     pub workers: fn(usize) -> Option<Vec<usize>>,
-    /// The strategy as each worker has it. Not every strategy takes the options.
+    /// Makes the strategy, as one value per worker. Not every strategy takes the options.
     pub(crate) make: fn(&[usize], CommunicationOptions) -> Vec<Strategy>,
 }
 
 /// How a strategy keeps a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copies {
-    /// One for each replica.
+    /// One copy for each replica.
     EachReplica,
-    /// One for all.
+    /// One copy for all replicas.
     One,
 }
 
@@ -107,12 +109,11 @@ pub const STRATEGIES: &[Replicas] = &[
 ];
 
 impl Replicas {
-    /// Does `work` as each worker of a new strategy with so many replicas, on a thread for each
-    /// worker where there are several. Gives what each returns; `None` if there is no such
-    /// strategy.
+    /// Runs `work` as each worker of a new strategy with `replicas` replicas. Several workers run
+    /// on a thread each. Returns the workers' results; `None` if there is no such strategy.
     ///
     /// # Panics
-    /// If `work` does.
+    /// If `work` panics.
     pub fn on_workers<R: Send>(
         &self,
         replicas: usize,
@@ -123,7 +124,7 @@ impl Replicas {
         if let [strategy] = &strategies[..] {
             return Some(vec![work(strategy)]);
         }
-        // No worker leaves before the last one is done.
+        // No worker drops its strategy before the last one has finished.
         Some(thread::scope(|scope| {
             let threads: Vec<_> = strategies.iter().map(|strategy| scope.spawn(|| work(strategy))).collect();
             let join = |thread: thread::ScopedJoinHandle<'_, R>| {
@@ -162,7 +163,7 @@ fn messages_split(size: usize) -> Vec<Rank> {
     split(messages(size + 1).into_iter().map(|rank| rank.communicator).collect())
 }
 
-/// The ranks of processes that threads play: they are connected by sockets.
+/// Returns the ranks of processes that threads simulate. Sockets connect them.
 fn messages_of_processes(size: usize) -> Vec<Rank> {
     let listeners: Vec<TcpListener> =
         (0..size).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port is free")).collect();
@@ -177,10 +178,10 @@ fn messages_of_processes(size: usize) -> Vec<Rank> {
     })
 }
 
-/// How long processes that are connected by sockets wait for each other.
+/// The time that processes connected by sockets wait for each other.
 const MEETING: Duration = Duration::from_secs(60);
 
-/// All but rank 0, in the opposite order, as a group split from the whole.
+/// Splits off a group of all ranks but rank 0, in the opposite order.
 fn split(whole: Vec<Communicator>) -> Vec<Rank> {
     let split = |mut whole: Communicator| {
         let color = (whole.rank() > 0).then_some(7);
@@ -210,11 +211,11 @@ fn processes_split(size: usize) -> Vec<Rank> {
     split(in_processes(size + 1, true))
 }
 
-/// The ranks of processes that threads play: each has its own connections and maps the shared
-/// memory for itself.
+/// Returns the ranks of processes that threads simulate. Each process has its own connections and
+/// its own mapping of the shared memory.
 #[cfg(target_os = "linux")]
 pub(crate) fn in_processes(size: usize, reads_directly: bool) -> Vec<Communicator> {
-    /// Enough to have more than two, and some with several ranks.
+    /// More than two processes, some of which have several ranks.
     const PROCESSES: usize = 3;
 
     let count = size.min(PROCESSES);
@@ -232,11 +233,12 @@ pub(crate) fn in_processes(size: usize, reads_directly: bool) -> Vec<Communicato
     })
 }
 
-/// The least, so that data pass through it in several parts.
+/// The minimum, so that data pass through staging in several parts.
 #[cfg(target_os = "linux")]
 const STAGING_BYTES: usize = 256 << 10;
 
-/// So many workers at addresses that no other group of this host has at the same time.
+/// Returns a cluster of `workers` workers at addresses that no other group of this host uses at the
+/// same time.
 fn cluster(workers: usize) -> ClusterSpec {
     ClusterSpec::new().job("worker", addresses(workers)).expect("addresses of this host")
 }
@@ -302,7 +304,7 @@ fn workers_on_processes(workers: &[usize], options: CommunicationOptions) -> Vec
     })
 }
 
-/// The strategies of workers, each made on a thread of its own of one of `parts`.
+/// Returns the strategies of the workers. Each is made on its own thread from one of `parts`.
 fn meet<P: Send>(
     parts: Vec<P>,
     build: impl Fn(MultiWorkerBuilder, P) -> Result<MultiWorkerMirroredStrategy> + Sync,

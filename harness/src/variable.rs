@@ -1,4 +1,4 @@
-//! What a variable holds, as the spec says: the spec's rules for scalars, for every element.
+//! A model of a variable's value: the spec's rules for scalars, applied to every element.
 
 use crate::sample::Sample;
 use consonance_spec::{
@@ -7,7 +7,7 @@ use consonance_spec::{
     variable::{self, Refused},
 };
 
-/// What is done to a variable.
+/// An update of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Update {
     /// The operand becomes its value.
@@ -32,10 +32,10 @@ pub struct Model<T> {
 }
 
 impl<T: Difference> Model<T> {
-    /// A variable whose components are all `initial`.
+    /// Returns a variable whose components are all `initial`.
     ///
     /// # Errors
-    /// If there is none such.
+    /// If the spec has no such variable.
     pub fn new(
         synchronization: VariableSynchronization,
         aggregation: VariableAggregation,
@@ -46,26 +46,26 @@ impl<T: Difference> Model<T> {
         Ok(Model { synchronization, aggregation, components: vec![initial.to_vec(); replicas] })
     }
 
-    /// Each replica's elements.
+    /// Returns each replica's elements.
     pub fn components(&self) -> &[Vec<T>] {
         &self.components
     }
 
-    /// What is read outside of the replicas.
+    /// Returns the value that a read outside the replicas returns.
     ///
     /// # Errors
-    /// If that has no meaning.
+    /// If the spec does not define the read.
     pub fn read_across(&self) -> Result<Vec<T>, Refused> {
         let read = |elements: &[T]| variable::read_across(self.synchronization, self.aggregation, elements);
-        // What has no meaning has none for no elements either.
+        // An undefined read is refused even if the variable has no elements.
         read(&vec![T::default(); self.components.len()])?;
         (0..self.components[0].len()).map(|at| read(&column(&self.components, at))).collect()
     }
 
-    /// Each replica updates with its operand.
+    /// Updates in each replica with the replica's own operand.
     ///
     /// # Errors
-    /// If that has no meaning; the components are then as before.
+    /// If the spec does not define the update. The components are then unchanged.
     pub fn assign_in_replicas(&mut self, update: Update, operands: &[Vec<T>]) -> Result<(), Refused> {
         let (synchronization, aggregation) = (self.synchronization, self.aggregation);
         self.assign(update, operands, |components, operands| {
@@ -74,7 +74,7 @@ impl<T: Difference> Model<T> {
         })
     }
 
-    /// One operand outside of the replicas.
+    /// Updates outside the replicas, with one operand.
     ///
     /// # Errors
     /// As [`assign_in_replicas`](Model::assign_in_replicas).
@@ -86,7 +86,7 @@ impl<T: Difference> Model<T> {
         })
     }
 
-    /// Updates element by element: all components of one at once.
+    /// Updates element by element, all components of an element at once.
     fn assign(
         &mut self,
         update: Update,
@@ -96,7 +96,7 @@ impl<T: Difference> Model<T> {
         if update != Update::Assign && T::DTYPE.class() == Class::Bool {
             return Err(Refused);
         }
-        // What has no meaning has none for no elements either.
+        // An undefined update is refused even if the variable has no elements.
         let nothing = vec![T::default(); self.components.len()];
         assigned(&nothing, &nothing[..operands.len()])?;
         for at in 0..self.components[0].len() {
@@ -107,17 +107,17 @@ impl<T: Difference> Model<T> {
     }
 }
 
-/// Element `at` of each replica.
+/// Returns element `at` of each replica.
 fn column<T: Copy>(replicas: &[Vec<T>], at: usize) -> Vec<T> {
     replicas.iter().map(|elements| elements[at]).collect()
 }
 
 /// An element type with the difference of two elements, rounded once.
 pub trait Difference: Sample {
-    /// `a - b`; integers wrap.
+    /// Returns `a - b`. Integers wrap.
     fn difference(a: Self, b: Self) -> Self;
 
-    /// `a` updated with `b`.
+    /// Returns `a` updated with `b`.
     fn update(update: Update, a: Self, b: Self) -> Self {
         match update {
             Update::Assign => b,

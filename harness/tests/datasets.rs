@@ -1,5 +1,5 @@
-//! Distributed data sets against the spec: each element to one replica, in order, no bit changed;
-//! and what a source may do to whoever reads it.
+//! Compares distributed data sets with the spec: each element goes to one replica, in order, with
+//! the same bits. Also tests sources that fail, block or never end.
 
 use consonance::{
     CommunicationOptions, Dataset, Error, MirroredStrategy, PerReplica, Result, Strategy, Tensor,
@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-/// Long beside anything that is waited for here: it only ends a test that would hang.
+/// Far longer than any wait here. It only ends a test that would hang.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn strategy(replicas: usize) -> Strategy {
@@ -28,7 +28,8 @@ fn strategy(replicas: usize) -> Strategy {
     .clone()
 }
 
-/// Bit patterns of which no two are equal, most of them no ordinary numbers.
+/// Returns the bit pattern of an element. No two elements have the same, and most patterns are not
+/// ordinary numbers.
 fn bits(element: usize) -> u32 {
     0x7f80_0001u32.wrapping_add((element as u32).wrapping_mul(0x9e37_79b1))
 }
@@ -37,7 +38,7 @@ fn column(elements: usize) -> Tensor {
     Tensor::from((0..elements).map(|element| f32::from_bits(bits(element))).collect::<Vec<_>>())
 }
 
-/// Which elements each replica gets at each step, by their bits.
+/// Returns the bits of the elements that each replica gets at each step.
 fn given(steps: impl Iterator<Item = Result<PerReplica<Tensor>>>) -> Vec<Vec<Vec<u32>>> {
     let replica = |part: Tensor| part.as_slice::<f32>().unwrap().iter().map(|x| x.to_bits()).collect();
     steps.map(|step| step.unwrap().map(replica).into_values()).collect()
@@ -47,8 +48,8 @@ fn expected(steps: Vec<Vec<Range<usize>>>) -> Vec<Vec<Vec<u32>>> {
     steps.into_iter().map(|step| step.into_iter().map(|part| part.map(bits).collect()).collect()).collect()
 }
 
-/// Every way to make the same batches: rows of a table, elements stacked, batches that come from
-/// outside.
+/// Returns the same batches, made in every way: rows of a table, stacked elements, and batches from
+/// a function.
 fn sources(elements: usize, batch: usize) -> Vec<Box<dyn Dataset<Element = Tensor>>> {
     let (rows, whole) = (column(elements), column(elements));
     let rows_again = rows.clone();
@@ -64,7 +65,7 @@ fn sources(elements: usize, batch: usize) -> Vec<Box<dyn Dataset<Element = Tenso
     vec![Box::new(table.batch(batch)), Box::new(one_by_one.batch(batch)), Box::new(outside)]
 }
 
-/// A data set that says that it reads files.
+/// A data set that reports that it reads files.
 struct InFiles(Box<dyn Dataset<Element = Tensor>>);
 
 impl Dataset for InFiles {
@@ -97,7 +98,7 @@ fn dealt_as_the_spec_says(elements: u8, batch: u8, replicas: u8, prefetch: u8) -
     ];
     for (options, deal) in ways {
         for (place, source) in sources(elements, batch).into_iter().enumerate() {
-            // Batches from outside do not say how large a full one is: they cannot be packed.
+            // Batches from a function have no known batch size, so they cannot be packed.
             let deal = if place == 2 && deal == SpecDeal::Packed { SpecDeal::Chunked } else { deal };
             let distributed = strategy.distribute_dataset_with(source, options).unwrap();
             let expected = expected(steps(deal, elements, batch, replicas));
@@ -110,8 +111,8 @@ fn dealt_as_the_spec_says(elements: u8, batch: u8, replicas: u8, prefetch: u8) -
             }
             let dealt = format!("{deal:?}: {elements} by {batch} for {replicas}");
             assert_eq!(given(distributed.iter()), expected, "{dealt}");
-            // Once more gives the same once more, also to one who keeps all of it: no memory is
-            // used again too early.
+            // A second iteration gives the same batches, even if all of them are kept: no memory is
+            // reused too early.
             let kept: Vec<_> = distributed.iter().collect();
             assert_eq!(given(kept.into_iter()), expected, "{dealt}");
         }
@@ -192,7 +193,7 @@ fn packed_over_the_ends_of_epochs(elements: u8, batch: u8, replicas: u8, epochs:
     let parts: Vec<Vec<u32>> = given(distributed.iter()).into_iter().flatten().collect();
     let all: Vec<u32> = (0..epochs).flat_map(|_| (0..elements).map(bits)).collect();
     assert_eq!(parts.concat(), all);
-    // As TensorFlow cuts them: sizes over and over, until there is no element left.
+    // TensorFlow divides by the same sizes over and over, until no element is left.
     let mut left = all.len();
     for (part, size) in parts.iter().zip(batch_sizes_for_worker(batch, &[replicas], 0).into_iter().cycle()) {
         assert_eq!(part.len(), size.min(left));
@@ -272,7 +273,7 @@ fn epochs_are_permutations_that_repeat_goes_through() {
         all.sort_unstable();
         assert_eq!(epoch, all);
     }
-    // Shards of the same shuffle have each row once together.
+    // Together, the shards of one shuffle have each row once.
     let shards = (0..3).flat_map(|index| shuffled().shard(3, index).batch(1).iterate(1).unwrap());
     let mut rows: Vec<u32> = shards.map(|row| row.unwrap().as_slice::<f32>().unwrap()[0].to_bits()).collect();
     rows.sort_unstable();
@@ -280,7 +281,7 @@ fn epochs_are_permutations_that_repeat_goes_through() {
     assert_eq!(rows.len(), 40);
 }
 
-/// Batches until one that is not.
+/// Returns three batches, then `end`.
 fn broken(end: fn() -> Result<Tensor>) -> dataset::FromFn<Tensor> {
     dataset::try_from_fn(move || {
         Ok((0..).map(move |batch| if batch < 3 { Ok(Tensor::from([batch, batch])) } else { end() }))
@@ -310,7 +311,7 @@ fn what_goes_wrong_comes_after_the_batches_before_it_and_is_the_last() {
     }
 }
 
-/// An endless source that counts what was read and tells when it is dropped.
+/// An endless source that counts the batches read. Its channel is closed when it is dropped.
 struct Watched {
     read: Arc<AtomicUsize>,
     alive: Mutex<Sender<()>>,
@@ -354,7 +355,8 @@ fn no_more_is_read_ahead_than_asked_and_dropping_ends_the_thread() {
         }
         drop(distributed);
         drop(steps);
-        // The source tells nothing; it hangs up when the last of it is dropped.
+        // The source sends nothing. The channel is closed when the last part of the source is
+        // dropped.
         let hung_up = std::sync::mpsc::RecvTimeoutError::Disconnected;
         assert_eq!(dead.recv_timeout(DEADLINE), Err(hung_up), "the thread is still there");
     }
@@ -407,7 +409,7 @@ fn a_source_that_gives_nothing_is_not_waited_for_for_ever() {
     let mut steps = strategy.distribute_dataset(source).unwrap().iter();
     let error = steps.next_or_none().unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
-    // It was slow, and not at its end: nothing is lost.
+    // The source was slow and not at its end, so no batch is lost.
     drop(go);
     let given =
         std::iter::repeat_with(|| steps.next_or_none()).find(|step| !matches!(step, Err(Error::Timeout { .. })));

@@ -1,4 +1,4 @@
-//! The runtime against the spec, bit for bit.
+//! Compares the runtime with the spec, bit for bit.
 
 mod law;
 
@@ -31,13 +31,13 @@ fn reductions_along_axes() {
     check_law(1500, |bytes| check(&bytes.0, STRATEGIES, compare::axes));
 }
 
-/// One call by ranks of every transport.
+/// Checks one call on every kind of group.
 fn check_call(size: usize, implementation: Implementation, call: Collective) {
     let script = Script { size, asynchronous: false, implementation, calls: vec![call] };
     GROUPS.iter().try_for_each(|&group| check_case(group, &script, compare::script)).unwrap();
 }
 
-/// A call of every replica's own context, with a leaf that all have alike.
+/// Returns a call on a nest, with the automatic algorithm and without packs.
 fn nest_case(size: usize, nest: Nest<Leaf>, call: NestCall, carrier: Carrier) -> NestCase {
     NestCase { size, nest, call, carrier, implementation: Implementation::Auto, bytes_per_pack: 0, then: Then::Keep }
 }
@@ -46,7 +46,7 @@ fn check_nest(case: &NestCase) {
     check_nest_by(case, |_| true);
 }
 
-/// By those strategies that have as many workers as `is_meant` says.
+/// Checks a case on the strategies whose number of workers satisfies `is_meant`.
 fn check_nest_by(case: &NestCase, is_meant: impl Fn(usize) -> bool) {
     let subjects =
         STRATEGIES.iter().filter(|subject| (subject.workers)(case.size).is_some_and(|workers| is_meant(workers.len())));
@@ -78,8 +78,8 @@ fn every_operation_on_every_type() {
     }
 }
 
-/// Where data go another way, or in another number of parts, for each group by its own borders,
-/// from slices and from memory that it shares.
+/// Checks counts around each size at which the protocol or the number of chunks changes. Each group
+/// has its own such borders. Buffers are slices, or memory that the group shares.
 #[test]
 fn counts_around_every_border() {
     let narrow = [(DType::U8, ReduceOp::Xor), (DType::Bf16, ReduceOp::Mean), (DType::F64, ReduceOp::Sum)];
@@ -88,14 +88,15 @@ fn counts_around_every_border() {
             let Some(topology) = (group.make)(size)[0].communicator.topology(None) else { continue };
             let largest = [4 * topology.slot_bytes.unwrap_or(0)].into_iter().filter(|&bytes| bytes > 0);
             for border_bytes in topology.borders().into_iter().chain(largest) {
-                // Of a narrow type there would be so many elements that the spec takes a minute.
+                // With a narrow type the spec would take a minute, because there are so many
+                // elements.
                 let types = if border_bytes <= 32 << 10 { &narrow[..] } else { &narrow[2..] };
                 for &(dtype, op) in types {
                     let border = border_bytes / dtype.size();
                     for count in [border - 1, border, border + 1] {
                         check_count(group, size, dtype, op, count, Memory::Own);
                     }
-                    // Between threads all memory is the same, and little is always put up.
+                    // Between threads all memory is alike, and small data are always staged.
                     if dtype == DType::F64 && border_bytes >= IN_PLACE_BYTES && topology.slot_bytes.is_some() {
                         check_count(group, size, dtype, op, border + 1, Memory::Shared);
                         check_count(group, size, dtype, op, border + 1, Memory::Mixed(border as u64));
@@ -106,7 +107,7 @@ fn counts_around_every_border() {
     }
 }
 
-/// The borders that are tested are all sizes at which the way of a call's data changes.
+/// Checks that the tested borders include every size at which a call's protocol changes.
 #[test]
 fn no_border_is_left_out() {
     let threads = Topology { ranks: 2, slot_bytes: None, reads: false };
@@ -124,7 +125,7 @@ fn no_border_is_left_out() {
     }
 }
 
-/// Calls in which each rank has so many elements.
+/// Checks calls in which each rank has `count` elements.
 fn check_count(group: Group, size: usize, dtype: DType, op: ReduceOp, count: usize, memory: Memory) {
     let call = |kind, in_place| {
         let is_divided = matches!(kind, Kind::ReduceScatter | Kind::AllToAll);
@@ -144,10 +145,8 @@ fn check_count(group: Group, size: usize, dtype: DType, op: ReduceOp, count: usi
     }
 }
 
-/// Found by `collectives_on_slices`: only the root looked whether the operation is defined, and the
-/// others went on to carry it out.
-/// Found by thousands of kills: data that lie in shared memory, and are longer than all that are
-/// copied in, were read as far as those only.
+/// Found by thousands of kills: data in shared memory that are longer than all staged data were
+/// read only up to the length of the staged data.
 #[test]
 fn unlike_counts_in_unlike_memory() {
     let lengths = [300_000, 900_000, 50_000];
@@ -166,6 +165,8 @@ fn unlike_counts_in_unlike_memory() {
     }
 }
 
+/// Found by `collectives_on_slices`: only the root checked whether the operation is defined, and
+/// the others went on to execute it.
 #[test]
 fn an_undefined_operation_of_a_reduce_to_a_root() {
     let counts = Counts::Even(41);
@@ -177,15 +178,16 @@ fn an_undefined_operation_of_a_reduce_to_a_root() {
     );
 }
 
-/// Found by `collectives_on_nests`: the mean of nothing was taken for one of integers in place.
+/// Found by `collectives_on_nests`: the mean of an empty nest was taken for an in-place mean of
+/// integers.
 #[test]
 fn the_mean_of_a_nest_without_leaves() {
     let call = NestCall::Reduce(ReduceOp::Mean, vec![]);
     check_nest(&nest_case(2, Nest::List(vec![]), call, Carrier::Replica));
 }
 
-/// Found by `collectives_on_nests`: rows were gathered along the first axis, whichever was asked
-/// for.
+/// Found by `collectives_on_nests`: rows were gathered along the first axis, whatever axis was
+/// passed.
 #[test]
 fn sparse_rows_along_another_axis_than_the_first() {
     for axis in [1, -1, 5] {
@@ -194,8 +196,7 @@ fn sparse_rows_along_another_axis_than_the_first() {
     }
 }
 
-/// Found by `collectives_on_nests`: in the spec, rows of truth values could be made dense as long
-/// as there were none.
+/// Found by `collectives_on_nests`: the spec made sparse rows of bool dense if there were no rows.
 #[test]
 fn no_sparse_rows_of_bool_along_an_axis() {
     let leaf = Leaf { dtype: DType::Bool, shapes: vec![vec![0, 1]; 4], sparse: true, seed: 7 };
@@ -203,8 +204,8 @@ fn no_sparse_rows_of_bool_along_an_axis() {
     check_nest(&nest_case(4, Nest::Leaf(leaf), call, Carrier::Strategy));
 }
 
-/// Each call that takes sparse rows, of either width of indices, of vectors to cubes, with all rows
-/// of a replica left out now and then, alone and beside a dense tensor.
+/// Checks each call that takes sparse rows: with indices of either width, tensors of one to three
+/// dimensions, replicas without rows, and rows alone or beside a dense tensor.
 #[test]
 fn every_call_on_sparse_rows() {
     let calls = |size: usize| {
@@ -232,7 +233,8 @@ fn every_call_on_sparse_rows() {
                     let tensor = Leaf { sparse: false, ..rows.clone() };
                     let then = [Then::Keep, Then::Dedupe, Then::Densify][seed as usize % 3];
                     let alone = nest_case(size, Nest::Leaf(rows.clone()), call.clone(), carrier);
-                    // Several workers have to meet for each case.
+                    // Strategies of several workers run fewer cases, because the workers must meet
+                    // for each.
                     let is_meant = |workers| workers == 1 || seed % 8 == 0;
                     check_nest_by(&NestCase { then, ..alone }, is_meant);
                     let list = [rows.clone(), tensor, Leaf { seed: !seed, ..rows }].map(Nest::Leaf);
@@ -243,7 +245,7 @@ fn every_call_on_sparse_rows() {
     }
 }
 
-/// Packs of any size, or none: the same bits.
+/// Checks that the bits do not depend on the size of packs.
 #[test]
 fn every_size_of_packs() {
     let leaf = |dtype, count: usize, seed| Leaf { dtype, shapes: vec![vec![count]; 5], sparse: false, seed };

@@ -1,5 +1,5 @@
-//! Ranks that do not call the same: every one is told at once who differs and in what, and the next
-//! run works.
+//! Ranks whose calls differ: each rank gets an error at once that names the rank and the argument
+//! that differ, and the next run works.
 
 mod law;
 
@@ -24,7 +24,7 @@ fn one_replica_does_otherwise() {
     check_law(800, |bytes| check(&bytes.0, STRATEGIES, compare::odd_replica));
 }
 
-/// Ranks 1 and 2 of three differ in `argument`.
+/// Checks a call in which ranks 1 and 2 of three differ in `argument`.
 fn check_rank(call: Collective, change: impl FnOnce(&mut Collective), argument: &'static str) {
     let mut other = call.clone();
     change(&mut other);
@@ -37,28 +37,26 @@ fn collective(kind: Kind, counts: Counts) -> Collective {
     Collective { kind, dtype, op, counts, root: 1, in_place: false, memory: Memory::Own, offset: 0, seed: 1 }
 }
 
-/// Found by `one_rank_does_otherwise`: the two were named as the ranks 0 and 1 that they are among
-/// themselves.
+/// Found by `one_rank_does_otherwise`: the error named the two by their ranks in the pair, 0 and 1.
 #[test]
 fn a_sender_and_its_receiver_are_named_by_their_ranks_in_the_group() {
     check_rank(collective(Kind::SendRecv, Counts::Even(3)), |other| other.counts = Counts::Even(4), "count");
 }
 
-/// Found by `one_rank_does_otherwise`: the difference was said to be one of counts, which were the
-/// same.
+/// Found by `one_rank_does_otherwise`: the error named the counts, which were equal.
 #[test]
 fn a_dtype_beside_counts_for_each_rank() {
     check_rank(collective(Kind::AllGather, Counts::Ragged(vec![3, 0, 2])), |other| other.dtype = DType::F32, "dtype");
 }
 
-/// Found by `one_rank_does_otherwise`: nobody was told which of the counts differ.
+/// Found by `one_rank_does_otherwise`: the error did not say which of the counts differ.
 #[test]
 fn counts_that_a_sender_and_a_receiver_do_not_agree_on() {
     let counts = |from_last| Counts::Pairs(vec![vec![1, 2, 3], vec![4, 5, 6], vec![from_last, 8, 9]]);
     check_rank(collective(Kind::AllToAll, counts(7)), |other| other.counts = counts(6), "recv_counts");
 }
 
-/// Found by `one_rank_does_otherwise`: the difference was said to be one of counts.
+/// Found by `one_rank_does_otherwise`: the error named the counts.
 #[test]
 fn another_implementation() {
     let call = collective(Kind::AllReduce, Counts::Even(1000));
@@ -66,7 +64,7 @@ fn another_implementation() {
     GROUPS.iter().try_for_each(|&group| check_case(group, &case, compare::odd_rank)).unwrap();
 }
 
-/// Replica 2 of three does otherwise.
+/// Checks a call in which replica 2 of three differs.
 fn check_replica(nest: Nest<Leaf>, call: NestCall, does: impl FnOnce(NestCase) -> ReplicaDoes) {
     let implementation = Implementation::Auto;
     let case = NestCase {
@@ -82,8 +80,8 @@ fn check_replica(nest: Nest<Leaf>, call: NestCall, does: impl FnOnce(NestCase) -
     STRATEGIES.iter().try_for_each(|&strategy| check_case(strategy, &case, compare::odd_replica)).unwrap();
 }
 
-/// Found by `one_replica_does_otherwise`: without a leaf there was no step, in which a failure
-/// would have been seen.
+/// Found by `one_replica_does_otherwise`: a call on a nest without leaves had no step in which a
+/// failure was noticed.
 #[test]
 fn a_nest_without_leaves_is_a_call_too() {
     for call in [NestCall::Broadcast(0), NestCall::ReduceScatter(ReduceOp::Mean), NestCall::Gather(0)] {
@@ -95,8 +93,8 @@ fn leaf(sparse: bool) -> Nest<Leaf> {
     Nest::Leaf(Leaf { dtype: DType::F32, shapes: vec![vec![4, 3]; 3], sparse, seed: 8 })
 }
 
-/// Found by `one_replica_does_otherwise`: a sum of sparse rows and a mean went through as if they
-/// were the same.
+/// Found by `one_replica_does_otherwise`: a sum of sparse rows on one replica and a mean on another
+/// succeeded.
 #[test]
 fn another_operation_on_sparse_rows() {
     let mean = |case| NestCase { call: NestCall::Reduce(ReduceOp::Mean, vec![]), ..case };
@@ -104,7 +102,7 @@ fn another_operation_on_sparse_rows() {
     check_replica(leaf(true), call, |case| ReplicaDoes::Calls(Box::new(mean(case)), "op"));
 }
 
-/// The difference was said to be one of counts.
+/// The error named the counts.
 #[test]
 fn indices_of_another_type() {
     let Nest::Leaf(narrow) = leaf(true) else { unreachable!() };
@@ -113,7 +111,7 @@ fn indices_of_another_type() {
     check_replica(leaf(true), call, |case| ReplicaDoes::Calls(Box::new(NestCase { nest: wide, ..case }), "value"));
 }
 
-/// Strategies combined them, and panicked.
+/// Strategies combined such rows, and panicked.
 #[test]
 fn indices_of_another_type_in_the_cross_replica_context() {
     let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();
@@ -124,15 +122,15 @@ fn indices_of_another_type_in_the_cross_replica_context() {
     }
 }
 
-/// Found by `one_replica_does_otherwise`: the error named the leaf, whose shapes are the same.
+/// Found by `one_replica_does_otherwise`: the error named the leaf, whose shapes are equal.
 #[test]
 fn another_axis() {
     let other = |case| NestCase { call: NestCall::Gather(1), ..case };
     check_replica(leaf(false), NestCall::Gather(0), |case| ReplicaDoes::Calls(Box::new(other(case)), "axis"));
 }
 
-/// Fused tensors are one step each pack: replicas with other limits go together where the plan is
-/// the same, and only there.
+/// Each pack of tensors is one step. So replicas with different limits succeed only if the packs
+/// are the same.
 #[test]
 fn packs_of_another_size() {
     let counts = [1, 0, 2, 1, 40, 3];

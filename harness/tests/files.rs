@@ -1,4 +1,4 @@
-//! Data files of which a byte is wrong, or whose end is missing: errors, or columns that can be
+//! Data files with a wrong byte or a missing end: opening them fails, or gives columns that can be
 //! read.
 
 mod law;
@@ -6,7 +6,7 @@ mod law;
 use consonance_harness::{compare, seeds::files};
 use law::check_law;
 
-/// As the fuzz target has it: the first byte is the type of CSV's numbers.
+/// Judges a file as the fuzz target does. The first byte is the dtype of the CSV numbers.
 fn check(content: &[u8]) {
     compare::file(&[&[11], content].concat())
         .unwrap_or_else(|wrong| panic!("{wrong}\nin {:?}", content.escape_ascii()));

@@ -1,5 +1,5 @@
-//! Gradients of collectives, through the public API: the bits of the spec's adjoint, and
-//! `<f(x), y> = <x, f*(y)>`.
+//! Gradients of collectives, through the public API: they have the bits of the spec's adjoint, and
+//! satisfy `<f(x), y> = <x, f*(y)>`.
 
 use consonance::{
     Communicator, IndexedSlices, MirroredStrategy, Nest, PerReplica,
@@ -11,7 +11,7 @@ use consonance_spec::{adjoint, call::mix};
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 use std::thread;
 
-/// Ranks, with as many elements as `counts` says from each to each.
+/// A group of ranks. `counts` is the number of elements from each rank to each rank.
 #[derive(Clone, Debug)]
 struct Case {
     counts: Vec<Vec<usize>>,
@@ -36,7 +36,7 @@ impl Case {
         self.counts.len()
     }
 
-    /// How many elements each rank has where only that counts.
+    /// Returns the number of elements of each rank, for calls that have one count per rank.
     fn each(&self) -> &[usize] {
         &self.counts[0]
     }
@@ -45,8 +45,9 @@ impl Case {
         self.each().iter().sum()
     }
 
-    /// Of as many elements as `counts` says. Multiples of 840, which 1 to 8 ranks divide, so that
-    /// every order of adding is exact; where `rounded`, of its seventh.
+    /// Returns vectors of `counts` elements. The elements are multiples of 840, which is divisible
+    /// by 1 to 8 ranks, so that sums are exact in every order. If `rounded`, they are multiples of
+    /// 840 / 49.
     fn vectors(&self, salt: u64, rounded: bool, counts: impl IntoIterator<Item = usize>) -> Vectors {
         let unit = if rounded { 840.0 / 49.0 } else { 840.0 };
         let element = |rank: usize, i: usize| mix(mix(self.seed ^ salt, rank as u64), i as u64) % 2001;
@@ -54,8 +55,8 @@ impl Case {
         counts.into_iter().enumerate().map(vector).collect()
     }
 
-    /// Checks `forward`, from vectors of `inputs` elements to such of `outputs`, and `back` against
-    /// the `adjoint` of the spec and the law.
+    /// Checks `forward`, from vectors of `inputs` elements to vectors of `outputs` elements, and
+    /// `back`, against the spec's `adjoint` and the law.
     fn check(
         &self,
         inputs: &[usize],
@@ -74,13 +75,13 @@ impl Case {
     }
 }
 
-/// The inner product over all ranks.
+/// Returns the inner product over all ranks.
 fn inner(a: &Vectors, b: &Vectors) -> f64 {
     assert!(a.iter().map(Vec::len).eq(b.iter().map(Vec::len)), "vectors of one space");
     a.concat().iter().zip(b.concat()).map(|(a, b)| a * b).sum()
 }
 
-/// What `f` gives on each rank of a group of threads.
+/// Returns the result of `f` on each rank of a group of threads.
 fn ranks(vectors: &Vectors, f: impl Fn(&mut Communicator, &[f64]) -> Result<Vec<f64>> + Sync) -> Vectors {
     let f = &f;
     thread::scope(|scope| {
@@ -94,12 +95,12 @@ fn check(law: fn(Case) -> bool) {
     QuickCheck::new().tests(100).quickcheck(law);
 }
 
-/// Elements where there is a root, and none elsewhere.
+/// Returns `count` for the root and 0 for the other ranks.
 fn on_root(case: &Case, count: usize) -> Vec<usize> {
     (0..case.ranks()).map(|rank| if rank == case.root { count } else { 0 }).collect()
 }
 
-/// What a rank keeps of a result that only the root has.
+/// Returns `data` on the root, and nothing on the other ranks.
 fn kept(rank: &Communicator, root: usize, data: Vec<f64>) -> Vec<f64> {
     if rank.rank() == root { data } else { Vec::new() }
 }
@@ -299,7 +300,8 @@ fn all_to_all() {
     });
 }
 
-/// What `f` gives on each replica, of one of the strategies that have so many.
+/// Returns the result of `f` on each replica of one of the strategies that can have this number of
+/// replicas.
 fn replicas<N: Nest + Clone + Send + Sync>(
     case: &Case,
     values: Vec<N>,
@@ -314,14 +316,14 @@ fn replicas<N: Nest + Clone + Send + Sync>(
     results.expect("a strategy of so many").concat()
 }
 
-/// A vector twice: as a column of pairs, and as a row of columns, so that both axes are gone along.
+/// Returns a vector in two tensors: as a column of pairs, and as rows, so that both axes are used.
 fn nest(vector: &[f64]) -> (Tensor, Tensor) {
     let pairs: Vec<f64> = vector.iter().flat_map(|&x| [x, -x]).collect();
     let rows: Vec<f64> = vector.iter().chain(vector).copied().collect();
     (Tensor::new([vector.len(), 2], &pairs).unwrap(), Tensor::new([2, vector.len()], &rows).unwrap())
 }
 
-/// The vector of a nest, if its two tensors agree on it.
+/// Returns the vector of a nest. Its two tensors must agree.
 fn vector((pairs, rows): &(Tensor, Tensor)) -> Vec<f64> {
     let first = pairs.as_slice::<f64>().unwrap().iter().step_by(2).copied().collect::<Vec<_>>();
     assert_eq!((pairs, rows), (&nest(&first).0, &nest(&first).1));
@@ -351,7 +353,7 @@ fn nests_of_a_replica() {
         expected[root] = adjoint::broadcast(&gathered).unwrap();
         assert_eq!(of(broadcast), expected);
 
-        // An even block of what was combined, and its gradient's: axis 0 alone is scattered.
+        // Gradients of even blocks of a reduce-scatter, which scatters along axis 0 only.
         let blocks = case.vectors(3, true, vec![counts[0]; case.ranks()]);
         let columns = blocks.iter().map(|block| nest(block).0).collect();
         let whole = replicas(&case, columns, |replica, y| gradient::reduce_scatter(replica, op, y));
@@ -361,8 +363,8 @@ fn nests_of_a_replica() {
     });
 }
 
-/// The elements of a vector that are not zero, as rows from the last to the first; the first in two
-/// parts.
+/// Returns the nonzero elements of a vector as sparse rows, from the last to the first. The first
+/// element is split into two rows.
 fn rows(vector: &[f64]) -> IndexedSlices {
     let mut rows: Vec<(usize, f64)> = (0..vector.len()).rev().map(|row| (row, vector[row])).collect();
     if let Some((row, element)) = rows.pop() {
@@ -404,7 +406,7 @@ fn sparse_gradients_are_those_of_the_dense() {
     });
 }
 
-/// All replicas are told, at once, and the next call works.
+/// All replicas get an error at once, and the next call works.
 #[test]
 fn what_has_no_gradient_is_refused() {
     let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();
@@ -453,7 +455,8 @@ fn nests_without_leaves_have_gradients() {
     assert_eq!(gradients.unwrap().values(), [none(), none()]);
 }
 
-/// The root is compared for sparse rows, too, whose sum does not depend on it.
+/// Checks that roots are compared for sparse rows, too, although the sum of the rows does not
+/// depend on the root.
 #[test]
 fn replicas_with_another_root_differ() {
     let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();

@@ -1,6 +1,5 @@
-//! Bytes from outside of the program, as they should be and with faults: text and messages are
-//! refused, or say the same when they are read again; a segment is opened only if it is the
-//! group's.
+//! Bytes from outside the program, valid and damaged. Text and messages are refused, or keep their
+//! meaning when they are written and read again. A segment is opened only if it is the group's.
 
 mod law;
 

@@ -1,4 +1,4 @@
-//! The inputs that fuzz targets begin with, by ordinary tests: all of them are right.
+//! Runs the initial inputs of the fuzz targets as ordinary tests. All of them must pass.
 #![cfg(target_os = "linux")]
 
 use consonance_harness::{
@@ -17,7 +17,7 @@ fn text(judge: fn(&str) -> Verdict, bytes: &[u8]) -> Verdict {
     std::str::from_utf8(bytes).map_or(Ok(()), judge)
 }
 
-/// The name of a target, and what it does with an input.
+/// The name of a target, and its judge of an input.
 type Target = (&'static str, fn(&[u8]) -> Verdict);
 
 const TARGETS: &[Target] = &[
@@ -38,8 +38,8 @@ const TARGETS: &[Target] = &[
     ("wire", parsers::wire),
 ];
 
-/// One test at a time: `living` and `trace` know their group's segment by its being the only new
-/// one of the process.
+/// Admits one test at a time: `living` and `trace` recognise their group's segment as the only new
+/// segment of the process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]

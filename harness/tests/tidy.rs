@@ -1,8 +1,9 @@
-//! The house rules that a program can check. Each failure names the file, the line and the rule.
+//! Checks the house rules that a program can check. Each failure names the file, the line and the
+//! rule.
 //!
-//! Rules look at [`Source`], in which code, comments and literals have been told apart, so that
-//! words in comments and strings break no rule of code. [`the_rules_see_what_they_forbid`] holds a
-//! line for each rule that breaks it.
+//! Rules read a [`Source`], which separates code, comments and literals, so that words in comments
+//! and strings break no rule of code. [`the_rules_see_what_they_forbid`] has lines that break each
+//! rule.
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 use std::{
@@ -12,7 +13,7 @@ use std::{
     sync::LazyLock,
 };
 
-/// What each crate may depend on among ours, in the order of the arrows.
+/// The crates of this project on which each crate may depend, in the order of the arrows.
 const ARROWS: [(&str, &[&str]); 9] = [
     ("spec", &[]),
     ("kernels", &["consonance-spec"]),
@@ -25,7 +26,7 @@ const ARROWS: [(&str, &[&str]); 9] = [
     ("fuzz", &["consonance", "consonance-harness", "consonance-kernels", "consonance-spec"]),
 ];
 
-/// Roots of libraries that forbid unsafe code: all outside of `kernels/`.
+/// Roots of libraries that forbid unsafe code: all libraries outside `kernels/`.
 const SAFE_ROOTS: [&str; 7] = [
     "spec/src/lib.rs",
     "runtime/derive/src/lib.rs",
@@ -36,14 +37,14 @@ const SAFE_ROOTS: [&str; 7] = [
     "cli/src/main.rs",
 ];
 
-/// The modules of `spec` that all may use. Every other one says what results must be; of `order`,
-/// which does too, the constants are for all.
+/// The modules of `spec` that all code may use. Every other module defines results. Of `order`,
+/// which also does, all code may use the constants.
 const WORDS: [&str; 7] = ["dtype", "op", "world", "partition", "call", "packing", "aggregation"];
 
-/// What `spec` has at its root besides types, which begin with a capital.
+/// The names at the root of `spec` other than types. Types begin with a capital.
 const ROOT: [&str; 3] = ["f16", "bf16", "for_each_dtype"];
 
-/// Words that code outside of tests must not contain: where, the word, what to use.
+/// Words that code outside tests must not contain: the folder, the word, and the advice.
 const ABSENT: [(&str, &str, &str); 13] = [
     ("kernels/src", "sync::atomic", "atomics come from kernels/src/sync/atomics.rs, or plain.rs"),
     ("runtime/src", "sync::atomic", "runtime needs no atomics: ranks meet in kernels"),
@@ -60,11 +61,11 @@ const ABSENT: [(&str, &str, &str); 13] = [
     ("", "dbg!", "leave it out"),
 ];
 
-/// Where a word of [`ABSENT`] has its one place.
+/// The only files in which a word of [`ABSENT`] is allowed.
 const ABSENT_EXCEPTIONS: [(&str, &str); 1] = [("kernels/src/sync/plain.rs", "sync::atomic")];
 
-/// The folders and files of a crate's source, from the bottom up: each imports from those before it
-/// alone.
+/// The folders and files of a crate's source, from the bottom up. Each imports only from entries
+/// before it.
 const FLOORS: [(&str, &[&str]); 2] = [
     ("kernels/src", &["sync", "memory", "cpu", "os", "shm", "group", "bootstrap"]),
     (
@@ -88,13 +89,14 @@ const FLOORS: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// Columns of a line of comments. Code has rustfmt's.
+/// The maximum number of columns of a line of comments. Code has rustfmt's limit.
 const COLUMNS: usize = 100;
 
-/// A longer file has more than one noun: of code, and of tests.
+/// The maximum numbers of lines of a file: of code, and of tests. A longer file has more than one
+/// noun.
 const LINES: [usize; 2] = [500, 900];
 
-/// What a rule has against a line.
+/// A line that breaks a rule.
 #[derive(Debug)]
 struct Problem {
     path: String,
@@ -102,14 +104,14 @@ struct Problem {
     what: String,
 }
 
-/// A Rust file with the parts told apart. `code` and `comments` have the text's lines; what is not
-/// theirs is blank.
+/// A Rust file with its parts separated. `code` and `comments` have the same lines as the text;
+/// everything else in them is blank.
 struct Source {
     path: String,
     text: String,
     code: String,
     comments: String,
-    /// All of it is a test.
+    /// Whether the whole file is a test.
     is_test: bool,
 }
 
@@ -120,7 +122,7 @@ impl Source {
         Source { path: path.to_owned(), text: text.to_owned(), code, comments, is_test }
     }
 
-    /// The code that is no test: tests come last in a file.
+    /// Returns the code before the tests, which come last in a file.
     fn code_outside_tests(&self) -> &str {
         if self.is_test {
             return "";
@@ -133,26 +135,26 @@ impl Source {
         &self.code[..tests.into_iter().find(block).unwrap_or(self.code.len())]
     }
 
-    /// The names of modules that exist in tests only.
+    /// Returns the names of modules that exist only in tests.
     fn test_modules(&self) -> Vec<&str> {
         let lines: Vec<&str> = self.code.lines().collect();
         let items = lines.windows(2).filter(|pair| pair[0].trim() == "#[cfg(test)]").map(|pair| pair[1]);
         items.filter_map(|item| item.split("mod ").nth(1)?.strip_suffix(';')).collect()
     }
 
-    /// A problem at byte `at` of the text.
+    /// Returns a problem at byte `at` of the text.
     fn problem(&self, at: usize, what: impl Into<String>) -> Problem {
         let line = self.text[..at].matches('\n').count() + 1;
         Problem { path: self.path.clone(), line, what: what.into() }
     }
 
-    /// A problem at each place of `word` in `view`, a prefix of one of the parts.
+    /// Returns a problem for each occurrence of `word` in `view`, a prefix of one of the parts.
     fn each(&self, view: &str, word: &str, what: &str) -> Vec<Problem> {
         places(view, word).map(|at| self.problem(at, format!("`{}`: {what}", word.trim()))).collect()
     }
 }
 
-/// Where `word` stands in `text`, not as a part of a longer one.
+/// Returns the offsets of `word` in `text`, except inside longer words.
 fn places(text: &str, word: &str) -> impl Iterator<Item = usize> {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word).map(|(at, _)| at).filter(move |&at| {
@@ -162,20 +164,21 @@ fn places(text: &str, word: &str) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The code and the comments of a text, each with everything else blank; literals are in neither.
+/// Returns the code and the comments of a text. In each, everything else is blank. Literals are in
+/// neither.
 ///
 /// # Panics
-/// If the text is no Rust.
+/// If the text is not Rust.
 fn split(text: &str) -> (String, String) {
     const COMMENT: u8 = 0;
     const CODE: u8 = 1;
     const LITERAL: u8 = 2;
-    /// Notes the bytes of tokens: of code, and of literals.
+    /// Marks the bytes of tokens as code or literal.
     fn note(tokens: TokenStream, text: &str, marks: &mut [u8]) {
         for token in tokens {
             let mut mark = |span: Span, with: u8| {
                 let bytes = span.byte_range();
-                // A comment of documentation is an attribute, all of whose tokens lie there.
+                // A doc comment is an attribute whose tokens all have the comment's span.
                 if !text[bytes.clone()].starts_with("//") && !text[bytes.clone()].starts_with("/*") {
                     marks[bytes].fill(with);
                 }
@@ -194,7 +197,7 @@ fn split(text: &str) -> (String, String) {
     }
     let mut marks = vec![COMMENT; text.len()];
     note(text.parse().unwrap_or_else(|error| panic!("{error}: {text}")), text, &mut marks);
-    // As many bytes as the text has, so that what is found in a part is found in the text.
+    // Each part has as many bytes as the text, so that offsets in a part are offsets in the text.
     let only = |wanted: u8| -> String {
         let kept = |(at, c): (usize, char)| match c.is_whitespace() || marks[at] == wanted {
             true => c.to_string(),
@@ -213,7 +216,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Every Rust file of the workspace and of `fuzz`, but no output.
+/// Every Rust file of the workspace and of `fuzz`, except build output.
 static SOURCES: LazyLock<Vec<Source>> = LazyLock::new(sources);
 
 fn sources() -> Vec<Source> {
@@ -302,7 +305,8 @@ fn meaning_outside_tests(source: &Source) -> Vec<Problem> {
     problems
 }
 
-/// The paths of the tree that the text begins with: `a::{b, c::D}` gives `a::b` and `a::c::D`.
+/// Returns the paths of the import tree at the beginning of the text: `a::{b, c::D}` gives `a::b`
+/// and `a::c::D`.
 fn imports(text: &str) -> Vec<String> {
     let plain = text.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':' || c == '*')).unwrap_or(text.len());
     let (prefix, rest) = text.split_at(plain);
@@ -328,7 +332,8 @@ fn imports(text: &str) -> Vec<String> {
     paths
 }
 
-/// The floor of each name that a crate has at its root, by what `lib.rs` takes it from.
+/// Returns the floor of each name at a crate's root, by the module from which `lib.rs` re-exports
+/// the name.
 fn floors_of_root(floors: &[&str], lib: &str) -> HashMap<String, usize> {
     let taken = lib.match_indices("pub use ").flat_map(|(at, word)| imports(&lib[at + word.len()..]));
     let floor = |path: String| {
@@ -338,7 +343,8 @@ fn floors_of_root(floors: &[&str], lib: &str) -> HashMap<String, usize> {
     taken.filter_map(floor).collect()
 }
 
-/// Imports from a floor above, in a crate whose root takes its names from where `lib` says.
+/// Returns imports from a floor above. `lib` is the `lib.rs` of the crate, which says where names
+/// at the root come from.
 fn arrows_that_point_up(source: &Source, floors: &[&str], lib: &str) -> Vec<Problem> {
     let names = floors_of_root(floors, lib);
     let floor_of = |name: &str| floors.iter().position(|floor| *floor == name).or_else(|| names.get(name).copied());
@@ -358,8 +364,8 @@ fn notes_of_unfinished_work(source: &Source) -> Vec<Problem> {
     words.iter().flat_map(|word| source.each(&source.comments, word, "an issue is the place for it")).collect()
 }
 
-/// `#[allow]`, `#[expect]` and `#[ignore]` have their reason: in the attribute, or in a comment on
-/// its line.
+/// Returns each `#[allow]`, `#[expect]` and `#[ignore]` without a reason in the attribute or in a
+/// comment on its line.
 fn exceptions_without_reason(source: &Source) -> Vec<Problem> {
     let mut problems = source.each(&source.code, "#[ignore]", "say why: #[ignore = \"…\"]");
     for word in ["[allow(", "[expect("] {
@@ -382,7 +388,7 @@ fn long_files(source: &Source) -> Vec<Problem> {
     (lines > most).then(|| source.problem(0, what)).into_iter().collect()
 }
 
-/// Comments wider than [`COLUMNS`]: tables, drawings and examples may be.
+/// Returns comments wider than [`COLUMNS`]. Tables, drawings and examples are exempt.
 fn wide_comments(source: &Source) -> Vec<Problem> {
     let (mut problems, mut is_example, mut at) = (Vec::new(), false, 0);
     for line in source.text.split_inclusive('\n') {
@@ -448,8 +454,8 @@ fn every_comment_is_narrow() {
     check(wide_comments);
 }
 
-/// Each line of the dependency tables of a manifest: its number, the table's name, the
-/// dependency's, and the lines before it.
+/// Returns each line of the dependency tables of a manifest: the line's number, the table's name,
+/// the dependency's name, and the lines before it.
 fn dependencies(manifest: &str) -> Vec<(usize, &str, &str, Vec<&str>)> {
     let (mut table, mut found, mut before) = ("", Vec::new(), Vec::new());
     for (index, line) in manifest.lines().enumerate() {
@@ -526,8 +532,8 @@ fn every_member_has_the_workspace_s_lints_and_licence() {
     }
 }
 
-/// The files and folders that a page names between backticks, with their lines: words that end in
-/// `.rs`, `.md`, `.toml` or `/`.
+/// Returns the files and folders that a page names between backticks, with their line numbers:
+/// words that end in `.rs`, `.md`, `.toml` or `/`.
 fn names(page: &str) -> Vec<(usize, &str)> {
     let endings = [".rs", ".md", ".toml", "/"];
     let is_name =
@@ -588,8 +594,8 @@ fn the_map_is_complete() {
     none(problems);
 }
 
-/// The script that puts faults back finds the texts that it edits: otherwise nobody hears before
-/// somebody runs it.
+/// Checks that the script that puts faults back finds the texts that it edits. Without this test
+/// nobody would notice before running the script.
 #[test]
 fn the_faults_that_are_put_back_are_there() {
     let script = read("runtime/tests/processes/lies/plant");

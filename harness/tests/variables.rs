@@ -1,5 +1,5 @@
-//! Variables against the spec, bit for bit; replicas that do not assign the same; and many rounds
-//! of assignments.
+//! Compares variables with the spec, bit for bit. Also tests replicas whose assignments differ, and
+//! many rounds of assignments.
 
 use consonance::{
     CommunicationOptions, Error, MirroredStrategy, OneDeviceStrategy, PerReplica, ReduceOp, ReplicaContext, Result,
@@ -51,13 +51,13 @@ fn assign_in(replica: &ReplicaContext<'_>, variable: &Variable, update: Update, 
     }
 }
 
-/// The bits of a tensor's elements, NaN as a class.
+/// Returns the bits of a tensor's elements. All NaNs have the same key.
 fn bits<T: Difference>(tensor: &Tensor) -> Vec<u64> {
     keys(tensor.as_slice::<T>().expect("the variable's dtype"))
 }
 
-/// A variable of `count` elements does what the spec says: assigned by replicas, and across, read
-/// in both contexts.
+/// Checks a variable of `count` elements against the spec: assigned in replicas and in the
+/// cross-replica context, and read in both.
 fn check<T: Difference>(
     copies: Copies,
     strategy: &Strategy,
@@ -71,7 +71,7 @@ fn check<T: Difference>(
     let initial: Vec<T> = sample(seed, count);
     let operands: Vec<Vec<T>> = (0..replicas as u64).map(|replica| sample(seed + 100 + replica, count)).collect();
     let variable = build(strategy, synchronization, aggregation, initial.as_slice());
-    // One copy is as one that is synchronised on writing.
+    // A single copy behaves like a variable that is synchronised on write.
     let synchronization = if copies == Copies::One { OnWrite } else { synchronization };
     let model = Model::new(synchronization, aggregation, replicas, &initial);
     let (variable, mut model) = match (variable, model) {
@@ -101,7 +101,7 @@ fn check<T: Difference>(
         assign_in(replica, &variable, update, operand.into())
     });
     assert_eq!(found.is_ok(), expected.is_ok(), "{found:?}, {variable:?}");
-    // A worker that is behind is told of the others' failure as it begins.
+    // A worker that is late gets the others' failure when its run begins.
     let is_told = matches!(found, Err(Error::Aborted { .. })) && local.len() < replicas;
     assert!(matches!(found, Ok(_) | Err(Error::InvalidCall { .. })) || is_told, "{found:?}");
     same(&model, "after replicas");
@@ -119,7 +119,7 @@ fn check_all<T: Difference>() {
                     SYNCHRONIZATIONS.iter().flat_map(|&one| AGGREGATIONS.map(|other| (one, other)))
                 {
                     for update in Update::ALL {
-                        // A subtraction goes chunk by chunk.
+                        // A subtraction works chunk by chunk.
                         let counts = if update == Update::AssignSub { [0, 1030] } else { [1, 11] };
                         for count in counts {
                             check::<T>(subject.copies, strategy, synchronization, aggregation, update, count);
@@ -133,7 +133,7 @@ fn check_all<T: Difference>() {
 
 macro_rules! tests {
     ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
-        /// The types of one group of tests, which run at once.
+        /// Checks the given types. Each test has its own, so that the tests run in parallel.
         fn check_types(types: &[DType]) {
             for dtype in types {
                 match dtype {
@@ -158,12 +158,12 @@ fn floats_and_truth_values_as_specified() {
     check_types(&others.collect::<Vec<_>>());
 }
 
-/// Three replicas.
+/// Returns a strategy of three replicas.
 fn mirrored() -> Strategy {
     Strategy::clone(&MirroredStrategy::new(["cpu:0", "cpu:1", "cpu:2"]).unwrap())
 }
 
-/// Each replica's error in one run, after which none of `variables` has another value.
+/// Returns each replica's error in one run, which must not change the value of any of `variables`.
 fn errors(
     strategy: &Strategy,
     variables: &[&Variable],
@@ -176,7 +176,7 @@ fn errors(
     results.into_iter().map(Result::unwrap_err).collect()
 }
 
-/// All replicas are told that `odd` differs in `argument`.
+/// Checks that every replica's error says that `odd` differs in `argument`.
 fn check_mismatch(errors: &[Error], odd: usize, argument: &str, expected: &str, found: &str) {
     for error in errors {
         let Error::Mismatch { replica, argument: named, expected: others, found: own, .. } = error else {
@@ -318,7 +318,7 @@ fn each_call_has_its_context() {
             assert!(is_wrong_context(variable.assign(2.0f32), "do not mix"));
         })
         .unwrap();
-    // Strategies may look alike.
+    // Another strategy of the same kind is still another strategy.
     let twin = mirrored().update(&variable, |_| Ok(())).unwrap_err().to_string();
     assert!(twin.contains("expected one of this strategy") && twin.contains("found one of another"), "{twin}");
     // A variable of no strategy may be assigned in any scope.
@@ -332,7 +332,7 @@ fn an_update_has_its_variable_alone() {
     let options = CommunicationOptions::new().timeout(Duration::from_millis(20)).unwrap();
     let strategy = MirroredStrategy::builder(["cpu:0", "cpu:1"]).options(options).build().unwrap();
     let variable = strategy.variable(|| Tensor::from([1.0f32, 2.0])).unwrap();
-    // On the same thread nobody waits.
+    // On the same thread no call waits.
     let nested = |copy: &mut consonance::VariableMut<'_>| {
         assert!(is_wrong_context(variable.read(), "an update of the same variable"));
         assert!(is_wrong_context(variable.assign([0.0f32, 0.0]), "an update of the same variable"));
@@ -424,7 +424,7 @@ fn writing_copies_only_what_somebody_holds() {
 fn thousands_of_rounds_of_assignments() {
     const ROUNDS: i64 = 2000;
     let strategy = MirroredStrategy::new(["cpu:0", "cpu:1", "cpu:2", "cpu:3"]).unwrap();
-    // More than what travels with an arrival, so that operands are read in each other's memory.
+    // More than an inline payload, so that replicas read the operands in each other's memory.
     let variable = build(&strategy, Auto, Sum, [0i64; 64]).unwrap();
     let counts = build(&strategy, OnRead, Sum, 0i64).unwrap();
     let value = |variable: &Variable| -> Result<i64> {
@@ -436,7 +436,8 @@ fn thousands_of_rounds_of_assignments() {
     thread::scope(|threads| {
         let (done, finished) = mpsc::channel::<()>();
         let (variable, value, counts) = (&variable, &value, &counts);
-        // Outside of the replicas somebody reads all the time, and keeps some of what was read.
+        // A thread outside the replicas reads all the time, and keeps some of the tensors that it
+        // has read.
         threads.spawn(move || {
             let (mut last, mut held) = (0, Vec::new());
             while let Err(mpsc::TryRecvError::Empty) = finished.try_recv() {

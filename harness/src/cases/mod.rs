@@ -1,4 +1,4 @@
-//! With what is tested: cases as values, each made from bytes.
+//! The test cases: values, each made from bytes.
 
 mod source;
 mod script;
@@ -10,8 +10,8 @@ pub use odd::{OddRank, OddReplica, RankDoes, ReplicaDoes};
 pub use script::{Buffer, Collective, Counts, Memory, Script};
 pub use source::Source;
 
-/// What a case is called and how it is made.
+/// A test case that can be made from bytes.
 pub trait Case: Clone + std::fmt::Debug + Send + 'static {
-    /// The case that these bytes say.
+    /// Returns the case that the bytes of `source` encode.
     fn read(source: &mut Source<'_>) -> Self;
 }

@@ -12,15 +12,15 @@ pub struct NestCase {
     pub size: usize,
     /// The value of every replica.
     pub nest: Nest<Leaf>,
-    /// What is called.
+    /// The call.
     pub call: NestCall,
-    /// On what it is called.
+    /// The object on which it is called.
     pub carrier: Carrier,
-    /// How all-reduces are done.
+    /// The algorithm of all-reduces.
     pub implementation: Implementation,
-    /// How many bytes of tensors travel together.
+    /// The number of bytes of tensors that are packed together.
     pub bytes_per_pack: usize,
-    /// What becomes of sparse rows that come back.
+    /// The operation on resulting sparse rows.
     pub then: Then,
 }
 
@@ -29,28 +29,29 @@ pub struct NestCase {
 pub struct Leaf {
     /// The element type.
     pub dtype: DType,
-    /// Each replica's shape; of sparse rows, of the tensor that they belong to.
+    /// Each replica's shape. For sparse rows, the shape of their dense tensor.
     pub shapes: Vec<Vec<usize>>,
-    /// Whether it is sparse rows, of a tensor that has an axis.
+    /// Whether the leaf is sparse rows. Their dense tensor has at least one axis.
     pub sparse: bool,
-    /// Whence the elements come.
+    /// The seed of the elements.
     pub seed: u64,
 }
 
-/// What is called on a nest.
+/// A call on a nest.
 #[derive(Clone, Debug)]
 pub enum NestCall {
-    /// All combined, for all; along axes too, in the cross-replica context.
+    /// Combines all replicas' values, for all replicas; also along axes, in the cross-replica
+    /// context.
     Reduce(ReduceOp, Vec<isize>),
-    /// All one after the other along an axis, for all.
+    /// Concatenates all values along an axis, for all replicas.
     Gather(isize),
-    /// All combined, a block along the first axis for each.
+    /// Combines all values, and gives each replica a block along the first axis.
     ReduceScatter(ReduceOp),
-    /// One replica's, for all.
+    /// Gives one replica's value to all replicas.
     Broadcast(usize),
 }
 
-/// On what a call is made.
+/// The object on which a call is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
     /// The replica's context.
@@ -59,21 +60,21 @@ pub enum Carrier {
     Strategy,
     /// The strategy, in a merge function.
     Merge,
-    /// The strategy, with a batch of the values in the nest, and a device for every other one:
-    /// reductions without an axis.
+    /// The strategy, with a batch of the values in the nest. Every other value is reduced to a
+    /// device. Reductions without an axis only.
     Batch,
-    /// Each replica, while it does something else: the entries of the nest one after the other,
-    /// reductions without an axis.
+    /// The replica's context, with overlap: the entries of the nest one after the other. Reductions
+    /// without an axis only.
     Overlap,
 }
 
 impl Carrier {
-    /// Every one.
+    /// Every carrier.
     pub const ALL: [Carrier; 5] =
         [Carrier::Replica, Carrier::Strategy, Carrier::Merge, Carrier::Batch, Carrier::Overlap];
 }
 
-/// What is asked of sparse rows.
+/// An operation on resulting sparse rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     /// Nothing.
@@ -87,16 +88,17 @@ pub enum Then {
 /// Sizes of a dimension.
 const DIMENSIONS: &[usize] = &[2, 1, 3, 0, 4, 5, 8, 16, 33];
 
-/// Sizes along an axis that is reduced: at the edges of lanes and blocks.
+/// Sizes along a reduced axis: at the edges of lanes and blocks.
 const LENGTHS: &[usize] = &[0, 1, 2, 3, 31, 32, 33, 64, 65, 100, 4095, 4096, 4097, 8192, 8193, 12289];
 
-/// More elements would take the spec longer than they could find.
+/// The maximum number of elements. With more, the spec takes longer than the extra coverage is
+/// worth.
 const MOST: usize = 20_000;
 
-/// How many elements most cases have at most: with more, a fuzzer tries fewer cases.
+/// The maximum number of elements of most cases. With more, a fuzzer tries fewer cases.
 const USUALLY: usize = 1_000;
 
-/// The most elements of a case.
+/// Returns the maximum number of elements of a case.
 fn most(source: &mut Source<'_>) -> usize {
     if source.once_in(8) { MOST } else { USUALLY }
 }
@@ -110,7 +112,7 @@ impl Case for NestCase {
 }
 
 impl NestCase {
-    /// A case of `fewest` replicas at least, carried by one of `carriers`.
+    /// Returns a case of at least `fewest` replicas, on one of `carriers`.
     pub(super) fn read_on(source: &mut Source<'_>, fewest: usize, carriers: &[Carrier]) -> NestCase {
         let size = source.pick(SIZES).max(fewest);
         let axis = source.pick(&[0, 0, 0, -1, 1, -2, 2]);
@@ -153,7 +155,7 @@ impl Case for AxisCase {
             shape
         });
         let leaf = Leaf { dtype, shapes: shapes.collect(), sparse: false, seed: source.seed() };
-        // The order in which axes are named does not matter, nor from which end they are counted.
+        // Neither the order of the axes nor the end from which they are counted matters.
         if source.once_in(2) {
             axes.reverse();
         }
@@ -213,13 +215,13 @@ impl Leaf {
     }
 }
 
-/// A type on which `op` is defined, nearly always.
+/// Returns a dtype, nearly always one on which `op` is defined.
 fn dtype(source: &mut Source<'_>, op: ReduceOp) -> DType {
     let defined: Vec<DType> = DType::ALL.iter().copied().filter(|dtype| op.result(*dtype).is_some()).collect();
     if source.once_in(16) { source.pick(DType::ALL) } else { source.pick(&defined) }
 }
 
-/// A leaf, or a list or map of up to four nests down to `depth`.
+/// Returns a leaf, or a list or map of up to four nests, of at most `depth` levels.
 fn tree(source: &mut Source<'_>, depth: usize, leaf: &mut impl FnMut(&mut Source<'_>) -> Leaf) -> Nest<Leaf> {
     let kind = if depth == 0 { 0 } else { source.below(4) };
     if kind < 2 {

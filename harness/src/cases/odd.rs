@@ -1,32 +1,32 @@
-//! Calls that the ranks do not agree on: one of them does something else.
+//! Calls on which the ranks disagree: one rank does something else.
 
 use super::{Carrier, Case, Collective, Counts, Leaf, NestCall, NestCase, Source, Then, script::SIZES};
 use consonance_spec::{DType, Kind, ReduceOp, nest::Nest};
 
-/// One rank of a group does otherwise than the others.
+/// A case in which one rank of a group differs from the others.
 #[derive(Clone, Debug)]
 pub struct OddRank {
     /// The number of ranks, at least 2.
     pub size: usize,
-    /// The rank that does otherwise.
+    /// The rank that differs.
     pub odd: usize,
-    /// What all others call, and all of them afterwards. It is valid.
+    /// The call of all other ranks, and of all ranks afterwards. It is valid.
     pub call: Collective,
-    /// What the odd rank does.
+    /// The odd rank's behaviour.
     pub does: RankDoes,
 }
 
-/// What an odd rank does.
+/// The behaviour of an odd rank.
 #[derive(Clone, Debug)]
 pub enum RankDoes {
-    /// It makes a call that differs in an argument, which errors name so.
+    /// It makes a call that differs in an argument. The text is the argument's name in errors.
     Calls(Collective, &'static str),
-    /// It does all-reduces in another way: `Implementation::OneShot` where the others do
+    /// It uses another all-reduce algorithm: `Implementation::OneShot` where the others use
     /// `Implementation::TwoShot`.
     AllReducesOtherwise,
-    /// It gives up its communicator.
+    /// It drops its communicator.
     Leaves,
-    /// It comes when the others have given up.
+    /// It calls after the others have given up.
     IsLate,
 }
 
@@ -52,7 +52,7 @@ impl Case for OddRank {
             }
         };
         match (call.kind, does) {
-            // Only two ranks take part: the others would not notice.
+            // Only two ranks take part, so the other ranks would not notice.
             (Kind::SendRecv, RankDoes::Leaves | RankDoes::IsLate) => {
                 let does = RankDoes::Calls(Collective { counts: Counts::Even(1001), ..call.clone() }, "count");
                 OddRank { size, odd, call, does }
@@ -62,7 +62,7 @@ impl Case for OddRank {
     }
 }
 
-/// Calls that differ from `call` in an argument, which is named.
+/// Returns calls that differ from `call` in one argument, with the argument's name.
 fn differences(source: &mut Source<'_>, size: usize, odd: usize, call: &Collective) -> Vec<(Collective, &'static str)> {
     let mut all = Vec::new();
     let mut push = |argument, change: &mut dyn FnMut(&mut Collective)| {
@@ -86,7 +86,7 @@ fn differences(source: &mut Source<'_>, size: usize, odd: usize, call: &Collecti
         push(argument, &mut |other| match &mut other.counts {
             Counts::Even(count) => *count += 1,
             Counts::Ragged(counts) => counts[source.below(size)] += 1,
-            // To another rank, which expects as many as before.
+            // To another rank, which still expects the old count.
             Counts::Pairs(counts) => counts[odd][(odd + 1 + source.below(size - 1)) % size] += 1,
         });
     }
@@ -96,27 +96,27 @@ fn differences(source: &mut Source<'_>, size: usize, odd: usize, call: &Collecti
     all
 }
 
-/// One replica of a strategy does otherwise than the others.
+/// A case in which one replica of a strategy differs from the others.
 #[derive(Clone, Debug)]
 pub struct OddReplica {
-    /// What all others call, and all of them afterwards, on their contexts.
+    /// The call of all other replicas, and of all replicas afterwards, on their contexts.
     pub case: NestCase,
-    /// The replica that does otherwise.
+    /// The replica that differs.
     pub odd: usize,
-    /// What the odd replica does.
+    /// The odd replica's behaviour.
     pub does: ReplicaDoes,
 }
 
-/// What an odd replica does.
+/// The behaviour of an odd replica.
 #[derive(Clone, Debug)]
 pub enum ReplicaDoes {
-    /// It makes a call that differs in an argument, whose name errors begin with.
+    /// It makes a call that differs in an argument. The argument in errors begins with the text.
     Calls(Box<NestCase>, &'static str),
-    /// It calls something that takes no value.
+    /// It calls a barrier, which takes no value.
     Barrier,
     /// It returns.
     Returns,
-    /// It returns an error of its own.
+    /// It returns its own error.
     Fails,
     /// It panics.
     Panics,
@@ -142,13 +142,13 @@ impl Case for OddReplica {
     }
 }
 
-/// A list of the nest and one more leaf.
+/// Returns a list of the nest and one more leaf.
 fn one_more(nest: Nest<Leaf>) -> Nest<Leaf> {
     let scalar = Leaf { dtype: DType::I32, shapes: vec![vec![8]; 8], sparse: false, seed: 0 };
     Nest::List(vec![nest, Nest::Leaf(scalar)])
 }
 
-/// A call that differs in an argument, and the argument's name.
+/// Returns a call that differs in one argument, and the argument's name.
 fn other_call(source: &mut Source<'_>, case: &NestCase) -> (NestCall, &'static str) {
     let other_op = |op: ReduceOp| ReduceOp::ALL[(op as usize + 1) % ReduceOp::ALL.len()];
     match &case.call {
@@ -161,8 +161,9 @@ fn other_call(source: &mut Source<'_>, case: &NestCase) -> (NestCall, &'static s
     }
 }
 
-/// The same call with one leaf of another type, of another rank, sparse instead of dense, or with
-/// wider or narrower indices.
+/// Returns the same call with one changed leaf: another dtype, another tensor rank, sparse instead
+/// of dense or dense instead of sparse, or wider or narrower indices. Without leaves the replica
+/// returns instead.
 fn other_leaf(source: &mut Source<'_>, case: &NestCase) -> ReplicaDoes {
     let leaves = case.nest.flatten().1.len();
     if leaves == 0 {

@@ -7,13 +7,13 @@ use consonance_spec::{DType, Kind, ReduceOp, call::mix};
 /// Worlds at the edges of the canonical tree.
 pub(super) const SIZES: &[usize] = &[2, 3, 1, 5, 8, 4, 7, 6];
 
-/// Counts at the edges: of nothing, of what rides along with an arrival (80 bytes of any width), of
-/// a tile and of two cache lines.
+/// Counts at the edges: of nothing, of an inline payload (80 bytes of elements of any width), of a
+/// tile and of two cache lines.
 const COUNTS: &[usize] =
     &[1, 0, 2, 3, 5, 9, 10, 11, 19, 20, 21, 31, 32, 33, 39, 40, 41, 63, 64, 65, 79, 80, 81, 127, 128, 129, 257, 1000];
 
-/// Counts of buffers that may lie in the group's memory: also around the size from which they are
-/// used in place, and around a page.
+/// Counts of buffers that may lie in the group's memory: also around the size from which such
+/// buffers are used in place, and around a page.
 const SHARED_COUNTS: &[usize] = &[600, 1, 0, 33, 257, 511, 512, 513, 1000, 1024, 2049];
 
 /// Calls that the ranks of a group make, one after the other.
@@ -22,9 +22,9 @@ pub struct Script {
     /// The number of ranks.
     pub size: usize,
     /// Whether all calls are started in one [`scope`](consonance::Communicator::scope), each before
-    /// the one before it is finished.
+    /// the previous call has finished.
     pub asynchronous: bool,
-    /// How all-reduces are done.
+    /// The algorithm of all-reduces.
     pub implementation: Implementation,
     /// The calls.
     pub calls: Vec<Collective>,
@@ -33,48 +33,48 @@ pub struct Script {
 /// One collective, as all ranks call it.
 #[derive(Clone, Debug)]
 pub struct Collective {
-    /// Which.
+    /// The kind of collective.
     pub kind: Kind,
     /// The element type.
     pub dtype: DType,
-    /// How contributions are combined, where they are.
+    /// The reduction op, for calls that combine contributions.
     pub op: ReduceOp,
-    /// How many elements.
+    /// The numbers of elements.
     pub counts: Counts,
-    /// The root, where there is one; of a send and a receive the sender.
+    /// The root, if the call has one. For a send and receive, the sender.
     pub root: usize,
-    /// Whether it works in place, where it can.
+    /// Whether the call is in place, if it has such a form.
     pub in_place: bool,
-    /// In which memory the buffers lie.
+    /// The memory of the buffers.
     pub memory: Memory,
     /// Elements between the start of an allocation and a buffer.
     pub offset: usize,
-    /// Whence the elements come.
+    /// The seed of the elements.
     pub seed: u64,
 }
 
-/// In which memory the buffers of a call lie.
+/// The memory of the buffers of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// Each rank's own.
     Own,
-    /// That of [`Communicator::alloc`](consonance::Communicator::alloc), on every rank.
+    /// Memory from [`Communicator::alloc`](consonance::Communicator::alloc), on every rank.
     Shared,
-    /// Either, for each buffer of each rank, as the seed says.
+    /// One of these for each buffer of each rank, chosen by the seed.
     Mixed(u64),
 }
 
 /// One of the buffers of a rank in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buffer {
-    /// What is only read.
+    /// The buffer that is only read.
     Send,
-    /// What is written, and read too where the call is in place.
+    /// The buffer that is written. An in-place call also reads it.
     Recv,
 }
 
 impl Memory {
-    /// Whether `buffer` of rank `rank` lies in memory of
+    /// Returns whether `buffer` of rank `rank` lies in memory from
     /// [`Communicator::alloc`](consonance::Communicator::alloc).
     pub fn is_shared(self, rank: usize, buffer: Buffer) -> bool {
         match self {
@@ -85,19 +85,19 @@ impl Memory {
     }
 }
 
-/// How many elements a collective is about.
+/// The numbers of elements of a collective.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Counts {
-    /// As many for each rank: of a block, where the data is divided.
+    /// The same number for each rank. If the data are divided, the number of elements of a block.
     Even(usize),
-    /// For each rank, in calls that take counts.
+    /// A number for each rank, in calls that take counts.
     Ragged(Vec<usize>),
-    /// From each rank (outer) to each rank (inner).
+    /// A number from each rank (outer) to each rank (inner).
     Pairs(Vec<Vec<usize>>),
 }
 
 impl Counts {
-    /// The elements of rank `rank`, or from it to `other`.
+    /// Returns the number of elements of rank `rank`, or from `rank` to `other`.
     pub fn of(&self, rank: usize, other: usize) -> usize {
         match self {
             Counts::Even(count) => *count,
@@ -123,12 +123,12 @@ impl Collective {
         Kind::Split,
     ];
 
-    /// Whether contributions are combined.
+    /// Returns whether the call combines contributions.
     pub fn reduces(&self) -> bool {
         self.kind.combines() || self.kind == Kind::Split
     }
 
-    /// The receiver of what the root sends: the next rank.
+    /// Returns the receiver of a send by the root: the next rank.
     pub fn receiver(&self, size: usize) -> usize {
         (self.root + 1) % size
     }
@@ -156,7 +156,7 @@ impl Collective {
             _ => Counts::Even(count),
         };
         let (root, in_place) = (source.below(size), source.once_in(2));
-        // Only a buffer on pages of its own is used in place where results are written.
+        // A buffer for results is used in place only if it lies on its own pages.
         let is_whole = memory != Memory::Own && !source.once_in(4);
         let offset = if is_whole { 0 } else { source.below(19) };
         let seed = source.seed();
@@ -164,7 +164,7 @@ impl Collective {
         if asynchronous { call.into_asynchronous() } else { call }
     }
 
-    /// The nearest call that [`Scope`](consonance::Scope) has.
+    /// Returns the most similar call that [`Scope`](consonance::Scope) has.
     fn into_asynchronous(mut self) -> Collective {
         let count = self.counts.of(0, 0);
         if self.kind != Kind::AllGather {
@@ -187,7 +187,7 @@ impl Case for Script {
 }
 
 impl Script {
-    /// A case of `size` ranks.
+    /// Returns a case of `size` ranks.
     pub fn read_for(source: &mut Source<'_>, size: usize) -> Script {
         let asynchronous = source.once_in(4);
         let implementation = source.pick(&[Implementation::Auto, Implementation::OneShot, Implementation::TwoShot]);

@@ -1,18 +1,18 @@
 //! Choices made from bytes.
 
-/// Bytes from which a case is made: the same bytes make the same choices, and where they end every
-/// choice is the first, which is the simplest. So a shorter input is a simpler case, which is what
-/// shrinking wants.
+/// Bytes from which a case is made. The same bytes make the same choices. After the last byte every
+/// choice is the first, which is the simplest. So a shorter input is a simpler case, as shrinking
+/// requires.
 #[derive(Clone, Debug)]
 pub struct Source<'b>(&'b [u8]);
 
 impl<'b> Source<'b> {
-    /// Choices made from `bytes`.
+    /// Returns the choices that `bytes` make.
     pub fn new(bytes: &'b [u8]) -> Source<'b> {
         Source(bytes)
     }
 
-    /// The next byte.
+    /// Returns the next byte; 0 after the last byte.
     pub fn byte(&mut self) -> u8 {
         match self.0.split_first() {
             Some((&byte, rest)) => {
@@ -23,27 +23,27 @@ impl<'b> Source<'b> {
         }
     }
 
-    /// Whether all bytes have been taken.
+    /// Returns whether all bytes have been taken.
     pub fn has_ended(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A number below `limit`, which is at most 256.
+    /// Returns a number below `limit`, which is at most 256.
     pub fn below(&mut self, limit: usize) -> usize {
         usize::from(self.byte()) % limit
     }
 
-    /// Yes once in `period` times; never where bytes have ended.
+    /// Returns true once in `period` times, and never after the last byte if `period` is above 1.
     pub fn once_in(&mut self, period: usize) -> bool {
         self.below(period) == period - 1
     }
 
-    /// One of `choices`.
+    /// Returns one of `choices`.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }
 
-    /// A seed of elements.
+    /// Returns a seed for elements.
     pub fn seed(&mut self) -> u64 {
         u64::from_le_bytes([self.byte(), self.byte(), 0, 0, 0, 0, 0, 0])
     }

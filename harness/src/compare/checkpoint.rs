@@ -1,12 +1,12 @@
-//! What becomes of any bytes as a checkpoint: an error that leaves variables as they are, or values
-//! that can be saved again.
+//! Arbitrary bytes as a checkpoint: restoring must fail and leave the variables unchanged, or give
+//! values that can be saved again.
 
 use super::{Verdict, file::Temporary};
 use crate::cases::Source;
 use consonance::{Error, OneDeviceStrategy, Result, Tensor, Variable, checkpoint::restore, checkpoint::save};
 use std::{fs, sync::LazyLock};
 
-/// Variables of three types, ranks and widths, with these values.
+/// Variables of three dtypes, tensor ranks and widths.
 struct Variables([Variable; 3]);
 
 impl Variables {
@@ -31,7 +31,7 @@ impl Variables {
         [("weights", weights), ("step", step), ("flags", flags)]
     }
 
-    /// The values as text: a NaN equals a NaN.
+    /// Returns the values as text, in which a NaN equals a NaN.
     fn text(&self) -> Result<String> {
         let values: Vec<Tensor> = self.0.iter().map(Variable::read).collect::<Result<_>>()?;
         Ok(format!("{values:?}"))
@@ -45,17 +45,18 @@ static SAVED: LazyLock<Vec<u8>> = LazyLock::new(|| {
     fs::read(&file.0).expect("the file that was saved")
 });
 
-/// Inputs of [`checkpoint`]: a checkpoint, all of its bytes in the input and none.
+/// Returns inputs of [`checkpoint`]: a checkpoint as all bytes of the input, and changes to a
+/// checkpoint.
 pub fn checkpoints() -> Vec<Vec<u8>> {
     vec![[&[0], &SAVED[..]].concat(), vec![1], vec![1, 1, 0, 9, 0xff]]
 }
 
-/// Judges a file: these bytes after the first, if that is 0; or a checkpoint, of which those change
-/// some: two bytes say where, and the third what is there instead, or that the file ends there.
+/// Judges a file. If the first byte is 0, the file is the rest of `bytes`. Otherwise the file is a
+/// checkpoint with changes, three bytes for each change: an offset in two bytes, and the new byte
+/// there; 0xff truncates the file there.
 ///
 /// # Errors
-/// What the variables are after an error, or that they are not the same when they are saved and
-/// restored.
+/// The variables, if an error changed them, or if saving and restoring them changes them.
 pub fn checkpoint(bytes: &[u8]) -> Verdict {
     let mut source = Source::new(bytes);
     let content = match source.byte() {

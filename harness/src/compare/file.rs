@@ -1,5 +1,5 @@
-//! What becomes of any bytes as a data file: an error, or a column whose rows are the same however
-//! they are read.
+//! Arbitrary bytes as a data file: opening the file must fail, or give a column whose rows do not
+//! depend on how they are read.
 
 use super::Verdict;
 use consonance::{
@@ -12,11 +12,11 @@ use std::{
     process, thread,
 };
 
-/// Judges the file of these bytes, opened as each format: the first byte chooses the type of CSV's
-/// numbers.
+/// Judges a file of `bytes`, opened as each format. The first byte chooses the dtype of the CSV
+/// numbers and is not part of the file.
 ///
 /// # Errors
-/// The format, with rows that differ from themselves.
+/// The format, and the rows that differ between two ways to read them.
 pub fn file(bytes: &[u8]) -> Verdict {
     let (&first, content) = bytes.split_first().unwrap_or((&0, &[]));
     let file = Temporary::new(content);
@@ -37,7 +37,8 @@ pub fn file(bytes: &[u8]) -> Verdict {
     })
 }
 
-/// All rows at once are those that are read one by one; where one cannot be read, neither can all.
+/// Checks that all rows read at once equal the rows read one by one, and that both reads fail if
+/// one fails.
 fn judge(column: Column) -> Verdict {
     if column.count() == 0 {
         return Ok(());
@@ -60,7 +61,7 @@ fn judge(column: Column) -> Verdict {
     if same { Ok(()) } else { Err(format!("{column:?}: {whole:?} at once, {single:?} one by one")) }
 }
 
-/// A file with these bytes, of this thread alone, which goes when it is dropped.
+/// A file of this thread, which is removed when this value is dropped.
 pub(super) struct Temporary(pub(super) PathBuf);
 
 impl Temporary {
@@ -76,7 +77,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // What stays behind harms nobody.
+        // A file that remains does no harm.
         let _ = fs::remove_file(&self.0);
     }
 }

@@ -1,5 +1,5 @@
-//! What is kept between cases, because it takes longer to make than a case takes: threads, and
-//! groups and strategies that work.
+//! Objects that are kept between cases, because making them takes longer than a case: threads, and
+//! working groups and strategies.
 
 use super::{Verdict, message};
 use crate::subjects::{Group, Rank, Replicas};
@@ -15,10 +15,10 @@ use std::{
     thread,
 };
 
-/// How many cases one group serves. A new group begins all its counts anew.
+/// The number of cases that one group runs. A new group starts all its counters again.
 const CASES: usize = 64;
 
-/// A group with the number of cases that it has served.
+/// A group, with the number of cases that it has run.
 pub(super) struct Kept {
     key: (&'static str, usize),
     served: usize,
@@ -27,7 +27,8 @@ pub(super) struct Kept {
 
 static GROUPS: Mutex<BTreeMap<(&str, usize), Vec<Kept>>> = Mutex::new(BTreeMap::new());
 
-/// A group of `size` ranks that nobody else uses. Who does not give it back ends it.
+/// Returns a group of `size` ranks that no other case uses. Dropping the group ends it;
+/// [`give_back`](Kept::give_back) keeps it.
 pub(super) fn lend(group: Group, size: usize) -> Kept {
     let key = (group.name, size);
     let kept = lock(&GROUPS).get_mut(&key).and_then(Vec::pop);
@@ -35,8 +36,8 @@ pub(super) fn lend(group: Group, size: usize) -> Kept {
 }
 
 impl Kept {
-    /// Runs `body` for each rank with its entry of `arguments`; gives the results in rank order, or
-    /// the first that is wrong, and the group with the ranks that gave their communicators back.
+    /// Runs `body` for each rank with its entry of `arguments`. Returns the results in rank order,
+    /// or the first error, and the group with the ranks that `body` returned.
     pub(super) fn on_ranks<A: Send, R: Send>(
         self,
         arguments: impl IntoIterator<Item = A>,
@@ -49,7 +50,7 @@ impl Kept {
         Ok((results, Kept { key, served: served + 1, ranks: ranks.into_iter().flatten().collect() }))
     }
 
-    /// Keeps the group, all of whose ranks are here and work, for another case.
+    /// Keeps the group for another case. All its ranks must be present and working.
     pub(super) fn give_back(self) {
         if self.served < CASES {
             lock(&GROUPS).entry(self.key).or_default().push(self);
@@ -57,20 +58,19 @@ impl Kept {
     }
 }
 
-/// How many strategies are kept: each has a thread for each replica.
+/// The maximum number of kept strategies. Each has a thread for each replica.
 const STRATEGIES: usize = 64;
 
-/// Strategies of one worker that are idle, with what they were made from; the one that was used
-/// last is the last.
+/// Idle strategies of one worker, with the parameters of each. The most recently used one is last.
 static IDLE: Mutex<Vec<(Key, Strategy)>> = Mutex::new(Vec::new());
 
 type Key = (&'static str, usize, CommunicationOptions);
 
-/// Does `work` as each worker of a strategy, and judges what each returns. A kind of strategy that
-/// cannot have so many replicas is right.
+/// Runs `work` as each worker of a strategy, and judges the workers' results. Passes if this kind
+/// of strategy cannot have `size` replicas.
 ///
-/// A strategy of one worker is kept if it is right. One of several workers is made anew, as its
-/// group outlives a run.
+/// A strategy of one worker is kept if the verdict is right. A strategy of several workers is made
+/// anew for each case, because its group outlives a run.
 pub(super) fn on_workers<R: Send>(
     replicas: Replicas,
     size: usize,
@@ -86,24 +86,23 @@ pub(super) fn on_workers<R: Send>(
     };
     let strategies = kept.map_or_else(|| (replicas.make)(&shares, options), |strategy| vec![strategy]);
     let [strategy] = &strategies[..] else {
-        // No worker leaves before the last one is done.
+        // No worker drops its strategy before the last one has finished.
         return judge(on_threads(strategies.iter(), |strategy| Ok(work(strategy)))?);
     };
     judge(vec![work(strategy)])?;
     let mut idle = lock(&IDLE);
     idle.push((key, strategy.clone()));
     let oldest = (idle.len() > STRATEGIES).then(|| idle.remove(0));
-    // Its threads end while nobody waits for the lock.
+    // The lock is released before the threads of the oldest strategy end.
     drop(idle);
     drop(oldest);
     Ok(())
 }
 
-/// Teams that are idle, by their size.
+/// Idle teams, by size.
 static TEAMS: Mutex<BTreeMap<usize, Vec<Team>>> = Mutex::new(BTreeMap::new());
 
-/// Runs `body` on a thread for each argument; gives the results in order, or the first that is
-/// wrong.
+/// Runs `body` on a thread for each argument. Returns the results in order, or the first error.
 fn on_threads<A: Send, R: Send>(
     arguments: impl Iterator<Item = A>,
     body: impl Fn(A) -> Result<R, String> + Sync,
@@ -122,18 +121,19 @@ fn on_threads<A: Send, R: Send>(
     results.iter().map(|result| lock(result).take().expect("each thread has left a result")).collect()
 }
 
-/// What a judge does: gives what tells its result, when the judge is idle again.
+/// The work of a judge. Returns a function that sends the verdict, for the judge to call when it is
+/// idle again.
 type Job = Box<dyn FnOnce() -> Box<dyn FnOnce()> + Send>;
 
 static JUDGES: Mutex<Vec<Sender<Job>>> = Mutex::new(Vec::new());
 
-/// Carries out `judge` on a thread of its own, which sends the verdict when it has dropped all that
-/// it was given.
+/// Runs `judge` on its own thread, which sends the verdict after it has dropped `judge` and all
+/// captured values.
 pub(super) fn on_judge(judge: impl FnOnce() -> Verdict + Send + 'static) -> Receiver<Verdict> {
     let (verdict, judged) = mpsc::channel();
     let job: Job = Box::new(move || {
         let found = catch_unwind(AssertUnwindSafe(judge)).unwrap_or_else(|panic| Err(message(&*panic)));
-        // The receiver is gone only if this case has hung before.
+        // The receiver is gone only if this case was reported as hanging.
         Box::new(move || _ = verdict.send(found))
     });
     let idle = lock(&JUDGES).pop().unwrap_or_else(new_judge);

@@ -1,4 +1,5 @@
-//! How cases are judged: carried out by a subject and by the spec, and compared.
+//! The judgement of cases: each is executed by a subject and by the spec, and the results are
+//! compared.
 
 mod script;
 mod nest;
@@ -20,26 +21,26 @@ pub use script::{Part, given, parts, start_all};
 use crate::cases::{Case, Source};
 use std::{any::Any, fmt::Debug, time::Duration};
 
-/// What is wrong with a subject, if anything.
+/// `Err` describes the fault of a subject.
 pub type Verdict = Result<(), String>;
 
-/// A case that takes longer hangs: every wait in it has a deadline of a few seconds.
+/// A case that takes longer hangs, because every wait in a case has a deadline of a few seconds.
 const HANGS: Duration = Duration::from_secs(120);
 
-/// Judges the case that `bytes` say: the first of them chooses one of `subjects`.
+/// Judges the case that `bytes` encode. The first byte chooses one of `subjects`.
 ///
 /// # Errors
-/// What is wrong, with the case.
+/// The fault, with the case.
 pub fn check<S: Subject, C: Case>(bytes: &[u8], subjects: &[S], judge: fn(S, &C) -> Verdict) -> Verdict {
     let mut source = Source::new(bytes);
     let subject = source.pick(subjects);
     check_case(subject, &C::read(&mut source), judge)
 }
 
-/// Judges one case on a thread of its own, so that one that hangs is found out.
+/// Judges one case on its own thread, so that a case that hangs is detected.
 ///
 /// # Errors
-/// What is wrong, with the case.
+/// The fault, with the case.
 pub fn check_case<S: Subject, C: Case>(subject: S, case: &C, judge: fn(S, &C) -> Verdict) -> Verdict {
     let owned = case.clone();
     let judged = kept::on_judge(move || judge(subject, &owned)).recv_timeout(HANGS);
@@ -47,19 +48,19 @@ pub fn check_case<S: Subject, C: Case>(subject: S, case: &C, judge: fn(S, &C) ->
     verdict.map_err(|wrong| format!("{subject:?}: {wrong}\nin {case:?}"))
 }
 
-/// Who is tested.
+/// An implementation under test.
 pub trait Subject: Copy + Debug + Send + 'static {}
 
 impl<S: Copy + Debug + Send + 'static> Subject for S {}
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     format!("panicked: {}", text.unwrap_or("without words"))
 }
 
-/// `for_each_dtype!(with_type dtype, function(arguments);)` is `function::<T>(arguments)` for the
-/// Rust type `T` of `dtype`.
+/// `for_each_dtype!(with_type dtype, function(arguments);)` calls `function::<T>(arguments)` with
+/// the Rust type `T` of `dtype`.
 macro_rules! with_type {
     ($dtype:expr, $function:ident $arguments:tt; $({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
         match $dtype { $(DType::$variant => $function::<$type> $arguments,)* }

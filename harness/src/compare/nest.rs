@@ -1,4 +1,4 @@
-//! Collectives on nests of tensors against the spec's tensors and sparse rows.
+//! Compares collectives on nests of tensors with the spec's tensors and sparse rows.
 
 mod outcome;
 mod tree;
@@ -16,10 +16,10 @@ use consonance::{
 };
 use consonance_spec::collective as spec;
 
-/// Judges a call on nests: what each replica gets, or that it fails where the spec has no result.
+/// Judges a call on nests: each replica's result, or that the call fails if the spec has no result.
 ///
 /// # Errors
-/// What differs from the spec.
+/// The difference from the spec.
 pub fn nest(replicas: Replicas, case: &NestCase) -> Verdict {
     let work = |strategy: &Strategy| {
         let found = carry_out(strategy, case).and_then(|trees| then(case.then, trees));
@@ -34,7 +34,7 @@ pub fn nest(replicas: Replicas, case: &NestCase) -> Verdict {
     })
 }
 
-/// Whether a call that the spec has no result for, as `why` says, failed on each worker.
+/// Checks that a call without a result in the spec, for the reason `why`, failed on each worker.
 fn refused(case: &NestCase, why: &spec::Error, found: impl Iterator<Item = Result<Vec<Tree>>>) -> Verdict {
     let mut invalid = 0;
     for found in found {
@@ -45,7 +45,7 @@ fn refused(case: &NestCase, why: &spec::Error, found: impl Iterator<Item = Resul
                 Error::InvalidCall { .. } | Error::Other(_) => invalid += 1,
                 _ => return Err(format!("another error than an invalid call: {error}")),
             },
-            // The call cannot be right on another worker.
+            // The call is invalid on another worker.
             Error::Mismatch { .. } | Error::Aborted { .. } => {}
             _ => return Err(format!("failed: {error}; expected an invalid call")),
         }
@@ -56,19 +56,19 @@ fn refused(case: &NestCase, why: &spec::Error, found: impl Iterator<Item = Resul
 /// Judges a reduction along axes.
 ///
 /// # Errors
-/// What differs from the spec.
+/// The difference from the spec.
 pub fn axes(replicas: Replicas, case: &AxisCase) -> Verdict {
     nest(replicas, &case.0)
 }
 
-/// The options of a case.
+/// Returns the options of a case.
 pub(super) fn options(case: &NestCase) -> CommunicationOptions {
     let options = CommunicationOptions::new().bytes_per_pack(case.bytes_per_pack).implementation(case.implementation);
     options.timeout(DEADLINE).expect("a deadline that is not zero")
 }
 
-/// The options of the strategy that carries out a case: none of its own where each call brings
-/// them, so that cases share it.
+/// Returns the options of the strategy that executes a case. If the calls themselves pass the
+/// case's options, these are only the deadline, so that cases share the strategy.
 pub(super) fn strategy_options(case: &NestCase) -> CommunicationOptions {
     match (case.carrier, &case.call) {
         (Carrier::Overlap, _) | (Carrier::Replica, NestCall::Reduce(..) | NestCall::Gather(_)) => {
@@ -78,7 +78,8 @@ pub(super) fn strategy_options(case: &NestCase) -> CommunicationOptions {
     }
 }
 
-/// The result of every replica of this worker, or the one that is for all.
+/// Executes the case. Returns the result of every replica of this worker, or the one result for all
+/// replicas.
 pub(super) fn carry_out(strategy: &Strategy, case: &NestCase) -> Result<Vec<Tree>> {
     let values = values(strategy, case);
     match case.carrier {
@@ -100,13 +101,13 @@ pub(super) fn carry_out(strategy: &Strategy, case: &NestCase) -> Result<Vec<Tree
     }
 }
 
-/// The value of each replica of this worker.
+/// Returns the value of each replica of this worker.
 pub(super) fn values(strategy: &Strategy, case: &NestCase) -> PerReplica<Tree> {
     let local = strategy.local_replicas();
     PerReplica::new(trees(case).drain(local).collect())
 }
 
-/// Results with what is asked of their sparse rows.
+/// Applies `then` to the sparse rows of the results.
 fn then(then: Then, trees: Vec<Tree>) -> Result<Vec<Tree>> {
     trees
         .into_iter()
@@ -120,7 +121,7 @@ fn then(then: Then, trees: Vec<Tree>) -> Result<Vec<Tree>> {
         .collect()
 }
 
-/// The call, on a replica.
+/// Makes the call on a replica.
 pub(super) fn call(
     replica: &ReplicaContext<'_>,
     call: &NestCall,
@@ -135,8 +136,8 @@ pub(super) fn call(
     }
 }
 
-/// The entries of a list one after the other; of any other nest the whole. Replicas carry it out in
-/// different ways.
+/// Reduces the entries of a list one after the other, or any other nest as a whole. Only replicas
+/// with an even id use communication threads.
 fn overlap(replica: &ReplicaContext<'_>, case: &NestCase, value: Tree) -> Result<Tree> {
     let NestCall::Reduce(op, _) = &case.call else { unreachable!("replicas reduce") };
     let carriers = replica.replica_id_in_sync_group().is_multiple_of(2);
@@ -149,7 +150,7 @@ fn overlap(replica: &ReplicaContext<'_>, case: &NestCase, value: Tree) -> Result
     })
 }
 
-/// The entries of a list as a batch; of any other nest the whole.
+/// Reduces the entries of a list as a batch, or any other nest as a whole.
 fn batch(strategy: &Strategy, case: &NestCase, values: PerReplica<Tree>) -> Result<Tree> {
     let NestCall::Reduce(op, _) = &case.call else { unreachable!("a batch is reduced") };
     let parts = |tree: &Tree| match tree {
@@ -177,8 +178,8 @@ fn cross_call(strategy: &Strategy, call: &NestCall, values: &PerReplica<Tree>) -
     }
 }
 
-/// Whether each result has the structure of the argument, and the leaves that the spec says;
-/// `expected` is by leaf, then by replica. The first result is that of replica `first`.
+/// Checks that each result has the structure of the argument, and the leaves that the spec gives.
+/// `expected` is indexed by leaf, then by replica. The first result belongs to replica `first`.
 pub(super) fn equal(case: &NestCase, first: usize, found: &[Tree], expected: &[Vec<Outcome>]) -> Verdict {
     for (replica, tree) in (first..).zip(found) {
         let structure = tree.structure();

@@ -1,5 +1,5 @@
-//! What ranks are told when one of them does otherwise: each gets an error at once that names it,
-//! and the next run works.
+//! Judges errors when one rank differs from the others: each rank must get an error at once that
+//! names the odd rank, and the next run must work.
 
 use super::{
     Verdict, kept,
@@ -23,13 +23,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long ranks wait for one that is late.
+/// The time that ranks wait for a late rank.
 const SHORT: Duration = Duration::from_millis(50);
 
-/// Judges a call that one rank makes otherwise, and a call that all make the same after it.
+/// Judges a call that one rank makes differently, and a call after it that all ranks make equally.
 ///
 /// # Errors
-/// The error that is missing or says something else, or what differs from the spec.
+/// A missing or wrong error, or the difference from the spec.
 pub fn odd_rank(group: Group, case: &OddRank) -> Verdict {
     let OddRank { size, odd, ref call, ref does } = *case;
     let mut first = parts(call, size);
@@ -61,8 +61,8 @@ pub fn odd_rank(group: Group, case: &OddRank) -> Verdict {
         let result = match does {
             RankDoes::IsLate if is_odd => {
                 others_are_done.wait();
-                // An engine of messages brings the end of the group as one: a call before it came
-                // may still succeed.
+                // On an engine of messages, the end of the group is itself a message. A call before
+                // its arrival may still succeed.
                 let ended = communicator.abort_handle();
                 let deadline = Instant::now() + DEADLINE;
                 while !ended.is_aborted() && Instant::now() < deadline {
@@ -152,7 +152,7 @@ fn told_of_arguments(case: &OddRank, other: &Collective, argument: &str, told: &
             Some(Ok(())) => !takes_part(rank),
             Some(Err(Error::InvalidCall { .. })) => rank == odd,
             Some(Err(Error::Mismatch { replica, argument: found_argument, .. })) => {
-                // A receiver is named with the sender that it does not agree with.
+                // A receiver is named together with the sender with which it disagrees.
                 let names_both = *found_argument == format!("recv_counts[{odd}]");
                 (Some(*replica) == named || names_both) && found_argument.starts_with(argument)
             }
@@ -167,26 +167,26 @@ fn told_of_arguments(case: &OddRank, other: &Collective, argument: &str, told: &
     Ok(())
 }
 
-/// Judges a run in which one replica does otherwise, and a run without it afterwards.
+/// Judges a run in which one replica differs, and a run afterwards in which none does.
 ///
 /// # Errors
-/// The error that is missing or says something else, or what differs from the spec.
+/// A missing or wrong error, or the difference from the spec.
 pub fn odd_replica(replicas: Replicas, case: &OddReplica) -> Verdict {
     let OddReplica { case: ref common, odd, ref does } = *case;
     let (Some(workers), Ok(expected)) = ((replicas.workers)(common.size), outcomes(common)) else {
-        // There is no such strategy, or even the others' call has no result.
+        // There is no such strategy, or the common call has no result.
         return Ok(());
     };
     let first = |worker: usize| workers[..worker].iter().sum::<usize>();
     let local = |worker: usize| first(worker)..first(worker) + workers[worker];
     let is_alone = (0..workers.len()).any(|worker| local(worker) == (odd..odd + 1));
     if matches!(does, ReplicaDoes::Returns) && workers.len() > 1 && is_alone {
-        // Its worker's run is done, and the worker's next calls are those that the others still
-        // wait for.
+        // The run of this replica's worker has ended, and the worker's next calls match the calls
+        // for which the others still wait.
         return Ok(());
     }
-    // What each replica was told, if it ran: a worker that hears of the failure before its run has
-    // none of its replicas run.
+    // The error of each replica that ran. A worker that learns of the failure before its run does
+    // not run its replicas.
     let told: Mutex<Vec<Option<Option<String>>>> = Mutex::new(vec![None; common.size]);
     let work = |strategy: &Strategy| {
         let result = strategy.run_with(nest::values(strategy, common), |replica, value| {
@@ -199,7 +199,7 @@ pub fn odd_replica(replicas: Replicas, case: &OddReplica) -> Verdict {
                 ReplicaDoes::Barrier => replica.barrier(),
                 ReplicaDoes::Returns => return Ok(()),
                 ReplicaDoes::Fails => return Err(Error::other("a fault of its own")),
-                // Without a word on stderr.
+                // Prints nothing to stderr.
                 ReplicaDoes::Panics => panic::resume_unwind(Box::new("a panic of its own")),
             };
             told.lock().expect("nobody panics holding this")[id] = Some(result.as_ref().err().map(Error::to_string));
@@ -229,7 +229,8 @@ pub fn odd_replica(replicas: Replicas, case: &OddReplica) -> Verdict {
     })
 }
 
-/// Whether a worker, which has the odd replica or not, is told what that one did.
+/// Returns whether a worker's error fits what the odd replica did. `has_odd`: the odd replica is
+/// one of the worker's.
 fn is_right(case: &OddReplica, has_odd: bool, result: &Result<(), Error>) -> bool {
     let OddReplica { case: ref common, odd, ref does } = *case;
     let calls: Vec<_> = (0..common.size).map(|replica| Some(replica == odd)).collect();

@@ -1,4 +1,4 @@
-//! Calls of ranks in whose shared memory somebody writes meanwhile.
+//! Calls of ranks while another thread writes false values into their shared memory.
 
 use super::{Verdict, kept, script};
 use crate::{
@@ -8,13 +8,15 @@ use crate::{
 };
 use std::{thread, time::Duration};
 
-/// How long a rank waits for others.
+/// The time that a rank waits for others.
 const DEADLINE: Duration = Duration::from_millis(50);
 
-/// Calls that all end by their deadline have ended by then, however busy the machine.
+/// The time after which calls that all end by their deadline have ended, however busy the machine
+/// is.
 const ENDLESS: Duration = Duration::from_secs(30);
 
-/// Makes all ranks write what they write in calls: in lines, staging and rings.
+/// Makes all ranks write to all parts of shared memory that calls use: records, staging and call
+/// logs.
 pub(crate) fn warm(ranks: &mut [Rank]) {
     thread::scope(|scope| {
         for rank in ranks {
@@ -30,8 +32,8 @@ pub(crate) fn warm(ranks: &mut [Rank]) {
     });
 }
 
-/// Judges whether the calls of a script end, in a group of which `memory` is told lies before and
-/// meanwhile.
+/// Judges whether the calls of a script end in a group whose `memory` is changed before and during
+/// the calls.
 pub(crate) fn calls(
     ranks: Vec<Rank>,
     script: &Script,
@@ -48,7 +50,7 @@ pub(crate) fn calls(
                 scope.spawn(move || {
                     let communicator = &mut rank.communicator;
                     communicator.set_timeout(DEADLINE).expect("a timeout that ends");
-                    // Any result is right: a peer may have damaged what it comes from.
+                    // Any result is right, because its inputs may be damaged.
                     calls.iter_mut().for_each(|call| _ = call.place(communicator));
                     if asynchronous {
                         let _ = script::start_all(communicator, &mut calls);

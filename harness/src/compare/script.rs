@@ -1,4 +1,4 @@
-//! Collectives on slices against the spec's flat ones.
+//! Compares collectives on slices with the spec's flat collectives.
 
 mod part;
 
@@ -9,14 +9,14 @@ use crate::{cases::Script, subjects::Group};
 use consonance::{Communicator, Error, Pending};
 use std::time::Duration;
 
-/// How long a rank waits for another. No case ought to come to it, however busy the machine.
+/// The time that a rank waits for another. No case should reach it, however busy the machine is.
 pub(super) const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Judges a script: what each call leaves in each rank's buffers, and that calls that cannot be
-/// right fail on every rank and leave the group working.
+/// Judges a script: the contents of each rank's buffers after each call, and that invalid calls
+/// fail on every rank and leave the group working.
 ///
 /// # Errors
-/// What differs from the spec.
+/// The difference from the spec.
 pub fn script(group: Group, script: &Script) -> Verdict {
     let (_, group) = kept::lend(group, script.size).on_ranks(by_rank(script), |mut rank, mut calls| {
         let communicator = &mut rank.communicator;
@@ -37,7 +37,7 @@ pub fn script(group: Group, script: &Script) -> Verdict {
     Ok(())
 }
 
-/// Every rank's parts of the calls of a script.
+/// Returns every rank's parts of the calls of a script.
 pub(crate) fn by_rank(script: &Script) -> Vec<Vec<Box<dyn Part>>> {
     let mut by_rank: Vec<Vec<Box<dyn Part>>> = (0..script.size).map(|_| Vec::new()).collect();
     for call in &script.calls {
@@ -46,7 +46,7 @@ pub(crate) fn by_rank(script: &Script) -> Vec<Vec<Box<dyn Part>>> {
     by_rank
 }
 
-/// Starts all calls in one scope and gives the result of each.
+/// Starts all calls in one scope and returns the result of each.
 pub fn start_all(
     communicator: &mut Communicator,
     calls: &mut [Box<dyn Part>],

@@ -1,14 +1,14 @@
-//! What we answer where TensorFlow's arithmetic is another: a second, plain computation for the few
-//! cases in the table.
+//! Our answers where TensorFlow's arithmetic differs: a second, plain computation for the few cases
+//! in the table.
 //!
-//! Sums go by the balanced tree over the replicas, f16 and bf16 in f32 and rounded once; integers
-//! wrap in sums and do not in means.
+//! Sums use the balanced tree over the replicas. f16 and bf16 are summed in f32 and rounded once.
+//! Integers wrap in sums but not in means.
 
 use crate::value::{Value, bits, from_bits};
 use consonance::{DType, IndexedSlices, ReduceOp, Tensor, bf16, f16};
 use std::collections::BTreeMap;
 
-/// One nest of all replicas' nests, over the replicas and `axes` of each tensor.
+/// Reduces all replicas' nests to one nest, over the replicas and over `axes` of each tensor.
 pub(crate) fn reduce(op: ReduceOp, axes: &[isize], nests: &[Value]) -> Value {
     by_leaf(nests, &|leaves| match &leaves[0] {
         Value::Sparse(_) => Value::Sparse(reduce_rows(op, leaves)),
@@ -16,7 +16,7 @@ pub(crate) fn reduce(op: ReduceOp, axes: &[isize], nests: &[Value]) -> Value {
     })
 }
 
-/// One nest of all replicas' nests, one below the other along axis 0; sparse rows are made dense.
+/// Concatenates all replicas' nests to one nest, along axis 0. Sparse rows are made dense.
 pub(crate) fn gather(nests: &[Value]) -> Value {
     by_leaf(nests, &|leaves| {
         let dense = leaves.iter().map(|leaf| leaf.clone().densify().ok()?.into_tensor());
@@ -25,7 +25,7 @@ pub(crate) fn gather(nests: &[Value]) -> Value {
     })
 }
 
-/// One nest of all replicas' nests, whose structure is the same.
+/// Combines all replicas' nests, which have the same structure, leaf by leaf.
 fn by_leaf(nests: &[Value], combine: &dyn Fn(&[Value]) -> Value) -> Value {
     let entries = |nest: &Value| match nest {
         Value::List(list) | Value::Tuple(list) => Some(list.clone()),
@@ -42,7 +42,7 @@ fn by_leaf(nests: &[Value], combine: &dyn Fn(&[Value]) -> Value) -> Value {
     }
 }
 
-/// All rows, divided by the number of replicas for a mean.
+/// Concatenates all rows. For a mean they are divided by the number of replicas.
 fn reduce_rows(op: ReduceOp, replicas: &[Value]) -> IndexedSlices {
     let slices = replicas.iter().map(|replica| match replica {
         Value::Sparse(slices) => slices,
@@ -69,7 +69,7 @@ fn reduce_tensors(op: ReduceOp, axes: &[isize], tensors: &[Value]) -> Tensor {
     let removed = |axis: usize| axes.iter().any(|&other| other.rem_euclid(tensors[0].rank() as isize) as usize == axis);
     let kept: Vec<usize> =
         (0..tensors[0].rank()).filter(|&axis| !removed(axis)).map(|axis| tensors[0].shape()[axis]).collect();
-    // The elements that meet in each element of the result, in the order of replicas and places.
+    // The contributions to each element of the result, in the order of replicas and indices.
     let mut columns: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
     for tensor in &tensors {
         for (place, bits) in bits(tensor).into_iter().enumerate() {
@@ -91,7 +91,7 @@ fn reduce_tensors(op: ReduceOp, axes: &[isize], tensors: &[Value]) -> Tensor {
     from_bits(result, kept, &elements)
 }
 
-/// The bits of the result for the bits of its contributions.
+/// Returns the bits of the result, from the bits of its contributions.
 fn combine(op: ReduceOp, dtype: DType, column: &[u64]) -> u64 {
     let count = column.len();
     match dtype {
@@ -136,7 +136,7 @@ fn combine(op: ReduceOp, dtype: DType, column: &[u64]) -> u64 {
     }
 }
 
-/// The balanced tree: the left part is the largest power of two below the whole.
+/// Reduces by the balanced tree: the left part has the largest power of two below the count.
 fn tree<T: Copy>(numbers: &[T], combine: fn(T, T) -> T) -> T {
     match numbers {
         [number] => *number,

@@ -1,4 +1,4 @@
-//! One case of a file: what is called, with what, and what TensorFlow answers.
+//! One case of a file: the call, its arguments, and TensorFlow's answer.
 
 use crate::{decisions::NOT_JUDGED, value::Value};
 use consonance::{
@@ -16,17 +16,16 @@ pub(crate) struct Case {
     inputs: Json,
     expect: Result<Value, String>,
     alternative: Option<Value>,
-    /// By how many units in the last place a float may differ.
+    /// The number of units in the last place by which a float may differ.
     ulp: u64,
-    /// Whether the replicas of a mirrored strategy send each other messages, in place of sharing
-    /// memory.
+    /// Whether the replicas of a mirrored strategy exchange messages instead of sharing memory.
     pub(crate) on_messages: bool,
 }
 
-/// What we answer.
+/// Our answer.
 pub(crate) type Answer = Result<Value, Stop>;
 
-/// Why there is no value.
+/// The reason why there is no value.
 #[derive(Debug)]
 pub(crate) enum Stop {
     Refused(Error),
@@ -40,7 +39,7 @@ impl From<Error> for Stop {
     }
 }
 
-/// An operation as the case gives it.
+/// An operation as the case passes it.
 #[derive(Clone)]
 pub(crate) enum Op {
     Text(String),
@@ -59,7 +58,8 @@ impl TryFrom<Op> for ReduceOp {
 }
 
 impl Case {
-    /// The cases of a file; `left_out` counts the parts of their answers that are not judged.
+    /// Returns the cases of a file. `left_out` counts the parts of their answers that are not
+    /// judged.
     pub(crate) fn all(text: &str, left_out: &mut [usize]) -> Vec<Case> {
         let file: Json = serde_json::from_str(text).expect("JSON");
         let cases = file["cases"].as_array().expect("a list of cases");
@@ -95,12 +95,13 @@ impl Case {
         }
     }
 
-    /// Whether TensorFlow answers with a value.
+    /// Returns whether TensorFlow answers with a value.
     pub(crate) fn is_answered(&self) -> bool {
         self.expect.is_ok()
     }
 
-    /// TensorFlow's answer with other parts; an answer that has none is another answer.
+    /// Returns TensorFlow's answer with `parts` replaced. If either is not a dict, `parts` is the
+    /// whole answer.
     pub(crate) fn with_parts(&self, parts: Value) -> Value {
         match (&self.expect, parts) {
             (Ok(Value::Dict(expected)), Value::Dict(parts)) => {
@@ -110,7 +111,7 @@ impl Case {
         }
     }
 
-    /// How an answer differs from TensorFlow's.
+    /// Returns how an answer differs from TensorFlow's.
     pub(crate) fn differs_from_tensorflow(&self, answer: &Answer) -> Option<String> {
         let alternative = self.alternative.as_ref().zip(answer.as_ref().ok());
         if alternative.is_some_and(|(alternative, found)| alternative.difference(found, self.ulp).is_none()) {
@@ -126,7 +127,7 @@ impl Case {
         }
     }
 
-    /// The argument of this name as text; empty if it is not given or is no text.
+    /// Returns the argument `name` as text; empty if it is absent or not text.
     pub(crate) fn text(&self, name: &str) -> &str {
         self.args.get(name).and_then(Json::as_str).unwrap_or_default()
     }
@@ -139,7 +140,7 @@ impl Case {
         self.raw_inputs().iter().map(Value::parse).collect()
     }
 
-    /// Whether a tensor of the inputs has a type whose name begins like one of these.
+    /// Returns whether a tensor of the inputs has a dtype whose name begins with one of `names`.
     pub(crate) fn has_dtype(&self, names: &[&str]) -> bool {
         fn any(json: &Json, found: &dyn Fn(&str) -> bool) -> bool {
             match json {
@@ -154,10 +155,10 @@ impl Case {
         any(&self.inputs, &|dtype| names.iter().any(|name| dtype.starts_with(name)))
     }
 
-    /// Each replica's nest of tensors.
+    /// Returns each replica's nest of tensors.
     pub(crate) fn nests(&self) -> Result<PerReplica<Value>, Stop> {
         let nests: Option<Vec<Value>> = self.inputs().into_iter().map(Value::into_nest).collect();
-        // One value where there are more replicas is not distributed: ours is always a
+        // A single value for several replicas is not distributed. Our argument is always a
         // `PerReplica`.
         let nests = nests.filter(|nests| nests.len() == self.replicas);
         nests.map(PerReplica::new).ok_or(Stop::NotExpressible)
@@ -190,7 +191,7 @@ impl Case {
         }
     }
 
-    /// The axes that are reduced; none where only replicas are.
+    /// Returns the axes that are reduced; `None` if the call reduces only over replicas.
     pub(crate) fn axes(&self) -> Option<Vec<isize>> {
         let number = |axis: &Json| axis.as_i64().expect("an axis") as isize;
         match self.args.get("axis") {
@@ -215,7 +216,7 @@ impl Case {
                 ("implementation", Json::String(auto)) if auto == "AUTO" => {
                     options.implementation(Implementation::Auto)
                 }
-                // A ring, too, reduces each block once and then hands it to all.
+                // A ring also reduces each block once and then distributes it to all ranks.
                 ("implementation", Json::String(ring)) if ring == "RING" => {
                     options.implementation(Implementation::TwoShot)
                 }
@@ -226,7 +227,7 @@ impl Case {
     }
 }
 
-/// TensorFlow's word for an error.
+/// Returns the kind of error that TensorFlow raises.
 pub(crate) fn kind(error: &Error) -> &'static str {
     match error.root() {
         Error::UnknownReduceOp { .. } => "bad_reduce_op",
@@ -234,8 +235,8 @@ pub(crate) fn kind(error: &Error) -> &'static str {
         Error::WrongContext { .. } => "wrong_context",
         Error::Mismatch { argument, expected, found, .. } => {
             let sparse = |text: &str| text.starts_with("IndexedSlices");
-            // All replicas of a case make the same call, so that its first step differs only where
-            // the structure does.
+            // All replicas of a case make the same call, so its first step differs only if the
+            // structure differs.
             if argument == "types"
                 || argument == "call"
                 || expected == "nothing"
@@ -248,7 +249,7 @@ pub(crate) fn kind(error: &Error) -> &'static str {
             }
         }
         Error::InvalidCall { call, argument, expected, found, .. } => match (argument.as_str(), expected.as_str()) {
-            // A scalar has no axis to reduce; to gather it would need another call.
+            // A reduction of a scalar lacks the axis; a gather of a scalar is not allowed.
             (_, "a tensor with an axis") if call.contains("gather") => "scalar_not_allowed",
             (_, "a tensor with an axis") => "axis_out_of_range",
             ("axis", "each axis once") => "axis_repeated",
@@ -267,13 +268,13 @@ pub(crate) fn kind(error: &Error) -> &'static str {
             (_, "a variable that Slurm sets in a step") | ("gpus_per_task", _) => "runtime",
             _ => "value",
         },
-        // What a function of a case raises is a ValueError.
+        // An error that a function of a case raises is a ValueError.
         Error::Other(_) => "value",
         _ => "another",
     }
 }
 
-/// How two texts like `f32[2, 3]` differ.
+/// Returns how two texts like `f32[2, 3]` differ.
 fn other_tensor(expected: &str, found: &str) -> &'static str {
     let dtype = |text: &str| text.split('[').next().map(str::to_owned);
     if dtype(expected) != dtype(found) { "dtype_mismatch" } else { "shape_mismatch" }

@@ -1,4 +1,4 @@
-//! Where our answers on clusters are other than TensorFlow's: conditions on what a case says, and
+//! The cases in which our answers on clusters differ from TensorFlow's: conditions on a case, and
 //! the answers, computed a second time in the plainest way.
 
 use crate::{
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 type Tasks = BTreeMap<usize, String>;
 type Cluster = Vec<(String, Tasks)>;
 
-/// The `TF_CONFIG` that a resolver of the case reads.
+/// Returns the `TF_CONFIG` that a resolver of the case reads.
 fn text(case: &Case) -> Option<&str> {
     let told = &case.args["resolver"];
     let reads = |told: &Json| told["kind"] == "tfconfig";
@@ -40,7 +40,8 @@ pub(crate) fn no_json(case: &Case) -> bool {
     text(case).is_some_and(|text| !text.is_empty()) && config(case).is_none()
 }
 
-/// Whether an object of `TF_CONFIG` has a key twice: more keys are written than read.
+/// Returns whether an object of `TF_CONFIG` has a key twice: then the text has more keys than the
+/// parsed value.
 pub(crate) fn key_twice(case: &Case) -> bool {
     fn read(json: &Json) -> usize {
         match json {
@@ -50,12 +51,12 @@ pub(crate) fn key_twice(case: &Case) -> bool {
         }
     }
     let Some((text, config)) = text(case).zip(config(case)) else { return false };
-    // Every second part between quotes is within a text; no case has a quote in a text.
+    // Every second part between quotes is inside a string. No case has a quote in a string.
     let written = text.split('"').skip(2).step_by(2).filter(|after| after.trim_start().starts_with(':')).count();
     written != read(&config)
 }
 
-/// Whether a part of `TF_CONFIG` is of another JSON type than the format's.
+/// Returns whether a part of `TF_CONFIG` has another JSON type than the format requires.
 pub(crate) fn other_type(case: &Case) -> bool {
     let Some(config) = config(case) else { return false };
     let text = |json: &Json| json.is_string();
@@ -74,7 +75,7 @@ pub(crate) fn other_type(case: &Case) -> bool {
     !right
 }
 
-/// Whether the number of a task, or an index, is none, or the task is not in its cluster.
+/// Returns whether a task id or an index is not a number, or the task is not in its cluster.
 pub(crate) fn wrong_task(case: &Case) -> bool {
     let told = &case.args["resolver"];
     let of_config =
@@ -83,7 +84,7 @@ pub(crate) fn wrong_task(case: &Case) -> bool {
         (_, Some("tfconfig")) if of_config() => true,
         (None, kind) => matches!(kind, Some("tfconfig" | "simple")),
         (Some(cluster), _) => {
-            // An evaluator need not be in the cluster, and one without jobs takes any task.
+            // An evaluator need not be in the cluster. A cluster without jobs accepts any task.
             let is_absent = |(job, index): (String, usize)| match find(&cluster, &job) {
                 Some(tasks) => !tasks.contains_key(&index),
                 None => !cluster.is_empty() && job != "evaluator",
@@ -93,12 +94,12 @@ pub(crate) fn wrong_task(case: &Case) -> bool {
     }
 }
 
-/// Whether resolvers of a union have tasks of one job and one index.
+/// Returns whether two resolvers of a union have a task with the same job and index.
 pub(crate) fn task_twice(case: &Case) -> bool {
     is_union(case) && merged(case).is_none()
 }
 
-/// Whether tasks of a union have one address.
+/// Returns whether two tasks of a union have the same address.
 pub(crate) fn address_twice(case: &Case) -> bool {
     let addresses = |cluster: Cluster| {
         let mut all: Vec<String> = cluster.into_iter().flat_map(|(_, tasks)| tasks.into_values()).collect();
@@ -108,7 +109,7 @@ pub(crate) fn address_twice(case: &Case) -> bool {
     is_union(case) && merged(case).is_some_and(addresses)
 }
 
-/// Whether an argument is of a type that ours does not take.
+/// Returns whether an argument has a type that our resolver does not take.
 pub(crate) fn no_argument(case: &Case) -> bool {
     let told = &case.args["resolver"];
     let master = &told["kwargs"]["master"];
@@ -116,13 +117,13 @@ pub(crate) fn no_argument(case: &Case) -> bool {
     simple || members(told).iter().any(|member| member["kind"] == "junk")
 }
 
-/// Whether an argument has a name that TensorFlow does not know.
+/// Returns whether an argument has a name that TensorFlow does not know.
 pub(crate) fn no_name(case: &Case) -> bool {
     is_union(case) && !has_known_names(&case.args["resolver"])
 }
 
-/// Whether the protocol of a union is its first resolver's, and an address is asked for by its
-/// task.
+/// Returns whether a union has the protocol of its first resolver, and the case asks for an address
+/// by its task.
 pub(crate) fn protocol_of_a_member(case: &Case) -> bool {
     let told = &case.args["resolver"];
     let asked = master_calls(case).any(|(_, call)| call.get("task_id").is_some() && call.get("rpc_layer").is_none());
@@ -132,14 +133,14 @@ pub(crate) fn protocol_of_a_member(case: &Case) -> bool {
         && asked
 }
 
-/// Whether an empty protocol is given to a union whose first resolver has another.
+/// Returns whether an empty protocol is passed to a union whose first resolver has a protocol.
 pub(crate) fn empty_protocol(case: &Case) -> bool {
     let told = &case.args["resolver"];
     let first = members(told).first().map(|first| &first["kwargs"]["rpc_layer"]);
     is_union(case) && told["kwargs"]["rpc_layer"] == "" && first.is_some_and(Json::is_string)
 }
 
-/// Whether the task of a union is not its first resolver's.
+/// Returns whether the task of a union comes from a resolver after the first.
 pub(crate) fn task_of_a_later_member(case: &Case) -> bool {
     let told = &case.args["resolver"];
     let tasks = || members(told).iter().map(|member| task(case, member));
@@ -149,8 +150,7 @@ pub(crate) fn task_of_a_later_member(case: &Case) -> bool {
         && tasks().any(|task| task.is_some())
 }
 
-/// What a union says of its task, its protocol, and the addresses that are asked for by their
-/// tasks.
+/// Returns a union's task, its protocol, and the addresses for which the case asks by their tasks.
 pub(crate) fn of_union(case: &Case) -> Value {
     let told = &case.args["resolver"];
     let task = task(case, told);
@@ -169,7 +169,7 @@ pub(crate) fn of_union(case: &Case) -> Value {
     Value::Dict(parts)
 }
 
-/// What an empty `TF_CONFIG` says.
+/// Returns the answer of an empty `TF_CONFIG`.
 pub(crate) fn of_nothing(case: &Case) -> Value {
     let calls = master_calls(case).map(|(place, _)| format!("master_{place}"));
     let mut parts: BTreeMap<_, _> = calls.chain(["master".to_owned()]).map(|name| (name, plain(""))).collect();
@@ -193,7 +193,7 @@ fn url(layer: Option<&str>, address: &str) -> String {
     layer.map_or_else(|| address.to_owned(), |layer| format!("{layer}://{address}"))
 }
 
-/// The jobs of a resolver; none if an index is no number.
+/// Returns the jobs of a resolver; `None` if an index is not a number.
 fn cluster(case: &Case, told: &Json) -> Option<Cluster> {
     let jobs = match told["kind"].as_str()? {
         "simple" => told["cluster"].clone(),
@@ -215,8 +215,8 @@ fn cluster(case: &Case, told: &Json) -> Option<Cluster> {
     jobs.as_object()?.iter().map(|(job, list)| Some((job.clone(), tasks(list)?))).collect()
 }
 
-/// The jobs of all resolvers of a union: tasks without gaps one after another, others by their
-/// indices. None if there is one twice.
+/// Returns the jobs of all resolvers of a union. If the indices of a job have no gaps, its tasks
+/// follow one another; otherwise tasks keep their indices. `None` if a task occurs twice.
 fn merged(case: &Case) -> Option<Cluster> {
     let all: Vec<Cluster> =
         members(&case.args["resolver"]).iter().map(|member| cluster(case, member)).collect::<Option<_>>()?;
@@ -251,7 +251,7 @@ fn find<'a>(cluster: &'a Cluster, job: &str) -> Option<&'a Tasks> {
     cluster.iter().find(|(name, _)| name == job).map(|(_, tasks)| tasks)
 }
 
-/// The task that a resolver is given.
+/// Returns the task that is passed to a resolver.
 fn own_task(case: &Case, told: &Json) -> Option<(String, usize)> {
     let of_config = || Some(config(case)?.get("task")?.clone()).filter(|_| told["kind"] == "tfconfig");
     let task = of_config().unwrap_or(Json::Null);
@@ -259,7 +259,7 @@ fn own_task(case: &Case, told: &Json) -> Option<(String, usize)> {
     Some((job.to_owned(), number(&told["kwargs"]["task_id"]).or(number(&task["index"]))?))
 }
 
-/// The task of a resolver; of a union that of the first that has one.
+/// Returns the task of a resolver. For a union, the task of the first resolver that has a task.
 fn task(case: &Case, told: &Json) -> Option<(String, usize)> {
     own_task(case, told).or_else(|| {
         let all: Vec<Cluster> = members(told).iter().map(|member| cluster(case, member)).collect::<Option<_>>()?;
@@ -270,7 +270,7 @@ fn task(case: &Case, told: &Json) -> Option<(String, usize)> {
     })
 }
 
-/// A number from 0, or its digits.
+/// Returns a number from 0, which may be written as text.
 fn number(json: &Json) -> Option<usize> {
     match json {
         Json::String(text) if text.bytes().all(|byte| byte.is_ascii_digit()) => text.parse().ok(),
@@ -288,7 +288,8 @@ fn specified(cluster: &Cluster) -> Value {
     plain(json!({ "jobs": jobs, "as_dict": dict }))
 }
 
-/// The nodes of a Slurm case with their tasks; none if they do not fit together.
+/// Returns the nodes of a Slurm case with their numbers of tasks; `None` if the two lists do not
+/// match.
 fn nodes(case: &Case) -> Option<Vec<(String, usize)>> {
     let told = &case.args["resolver"];
     let first = |names: [&str; 2]| names.into_iter().find_map(|name| case.args["env"][name].as_str());
@@ -316,7 +317,7 @@ pub(crate) fn unsaid_number_of_tasks(case: &Case) -> bool {
     nodes(case).is_some() && case.args["env"]["SLURM_STEP_NUM_TASKS"].is_null() && !case.is_answered()
 }
 
-/// Whether the names of a case's nodes are in another order than that of text.
+/// Returns whether the names of a case's nodes are not in alphabetical order.
 pub(crate) fn unsorted_nodes(case: &Case) -> bool {
     case.is_answered() && nodes(case).is_some_and(|nodes| !nodes.is_sorted_by(|one, next| one.0 <= next.0))
 }
@@ -325,7 +326,7 @@ pub(crate) fn are_given(case: &Case) -> bool {
     case.args["resolver"]["kwargs"]["tasks_per_node"].is_object()
 }
 
-/// What the resolver for Slurm says: tasks node by node, jobs in the order of their names.
+/// Returns the answer of the Slurm resolver: tasks node by node, jobs in the order of their names.
 pub(crate) fn of_slurm(case: &Case) -> Value {
     let given = |name: &str| case.args["resolver"]["kwargs"].get(name);
     let environment = |name: &str| case.args["env"][name].as_str();
@@ -366,7 +367,8 @@ pub(crate) fn of_slurm(case: &Case) -> Value {
         let address = find(&cluster, job).and_then(|tasks| tasks.get(&index));
         parts.extend(address.map(|address| (format!("master_{place}"), plain(url(layer, address)))));
     }
-    // Of nodes that are not told apart TensorFlow's GPUs are ours.
+    // We compute GPUs as TensorFlow does: from the largest number of tasks of a node, for all nodes
+    // alike.
     if let Some(gpus) = given("gpus_per_node").and_then(number).filter(|_| given("auto_set_gpu") != Some(&json!(false)))
     {
         let most = nodes.iter().map(|(_, tasks)| *tasks).max().expect("a node");
@@ -379,7 +381,7 @@ pub(crate) fn of_slurm(case: &Case) -> Value {
     Value::Dict(parts)
 }
 
-/// Whether a name of a list of hosts has several brackets, each with numbers.
+/// Returns whether a name in a list of hosts has several brackets, each with numbers.
 pub(crate) fn several_brackets(case: &Case) -> bool {
     case.text("function") == "expand_hostlist" && case.text("text").contains("][") && hosts(case.text("text")).is_some()
 }
@@ -388,7 +390,7 @@ pub(crate) fn expanded(case: &Case) -> Value {
     plain(hosts(case.text("text")).expect("a list of hosts"))
 }
 
-/// The hosts of one name whose brackets follow each other.
+/// Returns the hosts of one name whose brackets follow one another.
 fn hosts(name: &str) -> Option<Vec<String>> {
     let Some((before, rest)) = name.split_once('[') else { return Some(vec![name.to_owned()]) };
     let (inside, after) = rest.split_once(']')?;
@@ -408,7 +410,7 @@ pub(crate) fn blank_in_a_name(case: &Case) -> bool {
     case.text("function") == "expand_hostlist" && case.is_answered() && case.text("text").contains(' ')
 }
 
-/// The places of the calls that ask for all tasks of a job that has none.
+/// Returns the indices of the calls that ask for all tasks of a job without tasks.
 fn tasks_of_none(case: &Case) -> impl Iterator<Item = usize> {
     let calls = case.args["calls"].as_array().into_iter().flatten().enumerate();
     let jobs = &case.args["cluster"];

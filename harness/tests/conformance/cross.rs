@@ -53,7 +53,7 @@ pub(crate) fn batch_reduce_to(case: &Case) -> Answer {
     })
 }
 
-/// A value on one device as it is; one on the devices of all replicas as theirs.
+/// Returns a value on one device as it is, and a value on all replicas' devices as local results.
 fn placed(strategy: &Strategy, value: Mirrored<Value>, destination: &str) -> Value {
     match destination {
         "value" => Value::Local(strategy.local_results(&value)),
@@ -61,7 +61,7 @@ fn placed(strategy: &Strategy, value: Mirrored<Value>, destination: &str) -> Val
     }
 }
 
-/// The call outside all scopes and, where the case says so, inside a replica.
+/// Makes the call outside all scopes or, if the case says so, in a replica.
 fn in_context(case: &Case, call: impl Fn(&Strategy) -> Result<Value, Error> + Sync) -> Answer {
     let strategy = case.strategy()?;
     match case.text("context") {

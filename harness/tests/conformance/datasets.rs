@@ -1,4 +1,4 @@
-//! Data sets: what replicas are fed with, step by step.
+//! Data sets: the inputs of replicas, step by step.
 
 use crate::{
     case::{Answer, Case, Stop},
@@ -62,7 +62,7 @@ pub(crate) fn input_context(case: &Case) -> Answer {
     ]))
 }
 
-/// The batches for single replicas that the function of a case makes of a range.
+/// Returns the batches for single replicas that the function of a case makes from a range.
 pub(crate) fn batches(case: &Case) -> Vec<Vec<i64>> {
     let number = |json: &Json| json.as_u64().expect("a number") as usize;
     let size = number(&case.args["global_batch"]) / case.replicas;
@@ -71,7 +71,8 @@ pub(crate) fn batches(case: &Case) -> Vec<Vec<i64>> {
     numbers.chunks(size).filter(full).map(<[i64]>::to_vec).collect()
 }
 
-/// The steps in which each batch goes to a replica, and nothing to those that are left at the end.
+/// Returns the steps. Each batch goes to one replica; in the last step the remaining replicas get
+/// an empty batch.
 pub(crate) fn all_batches(case: &Case) -> Value {
     let steps = batches(case);
     let steps = steps.chunks(case.replicas).map(|step| {
@@ -82,7 +83,7 @@ pub(crate) fn all_batches(case: &Case) -> Value {
     Value::List(steps.collect())
 }
 
-/// The data set that a case describes.
+/// Returns the data set that a case describes.
 fn pipeline(json: &Json) -> Result<Values> {
     let mut dataset = match json.get("range") {
         Some(bounds) => range(bounds),
@@ -101,7 +102,7 @@ fn pipeline(json: &Json) -> Result<Values> {
                 let [count, index] = [0, 1].map(|place| argument[place].as_u64().expect("a number") as usize);
                 Box::new(dataset.shard(count, index))
             }
-            // Ours read ahead where they are distributed.
+            // Our data sets read ahead when they are distributed.
             "prefetch" => dataset,
             "map_square" => Box::new(dataset.map(|x| Ok(each(&x, |x| x * x)))),
             "map_pair" => Box::new(dataset.map(|x| {
@@ -134,7 +135,7 @@ fn slices(rows: Tensor) -> Values {
     Box::new(dataset::from_tensor_slices(Slices(rows)).expect("a column"))
 }
 
-/// A tensor whose rows are values.
+/// A tensor with a value for each row.
 struct Slices(Tensor);
 
 impl Columns for Slices {
@@ -176,7 +177,8 @@ fn iterate(case: &Case, strategy: &Strategy, dataset: &DistributedDataset<Value>
         {
             steps.push(per_step(case, strategy, step)?);
         }
-        // One end of ours stands for each of TensorFlow's, and stays.
+        // Our only end, `None`, stands for each kind of end in TensorFlow, and is reported again at
+        // each request.
         let more_asks = case.args["after_end"].as_u64().unwrap_or(0) as usize;
         end = match case.text("iterate") {
             _ if steps.len() == limit => "limit".to_owned(),
@@ -193,7 +195,7 @@ fn iterate(case: &Case, strategy: &Strategy, dataset: &DistributedDataset<Value>
     Ok(Value::dict([("steps", Value::List(steps)), ("end", Value::plain(end))]))
 }
 
-/// The specs of one tensor, or of the entries of a map, on each replica.
+/// Returns the specs of one tensor, or of the entries of a map, on each replica.
 fn specs(specs: Vec<TensorSpec>, replicas: usize) -> Value {
     let on_each = |spec: &TensorSpec| {
         let json = json!({ "json": { "dtype": spec.dtype.name(), "shape": spec.shape } });

@@ -1,5 +1,5 @@
-//! Where we answer other than TensorFlow, what, and why. Every row is checked: its cases give what
-//! it says, and none of them gives TensorFlow's answer.
+//! The deliberate differences from TensorFlow: the cases, our answers, and the reasons. Every row
+//! is checked: its cases give the answer of the row, and none of them gives TensorFlow's answer.
 
 use crate::{
     arithmetic,
@@ -13,35 +13,35 @@ use serde_json::Value as Json;
 
 /// A deliberate difference.
 pub(crate) struct Decision {
-    /// How the categories of its cases begin: their ids without the numbers.
+    /// Prefixes of the categories of its cases. A category is an id without its number.
     pub(crate) ids: &'static [&'static str],
-    /// Which of them.
+    /// Selects the cases of these categories.
     pub(crate) when: fn(&Case) -> bool,
     pub(crate) ours: Ours,
     pub(crate) why: &'static str,
 }
 
-/// What we answer.
+/// Our answer.
 pub(crate) enum Ours {
     /// An error of this kind.
     Refused(&'static str),
-    /// The reduction as we define it, computed another way.
+    /// The reduction by our definition, computed in another way.
     Reduced,
-    /// All rows one below the other, dense or sparse.
+    /// All rows concatenated along axis 0, dense or sparse.
     Gathered,
-    /// The steps of a variable as the spec says.
+    /// The steps of a variable by the spec.
     Specified,
-    /// A batch for each replica until there are none.
+    /// A batch for each replica until no batch is left.
     AllBatches,
-    /// This; of a dict only the parts that differ.
+    /// This value. For a dict, only the parts that differ.
     Instead(fn(&Case) -> Value),
     /// The result and its gradient by definition.
     Differentiated,
-    /// Nothing: no program that compiles makes the call.
+    /// No answer: no program that compiles makes the call.
     NotExpressible,
 }
 
-/// A part of TensorFlow's answers for which we have no word.
+/// A part of TensorFlow's answers that has no equivalent here.
 pub(crate) struct NotJudged {
     pub(crate) api: &'static str,
     pub(crate) part: &'static str,
@@ -446,7 +446,7 @@ impl Ours {
         }
     }
 
-    /// How an answer differs from what the row says.
+    /// Returns how an answer differs from the row's.
     pub(crate) fn differs(&self, case: &Case, answer: &Answer) -> Option<String> {
         match (self, answer) {
             (Ours::Refused(expected), Err(Stop::Refused(error))) if kind(error) == *expected => None,
@@ -505,17 +505,17 @@ fn mean_of_one_integer(case: &Case) -> bool {
     mean && case.replicas == 1 && case.has_dtype(&["i", "u"])
 }
 
-/// Whether TensorFlow's arithmetic gives another value than ours.
+/// Returns whether TensorFlow's arithmetic gives another value than ours.
 fn reduced_otherwise(case: &Case) -> bool {
     case.differs_from_tensorflow(&Ok(reduced(case))).is_some()
 }
 
-/// Whether TensorFlow's variable behaves in another way than ours.
+/// Returns whether TensorFlow's variable behaves differently from ours.
 fn specified_otherwise(case: &Case) -> bool {
     case.differs_from_tensorflow(&Ok(variables::specified(case))).is_some()
 }
 
-/// The rank of the first replica's tensor.
+/// Returns the rank of the first replica's tensor.
 fn rank(case: &Case) -> Option<isize> {
     case.inputs().into_iter().next()?.into_tensor().map(|tensor| tensor.rank() as isize)
 }

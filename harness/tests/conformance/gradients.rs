@@ -18,13 +18,13 @@ pub(crate) fn gradient(case: &Case) -> Answer {
     Ok(Value::Local(results.into_values()))
 }
 
-/// The gradient of each replica's result, where it is given.
+/// Returns the upstream gradient of each replica's result, if the case passes it.
 fn upstreams(case: &Case) -> Vec<Option<Value>> {
     let given = case.args.get("upstream").and_then(Json::as_array);
     given.map_or_else(|| vec![None; case.replicas], |all| all.iter().map(|one| Some(Value::parse(one))).collect())
 }
 
-/// The result of what `x` goes through, and its gradient.
+/// Returns the result of the case's function of `x`, and its gradient.
 fn through(case: &Case, replica: &ReplicaContext<'_>, x: Value, upstream: Option<Value>) -> Result<(Value, Value)> {
     let op = || case.op().expect("an operation");
     let sum = |x: &Value| replica.all_reduce(op(), x.clone());
@@ -65,7 +65,7 @@ fn through(case: &Case, replica: &ReplicaContext<'_>, x: Value, upstream: Option
     })
 }
 
-/// As many ones, dense.
+/// Returns dense tensors of ones, of the same shapes.
 fn ones(y: &Value) -> Value {
     match y.clone().densify().expect("rows of a known shape") {
         Value::List(list) => Value::List(list.iter().map(ones).collect()),
@@ -87,7 +87,7 @@ fn each_tensor(nest: &Value, visit: &mut dyn FnMut(&Tensor)) {
     }
 }
 
-/// What we answer by definition to one sum, or one gather along axis 0.
+/// Returns the answer by definition for one sum, or for one gather along axis 0.
 pub(crate) fn by_definition(case: &Case) -> Value {
     let inputs = case.inputs();
     let gathers = case.text("through") == "all_gather";
@@ -101,7 +101,7 @@ pub(crate) fn by_definition(case: &Case) -> Value {
     Value::Local((0..case.replicas).map(result).collect())
 }
 
-/// The part of `all` that lies where the replica's input does among the inputs.
+/// Returns the part of `all` at the position of the replica's input in the concatenated inputs.
 fn own_rows(all: &Value, inputs: &[Value], replica: usize) -> Value {
     match all {
         Value::List(list) => {

@@ -1,9 +1,9 @@
-//! Whether we answer as TensorFlow does: every golden vector is judged through the public API.
+//! Compares our answers with TensorFlow's: every golden vector is judged through the public API.
 //!
 //! The vectors were made by running TensorFlow 2.21 on CPU. `CONSONANCE_CONFORMANCE_DIR` names
-//! another folder of such files. A case passes if we give TensorFlow's answer or its alternative,
-//! or refuse with its kind of error. Where we differ by decision, [`decisions`] says what we answer
-//! instead, which is checked, and why.
+//! another folder of such files. A case passes if we give TensorFlow's answer or the alternative,
+//! or refuse with the same kind of error. [`decisions`] has the deliberate differences: our
+//! answers, which are checked, and the reasons.
 
 mod arithmetic;
 mod case;
@@ -43,10 +43,10 @@ const FILES: [&str; 12] = [
     "cluster_resolvers",
 ];
 
-/// How a case was judged.
+/// The verdict on a case.
 enum Verdict {
     Passed,
-    /// By this row of the table.
+    /// Differs by this row of the table.
     Differs(usize),
     Failed(String),
 }
@@ -54,17 +54,18 @@ enum Verdict {
 #[test]
 fn every_vector_is_judged() {
     let report = judge_all(false);
-    // Straight to the file: the test harness shows what `println!` prints of failed tests only.
+    // Written to stdout directly, because the test harness shows the output of `println!` only for
+    // failed tests.
     std::io::stdout().write_all(report.as_bytes()).expect("standard output is open");
 }
 
-/// What is passed, and what differs by which row, does not depend on the engine.
+/// Checks that the verdicts do not depend on the engine.
 #[test]
 fn every_vector_is_judged_on_messages_too() {
     assert_eq!(judge_all(true), judge_all(false));
 }
 
-/// Judges all cases of all files, and gives the report.
+/// Judges all cases of all files, and returns the report.
 fn judge_all(on_messages: bool) -> String {
     let folder = env::var_os("CONSONANCE_CONFORMANCE_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/vectors"), PathBuf::from);
@@ -103,12 +104,12 @@ fn judge_all(on_messages: bool) -> String {
     report
 }
 
-/// Cases that are in no file: what TensorFlow answers is read from its source.
+/// Judges cases that are in no file. TensorFlow's answers are taken from its source.
 #[test]
 fn further_cases_are_judged() {
     let config = r#"{\"cluster\": {\"worker\": [\"a:1\", \"b:2\"]}, \"task\": {\"type\": \"worker\", \"index\": 1}}"#;
     let cluster = r#"{"jobs": ["worker"], "as_dict": {"worker": ["a:1", "b:2"]}}"#;
-    // Task 0 instead of the environment's, and no type.
+    // Task 0 instead of the environment's task, without a type.
     let task = format!(
         r#"{{"id": "cluster_resolvers/own/0", "api": "cluster_resolver", "num_replicas": 1, "inputs": [], "compare": "exact",
             "args": {{"env": {{"TF_CONFIG": "{config}"}}, "resolver": {{"kind": "tfconfig", "kwargs": {{"task_id": 0}}}}}},
@@ -135,8 +136,8 @@ fn further_cases_are_judged() {
             panic!("{}: {problem}", case.id);
         }
     }
-    // The mean of a dict of one replica's integers: TensorFlow gives them back, and ours is a dict
-    // of floats.
+    // The mean of a dict of one replica's integers: TensorFlow returns the integers, we return
+    // floats.
     let mean = r#"{"cases": [{"id": "all_reduce/dtype_1_replica/99", "api": "ReplicaContext.all_reduce", "num_replicas": 1,
         "inputs": [{"dict": {"a": {"dtype": "i32", "shape": [1], "hex": "03000000"}}}], "args": {"op": "MEAN"}, "compare": "exact",
         "expect": {"ok": {"local_results": [{"dict": {"a": {"dtype": "i32", "shape": [1], "hex": "03000000"}}}]}}}]}"#;

@@ -1,4 +1,4 @@
-//! `run`, values for each replica, and what the contexts say.
+//! `run`, values for each replica, and queries of the contexts.
 
 use crate::{
     case::{Answer, Case, Stop},
@@ -37,7 +37,7 @@ pub(crate) fn run(case: &Case) -> Answer {
     Ok(Value::dict([("local_results", Value::Local(strategy.local_results(&results)))]))
 }
 
-/// How many arguments a replica's function takes.
+/// Returns the number of arguments of a replica's function.
 fn arity(name: &str) -> usize {
     match name {
         "add" | "kw" => 2,
@@ -195,14 +195,15 @@ pub(crate) fn contexts(case: &Case) -> Answer {
     })
 }
 
-/// `f` of each element of two tensors, computed in f64; one element stands for many.
+/// Returns `f` of the elements of two tensors, computed in f64. The elements of `y` are repeated as
+/// needed.
 pub(crate) fn combine_elements(x: &Value, y: &Value, f: fn(f64, f64) -> f64) -> Value {
     let (left, right) = (numbers(x), numbers(y));
     let results: Vec<f64> = left.iter().enumerate().map(|(place, &x)| f(x, right[place % right.len()])).collect();
     with_numbers(x, tensor(x).shape().to_vec(), &results)
 }
 
-/// Tensors of one shape along a new first axis.
+/// Stacks tensors of one shape along a new first axis.
 pub(crate) fn stack(values: Vec<Value>) -> Result<Value> {
     let tensors: Vec<Tensor> = values.iter().map(tensor).collect();
     let shape = [&[tensors.len()], tensors[0].shape()].concat();
@@ -214,7 +215,7 @@ fn tensor(value: &Value) -> Tensor {
     value.clone().into_tensor().unwrap_or_else(|| panic!("not a tensor: {value:?}"))
 }
 
-/// The elements of an i32, f32 or f64 tensor.
+/// Returns the elements of an i32, f32 or f64 tensor.
 fn numbers(value: &Value) -> Vec<f64> {
     fn of<T: Element + Into<f64>>(tensor: &Tensor) -> Option<Vec<f64>> {
         tensor.as_slice::<T>().ok().map(|elements| elements.iter().map(|&element| element.into()).collect())
@@ -224,7 +225,7 @@ fn numbers(value: &Value) -> Vec<f64> {
     numbers.unwrap_or_else(|| panic!("not numbers of a program: {tensor}"))
 }
 
-/// A tensor of the type of `like`, i32 or f32.
+/// Returns a tensor of the dtype of `like`, i32 or f32.
 fn with_numbers(like: &Value, shape: Vec<usize>, numbers: &[f64]) -> Value {
     let result = match tensor(like).as_slice::<i32>() {
         Ok(_) => Tensor::new(shape, &numbers.iter().map(|&number| number as i32).collect::<Vec<_>>()),

@@ -27,7 +27,7 @@ pub(crate) fn all_gather(case: &Case) -> Answer {
 }
 
 pub(crate) fn merge_call(case: &Case) -> Answer {
-    // There is no replica context outside a replica; and a merge function always sees a
+    // There is no replica context outside a replica, and a merge function always gets a
     // `PerReplica`.
     if case.text("context") == "cross" || [case.text("merge_fn"), case.text("nested")].contains(&"kinds") {
         return Err(Stop::NotExpressible);
@@ -48,14 +48,14 @@ pub(crate) fn merge_call(case: &Case) -> Answer {
     Ok(Value::Local(results.into_values()))
 }
 
-/// Arguments by place, then those by name in the order of their names.
+/// Returns the positional arguments, then the named arguments in the order of their names.
 fn listed(json: &Json, places: &str, names: &str) -> Vec<Value> {
     let places = json.get(places).and_then(Json::as_array).into_iter().flatten();
     let names: BTreeMap<_, _> = json.get(names).and_then(Json::as_object).into_iter().flatten().collect();
     places.chain(names.into_values()).map(Value::parse).collect()
 }
 
-/// A call whose arguments are a tuple: of another type where there are more or fewer.
+/// Makes a merge call. The arguments are an array, whose type depends on their number.
 fn merge(replica: &ReplicaContext<'_>, name: &str, arguments: Vec<Value>) -> Result<Value> {
     fn call<const COUNT: usize>(replica: &ReplicaContext<'_>, name: &str, arguments: Vec<Value>) -> Result<Value> {
         let arguments: [Value; COUNT] = arguments.try_into().expect("so many arguments");
@@ -70,7 +70,7 @@ fn merge(replica: &ReplicaContext<'_>, name: &str, arguments: Vec<Value>) -> Res
     }
 }
 
-/// What a merge function gives: to each replica its own, or to all the same.
+/// The result of a merge function: one value per replica, or the same value for all replicas.
 enum Given {
     Each(PerReplica<Value>),
     Same(Mirrored<Value>),

@@ -1,4 +1,4 @@
-//! Cluster resolvers: made from the case's environment, and asked what TensorFlow's were asked.
+//! Cluster resolvers: made from the case's environment, with the same queries as TensorFlow's.
 
 use crate::{
     case::{Answer, Case, Stop, kind},
@@ -40,7 +40,7 @@ pub(crate) fn cluster_resolver(case: &Case) -> Answer {
 
 struct Resolver {
     resolver: Box<dyn ClusterResolver>,
-    /// What TensorFlow's resolver for Slurm sets, and ours says.
+    /// The visible devices that TensorFlow's Slurm resolver sets and ours returns.
     visible_devices: Option<String>,
 }
 
@@ -54,7 +54,8 @@ impl Resolver {
         let resolver: Box<dyn ClusterResolver> = match told["kind"].as_str() {
             Some("tfconfig") => {
                 let mut resolver = TfConfigClusterResolver::from_environment(environment)?;
-                // Each may be given without the other, which is TF_CONFIG's.
+                // The type and the id may each be passed alone. The other then comes from
+                // TF_CONFIG.
                 if argument("task_type").or(argument("task_id")).is_some() {
                     let task_type = text("task_type").or(resolver.task_type()).map(str::to_owned);
                     let task_id = argument("task_id").map(index).or(resolver.task_id());
@@ -108,7 +109,7 @@ impl Resolver {
                 };
                 Box::new(resolver)
             }
-            // No resolver at all.
+            // Not a resolver.
             Some("junk") => return Err(Stop::NotExpressible),
             kind => panic!("no resolver {kind:?}"),
         };
@@ -170,7 +171,7 @@ pub(crate) fn slurm_expand(case: &Case) -> Answer {
 
 fn specified(spec: &ClusterSpec) -> Value {
     let dict: Json = serde_json::from_str(&spec.to_string()).expect("JSON");
-    // Of a job without tasks TensorFlow cannot tell whether they are a list.
+    // For a job without tasks TensorFlow does not distinguish a list from a dict.
     let dict = dict.as_object().expect("an object").iter().map(|(job, tasks)| {
         let is_empty = tasks.as_array().is_some_and(Vec::is_empty);
         (job.clone(), if is_empty { json!({}) } else { tasks.clone() })
@@ -178,7 +179,7 @@ fn specified(spec: &ClusterSpec) -> Value {
     plain(json!({ "jobs": spec.jobs(), "as_dict": dict.collect::<serde_json::Map<_, _>>() }))
 }
 
-/// Whether each argument of a union is one that TensorFlow has.
+/// Returns whether TensorFlow has each argument of a union.
 pub(crate) fn has_known_names(union: &Json) -> bool {
     let mut names = union["kwargs"].as_object().into_iter().flat_map(|arguments| arguments.keys());
     names.all(|name| ["task_type", "task_id", "environment", "rpc_layer"].contains(&&name[..]))
@@ -195,7 +196,7 @@ fn answered(result: Result<impl Into<Json>>) -> Value {
     }
 }
 
-/// A number, or the text of one.
+/// Returns a number, which may be written as text.
 fn index(json: &Json) -> usize {
     match json {
         Json::String(text) => text.parse().expect("a number"),

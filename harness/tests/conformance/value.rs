@@ -1,4 +1,4 @@
-//! Values as the vectors write them: read, used as nests, compared.
+//! Values in the format of the golden vectors: reading them, using them as nests, comparing them.
 
 use consonance::{
     DType, Element, Error, IndexedSlices, Nest, Result, Tensor, bf16, f16,
@@ -8,7 +8,7 @@ use consonance_spec::for_each_dtype;
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 
-/// A nest whose structure is known when the test runs.
+/// A nest whose structure is known only at run time.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Tensor(Tensor),
@@ -16,10 +16,10 @@ pub(crate) enum Value {
     List(Vec<Value>),
     Tuple(Vec<Value>),
     Dict(BTreeMap<String, Value>),
-    /// Each replica's result; one alone stands for all.
+    /// Each replica's result. A single one stands for all replicas.
     Local(Vec<Value>),
-    /// Nothing, a number or text that is not a tensor, a tensor of a type that we do not have: as
-    /// it is written.
+    /// None, a number or text that is not a tensor, or a tensor of a dtype that we lack: the JSON
+    /// as it is written.
     Other(Json),
 }
 
@@ -37,7 +37,7 @@ impl Value {
                 Some(("tuple", list)) => Value::Tuple(all(list)),
                 Some(("local_results" | "per_replica", list)) => Value::Local(all(list)),
                 Some(("np", array)) => Value::parse(array),
-                // The answers of the steps of a case.
+                // The answers to the steps of a case.
                 Some(("results", list)) => Value::List(all(list)),
                 Some(("result" | "ok", answer)) => Value::parse(answer),
                 Some(("error", kind)) => Value::Other(json!({ "error": kind })),
@@ -57,7 +57,7 @@ impl Value {
         }
     }
 
-    /// A plain number, bool or text.
+    /// Returns a plain number, bool or text.
     pub(crate) fn plain(value: impl Into<Json>) -> Value {
         Value::Other(json!({ "py": value.into() }))
     }
@@ -70,7 +70,7 @@ impl Value {
         Value::Dict(entries.map(|(key, value)| (key.to_owned(), value)).into())
     }
 
-    /// The tensor; of a plain number the scalar that TensorFlow makes of it: i32, or f32.
+    /// Returns the tensor. A plain number becomes a scalar as in TensorFlow: i32 or f32.
     pub(crate) fn into_tensor(self) -> Option<Tensor> {
         match self {
             Value::Tensor(tensor) => Some(tensor),
@@ -83,7 +83,8 @@ impl Value {
         }
     }
 
-    /// The value with tensors for plain numbers; none if a leaf is no tensor of ours.
+    /// Returns the value with tensors in place of plain numbers; `None` if a leaf is not a tensor
+    /// that we have.
     pub(crate) fn into_nest(self) -> Option<Value> {
         let all = |list: Vec<Value>| list.into_iter().map(Value::into_nest).collect::<Option<Vec<_>>>();
         match self {
@@ -108,7 +109,8 @@ impl Value {
         }
     }
 
-    /// How `found` differs from this by more than `ulp` units in the last place of a float.
+    /// Returns how `found` differs from this value. Floats may differ by `ulp` units in the last
+    /// place.
     pub(crate) fn difference(&self, found: &Value, ulp: u64) -> Option<String> {
         let same = match (self, found) {
             (Value::Tensor(expected), Value::Tensor(found)) => near(expected, found, ulp),
@@ -134,7 +136,7 @@ impl Value {
                 });
             }
             (Value::Other(expected), Value::Other(found)) => expected == found,
-            // Where a tensor is meant, TensorFlow gives a plain number back as it is.
+            // TensorFlow returns a plain number unchanged where we return a tensor.
             (Value::Other(_), Value::Tensor(tensor)) => {
                 self.clone().into_tensor().is_some_and(|expected| near(&expected, tensor, 0))
             }
@@ -209,7 +211,7 @@ bits_of! {
     f64: f64::from_bits, f64::to_bits;
 }
 
-/// Each element's bits, in row-major order.
+/// Returns each element's bits, in row-major order.
 pub(crate) fn bits(tensor: &Tensor) -> Vec<u64> {
     fn of<T: Bits>(tensor: &Tensor) -> Vec<u64> {
         tensor.as_slice::<T>().expect("the dtype was matched").iter().map(|&element| element.bits64()).collect()
@@ -224,7 +226,7 @@ pub(crate) fn bits(tensor: &Tensor) -> Vec<u64> {
     for_each_dtype!(by_dtype)
 }
 
-/// The tensor of this shape whose elements have these bits.
+/// Returns the tensor of this shape whose elements have these bits.
 pub(crate) fn from_bits(dtype: DType, shape: Vec<usize>, bits: &[u64]) -> Tensor {
     fn of<T: Bits>(shape: Vec<usize>, bits: &[u64]) -> Tensor {
         let elements: Vec<T> = bits.iter().map(|&bits| T::from_bits64(bits)).collect();
@@ -249,12 +251,12 @@ fn parse_tensor(dtype: DType, json: &Json) -> Tensor {
     from_bits(dtype, shape.collect(), &bits)
 }
 
-/// Whether dtypes and shapes are the same, and floats differ by at most `ulp` units; any NaN is any
-/// NaN.
+/// Returns whether dtypes and shapes are equal and floats differ by at most `ulp` units. All NaNs
+/// are equal.
 fn near(expected: &Tensor, found: &Tensor, ulp: u64) -> bool {
     let dtype = expected.dtype();
-    // The bits of infinity: what is above, without the sign, is NaN. Bits of floats are ordered as
-    // the floats are.
+    // The bits of infinity. Larger bits, without the sign, are NaN. The bits of floats have the
+    // order of the floats.
     let infinity = match dtype {
         DType::F16 => f16::INFINITY.bits64(),
         DType::Bf16 => bf16::INFINITY.bits64(),

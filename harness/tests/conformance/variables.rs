@@ -1,4 +1,4 @@
-//! Variables: made, assigned and read step by step, and what the spec says of the same steps.
+//! Variables: made, assigned and read step by step, and the results of the same steps by the spec.
 
 use crate::{
     case::{Answer, Case, Stop, kind},
@@ -15,7 +15,7 @@ use serde_json::{Value as Json, json};
 struct Step<'a> {
     context: &'a str,
     op: &'a str,
-    /// Each replica's, or the same for all.
+    /// Each replica's operand, or the same operand for all replicas.
     operands: Vec<Tensor>,
     is_per_replica: bool,
 }
@@ -71,7 +71,8 @@ fn initial(case: &Case) -> Tensor {
     Value::parse(&case.args["initial"]).into_tensor().expect("a tensor")
 }
 
-/// The steps' answers, the components in the end, and what is read then.
+/// Returns the answers of the steps, the final components, and the final value outside the
+/// replicas.
 fn answered(steps: Vec<Value>, components: Vec<Tensor>, read: Value) -> Value {
     let components = components.into_iter().map(Value::Tensor).collect();
     Value::dict([("steps", Value::List(steps)), ("components", Value::List(components)), ("cross_replica_read", read)])
@@ -143,8 +144,8 @@ fn add(strategy: &Strategy, variable: &Variable, operand: &Tensor) -> Result<()>
     strategy.update(variable, |copy| copy.assign_add(operand.clone())).map(drop)
 }
 
-/// What the spec says of the steps of a mirrored variable, assigned by its replicas, across them or
-/// outside.
+/// Returns the results by the spec for the steps of a mirrored variable, which is assigned in
+/// replicas, in the cross-replica context, or outside all scopes.
 pub(crate) fn specified(case: &Case) -> Value {
     match initial(case).dtype() {
         DType::F32 => specified_of::<f32>(case),

@@ -3,7 +3,7 @@
 use consonance_harness::compare::Verdict;
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 
-/// Bytes that say a case.
+/// Bytes that encode a case.
 #[derive(Clone, Debug)]
 pub(crate) struct Bytes(pub(crate) Vec<u8>);
 
@@ -17,7 +17,7 @@ impl Arbitrary for Bytes {
     }
 }
 
-/// Checks a law of so many cases.
+/// Checks a law on the given number of cases.
 pub(crate) fn check_law(cases: u64, law: fn(Bytes) -> Verdict) {
     QuickCheck::new().tests(cases).quickcheck(law);
 }

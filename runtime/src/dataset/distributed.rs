@@ -315,8 +315,8 @@ impl<E: Nest + Clone + Send + 'static> CommonEnd<E> {
     }
 }
 
-/// The limit on an element that is copied when it is requested: to copy more from anywhere in memory
-/// takes longer than to wake the thread that reads ahead (measured: PERF.md).
+/// The limit on an element that is copied when it is requested. To copy more rows from anywhere in
+/// memory takes longer than to wake the thread that reads ahead (measured: PERF.md).
 const COPIED_BYTES: usize = 32 << 10;
 
 /// Limit on the steps that are read ahead: the channel allocates space for all of them at once.

@@ -1,4 +1,4 @@
-//! Tensors and sparse rows as their bits, and what the spec says that a call leaves.
+//! Tensors and sparse rows as bits, and the expected results of a call by the spec.
 
 use super::super::with_type;
 use crate::{
@@ -45,12 +45,12 @@ impl<T: Sample> From<sparse::IndexedSlices<T>> for Outcome {
 }
 
 impl Outcome {
-    /// A tensor of the runtime.
+    /// Returns the bits of a tensor of the runtime.
     pub(crate) fn of(tensor: &Tensor) -> Outcome {
         Outcome::Dense(bits(tensor))
     }
 
-    /// Sparse rows of the runtime.
+    /// Returns the bits of sparse rows of the runtime.
     pub(crate) fn of_rows(slices: &IndexedSlices) -> Outcome {
         let indices = match slices.indices().as_slice::<i32>() {
             Ok(indices) => indices.iter().map(|&index| index.into()).collect(),
@@ -69,18 +69,20 @@ fn bits(tensor: &Tensor) -> Bits {
     Bits { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), keys }
 }
 
-/// What the call leaves of each leaf on each replica; or why the spec has no result.
+/// Returns the result of the call for each leaf on each replica, or the reason why the spec has
+/// none.
 pub(crate) fn outcomes(case: &NestCase) -> Result<Vec<Vec<Outcome>>, Error> {
     case.nest.flatten().1.iter().map(|leaf| for_each_dtype!(with_type leaf.dtype, typed(case, leaf);)).collect()
 }
 
-/// A replica's leaf, as a tensor.
+/// Returns a replica's leaf as a tensor.
 pub(crate) fn array<T: Sample>(leaf: &Leaf, replica: usize) -> Array<T> {
     let shape = &leaf.shapes[replica];
     Array::new(shape, sample(mix(leaf.seed, replica as u64), shape.iter().product()))
 }
 
-/// A replica's leaf, as sparse rows: up to five, of any index and so perhaps of equal ones.
+/// Returns a replica's leaf as up to five sparse rows. Their indices are arbitrary and may be
+/// equal.
 pub(crate) fn rows<T: Sample>(leaf: &Leaf, replica: usize) -> sparse::IndexedSlices<T> {
     let dense_shape = leaf.shapes[replica].clone();
     let seed = mix(leaf.seed, replica as u64);
@@ -117,7 +119,7 @@ fn reduce<T: Sample<Mean: Sample>>(op: ReduceOp, arrays: &[Array<T>], axes: &[is
     }
 }
 
-/// The combination in even blocks along the first axis.
+/// Returns the combined tensor in even blocks along the first axis.
 fn blocks<T: Sample<Mean: Sample>>(op: ReduceOp, arrays: &[Array<T>]) -> Result<Vec<Outcome>, Error> {
     fn cut<R: Sample>(all: Vec<R>, shape: &[usize], size: usize) -> Result<Vec<Outcome>, Error> {
         let blocks = collective::scatter(&all, size)?;
@@ -154,7 +156,7 @@ fn sparse_outcome<T: Sample<Mean: Sample>>(case: &NestCase, leaf: &Leaf) -> Resu
                 axis => Err(Error::AxisOutOfRange { axis, rank: rank as usize }),
             }
         }
-        // Rows have no other operation, and no blocks.
+        // Sparse rows have no other op, and no blocks.
         NestCall::Reduce(op, _) | NestCall::ReduceScatter(op) => Err(undefined(*op)),
         NestCall::Broadcast(_) => Err(undefined(ReduceOp::Sum)),
     }

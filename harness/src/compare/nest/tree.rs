@@ -1,4 +1,4 @@
-//! Nests that are not known before they run.
+//! Nests whose structure is known only at run time.
 
 use super::{
     super::with_type,
@@ -36,7 +36,7 @@ impl Nest for Tree {
 
     fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = nest::Leaf>) -> Result<()> {
         match self {
-            // Sparse rows that are reduced along an axis come back as a tensor, and the place is of
+            // Sparse rows that are reduced along an axis come back as a tensor, so each leaf takes
             // either.
             Tree::Dense(_) | Tree::Sparse(_) => {
                 let leaf = leaves.next().expect("a leaf for each place");
@@ -53,7 +53,7 @@ impl Nest for Tree {
 }
 
 impl Tree {
-    /// The same structure with `f` of the sparse leaves.
+    /// Returns the same structure, with `f` applied to the sparse leaves.
     pub(crate) fn map_rows(self, f: &dyn Fn(IndexedSlices) -> Result<Tree>) -> Result<Tree> {
         match self {
             Tree::Dense(tensor) => Ok(Tree::Dense(tensor)),
@@ -66,7 +66,7 @@ impl Tree {
         }
     }
 
-    /// The same structure, with the bits of its leaves.
+    /// Returns the same structure, with the bits of its leaves.
     pub(crate) fn structure(&self) -> spec::nest::Nest<Outcome> {
         match self {
             Tree::Dense(tensor) => spec::nest::Nest::Leaf(Outcome::of(tensor)),
@@ -79,7 +79,7 @@ impl Tree {
     }
 }
 
-/// Every replica's value.
+/// Returns every replica's value.
 pub(crate) fn trees(case: &NestCase) -> Vec<Tree> {
     (0..case.size).map(|replica| tree(&case.nest, replica)).collect()
 }

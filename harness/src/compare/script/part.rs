@@ -1,5 +1,5 @@
-//! One rank's part of a collective: its buffers before the call, and what the spec says they are
-//! after it.
+//! One rank's part of a collective: its buffers before the call, and their expected contents after
+//! it.
 
 use super::super::with_type;
 use crate::{
@@ -17,23 +17,23 @@ use std::ops::Range;
 
 /// One rank's part of one call.
 pub trait Part: Send {
-    /// Brings the buffers to the memory in which they are to lie, before the first call.
+    /// Moves the buffers to the memory that the case requires, before the first call.
     fn place(&mut self, communicator: &Communicator) -> Result<(), Error>;
 
     /// Makes the call.
     fn make(&mut self, communicator: &mut Communicator) -> Result<(), Error>;
 
-    /// Starts the call; none if this rank takes no part in it.
+    /// Starts the call. Returns `None` if this rank takes no part in it.
     fn start<'env>(&'env mut self, scope: &Scope<'env>) -> Result<Option<Pending>, Error>;
 
-    /// Whether the call's result and the buffers are as the spec says.
+    /// Checks that the call's result and the buffers are as the spec says.
     fn judge(&self, result: Result<(), Error>) -> Result<(), String>;
 
-    /// Whether the buffers are as they were before the call.
+    /// Checks that the buffers are unchanged by the call.
     fn untouched(&self) -> Result<(), String>;
 }
 
-/// Every rank's part of `call`.
+/// Returns every rank's part of `call`.
 pub fn parts(call: &Collective, size: usize) -> Vec<Box<dyn Part>> {
     for_each_dtype!(with_type call.dtype, typed_parts(call, size);)
 }
@@ -58,7 +58,7 @@ fn typed_parts<T: Sample<Mean: Sample>>(call: &Collective, size: usize) -> Vec<B
         .collect()
 }
 
-/// The count that a rank gives.
+/// Returns the number of elements that a rank contributes.
 pub fn given(call: &Collective, size: usize, rank: usize) -> usize {
     let all = |count: &dyn Fn(usize) -> usize| (0..size).map(count).sum();
     match (call.kind.flow(), call.kind.work(), call.kind.extent()) {
@@ -91,7 +91,7 @@ pub fn given(call: &Collective, size: usize, rank: usize) -> usize {
     }
 }
 
-/// What each rank gets; none for one that gets nothing.
+/// Returns each rank's result; `None` for a rank without a result.
 fn results<T: Sample>(call: &Collective, given: &[Vec<T>]) -> Result<Vec<Option<Vec<T>>>, SpecError> {
     let (size, root) = (given.len(), call.root);
     let only = |rank: usize, result: Vec<T>| {
@@ -111,7 +111,7 @@ fn results<T: Sample>(call: &Collective, given: &[Vec<T>]) -> Result<Vec<Option<
         (Kind::Scatter, _) => all(collective::scatter(&given[root], size)?),
         (Kind::AllToAll, Counts::Pairs(counts)) => all(collective::all_to_all_v(given, counts)?),
         (Kind::AllToAll, _) => all(collective::all_to_all(given)?),
-        // Nobody sends to itself.
+        // No rank can send to itself.
         (Kind::SendRecv, _) if size == 1 => return Err(SpecError::Shape { replica: 0 }),
         (Kind::SendRecv, _) => only(call.receiver(size), given[root].clone()),
         (kind, _) => {
@@ -121,11 +121,10 @@ fn results<T: Sample>(call: &Collective, given: &[Vec<T>]) -> Result<Vec<Option<
     })
 }
 
-/// A buffer somewhere in an allocation, with the bits that the whole allocation has before and
-/// after the call.
+/// A buffer inside an allocation, with the bits of the whole allocation before and after the call.
 struct Slab<T> {
     elements: Elements<T>,
-    /// Whether they are to lie in memory of the group.
+    /// Whether the elements are to lie in memory of the group.
     is_shared: bool,
     range: Range<usize>,
     before: Vec<u64>,
@@ -155,11 +154,12 @@ impl<T: Sample> Elements<T> {
 }
 
 impl<T: Sample> Slab<T> {
-    /// The buffer of a rank in a call that is `before`, and `after` if the call succeeds.
+    /// Returns the buffer of a rank in a call. Its contents are `before`, and `after` if the call
+    /// succeeds.
     fn new(call: &Collective, rank: usize, buffer: Buffer, before: &[T], after: &[T]) -> Slab<T> {
         let (offset, is_shared) = (call.offset, call.memory.is_shared(rank, buffer));
-        // Elements on both sides that no call may touch; none where the buffer has pages of its
-        // own.
+        // Elements on both sides that no call may touch. There are none if the buffer has its own
+        // pages.
         let guards: Vec<T> = sample(offset as u64, if is_shared && offset == 0 { 0 } else { offset + 2 });
         let around = |inner: &[T]| [&guards[..offset], inner, &guards[offset..]].concat();
         let (elements, range) = (around(before), offset..offset + before.len());
@@ -201,8 +201,8 @@ impl<T: Sample> Slab<T> {
     }
 }
 
-/// What a call's result and buffers must be. A call that the spec has no result for fails on every
-/// rank, and touches nothing.
+/// Checks a call's result and buffers. A call without a result in the spec must fail on every rank,
+/// and must not change any buffer.
 fn judge(
     valid: bool,
     result: Result<(), Error>,
@@ -243,7 +243,7 @@ impl<T: Sample> Buffers<T> {
         let send = |before: &[T]| slab(Send, before, before);
         let recv = |before: &[T], after: &[T]| slab(Recv, before, after);
         let root = rank == call.root;
-        // Where this rank's own part lies in what all have together.
+        // The range of this rank's part in the concatenation of all parts.
         let own = |count: &dyn Fn(usize) -> usize| {
             let start: usize = (0..rank).map(count).sum();
             start..start + count(rank)
@@ -281,7 +281,7 @@ impl<T: Sample> Buffers<T> {
                 let recv = result.and_then(|result| recv(&fresh(result.len()), result));
                 (send(&given).filter(|_| root), recv)
             }
-            // Calls that cannot be right still need a buffer to be wrong about.
+            // Invalid calls still need buffers as arguments.
             _ if !valid => (send(&given), {
                 let count = if call.kind == Kind::ReduceScatter { given.len() / size } else { given.len() };
                 recv(&given[..count], &given[..count]).filter(|_| call.kind != Kind::Reduce || root)
@@ -368,7 +368,7 @@ impl<T: Sample> Part for Buffers<T> {
     }
 }
 
-/// A part of an all-reduce to the mean of integers, which has another type.
+/// A part of an all-reduce to the mean of integers, which has another dtype than its inputs.
 struct Means<T: Sample<Mean: Sample>> {
     send: Slab<T>,
     recv: Slab<T::Mean>,
@@ -412,13 +412,13 @@ impl<T: Sample<Mean: Sample>> Part for Means<T> {
     }
 }
 
-/// A part of a split and an all-reduce in the group that it gives.
+/// A part of a split and of an all-reduce in the resulting group.
 struct Split<T> {
     op: ReduceOp,
     color: Option<u32>,
     key: i32,
     valid: bool,
-    /// This rank among those of its color, and how many they are.
+    /// This rank's number among the ranks of its color, and the number of those ranks.
     place: Option<(usize, usize)>,
     data: Slab<T>,
 }
@@ -426,7 +426,7 @@ struct Split<T> {
 fn split_parts<T: Sample>(call: &Collective, given: &[Vec<T>]) -> Vec<Box<dyn Part>> {
     let choice = |rank: usize| {
         let word = mix(call.seed, !(rank as u64));
-        // Three colors and none; keys that repeat, on both sides of zero.
+        // Three colors or none, and repeated keys on both sides of zero.
         ([None, Some(0), Some(1), Some(u32::MAX)][word as usize % 4], (word >> 8) as i32 % 3)
     };
     let choices: Vec<_> = (0..given.len()).map(choice).collect();
