@@ -38,8 +38,8 @@ pub fn copy_rows(source: HostBuf<'_>, row_count: usize, rows: &[usize], target: 
         _ => copy_each::<0>,
     };
     let mut target = target;
-    // SAFETY: the target has as many bytes as these rows. It is borrowed exclusively, so it does not
-    // overlap the source.
+    // SAFETY: the target has as many bytes as these rows. It is borrowed exclusively, so it does
+    // not overlap the source.
     unsafe { copy(source.as_ptr(), source.bytes() / row_bytes, rows, target.as_mut_ptr(), row_bytes) }
 }
 
