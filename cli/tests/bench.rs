@@ -86,6 +86,30 @@ fn every_collective_is_right_in_rows_of_the_promised_form() {
 }
 
 #[test]
+fn calls_of_strategies_are_measured_by_threads_and_by_processes() {
+    let rows: Vec<Value> = {
+        let output = bench_with_path("strategies gather --rounds 1 --json", "");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        text.lines().map(|line| serde_json::from_str(line).expect("a JSON object on each line")).collect()
+    };
+    let found: Vec<(&str, &str)> = rows
+        .iter()
+        .map(|row| {
+            assert!(row["time_us"].as_f64().is_some_and(|time| time > 0.0), "{row}");
+            assert_eq!(row["library"], "consonance");
+            (row["call"].as_str().expect("a name"), row["transport"].as_str().expect("a transport"))
+        })
+        .collect();
+    let calls = ["gather of 64 x 10", "all_gather of 1 MiB", "all_gather of 4 MiB"];
+    let expected: Vec<(&str, &str)> =
+        ["threads", "processes"].into_iter().flat_map(|transport| calls.map(|call| (call, transport))).collect();
+    assert_eq!(found, expected);
+    assert!(refusal("strategies --tensorflow /no/python gather").contains("/no/python"));
+    assert!(refusal("strategies nothing").contains("no call's name contains \"nothing\""));
+}
+
+#[test]
 fn ranks_may_be_processes() {
     for &collective in Collective::ALL {
         let rows = rows(&format!("{collective} --transport processes -n 3 -b 64 -e 40000 -f 100"));

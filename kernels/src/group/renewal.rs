@@ -83,7 +83,8 @@ impl Endpoint {
         // `has_left`.
         self.state.records()[self.world.rank()].counters.idle.store(idle.into(), Ordering::Release);
         if idle {
-            self.company.clone().for_each(|rank| self.state.wake(rank));
+            let own = self.world.rank();
+            self.company.clone().filter(|&rank| rank != own).for_each(|rank| self.state.wake(rank));
         }
     }
 }

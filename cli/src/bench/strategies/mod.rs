@@ -144,6 +144,11 @@ pub fn strategies(
     mut progress: impl FnMut(usize, usize, String),
 ) -> std::result::Result<(), Box<dyn Error>> {
     let calls: Vec<&Call> = CALLS.iter().filter(|call| call.name.contains(part)).collect();
+    if calls.is_empty() {
+        return Err(format!("no call's name contains {part:?}").into());
+    }
+    // Nothing is measured in vain.
+    tensorflow.map_or(Ok(()), has_tensorflow)?;
     for (done, call) in calls.iter().enumerate() {
         progress(done, calls.len(), call.name.to_owned());
         let strategy = MirroredStrategy::new((0..call.replicas).map(|replica| format!("cpu:{replica}")))?;
@@ -171,7 +176,17 @@ pub fn strategies(
     Ok(())
 }
 
-/// Is one of the workers that measure the rows of processes.
+/// Checks that this Python has TensorFlow.
+fn has_tensorflow(python: &str) -> std::result::Result<(), Box<dyn Error>> {
+    let find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('tensorflow') is None)";
+    match Command::new(python).args(["-c", find]).stdin(Stdio::null()).status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(format!("--tensorflow: {python} has no tensorflow (its pip installs it: tensorflow-cpu)").into()),
+        Err(error) => Err(format!("--tensorflow: {python}: {error}").into()),
+    }
+}
+
+/// Runs as one of the workers that measure the rows of processes.
 ///
 /// # Errors
 /// That of a call, or of the cluster.

@@ -152,6 +152,7 @@ impl Structure {
     }
 }
 
+#[derive(PartialEq)]
 struct Spec {
     /// The element type of the indices, if the leaf is sparse.
     indices: Option<DType>,
@@ -206,6 +207,9 @@ impl NestSignature {
     /// Returns the first leaf in which `found` differs from this signature: its path, the expected
     /// and the found text.
     pub(crate) fn difference(&self, found: &NestSignature) -> Option<(String, String, String)> {
+        if self.0 == found.0 {
+            return None;
+        }
         let (expected, found) = (self.lines(), found.lines());
         let missing = || "nothing".to_owned();
         (0..expected.len().max(found.len())).find_map(|index| match (expected.get(index), found.get(index)) {
