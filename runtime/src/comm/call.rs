@@ -116,6 +116,7 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// [`Error::InvalidCall`] for arguments that are invalid whatever the other ranks pass.
+    #[inline(always)]
     pub(crate) fn sign(&self, world: World, signature: &mut Signature) -> Result<()> {
         let check = Check { call: self.kind().name(), world };
         match self {

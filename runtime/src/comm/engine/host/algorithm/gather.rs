@@ -7,7 +7,7 @@ use consonance_kernels::{
         plan::{Chunking, Step},
         tuning::RAGGED_BYTES,
     },
-    memory::{HostBuf, HostBufMut, HostMemory},
+    memory::{HostBuf, HostBufMut, HostMemory, Memory},
 };
 use consonance_spec::{DType, Signature};
 
@@ -157,18 +157,18 @@ pub(super) fn concat(
     signature: &Signature,
     send: HostBuf<'_>,
     rows: usize,
-    recv: &mut Option<HostMemory>,
+    recv: &mut Option<Memory>,
     counts: &mut Vec<usize>,
 ) -> Result<(), Fault> {
-    let mut total = None;
+    let (mut total, mut result) = (None, None);
     endpoint.published(signature, Some(send), Chunking::WHOLE, |peers| {
         let total = match total {
             Some(total) => total,
             None => *total.insert(peers.counts(send.dtype(), counts)?),
         };
-        let memory = match recv {
+        let memory = match &mut result {
             Some(memory) => memory,
-            None => recv.insert(HostMemory::try_unspecified(send.dtype(), total).map_err(|_| peers.oversize())?),
+            None => result.insert(HostMemory::try_unspecified(send.dtype(), total).map_err(|_| peers.oversize())?),
         };
         let (stride, mut start) = (total / rows.max(1), 0);
         for (rank, count) in counts.iter().enumerate() {
@@ -176,5 +176,7 @@ pub(super) fn concat(
             start += count / rows.max(1);
         }
         Ok(())
-    })
+    })?;
+    *recv = result.map(Memory::Host);
+    Ok(())
 }

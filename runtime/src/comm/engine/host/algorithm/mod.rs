@@ -15,7 +15,7 @@ use crate::comm::{
 };
 use consonance_kernels::{
     group::{Endpoint, Fault},
-    memory::{HostBufMut, HostMemory, Memory},
+    memory::{HostBufMut, HostMemory},
 };
 use consonance_spec::{DType, Signature};
 
@@ -34,6 +34,7 @@ impl From<Fault> for Stop {
 }
 
 /// Executes any call of a whole group.
+#[inline(always)]
 pub(crate) fn run(
     endpoint: &mut Endpoint,
     signature: &Signature,
@@ -61,9 +62,7 @@ pub(crate) fn run(
             gather::all_gather(endpoint, signature, send.on_host(), recv.on_host(), counts)?;
         }
         Call::Concat { send, rows, recv, counts } => {
-            let mut result = None;
-            gather::concat(endpoint, signature, send.on_host(), rows, &mut result, counts)?;
-            *recv = result.map(Memory::Host);
+            gather::concat(endpoint, signature, send.on_host(), rows, recv, counts)?;
         }
         Call::Scatter { send, recv, counts, root } => {
             scatter::scatter(endpoint, signature, send.on_host(), recv.on_host(), counts, root)?;
