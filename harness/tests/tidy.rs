@@ -382,8 +382,7 @@ fn exceptions_without_reason(source: &Source) -> Vec<Problem> {
 
 fn long_files(source: &Source) -> Vec<Problem> {
     let lines = source.text.lines().count();
-    let is_test = source.is_test || source.path.starts_with("kernels/model/");
-    let most = LINES[usize::from(is_test)];
+    let most = LINES[usize::from(source.is_test)];
     let what = format!("{lines} lines: two files, of at most {most}");
     (lines > most).then(|| source.problem(0, what)).into_iter().collect()
 }

@@ -1,0 +1,156 @@
+//! The calls of scenarios, and the values that their results must have.
+
+use crate::{
+    cpu::reduce::Reducer,
+    data::Data,
+    group::{
+        Abort, Endpoint, Fault, Reason,
+        plan::{Chunking, Targets},
+    },
+    memory::{HostBuf, HostBufMut},
+    shm::{Segment, Shape, records::TINY_BYTES, watch_payloads},
+};
+use consonance_spec::{DType, Kind, ReduceOp, Signature, partition};
+use std::{sync::Arc, time::Duration};
+
+pub(super) const SUM: Signature =
+    Signature { op: Some(ReduceOp::Sum), dtype: Some(DType::U64), ..Signature::new(Kind::AllReduce) };
+
+/// The same for one rank. Such calls swap no slots.
+pub(super) const TO_ONE: Signature = Signature { kind: Kind::Reduce, ..SUM };
+
+/// A timeout with which no rank gives up. No time passes in the model; with a timeout of zero a
+/// rank gives up instead of waiting.
+pub(super) const FOREVER: Duration = Duration::MAX;
+
+/// Makes a group of threads.
+pub(super) fn threads(ranks: usize, timeout: Duration) -> Vec<Endpoint> {
+    let endpoints = Endpoint::group(ranks, timeout);
+    watch_payloads(endpoints[0].state.records());
+    endpoints
+}
+
+/// Makes a group of processes with one rank each.
+pub(super) fn processes(shape: Shape) -> Vec<Endpoint> {
+    processes_of(shape, &[])
+}
+
+/// Makes a group of processes with one rank each, which have these process ids.
+pub(super) fn processes_of(shape: Shape, processes: &[u32]) -> Vec<Endpoint> {
+    let segment = Arc::new(Segment::new(shape));
+    (0..shape.ranks).flat_map(|rank| Endpoint::in_segment(&segment, rank..rank + 1, 0, processes, FOREVER)).collect()
+}
+
+/// Runs `body` on each rank. Endpoints that `body` returns are dropped when all ranks are done.
+pub(super) fn each(endpoints: Vec<Endpoint>, body: fn(Endpoint) -> Option<Endpoint>) {
+    let mut endpoints = endpoints.into_iter();
+    let first = endpoints.next().expect("a rank");
+    let others: Vec<_> = endpoints.map(|endpoint| loom::thread::spawn(move || body(endpoint))).collect();
+    let kept: Vec<_> = [body(first)].into_iter().chain(others.into_iter().map(|rank| rank.join().unwrap())).collect();
+    drop(kept);
+}
+
+/// Returns element `index` of the input of `rank` in call number `call`.
+pub(super) fn value(rank: usize, call: usize, index: usize) -> u64 {
+    ((rank + 1) << (4 * call)) as u64 + 1000 * index as u64
+}
+
+pub(super) fn total(endpoint: &Endpoint, call: usize, index: usize) -> u64 {
+    (0..endpoint.world().size()).map(|rank| value(rank, call, index)).sum()
+}
+
+/// Sums one element of each rank in an inline exchange.
+pub(super) fn sum(endpoint: &mut Endpoint, call: usize) -> Result<(), Fault> {
+    sum_of(endpoint, call, 1)
+}
+
+/// Sums `count` elements of each rank in an inline exchange.
+pub(super) fn sum_of(endpoint: &mut Endpoint, call: usize, count: usize) -> Result<(), Fault> {
+    let rank = endpoint.world().rank();
+    let own: Vec<u64> = (0..count).map(|index| value(rank, call, index)).collect();
+    let mut sums = vec![0; count];
+    let own = own.as_slice().into();
+    endpoint.exchange(&SUM, Some(own))?.reduce(&Reducer, 0, Some(own), &mut sums.as_mut_slice().into())?;
+    for (index, &sum) in sums.iter().enumerate() {
+        assert_eq!(sum, total(endpoint, call, index), "element {index} in call {call}");
+    }
+    Ok(())
+}
+
+/// A number of elements for which two ranks swap slots. Payloads of up to [`TINY_BYTES`] bytes are
+/// not swapped.
+pub(super) const TRADED: usize = TINY_BYTES / size_of::<u64>() + 1;
+
+/// Returns the input of this rank.
+pub(super) fn data(endpoint: &Endpoint, call: usize, count: usize) -> Data {
+    let rank = endpoint.world().rank();
+    Data::new((0..count).map(|index| value(rank, call, index)))
+}
+
+/// Sums in place.
+pub(super) fn sum_in_place(endpoint: &mut Endpoint, data: &mut Data, call: usize) -> Result<(), Fault> {
+    let rank = endpoint.world().rank();
+    for (index, element) in data.write().iter_mut().enumerate() {
+        *element = value(rank, call, index);
+    }
+    endpoint.divided(&SUM, &Reducer, None, Some(HostBufMut::from(data.share())), Targets::All)?;
+    for (index, &element) in data.read().iter().enumerate() {
+        assert_eq!(element, total(endpoint, call, index), "element {index} in call {call}");
+    }
+    Ok(())
+}
+
+/// Sums the published data of all ranks into private memory of this rank.
+pub(super) fn sum_published(endpoint: &mut Endpoint, data: &mut Data, call: usize) -> Result<(), Fault> {
+    sum_published_as(&SUM, endpoint, data, call)
+}
+
+/// Like [`sum_published`], in a call with this signature.
+pub(super) fn sum_published_as(
+    signature: &Signature,
+    endpoint: &mut Endpoint,
+    data: &mut Data,
+    call: usize,
+) -> Result<(), Fault> {
+    let rank = endpoint.world().rank();
+    for (index, element) in data.write().iter_mut().enumerate() {
+        *element = value(rank, call, index);
+    }
+    let mut sums = vec![0; data.share().len()];
+    let count = sums.len();
+    endpoint.published(signature, Some(HostBuf::from(&*data.share())), Chunking::WHOLE, |peers| {
+        peers.reduce(&Reducer, 0, &mut sums[..count].as_mut().into())
+    })?;
+    for (index, &element) in sums.iter().enumerate() {
+        assert_eq!(element, total(endpoint, call, index), "element {index} in call {call}");
+    }
+    Ok(())
+}
+
+/// Sums this rank's block of the data of all ranks, in place.
+pub(super) fn sum_own_block(endpoint: &mut Endpoint, data: &mut Data, call: usize) -> Result<(), Fault> {
+    let rank = endpoint.world().rank();
+    for (index, element) in data.write().iter_mut().enumerate() {
+        *element = value(rank, call, index);
+    }
+    endpoint.divided(&SUM, &Reducer, None, Some(HostBufMut::from(data.share())), Targets::Own)?;
+    let count = data.share().len();
+    for (index, &element) in data.read().iter().enumerate() {
+        let is_own = partition::block(count, endpoint.world().size(), rank).contains(&index);
+        let expected = if is_own { total(endpoint, call, index) } else { value(rank, call, index) };
+        assert_eq!(element, expected, "element {index} in call {call}");
+    }
+    Ok(())
+}
+
+/// Returns whether this fault is an abort at a rank's deadline, as this rank or another one sees
+/// it.
+pub(super) fn is_deadline(fault: &Fault) -> bool {
+    matches!(fault, Fault::Missing(_) | Fault::Aborted(Abort { reason: Reason::Deadline, .. }))
+}
+
+/// Windows of 128 bytes.
+pub(super) const SMALL: Shape = Shape { ranks: 2, staging_bytes: 512, splits: 0 };
+
+/// Windows large enough that each rank reduces its block for all ranks.
+pub(super) const LARGE: Shape = Shape { ranks: 2, staging_bytes: 4 * 4096, splits: 0 };
