@@ -4,7 +4,7 @@ mod law;
 
 use consonance::Implementation;
 use consonance_harness::{
-    cases::{Carrier, Collective, Counts, Leaf, Memory, NestCall, NestCase, Script, Then},
+    cases::{Carrier, Collective, Counts, Leaf, Memory, NestCall, NestCase, Script, Source, Then},
     compare::{self, check, check_case},
     subjects::{GROUPS, Group, STRATEGIES},
 };
@@ -12,7 +12,7 @@ use consonance_kernels::group::{
     plan::{Chunking, Step, Targets, Topology, rides},
     tuning::IN_PLACE_BYTES,
 };
-use consonance_spec::{DType, Kind, ReduceOp, nest::Nest};
+use consonance_spec::{DType, Kind, ReduceOp, call::mix, nest::Nest};
 use law::check_law;
 use std::mem;
 
@@ -162,6 +162,28 @@ fn unlike_counts_in_unlike_memory() {
                 check_call(3, Implementation::Auto, call);
             }
         }
+    }
+}
+
+/// Random calls have few elements. Here each rank has some hundred thousand, so that its data pass
+/// through staging in several windows, in own and in shared memory.
+#[test]
+fn random_calls_of_long_data() {
+    for seed in 0..12u64 {
+        let bytes: Vec<u8> = (0..64).flat_map(|word| mix(seed, word).to_le_bytes()).collect();
+        let mut script = Script::read_for(&mut Source::new(&bytes), 2 + seed as usize % 3);
+        let long = |rank: usize| (mix(seed, 100 + rank as u64) % 300_000) as usize;
+        for call in &mut script.calls {
+            let parts = if call.kind.has_parts() { script.size } else { 1 };
+            match &mut call.counts {
+                Counts::Even(count) => *count = long(0) / parts,
+                Counts::Ragged(counts) => (0..).zip(counts).for_each(|(rank, count)| *count = long(rank) / parts),
+                Counts::Pairs(rows) => {
+                    (0..).zip(rows.iter_mut().flatten()).for_each(|(pair, count)| *count = long(pair) / parts)
+                }
+            }
+        }
+        GROUPS.iter().try_for_each(|&group| check_case(group, &script, compare::script)).unwrap();
     }
 }
 
