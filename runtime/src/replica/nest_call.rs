@@ -67,6 +67,9 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         if leaves.is_empty() {
             return self.all_reduce(op, &mut Tensor::default());
         }
+        if let [Leaf { value: Value::Dense(tensor), .. }] = leaves {
+            return self.all_reduce(op, tensor);
+        }
         let (mut tensors, mut sparse) = (Vec::new(), Vec::new());
         for leaf in leaves {
             match &mut leaf.value {

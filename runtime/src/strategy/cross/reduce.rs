@@ -256,17 +256,22 @@ impl Strategy {
     ) -> Result<N> {
         self.check_count(call, "value", value.values().len())?;
         let replicas: Vec<Vec<Leaf>> = value.iter().map(|value| nest::take(&mut value.clone())).collect();
-        let expected = NestSignature::new(&replicas[0], ragged);
-        for (replica, leaves) in replicas.iter().enumerate() {
+        let first = &replicas[0];
+        for (replica, leaves) in replicas.iter().enumerate().skip(1) {
+            // Most values agree in all sizes: then nothing is described.
+            if leaves.len() == first.len() && leaves.iter().zip(first).all(|(leaf, first)| leaf.is_like(first)) {
+                continue;
+            }
+            let expected = NestSignature::new(first, ragged);
             if let Some((argument, expected, found)) = expected.difference(&NestSignature::new(leaves, ragged)) {
                 let (call, found) = (call.to_owned(), found + hint);
                 return Err(Error::Mismatch { call, replica, argument, expected, found });
             }
         }
-        let combined = (0..replicas[0].len()).map(|place| {
-            let leaves: Vec<&Leaf> = replicas.iter().map(|leaves| &leaves[place]).collect();
-            let path = leaves[0].path.clone();
-            Ok(Leaf { value: combine(&path, Leaves::of(&leaves))?, path })
+        let combined = (0..first.len()).map(|place| {
+            let path = first[place].path.clone();
+            let leaves = Leaves::of(replicas.iter().map(|leaves| &leaves[place]));
+            Ok(Leaf { value: combine(&path, leaves)?, path })
         });
         nest::put(value[0].clone(), combined.collect::<Result<_>>()?).map_err(|error| error.of_call(call))
     }
@@ -308,6 +313,10 @@ impl Strategy {
     fn reduce_blocks(&self, reducer: &Reducer, inputs: &[HostBuf<'_>], output: HostBufMut<'_>) -> Result<()> {
         let (count, parts) = (output.count(), self.threads(inputs.iter().map(HostBuf::bytes).sum()));
         let mut rest = output;
+        if parts == 1 {
+            reducer.reduce(inputs, &mut rest);
+            return Ok(());
+        }
         let blocks: Vec<_> = (0..parts)
             .map(|part| {
                 let block = partition::aligned_block(count, BORDER_COUNT, parts, part);
@@ -352,8 +361,8 @@ enum Leaves<'a> {
 
 impl<'a> Leaves<'a> {
     /// Groups leaves that have equal signatures, so they are all dense or all sparse.
-    fn of(leaves: &[&'a Leaf]) -> Leaves<'a> {
-        let dense = leaves.iter().filter_map(|leaf| match &leaf.value {
+    fn of(leaves: impl Iterator<Item = &'a Leaf> + Clone) -> Leaves<'a> {
+        let dense = leaves.clone().filter_map(|leaf| match &leaf.value {
             Value::Dense(tensor) => Some(tensor),
             Value::Sparse(_) => None,
         });
@@ -361,7 +370,7 @@ impl<'a> Leaves<'a> {
         if !dense.is_empty() {
             return Leaves::Dense(dense);
         }
-        let sparse = leaves.iter().filter_map(|leaf| match &leaf.value {
+        let sparse = leaves.filter_map(|leaf| match &leaf.value {
             Value::Sparse(slices) => Some(slices),
             Value::Dense(_) => None,
         });

@@ -70,6 +70,16 @@ impl Leaf {
         }
     }
 
+    /// Returns whether both are tensors with the same path, dtype and shape.
+    pub(crate) fn is_like(&self, other: &Leaf) -> bool {
+        match (&self.value, &other.value) {
+            (Value::Dense(own), Value::Dense(other_tensor)) => {
+                (own.dtype(), own.shape()) == (other_tensor.dtype(), other_tensor.shape()) && self.path == other.path
+            }
+            (Value::Sparse(_), _) | (_, Value::Sparse(_)) => false,
+        }
+    }
+
     /// Checks that `op` can combine such leaves.
     pub(crate) fn check_op(&self, call: &'static str, op: ReduceOp) -> Result<()> {
         let dtype = match &self.value {
