@@ -59,6 +59,7 @@ use std::{
     path::{Path, PathBuf},
     process,
     sync::Arc,
+    thread,
 };
 
 /// The key in the metadata. Its value is [`FORMAT`], a space, and the digest in 16 hexadecimal
@@ -67,6 +68,9 @@ const KEY: &str = "consonance.checkpoint";
 
 /// The version of the format. This is the only one.
 const FORMAT: &str = "1";
+
+/// Files of at least this many bytes are checked and read by two threads at once.
+const PARALLEL_BYTES: usize = 4 << 20;
 
 /// Saves the values of `variables`, each under its name, to the file at `path`.
 ///
@@ -148,9 +152,7 @@ pub fn restore<'v, N: Into<String>>(
     let restore = || {
         let file = DataFile::open(kind.name(), path.as_ref())?;
         let header = Header::read(&file)?;
-        let digest = check_digest(&file, &header)?;
-        let values = variables.iter().map(|(name, variable)| read(&file, &header, name, variable));
-        let values = values.collect::<Result<Vec<_>>>()?;
+        let (digest, values) = read_all(&file, &header, &variables)?;
         let held = variables.iter().map(|(_, variable)| variable.hold(kind.name())).collect::<Result<Vec<_>>>()?;
         Ok((values, held, digest))
     };
@@ -319,6 +321,24 @@ fn check_digest(file: &DataFile, header: &Header) -> Result<String> {
     } else {
         Err(file.unexpected(format!("the digest {saved}"), format!("{found}: it is damaged")))
     }
+}
+
+/// Checks the digest of the file and reads the variables' values, each on a thread if the file is
+/// large. A damaged file is reported before a value that does not fit.
+fn read_all(file: &DataFile, header: &Header, variables: &[(String, &Variable)]) -> Result<(String, Vec<Tensor>)> {
+    let read_values = || variables.iter().map(|(name, variable)| read(file, header, name, variable)).collect();
+    if file.bytes() < PARALLEL_BYTES {
+        return Ok((check_digest(file, header)?, read_values()?));
+    }
+    thread::scope(|scope| match thread::Builder::new().name("restore".to_owned()).spawn_scoped(scope, read_values) {
+        Ok(reader) => {
+            let digest = check_digest(file, header);
+            let values: Result<Vec<Tensor>> = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            Ok((digest?, values?))
+        }
+        // Without another thread this one does both.
+        Err(_) => Ok((check_digest(file, header)?, read_values()?)),
+    })
 }
 
 /// Reads the tensor `name` and checks that it has the dtype and shape of `variable`.

@@ -218,6 +218,34 @@ fn a_damaged_file_changes_nothing() {
     assert_eq!(passed, [], "what is not between words is noticed");
 }
 
+/// Two threads check and read a large file.
+#[test]
+fn a_large_file_is_restored_and_a_damaged_one_changes_nothing() {
+    let folder = Folder::new("large");
+    let (path, count) = (folder.path("saved"), 3 << 20);
+    let value = Tensor::from((0..count).map(|element| element as f32).collect::<Vec<_>>());
+    let variable = Variable::new(value.clone()).unwrap();
+    checkpoint::save(&path, [("x", &variable)]).unwrap();
+    let zeros = Tensor::zeros(DType::F32, [count]);
+    variable.assign(zeros.clone()).unwrap();
+    checkpoint::restore(&path, [("x", &variable)]).unwrap();
+    assert_eq!(variable.read().unwrap(), value);
+    variable.assign(zeros.clone()).unwrap();
+    let mut damaged = fs::read(&path).unwrap();
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 1;
+    fs::write(&path, damaged).unwrap();
+    // The value does not fit either, but the damage is the reason that counts.
+    let other = Variable::new(Tensor::from(1u8)).unwrap();
+    for variable in [&variable, &other] {
+        match checkpoint::restore(&path, [("x", variable)]) {
+            Err(Error::InvalidCall { expected, .. }) => assert!(expected.starts_with("the digest"), "{expected}"),
+            result => panic!("{result:?}"),
+        }
+    }
+    assert_eq!(variable.read().unwrap(), zeros);
+}
+
 #[test]
 fn a_foreign_file_changes_nothing() {
     let folder = Folder::new("foreign");
