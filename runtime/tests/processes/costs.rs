@@ -1,7 +1,7 @@
 //! The resources of a group: CPU time, memory, and names in the system.
 
 use crate::driver::{self, Job, Signal, hear, say};
-use consonance::{ReduceOp, Result};
+use consonance::{MirroredStrategy, PerReplica, ReduceOp, Result, Tensor};
 use std::{collections::HashSet, fs, path::Path, thread, time::Duration};
 
 /// Returns this process's memory in kilobytes. Shared pages count in part (`Pss`) or whole (`Rss`).
@@ -92,6 +92,45 @@ fn an_idle_group_takes_little_memory_and_a_busy_one_what_it_may() {
         let bytes = driver::number(&process.expect("segment"));
         println!("after 64 MiB on each of 8 ranks the segment has {bytes} bytes");
         assert!(bytes <= 8 * (1 << 20) + (1 << 20), "{bytes} bytes");
+    }
+    job.end();
+}
+
+/// A strategy makes large results. Reports how much memory the process has more right after that and
+/// when the strategy was idle for two seconds, in kilobytes, and the CPU time of these seconds.
+pub(crate) fn keeps(_: &[&str]) -> Result<()> {
+    let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    let values = PerReplica::new(vec![Tensor::from(vec![1f32; LARGE]); 2]);
+    let sum = |values: &PerReplica<Tensor>| strategy.reduce(ReduceOp::Sum, values, None);
+    sum(&PerReplica::new(vec![Tensor::from(vec![1f32; 1 << 20]); 2]))?;
+    let before = memory("Pss:");
+    for _ in 0..3 {
+        drop(sum(&values)?);
+    }
+    let (kept, begin) = (memory("Pss:") - before, driver::cpu());
+    thread::sleep(Duration::from_secs(2));
+    say(&format!("kept {kept} {} {}", memory("Pss:") - before, (driver::cpu() - begin).as_micros()));
+    Ok(())
+}
+
+/// Elements of a result of [`keeps`].
+const LARGE: usize = 16 << 20;
+
+#[test]
+fn an_idle_strategy_gives_back_the_memory_that_it_kept() {
+    let mut job = Job::start(1, "keeps");
+    for process in job.all() {
+        let kept = process.expect("kept");
+        println!("an idle strategy: {kept} (kilobytes at once, after two seconds, microseconds of CPU time)");
+        let [at_once, later, cpu] =
+            kept.split(' ').map(|number| number.parse::<i64>().unwrap()).collect::<Vec<_>>()[..]
+        else {
+            panic!("three numbers")
+        };
+        let result = (LARGE * size_of::<f32>() / 1024) as i64;
+        assert!(at_once > result / 2, "nothing was kept: {kept}");
+        assert!(later < result / 8, "{kept}");
+        assert!(cpu < 20_000, "{kept}");
     }
     job.end();
 }

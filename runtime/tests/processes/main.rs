@@ -45,6 +45,7 @@ const PARTS: &[(&str, Part)] = &[
     ("waits", costs::waits),
     ("rests", costs::rests),
     ("names", costs::names),
+    ("keeps", costs::keeps),
 ];
 
 /// Not a test: the entry point of the started processes.
