@@ -1,4 +1,4 @@
-//! What has come for a rank.
+//! The messages that have arrived for a rank.
 
 use consonance::raw::Reason;
 use std::{
@@ -7,32 +7,32 @@ use std::{
     time::Instant,
 };
 
-/// What ranks send each other.
+/// A message from one rank to another.
 pub(crate) enum Letter {
-    /// Data, in the group of this number.
+    /// Data in the group of this number.
     Message { group: u64, bytes: Vec<u8> },
-    /// The group was ended.
+    /// The group was aborted.
     End { group: u64, end: End },
     /// The sender makes no more calls in the group.
     Leave { group: u64 },
-    /// The sender makes no more calls in any.
+    /// The sender makes no more calls in any group.
     Gone,
 }
 
-/// Why a group was ended, and by which rank of it.
+/// The reason of an abort, and the rank of the group that it blames.
 #[derive(Clone, Copy)]
 pub(crate) struct End {
     pub(crate) rank: usize,
     pub(crate) reason: Reason,
 }
 
-/// What a rank that waits for another finds.
+/// The result of a wait for another rank.
 pub(crate) enum News {
-    /// Its next message.
+    /// The next message of that rank.
     Message(Vec<u8>),
-    /// The group was ended.
+    /// The group was aborted.
     Ended(End),
-    /// It has left, and has sent no more messages.
+    /// That rank has left and sent no more messages.
     Left,
     /// The deadline has passed.
     Late,
@@ -44,7 +44,7 @@ pub(crate) struct Inbox {
 }
 
 struct Contents {
-    /// Of each rank, by group.
+    /// The messages of each rank, by group.
     messages: Vec<HashMap<u64, VecDeque<Vec<u8>>>>,
     ended: HashMap<u64, End>,
     left: HashSet<(usize, u64)>,
@@ -52,7 +52,7 @@ struct Contents {
 }
 
 impl Inbox {
-    /// Of a rank of a group of this size.
+    /// Makes the inbox of a rank of a group of this size.
     pub(crate) fn new(size: usize) -> Inbox {
         let messages = (0..size).map(|_| HashMap::new()).collect();
         let contents = Contents { messages, ended: HashMap::new(), left: HashSet::new(), gone: HashSet::new() };
@@ -63,7 +63,7 @@ impl Inbox {
         self.contents.lock().expect("nobody panics holding an inbox")
     }
 
-    /// Puts in a letter of `from`.
+    /// Stores a letter of rank `from`.
     pub(crate) fn put(&self, from: usize, letter: Letter) {
         let mut contents = self.lock();
         match letter {
@@ -75,18 +75,18 @@ impl Inbox {
         self.changed.notify_all();
     }
 
-    /// The end of a group, or of one that it was split from: `line` has their numbers.
+    /// Returns the abort of a group, or of one that it was split from. `line` has their numbers.
     pub(crate) fn end_of(&self, line: &[u64]) -> Option<End> {
         self.lock().end_of(line)
     }
 
-    /// What there is of `from` in the last group of `line`, once there is something; before the
-    /// deadline.
+    /// Waits for something of rank `from` in the last group of `line`, at most until the deadline,
+    /// and returns it.
     pub(crate) fn take(&self, from: usize, line: &[u64], deadline: Instant) -> News {
         let group = line.last().copied().unwrap_or_default();
         let mut contents = self.lock();
         loop {
-            // What came before the end is not lost by it.
+            // A message that arrived before the abort is still delivered.
             if let Some(bytes) = contents.messages[from].get_mut(&group).and_then(VecDeque::pop_front) {
                 return News::Message(bytes);
             }
@@ -107,7 +107,7 @@ impl Inbox {
 impl Contents {
     fn end_of(&self, line: &[u64]) -> Option<End> {
         let (own, whole) = line.split_last()?;
-        // A rank that leaves the whole stays in its parts.
+        // A rank that leaves the whole group stays in the groups that were split off.
         let inherited = whole.iter().filter_map(|group| self.ended.get(group)).find(|end| end.reason != Reason::Leave);
         inherited.or_else(|| self.ended.get(own)).copied()
     }

@@ -1,13 +1,13 @@
-//! An engine of messages: what a socket, a queue or MPI's send and receive would be.
+//! An engine of messages, like one over a socket, a queue or MPI's send and receive.
 //!
-//! It depends on the crate `consonance` alone and moves bytes between two ranks at a time, as
-//! [`Service::Messages`] asks; the runtime makes all collectives of that. [`threads`] gives the
-//! engines of a group of threads, [`processes`] the one of a process that is connected to the
-//! others by sockets. It is here to test the seam, not to be fast.
+//! It depends only on the crate `consonance` and moves bytes between two ranks at a time, as
+//! [`Service::Messages`] requires. The runtime builds all collectives on this. [`threads`] makes
+//! the engines of a group of threads, [`processes`] the engine of a process that is connected to
+//! the others by sockets. It tests the seam; it is not fast.
 //!
-//! Each rank has an *inbox*: messages by sender and group, who has left, and which groups were
-//! ended. Letters from threads are put there by the sender, those from sockets by a thread for each
-//! connection.
+//! Each rank has an *inbox*: the messages by sender and group, the ranks that have left, and the
+//! groups that were aborted. A thread stores its letters in the receiver's inbox itself. A process
+//! has a thread for each connection, which stores the letters that arrive.
 //!
 //! ```
 //! use consonance::{Communicator, ReduceOp, Result};
@@ -41,10 +41,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How letters get to a rank of the group that was split from none.
+/// Delivers letters to a rank of the whole group.
 trait Post: Send + Sync {
-    /// Brings a letter of rank `from`. Of one that cannot be brought the receiver learns by the end
-    /// of the connection.
+    /// Delivers a letter of rank `from`. If that fails, the receiver notices the end of the
+    /// connection.
     fn bring(&self, from: usize, to: usize, letter: Letter);
 }
 
@@ -57,7 +57,7 @@ impl Post for Threads {
     }
 }
 
-/// The engines of a new group of so many threads, in rank order.
+/// Makes the engines of a new group of `size` threads, in rank order.
 pub fn threads(size: usize) -> Vec<Box<dyn Engine>> {
     let inboxes: Vec<Arc<Inbox>> = (0..size).map(|_| Arc::new(Inbox::new(size))).collect();
     let post: Arc<dyn Post> = Arc::new(Threads(inboxes.clone()));
@@ -72,16 +72,16 @@ pub fn threads(size: usize) -> Vec<Box<dyn Engine>> {
 struct Messages {
     group: Arc<Group>,
     timeout: Duration,
-    /// When the call at hand has waited for too long.
+    /// The deadline of the current call.
     deadline: Instant,
-    /// How many groups were split from this one.
+    /// The number of groups that were split from this one.
     splits: u64,
 }
 
-/// What a rank and those who end its group know of it.
+/// The state of a group that its rank shares with its abort handles.
 struct Group {
     world: World,
-    /// The numbers of this group and of those that it was split from, the whole first.
+    /// The numbers of the groups that this one was split from, the whole group first, then its own.
     line: Vec<u64>,
     /// The ranks in the whole group.
     members: Vec<usize>,
@@ -99,8 +99,7 @@ impl Group {
         *self.line.last().expect("a group has a number")
     }
 
-    /// Ends this group in the name of a rank of it, here and on all others. The first to say so
-    /// wins on each rank.
+    /// Aborts this group on all ranks and blames one of them. On each rank the first abort wins.
     fn end(&self, rank: usize, reason: Reason) {
         let letter = || Letter::End { group: self.number(), end: End { rank, reason } };
         self.inbox.put(self.own(), letter());
@@ -130,7 +129,7 @@ impl Messages {
         Messages { group: Arc::new(group), timeout, deadline: Instant::now() + timeout, splits: 0 }
     }
 
-    /// The next message of `from`, a rank of this group.
+    /// Waits for the next message of rank `from` of this group.
     fn receive(&self, from: usize, call: &str) -> Result<Vec<u8>> {
         let group = &*self.group;
         match group.inbox.take(group.members[from], &group.line, self.deadline) {
@@ -150,12 +149,12 @@ impl Messages {
     }
 }
 
-/// What the runtime has asked [`Engine::reaches`] for.
+/// Returns the buffer as one in host memory, which it is by [`Engine::reaches`].
 fn on_host<B>(buf: Option<B>) -> B {
     buf.expect("a buffer in host memory")
 }
 
-/// The error of a call whose group was ended.
+/// Makes the error of a call whose group was aborted.
 fn ended(call: &str, end: End) -> Error {
     match end.reason {
         Reason::Leave => Error::Left {
@@ -219,8 +218,8 @@ impl Engine for Messages {
         self.splits += 1;
         let group = &*self.group;
         let Some(rank) = members.iter().position(|&member| member == group.world.rank()) else { return Ok(None) };
-        // The same on all its ranks, and no other group's: groups that are split off at once differ
-        // in their first member.
+        // The number is the same on all ranks of the group and different from that of any other
+        // group: groups that are split off at once differ in their first member.
         let first = group.members[members[0]] as u64;
         let number = group
             .number()
@@ -238,7 +237,7 @@ impl Engine for Messages {
     }
 }
 
-/// The rank has left: who waits for it is told so.
+/// The rank leaves: it tells the peers that wait for it.
 impl Drop for Messages {
     fn drop(&mut self) {
         let group = &*self.group;

@@ -1,4 +1,4 @@
-//! Letters over sockets, one connection for each two processes.
+//! Letters over sockets, with one connection for each pair of processes.
 
 use crate::{
     Messages, Post,
@@ -16,11 +16,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The connections of a process; none to itself.
+/// The connections of a process, without one to itself.
 struct Sockets {
     inbox: Arc<Inbox>,
-    /// To the thread that writes to each: who brings a letter does not wait for a process that does
-    /// not read.
+    /// The queue of the thread that writes to each process, so that no sender waits for a process
+    /// that does not read.
     writers: Vec<Option<mpsc::Sender<Letter>>>,
 }
 
@@ -28,15 +28,15 @@ impl Post for Sockets {
     fn bring(&self, from: usize, to: usize, letter: Letter) {
         match &self.writers[to] {
             None => self.inbox.put(from, letter),
-            // A writer that has ended has shut its connection down, which both readers see.
+            // A writer that ended has shut its connection down, which both readers notice.
             Some(writer) => _ = writer.send(letter),
         }
     }
 }
 
-/// The engine of process `rank`, which `listener` is of, among those that listen at these
-/// addresses, in rank order. It connects to those before it, and those after it connect to it; all
-/// are here when this returns.
+/// Makes the engine of process `rank`, whose listener is `listener`. `addresses` has the address of
+/// each process, in rank order. It connects to the processes of lower rank and accepts those of
+/// higher rank. When this returns, all are connected.
 ///
 /// # Errors
 /// The system's, and [`io::ErrorKind::TimedOut`] if a process does not come before the timeout.
@@ -60,7 +60,7 @@ pub fn processes(
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(rest(deadline).min(GREETING)))?;
         let mut peer = [0; 8];
-        // A stranger says nothing, or that it is one of those who are here.
+        // A stranger sends nothing, or the rank of a process that is connected already.
         if stream.read_exact(&mut peer).is_err() {
             continue;
         }
@@ -89,9 +89,9 @@ pub fn processes(
         })?;
         let (writer, letters) = mpsc::channel();
         thread::Builder::new().name("letters out".to_owned()).spawn(move || {
-            // Until nobody has letters any more, or the connection is closed.
+            // Ends when all senders are gone or the connection is closed.
             let _ = letters.into_iter().try_for_each(|letter| write(&stream, &letter));
-            // The reader there ends.
+            // This ends the reader of the peer.
             let _ = stream.shutdown(Shutdown::Write);
         })?;
         writers.push(Some(writer));
@@ -100,16 +100,16 @@ pub fn processes(
     Ok(Box::new(Messages::whole(world, inbox, post)))
 }
 
-/// How long one that connects may take to say who it is, which it does at once: a stranger does not
-/// keep the others from meeting.
+/// The limit on the time until a new connection sends its rank, which a process does at once. A
+/// stranger does not keep the others waiting.
 const GREETING: Duration = Duration::from_secs(1);
 
-/// What is left until the deadline: not zero, which sockets take for no bound.
+/// Returns the time until the deadline. It is not zero, which a socket takes for no timeout.
 fn rest(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }
 
-/// What `attempt` gives once somebody is at the other end, before the deadline.
+/// Repeats `attempt` until the other end is there, at most until the deadline.
 fn until<T>(deadline: Instant, attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
     let nobody = [io::ErrorKind::ConnectionRefused, io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut];
     loop {
@@ -122,7 +122,7 @@ fn until<T>(deadline: Instant, attempt: impl Fn() -> io::Result<T>) -> io::Resul
     }
 }
 
-/// The reasons that travel, each as its place.
+/// The reasons of aborts; a letter has the position in this list.
 const REASONS: [Reason; 8] = [
     Reason::Deadline,
     Reason::Panic,
@@ -134,7 +134,8 @@ const REASONS: [Reason; 8] = [
     Reason::Leave,
 ];
 
-/// A letter is its kind, its group, two numbers, and as many bytes as the last of these says.
+/// A letter on the wire: its kind, its group, two numbers, and the number of bytes that the last of
+/// these gives.
 fn write(mut stream: &TcpStream, letter: &Letter) -> io::Result<()> {
     let none: &[u8] = &[];
     let (kind, group, number, bytes) = match letter {
@@ -156,7 +157,8 @@ fn read(mut stream: &TcpStream) -> io::Result<Letter> {
     stream.read_exact(head.as_flattened_mut())?;
     let [kind, group, number, count] = head.map(u64::from_le_bytes);
     let mut bytes = Vec::new();
-    // What another process says is no bound of what is allocated: only what comes is kept.
+    // The length that another process claims does not decide how much is allocated: the buffer
+    // grows with the bytes that arrive.
     if stream.take(count).read_to_end(&mut bytes)? as u64 != count {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }

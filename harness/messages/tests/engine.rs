@@ -1,4 +1,4 @@
-//! What the differential suites do not ask of an engine of messages.
+//! Properties of an engine of messages that the differential suites do not test.
 
 use consonance::{
     Communicator, DType, Error, MirroredStrategy, ReduceOp,
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What each rank's work gives.
+/// Runs the work on each rank and returns the results.
 fn on_ranks<R: Send>(size: usize, work: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
     on_each(consonance_messages::threads(size).into_iter().map(Communicator::from_engine), work)
 }
@@ -30,7 +30,7 @@ fn a_group_that_is_split_off_has_the_timeout() {
         rank.set_timeout(Duration::from_millis(50)).expect("a timeout that ends");
         let mut part = rank.split(Some(0), 0).expect("all split").expect("a color was given");
         let result = (rank.rank() == 0).then(|| part.barrier());
-        // Nobody leaves before the deadline.
+        // No rank leaves before the deadline.
         thread::sleep(Duration::from_millis(200));
         drop((part, rank));
         result
@@ -39,7 +39,7 @@ fn a_group_that_is_split_off_has_the_timeout() {
     assert!(begin.elapsed() < Duration::from_secs(30));
 }
 
-/// Found by reading: the words that explain one call were taken for a card of the other.
+/// Found by reading: the words that explain one call were taken for the other call's descriptor.
 #[test]
 fn a_send_beside_a_call_of_all_is_an_error_on_both() {
     let errors = on_ranks(2, |mut rank| match rank.rank() {

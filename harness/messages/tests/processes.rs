@@ -1,5 +1,5 @@
-//! Groups of real processes, connected by sockets: the sums are those of threads that share memory,
-//! and who is lost is named.
+//! Groups of real processes, connected by sockets: the sums have the same bits as between threads,
+//! and an error names a process that is lost.
 
 use consonance::{Communicator, Error, ReduceOp};
 use std::{
@@ -14,8 +14,7 @@ const RANK: &str = "MESSAGES_TEST_RANK";
 const SIZE: usize = 3;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What rank `rank` brings to the sum: terms whose sum depends on the order in which they are
-/// added.
+/// Returns the contribution of rank `rank`. The sum of all depends on the order of the additions.
 fn brings(rank: usize) -> Vec<f32> {
     (0..1000).map(|place| (1.0 + rank as f32 * 1e-3) / (place as f32 + 0.1)).collect()
 }
@@ -24,7 +23,7 @@ fn bits(sums: &[f32]) -> String {
     sums.iter().map(|sum| format!("{:08x}", sum.to_bits())).collect()
 }
 
-/// One of the processes, where the environment says which.
+/// Runs as one of the processes if the environment says which.
 #[test]
 fn process() {
     let Ok(rank) = env::var(RANK) else { return };
@@ -42,7 +41,7 @@ fn process() {
     communicator.all_reduce(ReduceOp::Sum, &mut data).expect("all are here");
     println!("> {}", bits(&data));
     if rank == 1 {
-        // The test kills it in its sleep.
+        // The test kills this process while it sleeps.
         std::thread::sleep(TIMEOUT);
     }
     match communicator.barrier() {
@@ -63,13 +62,13 @@ impl Process {
         Process(child, output)
     }
 
-    /// The next line that it says.
+    /// Returns the next line of its output.
     fn line(&mut self) -> String {
         let mut line = String::new();
         loop {
             line.clear();
             assert!(self.1.read_line(&mut line).expect("text") > 0, "the process has ended");
-            // The first line of a process stands behind what the test harness writes.
+            // The first line of a process follows output of the test harness.
             if let Some((_, said)) = line.trim_end().split_once("> ") {
                 return said.to_owned();
             }
