@@ -96,8 +96,8 @@ fn an_idle_group_takes_little_memory_and_a_busy_one_what_it_may() {
     job.end();
 }
 
-/// A strategy makes large results. Reports how much memory the process has more right after that and
-/// when the strategy was idle for two seconds, in kilobytes, and the CPU time of these seconds.
+/// A strategy makes large results. Reports how many kilobytes more the process has right after that
+/// and after two idle seconds, and the CPU time of these seconds in microseconds.
 pub(crate) fn keeps(_: &[&str]) -> Result<()> {
     let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
     let values = PerReplica::new(vec![Tensor::from(vec![1f32; LARGE]); 2]);
