@@ -131,6 +131,17 @@ impl fmt::Display for Row {
     }
 }
 
+/// A process that is killed when this is dropped: after an error it might wait for another worker.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // A process that has ended needs neither.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Measures all calls whose name contains `part`, first by threads, then by processes, then with
 /// TensorFlow if `tensorflow` is a Python that has it. Calls `row` for each result.
 ///
@@ -162,16 +173,19 @@ pub fn strategies(
             command.args([WORKER, part, &rounds.to_string()]).env("TF_CONFIG", cluster.tf_config(worker));
             start(&mut command)
         };
-        let workers = (0..WORKERS).map(start).collect::<io::Result<Vec<Child>>>()?;
-        let [mut first, mut second] = <[Child; WORKERS]>::try_from(workers).expect("as many as were started");
-        rows(&mut first, "consonance", "processes", &mut row)?;
-        ended(second.wait(), "worker 1")?;
+        let mut workers = Vec::with_capacity(WORKERS);
+        for worker in 0..WORKERS {
+            workers.push(Process(start(worker)?));
+        }
+        rows(&mut workers[0], "consonance", "processes", &mut row)?;
+        ended(workers[1].0.wait(), "worker 1")?;
     }
     if let Some(python) = tensorflow {
         progress(calls.len(), calls.len(), "tensorflow".to_owned());
         let mut command = Command::new(python);
         command.args(["-c", TENSORFLOW, part, &rounds.to_string()]).env("TF_CPP_MIN_LOG_LEVEL", "3");
-        rows(&mut start(command.stderr(Stdio::null()))?, "tensorflow", "threads", &mut row)?;
+        let mut process = Process(start(command.stderr(Stdio::null()))?);
+        rows(&mut process, "tensorflow", "threads", &mut row)?;
     }
     Ok(())
 }
@@ -213,7 +227,7 @@ fn start(command: &mut Command) -> io::Result<Child> {
 
 /// Reads the rows that a process prints: a name, a tab and microseconds each.
 fn rows(
-    process: &mut Child,
+    Process(process): &mut Process,
     library: &'static str,
     transport: &'static str,
     row: &mut impl FnMut(Row),
