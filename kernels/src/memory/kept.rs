@@ -18,6 +18,10 @@ const IDLE: Duration = Duration::from_millis(500);
 /// The limit on the number of kept blocks, so that a search is short.
 const BLOCKS: usize = 64;
 
+/// The limit on the bytes of all kept blocks. A program that frees more may need the memory for
+/// something else at once.
+const BYTES: usize = 512 << 20;
+
 /// The number of times that a thread tries to get the lock, which another one has for a moment. It
 /// never waits: in a child made by `fork` the lock may be held forever.
 const TRIES: usize = 1000;
@@ -68,8 +72,14 @@ pub(super) fn keep(pages: MmapMut) {
     if kept.watcher != Some(own) {
         return;
     }
-    let oldest = (kept.blocks.len() == BLOCKS).then(|| kept.blocks.remove(0));
     kept.blocks.push(Block { pages, since: Instant::now() });
+    let mut bytes: usize = kept.blocks.iter().map(|block| block.pages.len()).sum();
+    let mut count = 0;
+    while kept.blocks.len() - count > BLOCKS || bytes > BYTES {
+        bytes -= kept.blocks[count].pages.len();
+        count += 1;
+    }
+    let oldest: Vec<Block> = kept.blocks.drain(..count).collect();
     drop(kept);
     drop(oldest);
 }
@@ -109,27 +119,36 @@ mod tests {
     use super::*;
 
     /// Bytes that no other test allocates.
-    const BYTES: usize = 7_777 << 12;
+    const OWN_BYTES: usize = 7_777 << 12;
 
+    /// Pages that take no memory until they are touched.
     fn pages(bytes: usize) -> MmapMut {
         MmapMut::map_anon(bytes).expect("a system with memory")
     }
 
+    /// Keeps pages and takes them again. Tests on other threads may have taken their place.
+    fn kept_and_taken(last: u8) -> Option<MmapMut> {
+        let mut pages = pages(OWN_BYTES);
+        pages[OWN_BYTES - 1] = last;
+        keep(pages);
+        take(OWN_BYTES - 100)
+    }
+
+    /// One test: tests on several threads would take each other's pages.
     #[test]
     fn pages_are_used_again_while_they_are_kept_and_then_returned() {
-        let mut first = pages(BYTES);
-        first[BYTES - 1] = 7;
-        let address = first.as_ptr();
-        keep(first);
-        assert!(take(BYTES / 2).is_none(), "far fewer bytes");
-        // That gave back the oldest pages, perhaps these.
-        let mut first = pages(BYTES);
-        first[BYTES - 1] = 7;
-        keep(first);
-        let again = take(BYTES - 100).expect("it was just kept");
-        assert_eq!(again[BYTES - 1], 7, "as its last user left it; it was at {address:?}");
+        let again = (0..100).find_map(|_| kept_and_taken(7)).expect("pages that were just kept");
+        assert_eq!(again[OWN_BYTES - 1], 7, "as their last user left them");
         keep(again);
+        assert!(take(OWN_BYTES / 2).is_none(), "far fewer bytes");
+        drop(kept_and_taken(7).map(keep));
         thread::sleep(3 * IDLE);
-        assert!(take(BYTES).is_none(), "nobody used it in time");
+        assert!(take(OWN_BYTES).is_none(), "nobody used them in time");
+        keep(pages(BYTES + OWN_BYTES));
+        assert!(take(BYTES + OWN_BYTES).is_none(), "more than the limit");
+        (0..3 * BLOCKS).for_each(|_| keep(pages(3 << 12)));
+        let kept = lock().expect("no thread holds the lock for long");
+        assert!(kept.blocks.len() <= BLOCKS);
+        assert!(kept.blocks.iter().map(|block| block.pages.len()).sum::<usize>() <= BYTES);
     }
 }
