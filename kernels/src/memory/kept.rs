@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(again[OWN_BYTES - 1], 7, "as their last user left them");
         keep(again);
         assert!(take(OWN_BYTES / 2).is_none(), "far fewer bytes");
-        drop(kept_and_taken(7).map(keep));
+        kept_and_taken(7).into_iter().for_each(keep);
         thread::sleep(3 * IDLE);
         assert!(take(OWN_BYTES).is_none(), "nobody used them in time");
         keep(pages(BYTES + OWN_BYTES));
