@@ -2,7 +2,8 @@
 //! host refuses them.
 
 use consonance::{
-    Error, IndexedSlices, MirroredStrategy, PerReplica, ReduceOp, Result, Tensor, Variable, World, dataset,
+    CommunicationOptions, Communicator, Device, Error, IndexedSlices, MirroredStrategy, PerReplica, ReduceOp, Result,
+    Tensor, Variable, World, dataset,
     raw::{
         Abort, AbortHandle, Call, Configuration, DeviceMemory, Engine, Failure, Kind, Memory, Reason, Service,
         Signature, Space,
@@ -17,8 +18,13 @@ const DEVICE: Space = Space::Cuda(0);
 /// The spaces of the buffers of each all-reduce.
 type Seen = Arc<Mutex<Vec<(Option<Space>, Space)>>>;
 
-/// The engine of one replica on a device. Its calls change nothing: there is no other replica.
-struct Alone(Seen);
+/// The engine of a replica on a device. Its calls change nothing and wait for no other replica. It
+/// enqueues barriers, and finds each of them to have failed.
+struct Alone {
+    world: World,
+    seen: Seen,
+    enqueued: usize,
+}
 
 struct Never;
 
@@ -32,7 +38,7 @@ impl Abort for Never {
 
 impl Engine for Alone {
     fn world(&self) -> World {
-        World::new(0, 1).expect("rank 0 of 1")
+        self.world
     }
 
     fn service(&self) -> Service {
@@ -44,10 +50,21 @@ impl Engine for Alone {
     }
 
     fn execute(&mut self, call: Call<'_>, _: &Signature, _: Kind) -> Result<(), Failure> {
-        if let Call::AllReduce { send, recv, .. } = call {
-            self.0.lock().unwrap().push((send.map(|send| send.space()), recv.space()));
+        match call {
+            Call::AllReduce { send, recv, .. } => {
+                self.seen.lock().unwrap().push((send.map(|send| send.space()), recv.space()));
+            }
+            Call::Barrier => self.enqueued += 1,
+            _ => {}
         }
         Ok(())
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        match std::mem::take(&mut self.enqueued) {
+            0 => Ok(()),
+            replica => Err(Error::aborted("barrier", replica, Reason::Failure)),
+        }
     }
 
     fn configure(&mut self, _: &Configuration) {}
@@ -66,10 +83,15 @@ fn on_device(dtype: DType, count: usize) -> DeviceMemory {
     pretended(0, dtype, count).unwrap()
 }
 
-fn strategy(seen: &Seen) -> MirroredStrategy {
+fn engine(rank: usize, size: usize, seen: &Seen) -> Box<dyn Engine> {
+    let world = World::new(rank, size).expect("a rank of the group");
+    Box::new(Alone { world, seen: seen.clone(), enqueued: 0 })
+}
+
+fn strategy(replicas: usize, seen: &Seen) -> MirroredStrategy {
     let seen = seen.clone();
-    let engines = move |_: &_| Ok(vec![Box::new(Alone(seen.clone())) as Box<dyn Engine>]);
-    MirroredStrategy::builder(["cpu:0"]).engines(engines).build().unwrap()
+    let engines = move |devices: &[Device]| Ok((0..replicas).map(|rank| engine(rank, devices.len(), &seen)).collect());
+    MirroredStrategy::builder((0..replicas).map(Device::Cpu)).engines(engines).build().unwrap()
 }
 
 fn tensor(elements: [f32; 4]) -> Tensor {
@@ -82,7 +104,7 @@ fn tensor(elements: [f32; 4]) -> Tensor {
 fn a_tensor_on_a_device_is_reduced_where_it_lies() {
     let seen = Seen::default();
     let kept = tensor([1.0, 2.0, 3.0, 4.0]);
-    let reduced = strategy(&seen).run(|replica| {
+    let reduced = strategy(1, &seen).run(|replica| {
         let (own, shared) = (tensor([5.0, 6.0, 7.0, 8.0]), kept.clone());
         // Small tensors of the host would be packed.
         replica.all_reduce(ReduceOp::Sum, vec![own, shared, Tensor::from([1.0f32, 2.0])])
@@ -93,6 +115,29 @@ fn a_tensor_on_a_device_is_reduced_where_it_lies() {
     assert_eq!(own.to_host().unwrap().as_slice::<f32>().unwrap(), [5.0, 6.0, 7.0, 8.0]);
     let in_place = (None, DEVICE);
     assert_eq!(*seen.lock().unwrap(), [in_place, (Some(DEVICE), DEVICE), (None, Space::Host)]);
+}
+
+#[test]
+fn an_enqueued_call_fails_when_it_is_waited_for() {
+    let mut communicator = Communicator::from_engine(engine(0, 1, &Seen::default()));
+    assert!(communicator.barrier().is_ok() && communicator.barrier().is_ok());
+    assert!(matches!(communicator.synchronize(), Err(Error::Aborted { replica: 2, .. })), "two calls");
+    assert!(communicator.synchronize().is_ok());
+}
+
+/// Found by a review: a tensor without elements was packed with one on a device.
+#[test]
+fn a_tensor_on_a_device_is_never_packed() {
+    let empty = || Tensor::zeros(DType::F32, [0]);
+    for bytes_per_pack in [0, 1, 64 << 10] {
+        let options = CommunicationOptions::new().bytes_per_pack(bytes_per_pack);
+        let reduced = strategy(2, &Seen::default()).run(|replica| {
+            let value = vec![empty(), tensor([5.0, 6.0, 7.0, 8.0]), empty(), Tensor::from([1.0f32, 2.0])];
+            replica.all_reduce_with(ReduceOp::Sum, value, options)
+        });
+        let spaces: Vec<Space> = reduced.unwrap()[0].iter().map(Tensor::space).collect();
+        assert_eq!(spaces, [Space::Host, DEVICE, Space::Host, Space::Host], "{bytes_per_pack}");
+    }
 }
 
 #[test]
@@ -108,7 +153,7 @@ fn rows_clones_and_comparisons_work_on_a_device() {
 #[test]
 fn a_computation_on_the_host_refuses_a_tensor_on_a_device() {
     let seen = Seen::default();
-    let (strategy, x) = (strategy(&seen), tensor([1.0, 2.0, 3.0, 4.0]));
+    let (strategy, x) = (strategy(1, &seen), tensor([1.0, 2.0, 3.0, 4.0]));
     fn refused<R>(result: Result<R>) {
         match result {
             Ok(_) => panic!("it is not in host memory"),

@@ -164,7 +164,7 @@ impl DeviceMemory {
 
     fn to_host(&self, start: usize, count: usize) -> io::Result<HostMemory> {
         assert!(count <= self.count && start <= self.count - count, "elements of this memory");
-        let mut memory = HostMemory::try_zeroed(self.dtype, count)?;
+        let mut memory = HostMemory::try_unspecified(self.dtype, count)?;
         self.block.read(start * self.dtype.size(), memory.as_buf_mut())?;
         Ok(memory)
     }

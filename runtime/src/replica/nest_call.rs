@@ -70,16 +70,19 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         if let [Leaf { value: Value::Dense(tensor), .. }] = leaves {
             return self.all_reduce(op, tensor);
         }
-        let (mut tensors, mut sparse) = (Vec::new(), Vec::new());
+        // Only tensors in host memory are packed.
+        let (mut tensors, mut unpacked, mut sparse) = (Vec::new(), Vec::new(), Vec::new());
         for leaf in leaves {
             match &mut leaf.value {
-                Value::Dense(tensor) => tensors.push(tensor),
+                Value::Dense(tensor) => match tensor.space() {
+                    Space::Host => tensors.push(tensor),
+                    Space::Cuda(_) => unpacked.push(tensor),
+                },
                 Value::Sparse(slices) => sparse.push(slices),
             }
         }
-        // A tensor on a device is not packed: it fills a pack.
-        let bytes = |tensor: &Tensor| if tensor.space() == Space::Host { tensor.buf().bytes() } else { usize::MAX };
-        let sizes: Vec<_> = tensors.iter().map(|tensor| (tensor.dtype(), bytes(tensor))).collect();
+        unpacked.into_iter().try_for_each(|tensor| self.all_reduce(op, tensor))?;
+        let sizes: Vec<_> = tensors.iter().map(|tensor| (tensor.dtype(), tensor.buf().bytes())).collect();
         self.pack_limit = Some(pack_limit).filter(|_| tensors.len() > 1);
         // Packing saves steps, and a single replica has none to save.
         let limit = if self.communicator.size() == 1 { 1 } else { pack_limit };
