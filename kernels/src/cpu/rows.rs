@@ -25,10 +25,10 @@ const AHEAD_ROWS: usize = 64;
 pub fn copy_rows(source: HostBuf<'_>, row_count: usize, rows: &[usize], target: HostBufMut<'_>) {
     assert_eq!(source.dtype(), target.dtype(), "elements of one type");
     assert_eq!(row_count.checked_mul(rows.len()), Some(target.count()), "elements for {} rows", rows.len());
-    let row_bytes = row_count * source.dtype().size();
-    if row_bytes == 0 {
+    if target.count() == 0 {
         return;
     }
+    let row_bytes = row_count * source.dtype().size();
     let copy = match row_bytes {
         1 => copy_each::<1>,
         2 => copy_each::<2>,

@@ -216,8 +216,13 @@ impl<E: Nest + Clone + Send + Sync + 'static> Dataset for Table<E> {
     }
 
     fn copied_bytes(&self) -> Option<usize> {
-        let bytes = |column: &Column| column.row_shape().iter().product::<usize>() * column.dtype().size();
-        (!self.reads_files()).then(|| self.columns.iter().map(bytes).sum())
+        if self.reads_files() {
+            return None;
+        }
+        self.columns.iter().try_fold(0usize, |bytes, column| {
+            let row_count: usize = column.row_shape().iter().product();
+            bytes.checked_add(row_count.checked_mul(column.dtype().size())?)
+        })
     }
 }
 
@@ -280,6 +285,16 @@ mod tests {
         let rows = |batch: Result<Tensor>| batch.unwrap().shape()[0];
         let sizes: Vec<usize> = table.batch(usize::MAX - 5).iterate(0).unwrap().map(rows).collect();
         assert_eq!(sizes, [usize::MAX - 5, 5]);
+    }
+
+    /// Found by a review: the bytes of a row overflowed.
+    #[test]
+    fn a_row_may_have_more_bytes_than_there_are_numbers() -> Result<()> {
+        let table = || from_tensor_slices(Tensor::zeros(DType::F32, [0, 1 << 62]));
+        assert_eq!(table()?.batch(4).iterate(0)?.count(), 0);
+        let strategy = crate::MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+        assert_eq!(strategy.distribute_dataset(table()?.shuffle(1).batch(4))?.iter().count(), 0);
+        Ok(())
     }
 
     #[test]
