@@ -106,6 +106,8 @@ fn calls_of_strategies_are_measured_by_threads_and_by_processes() {
         ["threads", "processes"].into_iter().flat_map(|transport| calls.map(|call| (call, transport))).collect();
     assert_eq!(found, expected);
     assert!(refusal("strategies --tensorflow /no/python gather").contains("/no/python"));
+    // More rounds than batches were a division by zero.
+    assert!(refusal("strategies next --rounds 1000").contains("1000 is not in 1..100"));
     assert!(refusal("strategies nothing").contains("no call's name contains \"nothing\""));
 }
 

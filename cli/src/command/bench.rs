@@ -120,8 +120,8 @@ struct Strategies {
     /// Measure the calls whose names contain this
     #[arg(default_value = "", value_name = "PART")]
     part: String,
-    /// How many rounds each call is measured
-    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u16).range(1..))]
+    /// How many rounds each call is measured, at most 99
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u16).range(1..100))]
     rounds: u16,
     /// Also measure TensorFlow, in this Python
     #[arg(long, value_name = "PYTHON")]
