@@ -63,29 +63,12 @@ pub fn given(call: &Collective, size: usize, rank: usize) -> usize {
     let all = |count: &dyn Fn(usize) -> usize| (0..size).map(count).sum();
     match (call.kind.flow(), call.kind.work(), call.kind.extent()) {
         // A group that is split off makes an all-reduce.
-        (Flow::Control, _, _) => {
-            if call.kind == Kind::Split {
-                call.counts.of(rank, 0)
-            } else {
-                0
-            }
-        }
-        (Flow::Pair, _, _) => {
-            if rank == call.root {
-                call.counts.of(rank, 0)
-            } else {
-                0
-            }
-        }
+        (Flow::Control, _, _) if call.kind == Kind::Split => call.counts.of(rank, 0),
+        (Flow::Pair, _, _) if rank == call.root => call.counts.of(rank, 0),
         // All ranks have the buffer of a broadcast.
         (Flow::FromRoot | Flow::ToRoot | Flow::Everyone, _, Extent::Whole) => call.counts.of(rank, 0),
-        (Flow::FromRoot, _, Extent::Parts) => {
-            if rank == call.root {
-                all(&|to| call.counts.of(to, 0))
-            } else {
-                0
-            }
-        }
+        (Flow::FromRoot, _, Extent::Parts) if rank == call.root => all(&|to| call.counts.of(to, 0)),
+        (Flow::Control | Flow::Pair, _, _) | (Flow::FromRoot, _, Extent::Parts) => 0,
         (Flow::ToRoot | Flow::Everyone, Work::Combines, Extent::Parts) => call.counts.of(rank, 0) * size,
         (Flow::ToRoot | Flow::Everyone, Work::Moves, Extent::Parts) => all(&|to| call.counts.of(rank, to)),
     }
