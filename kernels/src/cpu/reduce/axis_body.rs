@@ -10,12 +10,17 @@ use super::{
     fold::{combine, prefetch},
     simd::Simd,
 };
+use std::mem::MaybeUninit;
 
 /// Lanes of a block: 32 keep every register width from SSE2 to AVX-512 busy.
 pub(crate) const LANES: usize = 32;
 
 /// Lanes that are combined at a time: a subtree.
 pub(crate) const GROUP: usize = 8;
+
+/// Rows that are combined in registers before their accumulators are written: enough that the
+/// accumulators cost little, and few enough that a core prefetches all of them.
+const TOGETHER: usize = 4;
 
 /// Rows of elements in memory.
 #[derive(Clone, Copy)]
@@ -61,11 +66,8 @@ pub(crate) unsafe fn accumulate<R: ElementCodec, O: Op<R::Acc>, I: Simd>(
             return some_lanes::<R, O, I>(rows, accumulators, columns);
         }
         while rows.rows > 0 {
-            let met = match rows.rows {
-                4.. => together::<R, O, I, 4>(rows, accumulators, columns, fresh),
-                2.. => together::<R, O, I, 2>(rows, accumulators, columns, fresh),
-                _ => together::<R, O, I, 1>(rows, accumulators, columns, fresh),
-            };
+            let met = rows.rows.min(TOGETHER);
+            together::<R, O, I>(Rows { rows: met, ..rows }, accumulators, columns, fresh);
             rows.first = rows.first.wrapping_add(met * rows.stride * size_of::<R::Source>());
             rows.rows -= met;
             fresh = false;
@@ -89,12 +91,20 @@ pub(crate) unsafe fn lanes<R: ElementCodec, O: Op<R::Acc>, I: Simd>(
 ) {
     let results = results.cast::<R::Acc>();
     for at in (0..columns).step_by(LANES) {
-        // SAFETY: the caller vouches for the tile of all rows and of the results, and for the
-        // machine.
-        unsafe {
-            let left = four::<R, O, I>(rows, more, at, 0);
-            let right = four::<R, O, I>(rows, more, at, GROUP / 2);
-            results.add(at).cast::<[R::Acc; LANES]>().write_unaligned(combine::<R::Acc, O, LANES>(left, right));
+        // One copy of the code for both halves.
+        let mut left = MaybeUninit::<[R::Acc; LANES]>::uninit();
+        for first in [0, GROUP / 2] {
+            // SAFETY: the caller vouches for the tile of all rows and of the results, and for the
+            // machine; the first half was written before the second half reads it.
+            unsafe {
+                let half = four::<R, O, I>(rows, more, at, first);
+                if first == 0 {
+                    left.write(half);
+                } else {
+                    let whole = combine::<R::Acc, O, LANES>(left.assume_init(), half);
+                    results.add(at).cast::<[R::Acc; LANES]>().write_unaligned(whole);
+                }
+            }
         }
     }
 }
@@ -143,19 +153,18 @@ unsafe fn lane<R: ElementCodec, O: Op<R::Acc>, I: Simd>(
     }
 }
 
-/// [Accumulates](accumulate) the first `N` rows, which are combined in registers tile by tile.
-/// Returns `N`.
+/// [Accumulates](accumulate) few rows, which are combined in registers tile by tile.
 ///
 /// # Safety
-/// As for [`accumulate`], with at least `N` rows.
+/// As for [`accumulate`].
 #[inline(always)]
-unsafe fn together<R: ElementCodec, O: Op<R::Acc>, I: Simd, const N: usize>(
+unsafe fn together<R: ElementCodec, O: Op<R::Acc>, I: Simd>(
     rows: Rows,
     accumulators: *mut R::Acc,
     columns: usize,
     fresh: bool,
-) -> usize {
-    let Rows { first, stride, pitch, ahead, .. } = rows;
+) {
+    let Rows { first, stride, pitch, ahead, rows, .. } = rows;
     let mut source = first.cast::<R::Source>();
     for at in (0..columns).step_by(LANES) {
         // SAFETY: the caller vouches for the rows and accumulators of the tile, and for the
@@ -168,7 +177,7 @@ unsafe fn together<R: ElementCodec, O: Op<R::Acc>, I: Simd, const N: usize>(
                 tile = combine::<R::Acc, O, LANES>(accumulators.read_unaligned(), tile);
             }
             let mut row = source;
-            for _ in 1..N {
+            for _ in 1..rows {
                 row = row.wrapping_add(stride);
                 prefetch::<R::Source, I, LANES>(row, ahead);
                 tile = combine::<R::Acc, O, LANES>(tile, R::load_ordered::<I, LANES>(row));
@@ -177,7 +186,6 @@ unsafe fn together<R: ElementCodec, O: Op<R::Acc>, I: Simd, const N: usize>(
         }
         source = source.wrapping_add(pitch);
     }
-    N
 }
 
 /// Bytes of a tile of the widest accumulators.
@@ -239,21 +247,20 @@ pub(crate) unsafe fn neighbours<A: Copy, O: Op<A>>(values: *mut u8, slices: usiz
     let mut rows = rows;
     while rows > 1 {
         let half = rows / 2;
-        if rows.is_multiple_of(2) {
-            // SAFETY: the slices' rows follow each other.
-            unsafe { pairs::<A, O>(values, values, slices * half, columns) }
-        } else if columns == 1 && rows < LANES {
+        let odd = rows % 2;
+        if odd == 1 && columns == 1 && rows < LANES {
             // SAFETY: the caller vouches for the values.
             return unsafe { transposed::<A, O>(values, slices, rows) };
-        } else {
-            for slice in 0..slices {
-                // SAFETY: a slice and its results, which do not come after it, are in bounds.
-                unsafe {
-                    let source = values.add(slice * rows * columns);
-                    let target = values.add(slice * (half + 1) * columns);
-                    pairs::<A, O>(source, target, half, columns);
-                    std::ptr::copy(source.add(2 * half * columns), target.add(half * columns), columns);
-                }
+        }
+        // Without odd rows, the pairs of all slices follow each other like those of one.
+        let (apart, pairs) = if odd == 1 { (slices, half) } else { (1, slices * half) };
+        for slice in 0..apart {
+            // SAFETY: a slice and its results, which do not come after it, are in bounds.
+            unsafe {
+                let source = values.add(slice * rows * columns);
+                let target = values.add(slice * (half + odd) * columns);
+                self::pairs::<A, O>(source, target, pairs, columns);
+                std::ptr::copy(source.add(2 * half * columns), target.add(half * columns), odd * columns);
             }
         }
         rows = rows.div_ceil(2);

@@ -153,7 +153,10 @@ macro_rules! level {
                 unsafe { axis_body::neighbours::<A, O>(values, slices, rows, columns) }
             }
 
-            const fn of<R: ElementCodec, O: Op<R::Acc>, const L: usize, const S: usize>() -> Kernel {
+            /// Bytes of the accumulators of a tile.
+            pub(super) const TILE_BYTES: usize = $tile_bytes;
+
+            pub(super) const fn of<R: ElementCodec, O: Op<R::Acc>, const L: usize, const S: usize>() -> Kernel {
                 Kernel {
                     fold: fold::<R, O, L>,
                     small: small::<R, O, S>,
@@ -181,7 +184,7 @@ macro_rules! level {
                         &of::<
                             $row,
                             $op,
-                            { $tile_bytes / size_of::<<$row as ElementCodec>::Acc>() },
+                            { TILE_BYTES / size_of::<<$row as ElementCodec>::Acc>() },
                             { SMALL_TILE_BYTES / size_of::<<$row as ElementCodec>::Acc>() },
                         >()
                     }
@@ -211,14 +214,14 @@ macro_rules! select {
             DType::Bf16 => floats!($of, $op, $dtype, Bf16, LeastBf16, GreatestBf16),
             DType::F32 => floats!($of, $op, $dtype, f32, f32, f32),
             DType::F64 => floats!($of, $op, $dtype, f64, f64, f64),
-            DType::I8 => integers!($of, $op, Plain<u8>, Plain<i8>, Total<i8, i64, f32>),
-            DType::I16 => integers!($of, $op, Plain<u16>, Plain<i16>, Total<i16, i64, f32>),
-            DType::I32 => integers!($of, $op, Plain<u32>, Plain<i32>, Total<i32, i64, f64>),
-            DType::I64 => integers!($of, $op, Plain<u64>, Plain<i64>, Total<i64, i128, f64>),
-            DType::U8 => integers!($of, $op, Plain<u8>, Plain<u8>, Total<u8, i64, f32>),
-            DType::U16 => integers!($of, $op, Plain<u16>, Plain<u16>, Total<u16, i64, f32>),
-            DType::U32 => integers!($of, $op, Plain<u32>, Plain<u32>, Total<u32, i64, f64>),
-            DType::U64 => integers!($of, $op, Plain<u64>, Plain<u64>, Total<u64, i128, f64>),
+            DType::I8 => integers!($of, $op, Plain<u8>, Plain<i8>, $of!(Total<i8, i64, f32>, Sum)),
+            DType::I16 => integers!($of, $op, Plain<u16>, Plain<i16>, $of!(Total<i16, i64, f32>, Sum)),
+            DType::I32 => integers!($of, $op, Plain<u32>, Plain<i32>, $of!(Total<i32, i64, f64>, Sum)),
+            DType::I64 => integers!($of, $op, Plain<u64>, Plain<i64>, mean_of_64_bits!(i64)),
+            DType::U8 => integers!($of, $op, Plain<u8>, Plain<u8>, $of!(Total<u8, i64, f32>, Sum)),
+            DType::U16 => integers!($of, $op, Plain<u16>, Plain<u16>, $of!(Total<u16, i64, f32>, Sum)),
+            DType::U32 => integers!($of, $op, Plain<u32>, Plain<u32>, $of!(Total<u32, i64, f64>, Sum)),
+            DType::U64 => integers!($of, $op, Plain<u64>, Plain<u64>, mean_of_64_bits!(u64)),
         }
     };
 }
@@ -238,12 +241,12 @@ macro_rules! floats {
 }
 
 /// Selects a kernel of integers. `$added` is the codec for sums and products, `$ordered` for minima
-/// and maxima, `$total` for means. Bitwise operations combine bytes.
+/// and maxima; `$mean` is the kernel of means. Bitwise operations combine bytes.
 macro_rules! integers {
-    ($of:ident, $op:expr, $added:ty, $ordered:ty, $total:ty) => {
+    ($of:ident, $op:expr, $added:ty, $ordered:ty, $mean:expr) => {
         match $op {
             ReduceOp::Sum => $of!($added, Sum),
-            ReduceOp::Mean => $of!($total, Sum),
+            ReduceOp::Mean => $mean,
             ReduceOp::Product => $of!($added, Product),
             ReduceOp::Min => $of!($ordered, Min),
             ReduceOp::Max => $of!($ordered, Max),
@@ -251,6 +254,14 @@ macro_rules! integers {
             ReduceOp::Or => $of!(Plain<u8>, Or),
             ReduceOp::Xor => $of!(Plain<u8>, Xor),
         }
+    };
+}
+
+/// The kernel of means of 64-bit integers at every level: no instruction set adds registers of
+/// 128-bit lanes.
+macro_rules! mean_of_64_bits {
+    ($type:ident) => {
+        const { &baseline::of::<Total<$type, i128, f64>, Sum, { baseline::TILE_BYTES / 16 }, { SMALL_TILE_BYTES / 16 }>() }
     };
 }
 
