@@ -1,6 +1,6 @@
 //! The bytes that a call moves, by its protocol.
 
-use crate::bench::case::{Case, Collective};
+use crate::bench::case::{Case, Collective, Role};
 use consonance_kernels::{
     cpu::cache_hints,
     group::plan::{Protocol, Step},
@@ -38,7 +38,7 @@ impl Traffic {
         let is_whole = case.collective.kind().copies_to_all();
         let (replaces, is_read) =
             (case.in_place && case.collective.kind().combines(), protocol == Protocol::ProcessRead);
-        let brought = (0..case.ranks).map(|rank| Role::of(case, rank).contributed);
+        let brought = (0..case.ranks).map(|rank| case.role(rank).contributed * case.dtype.size());
         let (most, copies) = (brought.clone().max().unwrap_or(0), if is_whole { case.ranks } else { 1 });
         // process_vm_readv writes the results itself, except for a reduction.
         let is_written = protocol != Protocol::Inline && (!is_read || case.collective.kind().combines()) && !replaces;
@@ -46,7 +46,9 @@ impl Traffic {
     }
 
     fn of(case: &Case, step: Step, protocol: Protocol, rank: usize) -> Traffic {
-        let Role { contributed, needed, kept, result } = Role::of(case, rank);
+        let Role { contributed, needed, kept, result } = case.role(rank);
+        let [contributed, needed, kept, result] =
+            [contributed, needed, kept, result].map(|elements| elements * case.dtype.size());
         let (ranks, block) = (case.ranks, contributed / case.ranks);
         let result_block = result / ranks;
         let (read, written, across) = match (protocol, step) {
@@ -74,50 +76,6 @@ impl Traffic {
             }
         };
         Traffic { rank, read, written, across }
-    }
-}
-
-/// The data of a rank in a call, in bytes.
-struct Role {
-    /// Bytes that it shows to others.
-    contributed: usize,
-    /// Bytes that it reads for its result.
-    needed: usize,
-    /// Those of the bytes in `needed` that are its own.
-    kept: usize,
-    /// Bytes that it writes as its result.
-    result: usize,
-}
-
-impl Role {
-    fn of(case: &Case, rank: usize) -> Role {
-        let (all, part) = (case.elements(), case.part(rank).len());
-        let root = rank == 0;
-        let Case { collective, ranks, in_place, .. } = *case;
-        // In elements.
-        let [contributed, needed, kept, result] = match collective {
-            Collective::Barrier => [0; 4],
-            Collective::AllReduce => [all, ranks * all, all, all],
-            Collective::Reduce if root => [all, ranks * all, all, all],
-            Collective::Reduce => [all, 0, 0, 0],
-            Collective::ReduceScatter => [all, all, part, part],
-            Collective::AllGather | Collective::AllGatherV if in_place => [part, all - part, 0, all - part],
-            Collective::AllGather | Collective::AllGatherV => [part, all, part, all],
-            Collective::Gather | Collective::GatherV if root && in_place => [0, all - part, 0, all - part],
-            Collective::Gather | Collective::GatherV if root => [0, all, part, all],
-            Collective::Gather | Collective::GatherV => [part, 0, 0, 0],
-            Collective::Scatter | Collective::ScatterV if root && in_place => [all, 0, 0, 0],
-            Collective::Scatter | Collective::ScatterV if root => [all, part, part, part],
-            Collective::Scatter | Collective::ScatterV => [0, part, 0, part],
-            Collective::AllToAll | Collective::AllToAllV => [all, all, case.counts(rank)[rank], all],
-            Collective::Broadcast if root => [all, 0, 0, 0],
-            Collective::SendRecv if root => [all, 0, 0, 0],
-            Collective::Broadcast => [0, all, 0, all],
-            Collective::SendRecv if rank == 1 => [0, all, 0, all],
-            Collective::SendRecv => [0; 4],
-        }
-        .map(|elements| elements * case.dtype.size());
-        Role { contributed, needed, kept, result }
     }
 }
 
