@@ -1,13 +1,14 @@
-//! Collectives on slices allocate nothing after their first call, and calls of strategies no more
-//! than they did.
+//! Collectives on slices allocate nothing after their first call, and calls of strategies allocate,
+//! ask the system and wake threads no more than they did.
 //!
-//! Allocations are counted for the whole process, so this is a separate program: the threads of the
-//! usual test harness allocate at any time.
+//! Both are counted for the whole process, so this is a separate program: the threads of the usual
+//! test harness allocate at any time.
 
-use consonance::{
-    Communicator, DType, Dataset, Implementation, MirroredStrategy, PerReplica, ReduceOp, Result, Tensor, Variable,
-    VariableAggregation, dataset,
-};
+mod strategies;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod system_calls;
+
+use consonance::{Communicator, Implementation, ReduceOp, Tensor};
 #[cfg(target_os = "linux")]
 use consonance::{ProcessGroup, TfConfigClusterResolver};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -19,16 +20,23 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 fn main() {
     #[cfg(target_os = "linux")]
-    if std::env::var_os("PART").is_some() {
-        return one_of_two_processes();
+    match std::env::var("PART").as_deref() {
+        Ok("process") => return one_of_two_processes(),
+        #[cfg(target_arch = "x86_64")]
+        Ok("traced") => return system_calls::make_the_calls(),
+        _ => {}
     }
     collectives_on_slices_allocate_nothing_after_their_first_call();
     #[cfg(target_os = "linux")]
     nor_do_they_between_processes();
     a_tensor_passed_by_value_is_reduced_in_its_own_memory();
     ranks_take_memory_for_the_others_when_they_send_to_them();
-    calls_of_strategies_allocate_no_more_than_they_did().unwrap();
     println!("no collective on slices allocated after its first call");
+    strategies::allocate_no_more_than_they_did();
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    system_calls::strategies_ask_the_system_no_more_than_they_did();
+    #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+    println!("skipped: system calls are counted on Linux on x86-64");
 }
 
 /// Every blocking collective on slices.
@@ -177,47 +185,4 @@ fn ranks_take_memory_for_the_others_when_they_send_to_them() {
     drop(group);
     // The addresses of the peers' buffers are a few words each.
     assert!(bytes < RANKS * RANKS * 16 * size_of::<usize>(), "{bytes} bytes for {RANKS} ranks");
-}
-
-/// Prints the allocations of a call, on average over many and on all threads together, and compares
-/// them with `most`: what the call made when this was written.
-fn check_allocations(name: &str, most: usize, mut call: impl FnMut() -> Result<()>) -> Result<()> {
-    const CALLS: usize = 1000;
-    // The first calls make threads, groups and scratch memory.
-    for _ in 0..CALLS / 10 {
-        call()?;
-    }
-    let region = Region::new(ALLOCATOR);
-    for _ in 0..CALLS {
-        call()?;
-    }
-    let stats = region.change();
-    let found = (stats.allocations + stats.reallocations) as f64 / CALLS as f64;
-    println!("{name}: {found} allocations, {most} before");
-    // Fewer than one in two calls may come from elsewhere, such as a thread that starts.
-    assert!(found < most as f64 + 0.5, "{name}: {found} allocations, {most} before");
-    Ok(())
-}
-
-fn calls_of_strategies_allocate_no_more_than_they_did() -> Result<()> {
-    let strategy = |replicas: usize| MirroredStrategy::new((0..replicas).map(|replica| format!("cpu:{replica}")));
-    let (one, two) = (strategy(1)?, strategy(2)?);
-    let zeros = |shape: &[usize]| Tensor::zeros(DType::F32, shape);
-    check_allocations("run, 1 replica", 5, || one.run(|_| Ok(())).map(drop))?;
-    check_allocations("run", 5, || two.run(|_| Ok(())).map(drop))?;
-    check_allocations("run with all_reduce", 16, || two.run(|replica| replica.all_reduce("sum", 1f32)).map(drop))?;
-    let [scalars, rows] = [&[][..], &[64, 10]].map(|shape| PerReplica::new(vec![zeros(shape), zeros(shape)]));
-    check_allocations("reduce", 11, || two.reduce("sum", &scalars, None).map(drop))?;
-    check_allocations("gather", 15, || two.gather(&rows, 0).map(drop))?;
-    let builder = Variable::builder(|| zeros(&[8192])).aggregation(VariableAggregation::Mean);
-    let (variable, operand) = (two.scope(|| builder.build())??, zeros(&[8192]));
-    check_allocations("Variable::read", 2, || variable.read().map(drop))?;
-    check_allocations("Variable::assign_add", 6, || variable.assign_add(operand.clone()))?;
-    check_allocations("assign_add in a run", 13, || {
-        two.run(|replica| replica.assign_add(&variable, operand.clone())).map(drop)
-    })?;
-    let table = dataset::from_tensor_slices((zeros(&[100_000, 10]), zeros(&[100_000])))?;
-    let batches = two.distribute_dataset(table.shuffle(7).batch(64))?;
-    let mut steps = batches.iter();
-    check_allocations("next batch", 44, || steps.next().expect("more batches than calls").map(drop))
 }
