@@ -80,12 +80,20 @@ fn traced() -> Result<Vec<Count>, Errno> {
         return Err(errno);
     }
     io::Write::write_all(&mut child.stdin.take().unwrap(), b"\n").unwrap();
+    let counts = follow(pid);
+    // Its end has been seen.
+    let _ = child.wait();
+    Ok(counts)
+}
+
+/// Counts the system calls of a traced process until it ends.
+fn follow(pid: Pid) -> Vec<Count> {
     let (mut counts, mut current) = (Vec::new(), None::<Count>);
     loop {
         let (thread, signal) = match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::__WALL)).unwrap() {
             WaitStatus::Exited(ended, status) if ended == pid => {
                 assert_eq!(status, 0);
-                return Ok(counts);
+                return counts;
             }
             WaitStatus::PtraceSyscall(thread) => {
                 let registers = ptrace::getregs(thread).unwrap();
