@@ -10,7 +10,6 @@ use super::{
     fold::{combine, prefetch},
     simd::Simd,
 };
-use std::mem::MaybeUninit;
 
 /// Lanes of a block: 32 keep every register width from SSE2 to AVX-512 busy.
 pub(crate) const LANES: usize = 32;
@@ -67,7 +66,11 @@ pub(crate) unsafe fn accumulate<R: ElementCodec, O: Op<R::Acc>, I: Simd>(
         }
         while rows.rows > 0 {
             let met = rows.rows.min(TOGETHER);
-            together::<R, O, I>(Rows { rows: met, ..rows }, accumulators, columns, fresh);
+            match met {
+                // With a constant number the compiler unrolls the loop over the rows.
+                TOGETHER => together::<R, O, I>(Rows { rows: TOGETHER, ..rows }, accumulators, columns, fresh),
+                _ => together::<R, O, I>(Rows { rows: met, ..rows }, accumulators, columns, fresh),
+            }
             rows.first = rows.first.wrapping_add(met * rows.stride * size_of::<R::Source>());
             rows.rows -= met;
             fresh = false;
@@ -91,20 +94,12 @@ pub(crate) unsafe fn lanes<R: ElementCodec, O: Op<R::Acc>, I: Simd>(
 ) {
     let results = results.cast::<R::Acc>();
     for at in (0..columns).step_by(LANES) {
-        // One copy of the code for both halves.
-        let mut left = MaybeUninit::<[R::Acc; LANES]>::uninit();
-        for first in [0, GROUP / 2] {
-            // SAFETY: the caller vouches for the tile of all rows and of the results, and for the
-            // machine; the first half was written before the second half reads it.
-            unsafe {
-                let half = four::<R, O, I>(rows, more, at, first);
-                if first == 0 {
-                    left.write(half);
-                } else {
-                    let whole = combine::<R::Acc, O, LANES>(left.assume_init(), half);
-                    results.add(at).cast::<[R::Acc; LANES]>().write_unaligned(whole);
-                }
-            }
+        // SAFETY: the caller vouches for the tile of all rows and of the results, and for the
+        // machine.
+        unsafe {
+            let left = four::<R, O, I>(rows, more, at, 0);
+            let right = four::<R, O, I>(rows, more, at, GROUP / 2);
+            results.add(at).cast::<[R::Acc; LANES]>().write_unaligned(combine::<R::Acc, O, LANES>(left, right));
         }
     }
 }

@@ -79,6 +79,9 @@ pub(crate) unsafe fn fold<R: ElementCodec, O: Op<R::Acc>, I: Simd, const L: usiz
     range: Range<usize>,
     finish: Finish,
 ) {
+    // Most reductions have one group and skip the counter of `tree`: for data in the caches its
+    // instructions take noticeable time.
+    let few = sources.len() <= GROUP;
     let past = match finish.lines {
         Lines::InTurn => targets.len(),
         Lines::Ahead { past } => past.min(targets.len()),
@@ -100,7 +103,7 @@ pub(crate) unsafe fn fold<R: ElementCodec, O: Op<R::Acc>, I: Simd, const L: usiz
             }
         }
         // SAFETY: the caller vouches for a tile at `at`.
-        let tile = unsafe { tree::<R, O, I, L>(sources, at) };
+        let tile = unsafe { if few { group::<R, O, I, L>(sources, at) } else { tree::<R, O, I, L>(sources, at) } };
         // SAFETY: the caller vouches for the machine.
         let result = unsafe { R::store::<I, L>(tile, finish.quotient) };
         for (index, target) in targets.iter().enumerate() {
@@ -135,35 +138,30 @@ unsafe fn tree<R: ElementCodec, O: Op<R::Acc>, I: Simd, const L: usize>(
     let mut depth = 0;
     let mut rest = sources;
     for index in 0usize.. {
+        let (sources, after) = rest.split_at(rest.len().min(GROUP));
         // SAFETY: the caller vouches for the sources.
-        let mut tile = unsafe { group::<R, O, I, L>(rest, at) };
-        // Most reductions have one group, and end here: for data in the caches, the instructions of
-        // the counter take noticeable time.
-        if sources.len() <= GROUP {
-            return tile;
-        }
-        rest = &rest[rest.len().min(GROUP)..];
-        let carries = if rest.is_empty() { depth } else { index.trailing_ones() as usize };
+        let mut tile = unsafe { group::<R, O, I, L>(sources, at) };
+        let carries = if after.is_empty() { depth } else { index.trailing_ones() as usize };
         for _ in 0..carries {
             depth -= 1;
             // SAFETY: the digits below `depth` were written, and a counter has as many digits as it
             // carries.
             tile = combine::<R::Acc, O, L>(unsafe { digits[depth].assume_init() }, tile);
         }
-        if rest.is_empty() {
+        if after.is_empty() {
             return tile;
         }
         digits[depth].write(tile);
         depth += 1;
+        rest = after;
     }
     unreachable!("some group is the last")
 }
 
-/// Combines the tiles at `at` of the first [`GROUP`] sources, or of all if there are fewer, in
-/// registers.
+/// Combines the tiles at `at` of one to eight sources, in registers.
 ///
 /// # Safety
-/// As for [`fold`].
+/// As for [`fold`], with at most [`GROUP`] sources.
 #[inline(always)]
 unsafe fn group<R: ElementCodec, O: Op<R::Acc>, I: Simd, const L: usize>(
     sources: &[*const u8],
