@@ -111,6 +111,27 @@ fn waits_for_the_wrong_state_are_found() {
             1,
             "windows",
         ),
+        (
+            "the only reader says too early that it has read",
+            "group/transport/windows.rs",
+            "counters.read.store(",
+            1,
+            "windows of one rank",
+        ),
+        (
+            "the only rank with data stages a window too early",
+            "group/transport/windows.rs",
+            "counters.read.load(",
+            1,
+            "windows of one rank",
+        ),
+        (
+            "the only reader does not wait for a window",
+            "group/transport/windows.rs",
+            "counters.staged.load(",
+            1,
+            "windows of one rank",
+        ),
         ("a window is read before it is staged", "group/transport/windows.rs", "counters.staged.load(", 1, "windows"),
         (
             "a result is read before it is folded",

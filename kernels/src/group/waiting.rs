@@ -15,14 +15,23 @@ impl Endpoint {
     /// Waits until `ready` holds for every peer's record, at most for the rest of the call's
     /// timeout.
     pub(crate) fn wait_for_all(&self, ready: impl Fn(&RankRecord) -> bool) -> Result<(), Fault> {
+        self.wait_for(|_| true, ready)
+    }
+
+    /// Does [`wait_for_all`](Endpoint::wait_for_all) for the peers that are `awaited`.
+    pub(crate) fn wait_for(
+        &self,
+        awaited: impl Fn(usize) -> bool,
+        ready: impl Fn(&RankRecord) -> bool,
+    ) -> Result<(), Fault> {
         let mut begun = None;
-        for peer in self.world.peers() {
+        for peer in self.world.peers().filter(|&peer| awaited(peer)) {
             let record = &self.state.records()[peer];
             if ready(record) || self.state.wait_policy.look(&|| ready(record)) {
                 continue;
             }
             let begun = *begun.get_or_insert_with(Instant::now);
-            self.sleep_until(peer, &ready, self.deadline(begun))?;
+            self.sleep_until(peer, (&awaited, &ready), self.deadline(begun))?;
         }
         if let Some(begun) = begun {
             self.slept.set(self.slept.get() + begun.elapsed());
@@ -33,7 +42,7 @@ impl Endpoint {
     /// Waits until the group is ended because the process of `peer` is gone, at most for the call's
     /// timeout.
     pub(crate) fn wait_for_end(&self, peer: usize) -> Fault {
-        let never = self.sleep_until(peer, &|_| false, self.deadline(Instant::now()));
+        let never = self.sleep_until(peer, (&|_| true, &|_| false), self.deadline(Instant::now()));
         never.expect_err("nothing is waited for but the end")
     }
 
@@ -43,11 +52,12 @@ impl Endpoint {
         now.checked_add(self.timeout.saturating_sub(self.slept.get()))
     }
 
-    /// Sleeps until `ready` holds for the record of `peer`.
+    /// Sleeps until `ready` holds for the record of `peer`. If the deadline passes, the peers that
+    /// are `awaited` and not `ready` are missing.
     fn sleep_until(
         &self,
         peer: usize,
-        ready: &impl Fn(&RankRecord) -> bool,
+        (awaited, ready): (&impl Fn(usize) -> bool, &impl Fn(&RankRecord) -> bool),
         deadline: Option<Instant>,
     ) -> Result<(), Fault> {
         let record = &self.state.records()[peer];
@@ -73,9 +83,8 @@ impl Endpoint {
             let limit = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
             if limit.is_zero() {
                 self.state.abort(self.generation, Abort { rank: peer, reason: Reason::Deadline });
-                break Err(Fault::Missing(
-                    (0..self.world.size()).filter(|&rank| !ready(&self.state.records()[rank])).collect(),
-                ));
+                let is_missing = |&rank: &usize| awaited(rank) && !ready(&self.state.records()[rank]);
+                break Err(Fault::Missing((0..self.world.size()).filter(is_missing).collect()));
             }
             event.sleep(count, limit, self.state.segment().is_some());
         };

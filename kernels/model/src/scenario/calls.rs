@@ -127,6 +127,26 @@ pub(super) fn sum_published_as(
     Ok(())
 }
 
+/// Sends the data of rank `root` to the other ranks, in windows.
+pub(super) fn send_from(root: usize, endpoint: &mut Endpoint, data: &mut Data, call: usize) -> Result<(), Fault> {
+    let signature = Signature { root: Some(root), op: None, kind: Kind::Broadcast, ..SUM };
+    let count = data.share().len();
+    if endpoint.world().rank() == root {
+        for (index, element) in data.write().iter_mut().enumerate() {
+            *element = value(root, call, index);
+        }
+        return endpoint.published(&signature, Some(HostBuf::from(&*data.share())), Chunking::WHOLE, |_| Ok(()));
+    }
+    let mut received = vec![0; count];
+    endpoint.published(&signature, None, Chunking::WHOLE, |peers| {
+        peers.copy(root, 0..count, &mut received.as_mut_slice().into())
+    })?;
+    for (index, &element) in received.iter().enumerate() {
+        assert_eq!(element, value(root, call, index), "element {index} in call {call}");
+    }
+    Ok(())
+}
+
 /// Sums this rank's block of the data of all ranks, in place.
 pub(super) fn sum_own_block(endpoint: &mut Endpoint, data: &mut Data, call: usize) -> Result<(), Fault> {
     let rank = endpoint.world().rank();

@@ -37,7 +37,7 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 }
 
 /// Every scenario.
-pub const ALL: [Scenario; 26] = [
+pub const ALL: [Scenario; 27] = [
     scenario("exchange", 3, exchange),
     scenario("exchange in swapped places", 2, exchange_in_traded_places),
     scenario("exchange of different kinds", 2, exchange_of_different_kinds),
@@ -57,6 +57,7 @@ pub const ALL: [Scenario; 26] = [
     scenario("splits of processes", 2, splits_of_processes),
     scenario("split of both, then of one", 2, split_of_both_then_of_one),
     scenario("windows", 2, windows),
+    scenario("windows of one rank", 2, windows_one_way),
     scenario("windows in swapped places", 2, windows_in_traded_places),
     scenario("windows of different kinds", 2, windows_of_different_kinds),
     scenario("windows, divided", 1, windows_divided),

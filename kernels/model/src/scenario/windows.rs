@@ -19,6 +19,18 @@ pub(super) fn windows() {
     });
 }
 
+/// Three windows of one rank, then of another, and then of the first again. A rank that stages
+/// nothing waits for no reader, and a rank that reads nothing waits for no data.
+pub(super) fn windows_one_way() {
+    each(processes(SMALL), |mut endpoint| {
+        let mut long = data(&endpoint, 0, 33);
+        for (call, root) in [0, 1, 0].into_iter().enumerate() {
+            send_from(root, &mut endpoint, &mut long, call + 1).unwrap();
+        }
+        Some(endpoint)
+    });
+}
+
 /// Three windows in swapped slots in the first call, one in the second, and one in a slot that is
 /// not swapped.
 pub(super) fn windows_in_traded_places() {

@@ -15,7 +15,7 @@ use crate::{
     },
     sync::atomics::{Ordering, fence},
 };
-use consonance_spec::Signature;
+use consonance_spec::{Flow, Signature};
 use std::{ptr, time::Instant};
 
 impl Endpoint {
@@ -54,8 +54,10 @@ impl Endpoint {
         let room = if moves { blocks * stride } else { self.slot_bytes() };
         let slot = Use::data(slot_swap::slots(self.world.size(), signature.kind), room);
         let mut load = Load { input, bytes: if found.is_some() { 0 } else { bytes }, blocks, kept, stride, slot };
-        self.claim_window(0)?;
-        self.stage_slices(load, 0, 0)?;
+        if load.bytes > 0 {
+            self.claim_window(0)?;
+            self.stage_slices(load, 0, 0)?;
+        }
         let told = BufferRef { place: found, reads: topology.reads }.to_word();
         let shared = self.share(signature, step.access(), bytes, told, ptr::null_mut(), Default::default())?;
         let endpoint = &mut *shared.endpoint;
@@ -78,17 +80,31 @@ impl Endpoint {
         // If no rank knows the number of windows, a peer's descriptor decides it. The peer may
         // write any size, and that it staged all windows.
         let begun = (most == usize::MAX && windows > 1).then(Instant::now);
+        // Only a rank that stages data waits for readers and tells them, and only a rank that reads
+        // data waits for the ranks that stage them. Windows are counted from the beginning of the
+        // generation, so a rank may leave out counts.
+        let stages_in = |data: &[Data], rank: usize, index: usize| {
+            matches!(data[rank].place, Source::Slot) && index * stride < data[rank].bytes / blocks
+        };
+        let own = endpoint.world.rank();
+        let reads = match signature.kind.flow() {
+            Flow::ToRoot => signature.root.is_none_or(|root| root == own),
+            _ => endpoint.world.peers().any(|peer| data[peer].bytes > 0),
+        };
+        if !reads {
+            endpoint.say_read(windows as u64);
+        }
         for index in 0..windows {
             if let Some(begun) = begun {
                 endpoint.in_time(begun, &data)?;
             }
-            if index + 1 < windows {
+            if load.bytes > 0 && index + 1 < windows {
                 endpoint.claim_window(1)?;
                 endpoint.stage_slices(load, 1, index + 1)?;
                 endpoint.say_staged(1);
             }
-            if index > 0 || is_late {
-                endpoint.wait_staged()?;
+            if reads && (index > 0 || is_late) {
+                endpoint.wait_staged(|rank| stages_in(&data, rank, index))?;
             }
             let slots = endpoint.slots(slot);
             let (slice, data) = (load.slice(index), &*data);
@@ -105,7 +121,10 @@ impl Endpoint {
             if enters {
                 endpoint.still_there()?;
             }
-            endpoint.say_read();
+            if reads {
+                endpoint.say_read(1);
+            }
+            endpoint.advance();
         }
         data.clear();
         endpoint.addresses.data = data;

@@ -118,7 +118,7 @@ fn data_of_one_way_move_through_their_slots() {
                     let mut parts = parts.iter_mut().enumerate().filter(|(peer, _)| reads_from(*peer));
                     parts.try_for_each(|(peer, part)| peers.copy(peer, 0..count, &mut part.as_mut_slice().into()))
                 };
-                let signature = signature(kind, None, DType::U32);
+                let signature = Signature { root: Some(root), ..signature(kind, None, DType::U32) };
                 endpoint.published(&signature, has_data.then_some(send), chunking, copy).unwrap();
                 for (peer, part) in parts.iter().enumerate().filter(|(peer, _)| reads_from(*peer)) {
                     assert!(

@@ -124,7 +124,7 @@ impl Endpoint {
                 endpoint.say_staged(1);
             }
             if index > 0 || is_late {
-                endpoint.wait_staged()?;
+                endpoint.wait_staged(|_| true)?;
             }
             let (whole, own) = (window(index), block(index, rank));
             let part = if is_divided { own } else { whole.clone() };
@@ -186,7 +186,8 @@ impl Endpoint {
                     make_valid(reducer.output(), target, whole.len() * output_size);
                 }
             }
-            endpoint.say_read();
+            endpoint.say_read(1);
+            endpoint.advance();
         }
         shared.finish();
         Ok(())

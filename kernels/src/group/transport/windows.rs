@@ -103,10 +103,11 @@ impl Endpoint {
         self.wake();
     }
 
-    pub(super) fn wait_staged(&self) -> Result<(), Fault> {
+    /// Waits until the peers that stage something in this window have staged it.
+    pub(super) fn wait_staged(&self, stages: impl Fn(usize) -> bool) -> Result<(), Fault> {
         let window = self.staging().window;
         // SYNC POINT staged: pairs with `say_staged`.
-        self.wait_for_all(|record| Generation::reached(record.counters.staged.load(Ordering::Acquire), window + 1))
+        self.wait_for(stages, |record| Generation::reached(record.counters.staged.load(Ordering::Acquire), window + 1))
     }
 
     /// Publishes that this rank's block of this window's result is staged.
@@ -123,11 +124,14 @@ impl Endpoint {
         self.wait_for_all(|record| Generation::reached(record.counters.folded.load(Ordering::Acquire), window + 1))
     }
 
-    /// Publishes that this rank has read this window, and goes on to the next.
-    pub(super) fn say_read(&mut self) {
-        let staging = self.staging.as_mut().expect("an endpoint with a staging");
-        staging.window += 1;
-        let window = staging.window;
+    /// Goes on to the next window.
+    pub(super) fn advance(&mut self) {
+        self.staging.as_mut().expect("an endpoint with a staging").window += 1;
+    }
+
+    /// Publishes that this rank reads nothing more of the `windows` windows from this one on.
+    pub(super) fn say_read(&self, windows: u64) {
+        let window = self.staging().window + windows;
         // SYNC POINT read: pairs with `wait_read`.
         self.state.records()[self.world.rank()].counters.read.store(window, Ordering::Release);
         self.wake();
