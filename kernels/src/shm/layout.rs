@@ -37,9 +37,18 @@ const RANKS_MAX: usize = 1024;
 /// The staging of a rank is a multiple of these bytes: up to four chunks of 64 KiB, used in turn.
 const STAGING_UNIT: usize = 4 * (64 << 10);
 
-/// The ratio of a rank's staging in a group to its staging in a pair. Pairs are many, so theirs is
-/// smaller.
+/// Limit on the ranks of a segment in which the staging of a rank in a pair is as large as in a
+/// group. The pairs of 8 ranks take 1 GiB of addresses, and their number grows as the square of the
+/// ranks. Memory is only reserved for pairs that are used.
+const FEW_RANKS: usize = 8;
+
+/// The ratio of a rank's staging in a group to its staging in a pair of more ranks.
 const PAIR_SHARE: usize = 4;
+
+/// Returns the bytes of a rank's staging in a pair of `ranks` ranks.
+fn pair_bytes(ranks: usize, staging_bytes: usize) -> usize {
+    if ranks <= FEW_RANKS { staging_bytes } else { staging_bytes / PAIR_SHARE }
+}
 
 /// Bytes of addresses of the heaps of all ranks together, unless the heap of one rank would be
 /// outside the bounds in [`heap_bytes`].
@@ -157,7 +166,7 @@ impl Layout {
         let pairs = splits + SPLITS * lines_bytes(ranks);
         let staging = pairs + pairs_count * PAIR_BYTES;
         let pairs_staging = (GROUPS * ranks).checked_mul(staging_bytes)?.checked_add(staging)?;
-        let end = (2 * pairs_count).checked_mul(staging_bytes / PAIR_SHARE)?.checked_add(pairs_staging)?;
+        let end = (2 * pairs_count).checked_mul(pair_bytes(ranks, staging_bytes))?.checked_add(pairs_staging)?;
         let heaps = end.checked_next_multiple_of(HUGE_PAGE)?;
         let size = heaps.checked_add(ranks * heap_bytes(ranks))?;
         isize::try_from(size).ok()?;
@@ -239,7 +248,7 @@ impl Layout {
     pub(super) fn staging_bytes(&self, area: Area) -> usize {
         match area {
             Area::Root | Area::Split(_) => self.staging_bytes,
-            Area::Pair { .. } => self.staging_bytes / PAIR_SHARE,
+            Area::Pair { .. } => pair_bytes(self.ranks, self.staging_bytes),
         }
     }
 
@@ -316,6 +325,7 @@ const fn hash(codes: u64) -> u64 {
         LINES as u64,
         SPLITS as u64,
         HEAPS_BYTES as u64,
+        FEW_RANKS as u64,
         PAIR_SHARE as u64,
         PAYLOAD_BYTES as u64,
         record::digest::<Header>(),

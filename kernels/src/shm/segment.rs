@@ -213,7 +213,7 @@ impl Segment {
     }
 
     /// Returns the bytes of one rank's staging in this area: [`Shape::staging_bytes`], or a quarter
-    /// of them for a pair.
+    /// of them for a pair of many ranks.
     pub(crate) fn staging_bytes(&self, area: Area) -> usize {
         self.layout.staging_bytes(area)
     }
