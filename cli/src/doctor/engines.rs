@@ -1,10 +1,8 @@
 //! Libraries and MPI launchers for engines that this version does not have yet. A library is its
 //! file in a folder where the loader looks; nothing is loaded.
 
-use super::{
-    program::{ANSWER, Program, in_path},
-    row::{Row, Section, State},
-};
+use super::row::{Row, Section, State};
+use crate::program::{ANSWER, Program, in_path};
 use serde_json::{Value, json};
 use std::{
     env::{self, consts::ARCH},
