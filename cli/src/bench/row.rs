@@ -9,6 +9,8 @@ use std::fmt;
 pub struct Row {
     /// `"consonance"`, a rival's name, or `"limit"`.
     pub library: String,
+    /// The library's version; `None` if it is not known.
+    pub version: Option<String>,
     /// The kind of its ranks: threads or processes. For a library without figures, `"none: "` and
     /// the reason.
     pub transport: String,
@@ -64,10 +66,11 @@ impl Row {
 
     /// Returns the row as a JSON object. Absent values are null.
     pub fn json(&self) -> Value {
-        let Row { library, transport, memory, case, figures } = self;
+        let Row { library, version, transport, memory, case, figures } = self;
         json!({
             "collective": case.collective.name(),
             "library": library,
+            "version": version,
             "transport": transport,
             "ranks": case.ranks,
             "bytes": case.bytes(),
@@ -87,12 +90,26 @@ impl Row {
 
     /// Returns the names of the table's columns, two lines.
     pub fn header() -> String {
-        let line = |words: [&str; 13]| {
-            let [collective, bytes, count, dtype, op, place, library, transport, time, p99, algbw, busbw, wrong] =
-                words;
+        let line = |words: [&str; 14]| {
+            let [
+                collective,
+                bytes,
+                count,
+                dtype,
+                op,
+                place,
+                library,
+                version,
+                transport,
+                time,
+                p99,
+                algbw,
+                busbw,
+                wrong,
+            ] = words;
             format!(
-                "# {collective:<14} {bytes:>10} {count:>10} {dtype:>5} {op:>7} {place:>5}  {library:<10} {transport:<9} \
-                 {time:>10} {p99:>10} {algbw:>8} {busbw:>8} {wrong:>6}"
+                "# {collective:<14} {bytes:>10} {count:>10} {dtype:>5} {op:>7} {place:>5}  {library:<10} {version:<10} \
+                 {transport:<9} {time:>10} {p99:>10} {algbw:>8} {busbw:>8} {wrong:>6}"
             )
         };
         let names = [
@@ -103,6 +120,7 @@ impl Row {
             "op",
             "place",
             "library",
+            "version",
             "transport",
             "time",
             "p99",
@@ -110,18 +128,20 @@ impl Row {
             "busbw",
             "wrong",
         ];
-        let units = ["", "(B)", "(elements)", "", "", "", "", "", "(us)", "(us)", "(GB/s)", "(GB/s)", ""];
+        let units = ["", "(B)", "(elements)", "", "", "", "", "", "", "(us)", "(us)", "(GB/s)", "(GB/s)", ""];
         format!("{}\n{}", line(names), line(units))
     }
 }
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Row { library, transport, case, figures, .. } = self;
+        let Row { library, version, transport, case, figures, .. } = self;
+        let version = version.as_deref().unwrap_or("-");
         let Case { collective, count, dtype, .. } = case;
         let op = if case.collective.kind().combines() { case.op.name() } else { "-" };
         let place = if case.in_place { "in" } else { "apart" };
-        write!(f, "  {collective:<14} {:>10} {count:>10} {dtype:>5} {op:>7} {place:>5}  {library:<10} ", case.bytes())?;
+        write!(f, "  {collective:<14} {:>10} {count:>10} {dtype:>5} {op:>7} {place:>5}  ", case.bytes())?;
+        write!(f, "{library:<10} {version:<10} ")?;
         let (Some(figures), Some(algbw), Some(busbw)) = (figures, self.algbw(), self.busbw()) else {
             return f.write_str(transport);
         };
