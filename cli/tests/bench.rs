@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 18] = [
     "collective",
     "library",
     "version",
@@ -23,6 +23,7 @@ const KEYS: [&str; 17] = [
     "count",
     "dtype",
     "op",
+    "barrier",
     "memory",
     "in_place",
     "time_us_median",
@@ -143,8 +144,23 @@ fn collectives_and_builds_take_turns() {
         assert_eq!(found, expected);
         for row in &rows {
             check_measured(row);
-            assert_eq!(row["transport"], transport, "{row}");
+            assert_eq!((&row["transport"], &row["barrier"]), (&transport.into(), &"common".into()), "{row}");
         }
+    }
+}
+
+/// Ranks that find no gate beside their socket, as a build from before the gate.
+#[test]
+fn a_build_that_does_not_know_the_gate_has_its_own_barrier() {
+    let directory = Temporary::directory("gate");
+    let build = directory.0.join("build");
+    let line = r#"/bin/ln -s "$3" "$0-$$"; exec CONSONANCE "$1" "$2" "$0-$$""#;
+    script(&build, &line.replace("CONSONANCE", env!("CARGO_BIN_EXE_consonance")));
+    for transport in ["threads", "processes"] {
+        let rows = rows(&format!("all_reduce -b 8 -e 8 --transport {transport} --vs build:{}", build.display()));
+        rows.iter().for_each(check_measured);
+        let barriers: Vec<&str> = rows.iter().filter_map(|row| row["barrier"].as_str()).collect();
+        assert_eq!(barriers, ["common", "own"], "{rows:?}");
     }
 }
 

@@ -8,8 +8,8 @@
 //!
 //! All libraries are started once. Their ranks sleep until their turn. At each size the libraries
 //! run in turn, A B A B, for several rounds, so that a machine that is slow for a while slows all
-//! of them. A rank times each call by itself, after a barrier of its library. The time of the
-//! slowest rank counts. Calls rotate over several sets of buffers. These are filled before each
+//! of them. A rank times each call by itself, after it has met the others at a gate that is the same
+//! for all libraries. The time of the slowest rank counts. Calls rotate over several sets of buffers. These are filled before each
 //! batch of calls, and checked after it, outside of the timed part.
 
 pub mod case;
@@ -296,9 +296,9 @@ impl Bench {
                 fs::create_dir(&directory)?;
                 let group = match &who {
                     Who::Ours if self.transport == Transport::Processes => processes::start(self, &directory).map(ours),
-                    Who::Ours => Group::threads(self.ranks, self.subject()).map(ours),
+                    Who::Ours => Group::threads(self.ranks, self.subject(), &directory).map(ours),
                     Who::Rival(rival) => rival.start(self, &machine, &directory),
-                    Who::Limit => Group::threads(self.ranks, Subject::Limit).map(|group| (group, None)),
+                    Who::Limit => Group::threads(self.ranks, Subject::Limit, &directory).map(|group| (group, None)),
                 };
                 let (group, version) = match group {
                     Ok((group, version)) => (Ok(group), version),
@@ -333,6 +333,7 @@ impl Bench {
             library: library.who.name(),
             version: library.version.clone(),
             transport,
+            barrier: library.group.as_ref().ok().map(Group::barrier),
             memory: memory.name(),
             case,
             figures,

@@ -14,6 +14,9 @@ pub struct Row {
     /// The kind of its ranks: threads or processes. For a library without figures, `"none: "` and
     /// the reason.
     pub transport: String,
+    /// What the ranks wait at before each call: `"common"`, the gate of the bench, or `"own"`, the
+    /// library's barrier, if its ranks do not know the gate. `None` if there are no ranks.
+    pub barrier: Option<&'static str>,
     /// `"slice"` or `"alloc"`.
     pub memory: &'static str,
     /// The call.
@@ -29,7 +32,7 @@ pub struct Figures {
     pub time_us_median: f64,
     /// The 99th percentile of that time.
     pub time_us_p99: f64,
-    /// Mean CPU seconds of a call and the barrier before it, of all ranks together.
+    /// Mean CPU seconds of a call and the wait before it, of all ranks together.
     pub cpu_seconds: f64,
     /// The number of wrong elements, in all calls on all ranks.
     pub wrong: usize,
@@ -66,7 +69,7 @@ impl Row {
 
     /// Returns the row as a JSON object. Absent values are null.
     pub fn json(&self) -> Value {
-        let Row { library, version, transport, memory, case, figures } = self;
+        let Row { library, version, transport, barrier, memory, case, figures } = self;
         json!({
             "collective": case.collective.name(),
             "library": library,
@@ -77,6 +80,7 @@ impl Row {
             "count": case.count,
             "dtype": case.dtype.name(),
             "op": case.collective.kind().combines().then(|| case.op.name()),
+            "barrier": barrier,
             "memory": memory,
             "in_place": case.in_place,
             "time_us_median": figures.map(|figures| figures.time_us_median),
@@ -135,7 +139,7 @@ impl Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Row { library, version, transport, case, figures, .. } = self;
+        let Row { library, version, transport, barrier, case, figures, .. } = self;
         let version = version.as_deref().unwrap_or("-");
         let Case { collective, count, dtype, .. } = case;
         let op = if case.collective.kind().combines() { case.op.name() } else { "-" };
@@ -146,7 +150,8 @@ impl fmt::Display for Row {
             return f.write_str(transport);
         };
         let Figures { time_us_median: time, time_us_p99: p99, wrong, .. } = figures;
-        write!(f, "{transport:<9} {time:>10.2} {p99:>10.2} {algbw:>8.2} {busbw:>8.2} {wrong:>6}")
+        write!(f, "{transport:<9} {time:>10.2} {p99:>10.2} {algbw:>8.2} {busbw:>8.2} {wrong:>6}")?;
+        if *barrier == Some("own") { f.write_str("  (its own barrier before calls)") } else { Ok(()) }
     }
 }
 

@@ -29,6 +29,10 @@ use std::{
 /// wrong elements. If a library is not installed or has no such call, its row says so, and how to
 /// install it.
 ///
+/// Before each call the ranks meet at a gate that belongs to no library. A build of this command
+/// that does not know the gate, and gloo on processors other than x86-64, meet at their own
+/// barrier, and their rows say so.
+///
 /// With every library, rank r runs on the r-th of the cores that this process may use. If there are
 /// more ranks than cores, ranks share cores.
 #[derive(Args)]
