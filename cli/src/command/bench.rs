@@ -33,6 +33,10 @@ use std::{
 /// that does not know the gate, and gloo on processors other than x86-64, meet at their own
 /// barrier, and their rows say so.
 ///
+/// Buffers are memory as a program's allocator gives it: vectors in our ranks, malloc's in an MPI's.
+/// Both have the same allocator, which aligns to 16 bytes. gloo's are torch's tensors, aligned to 64
+/// bytes. With --memory alloc, ours are the communicator's.
+///
 /// With every library, rank r runs on the r-th of the cores that this process may use. If there are
 /// more ranks than cores, ranks share cores.
 #[derive(Args)]
@@ -66,7 +70,7 @@ pub(super) struct Call {
     /// Reduction operation: sum, mean, product, min, max, and, or, xor
     #[arg(long, default_value = "sum", value_parser = op)]
     pub(super) op: ReduceOp,
-    /// Where the buffers are: slice (any memory) or alloc (memory that all ranks can read)
+    /// Where our buffers are: slice (any memory) or alloc (memory that all ranks can read)
     #[arg(long, default_value = "slice")]
     pub(super) memory: Memory,
     /// Put the result into the buffer of the contribution
