@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "collective",
     "library",
     "version",
@@ -31,6 +31,7 @@ const KEYS: [&str; 18] = [
     "algbw_GBps",
     "busbw_GBps",
     "cpu_seconds",
+    "round_trip_us",
     "wrong",
 ];
 
@@ -79,6 +80,8 @@ fn every_collective_is_right_in_rows_of_the_promised_form() {
                     check_measured(row);
                     assert_eq!(row["collective"], collective.name());
                     assert_eq!((&row["library"], &row["transport"]), (&"consonance".into(), &"threads".into()));
+                    let has_trip = ranks > 1 && thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
+                    assert_eq!(row["round_trip_us"].as_f64().is_some_and(|trip| trip > 0.0), has_trip, "{row}");
                     assert_eq!(row["in_place"], collective.in_place(!place.is_empty()), "{row}");
                     assert_eq!(row["op"].as_str(), collective.kind().combines().then_some("sum"));
                 }

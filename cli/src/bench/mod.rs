@@ -177,8 +177,9 @@ struct Library {
     version: Option<String>,
     /// The ranks, or the reason why there are none.
     group: Result<Group, String>,
-    /// A lower bound of the time of a call, in seconds.
-    least: f64,
+    /// Round trips of a cache line between the cores of the first two ranks, in seconds: one from
+    /// right before each round of this case. None if there is one rank or one core.
+    trips: Vec<f64>,
     /// The last case that was measured.
     case: Option<Case>,
     batches: usize,
@@ -285,8 +286,6 @@ impl Bench {
 
     /// Starts all ranks.
     fn start(&self, directory: &Path) -> Result<Vec<Library>, BenchError> {
-        // No rank can learn anything from another in less than half of a round trip.
-        let trip = if self.limit && self.ranks > 1 { limits::round_trip()? } else { None };
         let machine = Machine::new(&self.pythons)?;
         let ours = |group| (group, Some(VERSION.to_owned()));
         let mut libraries = Vec::new();
@@ -308,16 +307,24 @@ impl Bench {
                     Err(why) if !matches!(who, Who::Rival(_)) => return Err(BenchError::Failed(why)),
                     group => group,
                 };
-                let least = trip.filter(|_| who == Who::Limit).map_or(0.0, |seconds| seconds / 2.0);
                 let samples = Samples::default();
-                libraries.push(Library { who, collective, version, group, least, case: None, batches: 0, samples });
+                libraries.push(Library {
+                    who,
+                    collective,
+                    version,
+                    group,
+                    trips: Vec::new(),
+                    case: None,
+                    batches: 0,
+                    samples,
+                });
             }
         }
         Ok(libraries)
     }
 
     fn row(&self, library: &mut Library, case: Case) -> Row {
-        let samples = std::mem::take(&mut library.samples);
+        let (samples, trips) = (std::mem::take(&mut library.samples), std::mem::take(&mut library.trips));
         let (transport, memory) = match library.who {
             Who::Ours | Who::Rival(Rival::Build(_) | Rival::Ours(_)) => (self.transport, self.memory),
             Who::Rival(_) => (Transport::Processes, Memory::Slice),
@@ -333,6 +340,7 @@ impl Bench {
             library: library.who.name(),
             version: library.version.clone(),
             transport,
+            round_trip_us: (!trips.is_empty()).then(|| 1e6 * limits::median(trips)),
             barrier: library.group.as_ref().ok().map(Group::barrier),
             memory: memory.name(),
             case,
@@ -384,8 +392,13 @@ impl Library {
         if batches == 0 {
             return Ok(());
         }
+        // All ranks of all libraries sleep now.
+        let is_alone = self.case.is_none_or(|case| case.ranks < 2);
+        let trip = if is_alone { None } else { limits::probe().map_err(|error| error.to_string())? };
         let Some(samples) = self.ask(|group| group.run(batches, turn))? else { return Ok(()) };
-        let least = self.least;
+        self.trips.extend(trip);
+        // No rank can learn anything from another in less than half of a round trip.
+        let least = trip.filter(|_| self.who == Who::Limit).map_or(0.0, |seconds| seconds / 2.0);
         self.samples.seconds.extend(samples.seconds.into_iter().map(|seconds| seconds.max(least)));
         self.samples.cpu_seconds += samples.cpu_seconds;
         self.samples.wrong += samples.wrong;

@@ -17,6 +17,10 @@ pub struct Row {
     /// What the ranks wait at before each call: `"common"`, the gate of the bench, or `"own"`, the
     /// library's barrier, if its ranks do not know the gate. `None` if there are no ranks.
     pub barrier: Option<&'static str>,
+    /// How far the cores are from each other: the median time that a cache line took from the core
+    /// of rank 0 to the core of rank 1 and back, measured right before each turn of this row, in
+    /// microseconds. `None` if there is one rank, one core, or no figure.
+    pub round_trip_us: Option<f64>,
     /// `"slice"` or `"alloc"`.
     pub memory: &'static str,
     /// The call.
@@ -69,7 +73,7 @@ impl Row {
 
     /// Returns the row as a JSON object. Absent values are null.
     pub fn json(&self) -> Value {
-        let Row { library, version, transport, barrier, memory, case, figures } = self;
+        let Row { library, version, transport, barrier, round_trip_us, memory, case, figures } = self;
         json!({
             "collective": case.collective.name(),
             "library": library,
@@ -88,58 +92,46 @@ impl Row {
             "algbw_GBps": self.algbw(),
             "busbw_GBps": self.busbw(),
             "cpu_seconds": figures.map(|figures| figures.cpu_seconds),
+            "round_trip_us": round_trip_us,
             "wrong": figures.map(|figures| figures.wrong),
         })
     }
 
     /// Returns the names of the table's columns, two lines.
     pub fn header() -> String {
-        let line = |words: [&str; 14]| {
-            let [
-                collective,
-                bytes,
-                count,
-                dtype,
-                op,
-                place,
-                library,
-                version,
-                transport,
-                time,
-                p99,
-                algbw,
-                busbw,
-                wrong,
-            ] = words;
+        let line = |words: [&str; 15]| {
+            let [collective, bytes, count, dtype, op, place, library, version, transport, figures @ ..] = words;
+            let [time, p99, algbw, busbw, trip, wrong] = figures;
             format!(
                 "# {collective:<14} {bytes:>10} {count:>10} {dtype:>5} {op:>7} {place:>5}  {library:<10} {version:<10} \
-                 {transport:<9} {time:>10} {p99:>10} {algbw:>8} {busbw:>8} {wrong:>6}"
+                 {transport:<9} {time:>10} {p99:>10} {algbw:>8} {busbw:>8} {trip:>6} {wrong:>6}"
             )
         };
-        let names = [
-            "collective",
-            "bytes",
-            "count",
-            "dtype",
-            "op",
-            "place",
-            "library",
-            "version",
-            "transport",
-            "time",
-            "p99",
-            "algbw",
-            "busbw",
-            "wrong",
+        let columns = [
+            ("collective", ""),
+            ("bytes", "(B)"),
+            ("count", "(elements)"),
+            ("dtype", ""),
+            ("op", ""),
+            ("place", ""),
+            ("library", ""),
+            ("version", ""),
+            ("transport", ""),
+            ("time", "(us)"),
+            ("p99", "(us)"),
+            ("algbw", "(GB/s)"),
+            ("busbw", "(GB/s)"),
+            ("trip", "(us)"),
+            ("wrong", ""),
         ];
-        let units = ["", "(B)", "(elements)", "", "", "", "", "", "", "(us)", "(us)", "(GB/s)", "(GB/s)", ""];
+        let (names, units) = (columns.map(|(name, _)| name), columns.map(|(_, unit)| unit));
         format!("{}\n{}", line(names), line(units))
     }
 }
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Row { library, version, transport, barrier, case, figures, .. } = self;
+        let Row { library, version, transport, barrier, round_trip_us, case, figures, .. } = self;
         let version = version.as_deref().unwrap_or("-");
         let Case { collective, count, dtype, .. } = case;
         let op = if case.collective.kind().combines() { case.op.name() } else { "-" };
@@ -150,7 +142,8 @@ impl fmt::Display for Row {
             return f.write_str(transport);
         };
         let Figures { time_us_median: time, time_us_p99: p99, wrong, .. } = figures;
-        write!(f, "{transport:<9} {time:>10.2} {p99:>10.2} {algbw:>8.2} {busbw:>8.2} {wrong:>6}")?;
+        let trip = round_trip_us.map_or("-".to_owned(), |trip| format!("{trip:.3}"));
+        write!(f, "{transport:<9} {time:>10.2} {p99:>10.2} {algbw:>8.2} {busbw:>8.2} {trip:>6} {wrong:>6}")?;
         if *barrier == Some("own") { f.write_str("  (its own barrier before calls)") } else { Ok(()) }
     }
 }

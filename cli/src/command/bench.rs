@@ -25,7 +25,9 @@ use std::{
 /// The time of a call is its time on the slowest rank. `time` is the median of all calls, `p99`
 /// their 99th percentile. algbw is the bytes of the larger buffer divided by the time. busbw is the
 /// bandwidth that the links between ranks must at least have had. Both are defined as in
-/// nccl-tests. Consecutive calls use different buffers. Every result is checked: `wrong` counts the
+/// nccl-tests. `trip` is the round trip of a cache line between the cores of the first two ranks,
+/// measured right before the row: the cores of a virtual machine move, and only rows of about the
+/// same `trip` can be compared. Consecutive calls use different buffers. Every result is checked: `wrong` counts the
 /// wrong elements. If a library is not installed or has no such call, its row says so, and how to
 /// install it.
 ///
