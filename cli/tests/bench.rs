@@ -296,6 +296,24 @@ fn who_is_not_installed_has_rows_that_say_how_to_change_that() {
     }
 }
 
+/// The other rank waits for it before a call or in one.
+#[test]
+fn a_rank_that_dies_ends_its_group_and_no_other() {
+    let directory = Temporary::directory("dies");
+    let build = directory.0.join("build");
+    let lines = "[ $2 = 1 ] || exec CONSONANCE \"$@\"\nCONSONANCE \"$@\" &\n/bin/sleep 1\nkill -9 $!\nwait";
+    script(&build, &lines.replace("CONSONANCE", env!("CARGO_BIN_EXE_consonance")));
+    let begin = Instant::now();
+    let words = format!("all_reduce -b 8 -e 8 --transport processes --time 5s --json --vs build:{}", build.display());
+    let output = bench_with_path(&words, "");
+    assert!(begin.elapsed() < Duration::from_secs(60), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(rows.len(), 2, "{text}");
+    check_measured(&rows[0]);
+    assert!(rows[1]["transport"].as_str().is_some_and(|why| why.starts_with("none: ")), "{text}");
+}
+
 /// Environments that only look like ones with wheels: nothing in them can be run.
 #[test]
 fn environments_are_searched_in_which_a_named_python_installs() {

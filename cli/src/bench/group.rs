@@ -6,7 +6,11 @@ use super::{
 };
 use consonance::Communicator;
 use consonance_kernels::os::{gate::Gate, thread_pool};
-use rustix::time::ClockId;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    time::ClockId,
+};
 use std::{
     fmt,
     fs::File,
@@ -228,7 +232,9 @@ impl Group {
             writeln!(link.get_mut(), "run {batches} {turn}")?;
         }
         let mut samples = Samples::default();
-        for link in &mut self.links {
+        let mut pending: Vec<&mut BufReader<UnixStream>> = self.links.iter_mut().collect();
+        while !pending.is_empty() {
+            let link = pending.swap_remove(first_to_answer(&pending)?);
             let answer = read_line(link)?;
             let words: Vec<&str> = answer.split(' ').collect();
             let &["done", calls, cpu_seconds, wrong] = &words[..] else {
@@ -269,6 +275,25 @@ impl Drop for Group {
                     let _ = child.kill();
                     let _ = child.wait();
                 }
+            }
+        }
+    }
+}
+
+/// Waits for an answer, or the end, of one of these ranks, and returns its index. If a rank ends,
+/// the others may wait for it until their deadline.
+fn first_to_answer(links: &[&mut BufReader<UnixStream>]) -> io::Result<usize> {
+    // No rank has said anything before that was not read: a rank speaks only if it is asked.
+    let mut polled: Vec<PollFd<'_>> = links.iter().map(|link| PollFd::new(link.get_ref(), PollFlags::IN)).collect();
+    let limit = Timespec::try_from(ANSWER).expect("a time that is not too long");
+    loop {
+        match poll(&mut polled, Some(&limit)) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+            Ok(_) => {
+                let first = polled.iter().position(|link| !link.revents().is_empty());
+                return Ok(first.expect("one that made the call return"));
             }
         }
     }
