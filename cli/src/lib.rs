@@ -9,6 +9,7 @@
 
 mod command;
 mod itself;
+mod program;
 pub mod launcher;
 pub mod bench;
 pub mod explain;

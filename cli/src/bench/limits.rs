@@ -35,6 +35,11 @@ const TURN: Duration = Duration::from_millis(3);
 const TRIP_TURNS: usize = 201;
 const TRIPS: u64 = 200;
 
+/// Turns of a probe of the round trip, and the time after which it ends with fewer: threads that
+/// share their cores with other programs may take long.
+const PROBE_TURNS: usize = 21;
+const PROBE: Duration = Duration::from_millis(3);
+
 /// The numbers of buffers to sum.
 const INPUTS: [usize; 3] = [2, 4, 8];
 
@@ -206,12 +211,29 @@ struct Alone(AtomicU64);
 /// # Errors
 /// The system's, if it gives no thread or refuses a core.
 pub fn round_trip() -> io::Result<Option<f64>> {
+    round_trips(TRIP_TURNS, Duration::MAX)
+}
+
+/// Returns about what [`round_trip`] returns, within milliseconds. A virtual machine's cores move
+/// nearer and further: only calls at the same distance can be compared.
+///
+/// # Errors
+/// As [`round_trip`].
+pub(super) fn probe() -> io::Result<Option<f64>> {
+    round_trips(PROBE_TURNS, PROBE)
+}
+
+fn round_trips(turns: usize, limit: Duration) -> io::Result<Option<f64>> {
     if cores() < 2 {
         return Ok(None);
     }
     let mut team = Team::new("limit", &[Some(0), Some(1)])?;
     let times = Mutex::new(Vec::new());
-    for _ in 0..TRIP_TURNS {
+    let begin = Instant::now();
+    for turn in 0..turns {
+        if turn > 0 && begin.elapsed() > limit {
+            break;
+        }
         let words = [Alone::default(), Alone::default()];
         team.run(&|index| {
             let mut begin = Instant::now();
@@ -238,7 +260,8 @@ pub fn round_trip() -> io::Result<Option<f64>> {
     Ok(Some(median(times.into_inner().expect("nobody panics holding it"))))
 }
 
-fn median(mut times: Vec<f64>) -> f64 {
+/// Returns the median of at least one time.
+pub(super) fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]
 }

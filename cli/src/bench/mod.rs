@@ -3,55 +3,47 @@
 //!
 //! `case.rs` describes calls, `tile.rs` the contents of buffers. `rank.rs` is a rank's side of the
 //! bench, `group.rs` the bench's side of a group of ranks. `rivals/` has the other libraries.
-//! `row.rs` formats a result, `plot.rs` draws results. `limits.rs` measures the machine alone.
+//! `directory.rs` keeps the bench's files. `row.rs` formats a result, `plot.rs` draws results.
+//! `limits.rs` measures the machine alone.
 //!
 //! All libraries are started once. Their ranks sleep until their turn. At each size the libraries
 //! run in turn, A B A B, for several rounds, so that a machine that is slow for a while slows all
-//! of them. A rank times each call by itself, after a barrier of its library. The time of the
-//! slowest rank counts. Calls rotate over several sets of buffers. These are filled before each
+//! of them. A rank times each call by itself, after it has met the others at a gate that is the same
+//! for all libraries. The time of the slowest rank counts. Calls rotate over several sets of buffers. These are filled before each
 //! batch of calls, and checked after it, outside of the timed part.
 
 pub mod case;
+mod directory;
 mod group;
 pub mod limits;
 mod plot;
 mod processes;
 mod rank;
-mod rivals;
+pub(crate) mod rivals;
 mod row;
 pub mod strategies;
 mod tile;
 
 pub use plot::plot;
 pub use processes::{bench_rank, bench_threads};
-pub use rivals::Rival;
+pub use rivals::{Rival, mpis::Mpi};
 pub use row::{Figures, Row};
 
-use crate::launcher::signals::not_ignored;
 use case::{Case, Collective};
 use consonance::{DType, ReduceOp};
+use directory::Directory;
 use group::{Failure, Group, Samples};
 use rank::Subject;
-use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM},
-    iterator::{Handle, Signals},
-    low_level::emulate_default_handler,
-};
+use rivals::{Machine, VERSION};
 use std::{
-    env, fmt, fs, io,
+    fmt, fs, io,
     path::{Path, PathBuf},
-    process,
     str::FromStr,
-    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 /// Rounds of turns at each size.
 const ROUNDS: usize = 8;
-
-/// Number of names to try for a bench's directory. A name is taken if a bench with the same process
-/// id was killed and left its directory, which is rare.
-const NAMES: usize = 16;
 
 /// How our ranks communicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +106,8 @@ pub struct Bench {
     pub spread: usize,
     /// The other libraries to measure.
     pub rivals: Vec<Rival>,
+    /// Pythons in whose environments rivals are looked for, besides those in `PATH`.
+    pub pythons: Vec<PathBuf>,
     /// Whether to measure a copy of the bytes that a call must move at least, too.
     pub limit: bool,
     /// The time for which each library is measured at each size, with filling and checking. Every
@@ -179,10 +173,13 @@ impl Who {
 struct Library {
     who: Who,
     collective: Collective,
+    /// The library's version, if it is known.
+    version: Option<String>,
     /// The ranks, or the reason why there are none.
     group: Result<Group, String>,
-    /// A lower bound of the time of a call, in seconds.
-    least: f64,
+    /// Round trips of a cache line between the cores of the first two ranks, in seconds: one from
+    /// right before each round of this case. None if there is one rank or one core.
+    trips: Vec<f64>,
     /// The last case that was measured.
     case: Option<Case>,
     batches: usize,
@@ -289,33 +286,45 @@ impl Bench {
 
     /// Starts all ranks.
     fn start(&self, directory: &Path) -> Result<Vec<Library>, BenchError> {
-        // No rank can learn anything from another in less than half of a round trip.
-        let trip = if self.limit && self.ranks > 1 { limits::round_trip()? } else { None };
+        let machine = Machine::new(&self.pythons)?;
+        let ours = |group| (group, Some(VERSION.to_owned()));
         let mut libraries = Vec::new();
         for &collective in &self.collectives {
             for who in self.who() {
                 let directory = directory.join(libraries.len().to_string());
                 fs::create_dir(&directory)?;
                 let group = match &who {
-                    Who::Ours if self.transport == Transport::Processes => processes::start(self, &directory),
-                    Who::Ours => Group::threads(self.ranks, self.subject()),
-                    Who::Rival(rival) => rival.start(self, &directory),
-                    Who::Limit => Group::threads(self.ranks, Subject::Limit),
+                    Who::Ours if self.transport == Transport::Processes => processes::start(self, &directory).map(ours),
+                    Who::Ours => Group::threads(self.ranks, self.subject(), &directory).map(ours),
+                    Who::Rival(rival) => rival.start(self, &machine, &directory),
+                    Who::Limit => Group::threads(self.ranks, Subject::Limit, &directory).map(|group| (group, None)),
+                };
+                let (group, version) = match group {
+                    Ok((group, version)) => (Ok(group), version),
+                    Err(failure) => (Err(failure), None),
                 };
                 let group = match group.map_err(|failure| failure.to_string()) {
                     Err(why) if !matches!(who, Who::Rival(_)) => return Err(BenchError::Failed(why)),
                     group => group,
                 };
-                let least = trip.filter(|_| who == Who::Limit).map_or(0.0, |seconds| seconds / 2.0);
                 let samples = Samples::default();
-                libraries.push(Library { who, collective, group, least, case: None, batches: 0, samples });
+                libraries.push(Library {
+                    who,
+                    collective,
+                    version,
+                    group,
+                    trips: Vec::new(),
+                    case: None,
+                    batches: 0,
+                    samples,
+                });
             }
         }
         Ok(libraries)
     }
 
     fn row(&self, library: &mut Library, case: Case) -> Row {
-        let samples = std::mem::take(&mut library.samples);
+        let (samples, trips) = (std::mem::take(&mut library.samples), std::mem::take(&mut library.trips));
         let (transport, memory) = match library.who {
             Who::Ours | Who::Rival(Rival::Build(_) | Rival::Ours(_)) => (self.transport, self.memory),
             Who::Rival(_) => (Transport::Processes, Memory::Slice),
@@ -327,7 +336,16 @@ impl Bench {
             Err(why) => (format!("none: {why}"), None),
         };
         let case = Case { in_place: library.in_place(&case), ..case };
-        Row { library: library.who.name(), transport, memory: memory.name(), case, figures }
+        Row {
+            library: library.who.name(),
+            version: library.version.clone(),
+            transport,
+            round_trip_us: (!trips.is_empty()).then(|| 1e6 * limits::median(trips)),
+            barrier: library.group.as_ref().ok().map(Group::barrier),
+            memory: memory.name(),
+            case,
+            figures,
+        }
     }
 }
 
@@ -374,8 +392,13 @@ impl Library {
         if batches == 0 {
             return Ok(());
         }
+        // All ranks of all libraries sleep now.
+        let is_alone = self.case.is_none_or(|case| case.ranks < 2);
+        let trip = if is_alone { None } else { limits::probe().map_err(|error| error.to_string())? };
         let Some(samples) = self.ask(|group| group.run(batches, turn))? else { return Ok(()) };
-        let least = self.least;
+        self.trips.extend(trip);
+        // No rank can learn anything from another in less than half of a round trip.
+        let least = trip.filter(|_| self.who == Who::Limit).map_or(0.0, |seconds| seconds / 2.0);
         self.samples.seconds.extend(samples.seconds.into_iter().map(|seconds| seconds.max(least)));
         self.samples.cpu_seconds += samples.cpu_seconds;
         self.samples.wrong += samples.wrong;
@@ -405,66 +428,6 @@ fn sets(bytes: usize) -> usize {
         4097..=0x100_0000 => 4,
         _ => 2,
     }
-}
-
-/// A directory for sockets and programs. It is removed when this is dropped, and when a signal ends
-/// this process.
-struct Directory {
-    path: PathBuf,
-    signals: Handle,
-    /// The thread that receives signals.
-    listener: Option<JoinHandle<()>>,
-}
-
-impl Directory {
-    fn new() -> Result<Directory, BenchError> {
-        let mut signals = Signals::new(not_ignored(&[SIGHUP, SIGINT, SIGQUIT, SIGTERM])?)?;
-        let path = create()?;
-        let mut directory = Directory { path: path.clone(), signals: signals.handle(), listener: None };
-        directory.listener = Some(thread::Builder::new().name("signals".to_owned()).spawn(move || {
-            for signal in signals.forever() {
-                remove(&path);
-                // Ends this process with the default action of the signal.
-                let _ = emulate_default_handler(signal);
-            }
-        })?);
-        Ok(directory)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        self.signals.close();
-        // If a signal has come, this waits until the signal ends the process. So a bench that fails
-        // because the signal removed its directory is ended by the signal, and not by its error.
-        let _ = self.listener.take().map(JoinHandle::join);
-        remove(&self.path);
-    }
-}
-
-/// Creates a new directory for temporary files.
-fn create() -> Result<PathBuf, BenchError> {
-    let name = |index| match index {
-        0 => format!("consonance-bench-{}", process::id()),
-        _ => format!("consonance-bench-{}-{index}", process::id()),
-    };
-    let mut index = 0;
-    loop {
-        let path = env::temp_dir().join(name(index));
-        index += 1;
-        match fs::create_dir(&path) {
-            Ok(()) => return Ok(path),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && index < NAMES => {}
-            Err(error) => return Err(BenchError::Failed(format!("cannot make {}: {error}", path.display()))),
-        }
-    }
-}
-
-fn remove(directory: &Path) {
-    // Tries again if a file was made in the directory meanwhile. If this fails, the system removes
-    // the rest with its temporary files.
-    let gone = |_| fs::remove_dir_all(directory).is_ok() || !directory.exists();
-    let _ = (0..100).any(gone);
 }
 
 macro_rules! names {

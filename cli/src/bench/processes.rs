@@ -4,7 +4,7 @@
 use super::{
     Bench, Transport,
     group::{ANSWER, Failure, Group, cores},
-    rank::{Subject, serve},
+    rank::{Subject, open_gate, serve},
 };
 use crate::{itself, launcher::cluster::Cluster};
 use consonance::{CommunicationOptions, Communicator, Implementation, ProcessGroup, TfConfigClusterResolver};
@@ -88,7 +88,8 @@ pub fn bench_rank(rank: usize, socket: &Path) -> Result<(), Box<dyn Error>> {
         .join()?;
     let mut communicator = group.communicators().pop().ok_or("a process with a rank")?;
     communicator.set_implementation(implementation());
-    Ok(serve(UnixStream::connect(socket)?, communicator, subject(), ClockId::ProcessCPUTime)?)
+    let gate = open_gate(socket, rank)?;
+    Ok(serve(UnixStream::connect(socket)?, communicator, gate, subject(), ClockId::ProcessCPUTime)?)
 }
 
 /// Runs as a group of `ranks` threads, for the bench at `socket`.
@@ -102,7 +103,8 @@ pub fn bench_threads(ranks: usize, socket: &Path) -> Result<(), Box<dyn Error>> 
                 thread_pool::pin(communicator.rank() % cores())?;
                 communicator.set_timeout(ANSWER).expect("a time that is not too long");
                 communicator.set_implementation(implementation());
-                serve(UnixStream::connect(socket)?, communicator, subject(), ClockId::ThreadCPUTime)
+                let gate = open_gate(socket, communicator.rank())?;
+                serve(UnixStream::connect(socket)?, communicator, gate, subject(), ClockId::ThreadCPUTime)
             })
         });
         let threads: Vec<_> = threads.collect();

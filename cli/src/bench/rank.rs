@@ -2,25 +2,32 @@
 //!
 //! Ranks of other libraries, in `rivals/`, use the same protocol, a line for each message:
 //!
-//! * At the beginning the rank sends `rank RANK`.
+//! * At the beginning the rank sends `rank RANK gate`. Builds from before the gate send `rank RANK`,
+//!   and so does a rank for which the bench has made no gate.
 //! * `case COLLECTIVE DTYPE OP IN_PLACE RANKS COUNT SETS SPREAD` makes `SETS` sets of buffers. The
 //!   answer is `ok`, or `none WHY` if the library has no such call.
 //! * `run BATCHES TURN` fills all sets, makes a call with each and checks each, `BATCHES` times.
 //!   The answer is `done CALLS CPU_SECONDS WRONG`, then the seconds of each call as a native `f64`.
 //!
 //! If a call fails, the rank answers `failed WHY` and ends. It also ends when the socket is closed.
+//!
+//! Before each call the ranks meet at the gate, a file beside the socket (`kernels/src/os/gate.rs`).
+//! It is no part of any library, so that no library's own barrier takes a part of the call's time.
+//! Without a gate they meet at the library's barrier.
 
 use super::{
     case::{Case, Collective},
     tile::{Habit, Layout, Segment, Small, Tiles, count},
 };
 use consonance::{Communicator, DType, SharedMemory};
+use consonance_kernels::os::gate::Gate;
 use rustix::time::{ClockId, clock_gettime};
 use std::{
     error::Error,
     io::{self, BufRead, BufReader, Write},
     ops::{Deref, DerefMut},
     os::unix::net::UnixStream,
+    path::{Path, PathBuf},
     time::Instant,
 };
 
@@ -35,6 +42,22 @@ pub(super) enum Subject {
     Limit,
 }
 
+/// Returns the path of the gate of the ranks that connect to this socket.
+pub(super) fn gate_beside(socket: &Path) -> PathBuf {
+    socket.with_file_name("gate")
+}
+
+/// Opens the gate beside the socket, if there is one: a bench from before the gate makes none.
+///
+/// # Errors
+/// If the file cannot be opened, or is no gate.
+pub(super) fn open_gate(socket: &Path, rank: usize) -> io::Result<Option<Gate>> {
+    match Gate::open(&gate_beside(socket), rank) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        gate => gate.map(Some),
+    }
+}
+
 /// Executes requests until the socket is closed. `clock` counts the CPU time of the rank's thread
 /// or process.
 ///
@@ -43,11 +66,12 @@ pub(super) enum Subject {
 pub(super) fn serve(
     link: UnixStream,
     mut communicator: Communicator,
+    mut gate: Option<Gate>,
     subject: Subject,
     clock: ClockId,
 ) -> io::Result<()> {
     let mut link = BufReader::new(link);
-    writeln!(link.get_mut(), "rank {}", communicator.rank())?;
+    writeln!(link.get_mut(), "rank {}{}", communicator.rank(), if gate.is_some() { " gate" } else { "" })?;
     let (mut prepared, mut line) = (None::<Box<dyn Prepared>>, String::new());
     loop {
         line.clear();
@@ -70,7 +94,7 @@ pub(super) fn serve(
             (["run", batches, turn], Some(prepared)) => {
                 let (Ok(batches), Ok(turn)) = (batches.parse(), turn.parse()) else { return Err(nonsense(&line)) };
                 let mut run = Run { clock, seconds: Vec::new(), cpu_seconds: 0.0, wrong: 0 };
-                if let Err(error) = prepared.run(&mut communicator, batches, turn, &mut run) {
+                if let Err(error) = prepared.run(&mut communicator, &mut gate, batches, turn, &mut run) {
                     return writeln!(link, "failed {error}");
                 }
                 let mut answer =
@@ -112,7 +136,7 @@ struct Run {
     clock: ClockId,
     /// The time of each call.
     seconds: Vec<f64>,
-    /// The CPU time of all calls and the barriers before them.
+    /// The CPU time of all calls and the waits before them.
     cpu_seconds: f64,
     /// The number of wrong elements.
     wrong: usize,
@@ -132,10 +156,11 @@ trait Prepared {
     fn run(
         &mut self,
         communicator: &mut Communicator,
+        gate: &mut Option<Gate>,
         batches: usize,
         turn: usize,
         run: &mut Run,
-    ) -> consonance::Result<()>;
+    ) -> Result<(), Box<dyn Error>>;
 }
 
 fn prepare(
@@ -228,10 +253,11 @@ impl<T: Small> Prepared for Buffers<T> {
     fn run(
         &mut self,
         communicator: &mut Communicator,
+        gate: &mut Option<Gate>,
         batches: usize,
         turn: usize,
         run: &mut Run,
-    ) -> consonance::Result<()> {
+    ) -> Result<(), Box<dyn Error>> {
         let Buffers { case, subject, layout, tiles, counts, sets } = self;
         let warm_up = usize::from(batches > 1);
         for batch in 0..batches + warm_up {
@@ -242,7 +268,10 @@ impl<T: Small> Prepared for Buffers<T> {
             }
             let (before, calls) = (run.cpu(), run.seconds.len());
             for (send, recv) in sets.iter_mut() {
-                communicator.barrier()?;
+                match gate {
+                    Some(gate) => gate.wait()?,
+                    None => communicator.barrier()?,
+                }
                 let begin = Instant::now();
                 match subject {
                     Subject::Collective | Subject::Allocated => call(communicator, case, counts, send, recv)?,

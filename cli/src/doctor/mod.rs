@@ -3,13 +3,12 @@
 //! A report has one row for each thing it looks at (`row.rs`). `machine.rs`, `memory.rs` and
 //! `limits.rs` ask the system. `trial.rs` makes calls and checks their bits. `engines.rs` looks for
 //! the libraries and launchers of engines that this version does not have yet. `groups.rs` reads
-//! the control groups of this process. `program.rs` runs other programs, each for a bounded time.
+//! the control groups of this process.
 //!
 //! Only a need of Consonance can fail: `/proc`, shared memory, and the calls of the trial. Every
 //! other row informs.
 
 mod row;
-mod program;
 mod groups;
 mod machine;
 mod memory;

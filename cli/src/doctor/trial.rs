@@ -4,10 +4,9 @@
 
 use super::{
     limits::{PTRACE_SCOPE, without},
-    program::Program,
     row::{Row, Section, State},
 };
-use crate::{bench::case::Collective, explain::topology_of, itself, launcher::cluster::Cluster};
+use crate::{bench::case::Collective, explain::topology_of, itself, launcher::cluster::Cluster, program::Program};
 use consonance::{CommunicationOptions, Communicator, Error, ProcessGroup, ReduceOp, TfConfigClusterResolver};
 use consonance_harness::sample::{keys, sample};
 use consonance_spec::collective;

@@ -1,9 +1,12 @@
-//! Other libraries: two MPIs, if they are installed, whose ranks are a C program that is compiled
-//! when the bench begins; torch's gloo; another build of this command, and this build with another
-//! algorithm of all-reduce.
+//! Other libraries: the MPIs that `mpis.rs` finds, whose ranks are a C program that is compiled
+//! when the bench begins; torch's gloo, in a python that `pythons.rs` finds; another build of this
+//! command, and this build with another algorithm of all-reduce.
+
+pub(crate) mod mpis;
+pub(crate) mod pythons;
 
 use super::{
-    Bench,
+    Bench, BenchError,
     case::{Case, Collective},
     group::{Failure, Group},
     processes,
@@ -11,20 +14,21 @@ use super::{
 };
 use crate::itself;
 use consonance::{DType, Implementation};
+use mpis::{Mpi, Search};
 use std::{
-    env, fmt, fs,
+    cell::{LazyCell, OnceCell},
+    fmt, fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     str::FromStr,
+    time::Duration,
 };
 
 /// Another library, or another build of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rival {
-    /// Open MPI.
-    OpenMpi,
-    /// MPICH.
-    Mpich,
+    /// An MPI.
+    Mpi(Mpi),
     /// gloo, through `torch.distributed`.
     Gloo,
     /// The command `consonance` at this path.
@@ -36,18 +40,25 @@ pub enum Rival {
 /// The prefix of the names of rivals that are builds.
 const BUILD: &str = "build:";
 
+/// The version of this build.
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The time in which a launcher or a python has to tell its version. On a machine that is busy, or
+/// has just started, this takes seconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 const MPI_SOURCE: &str = include_str!("mpi.c");
 const GLOO_SOURCE: &str = include_str!("gloo.py");
 
 impl Rival {
     /// The other libraries.
-    pub const LIBRARIES: [Rival; 3] = [Rival::OpenMpi, Rival::Mpich, Rival::Gloo];
+    pub const LIBRARIES: [Rival; 4] =
+        [Rival::Mpi(Mpi::Intel), Rival::Mpi(Mpi::Mpich), Rival::Mpi(Mpi::Open), Rival::Gloo];
 
     /// Returns the name that users read and write: `"openmpi"`, …, `"build:PATH"`.
     pub fn name(&self) -> String {
         match self {
-            Rival::OpenMpi => "openmpi".to_owned(),
-            Rival::Mpich => "mpich".to_owned(),
+            Rival::Mpi(mpi) => mpi.name().to_owned(),
             Rival::Gloo => "gloo".to_owned(),
             Rival::Build(path) => format!("{BUILD}{}", path.display()),
             Rival::Ours(implementation) => processes::name(*implementation).to_owned(),
@@ -57,14 +68,10 @@ impl Rival {
     /// Returns how a user gets it.
     fn how_to_install(&self) -> &'static str {
         match self {
-            Rival::OpenMpi => {
-                "install Debian's packages openmpi-bin and libopenmpi-dev, or put its mpicc and mpiexec first in PATH"
-            }
-            Rival::Mpich => {
-                "install Debian's packages mpich and libmpich-dev, or put its mpicc and mpiexec first in PATH"
-            }
+            Rival::Mpi(mpi) => mpi.how_to_install(),
             Rival::Gloo => {
-                "have a python3 in PATH that can import torch: pip install torch, or Debian's package python3-torch"
+                "pip install torch, for a python3 in PATH or one that bench --python names; or install Debian's \
+                 package python3-torch"
             }
             Rival::Build(_) | Rival::Ours(_) => "cargo build --release -p consonance-cli",
         }
@@ -74,74 +81,62 @@ impl Rival {
     /// the buffer of its input, and the results of other calls in other buffers.
     pub(super) fn in_place(&self, collective: Collective, wanted: bool) -> bool {
         match self {
-            Rival::OpenMpi | Rival::Mpich | Rival::Build(_) | Rival::Ours(_) => collective.in_place(wanted),
+            Rival::Mpi(_) | Rival::Build(_) | Rival::Ours(_) => collective.in_place(wanted),
             Rival::Gloo => matches!(collective, Collective::AllReduce | Collective::Reduce | Collective::Broadcast),
         }
     }
 
-    /// Starts its ranks, on the same cores as ours.
+    /// Starts its ranks, on the same cores as ours. Returns them with the library's version, if it
+    /// is known.
     ///
     /// # Errors
     /// If it is not installed, or does not start.
-    pub(super) fn start(&self, bench: &Bench, directory: &Path) -> Result<Group, Failure> {
+    pub(super) fn start(
+        &self,
+        bench: &Bench,
+        machine: &Machine<'_>,
+        directory: &Path,
+    ) -> Result<(Group, Option<String>), Failure> {
         let ranks = bench.ranks;
-        let commands = match self {
-            Rival::OpenMpi | Rival::Mpich => vec![self.mpi(ranks, directory)?],
-            Rival::Gloo => self.gloo(ranks, directory)?,
-            Rival::Build(path) => processes::commands(|| Ok(Command::new(path)), bench, Implementation::Auto)?,
-            Rival::Ours(implementation) => processes::commands(itself::command, bench, *implementation)?,
+        let (commands, version) = match self {
+            Rival::Mpi(mpi) => {
+                let (command, version) = self.mpi(*mpi, machine, ranks, directory)?;
+                (vec![command], Some(version))
+            }
+            Rival::Gloo => {
+                let (python, version) = machine.gloo().ok_or_else(|| self.absent())?;
+                (gloo(python, ranks, directory)?, Some(version.clone()))
+            }
+            Rival::Build(path) => (processes::commands(|| Ok(Command::new(path)), bench, Implementation::Auto)?, None),
+            Rival::Ours(implementation) => {
+                (processes::commands(itself::command, bench, *implementation)?, Some(VERSION.to_owned()))
+            }
         };
-        Group::processes(commands, ranks, directory)
+        Ok((Group::processes(commands, ranks, directory)?, version))
     }
 
-    /// Returns the command of an MPI's launcher with our C program, compiled by that MPI's
-    /// compiler.
-    fn mpi(&self, ranks: usize, directory: &Path) -> Result<Command, Failure> {
-        let says = if *self == Rival::OpenMpi { "Open" } else { "HYDRA" };
-        // Debian gives each MPI's launcher a name of its own. On other systems the output of the
-        // launcher in PATH tells whose it is.
-        let suffixes = [format!(".{}", self.name()), String::new()];
-        let suffix = suffixes.into_iter().find(|suffix| {
-            output(Command::new(format!("mpiexec{suffix}")).arg("--version")).is_ok_and(|text| text.contains(says))
-                && output(Command::new(format!("mpicc{suffix}")).arg("--version")).is_ok()
-        });
-        let suffix = suffix.ok_or_else(|| self.absent())?;
-        let (source, program) = (directory.join("mpi.c"), directory.join(format!("{}.ranks", self.name())));
-        fs::write(&source, MPI_SOURCE)?;
-        output(Command::new(format!("mpicc{suffix}")).args(["-O3", "-o"]).args([&program, &source]))
-            .map_err(|why| Failure::Broken(format!("mpicc{suffix}: {why}")))?;
-        let mut command = Command::new(format!("mpiexec{suffix}"));
-        command.args(["-n", &ranks.to_string()]);
-        if *self == Rival::OpenMpi {
-            // Tests in containers often run as root.
-            command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
-        } else {
-            command.args(["-bind-to", "none"]);
+    /// Returns the command of an MPI's launcher with our C program, and the MPI's version.
+    fn mpi(
+        &self,
+        mpi: Mpi,
+        machine: &Machine<'_>,
+        ranks: usize,
+        directory: &Path,
+    ) -> Result<(Command, String), Failure> {
+        let found = machine.mpis.newest(mpi).ok_or_else(|| self.absent())?;
+        if let Some(why) = found.problem() {
+            let (title, version) = (mpi.title(), &found.version);
+            return Err(Failure::Unsupported(format!("{title} {version} cannot compile programs: {why}")));
         }
-        // Each rank itself takes the same core as ours. The launcher might choose another.
-        command.arg(program);
-        Ok(command)
-    }
-
-    fn gloo(&self, ranks: usize, directory: &Path) -> Result<Vec<Command>, Failure> {
-        // Debian's package belongs to the system's python, which another python in PATH may hide.
-        let mut pythons = env::var_os("PATH").filter(|path| !path.is_empty()).into_iter().flat_map(|path| {
-            let folders: Vec<PathBuf> = env::split_paths(&path).collect();
-            folders.into_iter().map(|folder| folder.join("python3"))
-        });
-        let has_gloo = |python: &PathBuf| {
-            output(Command::new(python).args(["-c", "import torch.distributed as d; d.ProcessGroupGloo"])).is_ok()
-        };
-        let python = pythons.find(has_gloo).ok_or_else(|| self.absent())?;
-        let script = directory.join("gloo.py");
-        fs::write(&script, GLOO_SOURCE)?;
-        let store = directory.join("gloo.store");
-        let command = |rank: usize| {
-            let mut command = Command::new(&python);
-            command.arg(&script).args([rank.to_string(), ranks.to_string()]).arg(&store);
-            command
-        };
-        Ok((0..ranks).map(command).collect())
+        // Compiled once, for all collectives.
+        let folder = directory.parent().unwrap_or(directory);
+        let (source, program) = (folder.join("mpi.c"), folder.join(format!("{}.ranks", self.name())));
+        if !program.exists() {
+            fs::write(&source, MPI_SOURCE)?;
+            let compile = found.compile(&source, &program).and_then(|mut command| output(&mut command));
+            compile.map_err(|why| Failure::Broken(format!("the C compiler for {}: {why}", mpi.title())))?;
+        }
+        Ok((found.launch(ranks, &program), found.version.clone()))
     }
 
     fn absent(&self) -> Failure {
@@ -151,7 +146,7 @@ impl Rival {
     /// Returns what a rank needs of a case besides its words; see `mpi.c`.
     pub(super) fn describe(&self, case: &Case, rank: usize) -> Vec<u8> {
         let habit = match self {
-            Rival::OpenMpi | Rival::Mpich => Habit::Mpi,
+            Rival::Mpi(_) => Habit::Mpi,
             Rival::Gloo => Habit::Gloo,
             Rival::Build(_) | Rival::Ours(_) => return b"\n".to_vec(),
         };
@@ -174,6 +169,55 @@ impl Rival {
         message.extend(patterns.concat());
         message
     }
+}
+
+/// The other libraries that this machine has. Each is looked for once, when a row needs it.
+pub(super) struct Machine<'b> {
+    /// The pythons that the user names.
+    pythons: &'b [PathBuf],
+    mpis: LazyCell<Search, Box<dyn FnOnce() -> Search + 'b>>,
+    gloo: OnceCell<Option<(PathBuf, String)>>,
+}
+
+impl<'b> Machine<'b> {
+    /// # Errors
+    /// [`BenchError::Invalid`] if a program that the user names is no Python.
+    pub(super) fn new(pythons: &'b [PathBuf]) -> Result<Machine<'b>, BenchError> {
+        for python in pythons {
+            pythons::check(python, PATIENCE).map_err(|why| BenchError::Invalid {
+                argument: "--python",
+                expected: "a Python".to_owned(),
+                found: format!("{}: {why}", python.display()),
+            })?;
+        }
+        let search = Box::new(|| Search::new(pythons, PATIENCE));
+        Ok(Machine { pythons, mpis: LazyCell::new(search), gloo: OnceCell::new() })
+    }
+
+    /// Returns a python that has gloo, and its torch's version.
+    fn gloo(&self) -> Option<&(PathBuf, String)> {
+        let version = |python: &Path| {
+            let script = "import torch, torch.distributed as d; d.ProcessGroupGloo; print(torch.__version__)";
+            output(Command::new(python).args(["-c", script])).ok().map(|text| text.trim().to_owned())
+        };
+        let search = || {
+            pythons::pythons(self.pythons).into_iter().find_map(|python| version(&python).map(|text| (python, text)))
+        };
+        self.gloo.get_or_init(search).as_ref()
+    }
+}
+
+/// Returns the commands of the ranks of gloo.
+fn gloo(python: &Path, ranks: usize, directory: &Path) -> Result<Vec<Command>, Failure> {
+    let script = directory.join("gloo.py");
+    fs::write(&script, GLOO_SOURCE)?;
+    let store = directory.join("gloo.store");
+    let command = |rank: usize| {
+        let mut command = Command::new(python);
+        command.arg(&script).args([rank.to_string(), ranks.to_string()]).arg(&store);
+        command
+    };
+    Ok((0..ranks).map(command).collect())
 }
 
 /// Returns the bytes of each pattern.
@@ -211,5 +255,20 @@ impl FromStr for Rival {
         let build = text.strip_prefix(BUILD).filter(|path| !path.is_empty()).map(|path| Rival::Build(path.into()));
         let rival = build.or_else(|| named().find(|rival| rival.name() == text));
         rival.ok_or_else(|| format!("expected one of {}, {BUILD}PATH", names()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for rival in Rival::LIBRARIES.into_iter().chain([Rival::Build("/a b".into())]) {
+            assert_eq!(rival.name().parse(), Ok(rival));
+        }
+        let error = "mpi".parse::<Rival>().unwrap_err();
+        assert_eq!(error, "expected one of intelmpi, mpich, openmpi, gloo, one_shot, two_shot, build:PATH");
+        "build:".parse::<Rival>().unwrap_err();
     }
 }

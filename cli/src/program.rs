@@ -16,10 +16,10 @@ use std::{
 };
 
 /// The time in which a program has to tell its version.
-pub(super) const ANSWER: Duration = Duration::from_secs(1);
+pub(crate) const ANSWER: Duration = Duration::from_secs(1);
 
 /// A running program. Dropping it kills the program and its process group.
-pub(super) struct Program {
+pub(crate) struct Program {
     child: Child,
     /// Standard output and standard error together.
     output: PipeReader,
@@ -30,7 +30,7 @@ impl Program {
     ///
     /// # Errors
     /// The system's.
-    pub(super) fn start(mut command: Command) -> io::Result<Program> {
+    pub(crate) fn start(mut command: Command) -> io::Result<Program> {
         let (output, writer) = pipe()?;
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).process_group(0);
         // Dropping the command closes our copy of the pipe's write end. Then the output ends with
@@ -42,7 +42,7 @@ impl Program {
     ///
     /// # Errors
     /// If it has not ended at the deadline.
-    pub(super) fn finish(mut self, deadline: Instant) -> Result<(bool, String), String> {
+    pub(crate) fn finish(mut self, deadline: Instant) -> Result<(bool, String), String> {
         let late = || "it gave no answer in time".to_owned();
         let mut text = Vec::new();
         loop {
@@ -83,11 +83,17 @@ impl Drop for Program {
 }
 
 /// Returns the first executable file of this name in `PATH`.
-pub(super) fn in_path(name: &str) -> Option<PathBuf> {
-    let folders = env::var_os("PATH")?;
+pub(crate) fn in_path(name: &str) -> Option<PathBuf> {
+    all_in_path(name).into_iter().next()
+}
+
+/// Returns the executable files of this name in `PATH`, in its order.
+pub(crate) fn all_in_path(name: &str) -> Vec<PathBuf> {
+    let folders = env::var_os("PATH").unwrap_or_default();
     let is_program =
         |path: &PathBuf| path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
-    env::split_paths(&folders).map(|folder| folder.join(name)).find(is_program)
+    let folders = env::split_paths(&folders).filter(|folder| !folder.as_os_str().is_empty());
+    folders.map(|folder| folder.join(name)).filter(is_program).collect()
 }
 
 #[cfg(test)]
