@@ -2,8 +2,8 @@
 //!
 //! Ranks of other libraries, in `rivals/`, use the same protocol, a line for each message:
 //!
-//! * At the beginning the rank sends `rank RANK gate`. Builds from before the gate send `rank RANK`,
-//!   and so does a rank for which the bench has made no gate.
+//! * At the beginning the rank sends `rank RANK gate`, or `rank RANK` if it will not meet the others
+//!   at the gate: ranks of gloo, of builds from before the gate, and of benches that make no gate.
 //! * `case COLLECTIVE DTYPE OP IN_PLACE RANKS COUNT SETS SPREAD` makes `SETS` sets of buffers. The
 //!   answer is `ok`, or `none WHY` if the library has no such call.
 //! * `run BATCHES TURN` fills all sets, makes a call with each and checks each, `BATCHES` times.

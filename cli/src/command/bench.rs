@@ -32,8 +32,8 @@ use std::{
 /// install it.
 ///
 /// Before each call the ranks meet at a gate that belongs to no library. A build of this command
-/// that does not know the gate, and gloo on processors other than x86-64, meet at their own
-/// barrier, and their rows say so.
+/// that does not know the gate, and gloo, whose own threads need the core of a rank that waits, meet
+/// at their own barrier, and their rows say so.
 ///
 /// Buffers are memory as a program's allocator gives it: vectors in our ranks, malloc's in an MPI's.
 /// Both have the same allocator, which aligns to 16 bytes. gloo's are torch's tensors, aligned to 64

@@ -4,7 +4,7 @@
 //! The file has a [`STRIDE`] of bytes for the head, then one for each rank. All numbers are native
 //! `u64`. The head holds the number of ranks, how many times a rank polls before it yields its
 //! core, and the milliseconds after which it gives up. A rank's place holds its round, and 1 if the
-//! rank has left. Other languages use the same layout: `mpi.c` and `gloo.py` of the bench.
+//! rank has left. A program in C uses the same layout: `mpi.c` of the bench.
 //!
 //! To wait, a rank adds one to its own round and polls until no other round is smaller. So no rank
 //! leads the others out, and each sees the last one arrive after one transfer of a cache line.

@@ -4,9 +4,7 @@ rank.rs describes the protocol, mpi.c the data of a case after its words.
 """
 
 import ctypes
-import mmap
 import os
-import platform
 import signal
 import socket
 import struct
@@ -24,38 +22,6 @@ OPS = {
     "sum": dist.ReduceOp.SUM, "product": dist.ReduceOp.PRODUCT, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX,
     "and": dist.ReduceOp.BAND, "or": dist.ReduceOp.BOR, "xor": dist.ReduceOp.BXOR,
 }
-
-
-class Gate:
-    """The barrier before calls; kernels/src/os/gate.rs describes the file.
-
-    Python has no atomics. On x86-64 a store or a load of an aligned number is one, and stores are seen in their order.
-    """
-
-    PLACE = 16  # numbers
-
-    def __init__(self, path, rank, ranks):
-        with open(path, "r+b") as file:
-            self.numbers = memoryview(mmap.mmap(file.fileno(), 0)).cast("Q")
-        assert self.numbers[0] == ranks, "a gate of another number of ranks"
-        self.patience = self.numbers[2] / 1000
-        self.own, self.round = (1 + rank) * self.PLACE, 0
-        self.all = [(1 + other) * self.PLACE for other in range(ranks)]
-
-    def wait(self):
-        self.round += 1
-        numbers, reached = self.numbers, self.round
-        numbers[self.own] = reached
-        polled = begin = 0
-        for place in self.all:
-            while numbers[place] < reached:
-                polled += 1
-                if polled % 16 == 0:
-                    # gloo's own threads run on this core, too.
-                    os.sched_yield()
-                    begin = begin or time.monotonic()
-                    if time.monotonic() - begin > self.patience:
-                        raise RuntimeError("another rank did not come to a call")
 
 
 class Case:
@@ -133,7 +99,7 @@ class Case:
             return dist.barrier
         raise ValueError(f"no call of torch for {self.collective}")
 
-    def run(self, batches, turn, meet):
+    def run(self, batches, turn):
         warm_up, times, cpu, wrong = batches > 1, [], 0.0, 0
         calls = [self.prepared(send, recv) for send, recv in self.buffers]
         for batch in range(batches + warm_up):
@@ -142,7 +108,8 @@ class Case:
                 self.walk(recv, self.before, turn + number, True)
             seconds, begin_cpu = [], time.process_time()
             for call in calls:
-                meet()
+                # Not the bench's gate: a rank that polls takes its core from gloo's own threads, which still serve other ranks.
+                dist.barrier()
                 begin = time.perf_counter()
                 call()
                 seconds.append(time.perf_counter() - begin)
@@ -166,9 +133,7 @@ def main():
     link = socket.socket(socket.AF_UNIX)
     link.connect(path)
     stream = link.makefile("rb")
-    has_gate = platform.machine() in ("x86_64", "AMD64")
-    meet = Gate(os.path.join(os.path.dirname(path), "gate"), rank, ranks).wait if has_gate else dist.barrier
-    link.sendall(f"rank {rank}{' gate' if has_gate else ''}\n".encode())
+    link.sendall(f"rank {rank}\n".encode())
     case = None
     for line in stream:
         words = line.decode().split()
@@ -178,7 +143,7 @@ def main():
             link.sendall(f"none {case.why}\n".encode() if case.why else b"ok\n")
         else:
             try:
-                times, cpu, wrong = case.run(int(words[1]), int(words[2]), meet)
+                times, cpu, wrong = case.run(int(words[1]), int(words[2]))
             except (RuntimeError, ValueError) as error:
                 link.sendall(f"failed {' '.join(str(error).split())}\n".encode())
                 break
