@@ -1,7 +1,7 @@
 //! A barrier in a file that processes map: the ranks of a bench meet here before each call that is
 //! measured, whatever library they use.
 //!
-//! The file has a [`STRIDE`] of bytes for the head, then one for each rank. All numbers are native
+//! The file has a `STRIDE` of bytes for the head, then one for each rank. All numbers are native
 //! `u64`. The head holds the number of ranks, how many times a rank polls before it yields its
 //! core, and the milliseconds after which it gives up. A rank's place holds its round, and 1 if the
 //! rank has left. A program in C uses the same layout: `mpi.c` of the bench.
