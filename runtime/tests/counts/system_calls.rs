@@ -15,8 +15,8 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Rounds of a row. The one with the fewest calls counts: in the others, a thread that was not there
-/// in time was waited for.
+/// Rounds of a row. The one with the fewest calls counts: in the others, a thread that was not
+/// there in time was waited for.
 const ROUNDS: usize = 20;
 
 /// Calls in a round.

@@ -19,11 +19,12 @@
 //!    peer that posted a later call has done so; then its counter is not loaded. The next window is
 //!    copied in before the work on this one, so that a rank waits only for a peer that is more than
 //!    a window behind.
-//! 2. **Work.** The rank starts when every peer with data in this window has *staged* `w`. Where each rank folds its block
-//!    of the result for all, it stages the block in the slot for results and publishes *folded*
-//!    `w`. When every peer has done so, it copies out their blocks. Of two ranks each writes its
-//!    block over the peer's data from which it was folded, in the peer's slot: this core owns the
-//!    lines by then, and the peer's core owns them again after it has copied them out.
+//! 2. **Work.** The rank starts when every peer with data in this window has *staged* `w`. Where
+//!    each rank folds its block of the result for all, it stages the block in the slot for results
+//!    and publishes *folded* `w`. When every peer has done so, it copies out their blocks. Of two
+//!    ranks each writes its block over the peer's data from which it was folded, in the peer's
+//!    slot: this core owns the lines by then, and the peer's core owns them again after it has
+//!    copied them out.
 //! 3. **Read.** The rank publishes *read* `w`.
 //!
 //! Where data go one way, each side does its half: a rank without data claims and stages nothing,
