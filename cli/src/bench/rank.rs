@@ -2,8 +2,8 @@
 //!
 //! Ranks of other libraries, in `rivals/`, use the same protocol, a line for each message:
 //!
-//! * At the beginning the rank sends `rank RANK gate`, or `rank RANK` if it will not meet the others
-//!   at the gate: ranks of gloo, of builds from before the gate, and of benches that make no gate.
+//! * At the beginning the rank sends `rank RANK gate`, or `rank RANK` if it will not meet the
+//!   others at the gate: a rank of gloo, or of a build or a bench from before the gate.
 //! * `case COLLECTIVE DTYPE OP IN_PLACE RANKS COUNT SETS SPREAD` makes `SETS` sets of buffers. The
 //!   answer is `ok`, or `none WHY` if the library has no such call.
 //! * `run BATCHES TURN` fills all sets, makes a call with each and checks each, `BATCHES` times.
@@ -11,9 +11,9 @@
 //!
 //! If a call fails, the rank answers `failed WHY` and ends. It also ends when the socket is closed.
 //!
-//! Before each call the ranks meet at the gate, a file beside the socket (`kernels/src/os/gate.rs`).
-//! It is no part of any library, so that no library's own barrier takes a part of the call's time.
-//! Without a gate they meet at the library's barrier.
+//! Before each call the ranks meet at the gate, a file beside the socket
+//! (`kernels/src/os/gate.rs`). It is no part of any library, so that no library's own barrier takes
+//! a part of the call's time. Without a gate they meet at the library's barrier.
 
 use super::{
     case::{Case, Collective},

@@ -27,17 +27,17 @@ use std::{
 /// bandwidth that the links between ranks must at least have had. Both are defined as in
 /// nccl-tests. `trip` is the round trip of a cache line between the cores of the first two ranks,
 /// measured right before the row: the cores of a virtual machine move, and only rows of about the
-/// same `trip` can be compared. Consecutive calls use different buffers. Every result is checked: `wrong` counts the
-/// wrong elements. If a library is not installed or has no such call, its row says so, and how to
-/// install it.
+/// same `trip` can be compared. Consecutive calls use different buffers. Every result is checked:
+/// `wrong` counts the wrong elements. If a library is not installed or has no such call, its row
+/// says so, and how to install it.
 ///
 /// Before each call the ranks meet at a gate that belongs to no library. A build of this command
-/// that does not know the gate, and gloo, whose own threads need the core of a rank that waits, meet
-/// at their own barrier, and their rows say so.
+/// that does not know the gate, and gloo, whose own threads need the core of a rank that waits,
+/// meet at their own barrier, and their rows say so.
 ///
-/// Buffers are memory as a program's allocator gives it: vectors in our ranks, malloc's in an MPI's.
-/// Both have the same allocator, which aligns to 16 bytes. gloo's are torch's tensors, aligned to 64
-/// bytes. With --memory alloc, ours are the communicator's.
+/// Buffers are memory as a program's allocator gives it: vectors in our ranks, malloc's in an
+/// MPI's. Both have the same allocator, which aligns to 16 bytes. gloo's are torch's tensors,
+/// aligned to 64 bytes. With --memory alloc, ours are the communicator's.
 ///
 /// With every library, rank r runs on the r-th of the cores that this process may use. If there are
 /// more ranks than cores, ranks share cores.

@@ -30,8 +30,8 @@ const MOST_RANKS: usize = 1 << 16;
 /// core may arrive meanwhile.
 const POLLS_SHARED: u64 = 16;
 
-/// Polls between two yields if each rank has a core: some ten microseconds. A yield takes about one,
-/// by which a rank could leave late. But if other programs run on the cores, a rank that never
+/// Polls between two yields if each rank has a core: some ten microseconds. A yield takes about
+/// one, by which a rank could leave late. But if other programs run on the cores, a rank that never
 /// yields keeps the last rank from coming for a whole time slice.
 const POLLS: u64 = 1 << 10;
 
