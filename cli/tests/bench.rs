@@ -296,8 +296,8 @@ fn who_is_not_installed_has_rows_that_say_how_to_change_that() {
     }
 }
 
-/// Rank 1 dies after its first call, as the gate shows. The other rank waits for it before a call or
-/// in one.
+/// Rank 1 dies after its first call, as the gate shows. The other rank waits for it before a call
+/// or in one.
 #[test]
 fn a_rank_that_dies_ends_its_group_and_no_other() {
     let directory = Temporary::directory("dies");
