@@ -8,6 +8,7 @@ use consonance::{
 };
 #[cfg(target_os = "linux")]
 use consonance::{ProcessGroup, ProcessGroupBuilder};
+use consonance_spec::variable::Placement;
 use std::{
     fmt,
     net::{SocketAddr, TcpListener},
@@ -58,8 +59,8 @@ pub const GROUPS: &[Group] = &[
 pub struct Replicas {
     /// Its name.
     pub name: &'static str,
-    /// How the strategy keeps a variable.
-    pub copies: Copies,
+    /// Where the strategy keeps a variable.
+    pub placement: Placement,
     /// Divides the given number of replicas among the workers. `None` if the strategy cannot have
     /// that number.
     pub workers: fn(usize) -> Option<Vec<usize>>,
@@ -67,42 +68,33 @@ pub struct Replicas {
     pub(crate) make: fn(&[usize], CommunicationOptions) -> Vec<Strategy>,
 }
 
-/// How a strategy keeps a variable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Copies {
-    /// One copy for each replica.
-    EachReplica,
-    /// One copy for all replicas.
-    One,
-}
-
 /// Every kind of strategy.
 pub const STRATEGIES: &[Replicas] = &[
-    Replicas { name: "MirroredStrategy", copies: Copies::EachReplica, workers: one, make: mirrored },
+    Replicas { name: "MirroredStrategy", placement: Placement::EachReplica, workers: one, make: mirrored },
     Replicas {
         name: "MultiWorkerMirroredStrategy, one worker",
-        copies: Copies::EachReplica,
+        placement: Placement::EachReplica,
         workers: one,
         make: one_worker,
     },
     Replicas {
         name: "MirroredStrategy on messages",
-        copies: Copies::EachReplica,
+        placement: Placement::EachReplica,
         workers: one,
         make: mirrored_on_messages,
     },
-    Replicas { name: "CentralStorageStrategy", copies: Copies::One, workers: one, make: central_storage },
-    Replicas { name: "OneDeviceStrategy", copies: Copies::One, workers: one_replica, make: one_device },
+    Replicas { name: "CentralStorageStrategy", placement: Placement::One, workers: one, make: central_storage },
+    Replicas { name: "OneDeviceStrategy", placement: Placement::One, workers: one_replica, make: one_device },
     Replicas {
         name: "MultiWorkerMirroredStrategy, three workers that are threads",
-        copies: Copies::EachReplica,
+        placement: Placement::EachReplica,
         workers: three,
         make: workers_on_threads,
     },
     #[cfg(target_os = "linux")]
     Replicas {
         name: "MultiWorkerMirroredStrategy, two workers that are processes",
-        copies: Copies::EachReplica,
+        placement: Placement::EachReplica,
         workers: two,
         make: workers_on_processes,
     },

@@ -7,10 +7,10 @@ use consonance::{
 };
 use consonance_harness::{
     sample::{keys, sample},
-    subjects::{Copies, STRATEGIES},
+    subjects::STRATEGIES,
     variable::{Difference, Model, Update},
 };
-use consonance_spec::{DType, for_each_dtype};
+use consonance_spec::{DType, for_each_dtype, variable::Placement};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::mpsc,
@@ -59,7 +59,7 @@ fn bits<T: Difference>(tensor: &Tensor) -> Vec<u64> {
 /// Checks a variable of `count` elements against the spec: assigned in replicas and in the
 /// cross-replica context, and read in both.
 fn check<T: Difference>(
-    copies: Copies,
+    placement: Placement,
     strategy: &Strategy,
     synchronization: VariableSynchronization,
     aggregation: VariableAggregation,
@@ -71,9 +71,7 @@ fn check<T: Difference>(
     let initial: Vec<T> = sample(seed, count);
     let operands: Vec<Vec<T>> = (0..replicas as u64).map(|replica| sample(seed + 100 + replica, count)).collect();
     let variable = build(strategy, synchronization, aggregation, initial.as_slice());
-    // A single copy behaves like a variable that is synchronised on write.
-    let synchronization = if copies == Copies::One { OnWrite } else { synchronization };
-    let model = Model::new(synchronization, aggregation, replicas, &initial);
+    let model = Model::new(placement.synchronization(synchronization), aggregation, replicas, &initial);
     let (variable, mut model) = match (variable, model) {
         (Ok(variable), Ok(model)) => (variable, model),
         (variable, model) => {
@@ -92,7 +90,7 @@ fn check<T: Difference>(
         let expected: Vec<_> = model.components()[local.clone()].iter().map(|elements| keys(elements)).collect();
         assert_eq!(found.iter().map(bits::<T>).collect::<Vec<_>>(), expected, "{case}: in replicas");
         let local = strategy.local_results(&variable);
-        let copies = if copies == Copies::One { 1 } else { expected.len() };
+        let copies = placement.local_copies(expected.len());
         assert_eq!(local.iter().map(bits::<T>).collect::<Vec<_>>(), expected[..copies], "{case}: local results");
     };
     same(&model, "at first");
@@ -122,7 +120,7 @@ fn check_all<T: Difference>() {
                         // A subtraction works chunk by chunk.
                         let counts = if update == Update::AssignSub { [0, 1030] } else { [1, 11] };
                         for count in counts {
-                            check::<T>(subject.copies, strategy, synchronization, aggregation, update, count);
+                            check::<T>(subject.placement, strategy, synchronization, aggregation, update, count);
                         }
                     }
                 }
@@ -247,12 +245,13 @@ fn nothing_says_how_to_aggregate() {
     let strategy = mirrored();
     let variable = build(&strategy, OnWrite, VariableAggregation::None, 1.0f32).unwrap();
     for (id, error) in errors(&strategy, &[&variable], |replica| replica.assign(&variable, 2.0f32)).iter().enumerate() {
-        assert!(matches!(error, Error::InvalidCall { replica: Some(replica), .. } if *replica == id), "{error}");
-        assert!(error.to_string().contains("expected an aggregation"), "{error}");
+        let Error::InvalidCall { replica, argument, .. } = error else { panic!("{error}") };
+        assert_eq!((*replica, argument.as_str()), (Some(id), "aggregation"), "{error}");
     }
     let counts = build(&strategy, OnRead, VariableAggregation::None, 1.0f32).unwrap();
-    let error = counts.read().unwrap_err().to_string();
-    assert!(error.starts_with("Variable::read: aggregation: expected an aggregation"), "{error}");
+    let error = counts.read().unwrap_err();
+    let Error::InvalidCall { call: "Variable::read", argument, .. } = &error else { panic!("{error}") };
+    assert_eq!(argument, "aggregation");
     counts.assign(3.0f32).unwrap();
     assert_eq!(strategy.local_results(&counts), [3.0f32; 3].map(Tensor::from));
 }

@@ -1,5 +1,5 @@
-//! The results of reading and assigning a variable of several replicas, by its synchronization and
-//! aggregation.
+//! The placement of a variable of several replicas, and the results of reading and assigning it, by
+//! its synchronization and aggregation.
 //!
 //! A variable is represented by its components, one scalar per replica. Larger variables behave the
 //! same for each element. `update` combines a component with an operand: assign, assign_add,
@@ -14,7 +14,36 @@ use crate::{
 };
 
 use VariableAggregation::{Mean, OnlyFirstReplica, Sum};
-use VariableSynchronization::OnRead;
+use VariableSynchronization::{OnRead, OnWrite};
+
+/// Where a strategy keeps a variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// A copy for each replica.
+    EachReplica,
+    /// One copy for all replicas.
+    One,
+}
+
+impl Placement {
+    /// Returns the synchronization of a variable that was created with `requested`. A single copy
+    /// behaves as synchronised on writing, whatever was requested.
+    pub fn synchronization(self, requested: VariableSynchronization) -> VariableSynchronization {
+        match (self, requested) {
+            (Placement::One, _) | (Placement::EachReplica, VariableSynchronization::Auto) => OnWrite,
+            (Placement::EachReplica, _) => requested,
+        }
+    }
+
+    /// Returns the number of copies in a process with `replicas` replicas. They are the variable's
+    /// local results.
+    pub fn local_copies(self, replicas: usize) -> usize {
+        match self {
+            Placement::EachReplica => replicas,
+            Placement::One => 1,
+        }
+    }
+}
 
 /// The variable cannot exist, or the operation on it has no meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

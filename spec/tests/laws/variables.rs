@@ -28,6 +28,21 @@ fn which_variables_can_be() {
     }
 }
 
+/// A strategy with a single copy has every variable, and its copies never differ.
+#[test]
+fn where_variables_are() {
+    for requested in [Auto, OnWrite, OnRead, VariableSynchronization::None] {
+        let single = Placement::One.synchronization(requested);
+        assert_eq!(create::<f32>(single, Mean), Ok(()));
+        let components = assign_in_replicas(single, Mean, &[10.0f32; 2], &[1.0, 2.0], set).unwrap();
+        assert_eq!(components, [1.5; 2], "{requested:?}");
+        let several = Placement::EachReplica.synchronization(requested);
+        assert_eq!(create::<f32>(several, Mean).is_ok(), requested != VariableSynchronization::None);
+        assert_eq!(several == OnRead, requested == OnRead);
+    }
+    assert_eq!([Placement::One, Placement::EachReplica].map(|placement| placement.local_copies(3)), [1, 3]);
+}
+
 /// The replicas assign the operands 1 and 2 to the components 10 and 20, with each aggregation.
 #[test]
 fn the_table_of_assignments_in_replicas() {
