@@ -433,10 +433,9 @@ fn elements_that_cannot_be_divided_are_refused_for_several_replicas_only() {
     let scalars = || dataset::from_tensor_slices(Tensor::from([1, 2, 3])).unwrap();
     let unknown = || dataset::from_fn(|| [Tensor::from(1)]);
     assert_eq!(strategy(1).distribute_dataset(scalars()).unwrap().iter().count(), 3);
-    let error = strategy(2).distribute_dataset(scalars()).err().unwrap().to_string();
-    assert!(error.contains("expected batches") && error.contains("found i32[]"), "{error}");
-    let error = strategy(2).distribute_dataset(unknown()).unwrap().iter().next().unwrap().unwrap_err().to_string();
-    assert!(error.contains("expected batches") && error.contains("found i32[]"), "{error}");
+    let is_refused = |error: Error| matches!(error, Error::InvalidCall { found, .. } if found == "i32[]");
+    assert!(is_refused(strategy(2).distribute_dataset(scalars()).err().unwrap()));
+    assert!(is_refused(strategy(2).distribute_dataset(unknown()).unwrap().iter().next().unwrap().unwrap_err()));
     let by_files = InputOptions::new().auto_shard_policy(AutoShardPolicy::File);
     assert!(strategy(2).distribute_dataset_with(unknown(), by_files).is_err());
 }

@@ -1,7 +1,12 @@
 //! The words of every error, in one file: `error_texts.txt`. Other tests look at variants and
 //! fields.
 
-use consonance::{Error, ReduceOp, raw::Reason};
+use consonance::{
+    Device, Error, MirroredStrategy, PerReplica, ReduceOp, Result, Tensor, Variable, VariableSynchronization,
+    cluster::{expand_hostlist, expand_tasks_per_node},
+    dataset,
+    raw::Reason,
+};
 use std::{io, time::Duration};
 
 #[test]
@@ -55,6 +60,31 @@ fn every_error_has_its_text() {
         Error::other("no more data"),
     ];
     let ends = reasons.map(|reason| Error::aborted("barrier", 2, reason));
-    let found: String = errors.iter().chain(&ends).map(|error| format!("{error}\n")).collect();
+    let found: String = errors.iter().chain(&ends).chain(&refusals()).map(|error| format!("{error}\n")).collect();
     assert_eq!(found, include_str!("error_texts.txt"), "if this is meant, it is the new file");
+}
+
+/// Refusals of arguments, whose text tells a user what to pass.
+fn refusals() -> Vec<Error> {
+    fn of<T>(result: Result<T>) -> Error {
+        result.err().expect("a refusal")
+    }
+    let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();
+    let (value, unknown) = (PerReplica::new(vec![1.0f32; 2]), Device::Cpu(1_000_000));
+    let builder = Variable::builder(|| Tensor::from(1.0f32)).synchronization(VariableSynchronization::OnRead);
+    let variable = strategy.scope(|| builder.build()).unwrap().unwrap();
+    vec![
+        of(MirroredStrategy::new(Vec::<Device>::new())),
+        of(MirroredStrategy::new(["cpu:0", "cpu:1", "CPU:0"])),
+        of(MirroredStrategy::new(["gpu:0"])),
+        of(strategy.reduce_to("sum", &value, unknown)),
+        of(strategy.reduce("sum", &PerReplica::new(vec![1.0f32; 3]), None)),
+        of(strategy.run_with(PerReplica::new(vec![0]), |_, _| Ok(()))),
+        of(variable.read()),
+        of(strategy.distribute_dataset(dataset::from_tensor_slices(Tensor::from([1, 2, 3])).unwrap())),
+        of(dataset::from_tensor_slices((Tensor::from([1, 2]), Tensor::from([1])))),
+        of(Tensor::new([0, 1 << 40, 1 << 40], &[0u8; 0])),
+        of(expand_hostlist("n[1")),
+        of(expand_tasks_per_node("x")),
+    ]
 }

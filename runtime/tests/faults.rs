@@ -388,7 +388,7 @@ fn a_context_is_of_no_use_in_a_merge_function() {
     let error = strategy
         .run(|replica| replica.merge_call((), |strategy, _| Ok(strategy.mirror(replica.barrier()?))))
         .unwrap_err();
-    assert!(error.to_string().contains("outside its function"), "{error}");
+    assert!(matches!(error.root(), Error::WrongContext { .. }), "{error}");
     expect_next_run(&strategy);
 }
 
@@ -437,24 +437,24 @@ fn a_mismatch_in_a_merge_function_is_one_on_every_replica() {
 
 #[test]
 fn devices_are_checked() {
-    let text = |result: Result<MirroredStrategy>| result.unwrap_err().to_string();
-    assert_eq!(
-        text(MirroredStrategy::new(Vec::<Device>::new())),
-        "MirroredStrategy: devices: expected at least one device, found an empty list"
-    );
-    assert_eq!(
-        text(MirroredStrategy::new(["cpu:0", "cpu:1", "CPU:0"])),
-        "MirroredStrategy: devices: expected each device once, found cpu:0 twice"
-    );
-    assert!(text(MirroredStrategy::new([Device::Cpu(1024)])).starts_with("MirroredStrategy: device: expected cpu:0"));
-    for unknown in ["gpu:0", "cpu", "cpu:x", "cpu:1024", "cpu:+1", "cpu:01", ""] {
-        assert!(text(MirroredStrategy::new([unknown])).contains("expected cpu:0 to cpu:1023"), "{unknown}");
+    let refused = |result: Result<MirroredStrategy>| is_refused(&result.unwrap_err(), "MirroredStrategy", "devices");
+    assert!(refused(MirroredStrategy::new(Vec::<Device>::new())));
+    assert!(refused(MirroredStrategy::new(["cpu:0", "cpu:1", "CPU:0"])));
+    let unknown = |result: Result<MirroredStrategy>| is_refused(&result.unwrap_err(), "MirroredStrategy", "device");
+    assert!(unknown(MirroredStrategy::new([Device::Cpu(1024)])));
+    for device in ["gpu:0", "cpu", "cpu:x", "cpu:1024", "cpu:+1", "cpu:01", ""] {
+        assert!(unknown(MirroredStrategy::new([device])), "{device}");
     }
     let (strategy, value, none) = (strategy(2), PerReplica::new(vec![1.0f32; 2]), Device::Cpu(1_000_000));
-    let error = strategy.reduce_to("sum", &value, none).unwrap_err().to_string();
-    assert_eq!(error, "Strategy::reduce_to: device: expected cpu:0 to cpu:1023, found cpu:1000000");
-    let error = strategy.batch_reduce_to("sum", &[(value, none.into())]).unwrap_err().to_string();
-    assert_eq!(error, "Strategy::batch_reduce_to: device: expected cpu:0 to cpu:1023, found cpu:1000000");
+    let error = strategy.reduce_to("sum", &value, none).unwrap_err();
+    assert!(is_refused(&error, "Strategy::reduce_to", "device"), "{error}");
+    let error = strategy.batch_reduce_to("sum", &[(value, none.into())]).unwrap_err();
+    assert!(is_refused(&error, "Strategy::batch_reduce_to", "device"), "{error}");
+}
+
+/// Whether an argument of a call was refused.
+fn is_refused(error: &Error, of: &str, which: &str) -> bool {
+    matches!(error, Error::InvalidCall { call, argument, .. } if *call == of && argument == which)
 }
 
 #[test]
@@ -464,7 +464,7 @@ fn strategies_do_not_mix() {
     assert!(matches!(error, Error::WrongContext { .. }), "{error}");
     let alone = OneDeviceStrategy::new("cpu:0").unwrap();
     let error = alone.run(|_| alone.reduce("sum", &PerReplica::new(vec![1.0f32]), None)).unwrap_err();
-    assert!(error.to_string().contains("cross-replica"), "{error}");
+    assert!(matches!(error.root(), Error::WrongContext { call: "Strategy::reduce", .. }), "{error}");
     let variable = one.variable(|| Tensor::from(1.0f32)).unwrap();
     assert!(other.update(&variable, |_| Ok(())).is_err());
     assert!(one.run(|_| variable.assign(Tensor::from(2.0f32))).is_err());
@@ -474,14 +474,14 @@ fn strategies_do_not_mix() {
 fn values_that_do_not_fit_the_replicas() {
     let strategy = strategy(2);
     let error = strategy.reduce("sum", &PerReplica::new(vec![1.0f32; 3]), None).unwrap_err();
-    assert!(error.to_string().starts_with("Strategy::reduce: value: expected 2 values"), "{error}");
+    assert!(is_refused(&error, "Strategy::reduce", "value"), "{error}");
     let error = strategy.run_with(PerReplica::new(vec![0]), |_, _| Ok(())).unwrap_err();
-    assert!(error.to_string().starts_with("Strategy::run_with: arguments: expected 2 values"), "{error}");
+    assert!(is_refused(&error, "Strategy::run_with", "arguments"), "{error}");
     let few = [(PerReplica::new(vec![1.0f32]), Destinations::Replicas)];
     let error = strategy.batch_reduce_to("sum", &few).unwrap_err();
-    assert!(error.to_string().starts_with("Strategy::batch_reduce_to: value: expected 2 values"), "{error}");
+    assert!(is_refused(&error, "Strategy::batch_reduce_to", "value"), "{error}");
     let error = strategy.batch_reduce_to("avg", &few).unwrap_err();
-    assert!(error.to_string().starts_with("Strategy::batch_reduce_to: op: \"avg\" is not a reduce op"), "{error}");
+    assert!(matches!(error, Error::UnknownReduceOp { call: Some("Strategy::batch_reduce_to"), .. }), "{error}");
     let pairs = PerReplica::new(vec![vec![Tensor::from(1.0f32)], vec![]]);
     assert!(matches!(strategy.reduce("sum", &pairs, None), Err(Error::Mismatch { replica: 1, .. })));
 }

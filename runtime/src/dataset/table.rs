@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn columns_must_have_equally_many_rows() {
         let error = from_tensor_slices((Tensor::from([1, 2]), Tensor::from([1]))).err().unwrap();
-        assert!(error.to_string().contains("value/1: expected 2 rows"), "{error}");
+        assert!(matches!(&error, Error::InvalidCall { argument, .. } if argument == "value/1"), "{error}");
         assert!(from_tensor_slices(Tensor::from(1)).is_err());
         assert!(from_tensor_slices(Vec::<Tensor>::new()).is_err());
         assert!(from_tensor_slices(Tensor::from([1])).unwrap().batch(0).iterate(0).is_err());

@@ -442,8 +442,9 @@ mod tests {
     fn no_part_of_a_shape_is_beyond_numbers() {
         assert_eq!(Tensor::new([0, 1 << 40], &[0u8; 0]).unwrap().rows(0..0).unwrap().count(), 0);
         for shape in [[0, 1 << 40, 1 << 40], [1 << 40, 1 << 40, 0], [1 << 40, 0, 1 << 40]] {
-            let error = Tensor::new(shape, &[0u8; 0]).unwrap_err().to_string();
-            assert!(error.starts_with("Tensor::new: shape: expected sizes whose product is a number"), "{error}");
+            let error = Tensor::new(shape, &[0u8; 0]).unwrap_err();
+            let Error::InvalidCall { call: "Tensor::new", argument, .. } = &error else { panic!("{error}") };
+            assert_eq!(argument, "shape");
             assert!(Tensor::zeros(DType::U8, [0]).reshape(shape).is_err());
         }
     }
