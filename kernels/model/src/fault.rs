@@ -10,7 +10,7 @@ use std::{
 };
 
 /// The names and the text of the files that the model checks.
-pub const FILES: [(&str, &str); 11] = [
+pub const FILES: [(&str, &str); 15] = [
     ("sync/wait.rs", include_str!("../../src/sync/wait.rs")),
     ("shm/records.rs", include_str!("../../src/shm/records.rs")),
     ("shm/call_log.rs", include_str!("../../src/shm/call_log.rs")),
@@ -19,6 +19,10 @@ pub const FILES: [(&str, &str); 11] = [
     ("group/call_context.rs", include_str!("../../src/group/call_context.rs")),
     ("group/waiting.rs", include_str!("../../src/group/waiting.rs")),
     ("group/renewal.rs", include_str!("../../src/group/renewal.rs")),
+    ("group/mail/ring.rs", include_str!("../../src/group/mail/ring.rs")),
+    ("group/mail/outgoing.rs", include_str!("../../src/group/mail/outgoing.rs")),
+    ("group/mail/incoming.rs", include_str!("../../src/group/mail/incoming.rs")),
+    ("group/mail/mailbox.rs", include_str!("../../src/group/mail/mailbox.rs")),
     ("group/transport/in_place.rs", include_str!("../../src/group/transport/in_place.rs")),
     ("group/transport/staged.rs", include_str!("../../src/group/transport/staged.rs")),
     ("group/transport/windows.rs", include_str!("../../src/group/transport/windows.rs")),

@@ -6,7 +6,7 @@ use consonance_model::{
 };
 
 /// Synchronisations by name, each with the scenario that fails without it, at each of its ends.
-const FOUND_BY: [(&str, &str); 17] = [
+const FOUND_BY: [(&str, &str); 21] = [
     ("arrival", "exchange"),
     ("sleep", "exchange"),
     ("wake", "exchange, end from outside"),
@@ -22,13 +22,17 @@ const FOUND_BY: [(&str, &str); 17] = [
     ("folded", "windows, divided"),
     ("read", "windows"),
     ("generation", "windows, failure, next generation"),
+    ("full", "messages"),
+    ("taken", "messages"),
+    ("refused", "messages, mismatch of a short one"),
+    ("mail", "messages"),
     ("entry", "wake"),
     ("entry_id", "wake"),
 ];
 
 /// Ends of synchronisations without which no scenario fails, and the reasons: mostly a fence that
 /// is there for another synchronisation has the same effect.
-const COVERED: [(&str, &str, &str); 5] = [
+const COVERED: [(&str, &str, &str); 6] = [
     ("group/renewal.rs", "counters.idle.store(", "the rank's last arrival was followed by the fence of `wake`"),
     (
         "group/renewal.rs",
@@ -40,6 +44,7 @@ const COVERED: [(&str, &str, &str); 5] = [
         "fence(Ordering::Acquire",
         "no scenario reads in heaps what may be torn and is then thrown away",
     ),
+    ("group/mail/mailbox.rs", "fence(Ordering::SeqCst); // polled", "the ranks of the model do not poll"),
     (
         "group/call_context.rs",
         "locals.inside(rank).store(0",
@@ -96,6 +101,16 @@ fn every_synchronisation_has_a_name() {
 #[test]
 fn waits_for_the_wrong_state_are_found() {
     let faults = [
+        (
+            "a cell is written before it is read",
+            "group/mail/ring.rs",
+            "let read = ends.reader.read.load(",
+            1,
+            "messages",
+        ),
+        ("a cell is said to be read too early", "group/mail/ring.rs", "ends.reader.read.store(", 1, "messages"),
+        ("a cell is said to be full too early", "group/mail/ring.rs", "cell.full.store(", 1, "messages"),
+        ("a sleeper is not signalled", "group/mail/mailbox.rs", "awaits_mail.load(", -1, "messages"),
         ("ranks depart while one is still at work", "group/transport/in_place.rs", "counters.done.load(", 1, "divided"),
         (
             "a slot is staged again a window too early",

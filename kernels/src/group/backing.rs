@@ -4,13 +4,18 @@ use crate::shm::{
     Area, Segment,
     local::Locals,
     records::{Head, RankRecord},
+    ring::{CELLS, Cell, RingEnds},
 };
-use std::{ptr::NonNull, sync::Arc};
+use std::{
+    io,
+    ptr::NonNull,
+    sync::{Arc, OnceLock},
+};
 
 /// The memory that holds the records.
 pub(super) enum Backing {
     /// In this process's own memory.
-    Own { head: Head, records: Box<[RankRecord]> },
+    Own { head: Head, records: Box<[RankRecord]>, rings: OnceLock<Box<[OwnRing]>> },
     /// In memory that other processes map.
     Segment {
         segment: Arc<Segment>,
@@ -19,6 +24,14 @@ pub(super) enum Backing {
         records: NonNull<[RankRecord]>,
         locals: Arc<Locals>,
     },
+}
+
+/// A ring in this process's own memory.
+#[derive(Default)]
+pub(super) struct OwnRing {
+    ends: RingEnds,
+    /// Allocated when it is first used.
+    cells: OnceLock<Box<[Cell]>>,
 }
 
 // SAFETY: the pointers are to atomics and to records, which are `Sync`, in a segment that `segment`
@@ -30,7 +43,8 @@ unsafe impl Sync for Backing {}
 
 impl Backing {
     pub(super) fn own(size: usize) -> Backing {
-        Backing::Own { head: Head::default(), records: (0..size).map(|_| RankRecord::default()).collect() }
+        let records = (0..size).map(|_| RankRecord::default()).collect();
+        Backing::Own { head: Head::default(), records, rings: OnceLock::new() }
     }
 
     pub(super) fn segment(segment: Arc<Segment>, area: Area, size: usize) -> Backing {
@@ -44,6 +58,41 @@ impl Backing {
             Backing::Own { head, .. } => head,
             // SAFETY: the segment, which is kept mapped, has a head there, of atomics alone.
             Backing::Segment { head, .. } => unsafe { head.as_ref() },
+        }
+    }
+
+    /// Returns the ends and the cells of the ring in which `from` writes and `to` reads. They are
+    /// reserved before they are touched.
+    pub(super) fn ring(&self, from: usize, to: usize) -> (&RingEnds, &[Cell]) {
+        match self {
+            Backing::Own { records, rings, .. } => {
+                let ranks = records.len();
+                let ring =
+                    &rings.get_or_init(|| (0..ranks * ranks).map(|_| OwnRing::default()).collect())[to * ranks + from];
+                (&ring.ends, ring.cells.get_or_init(|| (0..CELLS).map(|_| Cell::default()).collect()))
+            }
+            Backing::Segment { segment, area, .. } => {
+                let (ends, cells) = segment.ring(*area, from, to);
+                // SAFETY: the segment, which is kept mapped, has them there: atomics, and bytes in
+                // cells.
+                unsafe { (ends.as_ref(), cells.as_ref()) }
+            }
+        }
+    }
+
+    /// Reserves the ends of the rings that `to` reads.
+    pub(super) fn reserve_ring_ends(&self, to: usize) -> io::Result<()> {
+        match self {
+            Backing::Own { .. } => Ok(()),
+            Backing::Segment { segment, area, .. } => segment.reserve_ring_ends(*area, to),
+        }
+    }
+
+    /// Reserves the cells of a ring.
+    pub(super) fn reserve_ring(&self, from: usize, to: usize) -> io::Result<()> {
+        match self {
+            Backing::Own { .. } => Ok(()),
+            Backing::Segment { segment, area, .. } => segment.reserve_ring(*area, from, to),
         }
     }
 

@@ -4,20 +4,21 @@ use super::{
     abort::{Abort, Reason},
     aborter::Aborter,
     call_context::{CallContext, corrupt},
-    end::{End, LastCall},
     fault::Fault,
+    mail::Mail,
     plan::{SLOTS, Topology},
     scratch::Addresses,
     staging::Staging,
     state::GroupState,
+    witness::Witness,
 };
 use crate::shm::{
     Segment,
-    call_log::{CallLog, Outcome},
+    call_log::Outcome,
     records::{CallDescriptor, Generation, PAYLOAD_BYTES},
 };
 use consonance_spec::{Signature, World};
-use std::{cell::Cell, io, ops::Range, ptr, sync::Arc, time::Duration};
+use std::{cell::Cell, io, ops::Range, sync::Arc, time::Duration};
 
 /// One rank's place in a group: the permission to take part as that rank. There is one for each
 /// rank, and it is not cloned.
@@ -39,6 +40,7 @@ pub struct Endpoint {
     pub(crate) staging: Option<Staging>,
     /// The entry of the current call in this rank's call log, if there is one.
     pub(super) entry_id: u64,
+    mail: Option<Mail>,
 }
 
 impl Endpoint {
@@ -108,6 +110,7 @@ impl Endpoint {
             addresses,
             staging,
             entry_id: 0,
+            mail: None,
         }
     }
 
@@ -215,47 +218,29 @@ impl Endpoint {
         Fault::NoMemory { bytes, code: error.raw_os_error() }
     }
 
-    /// Returns the rank that an error names when `rank` has left: `rank` itself or, if it left
-    /// because it was told of another rank, that other rank. Also notes that this rank was told of
-    /// it, so that a rank that sees this one leave or end the group names the same rank.
-    pub fn blame(&self, rank: usize) -> usize {
-        let culprit = self.state.culprit(self.generation, rank);
-        self.state.tell(self.world.rank(), self.state.top_rank(culprit));
-        culprit
+    /// Returns what this rank sees of the others, for reports from any thread.
+    pub fn witness(&self) -> Witness {
+        Witness::new(self.state.clone(), self.generation, self.world)
     }
 
-    /// Whether `rank` is of another process and will make no further call in the group that was
-    /// split from none.
-    pub fn is_lost(&self, rank: usize) -> bool {
-        self.state.is_lost(rank)
+    /// Returns the mailbox of this rank, the same each time until the group begins another
+    /// generation.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    pub fn mail(&mut self) -> Result<Mail, Fault> {
+        self.check()?;
+        if self.mail.is_none() {
+            self.mail = Some(Mail::new(self.state.clone(), self.world, self.generation)?);
+        }
+        Ok(self.mail.clone().expect("made above"))
     }
 
-    /// Returns the number of `rank` in the group that was split from none.
-    pub fn top_rank(&self, rank: usize) -> usize {
-        self.state.top_rank(rank)
-    }
-
-    /// Returns the last call of `rank` in this group. A racing read: for reports.
-    pub fn last_call(&self, rank: usize) -> LastCall {
-        // For processes, calls from before the group was renewed are reported, too.
-        let since = if self.staging.is_none() { self.generation } else { Generation::default() };
-        LastCall::in_line(&self.state.records()[rank], since)
-    }
-
-    /// Returns how this group was ended, if it was. Also notes, as [`Endpoint::blame`] does, that
-    /// this rank was told of the rank at fault. A racing read of the calls: for reports. For a rank
-    /// that was stopped while it arrived, the report may show its previous call.
-    pub fn end(&self) -> Option<End> {
-        let (abort, state, generation) = self.state.end(self.generation)?;
-        let noted = |call_log: &CallLog| match call_log.read().last() {
-            Some(entry) => LastCall { number: entry.number, signature: entry.signature(), bytes: entry.bytes as usize },
-            None => LastCall::default(),
-        };
-        let in_line = |rank: usize| LastCall::in_line(&state.records()[rank], generation);
-        let last = |rank: usize| state.call_log(rank).map_or_else(|| in_line(rank), noted);
-        let calls = (0..state.records().len()).map(|rank| (state.top_rank(rank), last(rank))).collect();
-        self.state.tell(self.world.rank(), state.top_rank(abort.rank));
-        Some(End { abort, inherited: !ptr::eq(state, &*self.state), is_lost: state.is_lost(abort.rank), calls })
+    /// Closes the mailbox of this generation.
+    pub(super) fn close_mail(&mut self, fault: &Fault) {
+        if let Some(mail) = self.mail.take() {
+            mail.close(fault);
+        }
     }
 }
 
@@ -263,6 +248,7 @@ impl Drop for Endpoint {
     fn drop(&mut self) {
         if !self.state.forked() {
             let rank = self.world.rank();
+            self.close_mail(&Fault::Left(rank));
             // Before the others see that the rank has left: this process may then take the endpoint
             // again.
             if let Some(locals) = self.state.locals() {

@@ -18,6 +18,7 @@ impl Endpoint {
         }
         let Some(abort) = self.state.aborted(self.generation) else { return Ok(()) };
         let generation = self.state.next_round(self.generation).ok_or(Fault::Aborted(abort))?;
+        self.close_mail(&Fault::Aborted(abort));
         self.begin_call();
         (self.generation, self.sequence, self.left) = (generation, generation.base(), None);
         if let Some(staging) = &mut self.staging {
@@ -50,6 +51,7 @@ impl Endpoint {
     pub fn leave_round(&mut self) {
         assert!(self.staging.is_none(), "a group of threads");
         self.left = Some(self.world.rank());
+        self.close_mail(&Fault::Left(self.world.rank()));
         self.state.leave_round(self.generation, self.world.rank());
     }
 

@@ -3,14 +3,16 @@
 //!
 //! ```text
 //! reserved at creation:  header and heads | records of all ranks | call logs |
-//! reserved at first use: records of splits | pairs | staging of each rank of each area | heaps
+//! reserved at first use: records of splits | pairs | staging of each rank of each area |
+//!                        ends of rings | cells of rings | heaps
 //! ```
 //!
 //! An *area* is the part of a segment that one group shares: a head, and a record for each rank.
 //! The heads lie together at the front, so that any process can see which areas are in use. Pairs
 //! are too many for that: the head of a pair lies before the pair's records. Each of these begins
 //! at a page of its own: the records of an area (with the head, for a pair), all call logs
-//! together, and the staging of each rank in each area. Each heap begins at a huge page.
+//! together, the staging of each rank in each area, the ends of the rings that one rank of a group
+//! reads, and the cells of each ring. Each heap begins at a huge page.
 
 use super::{
     call_log::CallLog,
@@ -18,6 +20,7 @@ use super::{
     error::SegmentError,
     mapping::{HUGE_PAGE, PAGE},
     records::{Head, PAYLOAD_BYTES, RankRecord},
+    ring::{CELLS, Cell, RingEnds},
 };
 use crate::sync::record;
 use consonance_spec::call::mix;
@@ -60,7 +63,7 @@ fn heap_bytes(ranks: usize) -> usize {
 }
 
 /// Counts the changes in how a segment is used that its layout does not show.
-pub(super) const VERSION: u64 = 7;
+pub(super) const VERSION: u64 = 8;
 
 /// The size of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +111,8 @@ pub(super) struct Layout {
     pairs: usize,
     staging: usize,
     pairs_staging: usize,
+    rings_ends: usize,
+    rings: usize,
     heaps: usize,
     pub(super) size: usize,
 }
@@ -167,10 +172,25 @@ impl Layout {
         let staging = pairs + pairs_count * PAIR_BYTES;
         let pairs_staging = (GROUPS * ranks).checked_mul(staging_bytes)?.checked_add(staging)?;
         let end = (2 * pairs_count).checked_mul(pair_bytes(ranks, staging_bytes))?.checked_add(pairs_staging)?;
+        let rings_ends = end;
+        let rings = (GROUPS * ranks * ends_bytes(ranks)).checked_add(rings_ends)?;
+        let end = (GROUPS * ranks * ranks * RING_BYTES).checked_add(rings)?;
         let heaps = end.checked_next_multiple_of(HUGE_PAGE)?;
         let size = heaps.checked_add(ranks * heap_bytes(ranks))?;
         isize::try_from(size).ok()?;
-        Some(Layout { ranks, staging_bytes, call_logs, splits, pairs, staging, pairs_staging, heaps, size })
+        Some(Layout {
+            ranks,
+            staging_bytes,
+            call_logs,
+            splits,
+            pairs,
+            staging,
+            pairs_staging,
+            rings_ends,
+            rings,
+            heaps,
+            size,
+        })
     }
 
     /// Returns the bytes that are reserved when the segment is made: the header and the heads, the
@@ -269,6 +289,37 @@ impl Layout {
         start..start + bytes
     }
 
+    /// Returns the ends of the rings that `to` reads, in the order of their writers.
+    ///
+    /// # Panics
+    /// If the area is a pair, or there is no such area or rank.
+    pub(super) fn ring_ends(&self, area: Area, to: usize) -> Range<usize> {
+        let bytes = ends_bytes(self.ranks);
+        let start = self.rings_ends + self.reader(area, to) * bytes;
+        start..start + bytes
+    }
+
+    /// Returns the cells of the ring in which `from` writes and `to` reads.
+    ///
+    /// # Panics
+    /// If the area is a pair, or there is no such area or rank.
+    pub(super) fn ring(&self, area: Area, from: usize, to: usize) -> Range<usize> {
+        assert!(from < self.ranks, "rank {from} of {}", self.ranks);
+        let start = self.rings + (self.reader(area, to) * self.ranks + from) * RING_BYTES;
+        start..start + RING_BYTES
+    }
+
+    /// Returns the index of a rank of a group among those of all groups.
+    fn reader(&self, area: Area, rank: usize) -> usize {
+        assert!(rank < self.ranks, "rank {rank} of {}", self.ranks);
+        let group = match area {
+            Area::Root => 0,
+            Area::Split(index) => 1 + split(index),
+            Area::Pair { .. } => unreachable!("a pair has no rings"),
+        };
+        group * self.ranks + rank
+    }
+
     /// Returns the index of a pair among the pairs of all groups.
     fn pair(&self, group: usize, lower: usize, higher: usize) -> usize {
         assert!(group < GROUPS, "group {group} of {GROUPS}");
@@ -286,6 +337,12 @@ pub(super) fn areas(ranks: usize) -> Vec<(Area, usize)> {
     };
     let pairs = (0..GROUPS).flat_map(pairs_of);
     [(Area::Root, ranks)].into_iter().chain(splits).chain(pairs).collect()
+}
+
+/// Returns the areas that have rings.
+#[cfg(any(test, debug_assertions))]
+pub(super) fn groups() -> impl Iterator<Item = Area> {
+    [Area::Root].into_iter().chain((0..SPLITS).map(Area::Split))
 }
 
 fn split(index: usize) -> usize {
@@ -308,6 +365,13 @@ const LINES: usize = (HEADS + GROUPS * size_of::<Head>()).next_multiple_of(PAGE)
 const fn lines_bytes(ranks: usize) -> usize {
     (ranks * size_of::<RankRecord>()).next_multiple_of(PAGE)
 }
+
+/// Returns the bytes of the ends of the rings that one rank reads.
+const fn ends_bytes(ranks: usize) -> usize {
+    (ranks * size_of::<RingEnds>()).next_multiple_of(PAGE)
+}
+
+const RING_BYTES: usize = CELLS * size_of::<Cell>();
 
 const PAIR_BYTES: usize = (size_of::<Head>() + 2 * size_of::<RankRecord>()).next_multiple_of(PAGE);
 
@@ -332,6 +396,9 @@ const fn hash(codes: u64) -> u64 {
         record::digest::<Head>(),
         record::digest::<RankRecord>(),
         record::digest::<CallLog>(),
+        CELLS as u64,
+        record::digest::<Cell>(),
+        record::digest::<RingEnds>(),
     ];
     let mut hash = 0;
     let mut index = 0;
@@ -351,6 +418,7 @@ const fn hash(codes: u64) -> u64 {
 const _: () = assert!(
     PAGE.is_multiple_of(align_of::<RankRecord>()) && size_of::<Head>().is_multiple_of(align_of::<RankRecord>())
 );
+const _: () = assert!(RING_BYTES.is_multiple_of(PAGE) && PAGE.is_multiple_of(align_of::<Cell>()));
 const _: () = assert!(PAGE.is_multiple_of(align_of::<CallLog>()) && STAGING_UNIT.is_multiple_of(PAIR_SHARE * PAGE));
 
 #[cfg(test)]
@@ -381,6 +449,11 @@ mod tests {
             pages.extend(areas.iter().map(|&(area, _)| layout.pages(area)));
             pages
                 .extend(areas.iter().flat_map(|&(area, count)| (0..count).map(move |rank| layout.staging(area, rank))));
+            for group in groups() {
+                pages.extend((0..ranks).map(|to| layout.ring_ends(group, to)));
+                let rings = (0..ranks).flat_map(|to| (0..ranks).map(move |from| (from, to)));
+                pages.extend(rings.map(|(from, to)| layout.ring(group, from, to)));
+            }
             pages.push(layout.heaps());
             pages.sort_by_key(|part| part.start);
             for pair in pages.windows(2) {
@@ -447,6 +520,12 @@ mod tests {
             no_place(&|| _ = layout.pages(area));
             no_place(&|| _ = layout.staging(area, 0));
         }
+        for area in [Area::Split(SPLITS), pair(0, 0, 1)] {
+            no_place(&|| _ = layout.ring_ends(area, 0));
+            no_place(&|| _ = layout.ring(area, 0, 1));
+        }
+        no_place(&|| _ = layout.ring_ends(Area::Root, 3));
+        no_place(&|| _ = layout.ring(Area::Root, 3, 0));
         no_place(&|| _ = layout.staging(Area::Root, 3));
         no_place(&|| _ = layout.staging(pair(0, 0, 1), 2));
         no_place(&|| _ = layout.call_log(3));

@@ -18,6 +18,7 @@
 //! New pages are zero, so all bits zero are a valid new head, rank record and call log.
 
 pub(crate) mod records;
+pub(crate) mod ring;
 pub mod call_log;
 pub(crate) mod local;
 #[cfg(target_os = "linux")]

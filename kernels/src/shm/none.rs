@@ -4,6 +4,7 @@ use super::{
     call_log::CallLog,
     local::Locals,
     records::{Head, RankRecord},
+    ring::{Cell, RingEnds},
 };
 use std::{io, ops::Range, ptr::NonNull, sync::Arc};
 
@@ -87,6 +88,18 @@ impl Segment {
     }
 
     pub(crate) fn reserve_staging(&self, _: Area, _: usize, _: Range<usize>) -> io::Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn ring(&self, _: Area, _: usize, _: usize) -> (NonNull<RingEnds>, NonNull<[Cell]>) {
+        match *self {}
+    }
+
+    pub(crate) fn reserve_ring_ends(&self, _: Area, _: usize) -> io::Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn reserve_ring(&self, _: Area, _: usize, _: usize) -> io::Result<()> {
         match *self {}
     }
 

@@ -3,8 +3,9 @@
 
 use super::{
     call_log::CallLog,
-    layout::{Area, Header, Layout, Shape, areas},
+    layout::{Area, Header, Layout, Shape, areas, groups},
     records::{Head, RankRecord},
+    ring::{Cell, RingEnds},
     segment::Segment,
 };
 use crate::sync::record::{Field, Record};
@@ -45,6 +46,15 @@ impl Segment {
                     name: "staging".to_owned(),
                     bytes: layout.staging(area, rank),
                 });
+            }
+        }
+        for area in groups() {
+            let of = if let Area::Split(index) = area { ("split", index) } else { ("root", 0) };
+            for (from, to) in (0..shape.ranks()).flat_map(|from| (0..shape.ranks()).map(move |to| (from, to))) {
+                let ends = layout.ring_ends(area, to).start + from * size_of::<RingEnds>();
+                list::<RingEnds>(&mut parts, of, "RingEnds", ends);
+                let cells = layout.ring(area, from, to).step_by(size_of::<Cell>());
+                cells.for_each(|cell| list::<Cell>(&mut parts, of, "Cell", cell));
             }
         }
         for rank in 0..shape.ranks() {
@@ -93,5 +103,7 @@ mod tests {
         assert_eq!(count("pair", "RankRecord.sleeper.wake.count"), 17 * 3 * 2);
         assert_eq!(count("segment", "CallLog.slots.entry_id"), 3 * 64);
         assert_eq!(count("root", "staging"), 3);
+        assert_eq!(count("split", "RingEnds.reader.read"), 16 * 9);
+        assert_eq!(count("root", "Cell.full"), 9 * 16);
     }
 }

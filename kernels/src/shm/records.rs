@@ -224,6 +224,8 @@ record! {
     pub(crate) struct Sleeper {
         /// The peer that the rank waits for, plus 1; 0 when awake.
         pub(crate) waits_for: AtomicU32,
+        /// 1 while the rank sleeps until messages come or its own are taken.
+        pub(crate) awaits_mail: AtomicU32,
         /// The address at which the rank's process has the group's name, for peers that read its
         /// memory. Used in the top group only, which was split from none.
         pub(crate) mark: AtomicU64,

@@ -11,6 +11,7 @@ use super::{
     local::Locals,
     mapping::Mapping,
     records::{Head, RankRecord},
+    ring::{CELLS, Cell, RingEnds},
 };
 use crate::sync::watch;
 use rustix::{
@@ -243,6 +244,35 @@ impl Segment {
         let staging = self.layout.staging(area, rank);
         assert!(bytes.start <= bytes.end && bytes.end <= staging.len(), "{bytes:?} of {} bytes", staging.len());
         self.reserve(staging.start + bytes.start..staging.start + bytes.end)
+    }
+
+    /// Returns the ends and the cells of the ring in which `from` writes and `to` reads.
+    ///
+    /// The caller may touch them once they are reserved, until the segment is dropped, and not in a
+    /// fork.
+    ///
+    /// # Panics
+    /// If the area is a pair, or there is no such area or rank.
+    pub(crate) fn ring(&self, area: Area, from: usize, to: usize) -> (NonNull<RingEnds>, NonNull<[Cell]>) {
+        let cells = self.at(self.layout.ring(area, from, to).start).cast();
+        let ends = self.layout.ring_ends(area, to).start + from * size_of::<RingEnds>();
+        (self.at(ends).cast(), NonNull::slice_from_raw_parts(cells, CELLS))
+    }
+
+    /// Reserves the pages of the ends of all rings that `to` reads.
+    ///
+    /// # Errors
+    /// The system's, when it has no memory.
+    pub(crate) fn reserve_ring_ends(&self, area: Area, to: usize) -> io::Result<()> {
+        self.reserve(self.layout.ring_ends(area, to))
+    }
+
+    /// Reserves the pages of the cells of a ring.
+    ///
+    /// # Errors
+    /// The system's, when it has no memory.
+    pub(crate) fn reserve_ring(&self, area: Area, from: usize, to: usize) -> io::Result<()> {
+        self.reserve(self.layout.ring(area, from, to))
     }
 
     pub(super) fn reserve(&self, bytes: Range<usize>) -> io::Result<()> {

@@ -170,7 +170,7 @@ pub(super) fn is_deadline(fault: &Fault) -> bool {
 }
 
 /// Windows of 128 bytes.
-pub(super) const SMALL: Shape = Shape { ranks: 2, staging_bytes: 512, splits: 0 };
+pub(super) const SMALL: Shape = Shape { ranks: 2, staging_bytes: 512, splits: 0, rings: false };
 
 /// Windows large enough that each rank reduces its block for all ranks.
-pub(super) const LARGE: Shape = Shape { ranks: 2, staging_bytes: 4 * 4096, splits: 0 };
+pub(super) const LARGE: Shape = Shape { ranks: 2, staging_bytes: 4 * 4096, splits: 0, rings: false };

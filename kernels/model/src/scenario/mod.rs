@@ -6,8 +6,9 @@ mod exchanges;
 mod divided;
 mod generations;
 mod windows;
+mod messages;
 
-use self::{divided::*, exchanges::*, generations::*, windows::*};
+use self::{divided::*, exchanges::*, generations::*, messages::*, windows::*};
 use crate::{
     fault::{self, Fault as Planted},
     watched,
@@ -37,7 +38,7 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 }
 
 /// Every scenario.
-pub const ALL: [Scenario; 27] = [
+pub const ALL: [Scenario; 34] = [
     scenario("exchange", 3, exchange),
     scenario("exchange in swapped places", 2, exchange_in_traded_places),
     scenario("exchange of different kinds", 2, exchange_of_different_kinds),
@@ -64,6 +65,13 @@ pub const ALL: [Scenario; 27] = [
     scenario("read directly", 1, read_directly),
     scenario("windows, failure, next generation", 2, windows_and_next_round),
     Scenario { deaths: DEATHS, ..scenario("windows, death", 1, windows_and_death) },
+    scenario("messages", 2, messages),
+    scenario("messages that cross", 2, messages_that_cross),
+    scenario("messages, mismatch", 2, message_that_does_not_fit),
+    scenario("messages, mismatch of a short one", 2, short_message_that_does_not_fit),
+    scenario("messages, next generation", 2, messages_and_next_generation),
+    scenario("messages of a split", 2, messages_of_a_split),
+    Scenario { deaths: MESSAGE_DEATHS, ..scenario("messages, death", 1, messages_and_death) },
     scenario("wake", 1, call_log),
 ];
 

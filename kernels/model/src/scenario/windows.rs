@@ -66,7 +66,7 @@ pub(super) fn windows_divided() {
 }
 
 /// Slots of 256 bytes: larger data are read from the other process.
-pub(super) const READ: Shape = Shape { ranks: 2, staging_bytes: 1024, splits: 0 };
+pub(super) const READ: Shape = Shape { ranks: 2, staging_bytes: 1024, splits: 0, rings: false };
 
 /// The ranks try to read each other's memory in their first call. Later calls with large data do
 /// so, and the ranks write the data again when a call returns. The last call uses slots.

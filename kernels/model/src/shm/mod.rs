@@ -3,6 +3,8 @@
 #[path = "../../../src/shm/records.rs"]
 #[allow(dead_code, reason = "the model needs a part of it")]
 pub(crate) mod records;
+#[path = "../../../src/shm/ring.rs"]
+pub(crate) mod ring;
 #[path = "../../../src/shm/codes.rs"]
 #[allow(dead_code, reason = "as above")]
 pub(crate) mod codes;

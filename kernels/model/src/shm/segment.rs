@@ -5,6 +5,7 @@ use super::{
     call_log::CallLog,
     local::Locals,
     records::{Head, RankRecord},
+    ring::{CELL_BYTES, Cell as RingCell, RingEnds, SHORT_BYTES},
 };
 use crate::{fault, group::tuning::IN_PLACE_BYTES, watched};
 use std::{
@@ -51,6 +52,8 @@ pub struct Shape {
     pub(crate) staging_bytes: usize,
     /// The number of areas for subgroups.
     pub(crate) splits: usize,
+    /// Whether the groups have rings.
+    pub(crate) rings: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -63,7 +66,12 @@ struct Memory {
     head: Box<Head>,
     records: Box<[RankRecord]>,
     staging: Box<[UnsafeCell<u8>]>,
+    /// The rings by reader, then by writer. Empty if the shape has none.
+    rings: Box<[(RingEnds, [RingCell; CELLS])]>,
 }
+
+/// The cells of a ring: so few that credits run out.
+const CELLS: usize = 2;
 
 impl Shape {
     pub(crate) fn ranks(&self) -> usize {
@@ -155,6 +163,19 @@ impl Segment {
         Ok(())
     }
 
+    pub(crate) fn ring(&self, area: Area, from: usize, to: usize) -> (NonNull<RingEnds>, NonNull<[RingCell]>) {
+        let (ends, cells) = &self.memory(area).rings[to * self.shape.ranks + from];
+        (NonNull::from(ends), NonNull::from(&cells[..]))
+    }
+
+    pub(crate) fn reserve_ring_ends(&self, _: Area, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(crate) fn reserve_ring(&self, _: Area, _: usize, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
     pub(crate) fn find(&self, address: *const u8, bytes: usize, _: bool) -> Option<usize> {
         let start = address.addr().checked_sub(self.heaps.as_ptr().addr())?;
         (start + bytes <= size_of_val(&*self.heaps)).then_some(start)
@@ -193,7 +214,13 @@ impl Memory {
         let staging: Box<[UnsafeCell<u8>]> =
             (0..shape.ranks * shape.staging_bytes).map(|_| UnsafeCell::new(0)).collect();
         watched::watch(staging.as_ptr().cast(), staging.len(), UNIT);
-        Memory { head: Box::default(), records, staging }
+        let rings = if shape.rings { shape.ranks * shape.ranks } else { 0 };
+        let rings: Box<[(RingEnds, [RingCell; CELLS])]> = (0..rings).map(|_| Default::default()).collect();
+        for cell in rings.iter().flat_map(|(_, cells)| cells) {
+            watched::watch(cell.short.get().cast(), SHORT_BYTES, SHORT_BYTES);
+            watched::watch(cell.long.get().cast(), CELL_BYTES, CELL_BYTES);
+        }
+        Memory { head: Box::default(), records, staging, rings }
     }
 }
 

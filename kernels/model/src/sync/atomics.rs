@@ -125,6 +125,10 @@ pub(crate) struct MutexGuard<'a, T> {
 }
 
 impl<T> Mutex<T> {
+    pub(crate) fn new(value: T) -> Mutex<T> {
+        Mutex { lock: loom::sync::Mutex::new(()), value: UnsafeCell::new(value) }
+    }
+
     #[track_caller]
     pub(crate) fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         let guard = fault::at(Location::caller()).map(|_| self.lock.lock().expect("no poison"));

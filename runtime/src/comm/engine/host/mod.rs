@@ -13,12 +13,12 @@ use crate::{
     },
 };
 use consonance_kernels::{
-    group::{End, Endpoint, Fault, LastCall, Reason, plan::Topology},
+    group::{End, Endpoint, Fault, LastCall, Reason, Witness, plan::Topology},
     memory::{Memory, Space},
     shm::Segment,
 };
 use consonance_spec::{DType, Kind, Signature, World};
-use std::{io, ops::Range, sync::Arc};
+use std::{io, ops::Range, sync::Arc, time::Duration};
 
 /// The engine of one rank.
 pub(crate) struct Host {
@@ -78,7 +78,7 @@ impl Host {
         }
         let Err(fault) = step(endpoint) else { return Ok(()) };
         // If the peer left because of another rank, only the whole group can name that rank.
-        if matches!(fault, Fault::Left(_)) && self.endpoint.blame(peer) != peer {
+        if matches!(fault, Fault::Left(_)) && self.endpoint.witness().blame(peer) != peer {
             return Err(failure(&self.endpoint, self.processes.as_deref(), Fault::Left(peer), name));
         }
         let mut error = match failure(endpoint, self.processes.as_deref(), fault, name) {
@@ -171,7 +171,10 @@ impl Engine for Host {
         // Pairs end with their generation.
         self.pairs.clear();
         let renewed = self.endpoint.renew();
-        renewed.map_err(|fault| report(&self.endpoint, self.processes.as_deref(), fault, "the next run"))
+        renewed.map_err(|fault| {
+            let (witness, timeout) = (self.endpoint.witness(), self.endpoint.timeout());
+            report(&witness, self.processes.as_deref(), fault, "the next run", timeout)
+        })
     }
 
     fn end_run(&mut self) -> bool {
@@ -195,35 +198,41 @@ impl Engine for Host {
 fn failure(endpoint: &Endpoint, processes: Option<&dyn Processes>, fault: Fault, name: &str) -> Failure {
     match fault {
         Fault::Mismatch => Failure::Disagreement { peer: None },
-        fault => Failure::Error(report(endpoint, processes, fault, name)),
+        fault => Failure::Error(report(&endpoint.witness(), processes, fault, name, endpoint.timeout())),
     }
 }
 
-/// Makes the error for `fault` in the call of this name.
-fn report(endpoint: &Endpoint, processes: Option<&dyn Processes>, fault: Fault, name: &str) -> Error {
+/// Makes the error for `fault` in the call of this name, which waited for at most `timeout`.
+pub(super) fn report(
+    witness: &Witness,
+    processes: Option<&dyn Processes>,
+    fault: Fault,
+    name: &str,
+    timeout: Duration,
+) -> Error {
     let call = name.to_owned();
-    let process = |rank| processes.map(|processes| processes.describe(endpoint.top_rank(rank)));
+    let process = |rank| processes.map(|processes| processes.describe(witness.top_rank(rank)));
     let said = |rank| {
-        let last = last_words(endpoint.last_call(rank));
+        let last = last_words(witness.last_call(rank));
         process(rank).map_or(last.clone(), |process| format!("{last}; {process}"))
     };
     let left = |replica: usize| {
-        let lost = endpoint.is_lost(replica);
-        let last = if lost { said(replica) } else { last_words(endpoint.last_call(replica)) };
+        let lost = witness.is_lost(replica);
+        let last = if lost { said(replica) } else { last_words(witness.last_call(replica)) };
         Error::Left { call: call.clone(), replica, last, lost }
     };
     match fault {
         Fault::Mismatch => unreachable!("a disagreement is no error yet"),
-        Fault::Left(rank) => left(endpoint.blame(rank)),
+        Fault::Left(rank) => left(witness.blame(rank)),
         Fault::Missing(ranks) => Error::Timeout {
             call,
-            waited: endpoint.timeout(),
+            waited: timeout,
             missing: ranks.into_iter().map(|rank| (rank, said(rank))).collect(),
         },
         Fault::Aborted(abort) => {
             // The end is recorded, unless a faulty process has overwritten it.
-            let end = endpoint.end().unwrap_or(End { abort, inherited: false, is_lost: false, calls: Vec::new() });
-            if end.abort.reason == Reason::Leave && !end.inherited && end.abort.rank < endpoint.world().size() {
+            let end = witness.end().unwrap_or(End { abort, inherited: false, is_lost: false, calls: Vec::new() });
+            if end.abort.reason == Reason::Leave && !end.inherited && end.abort.rank < witness.world().size() {
                 return left(end.abort.rank);
             }
             let reason = words(end.abort.reason);

@@ -1,0 +1,340 @@
+//! The messages that a rank receives: the receives that wait, the messages that came before their
+//! receive, and the message that comes from each rank now.
+
+use super::{
+    outgoing::extract,
+    request::{Finished, MailFault, Receive, is_past},
+    ring::{self, Envelope, Part, Reader},
+};
+use crate::{
+    group::{fault::Fault, state::GroupState},
+    memory::make_valid,
+    shm::{
+        records::Generation,
+        ring::{CELL_BYTES, Cell, RingEnds},
+    },
+    sync::atomics::Ordering,
+};
+use std::{collections::VecDeque, io, time::Instant};
+
+/// The receives of a rank, and the messages that have no receive yet.
+pub(super) struct Incoming {
+    own: usize,
+    generation: Generation,
+    /// Receives whose message has not begun to come, in the order of the calls.
+    posted: VecDeque<Receive>,
+    /// Messages that began to come before their receive, in the order in which they came.
+    kept: VecDeque<Kept>,
+    sources: Box<[Source]>,
+}
+
+/// The messages that come from one rank.
+struct Source {
+    reader: Option<Reader>,
+    /// Messages that have begun to come.
+    messages: u64,
+    /// The message whose next part comes.
+    stream: Option<Stream>,
+}
+
+/// A message that comes.
+struct Stream {
+    envelope: Envelope,
+    bytes: usize,
+    target: Target,
+}
+
+/// Where a message goes.
+enum Target {
+    Receive(Receive),
+    /// To the last kept message from its rank.
+    Kept,
+    Nowhere,
+}
+
+/// A message that came before its receive.
+struct Kept {
+    from: usize,
+    number: u64,
+    envelope: Envelope,
+    data: Vec<u8>,
+}
+
+/// Why messages from a rank cannot be read.
+pub(super) enum Unreadable {
+    /// The rank wrote values that no correct rank writes.
+    Corrupt,
+    /// The system gave no memory.
+    Memory(io::Error),
+}
+
+impl Incoming {
+    pub(super) fn new(own: usize, ranks: usize, generation: Generation) -> Incoming {
+        let source = |_| Source { reader: None, messages: generation.base(), stream: None };
+        let sources = (0..ranks).map(source).collect();
+        Incoming { own, generation, posted: VecDeque::new(), kept: VecDeque::new(), sources }
+    }
+
+    /// Whether any receive is open.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.posted.is_empty() || self.receives().next().is_some()
+    }
+
+    /// Returns the receives whose messages come now, with the ranks that send them.
+    fn receives(&self) -> impl Iterator<Item = (usize, &Receive)> {
+        self.sources.iter().enumerate().filter_map(|(from, source)| match &source.stream {
+            Some(Stream { target: Target::Receive(receive), .. }) => Some((from, receive)),
+            _ => None,
+        })
+    }
+
+    /// Adds a receive. If its message came before, or has begun to, the receive takes it.
+    pub(super) fn add(&mut self, state: &GroupState, mut receive: Receive, finished: &mut Vec<Finished>) {
+        let Some(index) = self.kept.iter().position(|kept| receive.takes(kept.from, kept.envelope.tag)) else {
+            self.posted.push_back(receive);
+            return;
+        };
+        let kept = self.kept.remove(index).expect("the message that was found");
+        let source = &mut self.sources[kept.from];
+        // Only the last message of a rank may not have come as a whole.
+        let is_whole = kept.data.len() == kept.envelope.bytes;
+        let stream = source.stream.as_mut().filter(|_| !is_whole);
+        if receive.envelope() != kept.envelope {
+            if let Some(stream) = stream {
+                stream.target = Target::Nowhere;
+            }
+            // This rank's own sends have ended, and have no ring.
+            if kept.from != self.own {
+                refuse(state.ring(kept.from, self.own).0, kept.number, receive.envelope());
+            }
+            finished.push((receive.finish, Err(unlike(kept.from, self.own, kept.envelope, receive.data))));
+            return;
+        }
+        let before = &kept.data[..];
+        // SAFETY: the receive's buffer has as many bytes as the message, of which these have come;
+        // it is exclusive.
+        unsafe { std::ptr::copy_nonoverlapping(before.as_ptr(), receive.data.as_mut_ptr(), before.len()) };
+        match stream {
+            Some(stream) => stream.target = Target::Receive(receive),
+            None => finish(receive, kept.from, finished),
+        }
+    }
+
+    /// Delivers a message that this rank sends to itself.
+    pub(super) fn deliver_own(
+        &mut self,
+        envelope: Envelope,
+        data: &[u8],
+        finished: &mut Vec<Finished>,
+    ) -> Result<(), MailFault> {
+        let own = self.own;
+        let Some(index) = self.posted.iter().position(|receive| receive.takes(own, envelope.tag)) else {
+            self.kept.push_back(Kept { from: own, number: 0, envelope, data: data.to_vec() });
+            return Ok(());
+        };
+        let mut receive = self.posted.remove(index).expect("the receive that was found");
+        if receive.envelope() != envelope {
+            let fault = unlike(own, own, envelope, receive.data);
+            finished.push((receive.finish, Err(fault.clone())));
+            return Err(fault);
+        }
+        receive.data.copy_from_bytes(data);
+        finish(receive, own, finished);
+        Ok(())
+    }
+
+    /// Takes what has come from `from`, at most the cells of the ring. Returns whether anything has
+    /// come.
+    pub(super) fn advance(
+        &mut self,
+        state: &GroupState,
+        from: usize,
+        finished: &mut Vec<Finished>,
+    ) -> Result<bool, Unreadable> {
+        if !self.open(state, from)? {
+            return Ok(false);
+        }
+        let (ends, cells) = state.ring(from, self.own);
+        let mut has_come = false;
+        for _ in 0..cells.len() {
+            let reader = self.sources[from].reader.as_ref().expect("opened above");
+            let Some(cell) = reader.look(cells) else { break };
+            has_come = true;
+            let (part, envelope) = ring::header(cell).ok_or(Unreadable::Corrupt)?;
+            // A message begins where the last one has ended.
+            if (part == Part::First) != self.sources[from].stream.is_none() {
+                return Err(Unreadable::Corrupt);
+            }
+            match part {
+                Part::First => self.begin(ends, from, envelope, finished),
+                Part::Next => {}
+                Part::Withdrawn => self.withdraw(from, finished),
+            }
+            if part != Part::Withdrawn {
+                self.take_part(from, cell, finished)?;
+            }
+            self.sources[from].reader.as_mut().expect("opened above").take(ends);
+        }
+        Ok(has_come)
+    }
+
+    /// Opens the ring from `from`. Returns false if that rank has not begun to send.
+    fn open(&mut self, state: &GroupState, from: usize) -> Result<bool, Unreadable> {
+        let source = &mut self.sources[from];
+        if source.reader.is_none() {
+            // Relaxed: this rank reserves the cells itself.
+            if state.ring(from, self.own).0.writer.opened.load(Ordering::Relaxed) != self.generation.mark() {
+                return Ok(false);
+            }
+            state.reserve_ring(from, self.own).map_err(Unreadable::Memory)?;
+            source.reader = Some(Reader::new(self.generation));
+        }
+        Ok(true)
+    }
+
+    /// Begins a message: finds its receive, or keeps it.
+    fn begin(&mut self, ends: &RingEnds, from: usize, envelope: Envelope, finished: &mut Vec<Finished>) {
+        let source = &mut self.sources[from];
+        source.messages += 1;
+        let number = source.messages;
+        let target = match self.posted.iter().position(|receive| receive.takes(from, envelope.tag)) {
+            Some(index) => {
+                let receive = self.posted.remove(index).expect("the receive that was found");
+                match receive.envelope() == envelope {
+                    true => Target::Receive(receive),
+                    false => {
+                        refuse(ends, number, receive.envelope());
+                        finished.push((receive.finish, Err(unlike(from, self.own, envelope, receive.data))));
+                        Target::Nowhere
+                    }
+                }
+            }
+            None => {
+                self.kept.push_back(Kept { from, number, envelope, data: Vec::new() });
+                Target::Kept
+            }
+        };
+        source.stream = Some(Stream { envelope, bytes: 0, target });
+    }
+
+    /// Ends a message in the middle.
+    fn withdraw(&mut self, from: usize, finished: &mut Vec<Finished>) {
+        match self.sources[from].stream.take().map(|stream| stream.target) {
+            Some(Target::Receive(receive)) => finished.push((receive.finish, Err(MailFault::Withdrawn(from)))),
+            Some(Target::Kept) => {
+                let last = self.kept.iter().rposition(|kept| kept.from == from);
+                last.map(|index| self.kept.remove(index));
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes the data in a cell.
+    fn take_part(&mut self, from: usize, cell: &Cell, finished: &mut Vec<Finished>) -> Result<(), Unreadable> {
+        let source = &mut self.sources[from];
+        let stream = source.stream.as_mut().expect("a message that has begun");
+        let at = stream.bytes;
+        let bytes = (stream.envelope.bytes - at).min(CELL_BYTES);
+        match &mut stream.target {
+            // SAFETY: the receive's buffer has as many bytes as the message.
+            Target::Receive(receive) => unsafe {
+                ring::copy_out(cell, receive.data.as_mut_ptr().add(at), bytes);
+            },
+            Target::Kept => {
+                let kept = self.kept.iter_mut().rev().find(|kept| kept.from == from).expect("the message that comes");
+                // The size is what another process says: memory is asked for as the data come.
+                let reserved = kept.data.try_reserve(bytes);
+                reserved.map_err(|_| Unreadable::Memory(io::ErrorKind::OutOfMemory.into()))?;
+                // SAFETY: the bytes are reserved, and initialized by the copy.
+                unsafe {
+                    ring::copy_out(cell, kept.data.as_mut_ptr().add(at), bytes);
+                    kept.data.set_len(at + bytes);
+                }
+            }
+            Target::Nowhere => {}
+        }
+        stream.bytes += bytes;
+        if stream.bytes == stream.envelope.bytes
+            && let Some(Stream { target: Target::Receive(receive), .. }) = source.stream.take()
+        {
+            finish(receive, from, finished);
+        }
+        Ok(())
+    }
+
+    /// Ends the receives whose deadline has passed. `peers` are all other ranks.
+    pub(super) fn end_late(&mut self, now: Instant, peers: &[usize], finished: &mut Vec<Finished>) {
+        let late = extract(&mut self.posted, |receive| is_past(receive.deadline, now));
+        finished.extend(late.into_iter().map(|receive| {
+            let missing = receive.from.map_or_else(|| peers.to_vec(), |from| vec![from]);
+            (receive.finish, Err(MailFault::Late(missing)))
+        }));
+        self.end_streams(|_, receive| is_past(receive.deadline, now), |from| MailFault::Late(vec![from]), finished);
+    }
+
+    /// Ends the receives of messages that come and for which `is_out` holds: the rest of such a
+    /// message goes nowhere.
+    fn end_streams(
+        &mut self,
+        is_out: impl Fn(usize, &Receive) -> bool,
+        fault: impl Fn(usize) -> MailFault,
+        finished: &mut Vec<Finished>,
+    ) {
+        for (from, source) in self.sources.iter_mut().enumerate() {
+            let Some(stream) = &mut source.stream else { continue };
+            if matches!(&stream.target, Target::Receive(receive) if is_out(from, receive))
+                && let Target::Receive(receive) = std::mem::replace(&mut stream.target, Target::Nowhere)
+            {
+                finished.push((receive.finish, Err(fault(from))));
+            }
+        }
+    }
+
+    /// Ends the receives that only `from`, which has left, or another rank that `has_left` could
+    /// serve.
+    pub(super) fn end_left(&mut self, peers: &[usize], has_left: impl Fn(usize) -> bool, finished: &mut Vec<Finished>) {
+        let first = peers.first().copied().filter(|_| peers.iter().all(|&peer| has_left(peer)));
+        let gone = |receive: &Receive| receive.from.map_or(first, |from| Some(from).filter(|&from| has_left(from)));
+        let own = self.own;
+        for receive in extract(&mut self.posted, |receive| receive.from != Some(own) && gone(receive).is_some()) {
+            let left = gone(&receive).expect("a rank that has left");
+            finished.push((receive.finish, Err(MailFault::Fault(Fault::Left(left)))));
+        }
+        self.end_streams(|from, _| has_left(from), |from| MailFault::Fault(Fault::Left(from)), finished);
+    }
+
+    /// Ends all receives with this fault.
+    pub(super) fn end_all(&mut self, fault: &Fault, finished: &mut Vec<Finished>) {
+        let all = self.posted.drain(..);
+        finished.extend(all.map(|receive| (receive.finish, Err(MailFault::Fault(fault.clone())))));
+        self.end_streams(|_, _| true, |_| MailFault::Fault(fault.clone()), finished);
+        self.kept.clear();
+    }
+
+    /// Returns the first deadline.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let all = self.posted.iter().chain(self.receives().map(|(_, receive)| receive));
+        all.filter_map(|receive| receive.deadline).min()
+    }
+}
+
+/// Tells the sender of message `number` what its receive expected.
+fn refuse(ends: &RingEnds, number: u64, expected: Envelope) {
+    ends.reader.expected_bytes.store(expected.bytes as u64, Ordering::Relaxed);
+    ends.reader.expected_form.store(expected.dtype as u64, Ordering::Relaxed);
+    // SYNC POINT refused: pairs with `Outgoing::hear`.
+    ends.reader.refused.store(number, Ordering::Release);
+}
+
+fn unlike(from: usize, to: usize, sent: Envelope, expected: crate::memory::HostBufMut<'_>) -> MailFault {
+    let expected = Envelope { dtype: expected.dtype(), bytes: expected.bytes(), tag: sent.tag };
+    MailFault::Unlike { from, to, sent, expected }
+}
+
+/// Ends a receive whose data have come.
+fn finish(mut receive: Receive, from: usize, finished: &mut Vec<Finished>) {
+    let bytes = receive.data.bytes();
+    // SAFETY: the buffer is exclusive.
+    unsafe { make_valid(receive.data.dtype(), receive.data.as_mut_ptr(), bytes) };
+    finished.push((receive.finish, Ok(from)));
+}

@@ -1,0 +1,361 @@
+//! One rank's mailbox.
+
+use super::{
+    incoming::{Incoming, Unreadable},
+    outgoing::Outgoing,
+    request::{Finish, Finished, MailFault, Receive, Sending},
+};
+use crate::{
+    group::{
+        abort::{Abort, Reason},
+        call_context::corrupt,
+        fault::Fault,
+        state::GroupState,
+    },
+    memory::{HostBuf, HostBufMut},
+    shm::records::Generation,
+    sync::{
+        atomics::{Mutex, MutexGuard, Ordering, fence},
+        wait::WaitPolicy,
+    },
+};
+use consonance_spec::World;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// One rank's mailbox in a group. Clones are the same mailbox, for other threads.
+#[derive(Clone)]
+pub struct Mail(Arc<Shared>);
+
+struct Shared {
+    state: Arc<GroupState>,
+    world: World,
+    generation: Generation,
+    peers: Box<[usize]>,
+    open: Mutex<Open>,
+}
+
+/// The open requests of a rank.
+struct Open {
+    outgoing: Box<[Outgoing]>,
+    incoming: Incoming,
+    /// Why the mailbox takes no more requests.
+    closed: Option<Fault>,
+    /// Threads that poll.
+    polling: usize,
+    /// Threads that sleep until a signal.
+    sleeping: usize,
+}
+
+/// Polls between two checks of deadlines and of the end of the group.
+const PASSES_PER_CHECK: u32 = 16;
+
+impl Mail {
+    pub(crate) fn new(state: Arc<GroupState>, world: World, generation: Generation) -> Result<Mail, Fault> {
+        let rank = world.rank();
+        if let Err(error) = state.reserve_ring_ends(rank) {
+            state.abort(generation, Abort { rank, reason: Reason::Memory });
+            return Err(Fault::NoMemory { bytes: 0, code: error.raw_os_error() });
+        }
+        let outgoing = (0..world.size()).map(|to| Outgoing::new(rank, to, generation)).collect();
+        let incoming = Incoming::new(rank, world.size(), generation);
+        let open = Open { outgoing, incoming, closed: None, polling: 0, sleeping: 0 };
+        let peers = world.peers().collect();
+        Ok(Mail(Arc::new(Shared { state, world, generation, peers, open: Mutex::new(open) })))
+    }
+
+    /// Returns this rank and the number of ranks.
+    pub fn world(&self) -> World {
+        self.0.world
+    }
+
+    /// Sends `data` to rank `to`. Calls `finish` once, on any thread, when the request has ended:
+    /// perhaps before this returns.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub fn send(&self, data: HostBuf<'static>, to: usize, tag: u64, deadline: Option<Instant>, finish: Finish) {
+        assert!(to < self.0.world.size(), "rank {to} of {}", self.0.world.size());
+        self.post(finish, |shared, open, finish, finished| {
+            if let Some(fault) = open.outgoing[to].take_refusal(&shared.state) {
+                finished.push((finish, Err(fault)));
+                return Ok(());
+            }
+            let sending = Sending { data, tag, deadline, finish };
+            if to == shared.world.rank() {
+                let sent = open.incoming.deliver_own(sending.envelope(), data.as_bytes(), finished);
+                finished.push((sending.finish, sent.map(|()| to)));
+                return Ok(());
+            }
+            match open.outgoing[to].open(&shared.state) {
+                Ok(()) => open.outgoing[to].add(sending),
+                Err(error) => return Err((sending.finish, shared.no_memory(error.raw_os_error()))),
+            }
+            Ok(())
+        });
+    }
+
+    /// Receives the next message with this tag from rank `from`, or from any rank, into `data`,
+    /// which has the message's element type and size. Calls `finish` as [`send`](Mail::send) does.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub fn recv(
+        &self,
+        data: HostBufMut<'static>,
+        from: Option<usize>,
+        tag: u64,
+        deadline: Option<Instant>,
+        finish: Finish,
+    ) {
+        assert!(from.is_none_or(|from| from < self.0.world.size()), "rank {from:?} of {}", self.0.world.size());
+        self.post(finish, |shared, open, finish, finished| {
+            let refused = from.and_then(|from| open.outgoing[from].take_refusal(&shared.state));
+            match refused {
+                Some(fault) => finished.push((finish, Err(fault))),
+                None => open.incoming.add(&shared.state, Receive { data, from, tag, deadline, finish }, finished),
+            }
+            Ok(())
+        });
+    }
+
+    /// Adds a request and advances all.
+    fn post(
+        &self,
+        finish: Finish,
+        add: impl FnOnce(&Shared, &mut Open, Finish, &mut Vec<Finished>) -> Result<(), (Finish, Fault)>,
+    ) {
+        let shared = &*self.0;
+        // In a fork the lock may be held for ever.
+        if shared.state.forked() {
+            return finish(Err(MailFault::Fault(Fault::Forked)));
+        }
+        let mut finished = Vec::new();
+        let mut open = shared.lock();
+        let end = open.closed.clone().or_else(|| shared.end());
+        match end {
+            Some(fault) => finished.push((finish, Err(MailFault::Fault(fault)))),
+            None => {
+                if let Err((finish, fault)) = add(shared, &mut open, finish, &mut finished) {
+                    finished.push((finish, Err(MailFault::Fault(fault))));
+                }
+                shared.advance(&mut open, &mut finished);
+            }
+        }
+        drop(open);
+        self.end(finished);
+    }
+
+    /// Waits until `done`, and advances all requests of this rank meanwhile. Returns false if
+    /// `limit` has passed.
+    pub fn wait(&self, limit: Option<Instant>, done: impl Fn() -> bool) -> bool {
+        let shared = &*self.0;
+        loop {
+            if done() {
+                return true;
+            }
+            if shared.state.forked() {
+                return false;
+            }
+            if self.poll(&done) {
+                return true;
+            }
+            if limit.is_some_and(|limit| limit <= Instant::now()) {
+                return false;
+            }
+            self.sleep(limit, &done);
+        }
+    }
+
+    /// Polls until `done`, for a short while.
+    fn poll(&self, done: &impl Fn() -> bool) -> bool {
+        let shared = &*self.0;
+        if shared.state.wait_policy == WaitPolicy::Block {
+            return false;
+        }
+        shared.change(|open| open.polling += 1);
+        let passes = std::cell::Cell::new(0);
+        let is_done = shared.state.wait_policy.look(&|| {
+            passes.set(passes.get() + 1);
+            let mut finished = Vec::new();
+            let mut open = shared.lock();
+            shared.advance(&mut open, &mut finished);
+            if passes.get() % PASSES_PER_CHECK == 0 {
+                shared.check(&mut open, &mut finished);
+            }
+            drop(open);
+            self.end(finished);
+            done()
+        });
+        let mut finished = Vec::new();
+        let mut open = shared.lock();
+        open.polling -= 1;
+        if shared.say_awaits(&open) {
+            // A thread sleeps, and no peer has signalled it while this one polled.
+            // SYNC POINT mail: as in `sleep`.
+            fence(Ordering::SeqCst); // polled
+            shared.advance(&mut open, &mut finished);
+        }
+        drop(open);
+        self.end(finished);
+        is_done
+    }
+
+    /// Sleeps until a signal, at most until `limit` or the first deadline, unless something ends
+    /// before.
+    fn sleep(&self, limit: Option<Instant>, done: &impl Fn() -> bool) {
+        let shared = &*self.0;
+        let event = &shared.state.sleeper(shared.world.rank()).wake;
+        let mut finished = Vec::new();
+        let count = event.count();
+        let mut open = shared.lock();
+        open.sleeping += 1;
+        shared.say_awaits(&open);
+        // SYNC POINT mail: pairs with the fence in `tell`.
+        fence(Ordering::SeqCst);
+        shared.advance(&mut open, &mut finished);
+        shared.check(&mut open, &mut finished);
+        let first = open.deadlines().chain(limit).min();
+        drop(open);
+        let has_ended = !finished.is_empty();
+        self.end(finished);
+        if !has_ended && !done() {
+            let limit = first.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
+            event.sleep(count, limit, shared.state.segment().is_some());
+        }
+        shared.change(|open| open.sleeping -= 1);
+    }
+
+    /// Whether any request is open.
+    pub fn is_busy(&self) -> bool {
+        !self.0.state.forked() && self.0.lock().is_busy()
+    }
+
+    /// Closes the mailbox: ends all requests with `fault`, and takes no more.
+    pub(crate) fn close(&self, fault: &Fault) {
+        let shared = &*self.0;
+        if shared.state.forked() {
+            return;
+        }
+        let mut finished = Vec::new();
+        let mut open = shared.lock();
+        open.closed.get_or_insert_with(|| fault.clone());
+        open.end_all(fault, &mut finished);
+        drop(open);
+        self.end(finished);
+    }
+
+    /// Tells the callers of requests that have ended, and wakes the threads of this rank that wait
+    /// for them.
+    fn end(&self, finished: Vec<Finished>) {
+        if finished.is_empty() {
+            return;
+        }
+        finished.into_iter().for_each(|(finish, result)| finish(result));
+        let others_sleep = self.0.lock().sleeping > 0;
+        if others_sleep {
+            self.0.state.wake(self.0.world.rank());
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// Changes the number of threads that poll or sleep.
+    fn change(&self, change: impl FnOnce(&mut Open)) {
+        let mut open = self.lock();
+        change(&mut open);
+        self.say_awaits(&open);
+    }
+
+    /// Publishes whether a peer must signal this rank: a thread sleeps, and no other polls.
+    fn say_awaits(&self, open: &Open) -> bool {
+        let awaits = open.sleeping > 0 && open.polling == 0;
+        self.state.records()[self.world.rank()].sleeper.awaits_mail.store(awaits.into(), Ordering::Relaxed);
+        awaits
+    }
+
+    /// Returns why the group takes no more requests, if it has ended.
+    fn end(&self) -> Option<Fault> {
+        self.state.aborted(self.generation).map(Fault::Aborted)
+    }
+
+    fn no_memory(&self, code: Option<i32>) -> Fault {
+        self.state.abort(self.generation, Abort { rank: self.world.rank(), reason: Reason::Memory });
+        Fault::NoMemory { bytes: 0, code }
+    }
+
+    /// Writes and takes what can be written and taken.
+    fn advance(&self, open: &mut Open, finished: &mut Vec<Finished>) {
+        if open.closed.is_some() {
+            return;
+        }
+        for &peer in &self.peers {
+            let wrote = open.outgoing[peer].advance(&self.state, finished);
+            match open.incoming.advance(&self.state, peer, finished) {
+                Ok(has_come) if has_come || wrote => self.tell(peer),
+                Ok(_) => {}
+                Err(unreadable) => {
+                    let fault = match unreadable {
+                        Unreadable::Corrupt => corrupt(&self.state, self.generation, peer),
+                        Unreadable::Memory(error) => self.no_memory(error.raw_os_error()),
+                    };
+                    open.closed = Some(fault.clone());
+                    return open.end_all(&fault, finished);
+                }
+            }
+        }
+    }
+
+    /// Wakes `peer` if it sleeps until cells are written or taken.
+    fn tell(&self, peer: usize) {
+        // SYNC POINT mail: pairs with the fence in `sleep`.
+        fence(Ordering::SeqCst);
+        if self.state.records()[peer].sleeper.awaits_mail.load(Ordering::Relaxed) != 0 {
+            self.state.wake(peer);
+        }
+    }
+
+    /// Ends the requests whose deadline has passed, whose peer has left, or all if the group has
+    /// ended.
+    fn check(&self, open: &mut Open, finished: &mut Vec<Finished>) {
+        if let Some(fault) = self.end() {
+            return open.end_all(&fault, finished);
+        }
+        let has_left = |peer| self.state.has_left(self.generation, peer);
+        let left: Vec<usize> = self.peers.iter().copied().filter(|&peer| has_left(peer)).collect();
+        if !left.is_empty() {
+            // What a rank sent before it left is there.
+            self.advance(open, finished);
+            for &peer in &left {
+                open.outgoing[peer].end_all(&Fault::Left(peer), finished);
+            }
+            open.incoming.end_left(&self.peers, |peer| left.contains(&peer), finished);
+        }
+        if open.deadlines().next().is_some() {
+            let now = Instant::now();
+            self.peers.iter().for_each(|&peer| open.outgoing[peer].end_late(now, finished));
+            open.incoming.end_late(now, &self.peers, finished);
+        }
+    }
+}
+
+impl Open {
+    fn is_busy(&self) -> bool {
+        self.incoming.is_busy() || self.outgoing.iter().any(Outgoing::is_busy)
+    }
+
+    fn deadlines(&self) -> impl Iterator<Item = Instant> {
+        self.outgoing.iter().filter_map(Outgoing::deadline).chain(self.incoming.deadline())
+    }
+
+    fn end_all(&mut self, fault: &Fault, finished: &mut Vec<Finished>) {
+        self.outgoing.iter_mut().for_each(|outgoing| outgoing.end_all(fault, finished));
+        self.incoming.end_all(fault, finished);
+    }
+}

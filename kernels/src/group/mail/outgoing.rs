@@ -1,0 +1,215 @@
+//! The messages that a rank sends to one other rank.
+
+use super::{
+    request::{Finished, MailFault, Sending, is_past},
+    ring::{self, Envelope, Part, Writer},
+};
+use crate::{
+    group::{fault::Fault, state::GroupState},
+    shm::{
+        records::Generation,
+        ring::{Cell, RingEnds},
+    },
+    sync::atomics::Ordering,
+};
+use std::{collections::VecDeque, io, time::Instant};
+
+/// Largest message whose sender does not wait until it is taken, in bytes.
+pub(super) const EAGER_BYTES: usize = 4 << 10;
+
+/// The messages to one rank, in the order of their sends.
+pub(super) struct Outgoing {
+    own: usize,
+    to: usize,
+    generation: Generation,
+    writer: Writer,
+    is_open: bool,
+    /// The messages that wait for cells. The first may be written in part.
+    queue: VecDeque<Sending>,
+    /// Bytes of the first message that are written; `None` if none of its cells is.
+    begun: Option<usize>,
+    /// A message was given up in the middle: a cell that says so comes before the next one.
+    withdraws: Option<Envelope>,
+    /// The messages that are written and not known to be taken: with the number of the message, and
+    /// the cells up to its end.
+    untaken: VecDeque<(u64, u64, Sending)>,
+    /// The envelopes of the last messages, for a refusal.
+    sent: VecDeque<(u64, Envelope)>,
+    /// Messages that were begun.
+    messages: u64,
+    /// The last refusal that this rank has heard of.
+    heard: u64,
+    /// A message that was refused after its send had ended.
+    refused: Option<MailFault>,
+}
+
+/// Limit on the messages whose envelopes are kept for a refusal.
+const REMEMBERED: usize = 64;
+
+impl Outgoing {
+    pub(super) fn new(own: usize, to: usize, generation: Generation) -> Outgoing {
+        Outgoing {
+            own,
+            to,
+            generation,
+            writer: Writer::new(generation),
+            is_open: false,
+            queue: VecDeque::new(),
+            begun: None,
+            withdraws: None,
+            untaken: VecDeque::new(),
+            sent: VecDeque::new(),
+            messages: generation.base(),
+            heard: generation.base(),
+            refused: None,
+        }
+    }
+
+    /// Whether any request is open.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.queue.is_empty() || !self.untaken.is_empty()
+    }
+
+    /// Reserves the ring, and tells its reader.
+    ///
+    /// # Errors
+    /// The system's, when it has no memory for the ring.
+    pub(super) fn open(&mut self, state: &GroupState) -> io::Result<()> {
+        if !self.is_open {
+            state.reserve_ring_ends(self.to)?;
+            state.reserve_ring(self.own, self.to)?;
+            let (ends, _) = state.ring(self.own, self.to);
+            // Relaxed: the reader reserves the cells, too.
+            ends.writer.opened.store(self.generation.mark(), Ordering::Relaxed);
+            self.is_open = true;
+        }
+        Ok(())
+    }
+
+    /// Queues a message for the ring, which is open.
+    pub(super) fn add(&mut self, sending: Sending) {
+        self.queue.push_back(sending);
+    }
+
+    /// Returns the fault of a message that was refused after its send had ended, once.
+    pub(super) fn take_refusal(&mut self, state: &GroupState) -> Option<MailFault> {
+        if self.is_open {
+            self.hear(state.ring(self.own, self.to).0);
+        }
+        self.refused.take()
+    }
+
+    /// Writes as many cells as there are credits for, and ends the sends that are done. Returns
+    /// whether anything was written or ended.
+    pub(super) fn advance(&mut self, state: &GroupState, finished: &mut Vec<Finished>) -> bool {
+        if !self.is_open {
+            return false;
+        }
+        let (ends, cells) = state.ring(self.own, self.to);
+        let wrote = self.write(ends, cells, finished);
+        self.end_taken(ends, finished) || wrote
+    }
+
+    fn write(&mut self, ends: &RingEnds, cells: &[Cell], finished: &mut Vec<Finished>) -> bool {
+        let mut wrote = false;
+        while (self.withdraws.is_some() || !self.queue.is_empty()) && self.writer.has_credit(ends, cells) {
+            wrote = true;
+            if let Some(envelope) = self.withdraws.take() {
+                self.writer.put(cells, Part::Withdrawn, envelope, &[]);
+                continue;
+            }
+            let sending = &self.queue[0];
+            let (envelope, data) = (sending.envelope(), sending.data.as_bytes());
+            let at = self.begun.unwrap_or(0);
+            let part = ring::next_part(data, at);
+            self.writer.put(cells, if self.begun.is_some() { Part::Next } else { Part::First }, envelope, part);
+            if self.begun.is_none() {
+                self.messages += 1;
+                self.sent.truncate(REMEMBERED - 1);
+                self.sent.push_front((self.messages, envelope));
+            }
+            if at + part.len() < data.len() {
+                self.begun = Some(at + part.len());
+                continue;
+            }
+            self.begun = None;
+            let sending = self.queue.pop_front().expect("the message that was written");
+            match envelope.bytes <= EAGER_BYTES {
+                true => finished.push((sending.finish, Ok(self.to))),
+                false => self.untaken.push_back((self.messages, self.writer.written(), sending)),
+            }
+        }
+        wrote
+    }
+
+    /// Ends the sends whose messages are taken.
+    fn end_taken(&mut self, ends: &RingEnds, finished: &mut Vec<Finished>) -> bool {
+        let before = finished.len();
+        while let Some(&(message, end, _)) = self.untaken.front() {
+            if !self.writer.is_read(ends, end) {
+                break;
+            }
+            let (_, _, sending) = self.untaken.pop_front().expect("the first one");
+            self.hear(ends);
+            let is_this = self.heard == message;
+            let result = if is_this { self.refused.take().map_or(Ok(self.to), Err) } else { Ok(self.to) };
+            finished.push((sending.finish, result));
+        }
+        finished.len() > before
+    }
+
+    /// Notes the last refusal of the reader.
+    fn hear(&mut self, ends: &RingEnds) {
+        // SYNC POINT refused: pairs with `Incoming::refuse`.
+        let message = ends.reader.refused.load(Ordering::Acquire);
+        let Some(&(_, sent)) = self.sent.iter().find(|(number, _)| *number == message) else { return };
+        if message <= self.heard {
+            return;
+        }
+        self.heard = message;
+        let dtype = ring::dtype(ends.reader.expected_form.load(Ordering::Relaxed)).unwrap_or(sent.dtype);
+        let bytes = ends.reader.expected_bytes.load(Ordering::Relaxed) as usize;
+        let expected = Envelope { dtype, bytes, tag: sent.tag };
+        self.refused = Some(MailFault::Unlike { from: self.own, to: self.to, sent, expected });
+    }
+
+    /// Ends the sends whose deadline has passed.
+    pub(super) fn end_late(&mut self, now: Instant, finished: &mut Vec<Finished>) {
+        if let Some(first) = self.queue.front().filter(|first| is_past(first.deadline, now)) {
+            // The reader waits for the rest of a message that is written in part.
+            self.withdraws = self.begun.take().map(|_| first.envelope()).or(self.withdraws);
+        }
+        let late = |sending: &mut Sending| is_past(sending.deadline, now);
+        let queued = extract(&mut self.queue, late);
+        let untaken = extract(&mut self.untaken, |(_, _, sending)| late(sending));
+        let all = queued.into_iter().chain(untaken.into_iter().map(|(_, _, sending)| sending));
+        finished.extend(all.map(|sending| (sending.finish, Err(MailFault::Late(vec![self.to])))));
+    }
+
+    /// Ends all sends with this fault.
+    pub(super) fn end_all(&mut self, fault: &Fault, finished: &mut Vec<Finished>) {
+        let untaken = self.untaken.drain(..).map(|(_, _, sending)| sending);
+        let all = self.queue.drain(..).chain(untaken);
+        finished.extend(all.map(|sending| (sending.finish, Err(MailFault::Fault(fault.clone())))));
+        self.begun = None;
+    }
+
+    /// Returns the first deadline.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let all = self.queue.iter().chain(self.untaken.iter().map(|(_, _, sending)| sending));
+        all.filter_map(|sending| sending.deadline).min()
+    }
+}
+
+/// Takes the elements out for which `is_out` holds.
+pub(super) fn extract<T>(queue: &mut VecDeque<T>, mut is_out: impl FnMut(&mut T) -> bool) -> Vec<T> {
+    let mut out = Vec::new();
+    let mut index = 0;
+    while index < queue.len() {
+        match is_out(&mut queue[index]) {
+            true => out.extend(queue.remove(index)),
+            false => index += 1,
+        }
+    }
+    out
+}

@@ -1,0 +1,77 @@
+//! Requests of a mailbox, and how they end.
+
+use super::ring::Envelope;
+use crate::{
+    group::fault::Fault,
+    memory::{HostBuf, HostBufMut},
+};
+use std::time::Instant;
+
+/// Why a request failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MailFault {
+    /// A message does not fit its receive. Both ranks get this fault: the sender at the latest when
+    /// it next sends to that rank or receives from it.
+    Unlike {
+        /// The rank that sent.
+        from: usize,
+        /// The rank that received.
+        to: usize,
+        /// What was sent.
+        sent: Envelope,
+        /// What the receive expected.
+        expected: Envelope,
+    },
+    /// The deadline passed: these ranks did not send or receive. The group goes on.
+    Late(Vec<usize>),
+    /// The sender gave up in the middle of the message.
+    Withdrawn(usize),
+    /// The fault of the group.
+    Fault(Fault),
+}
+
+/// What a request calls at its end, with the rank that sent the message or received it.
+pub type Finish = Box<dyn FnOnce(Result<usize, MailFault>) + Send>;
+
+/// A request that has ended, and how.
+pub(super) type Finished = (Finish, Result<usize, MailFault>);
+
+/// A message to send.
+pub(super) struct Sending {
+    pub(super) data: HostBuf<'static>,
+    pub(super) tag: u64,
+    pub(super) deadline: Option<Instant>,
+    pub(super) finish: Finish,
+}
+
+/// A receive.
+pub(super) struct Receive {
+    pub(super) data: HostBufMut<'static>,
+    /// The rank that sends; `None` for any.
+    pub(super) from: Option<usize>,
+    pub(super) tag: u64,
+    pub(super) deadline: Option<Instant>,
+    pub(super) finish: Finish,
+}
+
+impl Sending {
+    pub(super) fn envelope(&self) -> Envelope {
+        Envelope { dtype: self.data.dtype(), bytes: self.data.bytes(), tag: self.tag }
+    }
+}
+
+impl Receive {
+    pub(super) fn envelope(&self) -> Envelope {
+        Envelope { dtype: self.data.dtype(), bytes: self.data.bytes(), tag: self.tag }
+    }
+
+    /// Whether a message from this rank with this tag belongs to the receive.
+    pub(super) fn takes(&self, from: usize, tag: u64) -> bool {
+        self.tag == tag && self.from.is_none_or(|rank| rank == from)
+    }
+}
+
+/// Whether a deadline has passed.
+pub(super) fn is_past(deadline: Option<Instant>, now: Instant) -> bool {
+    deadline.is_some_and(|deadline| deadline <= now)
+}

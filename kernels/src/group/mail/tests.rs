@@ -1,0 +1,223 @@
+use super::{Envelope, Mail, MailFault};
+use crate::{
+    group::{Abort, Endpoint, Fault, Reason},
+    memory::{HostBuf, HostBufMut},
+};
+use consonance_spec::DType;
+use std::{
+    sync::{Arc, Barrier, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A request that a test waits for.
+struct Pending<'m>(&'m Mail, Arc<Mutex<Option<Result<usize, MailFault>>>>);
+
+impl Pending<'_> {
+    fn is_done(&self) -> bool {
+        self.1.lock().unwrap().is_some()
+    }
+
+    fn wait(self) -> Result<usize, MailFault> {
+        assert!(self.0.wait(Some(Instant::now() + 2 * LIMIT), || self.is_done()), "a request ends at its deadline");
+        self.1.lock().unwrap().take().unwrap()
+    }
+}
+
+fn send<'m>(mail: &'m Mail, data: &'static [u32], to: usize, tag: u64, limit: Duration) -> Pending<'m> {
+    let result = Arc::new(Mutex::new(None));
+    let told = result.clone();
+    let finish = Box::new(move |result| assert!(told.lock().unwrap().replace(result).is_none(), "ended twice"));
+    mail.send(HostBuf::from(data), to, tag, Some(Instant::now() + limit), finish);
+    Pending(mail, result)
+}
+
+fn recv<'m>(mail: &'m Mail, data: &'static mut [u32], from: Option<usize>, tag: u64, limit: Duration) -> Pending<'m> {
+    let result = Arc::new(Mutex::new(None));
+    let told = result.clone();
+    let finish = Box::new(move |result| assert!(told.lock().unwrap().replace(result).is_none(), "ended twice"));
+    mail.recv(HostBufMut::from(data), from, tag, Some(Instant::now() + limit), finish);
+    Pending(mail, result)
+}
+
+fn numbers(count: usize, first: u32) -> &'static mut [u32] {
+    (0..count as u32).map(|number| number.wrapping_add(first)).collect::<Vec<u32>>().leak()
+}
+
+fn space(count: usize) -> (&'static mut [u32], *const u32) {
+    let space = vec![0u32; count].leak();
+    let start = space.as_ptr();
+    (space, start)
+}
+
+/// Reads a buffer whose receive has ended.
+fn read(start: *const u32, count: usize) -> Vec<u32> {
+    // SAFETY: the buffer is leaked, and its receive has ended.
+    unsafe { std::slice::from_raw_parts(start, count) }.to_vec()
+}
+
+/// Runs `body` on each rank of a group of threads and, on Linux, of a group in a segment.
+fn on_each_group(ranks: usize, body: impl Fn(Mail, usize) + Sync) {
+    let mut groups = vec![Endpoint::group(ranks, LIMIT)];
+    #[cfg(target_os = "linux")]
+    {
+        use crate::shm::{GroupId, Segment, Shape};
+        let shape = Shape::new(ranks, Shape::STAGING_BYTES).unwrap();
+        let segment = Arc::new(Segment::create(shape, GroupId::from_bytes([7; 16])).unwrap());
+        groups.push(Endpoint::in_segment(&segment, 0..ranks, 2, &[], LIMIT));
+    }
+    for mut endpoints in groups {
+        let mails: Vec<Mail> = endpoints.iter_mut().map(|endpoint| endpoint.mail().unwrap()).collect();
+        thread::scope(|scope| {
+            let body = &body;
+            mails.into_iter().enumerate().for_each(|(rank, mail)| _ = scope.spawn(move || body(mail, rank)));
+        });
+    }
+}
+
+#[test]
+fn messages_of_every_size_come_in_order_and_whole() {
+    on_each_group(2, |mail, rank| {
+        for count in [0, 1, 8, 9, 1024, 1025, 2032, 2033, 100_000, 300_000] {
+            for round in 0..5 {
+                match rank {
+                    0 => assert_eq!(send(&mail, numbers(count, round), 1, 3, LIMIT).wait(), Ok(1)),
+                    _ => {
+                        let (space, start) = space(count);
+                        assert_eq!(recv(&mail, space, Some(0), 3, LIMIT).wait(), Ok(0));
+                        assert_eq!(read(start, count), numbers(count, round), "{count} numbers");
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn two_ranks_that_send_first_both_go_on_and_any_tag_is_found() {
+    on_each_group(3, |mail, rank| {
+        let peers: Vec<usize> = (0..3).filter(|&peer| peer != rank).collect();
+        for round in 0..20u32 {
+            let (count, tag) = ([1, 5000, 200_000][round as usize % 3], 2 * u64::from(round));
+            for &peer in &peers {
+                assert_eq!(send(&mail, numbers(count, rank as u32 + round), peer, tag, LIMIT).wait(), Ok(peer));
+                assert_eq!(send(&mail, numbers(3, 7), peer, tag + 1, LIMIT).wait(), Ok(peer));
+            }
+            // In the other order than they were sent.
+            for &peer in peers.iter().rev() {
+                let (later, start_later) = space(3);
+                assert_eq!(recv(&mail, later, Some(peer), tag + 1, LIMIT).wait(), Ok(peer));
+                assert_eq!(read(start_later, 3), [7, 8, 9]);
+            }
+            let mut from = Vec::new();
+            for _ in &peers {
+                let (any, start) = space(count);
+                let source = recv(&mail, any, None, tag, LIMIT).wait().unwrap();
+                assert_eq!(read(start, count), numbers(count, source as u32 + round));
+                from.push(source);
+            }
+            from.sort();
+            assert_eq!(from, peers);
+        }
+    });
+}
+
+#[test]
+fn a_rank_sends_to_itself() {
+    on_each_group(2, |mail, rank| {
+        assert_eq!(send(&mail, numbers(3, 1), rank, 1, LIMIT).wait(), Ok(rank));
+        let (space, start) = space(3);
+        assert_eq!(recv(&mail, space, None, 1, LIMIT).wait(), Ok(rank));
+        assert_eq!(read(start, 3), [1, 2, 3]);
+    });
+}
+
+#[test]
+fn both_ranks_hear_of_a_message_that_does_not_fit() {
+    let refused = Barrier::new(2);
+    on_each_group(2, |mail, rank| {
+        let unlike = |sent: usize, expected: usize, tag| {
+            let envelope = |count: usize| Envelope { dtype: DType::U32, bytes: 4 * count, tag };
+            Err(MailFault::Unlike { from: 0, to: 1, sent: envelope(sent), expected: envelope(expected) })
+        };
+        if rank == 0 {
+            assert_eq!(send(&mail, numbers(5000, 0), 1, 1, LIMIT).wait(), unlike(5000, 5001, 1));
+            assert_eq!(send(&mail, numbers(2, 0), 1, 2, LIMIT).wait(), Ok(1));
+            refused.wait();
+            assert_eq!(recv(&mail, space(1).0, Some(1), 3, LIMIT).wait(), unlike(2, 3, 2));
+            assert_eq!(recv(&mail, space(1).0, Some(1), 3, LIMIT).wait(), Ok(1));
+            assert_eq!(send(&mail, numbers(4, 0), 1, 4, LIMIT).wait(), Ok(1));
+        } else {
+            assert_eq!(recv(&mail, space(5001).0, Some(0), 1, LIMIT).wait(), unlike(5000, 5001, 1));
+            assert_eq!(recv(&mail, space(3).0, Some(0), 2, LIMIT).wait(), unlike(2, 3, 2));
+            refused.wait();
+            assert_eq!(send(&mail, numbers(1, 0), 0, 3, LIMIT).wait(), Ok(0));
+            assert_eq!(recv(&mail, space(4).0, Some(0), 4, LIMIT).wait(), Ok(0));
+        }
+    });
+}
+
+#[test]
+fn a_deadline_ends_the_request_and_not_the_group() {
+    let short = Duration::from_millis(30);
+    on_each_group(2, |mail, rank| {
+        if rank == 0 {
+            assert_eq!(recv(&mail, space(1).0, Some(1), 9, short).wait(), Err(MailFault::Late(vec![1])));
+            assert_eq!(recv(&mail, space(1).0, None, 9, short).wait(), Err(MailFault::Late(vec![1])));
+            // Rank 1 makes no call: there are not enough cells for the message.
+            assert_eq!(send(&mail, numbers(200_000, 0), 1, 1, short).wait(), Err(MailFault::Late(vec![1])));
+            assert_eq!(send(&mail, numbers(1, 5), 1, 2, LIMIT).wait(), Ok(1));
+        } else {
+            thread::sleep(20 * short);
+            assert_eq!(recv(&mail, space(200_000).0, Some(0), 1, LIMIT).wait(), Err(MailFault::Withdrawn(0)));
+            let (space, start) = space(1);
+            assert_eq!(recv(&mail, space, Some(0), 2, LIMIT).wait(), Ok(0));
+            assert_eq!(read(start, 1), [5]);
+        }
+    });
+}
+
+#[test]
+fn requests_end_when_their_peer_leaves_or_the_group_ends() {
+    let mut endpoints = Endpoint::group(3, LIMIT);
+    let mails: Vec<Mail> = endpoints.iter_mut().map(|endpoint| endpoint.mail().unwrap()).collect();
+    let (one, any) = (recv(&mails[0], space(1).0, Some(2), 0, LIMIT), recv(&mails[0], space(1).0, None, 0, LIMIT));
+    let sent = send(&mails[2], numbers(1, 4), 0, 1, LIMIT);
+    assert_eq!(sent.wait(), Ok(0));
+    drop(endpoints.pop());
+    assert_eq!(one.wait(), Err(MailFault::Fault(Fault::Left(2))));
+    let (space_of, start) = space(1);
+    assert_eq!(recv(&mails[0], space_of, Some(2), 1, LIMIT).wait(), Ok(2), "what was sent before");
+    assert_eq!(read(start, 1), [4]);
+    assert!(!any.is_done());
+    endpoints[1].aborter().abort(Reason::Failure);
+    let aborted = Err(MailFault::Fault(Fault::Aborted(Abort { rank: 1, reason: Reason::Failure })));
+    assert_eq!(any.wait(), aborted);
+    assert_eq!(send(&mails[0], numbers(1, 4), 1, 1, LIMIT).wait(), aborted);
+    drop(endpoints);
+    let after = recv(&mails[1], space(1).0, Some(0), 1, LIMIT).wait();
+    assert_eq!(after, Err(MailFault::Fault(Fault::Left(1))), "the endpoint is gone");
+}
+
+#[test]
+fn messages_cross_from_many_threads_at_once() {
+    on_each_group(2, |mail, rank| {
+        thread::scope(|scope| {
+            for tag in 0..4u64 {
+                let mail = &mail;
+                scope.spawn(move || {
+                    for round in 0..200u32 {
+                        let count = [1, 100, 3000][round as usize % 3];
+                        let sent = send(mail, numbers(count, round + tag as u32), 1 - rank, tag, LIMIT);
+                        let (space, start) = space(count);
+                        assert_eq!(recv(mail, space, Some(1 - rank), tag, LIMIT).wait(), Ok(1 - rank));
+                        assert_eq!(sent.wait(), Ok(1 - rank));
+                        assert_eq!(read(start, count), numbers(count, round + tag as u32));
+                    }
+                });
+            }
+        });
+    });
+}
