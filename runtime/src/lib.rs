@@ -22,6 +22,7 @@
 //! * [`Variable`]: trainable state, placed by the strategy; `checkpoint` saves and restores it.
 //! * [`gradient`]: the collectives in the backward pass.
 //! * [`Communicator`]: the raw layer below, MPI's collectives on slices.
+//! * [`Mailbox`]: messages with tags. [`Queue`]: calls from any thread.
 //! * The [guide]: a page per topic.
 //!
 //! # The same bits everywhere
@@ -66,14 +67,20 @@ pub mod guide;
 
 pub use value::axis::{Axes, Axis};
 
-#[cfg(target_os = "linux")]
-pub use cluster::process_group::{ProcessGroup, ProcessGroupBuilder};
 pub use cluster::{
     ClusterResolver, ClusterSpec, SimpleClusterResolver, SlurmClusterResolver, TfConfigClusterResolver, UnionResolver,
 };
+#[cfg(target_os = "linux")]
+pub use cluster::{
+    process_group::{ProcessGroup, ProcessGroupBuilder},
+    unique_id::UniqueId,
+};
 pub use comm::async_scope::{Pending, Scope};
 pub use comm::communicator::Communicator;
+pub use comm::mailbox::Mailbox;
 pub use comm::options::{CommunicationOptions, Implementation};
+pub use comm::queue::Queue;
+pub use comm::request::Request;
 pub use comm::shared_memory::SharedMemory;
 pub use consonance_derive::Nest;
 pub use consonance_spec::{

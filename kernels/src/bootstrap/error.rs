@@ -55,6 +55,17 @@ pub enum MeetingError {
         /// The process id, if known.
         pid: Option<u32>,
     },
+    /// A process of the job counts another number of tasks.
+    OtherSize {
+        /// The name of the task.
+        name: String,
+        /// The process id, if known.
+        pid: Option<u32>,
+        /// The number of tasks that this process counts.
+        expected: usize,
+        /// The number that the other process counts.
+        found: usize,
+    },
     /// A process could not make the group.
     Failed {
         /// The name of its task.
@@ -147,6 +158,9 @@ impl fmt::Display for MeetingError {
             MeetingError::OtherBuild { name, pid } => {
                 write!(f, "{name} runs another build of the program ({})", process(pid))
             }
+            MeetingError::OtherSize { name, pid, expected, found } => {
+                write!(f, "{name} ({}) counts {found} processes: expected {expected}", process(pid))
+            }
             MeetingError::Failed { name, why } => write!(f, "{name} could not make the group: {why}"),
             MeetingError::TooManyRanks { found, most } => {
                 write!(f, "the processes have {found} replicas together, and a group at most {most}")
@@ -218,6 +232,10 @@ mod tests {
             (
                 MeetingError::OtherBuild { name: name.clone(), pid },
                 "worker 1 (h:1) runs another build of the program (process 4242)".to_owned(),
+            ),
+            (
+                MeetingError::OtherSize { name: name.clone(), pid, expected: 2, found: 3 },
+                "worker 1 (h:1) (process 4242) counts 3 processes: expected 2".to_owned(),
             ),
             (
                 MeetingError::Failed { name, why: "no memory".to_owned() },

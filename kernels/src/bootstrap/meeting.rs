@@ -342,7 +342,8 @@ impl Meeting {
     fn greet(&mut self, stranger: Link) -> Result<(), MeetingError> {
         let hello = match socket::receive(&stranger.socket, &mut self.buffer) {
             Packet::Bytes(count, _) => match self.message(count) {
-                Ok(Message::Hello(hello)) if self.is_right(&hello) && hello.task > self.options.task => hello,
+                Ok(Message::Hello(hello)) if !self.is_right(&hello) => return self.refuse_size(&stranger, &hello),
+                Ok(Message::Hello(hello)) if hello.task > self.options.task => hello,
                 Err(ReadError::OtherBuild) => return self.refuse_build(&stranger, "a process of this job"),
                 _ => return Ok(()),
             },
@@ -369,7 +370,11 @@ impl Meeting {
                 }
             };
             let message = match self.message(count) {
-                Ok(Message::Hello(hello)) if !(self.is_right(&hello) && hello.task == task) => Err(ReadError::Garbage),
+                Ok(Message::Hello(hello)) if !self.is_right(&hello) => {
+                    self.lose(task);
+                    return self.refuse_size(&link, &hello);
+                }
+                Ok(Message::Hello(hello)) if hello.task != task => Err(ReadError::Garbage),
                 Ok(message) if descriptors.len() != usize::from(matches!(message, Message::Propose(_))) => {
                     Err(ReadError::Garbage)
                 }
@@ -403,6 +408,19 @@ impl Meeting {
         let _ = socket::send(&link.socket, &self.bytes(&Message::Hello(own.clone())), None);
         match own.generation {
             0 => Err(MeetingError::OtherBuild { name: name.to_owned(), pid: link.pid }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells a process that counts other tasks that it is refused. This is an error if this process
+    /// has been in no group.
+    fn refuse_size(&self, link: &Link, hello: &Hello) -> Result<(), MeetingError> {
+        let own = self.formation.own();
+        // As in `refuse_build`.
+        let _ = socket::send(&link.socket, &self.bytes(&Message::Hello(own.clone())), None);
+        let name = self.options.names.get(hello.task).cloned().unwrap_or_else(|| format!("task {}", hello.task));
+        match own.generation {
+            0 => Err(MeetingError::OtherSize { name, pid: link.pid, expected: own.tasks, found: hello.tasks }),
             _ => Ok(()),
         }
     }

@@ -1,5 +1,6 @@
 //! Services of the operating system except shared memory: files, threads, other processes.
 
+pub mod fork;
 pub mod gate;
 pub mod mapped_file;
 pub mod thread_pool;

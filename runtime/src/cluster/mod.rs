@@ -16,6 +16,8 @@ mod sagemaker;
 mod json;
 mod role;
 #[cfg(target_os = "linux")]
+pub(crate) mod unique_id;
+#[cfg(target_os = "linux")]
 pub(crate) mod process_group;
 
 pub use hostlist::{expand_hostlist, expand_tasks_per_node};

@@ -1,7 +1,7 @@
 //! Groups of processes that share memory on one host: how they form, and form again after a loss.
 
 use crate::{
-    ClusterResolver, CommunicationOptions, Communicator, Error, Result,
+    ClusterResolver, CommunicationOptions, Communicator, Error, Result, UniqueId,
     cluster::{Role, check_on_this_host},
     comm::{engine::Processes, options},
 };
@@ -61,8 +61,7 @@ const CALL: &str = "ProcessGroup";
 /// ```
 pub struct ProcessGroup {
     options: ProcessGroupBuilder,
-    /// The tasks of all processes of the cluster, with their addresses.
-    tasks: Vec<String>,
+    place: Place,
     meeting: Arc<Mutex<Meeting>>,
     generation: Arc<Generation>,
     communicators: Vec<Communicator>,
@@ -72,13 +71,27 @@ pub struct ProcessGroup {
 /// [`join`](Self::join).
 #[must_use]
 pub struct ProcessGroupBuilder {
-    resolver: Arc<dyn ClusterResolver>,
+    job: Job,
     replicas: usize,
     options: CommunicationOptions,
     timeout: Duration,
     staging_bytes: usize,
     reads_directly: Option<bool>,
     on_wait: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+/// How the processes of a group find each other.
+enum Job {
+    Cluster(Arc<dyn ClusterResolver>),
+    Id { id: Box<UniqueId>, rank: usize, size: usize },
+}
+
+/// The place of this process among those of its job.
+struct Place {
+    /// The names of all processes of the job, with their addresses.
+    tasks: Vec<String>,
+    own: usize,
+    digest: u128,
 }
 
 /// One generation of the group, from its formation to the loss of a member.
@@ -103,6 +116,37 @@ impl ProcessGroup {
     /// Returns a builder that joins the processes of a cluster.
     pub fn builder(resolver: impl ClusterResolver + 'static) -> ProcessGroupBuilder {
         ProcessGroupBuilder::new(Arc::new(resolver))
+    }
+
+    /// Returns a builder that joins the `size` processes of this host that pass the same `id`, each
+    /// with its own `rank` from 0. One process makes the id, and passes it to the others by any
+    /// means. The processes of a group may be any processes of one user. A process may be in many
+    /// groups at a time, each with an id of its own. Threads may take the role of processes.
+    ///
+    /// [`join`](ProcessGroupBuilder::join) fails at once if the id was made on another host, in
+    /// another network namespace, by another user or by another build; the error names the rank.
+    ///
+    /// ```
+    /// use consonance::{ProcessGroup, ReduceOp, Result, UniqueId};
+    /// fn process(id: UniqueId, rank: usize) -> Result<u32> {
+    ///     let mut group = ProcessGroup::with_id(&id, rank, 2).join()?;
+    ///     let mut communicator = group.communicators().remove(0);
+    ///     let mut data = [rank as u32 + 1];
+    ///     communicator.all_reduce(ReduceOp::Sum, &mut data)?;
+    ///     Ok(data[0])
+    /// }
+    /// let id = UniqueId::new()?;
+    /// let sums = std::thread::scope(|scope| {
+    ///     let processes = [0, 1].map(|rank| scope.spawn(move || process(id, rank)));
+    ///     processes.map(|process| process.join().unwrap())
+    /// });
+    /// for sum in sums {
+    ///     assert_eq!(sum?, 3);
+    /// }
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn with_id(id: &UniqueId, rank: usize, size: usize) -> ProcessGroupBuilder {
+        ProcessGroupBuilder::of(Job::Id { id: Box::new(*id), rank, size })
     }
 
     /// Returns the position of this process, and the number of processes.
@@ -155,15 +199,19 @@ impl ProcessGroup {
             communicator.abort();
         }
         (self.generation, self.communicators) =
-            self.options.form("ProcessGroup::reform", &self.meeting, &self.tasks, wait_for_replacements)?;
+            self.options.form("ProcessGroup::reform", &self.meeting, &self.place, wait_for_replacements)?;
         Ok(())
     }
 }
 
 impl ProcessGroupBuilder {
     pub(crate) fn new(resolver: Arc<dyn ClusterResolver>) -> ProcessGroupBuilder {
+        ProcessGroupBuilder::of(Job::Cluster(resolver))
+    }
+
+    fn of(job: Job) -> ProcessGroupBuilder {
         ProcessGroupBuilder {
-            resolver,
+            job,
             replicas: 1,
             options: CommunicationOptions::new(),
             timeout: options::DEFAULT_TIMEOUT,
@@ -226,32 +274,28 @@ impl ProcessGroupBuilder {
     /// # Errors
     /// * [`Error::InvalidCall`] if this process is not a `chief` or `worker` of the cluster, or if
     ///   one of them is on another host.
+    /// * [`Error::InvalidCall`] if the id of the group was made elsewhere, or the rank is not below
+    ///   the size.
     /// * [`Error::Meeting`] if processes are missing at the deadline (the error names them), if
     ///   another process already runs this task, or if a process of another user or another build
     ///   of the program has taken a task.
     /// * [`Error::System`] if the system has no memory.
     pub fn join(self) -> Result<ProcessGroup> {
-        let role = Role::of(CALL, &*self.resolver)?;
-        check_on_this_host(CALL, &role)?;
+        let place = self.job.place()?;
         if self.replicas == 0 {
             return Err(Error::invalid(CALL, "replicas", "at least one", "0"));
         }
         Shape::new(self.replicas, self.staging_bytes).map_err(|error| no_segment(CALL, error))?;
-        let tasks = match role.workers.is_empty() {
-            // A program that runs alone: its process id is unique.
-            true => vec![format!("process {}", std::process::id())],
-            false => role.workers.iter().map(|(task, address)| format!("{task} ({address})")).collect(),
-        };
         let meeting = Meeting::open(MeetingOptions {
-            digest: job_digest(&tasks),
+            digest: place.digest,
             layout: Segment::LAYOUT,
-            task: role.worker,
-            names: tasks.clone(),
+            task: place.own,
+            names: place.tasks.clone(),
             replicas: self.replicas,
         });
-        let meeting = Arc::new(Mutex::new(meeting.map_err(|error| not_met(CALL, &tasks[role.worker], error))?));
-        let (generation, communicators) = self.form(CALL, &meeting, &tasks, Duration::ZERO)?;
-        Ok(ProcessGroup { options: self, tasks, meeting, generation, communicators })
+        let meeting = Arc::new(Mutex::new(meeting.map_err(|error| not_met(CALL, place.own_task(), error))?));
+        let (generation, communicators) = self.form(CALL, &meeting, &place, Duration::ZERO)?;
+        Ok(ProcessGroup { options: self, place, meeting, generation, communicators })
     }
 
     /// Forms a group with the other processes. If this process fails after the group was formed, it
@@ -260,10 +304,10 @@ impl ProcessGroupBuilder {
         &self,
         call: &'static str,
         meeting: &Arc<Mutex<Meeting>>,
-        tasks: &[String],
+        place: &Place,
         wait_for_replacements: Duration,
     ) -> Result<(Arc<Generation>, Vec<Communicator>)> {
-        let own_task = Role::of(call, &*self.resolver)?.worker;
+        let tasks = &place.tasks;
         let staging_bytes = self.staging_bytes;
         let create = |group: &Group| {
             let ranks = group.members.iter().map(|member| member.replicas).sum();
@@ -273,7 +317,7 @@ impl ProcessGroupBuilder {
         };
         let tell = |waiting: &Waiting| {
             let missing: Vec<&str> = waiting.missing.iter().map(|&task| tasks[task].as_str()).collect();
-            let (own, waited) = (&tasks[own_task], waiting.waited.as_secs());
+            let (own, waited) = (place.own_task(), waiting.waited.as_secs());
             (self.on_wait)(&format!("{own} has waited {waited} s for {}", missing.join(", ")));
         };
         let mut own = meeting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -283,7 +327,7 @@ impl ProcessGroupBuilder {
         let group = match formed {
             Ok(Ok(formed)) => self.enter(call, &formed, meeting, tasks),
             // `Meeting::form` has told the others.
-            Ok(Err(error)) => return Err(not_met(call, &tasks[own_task], error)),
+            Ok(Err(error)) => return Err(not_met(call, place.own_task(), error)),
             Err(panic) => {
                 own.leave();
                 resume_unwind(panic)
@@ -341,6 +385,38 @@ impl ProcessGroupBuilder {
         let communicator = |seat| Communicator::in_processes(seat, configuration, generation.clone());
         let communicators = endpoints.into_iter().map(communicator).collect();
         Ok((generation, communicators))
+    }
+}
+
+impl Job {
+    fn place(&self) -> Result<Place> {
+        match self {
+            Job::Cluster(resolver) => {
+                let role = Role::of(CALL, &**resolver)?;
+                check_on_this_host(CALL, &role)?;
+                let tasks: Vec<String> = match role.workers.is_empty() {
+                    // A program that runs alone: its process id is unique.
+                    true => vec![format!("process {}", std::process::id())],
+                    false => role.workers.iter().map(|(task, address)| format!("{task} ({address})")).collect(),
+                };
+                Ok(Place { own: role.worker, digest: job_digest(&tasks), tasks })
+            }
+            &Job::Id { ref id, rank, size } => {
+                if rank >= size {
+                    let expected = format!("a rank below the size, {size}");
+                    return Err(Error::invalid(CALL, "rank", expected, rank.to_string()));
+                }
+                id.check_here(rank)?;
+                let tasks = (0..size).map(|rank| format!("rank {rank}")).collect();
+                Ok(Place { own: rank, digest: id.digest(), tasks })
+            }
+        }
+    }
+}
+
+impl Place {
+    fn own_task(&self) -> &str {
+        &self.tasks[self.own]
     }
 }
 

@@ -1,7 +1,7 @@
 //! The raw layer: collectives on slices, for backends of frameworks and numeric code.
 
 use crate::{
-    CommunicationOptions, Error, Implementation, Result,
+    CommunicationOptions, Error, Implementation, Mailbox, Result,
     comm::{
         agreement::Agreement,
         call::Call,
@@ -137,6 +137,11 @@ impl Communicator {
         Ok(())
     }
 
+    /// Returns the timeout of a call.
+    pub fn timeout(&self) -> Duration {
+        self.configuration.timeout
+    }
+
     /// Sets the algorithm of all-reduces. If ranks set different ones, an all-reduce fails with a
     /// mismatch.
     pub fn set_implementation(&mut self, implementation: Implementation) {
@@ -220,6 +225,29 @@ impl Communicator {
     /// ```
     pub fn abort_handle(&self) -> AbortHandle {
         self.engine.abort_handle()
+    }
+
+    /// Returns the mailbox of this rank, for messages with tags between any two ranks. Each rank makes
+    /// the call when it needs it; no rank waits. The mailbox works as long as the communicator
+    /// exists, in one generation of the group: see [`abort`](Communicator::abort). All mailboxes of
+    /// a communicator are the same.
+    ///
+    /// # Errors
+    /// As [`barrier`](Communicator::barrier); [`Error::WrongContext`] if the
+    /// [engine](crate::raw::Engine) has no mailbox.
+    ///
+    /// ```
+    /// # use consonance::Communicator;
+    /// let mut ranks = Communicator::threads(2);
+    /// let [first, second] = [ranks[0].mailbox()?, ranks[1].mailbox()?];
+    /// first.send([3u8].as_slice(), 1, 0, None)?;
+    /// let mut data = [0u8];
+    /// second.recv(data.as_mut_slice(), Some(0), 0, None)?;
+    /// assert_eq!(data, [3]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn mailbox(&mut self) -> Result<Mailbox> {
+        self.engine.mailbox()
     }
 
     /// After an abort, waits until all ranks are ready, then renews the group. Otherwise does

@@ -3,10 +3,13 @@
 pub(crate) mod options;
 pub(crate) mod call;
 pub(crate) mod agreement;
+pub(crate) mod request;
+pub(crate) mod mailbox;
 pub(crate) mod engine;
 pub(crate) mod communicator;
 mod slices;
 mod disagreement;
 pub(crate) mod shared_memory;
+pub(crate) mod queue;
 pub(crate) mod progress;
 pub(crate) mod async_scope;

@@ -21,7 +21,8 @@ use crate::{
 };
 use consonance_spec::World;
 use std::{
-    sync::Arc,
+    mem,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -121,6 +122,63 @@ impl Mail {
         });
     }
 
+    /// Sends `data`, and waits until the request has ended.
+    ///
+    /// # Errors
+    /// See [`MailFault`].
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub fn send_and_wait(
+        &self,
+        data: HostBuf<'_>,
+        to: usize,
+        tag: u64,
+        deadline: Option<Instant>,
+    ) -> Result<usize, MailFault> {
+        // SAFETY: `until_ended` returns when the request has ended; nothing reads the data then.
+        let data = unsafe { mem::transmute::<HostBuf<'_>, HostBuf<'static>>(data) };
+        self.until_ended(|finish| self.send(data, to, tag, deadline, finish))
+    }
+
+    /// Receives into `data`, and waits until the request has ended. Returns the rank that sent.
+    ///
+    /// # Errors
+    /// See [`MailFault`].
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub fn recv_and_wait(
+        &self,
+        data: HostBufMut<'_>,
+        from: Option<usize>,
+        tag: u64,
+        deadline: Option<Instant>,
+    ) -> Result<usize, MailFault> {
+        // SAFETY: as in `send_and_wait`; nothing writes the data then.
+        let data = unsafe { mem::transmute::<HostBufMut<'_>, HostBufMut<'static>>(data) };
+        self.until_ended(|finish| self.recv(data, from, tag, deadline, finish))
+    }
+
+    /// Starts a request and waits until it has ended. If something panics, closes the mailbox: then
+    /// the request has ended, too.
+    fn until_ended(&self, start: impl FnOnce(Finish)) -> Result<usize, MailFault> {
+        struct Close<'m>(&'m Mail);
+        impl Drop for Close<'_> {
+            fn drop(&mut self) {
+                self.0.close(&Fault::Left(self.0.world().rank()));
+            }
+        }
+        let result = Arc::new(OnceLock::new());
+        let told = result.clone();
+        let close = Close(self);
+        start(Box::new(move |result| _ = told.set(result)));
+        // Returns false only in a fork, which has no request.
+        let _ = self.wait(None, || result.get().is_some());
+        mem::forget(close);
+        result.get().cloned().unwrap_or(Err(MailFault::Fault(Fault::Forked)))
+    }
+
     /// Adds a request and advances all.
     fn post(
         &self,
@@ -166,6 +224,21 @@ impl Mail {
                 return false;
             }
             self.sleep(limit, &done);
+        }
+    }
+
+    /// Sleeps until a signal or until `limit`, and advances all requests before: for a thread whose
+    /// requests nobody waits for now.
+    pub fn rest(&self, limit: Instant) {
+        if !self.0.state.forked() {
+            self.sleep(Some(limit), &|| false);
+        }
+    }
+
+    /// Wakes the threads that wait or rest.
+    pub fn wake(&self) {
+        if !self.0.state.forked() {
+            self.0.state.wake(self.0.world.rank());
         }
     }
 

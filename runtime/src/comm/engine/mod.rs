@@ -5,11 +5,11 @@ pub(crate) mod host;
 mod lowered;
 
 pub use abort::{Abort, AbortHandle};
-pub(crate) use host::{Host, Processes};
+pub(crate) use host::{Host, Processes, Reports};
 pub(crate) use lowered::Lowered;
 
 use crate::{
-    Error, Result,
+    Error, Mailbox, Result,
     comm::{call::Call, options::Configuration},
 };
 use consonance_kernels::{
@@ -91,6 +91,15 @@ pub trait Engine: Any + Send {
     /// [`execute`](Engine::execute).
     fn subgroup(&mut self, _members: &[usize]) -> Result<Option<Box<dyn Engine>>, Failure> {
         Err(cannot("split").into())
+    }
+
+    /// Returns the mailbox of this rank, for messages with tags beside the calls. By default there is
+    /// none.
+    ///
+    /// # Errors
+    /// [`Error::WrongContext`] if the engine has none; otherwise as [`execute`](Engine::execute).
+    fn mailbox(&mut self) -> Result<Mailbox> {
+        Err(cannot("Communicator::mailbox"))
     }
 
     /// Allocates `count` zero elements in memory of `space` that the engine's calls need not stage.

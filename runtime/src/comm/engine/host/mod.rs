@@ -6,7 +6,7 @@ mod algorithm;
 use self::algorithm::{Scratch, Stop};
 use super::{AbortHandle, Engine, Failure, Service, require_host, words};
 use crate::{
-    Error, Result,
+    Error, Mailbox, Result,
     comm::{
         call::{Call, OnHost},
         options::Configuration,
@@ -146,6 +146,15 @@ impl Engine for Host {
         }
     }
 
+    fn mailbox(&mut self) -> Result<Mailbox> {
+        let witness = self.endpoint.witness();
+        let timeout = self.endpoint.timeout();
+        match self.endpoint.mail() {
+            Ok(mail) => Ok(Mailbox::new(mail, Reports { witness, processes: self.processes.clone() }, timeout)),
+            Err(fault) => Err(report(&witness, self.processes.as_deref(), fault, "Communicator::mailbox", timeout)),
+        }
+    }
+
     fn configure(&mut self, configuration: &Configuration) {
         self.configuration = *configuration;
         for endpoint in self.pairs.iter_mut().flatten().chain([&mut self.endpoint]) {
@@ -194,6 +203,29 @@ impl Engine for Host {
     }
 }
 
+/// Makes the errors of calls that do not borrow the engine.
+pub(crate) struct Reports {
+    witness: Witness,
+    processes: Option<Arc<dyn Processes>>,
+}
+
+impl Reports {
+    /// Returns this rank and the number of ranks.
+    pub(crate) fn world(&self) -> World {
+        self.witness.world()
+    }
+
+    /// Makes the error for `fault` in the call of this name, which waited for at most `timeout`.
+    pub(crate) fn error(&self, fault: Fault, name: &str, timeout: Duration) -> Error {
+        report(&self.witness, self.processes.as_deref(), fault, name, timeout)
+    }
+
+    /// Describes the process of a rank, if there are several.
+    pub(crate) fn process(&self, rank: usize) -> Option<String> {
+        self.processes.as_ref().map(|processes| processes.describe(self.witness.top_rank(rank)))
+    }
+}
+
 /// Makes the failure of the call of this name.
 fn failure(endpoint: &Endpoint, processes: Option<&dyn Processes>, fault: Fault, name: &str) -> Failure {
     match fault {
@@ -203,13 +235,7 @@ fn failure(endpoint: &Endpoint, processes: Option<&dyn Processes>, fault: Fault,
 }
 
 /// Makes the error for `fault` in the call of this name, which waited for at most `timeout`.
-pub(super) fn report(
-    witness: &Witness,
-    processes: Option<&dyn Processes>,
-    fault: Fault,
-    name: &str,
-    timeout: Duration,
-) -> Error {
+fn report(witness: &Witness, processes: Option<&dyn Processes>, fault: Fault, name: &str, timeout: Duration) -> Error {
     let call = name.to_owned();
     let process = |rank| processes.map(|processes| processes.describe(witness.top_rank(rank)));
     let said = |rank| {

@@ -1,0 +1,186 @@
+//! The id of a group whose processes need no cluster.
+
+use crate::{Error, Result};
+use consonance_kernels::shm::Segment;
+use consonance_spec::call::digest;
+use std::{
+    fmt::{self, Write},
+    fs,
+    io::Read,
+    os::unix::fs::MetadataExt,
+    str::FromStr,
+};
+
+const CALL: &str = "ProcessGroup::with_id";
+
+/// The id of a group of processes of one host: see
+/// [`ProcessGroup::with_id`](crate::ProcessGroup::with_id). It has 128 bytes. It can be passed as
+/// bytes or as text, by any means.
+///
+/// ```
+/// use consonance::UniqueId;
+/// let id = UniqueId::new()?;
+/// assert_eq!(UniqueId::from_bytes(*id.as_bytes())?, id);
+/// assert_eq!(id.to_string().parse::<UniqueId>()?, id);
+/// assert_ne!(UniqueId::new()?, id);
+/// # Ok::<(), consonance::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct UniqueId([u8; UniqueId::BYTES]);
+
+/// The bytes at which every id begins.
+const MAGIC: [u8; 8] = *b"cons-id1";
+
+impl UniqueId {
+    /// The number of bytes of an id.
+    pub const BYTES: usize = 128;
+
+    /// Makes an id that no other group has.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the system does not say which machine this is, or has no random
+    /// numbers.
+    pub fn new() -> Result<UniqueId> {
+        let mut random = [0; 16];
+        let read = fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random));
+        read.map_err(|source| Error::System { what: "get random numbers".to_owned(), source })?;
+        UniqueId::of(random)
+    }
+
+    /// Makes the id that follows from `text`: the same in each process of this host that passes the
+    /// same text. The caller ensures that no other group at the same time has this text.
+    ///
+    /// # Errors
+    /// As [`new`](UniqueId::new).
+    ///
+    /// ```
+    /// # use consonance::UniqueId;
+    /// assert_eq!(UniqueId::derived("job 7, step 1")?, UniqueId::derived("job 7, step 1")?);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn derived(text: &str) -> Result<UniqueId> {
+        let halves = [digest(text), digest(&format!("again {text}"))].map(u64::to_le_bytes);
+        UniqueId::of(halves.concat().try_into().expect("two halves of 8 bytes"))
+    }
+
+    fn of(own: [u8; 16]) -> Result<UniqueId> {
+        let mut bytes = [0; UniqueId::BYTES];
+        let parts = [&MAGIC[..], &own, &Place::here()?.bytes()].concat();
+        bytes[..parts.len()].copy_from_slice(&parts);
+        Ok(UniqueId(bytes))
+    }
+
+    /// Makes the id of these bytes.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if they are not the bytes of an id.
+    pub fn from_bytes(bytes: [u8; UniqueId::BYTES]) -> Result<UniqueId> {
+        match bytes.starts_with(&MAGIC) {
+            true => Ok(UniqueId(bytes)),
+            false => Err(Error::invalid("UniqueId", "bytes", "those of an id, which begin with cons-id1", "others")),
+        }
+    }
+
+    /// Returns the bytes of the id.
+    pub fn as_bytes(&self) -> &[u8; UniqueId::BYTES] {
+        &self.0
+    }
+
+    /// Returns the digest by which the processes of the group find each other.
+    pub(crate) fn digest(&self) -> u128 {
+        u128::from_le_bytes(self.0[8..24].try_into().expect("16 bytes"))
+    }
+
+    /// Checks that the id was made where this process, of `rank`, is.
+    pub(crate) fn check_here(&self, rank: usize) -> Result<()> {
+        let here = Place::here()?;
+        let there = Place::of(&self.0[24..]);
+        let differs = |what: &str, expected: String, found: String| {
+            let argument = format!("id of rank {rank}, {what}");
+            Err(Error::invalid(CALL, argument, format!("{expected}, where this process is"), found))
+        };
+        if there.boot != here.boot {
+            return differs("host", here.boot(), there.boot());
+        }
+        if there.network != here.network {
+            return differs("network namespace", here.network.to_string(), there.network.to_string());
+        }
+        if there.user != here.user {
+            return differs("user", here.user.to_string(), there.user.to_string());
+        }
+        if there.layout != here.layout {
+            return differs("build", format!("{:x}", here.layout), format!("{:x}", there.layout));
+        }
+        Ok(())
+    }
+}
+
+/// Where an id was made: processes in different places cannot share memory.
+struct Place {
+    /// The id of the running system.
+    boot: [u8; 16],
+    network: u64,
+    user: u64,
+    layout: u64,
+}
+
+impl Place {
+    fn here() -> Result<Place> {
+        let asked = |path: &str| {
+            let what = format!("read {path}");
+            move |source| Error::System { what, source }
+        };
+        let path = "/proc/sys/kernel/random/boot_id";
+        let text = fs::read_to_string(path).map_err(asked(path))?;
+        let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+        let boot = u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes();
+        let path = "/proc/self/ns/net";
+        let network = fs::metadata(path).map_err(asked(path))?.ino();
+        let path = "/proc/self";
+        let user = fs::metadata(path).map_err(asked(path))?.uid().into();
+        Ok(Place { boot, network, user, layout: Segment::LAYOUT })
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let words = [self.network, self.user, self.layout].map(u64::to_le_bytes);
+        [&self.boot[..], words.as_flattened()].concat()
+    }
+
+    fn of(bytes: &[u8]) -> Place {
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let boot = bytes[..16].try_into().expect("16 bytes");
+        Place { boot, network: word(16), user: word(24), layout: word(32) }
+    }
+
+    fn boot(&self) -> String {
+        format!("the system with boot id {:032x}", u128::from_be_bytes(self.boot))
+    }
+}
+
+/// Writes the bytes in hexadecimal digits.
+impl fmt::Display for UniqueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        self.0.iter().try_for_each(|byte| write!(text, "{byte:02x}"))?;
+        f.pad(&text)
+    }
+}
+
+impl fmt::Debug for UniqueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "UniqueId({:032x})", self.digest())
+    }
+}
+
+impl FromStr for UniqueId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<UniqueId> {
+        let digits = |at: usize| text.get(2 * at..2 * at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        let bytes: Option<Vec<u8>> = (0..UniqueId::BYTES).map(digits).collect();
+        let found = || format!("{} characters", text.len());
+        let bytes = bytes.filter(|_| text.len() == 2 * UniqueId::BYTES);
+        let bytes = bytes.ok_or_else(|| Error::invalid("UniqueId", "text", "256 hexadecimal digits", found()))?;
+        UniqueId::from_bytes(bytes.try_into().expect("as many as were asked for"))
+    }
+}

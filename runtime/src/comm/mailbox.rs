@@ -1,0 +1,308 @@
+//! Messages with tags.
+
+use crate::{
+    Error, Result,
+    comm::{
+        engine::Reports,
+        options,
+        request::{Completion, Request, request},
+    },
+};
+use consonance_kernels::{
+    group::{Envelope, Fault, Mail, MailFault},
+    memory::{Buf, BufMut, HostBuf, HostBufMut},
+};
+use consonance_spec::World;
+use std::{
+    fmt,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// One rank's mailbox: messages with tags to and from any rank of a group, from any thread, in both
+/// directions at once and beside the group's collectives. A
+/// [`Communicator`](crate::Communicator::mailbox) gives it.
+///
+/// A receive takes the first message from its rank, or from any rank, that has its tag. Messages
+/// between two ranks with the same tag are received in the order in which they were sent. A message
+/// that comes before its receive is kept in the receiver's memory. So ranks that send to each other
+/// first both go on, if each then receives.
+///
+/// A send of up to 4 KiB ends when the data are copied. A longer send ends when the receiver's
+/// process has taken the data, which happens while it is in a call of its mailbox or has started
+/// one that is open.
+///
+/// A timeout ends its request only: the group and all other requests go on.
+///
+/// ```
+/// use consonance::Communicator;
+/// let mut ranks = Communicator::threads(2);
+/// let [first, second] = [0, 1].map(|rank| ranks[rank].mailbox());
+/// let (first, second) = (first?, second?);
+/// first.send([1.5f32, 2.5].as_slice(), 1, 7, None)?;
+/// let mut data = [0f32; 2];
+/// assert_eq!(second.recv(data.as_mut_slice(), None, 7, None)?, 0, "from any rank: it was rank 0");
+/// assert_eq!(data, [1.5, 2.5]);
+/// # Ok::<(), consonance::Error>(())
+/// ```
+///
+/// # Errors
+/// Of each request, [`send`](Mailbox::send) and [`recv`](Mailbox::recv) return the error, and
+/// [`Request::wait`] that of a request that was started:
+/// * [`Error::InvalidCall`] for a rank that is not in the group, a buffer that is not in host
+///   memory, or a timeout that is zero or longer than a day.
+/// * [`Error::Mismatch`] if a message has another element type or number of elements than its
+///   receive. Both ranks get it. If the send has ended by then, its rank gets it in its next call
+///   with the receiving rank. The data of the receive are unspecified.
+/// * [`Error::Timeout`] at the deadline. It names the rank that did not send or receive; all other
+///   ranks for a receive from any rank. The data of the receive are unspecified.
+/// * [`Error::Left`], [`Error::Aborted`] as for a collective. A message that was sent before its
+///   rank left can still be received.
+/// * [`Error::WrongContext`] in a child made by `fork`.
+pub struct Mailbox {
+    mail: Mail,
+    reports: Arc<Reports>,
+    timeout: Duration,
+    carrier: Arc<Carrier>,
+}
+
+impl Mailbox {
+    pub(crate) fn new(mail: Mail, reports: Reports, timeout: Duration) -> Mailbox {
+        let carrier = Arc::new(Carrier { work: Mutex::default(), changed: Condvar::new(), mail: mail.clone() });
+        Mailbox { mail, reports: Arc::new(reports), timeout, carrier }
+    }
+
+    /// Returns this rank and the number of ranks.
+    pub fn world(&self) -> World {
+        self.mail.world()
+    }
+
+    /// Sends `data` to rank `to`, and waits until the send has ended. `timeout` is that of the
+    /// communicator by default.
+    ///
+    /// # Errors
+    /// See [`Mailbox`].
+    pub fn send<'a>(&self, data: impl Into<Buf<'a>>, to: usize, tag: u64, timeout: Option<Duration>) -> Result<()> {
+        let (data, limit) = (host(SEND, data.into().host())?, self.check(SEND, "to", Some(to), timeout)?);
+        let result = self.mail.send_and_wait(data, to, tag, deadline(limit));
+        result.map(drop).map_err(|fault| error(&self.reports, SEND, fault, limit))
+    }
+
+    /// Receives a message with this tag from rank `from`, or from any other rank, and waits until
+    /// it has come. Returns the rank that sent it. `timeout` is that of the communicator by
+    /// default.
+    ///
+    /// # Errors
+    /// See [`Mailbox`].
+    pub fn recv<'a>(
+        &self,
+        data: impl Into<BufMut<'a>>,
+        from: Option<usize>,
+        tag: u64,
+        timeout: Option<Duration>,
+    ) -> Result<usize> {
+        let (data, limit) = (host(RECV, data.into().host())?, self.check(RECV, "from", from, timeout)?);
+        let result = self.mail.recv_and_wait(data, from, tag, deadline(limit));
+        result.map_err(|fault| error(&self.reports, RECV, fault, limit))
+    }
+
+    /// Starts a [`send`](Mailbox::send). A thread of this process carries on with it.
+    ///
+    /// ```
+    /// use consonance::{Communicator, raw::{Buf, BufMut}};
+    /// let alone = Communicator::threads(1).remove(0).mailbox()?;
+    /// # let mut group = Communicator::threads(1);
+    /// # let alone = group[0].mailbox()?;
+    /// let (sent, received): (&'static [u8], &'static mut [u8]) = (&[1, 2], vec![0; 2].leak());
+    /// let request = alone.start_recv(received.into(), Some(0), 3, None);
+    /// assert!(!request.is_finished());
+    /// alone.start_send(sent.into(), 0, 3, None);
+    /// request.wait(None)?;
+    /// assert_eq!(request.source(), Some(0));
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn start_send(&self, data: Buf<'static>, to: usize, tag: u64, timeout: Option<Duration>) -> Request {
+        let checked = host(SEND, data.host())
+            .and_then(|data: HostBuf<'static>| Ok((data, self.check(SEND, "to", Some(to), timeout)?)));
+        self.start(SEND, checked, |data, limit, finish| self.mail.send(data, to, tag, deadline(limit), finish))
+    }
+
+    /// Starts a [`recv`](Mailbox::recv). A thread of this process carries on with it.
+    /// [`Request::source`] returns the rank that sent the message.
+    pub fn start_recv(
+        &self,
+        data: BufMut<'static>,
+        from: Option<usize>,
+        tag: u64,
+        timeout: Option<Duration>,
+    ) -> Request {
+        let checked = host(RECV, data.host())
+            .and_then(|data: HostBufMut<'static>| Ok((data, self.check(RECV, "from", from, timeout)?)));
+        self.start(RECV, checked, |data, limit, finish| self.mail.recv(data, from, tag, deadline(limit), finish))
+    }
+
+    fn start<B>(
+        &self,
+        call: &'static str,
+        checked: Result<(B, Duration)>,
+        start: impl FnOnce(B, Duration, consonance_kernels::group::Finish),
+    ) -> Request {
+        let (completion, request) = request(Some(self.mail.clone()));
+        match checked {
+            Err(error) => completion.end(Err(error)),
+            Ok((data, limit)) => {
+                let reports = self.reports.clone();
+                let finish = move |completion: Completion, result: Result<usize, MailFault>| {
+                    let source = (call == RECV).then_some(());
+                    let result = result.map(|rank| source.map(|()| rank));
+                    completion.end(result.map_err(|fault| error(&reports, call, fault, limit)));
+                };
+                start(data, limit, Box::new(move |result| finish(completion, result)));
+                if !request.is_finished() {
+                    self.carrier.carry();
+                }
+            }
+        }
+        request
+    }
+
+    /// Checks a rank and returns the timeout of a request.
+    fn check(
+        &self,
+        call: &'static str,
+        argument: &str,
+        rank: Option<usize>,
+        timeout: Option<Duration>,
+    ) -> Result<Duration> {
+        let size = self.world().size();
+        if let Some(rank) = rank.filter(|&rank| rank >= size) {
+            return Err(Error::invalid(call, argument, format!("a rank below {size}"), rank.to_string()));
+        }
+        timeout.map_or(Ok(self.timeout), |timeout| options::check_timeout(call, timeout))
+    }
+}
+
+const SEND: &str = "Mailbox::send";
+const RECV: &str = "Mailbox::recv";
+
+fn host<B>(call: &'static str, data: Option<B>) -> Result<B> {
+    data.ok_or_else(|| Error::invalid(call, "data", "host memory", "memory of a device"))
+}
+
+/// Returns when a request that begins now ends.
+fn deadline(limit: Duration) -> Option<Instant> {
+    Instant::now().checked_add(limit)
+}
+
+/// Makes the error of a request.
+fn error(reports: &Reports, call: &'static str, fault: MailFault, waited: Duration) -> Error {
+    let own = reports.world().rank();
+    let missing = |ranks: Vec<usize>, what: &str| {
+        let last = |rank| reports.process(rank).map_or(what.to_owned(), |process| format!("{what}; {process}"));
+        let missing = ranks.into_iter().map(|rank| (rank, last(rank))).collect();
+        Error::Timeout { call: call.to_owned(), waited, missing }
+    };
+    match fault {
+        MailFault::Unlike { from, to, sent, expected } => {
+            let has_dtype = sent.dtype != expected.dtype;
+            let what = |envelope: Envelope| match has_dtype {
+                true => envelope.dtype.to_string(),
+                false => (envelope.bytes / envelope.dtype.size()).to_string(),
+            };
+            let argument = format!("the {} of a message to replica {to}", if has_dtype { "dtype" } else { "count" });
+            Error::Mismatch {
+                call: call.to_owned(),
+                replica: from,
+                argument,
+                expected: what(expected),
+                found: what(sent),
+            }
+        }
+        MailFault::Late(ranks) if call == SEND => missing(ranks, "it has not received the message"),
+        MailFault::Late(ranks) => missing(ranks, "it has sent no such message"),
+        MailFault::Withdrawn(from) => missing(vec![from], "it gave up in the middle of the message"),
+        // The endpoint of this rank was dropped, or its group goes on in another generation.
+        MailFault::Fault(Fault::Left(rank)) if rank == own => Error::WrongContext {
+            call,
+            problem: "the communicator of this mailbox was dropped, or its group was renewed".to_owned(),
+        },
+        MailFault::Fault(fault) => reports.error(fault, call, waited),
+    }
+}
+
+/// The thread that carries on with requests for which nobody waits.
+struct Carrier {
+    work: Mutex<Work>,
+    changed: Condvar,
+    mail: Mail,
+}
+
+#[derive(Default)]
+struct Work {
+    is_running: bool,
+    /// Whether the thread waits for [`carry`](Carrier::carry).
+    is_parked: bool,
+    is_closed: bool,
+}
+
+/// How long the thread sleeps at most while requests are open: it ends those that are late.
+const TICK: Duration = Duration::from_millis(100);
+
+/// How long the thread stays ready after the last request. To wake it costs more than a short
+/// message.
+const LINGER: Duration = Duration::from_secs(1);
+
+impl Carrier {
+    /// Lets the thread know of an open request. Starts the thread if there is none.
+    fn carry(self: &Arc<Carrier>) {
+        let mut work = self.work();
+        if !work.is_running {
+            let carrier = self.clone();
+            let run = move || carrier.run();
+            // Without the thread a request goes on in the calls of this mailbox.
+            work.is_running = thread::Builder::new().name("mailbox".to_owned()).spawn(run).is_ok();
+        } else if work.is_parked {
+            self.changed.notify_one();
+        }
+    }
+
+    fn run(&self) {
+        loop {
+            let mut last_busy = Instant::now();
+            while self.mail.is_busy() || (last_busy.elapsed() < LINGER && !self.work().is_closed) {
+                self.mail.rest(Instant::now() + TICK);
+                if self.mail.is_busy() {
+                    last_busy = Instant::now();
+                }
+            }
+            let mut work = self.work();
+            while !self.mail.is_busy() {
+                if work.is_closed {
+                    return;
+                }
+                work.is_parked = true;
+                work = self.changed.wait(work).unwrap_or_else(PoisonError::into_inner);
+                work.is_parked = false;
+            }
+        }
+    }
+
+    fn work(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        self.carrier.work().is_closed = true;
+        self.carrier.changed.notify_all();
+        self.mail.wake();
+    }
+}
+
+impl fmt::Debug for Mailbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mailbox").field("world", &self.world()).finish_non_exhaustive()
+    }
+}

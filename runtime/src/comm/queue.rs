@@ -1,0 +1,254 @@
+//! Calls on one communicator from any thread, in turn.
+
+use crate::{
+    Communicator, Error, Request, Result,
+    comm::{
+        call::Call,
+        engine::AbortHandle,
+        options,
+        request::{Completion, request},
+    },
+    panics,
+    raw::Agreement,
+};
+use consonance_kernels::{group::Reason, os::fork::Origin};
+use consonance_spec::World;
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+/// A communicator that any thread may use. Calls are executed one at a time, in the order in which
+/// they were made. Every rank of the group makes the same calls in the same order, as always: where
+/// several threads of a rank make calls, the program ensures that order.
+///
+/// A thread of the queue executes the calls that were [started](Queue::start). There is none before
+/// the first of them.
+///
+/// If the queue is dropped, the calls that were started are executed first, each at most until its
+/// timeout.
+///
+/// ```
+/// use consonance::{Communicator, Queue, ReduceOp, raw::Call};
+/// let sums = std::thread::scope(|scope| {
+///     let ranks = Communicator::threads(2).into_iter().map(Queue::new).enumerate().map(|(rank, queue)| {
+///         scope.spawn(move || {
+///             let mut data = [rank as f32, 1.0];
+///             let recv = data.as_mut_slice().into();
+///             queue.run(Call::AllReduce { op: ReduceOp::Sum, send: None, recv }, None).map(|()| data)
+///         })
+///     });
+///     ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect::<Result<Vec<_>, _>>()
+/// })?;
+/// assert_eq!(sums, [[1.0, 2.0]; 2]);
+/// # Ok::<(), consonance::Error>(())
+/// ```
+pub struct Queue(Arc<Shared>);
+
+struct Shared {
+    world: World,
+    origin: Origin,
+    aborter: AbortHandle,
+    /// The timeout of a call without one.
+    timeout: Duration,
+    turns: Mutex<Turns>,
+    changed: Condvar,
+}
+
+struct Turns {
+    /// `None` while a thread executes a call.
+    communicator: Option<Communicator>,
+    /// The number of the next call that is made, and of the next that is executed.
+    next: u64,
+    now: u64,
+    started: VecDeque<Started>,
+    has_thread: bool,
+    is_closed: bool,
+}
+
+/// Calls that were started.
+struct Started {
+    turn: u64,
+    calls: Vec<Call<'static>>,
+    timeout: Duration,
+    completion: Completion,
+}
+
+impl Queue {
+    /// Makes a queue for the calls on `communicator`.
+    pub fn new(communicator: Communicator) -> Queue {
+        let (world, aborter) = (communicator.world(), communicator.abort_handle());
+        let timeout = communicator.timeout();
+        let (started, has_thread, is_closed) = (VecDeque::new(), false, false);
+        let turns = Turns { communicator: Some(communicator), next: 0, now: 0, started, has_thread, is_closed };
+        let (turns, changed) = (Mutex::new(turns), Condvar::new());
+        Queue(Arc::new(Shared { world, origin: Origin::here(), aborter, timeout, turns, changed }))
+    }
+
+    /// Returns this rank and the number of ranks.
+    pub fn world(&self) -> World {
+        self.0.world
+    }
+
+    /// Returns a handle that aborts the group from any thread, also during a call.
+    pub fn abort_handle(&self) -> AbortHandle {
+        self.0.aborter.clone()
+    }
+
+    /// Executes `call` on this thread when the calls before it are done. `timeout` is that of the
+    /// communicator by default; it does not include the time of the calls before.
+    ///
+    /// # Errors
+    /// As [`Communicator::execute`]; [`Error::WrongContext`] in a child made by `fork`.
+    pub fn run(&self, call: Call<'_>, timeout: Option<Duration>) -> Result<()> {
+        self.with(timeout, |communicator| communicator.execute(call, &Agreement::NONE))
+    }
+
+    /// Starts calls, which another thread executes one after the other when the calls before them
+    /// are done. The request ends with the last of them, or with the first that fails. `timeout` is
+    /// that of each call.
+    pub fn start(&self, calls: Vec<Call<'static>>, timeout: Option<Duration>) -> Request {
+        let (completion, request) = request(None);
+        let checked = self.0.check_origin().and_then(|()| self.0.timeout(timeout));
+        let timeout = match checked {
+            Ok(timeout) => timeout,
+            Err(error) => {
+                completion.end(Err(error));
+                return request;
+            }
+        };
+        let mut turns = self.0.lock();
+        if !turns.has_thread {
+            let shared = self.0.clone();
+            let thread = thread::Builder::new().name("queue".to_owned()).spawn(move || shared.serve());
+            if let Err(source) = thread {
+                drop(turns);
+                completion.end(Err(Error::System { what: "start a thread for calls".to_owned(), source }));
+                return request;
+            }
+            turns.has_thread = true;
+        }
+        let turn = turns.next;
+        turns.next += 1;
+        turns.started.push_back(Started { turn, calls, timeout, completion });
+        drop(turns);
+        self.0.changed.notify_all();
+        request
+    }
+
+    /// Calls `with` with the communicator, on this thread, when the calls before are done: for
+    /// [`split`](Communicator::split), [`alloc`](Communicator::alloc) and others that are no
+    /// [`Call`]. `timeout` is that of a call in it.
+    ///
+    /// # Errors
+    /// Those of `with`; [`Error::WrongContext`] in a child made by `fork`.
+    pub fn with<R>(&self, timeout: Option<Duration>, with: impl FnOnce(&mut Communicator) -> Result<R>) -> Result<R> {
+        self.0.check_origin()?;
+        let timeout = self.0.timeout(timeout)?;
+        let mut turns = self.0.lock();
+        let turn = turns.next;
+        turns.next += 1;
+        self.0.take_turn(turns, turn, |communicator| {
+            communicator.set_timeout(timeout)?;
+            with(communicator)
+        })
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Checks that this process is no fork: there a lock may be held for ever.
+    fn check_origin(&self) -> Result<()> {
+        if self.origin.forked() {
+            let problem = "a call in a process made by fork after the queue was made".to_owned();
+            return Err(Error::WrongContext { call: "Queue", problem });
+        }
+        Ok(())
+    }
+
+    fn timeout(&self, timeout: Option<Duration>) -> Result<Duration> {
+        timeout.map_or(Ok(self.timeout), |timeout| options::check_timeout("Queue", timeout))
+    }
+
+    /// Waits for a turn, and calls `with` in it, without the lock. A panic of it aborts the group.
+    fn take_turn<R>(
+        &self,
+        mut turns: MutexGuard<'_, Turns>,
+        turn: u64,
+        with: impl FnOnce(&mut Communicator) -> R,
+    ) -> R {
+        while turns.now != turn {
+            turns = self.changed.wait(turns).unwrap_or_else(PoisonError::into_inner);
+        }
+        let communicator = turns.communicator.take().expect("there between two turns");
+        drop(turns);
+        let mut turn = Turn { shared: self, communicator: Some(communicator) };
+        with(turn.communicator.as_mut().expect("there until the turn ends"))
+    }
+
+    /// Executes the calls that were started, until the queue is dropped.
+    fn serve(&self) {
+        let mut turns = self.lock();
+        loop {
+            let Some(Started { turn, calls, timeout, completion }) = turns.started.pop_front() else {
+                if turns.is_closed {
+                    return;
+                }
+                turns = self.changed.wait(turns).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            // A panic is printed, and the drop of the completion ends the request.
+            let _ = panics::catch(|| {
+                let result = self.take_turn(turns, turn, |communicator| {
+                    communicator.set_timeout(timeout)?;
+                    calls.into_iter().try_for_each(|call| communicator.execute(call, &Agreement::NONE))
+                });
+                completion.end(result.map(|()| None));
+            });
+            turns = self.lock();
+        }
+    }
+}
+
+/// A turn on the communicator. Its end gives the communicator back.
+struct Turn<'s> {
+    shared: &'s Shared,
+    communicator: Option<Communicator>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.shared.aborter.abort(Reason::Panic);
+        }
+        let mut turns = self.shared.lock();
+        turns.communicator = self.communicator.take();
+        turns.now += 1;
+        let others_wait = turns.now != turns.next;
+        drop(turns);
+        if others_wait {
+            self.shared.changed.notify_all();
+        }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if !self.0.origin.forked() {
+            self.0.lock().is_closed = true;
+            self.0.changed.notify_all();
+        }
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue").field("world", &self.world()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,142 @@
+//! Requests that were started and end later.
+
+use crate::{Error, Result, panics};
+use consonance_kernels::group::Mail;
+use std::{
+    fmt,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// A request that was started: calls of a [`Queue`](crate::Queue), or a message of a
+/// [`Mailbox`](crate::Mailbox). It ends by itself, at the latest at its timeout. A clone is the same
+/// request.
+///
+/// ```
+/// use consonance::{Communicator, Queue, raw::Call};
+/// let queue = Queue::new(Communicator::threads(1).remove(0));
+/// let request = queue.start(vec![Call::Barrier], None);
+/// request.on_finish(|result| assert!(result.is_ok()));
+/// assert!(request.wait(None)? && request.is_finished());
+/// # Ok::<(), consonance::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Request(Arc<Shared>);
+
+/// The other end of a [`Request`]. If it is dropped, the request ends with an error.
+pub(crate) struct Completion(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// The mailbox that a waiting thread advances.
+    mail: Option<Mail>,
+}
+
+enum State {
+    Open(Vec<Then>),
+    /// With the rank that sent a message that was received.
+    Ended(Result<Option<usize>>),
+}
+
+/// What is called at the end of a request.
+type Then = Box<dyn FnOnce(&Result<()>) + Send>;
+
+/// Makes a request. A thread that waits for it advances `mail` meanwhile.
+pub(crate) fn request(mail: Option<Mail>) -> (Completion, Request) {
+    let shared = Arc::new(Shared { state: Mutex::new(State::Open(Vec::new())), changed: Condvar::new(), mail });
+    (Completion(shared.clone()), Request(shared))
+}
+
+impl Request {
+    /// Waits until the request has ended, at most for `limit`. Returns whether it has. A request
+    /// that has not ended goes on.
+    ///
+    /// # Errors
+    /// The error of the request, each time that this is called.
+    pub fn wait(&self, limit: Option<Duration>) -> Result<bool> {
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        if let Some(mail) = &self.0.mail {
+            mail.wait(until, || self.is_finished());
+        }
+        let mut state = self.0.lock();
+        loop {
+            if let State::Ended(result) = &*state {
+                return result.as_ref().map(|_| true).map_err(Error::duplicate);
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            state = match left {
+                None => self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(left) if left.is_zero() => return Ok(false),
+                Some(left) => self.0.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
+            };
+        }
+    }
+
+    /// Returns whether the request has ended.
+    pub fn is_finished(&self) -> bool {
+        matches!(*self.0.lock(), State::Ended(_))
+    }
+
+    /// Calls `then` once with the result, on the thread that ends the request, or now if it has
+    /// ended. `then` must not wait for another request. A panic of `then` is printed, and has no
+    /// other effect.
+    pub fn on_finish(&self, then: impl FnOnce(&Result<()>) + Send + 'static) {
+        let mut state = self.0.lock();
+        let result = match &mut *state {
+            State::Open(all) => return all.push(Box::new(then)),
+            State::Ended(result) => result.as_ref().map(|_| ()).map_err(Error::duplicate),
+        };
+        drop(state);
+        // The panic is printed when it begins.
+        let _ = panics::catch(|| then(&result));
+    }
+
+    /// Returns the rank that sent the message, for a receive that has ended without an error.
+    pub fn source(&self) -> Option<usize> {
+        match &*self.0.lock() {
+            State::Ended(Ok(source)) => *source,
+            _ => None,
+        }
+    }
+}
+
+impl Completion {
+    /// Ends the request.
+    pub(crate) fn end(self, result: Result<Option<usize>>) {
+        self.0.end(result);
+    }
+}
+
+impl Drop for Completion {
+    fn drop(&mut self) {
+        if matches!(*self.0.lock(), State::Open(_)) {
+            let problem = "the request was given up, because its thread panicked or its group was dropped".to_owned();
+            self.0.end(Err(Error::WrongContext { call: "Request", problem }));
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self, result: Result<Option<usize>>) {
+        let told = result.as_ref().map(|_| ()).map_err(Error::duplicate);
+        let mut state = self.lock();
+        let State::Open(all) = std::mem::replace(&mut *state, State::Ended(result)) else {
+            unreachable!("a request ends once")
+        };
+        drop(state);
+        self.changed.notify_all();
+        // As in `on_finish`.
+        all.into_iter().for_each(|then| _ = panics::catch(|| then(&told)));
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Request(finished: {})", self.is_finished())
+    }
+}
