@@ -204,6 +204,7 @@ impl Error {
                 expected: expected.clone(),
                 found: found.clone(),
             },
+            Error::WrongContext { call, problem } => Error::WrongContext { call, problem: problem.clone() },
             Error::Mismatch { call, replica, argument, expected, found } => Error::Mismatch {
                 call: call.clone(),
                 replica: *replica,

@@ -86,6 +86,12 @@ impl Mailbox {
     pub fn send<'a>(&self, data: impl Into<Buf<'a>>, to: usize, tag: u64, timeout: Option<Duration>) -> Result<()> {
         let (data, limit) = (host(SEND, data.into().host())?, self.check(SEND, "to", Some(to), timeout)?);
         let result = self.mail.send_and_wait(data, to, tag, deadline(limit));
+        // The receiver is told that a message is withdrawn.
+        if let Err(MailFault::Late(_)) = result
+            && self.mail.is_busy()
+        {
+            self.carrier.carry();
+        }
         result.map(drop).map_err(|fault| error(&self.reports, SEND, fault, limit))
     }
 

@@ -10,6 +10,8 @@ mod numbers;
 mod stops;
 mod kills;
 mod alloc;
+mod ids;
+mod messages;
 mod leavers;
 mod forks;
 mod limits;
@@ -42,6 +44,9 @@ const PARTS: &[(&str, Part)] = &[
     #[cfg(debug_assertions)]
     ("lies", lies::lies),
     ("obeys", reforms::obeys),
+    ("exchanges", messages::exchanges),
+    ("waits_for_messages", messages::waits_for_messages),
+    ("by_ids", ids::by_ids),
     ("waits", costs::waits),
     ("rests", costs::rests),
     ("names", costs::names),

@@ -301,7 +301,7 @@ impl Mail {
         shared.change(|open| open.sleeping -= 1);
     }
 
-    /// Whether any request is open.
+    /// Whether any request is open, or a message is to be withdrawn.
     pub fn is_busy(&self) -> bool {
         !self.0.state.forked() && self.0.lock().is_busy()
     }

@@ -65,9 +65,9 @@ impl Outgoing {
         }
     }
 
-    /// Whether any request is open.
+    /// Whether any request is open, or a message is to be withdrawn.
     pub(super) fn is_busy(&self) -> bool {
-        !self.queue.is_empty() || !self.untaken.is_empty()
+        !self.queue.is_empty() || !self.untaken.is_empty() || self.withdraws.is_some()
     }
 
     /// Reserves the ring, and tells its reader.
@@ -191,7 +191,7 @@ impl Outgoing {
         let untaken = self.untaken.drain(..).map(|(_, _, sending)| sending);
         let all = self.queue.drain(..).chain(untaken);
         finished.extend(all.map(|sending| (sending.finish, Err(MailFault::Fault(fault.clone())))));
-        self.begun = None;
+        (self.begun, self.withdraws) = (None, None);
     }
 
     /// Returns the first deadline.

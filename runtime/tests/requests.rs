@@ -1,0 +1,244 @@
+//! Queues, requests and mailboxes between threads.
+
+use consonance::{
+    Communicator, Error, Mailbox, Queue, ReduceOp, Request, Result,
+    raw::{Buf, BufMut, Call, Reason},
+};
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+/// Runs `body` on each rank of a group of threads.
+fn on_each<R: Send>(ranks: usize, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
+    let ranks = Communicator::threads(ranks);
+    thread::scope(|scope| {
+        let body = &body;
+        let threads: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(move || body(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn sum(data: &mut [u64]) -> Call<'_> {
+    Call::AllReduce { op: ReduceOp::Sum, send: None, recv: data.into() }
+}
+
+fn leaked(value: u64) -> (&'static mut [u64], *const u64) {
+    let data = vec![value; 3].leak();
+    let start = data.as_ptr();
+    (data, start)
+}
+
+#[test]
+fn threads_take_turns_on_a_queue() {
+    on_each(2, |communicator| {
+        let queue = Queue::new(communicator);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        // All calls are alike: their order does not matter.
+                        let mut data = [1, 2];
+                        queue.run(sum(&mut data), None).unwrap();
+                        assert_eq!(data, [2, 4]);
+                    }
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn started_calls_are_executed_in_order_with_those_that_run() {
+    on_each(2, |communicator| {
+        let queue = Queue::new(communicator);
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let requests: Vec<Request> = (0..20)
+            .map(|number| {
+                let calls = vec![sum(leaked(1).0), sum(leaked(2).0), Call::Barrier];
+                let request = queue.start(calls, Some(Duration::from_secs(60)));
+                let order = order.clone();
+                request.on_finish(move |result| order.lock().unwrap().push((number, result.is_ok())));
+                request
+            })
+            .collect();
+        let mut last = [5];
+        queue.run(sum(&mut last), None).unwrap();
+        assert_eq!(last, [10]);
+        requests.iter().for_each(|request| assert!(request.wait(None).unwrap()));
+        assert_eq!(*order.lock().unwrap(), (0..20).map(|number| (number, true)).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn a_dropped_queue_executes_what_was_started() {
+    on_each(2, |communicator| {
+        let queue = Queue::new(communicator);
+        let requests: Vec<Request> = (0..10).map(|_| queue.start(vec![sum(leaked(1).0)], None)).collect();
+        drop(queue);
+        requests.iter().for_each(|request| assert!(request.wait(None).unwrap()));
+    });
+}
+
+#[test]
+fn the_errors_of_calls_reach_their_requests() {
+    let mut ranks = Communicator::threads(2).into_iter();
+    let (first, _second) = (Queue::new(ranks.next().unwrap()), ranks.next().unwrap());
+    let short = Some(Duration::from_millis(30));
+    let request = first.start(vec![Call::Barrier], short);
+    assert!(!request.wait(Some(Duration::ZERO)).unwrap());
+    for _ in 0..2 {
+        let error = request.wait(None).unwrap_err();
+        assert!(matches!(&error, Error::Timeout { missing, .. } if missing[0].0 == 1), "{error}");
+    }
+    let error = first.run(Call::Barrier, None).unwrap_err();
+    assert!(matches!(error, Error::Aborted { replica: 1, .. }), "{error}");
+    let error = first.start(Vec::new(), Some(Duration::ZERO)).wait(None).unwrap_err();
+    assert!(matches!(error, Error::InvalidCall { .. }), "{error}");
+
+    let errors = on_each(2, |communicator| {
+        let (rank, queue) = (communicator.rank(), Queue::new(communicator));
+        let error = queue.run(sum(&mut vec![0; 1 + rank]), None).unwrap_err();
+        queue.run(Call::Barrier, None).unwrap();
+        error
+    });
+    assert!(errors.iter().all(|error| matches!(error, Error::Mismatch { replica: 1, .. })), "{errors:?}");
+}
+
+#[test]
+fn a_group_is_aborted_during_a_call_of_its_queue() {
+    let mut ranks = Communicator::threads(2).into_iter();
+    let (queue, _other) = (Queue::new(ranks.next().unwrap()), ranks.next().unwrap());
+    let aborter = queue.abort_handle();
+    let request = queue.start(vec![Call::Barrier], None);
+    thread::scope(|scope| {
+        let running = scope.spawn(|| queue.run(Call::Barrier, None));
+        aborter.abort(Reason::Failure);
+        assert!(matches!(running.join().unwrap(), Err(Error::Aborted { replica: 0, .. })));
+    });
+    assert!(matches!(request.wait(None), Err(Error::Aborted { replica: 0, .. })));
+}
+
+#[test]
+fn a_panic_at_the_end_of_a_request_has_no_other_effect() {
+    let queue = Queue::new(Communicator::threads(1).remove(0));
+    let request = queue.start(vec![Call::Barrier], None);
+    request.on_finish(|_| panic!("expected: a test of panics"));
+    assert!(request.wait(None).unwrap());
+    request.on_finish(|_| panic!("expected: a test of panics"));
+    queue.start(vec![Call::Barrier], None).wait(None).unwrap();
+    let panicked = thread::scope(|scope| {
+        let with = || queue.with(None, |_| -> Result<()> { panic!("expected: a test of panics") });
+        scope.spawn(with).join().is_err()
+    });
+    assert!(panicked && queue.abort_handle().is_aborted());
+    assert!(matches!(queue.run(Call::Barrier, None), Err(Error::Aborted { .. })));
+}
+
+#[test]
+fn started_messages_go_on_beside_collectives() {
+    on_each(2, |mut communicator| {
+        let mailbox = communicator.mailbox().unwrap();
+        let peer = 1 - communicator.rank();
+        for round in 0..50u64 {
+            // More than the cells of a ring, so that it takes both sides.
+            let sent: &'static [u64] = vec![round; 100_000].leak();
+            let received: &'static mut [u64] = vec![0; 100_000].leak();
+            let start = received.as_ptr();
+            let sends = mailbox.start_send(Buf::from(sent), peer, round, None);
+            let receives = mailbox.start_recv(BufMut::from(received), None, round, None);
+            let mut data = [1u64; 10];
+            communicator.all_reduce(ReduceOp::Sum, &mut data).unwrap();
+            receives.wait(None).unwrap();
+            sends.wait(None).unwrap();
+            assert_eq!((receives.source(), sends.source(), start.is_null()), (Some(peer), None, false));
+        }
+    });
+}
+
+#[test]
+fn nobody_waits_and_the_message_still_comes() {
+    on_each(2, |mut communicator| {
+        let mailbox = communicator.mailbox().unwrap();
+        if communicator.rank() == 0 {
+            let request = mailbox.start_send(Buf::from(&*vec![7u8; 1 << 20].leak()), 1, 1, None);
+            communicator.barrier().unwrap();
+            assert!(request.wait(None).unwrap());
+        } else {
+            let (tell, told) = mpsc::channel();
+            let request = mailbox.start_recv(BufMut::from(vec![0u8; 1 << 20].leak()), Some(0), 1, None);
+            request.on_finish(move |result| tell.send(result.is_ok()).unwrap());
+            assert!(told.recv_timeout(Duration::from_secs(60)).unwrap());
+            communicator.barrier().unwrap();
+        }
+    });
+}
+
+#[test]
+fn bad_messages_are_refused() {
+    let errors = on_each(2, |mut communicator| {
+        let mailbox = communicator.mailbox().unwrap();
+        let is_invalid = |result: Result<()>| matches!(result, Err(Error::InvalidCall { .. }));
+        assert!(is_invalid(mailbox.send([1u8].as_slice(), 2, 0, None)));
+        assert!(is_invalid(mailbox.recv([1u8].as_mut_slice(), Some(2), 0, None).map(drop)));
+        assert!(is_invalid(mailbox.send([1u8].as_slice(), 1, 0, Some(Duration::ZERO))));
+        assert!(is_invalid(mailbox.start_send(Buf::from(&[1u8][..]), 7, 0, None).wait(None).map(drop)));
+        let error = match communicator.rank() {
+            0 => mailbox.send([1u64; 3000].as_slice(), 1, 4, None).unwrap_err(),
+            _ => mailbox.recv([1i64; 3000].as_mut_slice(), None, 4, None).unwrap_err(),
+        };
+        communicator.barrier().unwrap();
+        drop(communicator);
+        let closed = mailbox.send([1u8].as_slice(), 0, 0, None).unwrap_err();
+        assert!(matches!(closed, Error::WrongContext { .. }), "{closed}");
+        error.to_string()
+    });
+    let mismatch = "mismatch in the dtype of a message to replica 1 of replica 0: expected i64, found u64";
+    assert_eq!(errors, [format!("Mailbox::send: {mismatch}"), format!("Mailbox::recv: {mismatch}")]);
+}
+
+#[test]
+fn split_groups_have_mailboxes_of_their_own() {
+    on_each(3, |mut communicator| {
+        let rank = communicator.rank();
+        let mut both = communicator.split((rank > 0).then_some(0), 0).unwrap();
+        let whole = communicator.mailbox().unwrap();
+        if let Some(part) = &mut both {
+            let mailbox = part.mailbox().unwrap();
+            exchange(&mailbox, 1 - part.rank());
+        }
+        exchange(&whole, (rank + 1) % 3);
+        communicator.barrier().unwrap();
+    });
+}
+
+/// Sends to a rank, and receives from any.
+fn exchange(mailbox: &Mailbox, to: usize) {
+    let mut data = [0u32];
+    mailbox.send([mailbox.world().rank() as u32].as_slice(), to, 1, None).unwrap();
+    let from = mailbox.recv(data.as_mut_slice(), None, 1, None).unwrap();
+    assert_eq!(data[0] as usize, from);
+}
+
+#[test]
+fn requests_end_with_their_communicator() {
+    let finished = Arc::new(AtomicUsize::new(0));
+    for _ in 0..100 {
+        let mut communicator = Communicator::threads(2).remove(0);
+        let mailbox = communicator.mailbox().unwrap();
+        let request = mailbox.start_recv(BufMut::from(vec![0u8].leak()), Some(0), 1, None);
+        let count = finished.clone();
+        request.on_finish(move |result| {
+            assert!(result.is_err(), "its communicator is dropped");
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        drop(communicator);
+        assert!(request.is_finished());
+    }
+    assert_eq!(finished.load(Ordering::Relaxed), 100);
+}
