@@ -12,6 +12,7 @@ pub use crate::comm::{
     engine::{Abort, AbortHandle, Engine, Failure, Service},
     options::Configuration,
 };
+pub use consonance_kernels::os::fork::Origin;
 pub use consonance_kernels::{
     group::Reason,
     memory::{Buf, BufMut, DeviceBlock, DeviceMemory, HostBuf, HostBufMut, HostMemory, Memory, Space},

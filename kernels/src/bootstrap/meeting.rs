@@ -342,9 +342,14 @@ impl Meeting {
     fn greet(&mut self, stranger: Link) -> Result<(), MeetingError> {
         let hello = match socket::receive(&stranger.socket, &mut self.buffer) {
             Packet::Bytes(count, _) => match self.message(count) {
-                Ok(Message::Hello(hello)) if !self.is_right(&hello) => return self.refuse_size(&stranger, &hello),
+                Ok(Message::Hello(hello)) if !self.options.has_size_of(&hello) => {
+                    return self.refuse(&stranger, self.options.other_size(stranger.pid, &hello));
+                }
                 Ok(Message::Hello(hello)) if hello.task > self.options.task => hello,
-                Err(ReadError::OtherBuild) => return self.refuse_build(&stranger, "a process of this job"),
+                Err(ReadError::OtherBuild) => {
+                    let name = "a process of this job".to_owned();
+                    return self.refuse(&stranger, MeetingError::OtherBuild { name, pid: stranger.pid });
+                }
                 _ => return Ok(()),
             },
             _ => return Ok(()),
@@ -370,9 +375,9 @@ impl Meeting {
                 }
             };
             let message = match self.message(count) {
-                Ok(Message::Hello(hello)) if !self.is_right(&hello) => {
+                Ok(Message::Hello(hello)) if !self.options.has_size_of(&hello) => {
                     self.lose(task);
-                    return self.refuse_size(&link, &hello);
+                    return self.refuse(&link, self.options.other_size(link.pid, &hello));
                 }
                 Ok(Message::Hello(hello)) if hello.task != task => Err(ReadError::Garbage),
                 Ok(message) if descriptors.len() != usize::from(matches!(message, Message::Propose(_))) => {
@@ -392,37 +397,20 @@ impl Meeting {
                 Err(ReadError::OtherBuild) => {
                     self.lose(task);
                     let name = self.options.names[task].clone();
-                    return self.refuse_build(&link, &name);
+                    return self.refuse(&link, MeetingError::OtherBuild { name, pid: link.pid });
                 }
             }
         }
         Ok(())
     }
 
-    /// Tells a process of another build that it is refused. This is an error if this process has
-    /// been in no group; otherwise the job goes on without the other process.
-    fn refuse_build(&self, link: &Link, name: &str) -> Result<(), MeetingError> {
+    /// Tells a process that it is refused. This is an error, `why`, if this process has been in no
+    /// group; otherwise the job goes on without the other.
+    fn refuse(&self, link: &Link, why: MeetingError) -> Result<(), MeetingError> {
         let own = self.formation.own();
-        // The other process reads no more of this message than the build. If it does not take the
-        // message, it is gone.
+        // Of another build, it reads no more than the build. If it does not take this, it is gone.
         let _ = socket::send(&link.socket, &self.bytes(&Message::Hello(own.clone())), None);
-        match own.generation {
-            0 => Err(MeetingError::OtherBuild { name: name.to_owned(), pid: link.pid }),
-            _ => Ok(()),
-        }
-    }
-
-    /// Tells a process that counts other tasks that it is refused. This is an error if this process
-    /// has been in no group.
-    fn refuse_size(&self, link: &Link, hello: &Hello) -> Result<(), MeetingError> {
-        let own = self.formation.own();
-        // As in `refuse_build`.
-        let _ = socket::send(&link.socket, &self.bytes(&Message::Hello(own.clone())), None);
-        let name = self.options.names.get(hello.task).cloned().unwrap_or_else(|| format!("task {}", hello.task));
-        match own.generation {
-            0 => Err(MeetingError::OtherSize { name, pid: link.pid, expected: own.tasks, found: hello.tasks }),
-            _ => Ok(()),
-        }
+        if own.generation == 0 { Err(why) } else { Ok(()) }
     }
 
     fn lose(&mut self, task: usize) {
@@ -438,11 +426,6 @@ impl Meeting {
     /// Decodes the message in the first `count` bytes of the buffer.
     fn message(&self, count: usize) -> Result<Message, ReadError> {
         Message::read(&self.buffer[..count], self.options.digest, self.options.layout)
-    }
-
-    /// Returns whether a hello is of this job's cluster.
-    fn is_right(&self, hello: &Hello) -> bool {
-        hello.tasks == self.options.names.len()
     }
 
     /// Returns the group that this process has joined, with its links to the members.

@@ -2,6 +2,7 @@
 
 use super::{
     error::{MeetingError, system},
+    message::Hello,
     socket,
 };
 
@@ -19,6 +20,19 @@ pub struct MeetingOptions {
     pub names: Vec<String>,
     /// The number of this process's replicas, from 1 to [`MAX_TASKS`](super::message::MAX_TASKS).
     pub replicas: usize,
+}
+
+impl MeetingOptions {
+    /// Whether a process counts as many tasks as this one.
+    pub(super) fn has_size_of(&self, hello: &Hello) -> bool {
+        hello.tasks == self.names.len()
+    }
+
+    /// Makes the error for a process that counts another number of tasks.
+    pub(super) fn other_size(&self, pid: Option<u32>, hello: &Hello) -> MeetingError {
+        let name = self.names.get(hello.task).cloned().unwrap_or_else(|| format!("task {}", hello.task));
+        MeetingError::OtherSize { name, pid, expected: self.names.len(), found: hello.tasks }
+    }
 }
 
 /// Returns the socket name at which the process of a task listens.

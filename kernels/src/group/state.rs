@@ -11,17 +11,16 @@ use crate::{
         call_log::CallLog,
         local::Locals,
         records::{Counters, Generation, RankRecord, Sleeper},
-        ring::{Cell, RingEnds},
     },
     sync::{
         atomics::{AtomicU32, Mutex, MutexGuard, Ordering, available_parallelism, fence},
         wait::WaitPolicy,
     },
 };
-use std::{collections::HashMap, io, ops::Range, sync::Arc};
+use std::{collections::HashMap, ops::Range, sync::Arc};
 
 pub(crate) struct GroupState {
-    backing: Backing,
+    pub(super) backing: Backing,
     /// How a waiting rank waits before it sleeps.
     pub(crate) wait_policy: WaitPolicy,
     /// The ranks that are threads of this process, in a top group of processes.
@@ -111,22 +110,6 @@ impl GroupState {
 
     pub(crate) fn records(&self) -> &[RankRecord] {
         self.backing.records()
-    }
-
-    /// Returns the ends and the cells of the ring in which `from` writes and `to` reads. They are
-    /// reserved before they are touched.
-    pub(crate) fn ring(&self, from: usize, to: usize) -> (&RingEnds, &[Cell]) {
-        self.backing.ring(from, to)
-    }
-
-    /// Reserves the ends of the rings that `to` reads.
-    pub(crate) fn reserve_ring_ends(&self, to: usize) -> io::Result<()> {
-        self.backing.reserve_ring_ends(to)
-    }
-
-    /// Reserves the cells of the ring in which `from` writes and `to` reads.
-    pub(crate) fn reserve_ring(&self, from: usize, to: usize) -> io::Result<()> {
-        self.backing.reserve_ring(from, to)
     }
 
     /// Returns the segment and this group's area in it, if processes share the group.

@@ -227,10 +227,10 @@ impl Communicator {
         self.engine.abort_handle()
     }
 
-    /// Returns the mailbox of this rank, for messages with tags between any two ranks. Each rank makes
-    /// the call when it needs it; no rank waits. The mailbox works as long as the communicator
-    /// exists, in one generation of the group: see [`abort`](Communicator::abort). All mailboxes of
-    /// a communicator are the same.
+    /// Returns the mailbox of this rank, for messages with tags between any two ranks. Each rank
+    /// makes the call when it needs it; no rank waits. The mailbox works as long as the
+    /// communicator exists, in one generation of the group: see [`abort`](Communicator::abort). All
+    /// mailboxes of a communicator are the same.
     ///
     /// # Errors
     /// As [`barrier`](Communicator::barrier); [`Error::WrongContext`] if the

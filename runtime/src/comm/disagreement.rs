@@ -97,11 +97,21 @@ impl Communicator {
     }
 
     /// Takes part in a call that the other ranks make, and tells them that this rank's arguments
-    /// are invalid. The caller has the error for this rank already.
+    /// are invalid. They fail with a mismatch that names this rank. For bindings that check
+    /// arguments before they have a [`Call`](crate::raw::Call); the caller has the error for this
+    /// rank already.
     ///
     /// # Errors
     /// Those of a collective, if the other ranks could not be told.
-    pub(crate) fn refuse(&mut self, kind: Kind, error: &Error) -> Result<()> {
+    ///
+    /// ```
+    /// # use consonance::{Communicator, Error, raw::Kind};
+    /// let mut alone = Communicator::threads(1).remove(0);
+    /// let error = Error::WrongContext { call: "broadcast", problem: "a null pointer".to_owned() };
+    /// alone.refuse(Kind::Broadcast, &error)?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn refuse(&mut self, kind: Kind, error: &Error) -> Result<()> {
         let why = error.to_string();
         match self.engine.execute(Call::Barrier, &agreement::refused(kind, &why), kind) {
             Ok(()) => Ok(()),

@@ -3,13 +3,13 @@
 use crate::{
     Communicator, Error, Request, Result,
     comm::{
+        agreement::Agreement,
         call::Call,
         engine::AbortHandle,
         options,
         request::{Completion, request},
     },
     panics,
-    raw::Agreement,
 };
 use consonance_kernels::{group::Reason, os::fork::Origin};
 use consonance_spec::World;
@@ -69,10 +69,10 @@ struct Turns {
     is_closed: bool,
 }
 
-/// Calls that were started.
+/// Work that was started.
 struct Started {
     turn: u64,
-    calls: Vec<Call<'static>>,
+    work: Box<dyn FnOnce(&mut Communicator) -> Result<()> + Send>,
     timeout: Duration,
     completion: Completion,
 }
@@ -111,6 +111,19 @@ impl Queue {
     /// are done. The request ends with the last of them, or with the first that fails. `timeout` is
     /// that of each call.
     pub fn start(&self, calls: Vec<Call<'static>>, timeout: Option<Duration>) -> Request {
+        let execute = |communicator: &mut Communicator| {
+            calls.into_iter().try_for_each(|call| communicator.execute(call, &Agreement::NONE))
+        };
+        self.start_with(timeout, execute)
+    }
+
+    /// Starts `work`, which another thread calls with the communicator when the calls before are
+    /// done: the twin of [`with`](Queue::with). The request has its result.
+    pub fn start_with(
+        &self,
+        timeout: Option<Duration>,
+        work: impl FnOnce(&mut Communicator) -> Result<()> + Send + 'static,
+    ) -> Request {
         let (completion, request) = request(None);
         let checked = self.0.check_origin().and_then(|()| self.0.timeout(timeout));
         let timeout = match checked {
@@ -133,7 +146,7 @@ impl Queue {
         }
         let turn = turns.next;
         turns.next += 1;
-        turns.started.push_back(Started { turn, calls, timeout, completion });
+        turns.started.push_back(Started { turn, work: Box::new(work), timeout, completion });
         drop(turns);
         self.0.changed.notify_all();
         request
@@ -196,7 +209,7 @@ impl Shared {
     fn serve(&self) {
         let mut turns = self.lock();
         loop {
-            let Some(Started { turn, calls, timeout, completion }) = turns.started.pop_front() else {
+            let Some(Started { turn, work, timeout, completion }) = turns.started.pop_front() else {
                 if turns.is_closed {
                     return;
                 }
@@ -207,7 +220,7 @@ impl Shared {
             let _ = panics::catch(|| {
                 let result = self.take_turn(turns, turn, |communicator| {
                     communicator.set_timeout(timeout)?;
-                    calls.into_iter().try_for_each(|call| communicator.execute(call, &Agreement::NONE))
+                    work(communicator)
                 });
                 completion.end(result.map(|()| None));
             });

@@ -9,8 +9,8 @@ use std::{
 };
 
 /// A request that was started: calls of a [`Queue`](crate::Queue), or a message of a
-/// [`Mailbox`](crate::Mailbox). It ends by itself, at the latest at its timeout. A clone is the same
-/// request.
+/// [`Mailbox`](crate::Mailbox). It ends by itself, at the latest at its timeout. A clone is the
+/// same request.
 ///
 /// ```
 /// use consonance::{Communicator, Queue, raw::Call};

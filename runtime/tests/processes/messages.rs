@@ -19,9 +19,8 @@ fn message(from: usize, to: usize, round: u64) -> Vec<u32> {
     (0..random.below(limit)).map(|index| (from * 31 + to * 7 + index) as u32 ^ round as u32).collect()
 }
 
-/// Exchanges a message with every other rank, in an order of its own, on several threads, and checks
-/// the data. Words: rounds, or 0 for ever, and the number of replicas. Rank 0 makes collectives
-/// meanwhile, as all others do.
+/// Exchanges a message with every other rank in each round, and checks the data, while another
+/// thread makes collectives. Words: rounds, or 0 for ever, and the number of replicas.
 pub(crate) fn exchanges(words: &[&str]) -> Result<()> {
     let (rounds, replicas) = (number(words[0]), number(words[1]) as usize);
     let mut group = driver::join(replicas, driver::LONG)?;

@@ -105,7 +105,7 @@ impl Incoming {
             }
             // This rank's own sends have ended, and have no ring.
             if kept.from != self.own {
-                refuse(state.ring(kept.from, self.own).0, kept.number, receive.envelope());
+                refuse(state.backing.ring(kept.from, self.own).0, kept.number, receive.envelope());
             }
             finished.push((receive.finish, Err(unlike(kept.from, self.own, kept.envelope, receive.data))));
             return;
@@ -154,7 +154,7 @@ impl Incoming {
         if !self.open(state, from)? {
             return Ok(false);
         }
-        let (ends, cells) = state.ring(from, self.own);
+        let (ends, cells) = state.backing.ring(from, self.own);
         let mut has_come = false;
         for _ in 0..cells.len() {
             let reader = self.sources[from].reader.as_ref().expect("opened above");
@@ -183,10 +183,10 @@ impl Incoming {
         let source = &mut self.sources[from];
         if source.reader.is_none() {
             // Relaxed: this rank reserves the cells itself.
-            if state.ring(from, self.own).0.writer.opened.load(Ordering::Relaxed) != self.generation.mark() {
+            if state.backing.ring(from, self.own).0.writer.opened.load(Ordering::Relaxed) != self.generation.mark() {
                 return Ok(false);
             }
-            state.reserve_ring(from, self.own).map_err(Unreadable::Memory)?;
+            state.backing.reserve_ring(from, self.own).map_err(Unreadable::Memory)?;
             source.reader = Some(Reader::new(self.generation));
         }
         Ok(true)

@@ -56,7 +56,7 @@ const PASSES_PER_CHECK: u32 = 16;
 impl Mail {
     pub(crate) fn new(state: Arc<GroupState>, world: World, generation: Generation) -> Result<Mail, Fault> {
         let rank = world.rank();
-        if let Err(error) = state.reserve_ring_ends(rank) {
+        if let Err(error) = state.backing.reserve_ring_ends(rank) {
             state.abort(generation, Abort { rank, reason: Reason::Memory });
             return Err(Fault::NoMemory { bytes: 0, code: error.raw_os_error() });
         }

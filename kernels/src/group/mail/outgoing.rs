@@ -76,9 +76,9 @@ impl Outgoing {
     /// The system's, when it has no memory for the ring.
     pub(super) fn open(&mut self, state: &GroupState) -> io::Result<()> {
         if !self.is_open {
-            state.reserve_ring_ends(self.to)?;
-            state.reserve_ring(self.own, self.to)?;
-            let (ends, _) = state.ring(self.own, self.to);
+            state.backing.reserve_ring_ends(self.to)?;
+            state.backing.reserve_ring(self.own, self.to)?;
+            let (ends, _) = state.backing.ring(self.own, self.to);
             // Relaxed: the reader reserves the cells, too.
             ends.writer.opened.store(self.generation.mark(), Ordering::Relaxed);
             self.is_open = true;
@@ -94,7 +94,7 @@ impl Outgoing {
     /// Returns the fault of a message that was refused after its send had ended, once.
     pub(super) fn take_refusal(&mut self, state: &GroupState) -> Option<MailFault> {
         if self.is_open {
-            self.hear(state.ring(self.own, self.to).0);
+            self.hear(state.backing.ring(self.own, self.to).0);
         }
         self.refused.take()
     }
@@ -105,7 +105,7 @@ impl Outgoing {
         if !self.is_open {
             return false;
         }
-        let (ends, cells) = state.ring(self.own, self.to);
+        let (ends, cells) = state.backing.ring(self.own, self.to);
         let wrote = self.write(ends, cells, finished);
         self.end_taken(ends, finished) || wrote
     }

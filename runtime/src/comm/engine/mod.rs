@@ -93,8 +93,8 @@ pub trait Engine: Any + Send {
         Err(cannot("split").into())
     }
 
-    /// Returns the mailbox of this rank, for messages with tags beside the calls. By default there is
-    /// none.
+    /// Returns the mailbox of this rank, for messages with tags beside the calls. By default there
+    /// is none.
     ///
     /// # Errors
     /// [`Error::WrongContext`] if the engine has none; otherwise as [`execute`](Engine::execute).

@@ -1,0 +1,169 @@
+//! Buffers and numbers from what C passes.
+
+use crate::codes::{OPS, TYPES, Type};
+use consonance::{
+    DType, Error, ReduceOp, World,
+    raw::{Buf, BufMut, Space},
+};
+use std::{
+    ffi::{c_int, c_void},
+    num::NonZero,
+    ptr::NonNull,
+};
+
+/// The call whose arguments are checked, and the number of ranks.
+#[derive(Clone, Copy)]
+pub(crate) struct Check {
+    pub(crate) call: &'static str,
+    pub(crate) world: World,
+}
+
+impl Check {
+    pub(crate) fn invalid(self, argument: &str, expected: impl Into<String>, found: impl Into<String>) -> Error {
+        let (argument, expected, found) = (argument.to_owned(), expected.into(), found.into());
+        Error::InvalidCall { call: self.call, argument, replica: Some(self.world.rank()), expected, found }
+    }
+
+    pub(crate) fn dtype(self, number: c_int) -> Result<Type, Error> {
+        let of_number = TYPES.iter().find(|of| of.number == number).copied();
+        of_number.ok_or_else(|| self.invalid("dtype", "the number of an element type", number.to_string()))
+    }
+
+    /// Returns the operation of a reduction of this type.
+    pub(crate) fn op(self, number: c_int, of: Type) -> Result<ReduceOp, Error> {
+        let op = OPS.iter().find(|(of, ..)| *of == number).map(|(.., op)| *op);
+        let op = op.ok_or_else(|| self.invalid("op", "the number of an operation", number.to_string()))?;
+        match of.parts == 1 || matches!(op, ReduceOp::Sum | ReduceOp::Mean) {
+            true => Ok(op),
+            false => Err(self.invalid("op", "sum or mean, for complex numbers", op.name())),
+        }
+    }
+
+    /// Returns a rank of the group.
+    pub(crate) fn rank(self, argument: &str, rank: c_int) -> Result<usize, Error> {
+        let size = self.world.size();
+        let found = usize::try_from(rank).ok().filter(|&rank| rank < size);
+        found.ok_or_else(|| self.invalid(argument, format!("a rank below {size}"), rank.to_string()))
+    }
+
+    /// Returns the counts of all ranks, in parts of this type.
+    ///
+    /// # Safety
+    /// `counts` is null or has a count for each rank.
+    pub(crate) unsafe fn counts(self, argument: &str, counts: *const usize, of: Type) -> Result<Vec<usize>, Error> {
+        if counts.is_null() || !counts.is_aligned() {
+            return Err(self.invalid(argument, "a pointer to a count for each rank", format!("{counts:?}")));
+        }
+        // SAFETY: the caller's promise.
+        let counts = unsafe { std::slice::from_raw_parts(counts, self.world.size()) };
+        let parts = |&count: &usize| self.times(argument, count, of.parts);
+        counts.iter().map(parts).collect()
+    }
+
+    /// Returns the sum of counts.
+    pub(crate) fn total(self, argument: &str, counts: &[usize]) -> Result<usize, Error> {
+        let sum = counts.iter().try_fold(0usize, |sum, &count| sum.checked_add(count));
+        sum.ok_or_else(|| self.invalid(argument, "counts whose sum fits the address space", "more"))
+    }
+
+    /// Returns `count` times `factor`.
+    pub(crate) fn times(self, argument: &str, count: usize, factor: usize) -> Result<usize, Error> {
+        let product = count.checked_mul(factor);
+        product.ok_or_else(|| self.invalid(argument, "a count that fits the address space", count.to_string()))
+    }
+
+    /// Checks that `count` parts of elements of a type may lie at this address.
+    fn address(self, argument: &str, start: *const c_void, count: usize, of: Type) -> Result<(), Error> {
+        if start.is_null() && count > 0 {
+            return Err(self.invalid(argument, "a pointer", "null"));
+        }
+        if !start.addr().is_multiple_of(of.dtype.size()) {
+            let expected = format!("an address that is a multiple of {}, for {}", of.dtype.size(), of.dtype);
+            return Err(self.invalid(argument, expected, format!("{start:?}")));
+        }
+        let bytes = count.checked_mul(of.dtype.size()).filter(|&bytes| isize::try_from(bytes).is_ok());
+        bytes.ok_or_else(|| self.invalid("count", "a count that fits the address space", count.to_string()))?;
+        Ok(())
+    }
+
+    /// Returns a buffer of `count` parts that is read.
+    ///
+    /// # Safety
+    /// The memory is valid for reads, and nobody writes it, until the call has ended.
+    pub(crate) unsafe fn input(
+        self,
+        argument: &str,
+        start: *const c_void,
+        count: usize,
+        of: Type,
+    ) -> Result<Buf<'static>, Error> {
+        self.address(argument, start, count, of)?;
+        // SAFETY: the caller's promise; the address was checked, and bools are.
+        unsafe {
+            self.bools(argument, start, count, of)?;
+            Ok(Buf::from_raw(Space::Host, of.dtype, at(start.cast_mut(), of), count))
+        }
+    }
+
+    /// Returns a buffer of `count` parts that is read and written.
+    ///
+    /// # Safety
+    /// The memory is valid for reads and writes, and nobody else touches it, until the call has
+    /// ended.
+    pub(crate) unsafe fn in_place(
+        self,
+        argument: &str,
+        start: *mut c_void,
+        count: usize,
+        of: Type,
+    ) -> Result<BufMut<'static>, Error> {
+        self.address(argument, start, count, of)?;
+        // SAFETY: as in `input`.
+        unsafe {
+            self.bools(argument, start, count, of)?;
+            Ok(BufMut::from_raw(Space::Host, of.dtype, at(start, of), count))
+        }
+    }
+
+    /// Returns a buffer of `count` parts that is only written. Its bytes may be any.
+    ///
+    /// # Safety
+    /// As for [`in_place`](Check::in_place).
+    pub(crate) unsafe fn output(
+        self,
+        argument: &str,
+        start: *mut c_void,
+        count: usize,
+        of: Type,
+    ) -> Result<BufMut<'static>, Error> {
+        self.address(argument, start, count, of)?;
+        if of.dtype == DType::Bool && count > 0 {
+            // SAFETY: the caller's promise. A bool must be 0 or 1 before it is written, too.
+            unsafe { start.cast::<u8>().write_bytes(0, count) };
+        }
+        // SAFETY: as in `input`.
+        Ok(unsafe { BufMut::from_raw(Space::Host, of.dtype, at(start, of), count) })
+    }
+
+    /// Checks that bools are 0 or 1.
+    ///
+    /// # Safety
+    /// `start` has `count` elements of the type.
+    unsafe fn bools(self, argument: &str, start: *const c_void, count: usize, of: Type) -> Result<(), Error> {
+        if of.dtype != DType::Bool || count == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), count) };
+        match bytes.iter().find(|&&byte| byte > 1) {
+            None => Ok(()),
+            Some(byte) => Err(self.invalid(argument, "bools of 0 or 1", byte.to_string())),
+        }
+    }
+}
+
+/// Returns the address, or for null, which has no elements, any other that is aligned.
+fn at(start: *mut c_void, of: Type) -> NonNull<u8> {
+    let aligned = NonZero::new(of.dtype.size()).expect("every element has bytes");
+    NonNull::new(start.cast()).unwrap_or(NonNull::without_provenance(aligned))
+}

@@ -1,0 +1,103 @@
+//! The numbers of element types, operations and codes. They are a part of the ABI and never change.
+
+use consonance::{DType, Error, ReduceOp};
+use std::ffi::c_int;
+
+/// An element type of the library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Type {
+    /// Its number.
+    pub number: c_int,
+    /// Its name in the header, without the prefix.
+    pub name: &'static str,
+    /// The element type of its parts.
+    pub dtype: DType,
+    /// The number of parts: 2 for a complex number.
+    pub parts: usize,
+}
+
+const fn plain(number: c_int, name: &'static str, dtype: DType) -> Type {
+    Type { number, name, dtype, parts: 1 }
+}
+
+/// All element types.
+pub const TYPES: [Type; 15] = [
+    plain(0, "BOOL", DType::Bool),
+    plain(1, "I8", DType::I8),
+    plain(2, "I16", DType::I16),
+    plain(3, "I32", DType::I32),
+    plain(4, "I64", DType::I64),
+    plain(5, "U8", DType::U8),
+    plain(6, "U16", DType::U16),
+    plain(7, "U32", DType::U32),
+    plain(8, "U64", DType::U64),
+    plain(9, "F16", DType::F16),
+    plain(10, "BF16", DType::Bf16),
+    plain(11, "F32", DType::F32),
+    plain(12, "F64", DType::F64),
+    Type { number: 13, name: "C64", dtype: DType::F32, parts: 2 },
+    Type { number: 14, name: "C128", dtype: DType::F64, parts: 2 },
+];
+
+/// All operations, with their numbers and their names in the header.
+pub const OPS: [(c_int, &str, ReduceOp); 8] = [
+    (0, "SUM", ReduceOp::Sum),
+    (1, "MEAN", ReduceOp::Mean),
+    (2, "PRODUCT", ReduceOp::Product),
+    (3, "MIN", ReduceOp::Min),
+    (4, "MAX", ReduceOp::Max),
+    (5, "AND", ReduceOp::And),
+    (6, "OR", ReduceOp::Or),
+    (7, "XOR", ReduceOp::Xor),
+];
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $code:ident = $number:literal, $name:literal;)*) => {
+        $($(#[$doc])* pub const $code: c_int = $number;)*
+
+        /// All codes, with their names in the header and, in C strings, for users.
+        pub const CODES: &[(c_int, &str, &std::ffi::CStr)] = &[$(($code, stringify!($code), $name)),*];
+    };
+}
+
+codes! {
+    /// No error.
+    CONS_OK = 0, c"ok";
+    /// An argument is invalid.
+    CONS_ERR_ARGUMENT = 1, c"invalid argument";
+    /// The ranks did not make the same call, or a message does not fit its receive.
+    CONS_ERR_MISMATCH = 2, c"mismatch";
+    /// Ranks did not come before the timeout.
+    CONS_ERR_TIMEOUT = 3, c"timeout";
+    /// A rank has left or was lost with its process.
+    CONS_ERR_LOST = 4, c"rank lost";
+    /// The group was aborted.
+    CONS_ERR_ABORTED = 5, c"aborted";
+    /// The handle was freed, or never existed.
+    CONS_ERR_FREED = 6, c"handle freed";
+    /// The process is a fork of the one that uses the library.
+    CONS_ERR_FORKED = 7, c"process forked";
+    /// The operating system refused a request.
+    CONS_ERR_SYSTEM = 8, c"system error";
+    /// The processes did not form a group.
+    CONS_ERR_MEETING = 9, c"no group formed";
+    /// The call is not allowed here.
+    CONS_ERR_CONTEXT = 10, c"wrong context";
+    /// A fault of the library.
+    CONS_ERR_INTERNAL = 11, c"internal error";
+}
+
+/// Returns the code of an error.
+pub(crate) fn of(error: &Error) -> c_int {
+    match error.root() {
+        Error::InvalidCall { .. } | Error::UnknownReduceOp { .. } => CONS_ERR_ARGUMENT,
+        Error::WrongContext { .. } => CONS_ERR_CONTEXT,
+        Error::Mismatch { .. } => CONS_ERR_MISMATCH,
+        Error::Timeout { .. } => CONS_ERR_TIMEOUT,
+        Error::Left { .. } | Error::Aborted { lost: true, .. } => CONS_ERR_LOST,
+        Error::Aborted { .. } => CONS_ERR_ABORTED,
+        Error::Meeting { .. } => CONS_ERR_MEETING,
+        Error::System { .. } => CONS_ERR_SYSTEM,
+        _ => CONS_ERR_INTERNAL,
+    }
+}

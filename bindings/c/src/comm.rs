@@ -1,0 +1,188 @@
+//! Communicators.
+
+use crate::{codes, failure::Failure, handles::Table};
+use consonance::{
+    CommunicationOptions, Communicator, Mailbox, ProcessGroup, Queue, Result, UniqueId, World, raw::Reason,
+};
+use std::{
+    ffi::c_int,
+    sync::{Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
+
+/// The handle of a communicator.
+pub type Comm = u64;
+
+/// What a handle of a communicator stands for.
+pub(crate) struct Shared {
+    pub(crate) queue: Queue,
+    mailbox: OnceLock<Mailbox>,
+    /// The timeout of the next calls; `None` is that of the communicator.
+    timeout: Mutex<Option<Duration>>,
+    /// The details of its last error.
+    pub(crate) last: Mutex<Option<Failure>>,
+}
+
+pub(crate) static COMMS: Table<Shared> = Table::new(1, "comm");
+
+impl Shared {
+    fn new(communicator: Communicator) -> Shared {
+        let (queue, mailbox) = (Queue::new(communicator), OnceLock::new());
+        Shared { queue, mailbox, timeout: Mutex::default(), last: Mutex::default() }
+    }
+
+    pub(crate) fn world(&self) -> World {
+        self.queue.world()
+    }
+
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn mailbox(&self) -> Result<&Mailbox> {
+        if let Some(mailbox) = self.mailbox.get() {
+            return Ok(mailbox);
+        }
+        let mailbox = self.queue.with(None, Communicator::mailbox)?;
+        Ok(self.mailbox.get_or_init(|| mailbox))
+    }
+}
+
+/// The id of a group.
+#[repr(C)]
+pub struct ConsId([u8; UniqueId::BYTES]);
+
+/// The settings of a communicator. 0 is the default.
+#[repr(C)]
+pub struct ConsConfig {
+    size: usize,
+    timeout_ms: i64,
+    join_timeout_ms: i64,
+}
+
+fn null(argument: &str) -> Failure {
+    Failure::new(codes::CONS_ERR_ARGUMENT, format!("{argument}: expected a pointer, found null"))
+}
+
+/// Writes to a pointer that C passed for a result.
+///
+/// # Safety
+/// The pointer is null or valid for writes.
+pub(crate) unsafe fn write<T>(argument: &str, to: *mut T, value: T) -> Result<(), Failure> {
+    match to.is_null() {
+        true => Err(null(argument)),
+        // SAFETY: the caller's promise.
+        false => Ok(unsafe { to.write(value) }),
+    }
+}
+
+/// Returns the timeout of this many milliseconds; `None` for 0.
+pub(crate) fn timeout(argument: &'static str, ms: i64) -> Result<Option<Duration>, Failure> {
+    let of = u64::try_from(ms).map_err(|_| {
+        Failure::new(codes::CONS_ERR_ARGUMENT, format!("{argument}: expected 0 or more milliseconds, found {ms}"))
+    });
+    of.map(|ms| Some(Duration::from_millis(ms)).filter(|timeout| !timeout.is_zero()))
+}
+
+/// Returns the version of the ABI: a program that was built with another one does not work.
+#[unsafe(no_mangle)]
+pub extern "C" fn cons_abi_version() -> c_int {
+    1
+}
+
+functions! {
+    /// Makes an id for a group.
+    fn cons_unique_id(id: *mut ConsId) of 0; {
+        // SAFETY: the pointer is null or valid.
+        unsafe { write("id", id, ConsId(*UniqueId::new()?.as_bytes())) }
+    }
+
+    /// Joins the group with this id.
+    fn cons_comm_init(
+        comm: *mut Comm, id: *const ConsId, size: c_int, rank: c_int, config: *const ConsConfig,
+    ) of 0; {
+        // SAFETY: the pointer is null or valid.
+        let id = UniqueId::from_bytes(unsafe { id.as_ref() }.ok_or_else(|| null("id"))?.0)?;
+        if comm.is_null() {
+            return Err(null("comm"));
+        }
+        let number = |argument: &str, number: c_int| {
+            let text = format!("{argument}: expected 0 or more, found {number}");
+            usize::try_from(number).map_err(|_| Failure::new(codes::CONS_ERR_ARGUMENT, text))
+        };
+        let (size, rank) = (number("size", size)?, number("rank", rank)?);
+        let mut group = ProcessGroup::with_id(&id, rank, size);
+        // SAFETY: the pointer is null or valid for the size that the struct begins with.
+        if let Some(bytes) = (!config.is_null()).then(|| unsafe { (&raw const (*config).size).read() }) {
+            if bytes != size_of::<ConsConfig>() {
+                let expected = size_of::<ConsConfig>();
+                let text = format!("config: expected a struct of {expected} bytes, found {bytes}");
+                return Err(Failure::new(codes::CONS_ERR_ARGUMENT, text));
+            }
+            // SAFETY: as above, and the size is right.
+            let config = unsafe { &*config };
+            if let Some(limit) = timeout("timeout_ms", config.timeout_ms)? {
+                group = group.options(CommunicationOptions::new().timeout(limit)?);
+            }
+            if let Some(limit) = timeout("join_timeout_ms", config.join_timeout_ms)? {
+                group = group.timeout(limit)?;
+            }
+        }
+        let communicator = group.join()?.communicators().remove(0);
+        // SAFETY: the pointer is valid.
+        unsafe { write("comm", comm, COMMS.add(Shared::new(communicator))) }
+    }
+
+    /// Splits the group. A negative color gives no communicator.
+    fn cons_comm_split(comm: Comm, color: c_int, key: c_int, part: *mut Comm) of comm; {
+        let shared = COMMS.get(comm)?;
+        if part.is_null() {
+            return Err(null("part"));
+        }
+        let color = u32::try_from(color).ok();
+        let communicator = shared.queue.with(shared.timeout(), |communicator| communicator.split(color, key))?;
+        // SAFETY: the pointer is valid.
+        unsafe { write("part", part, communicator.map_or(0, |communicator| COMMS.add(Shared::new(communicator)))) }
+    }
+
+    /// Writes this rank.
+    fn cons_comm_rank(comm: Comm, rank: *mut c_int) of comm; {
+        // SAFETY: the pointer is null or valid.
+        unsafe { write("rank", rank, COMMS.get(comm)?.world().rank() as c_int) }
+    }
+
+    /// Writes the number of ranks.
+    fn cons_comm_size(comm: Comm, size: *mut c_int) of comm; {
+        // SAFETY: the pointer is null or valid.
+        unsafe { write("size", size, COMMS.get(comm)?.world().size() as c_int) }
+    }
+
+    /// Sets the timeout of the next calls.
+    fn cons_comm_set_timeout(comm: Comm, timeout_ms: i64) of comm; {
+        let shared = COMMS.get(comm)?;
+        let limit = timeout("timeout_ms", timeout_ms)?;
+        if limit.is_some_and(|limit| limit > Duration::from_secs(24 * 60 * 60)) {
+            let text = format!("timeout_ms: expected at most a day, found {timeout_ms} ms");
+            return Err(Failure::new(codes::CONS_ERR_ARGUMENT, text));
+        }
+        *shared.timeout.lock().unwrap_or_else(PoisonError::into_inner) = limit;
+        Ok(())
+    }
+
+    /// Aborts the group, from any thread.
+    fn cons_comm_abort(comm: Comm) of comm; {
+        COMMS.get(comm)?.queue.abort_handle().abort(Reason::Failure);
+        Ok(())
+    }
+
+    /// Writes whether the group was aborted.
+    fn cons_comm_state(comm: Comm, aborted: *mut c_int) of comm; {
+        // SAFETY: the pointer is null or valid.
+        unsafe { write("aborted", aborted, COMMS.get(comm)?.queue.abort_handle().is_aborted().into()) }
+    }
+
+    /// Frees the handle.
+    fn cons_comm_free(comm: Comm) of comm; {
+        COMMS.remove(comm).map(drop)
+    }
+}

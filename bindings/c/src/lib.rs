@@ -1,0 +1,46 @@
+//! The C library: `consonance.h`, on top of the crate `consonance`. It translates and decides
+//! nothing.
+//!
+//! A handle is a checked number: a handle that was freed is an error. Each function returns a code.
+//! The error of the last call that failed, of a communicator or a thread, has the details. No panic
+//! crosses the border. After a `fork`, each call in the child is an error.
+//!
+//! `codes.rs` has the numbers of element types, operations and errors, which never change.
+//! `handles.rs` has the tables of handles. `failure.rs` makes codes and details of errors.
+//! `buffers.rs` makes buffers of pointers. The other files have the functions.
+#![cfg(target_os = "linux")]
+
+#[macro_use]
+mod table;
+pub mod codes;
+mod failure;
+mod handles;
+mod buffers;
+mod comm;
+mod requests;
+mod collectives;
+mod coalesced;
+mod messages;
+mod memory;
+
+pub use coalesced::*;
+pub use collectives::*;
+pub use comm::*;
+pub use failure::{ConsError, cons_code_name, cons_last_error};
+pub use memory::*;
+pub use messages::*;
+pub use requests::*;
+
+/// Returns the prototypes of all functions in C, for the test of the header.
+pub fn prototypes() -> Vec<String> {
+    let files = [
+        failure::PROTOTYPES,
+        comm::PROTOTYPES,
+        requests::PROTOTYPES,
+        collectives::PROTOTYPES,
+        coalesced::PROTOTYPES,
+        messages::PROTOTYPES,
+        memory::PROTOTYPES,
+    ];
+    files.concat().into_iter().map(table::in_c).collect()
+}

@@ -1,0 +1,186 @@
+/* Every function, on threads and on processes. */
+#include "ranks.h"
+#include <complex.h>
+
+enum { COUNT = 3000 };
+
+static void fill(float *data, int count, int value) {
+    for (int index = 0; index < count; index++) data[index] = (float)(value * 1000 + index % 100);
+}
+
+static int holds(const float *data, int count, int value) {
+    for (int index = 0; index < count; index++) {
+        if (data[index] != (float)(value * 1000 + index % 100)) return 0;
+    }
+    return 1;
+}
+
+/* Waits for a request, frees it, and returns its code. */
+static int finish(cons_request request) {
+    int done = 0;
+    int code = cons_wait(request, 0, &done);
+    CHECK(done == 1);
+    OK(cons_request_free(request));
+    return code;
+}
+
+static void collectives(cons_comm comm, int rank, int size, int starts) {
+    float *own = malloc(sizeof(float) * COUNT), *all = malloc(sizeof(float) * COUNT * (size_t)size);
+    float *other = malloc(sizeof(float) * COUNT * (size_t)size);
+    size_t *counts = malloc(sizeof(size_t) * (size_t)size), *same = malloc(sizeof(size_t) * (size_t)size);
+    size_t total = 0;
+    for (int peer = 0; peer < size; peer++) {
+        counts[peer] = 100 + 7 * (size_t)peer;
+        same[peer] = 100 + 7 * (size_t)rank;
+        total += counts[peer];
+    }
+    cons_request request = 0;
+#define CALL(name, ...) OK(starts ? (cons_i##name(comm, __VA_ARGS__, &request) || finish(request)) : cons_##name(comm, __VA_ARGS__))
+
+    float ones[2] = {1, (float)rank}, sums[2] = {0, 0};
+    float ranks_sum = (float)(size * (size - 1) / 2);
+    CALL(all_reduce, ones, sums, 2, CONS_F32, CONS_SUM);
+    CHECK(sums[0] == (float)size && sums[1] == ranks_sum && ones[0] == 1);
+    CALL(all_reduce, ones, ones, 2, CONS_F32, CONS_MEAN);
+    CHECK(ones[0] == 1);
+
+    double complex turn = 1 + rank * I;
+    CALL(all_reduce, &turn, &turn, 1, CONS_C128, CONS_SUM);
+    CHECK(creal(turn) == size && cimag(turn) == ranks_sum);
+    _Bool truth = rank == 0;
+    CALL(all_reduce, &truth, &truth, 1, CONS_BOOL, CONS_OR);
+    CHECK(truth);
+
+    int64_t first[3] = {rank, 1, 2}, second[1] = {5};
+    void *buffers[2] = {first, second};
+    size_t lengths[2] = {3, 1};
+    CALL(all_reduce_coalesced, buffers, lengths, 2, CONS_I64, CONS_MAX);
+    CHECK(first[0] == size - 1 && first[2] == 2 && second[0] == 5);
+
+    uint32_t bits = 1u << rank, folded = 0;
+    CALL(reduce, &bits, rank == 1 ? &folded : NULL, 1, CONS_U32, CONS_XOR, 1);
+    CHECK(folded == (rank == 1 ? (1u << size) - 1 : 0));
+
+    fill(own, COUNT, rank);
+    CALL(all_gather, own, all, COUNT, CONS_F32);
+    for (int peer = 0; peer < size; peer++) CHECK(holds(all + peer * COUNT, COUNT, peer));
+    memset(all, 0, sizeof(float) * COUNT * (size_t)size);
+    fill(all + rank * COUNT, COUNT, rank);
+    CALL(all_gather, all, all, COUNT, CONS_F32);
+    for (int peer = 0; peer < size; peer++) CHECK(holds(all + peer * COUNT, COUNT, peer));
+    CALL(all_gather_v, own, all, counts, CONS_F32);
+    float *place = all;
+    for (int peer = 0; peer < size; place += counts[peer], peer++) CHECK(holds(place, (int)counts[peer], peer));
+
+    CALL(gather, own, rank == 0 ? all : NULL, COUNT, CONS_F32, 0);
+    if (rank == 0) CHECK(holds(all + (size - 1) * COUNT, COUNT, size - 1));
+    CALL(gather_v, own, rank == 0 ? all : NULL, counts, CONS_F32, 0);
+    if (rank == 0) CHECK(holds(all + total - counts[size - 1], (int)counts[size - 1], size - 1));
+
+    for (int peer = 0; peer < size; peer++) fill(all + peer * COUNT, COUNT, rank * 10 + peer);
+    CALL(scatter, rank == 1 ? all : NULL, own, COUNT, CONS_F32, 1);
+    CHECK(holds(own, COUNT, 10 + rank));
+    place = all;
+    for (int peer = 0; peer < size; place += counts[peer], peer++) fill(place, (int)counts[peer], 20 + peer);
+    CALL(scatter_v, rank == 1 ? all : NULL, own, counts, CONS_F32, 1);
+    CHECK(holds(own, (int)counts[rank], 20 + rank));
+
+    for (int peer = 0; peer < size; peer++) fill(all + peer * COUNT, COUNT, rank * 10 + peer);
+    CALL(all_to_all, all, other, COUNT, CONS_F32);
+    for (int peer = 0; peer < size; peer++) CHECK(holds(other + peer * COUNT, COUNT, peer * 10 + rank));
+    place = all;
+    for (int peer = 0; peer < size; place += counts[peer], peer++) fill(place, (int)counts[peer], rank * 10 + peer);
+    CALL(all_to_all_v, all, counts, other, same, CONS_F32);
+    for (int peer = 0; peer < size; peer++)
+        CHECK(holds(other + (size_t)peer * counts[rank], (int)counts[rank], peer * 10 + rank));
+
+    for (int index = 0; index < COUNT * size; index++) all[index] = (float)(index % 50);
+    CALL(reduce_scatter, all, own, COUNT, CONS_F32, CONS_SUM);
+    CHECK(own[7] == (float)(size * ((rank * COUNT + 7) % 50)));
+    CALL(reduce_scatter, all, all, COUNT, CONS_F32, CONS_SUM);
+    CHECK(all[rank * COUNT + 7] == (float)(size * ((rank * COUNT + 7) % 50)));
+
+    fill(own, COUNT, rank == size - 1 ? 77 : 0);
+    CALL(broadcast, own, COUNT, CONS_F32, size - 1);
+    CHECK(holds(own, COUNT, 77));
+    OK(starts ? (cons_ibarrier(comm, &request) || finish(request)) : cons_barrier(comm));
+    free(own), free(all), free(other), free(counts), free(same);
+}
+
+static void count_ends(void *argument, int code) {
+    __atomic_fetch_add((int *)argument, code == CONS_OK ? 1 : 1000, __ATOMIC_SEQ_CST);
+}
+
+static void messages(cons_comm comm, int rank, int size) {
+    int next = (rank + 1) % size, before = (rank + size - 1) % size, source = -1;
+    enum { LONG = 100000 };
+    float *sent = malloc(sizeof(float) * LONG), *received = malloc(sizeof(float) * LONG);
+    fill(sent, LONG, rank);
+    /* Each rank sends first, more than fits a ring. */
+    OK(cons_send(comm, sent, LONG, CONS_F32, next, 5));
+    OK(cons_send(comm, sent, 3, CONS_F32, next, 6));
+    OK(cons_recv(comm, received, 3, CONS_F32, CONS_ANY, 6, &source));
+    CHECK(source == before && holds(received, 3, before));
+    OK(cons_recv(comm, received, LONG, CONS_F32, before, 5, NULL));
+    CHECK(holds(received, LONG, before));
+
+    cons_request sends = 0, receives = 0;
+    int done = 0, ends = 0;
+    OK(cons_irecv(comm, received, LONG, CONS_F32, CONS_ANY, 9, &receives));
+    OK(cons_on_done(receives, count_ends, &ends));
+    OK(cons_isend(comm, sent, LONG, CONS_F32, next, 9, &sends));
+    OK(cons_barrier(comm));
+    while (!done) OK(cons_test(receives, &done));
+    CHECK(holds(received, LONG, before));
+    OK(cons_request_source(receives, &source));
+    CHECK(source == before);
+    OK(finish(sends));
+    OK(finish(receives));
+    while (__atomic_load_n(&ends, __ATOMIC_SEQ_CST) == 0) usleep(100);
+    CHECK(ends == 1);
+    CHECK(cons_wait(receives, 0, NULL) == CONS_ERR_FREED);
+    free(sent), free(received);
+}
+
+static void all_functions(cons_comm comm, int rank, int size) {
+    int number = -1;
+    CHECK(cons_abi_version() == CONS_ABI_VERSION);
+    OK(cons_comm_rank(comm, &number));
+    CHECK(number == rank);
+    OK(cons_comm_size(comm, &number));
+    CHECK(number == size);
+    OK(cons_comm_state(comm, &number));
+    CHECK(number == 0);
+    OK(cons_comm_set_timeout(comm, 30000));
+    collectives(comm, rank, size, 0);
+    collectives(comm, rank, size, 1);
+    messages(comm, rank, size);
+
+    cons_comm part = 0;
+    OK(cons_comm_split(comm, rank == 0 ? -1 : 7, -rank, &part));
+    CHECK((part == 0) == (rank == 0));
+    if (part != 0) {
+        OK(cons_comm_rank(part, &number));
+        CHECK(number == size - 1 - rank);
+        OK(cons_barrier(part));
+        OK(cons_comm_free(part));
+        CHECK(cons_barrier(part) == CONS_ERR_FREED);
+    }
+
+    double *shared = NULL;
+    OK(cons_alloc(comm, sizeof(double) * 50000, (void **)&shared));
+    for (int index = 0; index < 50000; index++) shared[index] = rank;
+    OK(cons_all_reduce(comm, shared, shared, 50000, CONS_F64, CONS_SUM));
+    CHECK(shared[49999] == size * (size - 1) / 2);
+    OK(cons_free(shared));
+    CHECK(strcmp(cons_code_name(CONS_ERR_FREED), "handle freed") == 0);
+}
+
+int main(void) {
+    for (int as_processes = 1; as_processes >= 0; as_processes--) {
+        on_ranks(as_processes, 2, 60000, all_functions);
+        on_ranks(as_processes, 3, 60000, all_functions);
+    }
+    puts("calls: all right");
+    return 0;
+}

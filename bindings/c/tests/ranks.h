@@ -1,0 +1,97 @@
+/* Runs a function on each rank of a group: of threads, or of processes. */
+#ifndef RANKS_H
+#define RANKS_H
+
+#define _GNU_SOURCE
+#include <consonance.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(what)                                                                    \
+    do {                                                                               \
+        if (!(what)) {                                                                 \
+            cons_error error_ = {.size = sizeof error_};                               \
+            cons_last_error(0, &error_);                                               \
+            fprintf(stderr, "%s:%d: %s; last error: %s\n", __FILE__, __LINE__, #what, error_.text); \
+            exit(1);                                                                   \
+        }                                                                              \
+    } while (0)
+
+#define OK(call) CHECK((call) == CONS_OK)
+
+/* The rank that is killed; -1 for none. */
+static int killed_rank = -1;
+
+typedef void (*body)(cons_comm comm, int rank, int size);
+
+struct meeting {
+    cons_id id;
+    volatile int is_made;
+};
+
+struct place {
+    struct meeting *meeting;
+    int rank, size, timeout_ms;
+    body run;
+};
+
+static void take_part(struct place place) {
+    if (place.rank == 0) {
+        OK(cons_unique_id(&place.meeting->id));
+        __atomic_store_n(&place.meeting->is_made, 1, __ATOMIC_RELEASE);
+    }
+    while (!__atomic_load_n(&place.meeting->is_made, __ATOMIC_ACQUIRE)) usleep(1000);
+    cons_config config = {.size = sizeof config, .timeout_ms = place.timeout_ms, .join_timeout_ms = 60000};
+    cons_comm comm = 0;
+    OK(cons_comm_init(&comm, &place.meeting->id, place.size, place.rank, &config));
+    place.run(comm, place.rank, place.size);
+    cons_comm_free(comm);
+}
+
+static void *take_part_as_thread(void *place) {
+    take_part(*(struct place *)place);
+    return NULL;
+}
+
+/* As processes first, then as threads: a fork of a process that uses the library cannot use it. A
+ * process that hangs is ended by its alarm. */
+static void on_ranks(int as_processes, int size, int timeout_ms, body run) {
+    enum { MOST = 16 };
+    struct meeting *meeting =
+        mmap(NULL, sizeof *meeting, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(meeting != MAP_FAILED && size <= MOST);
+    struct place places[MOST];
+    pthread_t threads[MOST];
+    pid_t processes[MOST];
+    for (int rank = 0; rank < size; rank++) {
+        places[rank] = (struct place){meeting, rank, size, timeout_ms, run};
+        if (!as_processes) {
+            CHECK(pthread_create(&threads[rank], NULL, take_part_as_thread, &places[rank]) == 0);
+        } else if ((processes[rank] = fork()) == 0) {
+            alarm(120);
+            take_part(places[rank]);
+            exit(0);
+        }
+    }
+    for (int rank = 0; rank < size; rank++) {
+        int status = 0;
+        if (as_processes) {
+            CHECK(waitpid(processes[rank], &status, 0) == processes[rank]);
+        } else {
+            pthread_join(threads[rank], NULL);
+        }
+        if (rank == killed_rank ? status != SIGKILL : status != 0) {
+            fprintf(stderr, "rank %d ended with status %d\n", rank, status);
+            exit(1);
+        }
+    }
+    munmap(meeting, sizeof *meeting);
+}
+
+#endif

@@ -1,0 +1,105 @@
+use super::*;
+
+#[test]
+fn a_changed_code_changes_the_hash() {
+    for index in 0..codes::CODES.len() {
+        let mut renumbered = codes::CODES;
+        renumbered[index].0 += 1;
+        let mut renamed = codes::CODES;
+        renamed[index].1 = "another";
+        for codes in [renumbered, renamed] {
+            assert_ne!(hash(codes::digest(&codes)), HASH, "{:?}", codes[index]);
+        }
+    }
+    let fewer = &codes::CODES[..codes::CODES.len() - 1];
+    assert_ne!(hash(codes::digest(fewer)), HASH);
+}
+
+#[test]
+fn every_part_has_its_place_and_no_page_is_left_but_before_the_heaps() {
+    for ranks in [1, 2, 3, 5, 8, 20] {
+        let layout = Layout::new(Shape::new(ranks, STAGING_UNIT).unwrap());
+        let areas = areas(ranks);
+        let mut pages = vec![0..LINES, layout.call_logs()];
+        pages.extend(areas.iter().map(|&(area, _)| layout.pages(area)));
+        pages.extend(areas.iter().flat_map(|&(area, count)| (0..count).map(move |rank| layout.staging(area, rank))));
+        for group in groups() {
+            pages.extend((0..ranks).map(|to| layout.ring_ends(group, to)));
+            let rings = (0..ranks).flat_map(|to| (0..ranks).map(move |from| (from, to)));
+            pages.extend(rings.map(|(from, to)| layout.ring(group, from, to)));
+        }
+        pages.push(layout.heaps());
+        pages.sort_by_key(|part| part.start);
+        for pair in pages.windows(2) {
+            let end = if pair[1] == layout.heaps() { pair[0].end.next_multiple_of(HUGE_PAGE) } else { pair[0].end };
+            assert_eq!(end, pair[1].start, "{ranks} ranks");
+        }
+        assert!((0..ranks).all(|rank| layout.heap(rank).start.is_multiple_of(HUGE_PAGE)));
+        assert!(pages.iter().all(|part| part.start % PAGE == 0));
+        assert_eq!((pages[0].start, pages.last().unwrap().end), (0, layout.size));
+    }
+}
+
+#[test]
+fn no_two_things_overlap() {
+    let layout = Layout::new(Shape::new(5, STAGING_UNIT).unwrap());
+    let part = |start: usize, bytes: usize| start..start + bytes;
+    let mut parts = vec![part(0, HEADER_BYTES)];
+    for (area, count) in areas(5) {
+        parts.push(part(layout.head(area), size_of::<Head>()));
+        parts.push(part(layout.records(area), count * size_of::<RankRecord>()));
+        parts.extend((0..count).map(|rank| layout.staging(area, rank)));
+        assert!(layout.records(area) + count * size_of::<RankRecord>() <= layout.pages(area).end);
+    }
+    parts.extend((0..5).map(|rank| part(layout.call_log(rank), size_of::<CallLog>())));
+    parts.sort_by_key(|part| part.start);
+    for pair in parts.windows(2) {
+        assert!(pair[0].end <= pair[1].start, "{pair:?}");
+    }
+    assert!(parts.last().unwrap().end <= layout.size);
+    // These parts are read before anything more is reserved.
+    for area in [Area::Root, Area::Split(0), Area::Split(SPLITS - 1)] {
+        assert!(layout.head(area) + size_of::<Head>() <= layout.reserved().end);
+    }
+    assert!(layout.pages(Area::Root).end <= layout.reserved().end);
+    assert!(layout.call_log(4) + size_of::<CallLog>() <= layout.reserved().end);
+}
+
+#[test]
+fn shapes_without_a_place_are_refused() {
+    assert!(Shape::new(1024, Shape::STAGING_BYTES).is_ok());
+    let text = |ranks, bytes| Shape::new(ranks, bytes).unwrap_err().to_string();
+    assert_eq!(text(0, 1 << 20), "a segment's number of ranks: expected 1 to 1024, found 0");
+    assert_eq!(text(1025, 1 << 20), "a segment's number of ranks: expected 1 to 1024, found 1025");
+    for bytes in [0, 1, STAGING_UNIT - 1, STAGING_UNIT + PAGE] {
+        let expected = format!("a segment's bytes of staging: expected a multiple of 262144, above 0, found {bytes}");
+        assert_eq!(text(2, bytes), expected);
+    }
+    let most = usize::MAX / STAGING_UNIT * STAGING_UNIT;
+    for bytes in [most, most / 64 / STAGING_UNIT * STAGING_UNIT] {
+        assert!(text(2, bytes).contains("no room in the address space"));
+    }
+}
+
+#[test]
+fn areas_and_ranks_that_are_not_there_have_no_place() {
+    let layout = Layout::new(Shape::new(3, STAGING_UNIT).unwrap());
+    let no_place = |find: &dyn Fn()| assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(find)).is_err());
+    let pair = |group, lower, higher| Area::Pair { group, lower, higher };
+    let pairs = [pair(GROUPS, 0, 1), pair(0, 1, 1), pair(0, 2, 1), pair(0, 0, 3), pair(0, 3, 4)];
+    for area in [&[Area::Split(SPLITS)], &pairs[..]].concat() {
+        no_place(&|| _ = layout.head(area));
+        no_place(&|| _ = layout.records(area));
+        no_place(&|| _ = layout.pages(area));
+        no_place(&|| _ = layout.staging(area, 0));
+    }
+    for area in [Area::Split(SPLITS), pair(0, 0, 1)] {
+        no_place(&|| _ = layout.ring_ends(area, 0));
+        no_place(&|| _ = layout.ring(area, 0, 1));
+    }
+    no_place(&|| _ = layout.ring_ends(Area::Root, 3));
+    no_place(&|| _ = layout.ring(Area::Root, 3, 0));
+    no_place(&|| _ = layout.staging(Area::Root, 3));
+    no_place(&|| _ = layout.staging(pair(0, 0, 1), 2));
+    no_place(&|| _ = layout.call_log(3));
+}
