@@ -69,11 +69,12 @@ fn null(argument: &str) -> Failure {
 /// # Safety
 /// The pointer is null or valid for writes.
 pub(crate) unsafe fn write<T>(argument: &str, to: *mut T, value: T) -> Result<(), Failure> {
-    match to.is_null() {
-        true => Err(null(argument)),
-        // SAFETY: the caller's promise.
-        false => Ok(unsafe { to.write(value) }),
+    if to.is_null() {
+        return Err(null(argument));
     }
+    // SAFETY: the caller's promise.
+    unsafe { to.write(value) };
+    Ok(())
 }
 
 /// Returns the timeout of this many milliseconds; `None` for 0.

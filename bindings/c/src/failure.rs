@@ -15,7 +15,10 @@ use std::{
 
 /// Why a function failed.
 #[derive(Clone, Debug)]
-pub(crate) struct Failure {
+pub(crate) struct Failure(Box<Details>);
+
+#[derive(Clone, Debug)]
+struct Details {
     code: c_int,
     call: String,
     argument: String,
@@ -30,13 +33,15 @@ impl Failure {
     /// Makes the failure of an argument that has no more details.
     pub(crate) fn new(code: c_int, text: impl Into<String>) -> Failure {
         let [call, argument, expected, found] = Default::default();
-        Failure { code, call, argument, replica: None, expected, found, missing: Vec::new(), text: text.into() }
+        let (missing, text) = (Vec::new(), text.into());
+        Failure(Box::new(Details { code, call, argument, replica: None, expected, found, missing, text }))
     }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        let mut failure = Failure::new(codes::of(&error), error.to_string());
+        let mut boxed = Failure::new(codes::of(&error), error.to_string());
+        let failure = &mut *boxed.0;
         match error.root() {
             Error::InvalidCall { call, argument, replica, expected, found } => {
                 (failure.call, failure.argument, failure.replica) = ((*call).to_owned(), argument.clone(), *replica);
@@ -55,7 +60,7 @@ impl From<Error> for Failure {
             }
             _ => {}
         }
-        failure
+        boxed
     }
 }
 
@@ -97,7 +102,7 @@ pub(crate) fn guard(comm: Comm, body: impl FnOnce() -> Result<(), Failure>) -> c
 
 #[cold]
 fn keep(comm: Comm, failure: Failure) -> c_int {
-    let code = failure.code;
+    let code = failure.0.code;
     if comm != 0
         && let Ok(comm) = COMMS.get(comm)
     {
@@ -134,7 +139,7 @@ functions! {
             let text = format!("error: expected a struct of {} bytes, found {}", size_of::<ConsError>(), error.size);
             return Err(Failure::new(codes::CONS_ERR_ARGUMENT, text));
         }
-        let failure = failure.unwrap_or_else(|| Failure::new(codes::CONS_OK, ""));
+        let Failure(failure) = failure.unwrap_or_else(|| Failure::new(codes::CONS_OK, ""));
         error.code = failure.code;
         error.replica = failure.replica.map_or(-1, |replica| replica as c_int);
         copy(&failure.call, &mut error.call);

@@ -21,7 +21,7 @@ impl Aborter {
     }
 
     /// Ends the group, and the groups split from it, in the name of this rank. If this rank was
-    /// [told](crate::group::Endpoint::blame) of a rank that had left before, it ends the group in
+    /// [told](crate::group::Witness::blame) of a rank that had left before, it ends the group in
     /// the name of that rank. Every rank that waits in the group, or calls anything in it later,
     /// gets [`Fault::Aborted`](crate::group::Fault::Aborted). The first abort wins.
     pub fn abort(&self, reason: Reason) {

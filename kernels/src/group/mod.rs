@@ -48,7 +48,7 @@
 //!   that step, because the missing descriptor will never come.
 //! * **Leave against report.** A rank that was told that another rank left may leave or end the
 //!   group in turn before the others have checked. It first notes the rank that it was told of
-//!   ([`Endpoint::blame`]), and the others follow these notes.
+//!   ([`Witness::blame`]), and the others follow these notes.
 //! * **Area claimed twice.** Groups that processes split off begin in areas that earlier groups
 //!   have left. The owner word of an area counts its groups, so a claim that expects an outdated
 //!   word fails.

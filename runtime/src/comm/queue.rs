@@ -69,10 +69,13 @@ struct Turns {
     is_closed: bool,
 }
 
+/// What is called with the communicator.
+type Work = Box<dyn FnOnce(&mut Communicator) -> Result<()> + Send>;
+
 /// Work that was started.
 struct Started {
     turn: u64,
-    work: Box<dyn FnOnce(&mut Communicator) -> Result<()> + Send>,
+    work: Work,
     timeout: Duration,
     completion: Completion,
 }

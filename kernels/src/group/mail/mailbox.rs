@@ -249,13 +249,13 @@ impl Mail {
             return false;
         }
         shared.change(|open| open.polling += 1);
-        let passes = std::cell::Cell::new(0);
+        let passes = std::cell::Cell::new(0u32);
         let is_done = shared.state.wait_policy.look(&|| {
             passes.set(passes.get() + 1);
             let mut finished = Vec::new();
             let mut open = shared.lock();
             shared.advance(&mut open, &mut finished);
-            if passes.get() % PASSES_PER_CHECK == 0 {
+            if passes.get().is_multiple_of(PASSES_PER_CHECK) {
                 shared.check(&mut open, &mut finished);
             }
             drop(open);
