@@ -25,13 +25,15 @@ impl Check {
     }
 
     pub(crate) fn dtype(self, number: c_int) -> Result<Type, Error> {
-        let of_number = TYPES.iter().find(|of| of.number == number).copied();
+        // A type's number is its index.
+        let of_number = usize::try_from(number).ok().and_then(|index| TYPES.get(index).copied());
         of_number.ok_or_else(|| self.invalid("dtype", "the number of an element type", number.to_string()))
     }
 
     /// Returns the operation of a reduction of this type.
     pub(crate) fn op(self, number: c_int, of: Type) -> Result<ReduceOp, Error> {
-        let op = OPS.iter().find(|(of, ..)| *of == number).map(|(.., op)| *op);
+        // As for types.
+        let op = usize::try_from(number).ok().and_then(|index| OPS.get(index)).map(|(.., op)| *op);
         let op = op.ok_or_else(|| self.invalid("op", "the number of an operation", number.to_string()))?;
         match of.parts == 1 || matches!(op, ReduceOp::Sum | ReduceOp::Mean) {
             true => Ok(op),

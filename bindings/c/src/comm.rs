@@ -6,7 +6,10 @@ use consonance::{
 };
 use std::{
     ffi::c_int,
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::{
+        Mutex, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -17,8 +20,8 @@ pub type Comm = u64;
 pub(crate) struct Shared {
     pub(crate) queue: Queue,
     mailbox: OnceLock<Mailbox>,
-    /// The timeout of the next calls; `None` is that of the communicator.
-    timeout: Mutex<Option<Duration>>,
+    /// The timeout of the next calls in milliseconds; 0 is that of the communicator.
+    timeout_ms: AtomicU64,
     /// The details of its last error.
     pub(crate) last: Mutex<Option<Failure>>,
 }
@@ -28,7 +31,7 @@ pub(crate) static COMMS: Table<Shared> = Table::new(1, "comm");
 impl Shared {
     fn new(communicator: Communicator) -> Shared {
         let (queue, mailbox) = (Queue::new(communicator), OnceLock::new());
-        Shared { queue, mailbox, timeout: Mutex::default(), last: Mutex::default() }
+        Shared { queue, mailbox, timeout_ms: AtomicU64::new(0), last: Mutex::default() }
     }
 
     pub(crate) fn world(&self) -> World {
@@ -36,7 +39,8 @@ impl Shared {
     }
 
     pub(crate) fn timeout(&self) -> Option<Duration> {
-        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
+        // Relaxed: the number stands for itself.
+        Some(self.timeout_ms.load(Ordering::Relaxed)).filter(|&ms| ms > 0).map(Duration::from_millis)
     }
 
     pub(crate) fn mailbox(&self) -> Result<&Mailbox> {
@@ -166,7 +170,8 @@ functions! {
             let text = format!("timeout_ms: expected at most a day, found {timeout_ms} ms");
             return Err(Failure::new(codes::CONS_ERR_ARGUMENT, text));
         }
-        *shared.timeout.lock().unwrap_or_else(PoisonError::into_inner) = limit;
+        let ms = limit.map_or(0, |limit| limit.as_millis() as u64);
+        shared.timeout_ms.store(ms, Ordering::Relaxed);
         Ok(())
     }
 
