@@ -30,7 +30,7 @@ use std::{
 const STAGING_BYTES: usize = 256 << 10;
 
 /// Minimum number of rounds: each field has two turns.
-const ROUNDS: usize = 180;
+const ROUNDS: usize = 240;
 
 /// The processes of a job.
 struct Setup {

@@ -6,7 +6,7 @@ use crate::{
     driver::{self, hear, number, say},
 };
 use consonance::{
-    CommunicationOptions, Communicator, Error, Implementation, IndexedSlices, MultiWorkerMirroredStrategy,
+    CommunicationOptions, Communicator, Error, Implementation, IndexedSlices, Mailbox, MultiWorkerMirroredStrategy,
     ProcessGroup, ReduceOp, ReplicaContext, Result, Strategy, Tensor, TfConfigClusterResolver,
 };
 use consonance_kernels::{
@@ -227,7 +227,7 @@ fn calls(rank: &mut Communicator, seed: u64) -> Result<Communicator> {
     let mut random = Random(seed);
     let mut collectives = Calls { random: Random(seed + 1), most: 1 << 20, checks: false };
     for index in 0..random.below(CALLS) {
-        let kind = random.below(22);
+        let kind = random.below(26);
         let (count, root) = (1 << random.below(17), random.below(rank.size()));
         let call = format!("call {index}, of kind {kind} and {count}");
         let result = match kind {
@@ -298,6 +298,7 @@ fn one_call(rank: &mut Communicator, kind: usize, count: usize, root: usize) -> 
                 rank.all_reduce(ReduceOp::Mean, &mut vec![1.0f32; count])?;
             }
         }
+        21..25 => messages(&rank.mailbox()?, own, count, kind == 21)?,
         _ => {
             let part = rank.split((own != root).then_some((own % 2) as u32), own as i32)?;
             let Some(mut part) = part else { return Ok(()) };
@@ -313,6 +314,26 @@ fn one_call(rank: &mut Communicator, kind: usize, count: usize, root: usize) -> 
             }
         }
     }
+    Ok(())
+}
+
+/// Sends from each even rank to the next, and a short answer back. `is_unlike`: the receive expects
+/// more than is sent.
+fn messages(mailbox: &Mailbox, own: usize, count: usize, is_unlike: bool) -> Result<()> {
+    let (partner, size) = (own ^ 1, mailbox.world().size());
+    if partner >= size {
+        return Ok(());
+    }
+    let (mut values, mut answer) = (vec![true; count + usize::from(is_unlike)], [true]);
+    if own < partner {
+        let sent = mailbox.send(vec![true; count].as_slice(), partner, 1, None);
+        mailbox.recv(answer.as_mut_slice(), None, 2, None).and(sent)?;
+    } else {
+        let received = mailbox.recv(values.as_mut_slice(), Some(partner), 1, None);
+        mailbox.send([true].as_slice(), partner, 2, None).and(received.map(drop))?;
+    }
+    check_bools("Mailbox::recv", &values);
+    check_bools("Mailbox::recv of an answer", &answer);
     Ok(())
 }
 
