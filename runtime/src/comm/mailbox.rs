@@ -11,6 +11,7 @@ use crate::{
 use consonance_kernels::{
     group::{Envelope, Fault, Mail, MailFault},
     memory::{Buf, BufMut, HostBuf, HostBufMut},
+    os::fork::Origin,
 };
 use consonance_spec::World;
 use std::{
@@ -69,7 +70,8 @@ pub struct Mailbox {
 
 impl Mailbox {
     pub(crate) fn new(mail: Mail, reports: Reports, timeout: Duration) -> Mailbox {
-        let carrier = Arc::new(Carrier { work: Mutex::default(), changed: Condvar::new(), mail: mail.clone() });
+        let (work, changed, origin) = (Mutex::default(), Condvar::new(), Origin::here());
+        let carrier = Arc::new(Carrier { work, changed, mail: mail.clone(), origin });
         Mailbox { mail, reports: Arc::new(reports), timeout, carrier }
     }
 
@@ -242,6 +244,7 @@ struct Carrier {
     work: Mutex<Work>,
     changed: Condvar,
     mail: Mail,
+    origin: Origin,
 }
 
 #[derive(Default)]
@@ -301,9 +304,12 @@ impl Carrier {
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        self.carrier.work().is_closed = true;
-        self.carrier.changed.notify_all();
-        self.mail.wake();
+        // A fork has no such thread.
+        if !self.carrier.origin.forked() {
+            self.carrier.work().is_closed = true;
+            self.carrier.changed.notify_all();
+            self.mail.wake();
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Requests that were started and end later.
 
 use crate::{Error, Result, panics};
-use consonance_kernels::group::Mail;
+use consonance_kernels::{group::Mail, os::fork::Origin};
 use std::{
     fmt,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -31,6 +31,7 @@ struct Shared {
     changed: Condvar,
     /// The mailbox that a waiting thread advances.
     mail: Option<Mail>,
+    origin: Origin,
 }
 
 enum State {
@@ -44,7 +45,8 @@ type Then = Box<dyn FnOnce(&Result<()>) + Send>;
 
 /// Makes a request. A thread that waits for it advances `mail` meanwhile.
 pub(crate) fn request(mail: Option<Mail>) -> (Completion, Request) {
-    let shared = Arc::new(Shared { state: Mutex::new(State::Open(Vec::new())), changed: Condvar::new(), mail });
+    let (state, changed, origin) = (Mutex::new(State::Open(Vec::new())), Condvar::new(), Origin::here());
+    let shared = Arc::new(Shared { state, changed, mail, origin });
     (Completion(shared.clone()), Request(shared))
 }
 
@@ -53,8 +55,14 @@ impl Request {
     /// that has not ended goes on.
     ///
     /// # Errors
-    /// The error of the request, each time that this is called.
+    /// The error of the request, each time that this is called; [`Error::WrongContext`] in a child
+    /// made by `fork` after the request was started.
     pub fn wait(&self, limit: Option<Duration>) -> Result<bool> {
+        // In a fork nobody ends the request, and its lock may be held for ever.
+        if self.0.origin.forked() {
+            let problem = "a wait in a process made by fork after the request was started".to_owned();
+            return Err(Error::WrongContext { call: "Request::wait", problem });
+        }
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         if let Some(mail) = &self.0.mail {
             mail.wait(until, || self.is_finished());

@@ -103,12 +103,14 @@ pub(crate) fn waits_for_messages(_: &[&str]) -> Result<()> {
         let error = mailbox.recv([0u8; 1 << 20].as_mut_slice(), Some(0), 2, None).unwrap_err();
         let Error::Timeout { missing, .. } = &error else { panic!("{error}") };
         assert_eq!(missing[0].1.split(';').next(), Some("it gave up in the middle of the message"));
+        let open = mailbox.start_recv(BufMut::from(vec![0u8].leak()), Some(0), 99, None);
         match fork::fork().unwrap() {
             Fork::Child => {
                 let error = mailbox.send([3u64, 4].as_slice(), 0, 1, None).unwrap_err();
                 let started = mailbox.start_recv(BufMut::from(&mut vec![0u8].leak()[..]), None, 0, None);
                 let is_refused = |error: Error| matches!(error, Error::WrongContext { .. });
-                let is_right = is_refused(error) && started.wait(None).is_err_and(is_refused);
+                let waits = [&started, &open].map(|request| request.wait(None).is_err_and(is_refused));
+                let is_right = is_refused(error) && waits == [true; 2];
                 drop((mailbox, rank, group));
                 std::process::exit(if is_right { 17 } else { 1 });
             }
