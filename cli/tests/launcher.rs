@@ -136,6 +136,19 @@ fn workers_are_told_who_they_are() {
 }
 
 #[test]
+fn workers_have_the_variables_of_torchrun() {
+    let names = "$RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT";
+    let (status, stdout, stderr) = result("-n 2", &format!("echo \"{names}\""));
+    assert_eq!((status, stderr.as_str()), (Some(0), ""));
+    let mut masters = BTreeSet::new();
+    for (index, line) in stdout.lines().collect::<BTreeSet<_>>().into_iter().enumerate() {
+        let expected = format!("[worker {index}] {index} 2 {index} 2 127.0.0.1 ");
+        masters.insert(line.strip_prefix(&expected).unwrap_or_else(|| panic!("{line}")).to_owned());
+    }
+    assert_eq!(masters.len(), 1, "{masters:?}");
+}
+
+#[test]
 fn every_launch_is_another_job() {
     let jobs = |_| {
         let (status, stdout, _) = result("-n 2", "echo $CONSONANCE_JOB");

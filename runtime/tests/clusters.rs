@@ -216,3 +216,49 @@ fn one_process_of_a_cluster_is_its_chief() {
     assert_eq!(chiefs(r#"{"ps": ["c:1"]}"#), []);
     assert!(SimpleClusterResolver::new(ClusterSpec::new()).is_chief(), "a program by itself");
 }
+
+/// The variables of rank `rank` of two, as torch's launcher sets them, with these changes.
+#[cfg(target_os = "linux")]
+fn ranks<'c>(rank: &str, changes: &'c [(&str, &str)]) -> impl Fn(&str) -> Option<String> + use<'c> {
+    let job = format!("clusters {}", std::process::id());
+    let rank = rank.to_owned();
+    move |name| {
+        let changed = changes.iter().find(|(changed, _)| *changed == name).map(|(_, value)| (*value).to_owned());
+        changed.or_else(|| match name {
+            "RANK" | "LOCAL_RANK" => Some(rank.clone()),
+            "WORLD_SIZE" | "LOCAL_WORLD_SIZE" => Some("2".to_owned()),
+            "MASTER_ADDR" => Some("localhost".to_owned()),
+            "MASTER_PORT" => Some("29500".to_owned()),
+            "TORCHELASTIC_RUN_ID" => Some(job.clone()),
+            _ => None,
+        })
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn the_ranks_of_torchrun_form_a_group() {
+    use consonance::ProcessGroup;
+    for restart in ["0", "1"] {
+        let join = |rank: &str| {
+            let mut group =
+                ProcessGroup::from_environment(ranks(rank, &[("TORCHELASTIC_RESTART_COUNT", restart)]))?.join()?;
+            group.communicators()[0].barrier()?;
+            Ok::<_, Error>(group.ranks())
+        };
+        let joined = std::thread::scope(|scope| {
+            ["0", "1"].map(|rank| scope.spawn(move || join(rank))).map(|rank| rank.join().unwrap().unwrap())
+        });
+        assert_eq!(joined, [0..1, 1..2]);
+    }
+    for (changes, argument) in [
+        (("LOCAL_WORLD_SIZE", "1"), "LOCAL_WORLD_SIZE: expected WORLD_SIZE, 2: all ranks are on one host, found 1"),
+        (("WORLD_SIZE", "two"), r#"WORLD_SIZE: expected a whole number, found "two""#),
+        (("MASTER_PORT", ""), "MASTER_PORT: expected a port, since RANK is set, found nothing"),
+    ] {
+        let error = ProcessGroup::from_environment(ranks("0", &[changes])).err().unwrap();
+        assert_eq!(error.to_string(), format!("ProcessGroup::from_env: {argument}"));
+    }
+    let error = ProcessGroup::from_environment(ranks("5", &[])).unwrap().join().unwrap_err();
+    assert_eq!(error.to_string(), "ProcessGroup: rank: expected a rank below the size, 2, found 5");
+}

@@ -52,9 +52,10 @@ enum Command {
 /// Start a program as the workers of a cluster on this machine.
 ///
 /// Sets for each worker TF_CONFIG (the cluster and this task) and CONSONANCE_JOB (a job id that no
-/// other launch has). Puts the worker before each line of its output: `[worker 0] …`. SIGINT,
-/// SIGTERM and SIGHUP are forwarded to all workers and to the processes that they started. A SIGINT
-/// after an earlier SIGINT or SIGTERM kills them.
+/// other launch has); for programs of torchrun also RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+/// MASTER_ADDR and MASTER_PORT. Puts the worker before each line of its output: `[worker 0] …`.
+/// SIGINT, SIGTERM and SIGHUP are forwarded to all workers and to the processes that they started.
+/// A SIGINT after an earlier SIGINT or SIGTERM kills them.
 ///
 /// If a worker ends by a signal or with a status other than 0, the other workers get SIGTERM, and
 /// SIGKILL 2 s later. With --keep-going they go on. The first worker that failed is named at the

@@ -19,6 +19,8 @@ use std::{
 /// The addresses of the workers.
 pub(crate) struct Cluster {
     addresses: Vec<SocketAddr>,
+    /// The address for the store of programs that are written for torch's launcher.
+    master: SocketAddr,
     /// The job id, which no other launch has: workers that outlive their launch never join those of
     /// the next launch on the same ports.
     job: String,
@@ -33,7 +35,7 @@ impl Cluster {
         // The listeners stay open until all addresses are chosen, so that no address is chosen
         // twice.
         let mut listeners = Vec::new();
-        while addresses.len() < workers {
+        while addresses.len() < workers + 1 {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
             let address = listener.local_addr()?;
             listeners.push(listener);
@@ -48,7 +50,21 @@ impl Cluster {
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let job = format!("launch-{}-{}", process::id(), now.as_nanos());
-        Ok(Cluster { addresses, job, _claims: claims })
+        let master = addresses.pop().expect("one more than there are workers");
+        Ok(Cluster { addresses, master, job, _claims: claims })
+    }
+
+    /// Returns the variables by which torch's launcher tells a worker who it is.
+    pub(crate) fn ranks(&self, index: usize) -> [(&'static str, String); 6] {
+        let (rank, size) = (index.to_string(), self.addresses.len().to_string());
+        [
+            ("RANK", rank.clone()),
+            ("WORLD_SIZE", size.clone()),
+            ("LOCAL_RANK", rank),
+            ("LOCAL_WORLD_SIZE", size),
+            ("MASTER_ADDR", self.master.ip().to_string()),
+            ("MASTER_PORT", self.master.port().to_string()),
+        ]
     }
 
     /// Returns the value of `CONSONANCE_JOB` for every worker.

@@ -125,6 +125,7 @@ impl Worker {
         let mut command = itself::command().map_err(cannot)?;
         command.args([BECOME_WORKER, &process::id().to_string()]).arg(&launch.program).args(&launch.arguments);
         command.env("TF_CONFIG", cluster.tf_config(index)).env("CONSONANCE_JOB", cluster.job());
+        command.envs(cluster.ranks(index));
         if let Some(replicas) = launch.replicas {
             command.env("CONSONANCE_REPLICAS", replicas.to_string());
         }

@@ -19,6 +19,8 @@ mod role;
 pub(crate) mod unique_id;
 #[cfg(target_os = "linux")]
 pub(crate) mod process_group;
+#[cfg(target_os = "linux")]
+mod environment;
 
 pub use hostlist::{expand_hostlist, expand_tasks_per_node};
 pub use kubernetes::KubernetesClusterResolver;

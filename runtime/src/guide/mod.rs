@@ -35,3 +35,7 @@ pub mod workers {
 pub mod engines {
     #![doc = include_str!("engines.md")]
 }
+
+pub mod bindings {
+    #![doc = include_str!("bindings.md")]
+}
