@@ -75,6 +75,29 @@ fn started_calls_are_executed_in_order_with_those_that_run() {
     });
 }
 
+/// A C program frees after `wait` what its callback uses.
+#[test]
+fn a_wait_ends_after_what_was_to_be_called_at_the_end() {
+    on_each(2, |communicator| {
+        let queue = Queue::new(communicator);
+        for _ in 0..50 {
+            let calls = Arc::new(AtomicUsize::new(0));
+            let request = queue.start(vec![Call::Barrier], None);
+            let (called, own) = (calls.clone(), request.clone());
+            request.on_finish(move |_| {
+                assert!(own.is_finished() && own.wait(None).unwrap());
+                thread::sleep(Duration::from_micros(300));
+                let later = called.clone();
+                own.on_finish(move |_| _ = later.fetch_add(1, Ordering::SeqCst));
+                called.fetch_add(1, Ordering::SeqCst);
+            });
+            while !request.is_finished() && !request.wait(Some(Duration::from_micros(50))).unwrap() {}
+            let told = calls.load(Ordering::SeqCst);
+            assert!(told == 2, "told {told}");
+        }
+    });
+}
+
 #[test]
 fn a_dropped_queue_executes_what_was_started() {
     on_each(2, |communicator| {

@@ -231,7 +231,8 @@ int cons_wait(cons_request request, int64_t timeout_ms, int *done);
 /* Writes whether the request has ended, and returns the code of its result if it has. */
 int cons_test(cons_request request, int *done);
 
-/* Calls function once when the request has ended; now, if it has. */
+/* Calls function once when the request has ended; now, if it has. cons_wait of the request returns
+ * after function has returned. */
 int cons_on_done(cons_request request, cons_done function, void *argument);
 
 /* Writes the rank that sent the message of a receive that has ended; else -1. */

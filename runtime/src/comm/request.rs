@@ -5,6 +5,7 @@ use consonance_kernels::{group::Mail, os::fork::Origin};
 use std::{
     fmt,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::{self, ThreadId},
     time::{Duration, Instant},
 };
 
@@ -34,25 +35,30 @@ struct Shared {
     origin: Origin,
 }
 
-enum State {
-    Open(Vec<Then>),
-    /// With the rank that sent a message that was received.
-    Ended(Result<Option<usize>>),
+struct State {
+    /// The result, with the rank that sent a message that was received. `None` while it goes on.
+    outcome: Option<Outcome>,
+    /// What is called at the end.
+    then: Vec<Then>,
+    /// The thread that calls it, while it does.
+    teller: Option<ThreadId>,
 }
+
+type Outcome = Result<Option<usize>>;
 
 /// What is called at the end of a request.
 type Then = Box<dyn FnOnce(&Result<()>) + Send>;
 
 /// Makes a request. A thread that waits for it advances `mail` meanwhile.
 pub(crate) fn request(mail: Option<Mail>) -> (Completion, Request) {
-    let (state, changed, origin) = (Mutex::new(State::Open(Vec::new())), Condvar::new(), Origin::here());
-    let shared = Arc::new(Shared { state, changed, mail, origin });
+    let state = Mutex::new(State { outcome: None, then: Vec::new(), teller: None });
+    let shared = Arc::new(Shared { state, changed: Condvar::new(), mail, origin: Origin::here() });
     (Completion(shared.clone()), Request(shared))
 }
 
 impl Request {
-    /// Waits until the request has ended, at most for `limit`. Returns whether it has. A request
-    /// that has not ended goes on.
+    /// Waits until the request has ended and what [`on_finish`](Request::on_finish) was given has
+    /// returned, at most for `limit`. Returns whether it has. A request that has not ended goes on.
     ///
     /// # Errors
     /// The error of the request, each time that this is called; [`Error::WrongContext`] in a child
@@ -65,11 +71,11 @@ impl Request {
         }
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         if let Some(mail) = &self.0.mail {
-            mail.wait(until, || self.is_finished());
+            mail.wait(until, || self.0.lock().outcome.is_some());
         }
         let mut state = self.0.lock();
         loop {
-            if let State::Ended(result) = &*state {
+            if let Some(result) = state.outcome() {
                 return result.as_ref().map(|_| true).map_err(Error::duplicate);
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -81,19 +87,20 @@ impl Request {
         }
     }
 
-    /// Returns whether the request has ended.
+    /// Returns whether the request has ended and what [`on_finish`](Request::on_finish) was given
+    /// has returned.
     pub fn is_finished(&self) -> bool {
-        matches!(*self.0.lock(), State::Ended(_))
+        self.0.lock().outcome().is_some()
     }
 
     /// Calls `then` once with the result, on the thread that ends the request, or now if it has
-    /// ended. `then` must not wait for another request. A panic of `then` is printed, and has no
-    /// other effect.
+    /// ended. Each thread that waits for the request goes on after `then` has returned. `then` must
+    /// not wait for another request. A panic of `then` is printed, and has no other effect.
     pub fn on_finish(&self, then: impl FnOnce(&Result<()>) + Send + 'static) {
         let mut state = self.0.lock();
-        let result = match &mut *state {
-            State::Open(all) => return all.push(Box::new(then)),
-            State::Ended(result) => result.as_ref().map(|_| ()).map_err(Error::duplicate),
+        let result = match &state.outcome {
+            Some(outcome) if state.teller.is_none() => outcome.as_ref().map(|_| ()).map_err(Error::duplicate),
+            _ => return state.then.push(Box::new(then)),
         };
         drop(state);
         // The panic is printed when it begins.
@@ -102,10 +109,7 @@ impl Request {
 
     /// Returns the rank that sent the message, for a receive that has ended without an error.
     pub fn source(&self) -> Option<usize> {
-        match &*self.0.lock() {
-            State::Ended(Ok(source)) => *source,
-            _ => None,
-        }
+        self.0.lock().outcome().and_then(|outcome| *outcome.as_ref().ok()?)
     }
 }
 
@@ -118,7 +122,7 @@ impl Completion {
 
 impl Drop for Completion {
     fn drop(&mut self) {
-        if matches!(*self.0.lock(), State::Open(_)) {
+        if self.0.lock().outcome.is_none() {
             let problem = "the request was given up, because its thread panicked or its group was dropped".to_owned();
             self.0.end(Err(Error::WrongContext { call: "Request", problem }));
         }
@@ -133,13 +137,25 @@ impl Shared {
     fn end(&self, result: Result<Option<usize>>) {
         let told = result.as_ref().map(|_| ()).map_err(Error::duplicate);
         let mut state = self.lock();
-        let State::Open(all) = std::mem::replace(&mut *state, State::Ended(result)) else {
-            unreachable!("a request ends once")
-        };
+        state.outcome = Some(result);
+        state.teller = Some(thread::current().id());
+        while !state.then.is_empty() {
+            let all = std::mem::take(&mut state.then);
+            drop(state);
+            // As in `on_finish`.
+            all.into_iter().for_each(|then| _ = panics::catch(|| then(&told)));
+            state = self.lock();
+        }
+        state.teller = None;
         drop(state);
         self.changed.notify_all();
-        // As in `on_finish`.
-        all.into_iter().for_each(|then| _ = panics::catch(|| then(&told)));
+    }
+}
+
+impl State {
+    /// Returns the outcome after all was told of it; to the thread that tells, before.
+    fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.as_ref().filter(|_| self.teller.is_none_or(|teller| teller == thread::current().id()))
     }
 }
 
