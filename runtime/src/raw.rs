@@ -14,7 +14,7 @@ pub use crate::comm::{
 };
 pub use consonance_kernels::os::fork::Origin;
 pub use consonance_kernels::{
-    group::Reason,
+    group::{KeepWaiting, Reason},
     memory::{Buf, BufMut, DeviceBlock, DeviceMemory, HostBuf, HostBufMut, HostMemory, Memory, Space},
 };
 pub use consonance_spec::{Kind, Signature};

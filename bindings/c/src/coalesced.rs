@@ -2,8 +2,9 @@
 
 use crate::{
     buffers::Check,
-    collectives::{Job, reduction, run, start},
+    collectives::{reduction, run, start},
     comm::Comm,
+    job::Job,
     requests::Handle,
 };
 use consonance::{

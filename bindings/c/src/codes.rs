@@ -16,6 +16,13 @@ pub struct Type {
     pub parts: usize,
 }
 
+impl Type {
+    /// Whether its parts tell the type: there is one, of an element type of the runtime.
+    pub fn is_plain(self) -> bool {
+        self.number <= 12
+    }
+}
+
 const fn plain(number: c_int, name: &'static str, dtype: DType) -> Type {
     Type { number, name, dtype, parts: 1 }
 }

@@ -5,57 +5,14 @@ use crate::{
     codes::Type,
     comm::{COMMS, Comm},
     failure::Failure,
+    job::Job,
     requests::{self, Handle},
 };
 use consonance::{
     Communicator, Error, ReduceOp, Result,
-    raw::{Agreement, Call, Kind},
+    raw::{Call, Kind},
 };
 use std::ffi::{c_int, c_void};
-
-/// A collective with its buffers and counts.
-pub(crate) struct Job {
-    call: Call<'static>,
-    counts: Vec<usize>,
-    recv_counts: Vec<usize>,
-    of: Option<Type>,
-}
-
-impl Job {
-    pub(crate) fn new(call: Call<'static>, of: Type) -> Job {
-        Job { call, counts: Vec::new(), recv_counts: Vec::new(), of: Some(of) }
-    }
-
-    fn with_counts(self, counts: Vec<usize>) -> Job {
-        Job { counts, ..self }
-    }
-
-    fn into_work(self) -> impl FnOnce(&mut Communicator) -> Result<()> + Send + 'static {
-        |communicator| self.execute(communicator)
-    }
-
-    pub(crate) fn execute(self, communicator: &mut Communicator) -> Result<()> {
-        let Job { call, counts: given, recv_counts, of } = self;
-        let mut call: Call<'_> = call;
-        if !given.is_empty() {
-            match &mut call {
-                Call::Gather { counts, .. } | Call::AllGather { counts, .. } | Call::Scatter { counts, .. } => {
-                    *counts = Some(&given);
-                }
-                Call::AllToAll { counts, .. } => *counts = Some((&given, &recv_counts)),
-                _ => unreachable!("a call with counts"),
-            }
-        }
-        // Ranks also agree on whether the numbers are complex.
-        match of.filter(|of| of.parts > 1) {
-            None => communicator.execute(call, &Agreement::NONE),
-            Some(of) => {
-                let describe = || vec![("type".to_owned(), of.name.to_lowercase())];
-                communicator.execute(call, &Agreement::new(of.number as u64, &describe))
-            }
-        }
-    }
-}
 
 /// Executes the work of a collective. If its arguments are wrong, tells the other ranks.
 pub(crate) fn run<W: FnOnce(&mut Communicator) -> Result<()>>(
@@ -314,13 +271,12 @@ collectives! {
             let (send, recv) = buffers(check, (send, sent), (recv, received), of)?;
             (counts, recv_counts, send, recv)
         };
-        let call = Call::AllToAll { send, recv, counts: None };
-        Ok(Job { call, counts, recv_counts, of: Some(of) })
+        Ok(Job::new(Call::AllToAll { send, recv, counts: None }, of).with_counts(counts).with_recv_counts(recv_counts))
     }
 
     /// Waits for all ranks.
     cons_barrier, cons_ibarrier: Barrier () |_check| {
-        Ok(Job { call: Call::Barrier, counts: Vec::new(), recv_counts: Vec::new(), of: None })
+        Ok(Job::barrier())
     }
 }
 

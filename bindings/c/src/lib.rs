@@ -7,7 +7,7 @@
 //!
 //! `codes.rs` has the numbers of element types, operations and errors, which never change.
 //! `handles.rs` has the tables of handles. `failure.rs` makes codes and details of errors.
-//! `buffers.rs` makes buffers of pointers. The other files have the functions.
+//! `buffers.rs` makes buffers of pointers. `job.rs` is a call with its counts. The other files have the functions.
 #![cfg(target_os = "linux")]
 
 #[macro_use]
@@ -18,6 +18,7 @@ mod handles;
 mod buffers;
 mod comm;
 mod requests;
+mod job;
 mod collectives;
 mod coalesced;
 mod messages;
@@ -27,6 +28,7 @@ pub use coalesced::*;
 pub use collectives::*;
 pub use comm::*;
 pub use failure::{ConsError, cons_code_name, cons_last_error};
+pub use job::Job;
 pub use memory::*;
 pub use messages::*;
 pub use requests::*;

@@ -10,6 +10,7 @@ use super::{
     scratch::Addresses,
     staging::Staging,
     state::GroupState,
+    waiting::KeepWaiting,
     witness::Witness,
 };
 use crate::shm::{
@@ -41,6 +42,8 @@ pub struct Endpoint {
     /// The entry of the current call in this rank's call log, if there is one.
     pub(super) entry_id: u64,
     mail: Option<Mail>,
+    /// What a wait of this rank asks now and then.
+    pub(super) keep_waiting: Option<KeepWaiting>,
 }
 
 impl Endpoint {
@@ -111,6 +114,7 @@ impl Endpoint {
             staging,
             entry_id: 0,
             mail: None,
+            keep_waiting: None,
         }
     }
 
@@ -132,6 +136,12 @@ impl Endpoint {
     /// Sets how long a call waits for peers, from the next step on.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
+    }
+
+    /// Asks `ask` about every 100 ms while this rank sleeps in a wait for peers, from the next step
+    /// on. If it returns false, the wait ends, and so does the group.
+    pub fn keep_waiting(&mut self, ask: KeepWaiting) {
+        self.keep_waiting = Some(ask);
     }
 
     /// Begins a call of one or several steps, which together wait for peers no longer than the

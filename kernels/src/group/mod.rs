@@ -89,4 +89,5 @@ pub use fault::Fault;
 pub use mail::{Envelope, Finish, Mail, MailFault};
 pub use payloads::Payloads;
 pub use peers::{PeerBuffers, Rows};
+pub use waiting::KeepWaiting;
 pub use witness::Witness;

@@ -90,14 +90,17 @@ impl Endpoint {
     fn subgroup(&self, key: Key, members: &[usize]) -> Endpoint {
         let world = self.world_in(members);
         let state = self.state.child(self.generation, key, members, world.rank());
-        Endpoint::new(state, world, Generation::default(), self.timeout())
+        let mut endpoint = Endpoint::new(state, world, Generation::default(), self.timeout());
+        endpoint.keep_waiting.clone_from(&self.keep_waiting);
+        endpoint
     }
 
     /// Returns the endpoint in the group of processes in `area`.
     fn seat_in(&self, area: Area, generation: Generation, members: &[usize]) -> Option<Endpoint> {
         let world = self.world_in(members);
         let state = self.state.child_in(self.generation, area, members);
-        let endpoint = Endpoint::only(state, world, generation, self.timeout())?;
+        let mut endpoint = Endpoint::only(state, world, generation, self.timeout())?;
+        endpoint.keep_waiting.clone_from(&self.keep_waiting);
         endpoint.state.take(generation, world.rank());
         Some(endpoint)
     }

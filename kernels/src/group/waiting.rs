@@ -9,7 +9,16 @@ use crate::{
     shm::records::RankRecord,
     sync::atomics::{Ordering, fence},
 };
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// What a wait asks now and then: whether to go on.
+pub type KeepWaiting = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// How long a wait sleeps before it asks: a user who interrupts it does not notice the delay.
+const ASKS_EVERY: Duration = Duration::from_millis(100);
 
 impl Endpoint {
     /// Waits until `ready` holds for every peer's record, at most for the rest of the call's
@@ -63,6 +72,7 @@ impl Endpoint {
         let record = &self.state.records()[peer];
         let event = &self.state.sleeper(self.world.rank()).wake;
         let waits_for = &self.state.records()[self.world.rank()].sleeper.waits_for;
+        let mut asks_at = self.keep_waiting.as_ref().map(|_| Instant::now() + ASKS_EVERY);
         let result = loop {
             let count = event.count();
             waits_for.store(peer as u32 + 1, Ordering::Relaxed);
@@ -79,6 +89,15 @@ impl Endpoint {
                 // The peer may have come this far before it left.
                 break if ready(record) { Ok(()) } else { Err(Fault::Left(peer)) };
             }
+            if let (Some(ask), Some(at)) = (&self.keep_waiting, &mut asks_at)
+                && *at <= Instant::now()
+            {
+                *at = Instant::now() + ASKS_EVERY;
+                if !ask() {
+                    self.state.abort(self.generation, Abort { rank: self.world.rank(), reason: Reason::Failure });
+                    continue;
+                }
+            }
             // A deadline past the end of the clock means the longest sleep.
             let limit = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
             if limit.is_zero() {
@@ -86,7 +105,8 @@ impl Endpoint {
                 let is_missing = |&rank: &usize| awaited(rank) && !ready(&self.state.records()[rank]);
                 break Err(Fault::Missing((0..self.world.size()).filter(is_missing).collect()));
             }
-            event.sleep(count, limit, self.state.segment().is_some());
+            let asks_in = asks_at.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
+            event.sleep(count, limit.min(asks_in), self.state.segment().is_some());
         };
         waits_for.store(0, Ordering::Relaxed);
         result

@@ -11,7 +11,7 @@ use crate::{
     },
 };
 use consonance_kernels::{
-    group::{Endpoint, Reason, plan::Topology},
+    group::{Endpoint, KeepWaiting, Reason, plan::Topology},
     memory::{HostMemory, Memory, Space},
 };
 use consonance_spec::{DType, Element, Kind, Signature, World};
@@ -140,6 +140,24 @@ impl Communicator {
     /// Returns the timeout of a call.
     pub fn timeout(&self) -> Duration {
         self.configuration.timeout
+    }
+
+    /// Asks `ask` about every 100 ms while a call of this rank waits for its peers, also in groups
+    /// that are [split](Communicator::split) from this one later. If it returns false, the group is
+    /// aborted: for a program that a user may interrupt. An engine outside this crate may not ask.
+    ///
+    /// ```
+    /// # use consonance::{Communicator, Error};
+    /// use std::sync::{Arc, atomic::{AtomicBool, Ordering}};
+    /// static IS_WANTED: AtomicBool = AtomicBool::new(true);
+    /// let mut ranks = Communicator::threads(2);
+    /// ranks[0].keep_waiting(Arc::new(|| IS_WANTED.load(Ordering::Relaxed)));
+    /// IS_WANTED.store(false, Ordering::Relaxed);
+    /// // Rank 1 makes no call.
+    /// assert!(matches!(ranks[0].barrier(), Err(Error::Aborted { replica: 0, .. })));
+    /// ```
+    pub fn keep_waiting(&mut self, ask: KeepWaiting) {
+        self.engine.keep_waiting(ask);
     }
 
     /// Sets the algorithm of all-reduces. If ranks set different ones, an all-reduce fails with a

@@ -16,7 +16,7 @@ use crate::{
 };
 use consonance_kernels::{
     cpu::reduce::Reducer,
-    group::Reason,
+    group::{KeepWaiting, Reason},
     memory::{HostBuf, HostBufMut, HostMemory, Memory, Space},
     shm::codes::fingerprint,
 };
@@ -379,6 +379,10 @@ impl Engine for Lowered {
     fn configure(&mut self, configuration: &Configuration) {
         self.implementation = configuration.implementation;
         self.messages.configure(configuration);
+    }
+
+    fn keep_waiting(&mut self, ask: KeepWaiting) {
+        self.messages.keep_waiting(ask);
     }
 
     fn abort_handle(&self) -> AbortHandle {

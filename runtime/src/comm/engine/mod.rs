@@ -13,7 +13,7 @@ use crate::{
     comm::{call::Call, options::Configuration},
 };
 use consonance_kernels::{
-    group::Reason,
+    group::{KeepWaiting, Reason},
     memory::{HostMemory, Memory, Space},
 };
 use consonance_spec::{DType, Kind, Signature, World};
@@ -76,6 +76,10 @@ pub trait Engine: Any + Send {
 
     /// Sets the configuration of the next calls.
     fn configure(&mut self, configuration: &Configuration);
+
+    /// Asks `ask` about every 100 ms while a call waits. If it returns false, the engine aborts the
+    /// group. By default nothing is asked.
+    fn keep_waiting(&mut self, _ask: KeepWaiting) {}
 
     /// Returns a handle that aborts the group from any thread.
     fn abort_handle(&self) -> AbortHandle;

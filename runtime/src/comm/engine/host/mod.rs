@@ -13,7 +13,7 @@ use crate::{
     },
 };
 use consonance_kernels::{
-    group::{End, Endpoint, Fault, LastCall, Reason, Witness, plan::Topology},
+    group::{End, Endpoint, Fault, KeepWaiting, LastCall, Reason, Witness, plan::Topology},
     memory::{Memory, Space},
     shm::Segment,
 };
@@ -159,6 +159,12 @@ impl Engine for Host {
         self.configuration = *configuration;
         for endpoint in self.pairs.iter_mut().flatten().chain([&mut self.endpoint]) {
             endpoint.set_timeout(configuration.timeout);
+        }
+    }
+
+    fn keep_waiting(&mut self, ask: KeepWaiting) {
+        for endpoint in self.pairs.iter_mut().flatten().chain([&mut self.endpoint]) {
+            endpoint.keep_waiting(ask.clone());
         }
     }
 
