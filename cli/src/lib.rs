@@ -1,5 +1,5 @@
 //! The command `consonance`, as a library. The binary of that name calls [`main`]. Another program
-//! that carries the command also calls [`main`], and tells by [`carried_by`] how it is started.
+//! that carries the command also calls [`main`] or [`status`], and tells by [`carried_by`] how it is started.
 //!
 //! `command` reads the arguments. Each subcommand has a module: [`launcher`] for `consonance run`,
 //! [`mod@bench`], [`explain`], [`doctor`] and `soak`. `soak` takes its cases from the harness and
@@ -17,5 +17,5 @@ pub mod doctor;
 #[cfg(target_os = "linux")]
 pub mod soak;
 
-pub use command::main;
+pub use command::{main, status};
 pub use itself::carried_by;

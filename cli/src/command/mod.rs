@@ -92,9 +92,13 @@ struct Counted {
     calls: usize,
 }
 
-/// Runs the command with these arguments, the first of which is the command's own name. Returns its
-/// exit status.
+/// Runs the command with these arguments, the first of which is the command's own name.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    ExitCode::from(status(arguments))
+}
+
+/// Does what [`main`] does, and returns the exit status as a number.
+pub fn status(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let own = arguments.get(1..).unwrap_or_default();
     launcher::become_worker_of(own.iter().cloned());
@@ -107,24 +111,24 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             error.exit_code()
         }
     };
-    ExitCode::from(u8::try_from(status).unwrap_or(1))
+    u8::try_from(status).unwrap_or(1)
 }
 
 fn carry_out(command: Command) -> i32 {
     match command {
         Command::Run(arguments) => run(arguments),
         #[cfg(target_os = "linux")]
-        Command::Trace(trace) => status(trace.run()),
+        Command::Trace(trace) => status_of(trace.run()),
         Command::Bench(arguments) => bench::bench(arguments),
         Command::Doctor(doctor) => doctor.run(),
         Command::DoctorTrial(trial) => trial.run(),
-        Command::Explain(explain) => status(explain.run()),
+        Command::Explain(explain) => status_of(explain.run()),
         Command::BenchRank(rank) => bench::rank(&rank),
         Command::BenchThreads(threads) => bench::threads(&threads),
         Command::BenchWorker(worker) => bench::worker(&worker),
         Command::Counted(counted) => count(&counted),
         #[cfg(target_os = "linux")]
-        Command::Soak(soak) => status(soak.run()),
+        Command::Soak(soak) => status_of(soak.run()),
         #[cfg(target_os = "linux")]
         Command::SoakWorker(worker) => worker.run(),
     }
@@ -143,7 +147,7 @@ fn count(arguments: &Counted) -> i32 {
 }
 
 /// Returns 0, or 1 after printing the error.
-fn status(result: Result<(), String>) -> i32 {
+fn status_of(result: Result<(), String>) -> i32 {
     match result {
         Ok(()) => 0,
         Err(why) => {

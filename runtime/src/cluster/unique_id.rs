@@ -31,6 +31,9 @@ pub struct UniqueId([u8; UniqueId::BYTES]);
 /// The bytes at which every id begins.
 const MAGIC: [u8; 8] = *b"cons-id1";
 
+/// The first byte of the place. Before it are the magic and 16 bytes that no other id has.
+const PLACE: usize = 24;
+
 impl UniqueId {
     /// The number of bytes of an id.
     pub const BYTES: usize = 128;
@@ -86,6 +89,18 @@ impl UniqueId {
         &self.0
     }
 
+    /// Returns a text that says where the id was made: the same one in all processes that can be of
+    /// one group. For launchers that compare the places of processes before they pass on an id.
+    ///
+    /// ```
+    /// # use consonance::UniqueId;
+    /// assert_eq!(UniqueId::new()?.place(), UniqueId::new()?.place());
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn place(&self) -> String {
+        self.0[PLACE..].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     /// Returns the digest by which the processes of the group find each other.
     pub(crate) fn digest(&self) -> u128 {
         u128::from_le_bytes(self.0[8..24].try_into().expect("16 bytes"))
@@ -94,7 +109,7 @@ impl UniqueId {
     /// Checks that the id was made where this process, of `rank`, is.
     pub(crate) fn check_here(&self, rank: usize) -> Result<()> {
         let here = Place::here()?;
-        let there = Place::of(&self.0[24..]);
+        let there = Place::of(&self.0[PLACE..]);
         let differs = |what: &str, expected: String, found: String| {
             let argument = format!("id of rank {rank}, {what}");
             Err(Error::invalid(CALL, argument, format!("{expected}, where this process is"), found))

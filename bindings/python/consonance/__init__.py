@@ -1,0 +1,33 @@
+"""Collectives on arrays: the same bits on every rank, and no call hangs.
+
+A group's ranks are processes of one host, or threads:
+
+* ``Communicator.from_env()`` joins the processes that a launcher has started;
+* ``Communicator(id, rank, size)`` joins those that pass the same ``UniqueId``;
+* ``threads(n)`` makes a group of threads, and ``run(n, function)`` runs a function in each.
+
+>>> import consonance as cs, numpy as np
+>>> cs.run(2, lambda comm: comm.all_reduce(np.array([comm.rank + 1.0, 2.0])))
+[array([3., 4.]), array([3., 4.])]
+
+Calls raise ``ValueError`` and ``TypeError`` for arguments that are wrong, and otherwise an ``Error``:
+``MismatchError``, ``TimeoutError``, ``LostError``, ``AbortedError`` or ``MeetingError``.
+"""
+
+from ._errors import AbortedError, Error, LostError, MeetingError, MismatchError, TimeoutError
+from ._native import Communicator, Request, UniqueId, __version__, threads
+from ._run import run
+
+__all__ = [
+    "AbortedError",
+    "Communicator",
+    "Error",
+    "LostError",
+    "MeetingError",
+    "MismatchError",
+    "Request",
+    "TimeoutError",
+    "UniqueId",
+    "run",
+    "threads",
+]

@@ -1,0 +1,34 @@
+"""PyTorch's collectives on Consonance: ``init_process_group("consonance")``.
+
+PyTorch 2.14 and later find the backend by itself. Before, ``import consonance.torch`` registers it.
+
+``consonance`` serves a group on the CPU alone. For a group with another backend on a GPU there is a second name::
+
+    init_process_group("cpu:consonance_cpu,cuda:nccl")
+"""
+
+import torch.distributed as dist
+
+from ._errors import AbortedError, BackendError, LostError, MismatchError, TimeoutError
+from ._group import Backend, ProcessGroup
+
+__all__ = [
+    "AbortedError",
+    "Backend",
+    "BackendError",
+    "LostError",
+    "MismatchError",
+    "ProcessGroup",
+    "TimeoutError",
+    "register",
+]
+
+
+def register() -> None:
+    """Registers the backends ``consonance`` and ``consonance_cpu`` with PyTorch."""
+    for name, make in (("consonance", ProcessGroup._make), ("consonance_cpu", Backend._make)):
+        if name.upper() not in dist.Backend._plugins:
+            dist.Backend.register_backend(name, make, devices=["cpu"])
+
+
+register()

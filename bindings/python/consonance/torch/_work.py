@@ -1,0 +1,114 @@
+"""Calls that were started, as PyTorch sees them."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .. import Request
+from .._errors import Error
+from . import _errors
+
+
+class Work(dist._Work):
+    """Requests that were started together, and the tensors with their results."""
+
+    def __init__(self, requests: list[Request], outputs: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._requests = requests
+        self._outputs = outputs
+        self._future: torch.futures.Future | None = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Waits for the requests. Raises the error of the first that failed, or at the timeout."""
+        # 0 and less are PyTorch's words for no timeout.
+        limit = timeout if timeout is not None and timeout > timedelta(0) else None
+        try:
+            for request in self._requests:
+                if not request.wait(limit):
+                    raise _errors.TimeoutError(f"consonance: Timed out waiting {limit}: the call goes on")
+        except Error as error:
+            raise error if isinstance(error, _errors.BackendError) else _errors.of(error) from None
+        return True
+
+    def is_completed(self) -> bool:
+        return all(request.done() for request in self._requests)
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        for request in self._requests:
+            error = request.exception() if request.done() else None
+            if error is not None:
+                return _errors.of(error) if isinstance(error, Error) else error
+        return None
+
+    def result(self) -> list[torch.Tensor]:
+        return self._outputs
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def _source_rank(self) -> int:
+        source = self._requests[0].source
+        return -1 if source is None else source
+
+    source_rank = _source_rank
+
+    def get_future(self) -> torch.futures.Future:
+        """Returns a future of the list of results."""
+        if self._future is None:
+            self._future = torch.futures.Future()
+            if self._requests:
+                self._requests[-1].add_done_callback(lambda _: _finisher.submit(self._finish))
+            else:
+                self._future.set_result(self._outputs)
+        return self._future
+
+    def _finish(self) -> None:
+        error = self.exception()
+        if error is None:
+            self._future.set_result(self._outputs)
+        else:
+            self._future.set_exception(error)
+
+
+class _Finisher:
+    """Threads that set the results of futures.
+
+    What is called then may wait for another call, so it must run neither on the thread that executes calls, nor after
+    what another future called: there is always a thread for the next one.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._jobs: deque[Callable[[], Any]] = deque()
+        self._idle = 0
+
+    def submit(self, job: Callable[[], Any]) -> None:
+        with self._changed:
+            self._jobs.append(job)
+            if self._idle >= len(self._jobs):
+                self._changed.notify()
+            else:
+                threading.Thread(target=self._run, name="consonance futures", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._idle += 1
+                # A thread that had nothing to do for a minute ends.
+                has_job = self._changed.wait_for(lambda: self._jobs, timeout=60)
+                self._idle -= 1
+                if not has_job:
+                    return
+                job = self._jobs.popleft()
+            job()
+
+
+_finisher = _Finisher()

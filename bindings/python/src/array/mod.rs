@@ -1,0 +1,286 @@
+//! Arrays of Python as buffers.
+//!
+//! **Invariant**: memory of an array is read and written only between the start of a call and its
+//! end. A call that blocks borrows the array's object. A call that was started owns a reference to
+//! it ([`Loans`]). Programs must not change an array's size, nor write to it, before the call ends:
+//! the rule of all libraries that work on arrays without the interpreter's lock.
+
+mod dlpack;
+mod layout;
+mod loans;
+
+pub(crate) use loans::Loans;
+
+use self::layout::Layout;
+use crate::{
+    failure::Bad,
+    types::{self, bytes},
+};
+use consonance::{DType, SharedMemory, World};
+use consonance_c::codes::Type;
+use numpy::{
+    PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods,
+    npyffi::{_PyArray_GET_ITEM_DATA, NPY_ARRAY_WRITEABLE},
+};
+use pyo3::{
+    intern,
+    prelude::*,
+    types::{PyCapsule, PyCapsuleMethods, PyDict},
+};
+use std::{mem::MaybeUninit, ops::Range};
+
+/// Where an array lies, and what its elements are.
+pub(crate) struct Array {
+    start: *mut u8,
+    count: usize,
+    of: Type,
+    lie: Lie,
+    is_read_only: bool,
+}
+
+/// How the elements lie.
+enum Lie {
+    /// They follow each other.
+    Packed,
+    /// They are apart.
+    Apart(Box<Layout>),
+    /// They are those of several arrays, one after the other.
+    Listed(Vec<Array>),
+}
+
+// SAFETY: an address may be used on any thread. The memory is used according to the invariant of
+// this module.
+unsafe impl Send for Array {}
+
+impl Array {
+    /// Returns the view of a NumPy array, or of any object with DLPack.
+    pub(crate) fn of(object: &Bound<'_, PyAny>, argument: &'static str) -> Result<Array, Bad> {
+        if let Ok(array) = object.cast::<PyUntypedArray>() {
+            return Array::of_numpy(array, argument);
+        }
+        let py = object.py();
+        let exchange = object.get_type().getattr(intern!(py, "__dlpack_c_exchange_api__"));
+        if let Ok(exchange) = exchange
+            && let Ok(exchange) = exchange.cast_into::<PyCapsule>()
+            && let Ok(table) = exchange.pointer_checked(Some(dlpack::EXCHANGE))
+        {
+            // SAFETY: a capsule of this name has such a table, which is never freed.
+            let table = unsafe { table.cast::<dlpack::Exchange>().as_ref() };
+            if let (1, Some(view)) = (table.version[0], table.view) {
+                let mut tensor = MaybeUninit::<dlpack::Tensor>::uninit();
+                // SAFETY: the type of the object has this table, and the interpreter's lock is
+                // held.
+                let status = unsafe { view(object.as_ptr().cast(), tensor.as_mut_ptr()) };
+                if status != 0 {
+                    return Err(PyErr::fetch(py).into());
+                }
+                // SAFETY: the function has filled it in. The object is not changed meanwhile.
+                return unsafe { Array::of_tensor(&tensor.assume_init(), false, argument) };
+            }
+        }
+        Array::of_capsule(object, argument)
+    }
+
+    fn of_numpy(array: &Bound<'_, PyUntypedArray>, argument: &'static str) -> Result<Array, Bad> {
+        let dtype = array.dtype();
+        let of = match dtype.is_native_byteorder() {
+            Some(false) => None,
+            _ => types::of_numpy(dtype.kind(), dtype.itemsize())
+                .or_else(|| types::of_name(&dtype.typeobj().name().ok()?.to_string())),
+        };
+        let of = of.ok_or_else(|| Bad::dtype(argument, dtype.to_string()))?;
+        // SAFETY: the fields of an array may be read while its object is borrowed.
+        let (start, flags) = unsafe {
+            let fields = _PyArray_GET_ITEM_DATA(array.as_array_ptr());
+            ((*fields).data.cast(), (*fields).flags)
+        };
+        let strides = array.strides();
+        Ok(Array::new(start, of, array.shape(), |axis| strides[axis], flags & NPY_ARRAY_WRITEABLE == 0))
+    }
+
+    /// Returns the view of an object by its method `__dlpack__`.
+    fn of_capsule(object: &Bound<'_, PyAny>, argument: &'static str) -> Result<Array, Bad> {
+        let py = object.py();
+        let Ok(export) = object.getattr(intern!(py, "__dlpack__")) else {
+            let found = object.get_type().name().map_or_else(|_| "another object".to_owned(), |name| name.to_string());
+            return Err(Bad::object(argument, found));
+        };
+        // The device first: an object on a GPU would copy its data, or wait.
+        let device = object.call_method0(intern!(py, "__dlpack_device__"))?.extract::<(i32, i32)>()?;
+        Array::check_device(dlpack::Device { kind: device.0, id: device.1 }, argument)?;
+        let options = PyDict::new(py);
+        options.set_item(intern!(py, "max_version"), (1, 0))?;
+        // Libraries before DLPack 1 do not know this argument.
+        let exported = export.call((), Some(&options)).or_else(|_| export.call0())?;
+        let capsule = exported.cast_into::<PyCapsule>().map_err(PyErr::from)?;
+        // Its destructor frees the tensor, since nobody takes it over. The object itself keeps the
+        // memory.
+        if let Ok(tensor) = capsule.pointer_checked(Some(dlpack::VERSIONED)) {
+            // SAFETY: a capsule of this name has such a struct.
+            let tensor = unsafe { tensor.cast::<dlpack::Versioned>().as_ref() };
+            if tensor.version[0] == 1 {
+                let is_read_only = tensor.flags & dlpack::READ_ONLY != 0;
+                // SAFETY: the capsule keeps what the struct points to.
+                return unsafe { Array::of_tensor(&tensor.tensor, is_read_only, argument) };
+            }
+        }
+        let tensor = capsule.pointer_checked(Some(dlpack::UNVERSIONED))?;
+        // SAFETY: as above. The older struct begins with the tensor.
+        unsafe { Array::of_tensor(tensor.cast::<dlpack::Tensor>().as_ref(), false, argument) }
+    }
+
+    fn check_device(device: dlpack::Device, argument: &'static str) -> Result<(), Bad> {
+        if device.is_host() { Ok(()) } else { Err(Bad::value(argument, "an array in host memory", device.name())) }
+    }
+
+    /// # Safety
+    /// The tensor's shape and strides may be read.
+    unsafe fn of_tensor(tensor: &dlpack::Tensor, is_read_only: bool, argument: &'static str) -> Result<Array, Bad> {
+        Array::check_device(tensor.device, argument)?;
+        let dlpack::DataType { code, bits, lanes } = tensor.dtype;
+        let of = types::of_dlpack(code, bits, lanes);
+        let of = of.ok_or_else(|| Bad::dtype(argument, format!("code {code} with {bits} bits of DLPack")))?;
+        let dimensions = usize::try_from(tensor.dimensions).unwrap_or(0);
+        let mut shape = [0; MAX_DIMENSIONS];
+        let expected = || Bad::value(argument, format!("at most {MAX_DIMENSIONS} dimensions"), dimensions.to_string());
+        let shape = shape.get_mut(..dimensions).ok_or_else(expected)?;
+        for (axis, size) in shape.iter_mut().enumerate() {
+            // SAFETY: the caller's promise, here and below.
+            *size = usize::try_from(unsafe { tensor.shape.add(axis).read() }).unwrap_or(0);
+        }
+        let start = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize);
+        let width = bytes(of) as isize;
+        if tensor.strides.is_null() {
+            let count = shape.iter().product();
+            return Ok(Array { start, count, of, lie: Lie::Packed, is_read_only });
+        }
+        // SAFETY: as above.
+        let stride = |axis| unsafe { tensor.strides.add(axis).read() } as isize * width;
+        Ok(Array::new(start, of, shape, stride, is_read_only))
+    }
+
+    fn new(start: *mut u8, of: Type, shape: &[usize], strides: impl Fn(usize) -> isize, is_read_only: bool) -> Array {
+        let count = shape.iter().product();
+        let lie = match Layout::new(shape, strides, bytes(of)) {
+            Some(layout) => Lie::Apart(Box::new(layout)),
+            None if count > 0 && !start.addr().is_multiple_of(of.dtype.size()) => {
+                Lie::Apart(Box::new(Layout::misaligned(count, bytes(of))))
+            }
+            None => Lie::Packed,
+        };
+        Array { start, count, of, lie, is_read_only }
+    }
+
+    /// Returns several arrays of one type as one, and the number of elements of each.
+    pub(crate) fn listed(arrays: Vec<Array>, argument: &'static str) -> Result<(Array, Vec<usize>), Bad> {
+        let first = arrays.first().ok_or_else(|| Bad::value(argument, "one array or more", "an empty list"))?;
+        let of = first.of;
+        if let Some(other) = arrays.iter().find(|array| array.of != of) {
+            let expected = format!("arrays of one type, {}", of.name.to_lowercase());
+            return Err(Bad::value(argument, expected, other.of.name.to_lowercase()));
+        }
+        let counts: Vec<usize> = arrays.iter().map(|array| array.count).collect();
+        let (start, count) = (first.start, counts.iter().sum());
+        let is_read_only = arrays.iter().any(|array| array.is_read_only);
+        let mut next = start.addr();
+        let follow = arrays.iter().all(|array| {
+            let follows = matches!(array.lie, Lie::Packed) && (array.start.addr() == next || array.count == 0);
+            next += array.count * bytes(of);
+            follows
+        });
+        let lie = if follow { Lie::Packed } else { Lie::Listed(arrays) };
+        Ok((Array { start, count, of, lie, is_read_only }, counts))
+    }
+
+    /// Whether the elements follow each other.
+    fn is_packed(&self) -> bool {
+        matches!(self.lie, Lie::Packed)
+    }
+
+    /// Returns the type of the elements.
+    pub(crate) fn of_type(&self) -> Type {
+        self.of
+    }
+
+    /// Returns the number of elements of the runtime's type: two for a complex number.
+    fn parts(&self) -> usize {
+        self.count * self.of.parts
+    }
+
+    /// Returns the range of addresses in which the elements lie.
+    fn extent(&self) -> Range<usize> {
+        let (first, end) = match &self.lie {
+            Lie::Packed => (0, (self.count * bytes(self.of)) as isize),
+            Lie::Apart(layout) => layout.extent(bytes(self.of)),
+            Lie::Listed(arrays) => {
+                let extents = || arrays.iter().filter(|array| array.count > 0).map(Array::extent);
+                let start = extents().map(|extent| extent.start).min().unwrap_or(0);
+                return start..extents().map(|extent| extent.end).max().unwrap_or(0);
+            }
+        };
+        self.start.addr().wrapping_add_signed(first)..self.start.addr().wrapping_add_signed(end)
+    }
+
+    /// Whether this and `other` share memory.
+    pub(crate) fn meets(&self, other: &Array) -> bool {
+        let (own, others) = (self.extent(), other.extent());
+        own.start < others.end && others.start < own.end
+    }
+
+    /// Whether this is the same memory as `other`, element by element.
+    pub(crate) fn is(&self, other: &Array) -> bool {
+        self.start == other.start && self.count == other.count && self.is_packed() && other.is_packed()
+    }
+
+    /// Whether this is the block of a rank in `other`, of as many elements for each rank.
+    pub(crate) fn is_block(&self, other: &Array, world: World) -> bool {
+        let first = self.count * world.rank() * bytes(self.of);
+        let fits = self.of == other.of && self.count * world.size() == other.count;
+        fits && self.is_packed() && other.is_packed() && self.start == other.start.wrapping_add(first)
+    }
+
+    /// Checks that an array can be written.
+    fn check_output(&self, argument: &'static str) -> Result<(), Bad> {
+        if self.is_read_only {
+            return Err(Bad::value(argument, "an array that can be written", "one that is read-only"));
+        }
+        if self.overlaps() {
+            return Err(Bad::value(argument, "elements apart from each other", "an array that overlaps in itself"));
+        }
+        Ok(())
+    }
+
+    /// Whether two elements share a byte. Arrays of a list overlap if they lie between each other,
+    /// too.
+    fn overlaps(&self) -> bool {
+        match &self.lie {
+            Lie::Packed => false,
+            Lie::Apart(layout) => layout.overlaps(bytes(self.of)),
+            Lie::Listed(arrays) => {
+                let mut extents: Vec<Range<usize>> =
+                    arrays.iter().filter(|array| array.count > 0).map(Array::extent).collect();
+                extents.sort_unstable_by_key(|extent| extent.start);
+                arrays.iter().any(Array::overlaps) || extents.windows(2).any(|pair| pair[1].start < pair[0].end)
+            }
+        }
+    }
+
+    /// Whether some bool is neither 0 nor 1, in elements that follow each other.
+    fn has_odd_bools(&self) -> bool {
+        if self.of.dtype != DType::Bool || self.count == 0 {
+            return false;
+        }
+        // SAFETY: the invariant of this module; each element is a byte.
+        let bytes = unsafe { std::slice::from_raw_parts(self.start, self.count) };
+        bytes.iter().any(|&byte| byte > 1)
+    }
+}
+
+/// The limit on the dimensions of an array, twice that of NumPy and PyTorch.
+const MAX_DIMENSIONS: usize = 128;
+
+/// Returns the address of memory that NumPy reads and writes from now on, and nothing else in this
+/// process does.
+pub(crate) fn address(memory: &SharedMemory<u64>) -> usize {
+    memory.as_ptr().expose_provenance()
+}

@@ -1,0 +1,619 @@
+//! Communicators.
+
+use crate::{
+    array::{Array, Loans},
+    block::Block,
+    collective::{
+        self, Mode, Open, Pair, Timeout, array, counts, counts_of, gathered, input, operation, output, pair, rank,
+    },
+    failure::{Bad, exception},
+    id::UniqueId,
+    waiting,
+};
+use consonance::{
+    CommunicationOptions, ProcessGroup, ProcessGroupBuilder, Result,
+    raw::{Call, Kind, Reason},
+};
+use consonance_c::Job;
+use pyo3::{
+    prelude::*,
+    types::{PyList, PyTuple, PyType},
+};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Communicator(id, rank, size, *, timeout=None, join_timeout=None)
+/// --
+///
+/// One rank of a group of processes, or of threads: MPI's collectives on arrays, with the same bits
+/// on every rank.
+///
+/// Joins the `size` processes of this host that pass the same `id`, each with its own `rank`.
+/// `timeout` limits how long a call waits for the other ranks, in seconds or as a timedelta: 5
+/// minutes unless it is given. `join_timeout` limits the wait for the group.
+///
+/// Every rank makes the same calls in the same order. Arrays are NumPy arrays, or any arrays with
+/// DLPack in host memory (PyTorch, JAX, TensorFlow), and are not copied unless their elements are
+/// apart. A list of arrays stands for one that concatenates them. Collectives work in place on `data`, or write `out`. With `async_op=True` a call returns a
+/// `Request` at once. `op` is sum, mean, product, min, max, and, or, xor. `timeout` is that of one
+/// call.
+///
+/// A communicator is a context manager: its end closes it, and an exception aborts the group, so
+/// that no other rank waits.
+///
+/// >>> import consonance as cs, numpy as np
+/// >>> with cs.Communicator(cs.UniqueId(), rank=0, size=1) as comm:
+/// ...     comm.all_reduce(np.array([1.5, 2.5]), "sum")
+/// array([1.5, 2.5])
+#[pyclass(module = "consonance", frozen)]
+pub(crate) struct Communicator(Mutex<Option<Arc<Open>>>);
+
+impl Communicator {
+    fn of(communicator: consonance::Communicator) -> Communicator {
+        Communicator(Mutex::new(Some(Arc::new(Open::new(communicator)))))
+    }
+
+    fn open(&self) -> PyResult<Arc<Open>> {
+        let open = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        open.ok_or_else(|| Python::attach(|py| exception(py, &collective::closed())))
+    }
+
+    fn join(
+        py: Python<'_>,
+        group: impl FnOnce() -> Result<ProcessGroupBuilder> + Send + 'static,
+        timeout: Option<Timeout>,
+        join_timeout: Option<Timeout>,
+    ) -> PyResult<Communicator> {
+        let joined = waiting::apart(py, move || {
+            let mut group = group()?;
+            if let Some(Timeout(limit)) = timeout {
+                group = group.options(CommunicationOptions::new().timeout(limit)?);
+            }
+            if let Some(Timeout(limit)) = join_timeout {
+                group = group.timeout(limit)?;
+            }
+            Ok(group.join()?.communicators().remove(0))
+        });
+        joined?.map(Communicator::of).map_err(|error| exception(py, &error))
+    }
+
+    /// Makes a call with one job.
+    fn call(
+        &self,
+        py: Python<'_>,
+        (call, kind): (&'static str, Kind),
+        (starts, timeout): (bool, Option<Timeout>),
+        result: Option<&Bound<'_, PyAny>>,
+        job: impl FnOnce(&mut Loans, consonance::World) -> Result<Job, Bad>,
+    ) -> PyResult<Py<PyAny>> {
+        let open = self.open()?;
+        let mode = Mode { call, kind, starts, timeout };
+        open.call(py, mode, result, |loans| Ok(vec![job(loans, open.world())?]))
+    }
+}
+
+/// threads(size)
+/// --
+///
+/// Makes a group of threads of this process: returns its communicators in rank order, each for one
+/// thread.
+///
+/// >>> import consonance as cs
+/// >>> [comm.rank for comm in cs.threads(3)]
+/// [0, 1, 2]
+#[pyfunction]
+pub(crate) fn threads(size: usize) -> PyResult<Vec<Communicator>> {
+    if size == 0 {
+        return Err(pyo3::exceptions::PyValueError::new_err("threads: size: expected 1 or more, found 0"));
+    }
+    Ok(consonance::Communicator::threads(size).into_iter().map(Communicator::of).collect())
+}
+
+/// Makes the jobs of a reduce-scatter of a list of blocks, one for each rank: one job if they are
+/// even, else a reduce of each block.
+fn reduce_scatter_blocks(
+    loans: &mut Loans,
+    world: consonance::World,
+    op: &str,
+    blocks: &Bound<'_, PyList>,
+    out: &Bound<'_, PyAny>,
+) -> Result<Vec<Job>, Bad> {
+    if blocks.len() != world.size() {
+        return Err(Bad::value(
+            "data",
+            format!("a block for each of {} ranks", world.size()),
+            blocks.len().to_string(),
+        ));
+    }
+    let (_, counts) = array(loans, blocks, "data")?;
+    if counts.iter().all(|&count| count == counts[0]) {
+        let Pair { send, recv, of, .. } = pair(loans, blocks, Some(out))?;
+        return Ok(vec![Job::new(Call::ReduceScatter { op: operation(op, of)?, send, recv }, of)]);
+    }
+    let job = |(root, block): (usize, Bound<'_, PyAny>)| {
+        let (send, recv, of) = if world.rank() == root {
+            let Pair { send, recv, of, .. } = pair(loans, &block, Some(out))?;
+            (send, Some(recv), of)
+        } else {
+            let (send, of) = input(loans, &block)?;
+            (Some(send), None, of)
+        };
+        Ok(Job::new(Call::Reduce { op: operation(op, of)?, send, recv, root }, of))
+    };
+    blocks.iter().enumerate().map(job).collect()
+}
+
+#[pymethods]
+impl Communicator {
+    #[new]
+    #[pyo3(signature = (id, rank, size, *, timeout=None, join_timeout=None))]
+    fn new(
+        py: Python<'_>,
+        id: &UniqueId,
+        rank: usize,
+        size: usize,
+        timeout: Option<Timeout>,
+        join_timeout: Option<Timeout>,
+    ) -> PyResult<Communicator> {
+        let id = id.0;
+        Communicator::join(py, move || Ok(ProcessGroup::with_id(&id, rank, size)), timeout, join_timeout)
+    }
+
+    /// Joins the processes that a launcher has started: `consonance run`, torchrun, Slurm's srun,
+    /// or any that sets TF_CONFIG. Without a launcher the process is a group of its own.
+    ///
+    /// >>> import consonance as cs
+    /// >>> cs.Communicator.from_env().size
+    /// 1
+    #[classmethod]
+    #[pyo3(signature = (*, timeout=None, join_timeout=None))]
+    fn from_env(
+        _class: &Bound<'_, PyType>,
+        py: Python<'_>,
+        timeout: Option<Timeout>,
+        join_timeout: Option<Timeout>,
+    ) -> PyResult<Communicator> {
+        Communicator::join(py, ProcessGroup::from_env, timeout, join_timeout)
+    }
+
+    /// This rank, counted from 0.
+    #[getter]
+    fn rank(&self) -> PyResult<usize> {
+        Ok(self.open()?.world().rank())
+    }
+
+    /// The number of ranks.
+    #[getter]
+    fn size(&self) -> PyResult<usize> {
+        Ok(self.open()?.world().size())
+    }
+
+    /// Whether the group was aborted: no call works any more.
+    #[getter]
+    fn is_aborted(&self) -> PyResult<bool> {
+        Ok(self.open()?.queue.abort_handle().is_aborted())
+    }
+
+    /// The timeout of a call, in seconds. It can be set to seconds or a timedelta, at most a day.
+    #[getter]
+    fn timeout(&self) -> PyResult<f64> {
+        Ok(self.open()?.timeout().as_secs_f64())
+    }
+
+    #[setter]
+    fn set_timeout(&self, timeout: Timeout) -> PyResult<()> {
+        self.open()?.set_timeout(timeout);
+        Ok(())
+    }
+
+    /// Combines all ranks' data on all ranks. Returns the result: `out`, or `data`.
+    ///
+    /// >>> import consonance as cs, numpy as np
+    /// >>> cs.run(2, lambda comm: comm.all_reduce(np.array([comm.rank + 1.0]), "sum"))
+    /// [array([3.]), array([3.])]
+    #[pyo3(signature = (data, op="sum", *, out=None, async_op=false, timeout=None))]
+    fn all_reduce(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        op: &str,
+        out: Option<&Bound<'_, PyAny>>,
+        async_op: bool,
+        timeout: Option<Timeout>,
+    ) -> PyResult<Py<PyAny>> {
+        let mode = (async_op, timeout);
+        self.call(py, ("all_reduce", Kind::AllReduce), mode, Some(out.unwrap_or(data)), |loans, _| {
+            let Pair { send, recv, of, .. } = pair(loans, data, out)?;
+            Ok(Job::new(Call::AllReduce { op: operation(op, of)?, send, recv }, of))
+        })
+    }
+
+    /// Combines all ranks' data in several arrays, in place, on all ranks. Returns the list.
+    #[pyo3(signature = (data, op="sum", *, async_op=false, timeout=None))]
+    fn all_reduce_coalesced(
+        &self,
+        py: Python<'_>,
+        data: Vec<Bound<'_, PyAny>>,
+        op: &str,
+        async_op: bool,
+        timeout: Option<Timeout>,
+    ) -> PyResult<Py<PyAny>> {
+        let mode = Mode { call: "all_reduce_coalesced", kind: Kind::AllReduce, starts: async_op, timeout };
+        let result = data.clone().into_pyobject(py)?;
+        self.open()?.call(py, mode, Some(&result), |loans| {
+            let job = |data| {
+                let Pair { send, recv, of, .. } = pair(loans, data, None)?;
+                Ok(Job::new(Call::AllReduce { op: operation(op, of)?, send, recv }, of))
+            };
+            data.iter().map(job).collect()
+        })
+    }
+
+    /// Combines all ranks' data on the root. Returns the result there, and None elsewhere. Without
+    /// `out` it replaces the root's data.
+    #[pyo3(signature = (data, op="sum", *, root=0, out=None, async_op=false, timeout=None))]
+    #[allow(clippy::too_many_arguments, reason = "the arguments that users know")]
+    fn reduce(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        op: &str,
+        root: isize,
+        out: Option<&Bound<'_, PyAny>>,
+        async_op: bool,
+        timeout: Option<Timeout>,
+    ) -> PyResult<Py<PyAny>> {
+        let is_root = self.rank()? as isize == root;
+        let result = is_root.then(|| out.unwrap_or(data));
+        self.call(py, ("reduce", Kind::Reduce), (async_op, timeout), result, |loans, world| {
+            let root = rank(world, "root", root)?;
+            let (send, recv, of) = if is_root {
+                let Pair { send, recv, of, .. } = pair(loans, data, out)?;
+                (send, Some(recv), of)
+            } else {
+                let (send, of) = input(loans, data)?;
+                (Some(send), None, of)
+            };
+            Ok(Job::new(Call::Reduce { op: operation(op, of)?, send, recv, root }, of))
+        })
+    }
+
+    /// Combines all ranks' data, of as many elements for each rank, and gives each rank its block:
+    /// in `out`, which it returns, or in its own block of `data`.
+    ///
+    /// >>> import consonance as cs, numpy as np
+    /// >>> cs.run(2, lambda comm: comm.reduce_scatter(np.array([1.0, 2.0]), out=np.empty(1)))
+    /// [array([2.]), array([4.])]
+    #[pyo3(signature = (data, op="sum", *, out=None, async_op=false, timeout=None))]
+    fn reduce_scatter(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        op: &str,
+        out: Option<&Bound<'_, PyAny>>,
+        async_op: bool,
+        timeout: Option<Timeout>,
+    ) -> PyResult<Py<PyAny>> {
+        let mode = Mode { call: "reduce_scatter", kind: Kind::ReduceScatter, starts: async_op, timeout };
+        let open = self.open()?;
+        open.call(py, mode, Some(out.unwrap_or(data)), |loans| {
+            if let (Ok(blocks), Some(out)) = (data.cast::<PyList>(), out) {
+                return reduce_scatter_blocks(loans, open.world(), op, blocks, out);
+            }
+            let Pair { send, recv, of, .. } = pair(loans, data, out)?;
+            Ok(vec![Job::new(Call::ReduceScatter { op: operation(op, of)?, send, recv }, of)])
+        })
+    }
+
+    /// Copies the root's data to all ranks. Returns `data`.
+    ///
+    /// >>> import consonance as cs, numpy as np
+    /// >>> cs.run(2, lambda comm: comm.broadcast(np.array([comm.rank]), root=1))
+    /// [array([1]), array([1])]
+    #[pyo3(signature = (data, *, root=0, async_op=false, timeout=None))]
+    fn broadcast(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        root: isize,
+        async_op: bool,
+        timeout: Option<Timeout>,
+    ) -> PyResult<Py<PyAny>> {
+        self.call(py, ("broadcast", Kind::Broadcast), (async_op, timeout), Some(data), |loans, world| {
+            let root = rank(world, "root", root)?;
+            loans.keep(data);
+            let array = Array::of(data, "data")?;
+            let of = array.of_type();
+            let data = match world.rank() == root {
+                true => loans.source(array),
+                false => loans.output(array, "data")?,
+            };
+            Ok(Job::new(Call::Broadcast { data, root }, of))
+        })
+    }
+
+    /// Concatenates all ranks' data in rank order on all ranks: in `out`, which it returns. Without
+    /// `out`, `data` has the blocks of all ranks, and this rank's own is in place. `counts` has the
+    /// number of elements of each rank, unless they are even.
+    ///
+    /// >>> import consonance as cs, numpy as np
+    /// >>> cs.run(2, lambda comm: comm.all_gather(np.array([comm.rank]), out=np.empty(2, int)))
+    /// [array([0, 1]), array([0, 1])]
+    #[pyo3(signature = (data, *, out=None, counts=None, async_op=false, timeout=None))]
+    fn all_gather(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        out: Option<&Bound<'_, PyAny>>,
+        counts: Option<Vec<usize>>,
+        async_op: bool,
+        timeout: Option<Timeout>,
+    ) -> PyResult<Py<PyAny>> {
+        let mode = (async_op, timeout);
+        self.call(py, ("all_gather", Kind::AllGather), mode, Some(out.unwrap_or(data)), |loans, world| {
+            let Pair { send, recv, of, received, .. } = gathered(loans, world, data, out)?;
+            let counts = self::counts(world, "counts", counts_of(counts, received), of)?;
+            Ok(Job::new(Call::AllGather { send, recv, counts: None }, of).with_counts(counts))
+        })
+    }
+
+    /// Concatenates all ranks' data in rank order on the root, as `all_gather` does on all. Returns
+    /// the result there, and None elsewhere.
+    #[pyo3(signature = (data, *, root=0, out=None, counts=None, async_op=false, timeout=None))]
+    #[allow(clippy::too_many_arguments, reason = "the arguments that users know")]
+    fn gather(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        root: isize,
+        out: Option<&Bound<'_, PyAny>>,
+        counts: Option<Vec<usize>>,
+        async_op: bool,
+        timeout: Option<Timeout>,
+    ) -> PyResult<Py<PyAny>> {
+        let is_root = self.rank()? as isize == root;
+        let result = is_root.then(|| out.unwrap_or(data));
+        self.call(py, ("gather", Kind::Gather), (async_op, timeout), result, |loans, world| {
+            let root = rank(world, "root", root)?;
+            let (send, recv, of, listed) = if is_root {
+                let Pair { send, recv, of, received, .. } = pair(loans, data, out)?;
+                (send, Some(recv), of, received)
+            } else {
+                let (send, of) = input(loans, data)?;
+                (Some(send), None, of, Vec::new())
+            };
+            let counts = self::counts(world, "counts", counts_of(counts, listed), of)?;
+            Ok(Job::new(Call::Gather { send, recv, counts: None, root }, of).with_counts(counts))
+        })
+    }
+
+    /// Copies a part of the root's `data` to each rank's `out`, which it returns. Ranks other than
+    /// the root pass no data. Without `out` the root's own part stays in place. `counts` has the
+    /// number of elements of each rank, unless they are even.
+    ///
+    /// >>> import consonance as cs, numpy as np
+    /// >>> parts = np.array([5, 6])
+    /// >>> cs.run(2, lambda comm: comm.scatter(None if comm.rank else parts, out=np.empty(1, int)))
+    /// [array([5]), array([6])]
+    #[pyo3(signature = (data, *, root=0, out=None, counts=None, async_op=false, timeout=None))]
+    #[allow(clippy::too_many_arguments, reason = "the arguments that users know")]
+    fn scatter(
+        &self,
+        py: Python<'_>,
+        data: Option<&Bound<'_, PyAny>>,
+        root: isize,
+        out: Option<&Bound<'_, PyAny>>,
+        counts: Option<Vec<usize>>,
+        async_op: bool,
+        timeout: Option<Timeout>,
+    ) -> PyResult<Py<PyAny>> {
+        let is_root = self.rank()? as isize == root;
+        let mode = (async_op, timeout);
+        self.call(py, ("scatter", Kind::Scatter), mode, out.or(data), |loans, world| {
+            let root = rank(world, "root", root)?;
+            let (send, recv, of, listed) = if is_root {
+                let data = data.ok_or_else(|| Bad::value("data", "an array on the root", "None"))?;
+                match out {
+                    None => {
+                        let (data, listed) = array(loans, data, "data")?;
+                        let of = data.of_type();
+                        (Some(loans.input(data, None)), None, of, listed)
+                    }
+                    Some(_) => {
+                        let Pair { send, recv, of, sent, .. } = pair(loans, data, out)?;
+                        let alone = || Bad::value("out", "an array apart from data", "the same");
+                        (Some(send.ok_or_else(alone)?), Some(recv), of, sent)
+                    }
+                }
+            } else {
+                let out = out.ok_or_else(|| Bad::value("out", "an array for this rank's part", "None"))?;
+                let (recv, of) = output(loans, out, "out")?;
+                (None, Some(recv), of, Vec::new())
+            };
+            let counts = self::counts(world, "counts", counts_of(counts, listed), of)?;
+            Ok(Job::new(Call::Scatter { send, recv, counts: None, root }, of).with_counts(counts))
+        })
+    }
+
+    /// Copies a part of each rank's `data` to each rank's `out`, which it returns; without `out` to
+    /// the same part of `data`. `counts` has the number of elements for each rank, and `out_counts`
+    /// that from each rank, unless they are even.
+    ///
+    /// >>> import consonance as cs, numpy as np
+    /// >>> cs.run(2, lambda comm: comm.all_to_all(np.array([0, 1]) + 10 * comm.rank))
+    /// [array([ 0, 10]), array([ 1, 11])]
+    #[pyo3(signature = (data, *, out=None, counts=None, out_counts=None, async_op=false, timeout=None))]
+    #[allow(clippy::too_many_arguments, reason = "the arguments that users know")]
+    fn all_to_all(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        out: Option<&Bound<'_, PyAny>>,
+        counts: Option<Vec<usize>>,
+        out_counts: Option<Vec<usize>>,
+        async_op: bool,
+        timeout: Option<Timeout>,
+    ) -> PyResult<Py<PyAny>> {
+        let mode = (async_op, timeout);
+        self.call(py, ("all_to_all", Kind::AllToAll), mode, Some(out.unwrap_or(data)), |loans, world| {
+            if counts.is_some() != out_counts.is_some() {
+                return Err(Bad::value("counts", "counts and out_counts, or neither", "one of them"));
+            }
+            let Pair { send, recv, of, sent, received } = pair(loans, data, out)?;
+            let listed = |counts: Vec<usize>| Some(counts).filter(|counts| !counts.is_empty());
+            let sent = self::counts(world, "counts", counts.or(listed(sent)), of)?;
+            let received = self::counts(world, "out_counts", out_counts.or(listed(received)), of)?;
+            if sent.is_empty() != received.is_empty() {
+                return Err(Bad::value("data", "lists in data and in out, or counts", "a list in one of them"));
+            }
+            let job = Job::new(Call::AllToAll { send, recv, counts: None }, of);
+            Ok(job.with_counts(sent).with_recv_counts(received))
+        })
+    }
+
+    /// Waits for all ranks. At the timeout the error names those that are missing.
+    #[pyo3(signature = (*, async_op=false, timeout=None))]
+    fn barrier(&self, py: Python<'_>, async_op: bool, timeout: Option<Timeout>) -> PyResult<Py<PyAny>> {
+        self.call(py, ("barrier", Kind::Barrier), (async_op, timeout), None, |_, _| Ok(Job::barrier()))
+    }
+
+    /// Sends an array to rank `to`, beside all collectives. Messages between two ranks with the
+    /// same tag are received in order. A timeout leaves the group working.
+    #[pyo3(signature = (data, to, tag=0, *, async_op=false, timeout=None))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        to: isize,
+        tag: u64,
+        async_op: bool,
+        timeout: Option<Timeout>,
+    ) -> PyResult<Py<PyAny>> {
+        let open = self.open()?;
+        let limit = open.limit(timeout);
+        let start = |mailbox: &consonance::Mailbox, loans: &mut Loans| {
+            let to = rank(open.world(), "to", to)?;
+            Ok(mailbox.start_send(input(loans, data)?.0, to, tag, limit))
+        };
+        open.message(py, async_op, data, start, "send")
+    }
+
+    /// Receives a message with this tag from rank `source`, or from any other rank without it, into
+    /// an array of its type and number of elements. Returns the rank that sent it.
+    ///
+    /// >>> import consonance as cs, numpy as np
+    /// >>> def ring(comm):
+    /// ...     data = np.array([comm.rank])
+    /// ...     comm.send(data, (comm.rank + 1) % comm.size)
+    /// ...     return comm.recv(data), int(data[0])
+    /// >>> cs.run(3, ring)
+    /// [(2, 2), (0, 0), (1, 1)]
+    #[pyo3(signature = (data, source=None, tag=0, *, async_op=false, timeout=None))]
+    fn recv(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        source: Option<isize>,
+        tag: u64,
+        async_op: bool,
+        timeout: Option<Timeout>,
+    ) -> PyResult<Py<PyAny>> {
+        let open = self.open()?;
+        let limit = open.limit(timeout);
+        let start = |mailbox: &consonance::Mailbox, loans: &mut Loans| {
+            let from = source.map(|source| rank(open.world(), "source", source)).transpose()?;
+            Ok(mailbox.start_recv(output(loans, data, "data")?.0, from, tag, limit))
+        };
+        open.message(py, async_op, data, start, "recv")
+    }
+
+    /// Makes an array of zeros in memory that all ranks of the group read and write in place, so
+    /// that collectives need not stage it.
+    ///
+    /// >>> import consonance as cs
+    /// >>> comm = cs.threads(1)[0]
+    /// >>> comm.empty((2, 3), "float32").shape
+    /// (2, 3)
+    #[pyo3(signature = (shape, dtype=None))]
+    fn empty<'py>(
+        &self,
+        py: Python<'py>,
+        shape: &Bound<'py, PyAny>,
+        dtype: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let numpy = py.import("numpy")?;
+        let dtype = match dtype {
+            None => numpy.getattr("float32")?,
+            Some(dtype) => dtype.clone(),
+        };
+        let dtype = numpy.call_method1("dtype", (dtype,))?;
+        let sizes: Vec<usize> = shape.extract::<usize>().map(|size| vec![size]).or_else(|_| shape.extract())?;
+        let width: usize = dtype.getattr("itemsize")?.extract()?;
+        let bytes = sizes.iter().try_fold(width, |bytes, &size| bytes.checked_mul(size));
+        let bytes = bytes.filter(|&bytes| isize::try_from(bytes).is_ok()).ok_or_else(|| {
+            pyo3::exceptions::PyValueError::new_err(
+                "empty: shape: expected one that fits the address space, found more",
+            )
+        })?;
+        let words = bytes.div_ceil(size_of::<u64>()).max(1);
+        let memory = self.open()?.with(py, None, |communicator| communicator.alloc::<u64>(words))?;
+        let block = Block::new(memory, bytes).into_pyobject(py)?;
+        let array = numpy.call_method1("asarray", (block,))?;
+        array.call_method1("view", (dtype,))?.call_method1("reshape", (PyTuple::new(py, sizes)?,))
+    }
+
+    /// Splits the group as MPI_Comm_split does: returns a communicator of the ranks with the same
+    /// `color`, ordered by `key` and then by rank; None for a rank whose color is None. Every rank
+    /// makes the call.
+    #[pyo3(signature = (color, key=0, *, timeout=None))]
+    fn split(
+        &self,
+        py: Python<'_>,
+        color: Option<u32>,
+        key: i32,
+        timeout: Option<Timeout>,
+    ) -> PyResult<Option<Communicator>> {
+        let part = self.open()?.with(py, timeout, |communicator| communicator.split(color, key))?;
+        Ok(part.map(Communicator::of))
+    }
+
+    /// Aborts the group, from any thread: every rank that waits in it, or makes a later call, gets
+    /// an AbortedError.
+    fn abort(&self) -> PyResult<()> {
+        self.open()?.queue.abort_handle().abort(Reason::Failure);
+        Ok(())
+    }
+
+    /// Leaves the group. Calls that were started go on. A second close does nothing.
+    fn close(&self, py: Python<'_>) {
+        let open = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        py.detach(|| drop(open));
+    }
+
+    fn __enter__(this: Bound<'_, Self>) -> Bound<'_, Self> {
+        this
+    }
+
+    #[pyo3(signature = (kind=None, _value=None, _traceback=None))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: Option<&Bound<'_, PyAny>>,
+        _value: Option<&Bound<'_, PyAny>>,
+        _traceback: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        if kind.is_some()
+            && let Ok(open) = self.open()
+        {
+            open.queue.abort_handle().abort(Reason::Failure);
+        }
+        self.close(py);
+        Ok(())
+    }
+
+    fn __repr__(&self) -> String {
+        self.open().map_or_else(
+            |_| "Communicator(closed)".to_owned(),
+            |open| format!("Communicator(rank={}, size={})", open.world().rank(), open.world().size()),
+        )
+    }
+}

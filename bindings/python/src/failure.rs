@@ -1,0 +1,118 @@
+//! Errors as exceptions of Python.
+
+use consonance::Error;
+use pyo3::{
+    exceptions::{PyOSError, PyRuntimeError, PyTypeError, PyValueError},
+    prelude::*,
+    types::PyType,
+};
+
+/// Why an argument was refused.
+pub(crate) enum Bad {
+    /// A value that no call takes.
+    Value { argument: &'static str, expected: String, found: String },
+    /// An object or element type that no call takes.
+    Type { argument: &'static str, expected: &'static str, found: String },
+    /// What an object raised.
+    Raised(PyErr),
+}
+
+impl Bad {
+    pub(crate) fn value(argument: &'static str, expected: impl Into<String>, found: impl Into<String>) -> Bad {
+        Bad::Value { argument, expected: expected.into(), found: found.into() }
+    }
+
+    pub(crate) fn object(argument: &'static str, found: String) -> Bad {
+        Bad::Type { argument, expected: "a NumPy array, or an array with __dlpack__", found }
+    }
+
+    pub(crate) fn dtype(argument: &'static str, found: String) -> Bad {
+        Bad::Type { argument, expected: "an array of bools, integers, floats or complex numbers", found }
+    }
+
+    /// Returns the error for the other ranks, which wait for the call.
+    pub(crate) fn error(&self, call: &'static str) -> Error {
+        let invalid = |argument: &str, expected: String, found: &String| Error::InvalidCall {
+            call,
+            argument: argument.to_owned(),
+            replica: None,
+            expected,
+            found: found.clone(),
+        };
+        match self {
+            Bad::Value { argument, expected, found } => invalid(argument, expected.clone(), found),
+            Bad::Type { argument, expected, found } => invalid(argument, (*expected).to_owned(), found),
+            Bad::Raised(error) => Error::other(error.to_string()),
+        }
+    }
+
+    /// Returns the exception for this rank.
+    pub(crate) fn exception(self, py: Python<'_>, call: &'static str) -> PyErr {
+        let error = self.error(call);
+        match self {
+            Bad::Value { .. } => exception(py, &error),
+            Bad::Type { .. } => PyTypeError::new_err(error.to_string()),
+            Bad::Raised(raised) => raised,
+        }
+    }
+}
+
+impl From<PyErr> for Bad {
+    fn from(error: PyErr) -> Bad {
+        Bad::Raised(error)
+    }
+}
+
+/// Returns the exception of an error, with the error's fields.
+pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
+    let text = error.to_string();
+    let made = match error.root() {
+        Error::InvalidCall { .. } | Error::UnknownReduceOp { .. } => Ok(PyValueError::new_err(text)),
+        Error::WrongContext { .. } => Ok(PyRuntimeError::new_err(text)),
+        Error::System { source, .. } => Ok(PyOSError::new_err((source.raw_os_error(), text))),
+        Error::Mismatch { .. } => ours(py, "MismatchError", text),
+        Error::Timeout { .. } => ours(py, "TimeoutError", format!("Timed out: {text}")),
+        Error::Left { .. } | Error::Aborted { lost: true, .. } => ours(py, "LostError", text),
+        Error::Aborted { .. } => ours(py, "AbortedError", text),
+        Error::Meeting { .. } => ours(py, "MeetingError", text),
+        _ => ours(py, "Error", text),
+    };
+    made.and_then(|made| add_fields(py, &made, error).map(|()| made)).unwrap_or_else(|error| error)
+}
+
+/// Makes an exception of a class of the package.
+fn ours(py: Python<'_>, class: &str, text: String) -> PyResult<PyErr> {
+    let class = py.import("consonance._errors")?.getattr(class)?;
+    Ok(PyErr::from_type(class.cast_into::<PyType>()?, text))
+}
+
+fn add_fields(py: Python<'_>, made: &PyErr, error: &Error) -> PyResult<()> {
+    let value = made.value(py);
+    match error.root() {
+        Error::InvalidCall { call, argument, replica, expected, found } => {
+            value.setattr("call", *call)?;
+            value.setattr("replica", *replica)?;
+            value.setattr("argument", argument)?;
+            value.setattr("expected", expected)?;
+            value.setattr("found", found)
+        }
+        Error::Mismatch { call, replica, argument, expected, found } => {
+            value.setattr("call", call)?;
+            value.setattr("replica", *replica)?;
+            value.setattr("argument", argument)?;
+            value.setattr("expected", expected)?;
+            value.setattr("found", found)
+        }
+        Error::Timeout { call, waited, missing } => {
+            value.setattr("call", call)?;
+            value.setattr("waited", waited.as_secs_f64())?;
+            value.setattr("replica", missing.first().map(|(replica, _)| *replica))?;
+            value.setattr("missing", missing.iter().map(|(replica, _)| *replica).collect::<Vec<_>>())
+        }
+        Error::Left { call, replica, .. } | Error::Aborted { call, replica, .. } => {
+            value.setattr("call", call)?;
+            value.setattr("replica", *replica)
+        }
+        _ => Ok(()),
+    }
+}

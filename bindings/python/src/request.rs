@@ -1,0 +1,83 @@
+//! Requests that were started.
+
+use crate::{collective::Timeout, failure::exception, waiting};
+use pyo3::prelude::*;
+use std::sync::Mutex;
+
+/// A call that was started with `async_op=True`. It ends by itself, at the latest at its timeout.
+/// Its arrays must not be used before.
+///
+/// >>> import consonance as cs, numpy as np
+/// >>> comm = cs.threads(1)[0]
+/// >>> request = comm.all_reduce(np.ones(2), async_op=True)
+/// >>> request.wait()
+/// True
+/// >>> request.result
+/// array([1., 1.])
+#[pyclass(module = "consonance", frozen)]
+pub(crate) struct Request {
+    request: consonance::Request,
+    result: Mutex<Option<Py<PyAny>>>,
+}
+
+impl Request {
+    pub(crate) fn new(request: consonance::Request, result: Option<Py<PyAny>>) -> Request {
+        Request { request, result: Mutex::new(result) }
+    }
+}
+
+#[pymethods]
+impl Request {
+    /// Waits until the call has ended, at most for `timeout` seconds. Returns whether it has.
+    ///
+    /// Raises the error of the call.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<bool> {
+        let limit = timeout.map(|Timeout(limit)| limit);
+        waiting::wait(py, &self.request, limit)?.map_err(|error| exception(py, &error))
+    }
+
+    /// Returns whether the call has ended.
+    fn done(&self) -> bool {
+        self.request.is_finished()
+    }
+
+    /// Returns the error of the call as an exception, or None if there is none. Waits for the end.
+    fn exception(&self, py: Python<'_>) -> PyResult<Option<PyErr>> {
+        Ok(waiting::wait(py, &self.request, None)?.err().map(|error| exception(py, &error)))
+    }
+
+    /// Calls `function(error)` once, when the call has ended, on another thread; now if it has. The
+    /// argument is an exception, or None. The function must not wait for another request.
+    fn add_done_callback(&self, py: Python<'_>, function: Py<PyAny>) {
+        let request = self.request.clone();
+        py.detach(|| {
+            request.on_finish(move |result| {
+                // There is no interpreter any more while the process exits.
+                Python::try_attach(|py| {
+                    let error = result.as_ref().err().map(|error| exception(py, error));
+                    if let Err(raised) = function.call1(py, (error,)) {
+                        raised.write_unraisable(py, Some(function.bind(py)));
+                    }
+                });
+            });
+        });
+    }
+
+    /// The array with the result, where the call has one.
+    #[getter]
+    fn result(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        let result = self.result.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        result.as_ref().map(|result| result.clone_ref(py))
+    }
+
+    /// The rank that sent the message, for a receive that has ended; else None.
+    #[getter]
+    fn source(&self) -> Option<usize> {
+        self.request.source()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Request(done={})", if self.done() { "True" } else { "False" })
+    }
+}

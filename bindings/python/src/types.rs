@@ -1,0 +1,86 @@
+//! Element types of arrays.
+
+use consonance::{DType, ReduceOp};
+use consonance_c::codes::{TYPES, Type};
+
+/// Types whose elements move and are not reduced: 8-bit floating-point numbers, with the code of
+/// DLPack of each. Their numbers are not those of the C library, which has no such types.
+const FLOAT8: [(u8, Type); 8] = [
+    (7, float8(107, "FLOAT8_E3M4")),
+    (8, float8(108, "FLOAT8_E4M3")),
+    (9, float8(109, "FLOAT8_E4M3B11FNUZ")),
+    (10, float8(110, "FLOAT8_E4M3FN")),
+    (11, float8(111, "FLOAT8_E4M3FNUZ")),
+    (12, float8(112, "FLOAT8_E5M2")),
+    (13, float8(113, "FLOAT8_E5M2FNUZ")),
+    (14, float8(114, "FLOAT8_E8M0FNU")),
+];
+
+const fn float8(number: i32, name: &'static str) -> Type {
+    Type { number, name, dtype: DType::U8, parts: 1 }
+}
+
+/// A complex number of two 16-bit parts, which the C library does not have.
+const COMPLEX32: Type = Type { number: 115, name: "COMPLEX32", dtype: DType::F16, parts: 2 };
+
+/// Returns the type of this code, width in bits and number of lanes of DLPack.
+pub(crate) fn of_dlpack(code: u8, bits: u8, lanes: u16) -> Option<Type> {
+    let number = match (code, bits) {
+        _ if lanes != 1 => return None,
+        (6, 8) => 0,
+        (0, 8 | 16 | 32 | 64) => 1 + bits.ilog2() - 3,
+        (1, 8 | 16 | 32 | 64) => 5 + bits.ilog2() - 3,
+        (2, 16) => 9,
+        (4, 16) => 10,
+        (2, 32) => 11,
+        (2, 64) => 12,
+        (5, 32) => return Some(COMPLEX32),
+        (5, 64) => 13,
+        (5, 128) => 14,
+        (_, 8) => return FLOAT8.iter().find(|(of, _)| *of == code).map(|(_, of)| *of),
+        _ => return None,
+    };
+    Some(TYPES[number as usize])
+}
+
+/// Returns the type of this kind and size in bytes of NumPy.
+pub(crate) fn of_numpy(kind: u8, bytes: usize) -> Option<Type> {
+    let (code, bits) = (
+        match kind {
+            b'b' => 6,
+            b'i' => 0,
+            b'u' => 1,
+            b'f' => 2,
+            b'c' => 5,
+            _ => return None,
+        },
+        bytes * 8,
+    );
+    of_dlpack(code, u8::try_from(bits).ok()?, 1)
+}
+
+/// Returns the type of this name of the package `ml_dtypes`, which adds types to NumPy.
+pub(crate) fn of_name(name: &str) -> Option<Type> {
+    if name == "bfloat16" {
+        return of_dlpack(4, 16, 1);
+    }
+    FLOAT8.iter().map(|(_, of)| *of).find(|of| of.name.eq_ignore_ascii_case(name))
+}
+
+/// Returns the size of an element in bytes.
+pub(crate) fn bytes(of: Type) -> usize {
+    of.dtype.size() * of.parts
+}
+
+/// Returns the operation that `op` is on this type, or what is expected instead. On bools a sum is
+/// `or` and a product is `and`, as in NumPy and PyTorch.
+pub(crate) fn operation(of: Type, op: ReduceOp) -> Result<ReduceOp, &'static str> {
+    match (of.dtype, op) {
+        _ if of.number > 106 && of.parts == 1 => Err("a type that can be reduced"),
+        _ if of.parts > 1 && !matches!(op, ReduceOp::Sum | ReduceOp::Mean) => Err("sum or mean, for complex numbers"),
+        (DType::Bool, ReduceOp::Mean) => Err("any operation but mean, for bools"),
+        (DType::Bool, ReduceOp::Sum | ReduceOp::Max) => Ok(ReduceOp::Or),
+        (DType::Bool, ReduceOp::Product | ReduceOp::Min) => Ok(ReduceOp::And),
+        (_, op) => Ok(op),
+    }
+}

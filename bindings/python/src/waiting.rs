@@ -1,0 +1,77 @@
+//! Waits that hear Ctrl-C, without the interpreter's lock.
+
+use consonance::{Error, Request, Result, raw::KeepWaiting};
+use pyo3::prelude::*;
+use std::{
+    cell::RefCell,
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a wait lasts before it looks for a signal.
+const SLICE: Duration = Duration::from_millis(100);
+
+thread_local! {
+    /// What a signal's handler raised while this thread waited.
+    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// Returns what a communicator asks while it waits: whether no handler of a signal has raised.
+/// Python runs such handlers on its main thread only, so other threads always go on.
+pub(crate) fn keep_waiting() -> KeepWaiting {
+    Arc::new(|| {
+        // There is no interpreter any more while the process exits.
+        let raised = Python::try_attach(|py| py.check_signals().err()).flatten();
+        let goes_on = raised.is_none();
+        RAISED.set(raised);
+        goes_on
+    })
+}
+
+/// Returns the exception that ended the last wait of this thread.
+pub(crate) fn raised() -> Option<PyErr> {
+    RAISED.take()
+}
+
+/// Waits for a request. Returns false if `limit` has passed.
+pub(crate) fn wait(py: Python<'_>, request: &Request, limit: Option<Duration>) -> PyResult<Result<bool>> {
+    let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+    loop {
+        let left = until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()).min(SLICE));
+        match py.detach(|| request.wait(Some(left))) {
+            Ok(false) if until.is_none_or(|until| Instant::now() < until) => py.check_signals()?,
+            ended => return Ok(ended),
+        }
+    }
+}
+
+/// Runs `work` on a thread, and waits for it. A signal ends the wait; the thread goes on until its
+/// own timeout.
+pub(crate) fn apart<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> PyResult<Result<T>> {
+    let (sender, receiver) = mpsc::channel();
+    let started = thread::Builder::new().name("join".to_owned()).spawn(move || {
+        // Nobody waits any more after a signal.
+        let _ = sender.send(work());
+    });
+    if let Err(source) = started {
+        return Ok(Err(Error::System { what: "start a thread".to_owned(), source }));
+    }
+    let receiver = std::sync::Mutex::new(receiver);
+    loop {
+        let received = py.detach(|| {
+            let receiver = receiver.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            receiver.recv_timeout(SLICE)
+        });
+        match received {
+            Ok(result) => return Ok(result),
+            Err(mpsc::RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                return Ok(Err(Error::other("the thread that joins the group panicked")));
+            }
+        }
+    }
+}
