@@ -1,0 +1,137 @@
+"""What is wrong gets an error that says so, on every rank, and nothing is written."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+import consonance as cs
+
+
+def both(first, second):
+    """Runs a function on each of two ranks. Returns what each raised."""
+
+    def rank(comm):
+        try:
+            (first, second)[comm.rank](comm)
+        except Exception as error:
+            return error
+        return None
+
+    return cs.run(2, rank)
+
+
+ones = np.ones(4)
+DIFFERENT = [
+    ("call", lambda c: c.all_reduce(ones.copy()), lambda c: c.barrier(), "call", "all_reduce", "barrier"),
+    ("op", lambda c: c.all_reduce(ones.copy()), lambda c: c.all_reduce(ones.copy(), "max"), "op", "sum", "max"),
+    ("count", lambda c: c.all_reduce(np.ones(4)), lambda c: c.all_reduce(np.ones(5)), "count", "4", "5"),
+    ("dtype", lambda c: c.all_reduce(np.ones(4)), lambda c: c.all_reduce(np.ones(4, "f")), "dtype", "f64", "f32"),
+    ("root", lambda c: c.broadcast(np.ones(4)), lambda c: c.broadcast(np.ones(4), root=1), "root", "0", "1"),
+    ("complex", lambda c: c.broadcast(np.ones(4)), lambda c: c.broadcast(np.ones(2, "D")), "type", "nothing", "c128"),
+]
+
+
+@pytest.mark.parametrize("what,first,second,argument,expected,found", DIFFERENT, ids=[row[0] for row in DIFFERENT])
+def test_ranks_that_differ_are_told_so(what, first, second, argument, expected, found):
+    for error in both(first, second):
+        assert isinstance(error, cs.MismatchError)
+        assert (error.replica, error.argument, error.expected, error.found) == (1, argument, expected, found)
+
+
+read_only = np.ones(4)
+read_only.flags.writeable = False
+INVALID = [
+    (lambda c: c.all_reduce([1.0, "x"]), TypeError, "data: expected a NumPy array"),
+    (lambda c: c.all_reduce(3.0), TypeError, "found float"),
+    (lambda c: c.all_reduce(np.array(["a"])), TypeError, "found <U1"),
+    (lambda c: c.all_reduce(np.ones(4, ">f8")), TypeError, "found >f8"),
+    (lambda c: c.all_reduce(ones.copy(), "avg"), ValueError, 'op: .*expected one of sum, mean, .*found "avg"'),
+    (lambda c: c.all_reduce(np.ones(4, bool), "mean"), ValueError, "any operation but mean"),
+    (lambda c: c.all_reduce(np.ones(4, "F"), "max"), ValueError, "sum or mean, for complex numbers"),
+    (lambda c: c.all_reduce(ones.copy(), "and"), ValueError, "all_reduce: op"),
+    (lambda c: c.all_reduce(read_only), ValueError, "an array that can be written, found one that is read-only"),
+    (lambda c: c.all_reduce(np.broadcast_to(1.0, 4)), ValueError, "read-only"),
+    (
+        lambda c: c.all_reduce(np.lib.stride_tricks.as_strided(np.ones(4), (2, 2), (8, 8))),
+        ValueError,
+        "overlaps in itself",
+    ),
+    (lambda c: c.all_reduce(ones, out=np.ones(5)), ValueError, "expected 4 elements, found 5"),
+    (lambda c: c.all_reduce(ones, out=np.ones(4, "f")), ValueError, "out.*expected elements of f64.*found f32"),
+    (lambda c: c.broadcast(ones.copy(), root=2), ValueError, "root.*a rank below 2, found 2"),
+    (lambda c: c.broadcast(ones.copy(), root=-1), ValueError, "a rank below 2, found -1"),
+    (lambda c: c.reduce_scatter(np.ones(5)), ValueError, "reduce_scatter: data"),
+    (lambda c: c.all_gather(ones, out=np.ones(8), counts=[4]), ValueError, "a count for each of 2 ranks, found 1"),
+    (lambda c: c.scatter(None, out=ones.copy(), root=c.rank), ValueError, "an array on the root, found None"),
+    (lambda c: c.all_gather(ones, out=[]), ValueError, "one array or more, found an empty list"),
+]
+
+
+@pytest.mark.parametrize("call,kind,text", INVALID)
+def test_arguments_that_are_wrong_are_refused_on_all_ranks(call, kind, text):
+    first, second = both(call, lambda comm: comm.barrier())
+    assert type(first) is kind, first
+    with pytest.raises(kind, match=text):
+        raise first
+    assert isinstance(second, cs.MismatchError) and second.replica == 0, second
+    assert read_only.tolist() == [1] * 4
+
+
+def test_timeouts_that_are_wrong():
+    comm = cs.threads(1)[0]
+    for timeout in (0, -1, 1e9, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="timeout"):
+            comm.barrier(timeout=timeout)
+    with pytest.raises(TypeError):
+        comm.barrier(timeout="soon")
+
+
+def test_the_group_works_after_a_mistake():
+    def rank(comm):
+        with pytest.raises((ValueError, cs.MismatchError)):
+            comm.all_reduce(np.ones(4), "avg" if comm.rank == 0 else "sum")
+        return float(comm.all_reduce(np.ones(1))[0])
+
+    assert cs.run(2, rank) == [2, 2]
+
+
+def test_a_closed_communicator():
+    comm = cs.threads(1)[0]
+    comm.close()
+    comm.close()
+    with pytest.raises(RuntimeError, match="it was closed"):
+        comm.barrier()
+    assert repr(comm) == "Communicator(closed)"
+
+
+def test_ids():
+    id = cs.UniqueId()
+    assert pickle.loads(pickle.dumps(id)) == id and hash(cs.UniqueId(str(id))) == hash(id)
+    assert cs.UniqueId.derived("a") == cs.UniqueId.derived("a") != cs.UniqueId.derived("b")
+    assert id.place == cs.UniqueId().place
+    for wrong, kind in ((b"", ValueError), (bytes(128), ValueError), ("nonsense", ValueError), (3, TypeError)):
+        with pytest.raises(kind):
+            cs.UniqueId(wrong)
+    with pytest.raises(ValueError, match="rank"):
+        cs.Communicator(id, 2, 2)
+    there = bytearray(bytes(id))
+    there[24] ^= 1
+    with pytest.raises(ValueError, match="id of rank 0, host"):
+        cs.Communicator(cs.UniqueId(bytes(there)), 0, 1)
+    with pytest.raises(cs.MeetingError, match="1"):
+        cs.Communicator(id, 0, 2, join_timeout=0.2)
+    with pytest.raises(ValueError):
+        cs.threads(0)
+
+
+def test_arrays_on_a_gpu():
+    class Array:
+        def __dlpack_device__(self):
+            return (2, 1)
+
+        def __dlpack__(self, **_):
+            raise AssertionError("the data were asked for")
+
+    with pytest.raises(ValueError, match="an array in host memory, found cuda:1"):
+        cs.threads(1)[0].all_reduce(Array())
