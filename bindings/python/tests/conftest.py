@@ -25,7 +25,7 @@ class Processes:
         self._results = context.Queue()
         id = cs.UniqueId()
         self.processes = [
-            context.Process(target=_work, args=(function, id, rank, size, self._results, args), daemon=True)
+            context.Process(target=_work, args=(function, id, rank, size, self._results, args))
             for rank in range(size)
         ]
         for process in self.processes:

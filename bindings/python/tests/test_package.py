@@ -1,0 +1,87 @@
+"""The package: its documentation, its types, and the command that it brings."""
+
+import doctest
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import consonance as cs
+
+ROOT = Path(cs.__file__).parent
+
+
+def documented():
+    """Yields each class, method and function that users call, with its name."""
+    for name in cs.__all__:
+        item = getattr(cs, name)
+        yield name, item
+        if inspect.isclass(item) and not issubclass(item, Exception):
+            for member, value in vars(item).items():
+                if not member.startswith("_"):
+                    yield f"{name}.{member}", value
+
+
+def test_everything_has_a_docstring_whose_example_runs():
+    parser, runner = doctest.DocTestParser(), doctest.DocTestRunner()
+    examples = 0
+    for name, item in [("consonance", cs), *documented()]:
+        text = inspect.getdoc(item)
+        assert text, f"{name} has no docstring"
+        test = parser.get_doctest(text, {}, name, None, None)
+        examples += len(test.examples)
+        assert runner.run(test).failed == 0, name
+    assert examples > 20
+
+
+def test_the_stubs_have_what_the_module_has():
+    stubs = (ROOT / "_native.pyi").read_text()
+    for name, item in documented():
+        if getattr(item, "__module__", "").startswith("consonance") and item not in (cs.run,):
+            continue
+        if inspect.ismethoddescriptor(item) or inspect.isbuiltin(item):
+            assert f"def {name.split('.')[-1]}(" in stubs, name
+            for argument in inspect.signature(item).parameters:
+                assert argument in stubs, f"{name}: {argument}"
+
+
+def test_nothing_starts_at_import():
+    code = (
+        "import consonance, threading, os, sys\n"
+        "assert threading.active_count() == 1 and len(os.listdir('/proc/self/task')) == 1\n"
+        "assert 'numpy' not in sys.modules and 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_command_starts_programs(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import consonance as cs, numpy as np\n"
+        "with cs.Communicator.from_env() as comm:\n"
+        "    print(comm.rank, comm.all_reduce(np.ones(2)))\n"
+    )
+    command = [sys.executable, "-m", "consonance"]
+    done = subprocess.run([*command, "run", "-n", "2", sys.executable, program], capture_output=True, timeout=60, text=True)
+    assert done.returncode == 0, done
+    assert sorted(done.stdout.splitlines()) == ["[worker 0] 0 [2. 2.]", "[worker 1] 1 [2. 2.]"]
+    version = subprocess.run([*command, "--version"], capture_output=True, timeout=60, text=True)
+    assert version.stdout == f"consonance {cs._native.__version__}\n"
+    wrong = subprocess.run([*command, "nonsense"], capture_output=True, timeout=60, text=True)
+    assert wrong.returncode == 2 and "nonsense" in wrong.stderr
+    # It starts processes of itself.
+    bench = [*command, "bench", "barrier", "--transport", "processes", "--time", "10ms"]
+    done = subprocess.run(bench, capture_output=True, timeout=60, text=True)
+    assert done.returncode == 0 and "barrier" in done.stdout, done
+
+
+@pytest.mark.parametrize("signal", ["INT", "TERM"])
+def test_a_signal_ends_the_command(signal):
+    command = [sys.executable, "-m", "consonance", "run", "-n", "2", "sleep", "60"]
+    started = subprocess.Popen(command, stderr=subprocess.PIPE)
+    with pytest.raises(subprocess.TimeoutExpired):
+        started.wait(1)
+    subprocess.run(["kill", f"-{signal}", str(started.pid)], check=True)
+    assert started.wait(20) != 0

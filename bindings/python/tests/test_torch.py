@@ -1,0 +1,462 @@
+"""PyTorch's calls on this backend: against gloo, where gloo is right, and else against plain arithmetic."""
+
+import multiprocessing
+import os
+import queue
+import signal
+import time
+import traceback
+from datetime import timedelta
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
+
+import consonance.torch  # noqa: E402, F401  Before PyTorch 2.14 this registers the backend.
+
+# Ranks are forked, and a fork cannot use the threads of its parent.
+torch.set_num_threads(1)
+
+
+def _work(function, rank, size, path, results, args):
+    try:
+        torch.manual_seed(7)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{path}", rank=rank, world_size=size, timeout=timedelta(seconds=30)
+        )
+        ours = dist.new_group(backend="consonance", timeout=timedelta(seconds=20))
+        results.put((rank, function(ours, *args), None))
+        dist.destroy_process_group(ours)
+    except BaseException:
+        results.put((rank, None, traceback.format_exc()))
+    results.close()
+    results.join_thread()
+    # What the libraries do at exit is not what is tested.
+    os._exit(0)
+
+
+def start(size, path, function, *args):
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    processes = [
+        context.Process(target=_work, args=(function, rank, size, path, results, args)) for rank in range(size)
+    ]
+    for process in processes:
+        process.start()
+    return processes, results
+
+
+def ranks(size, tmp_path, function, *args):
+    """Runs a function in forked ranks, which have both backends. Returns what they returned, in rank order."""
+    processes, results = start(size, tmp_path / "store", function, *args)
+    try:
+        ended = sorted((results.get(timeout=120) for _ in processes), key=lambda result: result[0])
+    except queue.Empty:
+        pytest.fail("a rank hangs")
+    finally:
+        for process in processes:
+            process.join(20)
+    failed = [text for _, _, text in ended if text]
+    assert not failed, "\n".join(failed)
+    return [returned for _, returned, _ in ended]
+
+
+DTYPES = [
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64,
+    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
+    torch.float8_e4m3fn, torch.float8_e5m2,
+]  # fmt: skip
+OPS = ["SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"]
+
+
+def packed(tensor):
+    return tensor.clone()
+
+
+def gaps(tensor):
+    room = torch.zeros(*tensor.shape, 2, dtype=torch.uint8).to(tensor.dtype)
+    room[..., 0] = tensor
+    return room[..., 0]
+
+
+def transposed(tensor):
+    return tensor.t().contiguous().t()
+
+
+LAYOUTS = [packed, gaps, transposed]
+
+
+def numbers(rank, dtype, rows, columns=3):
+    """Small numbers, which every order sums exactly."""
+    values = (torch.arange(rows * columns) * 3 + rank * 5) % 4
+    return values.reshape(rows, columns).to(dtype)
+
+
+def plain(op, tensors):
+    """The reduction in plain arithmetic, or None if it is not defined."""
+    dtype = tensors[0].dtype
+    if dtype.itemsize == 1 and dtype.is_floating_point:
+        return None
+    if dtype.is_complex and op not in ("SUM", "AVG"):
+        return None
+    bits = op in ("BAND", "BOR", "BXOR")
+    if bits and (dtype.is_floating_point or dtype.is_complex):
+        return None
+    if dtype == torch.bool:
+        op = {"SUM": "BOR", "MAX": "BOR", "PRODUCT": "BAND", "MIN": "BAND"}.get(op, op)
+    if op == "AVG" and not (dtype.is_floating_point or dtype.is_complex):
+        return None
+    wide = [tensor if dtype.is_complex else tensor.to(torch.float64 if dtype.is_floating_point else torch.int64)
+            for tensor in tensors]
+    stack = torch.stack(wide)
+    if op == "AVG":
+        # Exact, and rounded once.
+        parts = torch.view_as_real(stack) if dtype.is_complex else stack
+        mean = parts.to(torch.float64).sum(0) / len(tensors)
+        if dtype.is_complex:
+            return torch.view_as_complex(mean.to(torch.float32 if dtype == torch.complex64 else torch.float64))
+        return mean.to(dtype)
+    result = stack[0]
+    for tensor in stack[1:]:
+        result = {
+            "SUM": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum,
+            "BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor,
+        }[op](result, tensor)  # fmt: skip
+    return result.to(dtype)
+
+
+def same(found, expected):
+    assert torch.equal(found.contiguous().view(torch.uint8), expected.contiguous().view(torch.uint8)), (found, expected)
+
+
+def reductions(group, layout):
+    rank, size, checked = dist.get_rank(), dist.get_world_size(), 0
+    for dtype in DTYPES:
+        inputs = [numbers(other, dtype, 2 * size) for other in range(size)]
+        for name in OPS:
+            expected, op = plain(name, inputs), getattr(dist.ReduceOp, name)
+            if expected is None:
+                if dtype.is_complex or name == "AVG" or (dtype.itemsize == 1 and dtype.is_floating_point):
+                    continue
+                with pytest.raises((ValueError, RuntimeError)):
+                    dist.all_reduce(layout(inputs[rank]), op, group)
+                continue
+            block = slice(2 * rank, 2 * rank + 2)
+            tensor = layout(inputs[rank])
+            dist.all_reduce(tensor, op, group)
+            same(tensor, expected)
+            tensor = layout(inputs[rank])
+            work = dist.all_reduce(tensor, op, group, async_op=True)
+            assert work.get_future().wait()[0].data_ptr() == tensor.data_ptr() or dtype.is_complex
+            same(tensor, expected)
+            if not dtype.is_complex:
+                # PyTorch checks no more of complex tensors than their sum in these calls.
+                tensor = layout(inputs[rank])
+                dist.reduce(tensor, 1, op, group)
+                same(tensor, expected if rank == 1 else inputs[rank])
+                out = layout(torch.zeros(2, 3).to(dtype))
+                dist.reduce_scatter_tensor(out, layout(inputs[rank]), op, group)
+                same(out, expected[block])
+                out = layout(torch.zeros(2, 3).to(dtype))
+                dist.reduce_scatter(out, [layout(part) for part in inputs[rank].split(2)], op, group)
+                same(out, expected[block])
+            if layout is packed and (name in ("SUM", "PRODUCT", "MIN", "MAX")) and dtype in (
+                torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8, torch.int8, torch.float16,
+            ):  # fmt: skip
+                gloo = inputs[rank].clone()
+                dist.all_reduce(gloo, op)
+                same(gloo, expected)
+            checked += 1
+    return checked
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", [2, 3])
+def test_reductions(size, layout, tmp_path):
+    assert min(ranks(size, tmp_path, reductions, layout)) > 80
+
+
+def moves(group, layout):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for dtype in DTYPES:
+        inputs = [numbers(other, dtype, 2) for other in range(size)]
+        wide = [numbers(other, dtype, 2 * size) for other in range(size)]
+        for starts in (False, True):
+
+            def made(work):
+                if starts:
+                    work.wait()
+
+            tensor = layout(inputs[rank])
+            made(dist.broadcast(tensor, 1, group, async_op=starts))
+            same(tensor, inputs[1])
+            outs = [layout(torch.zeros(2, 3).to(dtype)) for _ in range(size)]
+            made(dist.all_gather(outs, layout(inputs[rank]), group, async_op=starts))
+            for out, expected in zip(outs, inputs, strict=True):
+                same(out, expected)
+            out = layout(torch.zeros(2 * size, 3).to(dtype))
+            made(dist.all_gather_into_tensor(out, layout(inputs[rank]), group, async_op=starts))
+            same(out, torch.cat([tensor.view(torch.uint8) for tensor in inputs]).view(dtype))
+            outs = [layout(torch.zeros(2, 3).to(dtype)) for _ in range(size)] if rank == 0 else None
+            made(dist.gather(layout(inputs[rank]), outs, 0, group, async_op=starts))
+            for out, expected in zip(outs or [], inputs):
+                same(out, expected)
+            parts = [layout(part) for part in wide[1].split(2)] if rank == 1 else None
+            out = layout(torch.zeros(2, 3).to(dtype))
+            made(dist.scatter(out, parts, 1, group, async_op=starts))
+            same(out, wide[1][2 * rank : 2 * rank + 2])
+            out = layout(torch.zeros(2 * size, 3).to(dtype))
+            made(dist.all_to_all_single(out, layout(wide[rank]), group=group, async_op=starts))
+            expected = [wide[other][2 * rank : 2 * rank + 2] for other in range(size)]
+            same(out, torch.cat([tensor.view(torch.uint8) for tensor in expected]).view(dtype))
+            outs = [layout(torch.zeros(2, 3).to(dtype)) for _ in range(size)]
+            made(dist.all_to_all(outs, [layout(part) for part in wide[rank].split(2)], group, async_op=starts))
+            for out, part in zip(outs, expected, strict=True):
+                same(out, part)
+            received = layout(torch.zeros(2, 3).to(dtype))
+            works = dist.batch_isend_irecv([
+                dist.P2POp(dist.isend, layout(inputs[rank]), (rank + 1) % size, group),
+                dist.P2POp(dist.irecv, received, (rank - 1) % size, group),
+            ])  # fmt: skip
+            for work in works:
+                work.wait()
+            same(received, inputs[rank - 1])
+    # Splits that are uneven on one rank only are those of all.
+    splits = [2 if (rank, other) == (0, 1) else 1 for other in range(size)]
+    received = [2 if (other, rank) == (0, 1) else 1 for other in range(size)]
+    out = torch.zeros(sum(received), 2)
+    dist.all_to_all_single(out, torch.full((sum(splits), 2), float(rank)), received, splits, group)
+    assert out[:, 0].tolist() == [float(other) for other in range(size) for _ in range(received[other])]
+    return True
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", [2, 3])
+def test_moves(size, layout, tmp_path):
+    ranks(size, tmp_path, moves, layout)
+
+
+def special(group):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    # The factor of a sum, as a number and as a tensor.
+    for factor in (2.0, torch.tensor([3.0])):
+        tensor = torch.ones(4)
+        dist.all_reduce(tensor, dist._make_nccl_premul_sum(factor), group)
+        assert tensor.tolist() == [float(factor) * size] * 4
+    # Coalesced calls, and those of functional collectives.
+    tensors = [torch.full((count,), rank + 1.0) for count in (1, 5)]
+    with dist._coalescing_manager(group, async_ops=True) as manager:
+        for tensor in tensors:
+            dist.all_reduce(tensor, group=group)
+    manager.wait()
+    assert all((tensor == size * (size + 1) / 2).all() for tensor in tensors)
+    outs, own = [torch.zeros(size), torch.zeros(2 * size)], [torch.full((1,), rank), torch.full((2,), rank)]
+    with dist._coalescing_manager(group):
+        for out, data in zip(outs, own, strict=True):
+            dist.all_gather_into_tensor(out, data.float(), group)
+    assert outs[1].tolist() == [float(other) for other in range(size) for _ in range(2)]
+    import torch.distributed._functional_collectives as functional
+
+    total = functional.all_reduce(torch.ones(3), "sum", group)
+    assert functional.wait_tensor(total).tolist() == [size] * 3
+    gathered = functional.all_gather_tensor(torch.full((2,), rank), 0, group)
+    assert functional.wait_tensor(gathered).tolist() == [other for other in range(size) for _ in range(2)]
+    # Sparse tensors: the union of the indices.
+    sparse = torch.sparse_coo_tensor([[rank, 9]], [1.0, rank + 0.5], (10,))
+    dist.all_reduce(sparse, group=group)
+    expected = [1.0] * size + [0.0] * (9 - size) + [sum(other + 0.5 for other in range(size))]
+    assert sparse.to_dense().tolist() == expected
+    # What cannot be written is not.
+    wide = torch.ones(1).expand(4)
+    with pytest.raises((ValueError, RuntimeError), match="overlap|differs|mismatch"):
+        dist.all_reduce(wide, group=group)
+    with pytest.raises((BufferError, RuntimeError, ValueError), match="meta"):
+        group.allreduce([torch.ones(2, device="meta")], dist.AllreduceOptions())
+    objects = [None] * size
+    dist.all_gather_object(objects, {"rank": rank}, group)
+    assert objects == [{"rank": other} for other in range(size)]
+    # A difference names the rank, in an exception that is PyTorch's, too.
+    with pytest.raises(dist.DistBackendError, match="mismatch in count of replica 1: expected 2, found 3") as caught:
+        dist.all_reduce(torch.ones(3 if rank == 1 else 2), group=group)
+    assert (caught.value.replica, caught.value.expected, caught.value.found) == (1, "2", "3")
+    work = dist.all_reduce(torch.ones(3 if rank == 1 else 2), group=group, async_op=True)
+    with pytest.raises(consonance.torch.MismatchError):
+        work.wait()
+    assert work.is_completed() and not work.is_success() and work.exception() is not None
+    with pytest.raises(RuntimeError, match="mismatch"):
+        work.get_future().wait()
+    # A future's callback may make a call and wait for it.
+    first = dist.all_reduce(torch.ones(2), group=group, async_op=True).get_future()
+    second = first.then(lambda done: dist.all_reduce(done.value()[0], group=group, async_op=True).get_future().wait())
+    assert second.wait()[0].tolist() == [size * size] * 2
+    return True
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_special_cases(size, tmp_path):
+    ranks(size, tmp_path, special)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(4)])
+
+    def forward(self, x):
+        return torch.tanh(self.layers(x)).sum(1)
+
+
+def batches(rank):
+    generator = torch.Generator().manual_seed(rank)
+    return [torch.randn(8, 32, generator=generator) for _ in range(5)]
+
+
+def trained(model, step=lambda loss: loss.backward()):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.005)
+    for batch in batches(dist.get_rank()):
+        optimizer.zero_grad()
+        step(model(batch).square().mean())
+        optimizer.step()
+    return model
+
+
+def parameters(model):
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def new_net():
+    torch.manual_seed(1)
+    return Net()
+
+
+def train_ddp(group):
+    gloo = parameters(trained(DDP(new_net())))
+    results = [parameters(trained(DDP(new_net(), process_group=group, **options))) for options in (
+        {}, {"bucket_cap_mb": 0.001}, {"bucket_cap_mb": 0.01}, {"gradient_as_bucket_view": True}, {"static_graph": True},
+    )]  # fmt: skip
+    for result in results:
+        torch.testing.assert_close(result, gloo)
+        same(result, results[0])
+    same(results[0], gathered(results[0], group)[0])
+    return results[0].tolist()
+
+
+def gathered(tensor, group):
+    outs = [torch.zeros_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(outs, tensor, group)
+    return outs
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ddp_trains_as_on_gloo_and_to_the_bit_for_every_bucket(size, tmp_path):
+    first, *others = ranks(size, tmp_path, train_ddp)
+    assert all(other == first for other in others)
+
+
+def train_fsdp(group):
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    single = new_net()
+    expected = parameters(trained(DDP(single)))
+
+    def sharded(group, shared=False):
+        mesh = DeviceMesh.from_group(group, "cpu")
+        model = new_net()
+        for layer in model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        if shared:
+            model.set_allocate_memory_from_process_group_for_comm(True)
+        trained(model)
+        return torch.cat([parameter.full_tensor().detach().flatten() for parameter in model.parameters()])
+
+    ours = sharded(group)
+    torch.testing.assert_close(ours, expected)
+    torch.testing.assert_close(ours, sharded(dist.group.WORLD))
+    same(sharded(group, shared=True), ours)
+    one = FullyShardedDataParallel(new_net(), process_group=group, device_id=torch.device("cpu"))
+    trained(one)
+    with FullyShardedDataParallel.summon_full_params(one):
+        torch.testing.assert_close(parameters(one), expected)
+    return ours.tolist()
+
+
+@pytest.mark.parametrize("size", [2])
+def test_fsdp_trains_as_on_gloo(size, tmp_path):
+    first, *others = ranks(size, tmp_path, train_fsdp)
+    assert all(other == first for other in others)
+
+
+def with_loader(group):
+    data = torch.utils.data.TensorDataset(torch.arange(32.0).reshape(16, 2))
+    loader = torch.utils.data.DataLoader(data, batch_size=4, num_workers=2, multiprocessing_context="fork")
+    total = torch.zeros(2)
+    for (batch,) in loader:
+        total += batch.sum(0)
+        dist.all_reduce(total, dist.ReduceOp.MAX, group)
+    return total.tolist()
+
+
+def test_a_data_loader_forks_from_a_rank(tmp_path):
+    assert ranks(2, tmp_path, with_loader) == [[240.0, 256.0]] * 2
+
+
+def killed(group, how, starts):
+    dist.barrier(group)
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), how)
+    try:
+        work = dist.all_reduce(torch.ones(100_000), group=group, async_op=starts)
+        if starts:
+            work.wait()
+    except dist.DistBackendError as error:
+        return type(error).__name__, error.replica, str(error)
+    return "no error"
+
+
+@pytest.mark.parametrize("starts", [False, True])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_is_killed_or_stopped_is_named(how, starts, tmp_path):
+    processes, results = start(2, tmp_path / "store", killed, how, starts)
+    begin = time.monotonic()
+    rank, told, failed = results.get(timeout=60)
+    assert rank == 0 and not failed, failed
+    assert told[:2] == (("LostError" if how == signal.SIGKILL else "TimeoutError"), 1), told
+    if how == signal.SIGSTOP:
+        assert " Timed out waiting 20000ms" in told[2] and time.monotonic() - begin < 40
+    for process in processes:
+        process.kill()
+        process.join()
+
+
+def test_two_hosts_are_refused_by_name(monkeypatch):
+    from consonance.torch import _join
+
+    store = dist.HashStore()
+    there = consonance.UniqueId()
+    store.set("place 1", f"{there.place[:-1]}x otherhost")
+    monkeypatch.setattr(_join.socket, "gethostname", lambda: "thishost")
+    with pytest.raises(ValueError, match="rank 1 runs on host otherhost, rank 0 on host thishost"):
+        _join.join(store, 0, 2, timedelta(seconds=5))
+    with pytest.raises(ValueError, match="otherhost"):
+        _join.join(store, 1, 2, timedelta(seconds=5))
+
+
+def mixed(group):
+    both = dist.new_group(backend="cpu:consonance_cpu")
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor, group=both)
+    outs = [torch.zeros(1) for _ in range(2)]
+    dist.all_gather(outs, torch.tensor([float(dist.get_rank())]), both)
+    work = dist.all_reduce(torch.ones(2), group=both, async_op=True)
+    work.wait()
+    dist.barrier(both)
+    return tensor.tolist(), torch.cat(outs).tolist()
+
+
+@pytest.mark.skipif(torch.__version__ < "2.14", reason="PyTorch takes a backend written in Python since 2.14")
+def test_the_second_name_is_for_groups_of_several_backends(tmp_path):
+    assert ranks(2, tmp_path, mixed) == [([2.0] * 3, [0.0, 1.0])] * 2

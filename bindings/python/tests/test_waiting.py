@@ -1,0 +1,222 @@
+"""Waits: their end by a signal, a timeout, an abort or a lost rank, and what goes on meanwhile."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from conftest import Processes, in_processes
+
+import consonance as cs
+
+
+def interrupted(comm, wait):
+    """Waits for a rank that makes no call, until Ctrl-C. Returns how long that took, and what was raised."""
+    if comm.rank == 1:
+        time.sleep(3)
+        return None
+    sent = []
+    threading.Timer(0.5, lambda: (sent.append(time.monotonic()), os.kill(os.getpid(), signal.SIGINT))).start()
+    try:
+        WAITS[wait](comm)
+    except KeyboardInterrupt:
+        return time.monotonic() - sent[0]
+    return "no KeyboardInterrupt"
+
+
+WAITS = {
+    "call": lambda comm: comm.barrier(),
+    "request": lambda comm: comm.all_reduce(np.ones(3), async_op=True).wait(),
+    "call after a request": lambda comm: (comm.barrier(async_op=True), comm.barrier()),
+    "recv": lambda comm: comm.recv(np.ones(3), 1),
+    "split": lambda comm: comm.split(0),
+    "join": lambda comm: cs.Communicator(cs.UniqueId(), 0, 2),
+}
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_ctrl_c_ends_a_wait(wait):
+    processes = Processes(2, interrupted, wait)
+    ended = dict(processes.result()[:2] for _ in range(2))
+    assert isinstance(ended[0], float) and ended[0] < 0.5, ended
+
+
+def test_other_threads_run_while_a_call_waits():
+    first, second = cs.threads(2)
+    counted = []
+
+    def count():
+        for number in range(1000):
+            counted.append(number)
+        second.barrier()
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    first.barrier()
+    thread.join()
+    assert len(counted) == 1000
+
+
+def test_a_timeout_names_the_missing():
+    first, second = cs.threads(2)
+    with pytest.raises(cs.TimeoutError, match="Timed out: barrier") as caught:
+        first.barrier(timeout=0.05)
+    assert isinstance(caught.value, TimeoutError)
+    assert (caught.value.call, caught.value.missing, caught.value.replica) == ("barrier", [1], 1)
+    assert caught.value.waited == pytest.approx(0.05)
+    with pytest.raises(cs.AbortedError) as caught:
+        second.barrier()
+    assert caught.value.replica == 1 and second.is_aborted
+    first, second = cs.threads(2)
+    first.timeout = 0.05
+    assert first.timeout == 0.05
+    with pytest.raises(cs.TimeoutError):
+        first.barrier()
+
+
+def test_an_abort_ends_a_wait():
+    first, second = cs.threads(2)
+    threading.Timer(0.1, second.abort).start()
+    with pytest.raises(cs.AbortedError) as caught:
+        first.barrier()
+    assert caught.value.replica == 1
+
+
+def test_an_exception_of_one_rank_frees_the_others():
+    def rank(comm):
+        if comm.rank == 1:
+            raise KeyError("mine")
+        comm.barrier()
+
+    begin = time.monotonic()
+    with pytest.raises(KeyError, match="mine") as caught:
+        cs.run(3, rank)
+    assert time.monotonic() - begin < 5
+    assert any(entry.name == "rank" for entry in caught.traceback)
+
+
+def killed(comm, how):
+    comm.barrier()
+    if comm.rank == 1:
+        os.kill(os.getpid(), how)
+    try:
+        comm.all_reduce(np.ones(100_000), timeout=2)
+    except cs.Error as error:
+        return type(error).__name__, error.replica, getattr(error, "missing", None)
+    return "no error"
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_is_killed_or_stopped_is_named(how):
+    processes = Processes(3, killed, how)
+    ended = sorted(processes.result()[:2] for _ in range(2))
+    kinds = {"LostError"} if how == signal.SIGKILL else {"TimeoutError", "AbortedError"}
+    for rank, (kind, culprit, _) in ended:
+        assert rank != 1 and kind in kinds and culprit == 1, ended
+    for process in processes.processes:
+        process.kill()
+
+
+def fork_afterwards(comm):
+    """A child that is forked from a rank makes no call, and harms nobody."""
+
+    def child(connection):
+        told = []
+        for call in (comm.barrier, lambda: comm.all_reduce(np.ones(2)), lambda: comm.send(np.ones(1), 0), comm.close):
+            try:
+                told.append(call())
+            except Exception as error:
+                told.append(f"{type(error).__name__}: {error}")
+        connection.send(told)
+
+    mine, other = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=child, args=(other,))
+    process.start()
+    assert mine.poll(20)
+    told = mine.recv()
+    process.join(20)
+    assert process.exitcode == 0
+    return told, float(comm.all_reduce(np.ones(1))[0])
+
+
+def test_a_fork_makes_no_call():
+    for told, total in in_processes(2, fork_afterwards):
+        assert total == 2
+        assert all("RuntimeError" in text and "fork" in text for text in told[:3]), told
+        assert told[3] is None
+
+
+def test_a_callback_is_called_once():
+    first, second = cs.threads(2)
+    called = threading.Event()
+    told = []
+    request = first.all_reduce(np.ones(2), async_op=True)
+    request.add_done_callback(lambda error: (told.append(error), called.set()))
+    assert not request.done() and not request.wait(timeout=0.01)
+    second.all_reduce(np.ones(2))
+    assert called.wait(10) and request.wait()
+    request.add_done_callback(told.append)
+    assert told == [None, None]
+    first.barrier(async_op=True, timeout=0.05).add_done_callback(told.append)
+    assert isinstance(first.barrier(async_op=True).exception(), cs.Error)
+    assert isinstance(told[2], cs.TimeoutError)
+
+
+def test_thousands_of_calls_of_several_threads_take_turns():
+    comms = cs.threads(2)
+    totals = []
+
+    def rank(comm):
+        data = np.zeros(100)
+        requests = []
+        for number in range(2000):
+            if number % 3:
+                requests.append(comm.all_reduce(np.full(10, number), async_op=True))
+            else:
+                comm.all_reduce(data)
+        assert all(request.wait() for request in requests)
+        totals.append(sum(int(request.result[0]) for request in requests))
+
+    threads = [threading.Thread(target=rank, args=(comm,)) for comm in comms]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert totals == [2 * sum(number for number in range(2000) if number % 3)] * 2
+
+
+def test_an_exit_in_the_middle_of_a_started_call_does_not_hang():
+    code = "import consonance as cs, numpy as np; c = cs.threads(2)[0]; c.all_reduce(np.ones(3), async_op=True)"
+    done = subprocess.run([sys.executable, "-c", code], timeout=30, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def mappings():
+    with open("/proc/self/maps") as maps:
+        return sum(1 for _ in maps)
+
+
+def many_groups(comm, ids):
+    for id in ids[:20]:
+        cs.Communicator(id, comm.rank, comm.size).close()
+    before = open_files(), mappings(), threading.active_count()
+    for id in ids[20:]:
+        with cs.Communicator(id, comm.rank, comm.size) as group:
+            group.all_reduce(np.ones(3))
+    # Threads that serve a group end a moment after it.
+    time.sleep(1)
+    return before, (open_files(), mappings(), threading.active_count())
+
+
+def test_a_thousand_groups_leave_nothing():
+    for before, after in in_processes(2, many_groups, [cs.UniqueId() for _ in range(1020)]):
+        assert after[0] <= before[0] + 2 and after[1] <= before[1] + 20 and after[2] == before[2], (before, after)
