@@ -21,9 +21,6 @@ use pyo3::{
 };
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Communicator(id, rank, size, *, timeout=None, join_timeout=None)
-/// --
-///
 /// One rank of a group of processes, or of threads: MPI's collectives on arrays, with the same bits
 /// on every rank.
 ///
@@ -91,9 +88,6 @@ impl Communicator {
     }
 }
 
-/// threads(size)
-/// --
-///
 /// Makes a group of threads of this process: returns its communicators in rank order, each for one
 /// thread.
 ///

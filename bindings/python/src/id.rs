@@ -3,9 +3,6 @@
 use crate::failure::exception;
 use pyo3::{exceptions::PyTypeError, prelude::*, types::PyBytes};
 
-/// UniqueId(data=None)
-/// --
-///
 /// The id of a group. Without arguments makes a new one. One process makes an id and passes it to
 /// the others by any means: as bytes, as text, or pickled.
 ///

@@ -29,6 +29,7 @@ _OPS = {
         "BXOR": "xor",
     }.items()
 }
+_AllreduceOptions = dist.AllreduceOptions
 _PREMUL_SUM = hash(dist.ReduceOp.PREMUL_SUM)
 
 
@@ -60,9 +61,9 @@ class _Collectives:
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None, timeout: timedelta | None = None) -> Work | None:
         # The way of most calls, with nothing looked at twice.
-        if type(tensors) is list and len(tensors) == 1 and type(opts) is dist.AllreduceOptions:
+        if type(opts) is _AllreduceOptions and not opts.asyncOp and len(tensors) == 1:
             tensor, op = tensors[0], _OPS.get(hash(opts.reduceOp))
-            if op is not None and not opts.asyncOp and not tensor.is_sparse:
+            if op is not None and not tensor.is_sparse:
                 try:
                     self._comm.all_reduce(tensor, op)
                     return None

@@ -75,9 +75,11 @@ pub(super) struct Exchange {
     to_object: Option<unsafe extern "C" fn()>,
     /// Fills in a view of an object's memory, which is valid while the object is not changed.
     /// Returns 0, or -1 with an exception set.
-    pub(super) view: Option<unsafe extern "C" fn(object: *mut c_void, view: *mut Tensor) -> c_int>,
+    pub(super) view: Option<View>,
     stream: Option<unsafe extern "C" fn()>,
 }
+
+pub(super) type View = unsafe extern "C" fn(object: *mut c_void, view: *mut Tensor) -> c_int;
 
 /// The names of the capsules of [`Exchange`], [`Versioned`] and, before DLPack 1, [`Tensor`].
 pub(super) const EXCHANGE: &CStr = c"dlpack_exchange_api";

@@ -25,7 +25,8 @@ use numpy::{
 use pyo3::{
     intern,
     prelude::*,
-    types::{PyCapsule, PyCapsuleMethods, PyDict},
+    sync::PyOnceLock,
+    types::{PyCapsule, PyCapsuleMethods, PyDict, PyType},
 };
 use std::{mem::MaybeUninit, ops::Range};
 
@@ -59,26 +60,15 @@ impl Array {
             return Array::of_numpy(array, argument);
         }
         let py = object.py();
-        let exchange = object.get_type().getattr(intern!(py, "__dlpack_c_exchange_api__"));
-        if let Ok(exchange) = exchange
-            && let Ok(exchange) = exchange.cast_into::<PyCapsule>()
-            && let Ok(table) = exchange.pointer_checked(Some(dlpack::EXCHANGE))
-        {
-            // SAFETY: a capsule of this name has such a table, which is never freed.
-            let table = unsafe { table.cast::<dlpack::Exchange>().as_ref() };
-            if let (1, Some(view)) = (table.version[0], table.view) {
-                let mut tensor = MaybeUninit::<dlpack::Tensor>::uninit();
-                // SAFETY: the type of the object has this table, and the interpreter's lock is
-                // held.
-                let status = unsafe { view(object.as_ptr().cast(), tensor.as_mut_ptr()) };
-                if status != 0 {
-                    return Err(PyErr::fetch(py).into());
-                }
-                // SAFETY: the function has filled it in. The object is not changed meanwhile.
-                return unsafe { Array::of_tensor(&tensor.assume_init(), false, argument) };
-            }
+        let Some(view) = view_of(&object.get_type()) else { return Array::of_capsule(object, argument) };
+        let mut tensor = MaybeUninit::<dlpack::Tensor>::uninit();
+        // SAFETY: the function is that of the object's type, and the interpreter's lock is held.
+        let status = unsafe { view(object.as_ptr().cast(), tensor.as_mut_ptr()) };
+        if status != 0 {
+            return Err(PyErr::fetch(py).into());
         }
-        Array::of_capsule(object, argument)
+        // SAFETY: the function has filled it in. The object is not changed meanwhile.
+        unsafe { Array::of_tensor(&tensor.assume_init(), false, argument) }
     }
 
     fn of_numpy(array: &Bound<'_, PyUntypedArray>, argument: &'static str) -> Result<Array, Bad> {
@@ -274,6 +264,22 @@ impl Array {
         let bytes = unsafe { std::slice::from_raw_parts(self.start, self.count) };
         bytes.iter().any(|&byte| byte > 1)
     }
+}
+
+/// Returns the function that views the arrays of a type, if its table of DLPack has one.
+fn view_of(class: &Bound<'_, PyType>) -> Option<dlpack::View> {
+    /// The first type that was asked for. Most programs have one.
+    static FIRST: PyOnceLock<(Py<PyType>, Option<dlpack::View>)> = PyOnceLock::new();
+    let py = class.py();
+    let look_up = || {
+        let table = class.getattr(intern!(py, "__dlpack_c_exchange_api__")).ok()?.cast_into::<PyCapsule>().ok()?;
+        let table = table.pointer_checked(Some(dlpack::EXCHANGE)).ok()?;
+        // SAFETY: a capsule of this name has such a table, which is never freed.
+        let table = unsafe { table.cast::<dlpack::Exchange>().as_ref() };
+        table.view.filter(|_| table.version[0] == 1)
+    };
+    let (first, view) = FIRST.get_or_init(py, || (class.clone().unbind(), look_up()));
+    if first.is(class) { *view } else { look_up() }
 }
 
 /// The limit on the dimensions of an array, twice that of NumPy and PyTorch.
