@@ -1,5 +1,6 @@
 //! The command `consonance`, as a library. The binary of that name calls [`main`]. Another program
-//! that carries the command also calls [`main`] or [`status`], and tells by [`carried_by`] how it is started.
+//! that carries the command also calls [`main`] or [`status`], and tells by [`carried_by`] how it
+//! is started.
 //!
 //! `command` reads the arguments. Each subcommand has a module: [`launcher`] for `consonance run`,
 //! [`mod@bench`], [`explain`], [`doctor`] and `soak`. `soak` takes its cases from the harness and

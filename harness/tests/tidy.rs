@@ -14,7 +14,7 @@ use std::{
 };
 
 /// The crates of this project on which each crate may depend, in the order of the arrows.
-const ARROWS: [(&str, &[&str]); 10] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("spec", &[]),
     ("kernels", &["consonance-spec"]),
     ("kernels/model", &["consonance-spec"]),
@@ -24,12 +24,13 @@ const ARROWS: [(&str, &[&str]); 10] = [
     ("harness", &["consonance", "consonance-kernels", "consonance-messages", "consonance-spec"]),
     ("cli", &["consonance", "consonance-harness", "consonance-kernels", "consonance-messages", "consonance-spec"]),
     ("bindings/c", &["consonance"]),
+    ("bindings/python", &["consonance", "consonance-c", "consonance-cli"]),
     ("fuzz", &["consonance", "consonance-harness", "consonance-kernels", "consonance-spec"]),
 ];
 
-/// The folders with unsafe code: the code that depends on the machine, and the border where C's
-/// pointers come in.
-const UNSAFE: [&str; 2] = ["kernels/", "bindings/c/"];
+/// The folders with unsafe code: the code that depends on the machine, and the borders where
+/// pointers of C and arrays of Python come in.
+const UNSAFE: [&str; 3] = ["kernels/", "bindings/c/", "bindings/python/src/array/"];
 
 /// Roots of libraries that forbid unsafe code: all libraries outside these folders.
 const SAFE_ROOTS: [&str; 7] = [
@@ -274,7 +275,7 @@ fn unsafe_outside_kernels(source: &Source) -> Vec<Problem> {
     if UNSAFE.iter().any(|folder| source.path.starts_with(folder)) {
         return Vec::new();
     }
-    source.each(&source.code, "unsafe", "only kernels and the border of C have unsafe code")
+    source.each(&source.code, "unsafe", "only kernels and the borders of C and Python have unsafe code")
 }
 
 fn words_that_are_absent(source: &Source) -> Vec<Problem> {

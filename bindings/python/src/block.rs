@@ -1,8 +1,12 @@
 //! Memory that all ranks of a group read and write in place.
 
-use crate::array::address;
+use crate::{array::address, collective::Open};
 use consonance::SharedMemory;
-use pyo3::{prelude::*, types::PyDict};
+use pyo3::{
+    exceptions::PyValueError,
+    prelude::*,
+    types::{PyDict, PyTuple},
+};
 
 /// The owner of the memory of an array that `Communicator.empty` made.
 #[pyclass(module = "consonance", frozen)]
@@ -12,8 +16,30 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    pub(crate) fn new(memory: SharedMemory<u64>, bytes: usize) -> Block {
-        Block { memory, bytes }
+    /// Makes a NumPy array in new memory of the group.
+    pub(crate) fn array<'py>(
+        py: Python<'py>,
+        open: &Open,
+        shape: &Bound<'py, PyAny>,
+        dtype: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let numpy = py.import("numpy")?;
+        let dtype = match dtype {
+            None => numpy.getattr("float32")?,
+            Some(dtype) => dtype.clone(),
+        };
+        let dtype = numpy.call_method1("dtype", (dtype,))?;
+        let sizes: Vec<usize> = shape.extract::<usize>().map(|size| vec![size]).or_else(|_| shape.extract())?;
+        let width: usize = dtype.getattr("itemsize")?.extract()?;
+        let bytes = sizes.iter().try_fold(width, |bytes, &size| bytes.checked_mul(size));
+        let bytes = bytes.filter(|&bytes| isize::try_from(bytes).is_ok()).ok_or_else(|| {
+            PyValueError::new_err("empty: shape: expected one that fits the address space, found more")
+        })?;
+        let words = bytes.div_ceil(size_of::<u64>()).max(1);
+        let memory = open.with(py, None, |communicator| communicator.alloc::<u64>(words))?;
+        let block = Block { memory, bytes }.into_pyobject(py)?;
+        let array = numpy.call_method1("asarray", (block,))?;
+        array.call_method1("view", (dtype,))?.call_method1("reshape", (PyTuple::new(py, sizes)?,))
     }
 }
 

@@ -1,24 +1,20 @@
 //! Communicators.
 
 use crate::{
-    array::{Array, Loans},
+    arguments::{input, output, rank},
+    array::Loans,
     block::Block,
-    collective::{
-        self, Mode, Open, Pair, Timeout, array, counts, counts_of, gathered, input, operation, output, pair, rank,
-    },
+    collective::{self, Mode, Open, Timeout},
     failure::{Bad, exception},
     id::UniqueId,
-    waiting,
+    jobs, waiting,
 };
 use consonance::{
-    CommunicationOptions, ProcessGroup, ProcessGroupBuilder, Result,
-    raw::{Call, Kind, Reason},
+    CommunicationOptions, Mailbox, ProcessGroup, ProcessGroupBuilder, Result, World,
+    raw::{Kind, Reason},
 };
 use consonance_c::Job;
-use pyo3::{
-    prelude::*,
-    types::{PyList, PyTuple, PyType},
-};
+use pyo3::{prelude::*, types::PyType};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// One rank of a group of processes, or of threads: MPI's collectives on arrays, with the same bits
@@ -30,9 +26,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 ///
 /// Every rank makes the same calls in the same order. Arrays are NumPy arrays, or any arrays with
 /// DLPack in host memory (PyTorch, JAX, TensorFlow), and are not copied unless their elements are
-/// apart. A list of arrays stands for one that concatenates them. Collectives work in place on `data`, or write `out`. With `async_op=True` a call returns a
-/// `Request` at once. `op` is sum, mean, product, min, max, and, or, xor. `timeout` is that of one
-/// call.
+/// apart. A list of arrays stands for one that concatenates them. Collectives work in place on
+/// `data`, or write `out`. With `async_op=True` a call returns a `Request` at once. `op` is sum,
+/// mean, product, min, max, and, or, xor. `timeout` is that of one call.
 ///
 /// A communicator is a context manager: its end closes it, and an exception aborts the group, so
 /// that no other rank waits.
@@ -73,18 +69,18 @@ impl Communicator {
         joined?.map(Communicator::of).map_err(|error| exception(py, &error))
     }
 
-    /// Makes a call with one job.
+    /// Makes the call of these jobs.
     fn call(
         &self,
         py: Python<'_>,
         (call, kind): (&'static str, Kind),
         (starts, timeout): (bool, Option<Timeout>),
         result: Option<&Bound<'_, PyAny>>,
-        job: impl FnOnce(&mut Loans, consonance::World) -> Result<Job, Bad>,
+        jobs: impl FnOnce(&mut Loans, World) -> Result<Vec<Job>, Bad>,
     ) -> PyResult<Py<PyAny>> {
         let open = self.open()?;
         let mode = Mode { call, kind, starts, timeout };
-        open.call(py, mode, result, |loans| Ok(vec![job(loans, open.world())?]))
+        open.call(py, mode, result, |loans| jobs(loans, open.world()))
     }
 }
 
@@ -100,40 +96,6 @@ pub(crate) fn threads(size: usize) -> PyResult<Vec<Communicator>> {
         return Err(pyo3::exceptions::PyValueError::new_err("threads: size: expected 1 or more, found 0"));
     }
     Ok(consonance::Communicator::threads(size).into_iter().map(Communicator::of).collect())
-}
-
-/// Makes the jobs of a reduce-scatter of a list of blocks, one for each rank: one job if they are
-/// even, else a reduce of each block.
-fn reduce_scatter_blocks(
-    loans: &mut Loans,
-    world: consonance::World,
-    op: &str,
-    blocks: &Bound<'_, PyList>,
-    out: &Bound<'_, PyAny>,
-) -> Result<Vec<Job>, Bad> {
-    if blocks.len() != world.size() {
-        return Err(Bad::value(
-            "data",
-            format!("a block for each of {} ranks", world.size()),
-            blocks.len().to_string(),
-        ));
-    }
-    let (_, counts) = array(loans, blocks, "data")?;
-    if counts.iter().all(|&count| count == counts[0]) {
-        let Pair { send, recv, of, .. } = pair(loans, blocks, Some(out))?;
-        return Ok(vec![Job::new(Call::ReduceScatter { op: operation(op, of)?, send, recv }, of)]);
-    }
-    let job = |(root, block): (usize, Bound<'_, PyAny>)| {
-        let (send, recv, of) = if world.rank() == root {
-            let Pair { send, recv, of, .. } = pair(loans, &block, Some(out))?;
-            (send, Some(recv), of)
-        } else {
-            let (send, of) = input(loans, &block)?;
-            (Some(send), None, of)
-        };
-        Ok(Job::new(Call::Reduce { op: operation(op, of)?, send, recv, root }, of))
-    };
-    blocks.iter().enumerate().map(job).collect()
 }
 
 #[pymethods]
@@ -216,8 +178,7 @@ impl Communicator {
     ) -> PyResult<Py<PyAny>> {
         let mode = (async_op, timeout);
         self.call(py, ("all_reduce", Kind::AllReduce), mode, Some(out.unwrap_or(data)), |loans, _| {
-            let Pair { send, recv, of, .. } = pair(loans, data, out)?;
-            Ok(Job::new(Call::AllReduce { op: operation(op, of)?, send, recv }, of))
+            jobs::all_reduce(loans, data, op, out)
         })
     }
 
@@ -231,15 +192,9 @@ impl Communicator {
         async_op: bool,
         timeout: Option<Timeout>,
     ) -> PyResult<Py<PyAny>> {
-        let mode = Mode { call: "all_reduce_coalesced", kind: Kind::AllReduce, starts: async_op, timeout };
+        let (call, mode) = (("all_reduce_coalesced", Kind::AllReduce), (async_op, timeout));
         let result = data.clone().into_pyobject(py)?;
-        self.open()?.call(py, mode, Some(&result), |loans| {
-            let job = |data| {
-                let Pair { send, recv, of, .. } = pair(loans, data, None)?;
-                Ok(Job::new(Call::AllReduce { op: operation(op, of)?, send, recv }, of))
-            };
-            data.iter().map(job).collect()
-        })
+        self.call(py, call, mode, Some(&result), |loans, _| jobs::all_reduce_coalesced(loans, &data, op))
     }
 
     /// Combines all ranks' data on the root. Returns the result there, and None elsewhere. Without
@@ -259,15 +214,7 @@ impl Communicator {
         let is_root = self.rank()? as isize == root;
         let result = is_root.then(|| out.unwrap_or(data));
         self.call(py, ("reduce", Kind::Reduce), (async_op, timeout), result, |loans, world| {
-            let root = rank(world, "root", root)?;
-            let (send, recv, of) = if is_root {
-                let Pair { send, recv, of, .. } = pair(loans, data, out)?;
-                (send, Some(recv), of)
-            } else {
-                let (send, of) = input(loans, data)?;
-                (Some(send), None, of)
-            };
-            Ok(Job::new(Call::Reduce { op: operation(op, of)?, send, recv, root }, of))
+            jobs::reduce(loans, world, data, op, root, out)
         })
     }
 
@@ -287,14 +234,9 @@ impl Communicator {
         async_op: bool,
         timeout: Option<Timeout>,
     ) -> PyResult<Py<PyAny>> {
-        let mode = Mode { call: "reduce_scatter", kind: Kind::ReduceScatter, starts: async_op, timeout };
-        let open = self.open()?;
-        open.call(py, mode, Some(out.unwrap_or(data)), |loans| {
-            if let (Ok(blocks), Some(out)) = (data.cast::<PyList>(), out) {
-                return reduce_scatter_blocks(loans, open.world(), op, blocks, out);
-            }
-            let Pair { send, recv, of, .. } = pair(loans, data, out)?;
-            Ok(vec![Job::new(Call::ReduceScatter { op: operation(op, of)?, send, recv }, of)])
+        let mode = (async_op, timeout);
+        self.call(py, ("reduce_scatter", Kind::ReduceScatter), mode, Some(out.unwrap_or(data)), |loans, world| {
+            jobs::reduce_scatter(loans, world, data, op, out)
         })
     }
 
@@ -313,15 +255,7 @@ impl Communicator {
         timeout: Option<Timeout>,
     ) -> PyResult<Py<PyAny>> {
         self.call(py, ("broadcast", Kind::Broadcast), (async_op, timeout), Some(data), |loans, world| {
-            let root = rank(world, "root", root)?;
-            loans.keep(data);
-            let array = Array::of(data, "data")?;
-            let of = array.of_type();
-            let data = match world.rank() == root {
-                true => loans.source(array),
-                false => loans.output(array, "data")?,
-            };
-            Ok(Job::new(Call::Broadcast { data, root }, of))
+            jobs::broadcast(loans, world, data, root)
         })
     }
 
@@ -344,9 +278,7 @@ impl Communicator {
     ) -> PyResult<Py<PyAny>> {
         let mode = (async_op, timeout);
         self.call(py, ("all_gather", Kind::AllGather), mode, Some(out.unwrap_or(data)), |loans, world| {
-            let Pair { send, recv, of, received, .. } = gathered(loans, world, data, out)?;
-            let counts = self::counts(world, "counts", counts_of(counts, received), of)?;
-            Ok(Job::new(Call::AllGather { send, recv, counts: None }, of).with_counts(counts))
+            jobs::all_gather(loans, world, data, out, counts)
         })
     }
 
@@ -367,16 +299,7 @@ impl Communicator {
         let is_root = self.rank()? as isize == root;
         let result = is_root.then(|| out.unwrap_or(data));
         self.call(py, ("gather", Kind::Gather), (async_op, timeout), result, |loans, world| {
-            let root = rank(world, "root", root)?;
-            let (send, recv, of, listed) = if is_root {
-                let Pair { send, recv, of, received, .. } = pair(loans, data, out)?;
-                (send, Some(recv), of, received)
-            } else {
-                let (send, of) = input(loans, data)?;
-                (Some(send), None, of, Vec::new())
-            };
-            let counts = self::counts(world, "counts", counts_of(counts, listed), of)?;
-            Ok(Job::new(Call::Gather { send, recv, counts: None, root }, of).with_counts(counts))
+            jobs::gather(loans, world, data, root, out, counts)
         })
     }
 
@@ -400,31 +323,9 @@ impl Communicator {
         async_op: bool,
         timeout: Option<Timeout>,
     ) -> PyResult<Py<PyAny>> {
-        let is_root = self.rank()? as isize == root;
         let mode = (async_op, timeout);
         self.call(py, ("scatter", Kind::Scatter), mode, out.or(data), |loans, world| {
-            let root = rank(world, "root", root)?;
-            let (send, recv, of, listed) = if is_root {
-                let data = data.ok_or_else(|| Bad::value("data", "an array on the root", "None"))?;
-                match out {
-                    None => {
-                        let (data, listed) = array(loans, data, "data")?;
-                        let of = data.of_type();
-                        (Some(loans.input(data, None)), None, of, listed)
-                    }
-                    Some(_) => {
-                        let Pair { send, recv, of, sent, .. } = pair(loans, data, out)?;
-                        let alone = || Bad::value("out", "an array apart from data", "the same");
-                        (Some(send.ok_or_else(alone)?), Some(recv), of, sent)
-                    }
-                }
-            } else {
-                let out = out.ok_or_else(|| Bad::value("out", "an array for this rank's part", "None"))?;
-                let (recv, of) = output(loans, out, "out")?;
-                (None, Some(recv), of, Vec::new())
-            };
-            let counts = self::counts(world, "counts", counts_of(counts, listed), of)?;
-            Ok(Job::new(Call::Scatter { send, recv, counts: None, root }, of).with_counts(counts))
+            jobs::scatter(loans, world, data, root, out, counts)
         })
     }
 
@@ -449,25 +350,14 @@ impl Communicator {
     ) -> PyResult<Py<PyAny>> {
         let mode = (async_op, timeout);
         self.call(py, ("all_to_all", Kind::AllToAll), mode, Some(out.unwrap_or(data)), |loans, world| {
-            if counts.is_some() != out_counts.is_some() {
-                return Err(Bad::value("counts", "counts and out_counts, or neither", "one of them"));
-            }
-            let Pair { send, recv, of, sent, received } = pair(loans, data, out)?;
-            let listed = |counts: Vec<usize>| Some(counts).filter(|counts| !counts.is_empty());
-            let sent = self::counts(world, "counts", counts.or(listed(sent)), of)?;
-            let received = self::counts(world, "out_counts", out_counts.or(listed(received)), of)?;
-            if sent.is_empty() != received.is_empty() {
-                return Err(Bad::value("data", "lists in data and in out, or counts", "a list in one of them"));
-            }
-            let job = Job::new(Call::AllToAll { send, recv, counts: None }, of);
-            Ok(job.with_counts(sent).with_recv_counts(received))
+            jobs::all_to_all(loans, world, data, out, counts, out_counts)
         })
     }
 
     /// Waits for all ranks. At the timeout the error names those that are missing.
     #[pyo3(signature = (*, async_op=false, timeout=None))]
     fn barrier(&self, py: Python<'_>, async_op: bool, timeout: Option<Timeout>) -> PyResult<Py<PyAny>> {
-        self.call(py, ("barrier", Kind::Barrier), (async_op, timeout), None, |_, _| Ok(Job::barrier()))
+        self.call(py, ("barrier", Kind::Barrier), (async_op, timeout), None, |_, _| Ok(vec![Job::barrier()]))
     }
 
     /// Sends an array to rank `to`, beside all collectives. Messages between two ranks with the
@@ -484,7 +374,7 @@ impl Communicator {
     ) -> PyResult<Py<PyAny>> {
         let open = self.open()?;
         let limit = open.limit(timeout);
-        let start = |mailbox: &consonance::Mailbox, loans: &mut Loans| {
+        let start = |mailbox: &Mailbox, loans: &mut Loans| {
             let to = rank(open.world(), "to", to)?;
             Ok(mailbox.start_send(input(loans, data)?.0, to, tag, limit))
         };
@@ -513,7 +403,7 @@ impl Communicator {
     ) -> PyResult<Py<PyAny>> {
         let open = self.open()?;
         let limit = open.limit(timeout);
-        let start = |mailbox: &consonance::Mailbox, loans: &mut Loans| {
+        let start = |mailbox: &Mailbox, loans: &mut Loans| {
             let from = source.map(|source| rank(open.world(), "source", source)).transpose()?;
             Ok(mailbox.start_recv(output(loans, data, "data")?.0, from, tag, limit))
         };
@@ -534,25 +424,7 @@ impl Communicator {
         shape: &Bound<'py, PyAny>,
         dtype: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let numpy = py.import("numpy")?;
-        let dtype = match dtype {
-            None => numpy.getattr("float32")?,
-            Some(dtype) => dtype.clone(),
-        };
-        let dtype = numpy.call_method1("dtype", (dtype,))?;
-        let sizes: Vec<usize> = shape.extract::<usize>().map(|size| vec![size]).or_else(|_| shape.extract())?;
-        let width: usize = dtype.getattr("itemsize")?.extract()?;
-        let bytes = sizes.iter().try_fold(width, |bytes, &size| bytes.checked_mul(size));
-        let bytes = bytes.filter(|&bytes| isize::try_from(bytes).is_ok()).ok_or_else(|| {
-            pyo3::exceptions::PyValueError::new_err(
-                "empty: shape: expected one that fits the address space, found more",
-            )
-        })?;
-        let words = bytes.div_ceil(size_of::<u64>()).max(1);
-        let memory = self.open()?.with(py, None, |communicator| communicator.alloc::<u64>(words))?;
-        let block = Block::new(memory, bytes).into_pyobject(py)?;
-        let array = numpy.call_method1("asarray", (block,))?;
-        array.call_method1("view", (dtype,))?.call_method1("reshape", (PyTuple::new(py, sizes)?,))
+        Block::array(py, &*self.open()?, shape, dtype)
     }
 
     /// Splits the group as MPI_Comm_split does: returns a communicator of the ranks with the same

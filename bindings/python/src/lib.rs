@@ -2,8 +2,9 @@
 //! nothing.
 //!
 //! `array` turns arrays of Python into buffers: the only folder with unsafe code. `types.rs` has
-//! their element types. `failure.rs` turns errors into exceptions. `waiting.rs` waits so that Ctrl-C
-//! is heard. `collective.rs` executes a call or starts it. The other files have the classes.
+//! their element types. `failure.rs` turns errors into exceptions. `waiting.rs` waits so that
+//! Ctrl-C is heard. `collective.rs` executes a call or starts it. `jobs.rs` makes it of the
+//! arguments, with `arguments.rs`. The other files have the classes.
 //!
 //! The package in `consonance/` adds the names that Python programs import, and PyTorch's backend.
 #![cfg(target_os = "linux")]
@@ -15,6 +16,8 @@ mod array;
 mod failure;
 mod waiting;
 mod collective;
+mod arguments;
+mod jobs;
 mod id;
 mod request;
 mod block;

@@ -9,8 +9,8 @@ use consonance::{
 use pyo3::prelude::*;
 use std::{num::NonZero, ptr::NonNull};
 
-/// The arrays of a call, and copies of those whose elements do not follow each other. It lives until
-/// the call has ended: the call's buffers lie in it.
+/// The arrays of a call, and copies of those whose elements do not follow each other. It lives
+/// until the call has ended: the call's buffers lie in it.
 pub(crate) struct Loans {
     /// The objects of a call that is started. One that blocks borrows them.
     owners: Vec<Py<PyAny>>,
@@ -44,8 +44,8 @@ impl Loans {
         let (of, parts) = (array.of, array.parts());
         let copies = !array.is_packed() || array.has_odd_bools() || meets.is_some_and(|other| array.meets(other));
         let start = if copies { self.copy(array, true, false) } else { array.start };
-        // SAFETY: the invariant of the module. The address is aligned, and bools are 0 or 1: if not,
-        // this is a copy.
+        // SAFETY: the invariant of the module. The address is aligned, and bools are 0 or 1: if
+        // not, this is a copy.
         unsafe { Buf::from_raw(Space::Host, of.dtype, at(start, of.dtype), parts) }
     }
 

@@ -1,0 +1,136 @@
+//! Arguments of calls: arrays, ranks, operations and counts.
+
+use crate::{
+    array::{Array, Loans},
+    failure::Bad,
+    types,
+};
+use consonance::{
+    ReduceOp, World,
+    raw::{Buf, BufMut},
+};
+use consonance_c::codes::Type;
+use pyo3::{prelude::*, types::PyList};
+
+/// Returns the operation of this name on a type.
+pub(crate) fn operation(op: &str, of: Type) -> Result<ReduceOp, Bad> {
+    let named: Result<ReduceOp, _> = op.parse();
+    let expected = "one of sum, mean, product, min, max, and, or, xor";
+    let named = named.map_err(|_| Bad::value("op", expected, format!("{op:?}")))?;
+    types::operation(of, named)
+        .map_err(|expected| Bad::value("op", expected, format!("{op} of {}", of.name.to_lowercase())))
+}
+
+/// The arrays of a call: the input, unless it is in place, and the output.
+pub(crate) struct Pair {
+    pub(crate) send: Option<Buf<'static>>,
+    pub(crate) recv: BufMut<'static>,
+    pub(crate) of: Type,
+    /// The number of elements of each array of a list.
+    pub(crate) sent: Vec<usize>,
+    pub(crate) received: Vec<usize>,
+}
+
+/// Returns the view of an array, or of a list of arrays with the number of elements of each.
+pub(crate) fn array(
+    loans: &mut Loans,
+    object: &Bound<'_, PyAny>,
+    argument: &'static str,
+) -> Result<(Array, Vec<usize>), Bad> {
+    loans.keep(object);
+    if let Ok(list) = object.cast::<PyList>() {
+        let arrays = list.iter().map(|item| Array::of(&item, argument)).collect::<Result<_, _>>()?;
+        return Array::listed(arrays, argument);
+    }
+    Ok((Array::of(object, argument)?, Vec::new()))
+}
+
+/// Returns the counts that a caller gave, or else those of a list, unless they are even.
+pub(crate) fn counts_of(given: Option<Vec<usize>>, listed: Vec<usize>) -> Option<Vec<usize>> {
+    let is_even = listed.windows(2).all(|pair| pair[0] == pair[1]);
+    given.or(Some(listed).filter(|_| !is_even))
+}
+
+/// Lends `data` and `out`, which may be the same. Without `out` the call is in place.
+pub(crate) fn pair(loans: &mut Loans, data: &Bound<'_, PyAny>, out: Option<&Bound<'_, PyAny>>) -> Result<Pair, Bad> {
+    let (input, sent) = array(loans, data, "data")?;
+    let of = input.of_type();
+    let Some(out) = out else {
+        return Ok(Pair { send: None, recv: loans.in_place(input, "data")?, of, received: sent.clone(), sent });
+    };
+    let (output, received) = array(loans, out, "out")?;
+    same_type(of, "out", &output)?;
+    if input.is(&output) {
+        return Ok(Pair { send: None, recv: loans.in_place(output, "out")?, of, sent, received });
+    }
+    let send = loans.input(input, Some(&output));
+    Ok(Pair { send: Some(send), recv: loans.output(output, "out")?, of, sent, received })
+}
+
+/// Does what [`pair`] does for an all-gather, which is in place, too, if `data` is this rank's even
+/// block of `out`.
+pub(crate) fn gathered(
+    loans: &mut Loans,
+    world: World,
+    data: &Bound<'_, PyAny>,
+    out: Option<&Bound<'_, PyAny>>,
+) -> Result<Pair, Bad> {
+    if let Some(out) = out.filter(|out| !out.is_instance_of::<PyList>() && !data.is_instance_of::<PyList>())
+        && Array::of(data, "data")?.is_block(&Array::of(out, "out")?, world)
+    {
+        return pair(loans, out, None);
+    }
+    pair(loans, data, out)
+}
+
+/// Lends an array that is read.
+pub(crate) fn input(loans: &mut Loans, data: &Bound<'_, PyAny>) -> Result<(Buf<'static>, Type), Bad> {
+    let (array, _) = array(loans, data, "data")?;
+    let of = array.of_type();
+    Ok((loans.input(array, None), of))
+}
+
+/// Lends an array that is written.
+pub(crate) fn output(
+    loans: &mut Loans,
+    out: &Bound<'_, PyAny>,
+    argument: &'static str,
+) -> Result<(BufMut<'static>, Type), Bad> {
+    let (array, _) = array(loans, out, argument)?;
+    let of = array.of_type();
+    Ok((loans.output(array, argument)?, of))
+}
+
+/// Checks that `array` has elements of this type.
+pub(crate) fn same_type(of: Type, argument: &'static str, array: &Array) -> Result<(), Bad> {
+    let name = |of: Type| of.name.to_lowercase();
+    match array.of_type() == of {
+        true => Ok(()),
+        false => Err(Bad::value(argument, format!("elements of {}, as in data", name(of)), name(array.of_type()))),
+    }
+}
+
+/// Returns a rank of the group.
+pub(crate) fn rank(world: World, argument: &'static str, rank: isize) -> Result<usize, Bad> {
+    let found = usize::try_from(rank).ok().filter(|&rank| rank < world.size());
+    found.ok_or_else(|| Bad::value(argument, format!("a rank below {}", world.size()), rank.to_string()))
+}
+
+/// Returns counts of elements in parts of this type.
+pub(crate) fn parts(
+    world: World,
+    argument: &'static str,
+    counts: Option<Vec<usize>>,
+    of: Type,
+) -> Result<Vec<usize>, Bad> {
+    let Some(counts) = counts else { return Ok(Vec::new()) };
+    if counts.len() != world.size() {
+        return Err(Bad::value(
+            argument,
+            format!("a count for each of {} ranks", world.size()),
+            counts.len().to_string(),
+        ));
+    }
+    let parts = counts.iter().map(|count| count.checked_mul(of.parts)).collect::<Option<Vec<usize>>>();
+    parts.ok_or_else(|| Bad::value(argument, "counts that fit the address space", "more"))
+}
