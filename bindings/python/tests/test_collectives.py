@@ -259,6 +259,21 @@ def test_arrays_of_other_libraries():
     cs.run(2, rank)
 
 
+def test_arrays_of_jax():
+    jax = pytest.importorskip("jax")
+
+    def rank(comm):
+        # Arrays of JAX never change: they are read, and refused where a call writes.
+        out = np.zeros(3, np.float32)
+        comm.all_reduce(jax.numpy.full(3, comm.rank + 1.0), out=out)
+        assert comm.broadcast(jax.numpy.arange(3) if comm.rank == 0 else np.zeros(3, np.int32)).tolist() == [0, 1, 2]
+        with pytest.raises(ValueError, match="read-only"):
+            comm.all_reduce(jax.numpy.ones(3))
+        return out.tolist()
+
+    assert cs.run(2, rank) == [[3.0] * 3] * 2
+
+
 def test_float8_of_ml_dtypes():
     ml_dtypes = pytest.importorskip("ml_dtypes")
 
