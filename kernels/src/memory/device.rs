@@ -70,6 +70,14 @@ impl Memory {
         }
     }
 
+    /// Whether the elements may be written.
+    pub fn is_writable(&self) -> bool {
+        match self {
+            Memory::Host(memory) => memory.is_writable(),
+            Memory::Device(_) => true,
+        }
+    }
+
     /// Returns the elements, shared.
     pub fn as_buf(&self) -> Buf<'_> {
         match self {

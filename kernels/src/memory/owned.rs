@@ -35,6 +35,8 @@ enum Place {
     },
     /// Memory that its owner frees when it is dropped.
     Block { _owner: Box<dyn Send + Sync> },
+    /// The same, which others may read meanwhile: it is never written.
+    Foreign { _owner: Box<dyn Send + Sync> },
 }
 
 // SAFETY: `HostMemory` owns its elements, like a `Box<[T]>` for a `T` that is `Send` and `Sync`.
@@ -90,7 +92,8 @@ impl HostMemory {
             let memory = HostMemory::try_uninit(dtype, count)?;
             match (&memory.place, dtype.class()) {
                 (Place::Pages { .. }, Class::Signed | Class::Unsigned | Class::Float) => {}
-                (Place::Pages { .. }, Class::Bool) | (Place::Allocated | Place::Block { .. }, _) => {
+                (Place::Pages { .. }, Class::Bool)
+                | (Place::Allocated | Place::Block { .. } | Place::Foreign { .. }, _) => {
                     memory.start.as_ptr().write_bytes(0, memory.as_buf().bytes());
                 }
             }
@@ -150,6 +153,22 @@ impl HostMemory {
         HostMemory { start, count, dtype, place: Place::Block { _owner: owner } }
     }
 
+    /// Returns `count` elements that lie in memory of another library and are only read, until
+    /// `owner` is dropped. A tensor of them is copied before it is changed.
+    ///
+    /// # Safety
+    /// Until the owner is dropped, `start` is valid for reads of `count` elements, nobody writes
+    /// them, and each is a valid element of `dtype`. `start` is aligned for `dtype`, also if there
+    /// are none.
+    pub unsafe fn foreign(start: NonNull<u8>, dtype: DType, count: usize, owner: Box<dyn Send + Sync>) -> HostMemory {
+        HostMemory { start, count, dtype, place: Place::Foreign { _owner: owner } }
+    }
+
+    /// Whether the elements may be written: they are not [foreign](HostMemory::foreign).
+    pub fn is_writable(&self) -> bool {
+        !matches!(self.place, Place::Foreign { .. })
+    }
+
     /// Copies all parts, one after the other, into new memory.
     ///
     /// # Panics
@@ -191,7 +210,11 @@ impl HostMemory {
     }
 
     /// Returns the elements, exclusive.
+    ///
+    /// # Panics
+    /// If they are not [writable](HostMemory::is_writable).
     pub fn as_buf_mut(&mut self) -> HostBufMut<'_> {
+        assert!(self.is_writable(), "memory of another library is not written");
         HostBufMut { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
     }
 }
@@ -235,6 +258,23 @@ impl fmt::Debug for HostMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn foreign_memory_is_freed_with_its_owner_and_never_written() {
+        let owner = std::sync::Arc::new([1.5f32, 2.5]);
+        let start = NonNull::from(owner.as_ref()).cast();
+        // SAFETY: the owner keeps the elements, which nobody writes.
+        let mut memory = unsafe { HostMemory::foreign(start, DType::F32, 2, Box::new(owner.clone())) };
+        assert_eq!(memory.as_buf().as_slice::<f32>(), Some(&owner[..]));
+        let mut copy = memory.clone();
+        copy.as_buf_mut().into_mut_slice::<f32>().expect("floats")[0] = 9.0;
+        assert_eq!(owner[0], 1.5);
+        let written = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(memory.as_buf_mut())));
+        assert!(written.is_err() && !memory.is_writable());
+        assert_eq!(std::sync::Arc::strong_count(&owner), 2);
+        drop(memory);
+        assert_eq!(std::sync::Arc::strong_count(&owner), 1);
+    }
 
     #[test]
     fn memory_in_pages_of_its_own_is_like_other_memory() {

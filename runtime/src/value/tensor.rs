@@ -297,22 +297,24 @@ impl Tensor {
         self.buf().host().ok_or_else(elsewhere)
     }
 
-    /// Returns the elements for writing. Copies them first if the memory is shared.
+    /// Returns the elements for writing. Copies them first if the memory is shared, or another
+    /// library's.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if the memory is shared and is a device's.
     pub(crate) fn buf_mut(&mut self) -> Result<BufMut<'_>> {
-        if Arc::get_mut(&mut self.memory).is_none() {
+        if self.own_buf_mut().is_none() {
             let copy = HostMemory::from(self.host()?);
             (self.memory, self.start) = (Arc::new(copy.into()), 0);
         }
         Ok(self.own_buf_mut().expect("the memory is this tensor's alone"))
     }
 
-    /// Returns the elements for writing, `None` if the memory is shared.
+    /// Returns the elements for writing, `None` if the memory is shared, or another library's.
     pub(crate) fn own_buf_mut(&mut self) -> Option<BufMut<'_>> {
         let elements = self.elements();
-        Arc::get_mut(&mut self.memory).map(|memory| memory.as_buf_mut().slice(elements))
+        let own = Arc::get_mut(&mut self.memory).filter(|memory| memory.is_writable());
+        own.map(|memory| memory.as_buf_mut().slice(elements))
     }
 
     fn elements(&self) -> Range<usize> {
