@@ -20,13 +20,13 @@ import consonance.torch  # noqa: E402, F401  Before PyTorch 2.14 this registers 
 torch.set_num_threads(1)
 
 
-def _work(function, rank, size, path, results, args):
+def _work(function, rank, size, path, seconds, results, args):
     try:
         torch.manual_seed(7)
         dist.init_process_group(
             "gloo", init_method=f"file://{path}", rank=rank, world_size=size, timeout=timedelta(seconds=30)
         )
-        ours = dist.new_group(backend="consonance", timeout=timedelta(seconds=20))
+        ours = dist.new_group(backend="consonance", timeout=timedelta(seconds=seconds))
         results.put((rank, function(ours, *args), None))
         dist.destroy_process_group(ours)
     except BaseException:
@@ -37,11 +37,12 @@ def _work(function, rank, size, path, results, args):
     os._exit(0)
 
 
-def start(size, path, function, *args):
+def start(size, path, function, *args, seconds=20):
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     processes = [
-        context.Process(target=_work, args=(function, rank, size, path, results, args)) for rank in range(size)
+        context.Process(target=_work, args=(function, rank, size, path, seconds, results, args))
+        for rank in range(size)
     ]
     for process in processes:
         process.start()
@@ -420,13 +421,13 @@ def killed(group, how, starts):
 @pytest.mark.parametrize("starts", [False, True])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_rank_that_is_killed_or_stopped_is_named(how, starts, tmp_path):
-    processes, results = start(2, tmp_path / "store", killed, how, starts)
+    processes, results = start(2, tmp_path / "store", killed, how, starts, seconds=4)
     begin = time.monotonic()
     rank, told, failed = results.get(timeout=60)
     assert rank == 0 and not failed, failed
     assert told[:2] == (("LostError" if how == signal.SIGKILL else "TimeoutError"), 1), told
     if how == signal.SIGSTOP:
-        assert " Timed out waiting 20000ms" in told[2] and time.monotonic() - begin < 40
+        assert " Timed out waiting 4000ms" in told[2] and time.monotonic() - begin < 30
     for process in processes:
         process.kill()
         process.join()

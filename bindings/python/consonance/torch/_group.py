@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import Backend as C10DBackend
 
 from .._errors import Error
 from .._native import Communicator
@@ -264,7 +265,20 @@ class _Collectives:
         self._comm.close()
 
 
-class Backend(_Collectives, dist.distributed_c10d.C10DBackend):
+def _can_be_written_in_python() -> bool:
+    try:
+        C10DBackend(0, 1)
+    except TypeError:
+        return False
+    return True
+
+
+# Before PyTorch 2.14 a backend cannot be written in Python: only Python code that asks for the backend of a device can
+# use ours then.
+_IS_BACKEND = _can_be_written_in_python()
+
+
+class Backend(_Collectives, C10DBackend if _IS_BACKEND else object):
     """The backend of the CPU in a group of several backends: ``consonance_cpu``."""
 
     supports_splitting = False
@@ -276,10 +290,11 @@ class Backend(_Collectives, dist.distributed_c10d.C10DBackend):
     _supports_time_estimate = False
 
     def __init__(self, comm: Communicator, timeout: timedelta) -> None:
-        super().__init__(comm.rank, comm.size)
+        if _IS_BACKEND:
+            super().__init__(comm.rank, comm.size)
         self._comm = comm
         self._timeout = timeout
-        self._options = dist.distributed_c10d.C10DBackend.Options("consonance", timeout)
+        self._options = C10DBackend.Options("consonance", timeout)
 
     @staticmethod
     def _make(store: dist.Store, rank: int, size: int, timeout: timedelta) -> "Backend":
@@ -313,8 +328,27 @@ class ProcessGroup(_Collectives, dist.ProcessGroup):
         # For code that asks for the backend of a device.
         self._backend = Backend(comm, timeout)
         kind = dist.ProcessGroup.BackendType.CUSTOM
-        self._register_backend(torch.device("cpu"), kind, self._backend)
+        self._register_backend(torch.device("cpu"), kind, self._backend if _IS_BACKEND else None)
         self._set_default_backend(kind)
+
+    if not _IS_BACKEND:
+
+        def _get_backend(self, device: torch.device) -> Backend:
+            return self._backend
+
+        def _set_group_name(self, name: str) -> None:
+            self._name = name
+
+        @property
+        def group_name(self) -> str:
+            return self._name
+
+        def _set_group_desc(self, description: str) -> None:
+            self._description = description
+
+        @property
+        def group_desc(self) -> str:
+            return self._description
 
     @staticmethod
     def _make(store: dist.Store, rank: int, size: int, timeout: timedelta) -> "ProcessGroup":
