@@ -1,22 +1,25 @@
 //! Memory that all ranks of a group read and write in place.
 
-use crate::{array::address, collective::Open};
+use crate::{array::address, collective::Open, pool::Pool};
 use consonance::SharedMemory;
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
     types::{PyDict, PyTuple},
 };
+use std::sync::Arc;
 
 /// The owner of the memory of an array that `Communicator.empty` made.
 #[pyclass(module = "consonance", frozen)]
 pub(crate) struct Block {
-    memory: SharedMemory<u64>,
+    /// `None` while it is dropped.
+    memory: Option<SharedMemory<u64>>,
     bytes: usize,
+    pool: Arc<Pool>,
 }
 
 impl Block {
-    /// Makes a NumPy array in new memory of the group.
+    /// Makes a NumPy array in memory of the group.
     pub(crate) fn array<'py>(
         py: Python<'py>,
         open: &Open,
@@ -35,11 +38,21 @@ impl Block {
         let bytes = bytes.filter(|&bytes| isize::try_from(bytes).is_ok()).ok_or_else(|| {
             PyValueError::new_err("empty: shape: expected one that fits the address space, found more")
         })?;
-        let words = bytes.div_ceil(size_of::<u64>()).max(1);
-        let memory = open.with(py, None, |communicator| communicator.alloc::<u64>(words))?;
-        let block = Block { memory, bytes }.into_pyobject(py)?;
+        let pool = open.pool.clone();
+        let words = bytes.div_ceil(size_of::<u64>());
+        let memory =
+            Some(pool.take(words, |words| open.with(py, None, |communicator| communicator.alloc::<u64>(words)))?);
+        let block = Block { memory, bytes, pool }.into_pyobject(py)?;
         let array = numpy.call_method1("asarray", (block,))?;
         array.call_method1("view", (dtype,))?.call_method1("reshape", (PyTuple::new(py, sizes)?,))
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            self.pool.give(memory);
+        }
     }
 }
 
@@ -51,7 +64,8 @@ impl Block {
         interface.set_item("version", 3)?;
         interface.set_item("typestr", "|u1")?;
         interface.set_item("shape", (self.bytes,))?;
-        interface.set_item("data", (address(&self.memory), false))?;
+        let memory = self.memory.as_ref().expect("there until the drop");
+        interface.set_item("data", (address(memory), false))?;
         Ok(interface)
     }
 }

@@ -3,6 +3,7 @@
 use crate::{
     array::Loans,
     failure::{Bad, exception},
+    pool::Pool,
     request::Request,
     waiting,
 };
@@ -10,7 +11,7 @@ use consonance::{Communicator, Error, Mailbox, Queue, Result, World, raw::Kind};
 use consonance_c::Job;
 use pyo3::{prelude::*, types::PyDelta};
 use std::{
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -23,6 +24,7 @@ pub(crate) struct Open {
     last: Mutex<Option<consonance::Request>>,
     /// The timeout of a call without one.
     timeout: Mutex<Duration>,
+    pub(crate) pool: Arc<Pool>,
 }
 
 /// A time in seconds, or a `timedelta`.
@@ -54,7 +56,13 @@ impl Open {
     pub(crate) fn new(mut communicator: Communicator) -> Open {
         communicator.keep_waiting(waiting::keep_waiting());
         let timeout = Mutex::new(communicator.timeout());
-        Open { queue: Queue::new(communicator), mailbox: OnceLock::new(), last: Mutex::new(None), timeout }
+        Open {
+            queue: Queue::new(communicator),
+            mailbox: OnceLock::new(),
+            last: Mutex::new(None),
+            timeout,
+            pool: Arc::default(),
+        }
     }
 
     pub(crate) fn world(&self) -> World {

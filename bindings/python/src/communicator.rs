@@ -410,8 +410,8 @@ impl Communicator {
         open.message(py, async_op, data, start, "recv")
     }
 
-    /// Makes an array of zeros in memory that all ranks of the group read and write in place, so
-    /// that collectives need not stage it.
+    /// Makes an array of unspecified values in memory that all ranks of the group read and write in
+    /// place, so that collectives need not stage it. The memory is used again after the array.
     ///
     /// >>> import consonance as cs
     /// >>> comm = cs.threads(1)[0]

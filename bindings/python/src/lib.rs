@@ -20,6 +20,7 @@ mod arguments;
 mod jobs;
 mod id;
 mod request;
+mod pool;
 mod block;
 mod communicator;
 

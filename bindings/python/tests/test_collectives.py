@@ -216,6 +216,23 @@ def test_processes(size):
     assert len(set(in_processes(size, every_call))) == 1
 
 
+def test_shared_memory_is_used_again():
+    comm = cs.threads(1)[0]
+    first, second = comm.empty(100_000), comm.empty(100_000)
+    addresses = {first.ctypes.data, second.ctypes.data}
+    assert len(addresses) == 2
+    part = first[10:20]
+    del first
+    # A view keeps the memory.
+    third = comm.empty(99_999)
+    assert third.ctypes.data not in addresses
+    del part, second
+    assert {comm.empty(100_000).ctypes.data for _ in range(3)} <= addresses
+    comm.close()
+    third[:] = 1
+    assert third.sum() == 99_999
+
+
 def bits(comm):
     values = np.random.default_rng(comm.rank).standard_normal(10_001).astype(np.float32)
     return comm.all_reduce(values).tobytes()
