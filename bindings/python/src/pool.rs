@@ -1,4 +1,5 @@
-//! Shared memory that is used again: the system takes longer to give it than a call takes to use it.
+//! Shared memory that is used again: the system takes longer to give it than a call takes to use
+//! it.
 
 use consonance::SharedMemory;
 use pyo3::PyResult;
@@ -55,8 +56,8 @@ impl Pool {
     }
 }
 
-/// Returns a number of words that blocks of about this size have: an eighth of it is wasted at most,
-/// or less than a page.
+/// Returns a number of words that blocks of about this size have: an eighth of it is wasted at
+/// most, or less than a page.
 fn rounded(words: usize) -> usize {
     let step = (words.next_power_of_two() / 8).max(512);
     words.div_ceil(step).max(1) * step

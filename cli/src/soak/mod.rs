@@ -9,6 +9,7 @@
 
 mod plan;
 mod worker;
+mod messages;
 mod process;
 
 pub use plan::Plan;

@@ -63,7 +63,7 @@ impl Plan {
         self.processes * self.replicas
     }
 
-    fn word(&self, round: u64, salt: u64) -> u64 {
+    pub(super) fn word(&self, round: u64, salt: u64) -> u64 {
         // The seed is mixed by itself first, so that another seed does not give the same rounds in
         // another order.
         mix(mix(mix(0, self.seed), round), salt)

@@ -4,7 +4,10 @@
 //! It writes its reports ([`Told`]) to standard output, one a line. It ends after the round in
 //! which its standard input is closed.
 
-use super::plan::{Plan, What};
+use super::{
+    messages::beside,
+    plan::{Plan, What},
+};
 use consonance::{
     ClusterSpec, CommunicationOptions, Communicator, Error, ProcessGroup, ReduceOp, SimpleClusterResolver,
 };
@@ -69,7 +72,7 @@ pub struct Worker {
 }
 
 /// The reason why a rank stops.
-enum Trouble {
+pub(super) enum Trouble {
     Lost { begin: u64, end: u64, text: String },
     Wrong(String),
 }
@@ -172,12 +175,13 @@ impl State {
                 calls.iter_mut().zip(parts).for_each(|(calls, part)| calls.push(part));
             }
             let (asynchronous, implementation) = (script.asynchronous, script.implementation);
+            let messages = self.plan.messages(round);
             let results = on_ranks(ranks.iter_mut().zip(calls).collect(), |(rank, mut calls)| {
                 rank.set_implementation(implementation);
                 let placed = calls.iter_mut().try_for_each(|call| call.place(rank));
                 placed.map_err(|error| Trouble::Wrong(error.to_string()))?;
                 loop {
-                    make(rank, &mut calls, asynchronous)?;
+                    beside(messages, rank, |rank| make(rank, &mut calls, asynchronous))?;
                     if !repeated {
                         return Ok(());
                     }
@@ -251,7 +255,7 @@ fn unless_lost(begin: u64, result: Result<(), Error>) -> Result<Result<(), Error
 }
 
 /// Makes a call that can fail only if the group ends.
-fn timed(call: impl FnOnce() -> Result<(), Error>) -> Result<(), Trouble> {
+pub(super) fn timed(call: impl FnOnce() -> Result<(), Error>) -> Result<(), Trouble> {
     let begin = now();
     unless_lost(begin, call())?.map_err(|error| Trouble::Wrong(error.to_string()))
 }

@@ -115,8 +115,8 @@ impl Array {
             }
         }
         let tensor = capsule.pointer_checked(Some(dlpack::UNVERSIONED))?;
-        // SAFETY: as above. The older struct begins with the tensor. It cannot tell whether the tensor
-        // may be written: JAX's, which use it, may not.
+        // SAFETY: as above. The older struct begins with the tensor. It cannot tell whether the
+        // tensor may be written: JAX's, which use it, may not.
         unsafe { Array::of_tensor(tensor.cast::<dlpack::Tensor>().as_ref(), true, argument) }
     }
 
