@@ -170,6 +170,10 @@ int cons_ireduce(cons_comm comm, const void *send, void *recv, size_t count, int
 int cons_reduce_scatter(cons_comm comm, const void *send, void *recv, size_t count, int dtype, int op);
 int cons_ireduce_scatter(cons_comm comm, const void *send, void *recv, size_t count, int dtype, int op, cons_request *request);
 
+/* Does cons_reduce_scatter with counts[r] elements for rank r. */
+int cons_reduce_scatter_v(cons_comm comm, const void *send, void *recv, const size_t *counts, int dtype, int op);
+int cons_ireduce_scatter_v(cons_comm comm, const void *send, void *recv, const size_t *counts, int dtype, int op, cons_request *request);
+
 /* Copies the root's data to all ranks. */
 int cons_broadcast(cons_comm comm, void *data, size_t count, int dtype, int root);
 int cons_ibroadcast(cons_comm comm, void *data, size_t count, int dtype, int root, cons_request *request);

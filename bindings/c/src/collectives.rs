@@ -83,10 +83,10 @@ macro_rules! collectives {
     };
 }
 
-type In = *const c_void;
+pub(crate) type In = *const c_void;
 
 /// Returns whether this call is in place.
-fn same(send: In, recv: *mut c_void) -> bool {
+pub(crate) fn same(send: In, recv: *mut c_void) -> bool {
     std::ptr::eq(send, recv)
 }
 

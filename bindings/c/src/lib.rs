@@ -22,9 +22,11 @@ mod requests;
 mod job;
 mod collectives;
 mod coalesced;
+mod blocks;
 mod messages;
 mod memory;
 
+pub use blocks::*;
 pub use coalesced::*;
 pub use collectives::*;
 pub use comm::*;
@@ -42,6 +44,7 @@ pub fn prototypes() -> Vec<String> {
         requests::PROTOTYPES,
         collectives::PROTOTYPES,
         coalesced::PROTOTYPES,
+        blocks::PROTOTYPES,
         messages::PROTOTYPES,
         memory::PROTOTYPES,
     ];

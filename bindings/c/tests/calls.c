@@ -100,6 +100,14 @@ static void collectives(cons_comm comm, int rank, int size, int starts) {
     CALL(reduce_scatter, all, all, COUNT, CONS_F32, CONS_SUM);
     CHECK(all[rank * COUNT + 7] == (float)(size * ((rank * COUNT + 7) % 50)));
 
+    size_t before = 0;
+    for (int peer = 0; peer < rank; peer++) before += counts[peer];
+    for (int index = 0; index < (int)total; index++) all[index] = (float)(index % 50);
+    CALL(reduce_scatter_v, all, own, counts, CONS_F32, CONS_SUM);
+    CHECK(own[7] == (float)(size * (((int)before + 7) % 50)));
+    CALL(reduce_scatter_v, all, all, counts, CONS_F32, CONS_SUM);
+    CHECK(all[before + 7] == own[7]);
+
     fill(own, COUNT, rank == size - 1 ? 77 : 0);
     CALL(broadcast, own, COUNT, CONS_F32, size - 1);
     CHECK(holds(own, COUNT, 77));
