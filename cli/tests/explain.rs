@@ -16,7 +16,8 @@ use consonance_kernels::{
 };
 use serde_json::Value;
 use std::{
-    process::{self, Command, Output},
+    fs::File,
+    process::{self, Command, Output, Stdio},
     thread,
 };
 
@@ -161,4 +162,22 @@ fn processes_are_asked_wherever_the_collective_stands() {
     let output = explain("--transport processes --no-measure -b 8 -- all_reduce");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.stdout.starts_with(b"all_reduce("), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn a_command_whose_output_nobody_can_read_ends_with_a_sentence_at_most() {
+    let start = |stdout: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_consonance"));
+        command.args(["explain", "all_reduce", "--no-measure"]).stdout(stdout).stderr(Stdio::piped());
+        command.spawn().expect("the command")
+    };
+    let mut unread = start(Stdio::piped());
+    drop(unread.stdout.take());
+    let unread = unread.wait_with_output().expect("its end");
+    assert!(unread.status.success() && unread.stderr.is_empty(), "{unread:?}");
+
+    let full = start(File::options().write(true).open("/dev/full").expect("a full device").into());
+    let full = full.wait_with_output().expect("its end");
+    let said = String::from_utf8_lossy(&full.stderr);
+    assert!(full.status.code() == Some(1) && said.starts_with("consonance: cannot write: No space left"), "{said}");
 }

@@ -51,6 +51,8 @@ fn a_malformed_tf_config_is_refused_where_it_is_wrong() {
         (task(r#"{"type": "worker", "index": 2}"#), "TF_CONFIG: task.index", r#"a task of "worker" (0 to 1)"#),
         (task(r#"{"type": "ps", "index": 0}"#), "TF_CONFIG: task.index", r#"a task of "ps" (3)"#),
         (task(r#"{"type": "chief", "index": 0}"#), "TF_CONFIG: task.type", "a job of the cluster (worker, ps)"),
+        (r#"{"task": {"type": "worker", "index": 0}}"#.to_owned(), "TF_CONFIG: cluster", "the jobs of the cluster"),
+        (r#"{"worker": ["a:1"]}"#.to_owned(), "TF_CONFIG: cluster", "the jobs of the cluster"),
         (r#"{"rpc_layer": 1}"#.to_owned(), "TF_CONFIG: rpc_layer", "text"),
         (r#"{"session_master": []}"#.to_owned(), "TF_CONFIG: session_master", "text"),
     ];

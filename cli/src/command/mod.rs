@@ -14,7 +14,14 @@ use crate::{
 };
 use clap::{Parser, Subcommand};
 use consonance_harness::counted::COUNTED;
-use std::{ffi::OsString, num::NonZeroUsize, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    ffi::OsString,
+    num::NonZeroUsize,
+    panic,
+    path::PathBuf,
+    process::{self, ExitCode},
+    time::Duration,
+};
 
 /// Tools for programs that use Consonance.
 #[derive(Parser)]
@@ -99,6 +106,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// Does what [`main`] does, and returns the exit status as a number.
 pub fn status(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    end_with_the_reader();
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let own = arguments.get(1..).unwrap_or_default();
     launcher::become_worker_of(own.iter().cloned());
@@ -112,6 +120,23 @@ pub fn status(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         }
     };
     u8::try_from(status).unwrap_or(1)
+}
+
+/// Ends the process if nobody can read what it prints: quietly after the reader has gone, as in
+/// `consonance bench all_reduce | head`, and otherwise with the system's reason.
+fn end_with_the_reader() {
+    let usual = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        let message = panic.payload().downcast_ref::<String>();
+        let Some(reason) = message.and_then(|message| message.strip_prefix("failed printing to stdout: ")) else {
+            return usual(panic);
+        };
+        if reason.starts_with("Broken pipe") {
+            process::exit(0);
+        }
+        eprintln!("consonance: cannot write: {reason}");
+        process::exit(1);
+    }));
 }
 
 fn carry_out(command: Command) -> i32 {

@@ -44,8 +44,8 @@ impl TfConfigClusterResolver {
     /// jobs.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if it is not JSON, if a key occurs twice, or if a part of the task is
-    /// missing or has the wrong type; also as [`ClusterSpec::job`], [`ClusterSpec::sparse_job`] and
+    /// [`Error::InvalidCall`] if it is not JSON, if a key occurs twice, if there is a task and no
+    /// cluster, or if a part of the task is missing or has the wrong type; also as [`ClusterSpec::job`], [`ClusterSpec::sparse_job`] and
     /// [`SimpleClusterResolver::with_task`].
     pub fn new() -> Result<TfConfigClusterResolver> {
         TfConfigClusterResolver::from_environment(process_environment)
@@ -82,6 +82,10 @@ impl TfConfigClusterResolver {
             return invalid("", "an object", &config);
         }
         let cluster = match config.get("cluster") {
+            // A process that forgot this level would train alone, as would all others.
+            None if config.get("task").is_some() || config.get("worker").is_some() => {
+                return invalid(": cluster", "the jobs of the cluster", &config);
+            }
             None => ClusterSpec::new(),
             Some(jobs @ Json::Object(_)) => {
                 ClusterSpec::from_json(jobs).map_err(|error| inside(error, CALL, &format!("{VARIABLE}: cluster.")))?
