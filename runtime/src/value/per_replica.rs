@@ -1,6 +1,6 @@
 //! Values that exist once for each replica.
 
-use crate::Device;
+use crate::{Device, Error, Result};
 use std::{fmt, ops::Index, slice, vec};
 
 /// One value for each replica of this process, in replica order.
@@ -40,6 +40,28 @@ impl<T> PerReplica<T> {
     /// Applies `f` to each value.
     pub fn map<U>(self, f: impl FnMut(T) -> U) -> PerReplica<U> {
         PerReplica(self.0.into_iter().map(f).collect())
+    }
+
+    /// Pairs each value with that of the same replica: for a [`run_with`](crate::Strategy::run_with)
+    /// of several arguments.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if the other has another number of replicas.
+    ///
+    /// ```
+    /// use consonance::{MirroredStrategy, PerReplica};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let (weights, names) = (PerReplica::new(vec![0.5, 1.5]), PerReplica::new(vec!["a", "b"]));
+    /// let told = strategy.run_with(weights.zip(names)?, |_, (weight, name)| Ok(format!("{name} {weight}")))?;
+    /// assert_eq!(told.values(), ["a 0.5", "b 1.5"]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn zip<U>(self, other: PerReplica<U>) -> Result<PerReplica<(T, U)>> {
+        let (own, others) = (self.0.len(), other.0.len());
+        match own == others {
+            true => Ok(PerReplica(self.0.into_iter().zip(other.0).collect())),
+            false => Err(Error::invalid("PerReplica::zip", "other", format!("{own} values"), others.to_string())),
+        }
     }
 }
 
