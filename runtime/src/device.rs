@@ -47,7 +47,8 @@ where
 }
 
 fn unknown(call: &'static str, found: &str) -> Error {
-    Error::invalid(call, "device", format!("cpu:0 to cpu:{}", MAX_CPUS - 1), found)
+    let expected = format!("cpu:0 to cpu:{} (this version has no GPUs)", MAX_CPUS - 1);
+    Error::invalid(call, "device", expected, found)
 }
 
 /// Returns the number of cores that this process may use. The number of the first call is kept,

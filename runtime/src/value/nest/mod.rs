@@ -32,6 +32,11 @@ use std::{collections::BTreeMap, fmt, mem};
 /// assert_eq!(sums[1].bias[0], Tensor::from(6.0f32));
 /// # Ok::<(), consonance::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no value that replicas can combine",
+    note = "use a `Tensor`, a number (`u64` for `usize`), or a tuple, `Vec`, array, `BTreeMap` or `Option` of them",
+    note = "for a struct of them write `#[derive(Nest)]`"
+)]
 pub trait Nest: Sized {
     /// Moves every leaf out, in order, and records its path below `at`.
     fn take_leaves(&mut self, at: &Path, leaves: &mut Vec<Leaf>);
