@@ -10,7 +10,10 @@ use consonance::{
     raw::{Buf, BufMut},
 };
 use consonance_c::codes::Type;
-use pyo3::{prelude::*, types::PyList};
+use pyo3::{
+    prelude::*,
+    types::{PyList, PyTuple},
+};
 
 /// Returns the operation of this name on a type.
 pub(crate) fn operation(op: &str, of: Type) -> Result<ReduceOp, Bad> {
@@ -31,6 +34,12 @@ pub(crate) struct Pair {
     pub(crate) received: Vec<usize>,
 }
 
+/// Returns what a list or a tuple has.
+pub(crate) fn items<'py>(object: &Bound<'py, PyAny>) -> Option<Vec<Bound<'py, PyAny>>> {
+    let of_list = object.cast::<PyList>().map(|list| list.iter().collect());
+    of_list.or_else(|_| object.cast::<PyTuple>().map(|tuple| tuple.iter().collect())).ok()
+}
+
 /// Returns the view of an array, or of a list of arrays with the number of elements of each.
 pub(crate) fn array(
     loans: &mut Loans,
@@ -38,8 +47,10 @@ pub(crate) fn array(
     argument: &'static str,
 ) -> Result<(Array, Vec<usize>), Bad> {
     loans.keep(object);
-    if let Ok(list) = object.cast::<PyList>() {
-        let arrays = list.iter().map(|item| Array::of(&item, argument)).collect::<Result<_, _>>()?;
+    if let Some(items) = items(object) {
+        // A list may lose its arrays before a call that was started has ended.
+        items.iter().for_each(|item| loans.keep(item));
+        let arrays = items.iter().map(|item| Array::of(item, argument)).collect::<Result<_, _>>()?;
         return Array::listed(arrays, argument);
     }
     Ok((Array::of(object, argument)?, Vec::new()))
@@ -75,7 +86,7 @@ pub(crate) fn gathered(
     data: &Bound<'_, PyAny>,
     out: Option<&Bound<'_, PyAny>>,
 ) -> Result<Pair, Bad> {
-    if let Some(out) = out.filter(|out| !out.is_instance_of::<PyList>() && !data.is_instance_of::<PyList>())
+    if let Some(out) = out.filter(|out| items(out).is_none() && items(data).is_none())
         && Array::of(data, "data")?.is_block(&Array::of(out, "out")?, world)
     {
         return pair(loans, out, None);

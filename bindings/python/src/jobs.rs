@@ -1,13 +1,13 @@
 //! Makes the calls of a communicator from its arguments.
 
 use crate::{
-    arguments::{Pair, array, counts_of, gathered, input, operation, output, pair, parts, rank},
+    arguments::{Pair, array, counts_of, gathered, input, items, operation, output, pair, parts, rank},
     array::{Array, Loans},
     failure::Bad,
 };
 use consonance::{World, raw::Call};
 use consonance_c::Job;
-use pyo3::{prelude::*, types::PyList};
+use pyo3::prelude::*;
 
 type Any<'a, 'py> = &'a Bound<'py, PyAny>;
 
@@ -52,8 +52,8 @@ pub(crate) fn reduce_scatter(
     op: &str,
     out: Option<Any<'_, '_>>,
 ) -> Jobs {
-    if let (Ok(blocks), Some(out)) = (data.cast::<PyList>(), out) {
-        return reduce_scatter_blocks(loans, world, op, blocks, out);
+    if let (Some(blocks), Some(out)) = (items(data), out) {
+        return reduce_scatter_blocks(loans, world, op, (data, blocks), out);
     }
     let Pair { send, recv, of, .. } = pair(loans, data, out)?;
     Ok(vec![Job::new(Call::ReduceScatter { op: operation(op, of)?, send, recv }, of)])
@@ -163,7 +163,7 @@ fn reduce_scatter_blocks(
     loans: &mut Loans,
     world: World,
     op: &str,
-    blocks: &Bound<'_, PyList>,
+    (data, blocks): (Any<'_, '_>, Vec<Bound<'_, PyAny>>),
     out: &Bound<'_, PyAny>,
 ) -> Jobs {
     if blocks.len() != world.size() {
@@ -173,9 +173,9 @@ fn reduce_scatter_blocks(
             blocks.len().to_string(),
         ));
     }
-    let (_, counts) = array(loans, blocks, "data")?;
+    let (_, counts) = array(loans, data, "data")?;
     if counts.iter().all(|&count| count == counts[0]) {
-        let Pair { send, recv, of, .. } = pair(loans, blocks, Some(out))?;
+        let Pair { send, recv, of, .. } = pair(loans, data, Some(out))?;
         return Ok(vec![Job::new(Call::ReduceScatter { op: operation(op, of)?, send, recv }, of)]);
     }
     let job = |(root, block): (usize, Bound<'_, PyAny>)| {
@@ -188,5 +188,5 @@ fn reduce_scatter_blocks(
         };
         Ok(Job::new(Call::Reduce { op: operation(op, of)?, send, recv, root }, of))
     };
-    blocks.iter().enumerate().map(job).collect()
+    blocks.into_iter().enumerate().map(job).collect()
 }

@@ -175,7 +175,7 @@ def test_counts_and_lists(size):
         sent = np.full((n + 1) * size, n)
         out = comm.all_to_all(sent, out=np.zeros_like(whole), counts=[n + 1] * size, out_counts=counts)
         np.testing.assert_array_equal(out, whole)
-        parts = [np.zeros(count, int) for count in counts]
+        parts = tuple(np.zeros(count, int) for count in counts)
         comm.all_to_all([np.full(n + 1, n) for _ in range(size)], out=parts)
         np.testing.assert_array_equal(np.concatenate(parts), whole)
         # Blocks of different sizes, of which each rank gets its own.
@@ -256,6 +256,23 @@ def test_messages():
         comm.barrier()
 
     cs.run(3, rank)
+
+
+def test_a_list_may_change_while_its_arrays_are_used():
+    first, second = cs.threads(2)
+    arrays = [np.ones(200_000) for _ in range(3)]
+    request = first.all_reduce_coalesced(arrays, async_op=True)
+    gathered = [np.zeros(100_000) for _ in range(2)]
+    other = first.all_gather(np.full(100_000, 1.0), out=gathered, async_op=True)
+    kept = arrays[0]
+    arrays.clear()
+    gathered.clear()
+    # Other arrays take the memory, if it is free.
+    others = [np.zeros(200_000) for _ in range(6)]
+    second.all_reduce_coalesced([np.ones(200_000) for _ in range(3)])
+    second.all_gather(np.full(100_000, 2.0), out=np.zeros(200_000))
+    assert request.wait() and other.wait()
+    assert (kept == 2).all() and not any(array.any() for array in others)
 
 
 def test_arrays_of_other_libraries():

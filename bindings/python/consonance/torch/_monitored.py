@@ -8,6 +8,7 @@ import torch
 from .. import Communicator
 from .._errors import Error
 from ._errors import BackendError
+from ._join import limit
 
 # Far from the tags of programs.
 _TAG = (1 << 64) - 1
@@ -29,7 +30,7 @@ def _lead(comm: Communicator, timeout: timedelta, wait_all_ranks: bool) -> None:
     for rank in range(1, comm.size):
         left = max(deadline - time.monotonic(), 0.001)
         try:
-            comm.recv(torch.empty(1, dtype=torch.uint8), rank, _TAG, timeout=left)
+            comm.recv(torch.empty(1, dtype=torch.uint8), rank, _TAG, timeout=min(left, 24 * 60 * 60))
             came.append(rank)
         except Error:
             missing.append(rank)
@@ -47,9 +48,9 @@ def _lead(comm: Communicator, timeout: timedelta, wait_all_ranks: bool) -> None:
 def _follow(comm: Communicator, timeout: timedelta) -> None:
     passed = torch.zeros(1, dtype=torch.uint8)
     try:
-        comm.send(torch.ones(1, dtype=torch.uint8), 0, _TAG, timeout=timeout)
+        comm.send(torch.ones(1, dtype=torch.uint8), 0, _TAG, timeout=limit(timeout))
         # Rank 0 may wait for the others as long as this rank does, and answers after that.
-        comm.recv(passed, 0, _TAG, timeout=2 * timeout + timedelta(seconds=1))
+        comm.recv(passed, 0, _TAG, timeout=limit(2 * timeout + timedelta(seconds=1)))
     except Error as error:
         raise _failed(comm.rank, str(error)) from None
     if not passed:
