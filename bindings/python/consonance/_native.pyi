@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
-from typing_extensions import Self
+from typing_extensions import Self, final
 
 # A NumPy array, or any array with DLPack in host memory.
 _Array = Any
@@ -13,11 +13,14 @@ _A = TypeVar("_A", bound=_Array)
 _Timeout = float | timedelta | None
 _Op = Literal["sum", "mean", "product", "min", "max", "and", "or", "xor"]
 
+__all__ = ["__version__", "Communicator", "UniqueId", "Request", "Block", "threads", "command"]
+
 __version__: str
 
 def threads(size: int) -> list[Communicator]: ...
 def command(arguments: Sequence[str], starter: Sequence[str]) -> int: ...
 
+@final
 class UniqueId:
     def __new__(cls, data: bytes | str | None = None) -> Self: ...
     @staticmethod
@@ -26,8 +29,9 @@ class UniqueId:
     def place(self) -> str: ...
     def __bytes__(self) -> bytes: ...
     def __hash__(self) -> int: ...
-    def __eq__(self, other: object) -> bool: ...
+    def __eq__(self, value: object, /) -> bool: ...
 
+@final
 class Request:
     def wait(self, timeout: _Timeout = None) -> bool: ...
     def done(self) -> bool: ...
@@ -38,6 +42,12 @@ class Request:
     @property
     def source(self) -> int | None: ...
 
+@final
+class Block:
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+
+@final
 class Communicator:
     def __new__(
         cls, id: UniqueId, rank: int, size: int, *, timeout: _Timeout = None, join_timeout: _Timeout = None
@@ -164,5 +174,8 @@ class Communicator:
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None = None,
+        _value: BaseException | None = None,
+        _traceback: TracebackType | None = None,
     ) -> None: ...
