@@ -47,8 +47,8 @@ where
 }
 
 fn unknown(call: &'static str, found: &str) -> Error {
-    let expected = format!("cpu:0 to cpu:{} (this version has no GPUs)", MAX_CPUS - 1);
-    Error::invalid(call, "device", expected, found)
+    let hint = if found.to_lowercase().contains("cpu") { "" } else { " (this version has no GPUs)" };
+    Error::invalid(call, "device", format!("cpu:0 to cpu:{}{hint}", MAX_CPUS - 1), found)
 }
 
 /// Returns the number of cores that this process may use. The number of the first call is kept,

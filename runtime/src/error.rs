@@ -19,16 +19,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// * [`Left`](Error::Left), [`Timeout`](Error::Timeout), [`Aborted`](Error::Aborted), and a
 ///   collective's [`System`](Error::System), abort the group on all ranks. Under a strategy this
 ///   ends one [`run`](crate::Strategy::run), and the next run starts anew.
-///
-/// `Debug` prints the same sentence as `Display`, since a `main` that returns an error prints that:
-///
-/// ```
-/// # use consonance::{CommunicationOptions, Error};
-/// # use std::time::Duration;
-/// let error: Error = CommunicationOptions::new().timeout(Duration::ZERO).unwrap_err();
-/// let sentence = "CommunicationOptions::timeout: timeout: expected more than zero and at most 86400s, found 0ns";
-/// assert_eq!((format!("{error:?}"), error.to_string()), (sentence.to_owned(), sentence.to_owned()));
-/// ```
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// An argument is invalid, whatever the other replicas called.
@@ -307,12 +298,6 @@ impl fmt::Display for Error {
             Error::System { what, source } => write!(f, "{what}: {source}"),
             Error::Other(error) => error.fmt(f),
         }
-    }
-}
-
-impl fmt::Debug for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 
