@@ -26,9 +26,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 ///
 /// Every rank makes the same calls in the same order. Arrays are NumPy arrays, or any arrays with
 /// DLPack in host memory (PyTorch, JAX, TensorFlow), and are not copied unless their elements are
-/// apart. A list or tuple of arrays stands for one that concatenates them. Collectives work in place
-/// on `data`, or write `out`. With `async_op=True` a call returns a `Request` at once. `op` is sum,
-/// mean, product, min, max, and, or, xor. `timeout` is that of one call.
+/// apart. A list or tuple of arrays stands for one that concatenates them. Collectives work in
+/// place on `data`, or write `out`. With `async_op=True` a call returns a `Request` at once. `op`
+/// is sum, mean, product, min, max, and, or, xor. `timeout` is that of one call.
 ///
 /// A communicator is a context manager: its end closes it, and an exception aborts the group, so
 /// that no other rank waits.

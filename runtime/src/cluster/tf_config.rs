@@ -45,8 +45,8 @@ impl TfConfigClusterResolver {
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if it is not JSON, if a key occurs twice, if there is a task and no
-    /// cluster, or if a part of the task is missing or has the wrong type; also as [`ClusterSpec::job`], [`ClusterSpec::sparse_job`] and
-    /// [`SimpleClusterResolver::with_task`].
+    /// cluster, or if a part of the task is missing or has the wrong type; also as
+    /// [`ClusterSpec::job`], [`ClusterSpec::sparse_job`] and [`SimpleClusterResolver::with_task`].
     pub fn new() -> Result<TfConfigClusterResolver> {
         TfConfigClusterResolver::from_environment(process_environment)
     }

@@ -42,8 +42,8 @@ impl<T> PerReplica<T> {
         PerReplica(self.0.into_iter().map(f).collect())
     }
 
-    /// Pairs each value with that of the same replica: for a [`run_with`](crate::Strategy::run_with)
-    /// of several arguments.
+    /// Pairs each value with that of the same replica: for a
+    /// [`run_with`](crate::Strategy::run_with) of several arguments.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if the other has another number of replicas.
