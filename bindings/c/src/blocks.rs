@@ -45,7 +45,7 @@ unsafe fn jobs(
         jobs.push(Job::new(Call::Reduce { op, send, recv, root }, of));
         offset += count;
     }
-    Ok(move |communicator: &mut Communicator| jobs.into_iter().try_for_each(|job| job.execute(communicator)))
+    Ok(Job::in_turn(jobs))
 }
 
 functions! {

@@ -36,7 +36,7 @@ unsafe fn jobs(
         Ok(Job::new(Call::AllReduce { op, send: None, recv }, of))
     };
     let jobs: Vec<Job> = (0..buffers).map(job).collect::<Result<_>>()?;
-    Ok(move |communicator: &mut Communicator| jobs.into_iter().try_for_each(|job| job.execute(communicator)))
+    Ok(Job::in_turn(jobs))
 }
 
 functions! {

@@ -46,6 +46,11 @@ impl Job {
         Job { recv_counts, ..self }
     }
 
+    /// Returns what executes jobs one after the other, until one fails.
+    pub(crate) fn in_turn(jobs: Vec<Job>) -> impl FnOnce(&mut Communicator) -> Result<()> + Send + 'static {
+        |communicator| jobs.into_iter().try_for_each(|job| job.execute(communicator))
+    }
+
     pub(crate) fn into_work(self) -> impl FnOnce(&mut Communicator) -> Result<()> + Send + 'static {
         |communicator| self.execute(communicator)
     }

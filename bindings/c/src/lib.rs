@@ -18,6 +18,7 @@ mod failure;
 mod handles;
 mod buffers;
 mod comm;
+mod last_error;
 mod requests;
 mod job;
 mod collectives;
@@ -30,8 +31,8 @@ pub use blocks::*;
 pub use coalesced::*;
 pub use collectives::*;
 pub use comm::*;
-pub use failure::{ConsError, cons_code_name, cons_last_error};
 pub use job::Job;
+pub use last_error::{ConsError, cons_code_name, cons_last_error};
 pub use memory::*;
 pub use messages::*;
 pub use requests::*;
@@ -39,7 +40,7 @@ pub use requests::*;
 /// Returns the prototypes of all functions in C, for the test of the header.
 pub fn prototypes() -> Vec<String> {
     let files = [
-        failure::PROTOTYPES,
+        last_error::PROTOTYPES,
         comm::PROTOTYPES,
         requests::PROTOTYPES,
         collectives::PROTOTYPES,
