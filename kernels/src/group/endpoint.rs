@@ -5,12 +5,12 @@ use super::{
     aborter::Aborter,
     call_context::{CallContext, corrupt},
     fault::Fault,
+    keep_waiting::KeepWaiting,
     mail::Mail,
     plan::{SLOTS, Topology},
     scratch::Addresses,
     staging::Staging,
     state::GroupState,
-    waiting::KeepWaiting,
     witness::Witness,
 };
 use crate::shm::{

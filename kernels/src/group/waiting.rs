@@ -4,21 +4,13 @@ use super::{
     abort::{Abort, Reason},
     endpoint::Endpoint,
     fault::Fault,
+    keep_waiting::ASKS_EVERY,
 };
 use crate::{
     shm::records::RankRecord,
     sync::atomics::{Ordering, fence},
 };
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
-/// What a wait asks now and then: whether to go on.
-pub type KeepWaiting = Arc<dyn Fn() -> bool + Send + Sync>;
-
-/// How long a wait sleeps before it asks: a user who interrupts it does not notice the delay.
-const ASKS_EVERY: Duration = Duration::from_millis(100);
+use std::time::{Duration, Instant};
 
 impl Endpoint {
     /// Waits until `ready` holds for every peer's record, at most for the rest of the call's
