@@ -2,7 +2,7 @@
 
 use super::{
     plan::Plan,
-    worker::{Trouble, timed},
+    trouble::{Trouble, timed},
 };
 use consonance::{Communicator, Mailbox};
 use std::thread;

@@ -8,6 +8,7 @@
 //! for each process that was killed.
 
 mod plan;
+mod trouble;
 mod worker;
 mod messages;
 mod process;
@@ -242,7 +243,7 @@ impl<'s> State<'s> {
     fn remove(&mut self, number: u64) -> Option<usize> {
         let at = self.processes.iter().position(|process| process.number == number)?;
         let mut process = self.processes.swap_remove(at);
-        self.killed.insert(process.pid(), worker::now());
+        self.killed.insert(process.pid(), trouble::now());
         process.kill();
         self.bytes += process.bytes;
         self.gave_up(number);

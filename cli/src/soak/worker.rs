@@ -7,6 +7,7 @@
 use super::{
     messages::beside,
     plan::{Plan, What},
+    trouble::{Trouble, now, timed, unless_lost},
 };
 use consonance::{
     ClusterSpec, CommunicationOptions, Communicator, Error, ProcessGroup, ReduceOp, SimpleClusterResolver,
@@ -23,7 +24,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 /// The deadline of a call if no process is stopped, enough on a busy machine.
@@ -69,12 +70,6 @@ pub struct Worker {
     pub round: u64,
     /// The process that started this one.
     pub parent: u32,
-}
-
-/// The reason why a rank stops.
-pub(super) enum Trouble {
-    Lost { begin: u64, end: u64, text: String },
-    Wrong(String),
 }
 
 impl Worker {
@@ -242,24 +237,6 @@ fn make(rank: &mut Communicator, calls: &mut [Box<dyn Part>], asynchronous: bool
     Ok(())
 }
 
-/// Returns the result of a call that began at `begin`, or [`Trouble::Lost`] if the group was
-/// aborted, a wait timed out, or a rank left. A rank that gives up a peer in a subgroup of two
-/// aborts only the subgroup, and leaves.
-fn unless_lost(begin: u64, result: Result<(), Error>) -> Result<Result<(), Error>, Trouble> {
-    match result {
-        Err(error @ (Error::Aborted { .. } | Error::Timeout { .. } | Error::Left { .. })) => {
-            Err(Trouble::Lost { begin, end: now(), text: error.to_string() })
-        }
-        result => Ok(result),
-    }
-}
-
-/// Makes a call that can fail only if the group ends.
-pub(super) fn timed(call: impl FnOnce() -> Result<(), Error>) -> Result<(), Trouble> {
-    let begin = now();
-    unless_lost(begin, call())?.map_err(|error| Trouble::Wrong(error.to_string()))
-}
-
 /// Runs `body` on a thread for each rank.
 fn on_ranks<A: Send, R: Send>(ranks: Vec<A>, body: impl Fn(A) -> Result<R, Trouble> + Sync) -> Vec<Result<R, Trouble>> {
     let body = &body;
@@ -270,11 +247,6 @@ fn on_ranks<A: Send, R: Send>(ranks: Vec<A>, body: impl Fn(A) -> Result<R, Troub
         };
         threads.into_iter().map(join).collect()
     })
-}
-
-/// Returns the time since 1970 in ns, which is the same clock in all processes.
-pub(super) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64)
 }
 
 fn tell(told: &Told) {
