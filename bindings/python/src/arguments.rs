@@ -94,11 +94,39 @@ pub(crate) fn gathered(
     pair(loans, data, out)
 }
 
-/// Lends an array that is read.
-pub(crate) fn input(loans: &mut Loans, data: &Bound<'_, PyAny>) -> Result<(Buf<'static>, Type), Bad> {
+/// Lends an array that is read. It is copied if it `meets` an output.
+pub(crate) fn input(
+    loans: &mut Loans,
+    data: &Bound<'_, PyAny>,
+    meets: Option<&Array>,
+) -> Result<(Buf<'static>, Type), Bad> {
     let (array, _) = array(loans, data, "data")?;
     let of = array.of_type();
-    Ok((loans.input(array, None), of))
+    Ok((loans.input(array, meets), of))
+}
+
+/// The arrays of a rank in a call with a root: the output on the root alone.
+pub(crate) struct Rooted {
+    pub(crate) send: Option<Buf<'static>>,
+    pub(crate) recv: Option<BufMut<'static>>,
+    pub(crate) of: Type,
+    /// The number of elements of each array of a list.
+    pub(crate) received: Vec<usize>,
+}
+
+/// Lends `data`, and on the root `out`, as [`pair`] does.
+pub(crate) fn rooted(
+    loans: &mut Loans,
+    is_root: bool,
+    data: &Bound<'_, PyAny>,
+    out: Option<&Bound<'_, PyAny>>,
+) -> Result<Rooted, Bad> {
+    if is_root {
+        let Pair { send, recv, of, received, .. } = pair(loans, data, out)?;
+        return Ok(Rooted { send, recv: Some(recv), of, received });
+    }
+    let (send, of) = input(loans, data, None)?;
+    Ok(Rooted { send: Some(send), recv: None, of, received: Vec::new() })
 }
 
 /// Lends an array that is written.

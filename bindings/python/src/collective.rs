@@ -5,11 +5,12 @@ use crate::{
     failure::{Bad, exception},
     pool::Pool,
     request::Request,
+    timeout::Timeout,
     waiting,
 };
 use consonance::{Communicator, Error, Mailbox, Queue, Result, World, raw::Kind};
 use consonance_c::Job;
-use pyo3::{prelude::*, types::PyDelta};
+use pyo3::prelude::*;
 use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
@@ -25,23 +26,6 @@ pub(crate) struct Open {
     /// The timeout of a call without one.
     timeout: Mutex<Duration>,
     pub(crate) pool: Arc<Pool>,
-}
-
-/// A time in seconds, or a `timedelta`.
-pub(crate) struct Timeout(pub(crate) Duration);
-
-impl<'py> FromPyObject<'_, 'py> for Timeout {
-    type Error = PyErr;
-
-    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Timeout> {
-        if object.is_instance_of::<PyDelta>() {
-            return object.extract().map(Timeout);
-        }
-        let seconds: f64 = object.extract()?;
-        let invalid = || format!("timeout: expected seconds above 0, at most a day, found {seconds}");
-        let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|timeout| !timeout.is_zero());
-        timeout.map(Timeout).ok_or_else(|| pyo3::exceptions::PyValueError::new_err(invalid()))
-    }
 }
 
 /// How a call is made.
@@ -106,7 +90,11 @@ impl Open {
     ) -> PyResult<R> {
         self.wait_for_last(py)?;
         let result = py.detach(|| self.queue.with(self.limit(timeout), with));
-        result.map_err(|error| waiting::raised().unwrap_or_else(|| exception(py, &error)))
+        // A handler may also raise while the call completes.
+        match waiting::raised() {
+            Some(raised) => Err(raised),
+            None => result.map_err(|error| exception(py, &error)),
+        }
     }
 
     fn start(

@@ -4,10 +4,12 @@ use crate::{
     arguments::{input, output, rank},
     array::Loans,
     block::Block,
-    collective::{self, Mode, Open, Timeout},
+    collective::{self, Mode, Open},
     failure::{Bad, exception},
     id::UniqueId,
-    jobs, waiting,
+    jobs,
+    timeout::Timeout,
+    waiting,
 };
 use consonance::{
     CommunicationOptions, Mailbox, ProcessGroup, ProcessGroupBuilder, Result, World,
@@ -376,7 +378,7 @@ impl Communicator {
         let limit = open.limit(timeout);
         let start = |mailbox: &Mailbox, loans: &mut Loans| {
             let to = rank(open.world(), "to", to)?;
-            Ok(mailbox.start_send(input(loans, data)?.0, to, tag, limit))
+            Ok(mailbox.start_send(input(loans, data, None)?.0, to, tag, limit))
         };
         open.message(py, async_op, data, start, "send")
     }

@@ -1,7 +1,7 @@
 //! Makes the calls of a communicator from its arguments.
 
 use crate::{
-    arguments::{Pair, array, counts_of, gathered, input, items, operation, output, pair, parts, rank},
+    arguments::{Pair, Rooted, array, counts_of, gathered, input, items, operation, output, pair, parts, rank, rooted},
     array::{Array, Loans},
     failure::Bad,
 };
@@ -35,13 +35,7 @@ pub(crate) fn reduce(
     out: Option<Any<'_, '_>>,
 ) -> Jobs {
     let root = rank(world, "root", root)?;
-    let (send, recv, of) = if world.rank() == root {
-        let Pair { send, recv, of, .. } = pair(loans, data, out)?;
-        (send, Some(recv), of)
-    } else {
-        let (send, of) = input(loans, data)?;
-        (Some(send), None, of)
-    };
+    let Rooted { send, recv, of, .. } = rooted(loans, world.rank() == root, data, out)?;
     Ok(vec![Job::new(Call::Reduce { op: operation(op, of)?, send, recv, root }, of)])
 }
 
@@ -92,14 +86,8 @@ pub(crate) fn gather(
     counts: Option<Vec<usize>>,
 ) -> Jobs {
     let root = rank(world, "root", root)?;
-    let (send, recv, of, listed) = if world.rank() == root {
-        let Pair { send, recv, of, received, .. } = pair(loans, data, out)?;
-        (send, Some(recv), of, received)
-    } else {
-        let (send, of) = input(loans, data)?;
-        (Some(send), None, of, Vec::new())
-    };
-    let counts = parts(world, "counts", counts_of(counts, listed), of)?;
+    let Rooted { send, recv, of, received } = rooted(loans, world.rank() == root, data, out)?;
+    let counts = parts(world, "counts", counts_of(counts, received), of)?;
     Ok(vec![Job::new(Call::Gather { send, recv, counts: None, root }, of).with_counts(counts)])
 }
 
@@ -178,12 +166,14 @@ fn reduce_scatter_blocks(
         let Pair { send, recv, of, .. } = pair(loans, data, Some(out))?;
         return Ok(vec![Job::new(Call::ReduceScatter { op: operation(op, of)?, send, recv }, of)]);
     }
+    let written = Array::of(out, "out")?;
     let job = |(root, block): (usize, Bound<'_, PyAny>)| {
         let (send, recv, of) = if world.rank() == root {
             let Pair { send, recv, of, .. } = pair(loans, &block, Some(out))?;
             (send, Some(recv), of)
         } else {
-            let (send, of) = input(loans, &block)?;
+            // Another block's result may be written before this block is read.
+            let (send, of) = input(loans, &block, Some(&written))?;
             (Some(send), None, of)
         };
         Ok(Job::new(Call::Reduce { op: operation(op, of)?, send, recv, root }, of))

@@ -14,6 +14,7 @@ mod types;
 #[allow(unsafe_code, reason = "the addresses in arrays of Python come in here")]
 mod array;
 mod failure;
+mod timeout;
 mod waiting;
 mod collective;
 mod arguments;

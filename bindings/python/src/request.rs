@@ -1,6 +1,6 @@
 //! Requests that were started.
 
-use crate::{collective::Timeout, failure::exception, waiting};
+use crate::{failure::exception, timeout::Timeout, waiting};
 use pyo3::prelude::*;
 use std::sync::Mutex;
 

@@ -76,7 +76,7 @@ pub(crate) fn bytes(of: Type) -> usize {
 /// `or` and a product is `and`, as in NumPy and PyTorch.
 pub(crate) fn operation(of: Type, op: ReduceOp) -> Result<ReduceOp, &'static str> {
     match (of.dtype, op) {
-        _ if of.number > 106 && of.parts == 1 => Err("a type that can be reduced"),
+        _ if FLOAT8.iter().any(|(_, float8)| *float8 == of) => Err("a type that can be reduced"),
         _ if of.parts > 1 && !matches!(op, ReduceOp::Sum | ReduceOp::Mean) => Err("sum or mean, for complex numbers"),
         (DType::Bool, ReduceOp::Mean) => Err("any operation but mean, for bools"),
         (DType::Bool, ReduceOp::Sum | ReduceOp::Max) => Ok(ReduceOp::Or),

@@ -4,7 +4,7 @@ use consonance::{Error, Request, Result, raw::KeepWaiting};
 use pyo3::prelude::*;
 use std::{
     cell::RefCell,
-    sync::{Arc, mpsc},
+    sync::{Arc, Mutex, PoisonError, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -60,10 +60,10 @@ pub(crate) fn apart<T: Send + 'static>(
     if let Err(source) = started {
         return Ok(Err(Error::System { what: "start a thread".to_owned(), source }));
     }
-    let receiver = std::sync::Mutex::new(receiver);
+    let receiver = Mutex::new(receiver);
     loop {
         let received = py.detach(|| {
-            let receiver = receiver.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let receiver = receiver.lock().unwrap_or_else(PoisonError::into_inner);
             receiver.recv_timeout(SLICE)
         });
         match received {

@@ -178,10 +178,13 @@ def test_counts_and_lists(size):
         parts = tuple(np.zeros(count, int) for count in counts)
         comm.all_to_all([np.full(n + 1, n) for _ in range(size)], out=parts)
         np.testing.assert_array_equal(np.concatenate(parts), whole)
-        # Blocks of different sizes, of which each rank gets its own.
+        # Blocks of different sizes, of which each rank gets its own; also where its result overwrites another block.
         blocks = [np.full(count, 1.5) for count in counts]
         out = comm.reduce_scatter(blocks, "sum", out=np.zeros(counts[n]))
         np.testing.assert_array_equal(out, 1.5 * size)
+        blocks = [np.full(count, rank + 1.0) for rank, count in enumerate(counts)]
+        out = comm.reduce_scatter(blocks, "sum", out=blocks[-1][: counts[n]])
+        np.testing.assert_array_equal(out, (n + 1.0) * size)
 
     cs.run(size, rank)
 

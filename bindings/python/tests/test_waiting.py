@@ -100,6 +100,20 @@ def test_an_exception_of_one_rank_frees_the_others():
     assert any(entry.name == "rank" for entry in caught.traceback)
 
 
+def leaves(comm):
+    comm.barrier()
+    if comm.rank == 1:
+        os._exit(3)
+    with pytest.raises(cs.LostError) as caught:
+        comm.all_reduce(np.ones(10))
+    return caught.value.replica
+
+
+def test_a_rank_that_exits_is_named():
+    processes = Processes(3, leaves)
+    assert sorted(processes.result()[:2] for _ in range(2)) == [(0, 1), (2, 1)]
+
+
 def killed(comm, how):
     comm.barrier()
     if comm.rank == 1:

@@ -1,6 +1,5 @@
 """The process group: PyTorch's calls as Consonance's."""
 
-import itertools
 from datetime import timedelta
 from typing import Any
 
@@ -31,7 +30,43 @@ _OPS = {
     }.items()
 }
 _AllreduceOptions = dist.AllreduceOptions
+_REDUCE_OPS = (dist.ReduceOp, dist.ReduceOp.RedOpType)
 _PREMUL_SUM = hash(dist.ReduceOp.PREMUL_SUM)
+
+
+_NOTHING = object()
+
+
+class _Given:
+    """What a caller gives beside tensors: PyTorch's options, or their values one by one, by place or by name."""
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        self.starts, self.timeout, self.root, self.op, self.factor = True, None, 0, "sum", None
+        for value in (*values, *named.values()):
+            if isinstance(value, timedelta):
+                self.timeout = limit(value)
+            elif isinstance(value, int):
+                self.root = value
+            elif isinstance(value, _REDUCE_OPS):
+                self._set_op(value)
+            elif value is not None:
+                self.starts = getattr(value, "asyncOp", True)
+                self.timeout = limit(getattr(value, "timeout", None))
+                self.root = getattr(value, "rootRank", 0)
+                self._set_op(getattr(value, "reduceOp", dist.ReduceOp.SUM))
+
+    def _set_op(self, op: Any) -> None:
+        number = hash(op)
+        if number == _PREMUL_SUM:
+            self.factor = op.__getstate__()[1]
+        elif number in _OPS:
+            self.op = _OPS[number]
+        else:
+            raise ValueError(f"consonance: op: expected an operation of torch.distributed.ReduceOp, found {op}")
+
+    def scaled(self, tensor: Tensor) -> Tensor:
+        """Returns the data of a sum: times the factor of ``PREMUL_SUM``."""
+        return tensor if self.factor is None else tensor * self.factor
 
 
 class _Collectives:
@@ -44,23 +79,28 @@ class _Collectives:
     _comm: Communicator
     _timeout: timedelta
 
-    def _make_call(self, name: str, data: Any, outputs: list[Tensor], opts: Any, **arguments: Any) -> Work | None:
-        starts = getattr(opts, "asyncOp", True)
-        timeout = limit(getattr(opts, "timeout", None))
+    def _make_call(self, name: str, data: Any, outputs: list[Tensor], given: "_Given", **arguments: Any) -> Work | None:
+        call = getattr(self._comm, name)
+        data = () if data is _NOTHING else (data,)
         try:
-            made = getattr(self._comm, name)(data, async_op=starts, timeout=timeout, **arguments)
+            made = call(*data, async_op=given.starts, timeout=given.timeout, **arguments)
         except Error as error:
             raise _errors.of(error) from None
-        return Work([made], outputs) if starts else None
+        return Work([made], outputs) if given.starts else None
 
-    def _make_calls(self, name: str, pairs: list[tuple[Tensor, Tensor]], opts: Any, **arguments: Any) -> Work | None:
-        """Makes a call for each pair of an output and an input."""
-        works = [self._make_call(name, data, [out], opts, out=out, **arguments) for out, data in pairs]
-        if not getattr(opts, "asyncOp", True):
+    def _make_calls(self, name: str, outputs: list, inputs: list[Tensor], given: "_Given", **arguments: Any) -> Work | None:
+        """Makes a call for each output, a tensor or a list of them, and its input."""
+        works = [
+            self._make_call(name, data, _list(out), given, out=out, **arguments)
+            for out, data in zip(outputs, inputs, strict=True)
+        ]
+        if not given.starts:
             return None
-        return Work([request for work in works for request in work._requests], [out for out, _ in pairs])
+        return Work(
+            [request for work in works for request in work._requests], [out for work in works for out in work._outputs]
+        )
 
-    def allreduce(self, tensors: list[Tensor], opts: Any = None, timeout: timedelta | None = None) -> Work | None:
+    def allreduce(self, tensors: list[Tensor], opts: Any = None, *more: Any, **named: Any) -> Work | None:
         # The way of most calls, with nothing looked at twice.
         if type(opts) is _AllreduceOptions and not opts.asyncOp and len(tensors) == 1:
             tensor, op = tensors[0], _OPS.get(hash(opts.reduceOp))
@@ -70,138 +110,80 @@ class _Collectives:
                     return None
                 except Error as error:
                     raise _errors.of(error) from None
-        return self.allreduce_coalesced(tensors, opts, timeout)
+        return self.allreduce_coalesced(tensors, opts, *more, **named)
 
-    def allreduce_coalesced(
-        self, tensors: list[Tensor], opts: Any = None, timeout: timedelta | None = None
-    ) -> Work | None:
-        tensors = _list(tensors)
-        opts, op, factor = _reduction(opts, timeout)
+    def allreduce_coalesced(self, tensors: list[Tensor], *opts: Any, **named: Any) -> Work | None:
+        tensors, given = _list(tensors), _Given(*opts, **named)
         if any(tensor.layout != torch.strided for tensor in tensors):
             for tensor in tensors:
-                _sparse.all_reduce(self._comm, tensor, op)
+                _sparse.all_reduce(self._comm, tensor, given.op)
             return Work([], tensors)
-        if factor is not None:
-            for tensor in tensors:
-                tensor.mul_(factor)
-        return self._make_call("all_reduce_coalesced", tensors, tensors, opts, op=op)
+        for tensor in tensors if given.factor is not None else []:
+            tensor.mul_(given.factor)
+        return self._make_call("all_reduce_coalesced", tensors, tensors, given, op=given.op)
 
-    def broadcast(
-        self, tensors: list[Tensor], opts: Any = None, root: int = 0, timeout: timedelta | None = None
-    ) -> Work | None:
-        (tensor,) = _list(tensors)
-        if isinstance(opts, int):
-            opts, root = None, opts
-        return self._make_call("broadcast", tensor, [tensor], opts, root=getattr(opts, "rootRank", root))
+    def broadcast(self, tensors: list[Tensor], *opts: Any, **named: Any) -> Work | None:
+        (tensor,), given = _list(tensors), _Given(*opts, **named)
+        return self._make_call("broadcast", tensor, [tensor], given, root=given.root)
 
-    def reduce(
-        self, tensors: list[Tensor], opts: Any = None, op: Any = None, timeout: timedelta | None = None
-    ) -> Work | None:
-        (tensor,) = _list(tensors)
-        root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
-        opts, op, factor = _reduction(op if isinstance(opts, int) else opts, timeout)
-        data = tensor if factor is None else tensor * factor
-        out = {} if factor is None or root != self._comm.rank else {"out": tensor}
-        return self._make_call("reduce", data, [tensor], opts, op=op, root=root, **out)
+    def reduce(self, tensors: list[Tensor], *opts: Any, **named: Any) -> Work | None:
+        (tensor,), given = _list(tensors), _Given(*opts, **named)
+        out = {"out": tensor} if given.factor is not None and given.root == self._comm.rank else {}
+        return self._make_call("reduce", given.scaled(tensor), [tensor], given, op=given.op, root=given.root, **out)
 
-    def allgather(
-        self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None, timeout: timedelta | None = None
-    ) -> Work | None:
-        (data,) = _list(inputs)
-        outputs = outputs[0] if outputs and isinstance(outputs[0], list) else outputs
-        return self._make_call("all_gather", data, outputs, opts, out=outputs)
+    def allgather(self, outputs: list, inputs: list[Tensor], *opts: Any, **named: Any) -> Work | None:
+        (data,), outputs = _list(inputs), _first(outputs)
+        return self._make_call("all_gather", data, outputs, _Given(*opts, **named), out=outputs)
 
-    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None, timeout: Any = None) -> Work | None:
-        return self._make_call("all_gather", input, [output], opts, out=output)
+    def all_gather_single(self, output: Tensor, input: Tensor, *opts: Any, **named: Any) -> Work | None:
+        return self._make_call("all_gather", input, [output], _Given(*opts, **named), out=output)
 
     _allgather_base = all_gather_single
 
-    def allgather_coalesced(
-        self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
-    ) -> Work | None:
+    def allgather_coalesced(self, output_lists: list[list[Tensor]], inputs: list[Tensor], *opts: Any) -> Work | None:
+        # The lists have a tensor for each input, and there is a list for each rank.
         outputs = [list(parts) for parts in zip(*output_lists, strict=True)]
-        works = [
-            self._make_call("all_gather", data, out, opts, out=out) for out, data in zip(outputs, inputs, strict=True)
-        ]
-        if works and works[0] is None:
-            return None
-        return Work([request for work in works for request in work._requests], list(itertools.chain(*output_lists)))
+        return self._make_calls("all_gather", outputs, inputs, _Given(*opts))
 
-    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work | None:
-        return self._make_calls("all_gather", list(zip(outputs, inputs, strict=True)), opts)
+    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], *opts: Any) -> Work | None:
+        return self._make_calls("all_gather", outputs, inputs, _Given(*opts))
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def gather(
-        self,
-        outputs: list[list[Tensor]],
-        inputs: list[Tensor],
-        opts: Any = None,
-        root: int = 0,
-        timeout: timedelta | None = None,
-    ) -> Work | None:
-        (data,) = _list(inputs)
-        root = opts if isinstance(opts, int) else getattr(opts, "rootRank", root)
-        if self._comm.rank != root:
-            return self._make_call("gather", data, [], opts, root=root)
-        outputs = outputs[0] if outputs and isinstance(outputs[0], list) else outputs
-        return self._make_call("gather", data, outputs, opts, root=root, out=outputs)
+    def gather(self, outputs: list, inputs: list[Tensor], *opts: Any, **named: Any) -> Work | None:
+        (data,), outputs, given = _list(inputs), _first(outputs), _Given(*opts, **named)
+        out = {"out": outputs} if self._comm.rank == given.root else {}
+        return self._make_call("gather", data, outputs, given, root=given.root, **out)
 
-    def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work | None:
-        root = getattr(opts, "rootRank", 0)
-        out = {"out": output} if self._comm.rank == root else {}
-        return self._make_call("gather", input, [output], opts, root=root, **out)
+    def gather_single(self, output: Tensor, input: Tensor, *opts: Any) -> Work | None:
+        return self.gather([output], [input], *opts)
 
     gather_into_tensor = gather_single
 
-    def scatter(
-        self,
-        outputs: list[Tensor],
-        inputs: list[list[Tensor]],
-        opts: Any = None,
-        root: int = 0,
-        timeout: timedelta | None = None,
-    ) -> Work | None:
-        (out,) = _list(outputs)
-        root = opts if isinstance(opts, int) else getattr(opts, "rootRank", root)
-        data = None
-        if self._comm.rank == root:
-            data = inputs[0] if inputs and isinstance(inputs[0], list) else inputs
-        return self._make_call("scatter", data, [out], opts, root=root, out=out)
+    def scatter(self, outputs: list[Tensor], inputs: list, *opts: Any, **named: Any) -> Work | None:
+        (out,), given = _list(outputs), _Given(*opts, **named)
+        data = _first(inputs) if self._comm.rank == given.root else None
+        return self._make_call("scatter", data, [out], given, root=given.root, out=out)
 
-    def reduce_scatter(
-        self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None, timeout: timedelta | None = None
-    ) -> Work | None:
-        (out,) = _list(outputs)
-        opts, op, factor = _reduction(opts, timeout)
-        data = inputs[0] if inputs and isinstance(inputs[0], list) else inputs
-        if factor is not None:
-            data = [tensor * factor for tensor in data]
-        return self._make_call("reduce_scatter", data, [out], opts, op=op, out=out)
+    def reduce_scatter(self, outputs: list[Tensor], inputs: list, *opts: Any, **named: Any) -> Work | None:
+        (out,), given = _list(outputs), _Given(*opts, **named)
+        data = [given.scaled(tensor) for tensor in _first(inputs)]
+        return self._make_call("reduce_scatter", data, [out], given, op=given.op, out=out)
 
-    def reduce_scatter_single(
-        self, output: Tensor, input: Tensor, opts: Any = None, timeout: timedelta | None = None
-    ) -> Work | None:
-        opts, op, factor = _reduction(opts, timeout)
-        data = input if factor is None else input * factor
-        return self._make_call("reduce_scatter", data, [output], opts, op=op, out=output)
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, *opts: Any, **named: Any) -> Work | None:
+        given = _Given(*opts, **named)
+        return self._make_call("reduce_scatter", given.scaled(input), [output], given, op=given.op, out=output)
 
     _reduce_scatter_base = reduce_scatter_single
 
-    def reduce_scatter_single_coalesced(
-        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
-    ) -> Work | None:
-        opts, op, factor = _reduction(opts, None)
-        if factor is not None:
-            inputs = [tensor * factor for tensor in inputs]
-        return self._make_calls("reduce_scatter", list(zip(outputs, inputs, strict=True)), opts, op=op)
+    def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], *opts: Any) -> Work | None:
+        given = _Given(*opts)
+        return self._make_calls("reduce_scatter", outputs, [given.scaled(data) for data in inputs], given, op=given.op)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def alltoall(
-        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None, timeout: timedelta | None = None
-    ) -> Work | None:
-        return self._make_call("all_to_all", inputs, outputs, opts, out=outputs)
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], *opts: Any, **named: Any) -> Work | None:
+        return self._make_call("all_to_all", inputs, outputs, _Given(*opts, **named), out=outputs)
 
     def all_to_all_single(
         self,
@@ -209,40 +191,33 @@ class _Collectives:
         input: Tensor,
         output_splits: list[int] | None = None,
         input_splits: list[int] | None = None,
-        opts: Any = None,
-        timeout: timedelta | None = None,
+        *opts: Any,
+        **named: Any,
     ) -> Work | None:
         # Counts are given even if they are even: they may not be on another rank.
-        counts = _counts("input", input, input_splits, self._comm.size)
-        out_counts = _counts("output", output, output_splits, self._comm.size)
-        return self._make_call(
-            "all_to_all", input, [output], opts, out=output, counts=counts, out_counts=out_counts
-        )
+        counts = {
+            "counts": _counts("input", input, input_splits, self._comm.size),
+            "out_counts": _counts("output", output, output_splits, self._comm.size),
+        }
+        return self._make_call("all_to_all", input, [output], _Given(*opts, **named), out=output, **counts)
 
     alltoall_base = all_to_all_single
 
     def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> Work:
         (tensor,) = _list(tensors)
-        return self._make_call("send", tensor, [tensor], None, to=to, tag=tag)
+        return self._make_call("send", tensor, [tensor], _Given(), to=to, tag=tag)
 
-    def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> Work:
+    def recv(self, tensors: list[Tensor], source: int | None, tag: int = 0) -> Work:
         (tensor,) = _list(tensors)
-        return self._make_call("recv", tensor, [tensor], None, source=source, tag=tag)
+        return self._make_call("recv", tensor, [tensor], _Given(), source=source, tag=tag)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Work:
-        (tensor,) = _list(tensors)
-        return self._make_call("recv", tensor, [tensor], None, tag=tag)
+        return self.recv(tensors, None, tag)
 
     recvAnysource = recv_anysource
 
-    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Work | None:
-        starts = getattr(opts, "asyncOp", True)
-        timeout = limit(getattr(opts, "timeout", timeout))
-        try:
-            made = self._comm.barrier(async_op=starts, timeout=timeout)
-        except Error as error:
-            raise _errors.of(error) from None
-        return Work([made], []) if starts else None
+    def barrier(self, *opts: Any, **named: Any) -> Work | None:
+        return self._make_call("barrier", _NOTHING, [], _Given(*opts, **named))
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         monitored_barrier(self._comm, self._timeout if timeout is None else timeout, wait_all_ranks)
@@ -359,17 +334,9 @@ def _list(tensors: Any) -> list[Tensor]:
     return [tensors] if isinstance(tensors, Tensor) else list(tensors)
 
 
-def _reduction(opts: Any, timeout: timedelta | None) -> tuple[Any, str, Any]:
-    """Returns the options of a reduction, its operation, and the factor of the data before it."""
-    reduce_op = getattr(opts, "reduceOp", opts)
-    if reduce_op is None:
-        return opts, "sum", None
-    number = hash(reduce_op)
-    if number == _PREMUL_SUM:
-        return opts, "sum", reduce_op.__getstate__()[1]
-    if number not in _OPS:
-        raise ValueError(f"consonance: op: expected an operation of torch.distributed.ReduceOp, found {reduce_op}")
-    return opts, _OPS[number], None
+def _first(tensors: list) -> list[Tensor]:
+    """Returns the first list of a list of lists, or the list of tensors that it is."""
+    return tensors[0] if tensors and isinstance(tensors[0], list) else tensors
 
 
 def _counts(argument: str, tensor: Tensor, splits: list[int] | None, size: int) -> list[int]:

@@ -1,6 +1,7 @@
 """Calls that were started, as PyTorch sees them."""
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
@@ -26,13 +27,15 @@ class Work(dist._Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Waits for the requests. Raises the error of the first that failed, or at the timeout."""
         # 0 and less are PyTorch's words for no timeout.
-        limit = timeout if timeout is not None and timeout > timedelta(0) else None
-        try:
-            for request in self._requests:
-                if not request.wait(limit):
-                    raise _errors.TimeoutError(f"consonance: Timed out waiting {limit}: the call goes on")
-        except Error as error:
-            raise error if isinstance(error, _errors.BackendError) else _errors.of(error) from None
+        limit = timeout.total_seconds() if timeout is not None and timeout > timedelta(0) else None
+        until = None if limit is None else time.monotonic() + limit
+        for request in self._requests:
+            try:
+                has_ended = request.wait(None if until is None else max(until - time.monotonic(), 1e-6))
+            except Error as error:
+                raise _errors.of(error) from None
+            if not has_ended:
+                raise _errors.TimeoutError(f"consonance: Timed out waiting {limit * 1000:.0f}ms: the call goes on")
         return True
 
     def is_completed(self) -> bool:
