@@ -75,13 +75,13 @@ pub use cluster::{
     process_group::{ProcessGroup, ProcessGroupBuilder},
     unique_id::UniqueId,
 };
-pub use comm::async_scope::{Pending, Scope};
 pub use comm::communicator::Communicator;
 pub use comm::mailbox::Mailbox;
 pub use comm::options::{CommunicationOptions, Implementation};
 pub use comm::queue::Queue;
 pub use comm::request::Request;
 pub use comm::shared_memory::SharedMemory;
+pub use comm::{async_scope::Scope, pending::Pending};
 pub use consonance_derive::Nest;
 pub use consonance_spec::{
     DType, Element, ReduceOp, UnknownReduceOp, VariableAggregation, VariableSynchronization, World, bf16, f16,

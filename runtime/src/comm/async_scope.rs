@@ -2,12 +2,13 @@
 //! finished when the closure's scope ends.
 //!
 //! A handle could be forgotten while a peer reads its buffer; a closure cannot end early. So
-//! buffers are lent for the whole closure, and dropping a handle is always safe.
+//! buffers are lent for the whole closure, or owned by the call. Dropping a handle is always safe.
 
 use crate::{
     Communicator, Error, Result,
     comm::{
         call::Call,
+        pending::{Ending, Pending, pending},
         progress::{self, Tasks},
     },
     error::{IntoReduceOp, op_of},
@@ -16,7 +17,8 @@ use consonance_kernels::group::Reason;
 use consonance_spec::{Element, Kind, ReduceOp};
 use std::{
     marker::PhantomData,
-    sync::{Arc, Condvar, Mutex, MutexGuard},
+    ops::DerefMut,
+    sync::{Arc, Mutex},
     thread,
 };
 
@@ -24,102 +26,10 @@ use std::{
 pub struct Scope<'env> {
     rank: usize,
     tasks: Tasks<'env>,
-    slots: Mutex<Vec<Arc<Slot>>>,
+    calls: Mutex<Vec<Arc<dyn Ending + 'env>>>,
     /// Makes the lifetime invariant: with a shorter one, buffers could be used before the calls are
     /// finished.
     invariant: PhantomData<&'env mut &'env ()>,
-}
-
-/// An asynchronous call in progress. Dropping it is safe: the call finishes before its scope ends,
-/// and the scope returns its error.
-pub struct Pending {
-    slot: Arc<Slot>,
-}
-
-/// The slot for a call's result, which is taken once.
-#[derive(Default)]
-struct Slot {
-    state: Mutex<State>,
-    finished: Condvar,
-}
-
-#[derive(Default)]
-enum State {
-    #[default]
-    UnderWay,
-    Finished(Result<()>),
-    Taken,
-}
-
-/// The duty to finish a call. It is dropped without a result only in a panic; then the waiter gets
-/// an error.
-struct Promise(Arc<Slot>);
-
-impl Promise {
-    fn keep(self, result: Result<()>) {
-        self.0.finish(result);
-    }
-}
-
-impl Drop for Promise {
-    fn drop(&mut self) {
-        if matches!(*self.0.lock(), State::UnderWay) {
-            self.0.finish(Err(Error::other("the thread of the asynchronous calls panicked")));
-        }
-    }
-}
-
-impl Slot {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics while holding the state of a call")
-    }
-
-    fn finish(&self, result: Result<()>) {
-        *self.lock() = State::Finished(result);
-        self.finished.notify_all();
-    }
-
-    /// Takes the result; `Ok` if it was taken before.
-    fn take(&self) -> Result<()> {
-        match std::mem::replace(&mut *self.lock(), State::Taken) {
-            State::Finished(result) => result,
-            State::UnderWay | State::Taken => Ok(()),
-        }
-    }
-}
-
-impl Pending {
-    /// Waits until the call is finished and returns its result. The call's deadline bounds the
-    /// wait.
-    ///
-    /// # Errors
-    /// The call's.
-    pub fn wait(self) -> Result<()> {
-        let mut state = self.slot.lock();
-        while matches!(*state, State::UnderWay) {
-            state = self.slot.finished.wait(state).expect("nobody panics while holding the state of a call");
-        }
-        drop(state);
-        self.slot.take()
-    }
-
-    /// Returns whether the call is finished. Never waits.
-    ///
-    /// ```
-    /// # use consonance::{Communicator, ReduceOp};
-    /// let (mut alone, mut gradients) = (Communicator::threads(1).remove(0), [0.5f32; 1000]);
-    /// alone.scope(|scope| {
-    ///     let sum = scope.all_reduce(ReduceOp::Sum, &mut gradients)?;
-    ///     while !sum.is_finished() {
-    ///         // Compute something else.
-    ///     }
-    ///     sum.wait()
-    /// })?;
-    /// # Ok::<(), consonance::Error>(())
-    /// ```
-    pub fn is_finished(&self) -> bool {
-        !matches!(*self.slot.lock(), State::UnderWay)
-    }
 }
 
 impl<'env> Scope<'env> {
@@ -288,6 +198,65 @@ impl<'env> Scope<'env> {
         self.start(Call::Recv { data: data.into(), from })
     }
 
+    /// Starts an all-reduce of `data` in place, and owns `data` until [`Pending::wait`] returns it.
+    /// So `data` may be made in the body, and its result may be read there. A `Vec`, a `Box` of a
+    /// slice and [`SharedMemory`](crate::SharedMemory) can be owned.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Scope::all_reduce).
+    ///
+    /// ```
+    /// use consonance::{Communicator, ReduceOp};
+    /// let mut alone = Communicator::threads(1).remove(0);
+    /// let mut weights = [1.0f32; 8];
+    /// alone.scope(|scope| {
+    ///     let pending = (0..2).map(|layer| scope.all_reduce_owned(ReduceOp::Mean, vec![layer as f32; 4]));
+    ///     let pending: Vec<_> = pending.collect::<Result<_, _>>()?;
+    ///     for (weights, gradient) in weights.chunks_mut(4).zip(pending) {
+    ///         weights.iter_mut().zip(gradient.wait()?).for_each(|(weight, gradient)| *weight -= 0.5 * gradient);
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(weights, [1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.5]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn all_reduce_owned<T, B>(&self, op: impl IntoReduceOp, data: B) -> Result<Pending<B>>
+    where
+        T: Element,
+        B: DerefMut<Target = [T]> + Send + 'env,
+    {
+        let op = self.op(Kind::AllReduce, op)?;
+        Ok(self.start_owned(data, move |data| Call::AllReduce { op, send: None, recv: (&mut **data).into() }))
+    }
+
+    /// Starts any call on buffers that it owns until [`Pending::wait`] returns them. `call` makes
+    /// the call of them when the calls before it are finished.
+    ///
+    /// ```
+    /// use consonance::{Communicator, raw::Call};
+    /// let mut alone = Communicator::threads(1).remove(0);
+    /// let gathered = alone.scope(|scope| {
+    ///     let (part, all) = (vec![1, 2, 3], vec![0; 3]);
+    ///     let call = scope.start_owned((part, all), |(part, all)| {
+    ///         let (send, recv) = (Some(part[..].into()), (&mut all[..]).into());
+    ///         Call::AllGather { send, recv, counts: None }
+    ///     });
+    ///     Ok(call.wait()?.1)
+    /// })?;
+    /// assert_eq!(gathered, [1, 2, 3]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn start_owned<B: Send + 'env>(
+        &self,
+        mut buffers: B,
+        call: impl for<'b> FnOnce(&'b mut B) -> Call<'b> + Send + 'env,
+    ) -> Pending<B> {
+        self.add(move |communicator| {
+            communicator.call(call(&mut buffers))?;
+            Ok(buffers)
+        })
+    }
+
     /// Returns the operation. For text that names none, queues a task that tells the other ranks,
     /// which make the call, and returns the error.
     fn op(&self, kind: Kind, op: impl IntoReduceOp) -> Result<ReduceOp> {
@@ -299,11 +268,14 @@ impl<'env> Scope<'env> {
     }
 
     fn start(&self, call: Call<'env>) -> Pending {
-        let slot = Arc::new(Slot::default());
-        self.slots.lock().expect("nobody panics while pushing").push(slot.clone());
-        let promise = Promise(slot.clone());
-        self.tasks.add(|communicator| promise.keep(communicator.call(call)));
-        Pending { slot }
+        self.add(|communicator| communicator.call(call))
+    }
+
+    fn add<B: Send + 'env>(&self, work: impl FnOnce(&mut Communicator) -> Result<B> + Send + 'env) -> Pending<B> {
+        let (pending, ending, task) = pending(work);
+        self.calls.lock().expect("nobody panics while pushing").push(ending);
+        self.tasks.add(task);
+        pending
     }
 }
 
@@ -347,17 +319,15 @@ impl Communicator {
                     return Err(Error::System { what, source });
                 }
             };
-            let scope = Scope { rank, tasks, slots: Mutex::default(), invariant: PhantomData };
+            let scope = Scope { rank, tasks, calls: Mutex::default(), invariant: PhantomData };
             let result = body(&scope);
-            let Scope { tasks, slots, .. } = scope;
+            let Scope { tasks, calls, .. } = scope;
             tasks.close();
-            let slots = slots.into_inner().expect("nobody panics while pushing");
-            let results: Vec<Result<()>> = slots.into_iter().map(|slot| Pending { slot }.wait()).collect();
             // `thread::scope` waits for the end of the closure only, not for the end of the thread.
             thread.join().expect("the tasks' panics are caught");
             let value = result?;
-            results.into_iter().collect::<Result<()>>()?;
-            Ok(value)
+            let calls = calls.into_inner().expect("nobody panics while pushing");
+            calls.iter().find_map(|call| call.error()).map_or(Ok(value), Err)
         })
     }
 }

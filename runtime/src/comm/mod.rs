@@ -12,4 +12,5 @@ mod disagreement;
 pub(crate) mod shared_memory;
 pub(crate) mod queue;
 pub(crate) mod progress;
+pub(crate) mod pending;
 pub(crate) mod async_scope;

@@ -93,13 +93,7 @@ impl<S> Builder<S> {
     /// [`Error::InvalidCall`] for an empty list of devices, a device that does not exist, or one
     /// that is listed twice.
     pub fn build(self) -> Result<S> {
-        let (devices, placement) = (self.devices?, self.placement?);
-        if devices.is_empty() {
-            return Err(Error::invalid(self.name, "devices", "at least one device", "an empty list"));
-        }
-        if let Some(twice) = (1..devices.len()).find(|&place| devices[..place].contains(&devices[place])) {
-            return Err(Error::invalid(self.name, "devices", "each device once", format!("{} twice", devices[twice])));
-        }
+        let (devices, placement) = (check_devices(self.name, self.devices?)?, self.placement?);
         Ok((self.wrap)(Strategy(Arc::new(Inner {
             name: self.name,
             devices,
@@ -113,6 +107,20 @@ impl<S> Builder<S> {
             kept: Mutex::default(),
             carriers: Mutex::default(),
         }))))
+    }
+}
+
+/// Returns the devices of a strategy.
+///
+/// # Errors
+/// [`Error::InvalidCall`] for an empty list, or a device that is listed twice.
+pub(crate) fn check_devices(call: &'static str, devices: Vec<Device>) -> Result<Vec<Device>> {
+    if devices.is_empty() {
+        return Err(Error::invalid(call, "devices", "at least one device", "an empty list"));
+    }
+    match (1..devices.len()).find(|&place| devices[..place].contains(&devices[place])) {
+        Some(twice) => Err(Error::invalid(call, "devices", "each device once", format!("{} twice", devices[twice]))),
+        None => Ok(devices),
     }
 }
 

@@ -8,6 +8,7 @@ mod turns;
 mod worker_group;
 
 pub use builder::Builder;
+pub(crate) use builder::check_devices;
 pub(crate) use lease::CommLease;
 pub(crate) use worker_group::{CallGuard, Workers};
 

@@ -2,8 +2,8 @@
 
 use super::{next_group, ones, resolver_of};
 use consonance::{
-    CommunicationOptions, Device, Error, MultiWorkerMirroredStrategy, PerReplica, ProcessGroup, Result, Strategy,
-    Tensor,
+    CommunicationOptions, Communicator, Device, Error, MultiWorkerMirroredStrategy, PerReplica, ProcessGroup, Result,
+    Strategy, Tensor,
 };
 use std::{thread, time::Duration};
 
@@ -130,4 +130,42 @@ fn the_replicas_of_the_meeting_are_those_of_the_strategy() {
         threads.map(|thread| thread.join().unwrap())
     });
     results.into_iter().collect::<Result<()>>().unwrap();
+}
+
+#[test]
+fn workers_choose_their_devices() {
+    let group = next_group();
+    let worker = |worker: usize| {
+        let devices = [vec!["cpu:5", "cpu:3"], vec!["cpu:7"]][worker].clone();
+        let builder = MultiWorkerMirroredStrategy::builder(resolver_of(group, 2, worker));
+        let strategy = builder.devices(devices.iter().copied()).build()?;
+        let used = strategy.run(|replica| Ok(replica.devices()[0].to_string()))?;
+        assert_eq!(ones(&strategy)?, 3);
+        assert_eq!(strategy.local_results(&used), devices);
+        Ok(())
+    };
+    let results = thread::scope(|scope| {
+        let threads = [0, 1].map(|index| scope.spawn(move || worker(index)));
+        threads.map(|thread| thread.join().unwrap())
+    });
+    results.into_iter().collect::<Result<()>>().unwrap();
+}
+
+/// A wrong list is an error before the other workers, which do not come here, are met.
+#[test]
+fn wrong_devices_are_refused_before_a_worker_meets_others() {
+    let error = |devices: &[&str]| {
+        let builder = MultiWorkerMirroredStrategy::builder(resolver_of(next_group(), 2, 0));
+        match builder.devices(devices.iter().copied()).build().unwrap_err() {
+            Error::InvalidCall { found, .. } => found,
+            error => panic!("{error}"),
+        }
+    };
+    assert_eq!(error(&["cpu:1", "cpu:1"]), "cpu:1 twice");
+    assert_eq!(error(&[]), "an empty list");
+    assert_eq!(error(&["gpu"]), "\"gpu\"");
+    // Communicators have the number of replicas.
+    let builder = MultiWorkerMirroredStrategy::builder(resolver_of(next_group(), 1, 0));
+    let error = builder.devices(["cpu:0"]).build_on(Communicator::threads(2)).unwrap_err();
+    assert!(matches!(&error, Error::InvalidCall { argument, .. } if argument == "devices"), "{error}");
 }

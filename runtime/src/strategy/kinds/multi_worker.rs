@@ -3,7 +3,8 @@
 use crate::{
     ClusterResolver, CommunicationOptions, Communicator, Device, Error, Result, Strategy, TfConfigClusterResolver,
     cluster::Role,
-    handle::{Builder, Workers},
+    device,
+    handle::{Builder, Workers, check_devices},
 };
 #[cfg(target_os = "linux")]
 use crate::{ProcessGroup, ProcessGroupBuilder, handle::context};
@@ -100,6 +101,7 @@ impl MultiWorkerMirroredStrategy {
         MultiWorkerBuilder {
             resolver: Arc::new(resolver),
             replicas: 1,
+            devices: None,
             options,
             pin_threads: false,
             #[cfg(target_os = "linux")]
@@ -166,6 +168,8 @@ impl Deref for MultiWorkerMirroredStrategy {
 pub struct MultiWorkerBuilder {
     resolver: Arc<dyn ClusterResolver>,
     replicas: usize,
+    /// The replicas' devices. By default these are the first CPU devices.
+    devices: Option<Result<Vec<Device>>>,
     options: CommunicationOptions,
     pin_threads: bool,
     #[cfg(target_os = "linux")]
@@ -177,7 +181,28 @@ impl MultiWorkerBuilder {
     /// with [`from_environment`](MultiWorkerMirroredStrategy::from_environment)
     /// `CONSONANCE_REPLICAS`.
     pub fn replicas(mut self, replicas: usize) -> Self {
-        self.replicas = replicas;
+        (self.replicas, self.devices) = (replicas, None);
+        self
+    }
+
+    /// Sets the devices of this worker's replicas, one each, as
+    /// [`MirroredStrategy::new`](crate::MirroredStrategy::new) takes them. This sets the number of
+    /// replicas, too.
+    ///
+    /// ```
+    /// use consonance::{Device, MultiWorkerMirroredStrategy, TfConfigClusterResolver};
+    /// let alone = TfConfigClusterResolver::from_text("{}")?;
+    /// let strategy = MultiWorkerMirroredStrategy::builder(alone).devices(["cpu:2", "cpu:3"]).build()?;
+    /// assert_eq!(strategy.worker_devices(), [Device::Cpu(2), Device::Cpu(3)]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn devices<D>(mut self, devices: impl IntoIterator<Item = D>) -> Self
+    where
+        D: TryInto<Device>,
+        Error: From<D::Error>,
+    {
+        let devices: Result<Vec<Device>> = devices.into_iter().map(|wanted| device::resolve(CALL, wanted)).collect();
+        self.devices = Some(devices.and_then(|devices| check_devices(CALL, devices)));
         self
     }
 
@@ -223,17 +248,22 @@ impl MultiWorkerBuilder {
     /// missing workers if some are missing at the deadline.
     pub fn build(self) -> Result<MultiWorkerMirroredStrategy> {
         let role = Role::of(CALL, &*self.resolver)?;
-        let replicas = self.replicas;
+        // Wrong devices are refused before the other workers are met.
+        let replicas = match &self.devices {
+            None => self.replicas,
+            Some(Ok(devices)) => devices.len(),
+            Some(Err(error)) => return Err(error.duplicate()),
+        };
         if role.workers.len() <= 1 {
             return self.build_with(replicas, None);
         }
-        self.meet()
+        self.meet(replicas)
     }
 
     #[cfg(target_os = "linux")]
-    fn meet(mut self) -> Result<MultiWorkerMirroredStrategy> {
+    fn meet(mut self, replicas: usize) -> Result<MultiWorkerMirroredStrategy> {
         let set = std::mem::replace(&mut self.meeting, Box::new(Ok));
-        let group = set(ProcessGroupBuilder::new(self.resolver.clone()).replicas(self.replicas))?;
+        let group = set(ProcessGroupBuilder::new(self.resolver.clone()).replicas(replicas))?;
         let mut group = group.options(self.options).join()?;
         let communicators = group.communicators();
         let replicas = communicators.len();
@@ -244,7 +274,7 @@ impl MultiWorkerBuilder {
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn meet(self) -> Result<MultiWorkerMirroredStrategy> {
+    fn meet(self, _replicas: usize) -> Result<MultiWorkerMirroredStrategy> {
         let expected = "one worker, or communicators for build_on: processes share memory on Linux only";
         Err(Error::invalid(CALL, "cluster", expected, "several workers"))
     }
@@ -298,7 +328,14 @@ impl MultiWorkerBuilder {
     }
 
     fn build_with(self, replicas: usize, workers: Option<Workers>) -> Result<MultiWorkerMirroredStrategy> {
-        let devices = (0..replicas).map(Device::Cpu);
+        let devices = match self.devices {
+            None => (0..replicas).map(Device::Cpu).collect(),
+            Some(devices) => devices?,
+        };
+        if devices.len() != replicas {
+            let expected = format!("{replicas} devices, one for each replica of this worker");
+            return Err(Error::invalid(CALL, "devices", expected, format!("{} devices", devices.len())));
+        }
         let wrap = |strategy| MultiWorkerMirroredStrategy {
             strategy,
             #[cfg(target_os = "linux")]
