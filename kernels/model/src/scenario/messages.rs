@@ -114,6 +114,20 @@ pub(super) fn message_that_does_not_fit() {
     });
 }
 
+/// A long message does not fit, and its receiver makes no further call: its sender hears of it all
+/// the same.
+pub(super) fn message_that_does_not_fit_its_last_receive() {
+    each(processes(RINGS), |mut endpoint| {
+        let mail = mail(&mut endpoint);
+        if mail.world().rank() == 0 {
+            assert_eq!(send(&mail, 1, LONG).wait(), unlike(LONG));
+        } else {
+            assert_eq!(recv(&mail, 1, 2), unlike(LONG));
+        }
+        Some(endpoint)
+    });
+}
+
 /// A short message does not fit: its sender hears of it in the next call, or not before its end.
 pub(super) fn short_message_that_does_not_fit() {
     each(processes(RINGS), |mut endpoint| {

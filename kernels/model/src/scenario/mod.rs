@@ -68,6 +68,7 @@ pub const ALL: [Scenario; 34] = [
     scenario("messages", 2, messages),
     scenario("messages that cross", 2, messages_that_cross),
     scenario("messages, mismatch", 2, message_that_does_not_fit),
+    scenario("messages, mismatch without a further call", 2, message_that_does_not_fit_its_last_receive),
     scenario("messages, mismatch of a short one", 2, short_message_that_does_not_fit),
     scenario("messages, next generation", 2, messages_and_next_generation),
     scenario("messages of a split", 2, messages_of_a_split),

@@ -88,11 +88,18 @@ impl Incoming {
         })
     }
 
-    /// Adds a receive. If its message came before, or has begun to, the receive takes it.
-    pub(super) fn add(&mut self, state: &GroupState, mut receive: Receive, finished: &mut Vec<Finished>) {
+    /// Adds a receive. If its message came before, or has begun to, the receive takes it. Returns
+    /// the sender of a message that does not fit and that has not come as a whole: it must be told,
+    /// since no cell may be taken that tells it.
+    pub(super) fn add(
+        &mut self,
+        state: &GroupState,
+        mut receive: Receive,
+        finished: &mut Vec<Finished>,
+    ) -> Option<usize> {
         let Some(index) = self.kept.iter().position(|kept| receive.takes(kept.from, kept.envelope.tag)) else {
             self.posted.push_back(receive);
-            return;
+            return None;
         };
         let kept = self.kept.remove(index).expect("the message that was found");
         let source = &mut self.sources[kept.from];
@@ -100,15 +107,13 @@ impl Incoming {
         let is_whole = kept.data.len() == kept.envelope.bytes;
         let stream = source.stream.as_mut().filter(|_| !is_whole);
         if receive.envelope() != kept.envelope {
-            if let Some(stream) = stream {
-                stream.target = Target::Nowhere;
-            }
+            let waits = stream.map(|stream| stream.target = Target::Nowhere).is_some();
             // This rank's own sends have ended, and have no ring.
             if kept.from != self.own {
                 refuse(state.backing.ring(kept.from, self.own).0, kept.number, receive.envelope());
             }
             finished.push((receive.finish, Err(unlike(kept.from, self.own, kept.envelope, receive.data))));
-            return;
+            return waits.then_some(kept.from);
         }
         let before = &kept.data[..];
         // SAFETY: the receive's buffer has as many bytes as the message, of which these have come;
@@ -118,6 +123,7 @@ impl Incoming {
             Some(stream) => stream.target = Target::Receive(receive),
             None => finish(receive, kept.from, finished),
         }
+        None
     }
 
     /// Delivers a message that this rank sends to itself.

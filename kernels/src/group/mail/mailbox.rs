@@ -116,7 +116,12 @@ impl Mail {
             let refused = from.and_then(|from| open.outgoing[from].take_refusal(&shared.state));
             match refused {
                 Some(fault) => finished.push((finish, Err(fault))),
-                None => open.incoming.add(&shared.state, Receive { data, from, tag, deadline, finish }, finished),
+                None => {
+                    let receive = Receive { data, from, tag, deadline, finish };
+                    if let Some(sender) = open.incoming.add(&shared.state, receive, finished) {
+                        shared.tell(sender);
+                    }
+                }
             }
             Ok(())
         });

@@ -16,7 +16,8 @@
 //!
 //! A message of another size or element type than its receive expects ends both with
 //! [`MailFault::Unlike`]. The reader publishes the number of the message. A send that has ended by
-//! then hears of it at the next call with that reader.
+//! then hears of it at the next call with that reader. A send that waits for credits ends at once,
+//! and a cell follows that withdraws the rest.
 //!
 //! A deadline ends its request, not the group. If the message is written in part, a cell follows
 //! that withdraws it.

@@ -106,8 +106,30 @@ impl Outgoing {
             return false;
         }
         let (ends, cells) = state.backing.ring(self.own, self.to);
+        let refused = self.end_refused(ends, finished);
         let wrote = self.write(ends, cells, finished);
-        self.end_taken(ends, finished) || wrote
+        self.end_taken(ends, finished) || wrote || refused
+    }
+
+    /// Ends the send of a message that its reader refused before it took all of it: the reader may
+    /// make no further call that takes the rest.
+    fn end_refused(&mut self, ends: &RingEnds, finished: &mut Vec<Finished>) -> bool {
+        if self.begun.is_none() && self.untaken.is_empty() {
+            return false;
+        }
+        self.hear(ends);
+        let sending = if self.begun.is_some() && self.messages == self.heard {
+            self.begun = None;
+            self.withdraws = self.queue.front().map(Sending::envelope);
+            self.queue.pop_front()
+        } else {
+            let place = self.untaken.iter().position(|&(message, ..)| message == self.heard);
+            place.and_then(|place| self.untaken.remove(place)).map(|(.., sending)| sending)
+        };
+        let Some(sending) = sending else { return false };
+        let fault = self.refused.take().expect("a refusal is heard once, and ends the message's send");
+        finished.push((sending.finish, Err(fault)));
+        true
     }
 
     fn write(&mut self, ends: &RingEnds, cells: &[Cell], finished: &mut Vec<Finished>) -> bool {

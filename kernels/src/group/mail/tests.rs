@@ -159,6 +159,40 @@ fn both_ranks_hear_of_a_message_that_does_not_fit() {
     });
 }
 
+/// Found by `messages_between_any_ranks`: the sender of a message that fits neither its receive nor
+/// the ring waited until its deadline, if the receiver made no further call.
+#[test]
+fn the_sender_of_a_long_message_that_does_not_fit_does_not_wait() {
+    let (refused, ended) = (Barrier::new(2), Barrier::new(2));
+    on_each_group(2, |mail, rank| {
+        let envelope = |count: usize| Envelope { dtype: DType::U32, bytes: 4 * count, tag: 1 };
+        let unlike = Err(MailFault::Unlike { from: 0, to: 1, sent: envelope(200_000), expected: envelope(1) });
+        for message in 0..4 {
+            if rank == 0 {
+                // Before its receive, or after it.
+                let sent = (message % 2 == 0).then(|| send(&mail, numbers(200_000, 0), 1, 1, LIMIT));
+                refused.wait();
+                let sent = sent.unwrap_or_else(|| send(&mail, numbers(200_000, 0), 1, 1, LIMIT));
+                assert_eq!(sent.wait(), unlike);
+            } else {
+                let received = (message % 2 == 1).then(|| recv(&mail, space(1).0, Some(0), 1, LIMIT));
+                refused.wait();
+                let received = received.unwrap_or_else(|| recv(&mail, space(1).0, Some(0), 1, LIMIT));
+                assert_eq!(received.wait(), unlike);
+            }
+            ended.wait();
+        }
+        // The ring works on.
+        if rank == 0 {
+            assert_eq!(send(&mail, numbers(50_000, 7), 1, 1, LIMIT).wait(), Ok(1));
+        } else {
+            let (space, start) = space(50_000);
+            assert_eq!(recv(&mail, space, Some(0), 1, LIMIT).wait(), Ok(0));
+            assert_eq!(read(start, 2), [7, 8]);
+        }
+    });
+}
+
 #[test]
 fn a_deadline_ends_the_request_and_not_the_group() {
     let short = Duration::from_millis(30);
