@@ -22,6 +22,11 @@ fn collectives_on_slices() {
 }
 
 #[test]
+fn messages_between_any_ranks() {
+    check_law(1500, |bytes| check(&bytes.0, GROUPS, compare::messages));
+}
+
+#[test]
 fn collectives_on_nests() {
     check_law(1500, |bytes| check(&bytes.0, STRATEGIES, compare::nest));
 }

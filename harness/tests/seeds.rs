@@ -28,6 +28,7 @@ const TARGETS: &[Target] = &[
     ("files", compare::file),
     ("formation", parsers::formation),
     ("living", damage::living),
+    ("messages", |bytes| check(bytes, GROUPS, compare::messages)),
     ("nests", |bytes| check(bytes, STRATEGIES, compare::nest)),
     ("odd_rank", |bytes| check(bytes, GROUPS, compare::odd_rank)),
     ("odd_replica", |bytes| check(bytes, STRATEGIES, compare::odd_replica)),

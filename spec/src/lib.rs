@@ -27,6 +27,7 @@ pub mod dataset;
 pub mod variable;
 pub mod blame;
 pub mod ending;
+pub mod messages;
 
 pub use aggregation::{VariableAggregation, VariableSynchronization};
 pub use call::{Extent, Flow, Kind, Signature, Work};

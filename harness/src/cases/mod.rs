@@ -4,7 +4,9 @@ mod source;
 mod script;
 mod nest;
 mod odd;
+mod messages;
 
+pub use messages::{Exchange, Letter};
 pub use nest::{AxisCase, Carrier, Leaf, NestCall, NestCase, Then};
 pub use odd::{OddRank, OddReplica, RankDoes, ReplicaDoes};
 pub use script::{Buffer, Collective, Counts, Memory, Script};

@@ -103,7 +103,7 @@ pub(super) fn on_workers<R: Send>(
 static TEAMS: Mutex<BTreeMap<usize, Vec<Team>>> = Mutex::new(BTreeMap::new());
 
 /// Runs `body` on a thread for each argument. Returns the results in order, or the first error.
-fn on_threads<A: Send, R: Send>(
+pub(super) fn on_threads<A: Send, R: Send>(
     arguments: impl Iterator<Item = A>,
     body: impl Fn(A) -> Result<R, String> + Sync,
 ) -> Result<Vec<R>, String> {

@@ -4,6 +4,7 @@
 mod script;
 mod nest;
 mod odd;
+mod messages;
 mod file;
 mod checkpoint;
 #[cfg(target_os = "linux")]
@@ -12,6 +13,7 @@ mod kept;
 
 pub use checkpoint::{checkpoint, checkpoints};
 pub use file::file;
+pub use messages::messages;
 pub use nest::{axes, nest};
 pub use odd::{odd_rank, odd_replica};
 pub use script::script;

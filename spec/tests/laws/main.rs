@@ -14,3 +14,4 @@ mod strategies;
 mod variables;
 mod blame;
 mod endings;
+mod messages;

@@ -1,0 +1,11 @@
+//! Messages with tags between the ranks of a group, against the spec.
+
+#![no_main]
+
+use consonance_harness::{
+    compare::{self, check},
+    subjects::GROUPS,
+};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| check(bytes, GROUPS, compare::messages).unwrap_or_else(|wrong| panic!("{wrong}")));
