@@ -39,3 +39,19 @@ pub mod engines {
 pub mod bindings {
     #![doc = include_str!("bindings.md")]
 }
+
+pub mod tensorflow {
+    #![doc = include_str!("tensorflow.md")]
+}
+
+pub mod pytorch {
+    #![doc = include_str!("pytorch.md")]
+}
+
+pub mod mpi {
+    #![doc = include_str!("mpi.md")]
+}
+
+pub mod performance {
+    #![doc = include_str!("performance.md")]
+}
