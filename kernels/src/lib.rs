@@ -8,6 +8,7 @@ pub mod sync;
 pub mod memory;
 pub mod cpu;
 pub mod os;
+pub mod cuda;
 pub mod shm;
 pub mod group;
 #[cfg(target_os = "linux")]
