@@ -14,13 +14,14 @@ use std::{
 };
 
 /// The crates of this project on which each crate may depend, in the order of the arrows.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     ("spec", &[]),
     ("kernels", &["consonance-spec"]),
     ("kernels/model", &["consonance-spec"]),
     ("runtime/derive", &[]),
     ("runtime", &["consonance-derive", "consonance-kernels", "consonance-spec"]),
     ("harness/messages", &["consonance"]),
+    ("harness/ptx", &[]),
     ("harness", &["consonance", "consonance-kernels", "consonance-messages", "consonance-spec"]),
     ("cli", &["consonance", "consonance-harness", "consonance-kernels", "consonance-messages", "consonance-spec"]),
     ("bindings/c", &["consonance"]),
@@ -33,12 +34,13 @@ const ARROWS: [(&str, &[&str]); 11] = [
 const UNSAFE: [&str; 3] = ["kernels/", "bindings/c/", "bindings/python/src/array/"];
 
 /// Roots of libraries that forbid unsafe code: all libraries outside these folders.
-const SAFE_ROOTS: [&str; 7] = [
+const SAFE_ROOTS: [&str; 8] = [
     "spec/src/lib.rs",
     "runtime/derive/src/lib.rs",
     "runtime/src/lib.rs",
     "harness/src/lib.rs",
     "harness/messages/src/lib.rs",
+    "harness/ptx/src/lib.rs",
     "cli/src/lib.rs",
     "cli/src/main.rs",
 ];
