@@ -2,7 +2,7 @@
 
 use super::{
     launch::{Kernel, Launch, Parameters, Unsupported, aligned, number},
-    module,
+    module::{self, named},
 };
 use consonance_spec::{
     Class, DType,
@@ -170,13 +170,6 @@ struct Row {
     lanes: u64,
 }
 
-/// Returns the kernel's name: the prefix, then the name of the type.
-macro_rules! named {
-    ([$prefix:literal $dtype:ident] $({ type: $type:ty, variant: $variant:ident, name: $name:literal $($more:tt)* })*) => {
-        match $dtype { $(DType::$variant => concat!($prefix, $name)),* }
-    };
-}
-
 /// The kernel of an operation whose accumulators are elements. It combines elements of any type with
 /// the same bits: signed sums and products are unsigned, bitwise operations combine bytes.
 pub(super) enum Same {
@@ -212,6 +205,7 @@ impl Row {
             Stage::Finish => (kept, result.size()),
         };
         let of = |name, dtype| Kernel { module: module::fold(dtype), name };
+        let total = |name| Kernel { module: module::FOLD_TOTAL, name };
         let row = |kernel, lanes| Row { kernel, source_bytes, target_bytes, units: 1, lanes };
         Some(match (accumulator, stage) {
             (Accumulator::Element, _) => match Same::new(op, dtype) {
@@ -244,18 +238,17 @@ impl Row {
             }
             (Accumulator::I64, Stage::Partial) => row(of("fold_sum_u64", DType::U64), 2),
             (Accumulator::I64 | Accumulator::I128, Stage::Whole) => {
-                let lanes = if accumulator == Accumulator::I128 { 2 } else { 4 };
+                let lanes = if accumulator == Accumulator::I128 { 1 } else { 4 };
                 row(of(for_each_dtype!(named ["fold_mean_" dtype]), dtype), lanes)
             }
             (Accumulator::I64 | Accumulator::I128, Stage::Keep) => {
                 let lanes = if accumulator == Accumulator::I128 { 2 } else { 4 };
                 row(of(for_each_dtype!(named ["keep_mean_" dtype]), dtype), lanes)
             }
-            (Accumulator::I128, Stage::Partial) => row(of(for_each_dtype!(named ["partial_mean_" dtype]), dtype), 1),
-            (Accumulator::I64 | Accumulator::I128, Stage::Finish) => {
-                let lanes = if result.size() == 4 { 4 } else { 2 };
-                row(of(for_each_dtype!(named ["finish_mean_" dtype]), dtype), lanes)
-            }
+            (Accumulator::I128, Stage::Partial) => row(total("partial_i128"), 1),
+            (Accumulator::I128, Stage::Finish) => row(total("finish_i128_f64"), 2),
+            (Accumulator::I64, Stage::Finish) if result == DType::F32 => row(total("finish_i64_f32"), 2),
+            (Accumulator::I64, Stage::Finish) => row(total("finish_i64_f64"), 2),
         })
     }
 

@@ -11,7 +11,15 @@
 mod launch;
 mod module;
 mod fold;
+mod along;
+mod rows;
+mod concat;
+mod convert;
 
+pub use along::{BLOCK, along, tree, tree_groups};
+pub use concat::concat;
+pub use convert::{cast, compare, fill, scale};
 pub use fold::{Accumulator, MOST, Stage, finish, fold, keep, reduce};
 pub use launch::{Kernel, Launch, Unsupported};
 pub use module::{Module, modules};
+pub use rows::{Rows, sum_rows};

@@ -26,26 +26,46 @@ macro_rules! modules {
 
 modules! {
     FOLD_BITS = "fold_bits";
+    FOLD_TOTAL = "fold_total";
+    ALONG_BITS = "along_bits";
+    ALONG_TOTAL = "along_total";
+    ROWS = "rows";
+    MOVE = "move";
+    CONVERT = "convert";
 }
 
 macro_rules! by_dtype {
     ($({ type: $type:ty, variant: $variant:ident, name: $name:tt $($more:tt)* })*) => {
-        /// Returns the module of reductions of elements of this type.
+        /// Returns the module that reduces several sources of this type.
         pub(super) fn fold(dtype: DType) -> &'static str {
-            match dtype { $(DType::$variant => by_dtype!(@fold $name)),* }
+            match dtype { $(DType::$variant => by_dtype!(FOLD_BITS "fold_" $name)),* }
+        }
+
+        /// Returns the module that reduces tensors of this type along an axis.
+        pub(super) fn along(dtype: DType) -> &'static str {
+            match dtype { $(DType::$variant => by_dtype!(ALONG_BITS "along_" $name)),* }
         }
 
         /// The modules of each element type.
         const BY_DTYPE: &[Module] = &[$(
-            Module { name: concat!("fold_", $name), ptx: by_dtype!(@fold $name) },
+            Module { name: concat!("fold_", $name), ptx: by_dtype!(FOLD_BITS "fold_" $name) },
+            Module { name: concat!("along_", $name), ptx: by_dtype!(ALONG_BITS "along_" $name) },
         )*];
     };
     // All operations on bool are bitwise.
-    (@fold "bool") => { FOLD_BITS };
-    (@fold $name:literal) => { ptx!("fold_", $name) };
+    ($bits:ident $prefix:literal "bool") => { $bits };
+    ($bits:ident $prefix:literal $name:literal) => { ptx!($prefix, $name) };
 }
 
 for_each_dtype!(by_dtype);
+
+/// Returns the name of a kernel: the prefix, then the name of the type.
+macro_rules! named {
+    ([$prefix:literal $dtype:ident] $({ type: $type:ty, variant: $variant:ident, name: $name:literal $($more:tt)* })*) => {
+        match $dtype { $(DType::$variant => concat!($prefix, $name)),* }
+    };
+}
+pub(super) use named;
 
 /// Returns every module, once.
 pub fn modules() -> Vec<Module> {
