@@ -2,7 +2,7 @@
 //! ranks share.
 //!
 //! All unsafe code of the workspace is here. Exported functions are safe to call, except `from_raw`
-//! of [`memory::Buf`] and [`memory::BufMut`].
+//! of [`memory::Buf`] and [`memory::BufMut`], and [`cuda::Stream::launch`].
 #[macro_use]
 pub mod sync;
 pub mod memory;
@@ -13,3 +13,4 @@ pub mod shm;
 pub mod group;
 #[cfg(target_os = "linux")]
 pub mod bootstrap;
+pub mod cuda;

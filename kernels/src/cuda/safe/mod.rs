@@ -1,0 +1,24 @@
+//! The driver's objects with their owners, lifetimes and bounds.
+//!
+//! What is dropped while the device may still use it is *retired*: its [`Context`] keeps it until no
+//! stream of the context has work left, and frees it then. The driver frees memory only after all
+//! work of the context, so that freeing it earlier would wait for as long as the work takes.
+//! **Invariant:** the owner of a retired thing is gone, so that no later work can use it.
+
+mod absent;
+mod driver;
+mod failure;
+mod context;
+mod memory;
+mod module;
+mod launch;
+mod stream;
+
+pub use absent::Absent;
+pub use context::Context;
+pub use driver::{Device, Driver};
+pub use failure::{Failure, LoadError};
+pub use launch::{Access, Argument, Grid};
+pub use memory::{DeviceMemory, PinnedMemory};
+pub use module::{Function, Module};
+pub use stream::{Event, InFlight, Stream};
