@@ -79,7 +79,10 @@ macro_rules! call {
                     if code == CUresult::SUCCESS {
                         return Ok(());
                     }
-                    let (name, text) = (text_of(self.error_name, code), text_of(self.error_string, code));
+                    // An answer of queries, which are asked often.
+                    let is_answer = code == CUresult::NOT_READY;
+                    let text_of = |texts| if is_answer { String::new() } else { text_of(texts, code) };
+                    let (name, text) = (text_of(self.error_name), text_of(self.error_string));
                     Err(DriverError { function: stringify!($symbol), code, name, text })
                 }
             )*

@@ -11,7 +11,6 @@ use std::{
     ffi::c_void,
     fmt,
     marker::PhantomData,
-    ptr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -68,7 +67,7 @@ unsafe impl Send for PinnedAddress {}
 
 /// While this lives, the context is the thread's current one.
 pub(super) struct Entered<'c> {
-    functions: &'c Functions,
+    device: &'c Device,
     /// A thread leaves what it entered.
     thread: PhantomData<*const ()>,
 }
@@ -187,7 +186,7 @@ impl Inner {
     fn enter(&self) -> Result<Entered<'_>, DriverError> {
         // SAFETY: the context is retained as long as `self` lives.
         unsafe { self.functions().push_context(self.handle)? };
-        Ok(Entered { functions: self.functions(), thread: PhantomData })
+        Ok(Entered { device: &self.device, thread: PhantomData })
     }
 
     /// Whether all streams are without work. Work that failed has ended.
@@ -264,10 +263,12 @@ impl Drop for Inner {
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        let mut context = CUcontext(ptr::null_mut());
-        // SAFETY: the thread entered a context, and writes its handle. If it fails there is nobody to
-        // tell, and the next call enters its context again.
-        let _ = unsafe { self.functions.pop_context(&mut context) };
+        let driver = self.device.driver();
+        let mut context = CUcontext::NULL;
+        // SAFETY: writes a handle; the thread entered a context.
+        if let Err(error) = unsafe { driver.functions().pop_context(&mut context) } {
+            driver.note_leak(format!("cuda:{}: the context stays the thread's: {error}", self.device.ordinal()));
+        }
     }
 }
 
