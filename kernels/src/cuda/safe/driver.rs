@@ -20,6 +20,9 @@ const VARIABLE: &str = "CONSONANCE_CUDA_DRIVER";
 /// The names by which the system's loader is asked for the driver.
 const NAMES: &[&str] = if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so.1", "libcuda.so"] };
 
+/// The name of the device of the driver that tests use on machines without a GPU.
+pub const INTERPRETER: &str = "interpreter (no GPU)";
+
 /// Upper bound on the length of a device's name, with its zero.
 const NAME_BYTES: usize = 256;
 
@@ -205,6 +208,11 @@ impl Device {
     /// Returns the name of the model.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether the device is the interpreter of this project's tests, and no GPU.
+    pub fn is_interpreter(&self) -> bool {
+        self.name == INTERPRETER
     }
 
     /// Returns the size of the memory in bytes.

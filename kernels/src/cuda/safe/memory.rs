@@ -20,6 +20,13 @@ pub struct DeviceMemory {
     bytes: usize,
 }
 
+/// A part of memory on a device.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceSlice<'m> {
+    memory: &'m DeviceMemory,
+    offset: usize,
+}
+
 /// Memory of the host that is never paged out, so that the device copies to and from it while the
 /// host goes on.
 pub struct PinnedMemory {
@@ -69,6 +76,31 @@ impl DeviceMemory {
     /// Returns the context that the memory belongs to.
     pub fn context(&self) -> &Context {
         &self.context
+    }
+}
+
+impl DeviceMemory {
+    /// Returns the part of the memory from byte `offset` on. What uses the part checks that it has
+    /// enough bytes.
+    pub fn slice(&self, offset: usize) -> DeviceSlice<'_> {
+        DeviceSlice { memory: self, offset }
+    }
+}
+
+impl<'m> DeviceSlice<'m> {
+    /// Returns the memory of which this is a part.
+    pub fn memory(&self) -> &'m DeviceMemory {
+        self.memory
+    }
+
+    /// Returns the number of bytes of the memory before this part.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Returns the address of the first byte, on the device.
+    pub fn address(&self) -> u64 {
+        self.memory.address.wrapping_add(self.offset as u64)
     }
 }
 

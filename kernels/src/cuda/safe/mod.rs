@@ -16,7 +16,7 @@ mod stream;
 
 pub use absent::Absent;
 pub use context::Context;
-pub use driver::{Device, Driver};
+pub use driver::{Device, Driver, INTERPRETER};
 pub use failure::{Failure, LoadError};
 pub use launch::{Access, Argument, Grid};
 pub use memory::{DeviceMemory, PinnedMemory};

@@ -3,18 +3,17 @@
 use super::{
     context::{Context, Retired, Shared, poll},
     failure::Failure,
-    launch::{Access, Argument, Grid, check_access, check_grid},
-    memory::{DeviceMemory, PinnedMemory},
+    launch::{Access, check_access, check_geometry},
+    memory::{DeviceSlice, PinnedMemory},
     module::Function,
 };
 use crate::cuda::{
+    kernels::Launch,
     result::{DriverError, has_ended},
     sys::{CUevent, CUstream, EVENT_DEFAULT, Functions, STREAM_NON_BLOCKING},
 };
 use std::{
-    fmt,
-    ops::Range,
-    ptr,
+    fmt, ptr,
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -60,15 +59,15 @@ impl Stream {
         &self.context
     }
 
-    /// Copies pinned memory to the device, from its byte `offset` on.
+    /// Copies the first `bytes` bytes of pinned memory to the device.
     ///
     /// # Errors
-    /// If the memory has no room or is of another context; the driver's. The pinned memory is freed.
-    pub fn write(&self, from: PinnedMemory, to: &DeviceMemory, offset: usize) -> Result<InFlight<'_>, Failure> {
-        let bytes = from.bytes();
-        let address = self.place("the target of a copy", to, offset, bytes)?;
-        self.same_context("pinned memory", from.context())?;
-        self.enqueue(format!("a copy of {bytes} bytes to the device"), |functions, stream, _| {
+    /// If a memory has not that many bytes or is of another context; the driver's. The pinned memory
+    /// is freed.
+    pub fn write(&self, from: PinnedMemory, to: DeviceSlice<'_>, bytes: usize) -> Result<InFlight<'_>, Failure> {
+        let address = self.place("the target of a copy", to, bytes)?;
+        self.expect_pinned(&from, bytes)?;
+        self.enqueue(format!("a copy of {bytes} bytes to the device"), |functions, stream| {
             // SAFETY: the pinned memory has these bytes, and stays until the copy has ended, because
             // `InFlight` owns it and a context frees nothing before. `place` checked the target.
             unsafe { functions.copy_to_device(address, from.start().0, bytes, stream) }
@@ -76,16 +75,15 @@ impl Stream {
         Ok(InFlight { stream: self, memory: from })
     }
 
-    /// Copies memory of the device, from its byte `offset` on, to all of the pinned memory.
+    /// Copies memory of the device to the first `bytes` bytes of pinned memory.
     ///
     /// # Errors
-    /// If the memory has not that many bytes or is of another context; the driver's. The pinned
-    /// memory is freed.
-    pub fn read(&self, from: &DeviceMemory, offset: usize, to: PinnedMemory) -> Result<InFlight<'_>, Failure> {
-        let bytes = to.bytes();
-        let address = self.place("the source of a copy", from, offset, bytes)?;
-        self.same_context("pinned memory", to.context())?;
-        self.enqueue(format!("a copy of {bytes} bytes to the host"), |functions, stream, _| {
+    /// If a memory has not that many bytes or is of another context; the driver's. The pinned memory
+    /// is freed.
+    pub fn read(&self, from: DeviceSlice<'_>, to: PinnedMemory, bytes: usize) -> Result<InFlight<'_>, Failure> {
+        let address = self.place("the source of a copy", from, bytes)?;
+        self.expect_pinned(&to, bytes)?;
+        self.enqueue(format!("a copy of {bytes} bytes to the host"), |functions, stream| {
             // SAFETY: as in `write`. Nobody else reads or writes the pinned memory until the copy has
             // ended, because `InFlight` owns it.
             unsafe { functions.copy_to_host(to.start().0, address, bytes, stream) }
@@ -93,34 +91,30 @@ impl Stream {
         Ok(InFlight { stream: self, memory: to })
     }
 
-    /// Copies bytes within the device, all of `range` to the byte `offset` of `to` and on.
+    /// Copies bytes within the device.
     ///
     /// # Errors
-    /// If a memory has not that many bytes or is of another context; the driver's.
-    pub fn copy(
-        &self,
-        from: &DeviceMemory,
-        range: Range<usize>,
-        to: &DeviceMemory,
-        offset: usize,
-    ) -> Result<(), Failure> {
-        let bytes = range.end.saturating_sub(range.start);
-        let source = self.place("the source of a copy", from, range.start, bytes)?;
-        let target = self.place("the target of a copy", to, offset, bytes)?;
-        self.enqueue(format!("a copy of {bytes} bytes on the device"), |functions, stream, _| {
+    /// If a memory has not that many bytes or is of another context, or if they overlap; the
+    /// driver's.
+    pub fn copy(&self, from: DeviceSlice<'_>, to: DeviceSlice<'_>, bytes: usize) -> Result<(), Failure> {
+        let source = self.place("the source of a copy", from, bytes)?;
+        let target = self.place("the target of a copy", to, bytes)?;
+        if source.abs_diff(target) < bytes as u64 {
+            return Err(self.context.refuse("the source and the target of a copy overlap".to_owned()));
+        }
+        self.enqueue(format!("a copy of {bytes} bytes on the device"), |functions, stream| {
             // SAFETY: `place` checked both.
             unsafe { functions.copy(target, source, bytes, stream) }
         })
     }
 
-    /// Writes the same byte to all of `range`.
+    /// Writes the same byte `bytes` times.
     ///
     /// # Errors
     /// If the memory has not that many bytes or is of another context; the driver's.
-    pub fn fill(&self, memory: &DeviceMemory, range: Range<usize>, byte: u8) -> Result<(), Failure> {
-        let bytes = range.end.saturating_sub(range.start);
-        let target = self.place("the target of a fill", memory, range.start, bytes)?;
-        self.enqueue(format!("a fill of {bytes} bytes"), |functions, stream, _| {
+    pub fn fill(&self, to: DeviceSlice<'_>, bytes: usize, byte: u8) -> Result<(), Failure> {
+        let target = self.place("the target of a fill", to, bytes)?;
+        self.enqueue(format!("a fill of {bytes} bytes"), |functions, stream| {
             // SAFETY: `place` checked the target.
             unsafe { functions.fill(target, byte, bytes, stream) }
         })
@@ -129,35 +123,44 @@ impl Stream {
     /// Launches a kernel.
     ///
     /// # Errors
-    /// If the grid is none, or the kernel would access what is not alive memory of the stream's
-    /// context; the driver's.
+    /// If the geometry is none, or an access is not to alive memory of the stream's context; the
+    /// driver's.
     ///
     /// # Safety
-    /// `A` is the parameter of the function's kernel, and the kernel is right for this grid.
-    pub unsafe fn launch<A: Argument>(&self, function: &Function, grid: Grid, argument: &A) -> Result<(), Failure> {
-        self.same_context("the kernel", function.context())?;
+    /// The launch is one of the function's kernel: its geometry and shared memory are the kernel's,
+    /// and its bytes the kernel's only parameter. Besides memory of its own, the kernel accesses only
+    /// the bytes of `accesses`.
+    pub unsafe fn launch(&self, function: &Function, launch: &Launch, accesses: &[Access]) -> Result<(), Failure> {
+        self.expect_own("the kernel", function.context())?;
         let named = |why| self.context.refuse(format!("kernel {}: {why}", function.name()));
-        check_grid(grid, function.most_threads()).map_err(named)?;
-        let accesses: Vec<Access> = argument.accesses();
-        let mut parameters = [ptr::from_ref(argument).cast_mut().cast()];
+        check_geometry(launch, function.most_threads()).map_err(named)?;
+        // The driver copies the bytes as the kernel's structure, whose alignment is at most that of
+        // these words.
+        let mut words = vec![0u128; launch.parameters.len().div_ceil(size_of::<u128>())];
+        for (word, bytes) in words.iter_mut().zip(launch.parameters.chunks(size_of::<u128>())) {
+            let mut whole = [0; size_of::<u128>()];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            *word = u128::from_ne_bytes(whole);
+        }
+        let mut parameters = [words.as_mut_ptr().cast()];
         self.enqueue_checked(
             format!("kernel {}", function.name()),
             |shared| accesses.iter().try_for_each(|access| check_access(access, shared)).map_err(named),
-            |functions, stream, _| {
+            |functions, stream| {
                 // SAFETY: the function is of a loaded module, which stays until the launch has ended,
                 // because its context unloads nothing before. By the caller's promise its parameter
-                // is the argument, which the driver copies. By `Argument`'s promise it accesses only
-                // the checked bytes; these stay until the launch has ended, too.
+                // has these bytes, which the driver copies, and it accesses only the checked bytes;
+                // their memory stays until the launch has ended, too.
                 unsafe {
                     functions.launch(
                         function.handle(),
-                        grid.blocks,
+                        launch.grid,
                         1,
                         1,
-                        grid.threads,
+                        launch.block,
                         1,
                         1,
-                        0,
+                        launch.shared_bytes,
                         stream,
                         parameters.as_mut_ptr(),
                         ptr::null_mut(),
@@ -172,11 +175,9 @@ impl Stream {
     /// # Errors
     /// If the event is of another context; the driver's.
     pub fn record(&self, event: &Event) -> Result<(), Failure> {
-        self.same_context("the event", &event.context)?;
+        self.expect_own("the event", &event.context)?;
         // SAFETY: both handles are alive.
-        self.enqueue("an event".to_owned(), |functions, stream, _| unsafe {
-            functions.record_event(event.handle, stream)
-        })
+        self.enqueue("an event".to_owned(), |functions, stream| unsafe { functions.record_event(event.handle, stream) })
     }
 
     /// Whether all work has ended.
@@ -208,7 +209,7 @@ impl Stream {
     fn enqueue(
         &self,
         what: String,
-        call: impl FnOnce(&Functions, CUstream, &Shared) -> Result<(), DriverError>,
+        call: impl FnOnce(&Functions, CUstream) -> Result<(), DriverError>,
     ) -> Result<(), Failure> {
         self.enqueue_checked(what, |_| Ok(()), call)
     }
@@ -218,30 +219,40 @@ impl Stream {
         &self,
         what: String,
         check: impl FnOnce(&Shared) -> Result<(), Failure>,
-        call: impl FnOnce(&Functions, CUstream, &Shared) -> Result<(), DriverError>,
+        call: impl FnOnce(&Functions, CUstream) -> Result<(), DriverError>,
     ) -> Result<(), Failure> {
         let shared = self.context.lock();
         check(&shared)?;
         let _entered = self.context.done(self.context.enter())?;
-        self.context.done(call(self.context.functions(), self.handle, &shared))?;
+        self.context.done(call(self.context.functions(), self.handle))?;
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = what;
         Ok(())
     }
 
-    /// Returns the address of `bytes` bytes of the memory, from its byte `offset` on.
-    fn place(&self, name: &str, memory: &DeviceMemory, offset: usize, bytes: usize) -> Result<u64, Failure> {
-        self.same_context(name, memory.context())?;
-        let left = memory.bytes().checked_sub(offset).filter(|&left| bytes <= left);
-        let Some(_) = left else {
+    /// Returns the address of the slice's first `bytes` bytes.
+    fn place(&self, name: &str, slice: DeviceSlice<'_>, bytes: usize) -> Result<u64, Failure> {
+        let (memory, offset) = (slice.memory(), slice.offset());
+        self.expect_own(name, memory.context())?;
+        if memory.bytes().checked_sub(offset).is_none_or(|left| left < bytes) {
             let size = memory.bytes();
             return Err(self
                 .context
                 .refuse(format!("{name}: expected {bytes} bytes from byte {offset} on, of {size}")));
-        };
-        Ok(memory.address() + offset as u64)
+        }
+        Ok(slice.address())
     }
 
-    fn same_context(&self, name: &str, other: &Context) -> Result<(), Failure> {
+    fn expect_pinned(&self, memory: &PinnedMemory, bytes: usize) -> Result<(), Failure> {
+        self.expect_own("pinned memory", memory.context())?;
+        match memory.bytes() {
+            size if size < bytes => {
+                Err(self.context.refuse(format!("pinned memory: expected at least {bytes} bytes, found {size}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn expect_own(&self, name: &str, other: &Context) -> Result<(), Failure> {
         if self.context.handle() == other.handle() {
             return Ok(());
         }
