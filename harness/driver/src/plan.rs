@@ -1,0 +1,73 @@
+//! Which calls fail, and which work is late.
+
+use consonance_kernels::cuda::sys::{CUresult, SYMBOLS};
+
+/// Which calls fail, and which work is late. It is written as words:
+///
+/// * `fail=cuMemAlloc_v2:2:700`: the second call of the function returns 700, and does nothing.
+/// * `delay=3`: a stream begins its work at the fourth query after the work was enqueued.
+/// * `hang`: no stream ever begins its work.
+/// * `devices=0`: the number of devices.
+/// * `memory=1000000`: the bytes of each device's memory.
+/// * `seed=7`: the order in which a kernel's blocks run.
+///
+/// ```
+/// let plan: consonance_fake_driver::Plan = "fail=cuInit:1:100 delay=3".parse().unwrap();
+/// assert!("delay".parse::<consonance_fake_driver::Plan>().is_err());
+/// ```
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub(crate) fail: Vec<Fail>,
+    pub(crate) delay: u64,
+    pub(crate) hang: bool,
+    pub(crate) devices: usize,
+    pub(crate) memory: usize,
+    pub(crate) seed: u64,
+}
+
+/// A call that fails.
+#[derive(Clone, Debug)]
+pub(crate) struct Fail {
+    pub(crate) symbol: &'static str,
+    /// From 1 on.
+    pub(crate) call: u64,
+    pub(crate) code: CUresult,
+}
+
+impl Default for Plan {
+    fn default() -> Plan {
+        Plan { fail: Vec::new(), delay: 0, hang: false, devices: 1, memory: 1 << 30, seed: 0 }
+    }
+}
+
+impl std::str::FromStr for Plan {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Plan, String> {
+        fn number<T: std::str::FromStr>(word: &str, text: &str) -> Result<T, String> {
+            text.parse().map_err(|_| format!("{word:?}: expected a number, found {text:?}"))
+        }
+        let mut plan = Plan::default();
+        for word in text.split_whitespace() {
+            match word.split_once('=').unwrap_or((word, "")) {
+                ("fail", call) => {
+                    let parts: Vec<&str> = call.split(':').collect();
+                    let [name, call, code] = parts[..] else {
+                        return Err(format!("{word:?}: expected fail=FUNCTION:CALL:CODE"));
+                    };
+                    let symbol = SYMBOLS.iter().find(|symbol| **symbol == name);
+                    let symbol = symbol.ok_or_else(|| format!("{word:?}: there is no function {name:?}"))?;
+                    let (call, code) = (number(word, call)?, CUresult(number(word, code)?));
+                    plan.fail.push(Fail { symbol, call, code });
+                }
+                ("hang", "") => plan.hang = true,
+                ("delay", queries) => plan.delay = number(word, queries)?,
+                ("devices", count) => plan.devices = number(word, count)?,
+                ("memory", bytes) => plan.memory = number(word, bytes)?,
+                ("seed", seed) => plan.seed = number(word, seed)?,
+                _ => return Err(format!("{word:?} is no word of a plan")),
+            }
+        }
+        Ok(plan)
+    }
+}

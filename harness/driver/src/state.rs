@@ -1,0 +1,262 @@
+//! The objects of the driver that are alive, and what each call does before its own work.
+
+use crate::{
+    machine::{Kernel, Machine, Program},
+    plan::Plan,
+    work::{Place, Stream, Work},
+};
+use consonance_kernels::cuda::sys::CUresult;
+use std::{
+    alloc::{Layout, alloc_zeroed, dealloc},
+    cell::RefCell,
+    collections::BTreeMap,
+    env, fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+/// The environment variable with the [`Plan`] of a program that does not set one.
+const VARIABLE: &str = "CONSONANCE_FAKE_DRIVER";
+
+/// The first handle, and the distance between two.
+const HANDLES: u64 = 0x10;
+
+/// The handle of the first device's context, and the distance to the next.
+const CONTEXTS: u64 = 0xc0_0000;
+
+static STATE: Mutex<Option<State>> = Mutex::new(None);
+
+thread_local! {
+    /// The contexts that the thread has entered.
+    static ENTERED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The objects that are alive.
+pub(crate) struct State {
+    pub(crate) plan: Plan,
+    calls: BTreeMap<&'static str, u64>,
+    pub(crate) is_initialized: bool,
+    /// How often the context of each device is retained.
+    pub(crate) retained: BTreeMap<usize, u64>,
+    last_handle: u64,
+    pub(crate) machine: Machine,
+    pub(crate) pinned: BTreeMap<usize, Pinned>,
+    pub(crate) modules: BTreeMap<u64, Program>,
+    pub(crate) kernels: BTreeMap<u64, (u64, Arc<Kernel>)>,
+    pub(crate) streams: BTreeMap<u64, Stream>,
+    pub(crate) events: BTreeMap<u64, Event>,
+    /// What a program with a real driver must not do.
+    pub(crate) misuse: Vec<String>,
+    /// The error of work. A context with one is of no use anymore: every call returns it.
+    pub(crate) fault: Option<(CUresult, String)>,
+}
+
+/// Pinned memory.
+pub(crate) struct Pinned {
+    start: *mut u8,
+    layout: Layout,
+}
+
+// SAFETY: the memory is owned, like a box of bytes.
+unsafe impl Send for Pinned {}
+
+/// An event: the stream on which it was recorded, and when the stream came to it.
+#[derive(Default)]
+pub(crate) struct Event {
+    pub(crate) stream: Option<u64>,
+    pub(crate) time: Option<Instant>,
+}
+
+/// Calls a function of the driver: fails if the [`Plan`] says so, or does the work.
+pub(crate) fn call(symbol: &'static str, work: impl FnOnce(&mut State) -> Result<(), CUresult>) -> CUresult {
+    let mut guard = lock();
+    let state = guard.get_or_insert_with(State::from_environment);
+    let call = state.calls.entry(symbol).or_default();
+    *call += 1;
+    let fails = state.plan.fail.iter().find(|fail| fail.symbol == symbol && fail.call == *call);
+    if let Some(fail) = fails {
+        return fail.code;
+    }
+    // No panic crosses into C.
+    match catch_unwind(AssertUnwindSafe(|| work(state))) {
+        Ok(Ok(())) => CUresult::SUCCESS,
+        Ok(Err(code)) => code,
+        Err(_) => {
+            state.misuse.push(format!("{symbol} panicked"));
+            CUresult::UNKNOWN
+        }
+    }
+}
+
+/// Begins again with this plan. Objects that are alive are forgotten.
+pub(crate) fn configure(plan: Plan) {
+    *lock() = Some(State::new(plan));
+    ENTERED.with_borrow_mut(Vec::clear);
+}
+
+/// Returns what is alive, how often each function was called, misuse and the error of work: a line
+/// each.
+pub(crate) fn report() -> String {
+    lock().get_or_insert_with(State::from_environment).to_string()
+}
+
+fn lock() -> MutexGuard<'static, Option<State>> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    fn new(plan: Plan) -> State {
+        State {
+            plan,
+            calls: BTreeMap::new(),
+            is_initialized: false,
+            retained: BTreeMap::new(),
+            last_handle: 0,
+            machine: Machine::default(),
+            pinned: BTreeMap::new(),
+            modules: BTreeMap::new(),
+            kernels: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            events: BTreeMap::new(),
+            misuse: Vec::new(),
+            fault: None,
+        }
+    }
+
+    fn from_environment() -> State {
+        let text = env::var(VARIABLE).unwrap_or_default();
+        let plan = text.parse();
+        let mut state = State::new(plan.clone().unwrap_or_default());
+        state.misuse.extend(plan.err().map(|why| format!("{VARIABLE}: {why}")));
+        state
+    }
+
+    pub(crate) fn new_handle(&mut self) -> u64 {
+        self.last_handle += HANDLES;
+        self.last_handle
+    }
+
+    /// Returns the device whose context the thread has entered.
+    ///
+    /// # Errors
+    /// If the driver is not started, the thread has entered no context, or earlier work failed.
+    pub(crate) fn device(&mut self) -> Result<usize, CUresult> {
+        if !self.is_initialized {
+            return Err(CUresult::NOT_INITIALIZED);
+        }
+        let context = ENTERED.with_borrow(|entered| entered.last().copied()).ok_or(CUresult::INVALID_CONTEXT)?;
+        match &self.fault {
+            Some((code, _)) => Err(*code),
+            None => Ok(((context - CONTEXTS) / HANDLES) as usize),
+        }
+    }
+
+    /// Returns the handle of a device's context.
+    pub(crate) fn context_of(device: usize) -> u64 {
+        CONTEXTS + device as u64 * HANDLES
+    }
+
+    pub(crate) fn push_context(&mut self, context: u64) -> Result<(), CUresult> {
+        let is_retained = |(&device, &count): (&usize, &u64)| State::context_of(device) == context && count > 0;
+        if !self.retained.iter().any(is_retained) {
+            return self.misused("entered a context that is not retained", CUresult::INVALID_CONTEXT);
+        }
+        ENTERED.with_borrow_mut(|entered| entered.push(context));
+        Ok(())
+    }
+
+    pub(crate) fn pop_context(&mut self) -> Result<u64, CUresult> {
+        match ENTERED.with_borrow_mut(Vec::pop) {
+            Some(context) => Ok(context),
+            None => self.misused("left a context that was not entered", CUresult::INVALID_CONTEXT),
+        }
+    }
+
+    pub(crate) fn enqueue(&mut self, stream: u64, work: Work) -> Result<(), CUresult> {
+        self.device()?;
+        let delay = self.plan.delay;
+        match self.streams.get_mut(&stream) {
+            Some(stream) => {
+                stream.enqueue(work, delay);
+                Ok(())
+            }
+            None => self.misused("enqueued work on a stream that is not alive", CUresult::INVALID_HANDLE),
+        }
+    }
+
+    /// Returns whether the stream's work has ended, and goes on with it.
+    pub(crate) fn query(&mut self, stream: u64) -> Result<bool, CUresult> {
+        self.device()?;
+        let Some(object) = self.streams.get_mut(&stream) else {
+            return self.misused("asked a stream that is not alive", CUresult::INVALID_HANDLE);
+        };
+        if self.plan.hang && object.has_work() {
+            return Ok(false);
+        }
+        let (machine, pinned, events) = (&mut self.machine, &self.pinned, &mut self.events);
+        let mut place = Place { machine, pinned, events, seed: self.plan.seed };
+        object.query(&mut place).map_err(|why| {
+            self.fault = Some((CUresult::ILLEGAL_ADDRESS, why));
+            CUresult::ILLEGAL_ADDRESS
+        })
+    }
+
+    /// Notes that a real driver would wait in this call, if a stream has work.
+    pub(crate) fn expect_idle(&mut self, symbol: &str) {
+        if self.streams.values().any(Stream::has_work) {
+            self.misuse.push(format!("{symbol} would wait for a stream's work"));
+        }
+    }
+
+    pub(crate) fn misused<T>(&mut self, what: &str, code: CUresult) -> Result<T, CUresult> {
+        self.misuse.push(what.to_owned());
+        Err(code)
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "contexts {}", self.retained.values().sum::<u64>())?;
+        writeln!(f, "memory {}", self.machine.allocations())?;
+        writeln!(f, "pinned {}", self.pinned.len())?;
+        writeln!(f, "modules {}", self.modules.len())?;
+        writeln!(f, "streams {}", self.streams.len())?;
+        writeln!(f, "events {}", self.events.len())?;
+        writeln!(f, "entered {}", ENTERED.with_borrow(Vec::len))?;
+        self.calls.iter().try_for_each(|(symbol, count)| writeln!(f, "call {symbol} {count}"))?;
+        self.misuse.iter().try_for_each(|misuse| writeln!(f, "misuse {misuse}"))?;
+        self.fault.iter().try_for_each(|(_, why)| writeln!(f, "fault {}", why.replace('\n', " ")))
+    }
+}
+
+impl Pinned {
+    /// Allocates a page-aligned block of zeros. `None` if the host has no memory.
+    pub(crate) fn new(bytes: usize) -> Option<Pinned> {
+        let layout = Layout::from_size_align(bytes, 4096).ok().filter(|layout| layout.size() > 0)?;
+        // SAFETY: the layout's size is not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        (!start.is_null()).then_some(Pinned { start, layout })
+    }
+
+    pub(crate) fn address(&self) -> usize {
+        self.start as usize
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.layout.size()
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: `new` allocated it with this layout.
+        unsafe { dealloc(self.start, self.layout) }
+    }
+}
+
+impl Event {
+    pub(crate) fn end(&mut self, time: Instant) {
+        self.time = Some(time);
+    }
+}

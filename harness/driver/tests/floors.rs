@@ -1,0 +1,267 @@
+//! The floors of `consonance_kernels::cuda`, over a driver whose calls fail and whose work is late.
+
+mod fake;
+
+use consonance_kernels::cuda::{
+    Absent, Access, Context, DeviceMemory, Driver, Event, Failure, Module, PinnedMemory, Stream, kernels::Launch, sys,
+};
+use fake::Fake;
+use std::{
+    error::Error,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// Far longer than any work here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn soon() -> Instant {
+    Instant::now() + PATIENCE
+}
+
+/// Uses each function of the driver, and checks what comes back.
+fn use_everything(driver: &Driver) -> Result<(), Box<dyn Error>> {
+    let context = Context::new(&driver.device(0)?)?;
+    let module = Module::load(&context, fake::PTX)?;
+    let function = module.function("double")?;
+    let stream = Stream::new(&context)?;
+    let (begin, end) = (Event::new(&context)?, Event::new(&context)?);
+    let free = context.free_bytes()?;
+    let (first, second) = (DeviceMemory::new(&context, 64)?, DeviceMemory::new(&context, 128)?);
+    assert_eq!(free - context.free_bytes()?, 64 + 128);
+
+    stream.record(&begin)?;
+    let mut pinned = PinnedMemory::new(&context, 64)?;
+    pinned.as_mut_slice().iter_mut().zip(0..).for_each(|(byte, value)| *byte = value);
+    let pinned = stream.write(pinned, first.slice(0), 64)?.wait(soon())?;
+    stream.fill(second.slice(0), 128, 7)?;
+    stream.copy(first.slice(4), second.slice(8), 60)?;
+    let (launch, access) = fake::double(second.address(), 4);
+    // SAFETY: the launch is the kernel's, which accesses these words.
+    unsafe { stream.launch(&function, &launch, &[access])? };
+    stream.record(&end)?;
+    let pinned = stream.read(second.slice(0), pinned, 64)?.wait(soon())?;
+    let expected: Vec<u8> = fake::doubled([7; 8].into_iter().chain(4..60).collect(), 4);
+    assert_eq!(pinned.as_slice(), expected);
+    assert!(end.is_done()? && end.since(&begin)? < PATIENCE);
+    Ok(())
+}
+
+#[test]
+fn everything_is_freed() {
+    let fake = Fake::new("delay=2");
+    use_everything(&fake.driver()).expect("a driver without faults");
+    fake.assert_nothing_is_alive();
+    let calls = fake.calls();
+    let uncalled: Vec<&str> = sys::SYMBOLS.iter().copied().filter(|symbol| !calls.contains_key(*symbol)).collect();
+    assert_eq!(uncalled, ["cuGetErrorName", "cuGetErrorString"], "only errors have texts");
+}
+
+/// Each call of each function fails once. The error names the function, or, where nobody takes an
+/// error because an owner is dropped, the list of leaks does. Nothing else stays alive.
+#[test]
+fn an_error_names_the_function_and_nothing_leaks() {
+    let fake = Fake::new("");
+    use_everything(&fake.driver()).expect("a driver without faults");
+    let calls = fake.calls();
+    for (&symbol, &count) in &calls {
+        let calls: Vec<u64> = if count > 12 { vec![1, 2, count / 2, count - 1, count] } else { (1..=count).collect() };
+        for call in calls {
+            let case = format!("call {call} of {symbol} fails");
+            let fake = fake.again(&format!("fail={symbol}:{call}:719"));
+            let (result, leaks) = match fake.load() {
+                Ok(driver) => (use_everything(&driver).map_err(|error| error.to_string()), driver.leaks()),
+                Err(absent) => (Err(absent.to_string()), Vec::new()),
+            };
+            let expected = format!("{symbol} failed with code 719 (CUDA_ERROR_LAUNCH_FAILED)");
+            let told: Vec<&String> = result.as_ref().err().into_iter().chain(&leaks).collect();
+            // A drop only asks whether something can be freed now. If not, the next one does.
+            let is_silent = ["cuStreamQuery", "cuCtxPushCurrent_v2"].contains(&symbol) && told.is_empty();
+            assert!(is_silent || told.iter().any(|text| text.contains(&expected)), "{case}: {told:?}");
+            assert!(told.len() <= 1, "{case}: {told:?}");
+            let alive = fake.alive();
+            assert_eq!(alive.values().sum::<u64>(), leaks.len() as u64, "{case}: {alive:?}, {leaks:?}");
+            assert_eq!(fake.misuse(), [""; 0], "{case}");
+        }
+    }
+}
+
+#[test]
+fn codes_without_a_name_are_told_by_number() {
+    let fake = Fake::new("fail=cuMemAlloc_v2:1:123456");
+    let context = fake.context();
+    let error = DeviceMemory::new(&context, 1).expect_err("a call that fails").to_string();
+    assert_eq!(error, "cuda:0: cuMemAlloc_v2 failed with code 123456");
+}
+
+#[test]
+fn what_is_missing_is_a_value() {
+    let absent = Driver::load_from(Path::new("/no/such/libcuda.so.1")).expect_err("no such library");
+    assert!(matches!(&absent, Absent::Library { tried, .. } if tried.len() == 1), "{absent:?}");
+    let text = absent.to_string();
+    assert!(text.contains("/no/such/libcuda.so.1") && text.contains("install NVIDIA's driver"), "{text}");
+
+    let absent = Driver::load_from(Path::new("libc.so.6")).expect_err("no driver");
+    assert!(matches!(absent, Absent::Symbol { name: "cuInit", .. }), "{absent:?}");
+    let text = absent.to_string();
+    assert!(text.contains("libc.so.6 has no function cuInit"), "{text}");
+
+    let fake = Fake::new("fail=cuInit:1:34");
+    let absent = fake.load().expect_err("a driver that does not start");
+    assert!(matches!(&absent, Absent::Initialization { error, .. } if error.function == "cuInit"), "{absent:?}");
+
+    let fake = fake.again("devices=0");
+    let driver = fake.load().expect("a driver without devices");
+    let absent = driver.device(0).expect_err("no device");
+    assert_eq!(absent, Absent::Device { ordinal: 0, count: 0 });
+
+    let fake = fake.again("devices=2");
+    let driver = fake.driver();
+    assert_eq!((driver.device_count(), driver.version().as_str()), (2, "12.0"));
+    assert_eq!(driver.device(1).expect("a device").name(), "interpreter (no GPU)");
+    let absent = driver.device(2).expect_err("no third device");
+    assert_eq!(absent, Absent::Device { ordinal: 2, count: 2 });
+    assert!(absent.to_string().contains("no CUDA device 2: the driver sees 2"), "{absent}");
+}
+
+/// Work that never ends: waits end with an error at their deadline, and drops return.
+#[test]
+fn work_that_never_ends_is_left_behind() {
+    let fake = Fake::new("hang");
+    let driver = fake.driver();
+    let begin = Instant::now();
+    {
+        let context = Context::new(&driver.device(0).expect("a device")).expect("a context");
+        let module = Module::load(&context, fake::PTX).expect("a module");
+        let stream = Stream::new(&context).expect("a stream");
+        let memory = DeviceMemory::new(&context, 16).expect("memory");
+        let event = Event::new(&context).expect("an event");
+        let pinned = PinnedMemory::new(&context, 16).expect("pinned memory");
+        let copy = stream.write(pinned, memory.slice(0), 16).expect("a copy");
+        let time = Duration::from_millis(30);
+        let failure = copy.wait(Instant::now() + time).expect_err("a copy that never ends");
+        let Failure::Timeout { device: 0, work, time: had } = &failure else { panic!("{failure:?}") };
+        assert_eq!(work, "a copy of 16 bytes to the device");
+        assert!(*had <= time, "{failure}");
+        stream.record(&event).expect("an event");
+        assert!(!event.is_done().expect("a query") && !stream.is_done().expect("a query"));
+        drop(memory);
+        assert_eq!(context.reclaim(), 2, "pinned memory and memory of the device");
+        drop((module, stream));
+    }
+    assert!(begin.elapsed() < PATIENCE);
+    let leaks = driver.leaks();
+    let expected = ["pinned memory", "device memory", "a module", "a stream", "the context"];
+    assert_eq!(leaks.len(), expected.len(), "{leaks:?}");
+    for (leak, what) in leaks.iter().zip(expected) {
+        assert!(leak.contains(what) && leak.ends_with("the device's work did not end within 1s"), "{leak}");
+    }
+    assert_eq!(fake.misuse(), [""; 0]);
+}
+
+/// What is dropped while work uses it is freed when the work has ended, and not before.
+#[test]
+fn memory_is_freed_after_the_work() {
+    let fake = Fake::new("delay=40");
+    let context = fake.context();
+    let stream = Stream::new(&context).expect("a stream");
+    let memory = DeviceMemory::new(&context, 1000).expect("memory");
+    let pinned = PinnedMemory::new(&context, 1000).expect("pinned memory");
+    drop(stream.write(pinned, memory.slice(0), 1000).expect("a copy"));
+    drop(memory);
+    assert_eq!((fake.alive()["memory"], fake.alive()["pinned"]), (1, 1));
+    stream.wait(soon()).expect("work that ends");
+    assert_eq!(context.reclaim(), 0);
+    assert_eq!((fake.alive()["memory"], fake.alive()["pinned"]), (0, 0));
+    drop((stream, context));
+    fake.assert_nothing_is_alive();
+}
+
+/// An allocation that finds no room waits for work that uses memory which was dropped.
+#[test]
+fn an_allocation_waits_for_memory_that_was_dropped() {
+    let fake = Fake::new("delay=20 memory=1000");
+    let context = fake.context();
+    let stream = Stream::new(&context).expect("a stream");
+    let memory = DeviceMemory::new(&context, 600).expect("memory");
+    stream.fill(memory.slice(0), 600, 1).expect("a fill");
+    let failure = DeviceMemory::new(&context, 600).expect_err("too little memory");
+    assert!(failure.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY"), "{failure}");
+    drop(memory);
+    DeviceMemory::new(&context, 600).expect("the memory that was dropped");
+}
+
+#[test]
+fn a_module_that_cannot_be_compiled_has_the_compiler_s_words() {
+    let fake = Fake::new("");
+    let context = fake.context();
+    let error = Module::load(&context, "no PTX").expect_err("no PTX");
+    let text = error.to_string();
+    assert!(text.contains("cuModuleLoadDataEx failed with code 218") && text.contains("line 1"), "{text}");
+    Module::load(&context, "a\0b").expect_err("a text with a zero byte");
+    let module = Module::load(&context, fake::PTX).expect("a module");
+    let text = module.function("no such kernel").expect_err("no such kernel").to_string();
+    assert!(text.contains("CUDA_ERROR_NOT_FOUND") && text.contains("\"no such kernel\""), "{text}");
+}
+
+/// Wrong arguments are refused before the driver sees them.
+#[test]
+fn wrong_arguments_do_not_reach_the_driver() {
+    let fake = Fake::new("devices=2");
+    let driver = fake.driver();
+    let context = Context::new(&driver.device(0).expect("a device")).expect("a context");
+    let other = Context::new(&driver.device(1).expect("a device")).expect("a context");
+    let stream = Stream::new(&context).expect("a stream");
+    let memory = DeviceMemory::new(&context, 100).expect("memory");
+    let foreign = DeviceMemory::new(&other, 100).expect("memory");
+    let pinned = || PinnedMemory::new(&context, 8).expect("pinned memory");
+    let function = Module::load(&context, fake::PTX).and_then(|module| module.function("double")).expect("a kernel");
+    let dropped = DeviceMemory::new(&context, 100).expect("memory").address();
+
+    let refusals = [
+        stream.write(pinned(), memory.slice(93), 8).map(drop),
+        stream.write(pinned(), memory.slice(usize::MAX), 8).map(drop),
+        stream.read(memory.slice(101), pinned(), 0).map(drop),
+        stream.read(memory.slice(0), pinned(), 9).map(drop),
+        stream.read(foreign.slice(0), pinned(), 8).map(drop),
+        stream.write(PinnedMemory::new(&other, 8).expect("pinned memory"), memory.slice(0), 8).map(drop),
+        stream.copy(memory.slice(0), foreign.slice(0), 8),
+        stream.copy(memory.slice(0), memory.slice(50), 51),
+        stream.copy(memory.slice(0), memory.slice(7), 8),
+        stream.fill(memory.slice(50), 51, 0),
+        stream.record(&Event::new(&other).expect("an event")),
+    ];
+    for (index, refusal) in refusals.into_iter().enumerate() {
+        assert!(matches!(refusal, Err(Failure::Refused { device: 0, .. })), "{index}: {refusal:?}");
+    }
+
+    let refuse = |change: &dyn Fn(&mut Launch, &mut Access)| {
+        let (mut launch, mut access) = fake::double(memory.address(), 25);
+        change(&mut launch, &mut access);
+        // SAFETY: the arguments are wrong, so that no kernel runs.
+        let refusal = unsafe { stream.launch(&function, &launch, &[access]) };
+        match refusal.expect_err("wrong arguments") {
+            Failure::Refused { device: 0, why } => why,
+            failure => panic!("{failure}"),
+        }
+    };
+    let refusals = [
+        (refuse(&|launch, _| launch.grid = 0), "0 blocks; expected 1 to"),
+        (refuse(&|launch, _| launch.block = 0), "0 threads a block; expected 1 to 1024"),
+        (refuse(&|launch, _| launch.block = 1025), "1025 threads a block; expected 1 to 1024"),
+        (refuse(&|_, access| access.address += 2), "words 2: the address"),
+        (refuse(&|_, access| access.address += 4), "words 2: expected 100 bytes at"),
+        (refuse(&|_, access| access.address += 100), "has 0 there"),
+        (refuse(&|_, access| access.bytes = u64::MAX), "words 2: expected"),
+        (refuse(&|_, access| access.address = 0), "words 2: the context has no memory at 0x0"),
+        (refuse(&|_, access| access.address = dropped), "words 2: "),
+        (refuse(&|_, access| access.address = foreign.address()), "words 2: "),
+    ];
+    for (why, expected) in refusals {
+        assert!(why.starts_with("kernel double: ") && why.contains(expected), "{why}: {expected}");
+    }
+    let calls = fake.calls();
+    for symbol in ["cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoDAsync_v2"] {
+        assert!(!calls.contains_key(symbol), "{symbol}: {calls:?}");
+    }
+}
