@@ -3,7 +3,7 @@
 //! is started.
 //!
 //! `command` reads the arguments. Each subcommand has a module: [`launcher`] for `consonance run`,
-//! [`mod@bench`], [`explain`], [`doctor`] and `soak`. `soak` takes its cases from the harness and
+//! [`mod@bench`], [`explain`], [`doctor`], [`gpu_check`] and `soak`. `soak` takes its cases from the harness and
 //! runs them in processes that it stops and kills.
 
 #![forbid(unsafe_code)]
@@ -15,6 +15,7 @@ pub mod launcher;
 pub mod bench;
 pub mod explain;
 pub mod doctor;
+pub mod gpu_check;
 #[cfg(target_os = "linux")]
 pub mod soak;
 

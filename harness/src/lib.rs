@@ -6,6 +6,8 @@
 //! Each case is executed twice: by a subject and by the spec. Results are compared bit for bit; all
 //! NaNs are equal.
 //!
+//! [`device`] has the cases of CUDA devices, and judges their results.
+//!
 //! [`counted`] lists the calls whose instructions `perf/compare` counts.
 
 #![forbid(unsafe_code)]
@@ -18,6 +20,7 @@ pub mod sample;
 pub mod counted;
 pub mod variable;
 pub mod parsers;
+pub mod device;
 #[cfg(target_os = "linux")]
 mod lie;
 #[cfg(target_os = "linux")]

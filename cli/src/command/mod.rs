@@ -2,6 +2,7 @@
 
 mod bench;
 mod doctor;
+mod gpu_check;
 mod explain;
 #[cfg(target_os = "linux")]
 mod trace;
@@ -38,6 +39,7 @@ enum Command {
     Trace(trace::Trace),
     Bench(bench::Arguments),
     Doctor(doctor::Doctor),
+    GpuCheck(gpu_check::GpuCheck),
     Explain(explain::Explain),
     #[cfg(target_os = "linux")]
     Soak(soak::Command),
@@ -50,6 +52,8 @@ enum Command {
     BenchThreads(bench::Threads),
     #[command(hide = true)]
     BenchWorker(bench::Worker),
+    #[command(hide = true)]
+    DoctorGpu(gpu_check::DoctorGpu),
     #[command(hide = true)]
     DoctorTrial(doctor::Trial),
     #[command(hide = true)]
@@ -147,6 +151,8 @@ fn carry_out(command: Command) -> i32 {
         Command::Bench(arguments) => bench::bench(arguments),
         Command::Doctor(doctor) => doctor.run(),
         Command::DoctorTrial(trial) => trial.run(),
+        Command::DoctorGpu(gpu) => gpu.run(),
+        Command::GpuCheck(check) => check.run(),
         Command::Explain(explain) => status_of(explain.run()),
         Command::BenchRank(rank) => bench::rank(&rank),
         Command::BenchThreads(threads) => bench::threads(&threads),

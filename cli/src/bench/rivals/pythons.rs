@@ -14,7 +14,7 @@ const FOLDERS: &str = "import site, sysconfig; print(sysconfig.get_path('data'))
 
 /// Returns the pythons to ask, each once: those that the user names, the active virtual
 /// environment's, then each `python3` in `PATH`. One python in `PATH` may hide another.
-pub(super) fn pythons(named: &[PathBuf]) -> Vec<PathBuf> {
+pub(crate) fn pythons(named: &[PathBuf]) -> Vec<PathBuf> {
     let active = env::var_os("VIRTUAL_ENV").map(|root| Path::new(&root).join("bin/python3"));
     let active = active.filter(|python| python.exists());
     let mut pythons: Vec<PathBuf> = Vec::new();
