@@ -13,4 +13,3 @@ pub mod shm;
 pub mod group;
 #[cfg(target_os = "linux")]
 pub mod bootstrap;
-pub mod cuda;

@@ -13,12 +13,16 @@ mod memory;
 mod module;
 mod launch;
 mod stream;
+mod kernels;
+mod fold;
 
 pub use absent::Absent;
 pub use context::Context;
 pub use driver::{Device, Driver, INTERPRETER};
 pub use failure::{Failure, LoadError};
-pub use launch::{Access, Argument, Grid};
-pub use memory::{DeviceMemory, PinnedMemory};
+pub use fold::Fold;
+pub use kernels::{Compiled, Kernels};
+pub use launch::Access;
+pub use memory::{DeviceMemory, DeviceSlice, PinnedMemory};
 pub use module::{Function, Module};
 pub use stream::{Event, InFlight, Stream};
