@@ -13,19 +13,19 @@ fn the_scope_of_the_default_strategy_keeps_the_context() {
     let here = || (current_strategy() == default, has_strategy(), in_cross_replica_context(), in_replica_context());
     let outside = here();
     assert_eq!(outside, (true, false, false, true));
-    assert_eq!(default.scope(here).unwrap(), outside);
-    assert_eq!(default.scope(|| default.scope(here)).unwrap().unwrap(), outside);
+    assert_eq!(default.scope(|| Ok(here())).unwrap(), outside);
+    assert_eq!(default.scope(|| default.scope(|| Ok(here()))).unwrap(), outside);
     // The scope of the default strategy changes nothing: calls of the cross-replica context are
     // allowed in it, as outside.
     let values = default.scope(|| default.distribute_values_from_function(|value| value.num_replicas_in_sync));
-    assert_eq!(values.unwrap().unwrap().values(), [1]);
+    assert_eq!(values.unwrap().values(), [1]);
     // A merge function of the default strategy is in the cross-replica context; so is the scope in
     // it.
-    let merged =
-        default.run(|replica| replica.merge_call((), |strategy, _| Ok(strategy.mirror(strategy.scope(here)?))));
+    let merged = default
+        .run(|replica| replica.merge_call((), |strategy, _| Ok(strategy.mirror(strategy.scope(|| Ok(here()))?))));
     assert_eq!(merged.unwrap().values(), [(true, false, true, false)]);
     let other = MirroredStrategy::new(["cpu:0"]).unwrap();
-    let error = other.scope(|| default.scope(here)).unwrap().unwrap_err();
+    let error = other.scope(|| default.scope(|| Ok(here()))).unwrap_err();
     assert!(matches!(error, Error::WrongContext { call: "Strategy::scope", .. }), "{error}");
 }
 

@@ -137,7 +137,7 @@ fn an_update_that_does_not_end_is_named() {
         let builder = consonance::Variable::builder(|| Tensor::from(1f32)).aggregation(VariableAggregation::Sum);
         builder.synchronization(VariableSynchronization::OnRead).build()
     });
-    let seen = seen.unwrap().unwrap();
+    let seen = seen.unwrap();
     for variable in [&variable, &seen] {
         let (begun, done) = (Barrier::new(2), Barrier::new(2));
         thread::scope(|scope| {

@@ -170,7 +170,7 @@ fn a_computation_on_the_host_refuses_a_tensor_on_a_device() {
     refused(strategy.reduce("sum", &PerReplica::new(vec![x.clone()]), None));
     refused(strategy.reduce("sum", &PerReplica::new(vec![x.clone()]), 0));
     refused(strategy.gather(&PerReplica::new(vec![x.clone()]), 0));
-    let variable = strategy.scope(|| Variable::builder(|| Tensor::zeros(DType::F32, [2, 2])).build()).unwrap().unwrap();
+    let variable = strategy.scope(|| Variable::builder(|| Tensor::zeros(DType::F32, [2, 2])).build()).unwrap();
     refused(variable.assign(x.clone()));
     refused(variable.assign_add(x.clone()));
     refused(strategy.run(|replica| replica.assign_add(&variable, x.clone())));

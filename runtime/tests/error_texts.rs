@@ -72,7 +72,7 @@ fn refusals() -> Vec<Error> {
     let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();
     let (value, unknown) = (PerReplica::new(vec![1.0f32; 2]), Device::Cpu(1_000_000));
     let builder = Variable::builder(|| Tensor::from(1.0f32)).synchronization(VariableSynchronization::OnRead);
-    let variable = strategy.scope(|| builder.build()).unwrap().unwrap();
+    let variable = strategy.scope(|| builder.build()).unwrap();
     vec![
         of(MirroredStrategy::new(Vec::<Device>::new())),
         of(MirroredStrategy::new(["cpu:0", "cpu:1", "CPU:0"])),

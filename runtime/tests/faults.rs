@@ -460,7 +460,7 @@ fn is_refused(error: &Error, of: &str, which: &str) -> bool {
 #[test]
 fn strategies_do_not_mix() {
     let (one, other) = (strategy(2), strategy(2));
-    let error = one.scope(|| other.run(|_| Ok(()))).unwrap().unwrap_err();
+    let error = one.scope(|| other.run(|_| Ok(()))).unwrap_err();
     assert!(matches!(error, Error::WrongContext { .. }), "{error}");
     let alone = OneDeviceStrategy::new("cpu:0").unwrap();
     let error = alone.run(|_| alone.reduce("sum", &PerReplica::new(vec![1.0f32]), None)).unwrap_err();

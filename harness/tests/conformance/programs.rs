@@ -136,10 +136,10 @@ pub(crate) fn local_results(case: &Case) -> Answer {
                     .aggregation(VariableAggregation::Sum)
                     .build()
             };
-            strategy.local_results(&strategy.scope(on_read)??)
+            strategy.local_results(&strategy.scope(on_read)?)
         }
         ("variable", Value::Tensor(initial)) => {
-            strategy.local_results(&strategy.scope(|| Variable::new(initial.clone()))??)
+            strategy.local_results(&strategy.scope(|| Variable::new(initial.clone()))?)
         }
         ("plain_variable", Value::Tensor(initial)) => strategy.local_results(&Variable::new(initial.clone())?),
         ("tensor", Value::Tensor(_)) => match inputs.remove(0) {
@@ -165,10 +165,10 @@ pub(crate) fn contexts(case: &Case) -> Answer {
     };
     Ok(match case.text("where") {
         "outside" => here(),
-        "scope" => strategy.scope(here)?,
-        "nested_same_scope" => strategy.scope(|| strategy.scope(here))??,
+        "scope" => strategy.scope(|| Ok(here()))?,
+        "nested_same_scope" => strategy.scope(|| strategy.scope(|| Ok(here())))?,
         "after_scope" => {
-            strategy.scope(|| ())?;
+            strategy.scope(|| Ok(()))?;
             here()
         }
         "run" => Value::Local(strategy.run(|_| Ok(here()))?.into_values()),
@@ -176,10 +176,10 @@ pub(crate) fn contexts(case: &Case) -> Answer {
             let answers = strategy.run(|replica| replica.merge_call((), |strategy, _| Ok(strategy.mirror(here()))))?;
             answers[0].clone()
         }
-        "scope_inside_run" => Value::Local(strategy.run(|_| strategy.scope(here))?.into_values()),
+        "scope_inside_run" => Value::Local(strategy.run(|_| strategy.scope(|| Ok(here())))?.into_values()),
         "nested_other_scope" => {
             let other = MirroredStrategy::new(["cpu:0"])?;
-            strategy.scope(|| other.scope(here))??
+            strategy.scope(|| other.scope(|| Ok(here())))?
         }
         // The replica context outside all strategies is the default strategy's.
         "replica_context_outside" => {

@@ -24,7 +24,7 @@ thread_local! {
 /// use consonance::{MirroredStrategy, current_strategy};
 /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
 /// assert_eq!(current_strategy().num_replicas_in_sync(), 1);
-/// assert_eq!(strategy.scope(|| current_strategy().num_replicas_in_sync())?, 2);
+/// assert_eq!(strategy.scope(|| Ok(current_strategy().num_replicas_in_sync()))?, 2);
 /// # Ok::<(), consonance::Error>(())
 /// ```
 pub fn current_strategy() -> Strategy {
@@ -49,21 +49,19 @@ impl Strategy {
     /// `body` stays in that strategy's replica context.
     ///
     /// # Errors
-    /// [`Error::WrongContext`] in a replica, or in another strategy's scope.
+    /// The error of `body`, unchanged. [`Error::WrongContext`] in a replica, or in another
+    /// strategy's scope: `body` does not run.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, current_strategy, in_cross_replica_context};
     /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
-    /// let inside = strategy.scope(|| (current_strategy() == *strategy, in_cross_replica_context()))?;
+    /// let inside = strategy.scope(|| Ok((current_strategy() == *strategy, in_cross_replica_context())))?;
     /// assert_eq!(inside, (true, true));
     /// # Ok::<(), consonance::Error>(())
     /// ```
-    pub fn scope<R>(&self, body: impl FnOnce() -> R) -> Result<R> {
+    pub fn scope<R>(&self, body: impl FnOnce() -> Result<R>) -> Result<R> {
         require_cross_replica("Strategy::scope", self)?;
-        if self.is_default() {
-            return Ok(body());
-        }
-        Ok(within(self, None, body))
+        if self.is_default() { body() } else { within(self, None, body) }
     }
 }
 
@@ -114,14 +112,21 @@ pub(crate) fn within<R>(strategy: &Strategy, replica: Option<usize>, body: impl 
 /// Checks that `call` is made outside replicas and not in the scope of another strategy.
 pub(crate) fn require_cross_replica(call: &'static str, strategy: &Strategy) -> Result<()> {
     innermost(|current, replica| match replica {
-        Some(replica) => Err(Error::WrongContext {
-            call,
-            problem: format!("called in replica {replica}, but it is of the cross-replica context; see merge_call"),
-        }),
-        None if current != strategy => Err(Error::WrongContext {
-            call,
-            problem: format!("called on {strategy} in the scope of another strategy, {current}: strategies do not mix"),
-        }),
+        Some(replica) => {
+            let instead = match call {
+                "Strategy::run" | "Strategy::run_with" => "runs do not nest: call the function itself",
+                _ => "it is of the cross-replica context: see merge_call",
+            };
+            Err(Error::WrongContext { call, problem: format!("called in replica {replica}, but {instead}") })
+        }
+        None if current != strategy => {
+            let (own, other) = (strategy.to_string(), current.to_string());
+            // Two strategies of the same devices print the same.
+            let other = if own == other { "made by another call of `new`".to_owned() } else { other };
+            let problem =
+                format!("called on {own} in the scope of another strategy, {other}: strategies do not mix, clones do");
+            Err(Error::WrongContext { call, problem })
+        }
         None => Ok(()),
     })
     .unwrap_or(Ok(()))

@@ -17,7 +17,7 @@ const CALL: &str = "Variable::builder";
 /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
 /// let largest = strategy.scope(|| {
 ///     Variable::builder(|| Tensor::from(0i32)).aggregation(VariableAggregation::OnlyFirstReplica).build()
-/// })??;
+/// })?;
 /// strategy.run(|replica| replica.assign(&largest, 7 + replica.replica_id_in_sync_group() as i32))?;
 /// assert_eq!(largest.read()?, Tensor::from(7));
 /// # Ok::<(), consonance::Error>(())

@@ -74,8 +74,8 @@ use update::Update;
 ///         .synchronization(VariableSynchronization::OnRead)
 ///         .aggregation(VariableAggregation::Sum)
 ///         .build()?;
-///     Ok::<_, consonance::Error>((weights, examples))
-/// })??;
+///     Ok((weights, examples))
+/// })?;
 /// strategy.run(|replica| {
 ///     assert_eq!(weights.read()?, Tensor::from([1.0f32, 2.0]));
 ///     replica.assign_add(&examples, 10 + replica.replica_id_in_sync_group() as i64)
@@ -114,7 +114,7 @@ impl Variable {
     /// ```
     /// use consonance::{OneDeviceStrategy, Tensor, Variable};
     /// let strategy = OneDeviceStrategy::new("cpu:0")?;
-    /// let bias = strategy.scope(|| Variable::new(Tensor::from(0.5f32)))??;
+    /// let bias = strategy.scope(|| Variable::new(Tensor::from(0.5f32)))?;
     /// assert_eq!(bias.read()?, Tensor::from(0.5f32));
     /// # Ok::<(), consonance::Error>(())
     /// ```

@@ -33,7 +33,7 @@ impl ReplicaContext<'_> {
     /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
     /// let loss = strategy.scope(|| {
     ///     Variable::builder(|| Tensor::from(0.0f32)).aggregation(VariableAggregation::Mean).build()
-    /// })??;
+    /// })?;
     /// strategy.run(|replica| {
     ///     replica.assign(&loss, replica.replica_id_in_sync_group() as f32)?;
     ///     assert_eq!(loss.read()?, Tensor::from(0.5f32));
@@ -55,7 +55,7 @@ impl ReplicaContext<'_> {
     /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
     /// let steps = strategy.scope(|| {
     ///     Variable::builder(|| Tensor::from(5i64)).aggregation(VariableAggregation::OnlyFirstReplica).build()
-    /// })??;
+    /// })?;
     /// strategy.run(|replica| replica.assign_add(&steps, 1i64))?;
     /// assert_eq!(steps.read()?, Tensor::from(6i64));
     /// # Ok::<(), consonance::Error>(())

@@ -35,7 +35,7 @@ pub(super) fn each(mut visit: impl FnMut(Row<'_>)) -> Result<()> {
     row("reduce", 11, 0, 0, &mut || two.reduce("sum", &scalars, None).map(drop));
     row("gather", 15, 0, 0, &mut || two.gather(&rows, 0).map(drop));
     let builder = Variable::builder(|| zeros(&[8192])).aggregation(VariableAggregation::Mean);
-    let (variable, operand) = (two.scope(|| builder.build())??, zeros(&[8192]));
+    let (variable, operand) = (two.scope(|| builder.build())?, zeros(&[8192]));
     row("Variable::read", 2, 0, 0, &mut || variable.read().map(drop));
     row("Variable::assign_add", 6, 0, 0, &mut || variable.assign_add(operand.clone()));
     row("assign_add in a run", 13, 6, 2, &mut || {

@@ -143,7 +143,7 @@ fn reduce_of_a_distributed_dataset() -> Result<()> {
 #[test]
 fn variables_in_and_out_of_scope() -> Result<()> {
     let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
-    let mirrored_variable = strategy.scope(|| Variable::new(Tensor::from(1.0f32)))??;
+    let mirrored_variable = strategy.scope(|| Variable::new(Tensor::from(1.0f32)))?;
     assert_eq!(strategy.local_results(&mirrored_variable), [Tensor::from(1.0f32), Tensor::from(1.0f32)]);
     let regular_variable = Variable::new(Tensor::from(1.0f32))?;
     assert_eq!(strategy.local_results(&regular_variable), [Tensor::from(1.0f32)]);

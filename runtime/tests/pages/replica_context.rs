@@ -41,7 +41,7 @@ fn merge_call_in_a_step() -> Result<()> {
     let steps = strategy.scope(|| {
         let builder = consonance::Variable::builder(|| Tensor::from(0.0f32));
         builder.aggregation(VariableAggregation::Sum).build()
-    })??;
+    })?;
     strategy.run(|context| {
         context.merge_call(Tensor::from(1.0f32), |strategy, ones| {
             let sum = strategy.reduce(Sum, &ones, None)?;

@@ -116,7 +116,7 @@ impl Things {
     fn new(strategy: &Strategy) -> Result<Things> {
         let variable = |aggregation, synchronization| {
             let builder = Variable::builder(|| Tensor::from(1f32)).aggregation(aggregation);
-            strategy.scope(|| builder.synchronization(synchronization).build())?
+            strategy.scope(|| builder.synchronization(synchronization).build())
         };
         let weight = variable(VariableAggregation::Mean, VariableSynchronization::Auto)?;
         let seen = variable(VariableAggregation::Sum, VariableSynchronization::OnRead)?;

@@ -163,7 +163,7 @@ fn replicas_are_numbered_worker_by_worker() {
             let values = strategy.distribute_values_from_function(|context| context.replica_id_in_sync_group).unwrap();
             assert_eq!(strategy.local_results(&values), local);
             assert_eq!(strategy.cluster_resolver().unwrap().task_id(), Some(worker));
-            assert_eq!(strategy.scope(consonance::current_strategy).unwrap(), *strategy);
+            assert_eq!(strategy.scope(|| Ok(consonance::current_strategy())).unwrap(), *strategy);
         });
     }
     let shown = workers(&[1, 2], |_, strategy| strategy.to_string());
@@ -307,7 +307,7 @@ fn variables_are_the_same_on_all_workers() {
             let variable = strategy.scope(|| {
                 let builder = Variable::builder(|| Tensor::new([10], &numbers(77, 10)).unwrap());
                 builder.synchronization(synchronization).aggregation(aggregation).build()
-            })??;
+            })?;
             strategy.run_with(tensors(strategy, 10), |replica, own| {
                 replica.assign_add(&variable, own.clone())?;
                 replica.assign_sub(&variable, own.clone())?;
@@ -340,7 +340,7 @@ fn a_variable_has_the_value_of_the_chief() {
                     .aggregation(VariableAggregation::OnlyFirstReplica)
                     .build()
             });
-            let steps = steps.unwrap().unwrap();
+            let steps = steps.unwrap();
             strategy.run(|replica| replica.assign_add(&steps, 5 + replica.replica_id_in_sync_group() as i64)).unwrap();
             (first.read().unwrap(), steps.read().unwrap())
         });
@@ -681,7 +681,7 @@ fn a_replica_that_returned_early_comes_to_no_call_that_was_made_without_it() {
 fn count(strategy: &Strategy, aggregation: VariableAggregation) -> Variable {
     let builder = || Variable::builder(|| Tensor::from(0.0f32));
     let on_read = || builder().synchronization(VariableSynchronization::OnRead).aggregation(aggregation).build();
-    strategy.scope(on_read).unwrap().unwrap()
+    strategy.scope(on_read).unwrap()
 }
 
 #[test]

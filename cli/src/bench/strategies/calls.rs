@@ -106,7 +106,7 @@ pub const CALLS: &[Call] = &[
     }),
     both("assign_add of 32 KiB in a run", |strategy, timer| {
         let builder = Variable::builder(|| tensor(8192)).aggregation(VariableAggregation::Mean);
-        let variable = strategy.scope(|| builder.build())??;
+        let variable = strategy.scope(|| builder.build())?;
         timer.time_in_run(strategy, 100, || tensor(8192), |replica, one| replica.assign_add(&variable, one.clone()))
     }),
     threads("Strategy::update of 32 KiB", 2, |strategy, timer| {
@@ -125,7 +125,7 @@ pub const CALLS: &[Call] = &[
             Ok(())
         })
     }),
-    threads("scope", 2, |strategy, timer| timer.time(3000, || strategy.scope(|| black_box(())))),
+    threads("scope", 2, |strategy, timer| timer.time(3000, || strategy.scope(|| Ok(black_box(()))))),
     threads("a strategy's creation, first run and end", 2, |_, timer| {
         timer.time(30, || MirroredStrategy::new(["cpu:0", "cpu:1"])?.run(|_| Ok(())).map(drop))
     }),
