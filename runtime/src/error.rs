@@ -1,15 +1,23 @@
 //! Errors: the reason, whose fault it is, and whether the group still works.
 
-use consonance_spec::{ReduceOp, UnknownReduceOp};
-use std::{convert::Infallible, fmt, time::Duration};
+use consonance_spec::{DType, ReduceOp, UnknownReduceOp};
+use std::{convert::Infallible, error::Error as StdError, fmt, iter, time::Duration};
 
 /// The result of every call that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Any error that a replica's own code may return.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// The reason why a call failed.
+///
+/// Both `{}` and `{:?}` print it as a sentence, so a `main` that returns it tells the reason. `{:#}`
+/// and `{:?}` add the [sources](StdError::source) that the sentence does not contain. The fields are
+/// for programs.
+///
+/// `?` converts the errors of the standard library, texts and [`BoxError`] to it and, with the
+/// feature `anyhow`, `anyhow::Error`. So a replica's function can use `?` on all of them. Other
+/// errors convert by [`Error::other`], or by an `impl From<MyError> for consonance::Error`.
 ///
 /// * The caller's faults ([`InvalidCall`](Error::InvalidCall),
 ///   [`WrongContext`](Error::WrongContext)) leave the group working. Exceptions: in an
@@ -19,7 +27,15 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// * [`Left`](Error::Left), [`Timeout`](Error::Timeout), [`Aborted`](Error::Aborted), and a
 ///   collective's [`System`](Error::System), abort the group on all ranks. Under a strategy this
 ///   ends one [`run`](crate::Strategy::run), and the next run starts anew.
-#[derive(Debug)]
+///
+/// ```
+/// use consonance::{Error, MirroredStrategy};
+/// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+/// let error = strategy.run(|_| Ok("12x".parse::<u32>()?)).unwrap_err();
+/// assert_eq!(format!("{error:?}"), "replica 0: invalid digit found in string");
+/// assert!(matches!(error, Error::Replica { replica: 0, .. }));
+/// # Ok::<(), Error>(())
+/// ```
 #[non_exhaustive]
 pub enum Error {
     /// An argument is invalid, whatever the other replicas called.
@@ -141,11 +157,25 @@ pub enum Error {
 impl Error {
     /// Wraps an error of user code, so that a replica's function can return it.
     ///
+    /// An error that is used often can convert by itself:
+    ///
     /// ```
-    /// use consonance::{Error, MirroredStrategy, PerReplica};
+    /// use consonance::{Error, MirroredStrategy};
+    /// # #[derive(Debug)]
+    /// struct NoMoreData;
+    /// # impl std::fmt::Display for NoMoreData {
+    /// #     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { write!(f, "no more data") }
+    /// # }
+    /// # impl std::error::Error for NoMoreData {}
+    /// impl From<NoMoreData> for Error {
+    ///     fn from(error: NoMoreData) -> Error {
+    ///         Error::other(error)
+    ///     }
+    /// }
+    ///
     /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
-    /// let result = strategy.run(|_| "12x".parse::<u32>().map_err(Error::other));
-    /// assert!(result.unwrap_err().to_string().contains("replica 0: invalid digit"));
+    /// let result = strategy.run(|_| Ok(Err::<(), _>(NoMoreData)?));
+    /// assert_eq!(result.unwrap_err().to_string(), "replica 0: no more data");
     /// # Ok::<(), Error>(())
     /// ```
     pub fn other(error: impl Into<BoxError>) -> Error {
@@ -171,10 +201,22 @@ impl Error {
         matches!(self.root(), Error::Aborted { lost: true, .. } | Error::Left { lost: true, .. })
     }
 
-    /// Returns the error without the [`Replica`](Error::Replica) wrappers around it.
+    /// Returns the error without what was wrapped around it: [`Replica`](Error::Replica), and errors
+    /// of user code that have an error of this library as a [source](StdError::source).
+    ///
+    /// ```
+    /// use consonance::{Error, MirroredStrategy};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let error = strategy.run(|replica| replica.all_reduce("avg", 1.0f32)).unwrap_err();
+    /// assert!(matches!(error.root(), Error::UnknownReduceOp { replica: Some(0), .. }));
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn root(&self) -> &Error {
         match self {
             Error::Replica { source, .. } => source.root(),
+            Error::Other(error) => {
+                chain(Some(&**error)).find_map(|error| error.downcast_ref::<Error>()).map_or(self, Error::root)
+            }
             error => error,
         }
     }
@@ -236,7 +278,7 @@ impl Error {
                 Error::System { what: what.clone(), source }
             }
             // The other variants keep only their text.
-            error => Error::other(error.to_string()),
+            error => Error::other(format!("{error:#}")),
         }
     }
 
@@ -259,8 +301,9 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Error {
+    /// Writes the error as one sentence.
+    fn write_sentence(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::InvalidCall { call, argument, replica, expected, found } => {
                 write!(f, "{call}: {argument}")?;
@@ -293,20 +336,55 @@ impl fmt::Display for Error {
                     replica.iter().try_for_each(|replica| write!(f, " of replica {replica}"))?;
                     write!(f, ": ")?;
                 }
-                source.fmt(f)
+                write!(f, "{source}")
             }
             Error::System { what, source } => write!(f, "{what}: {source}"),
-            Error::Other(error) => error.fmt(f),
+            Error::Other(error) => write!(f, "{error}"),
         }
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+/// Returns an error, its source, the source of that, and so on.
+fn chain<'e>(first: Option<&'e (dyn StdError + 'static)>) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
+    let mut next = first;
+    iter::from_fn(move || {
+        let error = next?;
+        next = error.source();
+        Some(error)
+    })
+}
+
+/// Prints a sentence. `{:#}` adds the sources that the sentence does not contain.
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_sentence(f)?;
+        if f.alternate() {
+            let mut text = format!("{self}");
+            for source in chain(self.source()).map(|source| source.to_string()) {
+                // Some errors print their source themselves.
+                if !text.ends_with(&source) {
+                    write!(f, ": {source}")?;
+                    text = source;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Prints the same as `{:#}`, for a `main` that returns the error, and for `unwrap`.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:#}")
+    }
+}
+
+/// The sources that the sentence does not contain: a chain of sources prints each once.
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Error::Replica { source, .. } => Some(source),
-            Error::UnknownReduceOp { source, .. } => Some(source),
-            Error::System { source, .. } => Some(source),
+            Error::Replica { source, .. } => source.source(),
+            Error::System { source, .. } => source.source(),
             Error::Other(error) => error.source(),
             _ => None,
         }
@@ -323,6 +401,51 @@ impl From<Infallible> for Error {
     fn from(never: Infallible) -> Self {
         match never {}
     }
+}
+
+/// Returns the error itself if the box contains one.
+impl From<BoxError> for Error {
+    fn from(error: BoxError) -> Self {
+        error.downcast().map_or_else(Error::Other, |error| *error)
+    }
+}
+
+/// Returns the error itself if it contains one without context. [`Error::root`] finds one with
+/// context.
+#[cfg(feature = "anyhow")]
+impl From<anyhow::Error> for Error {
+    fn from(error: anyhow::Error) -> Self {
+        let is_bare = error.chain().next().is_some_and(|first| first.is::<Error>());
+        // With context, a downcast would find the error and drop the context.
+        let bare = if is_bare { error.downcast() } else { Err(error) };
+        bare.unwrap_or_else(|error| Error::Other(error.into()))
+    }
+}
+
+/// Conversions of errors of user code. A generic one would overlap with the conversion of `Error`
+/// to itself, and a generic error type of replica functions would make `?` in them ambiguous.
+macro_rules! from_errors {
+    ($($error:ty)*) => {
+        $(
+            impl From<$error> for Error {
+                fn from(error: $error) -> Self {
+                    Error::other(error)
+                }
+            }
+        )*
+    };
+}
+
+from_errors! {
+    &'static str String std::io::Error fmt::Error
+    std::num::ParseIntError std::num::ParseFloatError std::num::TryFromIntError
+    std::str::ParseBoolError std::str::Utf8Error std::string::FromUtf8Error std::string::FromUtf16Error
+    std::char::ParseCharError std::char::CharTryFromError std::char::TryFromCharError
+    std::array::TryFromSliceError std::collections::TryReserveError
+    std::net::AddrParseError std::env::VarError std::env::JoinPathsError std::path::StripPrefixError
+    std::time::SystemTimeError std::sync::mpsc::RecvError std::sync::mpsc::RecvTimeoutError
+    std::sync::mpsc::TryRecvError std::thread::AccessError std::cell::BorrowError std::cell::BorrowMutError
+    std::ffi::NulError std::ffi::FromBytesWithNulError std::ffi::FromBytesUntilNulError std::ffi::IntoStringError
 }
 
 /// A reduction operation, or its name as text.
@@ -359,6 +482,13 @@ where
 /// Converts the operation argument of `call`.
 pub(crate) fn op_of(call: &'static str, op: impl IntoReduceOp) -> Result<ReduceOp> {
     op.into_reduce_op().map_err(|error| error.of_call(call))
+}
+
+/// Returns what an error expects in place of an operation that is not defined on `dtype`.
+pub(crate) fn operation_on(dtype: DType, path: &str) -> String {
+    let defined = ReduceOp::ALL.iter().filter(|op| op.result(dtype).is_some()).map(|op| op.name());
+    let place = if path.is_empty() { String::new() } else { format!(" ({path})") };
+    format!("an operation on {dtype}{place}: {}", defined.collect::<Vec<_>>().join(", "))
 }
 
 /// The placeholder for the call in errors of a nest's leaves, which do not know their call: see

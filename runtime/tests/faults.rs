@@ -253,7 +253,7 @@ fn a_call_that_cannot_be_right_frees_the_others() {
             ),
             "ReplicaContext::all_gather: axis of replica 1: expected an axis from -2 to 1 (value has rank 2), found 2",
             "ReplicaContext::all_gather: value of replica 1: expected a tensor with an axis, found a scalar",
-            "ReplicaContext::all_reduce: op of replica 1: expected an operation on bool (value), found sum",
+            "ReplicaContext::all_reduce: op of replica 1: expected an operation on bool (value): min, max, and, or, xor, found sum",
         ]
     );
     for (told, own) in results[0].iter().zip(&results[1]) {
@@ -274,7 +274,7 @@ fn a_call_that_cannot_be_right_waits_no_shorter_because_the_last_one_did() {
         thread::sleep(2 * short);
         Ok(replica.all_reduce("sum", 1i32).unwrap_err().to_string())
     });
-    let why = "ReplicaContext::all_reduce: op of replica 0: expected an operation on bool (value), found sum";
+    let why = "ReplicaContext::all_reduce: op of replica 0: expected an operation on bool (value): min, max, and, or, xor, found sum";
     let results = results.unwrap();
     assert_eq!(results[0], why);
     assert!(results[1].contains(why), "{}", results[1]);
@@ -776,7 +776,7 @@ fn arguments_of_slices_are_checked() {
         texts,
         [
             "all_reduce: op of replica 0: expected an operation whose result is i32, found mean, whose result is f64",
-            "all_reduce: op of replica 0: expected an operation on f32, found and",
+            "all_reduce: op of replica 0: expected an operation on f32: sum, mean, product, min, max, found and",
             "all_reduce: recv of replica 0: expected 2 elements, found 1 elements",
             "all_reduce: recv of replica 0: expected elements of f64, found elements of f32",
             "broadcast: root of replica 0: expected a rank below 1, found 1",

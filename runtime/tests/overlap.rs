@@ -398,7 +398,7 @@ fn a_call_that_cannot_be_right_frees_the_others() {
         });
         assert_eq!(
             error.to_string(),
-            "Buckets::all_reduce: op of replica 1: expected an operation on f32 (value/1), found xor"
+            "Buckets::all_reduce: op of replica 1: expected an operation on f32 (value/1): sum, mean, product, min, max, found xor"
         );
         let error = expect_failure(options(carriers), |replica| {
             replica.overlap(|buckets| buckets.all_reduce("avg", 1.0f32)?.wait())

@@ -1,6 +1,6 @@
 //! One collective call as a value, and the checks that need the arguments of one rank only.
 
-use crate::{Error, Result};
+use crate::{Error, Result, error::operation_on};
 use consonance_kernels::memory::{Buf, BufMut, HostBuf, HostBufMut, Memory, Space};
 use consonance_spec::{DType, Element, Kind, ReduceOp, Signature, World};
 
@@ -296,7 +296,7 @@ impl Check {
     /// Returns the element type of `op`'s result.
     #[inline]
     fn defined(&self, op: ReduceOp, dtype: DType) -> Result<DType> {
-        op.result(dtype).ok_or_else(|| self.invalid("op", format!("an operation on {dtype}"), op.name()))
+        op.result(dtype).ok_or_else(|| self.invalid("op", operation_on(dtype, ""), op.name()))
     }
 
     /// Checks that the result of `op` on `dtype` has the element type of `recv`.

@@ -1,6 +1,6 @@
 //! Rows of a tensor: TensorFlow's `IndexedSlices`.
 
-use crate::{Axis, Error, Result, Tensor, value::nest::path::Path};
+use crate::{Axis, Error, Result, Tensor, error::operation_on, value::nest::path::Path};
 use consonance_kernels::{
     cpu::{
         axis::{self, Partial},
@@ -269,7 +269,7 @@ pub(crate) fn divide(call: &'static str, values: &Tensor, replicas: usize) -> Re
 pub(crate) fn divided(call: &'static str, values: HostBuf<'_>, replicas: usize) -> Result<HostMemory> {
     let (dtype, count) = (values.dtype(), values.count());
     let partial = Partial::new(ReduceOp::Mean, values, [count, 1, 1])
-        .ok_or_else(|| Error::invalid(call, "op", format!("an operation on {dtype}"), "mean"))?;
+        .ok_or_else(|| Error::invalid(call, "op", operation_on(dtype, ""), "mean"))?;
     Ok(axis::finish(&[partial], replicas as u64))
 }
 

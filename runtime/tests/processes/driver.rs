@@ -294,7 +294,18 @@ pub(crate) fn number(word: &str) -> u64 {
 
 /// Formats the error's variant and its text.
 pub(crate) fn words(error: &Error) -> String {
-    let debug = format!("{error:?}");
-    let variant = debug.split([' ', '(']).next().unwrap_or_default();
+    let variant = match error {
+        Error::InvalidCall { .. } => "InvalidCall",
+        Error::WrongContext { .. } => "WrongContext",
+        Error::Mismatch { .. } => "Mismatch",
+        Error::Left { .. } => "Left",
+        Error::Timeout { .. } => "Timeout",
+        Error::Aborted { .. } => "Aborted",
+        Error::Meeting { .. } => "Meeting",
+        Error::Panic { .. } => "Panic",
+        Error::Replica { .. } => "Replica",
+        Error::System { .. } => "System",
+        _ => "Other",
+    };
     format!("{variant} {error}")
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     Axes, Axis, Device, Error, IndexedSlices, Mirrored, Nest, PerReplica, ReduceOp, Result, Strategy, Tensor, device,
-    error::{IntoReduceOp, op_of},
+    error::{IntoReduceOp, op_of, operation_on},
     handle::context,
     value::{
         axis::Flat,
@@ -285,7 +285,7 @@ impl Strategy {
         axes: &Axes,
     ) -> Result<Tensor> {
         let dtype = tensors[0].dtype();
-        let undefined = || Error::invalid(call, "op", format!("an operation on {dtype} ({path})"), op.name());
+        let undefined = || Error::invalid(call, "op", operation_on(dtype, &path.to_string()), op.name());
         let removed = axes.resolve(call, path, tensors[0].rank())?;
         let Some(removed) = removed.filter(|removed| removed.contains(&true)) else {
             let reducer = Reducer::new(op, dtype).ok_or_else(undefined)?;
@@ -417,7 +417,7 @@ fn reduce_rows(call: &'static str, op: ReduceOp, slices: &[&IndexedSlices]) -> R
     indexed_slices::check_op(call, op)?;
     let (mut values, indices, _) = concat_rows(call, slices)?;
     if op.result(values.dtype()).is_none() {
-        return Err(Error::invalid(call, "op", format!("an operation on {}", values.dtype()), op.name()));
+        return Err(Error::invalid(call, "op", operation_on(values.dtype(), ""), op.name()));
     }
     if op == ReduceOp::Mean {
         values = indexed_slices::divide(call, &values, slices.len())?;

@@ -4,7 +4,11 @@ pub(crate) mod path;
 
 pub use path::Path;
 
-use crate::{Axes, Axis, Error, IndexedSlices, ReduceOp, Result, Tensor, error::NEST, value::indexed_slices};
+use crate::{
+    Axes, Axis, Error, IndexedSlices, ReduceOp, Result, Tensor,
+    error::{NEST, operation_on},
+    value::indexed_slices,
+};
 use consonance_spec::{DType, call::mix, for_each_dtype};
 use std::{collections::BTreeMap, fmt, mem};
 
@@ -97,7 +101,7 @@ impl Leaf {
         match op.result(dtype) {
             Some(_) => Ok(()),
             None => {
-                let expected = format!("an operation on {dtype} ({})", self.path);
+                let expected = operation_on(dtype, &self.path.to_string());
                 Err(Error::invalid(call, "op", expected, op.name()))
             }
         }
