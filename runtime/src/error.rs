@@ -301,10 +301,12 @@ impl Error {
     }
 }
 
-impl Error {
-    /// Writes the error as one sentence.
-    fn write_sentence(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+/// An error as one sentence.
+struct Sentence<'e>(&'e Error);
+
+impl fmt::Display for Sentence<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
             Error::InvalidCall { call, argument, replica, expected, found } => {
                 write!(f, "{call}: {argument}")?;
                 if let Some(replica) = replica {
@@ -357,9 +359,9 @@ fn chain<'e>(first: Option<&'e (dyn StdError + 'static)>) -> impl Iterator<Item 
 /// Prints a sentence. `{:#}` adds the sources that the sentence does not contain.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.write_sentence(f)?;
+        write!(f, "{}", Sentence(self))?;
         if f.alternate() {
-            let mut text = format!("{self}");
+            let mut text = Sentence(self).to_string();
             for source in chain(self.source()).map(|source| source.to_string()) {
                 // Some errors print their source themselves.
                 if !text.ends_with(&source) {

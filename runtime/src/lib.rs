@@ -97,6 +97,7 @@ pub use strategy::{
     CentralStorageStrategy, Destinations, LocalResults, MirroredStrategy, MultiWorkerBuilder,
     MultiWorkerMirroredStrategy, OneDeviceStrategy, ValueContext,
 };
+pub use value::elements::Elements;
 pub use value::indexed_slices::IndexedSlices;
 pub use value::nest::{self, Nest};
 pub use value::per_replica::{Merged, Mirrored, PerReplica};

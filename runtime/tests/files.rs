@@ -326,7 +326,10 @@ fn csv_that_is_not_right() {
         lines[200] = format!("{end}200,seven{end}");
         let column = open(&format!("a,b{end}{}", lines.concat()), new()).unwrap();
         let error = rows(&column).unwrap_err().to_string();
-        assert!(error.contains("f32 at line 203, column 1 (\"b\")") && error.contains("found \"seven\""), "{error}");
+        assert!(
+            error.contains("f32 at line 203, column 1 (\"b\") counted from 0") && error.contains("found \"seven\""),
+            "{error}"
+        );
     }
     let long = open(&format!("1\n{}\n", "x".repeat(100)), new().header(false).dtype(DType::I8)).unwrap();
     let error = rows(&long).unwrap_err().to_string();

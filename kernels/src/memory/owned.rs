@@ -4,11 +4,12 @@ use super::{
     pages::Pages,
     view::{HostBuf, HostBufMut},
 };
-use consonance_spec::{Class, DType, Element};
+use consonance_spec::{Class, DType, Element, for_each_dtype};
 use std::{
     alloc::{Layout, alloc, dealloc, handle_alloc_error},
     fmt, io,
     marker::PhantomData,
+    mem::ManuallyDrop,
     ptr::NonNull,
 };
 
@@ -16,7 +17,8 @@ use std::{
 /// blocks after they are freed, so their pages stay present.
 const LARGE_BYTES: usize = 256 << 10;
 
-/// Owned elements, aligned to two cache lines, so that no two allocations share a line.
+/// Owned elements. What this type allocates is aligned to two cache lines, so that no two
+/// allocations share a line.
 pub struct HostMemory {
     start: NonNull<u8>,
     count: usize,
@@ -33,6 +35,8 @@ enum Place {
         /// Whether the pages have contents of an earlier user.
         are_used: bool,
     },
+    /// The allocation of a `Vec` of this capacity, whose element type is the dtype's.
+    Vec { capacity: usize },
     /// Memory that its owner frees when it is dropped.
     Block { _owner: Box<dyn Send + Sync> },
     /// The same, which others may read meanwhile: it is never written.
@@ -93,7 +97,7 @@ impl HostMemory {
             match (&memory.place, dtype.class()) {
                 (Place::Pages { .. }, Class::Signed | Class::Unsigned | Class::Float) => {}
                 (Place::Pages { .. }, Class::Bool)
-                | (Place::Allocated | Place::Block { .. } | Place::Foreign { .. }, _) => {
+                | (Place::Allocated | Place::Vec { .. } | Place::Block { .. } | Place::Foreign { .. }, _) => {
                     memory.start.as_ptr().write_bytes(0, memory.as_buf().bytes());
                 }
             }
@@ -167,6 +171,29 @@ impl HostMemory {
     /// Whether the elements may be written: they are not [foreign](HostMemory::foreign).
     pub fn is_writable(&self) -> bool {
         !matches!(self.place, Place::Foreign { .. })
+    }
+
+    /// Returns the elements as a vector. Copies nothing if they [came from
+    /// one](HostMemory::from_vec).
+    ///
+    /// # Errors
+    /// The memory itself, if the elements are not of type `T`.
+    pub fn into_vec<T: Element>(self) -> Result<Vec<T>, HostMemory> {
+        let Some(elements) = self.as_buf().as_slice::<T>() else { return Err(self) };
+        let Place::Vec { capacity } = self.place else { return Ok(elements.to_vec()) };
+        let memory = ManuallyDrop::new(self);
+        // SAFETY: the place says that `start` and `capacity` are those of a `Vec` of the dtype's
+        // element type, which is `T`; its first `count` elements are initialized. The memory is not
+        // dropped, so nobody else frees the allocation.
+        Ok(unsafe { Vec::from_raw_parts(memory.start.cast::<T>().as_ptr(), memory.count, capacity) })
+    }
+
+    /// Keeps the elements of a vector where they are.
+    pub fn from_vec<T: Element>(elements: Vec<T>) -> HostMemory {
+        let mut elements = ManuallyDrop::new(elements);
+        let (count, capacity) = (elements.len(), elements.capacity());
+        let start = NonNull::new(elements.as_mut_ptr()).expect("a vector's address is not null").cast();
+        HostMemory { start, count, dtype: T::DTYPE, place: Place::Vec { capacity } }
     }
 
     /// Copies all parts, one after the other, into new memory.
@@ -246,6 +273,21 @@ impl Drop for HostMemory {
             // SAFETY: allocated in `try_uninit` with this same layout.
             unsafe { dealloc(self.start.as_ptr(), layout) }
         }
+        if let Place::Vec { capacity } = self.place {
+            macro_rules! free {
+                ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
+                    match self.dtype {
+                        // SAFETY: the place says that `start` and `capacity` are those of a `Vec`
+                        // of the dtype's element type, of which no other part is left. Elements
+                        // need no drop, so it has none.
+                        $(DType::$variant => drop(unsafe {
+                            Vec::<$type>::from_raw_parts(self.start.cast().as_ptr(), 0, capacity)
+                        }),)*
+                    }
+                };
+            }
+            for_each_dtype!(free);
+        }
     }
 }
 
@@ -274,6 +316,23 @@ mod tests {
         assert_eq!(std::sync::Arc::strong_count(&owner), 2);
         drop(memory);
         assert_eq!(std::sync::Arc::strong_count(&owner), 1);
+    }
+
+    #[test]
+    fn a_vector_stays_where_it_is() {
+        let mut elements = vec![1.5f32, 2.5];
+        elements.reserve(7);
+        let (start, capacity) = (elements.as_ptr(), elements.capacity());
+        let mut memory = HostMemory::from_vec(elements);
+        memory.as_buf_mut().into_mut_slice::<f32>().expect("floats")[0] = 9.0;
+        let memory = memory.into_vec::<u32>().expect_err("floats are no integers");
+        let elements = memory.into_vec::<f32>().expect("floats");
+        assert_eq!((elements.as_ptr(), elements.capacity(), &elements[..]), (start, capacity, &[9.0, 2.5][..]));
+        drop(HostMemory::from_vec(elements));
+        drop(HostMemory::from_vec(Vec::<bool>::new()));
+        assert_eq!(HostMemory::from_vec(Vec::<u8>::new()).into_vec::<u8>().expect("bytes"), [0u8; 0]);
+        let allocated = HostMemory::from([7u64, 8].as_slice());
+        assert_eq!(allocated.into_vec::<u64>().expect("integers"), [7, 8]);
     }
 
     #[test]

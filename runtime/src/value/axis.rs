@@ -28,7 +28,12 @@ impl Axis {
     /// [`Error::InvalidCall`] if there is no such axis, or the tensor is a scalar.
     pub(crate) fn resolve(self, call: &'static str, path: &impl Display, rank: usize) -> Result<usize> {
         if rank == 0 {
-            return Err(Error::invalid(call, path.to_string(), "a tensor with an axis", "a scalar"));
+            return Err(Error::invalid(
+                call,
+                path.to_string(),
+                "a tensor with an axis",
+                "a scalar (reshape it to [1])",
+            ));
         }
         self.of(rank).ok_or_else(|| {
             let expected = format!("an axis from -{rank} to {} ({path} has rank {rank})", rank - 1);

@@ -2,7 +2,10 @@
 //! per replica.
 
 pub(crate) mod tensor;
+pub(crate) mod elements;
 mod display;
+#[cfg(feature = "ndarray")]
+mod ndarray;
 pub(crate) mod indexed_slices;
 pub(crate) mod axis;
 pub mod nest;

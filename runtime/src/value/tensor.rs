@@ -83,6 +83,12 @@ impl Tensor {
         }
     }
 
+    /// Makes a tensor of this shape over these elements, which fit it.
+    pub(crate) fn of_all(memory: HostMemory, shape: Vec<usize>) -> Tensor {
+        debug_assert_eq!(count(&shape), Some(memory.count()), "a shape of these elements");
+        Tensor { memory: Arc::new(memory.into()), start: 0, shape }
+    }
+
     /// Makes a tensor of this shape over the first elements of `memory`, which has enough of them.
     pub(crate) fn of_first(memory: Arc<Memory>, shape: Vec<usize>) -> Tensor {
         Tensor { memory, start: 0, shape }
@@ -150,8 +156,12 @@ impl Tensor {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
-        let host = self.host_for("Tensor::as_slice")?;
-        host.as_slice().ok_or_else(|| self.not::<T>("Tensor::as_slice"))
+        self.as_slice_for("Tensor::as_slice")
+    }
+
+    /// [`as_slice`](Tensor::as_slice), with errors that name `call`.
+    pub(crate) fn as_slice_for<T: Element>(&self, call: &'static str) -> Result<&[T]> {
+        self.host_for(call)?.as_slice().ok_or_else(|| self.not::<T>(call))
     }
 
     /// Returns the elements in row-major order for writing. Copies them first if another tensor
@@ -168,12 +178,45 @@ impl Tensor {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
+        self.as_mut_slice_for("Tensor::as_mut_slice")
+    }
+
+    /// [`as_mut_slice`](Tensor::as_mut_slice), with errors that name `call`.
+    pub(crate) fn as_mut_slice_for<T: Element>(&mut self, call: &'static str) -> Result<&mut [T]> {
         if T::DTYPE != self.dtype() {
-            return Err(self.not::<T>("Tensor::as_mut_slice"));
+            return Err(self.not::<T>(call));
         }
-        self.host_for("Tensor::as_mut_slice")?;
+        self.host_for(call)?;
         let host = self.buf_mut()?.host().expect("the space was checked");
         Ok(host.into_mut_slice().expect("the dtype was checked"))
+    }
+
+    /// Returns the elements in row-major order. Copies nothing if the tensor was made of a vector
+    /// and no other shares them: an all-reduce in between leaves them where they are.
+    ///
+    /// # Errors
+    /// As [`as_slice`](Tensor::as_slice).
+    ///
+    /// ```
+    /// use consonance::{MirroredStrategy, PerReplica, Tensor};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let gradients = PerReplica::new(vec![vec![1.0f32, 2.0], vec![3.0, 4.0]]);
+    /// let sums = strategy.run_with(gradients, |replica, gradient| {
+    ///     replica.all_reduce("sum", Tensor::from(gradient))?.into_vec::<f32>()
+    /// })?;
+    /// assert_eq!(sums[0], [4.0, 6.0]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn into_vec<T: Element>(self) -> Result<Vec<T>> {
+        let call = "Tensor::into_vec";
+        let elements = self.as_slice_for::<T>(call)?;
+        if elements.len() < self.memory.count() || Arc::strong_count(&self.memory) > 1 {
+            return Ok(elements.to_vec());
+        }
+        match Arc::try_unwrap(self.memory) {
+            Ok(Memory::Host(memory)) => Ok(memory.into_vec().expect("the dtype was checked")),
+            _ => unreachable!("only this tensor has the memory, and it is the host's"),
+        }
     }
 
     /// Returns the only element.
@@ -322,7 +365,7 @@ impl Tensor {
     }
 
     fn not<T: Element>(&self, call: &'static str) -> Error {
-        Error::invalid(call, "T", self.dtype().name(), T::DTYPE.name())
+        Error::invalid(call, "T", format!("{}, the tensor's element type", self.dtype()), T::DTYPE.name())
     }
 }
 
@@ -386,53 +429,6 @@ impl PartialEq for Tensor {
             };
         }
         for_each_dtype!(same)
-    }
-}
-
-/// Implements the conversions per type: a generic impl for arrays would also cover arrays of
-/// arrays.
-macro_rules! from_arrays {
-    ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
-        $(
-            impl From<$type> for Tensor {
-                fn from(element: $type) -> Self {
-                    Tensor { memory: Arc::new(HostMemory::from([element].as_slice()).into()), start: 0, shape: Vec::new() }
-                }
-            }
-
-            impl<const A: usize> From<[$type; A]> for Tensor {
-                fn from(elements: [$type; A]) -> Self {
-                    Tensor::from(elements.as_slice())
-                }
-            }
-
-            impl<const A: usize, const B: usize> From<[[$type; B]; A]> for Tensor {
-                fn from(rows: [[$type; B]; A]) -> Self {
-                    Tensor { memory: Arc::new(HostMemory::from(rows.as_flattened()).into()), start: 0, shape: vec![A, B] }
-                }
-            }
-
-            impl<const A: usize, const B: usize, const C: usize> From<[[[$type; C]; B]; A]> for Tensor {
-                fn from(planes: [[[$type; C]; B]; A]) -> Self {
-                    let elements = planes.as_flattened().as_flattened();
-                    Tensor { memory: Arc::new(HostMemory::from(elements).into()), start: 0, shape: vec![A, B, C] }
-                }
-            }
-        )*
-    };
-}
-
-for_each_dtype!(from_arrays);
-
-impl<T: Element> From<Vec<T>> for Tensor {
-    fn from(elements: Vec<T>) -> Self {
-        Tensor::from(elements.as_slice())
-    }
-}
-
-impl<T: Element> From<&[T]> for Tensor {
-    fn from(elements: &[T]) -> Self {
-        Tensor { memory: Arc::new(HostMemory::from(elements).into()), start: 0, shape: vec![elements.len()] }
     }
 }
 

@@ -317,7 +317,7 @@ impl Variable {
     /// Checks that `operand` is valid for `update`.
     fn check_operand(&self, call: &'static str, update: Update, operand: &Tensor) -> Result<()> {
         if (self.dtype(), self.shape()) != (operand.dtype(), operand.shape()) {
-            return Err(Error::invalid(call, "value", self.spec(), operand.spec()));
+            return Err(update::other_operand(call, self.spec(), self.dtype(), operand));
         }
         update.check(call, operand)
     }

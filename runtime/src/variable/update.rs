@@ -76,6 +76,25 @@ fn on_host(value: &mut Tensor) -> Result<HostBufMut<'_>> {
     Ok(value.buf_mut()?.host().expect("the space was checked"))
 }
 
+/// Returns the error of an operand that has not the dtype and shape of the variable.
+pub(super) fn other_operand(call: &'static str, expected: String, dtype: DType, operand: &Tensor) -> Error {
+    let literal = match (dtype.class(), dtype) {
+        (Class::Bool, _) => None,
+        (Class::Float, DType::F16 | DType::Bf16) => Some(format!("{dtype}::from_f32(1.0)")),
+        (Class::Float, _) => Some(format!("1.0{dtype}")),
+        (Class::Signed | Class::Unsigned, _) => Some(format!("1{dtype}")),
+    };
+    // A number without a type is of one of these types, which beginners do not expect.
+    let hint = match (operand.dtype(), literal) {
+        (found, Some(literal)) if found != dtype && matches!(found, DType::F64 | DType::I32) => {
+            let number = if found == DType::F64 { "1.0" } else { "1" };
+            format!(" ({number} alone is {found}: write {literal})")
+        }
+        _ => String::new(),
+    };
+    Error::invalid(call, "value", expected, format!("{}{hint}", operand.spec()))
+}
+
 /// Writes every element of `from` negated: `-x` for floats, wrapping `0 - x` for integers.
 fn negate(from: HostBuf<'_>, into: &mut HostBufMut<'_>) {
     fn each<T: Element>(from: HostBuf<'_>, into: &mut HostBufMut<'_>, negative: impl Fn(T) -> T) {

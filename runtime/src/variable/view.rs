@@ -1,7 +1,7 @@
 //! The argument of an update function: a variable to write.
 
-use super::{Update, Writing};
-use crate::{Element, Error, Result, Tensor};
+use super::{Update, Writing, update::other_operand};
+use crate::{Element, Result, Tensor};
 use std::{fmt, ops::Deref};
 
 /// A copy or component of a [`Variable`](crate::Variable) that
@@ -64,9 +64,8 @@ impl<'v> VariableMut<'v> {
     }
 
     fn update(&mut self, call: &'static str, update: Update, operand: Tensor) -> Result<()> {
-        let (expected, found) = (self.value.spec(), operand.spec());
-        if expected != found {
-            return Err(Error::invalid(call, "value", expected, found));
+        if self.value.spec() != operand.spec() {
+            return Err(other_operand(call, self.value.spec(), self.value.dtype(), &operand));
         }
         update.check(call, &operand)?;
         update.apply(self.value, operand)

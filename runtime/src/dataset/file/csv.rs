@@ -256,7 +256,8 @@ impl Lines {
         const SHOWN: usize = 40;
         let line = line(&self.file, from + start(record));
         let name = self.names.as_ref().map(|names| format!(" ({:?})", String::from_utf8_lossy(&names[column])));
-        let expected = format!("{} at line {line}, column {column}{}", self.dtype, name.unwrap_or_default());
+        let expected =
+            format!("{} at line {line}, column {column}{} counted from 0", self.dtype, name.unwrap_or_default());
         let field = String::from_utf8_lossy(&record[column]);
         let text: String = field.chars().take(SHOWN).collect();
         let rest = if text.len() < field.len() { "…" } else { "" };
