@@ -104,6 +104,7 @@ const FLOORS: [(&str, &[&str]); 2] = [
             "dataset",
             "gradient",
             "checkpoint",
+            "training",
             "raw",
         ],
     ),

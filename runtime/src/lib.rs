@@ -20,7 +20,8 @@
 //! * [`ReplicaContext`]: a replica's collectives, on any [nest](Nest) of [tensors](Tensor).
 //! * [`Dataset`]: input for the replicas, batch by batch.
 //! * [`Variable`]: trainable state, placed by the strategy; `checkpoint` saves and restores it.
-//! * [`gradient`]: the collectives in the backward pass.
+//! * [`gradient`]: the collectives in the backward pass. [`training`]: gradients, norms, parameters
+//!   and metrics of a training loop.
 //! * [`Communicator`]: the raw layer below, MPI's collectives on slices.
 //! * [`Mailbox`]: messages with tags. [`Queue`]: calls from any thread.
 //! * The [guide]: a page per topic.
@@ -62,6 +63,7 @@ pub mod dataset;
 pub mod gradient;
 #[cfg(feature = "checkpoint")]
 pub mod checkpoint;
+pub mod training;
 pub mod raw;
 pub mod guide;
 

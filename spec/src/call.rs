@@ -130,6 +130,8 @@ kinds! {
     Save = "checkpoint::save": Control Moves Whole,
     /// All workers restore the same checkpoint.
     Restore = "checkpoint::restore": Control Moves Whole,
+    /// The replicas compare the bits of their parameters.
+    CompareParameters = "training::compare_parameters": Control Moves Whole,
 }
 
 impl Kind {

@@ -26,6 +26,7 @@ pub mod strategy;
 pub mod dataset;
 pub mod variable;
 pub mod blame;
+pub mod training;
 pub mod ending;
 pub mod messages;
 

@@ -16,6 +16,10 @@ pub mod datasets {
     #![doc = include_str!("datasets.md")]
 }
 
+pub mod training {
+    #![doc = include_str!("training.md")]
+}
+
 pub mod sparse {
     #![doc = include_str!("sparse.md")]
 }

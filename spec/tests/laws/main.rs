@@ -13,5 +13,6 @@ mod nests;
 mod strategies;
 mod variables;
 mod blame;
+mod training;
 mod endings;
 mod messages;

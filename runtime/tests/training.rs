@@ -1,0 +1,320 @@
+//! The training helpers: the spec's bits in every way that gradients travel, and errors that name
+//! the replica.
+
+use consonance::{
+    CommunicationOptions, DType, Element, Error, IndexedSlices, MirroredStrategy, Nest, PerReplica, ReduceOp, Result,
+    Tensor, bf16, f16,
+    training::{self, Accuracy, Gradients, Mean, Sum},
+};
+use consonance_spec::{
+    collective,
+    training::{self as meaning, Real},
+};
+
+fn strategy(replicas: usize) -> MirroredStrategy {
+    with_options(replicas, CommunicationOptions::new())
+}
+
+fn with_options(replicas: usize, options: CommunicationOptions) -> MirroredStrategy {
+    let devices = (0..replicas).map(|replica| format!("cpu:{replica}"));
+    MirroredStrategy::builder(devices).options(options).build().expect("a strategy")
+}
+
+/// Numbers of any magnitude, the same on every machine.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = consonance_spec::call::mix(self.0, 1);
+        self.0
+    }
+
+    fn numbers<T: Real>(&mut self, count: usize) -> Vec<T> {
+        let one = T::finish(ReduceOp::Product, T::identity(ReduceOp::Product), 1);
+        let number = |bits: u64| one.scaled((bits as i16 as f64 / 7.0) * f64::from(1u32 << (bits >> 60)));
+        (0..count).map(|_| number(self.next())).collect()
+    }
+}
+
+/// Returns the exact bits of a tensor.
+fn bits<T: Real>(tensor: &Tensor) -> Vec<u64> {
+    of(tensor.as_slice::<T>().expect("the dtype"))
+}
+
+fn of<T: Real>(elements: &[T]) -> Vec<u64> {
+    elements.iter().map(|x| if x.exact().is_nan() { u64::MAX } else { x.exact().to_bits() }).collect()
+}
+
+const COUNTS: [usize; 4] = [3, 0, 700, 1];
+
+/// Reduces `passes` passes of `COUNTS` elements on each replica, and compares with the spec.
+fn passes_are_reduced<T: Real>(replicas: usize, passes: usize, options: CommunicationOptions, op: ReduceOp) {
+    let mut random = Random((replicas * 10 + passes) as u64);
+    let mut numbers = || COUNTS.map(|count| random.numbers::<T>(count));
+    // Of each replica, each pass, each push.
+    let all: Vec<Vec<[Vec<T>; 4]>> = (0..replicas).map(|_| (0..passes).map(|_| numbers()).collect()).collect();
+    let run = with_options(replicas, options).run(|replica| {
+        let own = &all[replica.replica_id_in_sync_group()];
+        let mut gradients = if op == ReduceOp::Sum { Gradients::sum() } else { Gradients::mean() };
+        let (last, before) = own.split_last().expect("a pass");
+        for pass in before {
+            gradients.accumulate(|to| pass.iter().try_for_each(|push| to.push(Tensor::from(&push[..]))))?;
+        }
+        assert_eq!(gradients.passes(), passes - 1);
+        let reduced =
+            gradients.all_reduce(replica, |to| last.iter().try_for_each(|push| to.push(Tensor::from(&push[..]))))?;
+        assert_eq!(gradients.passes(), 0);
+        Ok(reduced.gradients)
+    });
+    for (replica, reduced) in run.expect("no error").into_iter().enumerate() {
+        assert_eq!(reduced.len(), COUNTS.len());
+        for (push, tensor) in reduced.iter().enumerate() {
+            let sum = |own: &Vec<[Vec<T>; 4]>| {
+                meaning::accumulate(&own.iter().map(|pass| pass[push].clone()).collect::<Vec<_>>())
+            };
+            let sums: Vec<Vec<T>> = all.iter().map(sum).collect();
+            let mut expected = collective::reduce(op, &sums).expect("defined");
+            if op == ReduceOp::Mean && passes > 1 {
+                expected.iter_mut().for_each(|x| *x = x.share(passes, 0));
+            }
+            assert_eq!(bits::<T>(tensor), of(&expected), "{op} of {}, {passes} passes, replica {replica}", T::DTYPE);
+        }
+    }
+}
+
+#[test]
+fn gradients_have_the_bits_of_the_spec() {
+    let options = CommunicationOptions::new();
+    let ways = [options, options.bytes_per_pack(1), options.bytes_per_pack(0).carriers(true), options.carriers(false)];
+    for (way, options) in ways.into_iter().enumerate() {
+        for op in [ReduceOp::Sum, ReduceOp::Mean] {
+            passes_are_reduced::<f32>(2, 1 + way, options, op);
+            passes_are_reduced::<f16>(3, 3, options, op);
+            passes_are_reduced::<bf16>(1, 2, options, op);
+            passes_are_reduced::<f64>(5, 2, options, op);
+        }
+    }
+}
+
+#[test]
+fn replicas_with_other_numbers_of_passes_are_named() {
+    let error = strategy(3).run(|replica| {
+        let mut gradients = Gradients::mean();
+        for _ in 0..1 + usize::from(replica.replica_id_in_sync_group() == 1) {
+            gradients.accumulate(|pass| pass.push([1.0f32]))?;
+        }
+        gradients.all_reduce(replica, |pass| pass.push([1.0f32])).map(drop)
+    });
+    let error = error.expect_err("replica 1 has a pass more");
+    let Error::Mismatch { replica: 1, argument, .. } = &error else { panic!("{error}") };
+    assert!(argument.contains("of 2 passes") || argument.contains("of 3 passes"), "{error}");
+}
+
+#[test]
+fn a_pass_that_differs_from_the_one_before_is_refused_and_changes_nothing() {
+    let mut gradients = Gradients::sum();
+    let push = |gradients: &mut Gradients, pushes: usize, size: usize| {
+        gradients.accumulate(|pass| {
+            (0..pushes).try_for_each(|_| pass.push((Tensor::from(vec![1.0f32; size]), Tensor::from([1i32]))))
+        })
+    };
+    push(&mut gradients, 2, 3).expect("the first pass");
+    let problem = |result: Result<()>| result.expect_err("another pass").to_string();
+    assert_eq!(problem(push(&mut gradients, 2, 4)), "Pass::push: value/0/0: expected f32[3], found f32[4]");
+    assert_eq!(
+        problem(push(&mut gradients, 1, 3)),
+        "Pass::push: the pass: expected 2 pushes as before, found 1 pushes"
+    );
+    assert_eq!(problem(push(&mut gradients, 3, 3)), "Pass::push: value/2/0: expected nothing, found f32[3]");
+    let other = gradients.accumulate(|pass: &mut training::Pass<'_, f32>| {
+        pass.push(1.0)?;
+        Err::<(), _>(Error::other("no more data"))
+    });
+    assert!(other.is_err());
+    assert_eq!(problem(Gradients::sum().accumulate(|pass| pass.push(true))), {
+        "Pass::push: op: expected an operation on bool (value/0), found sum"
+    });
+    assert_eq!(gradients.passes(), 1);
+    let reduced = strategy(1).run_with(PerReplica::new(vec![&mut gradients]), |replica, gradients| {
+        gradients.all_reduce(replica, |pass| {
+            (0..2).try_for_each(|_| pass.push((Tensor::from(vec![2.0f32; 3]), Tensor::from([5i32]))))
+        })
+    });
+    let expected = (Tensor::from([3.0f32; 3]), Tensor::from([6i32]));
+    assert_eq!(reduced.expect("the sum of two passes")[0].gradients, [expected.clone(), expected]);
+}
+
+#[test]
+fn a_failure_of_a_replica_ends_the_reduction_of_all_and_the_next_begins_anew() {
+    let strategy = strategy(2);
+    let mut all = [Gradients::sum(), Gradients::sum()];
+    let error = strategy.run_with(PerReplica::new(all.iter_mut().collect()), |replica, gradients| {
+        gradients.accumulate(|pass| pass.push(1.0f32))?;
+        gradients.all_reduce(replica, |pass| match replica.replica_id_in_sync_group() {
+            0 => pass.push(1.0f32),
+            _ => Err(Error::other("a bad sample")),
+        })
+    });
+    assert_eq!(error.map(drop).expect_err("replica 1 fails").to_string(), "replica 1: a bad sample");
+    let sums = strategy.run_with(PerReplica::new(all.iter_mut().collect()), |replica, gradients| {
+        assert_eq!(gradients.passes(), 0);
+        gradients.all_reduce(replica, |pass| pass.push(2.0f32)).map(|reduced| reduced.gradients[0])
+    });
+    assert_eq!(sums.expect("a run of its own").values(), [4.0, 4.0]);
+}
+
+#[test]
+fn rows_of_passes_are_put_together() {
+    let rows = |row: i64, value: f32| {
+        IndexedSlices::new(Tensor::from([[value, value]]), Tensor::from([row]), Some(vec![3, 2])).expect("a row")
+    };
+    let dense = strategy(2).run(|replica| {
+        let id = replica.replica_id_in_sync_group();
+        let mut gradients = Gradients::mean();
+        gradients.accumulate(|pass| pass.push(rows(id as i64, 4.0)))?;
+        let reduced = gradients.all_reduce(replica, |pass| pass.push(rows(2, 8.0)))?;
+        reduced.gradients[0].to_dense()
+    });
+    let expected = Tensor::from([[1.0f32, 1.0], [1.0, 1.0], [4.0, 4.0]]);
+    assert_eq!(dense.expect("rows").values(), [expected.clone(), expected]);
+}
+
+fn clips<T: Real>(counts: &[usize], most: f64, change: impl Fn(&mut Vec<Vec<T>>)) {
+    let mut random = Random(counts.iter().sum::<usize>() as u64 + 5);
+    let mut leaves: Vec<Vec<T>> = counts.iter().map(|&count| random.numbers(count)).collect();
+    change(&mut leaves);
+    let mut tensors: Vec<Tensor> = leaves.iter().map(|leaf| Tensor::from(&leaf[..])).collect();
+    let exact: Vec<Vec<f64>> = leaves.iter().map(|leaf| leaf.iter().map(|x| x.exact()).collect()).collect();
+    let norm = meaning::global_norm(&exact);
+    let key = |norm: f64| if norm.is_nan() { u64::MAX } else { norm.to_bits() };
+    assert_eq!(key(training::global_norm(&tensors).expect("floats")), key(norm), "{} {counts:?}", T::DTYPE);
+    assert_eq!(key(training::clip_by_global_norm(&mut tensors, most).expect("floats")), key(norm));
+    for (leaf, tensor) in leaves.iter().zip(&tensors) {
+        assert_eq!(bits::<T>(tensor), of(&meaning::clip(leaf, norm, most)), "{} {counts:?}", T::DTYPE);
+    }
+}
+
+#[test]
+fn norms_and_clipped_gradients_have_the_bits_of_the_spec() {
+    let all: [&[usize]; 7] =
+        [&[], &[0], &[1], &[31, 32, 33], &[4095, 4096, 4097], &[1, 2, 3, 4, 5], &[3 * 4096 + 65, 0, 7]];
+    for counts in all {
+        for most in [0.0, 1.0, 1e3, 1e30] {
+            clips::<f16>(counts, most, |_| ());
+            clips::<bf16>(counts, most, |_| ());
+            clips::<f32>(counts, most, |_| ());
+            clips::<f64>(counts, most, |_| ());
+        }
+    }
+    for odd in [f32::NAN, f32::INFINITY] {
+        clips::<f32>(&[40, 2], 1.0, |leaves| leaves[0][33] = odd);
+    }
+}
+
+#[test]
+fn a_norm_of_other_values_is_refused_and_they_stay() {
+    let mut gradients = (Tensor::from([3.0f32]), vec![Tensor::from([4i32])]);
+    let error = training::clip_by_global_norm(&mut gradients, 1.0).expect_err("an integer");
+    assert_eq!(error.to_string(), "training::clip_by_global_norm: value/1/0: expected floats, found i32[1]");
+    let error = training::clip_by_global_norm(&mut gradients, f64::NAN).expect_err("not a norm");
+    assert_eq!(error.to_string(), "training::clip_by_global_norm: most: expected a norm of at least 0, found NaN");
+    assert!(training::clip_by_global_norm(&mut gradients, -1.0).is_err());
+    assert_eq!(gradients, (Tensor::from([3.0f32]), vec![Tensor::from([4i32])]));
+}
+
+#[derive(Clone, Nest)]
+struct Layer {
+    weights: Tensor,
+    bias: Tensor,
+}
+
+/// Compares what `change` makes of equal layers, and returns the error of every replica.
+fn compared(replicas: usize, change: impl Fn(usize, &mut Vec<Layer>) + Sync) -> Vec<Option<String>> {
+    let run = strategy(replicas).run(|replica| {
+        let layer = |size| Layer { weights: Tensor::zeros(DType::F32, [size, 2]), bias: Tensor::from([1u8, 2, 3]) };
+        let mut layers = vec![layer(1), layer(5)];
+        change(replica.replica_id_in_sync_group(), &mut layers);
+        Ok(training::compare_parameters(replica, &layers).err().map(|error| error.to_string()))
+    });
+    run.expect("errors are values").into_iter().collect()
+}
+
+#[test]
+fn parameters_that_differ_are_named_on_every_replica() {
+    assert_eq!(compared(3, |_, _| ()), [None, None, None]);
+    fn set<T: Element>(tensor: &mut Tensor, index: usize, value: T) {
+        tensor.as_mut_slice().expect("the dtype")[index] = value;
+    }
+    let nan = |_, layers: &mut Vec<Layer>| set(&mut layers[0].weights, 1, f32::NAN);
+    assert_eq!(compared(2, nan), [None, None], "the same bits");
+    let named = |found: Vec<Option<String>>, replica: usize, path: &str| {
+        for text in &found {
+            let text = text.as_ref().expect("an error on every replica");
+            let begin = format!("training::compare_parameters: mismatch in {path} of replica {replica}: expected ");
+            assert!(text.starts_with(&begin), "{text}");
+        }
+        found[0].clone().unwrap_or_default()
+    };
+    let zero = |id, layers: &mut Vec<Layer>| set(&mut layers[1].weights, 9, if id == 2 { -0.0f32 } else { 0.0 });
+    named(compared(3, zero), 2, "value/1/weights");
+    let last_byte = |id, layers: &mut Vec<Layer>| set(&mut layers[0].bias, 2, if id == 0 { 9u8 } else { 3 });
+    named(compared(4, last_byte), 0, "value/0/bias");
+    let shape = |id, layers: &mut Vec<Layer>| {
+        if id == 1 {
+            layers[1].weights = Tensor::zeros(DType::F32, [2, 5]);
+        }
+    };
+    let text = named(compared(3, shape), 1, "value/1/weights");
+    assert!(text.contains("expected f32[5, 2] with bits ") && text.contains("found f32[2, 5] with bits "), "{text}");
+    let fewer = |id, layers: &mut Vec<Layer>| layers.truncate(2 - usize::from(id == 1));
+    assert!(named(compared(3, fewer), 1, "value/1/weights").ends_with("found nothing"));
+}
+
+#[test]
+fn the_replica_and_the_leaf_are_those_of_the_spec() {
+    let mut random = Random(3);
+    for _ in 0..40 {
+        let replicas = 2 + random.next() as usize % 4;
+        let all: Vec<[u8; 3]> =
+            (0..replicas).map(|_| std::array::from_fn(|_| (random.next() % 5 == 0) as u8)).collect();
+        let run = strategy(replicas)
+            .run(|replica| Ok(training::compare_parameters(replica, &all[replica.replica_id_in_sync_group()]).err()));
+        let leaves: Vec<Vec<u8>> = all.iter().map(|own| own.to_vec()).collect();
+        let expected = meaning::difference(&leaves).map(|(replica, leaf)| (replica, format!("value/{leaf}")));
+        for error in run.expect("errors are values") {
+            let found = error.map(|error| match error {
+                Error::Mismatch { replica, argument, .. } => (replica, argument),
+                error => panic!("{error}"),
+            });
+            assert_eq!(found, expected, "{all:?}");
+        }
+    }
+}
+
+#[test]
+fn metrics_count_every_sample_once() {
+    let results = strategy(3).run(|replica| {
+        let id = replica.replica_id_in_sync_group();
+        let (mut mean, mut sum, mut right) = (Mean::new(), Sum::new(), Accuracy::new());
+        let none = (mean.result(replica)?, sum.result(replica)?, right.result(replica)?);
+        assert_eq!(none, (None, 0.0, None));
+        for epoch in 0..2 {
+            for sample in 0..=id {
+                mean.add((epoch + sample) as f64);
+                sum.add(1.0);
+                right.add(sample == 0);
+            }
+            mean.add_sum(0.0, 0);
+            right.add_count(0, 0);
+            assert_eq!((mean.count(), right.count(), sum.value()), (id as u64 + 1, id as u64 + 1, (id + 1) as f64));
+            // The six samples are 0, 0, 1, 0, 1, 2 and the epoch.
+            let result = (mean.result(replica)?, sum.result(replica)?, right.result(replica)?);
+            assert_eq!(result, (Some((4.0 + 6.0 * epoch as f64) / 6.0), 6.0, Some(0.5)));
+            mean.reset();
+            sum.reset();
+            right.reset();
+        }
+        Ok((mean.value(), sum.value(), right.value()))
+    });
+    assert_eq!(results.expect("metrics").values(), [(None, 0.0, None); 3]);
+}
