@@ -150,6 +150,11 @@ impl Endpoint {
         self.slept.set(Duration::ZERO);
     }
 
+    /// Returns how long the current call, or else the last one, has slept while it waited for peers.
+    pub fn waited(&self) -> Duration {
+        self.slept.get()
+    }
+
     /// Returns a handle that can end the group from any thread.
     pub fn aborter(&self) -> Aborter {
         Aborter::new(self.state.clone(), self.generation, self.world.rank())

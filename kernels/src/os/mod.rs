@@ -1,8 +1,10 @@
-//! Services of the operating system except shared memory: files, threads, other processes.
+//! Services of the operating system except shared memory: files, threads, clocks, other processes.
 
+pub mod clock;
 pub mod fork;
 pub mod gate;
 pub mod mapped_file;
+pub mod record_file;
 pub mod thread_pool;
 pub(crate) mod available;
 pub(crate) mod process_memory;
