@@ -18,6 +18,7 @@ pub mod cases;
 pub mod compare;
 pub mod sample;
 pub mod counted;
+pub mod cuda;
 pub mod variable;
 pub mod parsers;
 pub mod device;

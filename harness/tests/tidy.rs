@@ -35,6 +35,8 @@ const ARROWS: [(&str, &[&str]); 13] = [
             "consonance-spec",
         ],
     ),
+    ("harness", &["consonance", "consonance-kernels", "consonance-messages", "consonance-ptx", "consonance-spec"]),
+    ("cli", &["consonance", "consonance-harness", "consonance-kernels", "consonance-messages", "consonance-spec"]),
     ("bindings/c", &["consonance"]),
     ("bindings/python", &["consonance", "consonance-c", "consonance-cli"]),
     ("fuzz", &["consonance", "consonance-harness", "consonance-kernels", "consonance-spec"]),
@@ -88,6 +90,7 @@ const ABSENT_EXCEPTIONS: [(&str, &str); 1] = [("kernels/src/sync/plain.rs", "syn
 /// before it.
 const FLOORS: [(&str, &[&str]); 2] = [
     ("kernels/src", &["sync", "memory", "cpu", "os", "shm", "group", "bootstrap", "cuda"]),
+    ("kernels/src", &["sync", "memory", "cpu", "os", "cuda", "shm", "group", "bootstrap"]),
     (
         "runtime/src",
         &[

@@ -68,4 +68,4 @@ macro_rules! with_type {
         match $dtype { $(DType::$variant => $function::<$type> $arguments,)* }
     };
 }
-use with_type;
+pub(crate) use with_type;

@@ -77,13 +77,7 @@ pub fn scale(dtype: DType, source: u64, target: u64, count: u64, factor: f64) ->
 pub fn compare(dtype: DType, left: u64, right: u64, count: u64, results: u64) -> Result<Launch, Unsupported> {
     aligned("elements", &[left, right], dtype.size())?;
     aligned("results", &[results], 8)?;
-    let (infinity, magnitude) = match (dtype.class(), dtype) {
-        (Class::Bool | Class::Signed | Class::Unsigned, _) => (u64::MAX, u64::MAX),
-        (Class::Float, DType::F16) => (0x7c00, 0x7fff),
-        (Class::Float, DType::Bf16) => (0x7f80, 0x7fff),
-        (Class::Float, DType::F32) => (0x7f80_0000, 0x7fff_ffff),
-        (Class::Float, _) => (0x7ff0 << 48, u64::MAX >> 1),
-    };
+    let (infinity, magnitude) = infinity(dtype);
     let kernel = Kernel { module: module::CONVERT, name: "compare" };
     let parameters = Parameters::new()
         .u64(left)
@@ -95,6 +89,19 @@ pub fn compare(dtype: DType, left: u64, right: u64, count: u64, results: u64) ->
         .u32(dtype.size() as u32)
         .u32(0);
     Ok(Launch::new(kernel, count, 1, parameters))
+}
+
+/// Returns the bits of infinity and the bits of a number without its sign. No integer is above its
+/// infinity.
+fn infinity(dtype: DType) -> (u64, u64) {
+    match dtype {
+        DType::Bool | DType::I8 | DType::I16 | DType::I32 | DType::I64 => (u64::MAX, u64::MAX),
+        DType::U8 | DType::U16 | DType::U32 | DType::U64 => (u64::MAX, u64::MAX),
+        DType::F16 => (0x7c00, 0x7fff),
+        DType::Bf16 => (0x7f80, 0x7fff),
+        DType::F32 => (0x7f80_0000, 0x7fff_ffff),
+        DType::F64 => (0x7ff0 << 48, u64::MAX >> 1),
+    }
 }
 
 /// Returns the number of the type in `convert.cu`.

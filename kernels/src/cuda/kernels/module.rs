@@ -17,10 +17,11 @@ pub struct Module {
 
 macro_rules! modules {
     ($($module:ident = $name:literal;)*) => {
-        $(pub(super) const $module: &str = ptx!($name);)*
+        // A static has one address, by which a driver can remember what it has loaded.
+        $(pub(super) static $module: &str = ptx!($name);)*
 
         /// The modules that do not belong to one element type.
-        const OTHERS: &[Module] = &[$(Module { name: $name, ptx: $module }),*];
+        static OTHERS: &[Module] = &[$(Module { name: $name, ptx: $module }),*];
     };
 }
 
@@ -36,28 +37,30 @@ modules! {
 
 macro_rules! by_dtype {
     ($({ type: $type:ty, variant: $variant:ident, name: $name:tt $($more:tt)* })*) => {
-        /// Returns the module that reduces several sources of this type.
-        pub(super) fn fold(dtype: DType) -> &'static str {
-            match dtype { $(DType::$variant => by_dtype!(FOLD_BITS "fold_" $name)),* }
-        }
+        /// The modules that reduce several sources, by the type of the elements.
+        static FOLDS: [Module; DType::ALL.len()] = [$(by_dtype!(FOLD_BITS "fold_" $name)),*];
 
-        /// Returns the module that reduces tensors of this type along an axis.
-        pub(super) fn along(dtype: DType) -> &'static str {
-            match dtype { $(DType::$variant => by_dtype!(ALONG_BITS "along_" $name)),* }
-        }
-
-        /// The modules of each element type.
-        const BY_DTYPE: &[Module] = &[$(
-            Module { name: concat!("fold_", $name), ptx: by_dtype!(FOLD_BITS "fold_" $name) },
-            Module { name: concat!("along_", $name), ptx: by_dtype!(ALONG_BITS "along_" $name) },
-        )*];
+        /// The modules that reduce tensors along an axis, by the type of the elements.
+        static ALONGS: [Module; DType::ALL.len()] = [$(by_dtype!(ALONG_BITS "along_" $name)),*];
     };
     // All operations on bool are bitwise.
-    ($bits:ident $prefix:literal "bool") => { $bits };
-    ($bits:ident $prefix:literal $name:literal) => { ptx!($prefix, $name) };
+    ($bits:ident $prefix:literal "bool") => { Module { name: concat!($prefix, "bits"), ptx: $bits } };
+    ($bits:ident $prefix:literal $name:literal) => {
+        Module { name: concat!($prefix, $name), ptx: ptx!($prefix, $name) }
+    };
 }
 
 for_each_dtype!(by_dtype);
+
+/// Returns the module that reduces several sources of this type.
+pub(super) fn fold(dtype: DType) -> &'static str {
+    FOLDS[dtype as usize].ptx
+}
+
+/// Returns the module that reduces tensors of this type along an axis.
+pub(super) fn along(dtype: DType) -> &'static str {
+    ALONGS[dtype as usize].ptx
+}
 
 /// Returns the name of a kernel: the prefix, then the name of the type.
 macro_rules! named {
@@ -69,7 +72,6 @@ pub(super) use named;
 
 /// Returns every module, once.
 pub fn modules() -> Vec<Module> {
-    let of_types =
-        BY_DTYPE.iter().filter(|module| OTHERS.iter().all(|other| other.ptx.as_ptr() != module.ptx.as_ptr()));
-    OTHERS.iter().chain(of_types).copied().collect()
+    let is_other = |module: &&Module| OTHERS.iter().any(|other| other.name == module.name);
+    OTHERS.iter().chain(FOLDS.iter().chain(&ALONGS).filter(|module| !is_other(module))).copied().collect()
 }
