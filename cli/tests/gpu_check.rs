@@ -40,7 +40,8 @@ fn the_kernels_have_the_processor_s_bits_on_the_interpreter() {
     for words in [
         "cuda:0    interpreter (no GPU), ",
         ", CUDA 12.0\n",
-        "compile   13 modules in ",
+        "compile   ",
+        " modules in ",
         " pairs of an operation and an element type: all as the processor's\n",
         "This ran on the interpreter of the kernels' PTX, and on no GPU. Nothing was measured.\n",
     ] {
@@ -58,6 +59,36 @@ fn programs_read_json() {
     assert_eq!(report["device"]["is_interpreter"], true, "{report}");
     assert!(report["bits"]["cases"].as_u64().is_some_and(|cases| cases > 10), "{report}");
     assert_eq!((report["speed"].as_array().map(Vec::len), report["torch"].is_null()), (Some(0), true), "{report}");
+}
+
+/// A check that could not fail would say nothing.
+#[test]
+fn a_wrong_bit_is_found() {
+    for copy in [1, 7, 20] {
+        let output = with_plan("gpu-check --bits-only --elements 40 --every 499", &format!("flip={copy}"));
+        let report = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{report}");
+        let wrong = report.split_once(": WRONG\n").unwrap_or_else(|| panic!("{report}")).1;
+        assert!(wrong.contains("target ") || wrong.contains("byte "), "{report}");
+    }
+}
+
+#[test]
+fn the_doctor_tells_of_the_driver_and_its_devices() {
+    let row = |output: Output| {
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let rows = report["rows"].as_array().expect("a list").clone();
+        rows.into_iter().find(|row| row["name"] == "CUDA driver").expect("a row")
+    };
+    let found = row(with_plan("doctor --json", "devices=2"));
+    assert_eq!((&found["state"], &found["facts"]["path"]), (&"found".into(), &driver().to_string_lossy().into()));
+    let finding = found["finding"].as_str().expect("words");
+    assert!(finding.contains("; it has CUDA 12.0; cuda:0 is interpreter (no GPU), "), "{finding}");
+    assert_eq!(found["facts"]["cuda"]["devices"].as_array().map(Vec::len), Some(2), "{found}");
+
+    let absent = row(consonance("doctor --json", "/no/such/libcuda.so.1", ""));
+    let why = absent["facts"]["cuda"]["absent"].as_str().expect("words");
+    assert!(why.contains("/no/such/libcuda.so.1 cannot be loaded"), "{absent}");
 }
 
 #[test]

@@ -6,7 +6,8 @@ use crate::doctor::{Report, serve};
 ///
 /// Looks at the processor, memory, limits and settings. Makes calls with threads and with
 /// processes, and checks every bit. Looks for CUDA, NCCL, MPI and UCX, whose engines this version
-/// does not have: these rows are information only. It takes less than a second.
+/// does not have: these rows are information only. It takes less than a second, or some seconds
+/// where there is a GPU whose driver must start.
 ///
 /// The status is 0 if everything works that Consonance needs, and 1 otherwise. Each row that FAILS
 /// says what to do.

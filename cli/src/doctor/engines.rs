@@ -1,9 +1,11 @@
 //! Libraries and MPIs for engines that this version does not have yet. A library is its file in a
-//! folder where the loader looks; nothing is loaded. The bench finds MPIs by the same search.
+//! folder where the loader looks. Only the CUDA driver is loaded, in a process of its own, which is
+//! ended if the driver hangs. The bench finds MPIs by the same search.
 
 use super::row::{Row, Section, State};
 use crate::{
     bench::{Mpi, rivals::mpis::Search},
+    itself,
     program::{ANSWER, Program, in_path},
 };
 use serde_json::{Value, json};
@@ -12,8 +14,11 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     process::Command,
-    time::Instant,
+    time::{Duration, Instant},
 };
+
+/// The time that the CUDA driver has to start: on a machine with many devices it takes seconds.
+const DRIVER: Duration = Duration::from_secs(10);
 
 /// A library to look for.
 struct Library {
@@ -66,8 +71,11 @@ fn row(name: &'static str, finding: String, install: Option<&str>, facts: Value)
 }
 
 fn library(library: &Library, loader: &Loader) -> Row {
+    library_at(library, loader.find(library.file), loader)
+}
+
+fn library_at(library: &Library, found: Option<PathBuf>, loader: &Loader) -> Row {
     let Library { name, file, install } = *library;
-    let found = loader.find(file);
     let version = found.as_deref().and_then(|path| version_of(path, file));
     let mut finding = match &found {
         Some(path) => path.display().to_string(),
@@ -83,9 +91,16 @@ fn library(library: &Library, loader: &Loader) -> Row {
     row(name, finding, found.is_none().then_some(install), facts)
 }
 
-/// Returns the row of the driver's library and of the devices that the kernel shows.
+/// Returns the row of the driver: its library, its devices, and those that the kernel shows.
 fn cuda(loader: &Loader) -> Row {
-    let mut row = library(&CUDA, loader);
+    let answer = ask_driver();
+    let loaded = answer.as_ref().ok().and_then(|answer| answer["driver"]["path"].as_str());
+    let path = match loaded {
+        Some(path) if path.contains('/') => Some(PathBuf::from(path)),
+        Some(name) => loader.find(name).or_else(|| Some(PathBuf::from(name))),
+        None => loader.find(CUDA.file),
+    };
+    let mut row = library_at(&CUDA, path, loader);
     let module = fs::read_to_string("/proc/driver/nvidia/version").ok().and_then(|text| module_version(&text));
     let is_device = |name: &str| name.strip_prefix("nvidia").is_some_and(|index| index.parse::<u32>().is_ok());
     let names = fs::read_dir("/dev").into_iter().flatten().flatten().map(|entry| entry.file_name());
@@ -97,7 +112,40 @@ fn cuda(loader: &Loader) -> Row {
     };
     row.facts["devices"] = devices.into();
     row.facts["kernel_module"] = module.into();
+    match answer {
+        Ok(mut answer) if answer["driver"].is_object() => {
+            let version = answer["driver"]["cuda_version"].as_str().unwrap_or_default();
+            row.finding += &format!("; it has CUDA {version}");
+            for (ordinal, device) in answer["devices"].as_array().into_iter().flatten().enumerate() {
+                let words = device["description"].as_str().or(device["absent"].as_str()).unwrap_or_default();
+                row.finding += &format!("; cuda:{ordinal} is {words}");
+            }
+            row.finding += "; consonance gpu-check compares bits";
+            row.facts["cuda"] = answer.take();
+        }
+        Ok(mut answer) => {
+            if row.state == State::Found {
+                row.finding += &format!("; {}", answer["absent"].as_str().unwrap_or_default());
+            }
+            row.facts["cuda"] = answer.take();
+        }
+        Err(why) => {
+            row.finding += &format!("; it does not start: {why}");
+            row.facts["cuda"] = json!({ "absent": why });
+        }
+    }
     row
+}
+
+/// Asks the driver for its devices, in another process.
+fn ask_driver() -> Result<Value, String> {
+    let mut command = itself::command().map_err(|error| error.to_string())?;
+    command.arg("doctor-gpu");
+    let program = Program::start(command).map_err(|error| error.to_string())?;
+    match program.finish(Instant::now() + DRIVER)? {
+        (true, text) => serde_json::from_str(text.trim()).map_err(|error| format!("{error}: {text}")),
+        (false, text) => Err(text.lines().last().unwrap_or("its process ended without a word").to_owned()),
+    }
 }
 
 /// Returns the version in the first line of `/proc/driver/nvidia/version`: the first word that

@@ -336,7 +336,9 @@ exports! {
     }
 
     fn cuMemcpyDtoHAsync_v2(state, to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream) {
-        state.enqueue(stream.0 as u64, Work::Read { from, to: to as usize, bytes })
+        state.copies += 1;
+        let has_wrong_bit = state.plan.flip == Some(state.copies);
+        state.enqueue(stream.0 as u64, Work::Read { from, to: to as usize, bytes, has_wrong_bit })
     }
 
     fn cuMemcpyDtoDAsync_v2(state, to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream) {

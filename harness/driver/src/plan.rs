@@ -9,6 +9,7 @@ use consonance_kernels::cuda::sys::{CUresult, SYMBOLS};
 /// * `hang`: no stream ever begins its work.
 /// * `devices=0`: the number of devices.
 /// * `memory=1000000`: the bytes of each device's memory.
+/// * `flip=5`: the fifth copy to the host has a wrong bit in its middle.
 /// * `seed=7`: the order in which a kernel's blocks run.
 ///
 /// ```
@@ -22,6 +23,7 @@ pub struct Plan {
     pub(crate) hang: bool,
     pub(crate) devices: usize,
     pub(crate) memory: usize,
+    pub(crate) flip: Option<u64>,
     pub(crate) seed: u64,
 }
 
@@ -36,7 +38,7 @@ pub(crate) struct Fail {
 
 impl Default for Plan {
     fn default() -> Plan {
-        Plan { fail: Vec::new(), delay: 0, hang: false, devices: 1, memory: 1 << 30, seed: 0 }
+        Plan { fail: Vec::new(), delay: 0, hang: false, devices: 1, memory: 1 << 30, flip: None, seed: 0 }
     }
 }
 
@@ -64,6 +66,7 @@ impl std::str::FromStr for Plan {
                 ("delay", queries) => plan.delay = number(word, queries)?,
                 ("devices", count) => plan.devices = number(word, count)?,
                 ("memory", bytes) => plan.memory = number(word, bytes)?,
+                ("flip", copy) => plan.flip = Some(number(word, copy)?),
                 ("seed", seed) => plan.seed = number(word, seed)?,
                 _ => return Err(format!("{word:?} is no word of a plan")),
             }

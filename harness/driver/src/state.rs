@@ -36,6 +36,8 @@ thread_local! {
 pub(crate) struct State {
     pub(crate) plan: Plan,
     calls: BTreeMap<&'static str, u64>,
+    /// The copies to the host so far.
+    pub(crate) copies: u64,
     pub(crate) is_initialized: bool,
     /// How often the context of each device is retained.
     pub(crate) retained: BTreeMap<usize, u64>,
@@ -110,6 +112,7 @@ impl State {
         State {
             plan,
             calls: BTreeMap::new(),
+            copies: 0,
             is_initialized: false,
             retained: BTreeMap::new(),
             last_handle: 0,

@@ -21,7 +21,7 @@ pub(crate) struct Stream {
 /// One piece of work. Addresses of the host are those of pinned memory.
 pub(crate) enum Work {
     Write { from: usize, to: u64, bytes: usize },
-    Read { from: u64, to: usize, bytes: usize },
+    Read { from: u64, to: usize, bytes: usize, has_wrong_bit: bool },
     Copy { from: u64, to: u64, bytes: usize },
     Fill { to: u64, byte: u8, bytes: usize },
     Event { event: u64 },
@@ -81,9 +81,12 @@ impl Place<'_> {
                 let bytes = unsafe { slice::from_raw_parts(from as *const u8, bytes) };
                 self.machine.write(to, bytes)
             }
-            &Work::Read { from, to, bytes } => {
+            &Work::Read { from, to, bytes, has_wrong_bit } => {
                 self.check_pinned(to, bytes)?;
-                let read = self.machine.read(from, bytes)?;
+                let mut read = self.machine.read(from, bytes)?;
+                if let Some(byte) = read.get_mut(bytes / 2).filter(|_| has_wrong_bit) {
+                    *byte ^= 1;
+                }
                 // SAFETY: as above.
                 unsafe { slice::from_raw_parts_mut(to as *mut u8, bytes) }.copy_from_slice(&read);
                 Ok(())

@@ -1,7 +1,13 @@
 //! Reductions element by element, from memory to memory of a device.
 
-use super::{failure::LoadError, kernels::Kernels, launch::Access, memory::DeviceSlice, stream::Stream};
-use crate::cuda::kernels::{Accumulator, Stage, fold};
+use super::{
+    failure::LoadError,
+    kernels::Kernels,
+    memory::DeviceSlice,
+    operands::{Operands, refused},
+    stream::Stream,
+};
+use crate::cuda::kernels::{Accumulator, Stage, Unsupported, fold};
 use consonance_spec::{DType, ReduceOp};
 
 /// A reduction of several sources, element by element, whose result is written to all targets: see
@@ -34,58 +40,40 @@ impl Fold<'_> {
     /// If the operation is not defined on the type, or a source or target has too few bytes, is of
     /// another context, is not aligned, or overlaps another; the driver's.
     pub fn enqueue(&self, kernels: &Kernels, stream: &Stream) -> Result<(), LoadError> {
-        let plain = |failure| LoadError { failure, log: String::new() };
-        let refuse = |why| plain(stream.context().refuse(why));
-        let Fold { stage, op, dtype, sources, targets, count, divisor, most_blocks } = *self;
+        let refused = refused(kernels.context());
+        let Fold { stage, op, dtype, sources, targets, divisor, most_blocks, .. } = *self;
         let addresses = |slices: &[DeviceSlice<'_>]| slices.iter().map(DeviceSlice::address).collect::<Vec<u64>>();
-        let (from, to) = (addresses(sources), addresses(targets));
-        let launch =
-            fold(stage, op, dtype, &from, &to, count as u64, divisor).map_err(|why| refuse(why.to_string()))?;
-        let launch = launch.at_most(most_blocks);
-        let accesses = self.accesses(&from, &to).map_err(refuse)?;
-        for slice in sources.iter().chain(targets) {
-            stream.expect_own("memory", slice.memory().context()).map_err(plain)?;
-        }
-        let function = kernels.function(launch.kernel)?;
-        // SAFETY: the table made the launch for this kernel and these addresses. A fold of so many
-        // elements accesses these bytes of the sources and targets, and none else.
-        unsafe { stream.launch(&function, &launch, &accesses) }.map_err(plain)
+        let count = self.count as u64;
+        let launch = fold(stage, op, dtype, &addresses(sources), &addresses(targets), count, divisor);
+        let launch = launch.map_err(&refused)?.at_most(most_blocks);
+        let operands = self.operands().map_err(&refused)?;
+        // SAFETY: the table made the launch for these addresses. A fold of so many elements reads the
+        // sources and writes the targets, and a thread reads its elements before it writes them.
+        unsafe { operands.launch(kernels, stream, &launch) }
     }
 
-    /// Returns the bytes of the sources and targets.
-    ///
-    /// # Errors
-    /// If they overlap each other otherwise than they may.
-    fn accesses(&self, sources: &[u64], targets: &[u64]) -> Result<Vec<Access>, String> {
-        let Fold { stage, op, dtype, count, .. } = *self;
+    fn operands(&self) -> Result<Operands<'_>, Unsupported> {
+        let Fold { stage, op, dtype, sources, targets, .. } = *self;
+        let count = Some(self.count as u64);
         let defined = Accumulator::new(op, dtype).zip(op.result(dtype));
-        let (kept, result) = defined.ok_or_else(|| format!("{op} is not defined on {dtype}"))?;
-        let (element, kept, result) = (dtype.size() as u64, kept.bytes(dtype) as u64, result.size() as u64);
+        let (kept, result) = defined.ok_or(Unsupported::Undefined { op, dtype })?;
+        let (element, kept, result) = (dtype.size(), kept.bytes(dtype), result.size());
         let (of_source, of_target) = match stage {
             Stage::Whole => (element, result),
             Stage::Keep => (element, kept),
             Stage::Partial => (kept, kept),
             Stage::Finish => (kept, result),
         };
-        let too_large = || format!("{count} elements do not fit the address space");
-        let bytes = |of: u64| of.checked_mul(count as u64).ok_or_else(too_large);
-        let access = |name, size: u64, bytes| {
-            move |(index, &address): (usize, &u64)| Access { name, index, address, bytes, alignment: size.min(8) }
-        };
-        let sources: Vec<Access> =
-            sources.iter().enumerate().map(access("source", of_source, bytes(of_source)?)).collect();
-        let targets: Vec<Access> =
-            targets.iter().enumerate().map(access("target", of_target, bytes(of_target)?)).collect();
-        for (index, target) in targets.iter().enumerate() {
-            for other in sources.iter().chain(&targets[..index]) {
-                let end = |access: &Access| access.address.saturating_add(access.bytes);
-                let overlaps = target.address < end(other) && other.address < end(target);
-                if overlaps && (target.address, target.bytes) != (other.address, other.bytes) {
-                    let (name, number) = (other.name, other.index);
-                    return Err(format!("target {index} overlaps {name} {number}; expected the same bytes or others"));
-                }
-            }
+        let mut operands = Operands::new();
+        if of_source == of_target {
+            operands = operands.in_place();
         }
-        Ok(sources.into_iter().chain(targets).collect())
+        for source in sources {
+            operands = operands.read("source", *source, count, of_source)?;
+        }
+        for target in targets {
+            operands = operands.write("target", *target, count, of_target)?;
+        }
+        Ok(operands)
     }
 }

@@ -14,7 +14,10 @@ mod module;
 mod launch;
 mod stream;
 mod kernels;
+mod operands;
 mod fold;
+mod along;
+mod elements;
 
 pub use absent::Absent;
 pub use context::Context;
