@@ -11,9 +11,9 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// The reason why a call failed.
 ///
-/// Both `{}` and `{:?}` print it as a sentence, so a `main` that returns it tells the reason. `{:#}`
-/// and `{:?}` add the [sources](StdError::source) that the sentence does not contain. The fields are
-/// for programs.
+/// Both `{}` and `{:?}` print it as a sentence, so a `main` that returns it tells the reason.
+/// `{:#}` and `{:?}` add the [sources](StdError::source) that the sentence does not contain. The
+/// fields are for programs.
 ///
 /// `?` converts the errors of the standard library, texts and [`BoxError`] to it and, with the
 /// feature `anyhow`, `anyhow::Error`. So a replica's function can use `?` on all of them. Other
@@ -201,8 +201,8 @@ impl Error {
         matches!(self.root(), Error::Aborted { lost: true, .. } | Error::Left { lost: true, .. })
     }
 
-    /// Returns the error without what was wrapped around it: [`Replica`](Error::Replica), and errors
-    /// of user code that have an error of this library as a [source](StdError::source).
+    /// Returns the error without what was wrapped around it: [`Replica`](Error::Replica), and
+    /// errors of user code that have an error of this library as a [source](StdError::source).
     ///
     /// ```
     /// use consonance::{Error, MirroredStrategy};
@@ -286,6 +286,14 @@ impl Error {
     pub(crate) fn of_replica(mut self, id: usize) -> Error {
         if let Error::InvalidCall { replica, .. } | Error::UnknownReduceOp { replica, .. } = &mut self {
             *replica = Some(id);
+        }
+        self
+    }
+
+    /// Replaces the call of an error of an argument.
+    pub(crate) fn of_call_named(mut self, name: &'static str) -> Error {
+        if let Error::InvalidCall { call, .. } = &mut self {
+            *call = name;
         }
         self
     }
@@ -403,51 +411,6 @@ impl From<Infallible> for Error {
     fn from(never: Infallible) -> Self {
         match never {}
     }
-}
-
-/// Returns the error itself if the box contains one.
-impl From<BoxError> for Error {
-    fn from(error: BoxError) -> Self {
-        error.downcast().map_or_else(Error::Other, |error| *error)
-    }
-}
-
-/// Returns the error itself if it contains one without context. [`Error::root`] finds one with
-/// context.
-#[cfg(feature = "anyhow")]
-impl From<anyhow::Error> for Error {
-    fn from(error: anyhow::Error) -> Self {
-        let is_bare = error.chain().next().is_some_and(|first| first.is::<Error>());
-        // With context, a downcast would find the error and drop the context.
-        let bare = if is_bare { error.downcast() } else { Err(error) };
-        bare.unwrap_or_else(|error| Error::Other(error.into()))
-    }
-}
-
-/// Conversions of errors of user code. A generic one would overlap with the conversion of `Error`
-/// to itself, and a generic error type of replica functions would make `?` in them ambiguous.
-macro_rules! from_errors {
-    ($($error:ty)*) => {
-        $(
-            impl From<$error> for Error {
-                fn from(error: $error) -> Self {
-                    Error::other(error)
-                }
-            }
-        )*
-    };
-}
-
-from_errors! {
-    &'static str String std::io::Error fmt::Error
-    std::num::ParseIntError std::num::ParseFloatError std::num::TryFromIntError
-    std::str::ParseBoolError std::str::Utf8Error std::string::FromUtf8Error std::string::FromUtf16Error
-    std::char::ParseCharError std::char::CharTryFromError std::char::TryFromCharError
-    std::array::TryFromSliceError std::collections::TryReserveError
-    std::net::AddrParseError std::env::VarError std::env::JoinPathsError std::path::StripPrefixError
-    std::time::SystemTimeError std::sync::mpsc::RecvError std::sync::mpsc::RecvTimeoutError
-    std::sync::mpsc::TryRecvError std::thread::AccessError std::cell::BorrowError std::cell::BorrowMutError
-    std::ffi::NulError std::ffi::FromBytesWithNulError std::ffi::FromBytesUntilNulError std::ffi::IntoStringError
 }
 
 /// A reduction operation, or its name as text.

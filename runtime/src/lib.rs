@@ -50,6 +50,7 @@ struct Readme;
 extern crate self as consonance;
 
 mod error;
+mod foreign_errors;
 mod panics;
 mod device;
 mod value;

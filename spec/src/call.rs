@@ -106,6 +106,10 @@ kinds! {
     AssignAdd = "assign_add": Control Moves Whole,
     /// Subtracts the aggregate of the replicas' values from a variable.
     AssignSub = "assign_sub": Control Moves Whole,
+    /// Adds the aggregate of the replicas' rows to rows of a variable.
+    ScatterAdd = "scatter_add": Control Moves Whole,
+    /// Subtracts the aggregate of the replicas' rows from rows of a variable.
+    ScatterSub = "scatter_sub": Control Moves Whole,
     /// The replicas continue with the variable's new value.
     AssignReturn = "assign's return": Control Moves Whole,
     /// After calls that did not agree, every rank reports the call that it made.

@@ -57,7 +57,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type that tensors may have as elements. Only the types of the rows implement it.
+/// A Rust type that tensors may have as elements: one for each [`DType`].
 pub trait Element:
     Copy + Default + PartialEq + fmt::Debug + fmt::Display + Send + Sync + sealed::Sealed + 'static
 {
@@ -71,7 +71,7 @@ macro_rules! define {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum DType {
-            $(#[doc = concat!("`", stringify!($type), "`")] $variant,)*
+            $(#[doc = concat!("`", $name, "`")] $variant,)*
         }
 
         impl DType {

@@ -91,6 +91,28 @@ pub fn densify<T: Number>(slices: &IndexedSlices<T>) -> Result<Array<T>, Error> 
     Ok(Array::new(&dense_shape, data))
 }
 
+/// Returns `target` after a scatter: `update` combines each row that has an index with the row of
+/// `slices`. Rows of equal index are added first, as in [`dedupe`]. Other rows keep their bits.
+pub fn scatter<T: Number>(
+    target: &Array<T>,
+    slices: &IndexedSlices<T>,
+    update: impl Fn(T, T) -> T,
+) -> Result<Array<T>, Error> {
+    if target.shape != slices.dense_shape {
+        return Err(Error::Shape { replica: 0 });
+    }
+    let IndexedSlices { values, indices, dense_shape } = dedupe(slices)?;
+    let width: usize = dense_shape[1..].iter().product();
+    let mut data = target.data.clone();
+    for (row, index) in indices.into_iter().enumerate() {
+        for place in 0..width {
+            let element = &mut data[index as usize * width + place];
+            *element = update(*element, values.data[row * width + place]);
+        }
+    }
+    Ok(Array::new(&dense_shape, data))
+}
+
 fn concatenate<T: Number>(
     replicas: &[IndexedSlices<T>],
     dense_shape: Vec<usize>,

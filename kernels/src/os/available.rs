@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 /// Returns the bytes of memory that are left in the system and in this process's control groups,
 /// whichever is less; `None` if neither tells.
-pub(crate) fn bytes() -> Option<u64> {
+pub fn bytes() -> Option<u64> {
     let system = fs::read_to_string("/proc/meminfo").ok().and_then(|text| available(&text));
     let groups = fs::read_to_string("/proc/self/cgroup").ok();
     let groups = groups.as_deref().and_then(group).and_then(|group| left(Path::new("/sys/fs/cgroup"), group));

@@ -6,7 +6,7 @@ pub mod gate;
 pub mod mapped_file;
 pub mod record_file;
 pub mod thread_pool;
-pub(crate) mod available;
+pub mod available;
 pub(crate) mod process_memory;
 #[cfg(target_os = "linux")]
 pub mod process_state;

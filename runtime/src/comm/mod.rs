@@ -8,6 +8,9 @@ pub(crate) mod mailbox;
 pub(crate) mod engine;
 pub(crate) mod communicator;
 mod slices;
+mod bytes;
+#[cfg(feature = "serde")]
+mod objects;
 mod disagreement;
 pub(crate) mod shared_memory;
 pub(crate) mod queue;

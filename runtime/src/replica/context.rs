@@ -350,7 +350,7 @@ impl<'r> ReplicaContext<'r> {
     }
 
     /// Returns the communicator, configured with the strategy's options again.
-    fn configured(&self) -> RefMut<'_, Communicator> {
+    pub(super) fn configured(&self) -> RefMut<'_, Communicator> {
         let mut communicator = RefMut::map(self.held(), |held| &mut **held);
         communicator.configure(self.strategy.options().configuration());
         communicator

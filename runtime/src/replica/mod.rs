@@ -6,6 +6,7 @@ mod merge;
 pub(crate) mod nest_call;
 pub(crate) mod overlap;
 mod overlap_queue;
+mod slices;
 
 pub(crate) use board::MergeBoard;
 pub use context::ReplicaContext;

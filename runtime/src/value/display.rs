@@ -4,11 +4,12 @@ use crate::Tensor;
 use consonance_spec::{DType, for_each_dtype};
 use std::fmt;
 
-/// Prints `f32[2, 2] [[1, 2], [3, 4]]`, and with `{:#}` no dtype and shape. A tensor that does not fit
-/// a line has a line for each row, with its elements in columns. Long dimensions are abbreviated: the
-/// first and last entries are shown. `{:.2}` sets the digits of floats. Without it a float prints as
-/// the shortest text that reads as the same number, with an exponent if it is tiny or huge. A tensor
-/// of more than 16 dimensions shows no element. For one on a device it prints `f32[2, 2] on cuda:0`.
+/// Prints `f32[2, 2] [[1, 2], [3, 4]]`, and with `{:#}` no dtype and shape. A tensor that does not
+/// fit a line has a line for each row, with its elements in columns. Long dimensions are
+/// abbreviated: the first and last entries are shown. `{:.2}` sets the digits of floats. Without it
+/// a float prints as the shortest text that reads as the same number, with an exponent if it is
+/// tiny or huge. A tensor of more than 16 dimensions shows no element. For one on a device it
+/// prints `f32[2, 2] on cuda:0`.
 ///
 /// ```
 /// use consonance::Tensor;

@@ -199,7 +199,7 @@ impl IndexedSlices {
         order
     }
 
-    fn wide_indices(&self) -> impl Iterator<Item = i64> {
+    pub(crate) fn wide_indices(&self) -> impl Iterator<Item = i64> {
         let narrow = self.indices.as_slice::<i32>().unwrap_or(&[]);
         let wide = self.indices.as_slice::<i64>().unwrap_or(&[]);
         narrow.iter().map(|&index| index.into()).chain(wide.iter().copied())

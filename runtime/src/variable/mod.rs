@@ -6,6 +6,7 @@ mod held;
 mod of_strategy;
 mod place;
 mod replica;
+mod scatter;
 mod update;
 mod view;
 
@@ -262,12 +263,7 @@ impl Variable {
             return part(&self.0.places[place].read(call, self.strategy())?);
         }
         let allowed = self.require_across(call, "a replica of the variable's own strategy reads its component");
-        let op = allowed.and_then(|()| match self.0.aggregation {
-            VariableAggregation::Sum => Ok(Some(ReduceOp::Sum)),
-            VariableAggregation::Mean => Ok(Some(ReduceOp::Mean)),
-            VariableAggregation::OnlyFirstReplica => Ok(None),
-            VariableAggregation::None => Err(self.without_aggregation(call, "to be read outside of replicas")),
-        });
+        let op = allowed.and_then(|()| self.aggregation_op(call, "to be read outside of replicas"));
         let Some(op) = self.strategy().or_refuse(kind, op)? else {
             let first = self.0.places[0].read(call, self.strategy()).and_then(|first| part(&first));
             let first = self.strategy().or_refuse(kind, first)?;
@@ -320,6 +316,17 @@ impl Variable {
             return Err(update::other_operand(call, self.spec(), self.dtype(), operand));
         }
         update.check(call, operand)
+    }
+
+    /// Returns the operation that aggregates the replicas' values, `None` if the first replica's is
+    /// the value.
+    fn aggregation_op(&self, call: &'static str, what: &str) -> Result<Option<ReduceOp>> {
+        match self.0.aggregation {
+            VariableAggregation::Sum => Ok(Some(ReduceOp::Sum)),
+            VariableAggregation::Mean => Ok(Some(ReduceOp::Mean)),
+            VariableAggregation::OnlyFirstReplica => Ok(None),
+            VariableAggregation::None => Err(self.without_aggregation(call, what)),
+        }
     }
 
     fn without_aggregation(&self, call: &'static str, what: &str) -> Error {

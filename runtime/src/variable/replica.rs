@@ -8,7 +8,7 @@
 
 use super::{Update, Variable};
 use crate::{
-    Error, ReduceOp, ReplicaContext, Result, Tensor, VariableAggregation, VariableSynchronization,
+    Error, ReduceOp, ReplicaContext, Result, Tensor, VariableSynchronization,
     comm::{agreement::Agreement, call::Call},
 };
 use consonance_spec::{Kind, call::mix};
@@ -83,12 +83,7 @@ impl ReplicaContext<'_> {
             return update.apply(&mut component, operand);
         }
         let kind = update.kind();
-        let op = checked.and_then(|()| match variable.aggregation() {
-            VariableAggregation::Sum => Ok(Some(ReduceOp::Sum)),
-            VariableAggregation::Mean => Ok(Some(ReduceOp::Mean)),
-            VariableAggregation::OnlyFirstReplica => Ok(None),
-            VariableAggregation::None => Err(variable.without_aggregation(call, "that replicas assign")),
-        });
+        let op = checked.and_then(|()| variable.aggregation_op(call, "that replicas assign"));
         let op = self.or_refuse(kind, op)?;
         let describe = || vec![("variable".to_owned(), format!("number {}, {}", variable.0.number, variable.spec()))];
         let agreement =
@@ -109,7 +104,7 @@ impl ReplicaContext<'_> {
         self.meet(Kind::AssignReturn, &Agreement { call: Some(kind), ..Agreement::NONE })
     }
 
-    fn check_variable(&self, call: &'static str, variable: &Variable) -> Result<()> {
+    pub(super) fn check_variable(&self, call: &'static str, variable: &Variable) -> Result<()> {
         let (own, other) = (self.strategy(), variable.strategy());
         if own == other {
             return Ok(());
@@ -117,7 +112,7 @@ impl ReplicaContext<'_> {
         Err(Error::invalid(
             call,
             "variable",
-            format!("one of this strategy, {own}"),
+            format!("one of this strategy, {own} (made in its scope)"),
             format!("one of another, {other}"),
         ))
     }

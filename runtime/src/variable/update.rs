@@ -1,6 +1,6 @@
 //! The effect of an assignment on a value.
 
-use crate::{DType, Element, Error, ReduceOp, Result, Tensor, value::indexed_slices};
+use crate::{DType, Element, Error, IndexedSlices, ReduceOp, Result, Tensor, value::indexed_slices};
 use consonance_kernels::{
     cpu::reduce::Reducer,
     memory::{HostBuf, HostBufMut, HostMemory},
@@ -65,6 +65,33 @@ impl Update {
                     sum.accumulate(&mut value.reborrow().slice(start..end), &[chunk.as_buf()]);
                 }
             }
+        }
+        Ok(())
+    }
+}
+
+impl Update {
+    /// Adds `rows` to rows of `value`, or subtracts them, in place unless its elements are shared.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for rows outside of host memory.
+    ///
+    /// # Panics
+    /// If the rows are of another tensor, or [`check`](Update::check) refuses the dtype.
+    pub(super) fn scatter(self, value: &mut Tensor, rows: &IndexedSlices) -> Result<()> {
+        let rows = rows.dedupe()?;
+        let row_count: usize = value.shape()[1..].iter().product();
+        let mut operand = rows.values().clone();
+        if self == Update::AssignSub {
+            let mut negated = HostMemory::unspecified(operand.dtype(), operand.count());
+            negate(operand.host()?, &mut negated.as_buf_mut());
+            operand = Tensor::from_memory(operand.shape().to_vec(), negated)?;
+        }
+        let sum = Reducer::new(ReduceOp::Sum, value.dtype()).expect("numbers have a sum");
+        let (operand, mut value) = (operand.host()?, on_host(value)?);
+        for (row, index) in rows.wide_indices().enumerate() {
+            let (from, to) = (row * row_count, index as usize * row_count);
+            sum.accumulate(&mut value.reborrow().slice(to..to + row_count), &[operand.slice(from..from + row_count)]);
         }
         Ok(())
     }

@@ -312,6 +312,8 @@ fn variables_are_the_same_on_all_workers() {
                 replica.assign_add(&variable, own.clone())?;
                 replica.assign_sub(&variable, own.clone())?;
                 replica.assign(&variable, own.clone())?;
+                let rows = IndexedSlices::new(own.rows(0..3)?, Tensor::from([1i64, 7, 1]), None)?;
+                replica.scatter_sub(&variable, &rows)?;
                 let read = variable.read()?;
                 replica.assign_add(&variable, read)
             })?;

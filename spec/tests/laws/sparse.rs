@@ -49,6 +49,23 @@ quickcheck! {
         densify(&gather(&replicas).unwrap()) == array::gather(&dense(&replicas), 0)
     }
 
+    fn a_scatter_adds_the_dense(rows: Vec<(u8, u8, u8)>, target: (u8, u8)) -> bool {
+        let slices = slices::<i64>(&rows);
+        let target = Array::new(&DENSE, (0..10).map(|place| i64::from(target.0) + place * i64::from(target.1)).collect());
+        let dense = densify(&slices).unwrap();
+        scatter(&target, &slices, |element, row| element + row)
+            == array::reduce(ReduceOp::Sum, &[target.clone(), dense], &[])
+    }
+
+    fn a_scatter_changes_no_other_row(rows: Vec<(u8, u8, u8)>) -> bool {
+        let slices = slices::<f64>(&rows);
+        let target = Array::new(&DENSE, vec![-0.0; 10]);
+        let found = scatter(&target, &slices, |element, row| element + row).unwrap();
+        (0..5).filter(|row| !slices.indices.contains(row)).all(|row| {
+            found.data[row as usize * 2..][..2].iter().all(|element| element.to_bits() == (-0.0f64).to_bits())
+        })
+    }
+
     fn the_sum_keeps_every_row(rows: Vec<Vec<(u8, u8, u8)>>) -> bool {
         let replicas = replicas::<i64>(&rows);
         let all: Vec<_> = rows.concat().into_iter().chain([(1, 2, 3)]).collect();

@@ -1,0 +1,140 @@
+//! Updates of some rows of a variable, by replicas and from outside of them.
+
+use super::{Update, Variable};
+use crate::{
+    Error, IndexedSlices, ReduceOp, ReplicaContext, Result, VariableSynchronization, comm::agreement::Agreement,
+};
+use consonance_spec::{Kind, call::mix};
+
+impl Variable {
+    /// Adds `rows` to rows of the value, from outside of replicas. Rows of equal index are added
+    /// first, in canonical order, and rounded once. Rows without an index keep their bits.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if the rows are not of a tensor of this dtype and shape, for a
+    /// variable of `bool`, and for one that is synchronised on reading; otherwise as
+    /// [`assign`](Variable::assign).
+    ///
+    /// ```
+    /// use consonance::{IndexedSlices, Tensor, Variable};
+    /// let table = Variable::new(Tensor::from([[1.0f32, 1.0], [2.0, 2.0], [3.0, 3.0]]))?;
+    /// let rows = Tensor::from([[0.5f32, 0.5], [0.25, 0.25]]);
+    /// table.scatter_add(&IndexedSlices::new(rows, Tensor::from([2i64, 2]), None)?)?;
+    /// assert_eq!(table.read_rows(1..3)?, Tensor::from([[2.0f32, 2.0], [3.75, 3.75]]));
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn scatter_add(&self, rows: &IndexedSlices) -> Result<()> {
+        self.scatter("Variable::scatter_add", Update::AssignAdd, rows)
+    }
+
+    /// Subtracts `rows` from rows of the value: see [`scatter_add`](Variable::scatter_add).
+    ///
+    /// # Errors
+    /// As [`scatter_add`](Variable::scatter_add).
+    pub fn scatter_sub(&self, rows: &IndexedSlices) -> Result<()> {
+        self.scatter("Variable::scatter_sub", Update::AssignSub, rows)
+    }
+
+    fn scatter(&self, call: &'static str, update: Update, rows: &IndexedSlices) -> Result<()> {
+        self.require_across(call, "ReplicaContext has calls of the same name for replicas")?;
+        let rows = self.check_rows(call, update, rows)?;
+        if self.synchronization() == VariableSynchronization::OnRead {
+            let expected = "one that is synchronised on writing, outside of replicas";
+            return Err(Error::invalid(call, "variable", expected, "one that is synchronised on reading"));
+        }
+        self.write_all(call)?.iter_mut().try_for_each(|copy| update.scatter(copy, &rows))
+    }
+
+    /// Checks that `rows` are of a tensor of the variable's dtype and shape, and returns them with
+    /// that shape.
+    fn check_rows(&self, call: &'static str, update: Update, rows: &IndexedSlices) -> Result<IndexedSlices> {
+        let rows_of = |values: &crate::Tensor| format!("rows of {}{:?}", values.dtype(), &values.shape()[1..]);
+        let expected = format!("rows of {}{:?}", self.dtype(), self.shape().get(1..).unwrap_or_default());
+        if self.shape().is_empty() {
+            return Err(Error::invalid(call, "variable", "one with rows", "a scalar"));
+        }
+        if expected != rows_of(rows.values()) {
+            return Err(Error::invalid(call, "rows", expected, rows_of(rows.values())));
+        }
+        if let Some(shape) = rows.dense_shape().filter(|&shape| shape != self.shape()) {
+            let expected = format!("rows of a tensor of shape {:?}", self.shape());
+            return Err(Error::invalid(call, "rows", expected, format!("shape {shape:?}")));
+        }
+        update.check(call, rows.values())?;
+        // This checks the indices.
+        IndexedSlices::new(rows.values().clone(), rows.indices().clone(), Some(self.shape().to_vec()))
+            .map_err(|error| error.of_call_named(call))
+    }
+}
+
+impl ReplicaContext<'_> {
+    /// Adds rows to a variable from its replicas. The rows of all replicas are aggregated as
+    /// [`all_reduce`](ReplicaContext::all_reduce) does it, by the variable's aggregation, and then
+    /// added as [`Variable::scatter_add`] does it. For a variable that is synchronised on reading,
+    /// this adds to the component of this replica, without waiting.
+    ///
+    /// # Errors
+    /// As [`assign_add`](ReplicaContext::assign_add), and [`Error::InvalidCall`] if the rows are
+    /// not of a tensor of the variable's dtype and shape.
+    ///
+    /// ```
+    /// use consonance::{IndexedSlices, MirroredStrategy, Tensor, Variable, VariableAggregation};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let table = strategy.scope(|| {
+    ///     Variable::builder(|| Tensor::from([[0.0f32], [0.0], [0.0]])).aggregation(VariableAggregation::Sum).build()
+    /// })?;
+    /// strategy.run(|replica| {
+    ///     let id = replica.replica_id_in_sync_group() as i64;
+    ///     let rows = IndexedSlices::new(Tensor::from([[1.0f32], [2.0]]), Tensor::from([1, 1 + id]), None)?;
+    ///     replica.scatter_add(&table, &rows)
+    /// })?;
+    /// assert_eq!(table.read()?, Tensor::from([[0.0f32], [4.0], [2.0]]));
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn scatter_add(&self, variable: &Variable, rows: &IndexedSlices) -> Result<()> {
+        self.scatter("ReplicaContext::scatter_add", Kind::ScatterAdd, Update::AssignAdd, variable, rows)
+    }
+
+    /// Subtracts rows from a variable from its replicas: see
+    /// [`scatter_add`](ReplicaContext::scatter_add).
+    ///
+    /// # Errors
+    /// As [`scatter_add`](ReplicaContext::scatter_add).
+    pub fn scatter_sub(&self, variable: &Variable, rows: &IndexedSlices) -> Result<()> {
+        self.scatter("ReplicaContext::scatter_sub", Kind::ScatterSub, Update::AssignSub, variable, rows)
+    }
+
+    fn scatter(
+        &self,
+        call: &'static str,
+        kind: Kind,
+        update: Update,
+        variable: &Variable,
+        rows: &IndexedSlices,
+    ) -> Result<()> {
+        self.require(call)?;
+        let checked = self.check_variable(call, variable).and_then(|()| variable.check_rows(call, update, rows));
+        if variable.synchronization() == VariableSynchronization::OnRead || self.num_replicas_in_sync() == 1 {
+            let rows = checked.map_err(|error| error.of_replica(self.replica_id_in_sync_group()))?;
+            let mut component = variable.0.places[self.place()].write(call, variable.strategy())?;
+            return update.scatter(&mut component, &rows);
+        }
+        let checked = checked.and_then(|rows| {
+            let op = variable.aggregation_op(call, "that replicas assign")?;
+            // Without an op the first replica's rows count: the others have none.
+            let is_counted = op.is_some() || self.replica_id_in_sync_group() == 0;
+            Ok((op.unwrap_or(ReduceOp::Sum), if is_counted { rows } else { rows.none()? }))
+        });
+        let (op, rows) = self.or_refuse(kind, checked)?;
+        let describe = || vec![("variable".to_owned(), format!("number {}, {}", variable.0.number, variable.spec()))];
+        let digest = mix(variable.0.number, kind as u64);
+        self.meet(kind, &Agreement { call: Some(kind), digest, describe: &describe })?;
+        let rows = self.all_reduce(op, rows)?;
+        if self.place() == 0 {
+            let copy = variable.0.places[0].write(call, variable.strategy());
+            let applied = copy.and_then(|mut copy| update.scatter(&mut copy, &rows));
+            self.or_refuse(Kind::AssignReturn, applied)?;
+        }
+        self.meet(Kind::AssignReturn, &Agreement { call: Some(kind), ..Agreement::NONE })
+    }
+}
