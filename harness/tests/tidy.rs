@@ -96,6 +96,7 @@ const FLOORS: [(&str, &[&str]); 2] = [
         &[
             "error",
             "panics",
+            "profile",
             "device",
             "value",
             "comm",

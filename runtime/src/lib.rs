@@ -52,6 +52,8 @@ extern crate self as consonance;
 mod error;
 mod foreign_errors;
 mod panics;
+#[doc(hidden)]
+pub mod profile;
 mod device;
 mod value;
 mod comm;

@@ -140,7 +140,7 @@ fn launch(workers: NonZeroUsize, replicas: Option<NonZeroUsize>) -> i32 {
         }
     };
     let arguments = env::args_os().skip(1).collect();
-    Launch { workers, replicas, timeout: None, keep_going: false, program, arguments }.run_and_tell()
+    Launch { workers, replicas, timeout: None, keep_going: false, profile: None, program, arguments }.run_and_tell()
 }
 
 /// Trains, and returns whether every variation of the training gave the same bits.

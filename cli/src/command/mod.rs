@@ -90,6 +90,9 @@ struct Run {
     /// loss; no replacement is started
     #[arg(long)]
     keep_going: bool,
+    /// Write a timeline of all workers' calls to this file, for https://ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -189,9 +192,9 @@ fn status_of(result: Result<(), String>) -> i32 {
 }
 
 fn run(arguments: Run) -> i32 {
-    let Run { workers, replicas, timeout, keep_going, program } = arguments;
+    let Run { workers, replicas, timeout, keep_going, profile, program } = arguments;
     let (program, arguments) = (PathBuf::from(&program[0]), program[1..].to_vec());
-    Launch { workers, replicas, timeout, keep_going, program, arguments }.run_and_tell()
+    Launch { workers, replicas, timeout, keep_going, profile, program, arguments }.run_and_tell()
 }
 
 /// Parses a time: a whole number and its unit.

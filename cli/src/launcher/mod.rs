@@ -1,12 +1,12 @@
 //! Starts a program once for each worker of a cluster on this machine. When one worker fails, ends
 //! all of them, unless `keep_going` is set.
 //!
-//! Three files are its parts: `cluster.rs` (addresses and job id), `worker.rs` (a process and its
-//! start) and `output.rs` (the workers' output). This file waits for the workers. Two threads send
-//! it events over a channel: one receives the signals of the launcher, `SIGCHLD` among them, the
-//! other passes on the workers' output. Neither thread blocks the other. So a launch with a timeout
-//! ends in time even if nobody reads its output: it drops the output that its reader has not taken
-//! within [`READING`] of the end.
+//! Four files are its parts: `cluster.rs` (addresses and job id), `worker.rs` (a process and its
+//! start), `output.rs` (the workers' output) and `profile.rs` (the timeline of their calls). This
+//! file waits for the workers. Two threads send it events over a channel: one receives the signals
+//! of the launcher, `SIGCHLD` among them, the other passes on the workers' output. Neither thread
+//! blocks the other. So a launch with a timeout ends in time even if nobody reads its output: it
+//! drops the output that its reader has not taken within [`READING`] of the end.
 //!
 //! A launch goes through these stages:
 //!
@@ -24,15 +24,18 @@
 
 pub(crate) mod cluster;
 mod output;
+mod profile;
 pub(crate) mod signals;
 mod worker;
 
+pub use profile::Profiled;
 pub(crate) use worker::become_worker_of;
 pub use worker::{End, become_worker};
 
 use self::{
     cluster::Cluster,
     output::Stream,
+    profile::Profile,
     signals::Signals,
     worker::{Ends, Worker},
 };
@@ -57,6 +60,9 @@ pub const GRACE: Duration = Duration::from_secs(2);
 /// the reader takes, such as a pager.
 pub const READING: Duration = Duration::from_secs(5);
 
+/// The status of a launch if the launcher itself failed. The command `timeout` uses the same.
+const FAILED: i32 = 125;
+
 /// The status of a launch whose time was up. The command `timeout` uses the same.
 const TIMED_OUT: i32 = 124;
 
@@ -74,6 +80,8 @@ pub struct Launch {
     pub timeout: Option<Duration>,
     /// Whether the other workers go on when one fails.
     pub keep_going: bool,
+    /// The file for the timeline of all workers' calls, if there is to be one.
+    pub profile: Option<PathBuf>,
     /// The program. It is searched in `PATH`, as shells do.
     pub program: PathBuf,
     /// Its arguments.
@@ -92,6 +100,8 @@ pub struct Report {
     /// Whether output was dropped, because its reader did not take it within [`READING`] of the end
     /// of a launch with a timeout.
     pub unread: bool,
+    /// What became of the profile, if there was to be one: an error in words if it was not written.
+    pub profiled: Option<Result<Profiled, String>>,
 }
 
 /// What ended a launch.
@@ -169,6 +179,8 @@ impl Launch {
     /// later.
     pub fn run(&self) -> Result<Report, StartError> {
         let cannot = |doing| move |source| StartError::Launcher { doing, source };
+        let profile = self.profile.as_ref().map(|path| Profile::begin(path, self.workers.get()));
+        let mut profile = profile.transpose().map_err(cannot("write the profile"))?;
         let cluster = Cluster::local(self.workers.get()).map_err(cannot("choose addresses"))?;
         let (tell, events) = mpsc::channel();
         let _signals = Signals::listen(tell.clone()).map_err(cannot("listen to signals"))?;
@@ -177,7 +189,7 @@ impl Launch {
         let mut ends = Ends::new().map_err(cannot("watch workers"))?;
         let mut workers = Vec::new();
         for index in 0..self.workers.get() {
-            let worker = Worker::start(index, self, &cluster)?;
+            let worker = Worker::start(index, self, &cluster, profile.as_ref())?;
             ends.watch(&worker).map_err(cannot("watch a worker"))?;
             workers.push(worker);
         }
@@ -192,11 +204,18 @@ impl Launch {
             timeout: self.timeout.unwrap_or_default(),
             keep_going: self.keep_going,
             asked: false,
-            report: Report { outcome: Outcome::Done, killed: Vec::new(), left: Vec::new(), unread: false },
+            report: Report {
+                outcome: Outcome::Done,
+                killed: Vec::new(),
+                left: Vec::new(),
+                unread: false,
+                profiled: None,
+            },
         };
         supervisor.supervise(&events);
         drop(output);
         supervisor.report.unread = !drain(&events, self.reading());
+        supervisor.report.profiled = profile.as_mut().map(|profile| profile.write(self.workers.get()));
         Ok(supervisor.report)
     }
 
@@ -385,10 +404,12 @@ fn next(events: &Receiver<Event>, until: Option<Instant>) -> Option<Event> {
 }
 
 impl Report {
-    /// Returns the exit status: 0; the status of the worker that failed first (128 and the number,
-    /// for a signal); 124 if the time was up, or 130 after a second `SIGINT`.
+    /// Returns the exit status: 0, or 125 if the profile was not written; the status of the worker
+    /// that failed first (128 and the number, for a signal); 124 if the time was up, or 130 after a
+    /// second `SIGINT`.
     pub fn status(&self) -> i32 {
         match self.outcome {
+            Outcome::Done if matches!(self.profiled, Some(Err(_))) => FAILED,
             Outcome::Done => 0,
             Outcome::Failed { end: End::Status(status), .. } => status,
             Outcome::Failed { end: End::Signal(signal), .. } => BY_SIGNAL + signal,
@@ -398,8 +419,8 @@ impl Report {
     }
 }
 
-/// Writes one sentence a line. Writes nothing if every worker ended with status 0 and its output
-/// was read.
+/// Writes one sentence a line. Writes nothing if every worker ended with status 0, its output was
+/// read, and the profile has all calls.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.outcome {
@@ -417,7 +438,10 @@ impl fmt::Display for Report {
         if self.unread {
             writeln!(f, "output was not read within {READING:?} of the end: left")?;
         }
-        Ok(())
+        match &self.profiled {
+            Some(profiled) => profile::write_words(profiled, f),
+            None => Ok(()),
+        }
     }
 }
 
@@ -435,7 +459,7 @@ impl StartError {
         match self {
             StartError::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
             StartError::Program { .. } => 126,
-            StartError::Launcher { .. } => 125,
+            StartError::Launcher { .. } => FAILED,
         }
     }
 }

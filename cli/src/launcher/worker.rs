@@ -15,9 +15,11 @@ use super::{
     Launch, StartError,
     cluster::Cluster,
     output::{Sink, Stream},
+    profile::Profile,
     signals,
 };
 use crate::itself;
+use consonance::profile::VARIABLE;
 use rustix::{
     buffer::spare_capacity,
     event::{Timespec, epoll},
@@ -117,7 +119,12 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Starts a worker, and returns once the process has become the program.
-    pub(super) fn start(index: usize, launch: &Launch, cluster: &Cluster) -> Result<Worker, StartError> {
+    pub(super) fn start(
+        index: usize,
+        launch: &Launch,
+        cluster: &Cluster,
+        profile: Option<&Profile>,
+    ) -> Result<Worker, StartError> {
         let cannot = |source| StartError::Launcher { doing: "start a worker", source };
         let (mut ours, theirs) = UnixStream::pair().map_err(cannot)?;
         ours.set_read_timeout(Some(START)).map_err(cannot)?;
@@ -128,6 +135,9 @@ impl Worker {
         command.envs(cluster.ranks(index));
         if let Some(replicas) = launch.replicas {
             command.env("CONSONANCE_REPLICAS", replicas.to_string());
+        }
+        if let Some(profile) = profile {
+            command.env(VARIABLE, profile.folder(index));
         }
         command.process_group(0).stdin(OwnedFd::from(theirs)).stdout(Stdio::piped()).stderr(Stdio::piped());
         let worker = Worker { index, end: None, child: command.spawn().map_err(cannot)? };

@@ -9,6 +9,7 @@ use crate::{
         options::{self, Configuration},
         shared_memory::SharedMemory,
     },
+    profile,
 };
 use consonance_kernels::{
     group::{Endpoint, KeepWaiting, Reason, plan::Topology},
@@ -51,6 +52,8 @@ use std::{any::Any, ops::Range, sync::Arc, time::Duration};
 pub struct Communicator {
     pub(super) engine: Box<dyn Engine>,
     pub(super) configuration: Configuration,
+    /// Whether calls are recorded for a profile.
+    pub(super) profiled: bool,
 }
 
 impl Communicator {
@@ -65,9 +68,9 @@ impl Communicator {
 
     /// [`threads`](Communicator::threads) with this configuration.
     pub(crate) fn group(size: usize, configuration: Configuration) -> Vec<Communicator> {
-        let on_endpoint = |endpoint| Box::new(Host::new(endpoint, configuration, None));
+        let on_endpoint = |endpoint| Box::new(Host::new(endpoint, configuration, None)) as Box<dyn Engine>;
         let endpoints = Endpoint::group(size, configuration.timeout).into_iter();
-        endpoints.map(|endpoint| Communicator { engine: on_endpoint(endpoint), configuration }).collect()
+        endpoints.map(|endpoint| Communicator::over(on_endpoint(endpoint), configuration)).collect()
     }
 
     #[cfg(target_os = "linux")]
@@ -76,7 +79,7 @@ impl Communicator {
         configuration: Configuration,
         processes: Arc<dyn crate::comm::engine::Processes>,
     ) -> Communicator {
-        Communicator { engine: Box::new(Host::new(endpoint, configuration, Some(processes))), configuration }
+        Communicator::over(Box::new(Host::new(endpoint, configuration, Some(processes))), configuration)
     }
 
     /// Makes a communicator over `engine`, with the default options.
@@ -98,7 +101,11 @@ impl Communicator {
             Service::Messages => Box::new(Lowered::new(engine)),
         };
         engine.configure(&configuration);
-        Communicator { engine, configuration }
+        Communicator::over(engine, configuration)
+    }
+
+    fn over(engine: Box<dyn Engine>, configuration: Configuration) -> Communicator {
+        Communicator { engine, configuration, profiled: profile::is_on() }
     }
 
     /// Returns this rank, counted from 0.
@@ -394,6 +401,19 @@ impl Communicator {
     }
 
     fn carry_out(&mut self, call: Call<'_>, signature: &Signature, agreement: &Agreement<'_>) -> Result<()> {
+        if self.is_observed() {
+            return self.carry_out_observed(call, signature, agreement);
+        }
+        self.carry_out_at_once(call, signature, agreement)
+    }
+
+    #[inline]
+    pub(super) fn carry_out_at_once(
+        &mut self,
+        call: Call<'_>,
+        signature: &Signature,
+        agreement: &Agreement<'_>,
+    ) -> Result<()> {
         let done = self.engine.execute(call, signature, agreement.name(signature));
         done.map_err(|failure| self.settle(failure, signature, agreement))
     }

@@ -6,6 +6,7 @@ pub(crate) mod agreement;
 pub(crate) mod request;
 pub(crate) mod mailbox;
 pub(crate) mod engine;
+mod observed;
 pub(crate) mod communicator;
 mod slices;
 mod bytes;

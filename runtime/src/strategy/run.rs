@@ -6,6 +6,7 @@ use crate::{
     error::all_or_worst,
     handle::{CallGuard, CommLease, context},
     panics,
+    profile::{Event, RunSpan, Span},
     replica::MergeBoard,
 };
 use consonance_kernels::group::Reason;
@@ -92,8 +93,14 @@ impl Strategy {
             let Task::Given(communicator, argument) = replace(&tasks[place], Task::Running) else { return };
             let (id, aborter) = (replicas.start + place, communicator.abort_handle());
             let replica = ReplicaContext::new(self, id, communicator, &board);
+            let span = Span::of_run(id, self.num_replicas_in_sync());
+            let traced = RunSpan::begin(id, self.num_replicas_in_sync());
             let body = || context::within(self, Some(id), || replica_fn(&replica, argument));
             let result = panics::catch(body).unwrap_or_else(|message| Err(Error::Panic { replica: id, message }));
+            if let Some(span) = span {
+                span.end(Event::Run);
+            }
+            drop(traced);
             if let Err(error) = &result {
                 free_the_others(&aborter, number, error);
             }

@@ -46,6 +46,12 @@ impl Host {
         peer.and_then(|peer| self.pairs.get(peer)?.as_ref()).unwrap_or(&self.endpoint).topology()
     }
 
+    /// Returns how long the last call slept while it waited for other ranks: with `peer`, the last
+    /// send to or receive from it.
+    pub(crate) fn waited(&self, peer: Option<usize>) -> Duration {
+        peer.and_then(|peer| self.pairs.get(peer)?.as_ref()).unwrap_or(&self.endpoint).waited()
+    }
+
     pub(crate) fn new(
         mut endpoint: Endpoint,
         configuration: Configuration,

@@ -1,0 +1,91 @@
+//! Calls that are observed: recorded for a profile, or told to subscribers of `tracing`.
+
+use super::{agreement::Agreement, call::Call, engine::Host};
+use crate::{
+    Communicator, Result,
+    profile::{self, CallRecord, CallSpan, Event, Span, Transport},
+};
+use consonance_kernels::memory::{Buf, BufMut};
+use consonance_spec::Signature;
+use std::any::Any;
+
+impl Communicator {
+    /// Returns whether calls are observed.
+    #[inline]
+    pub(super) fn is_observed(&self) -> bool {
+        self.profiled || profile::are_wanted()
+    }
+
+    /// Executes a call, and tells of it.
+    #[cold]
+    pub(super) fn carry_out_observed(
+        &mut self,
+        call: Call<'_>,
+        signature: &Signature,
+        agreement: &Agreement<'_>,
+    ) -> Result<()> {
+        let peer = match call {
+            Call::Send { to, .. } => Some(to),
+            Call::Recv { from, .. } => Some(from),
+            _ => None,
+        };
+        let mut record = CallRecord {
+            name: agreement.name(signature),
+            step: signature.kind,
+            op: signature.op,
+            dtype: signature.dtype,
+            bytes: bytes(&call),
+            transport: self.transport(),
+            waited: None,
+            failed: false,
+        };
+        let traced = profile::are_wanted().then(|| CallSpan::begin(self.rank(), self.size(), &record));
+        let span = self.profiled.then(|| Span::begin(self.rank(), self.size(), Event::Call(record)));
+        let result = self.carry_out_at_once(call, signature, agreement);
+        // A wait that ended with an error is not counted.
+        record.waited = self.host().filter(|_| result.is_ok()).map(|host| host.waited(peer));
+        record.failed = result.is_err();
+        if let Some(span) = span {
+            span.end(Event::Call(record));
+        }
+        if let Some(traced) = traced {
+            traced.end(&record, result.as_ref().err());
+        }
+        result
+    }
+
+    fn host(&self) -> Option<&Host> {
+        (&*self.engine as &dyn Any).downcast_ref()
+    }
+
+    fn transport(&self) -> Option<Transport> {
+        if self.size() == 1 {
+            return Some(Transport::Alone);
+        }
+        match self.topology(None) {
+            Some(topology) if topology.slot_bytes.is_some() => Some(Transport::Processes),
+            Some(_) => Some(Transport::Threads),
+            None => (&*self.engine as &dyn Any).is::<super::engine::Lowered>().then_some(Transport::Messages),
+        }
+    }
+}
+
+/// Returns the bytes of the larger of the call's buffers.
+fn bytes(call: &Call<'_>) -> usize {
+    let larger = |send: Option<&Buf<'_>>, recv: Option<&BufMut<'_>>| {
+        send.map_or(0, Buf::bytes).max(recv.map_or(0, BufMut::bytes))
+    };
+    match call {
+        Call::Barrier => 0,
+        Call::Broadcast { data, .. } | Call::Recv { data, .. } => data.bytes(),
+        Call::Send { data, .. } => data.bytes(),
+        Call::Concat { send, .. } => send.bytes(),
+        Call::Reduce { send, recv, .. } | Call::Gather { send, recv, .. } | Call::Scatter { send, recv, .. } => {
+            larger(send.as_ref(), recv.as_ref())
+        }
+        Call::AllReduce { send, recv, .. }
+        | Call::ReduceScatter { send, recv, .. }
+        | Call::AllGather { send, recv, .. }
+        | Call::AllToAll { send, recv, .. } => larger(send.as_ref(), Some(recv)),
+    }
+}

@@ -1,0 +1,191 @@
+//! A record of a profile: a call of a replica, or a run.
+
+use consonance_kernels::os::record_file::{Record as Words, WORDS};
+use consonance_spec::{DType, Kind, ReduceOp};
+use std::time::Duration;
+
+/// What a replica did, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// When it began, by the clock of the host.
+    pub begin: Duration,
+    /// When it ended; `None` if it had not ended when the process did.
+    pub end: Option<Duration>,
+    /// The replica, or the rank of a communicator.
+    pub replica: usize,
+    /// The number of replicas.
+    pub replicas: usize,
+    /// What it was.
+    pub event: Event,
+}
+
+/// What a replica did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The function that a strategy ran on it.
+    Run,
+    /// A call of all ranks, or of two.
+    Call(CallRecord),
+}
+
+/// A call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallRecord {
+    /// The call that the user made.
+    pub name: Kind,
+    /// The step of it, such as the exchange by which a merge call begins.
+    pub step: Kind,
+    /// The operation, if data are combined.
+    pub op: Option<ReduceOp>,
+    /// The element type, if data move.
+    pub dtype: Option<DType>,
+    /// The bytes of the larger of this rank's buffers.
+    pub bytes: usize,
+    /// How the ranks communicate, if the runtime knows the engine.
+    pub transport: Option<Transport>,
+    /// How long this rank slept until others came or were done. `None` if the engine does not tell,
+    /// or the call failed or goes on.
+    pub waited: Option<Duration>,
+    /// Whether it ended with an error.
+    pub failed: bool,
+}
+
+/// How the ranks of a group communicate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Transport {
+    /// There is one rank.
+    Alone = 1,
+    /// Threads of a process.
+    Threads = 2,
+    /// Processes that share memory.
+    Processes = 3,
+    /// An engine that carries messages.
+    Messages = 4,
+}
+
+impl Transport {
+    const ALL: [Transport; 4] = [Transport::Alone, Transport::Threads, Transport::Processes, Transport::Messages];
+
+    /// Returns its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Alone => "alone",
+            Transport::Threads => "threads",
+            Transport::Processes => "processes",
+            Transport::Messages => "messages",
+        }
+    }
+}
+
+/// The time of something that has not ended, or is not known.
+const UNKNOWN: u64 = u64::MAX;
+
+/// The code of a run, in the place of a kind.
+const RUN: u8 = u8::MAX;
+
+impl Record {
+    /// Encodes the record.
+    pub fn to_words(self) -> Words {
+        let nanoseconds = |time: Duration| time.as_nanos() as u64;
+        let time = |time: Option<Duration>| time.map_or(UNKNOWN, nanoseconds);
+        let ids = self.replica as u64 | (self.replicas as u64) << 32;
+        let mut words = [0; WORDS];
+        words[..4].copy_from_slice(&[nanoseconds(self.begin), time(self.end), ids, RUN.into()]);
+        if let Event::Call(call) = self.event {
+            let op = call.op.map_or(0, |op| op as u8 + 1);
+            let dtype = call.dtype.map_or(0, |dtype| dtype as u8 + 1);
+            let transport = call.transport.map_or(0, |transport| transport as u8);
+            let codes = [call.name as u8, call.step as u8, op, dtype, transport, call.failed.into(), 0, 0];
+            words[3..6].copy_from_slice(&[u64::from_le_bytes(codes), call.bytes as u64, time(call.waited)]);
+        }
+        words
+    }
+
+    /// Decodes a record. `None` if the words are none: the process was killed while it wrote them,
+    /// or is of another version.
+    pub fn from_words(words: &Words) -> Option<Record> {
+        let &[begin, end, ids, codes, bytes, waited, ..] = words;
+        let time = |time: u64| (time != UNKNOWN).then(|| Duration::from_nanos(time));
+        let [name, step, op, dtype, transport, failed, ..] = codes.to_le_bytes();
+        let begin = time(begin)?;
+        let end = time(end);
+        let event = match name {
+            RUN => Event::Run,
+            name => Event::Call(CallRecord {
+                name: *Kind::ALL.get(name as usize)?,
+                step: *Kind::ALL.get(step as usize)?,
+                op: read(op, &ReduceOp::ALL)?,
+                dtype: read(dtype, DType::ALL)?,
+                bytes: bytes as usize,
+                transport: read(transport, &Transport::ALL)?,
+                waited: time(waited),
+                failed: failed != 0,
+            }),
+        };
+        let is_valid = end.is_none_or(|end| begin <= end);
+        let (replica, replicas) = (ids as u32 as usize, (ids >> 32) as usize);
+        is_valid.then_some(Record { begin, end, replica, replicas, event })
+    }
+}
+
+/// Returns the value with this code, one more than its index, or `None` for 0. The outer `None` is
+/// for a code that no value has.
+fn read<T: Copy>(code: u8, all: &[T]) -> Option<Option<T>> {
+    match code.checked_sub(1) {
+        None => Some(None),
+        Some(index) => all.get(index as usize).copied().map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_decoded_as_they_were() {
+        let call = |name, op, dtype, transport, waited| {
+            let step = Kind::AllGather;
+            Event::Call(CallRecord { name, step, op, dtype, bytes: 1 << 40, transport, waited, failed: name != step })
+        };
+        let ops = [None].into_iter().chain(ReduceOp::ALL.into_iter().map(Some));
+        let dtypes = [None].into_iter().chain(DType::ALL.iter().copied().map(Some)).cycle();
+        let transports = [None].into_iter().chain(Transport::ALL.map(Some)).cycle();
+        let kinds = Kind::ALL.iter().copied();
+        let calls = kinds.zip(ops.cycle().zip(dtypes).zip(transports));
+        let events = calls.map(|(kind, ((op, dtype), transport))| {
+            call(kind, op, dtype, transport, op.map(|_| Duration::from_nanos(7)))
+        });
+        for event in events.chain([Event::Run]) {
+            for end in [None, Some(Duration::from_secs(3))] {
+                let record = Record { begin: Duration::from_nanos(5), end, replica: 70_000, replicas: 70_001, event };
+                assert_eq!(Record::from_words(&record.to_words()), Some(record));
+            }
+        }
+        let all = Transport::ALL.map(|transport| (transport as u8 as usize, transport.name()));
+        assert_eq!(all, [(1, "alone"), (2, "threads"), (3, "processes"), (4, "messages")]);
+    }
+
+    #[test]
+    fn words_that_are_no_record_are_refused() {
+        let record = Record {
+            begin: Duration::from_nanos(5),
+            end: Some(Duration::from_nanos(9)),
+            replica: 0,
+            replicas: 1,
+            event: Event::Run,
+        };
+        let words = record.to_words();
+        let changed = |place: usize, word: u64| {
+            let mut changed = words;
+            changed[place] = word;
+            Record::from_words(&changed)
+        };
+        assert_eq!(changed(0, u64::MAX), None, "without a begin");
+        assert_eq!(changed(0, 10), None, "an end before the begin");
+        for codes in [[200, 0, 0, 0], [0, 200, 0, 0], [0, 0, 200, 0], [0, 0, 0, 200]] {
+            assert_eq!(changed(3, u32::from_le_bytes(codes).into()), None, "{codes:?}");
+        }
+        assert!(Record::from_words(&[0; WORDS]).is_some_and(|record| record.replicas == 0), "a record of zeros");
+    }
+}

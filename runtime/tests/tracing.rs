@@ -1,0 +1,150 @@
+//! The spans of calls that a subscriber of `tracing` gets.
+
+use consonance::{Communicator, MirroredStrategy, ReduceOp, Tensor};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Mutex},
+    thread,
+};
+use tracing::{
+    Event, Level, Metadata, Subscriber,
+    field::{Field, Visit},
+    span::{Attributes, Id, Record},
+    subscriber,
+};
+
+/// A span, with its fields as text, and the events in it.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    name: &'static str,
+    fields: BTreeMap<&'static str, String>,
+    events: Vec<String>,
+    is_closed: bool,
+}
+
+impl Visit for Seen {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.fields.insert(field.name(), format!("{value:?}").trim_matches('"').to_owned());
+    }
+}
+
+/// Collects the spans of one thread.
+#[derive(Clone)]
+struct Collector {
+    least: Level,
+    spans: Arc<Mutex<Vec<Seen>>>,
+    entered: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Collector {
+    fn new(least: Level) -> Collector {
+        Collector { least, spans: Arc::default(), entered: Arc::default() }
+    }
+
+    fn at(id: &Id) -> usize {
+        id.into_u64() as usize - 1
+    }
+
+    fn spans(&self) -> Vec<Seen> {
+        self.spans.lock().unwrap().clone()
+    }
+}
+
+impl Subscriber for Collector {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "consonance" && *metadata.level() <= self.least
+    }
+
+    fn new_span(&self, attributes: &Attributes<'_>) -> Id {
+        let mut seen = Seen { name: attributes.metadata().name(), ..Seen::default() };
+        attributes.record(&mut seen);
+        let mut spans = self.spans.lock().unwrap();
+        spans.push(seen);
+        Id::from_u64(spans.len() as u64)
+    }
+
+    fn record(&self, id: &Id, values: &Record<'_>) {
+        values.record(&mut self.spans.lock().unwrap()[Collector::at(id)]);
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut message = Seen::default();
+        event.record(&mut message);
+        let within = *self.entered.lock().unwrap().last().expect("an event in a span");
+        self.spans.lock().unwrap()[within].events.push(message.fields["message"].clone());
+    }
+
+    fn enter(&self, id: &Id) {
+        self.entered.lock().unwrap().push(Collector::at(id));
+    }
+
+    fn exit(&self, id: &Id) {
+        assert_eq!(self.entered.lock().unwrap().pop(), Some(Collector::at(id)), "spans are nested");
+    }
+
+    fn try_close(&self, id: Id) -> bool {
+        self.spans.lock().unwrap()[Collector::at(&id)].is_closed = true;
+        true
+    }
+}
+
+/// Returns the fields of a span, without those whose values vary.
+fn fields(seen: &Seen) -> Vec<(&str, &str)> {
+    let fields = seen.fields.iter().map(|(&name, value)| (name, value.as_str()));
+    fields.filter(|(name, _)| *name != "waited_us").collect()
+}
+
+#[test]
+fn a_call_is_a_span_with_what_it_does() {
+    let collector = Collector::new(Level::DEBUG);
+    let mut ranks = Communicator::threads(2);
+    let mut other = ranks.remove(1);
+    let work = |rank: &mut Communicator| {
+        rank.all_reduce(ReduceOp::Sum, &mut [1.0f32; 5])?;
+        rank.barrier()
+    };
+    thread::scope(|scope| {
+        scope.spawn(move || work(&mut other).unwrap());
+        subscriber::with_default(collector.clone(), || work(&mut ranks[0]).unwrap());
+    });
+    let spans = collector.spans();
+    assert_eq!(spans.len(), 2, "of one thread only: {spans:?}");
+    let of_all = [("replica", "0"), ("replicas", "2"), ("transport", "threads")];
+    let sum = [("bytes", "20"), ("dtype", "f32"), ("kind", "all_reduce"), ("op", "sum")];
+    assert_eq!(fields(&spans[0]), [&sum[..], &of_all].concat());
+    assert_eq!(fields(&spans[1]), [&[("bytes", "0"), ("kind", "barrier")][..], &of_all].concat());
+    for seen in &spans {
+        assert!(seen.fields["waited_us"].parse::<f64>().unwrap() >= 0.0, "{seen:?}");
+        assert_eq!((seen.name, seen.events.as_slice(), seen.is_closed), ("call", &["finished".to_owned()][..], true));
+    }
+}
+
+#[test]
+fn a_run_is_the_parent_of_its_calls_and_an_error_is_told() {
+    let collector = Collector::new(Level::DEBUG);
+    let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();
+    let failed = subscriber::with_default(collector.clone(), || {
+        strategy.run(|replica| {
+            let size = 1 + replica.replica_id_in_sync_group();
+            replica.all_reduce(ReduceOp::Sum, Tensor::from(vec![1.0f32; size]))
+        })
+    });
+    let error = failed.unwrap_err().to_string();
+    let spans = collector.spans();
+    // Replica 0 runs on the calling thread.
+    assert_eq!(spans[0].name, "run");
+    assert_eq!(fields(&spans[0]), [("replica", "0"), ("replicas", "2")]);
+    assert_eq!(spans.iter().map(|seen| seen.name).collect::<Vec<_>>(), ["run", "call"]);
+    assert_eq!((&spans[1].fields["error"], spans[1].events.as_slice()), (&error, &["failed".to_owned()][..]));
+    assert!(!spans[1].fields.contains_key("waited_us"), "{spans:?}");
+}
+
+#[test]
+fn a_subscriber_of_a_higher_level_gets_nothing() {
+    let collector = Collector::new(Level::INFO);
+    subscriber::with_default(collector.clone(), || Communicator::threads(1)[0].barrier().unwrap());
+    assert!(collector.spans().is_empty());
+}
