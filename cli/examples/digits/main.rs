@@ -18,7 +18,9 @@ mod state;
 mod train;
 
 use clap::{Parser, ValueEnum};
-use consonance::{ClusterResolver, Error, Implementation, Result, Strategy, TfConfigClusterResolver};
+use consonance::{
+    ClusterResolver, Error, Implementation, Result, Strategy, TfConfigClusterResolver, training::Communication,
+};
 use consonance_cli::launcher::{self, Launch};
 use data::Digits;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
@@ -32,7 +34,7 @@ use std::{
     process,
     time::Duration,
 };
-use train::{Communication, train};
+use train::train;
 
 /// Trains a small network on 1,797 real handwritten digits, data-parallel over replicas. Then
 /// proves that the weights have the same bits whatever the size of the buckets, the algorithm of
@@ -210,10 +212,9 @@ fn train_and_show(strategy: &Strategy, digits: &Digits, plan: &Plan, checkpoint:
         }
         let test = 100.0 * epoch.test.accuracy();
         right = Some(test);
-        seen += epoch.train.count;
+        seen += epoch.train.count();
         elapsed += epoch.elapsed;
-        all.total += epoch.communication.total;
-        all.waited += epoch.communication.waited;
+        all += epoch.communication;
         progress.inc(1);
         progress.suspend(|| {
             say(format_args!(
@@ -222,7 +223,7 @@ fn train_and_show(strategy: &Strategy, digits: &Digits, plan: &Plan, checkpoint:
                 epoch.train.mean_loss(),
                 100.0 * epoch.train.accuracy(),
                 epoch.test.mean_loss(),
-                per_second(epoch.train.count, epoch.elapsed),
+                per_second(epoch.train.count(), epoch.elapsed),
                 1e3 * epoch.communication.total.as_secs_f64(),
                 1e3 * epoch.communication.waited.as_secs_f64(),
                 100.0 * epoch.communication.waited.div_duration_f64(epoch.elapsed),

@@ -2,7 +2,10 @@
 //! this file depends on replicas.
 
 use crate::data::{Random, Samples};
-use consonance::{Error, Nest, Result, Tensor};
+use consonance::{
+    Error, Nest, Result, Tensor,
+    training::{Accuracy, Mean},
+};
 use ndarray::{Array, Array2, ArrayView1, ArrayView2, Axis, Dimension};
 
 /// The weights of all layers, or values of the same shape: gradients, velocities.
@@ -26,10 +29,8 @@ pub(crate) struct Layer {
 /// added up.
 #[derive(Clone, Default, Nest)]
 pub(crate) struct Tally {
-    pub(crate) count: u64,
-    pub(crate) correct: u64,
-    /// The sum over all samples.
-    pub(crate) loss: f64,
+    pub(crate) right: Accuracy,
+    pub(crate) loss: Mean,
     /// Seconds in collectives, including waits for other replicas.
     pub(crate) collectives: f64,
     /// Seconds in which the training waited for collectives.
@@ -37,13 +38,17 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    pub(crate) fn count(&self) -> u64 {
+        self.right.count()
+    }
+
     /// Returns the fraction of the samples that were classified correctly.
     pub(crate) fn accuracy(&self) -> f64 {
-        self.correct as f64 / self.count as f64
+        self.right.value().unwrap_or_default()
     }
 
     pub(crate) fn mean_loss(&self) -> f64 {
-        self.loss / self.count as f64
+        self.loss.value().unwrap_or_default()
     }
 }
 
@@ -153,7 +158,7 @@ impl Network {
 
 /// Compares scores with labels, and replaces the scores by the gradients of the summed loss.
 fn softmax_loss(scores: &mut Array2<f32>, labels: &[usize]) -> Tally {
-    let mut tally = Tally { count: labels.len() as u64, ..Tally::default() };
+    let mut tally = Tally::default();
     for (mut row, &label) in scores.rows_mut().into_iter().zip(labels) {
         let best = (0..row.len()).fold(0, |best, digit| if row[digit] > row[best] { digit } else { best });
         let highest = row[best];
@@ -163,8 +168,8 @@ fn softmax_loss(scores: &mut Array2<f32>, labels: &[usize]) -> Tally {
         let sum = row.sum();
         row /= sum;
         row[label] -= 1.0;
-        tally.correct += u64::from(best == label);
-        tally.loss += f64::from(sum.ln() - score);
+        tally.right.add(best == label);
+        tally.loss.add(f64::from(sum.ln() - score));
     }
     tally
 }

@@ -7,29 +7,14 @@ use crate::{
     plan::Plan,
     state::Model,
 };
-use consonance::{Error, PerReplica, ReduceOp, ReplicaContext, Result, Strategy, Tensor};
+use consonance::{
+    PerReplica, ReduceOp, ReplicaContext, Result, Strategy,
+    training::{Communication, Gradients, compare_parameters},
+};
 use std::{
     path::Path,
     time::{Duration, Instant},
 };
-
-/// The mean time that the replicas spent on communication.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Communication {
-    /// The time in collectives, including waits for other replicas, on the replica's own thread or
-    /// on another.
-    pub(crate) total: Duration,
-    /// The time in which the replica's own thread handed gradients over or waited.
-    pub(crate) waited: Duration,
-}
-
-impl Communication {
-    /// Returns the fraction of the communication that was hidden behind computation. It is 0 if the
-    /// replica waited longer than the communication took.
-    pub(crate) fn hidden(self) -> f64 {
-        if self.total.is_zero() { 0.0 } else { 1.0 - self.waited.div_duration_f64(self.total).min(1.0) }
-    }
-}
 
 /// The results of an epoch, over all replicas.
 pub(crate) struct Epoch {
@@ -38,6 +23,7 @@ pub(crate) struct Epoch {
     pub(crate) test: Tally,
     /// The time of the training, without the test.
     pub(crate) elapsed: Duration,
+    /// The mean over the replicas.
     pub(crate) communication: Communication,
 }
 
@@ -48,8 +34,8 @@ pub(crate) struct Epoch {
 /// digest is the same as without a break.
 ///
 /// # Errors
-/// Those of the strategy and of the checkpoint. Also an error if the weights of two replicas
-/// differ, which must not happen.
+/// Those of the strategy and of the checkpoint. Also an error if the weights of two replicas differ
+/// at the start or at the end, which must not happen.
 pub(crate) fn train(
     strategy: &Strategy,
     digits: &Digits,
@@ -67,6 +53,7 @@ pub(crate) fn train(
     };
     let local = strategy.local_replicas();
     let mut models = vec![model; local.len()];
+    compare(strategy, &models)?;
     let all_tests: Vec<usize> = (0..digits.test.count()).collect();
     for number in 1..=plan.epochs {
         // The order is drawn for the epochs before a break, too: each epoch has its own order.
@@ -92,13 +79,14 @@ pub(crate) fn train(
         let communication = Communication { total: average(train.collectives), waited: average(train.waited) };
         report(&Epoch { number, train, test, elapsed, communication });
     }
-    let digests = models.iter().map(|model| Ok(Tensor::from([model.network.digest()?]))).collect::<Result<Vec<_>>>()?;
-    let digests = strategy.gather(&PerReplica::new(digests), 0)?;
-    let digests = digests.as_slice::<u64>()?;
-    match digests.iter().position(|&digest| digest != digests[0]) {
-        None => Ok(digests[0]),
-        Some(replica) => Err(Error::other(format!("replica {replica} has other weights than replica 0: {digests:x?}"))),
-    }
+    compare(strategy, &models)?;
+    models[0].network.digest()
+}
+
+/// Checks that all replicas have the same weights.
+fn compare(strategy: &Strategy, models: &[Model]) -> Result<()> {
+    let models = PerReplica::new(models.iter().collect());
+    strategy.run_with(models, |replica, model| compare_parameters(replica, &model.network)).map(drop)
 }
 
 impl Model {
@@ -110,39 +98,24 @@ impl Model {
         order: &[usize],
         plan: &Plan,
     ) -> Result<Tally> {
-        let mut total = Tally::default();
+        let (mut total, mut gradients, mut communication) =
+            (Tally::default(), Gradients::sum(), Communication::default());
         for batch in order.chunks(plan.batch) {
-            let (gradients, tally) = self.summed_gradients(replica, &samples.select(part(replica, batch)))?;
+            // The gradients of a layer are reduced while those of the layer before it are computed.
+            let reduced = gradients.all_reduce(replica, |pass| {
+                self.network.gradients(&samples.select(part(replica, batch)), |layer| pass.push(layer))
+            })?;
             // Parts differ in size by up to one, and the last batch may be smaller, so the mean is
             // over the real number of samples.
-            self.network.descend(&mut self.velocity, &gradients, batch.len(), plan.learning_rate)?;
-            total.count += tally.count;
-            total.correct += tally.correct;
-            total.loss += tally.loss;
-            total.collectives += tally.collectives;
-            total.waited += tally.waited;
+            let summed = Network::from_last(reduced.gradients);
+            self.network.descend(&mut self.velocity, &summed, batch.len(), plan.learning_rate)?;
+            total.loss += reduced.value.loss;
+            total.right += reduced.value.right;
+            communication += reduced.communication;
         }
+        total.collectives = communication.total.as_secs_f64();
+        total.waited = communication.waited.as_secs_f64();
         Ok(total)
-    }
-
-    /// Returns the sum of the gradients of all replicas' samples. The gradients of a layer are
-    /// reduced while those of the layer before it are computed.
-    fn summed_gradients(&self, replica: &ReplicaContext<'_>, samples: &Samples) -> Result<(Network, Tally)> {
-        replica.overlap(|buckets| {
-            let (mut pending, mut waited) = (Vec::new(), Duration::ZERO);
-            let mut tally = self.network.gradients(samples, |layer| {
-                let start = Instant::now();
-                pending.push(buckets.all_reduce(ReduceOp::Sum, layer)?);
-                waited += start.elapsed();
-                Ok(())
-            })?;
-            let start = Instant::now();
-            let layers = pending.into_iter().map(|layer| layer.wait()).collect::<Result<_>>()?;
-            waited += start.elapsed();
-            tally.waited = waited.as_secs_f64();
-            tally.collectives = buckets.in_collectives().as_secs_f64();
-            Ok((Network::from_last(layers), tally))
-        })
     }
 }
 
