@@ -8,9 +8,9 @@ use consonance_harness::{
     compare::{self, check, check_case},
     subjects::{GROUPS, Group, STRATEGIES},
 };
-use consonance_kernels::group::{
-    plan::{Chunking, Step, Targets, Topology, rides},
-    tuning::IN_PLACE_BYTES,
+use consonance_kernels::{
+    group::plan::{Chunking, Step, Targets, Topology, rides},
+    tuning::Tuning,
 };
 use consonance_spec::{DType, Kind, ReduceOp, call::mix, nest::Nest};
 use law::check_law;
@@ -102,7 +102,10 @@ fn counts_around_every_border() {
                         check_count(group, size, dtype, op, count, Memory::Own);
                     }
                     // Between threads all memory is alike, and small data are always staged.
-                    if dtype == DType::F64 && border_bytes >= IN_PLACE_BYTES && topology.slot_bytes.is_some() {
+                    if dtype == DType::F64
+                        && border_bytes >= topology.tuning.in_place_bytes
+                        && topology.slot_bytes.is_some()
+                    {
                         check_count(group, size, dtype, op, border + 1, Memory::Shared);
                         check_count(group, size, dtype, op, border + 1, Memory::Mixed(border as u64));
                     }
@@ -115,7 +118,7 @@ fn counts_around_every_border() {
 /// Checks that the tested borders include every size at which a call's protocol changes.
 #[test]
 fn no_border_is_left_out() {
-    let threads = Topology { ranks: 2, slot_bytes: None, reads: false };
+    let threads = Topology { ranks: 2, slot_bytes: None, reads: false, tuning: &Tuning::DEFAULT };
     for topology in [threads, Topology { ranks: 3, slot_bytes: Some(64 << 10), ..threads }] {
         let divided = |targets| Step::Divided { targets, input_size: 1, output_size: 1 };
         let [to_all, to_one] = [Targets::All, Targets::Root(0)].map(divided);
@@ -123,7 +126,11 @@ fn no_border_is_left_out() {
             let steps =
                 [topology.moving(bytes, Chunking::one_way(bytes, 1)), topology.gathering(bytes), to_all, to_one];
             let paths = steps.map(|step| mem::discriminant(&topology.protocol(step, bytes, false)));
-            (paths, mem::discriminant(&topology.protocol(to_all, bytes, true)), rides(topology.ranks, bytes))
+            (
+                paths,
+                mem::discriminant(&topology.protocol(to_all, bytes, true)),
+                rides(topology.tuning, topology.ranks, bytes),
+            )
         };
         let (borders, mut changes) = (topology.borders(), (1..200_000).filter(|&bytes| way(bytes) != way(bytes + 1)));
         assert_eq!(changes.find(|bytes| !borders.contains(bytes)), None, "{topology:?}");

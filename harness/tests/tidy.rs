@@ -91,6 +91,7 @@ const ABSENT_EXCEPTIONS: [(&str, &str); 1] = [("kernels/src/sync/plain.rs", "syn
 const FLOORS: [(&str, &[&str]); 2] = [
     ("kernels/src", &["sync", "memory", "cpu", "os", "shm", "group", "bootstrap", "cuda"]),
     ("kernels/src", &["sync", "memory", "cpu", "os", "cuda", "shm", "group", "bootstrap"]),
+    ("kernels/src", &["sync", "tuning", "memory", "cpu", "os", "shm", "group", "bootstrap"]),
     (
         "runtime/src",
         &[

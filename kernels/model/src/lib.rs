@@ -20,6 +20,9 @@ mod data;
 pub mod fault;
 #[macro_use]
 mod sync;
+#[path = "../../src/tuning/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the model needs the defaults")]
+mod tuning;
 mod memory;
 mod cpu;
 mod os;

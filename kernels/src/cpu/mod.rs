@@ -6,6 +6,6 @@ pub mod cache_hints;
 pub mod reduce;
 pub mod axis;
 pub(crate) mod prefetch;
-pub(crate) mod copy;
+pub mod copy;
 pub mod read;
 pub mod rows;

@@ -13,10 +13,13 @@ use super::{
     state::GroupState,
     witness::Witness,
 };
-use crate::shm::{
-    Segment,
-    call_log::Outcome,
-    records::{CallDescriptor, Generation, PAYLOAD_BYTES},
+use crate::{
+    shm::{
+        Segment,
+        call_log::Outcome,
+        records::{CallDescriptor, Generation, PAYLOAD_BYTES},
+    },
+    tuning::Tuning,
 };
 use consonance_spec::{Signature, World};
 use std::{cell::Cell, io, ops::Range, sync::Arc, time::Duration};
@@ -28,6 +31,8 @@ pub struct Endpoint {
     pub(crate) world: World,
     pub(crate) generation: Generation,
     pub(crate) sequence: u64,
+    /// The knobs of the group.
+    pub(super) tuning: &'static Tuning,
     /// A rank that left: no further step is possible, and this rank's descriptors are not written
     /// again.
     pub(super) left: Option<usize>,
@@ -100,12 +105,13 @@ impl Endpoint {
     pub(crate) fn new(state: Arc<GroupState>, world: World, generation: Generation, timeout: Duration) -> Endpoint {
         let addresses = Addresses::new(world.size());
         let staging = state.segment().map(|(_, area)| Staging::new(area, generation));
-        let (sequence, slept) = (generation.base(), Cell::default());
+        let (sequence, slept, tuning) = (generation.base(), Cell::default(), state.tuning);
         Endpoint {
             state,
             world,
             generation,
             sequence,
+            tuning,
             left: None,
             company: 0..0,
             timeout,
@@ -163,7 +169,14 @@ impl Endpoint {
     /// Returns the inputs of protocol selection for this group's steps.
     pub fn topology(&self) -> Topology {
         let slot_bytes = self.staging.as_ref().map(|_| self.slot_bytes());
-        Topology { ranks: self.world.size(), slot_bytes, reads: self.staging.as_ref().is_some_and(Staging::reads) }
+        let reads = self.staging.as_ref().is_some_and(Staging::reads);
+        Topology { ranks: self.world.size(), slot_bytes, reads, tuning: self.tuning }
+    }
+
+    /// Returns the knobs of the group. Its knobs of processes are those of the time when the group
+    /// was made.
+    pub fn tuning(&self) -> &'static Tuning {
+        self.tuning
     }
 
     /// Returns the bytes of a staging slot.

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     cpu::{axis::Partial, reduce::Reducer},
     shm::{GroupId, Segment, Shape, records::Counters},
+    tuning::Tuning,
 };
 use consonance_spec::{DType, Kind, ReduceOp, Signature};
 use std::{
@@ -138,7 +139,7 @@ fn windows_are_counted_by_what_this_rank_knows() {
         victim.published(&signature, Some(data.as_slice().into()), chunking, work)
     };
     assert_eq!(answer(call, || claims(&mut liar, &signature, 1 << 60, STAGED)), Ok(()));
-    assert!(windows <= 100_000 / chunking.window_bytes + 1, "{windows} windows");
+    assert!(windows <= 100_000 / chunking.window_bytes(&Tuning::DEFAULT) + 1, "{windows} windows");
 }
 
 #[test]

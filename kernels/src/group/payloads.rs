@@ -1,8 +1,6 @@
 //! The inline payloads of a step.
 
-use super::{
-    call_context::CallContext, fault::Fault, post, scratch::InlinePayload, slot_swap, tuning::MOST_FETCHED_BYTES,
-};
+use super::{call_context::CallContext, fault::Fault, post, scratch::InlinePayload, slot_swap};
 use crate::{
     cpu::{
         cache_hints::{CacheHints, CopySize, Locality},
@@ -12,6 +10,7 @@ use crate::{
     },
     memory::{HostBuf, HostBufMut, make_valid},
     shm::records::{FIRST_BYTES, PAYLOAD_BYTES},
+    tuning,
 };
 use std::mem::MaybeUninit;
 
@@ -47,7 +46,7 @@ impl Payloads<'_> {
                     // Prefetches the lines behind the peer's data: this rank's longer payload is
                     // written there next.
                     let more = self.own_bytes.saturating_sub(start + target.bytes());
-                    fetch_to_write(payload.wrapping_add(target.bytes()), more.min(MOST_FETCHED_BYTES));
+                    fetch_to_write(payload.wrapping_add(target.bytes()), more.min(tuning::current().fetched_bytes));
                 }
                 false => copy(payload, target.as_mut_ptr(), target.bytes(), CopySize::Near),
             }

@@ -7,7 +7,7 @@ use super::{
     plan::{self, BORDER_BYTES, chunks, pieces},
     scratch::{Data, Source},
     staging::Slots,
-    tuning::{MOST_FETCHED_BYTES, SURE_BYTES},
+    tuning::SURE_BYTES,
 };
 use crate::{
     cpu::{
@@ -18,6 +18,7 @@ use crate::{
     },
     memory::{HostBufMut, make_valid},
     os::{available, process_memory::Process},
+    tuning,
 };
 use consonance_spec::DType;
 use std::{ops::Range, ptr};
@@ -230,7 +231,10 @@ impl PeerBuffers<'_> {
             // there next.
             let copy_in = |rank: usize| self.bytes(rank).min(view.slice.end).saturating_sub(view.slice.start);
             let (theirs, own) = (copy_in(rank), copy_in(self.context.world.rank()));
-            fetch_to_write(view.start.wrapping_add(theirs), own.saturating_sub(theirs).min(MOST_FETCHED_BYTES));
+            fetch_to_write(
+                view.start.wrapping_add(theirs),
+                own.saturating_sub(theirs).min(tuning::current().fetched_bytes),
+            );
         }
         Ok(())
     }

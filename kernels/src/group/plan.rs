@@ -4,14 +4,11 @@
 //! The choice affects only speed: every protocol keeps the canonical order, and ranks that agree on
 //! a step choose the same protocol.
 
-use super::tuning::{
-    AWAITED_BYTES, CHUNK_BYTES, IN_PLACE_BYTES, LEAST_WINDOW_BYTES, ONE_SHOT_BYTES, PAYLOADS_BYTES, RAGGED_BYTES,
-    READ_BYTES, READ_LEAST_BYTES, READ_SCRATCH_BYTES, ROOT_ONE_SHOT_BYTES, SOME_PAYLOAD_BYTES, THREADS_PAYLOAD_BYTES,
-    WHOLE_WINDOW_BYTES, WINDOW_BYTES,
-};
+use super::tuning::CHUNK_BYTES;
 use crate::{
     cpu::reduce::Reducer,
     shm::records::{FIRST_BYTES, PAYLOAD_BYTES, TINY_BYTES},
+    tuning::{self, Tuning},
 };
 use std::ops::Range;
 
@@ -80,47 +77,75 @@ pub struct Chunking {
     /// Number of blocks of equal size; a part of each can be read at a time. If there are as many
     /// as ranks, each is for the rank of its number.
     pub blocks: usize,
-    /// Limit on the bytes that are staged at a time.
-    pub window_bytes: usize,
+    /// Which ranks read the parts, by which their size is chosen.
+    pub readers: Readers,
     /// Limit on the bytes of each rank's data that all ranks know; `usize::MAX` where they know
     /// none.
     pub most_bytes: usize,
 }
 
+/// The ranks that read a rank's published data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readers {
+    /// Every rank reads all the data.
+    All,
+    /// As `All`, in parts of equal size, so that the last one is not small.
+    AllEvenly,
+    /// Each rank reads its own block.
+    OfBlocks,
+    /// Only one rank has data, or only one rank reads them.
+    OneWay,
+}
+
 impl Chunking {
     /// Every rank reads all the data.
-    pub const WHOLE: Chunking = Chunking { blocks: 1, window_bytes: WHOLE_WINDOW_BYTES, most_bytes: usize::MAX };
+    pub const WHOLE: Chunking = Chunking { blocks: 1, readers: Readers::All, most_bytes: usize::MAX };
 
     /// Like [`WHOLE`](Chunking::WHOLE), where all ranks know that none has more than `bytes` bytes:
     /// parts of equal size, so that the last one is not small.
-    pub fn whole(bytes: usize) -> Chunking {
-        // Up to a quarter more at a time takes less time than one more part.
-        let parts = bytes.saturating_sub(WHOLE_WINDOW_BYTES / 4).div_ceil(WHOLE_WINDOW_BYTES).max(1);
-        let window_bytes = bytes.div_ceil(parts).next_multiple_of(BORDER_BYTES).max(BORDER_BYTES);
-        Chunking { blocks: 1, window_bytes, most_bytes: bytes }
+    pub const fn whole(bytes: usize) -> Chunking {
+        Chunking { blocks: 1, readers: Readers::AllEvenly, most_bytes: bytes }
     }
 
     /// Each rank reads its own one of `blocks` blocks, which have `bytes` bytes together.
     pub const fn blocks(blocks: usize, bytes: usize) -> Chunking {
-        Chunking { blocks, window_bytes: WINDOW_BYTES, most_bytes: bytes }
+        Chunking { blocks, readers: Readers::OfBlocks, most_bytes: bytes }
     }
 
     /// Only one rank has data, of up to `bytes` bytes in `blocks` blocks; or only one rank reads
     /// such data.
-    pub fn one_way(bytes: usize, blocks: usize) -> Chunking {
-        // A rank reads one of several blocks.
-        let few = (bytes / 2).clamp(LEAST_WINDOW_BYTES * blocks.min(2), 4 * LEAST_WINDOW_BYTES);
-        Chunking { blocks, window_bytes: (bytes / 4).clamp(few, WINDOW_BYTES), most_bytes: bytes }
+    pub const fn one_way(bytes: usize, blocks: usize) -> Chunking {
+        Chunking { blocks, readers: Readers::OneWay, most_bytes: bytes }
     }
 
     /// The same chunking, where each rank has at most `bytes` bytes.
     pub const fn at_most(self, bytes: usize) -> Chunking {
         Chunking { most_bytes: bytes, ..self }
     }
+
+    /// Returns the limit on the bytes that are staged at a time.
+    pub fn window_bytes(&self, tuning: &Tuning) -> usize {
+        let Tuning { window_bytes: window, whole_window_bytes: whole, least_window_bytes: least, .. } = *tuning;
+        let bytes = self.most_bytes;
+        match self.readers {
+            Readers::All => whole,
+            Readers::AllEvenly => {
+                // Up to a quarter more at a time takes less time than one more part.
+                let parts = bytes.saturating_sub(whole / 4).div_ceil(whole).max(1);
+                bytes.div_ceil(parts).next_multiple_of(BORDER_BYTES).max(BORDER_BYTES)
+            }
+            Readers::OfBlocks => window,
+            Readers::OneWay => {
+                // A rank reads one of several blocks.
+                let few = (bytes / 2).clamp(least * self.blocks.min(2), 4 * least);
+                (bytes / 4).max(few).min(window)
+            }
+        }
+    }
 }
 
 /// What protocol selection depends on: number of ranks, slot size, whether cross-process reads
-/// work.
+/// work, and the knobs of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
     /// Number of ranks.
@@ -130,6 +155,8 @@ pub struct Topology {
     /// Whether ranks in different processes can read each other's memory: tested when all have
     /// arrived once.
     pub reads: bool,
+    /// The knobs of the group.
+    pub tuning: &'static Tuning,
 }
 
 /// How the data of a step go from rank to rank.
@@ -141,7 +168,8 @@ pub enum Protocol {
     /// them straight into all results.
     InPlace,
     /// Every rank reads the data it needs out of the other processes, by the system. Ranks with
-    /// fewer than [`READ_BYTES`] bytes stage their data.
+    /// fewer than [`read_bytes`](Tuning::read_bytes) bytes, which may differ between ranks, stage
+    /// their data.
     ProcessRead,
     /// Every rank stages its data, and reads what it needs of the staged data of all ranks.
     Staged(Windows),
@@ -162,20 +190,21 @@ pub struct Windows {
 }
 
 /// Whether payloads of `bytes` bytes of each of `ranks` ranks are inline in the descriptors, if
-/// every rank reads all of them.
+/// every rank reads all of them, in a group with these knobs.
 ///
 /// Inline payloads take less time than any other protocol up to these sizes (measured: PERF.md).
 #[inline]
-pub fn rides(ranks: usize, bytes: usize) -> bool {
-    bytes <= FIRST_BYTES || (bytes <= PAYLOAD_BYTES && ranks * bytes <= PAYLOADS_BYTES)
+pub fn rides(tuning: &Tuning, ranks: usize, bytes: usize) -> bool {
+    bytes <= FIRST_BYTES || (bytes <= PAYLOAD_BYTES && ranks * bytes <= tuning.payloads_bytes)
 }
 
 /// Returns how many bytes of each of `buffers` buffers are read out of other processes before they
 /// are folded. Without such buffers a chunk is folded at a time.
 pub(crate) fn piece_bytes(buffers: usize) -> usize {
+    let Tuning { read_scratch_bytes, read_least_bytes, .. } = tuning::current();
     match buffers {
         0 => CHUNK_BYTES,
-        _ => (READ_SCRATCH_BYTES / buffers / BORDER_BYTES * BORDER_BYTES).max(READ_LEAST_BYTES),
+        _ => (read_scratch_bytes / buffers / BORDER_BYTES * BORDER_BYTES).max(*read_least_bytes),
     }
 }
 
@@ -212,18 +241,27 @@ impl Topology {
     /// Returns, in order, the byte counts of a rank at which some call changes its protocol: up to
     /// the count it uses one, above it another.
     pub fn borders(&self) -> Vec<usize> {
-        let payloads =
-            [TINY_BYTES, FIRST_BYTES, RAGGED_BYTES, AWAITED_BYTES, PAYLOAD_BYTES, PAYLOADS_BYTES / self.ranks];
-        let of_threads = [THREADS_PAYLOAD_BYTES, CHUNK_BYTES];
+        let tuning = self.tuning;
+        let payloads = [
+            TINY_BYTES,
+            FIRST_BYTES,
+            tuning.ragged_bytes,
+            tuning::current().awaited_bytes,
+            PAYLOAD_BYTES,
+            tuning.payloads_bytes / self.ranks,
+        ];
+        let of_threads = [tuning.threads_payload_bytes, CHUNK_BYTES];
         let of_processes = |slot_bytes: usize| {
-            let windows = [WINDOW_BYTES, WHOLE_WINDOW_BYTES, WHOLE_WINDOW_BYTES / 4 * 5, slot_bytes];
-            let one_shot = [ONE_SHOT_BYTES, ROOT_ONE_SHOT_BYTES].map(|bytes| (bytes / self.ranks).min(slot_bytes / 4));
+            let whole = tuning.whole_window_bytes;
+            let windows = [tuning.window_bytes, whole, whole / 4 * 5, slot_bytes];
+            let one_shot = [tuning.one_shot_bytes, tuning.root_one_shot_bytes];
+            let one_shot = one_shot.map(|bytes| (bytes / self.ranks).min(slot_bytes / 4));
             let others = [
-                SOME_PAYLOAD_BYTES,
-                IN_PLACE_BYTES,
-                LEAST_WINDOW_BYTES,
-                4 * LEAST_WINDOW_BYTES,
-                READ_BYTES.min(slot_bytes),
+                tuning.some_payload_bytes,
+                tuning.in_place_bytes,
+                tuning.least_window_bytes,
+                4 * tuning.least_window_bytes,
+                tuning::current().read_bytes.min(slot_bytes),
             ];
             [&windows[..], &one_shot, &others].concat()
         };
@@ -245,7 +283,7 @@ impl Topology {
     /// data has `bytes` bytes, as all ranks know.
     #[inline]
     pub fn gathering(&self, bytes: usize) -> Step {
-        match rides(self.ranks, bytes) || self.rides_to_some(bytes) {
+        match rides(self.tuning, self.ranks, bytes) || self.rides_to_some(bytes) {
             true => Step::Exchange,
             false => Step::Published(Chunking::whole(bytes)),
         }
@@ -255,7 +293,7 @@ impl Topology {
     #[inline]
     pub fn combining(&self, reducer: &Reducer, bytes: usize, targets: Targets) -> Step {
         let rides = match targets {
-            Targets::All => rides(self.ranks, bytes),
+            Targets::All => rides(self.tuning, self.ranks, bytes),
             Targets::Own | Targets::Root(_) => self.rides_to_some(bytes),
         };
         if rides { Step::Exchange } else { Step::divided(reducer, targets) }
@@ -265,7 +303,8 @@ impl Topology {
     /// rank reads all of them.
     #[inline]
     fn rides_to_some(&self, bytes: usize) -> bool {
-        bytes <= if self.slot_bytes.is_some() { SOME_PAYLOAD_BYTES } else { THREADS_PAYLOAD_BYTES }
+        let Tuning { some_payload_bytes, threads_payload_bytes, .. } = *self.tuning;
+        bytes <= if self.slot_bytes.is_some() { some_payload_bytes } else { threads_payload_bytes }
     }
 
     /// Whether a rank writes its block of the result over the peer's staged data from which it was
@@ -287,18 +326,20 @@ impl Topology {
         };
         // Small slots lower the limits, so that tests reach every protocol with short data.
         let is_to_root = matches!(step, Step::Divided { targets: Targets::Root(_), .. });
-        let one_shot_bytes = if is_to_root && self.returns(step) { ROOT_ONE_SHOT_BYTES } else { ONE_SHOT_BYTES };
+        let Tuning { one_shot_bytes, root_one_shot_bytes, in_place_bytes, .. } = *self.tuning;
+        let one_shot_bytes = if is_to_root && self.returns(step) { root_one_shot_bytes } else { one_shot_bytes };
         let one_shot_bytes = (one_shot_bytes / self.ranks).min(slot_bytes / 4);
-        let read_bytes = READ_BYTES.min(slot_bytes);
-        let in_heap = in_heap && bytes > IN_PLACE_BYTES;
+        let read_bytes = tuning::current().read_bytes.min(slot_bytes);
+        let in_heap = in_heap && bytes > in_place_bytes;
         match step {
             Step::Exchange => Protocol::Inline,
             Step::Published(_) if in_heap => Protocol::InPlace,
             Step::Published(chunking) if self.reads && chunking.blocks > 1 && bytes >= read_bytes => {
                 Protocol::ProcessRead
             }
-            Step::Published(Chunking { blocks, window_bytes, .. }) => {
-                Protocol::Staged(Windows::of_blocks(slot_bytes.min(window_bytes), blocks, bytes))
+            Step::Published(chunking) => {
+                let window_bytes = slot_bytes.min(chunking.window_bytes(self.tuning));
+                Protocol::Staged(Windows::of_blocks(window_bytes, chunking.blocks, bytes))
             }
             Step::Divided { targets: Targets::Own, input_size, .. } => {
                 let is_even = (bytes / input_size).is_multiple_of(self.ranks);
@@ -312,7 +353,7 @@ impl Topology {
                 Protocol::Staged(Windows::of_blocks(slot_bytes, 1, bytes))
             }
             Step::Divided { input_size, output_size, .. } => {
-                let stride = slot_bytes.min(WINDOW_BYTES) / input_size.max(output_size) * input_size;
+                let stride = slot_bytes.min(self.tuning.window_bytes) / input_size.max(output_size) * input_size;
                 Protocol::TwoShot(Windows { count: bytes.div_ceil(stride), blocks: 1, stride })
             }
         }
@@ -334,35 +375,37 @@ impl Windows {
 mod tests {
     use super::*;
 
+    const T: Tuning = Tuning::DEFAULT;
+
     #[test]
     fn the_way_changes_with_the_size() {
-        let topology = Topology { ranks: 2, slot_bytes: Some(256 << 10), reads: false };
+        let topology = Topology { ranks: 2, slot_bytes: Some(256 << 10), reads: false, tuning: &Tuning::DEFAULT };
         let sum = |targets| Step::Divided { targets, input_size: 4, output_size: 4 };
         let windows = |count, blocks| Windows { count, blocks, stride: (256 << 10) / blocks };
-        let parts = |count, blocks| Windows { count, blocks, stride: WINDOW_BYTES / blocks };
+        let parts = |count, blocks| Windows { count, blocks, stride: T.window_bytes / blocks };
         let all = sum(Targets::All);
-        assert_eq!(topology.protocol(all, ONE_SHOT_BYTES / 2, false), Protocol::Staged(windows(1, 1)));
-        assert_eq!(topology.protocol(all, ONE_SHOT_BYTES / 2 + 4, false), Protocol::TwoShot(parts(1, 1)));
+        assert_eq!(topology.protocol(all, T.one_shot_bytes / 2, false), Protocol::Staged(windows(1, 1)));
+        assert_eq!(topology.protocol(all, T.one_shot_bytes / 2 + 4, false), Protocol::TwoShot(parts(1, 1)));
         let root = sum(Targets::Root(0));
-        assert_eq!(topology.protocol(root, ROOT_ONE_SHOT_BYTES / 2, false), Protocol::Staged(windows(1, 1)));
-        assert_eq!(topology.protocol(root, ROOT_ONE_SHOT_BYTES / 2 + 4, false), Protocol::TwoShot(parts(1, 1)));
+        assert_eq!(topology.protocol(root, T.root_one_shot_bytes / 2, false), Protocol::Staged(windows(1, 1)));
+        assert_eq!(topology.protocol(root, T.root_one_shot_bytes / 2 + 4, false), Protocol::TwoShot(parts(1, 1)));
         let three = Topology { ranks: 3, ..topology };
-        assert_eq!(three.protocol(all, ONE_SHOT_BYTES / 3, false), Protocol::Staged(windows(1, 1)));
-        assert_eq!(three.protocol(all, ONE_SHOT_BYTES / 3 + 4, false), Protocol::TwoShot(parts(1, 1)));
+        assert_eq!(three.protocol(all, T.one_shot_bytes / 3, false), Protocol::Staged(windows(1, 1)));
+        assert_eq!(three.protocol(all, T.one_shot_bytes / 3 + 4, false), Protocol::TwoShot(parts(1, 1)));
         assert_eq!(topology.protocol(all, 1 << 20, false), Protocol::TwoShot(parts(8, 1)));
-        assert_eq!(topology.protocol(all, IN_PLACE_BYTES + 4, true), Protocol::InPlace);
+        assert_eq!(topology.protocol(all, T.in_place_bytes + 4, true), Protocol::InPlace);
         assert_eq!(topology.protocol(sum(Targets::Own), 1 << 20, false), Protocol::Staged(parts(8, 2)));
         // Blocks of different sizes are not staged side by side.
         assert_eq!(topology.protocol(sum(Targets::Own), (1 << 20) + 4, true), Protocol::Staged(parts(9, 1)));
-        let wholes = |count| Windows { count, blocks: 1, stride: WHOLE_WINDOW_BYTES };
+        let wholes = |count| Windows { count, blocks: 1, stride: T.whole_window_bytes };
         assert_eq!(topology.protocol(Step::Published(Chunking::WHOLE), 1 << 20, false), Protocol::Staged(wholes(16)));
         let to_one = |bytes| topology.protocol(Step::Published(Chunking::one_way(bytes, 1)), bytes, false);
         assert_eq!(to_one(64 << 10), Protocol::Staged(Windows { count: 2, blocks: 1, stride: 32 << 10 }));
         assert_eq!(to_one(1 << 20), Protocol::Staged(parts(8, 1)));
-        assert!(rides(2, PAYLOAD_BYTES) && !rides(2, PAYLOAD_BYTES + 1));
-        assert!(rides(1000, FIRST_BYTES) && !rides(1000, PAYLOAD_BYTES));
+        assert!(rides(&T, 2, PAYLOAD_BYTES) && !rides(&T, 2, PAYLOAD_BYTES + 1));
+        assert!(rides(&T, 1000, FIRST_BYTES) && !rides(&T, 1000, PAYLOAD_BYTES));
         let reading = Topology { reads: true, ..topology };
-        let [even, odd] = [READ_BYTES, READ_BYTES + 4];
+        let [even, odd] = [T.read_bytes, T.read_bytes + 4];
         assert_eq!(reading.protocol(Step::Published(Chunking::blocks(2, even)), even, false), Protocol::ProcessRead);
         assert_eq!(reading.protocol(Step::Published(Chunking::WHOLE), even, false), Protocol::Staged(wholes(4)));
         assert_eq!(reading.protocol(sum(Targets::Own), even, false), Protocol::ProcessRead);
@@ -371,7 +414,7 @@ mod tests {
         assert_eq!(reading.protocol(sum(Targets::Own), even, true), Protocol::InPlace);
         let threads = Topology { slot_bytes: None, ..topology };
         assert_eq!(threads.protocol(all, 4096, false), Protocol::InPlace);
-        for (topology, most) in [(topology, SOME_PAYLOAD_BYTES), (threads, THREADS_PAYLOAD_BYTES)] {
+        for (topology, most) in [(topology, T.some_payload_bytes), (threads, T.threads_payload_bytes)] {
             assert_eq!(topology.moving(most, Chunking::WHOLE), Step::Exchange);
             assert_eq!(topology.moving(most + 1, Chunking::WHOLE), Step::Published(Chunking::WHOLE));
             assert_eq!(topology.gathering(PAYLOAD_BYTES), Step::Exchange);
@@ -381,10 +424,10 @@ mod tests {
 
     #[test]
     fn windows_of_parts_that_all_read_have_no_small_rest() {
-        let w = WHOLE_WINDOW_BYTES;
+        let w = T.whole_window_bytes;
         for bytes in [0, 1, 5000, w, w + 4, w * 5 / 4, w * 5 / 4 + 1, 1 << 20, (1 << 20) + 4, 12_345_678] {
-            let Chunking { blocks, window_bytes, .. } = Chunking::whole(bytes);
-            assert!(blocks == 1 && window_bytes <= w * 5 / 4 && window_bytes.is_multiple_of(BORDER_BYTES));
+            let window_bytes = Chunking::whole(bytes).window_bytes(&T);
+            assert!(window_bytes <= w * 5 / 4 && window_bytes.is_multiple_of(BORDER_BYTES));
             let rest = bytes % window_bytes;
             assert!(bytes < window_bytes || rest == 0 || rest > window_bytes / 2, "{bytes} bytes in {window_bytes}");
         }

@@ -1,6 +1,6 @@
 //! The post of a rank that arrives at a call.
 
-use super::{slot_swap, tuning::AWAITED_BYTES};
+use super::slot_swap;
 use crate::{
     cpu::{
         cache_hints::CopySize,
@@ -9,6 +9,7 @@ use crate::{
     },
     shm::records::{CallDescriptor, FIRST_BYTES, PAYLOAD_BYTES, RankRecord, TINY_BYTES},
     sync::atomics::Ordering,
+    tuning,
 };
 use consonance_spec::Kind;
 use std::{mem, ptr};
@@ -41,7 +42,7 @@ pub(crate) fn is_traded(ranks: usize, bytes: usize) -> bool {
 /// it arrives with the descriptor, not after it.
 #[inline]
 pub(crate) fn await_payload(records: &[RankRecord], rank: usize, sequence: u64, bytes: usize) {
-    if is_traded(records.len(), bytes) && bytes <= AWAITED_BYTES {
+    if is_traded(records.len(), bytes) && bytes <= tuning::current().awaited_bytes {
         let place = payload(records, 1 - rank, sequence, bytes);
         fetch(place, bytes);
     }

@@ -1,6 +1,6 @@
 //! The memory in which a rank stages its data for others, as that rank sees it.
 
-use super::{plan::SLOTS, slot_swap, tuning::MOVING_BYTES};
+use super::{plan::SLOTS, slot_swap};
 use crate::shm::{Area, records::Generation};
 use std::{ops::Range, ptr};
 
@@ -30,10 +30,11 @@ impl Use {
         (if matches!(self, Use::Data { .. }) { 0 } else { 2 }) + (window & 1) as usize
     }
 
-    /// Returns the offset of window `window` in the slot, which has `slot_bytes` bytes.
-    pub(super) fn start(self, window: u64, slot_bytes: usize) -> usize {
+    /// Returns the offset of window `window` in the slot, of which windows use `moving_bytes` bytes
+    /// in turn.
+    pub(super) fn start(self, window: u64, moving_bytes: usize) -> usize {
         match self {
-            Use::Data { room } => (window >> 1) as usize % (slot_bytes.min(MOVING_BYTES) / room).max(1) * room,
+            Use::Data { room } => (window >> 1) as usize % (moving_bytes / room).max(1) * room,
             _ => 0,
         }
     }

@@ -16,10 +16,13 @@ use crate::{
         atomics::{AtomicU32, Mutex, MutexGuard, Ordering, available_parallelism, fence},
         wait::WaitPolicy,
     },
+    tuning::{self, Tuning},
 };
 use std::{collections::HashMap, ops::Range, sync::Arc};
 
 pub(crate) struct GroupState {
+    /// The knobs of the group, the same for all ranks.
+    pub(super) tuning: &'static Tuning,
     pub(super) backing: Backing,
     /// How a waiting rank waits before it sleeps.
     pub(crate) wait_policy: WaitPolicy,
@@ -74,7 +77,7 @@ impl GroupState {
     /// Makes a group of threads.
     pub(crate) fn new(size: usize) -> Arc<GroupState> {
         let cores = available_parallelism().map_or(0, usize::from);
-        Arc::new(GroupState::on(Backing::own(size), WaitPolicy::new(size, cores), None))
+        Arc::new(GroupState::on(Backing::own(size), tuning::current(), WaitPolicy::new(size, cores), None))
     }
 
     /// Makes the group of all ranks of a segment. The ranks in `local` are threads of this process;
@@ -87,25 +90,26 @@ impl GroupState {
     ) -> Arc<GroupState> {
         let size = segment.shape().ranks();
         let backing = Backing::segment(segment.clone(), segment.root(), size);
-        let mark = segment.mark() as u64;
+        let (mark, tuning) = (segment.mark() as u64, segment.tuning());
         let state = GroupState {
             local,
             processes: processes.into(),
-            ..GroupState::on(backing, WaitPolicy::new(size, cores), None)
+            ..GroupState::on(backing, tuning, WaitPolicy::new(size, cores), None)
         };
         // Relaxed: others read this after the rank's first arrival.
         state.local.clone().for_each(|rank| state.records()[rank].sleeper.mark.store(mark, Ordering::Relaxed));
         Arc::new(state)
     }
 
-    fn on(backing: Backing, wait_policy: WaitPolicy, parent: Option<Parent>) -> GroupState {
+    fn on(backing: Backing, tuning: &'static Tuning, wait_policy: WaitPolicy, parent: Option<Parent>) -> GroupState {
         let (pending_subgroups, has_children) = (Mutex::default(), AtomicU32::new(0));
-        GroupState { wait_policy, backing, local: 0..0, processes: [].into(), parent, pending_subgroups, has_children }
+        let (local, processes) = (0..0, [].into());
+        GroupState { tuning, wait_policy, backing, local, processes, parent, pending_subgroups, has_children }
     }
 
-    /// Makes a subgroup; its ranks wait as those of its parent do.
+    /// Makes a subgroup; its ranks wait as those of its parent do, and have its knobs.
     fn split_off(backing: Backing, parent: Parent) -> GroupState {
-        GroupState::on(backing, parent.state.wait_policy, Some(parent))
+        GroupState::on(backing, parent.state.tuning, parent.state.wait_policy, Some(parent))
     }
 
     pub(crate) fn records(&self) -> &[RankRecord] {

@@ -6,16 +6,20 @@ use super::{
     group_id::GroupId,
     layout::{self, HEADER_BYTES, Header, Layout, Shape},
 };
+use crate::tuning::Tuning;
 use std::{mem::offset_of, ops::Range};
 
 /// The bytes of the group's name.
 const GROUP: Range<usize> = offset_of!(Header, id)..offset_of!(Header, id) + size_of::<GroupId>();
 
+/// The bytes of the knobs.
+const TUNING: Range<usize> = offset_of!(Header, tuning)..offset_of!(Header, tuning) + 8 * Tuning::WORDS;
+
 const MAGIC: u64 = u64::from_ne_bytes(*b"CONSONAN");
 
 impl Header {
-    /// Returns the header of the segment of this group and shape.
-    pub(super) fn new(id: GroupId, shape: Shape) -> Header {
+    /// Returns the header of the segment of this group and shape, with these knobs.
+    pub(super) fn new(id: GroupId, shape: Shape, tuning: &Tuning) -> Header {
         Header {
             magic: MAGIC,
             version: layout::VERSION,
@@ -24,13 +28,17 @@ impl Header {
             ranks: shape.ranks() as u64,
             staging_bytes: shape.staging_bytes() as u64,
             size: Layout::new(shape).size as u64,
+            tuning: tuning.words(),
         }
     }
 
     pub(super) fn to_bytes(self) -> [u8; HEADER_BYTES] {
-        let Header { magic, version, layout, id, ranks, staging_bytes, size } = self;
+        let Header { magic, version, layout, id, ranks, staging_bytes, size, tuning } = self;
         let mut bytes = [0; HEADER_BYTES];
         bytes[GROUP].copy_from_slice(&id);
+        for (place, word) in bytes[TUNING].chunks_exact_mut(8).zip(tuning) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
         for (at, word) in [
             (offset_of!(Header, magic), magic),
             (offset_of!(Header, version), version),
@@ -54,6 +62,7 @@ impl Header {
             ranks: word(offset_of!(Header, ranks)),
             staging_bytes: word(offset_of!(Header, staging_bytes)),
             size: word(offset_of!(Header, size)),
+            tuning: std::array::from_fn(|index| word(TUNING.start + 8 * index)),
         }
     }
 
@@ -67,7 +76,25 @@ impl Header {
         same("group", self.id, found.id, |id| GroupId::from_bytes(id).to_string())?;
         same("number of ranks", self.ranks, found.ranks, |ranks| ranks.to_string())?;
         same("bytes of staging", self.staging_bytes, found.staging_bytes, |bytes| bytes.to_string())?;
-        same("size", self.size, found.size, |bytes| bytes.to_string())
+        same("size", self.size, found.size, |bytes| bytes.to_string())?;
+        self.tuning
+            .iter()
+            .zip(found.tuning)
+            .try_for_each(|(&own, found)| same("knobs", own, found, |word| word.to_string()))
+    }
+
+    /// Returns the knobs in a header.
+    ///
+    /// # Errors
+    /// If a knob does not allow its value.
+    pub(super) fn tuning(bytes: &[u8; HEADER_BYTES]) -> Result<Tuning, SegmentError> {
+        let found = Header::from_bytes(bytes);
+        found.check_build()?;
+        Tuning::of_words(&found.tuning).map_err(|(knob, word)| SegmentError::Foreign {
+            what: knob.name,
+            expected: knob.expected(),
+            found: word.to_string(),
+        })
     }
 
     /// Returns the group and the shape in the header of a segment of which nothing else is known.
@@ -81,7 +108,7 @@ impl Header {
         let number = |word: u64| usize::try_from(word).unwrap_or(usize::MAX);
         let shape = Shape::new(number(found.ranks), number(found.staging_bytes))?;
         let id = GroupId::from_bytes(found.id);
-        Header::new(id, shape).check(bytes)?;
+        Header::new(id, shape, &Header::tuning(bytes)?).check(bytes)?;
         Ok((id, shape))
     }
 
@@ -113,7 +140,7 @@ mod tests {
     const ID: GroupId = GroupId::from_bytes([7; 16]);
 
     fn header() -> Header {
-        Header::new(ID, Shape::new(2, Shape::STAGING_BYTES).unwrap())
+        Header::new(ID, Shape::new(2, Shape::STAGING_BYTES).unwrap(), &Tuning::DEFAULT)
     }
 
     #[test]
@@ -125,11 +152,24 @@ mod tests {
                 let mut other = bytes;
                 other[at] ^= 1 << bit;
                 header().check(&other).unwrap_err();
-                if !GROUP.contains(&at) {
+                if !GROUP.contains(&at) && !TUNING.contains(&at) {
                     Header::read(&other).unwrap_err();
                 }
             }
         }
+    }
+
+    #[test]
+    fn knobs_are_those_of_the_header_within_their_limits() {
+        let other = Tuning { window_bytes: 4 << 10, ..Tuning::DEFAULT };
+        let found = Header { tuning: other.words(), ..header() };
+        assert_eq!(Header::tuning(&found.to_bytes()).unwrap().window_bytes, 4 << 10);
+        let mut words = other.words();
+        words[1] = 8193;
+        let text = Header::tuning(&Header { tuning: words, ..header() }.to_bytes()).unwrap_err().to_string();
+        assert_eq!(text, "the segment's some_payload_bytes: expected a number of bytes from 0 to 8192, found 8193");
+        let segment = Header::read(&Header { tuning: [u64::MAX; Tuning::WORDS], ..header() }.to_bytes());
+        segment.unwrap_err();
     }
 
     #[test]

@@ -186,10 +186,13 @@ impl Segment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm::{
-        file::memory_file,
-        group_id::GroupId,
-        layout::{Layout, Shape},
+    use crate::{
+        shm::{
+            file::memory_file,
+            group_id::GroupId,
+            layout::{Layout, Shape},
+        },
+        tuning::Tuning,
     };
     use rustix::fs::SealFlags;
     use std::os::fd::AsFd;
@@ -237,7 +240,8 @@ mod tests {
         let file = memory_file().unwrap();
         rustix::fs::ftruncate(&file, (layout.heaps().start + 5 * HUGE_PAGE) as u64).unwrap();
         rustix::fs::fcntl_add_seals(&file, SealFlags::GROW).unwrap();
-        let segment = Arc::new(Segment::map(file, GroupId::from_bytes([1; 16]), shape, layout).unwrap());
+        let segment =
+            Arc::new(Segment::map(file, GroupId::from_bytes([1; 16]), shape, layout, Tuning::DEFAULT).unwrap());
         let error = segment.allocate(0, 8 * HUGE_PAGE).err().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         assert_eq!(rustix::fs::fstat(segment.file()).unwrap().st_blocks, 0);

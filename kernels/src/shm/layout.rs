@@ -22,7 +22,7 @@ use super::{
     records::{Head, PAYLOAD_BYTES, RankRecord},
     ring::{CELLS, Cell, RingEnds},
 };
-use crate::sync::record;
+use crate::{sync::record, tuning::Tuning};
 use consonance_spec::call::mix;
 use std::ops::Range;
 
@@ -63,7 +63,7 @@ fn heap_bytes(ranks: usize) -> usize {
 }
 
 /// Counts the changes in how a segment is used that its layout does not show.
-pub(super) const VERSION: u64 = 8;
+pub(super) const VERSION: u64 = 9;
 
 /// The size of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +94,8 @@ record! {
         pub(super) ranks: u64,
         pub(super) staging_bytes: u64,
         pub(super) size: u64,
+        /// The knobs of the process that made the segment, in the order of their table.
+        pub(super) tuning: [u64; Tuning::WORDS],
     }
 }
 
@@ -392,6 +394,7 @@ const fn hash(codes: u64) -> u64 {
         FEW_RANKS as u64,
         PAIR_SHARE as u64,
         PAYLOAD_BYTES as u64,
+        Tuning::DIGEST,
         record::digest::<Header>(),
         record::digest::<Head>(),
         record::digest::<RankRecord>(),

@@ -13,7 +13,10 @@ use super::{
     records::{Head, RankRecord},
     ring::{CELLS, Cell, RingEnds},
 };
-use crate::sync::watch;
+use crate::{
+    sync::watch,
+    tuning::{self, Tuning},
+};
 use rustix::{
     io::Errno,
     process::{Resource, getrlimit},
@@ -34,6 +37,8 @@ use std::{
 pub struct Segment {
     pub(super) id: GroupId,
     pub(super) shape: Shape,
+    /// The knobs of the group.
+    tuning: &'static Tuning,
     pub(super) layout: Layout,
     file: OwnedFd,
     /// The device and inode of `file`. A program may close descriptors that are not its own, and
@@ -56,7 +61,7 @@ impl Segment {
     /// The number of bytes at the start of a segment that [`Segment::open`] checks.
     pub const HEADER_BYTES: usize = layout::HEADER_BYTES;
 
-    /// Makes the segment of a new group.
+    /// Makes the segment of a new group, with this process's knobs.
     ///
     /// Reserves the header, the heads of groups, the records of all ranks and their call logs:
     /// about 160 KiB for 8 ranks.
@@ -76,11 +81,12 @@ impl Segment {
         let sized = rustix::fs::ftruncate(&file, size);
         sized.map_err(cannot(format!("make a segment of {size} bytes")))?;
         reserve(&file, layout.reserved()).map_err(cannot("reserve the first pages of a segment"))?;
-        let header = Header::new(id, shape).to_bytes();
+        let tuning = tuning::for_ranks(shape.ranks());
+        let header = Header::new(id, shape, &tuning).to_bytes();
         let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(&file, &header, 0));
         written.map_err(cannot("write the header of a segment"))?;
         rustix::fs::fcntl_add_seals(&file, SEALS).map_err(cannot("seal a segment"))?;
-        Segment::map(file, id, shape, layout)
+        Segment::map(file, id, shape, layout, tuning)
     }
 
     /// Opens the segment that a peer passed to this process. The processes have agreed on `id` and
@@ -93,14 +99,22 @@ impl Segment {
         let layout = Layout::new(shape);
         check_seals(file.as_fd())?;
         check_size(file.as_fd(), layout.size)?;
-        Header::new(id, shape).check(&read_header(file.as_fd())?)?;
+        let header = read_header(file.as_fd())?;
+        let tuning = Header::tuning(&header)?;
+        Header::new(id, shape, &tuning).check(&header)?;
         // The creator has reserved these pages. Reserve them again: if it did not, this process
         // gets an error here instead of `SIGBUS` later.
         reserve(&file, layout.reserved()).map_err(cannot("reserve the first pages of a segment"))?;
-        Segment::map(file, id, shape, layout)
+        Segment::map(file, id, shape, layout, tuning::join(&tuning))
     }
 
-    pub(super) fn map(file: OwnedFd, id: GroupId, shape: Shape, layout: Layout) -> Result<Segment, SegmentError> {
+    pub(super) fn map(
+        file: OwnedFd,
+        id: GroupId,
+        shape: Shape,
+        layout: Layout,
+        tuning: Tuning,
+    ) -> Result<Segment, SegmentError> {
         let mark = ForkMark::new(id).map_err(cannot("map a page that a fork wipes"))?;
         // The mapping is not inherited by a fork, which would write the records of its parent's
         // ranks.
@@ -111,6 +125,7 @@ impl Segment {
         Ok(Segment {
             id,
             shape,
+            tuning: tuning::keep(tuning),
             layout,
             file,
             identity,
@@ -139,6 +154,11 @@ impl Segment {
     /// Returns the shape of the segment.
     pub fn shape(&self) -> Shape {
         self.shape
+    }
+
+    /// Returns the knobs of the group, which the process that made the segment chose.
+    pub(crate) fn tuning(&self) -> &'static Tuning {
+        self.tuning
     }
 
     /// Returns the address at which this process, but no fork of it, has the group's name.

@@ -5,7 +5,10 @@ use super::{
     layout::{HEADER_BYTES, Header, Layout},
     mapping::PAGE,
 };
-use crate::sync::atomics::{AtomicU64, Ordering};
+use crate::{
+    sync::atomics::{AtomicU64, Ordering},
+    tuning::Tuning,
+};
 use rustix::{
     fs::SealFlags,
     io::Errno,
@@ -155,7 +158,7 @@ fn nobody_can_change_the_size() {
 #[test]
 fn a_file_that_is_no_segment_is_refused() {
     let size = Layout::new(shape(2)).size as u64;
-    let header = Header::new(ID, shape(2)).to_bytes();
+    let header = Header::new(ID, shape(2), &Tuning::DEFAULT).to_bytes();
     Segment::open(sealed(size, &header, SEALS), ID, shape(2)).unwrap();
 
     let another_kind = "the segment's file: expected a file of anonymous memory, found a file of another kind";
@@ -449,7 +452,7 @@ fn a_look_at_ones_own_is_the_same() {
 fn what_only_has_the_name_of_a_segment_is_not_inspected() {
     alone("what_only_has_the_name_of_a_segment_is_not_inspected", || {
         let size = Layout::new(shape(2)).size as u64;
-        let header = Header::new(ID, shape(2)).to_bytes();
+        let header = Header::new(ID, shape(2), &Tuning::DEFAULT).to_bytes();
         let wrong = |file: OwnedFd| {
             let text = Segment::inspect(std::process::id()).unwrap_err().to_string();
             drop(file);

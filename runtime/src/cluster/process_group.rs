@@ -9,6 +9,7 @@ use consonance_kernels::{
     bootstrap::{Formed, Gone, Group, Meeting, MeetingError, MeetingOptions, Waiting, Watch},
     group::{Endpoint, Reason},
     os::{
+        copy_times,
         process_state::{ProcessState, process_state},
         thread_pool,
     },
@@ -307,9 +308,12 @@ impl ProcessGroupBuilder {
         place: &Place,
         wait_for_replacements: Duration,
     ) -> Result<(Arc<Generation>, Vec<Communicator>)> {
+        options::settle(call)?;
         let tasks = &place.tasks;
         let staging_bytes = self.staging_bytes;
         let create = |group: &Group| {
+            // One process measures for all, which take its values from the segment.
+            copy_times::measure_once();
             let ranks = group.members.iter().map(|member| member.replicas).sum();
             let segment = Shape::new(ranks, staging_bytes)
                 .and_then(|shape| Segment::create(shape, GroupId::from_bytes(group.id)));

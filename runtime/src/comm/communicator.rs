@@ -62,8 +62,13 @@ impl Communicator {
     ///
     /// A rank leaves the group when its communicator is dropped: a peer that waits for it gets
     /// [`Error::Left`]. If `size` is 0 the list is empty.
+    ///
+    /// # Panics
+    /// If the environment variable `CONSONANCE_TUNING` names a file that is malformed or cannot be
+    /// read.
     pub fn threads(size: usize) -> Vec<Communicator> {
-        Communicator::group(size, CommunicationOptions::new().configuration())
+        let group = Communicator::group("threads", size, CommunicationOptions::new().configuration());
+        group.unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// [`threads`](Communicator::threads) with this configuration.
@@ -71,6 +76,11 @@ impl Communicator {
         let on_endpoint = |endpoint| Box::new(Host::new(endpoint, configuration, None)) as Box<dyn Engine>;
         let endpoints = Endpoint::group(size, configuration.timeout).into_iter();
         endpoints.map(|endpoint| Communicator::over(on_endpoint(endpoint), configuration)).collect()
+    pub(crate) fn group(call: &'static str, size: usize, configuration: Configuration) -> Result<Vec<Communicator>> {
+        options::settle(call)?;
+        let on_endpoint = |endpoint| Box::new(Host::new(endpoint, configuration, None));
+        let endpoints = Endpoint::group(size, configuration.timeout).into_iter();
+        Ok(endpoints.map(|endpoint| Communicator { engine: on_endpoint(endpoint), configuration }).collect())
     }
 
     #[cfg(target_os = "linux")]

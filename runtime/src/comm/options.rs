@@ -1,6 +1,7 @@
 //! Options of collectives. No option changes the bits of a result.
 
 use crate::{Error, Result};
+use consonance_kernels::tuning;
 use std::time::Duration;
 
 /// Options of a strategy's collectives, or of one call. A call's options override the strategy's
@@ -135,4 +136,13 @@ pub(crate) fn check_timeout(call: &'static str, timeout: Duration) -> Result<Dur
         return Ok(timeout);
     }
     Err(Error::invalid(call, "timeout", format!("more than zero and at most {MAX_TIMEOUT:?}"), format!("{timeout:?}")))
+}
+
+/// Sets this process's thresholds by the machine, or by the file that the environment variable
+/// `CONSONANCE_TUNING` names, before its first group.
+///
+/// # Errors
+/// If the file is malformed or cannot be read.
+pub(crate) fn settle(call: &'static str) -> Result<()> {
+    tuning::settle().map_err(|error| Error::invalid(call, error.place(), error.expected, error.found))
 }

@@ -184,7 +184,7 @@ impl Strategy {
             return Ok(kept);
         }
         let replicas = self.0.devices.len();
-        let Some(engines) = &self.0.engines else { return Ok(Communicator::group(replicas, configuration)) };
+        let Some(engines) = &self.0.engines else { return Communicator::group(self.0.name, replicas, configuration) };
         let engines = engines(&self.0.devices)?;
         let worlds: Vec<World> = engines.iter().map(|engine| engine.world()).collect();
         if !worlds.iter().copied().eq((0..replicas).filter_map(|rank| World::new(rank, replicas))) {

@@ -7,7 +7,11 @@ use super::{
     records::{Head, RankRecord},
     ring::{CELL_BYTES, Cell as RingCell, RingEnds, SHORT_BYTES},
 };
-use crate::{fault, group::tuning::IN_PLACE_BYTES, watched};
+use crate::{
+    fault,
+    tuning::{self, Tuning},
+    watched,
+};
 use std::{
     cell::{Cell, UnsafeCell},
     io,
@@ -39,7 +43,7 @@ pub struct Segment {
 }
 
 /// The elements of a rank's heap: more than are staged.
-const HEAP: usize = 2 * UNIT / size_of::<u64>() + IN_PLACE_BYTES / size_of::<u64>();
+const HEAP: usize = 2 * UNIT / size_of::<u64>() + Tuning::DEFAULT.in_place_bytes / size_of::<u64>();
 
 // SAFETY: all threads of a model run on one thread of the system. The model reports accesses at the
 // same time.
@@ -102,6 +106,10 @@ impl Segment {
 
     pub(crate) fn shape(&self) -> Shape {
         self.shape
+    }
+
+    pub(crate) fn tuning(&self) -> &'static Tuning {
+        tuning::current()
     }
 
     /// Returns whether the calling rank has died: it then does nothing more.

@@ -6,9 +6,10 @@ use super::{
     kernel::{Fold, Kernel, SMALL_TILE_BYTES},
 };
 use crate::cpu::{
-    cache_hints::{CacheHints, LEAST_STREAM_BYTES, Locality, STREAM_BYTES},
+    cache_hints::{CacheHints, Locality},
     prefetch::fetch_to_write,
 };
+use crate::tuning;
 use std::{mem::MaybeUninit, ops::Range, ptr};
 
 /// Limit on the sources whose partial small tiles are copied without an allocation.
@@ -68,7 +69,7 @@ impl Kernel {
         of: usize,
     ) {
         let bytes = (self.acc_bytes, self.target_bytes);
-        let past = if of < STREAM_BYTES { usize::MAX } else { 0 };
+        let past = if of < tuning::current().stream_bytes { usize::MAX } else { 0 };
         let how = (divisor, CacheHints { past, ..CacheHints::from(Locality::Near) });
         // SAFETY: the caller's promises are the same.
         unsafe { self.run((self.finish, self.small_finish), bytes, sources, targets, count, how) }
@@ -122,11 +123,12 @@ impl Run<'_> {
     /// As for [`Kernel::reduce`].
     unsafe fn all(&self, count: usize) {
         let bytes = count * (self.sources.len() * self.source_bytes + self.targets.len() * self.target_bytes);
+        let tuning = tuning::current();
         let past = match self.flow.past {
-            usize::MAX if bytes >= STREAM_BYTES => 0,
+            usize::MAX if bytes >= tuning.stream_bytes => 0,
             past => past,
         };
-        let is_long = count * self.target_bytes >= LEAST_STREAM_BYTES;
+        let is_long = count * self.target_bytes >= tuning.least_stream_bytes;
         let aligning = if is_long { self.elements_to_align(past) } else { None };
         let head = aligning.unwrap_or(0).min(count);
         let tail = count - rest(count - head, self.tile);

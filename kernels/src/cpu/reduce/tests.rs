@@ -6,10 +6,11 @@ use super::{
 };
 use crate::{
     cpu::{
-        cache_hints::{CacheHints, Locality, STREAM_BYTES},
+        cache_hints::{CacheHints, Locality},
         isa::Isa,
     },
     memory::HostBuf,
+    tuning::Tuning,
 };
 use consonance_spec::{ReduceOp, bf16, for_each_dtype, order};
 
@@ -164,10 +165,10 @@ fn check_long<T: Sample<Mean: Sample>>(op: ReduceOp, sources: usize, bytes: usiz
 
 #[test]
 fn results_written_past_the_caches_have_the_bits_of_the_spec() {
-    check_long::<f32>(ReduceOp::Sum, 2, STREAM_BYTES);
-    check_long::<f64>(ReduceOp::Mean, 3, STREAM_BYTES);
-    check_long::<bf16>(ReduceOp::Sum, 9, STREAM_BYTES);
-    check_long::<u8>(ReduceOp::Max, 2, STREAM_BYTES);
+    check_long::<f32>(ReduceOp::Sum, 2, Tuning::DEFAULT.stream_bytes);
+    check_long::<f64>(ReduceOp::Mean, 3, Tuning::DEFAULT.stream_bytes);
+    check_long::<bf16>(ReduceOp::Sum, 9, Tuning::DEFAULT.stream_bytes);
+    check_long::<u8>(ReduceOp::Max, 2, Tuning::DEFAULT.stream_bytes);
 }
 
 #[test]

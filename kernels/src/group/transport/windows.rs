@@ -147,7 +147,7 @@ impl Endpoint {
         let Staging { area, window, .. } = *self.staging();
         let segment = self.segment();
         let slot_bytes = self.slot_bytes();
-        let start = of.slot(window) * slot_bytes + of.start(window, slot_bytes);
+        let start = of.slot(window) * slot_bytes + of.start(window, slot_bytes.min(self.tuning.moving_bytes));
         let first = segment.staging(area, 0).as_ptr().wrapping_add(start);
         Slots { first, apart: segment.staging_bytes(area), swapped: (of == Use::SwappedData).then_some(window) }
     }
@@ -157,7 +157,7 @@ impl Endpoint {
     pub(super) fn slot(&mut self, ahead: u64, of: Use, bytes: usize) -> Result<*mut u8, Fault> {
         let Staging { area, window, reserved, .. } = *self.staging();
         let (rank, slot_bytes, slot) = (self.world.rank(), self.slot_bytes(), of.slot(window + ahead));
-        let start = of.start(window + ahead, slot_bytes);
+        let start = of.start(window + ahead, slot_bytes.min(self.tuning.moving_bytes));
         let bytes = start + bytes;
         assert!(bytes <= slot_bytes, "{bytes} bytes in a slot of {slot_bytes}");
         let place = of.place(rank, window + ahead);

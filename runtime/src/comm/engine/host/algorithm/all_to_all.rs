@@ -3,6 +3,7 @@
 use super::{Scratch, Stop};
 use crate::comm::call::unlike_counts;
 use consonance_kernels::{
+    cpu::copy::copy_own,
     group::{
         Endpoint,
         plan::{Chunking, Step},
@@ -54,7 +55,9 @@ pub(super) fn all_to_all(
             let (start, count) = part(peer);
             let mut recv = recv.reborrow().slice(place..place + count);
             match send {
-                Some(send) if peer == rank && counts.is_none() => recv.copy_from(send.slice(start..start + count)),
+                Some(send) if peer == rank && counts.is_none() => {
+                    copy_own(send.slice(start..start + count), &mut recv);
+                }
                 _ => payloads.copy(peer, start, &mut recv)?,
             }
             place += count;
@@ -66,7 +69,7 @@ pub(super) fn all_to_all(
         Some(send) => send,
         None => {
             let mut copy = scratch.room(recv.dtype(), recv.count());
-            copy.copy_from(recv.as_buf());
+            copy_own(recv.as_buf(), &mut copy);
             copy.into_buf()
         }
     };

@@ -2,10 +2,10 @@
 
 use super::displacement;
 use consonance_kernels::{
+    cpu::copy::copy_own,
     group::{
         Endpoint, Fault, PeerBuffers, Rows,
         plan::{Chunking, Step},
-        tuning::RAGGED_BYTES,
     },
     memory::{HostBuf, HostBufMut, HostMemory, Memory},
 };
@@ -74,7 +74,7 @@ pub(super) fn gather(
         parts.collect(peers, root + 1..parts.size, start_after, &mut after)
     })?;
     if let Some(send) = send {
-        own.copy_from(send);
+        copy_own(send, &mut own);
     }
     Ok(())
 }
@@ -120,13 +120,13 @@ impl<'a> Parts<'a> {
         let rank = endpoint.world().rank();
         let peers = (0..self.size).filter(|&peer| peer != rank);
         let expected = match self.most_bytes(own.dtype()) {
-            most if self.counts.is_none() || most <= RAGGED_BYTES => most,
+            most if self.counts.is_none() || most <= endpoint.tuning().ragged_bytes => most,
             _ => 0,
         };
         let payloads = endpoint.exchange_expecting(signature, Some(own), expected)?;
         peers.into_iter().try_for_each(|peer| payloads.copy(peer, 0, &mut recv.reborrow().slice(range(peer))))?;
         if let Some(send) = send {
-            recv.reborrow().slice(range(rank)).copy_from(send);
+            copy_own(send, &mut recv.reborrow().slice(range(rank)));
         }
         Ok(())
     }

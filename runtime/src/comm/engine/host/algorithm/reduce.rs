@@ -3,6 +3,7 @@
 use super::Scratch;
 use crate::Implementation;
 use consonance_kernels::{
+    cpu::copy::copy_own,
     cpu::reduce::Reducer,
     group::{
         Endpoint, Fault,
@@ -33,7 +34,7 @@ pub(super) fn all_reduce(
     implementation: Implementation,
 ) -> Result<(), Fault> {
     let (dtype, bytes) = send.map_or((recv.dtype(), recv.bytes()), |send| (send.dtype(), send.bytes()));
-    if implementation == Implementation::Auto && plan::rides(endpoint.world().size(), bytes) {
+    if implementation == Implementation::Auto && plan::rides(endpoint.tuning(), endpoint.world().size(), bytes) {
         let payload = send.unwrap_or_else(|| recv.as_buf());
         let (reducer, mut payloads) =
             endpoint.exchange_while(signature, Some(payload), payload.bytes(), || reducer(op, dtype))?;
@@ -54,7 +55,7 @@ pub(super) fn all_reduce(
                 endpoint.published(signature, Some(recv.as_buf()), chunking, |peers| {
                     peers.reduce(&reducer, 0, &mut result)
                 })?;
-                recv.copy_from(result.as_buf());
+                copy_own(result.as_buf(), &mut recv);
                 Ok(())
             }
         },

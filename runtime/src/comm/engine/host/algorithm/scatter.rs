@@ -2,6 +2,7 @@
 
 use super::displacement;
 use consonance_kernels::{
+    cpu::copy,
     group::{
         Endpoint, Fault,
         plan::{Chunking, Step},
@@ -54,7 +55,7 @@ pub(super) fn scatter(
             let copy_own = || {
                 if let Some(mut recv) = recv {
                     let end = start + recv.count();
-                    recv.copy_from(send.slice(start..end));
+                    copy::copy_own(send.slice(start..end), &mut recv);
                 }
             };
             if endpoint.topology().moving(send.bytes(), chunking) == Step::Exchange {

@@ -1,0 +1,27 @@
+//! Every threshold of the protocols and copies in one table, and where its value comes from.
+//!
+//! No knob changes a bit of a result. A knob of a [group](Scope::Group) must be the same on all
+//! ranks, because each computes from it where the others' data are: the process that makes the
+//! segment writes these knobs into its header, and the others take them from there
+//! (`shm/header.rs`). All other knobs are of a [process](Scope::Process), and may change at any
+//! time.
+//!
+//! A process settles its values before its first group, and the process that makes a segment then
+//! measures the ways to copy (`os/copy_times.rs`).
+//!
+//! `knobs.rs` has the table, `value.rs` the types of values. `machine.rs` reads what the system
+//! says of the machine, and `choose.rs` sets knobs by it. `text.rs` reads and writes files of
+//! knobs. `process.rs` keeps the values of this process.
+
+mod value;
+mod knobs;
+mod machine;
+mod choose;
+mod text;
+mod process;
+
+pub use knobs::{Knob, Scope, Tuning};
+pub use machine::{Cache, Machine, Vendor};
+pub use process::{Origin, Settled, VARIABLE, adopt, current, for_ranks, join, keep, settle, settled};
+pub use text::{TuningError, parse, to_text};
+pub use value::{Value, Way};

@@ -1,0 +1,254 @@
+//! The values of this process.
+
+use super::{
+    knobs::{Knob, Scope, Tuning},
+    machine::Machine,
+    text::{TuningError, parse},
+};
+use crate::sync::plain::{AtomicPtr, AtomicUsize, Ordering};
+use std::{
+    collections::BTreeMap,
+    env, fmt, fs,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// The environment variable that has the path of a file of knobs, or `off` for the defaults.
+pub const VARIABLE: &str = "CONSONANCE_TUNING";
+
+/// Where the value of a knob comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The table.
+    Default,
+    /// What the system says of the machine.
+    Machine,
+    /// The measurement before the first segment, by this process or by the one that made it.
+    Measured,
+    /// The file that [`VARIABLE`] names.
+    File,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Origin::Default => "default",
+            Origin::Machine => "machine",
+            Origin::Measured => "measured",
+            Origin::File => "file",
+        })
+    }
+}
+
+/// The values of this process, and where they come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// The values.
+    pub tuning: Tuning,
+    /// The path of the file, if there is one.
+    pub file: Option<String>,
+    /// Whether the defaults were asked for.
+    pub is_off: bool,
+    /// Whether a measurement may still change some of them.
+    pub measures: bool,
+    /// The origins of knobs whose values are not the table's, by name.
+    origins: BTreeMap<&'static str, Origin>,
+}
+
+impl Settled {
+    /// Returns the values for a machine and the value of [`VARIABLE`].
+    ///
+    /// # Errors
+    /// If the variable names a file that cannot be read, or is malformed.
+    pub fn new(variable: Option<&str>, machine: &Machine) -> Result<Settled, TuningError> {
+        let (tuning, origins) = (Tuning::DEFAULT, BTreeMap::new());
+        let mut settled = Settled { tuning, file: None, is_off: false, measures: false, origins };
+        match variable.filter(|text| !text.is_empty()) {
+            Some("off") => {
+                settled.is_off = true;
+                return Ok(settled);
+            }
+            file => settled.file = file.map(str::to_owned),
+        }
+        settled.measures = settled.file.is_none();
+        settled.adopt(&Tuning::of(machine), Origin::Machine);
+        let Some(file) = &settled.file else { return Ok(settled) };
+        let text = fs::read_to_string(file).map_err(|error| TuningError {
+            file: format!("{VARIABLE}={file}"),
+            line: 0,
+            knob: None,
+            expected: "a file that `consonance tune` wrote, or off".to_owned(),
+            found: error.to_string(),
+        })?;
+        for (knob, value) in parse(&format!("{VARIABLE}={file}"), &text)? {
+            settled.tuning.set(knob, value).expect("a value that was parsed is allowed");
+            settled.origins.insert(knob.name, Origin::File);
+        }
+        Ok(settled)
+    }
+
+    /// Takes the values in which `tuning` differs.
+    fn adopt(&mut self, tuning: &Tuning, origin: Origin) {
+        for knob in Tuning::KNOBS.iter().filter(|knob| tuning.get(knob) != self.tuning.get(knob)) {
+            self.origins.insert(knob.name, origin);
+        }
+        self.tuning = *tuning;
+    }
+
+    /// Returns where the value of a knob comes from.
+    pub fn origin(&self, knob: &Knob) -> Origin {
+        self.origins.get(knob.name).copied().unwrap_or(Origin::Default)
+    }
+}
+
+static DEFAULT: Tuning = Tuning::DEFAULT;
+
+/// The values of this process: always a value that lives as long as the process.
+static CURRENT: AtomicPtr<Tuning> = AtomicPtr::new((&raw const DEFAULT).cast_mut());
+
+/// The number of cores that are online, 0 before [`settle`].
+static CORES: AtomicUsize = AtomicUsize::new(0);
+
+static SETTLED: Mutex<Option<Result<Settled, TuningError>>> = Mutex::new(None);
+
+/// The values that were ever used. They are few: a group has those of its process or, between
+/// processes, those of the process that made its segment.
+static KEPT: Mutex<Vec<&'static Tuning>> = Mutex::new(Vec::new());
+
+/// Returns the values of this process. It costs two loads. Before [`settle`] they are the defaults.
+#[inline]
+pub fn current() -> &'static Tuning {
+    // SAFETY: the word is the address of a static or of a value that `keep` leaked: neither is ever
+    // written or freed again. Acquire: the value was written before its address.
+    unsafe { &*CURRENT.load(Ordering::Acquire) }
+}
+
+/// Returns the values for a new group of `ranks` ranks in several processes of this host.
+pub fn for_ranks(ranks: usize) -> Tuning {
+    // Relaxed: the number stands for itself.
+    let cores = CORES.load(Ordering::Relaxed);
+    if cores > 0 && ranks > cores { current().crowded() } else { *current() }
+}
+
+/// Returns the values for a group whose segment another process has made with the values `theirs`.
+/// If this process may measure, it takes the knobs of a process from there, too: one process has
+/// measured for all.
+pub fn join(theirs: &Tuning) -> Tuning {
+    let measures = lock(&SETTLED).as_ref().is_some_and(|settled| settled.as_ref().is_ok_and(|own| own.measures));
+    if measures {
+        adopt(&current().with(Scope::Process, theirs), Origin::Measured);
+    }
+    current().with(Scope::Group, theirs)
+}
+
+/// Returns these values for the rest of the process.
+pub fn keep(tuning: Tuning) -> &'static Tuning {
+    let mut kept = lock(&KEPT);
+    if let Some(&same) = kept.iter().find(|&&other| *other == tuning) {
+        return same;
+    }
+    let value: &'static Tuning = Box::leak(Box::new(tuning));
+    kept.push(value);
+    value
+}
+
+/// Sets the values of this process by the machine and by [`VARIABLE`], at the first call. Every
+/// process calls this before it makes a group.
+///
+/// # Errors
+/// If the variable names a file that cannot be read, or is malformed: at each call. The process
+/// then has the defaults.
+pub fn settle() -> Result<(), TuningError> {
+    with_settled(|_| ())
+}
+
+/// Returns the values of this process, and where they come from, after [`settle`].
+///
+/// # Errors
+/// As [`settle`].
+pub fn settled() -> Result<Settled, TuningError> {
+    with_settled(Settled::clone)
+}
+
+fn with_settled<T>(answer: impl FnOnce(&Settled) -> T) -> Result<T, TuningError> {
+    let mut settled = lock(&SETTLED);
+    if let Some(settled) = &*settled {
+        return settled.as_ref().map(answer).map_err(TuningError::clone);
+    }
+    let variable = env::var_os(VARIABLE).map(|text| text.to_string_lossy().into_owned());
+    // `off` also spares the reading of the machine.
+    let machine = if variable.as_deref() == Some("off") { Machine::default() } else { Machine::this() };
+    CORES.store(machine.cores, Ordering::Relaxed);
+    let new = Settled::new(variable.as_deref(), &machine);
+    if let Ok(Settled { tuning, .. }) = &new {
+        store(*tuning);
+    }
+    settled.insert(new).as_ref().map(answer).map_err(|error| error.clone())
+}
+
+/// Replaces the values of this process by `tuning`, whose values come from `origin`. Groups that
+/// were made before keep the [knobs of a group](Scope::Group).
+pub fn adopt(tuning: &Tuning, origin: Origin) {
+    // The first call of `settle` would replace these values.
+    let _ = settle();
+    let mut settled = lock(&SETTLED);
+    let new = *tuning;
+    if let Some(Ok(settled)) = &mut *settled {
+        settled.adopt(&new, origin);
+        settled.measures = false;
+    }
+    store(new);
+}
+
+fn store(tuning: Tuning) {
+    CURRENT.store(std::ptr::from_ref(keep(tuning)).cast_mut(), Ordering::Release);
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these hold is whole at any time.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tuning::{machine::Cache, to_text};
+
+    #[test]
+    fn each_value_has_its_origin() {
+        let caches = vec![Cache { level: 2, bytes: 1 << 20, cores: vec![0] }];
+        let machine = Machine { has_fast_movsb: true, caches, ..Machine::default() };
+        let origin = |settled: &Settled, name| settled.origin(Knob::named(name).unwrap());
+        let plain = Settled::new(None, &machine).unwrap();
+        assert_eq!(plain.tuning, Tuning::of(&machine));
+        assert_eq!((origin(&plain, "window_bytes"), origin(&plain, "read_bytes")), (Origin::Machine, Origin::Default));
+        let off = Settled::new(Some("off"), &machine).unwrap();
+        assert_eq!((off.tuning, off.measures), (Tuning::DEFAULT, false));
+
+        let path = std::env::temp_dir().join(format!("consonance-tuning-{}", std::process::id()));
+        fs::write(&path, "consonance tuning 1\nread_bytes = 1000\n").unwrap();
+        let file = Settled::new(path.to_str(), &machine).unwrap();
+        assert_eq!(file.tuning, Tuning { read_bytes: 1000, ..Tuning::of(&machine) });
+        assert_eq!((origin(&file, "window_bytes"), origin(&file, "read_bytes")), (Origin::Machine, Origin::File));
+        fs::write(&path, format!("{}\nread_bytes = 1\n", to_text(&Tuning::DEFAULT))).unwrap();
+        let error = Settled::new(path.to_str(), &machine).unwrap_err();
+        assert_eq!(error.knob.as_deref(), Some("read_bytes"));
+        fs::remove_file(&path).unwrap();
+        let error = Settled::new(path.to_str(), &machine).unwrap_err().to_string();
+        assert!(error.contains("expected a file that `consonance tune` wrote, or off, found No such file"), "{error}");
+    }
+
+    #[test]
+    fn windows_are_larger_where_ranks_outnumber_cores() {
+        let crowded = Tuning::DEFAULT.crowded();
+        let Tuning { window_bytes, whole_window_bytes, crowded_window_bytes, .. } = crowded;
+        assert_eq!([window_bytes, whole_window_bytes], [crowded_window_bytes; 2]);
+        let large = Tuning { window_bytes: 2 * crowded_window_bytes, ..Tuning::DEFAULT };
+        assert_eq!(large.crowded().window_bytes, 2 * crowded_window_bytes, "never smaller");
+    }
+
+    #[test]
+    fn equal_values_are_kept_once() {
+        let tuning = Tuning { fetched_bytes: 12345, ..Tuning::DEFAULT };
+        assert!(std::ptr::eq(keep(tuning), keep(tuning)));
+    }
+}

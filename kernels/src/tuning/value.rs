@@ -1,0 +1,142 @@
+//! The types of a knob's value. Each value is also a word, for the header of a segment.
+
+use std::fmt;
+
+/// A way to copy bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// Loads and aligned stores of the widest registers of this machine.
+    Vector,
+    /// The same with registers of 16 bytes.
+    Baseline,
+    /// The same with registers of 32 bytes, if the machine has them.
+    Avx2,
+    /// The same with registers of 64 bytes, if the machine has them.
+    Avx512,
+    /// The kernel of reductions, which prefetches the lines that it reads and writes.
+    Ahead,
+    /// The instruction `rep movsb`, where the architecture has it.
+    Movsb,
+    /// Non-temporal stores, which do not read the lines that they fill.
+    Stream,
+}
+
+impl Way {
+    /// Every way, in the order of their words.
+    pub const ALL: [Way; 7] = [Way::Vector, Way::Baseline, Way::Avx2, Way::Avx512, Way::Ahead, Way::Movsb, Way::Stream];
+
+    /// Returns the name in files and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Way::Vector => "vector",
+            Way::Baseline => "baseline",
+            Way::Avx2 => "avx2",
+            Way::Avx512 => "avx512",
+            Way::Ahead => "ahead",
+            Way::Movsb => "movsb",
+            Way::Stream => "stream",
+        }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A value of any knob.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// A number of bytes.
+    Bytes(usize),
+    /// A way to copy.
+    Way(Way),
+    /// Whether to do something.
+    Switch(bool),
+}
+
+impl Value {
+    /// Returns the value as a word.
+    pub(crate) fn word(self) -> u64 {
+        match self {
+            Value::Bytes(bytes) => bytes as u64,
+            Value::Way(way) => way as u64,
+            Value::Switch(is_on) => u64::from(is_on),
+        }
+    }
+
+    /// Returns the value of the same type that has this word.
+    pub(crate) fn with_word(self, word: u64) -> Option<Value> {
+        let index = usize::try_from(word).ok()?;
+        Some(match self {
+            Value::Bytes(_) => Value::Bytes(index),
+            Value::Way(_) => Value::Way(*Way::ALL.get(index)?),
+            Value::Switch(_) if index < 2 => Value::Switch(index == 1),
+            Value::Switch(_) => return None,
+        })
+    }
+
+    /// Reads a value of the same type.
+    pub(crate) fn with_text(self, text: &str) -> Option<Value> {
+        match self {
+            Value::Bytes(_) => text.parse().ok().map(Value::Bytes),
+            Value::Way(_) => Way::ALL.into_iter().find(|way| way.name() == text).map(Value::Way),
+            Value::Switch(_) => match text {
+                "yes" => Some(Value::Switch(true)),
+                "no" => Some(Value::Switch(false)),
+                _ => None,
+            },
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Bytes(bytes) => f.pad(&bytes.to_string()),
+            Value::Way(way) => f.pad(way.name()),
+            Value::Switch(is_on) => f.pad(if *is_on { "yes" } else { "no" }),
+        }
+    }
+}
+
+/// A type of a field of [`Tuning`](super::Tuning).
+pub(super) trait Field: Copy {
+    fn value(self) -> Value;
+    fn of(value: Value) -> Option<Self>;
+}
+
+macro_rules! field {
+    ($($type:ty: $variant:ident),*) => {
+        $(impl Field for $type {
+            fn value(self) -> Value {
+                Value::$variant(self)
+            }
+
+            fn of(value: Value) -> Option<$type> {
+                if let Value::$variant(value) = value { Some(value) } else { None }
+            }
+        })*
+    };
+}
+
+field!(usize: Bytes, Way: Way, bool: Switch);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read_back_from_words_and_texts() {
+        let values = Way::ALL.map(Value::Way).into_iter().chain([0, 1, usize::MAX].map(Value::Bytes));
+        for value in values.chain([false, true].map(Value::Switch)) {
+            assert_eq!(value.with_word(value.word()), Some(value));
+            assert_eq!(value.with_text(&value.to_string()), Some(value));
+        }
+        assert_eq!(Value::Way(Way::Vector).with_word(7), None);
+        assert_eq!(Value::Switch(true).with_word(2), None);
+        assert_eq!(Value::Bytes(0).with_text("-1"), None);
+        assert_eq!(Value::Switch(true).with_text("1"), None);
+    }
+}
