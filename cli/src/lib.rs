@@ -4,6 +4,7 @@
 //!
 //! `command` reads the arguments. Each subcommand has a module: [`launcher`] for `consonance run`,
 //! [`mod@bench`], [`explain`], [`doctor`], [`gpu_check`] and `soak`. `soak` takes its cases from the harness and
+//! [`mod@bench`], [`tune`], [`explain`], [`doctor`] and `soak`. `soak` takes its cases from the harness and
 //! runs them in processes that it stops and kills.
 
 #![forbid(unsafe_code)]
@@ -14,6 +15,7 @@ mod program;
 pub mod launcher;
 pub mod bench;
 pub mod explain;
+pub mod tune;
 pub mod doctor;
 pub mod gpu_check;
 #[cfg(target_os = "linux")]

@@ -7,10 +7,13 @@ use crate::{
         case::{Case, Collective, MOST_SPREAD},
     },
     explain::{Question, join, start, topology_of, topology_of_threads},
+    tune::Values,
 };
 
-/// Show what a call would do: its protocol, the sizes at which the protocol changes, and a lower
-/// bound of its time.
+use consonance_kernels::tuning::settle;
+
+/// Show what a call would do: its protocol, the sizes at which the protocol changes, a lower bound
+/// of its time, and the value of every knob with where it comes from.
 ///
 /// The answer comes from the functions by which the call itself chooses, so it holds on this
 /// machine and in this build. The limit is measured: a copy of the bytes that every library must
@@ -58,7 +61,10 @@ impl Explain {
         // started.
         self.bytes.iter().try_for_each(|&bytes| question.check(bytes))?;
         let topology = match (transport, self.rank) {
-            (Transport::Threads, _) => topology_of_threads(ranks),
+            (Transport::Threads, _) => {
+                settle().map_err(|error| error.to_string())?;
+                topology_of_threads(ranks)
+            }
             (Transport::Processes, None) => {
                 let status = start(ranks).map_err(|error| error.to_string())?;
                 return if status.success() { Ok(()) } else { Err("the process of rank 0 failed".to_owned()) };
@@ -73,13 +79,21 @@ impl Explain {
             }
             (Transport::Cuda, _) => return transport.check().map_err(|error| error.to_string()),
         };
+        let values = Values::of_group(topology.tuning).map_err(|error| error.to_string())?;
         for (index, &bytes) in self.bytes.iter().enumerate() {
             let answer = question.explain(&topology, bytes, !self.no_measure)?;
             match (self.json, index) {
-                (true, _) => println!("{}", answer.json()),
+                (true, _) => {
+                    let mut json = answer.json();
+                    json["tuning"] = values.json();
+                    println!("{json}");
+                }
                 (false, 0) => print!("{answer}"),
                 (false, _) => print!("\n{answer}"),
             }
+        }
+        if !self.json {
+            print!("\n{values}");
         }
         Ok(())
     }

@@ -5,6 +5,8 @@ mod doctor;
 mod gpu_check;
 mod explain;
 #[cfg(target_os = "linux")]
+mod tune;
+#[cfg(target_os = "linux")]
 mod trace;
 #[cfg(target_os = "linux")]
 mod soak;
@@ -41,6 +43,8 @@ enum Command {
     Doctor(doctor::Doctor),
     GpuCheck(gpu_check::GpuCheck),
     Explain(explain::Explain),
+    #[cfg(target_os = "linux")]
+    Tune(tune::Tune),
     #[cfg(target_os = "linux")]
     Soak(soak::Command),
     #[cfg(target_os = "linux")]
@@ -157,6 +161,8 @@ fn carry_out(command: Command) -> i32 {
         Command::DoctorGpu(gpu) => gpu.run(),
         Command::GpuCheck(check) => check.run(),
         Command::Explain(explain) => status_of(explain.run()),
+        #[cfg(target_os = "linux")]
+        Command::Tune(tune) => status_of(tune.run()),
         Command::BenchRank(rank) => bench::rank(&rank),
         Command::BenchThreads(threads) => bench::threads(&threads),
         Command::BenchWorker(worker) => bench::worker(&worker),

@@ -1,11 +1,12 @@
 //! The processor: its model, the instruction set that kernels use, the cores that ranks may use,
-//! and their caches.
+//! their caches, and the knobs that follow from them.
 
 use super::{
     groups::Groups,
     row::{Row, Section, State, size},
 };
-use consonance_kernels::cpu::isa::Isa;
+use crate::tune::Values;
+use consonance_kernels::{cpu::isa::Isa, tuning::VARIABLE};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, env::consts::ARCH, fs, path::Path, thread};
 
@@ -14,7 +15,7 @@ const CPUS: &str = "/sys/devices/system/cpu";
 
 pub(super) fn rows(groups: &Groups) -> Vec<Row> {
     let allowed = allowed();
-    vec![system(), processor(), instructions(), cores(&allowed, groups.cores()), caches(&allowed)]
+    vec![system(), processor(), instructions(), cores(&allowed, groups.cores()), caches(&allowed), knobs()]
 }
 
 fn row(name: &'static str, state: State, finding: impl Into<String>) -> Row {
@@ -84,6 +85,20 @@ fn cores(allowed: &[usize], quota: Option<f64>) -> Row {
 fn allowed() -> Vec<usize> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(numbers).unwrap_or_default()
+}
+
+/// The thresholds of protocols and copies.
+fn knobs() -> Row {
+    let values = match Values::of_this_process() {
+        Ok(values) => values,
+        Err(error) => {
+            let advice = format!("correct the file, or unset {VARIABLE}: no group can be made");
+            return row("knobs", State::Fails, error.to_string()).advice(advice).facts(json!({}));
+        }
+    };
+    let changed = values.changed();
+    let others = if changed.is_empty() { "all at their defaults".to_owned() } else { changed.join(", ") };
+    row("knobs", State::Good, format!("from {}: {others}", values.source())).facts(values.json())
 }
 
 /// A kind of cache: level, type, bytes.

@@ -1,0 +1,55 @@
+//! `consonance tune`.
+
+use super::time;
+use crate::tune::{Gain, tune};
+use consonance_kernels::tuning::{Knob, Tuning, VARIABLE, to_text};
+use std::{fs, path::PathBuf, time::Duration};
+
+/// Measure every threshold and every way of copying on this machine, and write the best to a file.
+///
+/// Programs that run with CONSONANCE_TUNING=FILE use these values. Results do not depend on them,
+/// only times do. Two ranks make the calls that each knob matters to, with its value and with
+/// others in turn. Run nothing else meanwhile. The table shows what each knob gained: the time of
+/// those calls with the new value, as a part of the time with the old one.
+#[derive(clap::Args)]
+pub(crate) struct Tune {
+    /// The file to write
+    file: PathBuf,
+    /// About how long to measure: 30s, 2m
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
+    time: Duration,
+    /// Measure these knobs only, separated by commas; the others stay as they are
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = knob)]
+    knobs: Vec<&'static Knob>,
+}
+
+fn knob(name: &str) -> Result<&'static Knob, String> {
+    let names = || Tuning::KNOBS.iter().map(|knob| knob.name).collect::<Vec<_>>().join(", ");
+    Knob::named(name).ok_or_else(|| format!("expected one of {}", names()))
+}
+
+impl Tune {
+    /// Writes the table to standard output, and the file.
+    ///
+    /// # Errors
+    /// The reason why nothing can be measured or written, in one line.
+    pub(crate) fn run(&self) -> Result<(), String> {
+        let all: Vec<&Knob> = Tuning::KNOBS.iter().collect();
+        let knobs = if self.knobs.is_empty() { &all } else { &self.knobs };
+        let cannot = |error: std::io::Error| format!("cannot write {}: {error}", self.file.display());
+        // A file that cannot be written is better known before a minute than after it.
+        fs::OpenOptions::new().append(true).create(true).open(&self.file).map_err(cannot)?;
+        println!("# {:<22} {:>10} {:>10} {:>6}", "knob", "before", "now", "time");
+        let mut row = |gain: &Gain| {
+            let time = gain.time.map_or_else(|| "-".to_owned(), |time| format!("{time:.2}"));
+            println!("  {:<22} {:>10} {:>10} {time:>6}", gain.knob.name, gain.before, gain.after);
+        };
+        let progress = |index: usize, knob: &Knob| {
+            eprintln!("consonance: {} of {}: {}", index + 1, knobs.len(), knob.name);
+        };
+        let best = tune(knobs, self.time, progress, &mut row)?;
+        fs::write(&self.file, to_text(&best)).map_err(cannot)?;
+        println!("\nUse it with {VARIABLE}={}", self.file.display());
+        Ok(())
+    }
+}

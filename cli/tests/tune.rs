@@ -1,0 +1,70 @@
+//! `consonance tune` writes a file that programs run with.
+#![cfg(target_os = "linux")]
+
+use serde_json::Value;
+use std::{
+    env, fs,
+    process::{self, Command, Output},
+};
+
+fn consonance(words: &[&str], tuning: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_consonance"));
+    command.args(words).env("CONSONANCE_TUNING", tuning).output().expect("the command")
+}
+
+#[test]
+fn what_tune_writes_is_what_groups_use() {
+    let path = env::temp_dir().join(format!("consonance-tune-{}", process::id()));
+    let file = path.to_str().expect("UTF-8");
+    let knobs = "window_bytes,fetch_in,own_small,crowded_window_bytes";
+    let output = consonance(&["tune", file, "--time", "200ms", "--knobs", knobs], "off");
+    let table = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(output.status.success(), "{table}{}", String::from_utf8_lossy(&output.stderr));
+    for knob in knobs.split(',') {
+        assert_eq!(table.lines().filter(|line| line.trim().starts_with(knob)).count(), 1, "{table}");
+    }
+    let mut text = fs::read_to_string(file).expect("the file");
+    let at = text.find("window_bytes = ").expect("a line of each knob");
+    let end = at + text[at..].find('\n').expect("lines");
+    text.replace_range(at..end, "window_bytes = 12800");
+    fs::write(file, text).expect("a file");
+    for transport in ["threads", "processes"] {
+        let words = ["explain", "broadcast", "-b", "1M", "--no-measure", "--json", "--transport", transport];
+        let json = String::from_utf8(consonance(&words, file).stdout).expect("UTF-8");
+        let row: Value = serde_json::from_str(&json).expect("JSON");
+        assert_eq!(
+            (&row["tuning"]["window_bytes"]["value"], &row["tuning"]["window_bytes"]["from"]),
+            (&12800.into(), &"file".into())
+        );
+        if transport == "processes" {
+            assert_eq!(row["window_bytes"], 12800, "{row}");
+        }
+        let json = String::from_utf8(consonance(&words, "off").stdout).expect("UTF-8");
+        let row: Value = serde_json::from_str(&json).expect("JSON");
+        assert_eq!(row["tuning"]["window_bytes"]["from"], "default", "{row}");
+    }
+    fs::remove_file(file).expect("the file");
+}
+
+#[test]
+fn a_malformed_file_is_refused_everywhere_by_line_and_knob() {
+    let path = env::temp_dir().join(format!("consonance-tune-malformed-{}", process::id()));
+    fs::write(&path, "consonance tuning 1\n\nwindow_bytes = many\n").expect("a file");
+    let file = path.to_str().expect("UTF-8");
+    let why = format!(
+        "CONSONANCE_TUNING={file}, line 3, window_bytes: expected a multiple of 128 from 1024 to 67108864, found many"
+    );
+    let report = consonance(&["doctor", "--json"], file);
+    let report: Value = serde_json::from_slice(&report.stdout).expect("JSON");
+    let row = report["rows"].as_array().and_then(|rows| rows.iter().find(|row| row["name"] == "knobs")).expect("a row");
+    assert_eq!((&row["state"], &row["finding"]), (&"fails".into(), &why.as_str().into()));
+    let tune = consonance(&["tune", file], file);
+    assert!(String::from_utf8_lossy(&tune.stderr).contains(&why), "{tune:?}");
+    for transport in ["threads", "processes"] {
+        let explain = consonance(&["explain", "broadcast", "--no-measure", "--transport", transport], file);
+        assert!(!explain.status.success() && explain.stdout.is_empty(), "{transport}: {explain:?}");
+    }
+    let wrong = consonance(&["tune", file, "--knobs", "window"], "off");
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("expected one of payloads_bytes, "), "{wrong:?}");
+    fs::remove_file(file).expect("the file");
+}
