@@ -165,7 +165,7 @@ impl Who {
         match self {
             Who::Ours => "consonance".to_owned(),
             Who::Rival(rival) => rival.name(),
-            Who::Limit => "limit".to_owned(),
+            Who::Limit => row::LIMIT.to_owned(),
         }
     }
 }
@@ -229,9 +229,9 @@ impl Bench {
                     .map_err(BenchError::Failed)?;
                 }
             }
-            for (library, case) in turns {
-                row(self.row(library, case));
-            }
+            let mut rows: Vec<Row> = turns.into_iter().map(|(library, case)| self.row(library, case)).collect();
+            Row::mark(&mut rows);
+            rows.into_iter().for_each(&mut row);
         }
         Ok(())
     }
@@ -346,6 +346,7 @@ impl Bench {
             memory: memory.name(),
             case,
             figures,
+            is_below_limit: false,
         }
     }
 }

@@ -18,10 +18,16 @@
 
 use super::{
     case::{Case, Collective},
+    limits,
     tile::{Habit, Layout, Segment, Small, Tiles, count},
 };
 use consonance::{Communicator, DType, SharedMemory};
-use consonance_kernels::os::gate::Gate;
+use consonance_kernels::{
+    cpu::copy::copy_by,
+    memory::{HostBuf, HostBufMut},
+    os::gate::Gate,
+    tuning::Way,
+};
 use rustix::time::{ClockId, clock_gettime};
 use std::{
     error::Error,
@@ -188,6 +194,8 @@ struct Buffers<T> {
     counts: Vec<usize>,
     /// For each set, the buffer that is sent, and the other buffer.
     sets: Vec<(Room<T>, Room<T>)>,
+    /// How the limit is copied.
+    way: Way,
 }
 
 /// Memory of the program, or of the communicator.
@@ -244,9 +252,16 @@ impl<T: Small> Buffers<T> {
             }
         };
         let room = |segments: &[Segment]| Room::new(communicator, subject, count(segments));
-        let sets =
-            (0..sets).map(|_| Ok((room(&layout.send)?, room(&layout.recv)?))).collect::<Result<_, Box<dyn Error>>>()?;
-        Ok(Buffers { case, subject, tiles: Tiles::new(&case), counts: case.counts(rank), sets, layout })
+        let mut sets = (0..sets)
+            .map(|_| Ok((room(&layout.send)?, room(&layout.recv)?)))
+            .collect::<Result<Vec<_>, Box<dyn Error>>>()?;
+        let way = match (subject, sets.first_mut()) {
+            (Subject::Limit, Some((send, recv))) => {
+                limits::fastest(HostBuf::from(&**send), &mut HostBufMut::from(&mut **recv))
+            }
+            _ => Way::Vector,
+        };
+        Ok(Buffers { case, subject, tiles: Tiles::new(&case), counts: case.counts(rank), sets, layout, way })
     }
 }
 
@@ -259,7 +274,7 @@ impl<T: Small> Prepared for Buffers<T> {
         turn: usize,
         run: &mut Run,
     ) -> Result<(), Box<dyn Error>> {
-        let Buffers { case, subject, layout, tiles, counts, sets } = self;
+        let Buffers { case, subject, layout, tiles, counts, sets, way } = self;
         let warm_up = usize::from(batches > 1);
         for batch in 0..batches + warm_up {
             let turn = turn + batch * sets.len();
@@ -276,7 +291,7 @@ impl<T: Small> Prepared for Buffers<T> {
                 let begin = Instant::now();
                 match subject {
                     Subject::Collective | Subject::Allocated => call(communicator, case, counts, send, recv)?,
-                    Subject::Limit => recv.copy_from_slice(send),
+                    Subject::Limit => copy_by(*way, HostBuf::from(&**send), &mut HostBufMut::from(&mut **recv)),
                 }
                 run.seconds.push(begin.elapsed().as_secs_f64());
             }

@@ -1,8 +1,14 @@
 //! A row of results: the measurements of one library for one call.
 
-use super::{case::Case, group::Samples};
+use super::{
+    case::{Case, Collective},
+    group::Samples,
+};
 use serde_json::{Value, json};
 use std::fmt;
+
+/// The name of the limit among libraries.
+pub(super) const LIMIT: &str = "limit";
 
 /// A row of the table.
 #[derive(Clone, Debug)]
@@ -27,6 +33,8 @@ pub struct Row {
     pub case: Case,
     /// The measurements; `None` if the library is not installed or has no such call.
     pub figures: Option<Figures>,
+    /// Whether the call took less time than the limit, which no call can: a fault of the bench.
+    pub is_below_limit: bool,
 }
 
 /// The measurements of one call.
@@ -60,6 +68,20 @@ impl Figures {
 }
 
 impl Row {
+    /// Marks the rows of one size that took less time than the limit of their call.
+    pub(super) fn mark(rows: &mut [Row]) {
+        let limits: Vec<(Collective, f64)> = rows
+            .iter()
+            .filter(|row| row.library == LIMIT)
+            .filter_map(|row| Some((row.case.collective, row.figures?.time_us_median)))
+            .collect();
+        for row in rows {
+            let limit = limits.iter().find(|(collective, _)| *collective == row.case.collective);
+            let times = row.figures.map(|figures| figures.time_us_median).zip(limit);
+            row.is_below_limit = times.is_some_and(|(time, (_, limit))| time < *limit);
+        }
+    }
+
     /// Returns the bytes of the larger buffer divided by the median time, in GB/s.
     pub fn algbw(&self) -> Option<f64> {
         self.figures.map(|figures| self.case.bytes() as f64 / figures.time_us_median / 1e3)
@@ -73,7 +95,7 @@ impl Row {
 
     /// Returns the row as a JSON object. Absent values are null.
     pub fn json(&self) -> Value {
-        let Row { library, version, transport, barrier, round_trip_us, memory, case, figures } = self;
+        let Row { library, version, transport, barrier, round_trip_us, memory, case, figures, is_below_limit } = self;
         json!({
             "collective": case.collective.name(),
             "library": library,
@@ -94,6 +116,7 @@ impl Row {
             "cpu_seconds": figures.map(|figures| figures.cpu_seconds),
             "round_trip_us": round_trip_us,
             "wrong": figures.map(|figures| figures.wrong),
+            "below_limit": is_below_limit,
         })
     }
 
@@ -131,7 +154,7 @@ impl Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Row { library, version, transport, barrier, round_trip_us, case, figures, .. } = self;
+        let Row { library, version, transport, barrier, round_trip_us, case, figures, is_below_limit, .. } = self;
         let version = version.as_deref().unwrap_or("-");
         let Case { collective, count, dtype, .. } = case;
         let op = if case.collective.kind().combines() { case.op.name() } else { "-" };
@@ -144,13 +167,51 @@ impl fmt::Display for Row {
         let Figures { time_us_median: time, time_us_p99: p99, wrong, .. } = figures;
         let trip = round_trip_us.map_or("-".to_owned(), |trip| format!("{trip:.3}"));
         write!(f, "{transport:<9} {time:>10.2} {p99:>10.2} {algbw:>8.2} {busbw:>8.2} {trip:>6} {wrong:>6}")?;
-        if *barrier == Some("own") { f.write_str("  (its own barrier before calls)") } else { Ok(()) }
+        if *barrier == Some("own") {
+            f.write_str("  (its own barrier before calls)")?;
+        }
+        if *is_below_limit { f.write_str("  (faster than the limit: a fault of the bench)") } else { Ok(()) }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use consonance_spec::{DType, ReduceOp};
+
+    #[test]
+    fn what_is_faster_than_its_limit_is_a_fault_of_the_bench() {
+        let row = |library: &str, collective, time_us_median| Row {
+            library: library.to_owned(),
+            version: None,
+            transport: "threads".to_owned(),
+            barrier: Some("common"),
+            round_trip_us: None,
+            memory: "slice",
+            case: Case {
+                collective,
+                ranks: 2,
+                count: 4,
+                dtype: DType::F32,
+                op: ReduceOp::Sum,
+                in_place: false,
+                spread: 0,
+            },
+            figures: Some(Figures { time_us_median, time_us_p99: 9.0, cpu_seconds: 0.0, wrong: 0 }),
+            is_below_limit: false,
+        };
+        let (reduce, gather) = (Collective::AllReduce, Collective::AllGather);
+        let mut rows = [
+            row("consonance", reduce, 2.0),
+            row("mpich", reduce, 1.0),
+            row(LIMIT, reduce, 1.5),
+            row("mpich", gather, 1.0),
+        ];
+        Row::mark(&mut rows);
+        assert_eq!(rows.each_ref().map(|row| row.is_below_limit), [false, true, false, false]);
+        assert!(rows[1].to_string().ends_with("(faster than the limit: a fault of the bench)"));
+        assert_eq!(rows[1].json()["below_limit"], true);
+    }
 
     #[test]
     fn quantiles_are_samples() {
