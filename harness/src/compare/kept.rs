@@ -35,6 +35,14 @@ pub(super) fn lend(group: Group, size: usize) -> Kept {
     kept.unwrap_or_else(|| Kept { key, served: 0, ranks: (group.make)(size) })
 }
 
+/// Ends the groups and strategies that are kept: the next cases make their own, with the knobs that
+/// the process has then.
+pub fn forget() {
+    lock(&GROUPS).clear();
+    let idle = std::mem::take(&mut *lock(&IDLE));
+    drop(idle);
+}
+
 impl Kept {
     /// Runs `body` for each rank with its entry of `arguments`. Returns the results in rank order,
     /// or the first error, and the group with the ranks that `body` returned.

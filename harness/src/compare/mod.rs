@@ -14,6 +14,7 @@ mod kept;
 pub use checkpoint::{checkpoint, checkpoints};
 pub use file::file;
 pub use messages::messages;
+pub use kept::forget;
 pub use nest::{axes, nest};
 pub use odd::{odd_rank, odd_replica};
 pub use script::script;
