@@ -12,7 +12,6 @@ pub fn seeds(name: &str, count: u64) -> Option<Vec<Vec<u8>>> {
     let drawn = |longest: u64| (0..count).map(|number| bytes(number, 4 + mix(number, longest) % longest)).collect();
     Some(match name {
         "collectives" | "messages" | "odd_rank" | "nests" | "odd_replica" | "axes" => drawn(200),
-        "collectives" | "odd_rank" | "nests" | "odd_replica" | "axes" => drawn(200),
         "cuda" => drawn(120),
         "living" => drawn(60),
         "segment" | "control" | "trace" | "wire" => drawn(40),

@@ -13,8 +13,8 @@ mod kept;
 
 pub use checkpoint::{checkpoint, checkpoints};
 pub use file::file;
-pub use messages::messages;
 pub use kept::forget;
+pub use messages::messages;
 pub use nest::{axes, nest};
 pub use odd::{odd_rank, odd_replica};
 pub use script::script;

@@ -72,15 +72,11 @@ impl Communicator {
     }
 
     /// [`threads`](Communicator::threads) with this configuration.
-    pub(crate) fn group(size: usize, configuration: Configuration) -> Vec<Communicator> {
-        let on_endpoint = |endpoint| Box::new(Host::new(endpoint, configuration, None)) as Box<dyn Engine>;
-        let endpoints = Endpoint::group(size, configuration.timeout).into_iter();
-        endpoints.map(|endpoint| Communicator::over(on_endpoint(endpoint), configuration)).collect()
     pub(crate) fn group(call: &'static str, size: usize, configuration: Configuration) -> Result<Vec<Communicator>> {
         options::settle(call)?;
-        let on_endpoint = |endpoint| Box::new(Host::new(endpoint, configuration, None));
+        let on_endpoint = |endpoint| Box::new(Host::new(endpoint, configuration, None)) as Box<dyn Engine>;
         let endpoints = Endpoint::group(size, configuration.timeout).into_iter();
-        Ok(endpoints.map(|endpoint| Communicator { engine: on_endpoint(endpoint), configuration }).collect())
+        Ok(endpoints.map(|endpoint| Communicator::over(on_endpoint(endpoint), configuration)).collect())
     }
 
     #[cfg(target_os = "linux")]
