@@ -100,7 +100,7 @@ fn calls(endpoint: &mut Endpoint, count: usize) {
         watched(|| {
             let payloads =
                 endpoint.exchange(&signature, Some(own.as_slice().into())).expect("both ranks call the same");
-            payloads.copy(1 - rank, 0, &mut all[..count].into()).expect("as many elements");
+            payloads.copy(1 - rank, 0, &mut (&mut all[..count]).into()).expect("as many elements");
         });
         assert!(all[..count].iter().all(|&number| number == (1 - rank) as f32));
     }

@@ -77,7 +77,8 @@ fn run(python: &Path, device: usize, rows: &[Row]) -> Result<Torch, String> {
     Ok(Torch { python: python.to_owned(), version, rows })
 }
 
-/// Runs a program of Python: its text, and its arguments. Returns the marked lines, without the mark.
+/// Runs a program of Python: its text, and its arguments. Returns the marked lines, without the
+/// mark.
 fn call(python: &Path, arguments: &[impl AsRef<str>], time: Duration) -> Result<Vec<String>, String> {
     let mut command = Command::new(python);
     command.arg("-c").args(arguments.iter().map(AsRef::as_ref));

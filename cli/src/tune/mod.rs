@@ -41,8 +41,8 @@ pub struct Gain {
 }
 
 /// Measures the knobs in `knobs`, one after the other, in about `time`. Starts from the values of
-/// this process, and returns the best. Calls `progress` before each knob, with its index, and `gain`
-/// after it.
+/// this process, and returns the best. Calls `progress` before each knob, with its index, and
+/// `gain` after it.
 ///
 /// # Errors
 /// The reason why ranks cannot meet.

@@ -45,7 +45,8 @@ macro_rules! exports {
         /// The driver's function of this name.
         ///
         /// # Safety
-        /// As the driver's manual demands: pointers are valid for what the function reads and writes.
+        /// As the driver's manual demands: pointers are valid for what the function reads and
+        /// writes.
         #[allow(non_snake_case, reason = "the driver's name")]
         #[unsafe(no_mangle)]
         pub unsafe extern "system" fn $symbol($($argument: $type),*) -> CUresult {
@@ -206,8 +207,8 @@ exports! {
         if image.is_null() || count > 0 && (options.is_null() || values.is_null()) {
             return Err(CUresult::INVALID_VALUE);
         }
-        // SAFETY: by the caller's promise the image is a text that ends with a zero, and there are as
-        // many options and values as `count` says.
+        // SAFETY: by the caller's promise the image is a text that ends with a zero, and there are
+        // as many options and values as `count` says.
         let (image, options, values) = unsafe {
             let count = count as usize;
             let (options, values) = match count {
@@ -441,8 +442,8 @@ exports! {
         let mut bytes = Vec::new();
         for (index, (offset, size)) in kernel.parameters().into_iter().enumerate() {
             bytes.resize(offset, 0);
-            // SAFETY: by the caller's promise there is a pointer for each parameter of the kernel, to
-            // as many bytes as the parameter has.
+            // SAFETY: by the caller's promise there is a pointer for each parameter of the kernel,
+            // to as many bytes as the parameter has.
             bytes.extend_from_slice(unsafe { slice::from_raw_parts((*parameters.add(index)).cast::<u8>(), size) });
         }
         let (blocks, threads) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);

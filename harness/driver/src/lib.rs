@@ -8,8 +8,8 @@
 //! `work.rs` has what streams have to do. Work is not done when it is enqueued but when the stream
 //! is asked, so that memory which was freed too early is no longer there.
 //!
-//! The functions have the types that `consonance_kernels::cuda::sys` declares: [`FUNCTIONS`](exports::FUNCTIONS) is a
-//! table of that type.
+//! The functions have the types that `consonance_kernels::cuda::sys` declares:
+//! [`FUNCTIONS`](exports::FUNCTIONS) is a table of that type.
 
 mod plan;
 mod machine;

@@ -5,8 +5,8 @@ use consonance_spec::call::mix;
 /// Candidates for each row, of which the one with the most new pairs is taken.
 const CANDIDATES: u64 = 24;
 
-/// Returns rows of values, one below each of `sizes`, such that each pair of values of two factors is
-/// in a row. The same sizes give the same rows.
+/// Returns rows of values, one below each of `sizes`, such that each pair of values of two factors
+/// is in a row. The same sizes give the same rows.
 ///
 /// ```
 /// use consonance_harness::cuda::pairwise::pairwise;

@@ -13,8 +13,8 @@ enum Suite {
 }
 
 /// Runs the cases of an operation with an edited module, and asserts that some of them fail. `edit`
-/// gets a line of the kernel and returns the other line, or `None` to leave it. `which` says how many
-/// edits are made, each on a copy of its own: `edit` is applied to one line at a time.
+/// gets a line of the kernel and returns the other line, or `None` to leave it. `which` says how
+/// many edits are made, each on a copy of its own: `edit` is applied to one line at a time.
 fn found(name: &str, suite: Suite, op: ReduceOp, dtype: DType, kernel: &str, edit: impl Fn(&str) -> Option<String>) {
     let module = match suite {
         Suite::Fold => format!("fold_{dtype}"),

@@ -7,8 +7,8 @@ use consonance_spec::{DType, ReduceOp, call::mix};
 /// Threads of a block.
 const BLOCK: usize = 256;
 
-/// Returns the cases of an operation on a type: each number of inputs from 1 to 9 with each length at
-/// an edge, and all pairs of values of the other factors.
+/// Returns the cases of an operation on a type: each number of inputs from 1 to 9 with each length
+/// at an edge, and all pairs of values of the other factors.
 pub(crate) fn cases(op: ReduceOp, dtype: DType) -> Vec<FoldCase> {
     let vector = 16 / dtype.size();
     let lengths = [

@@ -1,5 +1,5 @@
-//! The kernels of CUDA devices, as PTX that ships, on the interpreter: bit for bit the results of the
-//! spec and of the host. Each test prints how many cases it ran.
+//! The kernels of CUDA devices, as PTX that ships, on the interpreter: bit for bit the results of
+//! the spec and of the host. Each test prints how many cases it ran.
 
 mod table;
 mod folds;

@@ -48,8 +48,9 @@ impl Locality {
 
 /// Returns whether the results of a call are written past the caches: by stores that do not read
 /// the lines that they fill. They are faster where memory is the limit, and slower where the lines
-/// are still in the last-level cache. Results that replace data already read never are. `most` is the largest number of bytes that a rank has, `brought` is the
-/// sum over all ranks, and the results of all ranks have about `copies * brought` bytes.
+/// are still in the last-level cache. Results that replace data already read never are. `most` is
+/// the largest number of bytes that a rank has, `brought` is the sum over all ranks, and the
+/// results of all ranks have about `copies * brought` bytes.
 pub fn goes_past_caches(most: usize, brought: usize, copies: usize) -> bool {
     let tuning = tuning::current();
     most >= tuning.far_bytes && brought.saturating_mul(1 + copies) >= tuning.stream_bytes

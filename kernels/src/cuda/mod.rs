@@ -1,5 +1,6 @@
-//! Computing on CUDA devices, by the functions of NVIDIA's driver alone. The driver is loaded at run
-//! time, so that programs build and run where there is none: its absence is a value, [`Absent`].
+//! Computing on CUDA devices, by the functions of NVIDIA's driver alone. The driver is loaded at
+//! run time, so that programs build and run where there is none: its absence is a value,
+//! [`Absent`].
 //!
 //! There are three floors:
 //!

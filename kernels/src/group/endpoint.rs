@@ -156,7 +156,8 @@ impl Endpoint {
         self.slept.set(Duration::ZERO);
     }
 
-    /// Returns how long the current call, or else the last one, has slept while it waited for peers.
+    /// Returns how long the current call, or else the last one, has slept while it waited for
+    /// peers.
     pub fn waited(&self) -> Duration {
         self.slept.get()
     }

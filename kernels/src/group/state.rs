@@ -102,8 +102,8 @@ impl GroupState {
     }
 
     fn on(backing: Backing, tuning: &'static Tuning, wait_policy: WaitPolicy, parent: Option<Parent>) -> GroupState {
-        let (pending_subgroups, has_children) = (Mutex::default(), AtomicU32::new(0));
-        let (local, processes) = (0..0, [].into());
+        let (local, processes, pending_subgroups, has_children) =
+            (0..0, [].into(), Mutex::default(), AtomicU32::new(0));
         GroupState { tuning, wait_policy, backing, local, processes, parent, pending_subgroups, has_children }
     }
 

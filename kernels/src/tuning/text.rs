@@ -41,8 +41,8 @@ impl fmt::Display for TuningError {
 
 impl std::error::Error for TuningError {}
 
-/// Returns the values in `text`, each with its knob, in the order of lines. `file` names the text in
-/// errors.
+/// Returns the values in `text`, each with its knob, in the order of lines. `file` names the text
+/// in errors.
 ///
 /// # Errors
 /// The first line that is not right: the title, a knob that does not exist or is there twice, a

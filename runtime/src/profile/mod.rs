@@ -1,5 +1,5 @@
-//! Records of calls, for the timeline that `consonance run --profile` writes, and spans of calls for
-//! `tracing`.
+//! Records of calls, for the timeline that `consonance run --profile` writes, and spans of calls
+//! for `tracing`.
 //!
 //! The launcher names a folder in the variable [`VARIABLE`]. Each thread that makes calls then
 //! writes its own file in it (`kernels/src/os/record_file.rs`): a record when a call or a run

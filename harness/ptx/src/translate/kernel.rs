@@ -222,7 +222,8 @@ impl<'a> Translator<'a> {
         self.emit(Action::Binary { to, a, b, compute })
     }
 
-    /// Emits a step with three operands, of which the last one has the result's type, or is a count.
+    /// Emits a step with three operands, of which the last one has the result's type, or is a
+    /// count.
     pub(crate) fn ternary(&mut self, i: &Instruction, to: Scalar, from: Scalar, compute: Ternary) -> Translated {
         self.count(i, 4)?;
         let (a, b) = (self.source(&i.operands[1], from)?, self.source(&i.operands[2], from)?);

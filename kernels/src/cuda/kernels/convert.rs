@@ -26,10 +26,10 @@ pub fn fill(dtype: DType, target: u64, count: u64, bits: u64) -> Result<Launch, 
     Ok(Launch::new(kernel, bytes - 15 * vectors, 1, parameters))
 }
 
-/// Converts `count` elements of the type `from` to the type `to`. Numbers are rounded to the nearest,
-/// ties to even, where `to` is a float; floats are rounded toward zero and saturate where `to` is an
-/// integer, and NaN becomes 0; integers wrap. Only 0 becomes `false`. The target is disjoint from
-/// the source, or equal where elements have the same size.
+/// Converts `count` elements of the type `from` to the type `to`. Numbers are rounded to the
+/// nearest, ties to even, where `to` is a float; floats are rounded toward zero and saturate where
+/// `to` is an integer, and NaN becomes 0; integers wrap. Only 0 becomes `false`. The target is
+/// disjoint from the source, or equal where elements have the same size.
 ///
 /// # Errors
 /// If an address is not aligned.

@@ -71,9 +71,9 @@ impl Accumulator {
 /// Computes `targets[..][i] = sources[0][i] ⊕ sources[1][i] ⊕ …` in canonical order, rounded once.
 /// A mean is divided by the number of sources.
 ///
-/// The sources are 1 to [`MOST`] device addresses of `count` elements; the targets, as many at most,
-/// are addresses of `count` results. A target is equal to a source or disjoint from it; equal only
-/// where elements and results have the same size.
+/// The sources are 1 to [`MOST`] device addresses of `count` elements; the targets, as many at
+/// most, are addresses of `count` results. A target is equal to a source or disjoint from it; equal
+/// only where elements and results have the same size.
 ///
 /// ```
 /// use consonance_kernels::cuda::kernels::reduce;
@@ -92,8 +92,8 @@ pub fn reduce(op: ReduceOp, dtype: DType, sources: &[u64], targets: &[u64], coun
 }
 
 /// [Reduces](reduce) in two steps: `keep` elements as accumulators on each owner of a run of
-/// sources, and later [`finish`] all accumulators. A run begins at a multiple of its length, a power
-/// of two, or is the last.
+/// sources, and later [`finish`] all accumulators. A run begins at a multiple of its length, a
+/// power of two, or is the last.
 ///
 /// # Errors
 /// As for [`reduce`].
@@ -170,8 +170,8 @@ struct Row {
     lanes: u64,
 }
 
-/// The kernel of an operation whose accumulators are elements. It combines elements of any type with
-/// the same bits: signed sums and products are unsigned, bitwise operations combine bytes.
+/// The kernel of an operation whose accumulators are elements. It combines elements of any type
+/// with the same bits: signed sums and products are unsigned, bitwise operations combine bytes.
 pub(super) enum Same {
     /// Bytes, by the kernel with this name.
     Bits(&'static str),

@@ -10,8 +10,8 @@ use consonance_spec::{DType, ReduceOp, for_each_dtype};
 /// The rows that are added, as device addresses of arrays of 64-bit integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rows {
-    /// The numbers of the rows of the source, group after group. In a group they are in the order of
-    /// the contributions.
+    /// The numbers of the rows of the source, group after group. In a group they are in the order
+    /// of the contributions.
     pub order: u64,
     /// For each group, where it begins in `order`; then where the last group ends. Each group has 1
     /// to 2^26 rows.
@@ -25,7 +25,8 @@ pub struct Rows {
 }
 
 /// Adds the rows of each group in canonical order, rounded once. `source` and `target` are
-/// addresses of elements. No two groups have the same place; the target is disjoint from the source.
+/// addresses of elements. No two groups have the same place; the target is disjoint from the
+/// source.
 ///
 /// With the rows of a sparse tensor grouped by index this removes duplicates. With the indices as
 /// places, and a target [filled](super::fill) with zeros, it makes the dense tensor.

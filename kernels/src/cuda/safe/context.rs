@@ -102,14 +102,14 @@ impl Context {
         Ok(free)
     }
 
-    /// Frees what was dropped, if no stream has work left. Returns how many things are left to free.
-    /// Allocating and dropping do this, too.
+    /// Frees what was dropped, if no stream has work left. Returns how many things are left to
+    /// free. Allocating and dropping do this, too.
     pub fn reclaim(&self) -> usize {
         self.0.reclaim(&mut self.0.lock())
     }
 
-    /// Frees what was dropped, as soon as no stream has work left. Returns whether nothing is left to
-    /// free at `deadline`.
+    /// Frees what was dropped, as soon as no stream has work left. Returns whether nothing is left
+    /// to free at `deadline`.
     pub(super) fn is_free_by(&self, deadline: Instant) -> bool {
         poll(deadline, || Ok::<_, Infallible>(self.reclaim() == 0)).unwrap_or(false)
     }
@@ -252,8 +252,8 @@ impl Drop for Inner {
             let name = format!("cuda:{}: the context is not released: {why}", self.device.ordinal());
             return self.device.driver().note_leak(name);
         }
-        // SAFETY: `new` retained it once, and nothing in it has an owner: owners have a clone of the
-        // context.
+        // SAFETY: `new` retained it once, and nothing in it has an owner: owners have a clone of
+        // the context.
         if let Err(error) = unsafe { self.functions().release_context(self.device.handle()) } {
             let name = format!("cuda:{}: the context is not released: {error}", self.device.ordinal());
             self.device.driver().note_leak(name);

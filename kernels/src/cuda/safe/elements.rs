@@ -36,8 +36,8 @@ impl Kernels {
     /// [`cast`](crate::cuda::kernels::cast).
     ///
     /// # Errors
-    /// If a part has too few bytes, is of another context, is not aligned, or overlaps the other; the
-    /// driver's.
+    /// If a part has too few bytes, is of another context, is not aligned, or overlaps the other;
+    /// the driver's.
     pub fn cast(
         &self,
         stream: &Stream,
@@ -89,8 +89,8 @@ impl Kernels {
     /// 64-bit index to `results`. Returns the number of blocks.
     ///
     /// # Errors
-    /// If a part has too few bytes, is of another context, is not aligned, or the results overlap an
-    /// array; the driver's.
+    /// If a part has too few bytes, is of another context, is not aligned, or the results overlap
+    /// an array; the driver's.
     pub fn compare(
         &self,
         stream: &Stream,

@@ -47,8 +47,9 @@ impl Fold<'_> {
         let launch = fold(stage, op, dtype, &addresses(sources), &addresses(targets), count, divisor);
         let launch = launch.map_err(&refused)?.at_most(most_blocks);
         let operands = self.operands().map_err(&refused)?;
-        // SAFETY: the table made the launch for these addresses. A fold of so many elements reads the
-        // sources and writes the targets, and a thread reads its elements before it writes them.
+        // SAFETY: the table made the launch for these addresses. A fold of so many elements reads
+        // the sources and writes the targets, and a thread reads its elements before it writes
+        // them.
         unsafe { operands.launch(kernels, stream, &launch) }
     }
 

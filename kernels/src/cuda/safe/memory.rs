@@ -59,7 +59,8 @@ impl DeviceMemory {
     fn alloc(context: &Context, bytes: usize) -> Result<u64, DriverError> {
         let _entered = context.enter()?;
         let mut address = 0;
-        // SAFETY: writes an address; the context is current. The driver refuses to allocate nothing.
+        // SAFETY: writes an address; the context is current. The driver refuses to allocate
+        // nothing.
         unsafe { context.functions().alloc(&mut address, bytes.max(1)) }.map(|()| address)
     }
 
@@ -125,7 +126,8 @@ impl PinnedMemory {
     pub fn new(context: &Context, bytes: usize) -> Result<PinnedMemory, Failure> {
         let _entered = context.done(context.enter())?;
         let mut start = ptr::null_mut();
-        // SAFETY: writes an address; the context is current. The driver refuses to allocate nothing.
+        // SAFETY: writes an address; the context is current. The driver refuses to allocate
+        // nothing.
         context.done(unsafe { context.functions().alloc_host(&mut start, bytes.max(1)) })?;
         // SAFETY: the allocation has that many bytes, and nobody else has its address.
         unsafe { start.cast::<u8>().write_bytes(0, bytes) };
@@ -134,8 +136,8 @@ impl PinnedMemory {
 
     /// Returns the bytes.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: the allocation has these bytes, which `new` initialized. The device does not access
-        // them: work on them owns this value until it has ended.
+        // SAFETY: the allocation has these bytes, which `new` initialized. The device does not
+        // access them: work on them owns this value until it has ended.
         unsafe { slice::from_raw_parts(self.start.0.cast(), self.bytes) }
     }
 

@@ -50,8 +50,8 @@ impl Module {
         let bytes = (LOG_BYTES - 1) as *mut c_void;
         let mut values = [info.as_mut_ptr().cast(), bytes, errors.as_mut_ptr().cast(), bytes];
         let mut handle = CUmodule::NULL;
-        // SAFETY: the image ends with a zero, there are as many values as options, and the logs have
-        // the room that the options say. All of them outlive the call.
+        // SAFETY: the image ends with a zero, there are as many values as options, and the logs
+        // have the room that the options say. All of them outlive the call.
         let loaded = unsafe {
             let image = image.as_ptr().cast();
             context.functions().load_module(&mut handle, image, 4, options.as_mut_ptr(), values.as_mut_ptr())

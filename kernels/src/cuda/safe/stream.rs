@@ -62,14 +62,15 @@ impl Stream {
     /// Copies the first `bytes` bytes of pinned memory to the device.
     ///
     /// # Errors
-    /// If a memory has not that many bytes or is of another context; the driver's. The pinned memory
-    /// is freed.
+    /// If a memory has not that many bytes or is of another context; the driver's. The pinned
+    /// memory is freed.
     pub fn write(&self, from: PinnedMemory, to: DeviceSlice<'_>, bytes: usize) -> Result<InFlight<'_>, Failure> {
         let address = self.place("the target of a copy", to, bytes)?;
         self.expect_pinned(&from, bytes)?;
         self.enqueue(format!("a copy of {bytes} bytes to the device"), |functions, stream| {
-            // SAFETY: the pinned memory has these bytes, and stays until the copy has ended, because
-            // `InFlight` owns it and a context frees nothing before. `place` checked the target.
+            // SAFETY: the pinned memory has these bytes, and stays until the copy has ended,
+            // because `InFlight` owns it and a context frees nothing before. `place` checked the
+            // target.
             unsafe { functions.copy_to_device(address, from.start().0, bytes, stream) }
         })?;
         Ok(InFlight { stream: self, memory: from })
@@ -78,14 +79,14 @@ impl Stream {
     /// Copies memory of the device to the first `bytes` bytes of pinned memory.
     ///
     /// # Errors
-    /// If a memory has not that many bytes or is of another context; the driver's. The pinned memory
-    /// is freed.
+    /// If a memory has not that many bytes or is of another context; the driver's. The pinned
+    /// memory is freed.
     pub fn read(&self, from: DeviceSlice<'_>, to: PinnedMemory, bytes: usize) -> Result<InFlight<'_>, Failure> {
         let address = self.place("the source of a copy", from, bytes)?;
         self.expect_pinned(&to, bytes)?;
         self.enqueue(format!("a copy of {bytes} bytes to the host"), |functions, stream| {
-            // SAFETY: as in `write`. Nobody else reads or writes the pinned memory until the copy has
-            // ended, because `InFlight` owns it.
+            // SAFETY: as in `write`. Nobody else reads or writes the pinned memory until the copy
+            // has ended, because `InFlight` owns it.
             unsafe { functions.copy_to_host(to.start().0, address, bytes, stream) }
         })?;
         Ok(InFlight { stream: self, memory: to })
@@ -128,8 +129,8 @@ impl Stream {
     ///
     /// # Safety
     /// The launch is one of the function's kernel: its geometry and shared memory are the kernel's,
-    /// and its bytes the kernel's only parameter. Besides memory of its own, the kernel accesses only
-    /// the bytes of `accesses`.
+    /// and its bytes the kernel's only parameter. Besides memory of its own, the kernel accesses
+    /// only the bytes of `accesses`.
     pub unsafe fn launch(&self, function: &Function, launch: &Launch, accesses: &[Access]) -> Result<(), Failure> {
         self.expect_own("the kernel", function.context())?;
         let named = |why| self.context.refuse(format!("kernel {}: {why}", function.name()));
@@ -147,10 +148,10 @@ impl Stream {
             format!("kernel {}", function.name()),
             |shared| accesses.iter().try_for_each(|access| check_access(access, shared)).map_err(named),
             |functions, stream| {
-                // SAFETY: the function is of a loaded module, which stays until the launch has ended,
-                // because its context unloads nothing before. By the caller's promise its parameter
-                // has these bytes, which the driver copies, and it accesses only the checked bytes;
-                // their memory stays until the launch has ended, too.
+                // SAFETY: the function is of a loaded module, which stays until the launch has
+                // ended, because its context unloads nothing before. By the caller's promise its
+                // parameter has these bytes, which the driver copies, and it accesses only the
+                // checked bytes; their memory stays until the launch has ended, too.
                 unsafe {
                     functions.launch(
                         function.handle(),
