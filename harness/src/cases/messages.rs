@@ -95,9 +95,9 @@ impl Exchange {
         let key = |number: usize| (self.messages[number].from, self.messages[number].tag);
         let nth = |place: usize| {
             let earlier = numbers[..place].iter().filter(|&&number| key(number) == key(numbers[place])).count();
-            let same = (0..self.messages.len())
+            let mut same = (0..self.messages.len())
                 .filter(|&number| self.messages[number].to == rank && key(number) == key(numbers[place]));
-            same.skip(earlier).next().expect("as many messages as receives")
+            same.nth(earlier).expect("as many messages as receives")
         };
         let receive = |number: usize| {
             let (from, tag) = key(number);

@@ -82,7 +82,7 @@ fn judge(case: &Exchange, own: usize, received: Vec<Received>) -> Verdict {
             Err(error) => return Err(format!("receive {place}, {receive:?}: {error}")),
         };
         let first = |number: &usize| case.messages[*number].from == from && case.messages[*number].tag == receive.tag;
-        let Some(found) = left.iter().position(|number| first(number)) else {
+        let Some(found) = left.iter().position(first) else {
             return Err(format!("receive {place}, {receive:?}: no message is left that rank {from} sent"));
         };
         let number = left.remove(found);

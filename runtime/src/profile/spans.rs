@@ -10,7 +10,7 @@ pub(crate) struct CallSpan(#[cfg(feature = "tracing")] tracing::span::EnteredSpa
 /// The span of a run on a replica. It ends when it is dropped.
 pub(crate) struct RunSpan {
     #[cfg(feature = "tracing")]
-    _entered: Option<tracing::span::EnteredSpan>,
+    entered: Option<tracing::span::EnteredSpan>,
 }
 
 /// Returns whether a subscriber wants the spans of calls.
@@ -34,6 +34,8 @@ impl RunSpan {
     pub(crate) fn begin(_: usize, _: usize) -> RunSpan {
         RunSpan {}
     }
+
+    pub(crate) fn end(self) {}
 }
 
 /// Returns whether a subscriber wants the spans of calls.
@@ -84,6 +86,11 @@ impl RunSpan {
     /// Begins and enters the span of a run.
     pub(crate) fn begin(replica: usize, replicas: usize) -> RunSpan {
         let enter = || tracing::debug_span!(target: "consonance", "run", replica, replicas).entered();
-        RunSpan { _entered: are_wanted().then(enter) }
+        RunSpan { entered: are_wanted().then(enter) }
+    }
+
+    /// Leaves the span.
+    pub(crate) fn end(self) {
+        drop(self.entered);
     }
 }

@@ -100,7 +100,7 @@ impl Strategy {
             if let Some(span) = span {
                 span.end(Event::Run);
             }
-            drop(traced);
+            traced.end();
             if let Err(error) = &result {
                 free_the_others(&aborter, number, error);
             }
