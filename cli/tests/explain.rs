@@ -56,6 +56,7 @@ fn noted(step: Step) -> u32 {
         Step::Divided { targets: Targets::All, .. } => 2,
         Step::Divided { targets: Targets::Own, .. } => 3,
         Step::Divided { targets: Targets::Root(_), .. } => 4,
+        Step::Message => 5,
     }
 }
 
@@ -67,7 +68,7 @@ fn ranks_note_the_step_that_is_explained() {
         let calls = &inspections.first().expect("a group").ranks[0].calls;
         calls.last().expect("a call").head
     };
-    let mut seen = [false; 5];
+    let mut seen = [false; 6];
     let topology = thread::scope(|scope| {
         scope.spawn(|| topology_of(&mut second, Collective::Barrier));
         topology_of(&mut first, Collective::Barrier).expect("both ranks ask")
@@ -93,7 +94,7 @@ fn ranks_note_the_step_that_is_explained() {
             }
         }
     }
-    assert_eq!(seen, [true; 5]);
+    assert_eq!(seen, [true; 6]);
 }
 
 fn explain(words: &str) -> Output {

@@ -1,13 +1,34 @@
 //! What ranks are told when one of them does not make the call of the others, and what becomes of
 //! their group.
 //!
-//! Ranks that all make a call compare their calls before any data moves: after a mismatch the group
-//! goes on. If a rank makes no call, the group ends. Its first end stays: every rank that waits,
+//! Ranks that all make a call compare their calls before any data moves, or a rank compares its own
+//! with that of the rank whose data it reads: after a mismatch the group goes on. If a rank makes no call, the group ends. Its first end stays: every rank that waits,
 //! and every later call, is told of it. A run begins the group's next *generation*, with the same
 //! ranks, unless the process of a rank is lost. No data of an earlier generation reaches a later
 //! one.
 
-use crate::blame::blame;
+use crate::{
+    blame::blame,
+    call::{Flow, Kind, Work},
+};
+
+/// Whether a rank may be told at its next call what [`told`] says of this one, where the call moves
+/// little data: a rank need not wait for those that read its data, nor for others that read the
+/// same data. A rank that gets a result gets that of the rank whose data it reads.
+///
+/// ```
+/// use consonance_spec::{Kind, ending::is_told_late};
+/// assert!(is_told_late(Kind::Broadcast, true) && is_told_late(Kind::Broadcast, false));
+/// assert!(is_told_late(Kind::Gather, false) && !is_told_late(Kind::Gather, true));
+/// assert!(!is_told_late(Kind::AllReduce, false));
+/// ```
+pub fn is_told_late(kind: Kind, is_root: bool) -> bool {
+    match kind.flow() {
+        Flow::FromRoot | Flow::Pair => true,
+        Flow::ToRoot => kind.work() == Work::Moves && !is_root,
+        Flow::Control | Flow::Everyone => false,
+    }
+}
 
 /// What a rank does where its group makes a call.
 #[derive(Clone, Debug, PartialEq, Eq)]

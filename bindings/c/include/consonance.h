@@ -8,6 +8,9 @@
  * rank of a group makes the same collectives in the same order. If one differs, all fail with
  * CONS_ERR_MISMATCH and have moved no data; the group works on. A collective with a wrong argument
  * is such a difference, too.
+ * Between processes a broadcast, or a scatter or gather of even parts, of up to 4 KiB does not wait
+ * for all ranks: a rank that has gone on gets CONS_ERR_MISMATCH from its next call, which is made
+ * all the same.
  *
  * Any thread may use any handle. Calls on one communicator take turns. A process that was forked
  * from one that has called a function gets CONS_ERR_FORKED from each.

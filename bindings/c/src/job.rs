@@ -48,7 +48,7 @@ impl Job {
 
     /// Returns what executes jobs one after the other, until one fails.
     pub(crate) fn in_turn(jobs: Vec<Job>) -> impl FnOnce(&mut Communicator) -> Result<()> + Send + 'static {
-        |communicator| jobs.into_iter().try_for_each(|job| job.execute(communicator))
+        |communicator| communicator.as_one(|rank| jobs.into_iter().try_for_each(|job| job.execute(rank)))
     }
 
     pub(crate) fn into_work(self) -> impl FnOnce(&mut Communicator) -> Result<()> + Send + 'static {

@@ -7,6 +7,15 @@ static cons_error last(cons_comm comm) {
     return error;
 }
 
+/* Returns what this rank is told of its last call. Between processes a rank that gives or takes few data may hear of it
+   at the next call, which is made all the same. */
+static int told(cons_comm comm, int code) {
+    int next = cons_barrier(comm);
+    if (code == CONS_OK) return next;
+    OK(next);
+    return code;
+}
+
 /* One rank differs in the call, the type, the operation, the count or the root. */
 static void differences(cons_comm comm, int rank, int size) {
     double data[8] = {0};
@@ -17,7 +26,7 @@ static void differences(cons_comm comm, int rank, int size) {
     codes[1] = cons_all_reduce(comm, data, data, 4, odd ? CONS_I64 : CONS_F64, CONS_SUM);
     codes[2] = cons_all_reduce(comm, data, data, 4, CONS_F64, odd ? CONS_MAX : CONS_SUM);
     codes[3] = cons_all_reduce(comm, data, data, odd ? 3 : 4, CONS_F64, CONS_SUM);
-    codes[4] = cons_broadcast(comm, data, 4, CONS_F64, odd);
+    codes[4] = told(comm, cons_broadcast(comm, data, 4, CONS_F64, odd));
     for (int index = 0; index < 5; index++) CHECK(codes[index] == CONS_ERR_MISMATCH);
     CHECK(cons_all_reduce(comm, data, data, 4, CONS_F64, odd ? CONS_MEAN : CONS_SUM) == CONS_ERR_MISMATCH);
     cons_error error = last(comm);
@@ -50,8 +59,8 @@ static void arguments(cons_comm comm, int rank, int size) {
     CHECK(cons_all_reduce(comm, data, data, 2, CONS_I64, odd ? -1 : CONS_SUM) == expected);
     CHECK(cons_all_reduce(comm, data, data, 2, odd ? CONS_F32 : CONS_I64, odd ? CONS_XOR : CONS_SUM) == expected);
     CHECK(cons_all_reduce(comm, data, data, odd ? SIZE_MAX / 4 : 2, CONS_I64, CONS_SUM) == expected);
-    CHECK(cons_broadcast(comm, data, 2, CONS_I64, odd ? size : 0) == expected);
-    CHECK(cons_broadcast(comm, data, 2, CONS_I64, odd ? -1 : 0) == expected);
+    CHECK(told(comm, cons_broadcast(comm, data, 2, CONS_I64, odd ? size : 0)) == expected);
+    CHECK(told(comm, cons_broadcast(comm, data, 2, CONS_I64, odd ? -1 : 0)) == expected);
     CHECK(cons_all_gather_v(comm, data, data, odd ? NULL : (size_t[8]){0}, CONS_I64) == expected);
     truth[1] = odd ? 2 : 1;
     CHECK(cons_all_reduce(comm, truth, truth, 2, CONS_BOOL, CONS_AND) == expected);

@@ -132,7 +132,7 @@ impl Open {
             }
         };
         let work = move |communicator: &mut Communicator| {
-            jobs.into_iter().try_for_each(|job| job.execute(communicator))?;
+            communicator.as_one(|rank| jobs.into_iter().try_for_each(|job| job.execute(rank)))?;
             loans.give_back();
             Ok(())
         };

@@ -19,6 +19,7 @@ use consonance_kernels::{
     cpu::{isa::Isa, reduce::Reducer},
     group::plan::{Chunking, Protocol, Step, Targets, Topology, Windows},
 };
+use consonance_spec::Signature;
 use serde_json::{Value, json};
 use std::{fmt, io};
 
@@ -121,6 +122,9 @@ impl Question {
     fn way(&self, topology: &Topology) -> Result<(Step, Protocol), String> {
         let Case { collective, ranks, in_place, dtype, .. } = self.case;
         let all = self.case.bytes();
+        // Counts of each rank are a detail of a signature.
+        let has_counts = matches!(collective, Collective::GatherV | Collective::ScatterV);
+        let signature = Signature { detail: has_counts.into(), ..Signature::new(collective.kind()) };
         let (step, bytes) = match collective {
             Collective::Barrier => (topology.moving(0, Chunking::WHOLE), 0),
             Collective::AllReduce => (topology.combining(&self.reducer()?, all, Targets::All), all),
@@ -129,19 +133,19 @@ impl Question {
             Collective::ReduceScatter | Collective::AllToAll => {
                 (topology.moving(all, Chunking::blocks(ranks, all)), all)
             }
-            Collective::Scatter => (topology.moving(all, Chunking::one_way(all, ranks)), all),
+            Collective::Scatter => (topology.one_way(&signature, all, Chunking::one_way(all, ranks)), all),
             Collective::AllGather | Collective::AllGatherV | Collective::Gather | Collective::GatherV => {
                 let largest = (0..ranks).map(|rank| self.case.part(rank).len()).max().unwrap_or(0) * dtype.size();
                 let to_one = matches!(collective, Collective::Gather | Collective::GatherV);
                 let step = if to_one {
-                    topology.moving(largest, Chunking::one_way(largest, 1))
+                    topology.one_way(&signature, largest, Chunking::one_way(largest, 1))
                 } else {
                     topology.gathering(largest)
                 };
                 (step, largest)
             }
             Collective::Broadcast | Collective::SendRecv | Collective::ScatterV => {
-                (topology.moving(all, Chunking::one_way(all, 1)), all)
+                (topology.one_way(&signature, all, Chunking::one_way(all, 1)), all)
             }
             Collective::AllToAllV => (topology.moving(all, Chunking::WHOLE), all),
         };
@@ -186,6 +190,7 @@ impl Question {
 fn name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Inline => "inline",
+        Protocol::Message => "message",
         Protocol::InPlace => "in place",
         Protocol::ProcessRead => "process read",
         Protocol::Staged(_) => "staged",
@@ -201,7 +206,7 @@ impl Explanation {
 
     fn windows(&self) -> Option<Windows> {
         match self.protocol {
-            Protocol::Inline | Protocol::InPlace | Protocol::ProcessRead => None,
+            Protocol::Inline | Protocol::Message | Protocol::InPlace | Protocol::ProcessRead => None,
             Protocol::Staged(windows) | Protocol::TwoShot(windows) => Some(windows),
         }
     }
@@ -210,6 +215,7 @@ impl Explanation {
     fn algorithm(&self) -> &'static str {
         match (self.protocol, self.step) {
             (Protocol::Inline, _) => "the data are in the call descriptors",
+            (Protocol::Message, _) => "the data are in the call descriptors; who gives them does not wait",
             (Protocol::InPlace, Step::Divided { .. }) => "each rank reduces its block into all outputs",
             (Protocol::InPlace, _) => "each rank reads the data it needs in place",
             (Protocol::ProcessRead, _) => "process_vm_readv copies the data that each rank needs",
@@ -222,7 +228,7 @@ impl Explanation {
     /// Describes where the data are when another rank reads them.
     fn memory(&self) -> &'static str {
         match (self.protocol, self.question.transport) {
-            (Protocol::Inline, _) => "the call descriptor of each rank",
+            (Protocol::Inline | Protocol::Message, _) => "the call descriptor of each rank",
             (Protocol::InPlace, Transport::Threads) => "the buffers themselves, in the memory of the one process",
             (Protocol::InPlace, _) => "the buffers themselves, in memory from Communicator::alloc",
             (Protocol::ProcessRead, _) => "the buffers themselves, in the memory of each process",

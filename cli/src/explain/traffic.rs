@@ -41,7 +41,8 @@ impl Traffic {
         let brought = (0..case.ranks).map(|rank| case.role(rank).contributed * case.dtype.size());
         let (most, copies) = (brought.clone().max().unwrap_or(0), if is_whole { case.ranks } else { 1 });
         // process_vm_readv writes the results itself, except for a reduction.
-        let is_written = protocol != Protocol::Inline && (!is_read || case.collective.kind().combines()) && !replaces;
+        let is_inline = matches!(protocol, Protocol::Inline | Protocol::Message);
+        let is_written = !is_inline && (!is_read || case.collective.kind().combines()) && !replaces;
         is_written && cache_hints::goes_past_caches(most, brought.sum(), copies)
     }
 
@@ -54,7 +55,9 @@ impl Traffic {
         let (read, written, across) = match (protocol, step) {
             // Each rank reads a pair of cache lines of each peer's call descriptor, whatever the
             // size of the data.
-            (Protocol::Inline, _) => (contributed + needed, contributed + result, 128 * (ranks - 1)),
+            (Protocol::Inline | Protocol::Message, _) => {
+                (contributed + needed, contributed + result, 128 * (ranks - 1))
+            }
             // Each rank reduces one block of all inputs into all outputs that need it.
             (Protocol::InPlace, Step::Divided { .. }) => {
                 let written = if case.collective == Collective::AllReduce { contributed } else { block };

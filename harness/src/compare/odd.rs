@@ -7,12 +7,13 @@ use super::{
     script::{self, DEADLINE, parts},
 };
 use crate::{
-    cases::{Collective, NestCase, OddRank, OddReplica, RankDoes, ReplicaDoes, Script},
+    cases::{Collective, Counts, NestCase, OddRank, OddReplica, RankDoes, ReplicaDoes, Script},
     subjects::{Group, Replicas},
 };
-use consonance::{Error, Implementation, Strategy};
+use consonance::{Communicator, Error, Implementation, Strategy};
+use consonance_kernels::group::plan::{Chunking, Step, Topology};
 use consonance_spec::{
-    Kind,
+    Kind, Signature,
     blame::blame,
     ending::{self, Act, Told},
 };
@@ -42,7 +43,7 @@ pub fn odd_rank(group: Group, case: &OddRank) -> Verdict {
     let (told, kept) = kept::lend(group, size).on_ranks(calls, |mut rank, (mut first, mut second)| {
         let communicator = &mut rank.communicator;
         let number = communicator.rank();
-        let is_odd = number == odd;
+        let (is_odd, mut is_told_late) = (number == odd, false);
         communicator
             .set_timeout(if matches!(does, RankDoes::IsLate) { SHORT } else { DEADLINE })
             .expect("a timeout that ends");
@@ -70,17 +71,30 @@ pub fn odd_rank(group: Group, case: &OddRank) -> Verdict {
                 }
                 first.make(communicator)
             }
-            RankDoes::IsLate => {
-                let result = first.make(communicator);
-                others_are_done.wait();
-                result
-            }
             _ => first.make(communicator),
         };
+        let own = if let (RankDoes::Calls(other, _), true) = (does, is_odd) { other } else { call };
+        let result = match result {
+            Ok(()) if may_go_on(communicator, own) => {
+                // It has the data of the rank that gave them, and is told at its next call, which
+                // is made all the same.
+                first.judge(Ok(())).map_err(|wrong| format!("rank {number}, which went on: {wrong}"))?;
+                let told = second.make(communicator);
+                if matches!(told, Err(Error::Mismatch { .. })) {
+                    second.judge(Ok(())).map_err(|wrong| format!("rank {number}, which was told: {wrong}"))?;
+                }
+                is_told_late = true;
+                told
+            }
+            result => result,
+        };
+        if matches!(does, RankDoes::IsLate) && !is_odd {
+            others_are_done.wait();
+        }
         if leaves {
             others_are_done.wait();
         }
-        if matches!(result, Err(Error::Mismatch { .. } | Error::InvalidCall { .. })) {
+        if !is_told_late && matches!(result, Err(Error::Mismatch { .. } | Error::InvalidCall { .. })) {
             first.untouched().map_err(|wrong| format!("rank {number}: {wrong}"))?;
             communicator.set_implementation(Implementation::Auto);
             let result = second.make(communicator);
@@ -102,6 +116,21 @@ pub fn odd_rank(group: Group, case: &OddRank) -> Verdict {
     }
     let implementation = Implementation::Auto;
     script::script(group, &Script { size, asynchronous: false, implementation, calls: vec![call.clone()] })
+}
+
+/// Whether this rank may be told at its next call only what became of `call`.
+fn may_go_on(communicator: &Communicator, call: &Collective) -> bool {
+    let (rank, size) = (communicator.rank(), communicator.size());
+    let takes_part = call.kind != Kind::SendRecv || rank == call.root || rank == call.receiver(size);
+    let Counts::Even(count) = call.counts else { return false };
+    let parts = if call.kind == Kind::Scatter { size } else { 1 };
+    let bytes = count * parts * call.dtype.size();
+    let is_message = |topology: Topology| {
+        topology.one_way(&Signature::new(call.kind), bytes, Chunking::one_way(bytes, 1)) == Step::Message
+    };
+    takes_part
+        && ending::is_told_late(call.kind, rank == call.root)
+        && communicator.topology(None).is_some_and(is_message)
 }
 
 /// What each rank was told, if it made the call.

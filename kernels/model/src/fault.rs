@@ -10,7 +10,7 @@ use std::{
 };
 
 /// The names and the text of the files that the model checks.
-pub const FILES: [(&str, &str); 15] = [
+pub const FILES: [(&str, &str); 16] = [
     ("sync/wait.rs", include_str!("../../src/sync/wait.rs")),
     ("shm/records.rs", include_str!("../../src/shm/records.rs")),
     ("shm/call_log.rs", include_str!("../../src/shm/call_log.rs")),
@@ -18,6 +18,7 @@ pub const FILES: [(&str, &str); 15] = [
     ("group/state.rs", include_str!("../../src/group/state.rs")),
     ("group/call_context.rs", include_str!("../../src/group/call_context.rs")),
     ("group/waiting.rs", include_str!("../../src/group/waiting.rs")),
+    ("group/message.rs", include_str!("../../src/group/message.rs")),
     ("group/renewal.rs", include_str!("../../src/group/renewal.rs")),
     ("group/mail/ring.rs", include_str!("../../src/group/mail/ring.rs")),
     ("group/mail/outgoing.rs", include_str!("../../src/group/mail/outgoing.rs")),

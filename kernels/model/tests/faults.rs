@@ -6,7 +6,7 @@ use consonance_model::{
 };
 
 /// Synchronisations by name, each with the scenario that fails without it, at each of its ends.
-const FOUND_BY: [(&str, &str); 21] = [
+const FOUND_BY: [(&str, &str); 22] = [
     ("arrival", "exchange"),
     ("sleep", "exchange"),
     ("wake", "exchange, end from outside"),
@@ -22,6 +22,7 @@ const FOUND_BY: [(&str, &str); 21] = [
     ("folded", "windows, divided"),
     ("read", "windows"),
     ("generation", "windows, failure, next generation"),
+    ("settle", "one way"),
     ("full", "messages"),
     ("taken", "messages"),
     ("refused", "messages, mismatch of a short one"),
@@ -111,6 +112,15 @@ fn waits_for_the_wrong_state_are_found() {
         ("a cell is said to be read too early", "group/mail/ring.rs", "ends.reader.read.store(", 1, "messages"),
         ("a cell is said to be full too early", "group/mail/ring.rs", "cell.full.store(", 1, "messages"),
         ("a sleeper is not signalled", "group/mail/mailbox.rs", "awaits_mail.load(", -1, "messages"),
+        ("a rank gives a message too early", "group/message.rs", "descriptor.sequence.load(", 2, "one way"),
+        ("a mismatch is judged too early", "group/message.rs", "descriptor.sequence.load(", 2, "one way, mismatch"),
+        (
+            "a peer is taken to have come that has not",
+            "group/message.rs",
+            "descriptor.sequence.load(",
+            2,
+            "one way, deadline",
+        ),
         ("ranks depart while one is still at work", "group/transport/in_place.rs", "counters.done.load(", 1, "divided"),
         (
             "a slot is staged again a window too early",

@@ -7,20 +7,22 @@ use super::{
     fault::Fault,
     plan::Access,
     post::{self, Post},
+    posted::{COMPARES, Posted, count_word},
     slot_swap,
     staging::PeerRead,
 };
 use crate::shm::{
     call_log::Outcome,
     codes,
-    records::{CallDescriptor, FIRST_BYTES, Generation},
+    records::{FIRST_BYTES, Generation},
 };
 use consonance_spec::Signature;
+use std::ptr;
 
 impl Endpoint {
-    /// Writes this rank's descriptor, runs `meanwhile`, waits for every peer's descriptor and
-    /// compares. If there is one peer, `awaited` bytes of its payload are prefetched during the
-    /// wait.
+    /// Settles this rank's last call, writes its descriptor, runs `meanwhile`, waits for every
+    /// peer's descriptor and compares. If there is one peer, `awaited` bytes of its payload are
+    /// prefetched during the wait.
     pub(crate) fn arrive<R>(
         &mut self,
         signature: &Signature,
@@ -31,72 +33,108 @@ impl Endpoint {
         meanwhile: impl FnOnce() -> R,
     ) -> Result<R, Fault> {
         self.check()?;
+        self.settle()?;
+        let own = self.post(signature, access, bytes, payload, (input, output));
+        let (records, rank) = (self.state.records(), self.world.rank());
+        let has_log = self.state.call_log(rank).is_some();
+        let pauses = post::pauses(records.len(), signature.kind, payload.len().max(awaited), has_log);
+        self.state.wait_policy.pause(pauses);
+        self.wake();
+        let made = meanwhile();
+        self.await_posts(|_| true, awaited)?;
+        self.have_all_arrived();
+        // Compares the peers' descriptors only: if any two ranks differ, each rank differs from
+        // some peer. The cache lines of this rank's own descriptor may be with a peer by now;
+        // reading it back would move them again.
+        if !self.all_agree(&own) {
+            return Err(self.disagree());
+        }
+        // No peer reads the next descriptor any more.
+        let records = self.state.records();
+        records[rank].descriptor(self.sequence + 1).fetch(records.len());
+        if matches!(access, Access::Payload | Access::Message | Access::Refused) {
+            self.note(Outcome::Done);
+        }
+        self.try_peers();
+        Ok(made)
+    }
+
+    /// Begins this rank's next call: writes its descriptor, then logs the call. The last call is
+    /// [settled](Endpoint::settle).
+    pub(super) fn post(
+        &mut self,
+        signature: &Signature,
+        access: Access,
+        bytes: usize,
+        payload: &[u8],
+        (input, output): (*const u8, *mut u8),
+    ) -> Posted {
         self.sequence += 1;
         let (records, sequence, rank) = (self.state.records(), self.sequence, self.world.rank());
         // A waiting peer has read the descriptor since it was last prefetched.
         records[rank].descriptor(sequence).fetch(records.len());
         let head = codes::code(signature) | (access as u32) << CODE_BITS;
         let fingerprint = if COMPARES { codes::fingerprint(signature) } else { 0 };
-        let own = Post { fingerprint, head, bytes, payload, input, output };
+        let root = signature.root.map_or(0, |root| root as u32 + 1);
+        let is_divided = matches!(access, Access::DividedToAll | Access::DividedToOwn | Access::DividedToRoot);
+        // Where others write no result, the word has the count, for reports.
+        let output = if is_divided { output } else { ptr::without_provenance_mut(count_word(signature)) };
+        let own = Post { fingerprint, head, root, bytes, payload, input, output };
         let place = post::payload(records, rank, sequence, payload.len());
         let is_beside = payload.len() <= post::first_bytes(records.len());
         let has_lines = is_beside || slot_swap::takes_payloads(records.len(), signature.kind);
-        // SAFETY: an endpoint is the only one of its rank, and the call before this one waited for
-        // every peer to arrive at it.
+        // SAFETY: an endpoint is the only one of its rank, and every peer has arrived at the call
+        // before this one.
         unsafe { records[rank].descriptor(sequence).publish(sequence, &own, place, has_lines) };
         if payload.len() <= FIRST_BYTES {
             self.addresses.own[..payload.len()].copy_from_slice(payload);
         }
         // Log the call after posting it: the post leaves earlier, and the delay lets the peers'
         // posts arrive.
-        let call_log = self.state.call_log(rank);
-        if let Some(call_log) = call_log {
+        if let Some(call_log) = self.state.call_log(rank) {
             self.entry_id = call_log.begin(Generation::number_of(sequence), head, bytes as u64);
         }
-        let pauses = post::pauses(records.len(), signature.kind, payload.len().max(awaited), call_log.is_some());
-        self.state.wait_policy.pause(pauses);
-        self.wake();
-        let made = meanwhile();
-        let all = self.wait_for_all(|record| {
-            post::await_payload(records, rank, sequence, awaited);
+        Posted { fingerprint, head, root, bytes: is_divided.then_some(bytes) }
+    }
+
+    /// Waits until the peers that are `awaited` have arrived at this call. If there is one peer,
+    /// `bytes` bytes of its payload are prefetched during the wait.
+    #[inline]
+    pub(super) fn await_posts(&mut self, awaited: impl Fn(usize) -> bool, bytes: usize) -> Result<(), Fault> {
+        let (records, sequence, rank) = (self.state.records(), self.sequence, self.world.rank());
+        let all = self.wait_for(awaited, |record| {
+            post::await_payload(records, rank, sequence, bytes);
             record.descriptor(sequence).arrived(sequence)
         });
         if let Err(fault) = &all {
             self.note(fault.outcome());
+            self.heed(fault);
         }
-        if let Err(Fault::Left(rank)) = all {
-            self.left = Some(rank);
-            if !self.state.has_left(self.generation, rank) {
-                // The rank is idle, and could come to this call later, when the buffers in this
-                // rank's descriptor are no data of the call. The ranks of other processes do not
-                // see that it is idle; the abort tells them which rank is at fault.
-                self.state.abort(self.generation, Abort { rank, reason: Reason::Return });
-            }
+        all
+    }
+
+    /// Notes the rank that will not come to this call, if that is the fault.
+    pub(super) fn heed(&mut self, fault: &Fault) {
+        let Fault::Left(rank) = *fault else { return };
+        self.left = Some(rank);
+        if !self.state.has_left(self.generation, rank) {
+            // The rank is idle, and could come to this call later, when the buffers in this rank's
+            // descriptor are no data of the call. The ranks of other processes do not see that it
+            // is idle; the abort tells them which rank is at fault.
+            self.state.abort(self.generation, Abort { rank, reason: Reason::Return });
         }
-        all?;
+    }
+
+    /// Notes that all ranks have arrived at this call.
+    pub(super) fn have_all_arrived(&mut self) {
         if let Some(staging) = &mut self.staging {
             staging.settle();
         }
-        let same_bytes = matches!(access, Access::DividedToAll | Access::DividedToOwn | Access::DividedToRoot);
-        let is_same = |descriptor: &CallDescriptor| {
-            descriptor.fingerprint() == own.fingerprint
-                && descriptor.head() == head
-                && (!same_bytes || descriptor.bytes() == bytes)
-        };
-        // Compares the peers' descriptors only: if any two ranks differ, each rank differs from
-        // some peer. The cache lines of this rank's own descriptor may be with a peer by now;
-        // reading it back would move them again.
-        if COMPARES && !self.world.peers().all(|peer| is_same(records[peer].descriptor(sequence))) {
-            self.note(Outcome::Mismatch);
-            return Err(Fault::Mismatch);
-        }
-        // No peer reads the next descriptor any more.
-        records[rank].descriptor(sequence + 1).fetch(records.len());
-        if access as u32 == Access::Payload as u32 {
-            self.note(Outcome::Done);
-        }
-        self.try_peers();
-        Ok(made)
+    }
+
+    /// Whether all peers, which have arrived, make the same call as this rank.
+    pub(super) fn all_agree(&self, own: &Posted) -> bool {
+        self.world.peers().all(|peer| own.agrees(self.state.records()[peer].descriptor(self.sequence)))
     }
 
     /// Tests, once, whether this rank can read the memory of all others, each of which has arrived
@@ -112,7 +150,3 @@ impl Endpoint {
             if all { PeerRead::Yes } else { PeerRead::No };
     }
 }
-
-/// Whether ranks compare their calls: without the comparison no call is sound. Only
-/// `harness/perf/checks` makes a build without it, to measure its cost.
-const COMPARES: bool = !cfg!(consonance_unchecked);

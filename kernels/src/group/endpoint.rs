@@ -8,6 +8,7 @@ use super::{
     keep_waiting::KeepWaiting,
     mail::Mail,
     plan::{SLOTS, Topology},
+    posted::{Posted, PostedCall},
     scratch::Addresses,
     staging::Staging,
     state::GroupState,
@@ -46,6 +47,12 @@ pub struct Endpoint {
     pub(crate) staging: Option<Staging>,
     /// The entry of the current call in this rank's call log, if there is one.
     pub(super) entry_id: u64,
+    /// The last call of this rank, if it has not compared all descriptors of it.
+    pub(super) unsettled: Option<Posted>,
+    /// The calls of all ranks, if they differ and a rank has left the call before all arrived: of
+    /// this call, and of an earlier call of which this rank was not told yet.
+    pub(super) differing: Option<Vec<PostedCall>>,
+    pub(super) differing_late: Option<Vec<PostedCall>>,
     mail: Option<Mail>,
     /// What a wait of this rank asks now and then.
     pub(super) keep_waiting: Option<KeepWaiting>,
@@ -119,6 +126,9 @@ impl Endpoint {
             addresses,
             staging,
             entry_id: 0,
+            unsettled: None,
+            differing: None,
+            differing_late: None,
             mail: None,
             keep_waiting: None,
         }
@@ -160,6 +170,11 @@ impl Endpoint {
     /// peers.
     pub fn waited(&self) -> Duration {
         self.slept.get()
+    }
+
+    /// Adds a wait in another group to this call's.
+    pub fn add_wait(&mut self, waited: Duration) {
+        self.slept.set(self.slept.get() + waited);
     }
 
     /// Returns a handle that can end the group from any thread.

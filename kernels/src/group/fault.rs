@@ -7,7 +7,8 @@ use crate::shm::call_log::Outcome;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Not all ranks made the same call. All of them get this fault, none has touched any memory,
-    /// and the group still works.
+    /// and the group still works. A rank that has gone on from a message is told by
+    /// [`Endpoint::take_differing_late`](crate::group::Endpoint::take_differing_late) instead.
     Mismatch,
     /// This rank has left for good; every later step fails the same.
     Left(usize),

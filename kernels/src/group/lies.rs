@@ -319,3 +319,61 @@ fn memory_that_nobody_allocated_is_not_touched() {
         assert!(blocks(&victim) < before + (1 << 20) / 512, "only staging got pages");
     }
 }
+
+/// Posts a message with any descriptor.
+fn lies_in_a_message(liar: &mut Endpoint, signature: &Signature, access: Access, bytes: usize, payload: &[u8]) {
+    let none = (ptr::null(), ptr::null_mut());
+    liar.post(signature, access, bytes, payload, none);
+    liar.wake();
+}
+
+fn broadcast_of(root: usize, count: usize) -> Signature {
+    Signature { root: Some(root), count: Some(count), ..signature(Kind::Broadcast, DType::U8) }
+}
+
+#[test]
+fn a_message_of_another_size_is_nonsense_or_wrong_data() {
+    let signature = broadcast_of(1, 100);
+    for (bytes, expected) in [(99, Err(Fault::CorruptPeer(1))), (0, Err(Fault::CorruptPeer(1))), (usize::MAX, Ok(()))] {
+        let (mut victim, mut liar) = two();
+        lies_in_a_message(&mut liar, &signature, Access::Message, bytes, &[5; 100]);
+        let mut data = [0u8; 100];
+        let payloads = victim.receive_message(&signature, 1, 100).unwrap();
+        assert_eq!(payloads.copy(1, 0, &mut data.as_mut_slice().into()), expected, "{bytes} bytes");
+    }
+}
+
+#[test]
+fn what_a_descriptor_says_of_a_call_is_no_call_or_any_call() {
+    for (access, bytes) in [(Access::Refused, usize::MAX), (Access::Message, 1 << 60), (Access::DividedToAll, 7)] {
+        let (mut victim, mut liar) = two();
+        victim.send_message(&broadcast_of(0, 1), [1u8].as_slice().into()).unwrap();
+        lies_in_a_message(&mut liar, &broadcast_of(7, usize::MAX), access, bytes, &[0xff; 300]);
+        for head in [None, Some(u32::MAX), Some(0xff00_00ff)] {
+            let descriptor = liar.state.records()[1].descriptor(liar.sequence);
+            head.into_iter().for_each(|head| descriptor.head.store(head, Ordering::Relaxed));
+            let call = victim.posted_calls().remove(1);
+            assert_eq!(call.signature.is_none(), head.is_some(), "{call:?}");
+            assert!(call.refusal.is_none_or(|text| text.len() <= 3 * Endpoint::PAYLOAD_BYTES));
+        }
+        victim.settle().unwrap();
+        assert!(victim.take_differing_late().is_some());
+    }
+}
+
+#[test]
+fn a_peer_that_says_it_has_come_to_calls_of_the_future_delays_nobody() {
+    let (mut victim, liar) = two();
+    let signature = broadcast_of(0, 1);
+    for far in [1, 2, 1 << 40] {
+        victim.send_message(&signature, [1u8].as_slice().into()).unwrap();
+        let descriptor = liar.state.records()[1].descriptor(victim.sequence);
+        descriptor.sequence.store(victim.sequence + far, Ordering::Relaxed);
+        assert_eq!(answer(|| victim.settle(), || ()), Ok(()));
+    }
+    // A number of another generation is none of this one.
+    victim.send_message(&signature, [1u8].as_slice().into()).unwrap();
+    let descriptor = liar.state.records()[1].descriptor(victim.sequence);
+    descriptor.sequence.store(u64::MAX, Ordering::Relaxed);
+    assert_eq!(answer(|| victim.settle(), || ()), Err(Fault::Missing(vec![1])));
+}

@@ -18,6 +18,10 @@
 //! 4. **Depart.** A rank that shared memory waits until every rank has announced that it is done. A
 //!    rank that shared nothing does not wait.
 //!
+//! Where small data go one way between processes, ranks do not meet: who gives data waits for
+//! nobody, and who takes them for the giver alone. Each arrives, as above, and agrees with the
+//! others at its next step at the latest. See `message.rs`.
+//!
 //! A rank changes its own state only: *away* → *arrived* (1) → *inside* a chunk of others' memory
 //! (3) → *done* (4) → away.
 //!
@@ -32,7 +36,8 @@
 //! # The races, by name
 //!
 //! * **Early next call.** A fast rank arrives at the next call while a slow one still reads this
-//!   call's descriptor: each rank has two descriptors and uses them in turn.
+//!   call's descriptor: each rank has two descriptors and uses them in turn. A rank that has not
+//!   waited for all in this call does so before the next.
 //! * **Sleep against signal.** A sleeper announces itself, fences and checks its condition once
 //!   more; a rank that publishes fences and then checks for sleepers. One of the two sees the
 //!   other. See `sync/wait.rs`.
@@ -63,6 +68,7 @@ mod backing;
 mod state;
 mod aborter;
 mod post;
+mod posted;
 mod scratch;
 mod staging;
 mod call_context;
@@ -74,7 +80,9 @@ mod endpoint;
 mod keep_waiting;
 mod waiting;
 mod renewal;
+mod disagreement;
 mod arrival;
+mod message;
 mod transport;
 mod calls;
 mod subgroup;
@@ -91,4 +99,5 @@ pub use keep_waiting::KeepWaiting;
 pub use mail::{Envelope, Finish, Mail, MailFault};
 pub use payloads::Payloads;
 pub use peers::{PeerBuffers, Rows};
+pub use posted::PostedCall;
 pub use witness::Witness;

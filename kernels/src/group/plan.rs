@@ -10,6 +10,7 @@ use crate::{
     shm::records::{FIRST_BYTES, PAYLOAD_BYTES, TINY_BYTES},
     tuning::{self, Tuning},
 };
+use consonance_spec::Signature;
 use std::ops::Range;
 
 /// Slots of a rank's staging: two for the data of even and odd windows, and two for their results.
@@ -24,6 +25,8 @@ pub(crate) const BORDER_BYTES: usize = 128;
 pub enum Step {
     /// [`Endpoint::exchange`](crate::group::Endpoint::exchange).
     Exchange,
+    /// [`Endpoint::send_message`](crate::group::Endpoint::send_message), or a receive of messages.
+    Message,
     /// [`Endpoint::published`](crate::group::Endpoint::published).
     Published(Chunking),
     /// [`Endpoint::divided`](crate::group::Endpoint::divided).
@@ -38,7 +41,7 @@ pub enum Step {
 }
 
 /// How a rank shares memory in a step. Descriptors must be equal in this and in the call's code.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Access {
     Payload = 0,
@@ -46,6 +49,11 @@ pub(crate) enum Access {
     DividedToAll = 2,
     DividedToOwn = 3,
     DividedToRoot = 4,
+    /// The rank waits for the data that it reads, and compares the other descriptors at its next
+    /// call.
+    Message = 5,
+    /// The rank's own call is invalid; its payload says why.
+    Refused = 6,
 }
 
 /// The ranks that receive the result of [`Endpoint::divided`](crate::group::Endpoint::divided).
@@ -164,6 +172,8 @@ pub struct Topology {
 pub enum Protocol {
     /// The payloads are in the call descriptors.
     Inline,
+    /// The same, and a rank waits only for the data that it reads.
+    Message,
     /// The data stay in the callers' buffers: each rank reads them there, or folds its block of
     /// them straight into all results.
     InPlace,
@@ -223,6 +233,7 @@ impl Step {
     pub(crate) fn access(self) -> Access {
         match self {
             Step::Exchange => Access::Payload,
+            Step::Message => Access::Message,
             Step::Published(_) => Access::Published,
             Step::Divided { targets: Targets::All, .. } => Access::DividedToAll,
             Step::Divided { targets: Targets::Own, .. } => Access::DividedToOwn,
@@ -279,6 +290,18 @@ impl Topology {
         if self.rides_to_some(bytes) { Step::Exchange } else { Step::Published(chunking) }
     }
 
+    /// Returns the step of a call in which one rank has data, or one rank reads them. The rank with
+    /// the most data has `bytes` bytes, as all ranks know. The descriptors of the call say all that
+    /// ranks compare: its signature has no detail.
+    #[inline]
+    pub fn one_way(&self, signature: &Signature, bytes: usize, chunking: Chunking) -> Step {
+        let is_plain = signature.detail == 0 && signature.kind.has_root();
+        match self.moving(bytes, chunking) {
+            Step::Exchange if is_plain && self.slot_bytes.is_some() => Step::Message,
+            step => step,
+        }
+    }
+
     /// Returns the step of a call in which every rank gets the data of all. The rank with the most
     /// data has `bytes` bytes, as all ranks know.
     #[inline]
@@ -322,7 +345,7 @@ impl Topology {
     /// memory, they use that of `reads: false`.
     pub fn protocol(&self, step: Step, bytes: usize, in_heap: bool) -> Protocol {
         let Some(slot_bytes) = self.slot_bytes else {
-            return if step == Step::Exchange { Protocol::Inline } else { Protocol::InPlace };
+            return if matches!(step, Step::Exchange | Step::Message) { Protocol::Inline } else { Protocol::InPlace };
         };
         // Small slots lower the limits, so that tests reach every protocol with short data.
         let is_to_root = matches!(step, Step::Divided { targets: Targets::Root(_), .. });
@@ -333,6 +356,7 @@ impl Topology {
         let in_heap = in_heap && bytes > in_place_bytes;
         match step {
             Step::Exchange => Protocol::Inline,
+            Step::Message => Protocol::Message,
             Step::Published(_) if in_heap => Protocol::InPlace,
             Step::Published(chunking) if self.reads && chunking.blocks > 1 && bytes >= read_bytes => {
                 Protocol::ProcessRead

@@ -64,12 +64,15 @@ pub(crate) fn pauses(ranks: usize, kind: Kind, bytes: usize, has_ring: bool) -> 
 pub(crate) struct Post<'a> {
     pub(crate) fingerprint: u64,
     pub(crate) head: u32,
+    /// The root plus 1; 0 if the call has none.
+    pub(crate) root: u32,
     /// Bytes of this rank's data.
     pub(crate) bytes: usize,
     pub(crate) payload: &'a [u8],
     /// Where the others may read this rank's data; null if they may not.
     pub(crate) input: *const u8,
-    /// Where the others may write this rank's result; null if they may not.
+    /// Where the others may write this rank's result. Where they do not, the count of the call:
+    /// see [`count_word`](super::posted::count_word).
     pub(crate) output: *mut u8,
 }
 
@@ -79,11 +82,12 @@ impl CallDescriptor {
     ///
     /// # Safety
     /// Called by the descriptor's rank alone, which has seen every peer arrive at call
-    /// `sequence - 1`; `place` is its [`payload`].
+    /// `sequence - 1` and has compared their descriptors; `place` is its [`payload`].
     pub(crate) unsafe fn publish(&self, sequence: u64, arrival: &Post<'_>, place: *mut u8, has_lines: bool) {
         assert!(arrival.payload.len() <= PAYLOAD_BYTES, "payload of {} bytes", arrival.payload.len());
         self.fingerprint.store(arrival.fingerprint, Ordering::Relaxed);
         self.head.store(arrival.head, Ordering::Relaxed);
+        self.root.store(arrival.root, Ordering::Relaxed);
         self.bytes.store(arrival.bytes as u64, Ordering::Relaxed);
         self.input.store(arrival.input.cast_mut(), Ordering::Relaxed);
         self.output.store(arrival.output, Ordering::Relaxed);

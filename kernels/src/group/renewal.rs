@@ -21,6 +21,8 @@ impl Endpoint {
         self.close_mail(&Fault::Aborted(abort));
         self.begin_call();
         (self.generation, self.sequence, self.left) = (generation, generation.base(), None);
+        // The end has been told instead.
+        (self.unsettled, self.differing, self.differing_late) = (None, None, None);
         if let Some(staging) = &mut self.staging {
             staging.renew(generation);
         }

@@ -28,8 +28,7 @@ pub(crate) struct GroupState {
     pub(crate) wait_policy: WaitPolicy,
     /// The ranks that are threads of this process, in a top group of processes.
     local: Range<usize>,
-    /// The id of each rank's process, in a top group of processes; 0 where it is unknown. Empty
-    /// where ranks do not read each other's memory.
+    /// The ids of the top group's processes, 0 if unknown. Empty if ranks cannot read each other's.
     processes: Box<[u32]>,
     parent: Option<Parent>,
     /// Groups of threads split from this one whose endpoints not every member has taken yet, by a
@@ -102,8 +101,8 @@ impl GroupState {
     }
 
     fn on(backing: Backing, tuning: &'static Tuning, wait_policy: WaitPolicy, parent: Option<Parent>) -> GroupState {
-        let (local, processes, pending_subgroups, has_children) =
-            (0..0, [].into(), Mutex::default(), AtomicU32::new(0));
+        let (local, processes) = (0..0, [].into());
+        let (pending_subgroups, has_children) = (Mutex::default(), AtomicU32::new(0));
         GroupState { tuning, wait_policy, backing, local, processes, parent, pending_subgroups, has_children }
     }
 

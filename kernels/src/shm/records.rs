@@ -8,7 +8,8 @@
 //! the same call, and the data of a tiny call. Further cache lines hold the data of a small call.
 //! There are two descriptors, used in turn. A rank overwrites the descriptor of call `e` with that
 //! of call `e + 2` only after every peer has arrived at `e + 1`. A peer that has arrived there has
-//! read all that it needs of `e`.
+//! read all that it needs of `e`. A call that a rank has left before all have arrived
+//! (`group/message.rs`) is settled before the rank writes its next descriptor.
 
 use crate::sync::{
     atomics::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
@@ -65,6 +66,8 @@ record! {
         /// The part of the check that is exact: values on which memory accesses depend, so that a
         /// hash must not decide.
         pub(crate) head: AtomicU32,
+        /// The root of the call plus 1; 0 if it has none.
+        pub(crate) root: AtomicU32,
         pub(crate) bytes: AtomicU64,
         pub(crate) input: AtomicPtr<u8>,
         pub(crate) output: AtomicPtr<u8>,
@@ -83,6 +86,7 @@ impl Default for CallDescriptor {
             sequence: AtomicU64::new(0),
             fingerprint: AtomicU64::new(0),
             head: AtomicU32::new(0),
+            root: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
             input: AtomicPtr::default(),
             output: AtomicPtr::default(),
@@ -110,6 +114,10 @@ impl CallDescriptor {
 
     pub(crate) fn head(&self) -> u32 {
         self.head.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn root(&self) -> u32 {
+        self.root.load(Ordering::Relaxed)
     }
 
     pub(crate) fn bytes(&self) -> usize {

@@ -7,6 +7,7 @@
 //! never the expected one. All ranks vote on the same words, so all get the same error.
 
 use crate::{Error, comm::options::Configuration};
+use consonance_kernels::group::PostedCall;
 use consonance_spec::{
     Kind, Signature,
     call::{digest, mix},
@@ -113,6 +114,18 @@ impl Words {
 /// 2^64).
 pub(crate) fn refused(kind: Kind, why: &str) -> Signature {
     Signature { detail: digest(why) | 1, ..Signature::new(kind) }
+}
+
+/// Returns the mismatch of calls that the ranks have read in each other's descriptors. The ranks
+/// have compared nothing but what the descriptors say, at least in one of the calls.
+pub(crate) fn compare_posted(calls: &[PostedCall], configuration: &Configuration) -> Error {
+    let words = |call: &PostedCall| match (&call.signature, &call.refusal) {
+        (Some(signature), Some(why)) => Words::refused(signature.kind, why),
+        (Some(signature), None) => Agreement::NONE.words(signature, configuration),
+        (None, _) => Words(vec![("call".to_owned(), "no known call".to_owned())]),
+    };
+    let texts = calls.iter().map(|call| String::from_utf8_lossy(&words(call).to_bytes()).into_owned());
+    compare(&texts.collect::<Vec<_>>())
 }
 
 /// Returns the mismatch: the first argument in which the first deviating rank differs from the call

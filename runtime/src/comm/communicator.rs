@@ -54,6 +54,10 @@ pub struct Communicator {
     pub(super) configuration: Configuration,
     /// Whether calls are recorded for a profile.
     pub(super) profiled: bool,
+    /// The error of an earlier call, which the next call returns.
+    late: Option<Error>,
+    /// Whether the error of an earlier call is told after the calls that follow.
+    defers: bool,
 }
 
 impl Communicator {
@@ -111,7 +115,7 @@ impl Communicator {
     }
 
     fn over(engine: Box<dyn Engine>, configuration: Configuration) -> Communicator {
-        Communicator { engine, configuration, profiled: profile::is_on() }
+        Communicator { engine, configuration, profiled: profile::is_on(), late: None, defers: false }
     }
 
     /// Returns this rank, counted from 0.
@@ -284,6 +288,10 @@ impl Communicator {
     /// After an abort, waits until all ranks are ready, then renews the group. Otherwise does
     /// nothing.
     pub(crate) fn renew(&mut self) -> Result<()> {
+        if self.engine.abort_handle().is_aborted() {
+            // The end has been told instead.
+            self.late = None;
+        }
         self.engine.renew()
     }
 
@@ -335,7 +343,7 @@ impl Communicator {
         let mut all = vec![[0i64; 2]; self.size()];
         let recv = all.as_flattened_mut().into();
         let told = Call::AllGather { send: Some(own.as_slice().into()), recv, counts: None };
-        self.carry_out(told, &signature, &Agreement::NONE)?;
+        self.step(told, &signature, &Agreement::NONE)?;
         let mut members: Vec<usize> = (0..self.size()).filter(|&rank| all[rank][0] == own[0]).collect();
         members.sort_by_key(|&rank| all[rank][1]);
         if color.is_none() {
@@ -343,7 +351,11 @@ impl Communicator {
         }
         let part = self.engine.subgroup(&members);
         let engine = part.map_err(|failure| self.settle(failure, &signature, &Agreement::NONE))?;
-        Ok(engine.map(|engine| Communicator::on(engine, self.configuration)))
+        let Some(engine) = engine else { return Ok(None) };
+        let mut part = Communicator::on(engine, self.configuration);
+        // An error instead of the new group would end that for all its ranks.
+        part.late = self.late.take().or_else(|| self.engine.late_error());
+        Ok(Some(part))
     }
 
     pub(crate) fn call(&mut self, call: Call<'_>) -> Result<()> {
@@ -366,6 +378,35 @@ impl Communicator {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn execute(&mut self, call: Call<'_>, agreement: &Agreement<'_>) -> Result<()> {
+        let done = self.make(call, agreement);
+        match done {
+            // This rank's own fault comes first.
+            Err(Error::InvalidCall { .. }) => done,
+            done => self.hear(done),
+        }
+    }
+
+    /// Makes several calls as one. If this rank hears only now of a mismatch in an earlier call, the
+    /// error comes after all of them, since the other ranks make them all.
+    ///
+    /// # Errors
+    /// That of an earlier call, or of `calls`.
+    ///
+    /// ```
+    /// # use consonance::Communicator;
+    /// let mut alone = Communicator::threads(1).remove(0);
+    /// alone.as_one(|rank| rank.barrier().and_then(|()| rank.barrier()))?;
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn as_one(&mut self, calls: impl FnOnce(&mut Communicator) -> Result<()>) -> Result<()> {
+        let before = std::mem::replace(&mut self.defers, true);
+        let done = calls(self);
+        self.defers = before;
+        self.hear(done)
+    }
+
+    /// Executes a call. Its error may be preceded by one of an [earlier](Communicator::hear) call.
+    fn make(&mut self, call: Call<'_>, agreement: &Agreement<'_>) -> Result<()> {
         let mut signature = Signature::new(call.kind());
         let signed = match call.outside(|space| self.engine.reaches(space)) {
             None => call.sign(self.world(), &mut signature),
@@ -380,7 +421,7 @@ impl Communicator {
             return Err(error);
         }
         agreement.sign(&mut signature);
-        self.carry_out(call, &signature, agreement)
+        self.step(call, &signature, agreement)
     }
 
     /// Waits until the calls that an engine only [enqueued](Engine::synchronize) on a device are
@@ -406,7 +447,7 @@ impl Communicator {
         Error::invalid(kind.name(), argument, expected, format!("memory of {space}")).of_replica(self.rank())
     }
 
-    fn carry_out(&mut self, call: Call<'_>, signature: &Signature, agreement: &Agreement<'_>) -> Result<()> {
+    fn step(&mut self, call: Call<'_>, signature: &Signature, agreement: &Agreement<'_>) -> Result<()> {
         if self.is_observed() {
             return self.carry_out_observed(call, signature, agreement);
         }
@@ -424,10 +465,25 @@ impl Communicator {
         done.map_err(|failure| self.settle(failure, signature, agreement))
     }
 
+    /// Returns the error of an earlier call, if this rank was not told of it yet. The last call has
+    /// been made all the same, so that the ranks stay in step; a mismatch in it is told next.
+    fn hear(&mut self, done: Result<()>) -> Result<()> {
+        if self.defers {
+            return done;
+        }
+        let Some(late) = self.late.take().or_else(|| self.engine.late_error()) else { return done };
+        if let Err(error @ Error::Mismatch { .. }) = done {
+            // Any other error comes again.
+            self.late = Some(error);
+        }
+        Err(late)
+    }
+
     /// Executes a barrier of a kind of the strategy's own.
     pub(crate) fn meet(&mut self, kind: Kind, agreement: &Agreement<'_>) -> Result<()> {
         let mut signature = Signature::new(kind);
         agreement.sign(&mut signature);
-        self.carry_out(Call::Barrier, &signature, agreement)
+        let done = self.step(Call::Barrier, &signature, agreement);
+        self.hear(done)
     }
 }

@@ -113,7 +113,7 @@ impl Communicator {
     /// ```
     pub fn refuse(&mut self, kind: Kind, error: &Error) -> Result<()> {
         let why = error.to_string();
-        match self.engine.execute(Call::Barrier, &agreement::refused(kind, &why), kind) {
+        match self.engine.refuse(&agreement::refused(kind, &why), &why) {
             Ok(()) => Ok(()),
             Err(Failure::Error(error)) => Err(error),
             Err(Failure::Disagreement { .. }) => self.explain(&Words::refused(kind, &why), None).map(drop),

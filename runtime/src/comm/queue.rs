@@ -114,10 +114,9 @@ impl Queue {
     /// are done. The request ends with the last of them, or with the first that fails. `timeout` is
     /// that of each call.
     pub fn start(&self, calls: Vec<Call<'static>>, timeout: Option<Duration>) -> Request {
-        let execute = |communicator: &mut Communicator| {
-            calls.into_iter().try_for_each(|call| communicator.execute(call, &Agreement::NONE))
-        };
-        self.start_with(timeout, execute)
+        self.start_with(timeout, |communicator| {
+            communicator.as_one(|rank| calls.into_iter().try_for_each(|call| rank.execute(call, &Agreement::NONE)))
+        })
     }
 
     /// Starts `work`, which another thread calls with the communicator when the calls before are

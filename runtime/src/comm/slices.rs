@@ -120,7 +120,8 @@ impl Communicator {
         self.call(Call::ReduceScatter { op, send: Some(send.into()), recv: recv.into() })
     }
 
-    /// Copies `root`'s `data` to every rank's `data`.
+    /// Copies `root`'s `data` to every rank's `data`. Between processes up to 4 KiB are a
+    /// [message](crate::guide::errors#replicas-that-make-different-calls): the root does not wait.
     ///
     /// # Errors
     /// As [`barrier`](Communicator::barrier), and [`Error::InvalidCall`](crate::Error::InvalidCall)
@@ -173,7 +174,8 @@ impl Communicator {
     }
 
     /// Concatenates every rank's `send`, in rank order, into `root`'s `recv`. The other ranks need
-    /// no `recv`.
+    /// no `recv`. Between processes up to 4 KiB of each rank are a
+    /// [message](crate::guide::errors#replicas-that-make-different-calls): only the root waits.
     ///
     /// # Errors
     /// As [`all_gather`](Communicator::all_gather).
@@ -198,7 +200,9 @@ impl Communicator {
         self.call_with_counts(Call::Gather { send, recv, counts: Some(counts), root }, counts)
     }
 
-    /// Copies block `r` of `root`'s `send` to rank `r`'s `recv`. The root needs no `recv`.
+    /// Copies block `r` of `root`'s `send` to rank `r`'s `recv`. The root needs no `recv`. Between
+    /// processes up to 4 KiB in all are a
+    /// [message](crate::guide::errors#replicas-that-make-different-calls): the root does not wait.
     ///
     /// # Errors
     /// As [`all_gather`](Communicator::all_gather).
@@ -299,6 +303,9 @@ impl Communicator {
     }
 
     /// Sends `data` to rank `to`, which receives the same count. Returns when `to` has the data.
+    /// Between processes up to 4 KiB are a
+    /// [message](crate::guide::errors#replicas-that-make-different-calls): this rank does not wait
+    /// for `to` before its next call.
     ///
     /// The call is compared only with calls of `to` that send to or receive from this rank. If `to`
     /// makes a call of all ranks instead, both wait until a deadline.

@@ -28,6 +28,7 @@ const PARTS: &[(&str, Part)] = &[
     ("meets", ends::meets),
     ("leaves", ends::leaves),
     ("disagrees", ends::disagrees),
+    ("goes_on", ends::goes_on),
     ("many_calls", stops::many_calls),
     ("calls_until_told", stops::calls_until_told),
     ("random_calls", kills::random_calls),

@@ -125,7 +125,7 @@ pub const CALLS: &[Call] = &[
             Ok(())
         })
     }),
-    threads("scope", 2, |strategy, timer| timer.time(3000, || strategy.scope(|| Ok(black_box(0))))),
+    threads("scope", 2, |strategy, timer| timer.time(3000, || strategy.scope(|| Ok(_ = black_box(0))))),
     threads("a strategy's creation, first run and end", 2, |_, timer| {
         timer.time(30, || MirroredStrategy::new(["cpu:0", "cpu:1"])?.run(|_| Ok(())).map(drop))
     }),

@@ -6,9 +6,10 @@ mod exchanges;
 mod divided;
 mod generations;
 mod windows;
+mod one_way;
 mod messages;
 
-use self::{divided::*, exchanges::*, generations::*, messages::*, windows::*};
+use self::{divided::*, exchanges::*, generations::*, messages::*, one_way::*, windows::*};
 use crate::{
     fault::{self, Fault as Planted},
     watched,
@@ -38,7 +39,7 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 }
 
 /// Every scenario.
-pub const ALL: [Scenario; 35] = [
+pub const ALL: [Scenario; 47] = [
     scenario("exchange", 3, exchange),
     scenario("exchange in swapped places", 2, exchange_in_traded_places),
     scenario("exchange of different kinds", 2, exchange_of_different_kinds),
@@ -65,6 +66,18 @@ pub const ALL: [Scenario; 35] = [
     scenario("read directly", 1, read_directly),
     scenario("windows, failure, next generation", 2, windows_and_next_round),
     Scenario { deaths: DEATHS, ..scenario("windows, death", 1, windows_and_death) },
+    scenario("one way", 2, one_way),
+    scenario("one way, of three", 1, one_way_of_three),
+    scenario("one way, to one", 2, one_way_to_one),
+    scenario("one way, mismatch", 2, one_way_with_a_mismatch),
+    scenario("one way, from nobody", 2, one_way_from_nobody),
+    scenario("one way, mismatch of three", 1, one_way_of_three_with_a_mismatch),
+    scenario("one way, other data", 1, one_way_of_other_data),
+    scenario("one way, one leaves", 2, one_way_from_one_that_leaves),
+    scenario("one way, deadline", 2, one_way_with_a_deadline),
+    scenario("one way, next generation", 2, one_way_and_next_generation),
+    scenario("one way, in a split", 2, one_way_in_a_split),
+    Scenario { deaths: GIVER_DEATHS, ..scenario("one way, death", 1, one_way_and_death) },
     scenario("messages", 2, messages),
     scenario("messages that cross", 2, messages_that_cross),
     scenario("messages, mismatch", 2, message_that_does_not_fit),

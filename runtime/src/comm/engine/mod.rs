@@ -66,6 +66,22 @@ pub trait Engine: Any + Send {
     /// or [`Error::System`].
     fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure>;
 
+    /// Tells the other ranks that this rank's own call is invalid, and why. `signature` differs from
+    /// that of every valid call, so that the ranks disagree. By default executes a barrier with it.
+    ///
+    /// # Errors
+    /// As [`execute`](Engine::execute).
+    fn refuse(&mut self, signature: &Signature, _why: &str) -> Result<(), Failure> {
+        self.execute(Call::Barrier, signature, signature.kind)
+    }
+
+    /// Returns the error of an earlier call that this rank had finished before all ranks had come
+    /// to it, once. It does not tell of the last call, which is executed all the same. By default
+    /// every error comes from its own call.
+    fn late_error(&mut self) -> Option<Error> {
+        None
+    }
+
     /// Waits until the calls that were enqueued are finished. By default nothing is enqueued.
     ///
     /// # Errors

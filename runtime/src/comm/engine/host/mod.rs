@@ -8,12 +8,13 @@ use super::{AbortHandle, Engine, Failure, Service, require_host, words};
 use crate::{
     Error, Mailbox, Result,
     comm::{
+        agreement,
         call::{Call, OnHost},
         options::Configuration,
     },
 };
 use consonance_kernels::{
-    group::{End, Endpoint, Fault, KeepWaiting, LastCall, Reason, Witness, plan::Topology},
+    group::{End, Endpoint, Fault, KeepWaiting, LastCall, PostedCall, Reason, Witness, plan::Topology},
     memory::{Memory, Space},
     shm::Segment,
 };
@@ -26,6 +27,10 @@ pub(crate) struct Host {
     /// The endpoint in the group of this rank and each peer that it has sent to or received from.
     /// Empty before the first such call: most ranks of a large group never make one.
     pairs: Vec<Option<Endpoint>>,
+    /// The peer of the last call, if that was in a pair and is not settled.
+    unsettled_pair: Option<usize>,
+    /// The error of an earlier call, of which the user was not told yet.
+    late: Option<Error>,
     scratch: Scratch,
     configuration: Configuration,
     /// The processes of the ranks, if there are several. Dropped after the endpoints: a process
@@ -58,42 +63,57 @@ impl Host {
         processes: Option<Arc<dyn Processes>>,
     ) -> Host {
         endpoint.set_timeout(configuration.timeout);
-        Host { endpoint, pairs: Vec::new(), scratch: Scratch::default(), configuration, processes }
+        let (pairs, scratch) = (Vec::new(), Scratch::default());
+        Host { endpoint, pairs, unsettled_pair: None, late: None, scratch, configuration, processes }
     }
 
-    /// Runs a step in the group of this rank and `peer`. Its errors name both by their ranks in the
-    /// whole group.
+    /// Runs a step in the group of this rank and `peer`, in a call that has waited already. Its
+    /// errors name both by their ranks in the whole group.
     fn with_peer(
         &mut self,
         peer: usize,
         name: Kind,
+        waited: Duration,
         step: impl FnOnce(&mut Endpoint) -> Result<(), Fault>,
     ) -> Result<(), Failure> {
-        let (rank, begins, name) = (self.endpoint.world().rank(), name != Kind::Explain, name.name());
-        let members = [rank.min(peer), rank.max(peer)];
         self.pairs.resize_with(self.endpoint.world().size(), || None);
         if self.pairs[peer].is_none() {
             match self.endpoint.pair(peer) {
                 Ok(pair) => self.pairs[peer] = Some(pair),
-                Err(fault) => return Err(failure(&self.endpoint, self.processes.as_deref(), fault, name)),
+                Err(fault) => return Err(failure(&self.endpoint, self.processes.as_deref(), fault, name.name())),
             }
         }
-        let endpoint = self.pairs[peer].as_mut().expect("made above");
-        if begins {
-            endpoint.begin_call();
+        let pair = self.pairs[peer].as_mut().expect("made above");
+        if name != Kind::Explain {
+            pair.begin_call();
+            pair.add_wait(waited);
         }
-        let Err(fault) = step(endpoint) else { return Ok(()) };
+        let done = step(pair);
+        self.unsettled_pair = pair.is_unsettled().then_some(peer);
+        if done == Err(Fault::Mismatch)
+            && let Some(calls) = pair.take_differing()
+        {
+            return Err(Failure::Error(self.mismatch(Some(peer), &calls)));
+        }
+        done.map_err(|fault| self.pair_failure(peer, fault, name))
+    }
+
+    /// Makes the failure of a step in the group of this rank and `peer`.
+    #[cold]
+    fn pair_failure(&self, peer: usize, fault: Fault, name: Kind) -> Failure {
+        let (members, name) = (self.pair_members(peer), name.name());
+        let pair = self.pairs[peer].as_ref().expect("the step was in this group");
         // If the peer left because of another rank, only the whole group can name that rank.
         if matches!(fault, Fault::Left(_)) && self.endpoint.witness().blame(peer) != peer {
-            return Err(failure(&self.endpoint, self.processes.as_deref(), Fault::Left(peer), name));
+            return failure(&self.endpoint, self.processes.as_deref(), Fault::Left(peer), name);
         }
-        let mut error = match failure(endpoint, self.processes.as_deref(), fault, name) {
-            Failure::Disagreement { .. } => return Err(Failure::Disagreement { peer: Some(peer) }),
+        let mut error = match failure(pair, self.processes.as_deref(), fault, name) {
+            Failure::Disagreement { .. } => return Failure::Disagreement { peer: Some(peer) },
             Failure::Error(error) => error,
         };
         // An abort of the whole group names a rank of the whole group.
         if let (Error::Aborted { .. }, Some(abort)) = (&error, self.endpoint.aborter().aborted()) {
-            return Err(failure(&self.endpoint, self.processes.as_deref(), Fault::Aborted(abort), name));
+            return failure(&self.endpoint, self.processes.as_deref(), Fault::Aborted(abort), name);
         }
         // An error of the pair has ranks of the pair.
         let rename = |replica: &mut usize| *replica = members.get(*replica).copied().unwrap_or(*replica);
@@ -106,7 +126,66 @@ impl Host {
             }
             _ => {}
         }
-        Err(Failure::Error(error))
+        Failure::Error(error)
+    }
+
+    /// Makes the failure of a step in the whole group.
+    #[cold]
+    fn group_failure(&mut self, fault: Fault, name: Kind) -> Failure {
+        match self.endpoint.take_differing().filter(|_| fault == Fault::Mismatch) {
+            Some(calls) => Failure::Error(self.mismatch(None, &calls)),
+            None => failure(&self.endpoint, self.processes.as_deref(), fault, name.name()),
+        }
+    }
+
+    /// Returns the ranks of the group of this rank and `peer`.
+    fn pair_members(&self, peer: usize) -> [usize; 2] {
+        let rank = self.endpoint.world().rank();
+        [rank.min(peer), rank.max(peer)]
+    }
+
+    /// Makes the error for calls that differ, in the whole group or in that of this rank and
+    /// `peer`.
+    #[cold]
+    fn mismatch(&self, peer: Option<usize>, calls: &[PostedCall]) -> Error {
+        let mut error = agreement::compare_posted(calls, &self.configuration);
+        if let (Error::Mismatch { replica, .. }, Some(peer)) = (&mut error, peer) {
+            *replica = self.pair_members(peer)[usize::from(*replica != 0)];
+        }
+        error
+    }
+
+    /// Settles the last call of this rank before the call of this name, in whichever group it was,
+    /// and returns how long this rank has waited for that. The peers of the last call may wait for
+    /// this rank in the next one, of another group.
+    #[inline]
+    fn settle(&mut self, name: Kind) -> Result<Duration, Failure> {
+        match self.unsettled_pair {
+            None if !self.endpoint.is_unsettled() => Ok(Duration::ZERO),
+            peer => self.settle_with(peer, name),
+        }
+    }
+
+    fn settle_with(&mut self, peer: Option<usize>, name: Kind) -> Result<Duration, Failure> {
+        let endpoint = match peer {
+            Some(peer) => self.pairs[peer].as_mut().expect("the last call was in this group"),
+            None => &mut self.endpoint,
+        };
+        endpoint.begin_call();
+        let settled = endpoint.settle();
+        let (waited, calls) = (endpoint.waited(), endpoint.take_differing_late());
+        if let Err(fault) = settled {
+            return Err(match peer {
+                Some(peer) => self.pair_failure(peer, fault, name),
+                None => failure(&self.endpoint, self.processes.as_deref(), fault, name.name()),
+            });
+        }
+        self.unsettled_pair = None;
+        if let Some(calls) = calls {
+            let error = self.mismatch(peer, &calls);
+            self.late.get_or_insert(error);
+        }
+        Ok(waited)
     }
 }
 
@@ -120,35 +199,50 @@ impl Engine for Host {
     }
 
     fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
+        let waited = self.settle(name)?;
         // Calls that explain a mismatch share the deadline of the call.
         if name != Kind::Explain {
             self.endpoint.begin_call();
+            self.endpoint.add_wait(waited);
         }
         match call {
             Call::Send { data, to } => {
-                self.with_peer(to, name, |endpoint| algorithm::send(endpoint, signature, data.on_host()))
+                self.with_peer(to, name, waited, |endpoint| algorithm::send(endpoint, signature, data.on_host()))
             }
             Call::Recv { data, from } => {
-                self.with_peer(from, name, |endpoint| algorithm::recv(endpoint, signature, data.on_host()))
+                self.with_peer(from, name, waited, |endpoint| algorithm::recv(endpoint, signature, data.on_host()))
             }
             call => {
-                let Host { endpoint, scratch, configuration, processes, .. } = self;
-                algorithm::run(endpoint, signature, call, scratch, configuration).map_err(|stop| match stop {
-                    Stop::Fault(fault) => failure(endpoint, processes.as_deref(), fault, name.name()),
+                let Host { endpoint, scratch, configuration, .. } = self;
+                let done = algorithm::run(endpoint, signature, call, scratch, configuration);
+                done.map_err(|stop| match stop {
+                    Stop::Fault(fault) => self.group_failure(fault, name),
                     Stop::Counts(unlike) => Failure::Error(unlike.error(signature.kind)),
                 })
             }
         }
     }
 
+    fn refuse(&mut self, signature: &Signature, why: &str) -> Result<(), Failure> {
+        let waited = self.settle(signature.kind)?;
+        self.endpoint.begin_call();
+        self.endpoint.add_wait(waited);
+        self.endpoint.refuse(signature, why).map_err(|fault| self.group_failure(fault, signature.kind))
+    }
+
+    fn late_error(&mut self) -> Option<Error> {
+        self.late.take()
+    }
+
     fn subgroup(&mut self, members: &[usize]) -> Result<Option<Box<dyn Engine>>, Failure> {
+        self.settle(Kind::Split)?;
         let signature = Signature { dtype: Some(DType::I64), ..Signature::new(Kind::Split) };
         match self.endpoint.split(&signature, members) {
             Ok(endpoint) => {
                 let host = |endpoint| Host::new(endpoint, self.configuration, self.processes.clone());
                 Ok(endpoint.map(|endpoint| Box::new(host(endpoint)) as Box<dyn Engine>))
             }
-            Err(fault) => Err(failure(&self.endpoint, self.processes.as_deref(), fault, Kind::Split.name())),
+            Err(fault) => Err(self.group_failure(fault, Kind::Split)),
         }
     }
 
@@ -191,6 +285,7 @@ impl Engine for Host {
         }
         // Pairs end with their generation.
         self.pairs.clear();
+        (self.unsettled_pair, self.late) = (None, None);
         let renewed = self.endpoint.renew();
         renewed.map_err(|fault| {
             let (witness, timeout) = (self.endpoint.witness(), self.endpoint.timeout());
@@ -201,6 +296,7 @@ impl Engine for Host {
     fn end_run(&mut self) -> bool {
         // Pairs belong to one generation.
         self.pairs.clear();
+        self.unsettled_pair = None;
         self.scratch.shrink();
         self.endpoint.leave_round();
         true

@@ -24,7 +24,7 @@ pub(super) fn all_gather(
     let parts = Parts::new(endpoint, counts, recv.count());
     let rank = endpoint.world().rank();
     let Step::Published(chunking) = endpoint.topology().gathering(parts.most_bytes(recv.dtype())) else {
-        return parts.exchange(endpoint, signature, send, &mut recv);
+        return parts.exchange(endpoint, signature, Step::Exchange, send, &mut recv);
     };
     if let Some(send) = send {
         return endpoint
@@ -39,8 +39,8 @@ pub(super) fn all_gather(
     })
 }
 
-/// Gathers all parts on the root. Parts up to the payload limit travel inline with the descriptors.
-/// Above it, every rank but the root publishes its part, and the root copies the parts to their
+/// Gathers all parts on the root. Parts up to the payload limit travel inline with the descriptors,
+/// between processes as messages: the root waits for all, the other ranks for nobody. Above it, every rank but the root publishes its part, and the root copies the parts to their
 /// positions.
 pub(super) fn gather(
     endpoint: &mut Endpoint,
@@ -55,7 +55,8 @@ pub(super) fn gather(
         let send = send.expect("Call::sign requires send on every rank but the root");
         let bytes = Parts::new(endpoint, counts, send.count() * size).most_bytes(send.dtype());
         let chunking = Chunking::one_way(bytes, 1);
-        return match endpoint.topology().moving(bytes, chunking) {
+        return match endpoint.topology().one_way(signature, bytes, chunking) {
+            Step::Message => endpoint.send_message(signature, send),
             Step::Exchange => endpoint.exchange(signature, Some(send)).map(drop),
             _ => endpoint.published(signature, Some(send), chunking, |_| Ok(())),
         };
@@ -63,8 +64,9 @@ pub(super) fn gather(
     let parts = Parts::new(endpoint, counts, recv.count());
     let bytes = parts.most_bytes(recv.dtype());
     let chunking = Chunking::one_way(bytes, 1);
-    if endpoint.topology().moving(bytes, chunking) == Step::Exchange {
-        return parts.exchange(endpoint, signature, send, &mut recv);
+    let step = endpoint.topology().one_way(signature, bytes, chunking);
+    if matches!(step, Step::Message | Step::Exchange) {
+        return parts.exchange(endpoint, signature, step, send, &mut recv);
     }
     let (mut before, rest) = recv.split_at(parts.start(root));
     let (mut own, mut after) = rest.split_at(parts.count(root));
@@ -106,12 +108,13 @@ impl<'a> Parts<'a> {
         most * dtype.size()
     }
 
-    /// Exchanges all parts inline with the descriptors. This rank's part is `send`, or already at
+    /// Exchanges all parts inline with the descriptors, in a step of this kind. This rank's part is `send`, or already at
     /// its position in `recv`.
     fn exchange(
         &self,
         endpoint: &mut Endpoint,
         signature: &Signature,
+        step: Step,
         send: Option<HostBuf<'_>>,
         recv: &mut HostBufMut<'_>,
     ) -> Result<(), Fault> {
@@ -123,7 +126,10 @@ impl<'a> Parts<'a> {
             most if self.counts.is_none() || most <= endpoint.tuning().ragged_bytes => most,
             _ => 0,
         };
-        let payloads = endpoint.exchange_expecting(signature, Some(own), expected)?;
+        let payloads = match step {
+            Step::Message => endpoint.receive_messages(signature, own, expected)?,
+            _ => endpoint.exchange_expecting(signature, Some(own), expected)?,
+        };
         peers.into_iter().try_for_each(|peer| payloads.copy(peer, 0, &mut recv.reborrow().slice(range(peer))))?;
         if let Some(send) = send {
             copy_own(send, &mut recv.reborrow().slice(range(rank)));

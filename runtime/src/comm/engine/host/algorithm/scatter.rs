@@ -11,7 +11,8 @@ use consonance_kernels::{
 };
 use consonance_spec::Signature;
 
-/// Broadcasts `root`'s data. Up to the payload limit it travels inline with the root's descriptor.
+/// Broadcasts `root`'s data. Up to the payload limit it travels inline with the root's descriptor,
+/// between processes as a message: the root waits for nobody, the other ranks wait for the root.
 /// Above it, the root publishes the data and the other ranks copy all of it in parallel.
 pub(super) fn broadcast(
     endpoint: &mut Endpoint,
@@ -22,21 +23,19 @@ pub(super) fn broadcast(
     let is_root = endpoint.world().rank() == root;
     let all = 0..data.count();
     let chunking = Chunking::one_way(data.bytes(), 1);
-    if endpoint.topology().moving(data.bytes(), chunking) == Step::Exchange {
-        return match is_root {
-            true => endpoint.exchange(signature, Some(data.as_buf())).map(drop),
-            false => endpoint.exchange_expecting(signature, None, data.bytes())?.copy(root, 0, &mut data),
-        };
-    }
-    if is_root {
-        endpoint.published(signature, Some(data.as_buf()), chunking, |_| Ok(()))
-    } else {
-        endpoint.published(signature, None, chunking, |peers| peers.copy(root, all.clone(), &mut data))
+    let step = endpoint.topology().one_way(signature, data.bytes(), chunking);
+    match (step, is_root) {
+        (Step::Message, true) => endpoint.send_message(signature, data.as_buf()),
+        (Step::Message, false) => endpoint.receive_message(signature, root, data.bytes())?.copy(root, 0, &mut data),
+        (Step::Exchange, true) => endpoint.exchange(signature, Some(data.as_buf())).map(drop),
+        (Step::Exchange, false) => endpoint.exchange_expecting(signature, None, data.bytes())?.copy(root, 0, &mut data),
+        (_, true) => endpoint.published(signature, Some(data.as_buf()), chunking, |_| Ok(())),
+        (_, false) => endpoint.published(signature, None, chunking, |peers| peers.copy(root, all.clone(), &mut data)),
     }
 }
 
 /// Scatters `root`'s data. Up to the payload limit all parts travel inline with the root's
-/// descriptor. Above it, the root publishes them. Each rank copies its own part.
+/// descriptor, between processes as a message, as in [`broadcast`]. Above it, the root publishes them. Each rank copies its own part.
 pub(super) fn scatter(
     endpoint: &mut Endpoint,
     signature: &Signature,
@@ -58,8 +57,10 @@ pub(super) fn scatter(
                     copy::copy_own(send.slice(start..end), &mut recv);
                 }
             };
-            if endpoint.topology().moving(send.bytes(), chunking) == Step::Exchange {
-                return endpoint.exchange(signature, Some(send)).map(|_| copy_own());
+            match endpoint.topology().one_way(signature, send.bytes(), chunking) {
+                Step::Message => return endpoint.send_message(signature, send).map(|()| copy_own()),
+                Step::Exchange => return endpoint.exchange(signature, Some(send)).map(|_| copy_own()),
+                _ => {}
             }
             // Copy the own part while the peers read the last window.
             let mut copy_own = Some(copy_own);
@@ -75,8 +76,14 @@ pub(super) fn scatter(
             let start = displacement(counts, recv.count(), rank);
             let bytes = displacement(counts, recv.count(), size) * recv.dtype().size();
             let chunking = Chunking::one_way(bytes, blocks);
-            if endpoint.topology().moving(bytes, chunking) == Step::Exchange {
-                return endpoint.exchange_expecting(signature, None, bytes)?.copy(root, start, &mut recv);
+            match endpoint.topology().one_way(signature, bytes, chunking) {
+                Step::Message => {
+                    return endpoint.receive_message(signature, root, bytes)?.copy(root, start, &mut recv);
+                }
+                Step::Exchange => {
+                    return endpoint.exchange_expecting(signature, None, bytes)?.copy(root, start, &mut recv);
+                }
+                _ => {}
             }
             let range = start..start + recv.count();
             endpoint.published(signature, None, chunking, |peers| peers.copy(root, range.clone(), &mut recv))

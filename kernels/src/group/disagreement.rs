@@ -1,0 +1,79 @@
+//! The calls of ranks that disagree, as their descriptors have them.
+//!
+//! After a call that all ranks wait for they can exchange their calls in words. If a rank has gone
+//! on after it gave a [message](super::message), it may make no call for a long time: the ranks
+//! read each other's descriptors instead, so that no rank waits. All of them read the same.
+
+use super::{
+    endpoint::Endpoint,
+    fault::Fault,
+    plan::Access,
+    post,
+    posted::{PostedCall, has_access, signature},
+};
+use crate::{
+    cpu::{cache_hints::CopySize, copy::copy},
+    shm::{
+        call_log::Outcome,
+        records::{CallDescriptor, PAYLOAD_BYTES},
+    },
+};
+use consonance_spec::Signature;
+use std::ptr;
+
+impl Endpoint {
+    /// Takes part in a call that the peers make, and tells them why this rank's own call is
+    /// invalid. They disagree, unless all do the same.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    pub fn refuse(&mut self, signature: &Signature, why: &str) -> Result<(), Fault> {
+        let why = &why.as_bytes()[..why.len().min(PAYLOAD_BYTES)];
+        self.arrive(signature, Access::Refused, why.len(), (why, 0), (ptr::null(), ptr::null_mut()), || ())
+    }
+
+    /// Returns the calls of all ranks, in rank order, if the last step failed with
+    /// [`Fault::Mismatch`] and a rank may have gone on: the ranks make no further step to compare
+    /// them in words.
+    pub fn take_differing(&mut self) -> Option<Vec<PostedCall>> {
+        self.differing.take()
+    }
+
+    /// Returns the calls of all ranks in an earlier step that this rank had left before all ranks
+    /// arrived, if they differ.
+    pub fn take_differing_late(&mut self) -> Option<Vec<PostedCall>> {
+        self.differing_late.take()
+    }
+
+    /// Notes that the ranks, which have all arrived, disagree.
+    #[cold]
+    pub(super) fn disagree(&mut self) -> Fault {
+        self.note(Outcome::Mismatch);
+        let may_go_on = self.descriptors().any(|descriptor| has_access(descriptor, Access::Message));
+        self.differing = may_go_on.then(|| self.posted_calls());
+        Fault::Mismatch
+    }
+
+    /// Returns the calls of all ranks, which have arrived.
+    pub(super) fn posted_calls(&self) -> Vec<PostedCall> {
+        let of = |(rank, descriptor): (usize, &CallDescriptor)| {
+            let refusal = has_access(descriptor, Access::Refused).then(|| self.refusal(rank));
+            PostedCall { signature: signature(descriptor), refusal }
+        };
+        self.descriptors().enumerate().map(of).collect()
+    }
+
+    /// Returns the text in the payload of `rank`.
+    fn refusal(&self, rank: usize) -> String {
+        let records = self.state.records();
+        // The size is what another process says.
+        let bytes = records[rank].descriptor(self.sequence).bytes().min(PAYLOAD_BYTES);
+        let mut text = vec![0; bytes];
+        let payload = post::payload(records, rank, self.sequence, bytes);
+        // SAFETY: the place has as many bytes. The rank has written them before it arrived, and
+        // writes them again when this rank has arrived at its next call. A corrupt process may do
+        // so before: then the text is wrong.
+        unsafe { copy(payload, text.as_mut_ptr(), bytes, CopySize::Near) };
+        String::from_utf8_lossy(&text).into_owned()
+    }
+}

@@ -1,0 +1,68 @@
+//! Calls, as the descriptors of ranks have them.
+
+use super::{
+    end::{CODE_BITS, CODE_MASK},
+    plan::Access,
+};
+use crate::shm::{codes, records::CallDescriptor};
+use consonance_spec::Signature;
+
+/// A rank's call, as its descriptor has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostedCall {
+    /// The call without its detail; `None` if the descriptor has no valid one.
+    pub signature: Option<Signature>,
+    /// Why the rank's own call is invalid, if it is.
+    pub refusal: Option<String>,
+}
+
+/// What a rank compares of its own call with the calls of its peers.
+#[derive(Clone, Copy)]
+pub(super) struct Posted {
+    pub(super) fingerprint: u64,
+    pub(super) head: u32,
+    /// The root plus 1; 0 if the call has none.
+    pub(super) root: u32,
+    /// The bytes of this rank's data, if all ranks have as many.
+    pub(super) bytes: Option<usize>,
+}
+
+impl Posted {
+    /// Whether a peer that has arrived with this descriptor makes the same call.
+    #[inline]
+    pub(super) fn agrees(&self, descriptor: &CallDescriptor) -> bool {
+        !COMPARES
+            || (descriptor.fingerprint() == self.fingerprint
+                && descriptor.head() == self.head
+                && descriptor.root() == self.root
+                && self.bytes.is_none_or(|bytes| descriptor.bytes() == bytes))
+    }
+}
+
+/// Whether the rank of this descriptor shares memory so.
+pub(super) fn has_access(descriptor: &CallDescriptor, access: Access) -> bool {
+    descriptor.head() >> CODE_BITS == access as u32
+}
+
+/// Returns the call in a descriptor, without its detail.
+pub(super) fn signature(descriptor: &CallDescriptor) -> Option<Signature> {
+    let signature = codes::read(descriptor.head() & CODE_MASK)?;
+    let divided = [Access::DividedToAll, Access::DividedToOwn, Access::DividedToRoot];
+    let count = match signature.dtype {
+        Some(dtype) if divided.into_iter().any(|access| has_access(descriptor, access)) => {
+            Some(descriptor.bytes() / dtype.size())
+        }
+        _ => descriptor.output().addr().checked_sub(1),
+    };
+    let root = (descriptor.root() as usize).checked_sub(1);
+    Some(Signature { count, root, ..signature })
+}
+
+/// Encodes the count of a call in a word of its descriptor: 0 for a call without a count.
+pub(super) fn count_word(signature: &Signature) -> usize {
+    signature.count.map_or(0, |count| count.saturating_add(1))
+}
+
+/// Whether ranks compare their calls: without the comparison no call is sound. Only
+/// `harness/perf/checks` makes a build without it, to measure its cost.
+pub(super) const COMPARES: bool = !cfg!(consonance_unchecked);
