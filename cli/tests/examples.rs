@@ -113,7 +113,6 @@ fn a_training_that_loses_a_worker_goes_on_without_it() {
     }
 }
 
-/// With a launcher that ends all workers at the first failure, unless it has `--keep-going`.
 #[test]
 fn workers_of_the_command_reform_if_it_keeps_going() {
     let elastic = example("elastic");
@@ -121,10 +120,28 @@ fn workers_of_the_command_reform_if_it_keeps_going() {
     let script = format!("case $TF_CONFIG in *'\"index\": 1}}'*) {elastic} --doomed;; *) {elastic};; esac");
     let (status, output) =
         run_with(CONSONANCE, &["run", "-n", "3", "--keep-going", "--timeout", "100s", "--", "sh", "-c", &script]);
-    assert_eq!(status, Some(128 + 9), "{output}");
+    assert_eq!(status, Some(0), "{output}");
     assert_eq!(output.matches("20 steps are done; ").count(), 2, "{output}");
     assert_eq!(output.matches("] done: ").count(), 2, "{output}");
-    assert!(output.contains("consonance: worker 1 (pid ") && output.ends_with("): killed by SIGKILL\n"), "{output}");
+    assert!(output.contains("): killed by SIGKILL; the others go on\n"), "{output}");
+}
+
+#[test]
+fn the_command_replaces_a_lost_worker() {
+    let elastic = example("elastic");
+    let elastic = format!("exec {} --steps 60 --at 20 --replace", elastic.display());
+    let script =
+        format!("case \"$RANK $TORCHELASTIC_RESTART_COUNT\" in '1 0') {elastic} --doomed;; *) {elastic};; esac");
+    let (status, output) = run_with(
+        CONSONANCE,
+        &["run", "-n", "3", "--max-restarts", "1", "--timeout", "100s", "--", "sh", "-c", &script],
+    );
+    assert_eq!(status, Some(0), "{output}");
+    assert!(output.contains("[worker 1] caught up from step 0 to step 20"), "{output}");
+    assert_eq!(output.matches(digest(&output, "] done: ")).count(), 3, "{output}");
+    assert!(output.contains(" replaces it (restart 1 of 1)\n"), "{output}");
+    let alone = success(example("elastic"), "--steps 60 --at 20 --replace");
+    assert_eq!(digest(&alone, "one process: "), digest(&output, "] done: "), "{output}");
 }
 
 #[test]

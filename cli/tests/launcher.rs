@@ -223,6 +223,143 @@ fn the_others_go_on_if_they_are_to() {
 }
 
 #[test]
+fn a_launch_whose_last_workers_end_well_has_recovered() {
+    let (status, stdout, stderr) = result("-n 2 --keep-going", &on(0, "kill -9 $$", "sleep 0.5; echo late"));
+    assert_eq!((status, stdout.as_str()), (Some(0), "[worker 1] late\n"), "{stderr}");
+    assert!(stderr.ends_with("): killed by SIGKILL; the others go on\n") && stderr.lines().count() == 1, "{stderr}");
+    // A worker that was done before the failure is not one that recovered from it.
+    let (status, _, stderr) = result("-n 2 --keep-going", &on(0, "exit 0", "sleep 0.5; exit 4"));
+    assert_eq!(status, Some(4), "{stderr}");
+}
+
+#[test]
+fn a_worker_that_is_told_to_end_has_not_recovered() {
+    let (status, _, _) =
+        result("-n 2", &on(0, "sleep 0.2; exit 3", "trap 'exit 0' TERM; while :; do sleep 0.02; done"));
+    assert_eq!(status, Some(3));
+}
+
+#[test]
+fn a_lost_worker_is_replaced_with_its_environment() {
+    let variables = "$TF_CONFIG $CONSONANCE_JOB $CONSONANCE_REPLICAS $RANK $MASTER_PORT $TORCHELASTIC_MAX_RESTARTS";
+    let doomed = "case $TORCHELASTIC_RESTART_COUNT in 0) kill -9 $$;; 1) exit 9;; esac";
+    let script = format!("echo \"{variables} $TORCHELASTIC_RESTART_COUNT\"; {}", on(1, doomed, "sleep 0.5"));
+    let (status, stdout, stderr) = result("-n 2 --replicas 3 --max-restarts 2", &script);
+    assert_eq!(status, Some(0), "{stderr}");
+    let [first, second, third] = stdout.lines().filter(|line| line.starts_with("[worker 1]")).collect::<Vec<_>>()[..]
+    else {
+        panic!("{stdout}")
+    };
+    let environment = first.strip_suffix('0').expect("the restarts");
+    assert!(environment.ends_with(" 2 ") && environment.contains(" 3 1 "), "{stdout}");
+    for (line, restarts) in [(second, "1"), (third, "2")] {
+        assert_eq!(line.strip_suffix(restarts), Some(environment), "{stdout}");
+    }
+    let [first, second] = stderr.lines().collect::<Vec<_>>()[..] else { panic!("{stderr}") };
+    assert!(
+        first.contains("): killed by SIGKILL; pid ") && first.ends_with(" replaces it (restart 1 of 2)"),
+        "{first}"
+    );
+    assert!(second.contains("): exit status 9; pid ") && second.ends_with(" replaces it (restart 2 of 2)"), "{second}");
+}
+
+#[test]
+fn the_failure_after_the_last_restart_ends_the_launch() {
+    let script = on(1, "sleep 0.1; exit 6", "exec sleep 60");
+    let (status, _, stderr) = result("-n 2 --max-restarts 1", &script);
+    assert_eq!((status, stderr.lines().count()), (Some(6), 2), "{stderr}");
+    assert!(stderr.ends_with("): exit status 6\n"), "{stderr}");
+    let (status, _, stderr) = result("-n 2 --max-restarts 1 --keep-going", &on(1, "sleep 0.1; exit 6", "sleep 1"));
+    assert_eq!(status, Some(0), "{stderr}");
+    assert!(stderr.ends_with("): exit status 6, and no restart is left; the others go on\n"), "{stderr}");
+}
+
+#[test]
+fn what_a_lost_worker_started_ends_before_its_replacement_begins() {
+    let doomed = "case $TORCHELASTIC_RESTART_COUNT in 0) sleep 60 & echo $!; exit 1;; *) sleep 1;; esac";
+    let mut launch = Launch::shell("-n 1 --max-restarts 1", doomed);
+    let pids = launch.pids(1);
+    pids.into_iter().for_each(until_gone);
+    assert!(launch.child.try_wait().expect("a child").is_none(), "the replacement still runs");
+    assert_eq!(launch.finish().status.code(), Some(0));
+}
+
+/// Set in a worker that is a process of this program.
+const PLAYED: &str = "CONSONANCE_TEST_PLAYED";
+
+/// The chief panics, and ends after the others have got their errors and have ended.
+#[test]
+fn the_panicking_worker_is_named_and_not_those_that_it_took_along() {
+    let name = "the_panicking_worker_is_named_and_not_those_that_it_took_along";
+    if std::env::var_os(PLAYED).is_some() {
+        play_the_panicking_chief();
+    }
+    for (options, lines) in [("-n 3", 1), ("-n 3 --keep-going", 3)] {
+        let mut command = Command::new(CONSONANCE);
+        command.arg("run").args(options.split(' ')).arg("--").arg(std::env::current_exe().expect("a test"));
+        command.args(["--exact", name, "--nocapture"]).env(PLAYED, "1");
+        let output = Launch::of(command).finish();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let own: Vec<&str> = stderr.lines().filter(|line| line.starts_with("consonance: ")).collect();
+        assert_eq!((output.status.code(), own.len()), (Some(101), lines), "{stderr}");
+        let last = own.last().expect("a line");
+        assert!(last.starts_with("consonance: worker 0 (pid ") && last.ends_with("): exit status 101"), "{stderr}");
+    }
+}
+
+fn play_the_panicking_chief() -> ! {
+    let strategy = consonance::MultiWorkerMirroredStrategy::new().expect("a group");
+    let chief = strategy.local_replicas().start == 0;
+    let result = strategy.run(|replica| match chief {
+        true => panic!("the chief's own fault"),
+        false => replica.all_reduce("sum", 1),
+    });
+    assert!(result.is_err());
+    if chief {
+        thread::sleep(Duration::from_millis(500));
+    }
+    std::process::exit(if chief { 101 } else { 1 })
+}
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    for script in ["echo hi", "echo hi; exec sleep 60"] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
+        let mut command = Command::new(CONSONANCE);
+        let output = command.args(["run", "-n", "2", "--", "sh", "-c", script]).stdout(full).output().expect("it ends");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert_eq!(stderr, "consonance: cannot write the workers' output: No space left on device (os error 28)\n");
+    }
+}
+
+#[test]
+fn more_workers_than_files_are_refused_before_any_starts() {
+    let script = format!("ulimit -n 100; exec {CONSONANCE} run -n 50 -- echo started");
+    let output = Command::new("sh").args(["-c", &script]).output().expect("a shell");
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(125), &b""[..]));
+    let expected =
+        "consonance: -n 50: expected a limit of 232 open files or more, found 100; `ulimit -n 232` raises it\n";
+    assert_eq!(String::from_utf8_lossy(&output.stderr), expected);
+}
+
+#[test]
+fn the_environment_is_printed_as_a_shell_takes_it() {
+    let names = ["TF_CONFIG", "CONSONANCE_JOB", "RANK", "WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"];
+    let values = names.map(|name| format!("${name}")).join(" ");
+    let (status, stdout, stderr) = result("-n 2 --print-environment", &format!("echo \"{values}\""));
+    assert_eq!((status, stderr.lines().count()), (Some(0), 2), "{stderr}");
+    for (index, line) in stderr.lines().enumerate() {
+        let own = format!("consonance: worker {index} (pid ");
+        let (_, variables) = line.strip_prefix(&own).and_then(|line| line.split_once("): ")).expect("variables");
+        let script = format!("{variables} sh -c 'echo \"{values}\"'");
+        let output = Command::new("sh").args(["-c", &script]).output().expect("a shell");
+        let found = format!("[worker {index}] {}", String::from_utf8_lossy(&output.stdout));
+        assert!(stdout.contains(&found), "{found:?} in {stdout:?}");
+    }
+}
+
+#[test]
 fn of_workers_that_are_found_ended_together_the_first_is_named() {
     let mut launch =
         Launch::shell("-n 3 --keep-going", &on(1, "echo $$; sleep 0.3; exit 7", "echo $$; sleep 0.6; exit 3"));
@@ -238,7 +375,12 @@ fn of_workers_that_are_found_ended_together_the_first_is_named() {
 #[test]
 fn those_that_go_on_end_when_the_time_is_up() {
     let (status, _, stderr) = result("-n 2 --keep-going --timeout 300ms", &on(1, "exit 3", "sleep 60"));
-    assert_eq!((status, stderr.as_str()), (Some(124), "consonance: after 300ms worker 0 still ran\n"));
+    assert_eq!(status, Some(124));
+    assert!(stderr.starts_with("consonance: worker 1 (pid "), "{stderr}");
+    assert!(
+        stderr.ends_with("): exit status 3; the others go on\nconsonance: after 300ms worker 0 still ran\n"),
+        "{stderr}"
+    );
 }
 
 #[test]

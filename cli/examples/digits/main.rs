@@ -142,7 +142,18 @@ fn launch(workers: NonZeroUsize, replicas: Option<NonZeroUsize>) -> i32 {
         }
     };
     let arguments = env::args_os().skip(1).collect();
-    Launch { workers, replicas, timeout: None, keep_going: false, profile: None, program, arguments }.run_and_tell()
+    let launch = Launch {
+        workers,
+        replicas,
+        timeout: None,
+        keep_going: false,
+        max_restarts: 0,
+        print_environment: false,
+        profile: None,
+        program,
+        arguments,
+    };
+    launch.run_and_tell()
 }
 
 /// Trains, and returns whether every variation of the training gave the same bits.

@@ -73,12 +73,17 @@ enum Command {
 /// A SIGINT after an earlier SIGINT or SIGTERM kills them.
 ///
 /// If a worker ends by a signal or with a status other than 0, the other workers get SIGTERM, and
-/// SIGKILL 2 s later. With --keep-going they go on. The first worker that failed is named at the
-/// end, and its status (for a signal: 128 and the signal's number) is the status of this command.
-/// Other statuses are 124 (the time was up), 125 (the launcher failed), 126 (the program cannot be
-/// started), 127 (there is no such program) and 130 (a second SIGINT). Another line names the
-/// workers that had to be killed. With --timeout, output that nobody reads within 5 s of the end is
-/// dropped, and a last line says so.
+/// SIGKILL 2 s later. With --keep-going they go on, and with --max-restarts another process is
+/// started in its place, with its environment and TORCHELASTIC_RESTART_COUNT, its number of
+/// restarts. If the workers that still run, or were started, at the last failure end with status 0,
+/// so does this command.
+///
+/// Otherwise the first worker that failed is named at the end, and its status (for a signal: 128
+/// and the signal's number) is the status of this command. If that worker's error named another
+/// worker, it is the named one. Other statuses are 1 (the output cannot be written), 124 (the time
+/// was up), 125 (the launcher failed), 126 (the program cannot be started), 127 (there is no such
+/// program) and 130 (a second SIGINT). Another line names the workers that had to be killed. With
+/// --timeout, output that nobody reads within 5 s of the end is dropped, and a last line says so.
 #[derive(clap::Args)]
 struct Run {
     /// Number of workers
@@ -91,9 +96,17 @@ struct Run {
     #[arg(long, value_name = "TIME", value_parser = time)]
     timeout: Option<Duration>,
     /// Let the other workers go on when one fails, for programs that reform their group after a
-    /// loss; no replacement is started
+    /// loss
     #[arg(long)]
     keep_going: bool,
+    /// Start a process in the place of each worker that fails, N at most in all, for programs that
+    /// reform their group. The failure after these ends all workers, unless --keep-going is set
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    max_restarts: usize,
+    /// Print the variables that are set for each worker, as a shell takes them, so that a
+    /// replacement can be started by hand
+    #[arg(long)]
+    print_environment: bool,
     /// Write a timeline of all workers' calls to this file, for https://ui.perfetto.dev
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
@@ -198,9 +211,11 @@ fn status_of(result: Result<(), String>) -> i32 {
 }
 
 fn run(arguments: Run) -> i32 {
-    let Run { workers, replicas, timeout, keep_going, profile, program } = arguments;
+    let Run { workers, replicas, timeout, keep_going, max_restarts, print_environment, profile, program } = arguments;
     let (program, arguments) = (PathBuf::from(&program[0]), program[1..].to_vec());
-    Launch { workers, replicas, timeout, keep_going, profile, program, arguments }.run_and_tell()
+    let launch =
+        Launch { workers, replicas, timeout, keep_going, max_restarts, print_environment, profile, program, arguments };
+    launch.run_and_tell()
 }
 
 /// Parses a time: a whole number and its unit.

@@ -72,6 +72,12 @@ impl Cluster {
         &self.job
     }
 
+    /// Returns how many files a process must be able to open to choose as many addresses: its
+    /// sockets while it chooses.
+    pub(crate) fn files(workers: usize) -> usize {
+        2 * (workers + 1)
+    }
+
     /// Returns the value of `TF_CONFIG` for a worker.
     pub(crate) fn tf_config(&self, index: usize) -> String {
         let addresses: Vec<String> = self.addresses.iter().map(|address| format!("\"{address}\"")).collect();

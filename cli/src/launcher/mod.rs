@@ -1,20 +1,25 @@
-//! Starts a program once for each worker of a cluster on this machine. When one worker fails, ends
-//! all of them, unless `keep_going` is set.
+//! Starts a program once for each worker of a cluster on this machine. When one worker fails, starts
+//! another process in its place if `max_restarts` allows it; otherwise ends all workers, unless
+//! `keep_going` is set.
 //!
-//! Four files are its parts: `cluster.rs` (addresses and job id), `worker.rs` (a process and its
-//! start), `output.rs` (the workers' output) and `profile.rs` (the timeline of their calls). This
-//! file waits for the workers. Two threads send it events over a channel: one receives the signals
-//! of the launcher, `SIGCHLD` among them, the other passes on the workers' output. Neither thread
-//! blocks the other. So a launch with a timeout ends in time even if nobody reads its output: it
-//! drops the output that its reader has not taken within [`READING`] of the end.
+//! The files are its parts: `cluster.rs` (addresses and job id), `worker.rs` (a process and its
+//! start), `output.rs` (the workers' output), `profile.rs` (the timeline of their calls),
+//! `culprits.rs` (whose fault a failure is) and `supervisor.rs`, which waits for the workers. Two
+//! threads send the supervisor events over a channel: one receives the signals of the launcher,
+//! `SIGCHLD` among them, the other passes on the workers' output. Neither thread blocks the other. So
+//! a launch with a timeout ends in time even if nobody reads its output: it drops the output that its
+//! reader has not taken within [`READING`] of the end.
 //!
 //! A launch goes through these stages:
 //!
 //! 1. *Running.* Lasts until all workers have ended, one has failed (without `keep_going`) or the
 //!    time is up. Signals are forwarded to all workers.
-//! 2. *Asked.* All workers have got `SIGTERM`. A worker that does not end within [`GRACE`] gets
+//! 2. *Awaiting.* A worker has failed with an error that names another worker, which still runs.
+//!    That one has [`GRACE`] to end by itself, so that its own failure is seen. Left out with
+//!    `keep_going`.
+//! 3. *Asked.* All workers have got `SIGTERM`. A worker that does not end within [`GRACE`] gets
 //!    `SIGKILL`.
-//! 3. *Killed.* The system ends the workers. The launcher no longer waits for a process that is
+//! 4. *Killed.* The system ends the workers. The launcher no longer waits for a process that is
 //!    left after another [`GRACE`].
 //!
 //! Each worker leads a process group. So the launcher also reaches the processes that a worker has
@@ -23,29 +28,24 @@
 //! process and group ids to other processes.
 
 pub(crate) mod cluster;
+mod culprits;
 mod output;
 mod profile;
 pub(crate) mod signals;
 mod worker;
+mod supervisor;
 
 pub use profile::Profiled;
 pub(crate) use worker::become_worker_of;
 pub use worker::{End, become_worker};
 
-use self::{
-    cluster::Cluster,
-    output::Stream,
-    profile::Profile,
-    signals::Signals,
-    worker::{Ends, Worker},
-};
-use rustix::process::Signal;
-use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+use self::{cluster::Cluster, output::Feed, profile::Profile, signals::Signals, supervisor::Supervisor};
+use rustix::process::{Resource, getrlimit};
+use signal_hook::consts::{SIGCHLD, SIGINT};
 use std::{
     ffi::OsString,
     fmt, io,
     num::NonZeroUsize,
-    os::unix::net::UnixStream,
     path::PathBuf,
     sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
     thread,
@@ -62,6 +62,12 @@ pub const READING: Duration = Duration::from_secs(5);
 
 /// The status of a launch if the launcher itself failed. The command `timeout` uses the same.
 const FAILED: i32 = 125;
+/// The files that the launcher has open for each worker: its two outputs, its pidfd and the claim
+/// of its port.
+const FILES_OF_WORKER: usize = 4;
+
+/// The files that the launcher has open for itself, and for the start of a worker.
+const FILES_OF_LAUNCHER: usize = 32;
 
 /// The status of a launch whose time was up. The command `timeout` uses the same.
 const TIMED_OUT: i32 = 124;
@@ -82,6 +88,11 @@ pub struct Launch {
     pub keep_going: bool,
     /// The file for the timeline of all workers' calls, if there is to be one.
     pub profile: Option<PathBuf>,
+    /// How many processes are started, at most and in all, in the place of workers that fail. Then
+    /// the others go on, too.
+    pub max_restarts: usize,
+    /// Whether standard error shows the variables that are set for each worker.
+    pub print_environment: bool,
     /// The program. It is searched in `PATH`, as shells do.
     pub program: PathBuf,
     /// Its arguments.
@@ -107,10 +118,11 @@ pub struct Report {
 /// What ended a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Every worker ended with status 0.
+    /// Every worker ended with status 0, or the launch recovered: at least one worker still ran or
+    /// was replaced at the last failure, and all of these ended with status 0.
     Done,
-    /// A worker failed; this is the first that did. The other workers were ended, or went on to
-    /// their own end.
+    /// A worker failed. This is the first that did or, if that one had an error that named another
+    /// worker, the named worker. The other workers were ended, or went on to their own end.
     Failed {
         /// Its index.
         worker: usize,
@@ -128,6 +140,11 @@ pub enum Outcome {
     },
     /// The launcher got `SIGINT` after an earlier `SIGINT` or `SIGTERM`.
     Interrupted,
+    /// The workers' output cannot be written, although its reader has not gone away.
+    Refused {
+        /// The system's reason.
+        why: String,
+    },
 }
 
 /// Why a launch did not begin. No process that it started is left.
@@ -139,6 +156,15 @@ pub enum StartError {
         program: PathBuf,
         /// The system's error.
         source: io::Error,
+    },
+    /// The launcher may not open as many files as it needs.
+    Files {
+        /// The number of workers.
+        workers: usize,
+        /// The number of files.
+        needed: usize,
+        /// The limit of this process.
+        limit: usize,
     },
     /// The launcher itself failed.
     Launcher {
@@ -156,14 +182,8 @@ enum Event {
     Signal(i32),
     /// The whole output of the workers has been passed on.
     Drained,
-}
-
-/// The stage of a launch: see the module documentation.
-#[derive(Clone, Copy, Debug)]
-enum Stage {
-    Running,
-    Asked { kill_at: Instant },
-    Killed { leave_at: Instant },
+    /// The launcher's output takes no more; why.
+    Refused(String),
 }
 
 impl Launch {
@@ -179,44 +199,30 @@ impl Launch {
     /// later.
     pub fn run(&self) -> Result<Report, StartError> {
         let cannot = |doing| move |source| StartError::Launcher { doing, source };
+        self.check_files()?;
         let profile = self.profile.as_ref().map(|path| Profile::begin(path, self.workers.get()));
         let mut profile = profile.transpose().map_err(cannot("write the profile"))?;
-        let cluster = Cluster::local(self.workers.get()).map_err(cannot("choose addresses"))?;
         let (tell, events) = mpsc::channel();
         let _signals = Signals::listen(tell.clone()).map_err(cannot("listen to signals"))?;
         let deadline = self.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let feed = pass_on(tell).map_err(cannot("pass on output"))?;
+        let mut report = Supervisor::start(self, profile.as_ref(), feed, deadline)?.supervise(&events);
+        drain(&events, self.reading(), &mut report);
+        report.profiled = profile.as_mut().map(|profile| profile.write(self.workers.get()));
+        Ok(report)
+    }
 
-        let mut ends = Ends::new().map_err(cannot("watch workers"))?;
-        let mut workers = Vec::new();
-        for index in 0..self.workers.get() {
-            let worker = Worker::start(index, self, &cluster, profile.as_ref())?;
-            ends.watch(&worker).map_err(cannot("watch a worker"))?;
-            workers.push(worker);
+    /// Checks that this process may open enough files, before it starts one worker after another
+    /// until it may not.
+    fn check_files(&self) -> Result<(), StartError> {
+        let workers = self.workers.get();
+        let needed =
+            Cluster::files(workers).max(FILES_OF_WORKER.saturating_mul(workers.saturating_add(self.max_restarts)));
+        let needed = needed.saturating_add(FILES_OF_LAUNCHER);
+        match getrlimit(Resource::Nofile).current.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)) {
+            Some(limit) if limit < needed => Err(StartError::Files { workers, needed, limit }),
+            _ => Ok(()),
         }
-        let streams = workers.iter_mut().flat_map(Worker::streams).collect();
-        let output = pass_on(streams, tell).map_err(cannot("pass on output"))?;
-
-        let mut supervisor = Supervisor {
-            workers,
-            ends,
-            stage: Stage::Running,
-            deadline,
-            timeout: self.timeout.unwrap_or_default(),
-            keep_going: self.keep_going,
-            asked: false,
-            report: Report {
-                outcome: Outcome::Done,
-                killed: Vec::new(),
-                left: Vec::new(),
-                unread: false,
-                profiled: None,
-            },
-        };
-        supervisor.supervise(&events);
-        drop(output);
-        supervisor.report.unread = !drain(&events, self.reading());
-        supervisor.report.profiled = profile.as_mut().map(|profile| profile.write(self.workers.get()));
-        Ok(supervisor.report)
     }
 
     /// Runs [`Launch::run`] as a command: reports failures on standard error. Returns the exit
@@ -255,139 +261,28 @@ fn say(text: &str) {
     text.lines().for_each(|line| eprintln!("consonance: {line}"));
 }
 
-/// Passes on the workers' output, on a thread. The thread ends once the returned socket is dropped
-/// and the pipes are empty.
-fn pass_on(streams: Vec<Stream>, tell: Sender<Event>) -> io::Result<UnixStream> {
-    let (ours, theirs) = UnixStream::pair()?;
+/// Passes on the workers' output, on a thread. The thread ends once the feed is dropped and the
+/// pipes are empty.
+fn pass_on(tell: Sender<Event>) -> io::Result<Feed> {
+    let (feed, fed) = Feed::new()?;
     thread::Builder::new().name("output".to_owned()).spawn(move || {
-        output::pass_on(streams, &theirs);
-        // Fails if the launcher has not waited for the rest of the output.
+        // Both fail if the launcher has not waited for the rest of the output.
+        output::pass_on(&fed, |error| _ = tell.send(Event::Refused(error.to_string())));
         let _ = tell.send(Event::Drained);
     })?;
-    Ok(ours)
+    Ok(feed)
 }
 
-/// Waits until the output has been passed on, or a signal says to drop it. Returns false if the
-/// output's reader takes longer than `reading`.
-fn drain(events: &Receiver<Event>, reading: Option<Duration>) -> bool {
+/// Waits until the output has been passed on, or a signal says to drop it. Notes in the report if
+/// the output's reader takes longer than `reading`, or if the output takes no more.
+fn drain(events: &Receiver<Event>, reading: Option<Duration>, report: &mut Report) {
     let until = reading.map(|reading| Instant::now() + reading);
     loop {
         match next(events, until) {
             Some(Event::Signal(SIGCHLD)) => {}
-            Some(Event::Signal(_) | Event::Drained) => return true,
-            None => return false,
-        }
-    }
-}
-
-/// Waits for the workers of a launch, and ends them.
-struct Supervisor {
-    workers: Vec<Worker>,
-    ends: Ends,
-    stage: Stage,
-    /// The end of the timeout.
-    deadline: Option<Instant>,
-    /// The timeout.
-    timeout: Duration,
-    /// Whether the other workers go on when one fails.
-    keep_going: bool,
-    /// Whether the workers have got a signal that asks them to end.
-    asked: bool,
-    report: Report,
-}
-
-impl Supervisor {
-    /// Waits until all workers have ended, or the rest are left to the system.
-    fn supervise(&mut self, events: &Receiver<Event>) {
-        // One may have ended before its `SIGCHLD` could be heard.
-        self.collect();
-        while !self.running().is_empty() {
-            let until = match self.stage {
-                Stage::Running => self.deadline,
-                Stage::Asked { kill_at } => Some(kill_at),
-                Stage::Killed { leave_at } => Some(leave_at),
-            };
-            match next(events, until) {
-                Some(Event::Signal(SIGCHLD)) => self.collect(),
-                Some(Event::Signal(signal)) => self.forward(signal),
-                Some(Event::Drained) => unreachable!("output is passed on until `run` says that it ends"),
-                None => match self.stage {
-                    Stage::Running => self.time_is_up(),
-                    Stage::Asked { .. } => {
-                        self.report.killed = self.running();
-                        self.kill();
-                    }
-                    Stage::Killed { .. } => {
-                        self.report.left = self.running();
-                        return;
-                    }
-                },
-            }
-        }
-    }
-
-    /// Returns the workers that have not ended, in order.
-    fn running(&self) -> Vec<usize> {
-        (0..self.workers.len()).filter(|&index| self.workers[index].end.is_none()).collect()
-    }
-
-    /// Finds the workers that have ended. The first failure is the outcome of the launch, and ends
-    /// the other workers unless `keep_going` is set.
-    fn collect(&mut self) {
-        let mut ended: Vec<&Worker> = self.workers.iter_mut().filter_map(Worker::look).collect();
-        let order = self.ends.order();
-        ended.sort_by_key(|worker| order.iter().position(|&index| index == worker.index).unwrap_or(usize::MAX));
-        // Among workers that are found ended together, one that a signal killed counts as the
-        // first: the others have lost it, perhaps before its end was noted.
-        let by_signal = |worker: &&&Worker| matches!(worker.end, Some(End::Signal(_)));
-        let first = ended.iter().find(by_signal).or_else(|| ended.iter().find(|worker| worker.failed()));
-        let Some(&worker) = first else { return };
-        if let (Stage::Running, Outcome::Done, Some(end)) = (self.stage, &self.report.outcome, worker.end) {
-            self.report.outcome = Outcome::Failed { worker: worker.index, pid: worker.pid(), end };
-            if !self.keep_going {
-                self.ask();
-            }
-        }
-    }
-
-    /// Forwards a signal that the launcher got to all workers. Each worker decides what it does
-    /// about it.
-    fn forward(&mut self, signal: i32) {
-        if signal == SIGINT && self.asked {
-            if matches!(self.stage, Stage::Running) {
-                self.report.outcome = Outcome::Interrupted;
-            }
-            return self.kill();
-        }
-        self.asked |= [SIGINT, SIGTERM].contains(&signal);
-        if let Some(signal) = Signal::from_named_raw(signal) {
-            self.signal(signal);
-        }
-    }
-
-    fn time_is_up(&mut self) {
-        self.report.outcome = Outcome::TimedOut { timeout: self.timeout, running: self.running() };
-        self.ask();
-    }
-
-    /// Asks all workers to end, unless they have been asked before: they may be about to end, and a
-    /// second signal would disturb them.
-    fn ask(&mut self) {
-        if !self.asked {
-            self.signal(Signal::TERM);
-            self.asked = true;
-        }
-        self.stage = Stage::Asked { kill_at: Instant::now() + GRACE };
-    }
-
-    fn kill(&mut self) {
-        self.signal(Signal::KILL);
-        self.stage = Stage::Killed { leave_at: Instant::now() + GRACE };
-    }
-
-    fn signal(&self, signal: Signal) {
-        for worker in &self.workers {
-            worker.signal(signal);
+            Some(Event::Refused(why)) => report.refused(&why),
+            Some(Event::Signal(_) | Event::Drained) => return,
+            None => return report.unread = true,
         }
     }
 }
@@ -404,9 +299,16 @@ fn next(events: &Receiver<Event>, until: Option<Instant>) -> Option<Event> {
 }
 
 impl Report {
+    /// Notes that the output takes no more, unless a worker failed before.
+    fn refused(&mut self, why: &str) {
+        if self.outcome == Outcome::Done {
+            self.outcome = Outcome::Refused { why: why.to_owned() };
+        }
+    }
+
     /// Returns the exit status: 0, or 125 if the profile was not written; the status of the worker
-    /// that failed first (128 and the number, for a signal); 124 if the time was up, or 130 after a
-    /// second `SIGINT`.
+    /// that failed first (128 and the number, for a signal); 124 if the time was up, 130 after a
+    /// second `SIGINT`, or 1 if the output takes no more.
     pub fn status(&self) -> i32 {
         match self.outcome {
             Outcome::Done if matches!(self.profiled, Some(Err(_))) => FAILED,
@@ -415,6 +317,7 @@ impl Report {
             Outcome::Failed { end: End::Signal(signal), .. } => BY_SIGNAL + signal,
             Outcome::TimedOut { .. } => TIMED_OUT,
             Outcome::Interrupted => BY_SIGNAL + SIGINT,
+            Outcome::Refused { .. } => 1,
         }
     }
 }
@@ -428,6 +331,7 @@ impl fmt::Display for Report {
             Outcome::Failed { worker, pid, end } => writeln!(f, "worker {worker} (pid {pid}): {end}")?,
             Outcome::TimedOut { timeout, running } => writeln!(f, "after {timeout:?} {} still ran", name(running))?,
             Outcome::Interrupted => writeln!(f, "killed by a second SIGINT")?,
+            Outcome::Refused { why } => writeln!(f, "cannot write the workers' output: {why}")?,
         }
         if !self.killed.is_empty() {
             writeln!(f, "{} did not end within {GRACE:?} of being asked: SIGKILL", name(&self.killed))?;
@@ -459,7 +363,7 @@ impl StartError {
         match self {
             StartError::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
             StartError::Program { .. } => 126,
-            StartError::Launcher { .. } => FAILED,
+            StartError::Launcher { .. } | StartError::Files { .. } => FAILED,
         }
     }
 }
@@ -468,6 +372,11 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StartError::Program { program, source } => write!(f, "cannot start {}: {source}", program.display()),
+            StartError::Files { workers, needed, limit } => write!(
+                f,
+                "-n {workers}: expected a limit of {needed} open files or more, found {limit}; \
+                 `ulimit -n {needed}` raises it"
+            ),
             StartError::Launcher { doing, source } => write!(f, "cannot {doing}: {source}"),
         }
     }
@@ -477,6 +386,7 @@ impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             StartError::Program { source, .. } | StartError::Launcher { source, .. } => Some(source),
+            StartError::Files { .. } => None,
         }
     }
 }

@@ -10,11 +10,12 @@ use rustix::{
 };
 use std::{
     fs::File,
-    io::{self, Read},
+    io::{self, Read, Write},
     os::{
         fd::{AsFd, OwnedFd},
         unix::net::UnixStream,
     },
+    sync::mpsc::{Receiver, Sender, channel},
     time::{Duration, Instant},
 };
 
@@ -48,9 +49,9 @@ impl Stream {
         Stream { pipe: File::from(pipe), sink, lines: Lines::new(worker) }
     }
 
-    /// Passes on the pipe's contents. Returns false at the end of the pipe, or if nobody reads our
-    /// output: then the pipe is closed, and the worker notices, as it would without a launcher.
-    fn pass_on(&mut self, buffer: &mut [u8]) -> bool {
+    /// Passes on the pipe's contents. Returns false at the end of the pipe, or if our output takes
+    /// no more: then the pipe is closed, and the worker notices, as it would without a launcher.
+    fn pass_on(&mut self, buffer: &mut [u8], refused: &impl Fn(io::Error)) -> bool {
         let mut text = Vec::new();
         let count = match self.pipe.read(buffer) {
             Ok(count) => count,
@@ -61,7 +62,92 @@ impl Stream {
             0 => self.lines.finish(&mut text),
             _ => self.lines.push(&buffer[..count], &mut text),
         }
-        self.sink.write(&text).is_ok() && count > 0
+        let written = self.sink.write(&text);
+        let takes_more = written.is_ok();
+        // A reader that has gone away, such as `head`, is no failure.
+        if let Err(error) = written
+            && error.kind() != io::ErrorKind::BrokenPipe
+        {
+            refused(error);
+        }
+        takes_more && count > 0
+    }
+}
+
+/// What the thread that passes on output is given while it runs.
+enum Given {
+    /// The outputs of a further worker.
+    Streams(Vec<Stream>),
+    /// Lines of the launcher itself, for standard error.
+    Words(String),
+}
+
+/// Gives the thread that passes on output more to do. The thread ends after this is dropped, once
+/// the pipes are empty.
+pub(super) struct Feed {
+    given: Sender<Given>,
+    /// A byte says that there is something in the channel. The end says that all workers have ended.
+    wake: UnixStream,
+}
+
+/// The thread's end of a [`Feed`].
+pub(super) struct Fed {
+    given: Receiver<Given>,
+    wake: UnixStream,
+}
+
+impl Feed {
+    pub(super) fn new() -> io::Result<(Feed, Fed)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        // The thread takes all that is there, whatever the number of bytes.
+        ours.set_nonblocking(true)?;
+        theirs.set_nonblocking(true)?;
+        let (sender, given) = channel();
+        Ok((Feed { given: sender, wake: ours }, Fed { given, wake: theirs }))
+    }
+
+    /// Passes on these streams, too.
+    pub(super) fn add(&self, streams: Vec<Stream>) {
+        self.give(Given::Streams(streams));
+    }
+
+    /// Writes each line on standard error, as the launcher's.
+    pub(super) fn say(&self, text: &str) {
+        let lines: Vec<String> = text.lines().map(|line| format!("consonance: {line}\n")).collect();
+        self.give(Given::Words(lines.concat()));
+    }
+
+    fn give(&self, given: Given) {
+        // Both fail if the thread has panicked. A full socket wakes the thread, too.
+        let _ = self.given.send(given);
+        let _ = (&self.wake).write(&[0]);
+    }
+}
+
+impl Fed {
+    /// Takes what was given. Returns whether all workers have ended.
+    fn take(&self, streams: &mut Vec<Stream>) -> bool {
+        let mut bytes = [0; 64];
+        let mut ended = false;
+        loop {
+            match (&self.wake).read(&mut bytes) {
+                Ok(0) => {
+                    ended = true;
+                    break;
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        for given in self.given.try_iter() {
+            match given {
+                Given::Streams(further) => streams.extend(further),
+                // If nobody reads them, they are dropped.
+                Given::Words(text) => _ = Sink::Stderr.write(text.as_bytes()),
+            }
+        }
+        ended
     }
 }
 
@@ -92,21 +178,23 @@ fn write_all(file: &impl AsFd, mut text: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Passes on output until the other end of `workers_live` is closed, and then until the pipes are
-/// at their ends, or [`DRAIN`] is over.
-pub(super) fn pass_on(mut streams: Vec<Stream>, workers_live: &UnixStream) {
+/// Passes on output until all workers have ended, and then until the pipes are at their ends, or
+/// [`DRAIN`] is over. Calls `refused` with the system's reason if an output takes no more, although
+/// its reader has not gone away.
+pub(super) fn pass_on(fed: &Fed, refused: impl Fn(io::Error)) {
+    let mut streams = Vec::new();
     let mut buffer = vec![0; READ_BYTES];
     let mut until: Option<Instant> = None;
     while until.is_none() || !streams.is_empty() {
         // With no time left this is the last pass, which takes what the pipes hold.
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let Some((ready, ended)) = wait(&streams, workers_live, left) else { continue };
+        let Some((ready, fed_more)) = wait(&streams, &fed.wake, left) else { continue };
         let mut ready = ready.into_iter();
-        streams.retain_mut(|stream| !ready.next().unwrap_or(false) || stream.pass_on(&mut buffer));
+        streams.retain_mut(|stream| !ready.next().unwrap_or(false) || stream.pass_on(&mut buffer, &refused));
         if left.is_some_and(|left| left.is_zero()) {
             break;
         }
-        if ended && until.is_none() {
+        if fed_more && until.is_none() && fed.take(&mut streams) {
             until = Some(Instant::now() + DRAIN);
         }
     }
@@ -118,13 +206,13 @@ pub(super) fn pass_on(mut streams: Vec<Stream>, workers_live: &UnixStream) {
     }
 }
 
-/// Returns which of the streams can be read, and whether the workers have ended; `None` if a signal
-/// interrupted the wait.
-fn wait(streams: &[Stream], workers_live: &UnixStream, left: Option<Duration>) -> Option<(Vec<bool>, bool)> {
+/// Returns which of the streams can be read, and whether the feed has something or is at its end;
+/// `None` if a signal interrupted the wait.
+fn wait(streams: &[Stream], feed: &UnixStream, left: Option<Duration>) -> Option<(Vec<bool>, bool)> {
     let mut polled: Vec<PollFd<'_>> = streams.iter().map(|stream| PollFd::new(&stream.pipe, PollFlags::IN)).collect();
-    // Once its other end is closed, this socket would be ready all the time.
+    // Once its other end is closed, the feed would be ready all the time.
     if left.is_none() {
-        polled.push(PollFd::new(workers_live, PollFlags::IN));
+        polled.push(PollFd::new(feed, PollFlags::IN));
     }
     let left = left.map(|left| Timespec::try_from(left).expect("at most DRAIN"));
     match poll(&mut polled, left.as_ref()) {
@@ -133,8 +221,8 @@ fn wait(streams: &[Stream], workers_live: &UnixStream, left: Option<Duration>) -
         Err(error) => panic!("poll of {} pipes: {error}", polled.len()),
     }
     let mut ready: Vec<bool> = polled.iter().map(|polled| !polled.revents().is_empty()).collect();
-    let ended = ready.len() > streams.len() && ready.pop() == Some(true);
-    Some((ready, ended))
+    let fed = ready.len() > streams.len() && ready.pop() == Some(true);
+    Some((ready, fed))
 }
 
 /// Splits bytes into lines.

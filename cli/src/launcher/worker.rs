@@ -13,7 +13,6 @@
 
 use super::{
     Launch, StartError,
-    cluster::Cluster,
     output::{Sink, Stream},
     profile::Profile,
     signals,
@@ -78,8 +77,8 @@ pub(super) struct Ends {
     epoll: OwnedFd,
     /// The pidfds of the workers. Their ends are reported as long as these are open.
     processes: Vec<OwnedFd>,
-    /// The indices of workers that have ended.
-    order: Vec<usize>,
+    /// The process ids of workers that have ended.
+    order: Vec<i32>,
 }
 
 impl Ends {
@@ -91,22 +90,26 @@ impl Ends {
     pub(super) fn watch(&mut self, worker: &Worker) -> io::Result<()> {
         let process = pidfd_open(Pid::from_child(&worker.child), PidfdFlags::empty())?;
         let once = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
-        epoll::add(&self.epoll, &process, epoll::EventData::new_u64(worker.index as u64), once)?;
+        epoll::add(&self.epoll, &process, epoll::EventData::new_u64(worker.pid() as u64), once)?;
         self.processes.push(process);
         Ok(())
     }
 
-    /// Returns the indices of the workers that have ended so far, in the order of their ends.
-    pub(super) fn order(&mut self) -> &[usize] {
+    /// Returns the process ids of the workers that have ended so far, in the order of their ends. No
+    /// two workers of a launch have the same, because those that have ended stay zombies.
+    pub(super) fn order(&mut self) -> &[i32] {
         let mut ended = Vec::with_capacity(self.processes.len());
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         // The call does not wait, so no signal interrupts it. If it fails, the workers stay in the
         // order of their indices.
         let _ = epoll::wait(&self.epoll, spare_capacity(&mut ended), Some(&now));
-        self.order.extend(ended.into_iter().map(|event| event.data.u64() as usize));
+        self.order.extend(ended.into_iter().map(|event| event.data.u64() as i32));
         &self.order
     }
 }
+
+/// The variables that the launcher sets for a worker, with their values.
+pub(super) type Environment = Vec<(&'static str, String)>;
 
 /// A worker that was started. Dropping it kills the worker and its whole group.
 pub(super) struct Worker {
@@ -122,7 +125,7 @@ impl Worker {
     pub(super) fn start(
         index: usize,
         launch: &Launch,
-        cluster: &Cluster,
+        environment: &Environment,
         profile: Option<&Profile>,
     ) -> Result<Worker, StartError> {
         let cannot = |source| StartError::Launcher { doing: "start a worker", source };
@@ -131,11 +134,7 @@ impl Worker {
 
         let mut command = itself::command().map_err(cannot)?;
         command.args([BECOME_WORKER, &process::id().to_string()]).arg(&launch.program).args(&launch.arguments);
-        command.env("TF_CONFIG", cluster.tf_config(index)).env("CONSONANCE_JOB", cluster.job());
-        command.envs(cluster.ranks(index));
-        if let Some(replicas) = launch.replicas {
-            command.env("CONSONANCE_REPLICAS", replicas.to_string());
-        }
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
         if let Some(profile) = profile {
             command.env(VARIABLE, profile.folder(index));
         }
@@ -176,11 +175,6 @@ impl Worker {
         let status = waitid(WaitId::Pid(Pid::from_child(&self.child)), options).expect("a child not waited for")?;
         self.end = status.exit_status().map(End::Status).or(status.terminating_signal().map(End::Signal));
         Some(self)
-    }
-
-    /// Whether the worker ended, and not with status 0.
-    pub(super) fn failed(&self) -> bool {
-        self.end.is_some_and(|end| end != End::Status(0))
     }
 
     /// Sends a signal to the worker and its group.

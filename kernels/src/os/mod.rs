@@ -11,3 +11,5 @@ pub(crate) mod process_memory;
 pub mod copy_times;
 #[cfg(target_os = "linux")]
 pub mod process_state;
+#[cfg(target_os = "linux")]
+pub mod launcher;

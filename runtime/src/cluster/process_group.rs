@@ -10,6 +10,7 @@ use consonance_kernels::{
     group::{Endpoint, Reason},
     os::{
         copy_times,
+        launcher::tell_culprit,
         process_state::{ProcessState, process_state},
         thread_pool,
     },
@@ -435,6 +436,13 @@ impl Processes for Generation {
             Some((process, ProcessState::Running)) => format!("{task}, process {process}"),
             Some((process, ProcessState::Stopped)) => format!("{task}, process {process}, is stopped"),
             Some((process, ProcessState::Gone)) => format!("{task}, process {process}, has ended"),
+        }
+    }
+
+    fn blame(&self, rank: usize) {
+        let member = self.members.iter().find(|member| member.ranks.contains(&rank));
+        if let Some(process) = member.and_then(|member| member.process) {
+            tell_culprit(process);
         }
     }
 }

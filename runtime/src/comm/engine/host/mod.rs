@@ -42,6 +42,9 @@ pub(crate) struct Host {
 pub(crate) trait Processes: Send + Sync {
     /// Describes the process of a rank in words: its identity and its state.
     fn describe(&self, rank: usize) -> String;
+
+    /// Tells the launcher of this process that an error names the process of a rank.
+    fn blame(&self, rank: usize);
 }
 
 impl Host {
@@ -352,6 +355,9 @@ fn report(witness: &Witness, processes: Option<&dyn Processes>, fault: Fault, na
     };
     let left = |replica: usize| {
         let lost = witness.is_lost(replica);
+        if let Some(processes) = processes {
+            processes.blame(witness.top_rank(replica));
+        }
         let last = if lost { said(replica) } else { last_words(witness.last_call(replica)) };
         Error::Left { call: call.clone(), replica, last, lost }
     };
@@ -386,6 +392,15 @@ fn report(witness: &Witness, processes: Option<&dyn Processes>, fault: Fault, na
                 }
                 _ => Default::default(),
             };
+            // The rank whose deadline passed is not at fault, and another group numbers differently.
+            match (processes, end.abort.reason) {
+                (Some(processes), Reason::Death) => processes.blame(end.abort.rank),
+                (None, _) | (_, Reason::Deadline) => {}
+                (Some(processes), _) if !end.inherited && end.abort.rank < witness.world().size() => {
+                    processes.blame(witness.top_rank(end.abort.rank));
+                }
+                _ => {}
+            }
             let lost_process = lost_process.map_or_else(String::new, |process| format!(" ({process})"));
             let calls = calls.into_iter().enumerate();
             let lost = end.is_lost || matches!(end.abort.reason, Reason::Death | Reason::Departure);
