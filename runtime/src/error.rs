@@ -58,8 +58,9 @@ pub enum Error {
         /// The context of the call, and the context in which it is allowed.
         problem: String,
     },
-    /// The replicas did not make the same call. A rank that gave or took up to 4 KiB and went on may
-    /// get this error from its [next call](crate::guide::errors#replicas-that-make-different-calls).
+    /// The replicas did not make the same call. A rank that gave or took up to 4 KiB and went on
+    /// may get this error from its [next
+    /// call](crate::guide::errors#replicas-that-make-different-calls).
     Mismatch {
         /// The call of the replicas that agree.
         call: String,

@@ -2,10 +2,10 @@
 //! their group.
 //!
 //! Ranks that all make a call compare their calls before any data moves, or a rank compares its own
-//! with that of the rank whose data it reads: after a mismatch the group goes on. If a rank makes no call, the group ends. Its first end stays: every rank that waits,
-//! and every later call, is told of it. A run begins the group's next *generation*, with the same
-//! ranks, unless the process of a rank is lost. No data of an earlier generation reaches a later
-//! one.
+//! with that of the rank whose data it reads: after a mismatch the group goes on. If a rank makes
+//! no call, the group ends. Its first end stays: every rank that waits, and every later call, is
+//! told of it. A run begins the group's next *generation*, with the same ranks, unless the process
+//! of a rank is lost. No data of an earlier generation reaches a later one.
 
 use crate::{
     blame::blame,

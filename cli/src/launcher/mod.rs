@@ -1,14 +1,14 @@
-//! Starts a program once for each worker of a cluster on this machine. When one worker fails, starts
-//! another process in its place if `max_restarts` allows it; otherwise ends all workers, unless
-//! `keep_going` is set.
+//! Starts a program once for each worker of a cluster on this machine. When one worker fails,
+//! starts another process in its place if `max_restarts` allows it; otherwise ends all workers,
+//! unless `keep_going` is set.
 //!
 //! The files are its parts: `cluster.rs` (addresses and job id), `worker.rs` (a process and its
 //! start), `output.rs` (the workers' output), `profile.rs` (the timeline of their calls),
 //! `culprits.rs` (whose fault a failure is) and `supervisor.rs`, which waits for the workers. Two
 //! threads send the supervisor events over a channel: one receives the signals of the launcher,
-//! `SIGCHLD` among them, the other passes on the workers' output. Neither thread blocks the other. So
-//! a launch with a timeout ends in time even if nobody reads its output: it drops the output that its
-//! reader has not taken within [`READING`] of the end.
+//! `SIGCHLD` among them, the other passes on the workers' output. Neither thread blocks the other.
+//! So a launch with a timeout ends in time even if nobody reads its output: it drops the output
+//! that its reader has not taken within [`READING`] of the end.
 //!
 //! A launch goes through these stages:
 //!

@@ -86,7 +86,8 @@ enum Given {
 /// the pipes are empty.
 pub(super) struct Feed {
     given: Sender<Given>,
-    /// A byte says that there is something in the channel. The end says that all workers have ended.
+    /// A byte says that there is something in the channel. The end says that all workers have
+    /// ended.
     wake: UnixStream,
 }
 

@@ -95,8 +95,8 @@ impl Ends {
         Ok(())
     }
 
-    /// Returns the process ids of the workers that have ended so far, in the order of their ends. No
-    /// two workers of a launch have the same, because those that have ended stay zombies.
+    /// Returns the process ids of the workers that have ended so far, in the order of their ends.
+    /// No two workers of a launch have the same, because those that have ended stay zombies.
     pub(super) fn order(&mut self) -> &[i32] {
         let mut ended = Vec::with_capacity(self.processes.len());
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };

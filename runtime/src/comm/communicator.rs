@@ -386,8 +386,8 @@ impl Communicator {
         }
     }
 
-    /// Makes several calls as one. If this rank hears only now of a mismatch in an earlier call, the
-    /// error comes after all of them, since the other ranks make them all.
+    /// Makes several calls as one. If this rank hears only now of a mismatch in an earlier call,
+    /// the error comes after all of them, since the other ranks make them all.
     ///
     /// # Errors
     /// That of an earlier call, or of `calls`.

@@ -66,8 +66,9 @@ pub trait Engine: Any + Send {
     /// or [`Error::System`].
     fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure>;
 
-    /// Tells the other ranks that this rank's own call is invalid, and why. `signature` differs from
-    /// that of every valid call, so that the ranks disagree. By default executes a barrier with it.
+    /// Tells the other ranks that this rank's own call is invalid, and why. `signature` differs
+    /// from that of every valid call, so that the ranks disagree. By default executes a barrier
+    /// with it.
     ///
     /// # Errors
     /// As [`execute`](Engine::execute).

@@ -392,7 +392,8 @@ fn report(witness: &Witness, processes: Option<&dyn Processes>, fault: Fault, na
                 }
                 _ => Default::default(),
             };
-            // The rank whose deadline passed is not at fault, and another group numbers differently.
+            // The rank whose deadline passed is not at fault, and another group numbers
+            // differently.
             match (processes, end.abort.reason) {
                 (Some(processes), Reason::Death) => processes.blame(end.abort.rank),
                 (None, _) | (_, Reason::Deadline) => {}

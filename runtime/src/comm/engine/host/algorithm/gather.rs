@@ -40,8 +40,8 @@ pub(super) fn all_gather(
 }
 
 /// Gathers all parts on the root. Parts up to the payload limit travel inline with the descriptors,
-/// between processes as messages: the root waits for all, the other ranks for nobody. Above it, every rank but the root publishes its part, and the root copies the parts to their
-/// positions.
+/// between processes as messages: the root waits for all, the other ranks for nobody. Above it,
+/// every rank but the root publishes its part, and the root copies the parts to their positions.
 pub(super) fn gather(
     endpoint: &mut Endpoint,
     signature: &Signature,
@@ -108,8 +108,8 @@ impl<'a> Parts<'a> {
         most * dtype.size()
     }
 
-    /// Exchanges all parts inline with the descriptors, in a step of this kind. This rank's part is `send`, or already at
-    /// its position in `recv`.
+    /// Exchanges all parts inline with the descriptors, in a step of this kind. This rank's part is
+    /// `send`, or already at its position in `recv`.
     fn exchange(
         &self,
         endpoint: &mut Endpoint,

@@ -35,7 +35,8 @@ pub(super) fn broadcast(
 }
 
 /// Scatters `root`'s data. Up to the payload limit all parts travel inline with the root's
-/// descriptor, between processes as a message, as in [`broadcast`]. Above it, the root publishes them. Each rank copies its own part.
+/// descriptor, between processes as a message, as in [`broadcast`]. Above it, the root publishes
+/// them. Each rank copies its own part.
 pub(super) fn scatter(
     endpoint: &mut Endpoint,
     signature: &Signature,
