@@ -36,7 +36,8 @@ pub(crate) struct Program {
     pub(crate) lines: Vec<u32>,
     /// What planes hold at the start. Others hold nothing in particular.
     pub(crate) constants: Vec<(Register, Constant)>,
-    pub(crate) planes: u32,
+    /// The bits of each plane's register.
+    pub(crate) planes: Vec<u32>,
     pub(crate) predicates: u32,
     /// The bytes of a thread's local variables.
     pub(crate) local_bytes: u32,

@@ -17,6 +17,8 @@ pub(crate) enum Scalar {
     Float(Format),
     /// Two floats in 32 bits.
     Pair(Format),
+    /// Two integers of 16 bits in 32 bits.
+    IntegerPair { is_signed: bool },
 }
 
 impl Scalar {
@@ -42,6 +44,8 @@ impl Scalar {
             "f64" => Scalar::Float(F64),
             "f16x2" => Scalar::Pair(F16),
             "bf16x2" => Scalar::Pair(BF16),
+            "u16x2" => Scalar::IntegerPair { is_signed: false },
+            "s16x2" => Scalar::IntegerPair { is_signed: true },
             _ => return None,
         })
     }
@@ -52,7 +56,7 @@ impl Scalar {
             Scalar::Predicate => 1,
             Scalar::Bits(bits) | Scalar::Unsigned(bits) | Scalar::Signed(bits) => bits,
             Scalar::Float(format) => format.bits,
-            Scalar::Pair(_) => 32,
+            Scalar::Pair(_) | Scalar::IntegerPair { .. } => 32,
         }
     }
 

@@ -87,6 +87,7 @@ impl Parser {
     }
 
     fn registers(&mut self, statements: &mut Vec<Statement>) -> Parsed<()> {
+        let line = self.line();
         let word = self.word()?;
         let Some(scalar) = word.strip_prefix('.').and_then(Scalar::of_name) else {
             return Err(self.error(format!("`{word}` is no type of registers that is known here")));
@@ -100,7 +101,7 @@ impl Parser {
             } else {
                 None
             };
-            statements.push(Statement::Registers { scalar, name, count });
+            statements.push(Statement::Registers { scalar, name, count, line });
             if !self.takes(',') {
                 return self.expect(';');
             }

@@ -70,6 +70,7 @@ pub(crate) enum Statement {
         scalar: Scalar,
         name: String,
         count: Option<u32>,
+        line: u32,
     },
     Variable(Variable),
     /// `name: .branchtargets a, b;`

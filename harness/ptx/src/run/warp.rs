@@ -23,6 +23,9 @@ pub(crate) struct Group {
     pub(crate) is_waiting: bool,
 }
 
+/// What a register of 64 bits holds before the first write.
+const UNWRITTEN: u64 = 0xa5a5_5a5a_c3c3_3c3c;
+
 /// A warp of a block.
 pub(crate) struct Warp {
     pub(crate) index: u32,
@@ -59,7 +62,7 @@ impl Warp {
     pub(crate) fn new(index: u32, program: &Program) -> Warp {
         Warp {
             index,
-            planes: vec![[0xa5a5_5a5a_c3c3_3c3c; LANES]; program.planes as usize],
+            planes: program.planes.iter().map(|bits| [UNWRITTEN >> (64 - bits); LANES]).collect(),
             masks: vec![u32::MAX; program.predicates as usize],
             carries: 0,
             groups: Vec::new(),

@@ -64,8 +64,7 @@ impl Translator<'_> {
                 };
                 let (integer, is_long) = (Integer::of(to), to.bits() == 64);
                 unary(move |a| match from.value(source(from).operand(a)) {
-                    // What the manual gives a NaN: zero, or the highest bit where 64 bits are
-                    // involved.
+                    // A NaN becomes zero, or the highest bit where 64 bits are involved.
                     Value::Nan if from == F64 || is_long => 1 << (to.bits() - 1),
                     Value::Nan => 0,
                     Value::Infinity { is_negative } => integer.clamped(if is_negative { i128::MIN } else { i128::MAX }),

@@ -3,7 +3,12 @@
 //! The fastest way to a result rounded to nearest is the host's own arithmetic, which IEEE 754
 //! gives the same bits but for NaNs. All else goes through [`Format`].
 
-use super::{Translated, kernel::Translator, modifiers::Modifiers};
+use super::{
+    Translated,
+    halves::{in_halves1, in_halves2, in_halves3},
+    kernel::Translator,
+    modifiers::Modifiers,
+};
 use crate::{
     number::{F16, F32, F64, Format, Rounding, Value},
     parse::{Instruction, Scalar},
@@ -191,32 +196,4 @@ fn of_double(bits: u64) -> f64 {
 
 fn double(value: f64, operands: &[u64]) -> u64 {
     if value.is_nan() { F64.nan_of(operands) } else { value.to_bits() }
-}
-
-/// Returns a function of both halves of 32 bits.
-fn in_halves1(f: Unary) -> Unary {
-    Box::new(move |a, to| {
-        let (mut low, mut high) = ([0; 32], [0; 32]);
-        f(&a.map(|a| a & 0xffff), &mut low);
-        f(&a.map(|a| a >> 16), &mut high);
-        *to = std::array::from_fn(|at| high[at] << 16 | low[at]);
-    })
-}
-
-fn in_halves2(f: Binary) -> Binary {
-    Box::new(move |a, b, to| {
-        let (mut low, mut high) = ([0; 32], [0; 32]);
-        f(&a.map(|a| a & 0xffff), &b.map(|b| b & 0xffff), &mut low);
-        f(&a.map(|a| a >> 16), &b.map(|b| b >> 16), &mut high);
-        *to = std::array::from_fn(|at| high[at] << 16 | low[at]);
-    })
-}
-
-fn in_halves3(f: Ternary) -> Ternary {
-    Box::new(move |a, b, c, to| {
-        let (mut low, mut high) = ([0; 32], [0; 32]);
-        f(&a.map(|a| a & 0xffff), &b.map(|b| b & 0xffff), &c.map(|c| c & 0xffff), &mut low);
-        f(&a.map(|a| a >> 16), &b.map(|b| b >> 16), &c.map(|c| c >> 16), &mut high);
-        *to = std::array::from_fn(|at| high[at] << 16 | low[at]);
-    })
 }

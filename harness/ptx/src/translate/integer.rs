@@ -1,7 +1,7 @@
 //! Integer arithmetic: `add`, `sub`, `mul`, `mad`, `div`, `rem`, `abs`, `neg`, `min`, `max`, `sad`,
 //! and the instructions with a carry.
 
-use super::{Translated, kernel::Translator, modifiers::Modifiers};
+use super::{Translated, halves::in_halves2, kernel::Translator, modifiers::Modifiers};
 use crate::{
     parse::{Instruction, Scalar},
     program::{Action, binary, ternary, unary},
@@ -77,6 +77,19 @@ impl Part {
 impl Translator<'_> {
     /// Translates an instruction on integers, whose type was used already.
     pub(crate) fn integer(&mut self, i: &Instruction, mut m: Modifiers<'_>, scalar: Scalar) -> Translated {
+        if let Scalar::IntegerPair { is_signed } = scalar {
+            m.end()?;
+            let half = Integer { bits: 16, is_signed };
+            let compute = match (i.name.as_str(), is_signed) {
+                ("add", _) => binary(move |a, b| half.bits_of(a.wrapping_add(b))),
+                ("min", false) => binary(|a, b| a.min(b)),
+                ("max", false) => binary(|a, b| a.max(b)),
+                ("min", true) => binary(move |a, b| if half.wide(a) < half.wide(b) { a } else { b }),
+                ("max", true) => binary(move |a, b| if half.wide(a) < half.wide(b) { b } else { a }),
+                _ => return Err(self.unknown("this type")),
+            };
+            return self.binary(i, scalar, scalar, scalar, in_halves2(compute));
+        }
         let integer = Integer::of(scalar);
         if !scalar.is_integer() || scalar.bits() < 16 {
             return Err(self.unknown("this type"));

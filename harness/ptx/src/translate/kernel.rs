@@ -31,8 +31,6 @@ pub(crate) struct Translator<'a> {
     pub(crate) scopes: Vec<HashMap<String, Entity>>,
     /// The place of each label, once known.
     labels: Vec<Option<usize>>,
-    /// The bits of each plane.
-    bits: Vec<u32>,
     constants: Vec<(Constant, u32, Register)>,
     shared_next: u32,
     /// The functions around the current place, and where their `ret` goes.
@@ -49,7 +47,6 @@ impl<'a> Translator<'a> {
             program: Program { name: function.name.clone(), predicates: 1, ..Program::default() },
             scopes: vec![HashMap::new(), HashMap::new()],
             labels: Vec::new(),
-            bits: Vec::new(),
             constants: Vec::new(),
             shared_next: 0,
             calls: Vec::new(),
@@ -95,9 +92,13 @@ impl<'a> Translator<'a> {
     pub(crate) fn block(&mut self, statements: &'a [Statement]) -> Translated {
         self.scopes.push(HashMap::new());
         for statement in statements {
-            if let Statement::Label(name) = statement {
-                let label = self.new_label();
-                self.declare(name, Entity::Label(label))?;
+            match statement {
+                Statement::Label(name) => {
+                    let label = self.new_label();
+                    self.declare(name, Entity::Label(label))?;
+                }
+                Statement::Targets(name, targets) => self.declare(name, Entity::Targets(targets.clone()))?,
+                _ => {}
             }
         }
         for statement in statements {
@@ -116,16 +117,21 @@ impl<'a> Translator<'a> {
                 }
                 Ok(())
             }
-            Statement::Registers { scalar, name, count: None } => self.declare_register(*scalar, name),
-            Statement::Registers { scalar, name, count: Some(count) } => {
-                (0..*count).try_for_each(|number| self.declare_register(*scalar, &format!("{name}{number}")))
+            Statement::Registers { scalar, name, count, line } => {
+                self.line = *line;
+                match count {
+                    None => self.declare_register(*scalar, name),
+                    Some(count) => {
+                        (0..*count).try_for_each(|at| self.declare_register(*scalar, &format!("{name}{at}")))
+                    }
+                }
             }
             Statement::Variable(variable) => {
                 self.line = variable.line;
                 let entity = self.variable(variable)?;
                 self.declare(&variable.name, entity)
             }
-            Statement::Targets(name, targets) => self.declare(name, Entity::Targets(targets.clone())),
+            Statement::Targets(..) => Ok(()),
             Statement::Instruction(instruction) => {
                 self.line = instruction.line;
                 self.guard = ALWAYS;
@@ -222,8 +228,7 @@ impl<'a> Translator<'a> {
         self.emit(Action::Binary { to, a, b, compute })
     }
 
-    /// Emits a step with three operands, of which the last one has the result's type, or is a
-    /// count.
+    /// Emits a step with three operands, of which the last one has the result's type.
     pub(crate) fn ternary(&mut self, i: &Instruction, to: Scalar, from: Scalar, compute: Ternary) -> Translated {
         self.count(i, 4)?;
         let (a, b) = (self.source(&i.operands[1], from)?, self.source(&i.operands[2], from)?);
@@ -253,7 +258,7 @@ impl<'a> Translator<'a> {
         let bits = scalar.bits().max(16);
         let cut = |value: u64| value & (u64::MAX >> (64 - bits));
         let constant = match operand {
-            Operand::Integer(value) if scalar.is_integer() || matches!(scalar, Scalar::Pair(_)) => {
+            Operand::Integer(value) if !matches!(scalar, Scalar::Float(_) | Scalar::Predicate) => {
                 Constant::Value(cut(*value))
             }
             Operand::Single(_) | Operand::Double(_) => Constant::Value(self.float_bits_of(operand, scalar)?),
@@ -364,13 +369,12 @@ impl<'a> Translator<'a> {
     }
 
     pub(crate) fn bits_of_register(&self, plane: Register) -> u32 {
-        self.bits[plane as usize]
+        self.program.planes[plane as usize]
     }
 
     pub(crate) fn new_plane(&mut self, bits: u32) -> Register {
-        self.bits.push(bits);
-        self.program.planes += 1;
-        self.program.planes - 1
+        self.program.planes.push(bits);
+        self.program.planes.len() as Register - 1
     }
 
     fn new_predicate(&mut self) -> Predicate {

@@ -3,6 +3,7 @@
 mod modifiers;
 mod module;
 mod kernel;
+mod halves;
 mod integer;
 mod bits;
 mod float;

@@ -92,7 +92,7 @@ impl Translator<'_> {
         let scalar = m.scalar()?;
         m.end()?;
         self.count(i, 2)?;
-        if scalar == Scalar::Predicate || matches!(scalar, Scalar::Pair(_)) {
+        if scalar == Scalar::Predicate || matches!(scalar, Scalar::Pair(_) | Scalar::IntegerPair { .. }) {
             return Err(self.unknown("an access of this type"));
         }
         let (value, address) = if is_load { (0, 1) } else { (1, 0) };
