@@ -23,7 +23,7 @@ impl Translator<'_> {
                 let bits = scalar.bits();
                 let compute = match i.name.as_str() {
                     "popc" => unary(|a| a.count_ones().into()),
-                    "clz" => unary(move |a| u64::from(a.leading_zeros() + bits - 64)),
+                    "clz" => unary(move |a| u64::from((a << (64 - bits)).leading_zeros().min(bits))),
                     _ => unary(move |a| a.reverse_bits() >> (64 - bits)),
                 };
                 let to = if i.name == "brev" { scalar } else { B32 };
@@ -36,7 +36,7 @@ impl Translator<'_> {
                 let integer = Integer::of(scalar);
                 let compute = unary(move |a| {
                     let is_negative = scalar.is_signed() && integer.wide(a) < 0;
-                    let bits = if is_negative { integer.bits_of(!a) } else { a };
+                    let bits = integer.bits_of(if is_negative { !a } else { a });
                     match 64 - bits.leading_zeros() {
                         0 => 0xffff_ffff,
                         above if is_shift => u64::from(scalar.bits() - above),
