@@ -7,9 +7,9 @@ use consonance_spec::{DType, ReduceOp, call::mix};
 /// Returns the cases of an operation on a type: all pairs of sizes, replicas, alignments and grids.
 pub(crate) fn cases(op: ReduceOp, dtype: DType) -> Vec<AlongCase> {
     let axes = [1, 2, 31, 32, 33, 63, 64, 65, 160, 161, 300];
-    let (outers, inners) = ([0, 1, 3, 9], [0, 1, 2, 31, 32, 33]);
+    let (outers, inners) = ([0, 1, 3, 18], [0, 1, 2, 31, 32, 33]);
     let replicas: [&[usize]; 4] = [&[], &[1], &[40, 7], &[1, 1, 1, 1]];
-    let rows = pairwise(&[axes.len(), outers.len(), inners.len(), replicas.len(), 3, 2]);
+    let rows = pairwise(&[axes.len(), outers.len(), inners.len(), replicas.len(), 3, 3]);
     let case = |row: &Vec<usize>| AlongCase {
         op,
         dtype,
@@ -17,7 +17,7 @@ pub(crate) fn cases(op: ReduceOp, dtype: DType) -> Vec<AlongCase> {
         axes: [&[axes[row[0]]], replicas[row[3]]].concat(),
         inner: inners[row[2]],
         offset: row[4],
-        blocks: [2, u32::MAX][row[5]],
+        blocks: [1, 2, u32::MAX][row[5]],
         seed: mix(row[0] as u64, row[2] as u64) >> 8,
     };
     rows.iter().map(case).collect()
