@@ -3,6 +3,7 @@
 
 use consonance_harness::{
     compare::{self, Verdict, check},
+    cuda::fuzzed,
     damage, parsers,
     seeds::seeds,
     subjects::{GROUPS, STRATEGIES},
@@ -25,6 +26,7 @@ const TARGETS: &[Target] = &[
     ("checkpoints", compare::checkpoint),
     ("collectives", |bytes| check(bytes, GROUPS, compare::script)),
     ("control", parsers::control),
+    ("cuda", fuzzed),
     ("files", compare::file),
     ("formation", parsers::formation),
     ("living", damage::living),
