@@ -42,7 +42,7 @@ fn the_kernels_have_the_processor_s_bits_on_the_interpreter() {
         ", CUDA 12.0\n",
         "compile   ",
         " modules in ",
-        " pairs of an operation and an element type: all as the processor's\n",
+        " pairs of work and element type: all as the processor's\n",
         "This ran on the interpreter of the kernels' PTX, and on no GPU. Nothing was measured.\n",
     ] {
         assert!(report.contains(words), "{words:?} is not in {report}");

@@ -22,8 +22,8 @@ const ARROWS: [(&str, &[&str]); 13] = [
     ("runtime", &["consonance-derive", "consonance-kernels", "consonance-spec"]),
     ("harness/messages", &["consonance"]),
     ("harness/ptx", &[]),
-    ("harness/driver", &["consonance-kernels", "consonance-ptx"]),
-    ("harness", &["consonance", "consonance-kernels", "consonance-messages", "consonance-ptx", "consonance-spec"]),
+    ("harness/driver", &["consonance-kernels", "consonance-ptx", "consonance-spec"]),
+    ("harness", &["consonance", "consonance-kernels", "consonance-messages", "consonance-spec"]),
     (
         "cli",
         &[

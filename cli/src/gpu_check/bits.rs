@@ -13,7 +13,7 @@ const LISTED: usize = 20;
 pub struct Bits {
     /// The number of cases that ran.
     pub cases: usize,
-    /// The number of pairs of an operation and an element type among them.
+    /// The number of pairs of an operation, or other work, and an element type among them.
     pub pairs: usize,
     /// The cases with wrong bits, each with the first that is wrong. The last one may say how many
     /// more there are.
@@ -46,14 +46,14 @@ pub(super) fn compare(
     if others > 0 {
         wrong.push(format!("{others} more cases"));
     }
-    let pairs: BTreeSet<_> = cases.iter().map(|case| (case.dtype, case.op.name())).collect();
+    let pairs: BTreeSet<_> = cases.iter().map(|case| (case.dtype(), case.name())).collect();
     Ok((Bits { cases: cases.len(), pairs: pairs.len(), wrong }, bench.kernels().compiled()))
 }
 
 impl fmt::Display for Bits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Bits { cases, pairs, wrong } = self;
-        write!(f, "bits      {cases} cases of {pairs} pairs of an operation and an element type: ")?;
+        write!(f, "bits      {cases} cases of {pairs} pairs of work and element type: ")?;
         match wrong[..] {
             [] => writeln!(f, "all as the processor's"),
             _ => {

@@ -3,8 +3,12 @@
 mod fake;
 
 use consonance_kernels::cuda::{
-    Absent, Access, Context, DeviceMemory, Driver, Event, Failure, Module, PinnedMemory, Stream, kernels::Launch, sys,
+    Absent, Access, Context, DeviceMemory, DeviceSlice, Driver, Event, Failure, Fold, Kernels, Module, PinnedMemory,
+    Stream,
+    kernels::{Launch, Stage},
+    sys,
 };
+use consonance_spec::{DType, ReduceOp};
 use fake::Fake;
 use std::{
     error::Error,
@@ -264,4 +268,51 @@ fn wrong_arguments_do_not_reach_the_driver() {
     for symbol in ["cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoDAsync_v2"] {
         assert!(!calls.contains_key(symbol), "{symbol}: {calls:?}");
     }
+}
+
+/// A reduction of the table, on memory that is too short, overlaps, or is of another device.
+#[test]
+fn wrong_reductions_do_not_reach_the_driver() {
+    let fake = Fake::new("devices=2");
+    let driver = fake.driver();
+    let context = Context::new(&driver.device(0).expect("a device")).expect("a context");
+    let other = Context::new(&driver.device(1).expect("a device")).expect("a context");
+    let (stream, kernels) = (Stream::new(&context).expect("a stream"), Kernels::new(&context));
+    let memory = DeviceMemory::new(&context, 400).expect("memory");
+    let foreign = DeviceMemory::new(&other, 400).expect("memory");
+    let (one, two) = (memory.slice(0), memory.slice(200));
+    let refused = |op, sources: &[DeviceSlice<'_>], targets: &[DeviceSlice<'_>], count| {
+        let fold = Fold {
+            stage: Stage::Whole,
+            op,
+            dtype: DType::F32,
+            sources,
+            targets,
+            count,
+            divisor: 1,
+            most_blocks: u32::MAX,
+        };
+        fold.enqueue(&kernels, &stream).expect_err("wrong arguments").to_string()
+    };
+    let sum = ReduceOp::Sum;
+    let refusals = [
+        (refused(ReduceOp::And, &[one], &[two], 50), "and is not defined on f32"),
+        (refused(sum, &[], &[two], 50), "expected 1 to 16 sources, found 0"),
+        (refused(sum, &[one, two], &[memory.slice(4)], 50), "target 0 overlaps source 0"),
+        (refused(sum, &[one], &[two, memory.slice(204)], 49), "target 1 overlaps target 0"),
+        (refused(sum, &[memory.slice(2)], &[two], 49), "expected sources at a multiple of 4 bytes"),
+        (refused(sum, &[one], &[two], 51), "overlaps source 0"),
+        (refused(sum, &[one], &[memory.slice(240)], 50), "target 0: expected 200 bytes at"),
+        (refused(sum, &[foreign.slice(0)], &[two], 50), "memory is of "),
+        (refused(sum, &[memory.slice(400)], &[two], 50), "source 0: expected 200 bytes at"),
+        (refused(sum, &[one], &[two], usize::MAX / 2), "the elements do not fit the address space"),
+    ];
+    for (index, (why, expected)) in refusals.iter().enumerate() {
+        assert!(why.starts_with("cuda:0: ") && why.contains(expected), "{index}: {why}");
+    }
+    assert!(!fake.calls().contains_key("cuLaunchKernel"));
+    let overlapping = kernels.concat(&stream, DType::U8, 2, &[(one, 10), (one, 5)], memory.slice(10));
+    let why = overlapping.expect_err("a target that overlaps a source").to_string();
+    assert!(why.contains("expected other bytes"), "{why}");
+    assert!(kernels.scale(&stream, DType::U8, one, two, 1, 0.5).is_err());
 }
