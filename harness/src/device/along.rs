@@ -111,10 +111,9 @@ impl AlongCase {
         along.parts(1).into_iter().for_each(|part| part.run());
         let results = along.finish();
         let expected = results.as_buf().as_slice::<R>().ok_or("results of another type")?;
-        if let Some(spec) = spec {
-            if keys(&spec.map_err(|error| error.to_string())?.data) != keys(expected) {
-                return Ok(Some("the host's reduction differs from the spec".to_owned()));
-            }
+        let spec = spec.transpose().map_err(|error| error.to_string())?;
+        if spec.is_some_and(|spec| keys(&spec.data) != keys(expected)) {
+            return Ok(Some("the host's reduction differs from the spec".to_owned()));
         }
 
         let mut layout = Layout::new(self.alignment);

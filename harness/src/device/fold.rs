@@ -116,11 +116,9 @@ impl FoldCase {
         let mut expected = vec![R::default(); self.count];
         let sources: Vec<HostBuf<'_>> = inputs.iter().map(|input| input.as_slice().into()).collect();
         reducer.reduce(&sources, &mut expected.as_mut_slice().into());
-        if let Some(spec) = spec {
-            let spec = spec.map_err(|error| error.to_string())?;
-            if keys(&spec) != keys(&expected) {
-                return Ok(Some("the host's reducer differs from the spec".to_owned()));
-            }
+        let spec = spec.transpose().map_err(|error| error.to_string())?;
+        if spec.is_some_and(|spec| keys(&spec) != keys(&expected)) {
+            return Ok(Some("the host's reducer differs from the spec".to_owned()));
         }
 
         let mut layout = Layout::new(self.alignment);
