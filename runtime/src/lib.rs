@@ -40,6 +40,7 @@
 //! does not affect the next.
 
 #![forbid(unsafe_code)]
+#![deny(missing_debug_implementations)]
 
 /// The programs of the README run with the tests.
 #[cfg(doctest)]
@@ -68,6 +69,7 @@ pub mod gradient;
 pub mod checkpoint;
 pub mod training;
 pub mod raw;
+pub mod prelude;
 pub mod guide;
 
 pub use value::axis::{Axes, Axis};
@@ -102,7 +104,7 @@ pub use strategy::{
     CentralStorageStrategy, Destinations, LocalResults, MirroredStrategy, MultiWorkerBuilder,
     MultiWorkerMirroredStrategy, OneDeviceStrategy, ValueContext,
 };
-pub use value::elements::Elements;
+pub use value::elements::ElementArray;
 pub use value::indexed_slices::IndexedSlices;
 pub use value::nest::{self, Nest};
 pub use value::per_replica::{Merged, Mirrored, PerReplica};

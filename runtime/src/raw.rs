@@ -17,4 +17,4 @@ pub use consonance_kernels::{
     group::{KeepWaiting, Reason},
     memory::{Buf, BufMut, DeviceBlock, DeviceMemory, HostBuf, HostBufMut, HostMemory, Memory, Space},
 };
-pub use consonance_spec::{Kind, Signature};
+pub use consonance_spec::{Class, Kind, Signature};

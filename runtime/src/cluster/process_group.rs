@@ -477,3 +477,13 @@ fn no_segment(call: &'static str, error: SegmentError) -> Error {
 fn system(what: impl Into<String>, source: io::Error) -> Error {
     Error::System { what: what.into(), source }
 }
+
+impl fmt::Debug for ProcessGroupBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProcessGroupBuilder")
+            .field("replicas", &self.replicas)
+            .field("options", &self.options)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}

@@ -12,6 +12,7 @@ use consonance_spec::{
     Kind, Signature,
     call::{digest, mix},
 };
+use std::fmt;
 
 /// Properties of a call that ranks compare beyond its buffers: a digest of 64 bits, and the words
 /// for the error if digests differ.
@@ -156,4 +157,10 @@ pub(crate) fn compare(texts: &[String]) -> Error {
         .map_or_else(|| "counts".to_owned(), String::clone);
     let (expected, found) = (value(&expected, &argument), value(&found, &argument));
     Error::Mismatch { call, replica: odd, argument, expected, found }
+}
+
+impl fmt::Debug for Agreement<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Agreement").field("call", &self.call).field("digest", &self.digest).finish_non_exhaustive()
+    }
 }

@@ -15,6 +15,7 @@ use crate::{
 };
 use consonance_kernels::group::Reason;
 use consonance_spec::{Element, Kind, ReduceOp};
+use std::fmt;
 use std::{
     marker::PhantomData,
     ops::DerefMut,
@@ -329,5 +330,17 @@ impl Communicator {
             let calls = calls.into_inner().expect("nobody panics while pushing");
             calls.iter().find_map(|call| call.error()).map_or(Ok(value), Err)
         })
+    }
+}
+
+impl fmt::Debug for Scope<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scope").field("rank", &self.rank).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").finish_non_exhaustive()
     }
 }

@@ -16,7 +16,7 @@ use consonance_kernels::{
     memory::{HostMemory, Memory, Space},
 };
 use consonance_spec::{DType, Element, Kind, Signature, World};
-use std::{any::Any, ops::Range, sync::Arc, time::Duration};
+use std::{any::Any, fmt, ops::Range, sync::Arc, time::Duration};
 
 /// One rank of a group, with MPI's collectives on slices.
 ///
@@ -485,5 +485,11 @@ impl Communicator {
         agreement.sign(&mut signature);
         let done = self.step(Call::Barrier, &signature, agreement);
         self.hear(done)
+    }
+}
+
+impl fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Communicator(rank {} of {})", self.rank(), self.size())
     }
 }

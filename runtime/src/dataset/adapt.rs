@@ -2,7 +2,7 @@
 
 use super::{Cardinality, Dataset, Elements, TensorSpec};
 use crate::{Error, Nest, Result};
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 /// Makes a data set of an iterator's elements. Each iteration calls `make` for a new iterator.
 ///
@@ -100,6 +100,10 @@ macro_rules! same_elements {
 
         fn reads_files(&self) -> bool {
             self.dataset.reads_files()
+        }
+
+        fn has_single_rows(&self) -> bool {
+            self.dataset.has_single_rows()
         }
     };
 }
@@ -334,6 +338,24 @@ impl<D: Dataset> Iterator for Repetition<D> {
             }
             self.epoch = self.epoch.wrapping_add(1);
         }
+    }
+}
+
+impl<E> fmt::Debug for FromFn<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FromFn").finish_non_exhaustive()
+    }
+}
+
+impl<D: fmt::Debug, F> fmt::Debug for Map<D, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Map").field("dataset", &self.dataset).finish_non_exhaustive()
+    }
+}
+
+impl<D: fmt::Debug, F> fmt::Debug for Filter<D, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Filter").field("dataset", &self.dataset).finish_non_exhaustive()
     }
 }
 

@@ -389,6 +389,12 @@ impl<E: Nest + Clone + Send + 'static> Iterator for Source<E> {
     }
 }
 
+impl<E> fmt::Debug for DistributedIterator<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DistributedIterator").field("strategy", &self.strategy).finish_non_exhaustive()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use crate::{DType, MirroredStrategy, Tensor, dataset};

@@ -140,10 +140,10 @@ impl InputContext {
     }
 }
 
-/// Formats the context as TensorFlow does.
+/// Prints the words that TensorFlow prints.
 impl fmt::Display for InputContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let InputContext { num_input_pipelines, input_pipeline_id, .. } = self;
-        write!(f, "tf.distribute.InputContext(input pipeline id {input_pipeline_id}, total: {num_input_pipelines})")
+        write!(f, "InputContext(input pipeline id {input_pipeline_id}, total: {num_input_pipelines})")
     }
 }

@@ -40,6 +40,7 @@ pub use adapt::{Filter, FromFn, Map, Repeat, Shard, Skip, Take, from_fn, try_fro
 pub use batch::Batch;
 pub use column::Column;
 pub use distributed::{DistributedDataset, DistributedIterator};
+#[cfg(feature = "csv")]
 pub use file::{CsvColumn, CsvOptions};
 pub use input::{AutoShardPolicy, Deal, InputContext, InputOptions};
 pub use table::{Columns, Table, from_tensor_slices};
@@ -118,6 +119,12 @@ pub trait Dataset: Send + Sync + 'static {
 
     /// Returns whether elements are read from files.
     fn reads_files(&self) -> bool {
+        false
+    }
+
+    /// Returns whether each element is known to be one row, and no batch. Such a data set is not
+    /// divided among several replicas: [batch](Dataset::batch) it first.
+    fn has_single_rows(&self) -> bool {
         false
     }
 
@@ -242,6 +249,10 @@ impl<E: Nest + Clone + Send + 'static> Dataset for Box<dyn Dataset<Element = E>>
 
     fn reads_files(&self) -> bool {
         (**self).reads_files()
+    }
+
+    fn has_single_rows(&self) -> bool {
+        (**self).has_single_rows()
     }
 
     fn copied_bytes(&self) -> Option<usize> {

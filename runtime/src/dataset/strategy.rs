@@ -66,6 +66,12 @@ impl Strategy {
         {
             return Err(not_batched(&scalar.path, &scalar.to_string()));
         }
+        if replicas > 1
+            && dataset.has_single_rows()
+            && let Some(row) = specs.iter().flatten().next()
+        {
+            return Err(not_batched(&row.path, &format!("single rows, {row}")));
+        }
         let policy = options.shard_policy();
         if policy == AutoShardPolicy::File && !dataset.reads_files() {
             return Err(Error::invalid(call, "dataset", "one that reads files, to be divided by files", "none"));

@@ -211,6 +211,10 @@ impl<E: Nest + Clone + Send + Sync + 'static> Dataset for Table<E> {
         Some(leaves.into_iter().zip(&self.columns).map(spec).collect())
     }
 
+    fn has_single_rows(&self) -> bool {
+        true
+    }
+
     fn reads_files(&self) -> bool {
         self.columns.iter().any(|column| column.rows().in_file())
     }

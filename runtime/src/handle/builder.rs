@@ -2,6 +2,7 @@
 
 use super::{Engines, Inner, Placement, Strategy, Workers};
 use crate::{ClusterResolver, CommunicationOptions, Device, Error, Result, comm::engine::Engine, device};
+use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex};
 
 /// Builds a strategy: the devices first, then settings that differ from the default, then
@@ -126,7 +127,7 @@ pub(crate) fn check_devices(call: &'static str, devices: Vec<Device>) -> Result<
 
 impl Strategy {
     fn make_default() -> Strategy {
-        Builder::new("the default strategy", [Device::Cpu(0)], |strategy| strategy)
+        Builder::new("DefaultStrategy", [Device::Cpu(0)], |strategy| strategy)
             .on_first_device()
             .build()
             .expect("one device that exists")
@@ -135,3 +136,13 @@ impl Strategy {
 
 /// The default strategy, in effect outside all others.
 pub(super) static DEFAULT: LazyLock<Strategy> = LazyLock::new(Strategy::make_default);
+
+impl<S> fmt::Debug for Builder<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("name", &self.name)
+            .field("devices", &self.devices)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}

@@ -14,6 +14,7 @@ use crate::{
 };
 use consonance_spec::Kind;
 use std::cell::{RefCell, RefMut};
+use std::fmt;
 
 /// One replica of a [`run`](Strategy::run): its id, and its collectives with the other replicas.
 ///
@@ -385,5 +386,11 @@ impl<'r> ReplicaContext<'r> {
         let mut communicator = RefMut::map(self.held(), |held| &mut **held);
         communicator.configure(options.configuration());
         NestCall::new(kind, communicator, leaves, ragged.map_or_else(Axes::default, Axes::from))
+    }
+}
+
+impl fmt::Debug for ReplicaContext<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ReplicaContext(replica {} of {}, {})", self.id, self.num_replicas_in_sync(), self.strategy)
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     value::nest::{Nest, Path},
 };
 use consonance_kernels::group::Reason;
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 /// Accepts values to all-reduce while the replica computes: see [`ReplicaContext::overlap`].
 pub struct Buckets<'r> {
@@ -231,5 +231,17 @@ impl Drop for End<'_> {
         if let Some(carrier) = self.replica.flow.take().and_then(Flow::into_carrier) {
             self.replica.strategy().give_carrier_back(carrier);
         }
+    }
+}
+
+impl fmt::Debug for Buckets<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buckets").field("replica", self.replica).finish()
+    }
+}
+
+impl<N> fmt::Debug for PendingNest<'_, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingNest").field("replica", self.buckets.replica).finish_non_exhaustive()
     }
 }

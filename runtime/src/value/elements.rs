@@ -13,7 +13,7 @@ use consonance_spec::{Element, for_each_dtype};
 /// assert_eq!(Tensor::from([[1.5f32, 2.5], [3.5, 4.5]]).shape(), [2, 2]);
 /// assert_eq!(Tensor::from([[[[1i64]]]; 3]).shape(), [3, 1, 1, 1]);
 /// ```
-pub trait Elements: Copy + sealed::Sealed {
+pub trait ElementArray: Copy + sealed::Sealed {
     /// The element type.
     type Element: Element;
 
@@ -35,7 +35,7 @@ macro_rules! of_element {
         $(
             impl sealed::Sealed for $type {}
 
-            impl Elements for $type {
+            impl ElementArray for $type {
                 type Element = $type;
 
                 fn append_shape(_: &mut Vec<usize>) {}
@@ -50,9 +50,9 @@ macro_rules! of_element {
 
 for_each_dtype!(of_element);
 
-impl<V: Elements, const COUNT: usize> sealed::Sealed for [V; COUNT] {}
+impl<V: ElementArray, const COUNT: usize> sealed::Sealed for [V; COUNT] {}
 
-impl<V: Elements, const COUNT: usize> Elements for [V; COUNT] {
+impl<V: ElementArray, const COUNT: usize> ElementArray for [V; COUNT] {
     type Element = V::Element;
 
     fn append_shape(shape: &mut Vec<usize>) {
@@ -66,7 +66,7 @@ impl<V: Elements, const COUNT: usize> Elements for [V; COUNT] {
 }
 
 /// Copies a number, or arrays of arrays of numbers: the tensor has a dimension for each level.
-impl<V: Elements> From<V> for Tensor {
+impl<V: ElementArray> From<V> for Tensor {
     fn from(value: V) -> Self {
         let mut shape = Vec::new();
         V::append_shape(&mut shape);

@@ -6,6 +6,7 @@ use crate::{
     handle::context,
 };
 use consonance_spec::{Class, Kind};
+use std::fmt;
 
 const CALL: &str = "Variable::builder";
 
@@ -107,5 +108,14 @@ impl<F: FnOnce() -> Tensor> VariableBuilder<F> {
             return Err(Error::invalid(CALL, "aggregation", expected, format!("{:?}", self.aggregation)));
         }
         Ok((synchronization, self.aggregation, initial_value))
+    }
+}
+
+impl<F> fmt::Debug for VariableBuilder<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VariableBuilder")
+            .field("synchronization", &self.synchronization)
+            .field("aggregation", &self.aggregation)
+            .finish_non_exhaustive()
     }
 }

@@ -352,10 +352,16 @@ impl PartialEq for Variable {
     }
 }
 
+/// Prints `Variable(number 7, f32[2] [1, 2], OnWrite, aggregation None, MirroredStrategy(cpu:0))`:
+/// the value of the first copy or component, if it has few elements and nobody writes it.
 impl fmt::Debug for Variable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { id, strategy, synchronization, aggregation, .. } = &*self.0;
-        write!(f, "Variable({id}, {}, {synchronization:?}, {aggregation:?}, {strategy})", self.spec())
+        const SHOWN: usize = 16;
+        let Inner { id, strategy, synchronization, aggregation, shape, places, .. } = &*self.0;
+        let is_small = shape.iter().product::<usize>() <= SHOWN;
+        let value = places.first().filter(|_| is_small).and_then(Place::look);
+        let value = value.map_or_else(|| self.spec(), |value| value.to_string());
+        write!(f, "Variable(number {id}, {value}, {synchronization:?}, aggregation {aggregation:?}, {strategy})")
     }
 }
 

@@ -41,6 +41,12 @@ impl Place {
         Ok(self.wait(call, strategy)?.value.clone())
     }
 
+    /// Returns the value if no writer has it. Does not wait.
+    pub(super) fn look(&self) -> Option<Tensor> {
+        let state = self.state.try_lock().ok()?;
+        state.writer.is_none().then(|| state.value.clone())
+    }
+
     /// Takes the value out for writing. Writes are in place unless the elements are shared.
     pub(super) fn write(&self, call: &'static str, strategy: &Strategy) -> Result<Writing<'_>> {
         let mut state = self.wait(call, strategy)?;

@@ -2,10 +2,12 @@
 
 mod npy;
 mod idx;
+#[cfg(feature = "csv")]
 mod csv;
 #[cfg(feature = "checkpoint")]
 pub(crate) mod safetensors;
 
+#[cfg(feature = "csv")]
 pub use csv::{CsvColumn, CsvOptions};
 
 use super::{Column, column::Rows};

@@ -12,7 +12,7 @@ use std::ops::Deref;
 /// assert_eq!(strategy.parameter_devices().len(), 1);
 /// # Ok::<(), consonance::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct CentralStorageStrategy(Strategy);
 
 impl CentralStorageStrategy {

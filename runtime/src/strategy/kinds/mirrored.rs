@@ -15,7 +15,7 @@ use std::ops::Deref;
 /// assert!(MirroredStrategy::new(["cpu:0", "cpu:0"]).is_err());
 /// # Ok::<(), consonance::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct MirroredStrategy(Strategy);
 
 impl MirroredStrategy {

@@ -11,6 +11,7 @@ pub use multi_worker::{MultiWorkerBuilder, MultiWorkerMirroredStrategy};
 pub use one_device::OneDeviceStrategy;
 
 use crate::Strategy;
+use std::fmt;
 
 macro_rules! strategy_from {
     ($($kind:ident)*) => {
@@ -19,6 +20,19 @@ macro_rules! strategy_from {
             impl From<$kind> for Strategy {
                 fn from(strategy: $kind) -> Strategy {
                     Strategy::clone(&strategy)
+                }
+            }
+
+            /// Prints the same as the [`Strategy`].
+            impl fmt::Display for $kind {
+                fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    write!(f, "{}", **self)
+                }
+            }
+
+            impl fmt::Debug for $kind {
+                fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    write!(f, "{}", **self)
                 }
             }
         )*

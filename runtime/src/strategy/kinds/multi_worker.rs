@@ -8,7 +8,7 @@ use crate::{
 };
 #[cfg(target_os = "linux")]
 use crate::{ProcessGroup, ProcessGroupBuilder, handle::context};
-use std::{env, ops::Deref, sync::Arc};
+use std::{env, fmt, ops::Deref, sync::Arc};
 #[cfg(target_os = "linux")]
 use std::{sync::Mutex, time::Duration};
 
@@ -40,7 +40,7 @@ const CALL: &str = "MultiWorkerMirroredStrategy";
 /// assert_eq!(totals.values(), [Tensor::from(2.0f32), Tensor::from(2.0f32)]);
 /// # Ok::<(), consonance::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct MultiWorkerMirroredStrategy {
     strategy: Strategy,
     /// The process group of the workers. `None` on communicators that the user passed, and with one
@@ -344,5 +344,15 @@ impl MultiWorkerBuilder {
         let builder = Builder::new(CALL, devices, wrap);
         let builder = builder.options(self.options).pin_threads(self.pin_threads);
         builder.cluster(self.resolver, workers).build()
+    }
+}
+
+impl fmt::Debug for MultiWorkerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MultiWorkerBuilder")
+            .field("resolver", &self.resolver)
+            .field("replicas", &self.replicas)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
     }
 }

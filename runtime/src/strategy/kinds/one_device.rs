@@ -12,7 +12,7 @@ use std::ops::Deref;
 /// assert_eq!(strategy.run(|replica| Ok(replica.num_replicas_in_sync()))?.values(), [1]);
 /// # Ok::<(), consonance::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct OneDeviceStrategy(Strategy);
 
 impl OneDeviceStrategy {
