@@ -276,7 +276,7 @@ fn the_replica_and_the_leaf_are_those_of_the_spec() {
     for _ in 0..40 {
         let replicas = 2 + random.next() as usize % 4;
         let all: Vec<[u8; 3]> =
-            (0..replicas).map(|_| std::array::from_fn(|_| (random.next().is_multiple_of(5)) as u8)).collect();
+            (0..replicas).map(|_| std::array::from_fn(|_| u8::from(random.next().is_multiple_of(5)))).collect();
         let run = strategy(replicas)
             .run(|replica| Ok(training::compare_parameters(replica, &all[replica.replica_id_in_sync_group()]).err()));
         let leaves: Vec<Vec<u8>> = all.iter().map(|own| own.to_vec()).collect();

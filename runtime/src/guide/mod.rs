@@ -36,6 +36,10 @@ pub mod workers {
     #![doc = include_str!("workers.md")]
 }
 
+pub mod seeing {
+    #![doc = include_str!("seeing.md")]
+}
+
 pub mod engines {
     #![doc = include_str!("engines.md")]
 }

@@ -1,0 +1,179 @@
+//! What the processes of a launch with `--profile` write. Each test runs this program again with
+//! the launcher's variable, because the variable is read once.
+#![cfg(target_os = "linux")]
+
+use consonance::{
+    Communicator, Error, MirroredStrategy, ReduceOp,
+    profile::{EXTENSION, Event, Record, Transport, VARIABLE},
+};
+use consonance_kernels::os::record_file;
+use consonance_spec::Kind;
+use fork::{Fork, fork, waitpid};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{self, Command, Output},
+    thread,
+};
+
+/// What the program does when it is run again.
+const ROLE: &str = "CONSONANCE_TEST_ROLE";
+
+/// A folder of its own. The drop removes it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = env::temp_dir().join(format!("consonance-profile-{name}-{}", process::id()));
+        fs::create_dir(&path).expect("a new folder");
+        Folder(path)
+    }
+
+    /// Returns the records of each file with the name of its thread.
+    fn files(&self) -> Vec<(String, Vec<Record>)> {
+        let entries = fs::read_dir(&self.0).expect("a folder").map(|entry| entry.expect("an entry").path());
+        let mut files: Vec<_> = entries
+            .map(|path| {
+                assert_eq!(path.extension().expect("an ending"), EXTENSION);
+                let contents = record_file::read(&fs::read(&path).expect("a file")).expect("a file of records");
+                assert_eq!(contents.dropped, 0);
+                let records = contents.records.iter().map(|words| Record::from_words(words).expect("a record"));
+                (contents.name, records.collect())
+            })
+            .collect();
+        files.sort_by(|a: &(String, Vec<Record>), b| a.0.cmp(&b.0));
+        files
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs the role of this name in a process whose files go to `folder`.
+fn run(role: &str, folder: &Path) -> Output {
+    let mut command = Command::new(env::current_exe().expect("this program"));
+    command.args(["--exact", "the_role", "--nocapture", "--test-threads", "1"]);
+    let output = command.env(ROLE, role).env(VARIABLE, folder).output().expect("this program runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+/// The program that the other tests run; without a role it does nothing.
+#[test]
+fn the_role() {
+    match env::var(ROLE).as_deref() {
+        Ok("threads") => (0..3).for_each(|_| sum_on_threads()),
+        Ok("calls") => calls(),
+        Ok("fork") => {
+            Communicator::threads(1)[0].barrier().expect("nobody else");
+            match fork().expect("a fork") {
+                Fork::Child => {
+                    Communicator::threads(1)[0].barrier().expect("nobody else");
+                    process::exit(0)
+                }
+                Fork::Parent(child) => _ = waitpid(child).expect("the child ends"),
+            }
+            Communicator::threads(1)[0].barrier().expect("nobody else");
+        }
+        Ok("killed") => {
+            let strategy = MirroredStrategy::new(["cpu:0"]).expect("a strategy");
+            let _ = strategy.run(|replica| {
+                replica.barrier()?;
+                process::abort();
+                #[allow(unreachable_code, reason = "the type of the result")]
+                Ok(())
+            });
+        }
+        _ => {}
+    }
+}
+
+fn sum_on_threads() {
+    thread::scope(|scope| {
+        for (index, mut rank) in Communicator::threads(2).into_iter().enumerate() {
+            let work = move || rank.all_reduce(ReduceOp::Sum, &mut [1.0f32; 25]).expect("both ranks call");
+            thread::Builder::new().name(format!("rank {index}")).spawn_scoped(scope, work).expect("a thread");
+        }
+    });
+}
+
+/// A run with calls, one of which fails.
+fn calls() {
+    let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"]).expect("a strategy");
+    let error = strategy.run(|replica| {
+        replica.all_gather(consonance::Tensor::from([1u8, 2]), 0)?;
+        let mismatch = replica.broadcast([1i32], replica.replica_id_in_sync_group());
+        assert!(matches!(mismatch, Err(Error::Mismatch { .. })), "{mismatch:?}");
+        mismatch.map(drop)
+    });
+    error.expect_err("the roots differ");
+}
+
+#[test]
+fn threads_of_a_name_that_end_leave_their_file_to_the_next() {
+    let folder = Folder::new("threads");
+    run("threads", &folder.0);
+    let files = folder.files();
+    assert_eq!(files.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["rank 0", "rank 1"]);
+    for (rank, (_, records)) in files.iter().enumerate() {
+        assert_eq!(records.len(), 3);
+        for (record, next) in records.iter().zip(records.iter().skip(1).map(Some).chain([None])) {
+            assert_eq!((record.replica, record.replicas), (rank, 2));
+            let Event::Call(call) = record.event else { panic!("{record:?}") };
+            assert_eq!((call.name, call.step, call.op), (Kind::AllReduce, Kind::AllReduce, Some(ReduceOp::Sum)));
+            assert_eq!((call.bytes, call.transport, call.failed), (100, Some(Transport::Threads), false));
+            let end = record.end.expect("the call ended");
+            assert!(call.waited.is_some_and(|waited| waited <= end - record.begin), "{record:?}");
+            assert!(next.is_none_or(|next| end <= next.begin), "{record:?} and {next:?}");
+        }
+    }
+}
+
+#[test]
+fn calls_are_in_their_run_and_a_failure_is_marked() {
+    let folder = Folder::new("calls");
+    run("calls", &folder.0);
+    let files = folder.files();
+    assert_eq!(files.len(), 2, "{files:?}");
+    for (_, records) in files {
+        let (run, calls) = records.split_first().expect("a run");
+        assert_eq!(run.event, Event::Run);
+        let names = calls.iter().map(|call| match call.event {
+            Event::Call(call) => (call.name, call.failed, call.waited.is_some()),
+            Event::Run => panic!("{call:?}"),
+        });
+        assert_eq!(names.collect::<Vec<_>>(), [(Kind::AllGather, false, true), (Kind::Broadcast, true, false)]);
+        assert!(calls.iter().all(|call| run.begin <= call.begin && call.end <= run.end), "{records:?}");
+    }
+}
+
+#[test]
+fn a_fork_writes_nothing_into_the_files_of_its_parent() {
+    let folder = Folder::new("fork");
+    run("fork", &folder.0);
+    let files = folder.files();
+    assert_eq!(files.iter().map(|(_, records)| records.len()).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn a_process_that_aborts_has_what_it_was_in() {
+    let folder = Folder::new("killed");
+    let mut command = Command::new(env::current_exe().expect("this program"));
+    command.args(["--exact", "the_role", "--test-threads", "1"]).env(ROLE, "killed").env(VARIABLE, &folder.0);
+    assert!(!command.output().expect("this program runs").status.success());
+    let files = folder.files();
+    let ends: Vec<bool> = files[0].1.iter().map(|record| record.end.is_some()).collect();
+    assert_eq!((files.len(), ends), (1, vec![false, true]), "the run goes on, its barrier has ended");
+}
+
+#[test]
+fn a_folder_that_is_not_there_costs_a_line_and_no_call() {
+    let output = run("threads", Path::new("/no/such/folder"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = stderr.lines().filter(|line| line.contains("profile")).collect();
+    let expected = "consonance: cannot write a profile to /no/such/folder: No such file or directory (os error 2)";
+    assert_eq!(lines, [expected], "{stderr}");
+}
