@@ -23,7 +23,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
     ("harness/messages", &["consonance"]),
     ("harness/ptx", &[]),
     ("harness/driver", &["consonance-kernels", "consonance-ptx", "consonance-spec"]),
-    ("harness", &["consonance", "consonance-kernels", "consonance-messages", "consonance-spec"]),
+    ("harness", &["consonance", "consonance-kernels", "consonance-messages", "consonance-ptx", "consonance-spec"]),
     (
         "cli",
         &[

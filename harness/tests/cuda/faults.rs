@@ -21,8 +21,7 @@ struct Subject {
     kernel: &'static str,
 }
 
-const SUM: Subject =
-    Subject { suite: Suite::Fold, op: ReduceOp::Sum, dtype: DType::F32, kernel: "fold_sum_f32" };
+const SUM: Subject = Subject { suite: Suite::Fold, op: ReduceOp::Sum, dtype: DType::F32, kernel: "fold_sum_f32" };
 const PRODUCT: Subject = Subject { op: ReduceOp::Product, kernel: "fold_product_f32", ..SUM };
 const MEAN: Subject = Subject { op: ReduceOp::Mean, ..SUM };
 const ALONG: Subject = Subject { suite: Suite::Along, kernel: "along_sum_f32", ..SUM };

@@ -338,9 +338,3 @@ impl fmt::Debug for Scope<'_> {
         f.debug_struct("Scope").field("rank", &self.rank).finish_non_exhaustive()
     }
 }
-
-impl fmt::Debug for Pending {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pending").finish_non_exhaustive()
-    }
-}
