@@ -48,7 +48,8 @@ pub enum FaultKind {
     Misaligned,
     /// A read of bytes that nothing has written.
     Uninitialised,
-    /// A write to memory that can only be read.
+    /// A write to memory that can only be read: a constant, a parameter, or what `ld.global.nc`
+    /// reads in the same launch.
     ReadOnly,
     /// Two threads touched one byte, one of them wrote, and no barrier was between.
     Race,

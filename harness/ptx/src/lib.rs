@@ -7,7 +7,9 @@
 //! between them, are a race, whose report has both lines. So are two blocks of one launch, whatever
 //! the order in which they ran. A barrier that not all threads of a block reach is a fault, and so
 //! is a shuffle or a vote that not all the named lanes reach. The *seed* of a launch chooses the
-//! order of the blocks, and how the warps of a block take turns.
+//! order of the blocks, and how the warps of a block take turns. The manual lets `ld.global.nc` read
+//! only what nothing writes during the launch: a write, even by the same thread, is a fault. So is
+//! a shuffle that reads a lane that does not take part.
 //!
 //! An instruction, a modifier or a directive that the crate does not know is an error that names
 //! its line. Instructions whose result the manual does not define to the bit (`.approx`, `.full`)

@@ -212,6 +212,8 @@ pub(crate) struct Access {
     /// The bits of the registers, and whether elements are extended with their sign.
     pub(crate) register_bits: u32,
     pub(crate) is_signed: bool,
+    /// Whether nothing may write the memory during the launch: `ld.global.nc`.
+    pub(crate) is_read_only: bool,
 }
 
 /// A barrier of the block.

@@ -119,6 +119,9 @@ impl Cell {
 pub(crate) struct Shadow {
     cells: Vec<Cell>,
     split: Vec<[Cell; 4]>,
+    /// The bytes that `ld.global.nc` read, for which the launch may not write them. Empty until the
+    /// first such load.
+    read_only: Vec<bool>,
     /// The launch of the accesses.
     launch: u64,
 }
@@ -131,7 +134,36 @@ impl Shadow {
             self.cells.clear();
             self.cells.resize(bytes.div_ceil(4), Cell::default());
             self.split.clear();
+            self.read_only.clear();
         }
+    }
+
+    /// Notes that bytes inside the region are read by a load for memory that nothing writes. Returns
+    /// the stamp of a write in this launch.
+    pub(crate) fn touch_read_only(&mut self, offset: u64, bytes: usize) -> Result<(), Stamp> {
+        let range = offset as usize..offset as usize + bytes;
+        self.read_only.resize(self.cells.len() * 4, false);
+        self.read_only[range.clone()].fill(true);
+        match range.map(|byte| self.cell(byte).write).find(|write| *write != 0) {
+            Some(write) => Err(write),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the stamp of a read of bytes that a load such as [`touch_read_only`] made read-only.
+    ///
+    /// [`touch_read_only`]: Self::touch_read_only
+    pub(crate) fn read_only_reader(&self, offset: u64, bytes: usize) -> Option<Stamp> {
+        if self.read_only.is_empty() {
+            return None;
+        }
+        let mut range = offset as usize..offset as usize + bytes;
+        range.find(|byte| self.read_only[*byte]).map(|byte| self.cell(byte).latest)
+    }
+
+    fn cell(&self, byte: usize) -> &Cell {
+        let cell = &self.cells[byte / 4];
+        if cell.write == SPLIT { &self.split[cell.latest as usize][byte % 4] } else { cell }
     }
 
     /// Notes an access of bytes inside the region. Returns the stamp of an access that races.

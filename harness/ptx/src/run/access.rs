@@ -40,7 +40,7 @@ impl Warp {
                         self.local_place(place.1, total, machine).map_err(failed)? + self.local_start(lane, machine);
                     self.local.read(place, total).map_err(|refusal| failed(refusal.into()))?
                 }
-                _ => machine.read(place, total, stamp + lane as u32).map_err(failed)?,
+                _ => machine.read(place, total, stamp + lane as u32, access.is_read_only).map_err(failed)?,
             };
             for (element, data) in access.elements.iter().zip(data.chunks_exact(bytes)) {
                 let Some(register) = element else { continue };
@@ -125,5 +125,6 @@ fn failed(failure: AccessFailure, step: usize, lane: usize, address: u64, bytes:
     match failure {
         AccessFailure::Refused(kind) => new(kind),
         AccessFailure::Race(stamp) => new(FaultKind::Race).with(Party::Access(stamp)),
+        AccessFailure::ReadOnly(stamp) => new(FaultKind::ReadOnly).with(Party::Access(stamp)),
     }
 }

@@ -46,6 +46,8 @@ impl Failure {
 pub(crate) enum AccessFailure {
     Refused(FaultKind),
     Race(Stamp),
+    /// A write to what `ld.global.nc` read, or the other way round.
+    ReadOnly(Stamp),
 }
 
 impl From<Refusal> for AccessFailure {

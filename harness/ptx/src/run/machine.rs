@@ -81,12 +81,14 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Reads bytes for a lane, from a space that its warp shares with others.
+    /// Reads bytes for a lane, from a space that its warp shares with others. `is_read_only` says
+    /// that the launch may not write them.
     pub(crate) fn read(
         &mut self,
         (space, address): (Space, u64),
         bytes: usize,
         stamp: Stamp,
+        is_read_only: bool,
     ) -> Result<&[u8], AccessFailure> {
         match space {
             Space::Global => {
@@ -96,6 +98,9 @@ impl<'a> Machine<'a> {
                 let data = allocation.region.read(offset, bytes)?;
                 allocation.shadow.begin(self.launch, allocation.region.bytes());
                 allocation.shadow.touch(offset, bytes, stamp, false, &self.events)?;
+                if is_read_only {
+                    allocation.shadow.touch_read_only(offset, bytes).map_err(AccessFailure::ReadOnly)?;
+                }
                 Ok(data)
             }
             Space::Shared => {
@@ -123,6 +128,9 @@ impl<'a> Machine<'a> {
                 let allocation = self.memory.allocation(at);
                 allocation.shadow.begin(self.launch, allocation.region.bytes());
                 let data = allocation.region.write(offset, bytes)?;
+                if let Some(reader) = allocation.shadow.read_only_reader(offset, bytes) {
+                    return Err(AccessFailure::ReadOnly(reader));
+                }
                 allocation.shadow.touch(offset, bytes, stamp, true, &self.events)?;
                 Ok(data)
             }

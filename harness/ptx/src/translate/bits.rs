@@ -2,6 +2,7 @@
 
 use super::{Translated, kernel::Translator, modifiers::Modifiers};
 use crate::{
+    number::F32,
     parse::{Instruction, Operand, Scalar},
     program::{Action, Condition, binary, ternary, unary},
     translate::integer::Integer,
@@ -162,6 +163,28 @@ impl Translator<'_> {
         }
         let compute = ternary(move |a, b, selector| permuted(mode, b << 32 | a, selector));
         self.ternary(i, scalar, scalar, compute)
+    }
+
+    /// Translates `slct`: the first operand if the third one is not negative. A NaN is.
+    pub(crate) fn select_by_sign(&mut self, i: &Instruction) -> Translated {
+        let mut m = Modifiers::new(i);
+        let flushes = m.takes("ftz");
+        let (scalar, by) = (m.scalar()?, m.scalar()?);
+        m.end()?;
+        let is_float = by == Scalar::Float(F32);
+        if by != Scalar::Signed(32) && !is_float || flushes && !is_float {
+            return Err(self.unknown("a choice by this type"));
+        }
+        self.count(i, 4)?;
+        let to = self.destination(&i.operands[0], scalar.bits())?;
+        let (a, b) = (self.source(&i.operands[1], scalar)?, self.source(&i.operands[2], scalar)?);
+        let c = self.source(&i.operands[3], by)?;
+        let is_first = move |c: u64| match is_float {
+            true => f32::from_bits(if flushes { F32.flushed(c) } else { c } as u32) >= 0.0,
+            false => c as u32 as i32 >= 0,
+        };
+        let compute = ternary(move |a, b, c| if is_first(c) { a } else { b });
+        self.emit(Action::Ternary { to, a, b, c, compute })
     }
 
     /// Translates `selp`.

@@ -38,6 +38,7 @@ impl<'a> Translator<'a> {
             "setp" => self.compare(i),
             "set" => self.compare_to_register(i),
             "selp" => self.select(i),
+            "slct" => self.select_by_sign(i),
             "mov" => self.movement(i),
             "ld" | "ldu" | "st" => self.access(i),
             "cvta" => self.convert_address(i),

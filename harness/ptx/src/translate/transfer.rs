@@ -79,9 +79,7 @@ impl Translator<'_> {
         for hint in ["weak", "volatile", "ca", "cg", "cs", "lu", "cv", "wb", "wt"] {
             m.takes(hint);
         }
-        if is_load {
-            m.takes("nc");
-        }
+        let is_read_only = is_load && m.takes("nc");
         while m.take(|name| (name.starts_with("L1::") || is_l2_hint(name)).then_some(())).is_some() {}
         let count = m.take(|name| match name {
             "v2" => Some(2),
@@ -117,7 +115,7 @@ impl Translator<'_> {
         }
         let space = space.unwrap_or(Space::Generic);
         let (bytes, is_signed) = (scalar.bytes(), scalar.is_signed());
-        let access = Access { space, base, offset, bytes, elements, register_bits, is_signed };
+        let access = Access { space, base, offset, bytes, elements, register_bits, is_signed, is_read_only };
         self.emit(if is_load { Action::Load(access) } else { Action::Store(access) })
     }
 

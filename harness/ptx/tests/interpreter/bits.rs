@@ -153,6 +153,14 @@ fn any_function_of_three_bits() {
 }
 
 #[test]
+fn choices_by_a_sign() {
+    matches("slct.b32.s32 %result, 5, 6, %x0;", &[32, 32], &WORDS, |[c]| if (c as u32 as i32) < 0 { 6 } else { 5 });
+    let cases = [([0], 5), ([0x8000_0000], 5), ([0x8000_0001], 6), ([0x7fc0_0000], 6), ([0x3f80_0000], 5)];
+    table("slct.u64.f32 %result, 5, 6, %x0;", &[32, 64], &cases);
+    table("slct.ftz.u64.f32 %result, 5, 6, %x0;", &[32, 64], &[([0x8000_0001], 5)]);
+}
+
+#[test]
 fn choices_and_parts() {
     matches("selp.b32 %result, %x0, %x1, %x2;", &[32, 32, 1, 32], &[0, 1], |[a, b, p]| if p == 1 { a } else { b });
     matches("mov.b64 {%r2, %r3}, %x0; mov.b64 %result, {%r3, %r2};", &[64, 64], &[0x0123_4567_89ab_cdef], |[a]| {

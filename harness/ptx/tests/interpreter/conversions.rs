@@ -195,6 +195,32 @@ fn to_half_precision_on_all_ranges() {
     }
 }
 
+/// Every half becomes the f32 that its sign, exponent and fraction say, and comes back.
+#[test]
+fn every_half_and_back() {
+    let rows: Vec<Vec<u64>> = (0..1 << 16).map(|half| vec![half]).collect();
+    for (format, fraction, bias) in [("f16", 10, 15), ("bf16", 7, 127)] {
+        let code = format!("cvt.f32.{format} %r1, %x0;\ncvt.rn.{format}.f32 %h1, %r1;\nmov.b64 %result, {{%r1, %r2}};");
+        let code = code.replace("mov.b64", "cvt.u32.u16 %r2, %h1;\nmov.b64");
+        for (half, found) in (0u64..).zip(crate::bench::results(&code, &[16, 64], &rows)) {
+            let (sign, exponent) = (half >> 15, half >> fraction & ((1 << (15 - fraction)) - 1));
+            let rest = (half & ((1 << fraction) - 1)) as f64;
+            let scale = f64::from(1 << fraction);
+            let magnitude = match exponent {
+                0 => rest / scale * 2f64.powi(1 - bias),
+                _ if exponent == (1 << (15 - fraction)) - 1 && rest != 0.0 => {
+                    assert_eq!(found, NAN32 | 0x7fff << 32, "{format} {half:#x}");
+                    continue;
+                }
+                _ if exponent == (1 << (15 - fraction)) - 1 => f64::INFINITY,
+                _ => (1.0 + rest / scale) * 2f64.powi(exponent as i32 - bias),
+            };
+            let single = (if sign == 1 { -magnitude } else { magnitude }) as f32;
+            assert_eq!(found, u64::from(single.to_bits()) | half << 32, "{format} {half:#x}");
+        }
+    }
+}
+
 #[test]
 fn to_integral_floats() {
     let code = |mode: &str| format!("cvt.{mode}.f32.f32 %result, %x0;");

@@ -64,7 +64,7 @@ fn products_in_parts() {
     matches("mul.hi.s64 %result, %x0, %x1;", &[64, 64, 64], &EDGES64, |[a, b]| {
         ((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64
     });
-    matches("mul.lo.u16 %result, %x0, %x1;", &[16, 16, 16], &EDGES16, |[a, b]| a * b & 0xffff);
+    matches("mul.lo.u16 %result, %x0, %x1;", &[16, 16, 16], &EDGES16, |[a, b]| (a * b) & 0xffff);
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn products_and_sums() {
         u32_of(s32(a).wrapping_mul(s32(b)).wrapping_add(s32(c)))
     });
     matches("mad.hi.u32 %result, %x0, %x1, %x2;", &[32, 32, 32, 32], &EDGES32, |[a, b, c]| {
-        ((a * b) >> 32) + c & 0xffff_ffff
+        (((a * b) >> 32) + c) & 0xffff_ffff
     });
     matches("cvt.u64.u32 %d4, %x2; mad.wide.s32 %result, %x0, %x1, %d4;", &[32, 32, 32, 64], &EDGES32, |[a, b, c]| {
         (i64::from(s32(a)) * i64::from(s32(b))).wrapping_add(c as i64) as u64
@@ -85,7 +85,7 @@ fn products_and_sums() {
 
 #[test]
 fn quotients() {
-    let divide = |a: u64, b: u64| if b == 0 { 0xffff_ffff } else { a / b };
+    let divide = |a: u64, b: u64| a.checked_div(b).unwrap_or(0xffff_ffff);
     matches("div.u32 %result, %x0, %x1;", &[32, 32, 32], &EDGES32, |[a, b]| divide(a, b));
     matches("rem.u32 %result, %x0, %x1;", &[32, 32, 32], &EDGES32, |[a, b]| if b == 0 { a } else { a % b });
     matches("div.s32 %result, %x0, %x1;", &[32, 32, 32], &EDGES32, |[a, b]| {
@@ -115,7 +115,7 @@ fn signs_and_order() {
     matches("min.s64 %result, %x0, %x1;", &[64, 64, 64], &EDGES64, |[a, b]| (a as i64).min(b as i64) as u64);
     matches("max.s16 %result, %x0, %x1;", &[16, 16, 16], &EDGES16, |[a, b]| (a as i16).max(b as i16) as u16 as u64);
     matches("sad.u32 %result, %x0, %x1, %x2;", &[32, 32, 32, 32], &EDGES32, |[a, b, c]| {
-        a.abs_diff(b) + c & 0xffff_ffff
+        (a.abs_diff(b) + c) & 0xffff_ffff
     });
     matches("sad.s32 %result, %x0, %x1, %x2;", &[32, 32, 32, 32], &EDGES32, |[a, b, c]| {
         (u64::from(s32(a).abs_diff(s32(b))) + c) & 0xffff_ffff

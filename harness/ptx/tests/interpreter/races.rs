@@ -124,6 +124,24 @@ fn accesses_of_one_thread_and_of_one_word_s_bytes_are_none() {
 }
 
 #[test]
+fn what_is_read_as_constant_is_not_written() {
+    let faulty = |body: &str, lines: [u32; 2]| {
+        let fault = run(body, 1, 2, 0).expect_err("a fault");
+        let other = fault.other.as_ref().expect("the other access").line;
+        assert_eq!((fault.kind, fault.line - BODY, other - BODY), (FaultKind::ReadOnly, lines[0], lines[1]), "{fault}");
+    };
+    let address = "mad.wide.u32 %d1, %t, 4, %a;";
+    faulty(&format!("{address}\nld.global.nc.u32 %r1, [%d1];\nst.global.u32 [%d1], %t;"), [2, 1]);
+    faulty(&format!("{address}\nst.global.u32 [%d1], %t;\nld.global.nc.u32 %r1, [%d1];"), [2, 1]);
+    faulty(&format!("{address}\nld.global.nc.u8 %r1, [%d1+1];\nst.global.u32 [%d1], %t;"), [2, 1]);
+    runs(
+        &format!("{address}\nld.global.nc.u8 %r1, [%d1+1];\nst.global.u8 [%d1], %t;\nst.global.u8 [%d1+8], %t;"),
+        1,
+        1,
+    );
+}
+
+#[test]
 fn launches_do_not_race_with_each_other() {
     let module = module("mov.u32 %r1, %ctaid.x;\nmad.wide.u32 %d1, %r1, 4, %a;\nst.global.u32 [%d1], %r1;");
     let mut memory = Memory::new();
