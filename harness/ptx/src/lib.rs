@@ -6,10 +6,11 @@
 //! what was written before. Two threads that touch one byte, one of them writing, without a barrier
 //! between them, are a race, whose report has both lines. So are two blocks of one launch, whatever
 //! the order in which they ran. A barrier that not all threads of a block reach is a fault, and so
-//! is a shuffle or a vote that not all the named lanes reach. The *seed* of a launch chooses the
-//! order of the blocks, and how the warps of a block take turns. The manual lets `ld.global.nc` read
-//! only what nothing writes during the launch: a write, even by the same thread, is a fault. So is
-//! a shuffle that reads a lane that does not take part.
+//! is a shuffle or a vote that not all the named lanes reach, or a shuffle that reads a lane that
+//! does not take part. The manual lets `ld.global.nc` read only what nothing writes during the
+//! launch: a write, even by the same thread, is a fault.
+//!
+//! The *seed* of a launch chooses the order of the blocks, and how the warps of a block take turns.
 //!
 //! An instruction, a modifier or a directive that the crate does not know is an error that names
 //! its line. Instructions whose result the manual does not define to the bit (`.approx`, `.full`)
@@ -32,7 +33,7 @@
 //!   multiply-add on a device, but not here.
 //! * Barriers of some of the warps, clusters, tensor cores, textures, asynchronous copies.
 //! * Timing, caches, and the hardware's limits: registers, shared memory and blocks are as many as
-//!   a launch asks for. A block has at most 1,024 threads.
+//!   a launch asks for. A block has at most 1,024 threads, a grid at most 2^24 blocks.
 
 #![forbid(unsafe_code)]
 

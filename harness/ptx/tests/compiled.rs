@@ -1,9 +1,22 @@
-//! Kernels that nvcc compiled: `samples/kernels.cu`.
+//! Kernels that nvcc compiled, and faults that are planted in what it wrote.
+//!
+//! `nvcc -ptx -arch=compute_75 --fmad=false -o kernels.ptx kernels.cu` makes the text of
+//! `tests/samples/`, with nvcc 13.0.
 
-use consonance_ptx::{FaultKind, Launch, Memory, Module};
+use consonance_ptx::{Fault, FaultKind, Launch, Memory, Module};
+
+const TEXT: &str = include_str!("samples/kernels.ptx");
 
 fn module() -> Module {
-    Module::parse(include_str!("samples/kernels.ptx")).unwrap_or_else(|error| panic!("{error}"))
+    Module::parse(TEXT).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Returns the module with another text in place of the first one in a kernel.
+fn planted(kernel: &str, from: &str, to: &str) -> Module {
+    let start = TEXT.find(&format!(".entry {kernel}(")).expect("the kernel");
+    let at = start + TEXT[start..].find(from).expect("the text to replace");
+    let text = format!("{}{to}{}", &TEXT[..at], &TEXT[at + from.len()..]);
+    Module::parse(&text).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn bytes(values: &[f32]) -> Vec<u8> {
@@ -34,23 +47,44 @@ fn tree_of(x: &[f32], threads: usize) -> f32 {
     parts[0]
 }
 
-#[test]
-fn a_tree_of_shuffles_and_shared_memory() {
-    let module = module();
+/// Runs the kernel `tree` on four parts of 5,000 numbers, and returns the sums and the expected ones.
+fn run_tree(module: &Module, seed: u64) -> Result<[Vec<f32>; 2], Fault> {
     let n = 5000;
     let x: Vec<f32> = (0..4 * n).map(|i| ((i * 7919) % 1000) as f32 * 0.37 - 100.0).collect();
+    let mut memory = Memory::new();
+    let (input, output) = (memory.alloc(x.len() * 4), memory.alloc(16));
+    memory.write(input, &bytes(&x))?;
+    let parameters = [input.to_le_bytes().as_slice(), &output.to_le_bytes(), &(n as u32).to_le_bytes()].concat();
+    let (grid, block) = ([4, 1, 1], [1024, 1, 1]);
+    let launch = Launch { kernel: "tree", grid, block, shared_bytes: 0, parameters: &parameters, seed };
+    let stats = module.launch(&mut memory, &launch)?;
+    assert_eq!((stats.blocks, stats.barriers), (4, 4));
+    Ok([floats(&memory, output, 4), x.chunks(n).map(|x| tree_of(x, 1024)).collect()])
+}
+
+#[test]
+fn a_tree_of_shuffles_and_shared_memory() {
     for seed in 0..3 {
-        let mut memory = Memory::new();
-        let (input, output) = (memory.alloc(x.len() * 4), memory.alloc(16));
-        memory.write(input, &bytes(&x)).expect("written");
-        let parameters = [input.to_le_bytes().as_slice(), &output.to_le_bytes(), &(n as u32).to_le_bytes()].concat();
-        let (grid, block) = ([4, 1, 1], [1024, 1, 1]);
-        let launch = Launch { kernel: "tree", grid, block, shared_bytes: 0, parameters: &parameters, seed };
-        let stats = module.launch(&mut memory, &launch).unwrap_or_else(|fault| panic!("{fault}"));
-        assert_eq!((stats.blocks, stats.barriers), (4, 4));
-        let expected: Vec<f32> = x.chunks(n).map(|x| tree_of(x, 1024)).collect();
-        assert_eq!(floats(&memory, output, 4), expected);
+        let [found, expected] = run_tree(&module(), seed).unwrap_or_else(|fault| panic!("{fault}"));
+        assert_eq!(found, expected);
     }
+}
+
+#[test]
+fn a_barrier_removed_is_found() {
+    let module = planted("tree", "bar.sync", "// bar.sync");
+    for seed in 0..8 {
+        let fault = run_tree(&module, seed).expect_err("a fault");
+        // Which one depends on whether the reader or the writers came first.
+        assert!(matches!(fault.kind, FaultKind::Race | FaultKind::Uninitialised), "{fault}");
+    }
+}
+
+#[test]
+fn a_sum_rounded_to_zero_is_found() {
+    let module = Module::parse(&TEXT.replace("add.rn.f32", "add.rz.f32")).expect("a module");
+    let [found, expected] = run_tree(&module, 0).expect("no fault");
+    assert_ne!(found, expected);
 }
 
 #[test]
@@ -67,11 +101,8 @@ fn a_block_too_small_leaves_shared_memory_unwritten() {
     assert!(fault.text.starts_with("ld.shared.f32"), "{fault}");
 }
 
-#[test]
-fn a_reduction_of_three_inputs() {
-    let module = module();
-    let parameter = &module.parameters("red3").expect("a kernel")[0];
-    assert_eq!((parameter.offset, parameter.bytes, parameter.align), (0, 160, 8));
+/// Runs the kernel `red3` on 1,000 numbers, and asserts the results.
+fn run_three(module: &Module) -> Result<(), Fault> {
     let count = 1000;
     let mut memory = Memory::new();
     let inputs: Vec<Vec<f32>> = (0..3).map(|k| (0..count).map(|i| (i * (k + 3)) as f32 * 0.1).collect()).collect();
@@ -79,7 +110,7 @@ fn a_reduction_of_three_inputs() {
     let mut outputs = Vec::new();
     for (k, input) in inputs.iter().enumerate() {
         let (from, to) = (memory.alloc(count * 4), memory.alloc(count * 4));
-        memory.write(from, &bytes(input)).expect("written");
+        memory.write(from, &bytes(input))?;
         parameters[8 * k..][..8].copy_from_slice(&from.to_le_bytes());
         parameters[72 + 8 * k..][..8].copy_from_slice(&to.to_le_bytes());
         outputs.push(to);
@@ -87,12 +118,27 @@ fn a_reduction_of_three_inputs() {
     parameters[144..152].copy_from_slice(&(count as u64).to_le_bytes());
     let (grid, block) = ([3, 1, 1], [64, 1, 1]);
     let launch = Launch { kernel: "red3", grid, block, shared_bytes: 0, parameters: &parameters, seed: 5 };
-    module.launch(&mut memory, &launch).unwrap_or_else(|fault| panic!("{fault}"));
+    module.launch(&mut memory, &launch)?;
     for output in outputs {
-        let found = floats(&memory, output, count);
-        for (at, found) in found.iter().enumerate() {
+        for (at, found) in floats(&memory, output, count).iter().enumerate() {
             let x = ((inputs[0][at] + inputs[1][at]) + inputs[2][at]) / if at % 4 == 0 { 3.0 } else { 1.0 };
             assert_eq!(found.to_bits(), x.to_bits(), "{at}");
         }
     }
+    Ok(())
+}
+
+#[test]
+fn a_reduction_of_three_inputs() {
+    let module = module();
+    let parameter = &module.parameters("red3").expect("a kernel")[0];
+    assert_eq!((parameter.offset, parameter.bytes, parameter.align), (0, 160, 8));
+    run_three(&module).unwrap_or_else(|fault| panic!("{fault}"));
+}
+
+#[test]
+fn a_bound_off_by_one_is_found() {
+    let fault = run_three(&planted("red3", "setp.lt.u64", "setp.le.u64")).expect_err("a fault");
+    assert_eq!(fault.kind, FaultKind::OutOfBounds);
+    assert!(fault.text.starts_with("ld.global.v4.f32"), "{fault}");
 }

@@ -138,8 +138,8 @@ impl Shadow {
         }
     }
 
-    /// Notes that bytes inside the region are read by a load for memory that nothing writes. Returns
-    /// the stamp of a write in this launch.
+    /// Notes that bytes inside the region are read by a load for memory that nothing writes.
+    /// Returns the stamp of a write in this launch.
     pub(crate) fn touch_read_only(&mut self, offset: u64, bytes: usize) -> Result<(), Stamp> {
         let range = offset as usize..offset as usize + bytes;
         self.read_only.resize(self.cells.len() * 4, false);

@@ -107,7 +107,7 @@ impl Parser {
                     if word == ".reqntid" {
                         function.required_block = Some(block);
                     } else {
-                        function.largest_block = Some(block.iter().product());
+                        function.largest_block = Some(block.iter().copied().fold(1, u32::saturating_mul));
                     }
                 }
                 ".minnctapersm" | ".maxnreg" | ".maxclusterrank" => drop(self.integers()?),

@@ -46,6 +46,9 @@ pub struct Stats {
 /// The largest number of threads of a block.
 const MOST_THREADS: u64 = 1024;
 
+/// The largest number of blocks of a grid: their order is a list.
+const MOST_BLOCKS: u64 = 1 << 24;
+
 /// Runs a program. `globals` are the addresses of the module's variables.
 pub(crate) fn launch(
     program: &Program,
@@ -96,8 +99,8 @@ fn check(program: &Program, launch: &Launch<'_>) -> Result<(), Fault> {
         return refused(format!("a block has 1 to {MOST_THREADS} threads, {:?} asks for {threads}", launch.block));
     }
     match product(&launch.grid) {
-        Some(1..=0xffff_ffff) => {}
-        _ => return refused(format!("a grid has 1 to 2^32 - 1 blocks here, not {:?}", launch.grid)),
+        Some(1..=MOST_BLOCKS) => {}
+        _ => return refused(format!("a grid has 1 to {MOST_BLOCKS} blocks here, {:?} asks for others", launch.grid)),
     }
     if let Some(required) = program.required_block.filter(|required| *required != launch.block) {
         return refused(format!("the kernel requires blocks of {required:?}, {:?} asks for others", launch.block));

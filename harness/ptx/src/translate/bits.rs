@@ -172,7 +172,7 @@ impl Translator<'_> {
         let (scalar, by) = (m.scalar()?, m.scalar()?);
         m.end()?;
         let is_float = by == Scalar::Float(F32);
-        if by != Scalar::Signed(32) && !is_float || flushes && !is_float {
+        if !is_float && (flushes || by != Scalar::Signed(32)) {
             return Err(self.unknown("a choice by this type"));
         }
         self.count(i, 4)?;

@@ -266,6 +266,7 @@ fn launches_that_cannot_be() {
     let bad = [
         consonance_ptx::Launch { kernel: "other", ..good.clone() },
         consonance_ptx::Launch { grid: [0, 1, 1], ..good.clone() },
+        consonance_ptx::Launch { grid: [1 << 24, 2, 1], ..good.clone() },
         consonance_ptx::Launch { block: [1025, 1, 1], ..good.clone() },
         consonance_ptx::Launch { block: [32, 0, 1], ..good.clone() },
         consonance_ptx::Launch { parameters: &parameters[..23], ..good.clone() },
