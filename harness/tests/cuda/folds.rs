@@ -19,7 +19,7 @@ pub(crate) fn cases(op: ReduceOp, dtype: DType) -> Vec<FoldCase> {
         around(BLOCK),
         around(BLOCK * vector),
         // A grid of two blocks.
-        vec![2 * BLOCK * vector + 1],
+        around(2 * BLOCK * vector),
     ]
     .concat();
     let offsets: [&[usize]; 5] = [&[0], &[1], &[vector - 1], &[0, 1, 2, 3], &[vector, 0, 2 * vector]];
