@@ -41,8 +41,8 @@ impl Subject {
         });
     }
 
-    /// Asserts that the suite finds all but `harmless` of the edited kernels that `edit` makes of the
-    /// kernel's lines. Each has a name.
+    /// Asserts that the suite finds all but `harmless` of the edited kernels that `edit` makes of
+    /// the kernel's lines. Each has a name.
     fn finds_all(self, name: &str, harmless: usize, edit: impl Fn(&[&str]) -> Vec<(String, Vec<String>)>) {
         let Subject { suite, op, dtype, kernel } = self;
         let module = match suite {
@@ -130,7 +130,8 @@ fn another_order_is_found() {
     let greatest = Subject { op: ReduceOp::Max, kernel: "fold_max_f32", ..SUM };
     greatest.finds("the other operand chosen", 0, |line| replaced(line, "setp.gt.f32", "setp.lt.f32"));
     SUM.finds_all("sources in another order", 0, |lines| exchanged(lines, "ld.global.v4.u32"));
-    // The first load of a lane and the rest of its elements are in other loops than the four between.
+    // The first load of a lane and the rest of its elements are in other loops than the four
+    // between.
     ALONG.finds_all("elements of a lane in another order", 0, |lines| {
         let all = exchanged(lines, "ld.global.f32");
         all[1..all.len() - 1].to_vec()

@@ -53,7 +53,7 @@ fn a_launch_has_the_bytes_of_the_parameter() {
     for launch in launches() {
         let parsed = Module::parse(launch.kernel.module).unwrap();
         let parameters = parsed.parameters(launch.kernel.name).unwrap();
-        let bytes: Vec<usize> = parameters.iter().map(|parameter| parameter.bytes as usize).collect();
+        let bytes: Vec<usize> = parameters.iter().map(|parameter| parameter.bytes).collect();
         assert_eq!(bytes, [launch.parameters.len()], "{:?}", launch.kernel);
     }
 }
