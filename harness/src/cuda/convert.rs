@@ -13,13 +13,13 @@ use consonance_spec::{Class, DType, bf16, f16, for_each_dtype, number::Number};
 
 /// An element as a number that holds it exactly.
 #[derive(Clone, Copy, Debug)]
-enum Exact {
+pub(crate) enum Exact {
     Integer(i128),
     Real(f64),
 }
 
 /// Returns the bytes of the number in another type, by arithmetic that rounds once.
-fn converted(number: Exact, to: DType) -> Vec<u8> {
+pub(crate) fn converted(number: Exact, to: DType) -> Vec<u8> {
     macro_rules! integer {
         ($type:ty) => {
             match number {
@@ -83,7 +83,7 @@ fn sticky(magnitude: u128) -> f64 {
     (upper | u128::from(upper << lost != magnitude)) as f64 * 2f64.powi(lost as i32)
 }
 
-fn exact<T: Number>(element: T) -> Exact {
+pub(crate) fn exact<T: Number>(element: T) -> Exact {
     let raw = bytes(&[element]);
     let mut word = [0; 8];
     word[..raw.len()].copy_from_slice(&raw);

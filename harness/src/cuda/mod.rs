@@ -11,7 +11,7 @@ mod fold;
 mod along;
 mod rows;
 mod moves;
-mod convert;
+pub(crate) mod convert;
 mod fuzzed;
 pub mod pairwise;
 

@@ -1,9 +1,15 @@
-//! Work on single elements: fills, scaling, comparisons, concatenations.
+//! Work on single elements: fills, scaling, conversions, comparisons, concatenations.
 
 use super::{Alignment, Bench, GUARD, Layout, edges, judge};
-use crate::sample::{Sample, sample};
-use consonance_kernels::{cuda::DeviceSlice, memory::HostBuf};
-use consonance_spec::{Class, DType, array, array::Array, call::mix};
+use crate::{
+    cuda::convert::{converted, exact},
+    sample::{Sample, sample},
+};
+use consonance_kernels::{
+    cuda::DeviceSlice,
+    memory::{HostBuf, HostMemory},
+};
+use consonance_spec::{Class, DType, array, array::Array, call::mix, for_each_dtype};
 use std::fmt;
 
 /// Work on single elements.
@@ -21,12 +27,19 @@ pub enum Work {
     CompareAlike,
     /// Concatenates tensors of ragged sizes along their last axis.
     Concat,
+    /// Converts the elements to this type.
+    Cast(DType),
 }
 
 impl Work {
-    /// All work.
-    pub const ALL: [Work; 6] =
-        [Work::Fill, Work::Scale, Work::ScaleInPlace, Work::CompareUnlike, Work::CompareAlike, Work::Concat];
+    /// Returns all work.
+    pub fn all() -> Vec<Work> {
+        let casts = DType::ALL.iter().map(|&dtype| Work::Cast(dtype));
+        [Work::Fill, Work::Scale, Work::ScaleInPlace, Work::CompareUnlike, Work::CompareAlike, Work::Concat]
+            .into_iter()
+            .chain(casts)
+            .collect()
+    }
 
     /// Returns its name.
     pub fn name(self) -> &'static str {
@@ -35,6 +48,7 @@ impl Work {
             Work::Scale | Work::ScaleInPlace => "scale",
             Work::CompareUnlike | Work::CompareAlike => "compare",
             Work::Concat => "concat",
+            Work::Cast(_) => "cast",
         }
     }
 }
@@ -65,7 +79,7 @@ pub(super) fn cases(most: usize) -> Vec<ElementsCase> {
     for &dtype in DType::ALL {
         let counts: Vec<usize> = edges(dtype).into_iter().filter(|count| *count <= most).collect();
         let is_defined = |work: &Work| work.name() != "scale" || dtype.class() == Class::Float;
-        for work in Work::ALL.into_iter().filter(is_defined) {
+        for work in Work::all().into_iter().filter(is_defined) {
             for &count in &counts {
                 cases.extend(Alignment::ALL.map(|alignment| ElementsCase { dtype, work, count, alignment }));
             }
@@ -86,6 +100,14 @@ impl ElementsCase {
             Work::Scale | Work::ScaleInPlace => self.scale::<T>(bench, seed),
             Work::CompareUnlike | Work::CompareAlike => self.find::<T>(bench, seed),
             Work::Concat => self.concat::<T>(bench, seed),
+            Work::Cast(to) => {
+                macro_rules! cast {
+                    ([$dtype:expr] $({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
+                        match $dtype { $(DType::$variant => self.cast::<T, $type>(bench, seed),)* }
+                    };
+                }
+                for_each_dtype!(cast[to])
+            }
         }
     }
 
@@ -178,5 +200,23 @@ impl ElementsCase {
             concat.map(|()| Vec::new()).map_err(|error| error.to_string())
         })?;
         Ok(judge(&before, &after, &[to], &expected))
+    }
+
+    fn cast<T: Sample, R: Sample>(&self, bench: &mut Bench, seed: u64) -> Result<Option<String>, String> {
+        let elements = sample::<T>(seed, self.count);
+        let bytes: Vec<u8> = elements.iter().flat_map(|&element| converted(exact(element), R::DTYPE)).collect();
+        let mut results = HostMemory::zeroed(R::DTYPE, self.count);
+        results.as_buf_mut().copy_from_bytes(&bytes);
+        let expected = results.as_buf().as_slice::<R>().ok_or("results of another type")?;
+        let mut layout = Layout::new(self.alignment);
+        let from = layout.push(HostBuf::from(elements.as_slice()).as_bytes(), size_of::<T>());
+        let to = layout.push(&vec![!GUARD; bytes.len()], size_of::<R>());
+        let before = layout.end();
+        let after = bench.run(&before, |kernels, stream, memory| {
+            let (from, to) = ((T::DTYPE, memory.slice(from)), (R::DTYPE, memory.slice(to)));
+            let cast = kernels.cast(stream, from, to, self.count);
+            cast.map(|()| Vec::new()).map_err(|error| error.to_string())
+        })?;
+        Ok(judge(&before, &after, &[to], expected))
     }
 }
