@@ -20,6 +20,7 @@ pub struct CommunicationOptions {
     timeout: Option<Duration>,
     implementation: Option<Implementation>,
     carriers: Option<bool>,
+    verify: Option<bool>,
 }
 
 /// The configuration of an engine. It does not change the bits of a result.
@@ -101,6 +102,38 @@ impl CommunicationOptions {
         self
     }
 
+    /// Sets whether mistakes are looked for that are no errors otherwise. The default is not to, as
+    /// each check costs a small collective. All replicas set the same.
+    ///
+    /// * A replica that contributes a NaN to
+    ///   [`all_reduce`](crate::ReplicaContext::all_reduce),
+    ///   [`reduce_scatter`](crate::ReplicaContext::reduce_scatter) or a call of their names on
+    ///   slices is named in an [`Error::InvalidCall`] on all replicas. An
+    ///   [overlap](crate::ReplicaContext::overlap) is not checked.
+    /// * Several workers that assign different values to a variable outside of replicas, or add
+    ///   different ones, get an [`Error::Mismatch`], and the variable does not change. The
+    ///   assignment is then a call that all workers make. Only the strategy's options count. What a
+    ///   function of [`update`](crate::Strategy::update) writes is not compared.
+    ///
+    /// ```
+    /// use consonance::{CommunicationOptions, MirroredStrategy};
+    /// let options = CommunicationOptions::new().verify(true);
+    /// let strategy = MirroredStrategy::builder(["cpu:0", "cpu:1"]).options(options).build()?;
+    /// let error = strategy.run(|replica| {
+    ///     let loss = if replica.replica_id_in_sync_group() == 1 { f32::NAN } else { 0.5 };
+    ///     replica.all_reduce("mean", (1.0f32, loss))
+    /// });
+    /// assert_eq!(
+    ///     error.unwrap_err().to_string(),
+    ///     "ReplicaContext::all_reduce: value/1 of replica 1: expected no NaN (see CommunicationOptions::verify), found NaN"
+    /// );
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn verify(mut self, verify: bool) -> Self {
+        self.verify = Some(verify);
+        self
+    }
+
     /// Returns these options, with unset fields taken from `base`.
     pub(crate) fn over(self, base: CommunicationOptions) -> CommunicationOptions {
         CommunicationOptions {
@@ -108,11 +141,16 @@ impl CommunicationOptions {
             timeout: self.timeout.or(base.timeout),
             implementation: self.implementation.or(base.implementation),
             carriers: self.carriers.or(base.carriers),
+            verify: self.verify.or(base.verify),
         }
     }
 
     pub(crate) fn pack_limit(&self) -> usize {
         self.bytes_per_pack.unwrap_or(DEFAULT_BYTES_PER_PACK)
+    }
+
+    pub(crate) fn verifies(&self) -> bool {
+        self.verify.unwrap_or(false)
     }
 
     pub(crate) fn has_carriers(&self) -> Option<bool> {

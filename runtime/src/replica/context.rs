@@ -135,6 +135,7 @@ impl<'r> ReplicaContext<'r> {
         let mut leaves = nest::take(&mut value);
         let checked = op_of(call, op).and_then(|op| check_leaves(call, op, &leaves));
         let op = self.or_refuse(Kind::AllReduce, checked)?;
+        self.refuse_nan(call, Kind::AllReduce, &leaves, &options)?;
         let mut session = self.session(Kind::AllReduce, &leaves, None, &options);
         session.all_reduce_leaves(op, &mut leaves, options.pack_limit())?;
         drop(session);
@@ -224,6 +225,7 @@ impl<'r> ReplicaContext<'r> {
         });
         let op = self.or_refuse(Kind::ReduceScatter, checked)?;
         let options = self.strategy.options();
+        self.refuse_nan(call, Kind::ReduceScatter, &leaves, &options)?;
         let mut session = self.session(Kind::ReduceScatter, &leaves, None, &options);
         if leaves.is_empty() {
             session.reduce_scatter(op, &mut Tensor::default())?;

@@ -7,6 +7,7 @@ pub(crate) mod nest_call;
 pub(crate) mod overlap;
 mod overlap_queue;
 mod slices;
+mod verify;
 
 pub(crate) use board::MergeBoard;
 pub use context::ReplicaContext;

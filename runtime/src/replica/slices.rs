@@ -29,6 +29,7 @@ impl ReplicaContext<'_> {
         let call = "ReplicaContext::all_reduce_slice";
         self.require(call)?;
         let op = self.or_refuse(Kind::AllReduce, op_of(call, op))?;
+        self.refuse_nan_in(call, Kind::AllReduce, (&*data).into())?;
         self.configured().call(Call::AllReduce { op, send: None, recv: data.into() })
     }
 
@@ -53,6 +54,7 @@ impl ReplicaContext<'_> {
         let call = "ReplicaContext::reduce_scatter_slice";
         self.require(call)?;
         let op = self.or_refuse(Kind::ReduceScatter, op_of(call, op))?;
+        self.refuse_nan_in(call, Kind::ReduceScatter, send.into())?;
         self.configured().call(Call::ReduceScatter { op, send: Some(send.into()), recv: recv.into() })
     }
 

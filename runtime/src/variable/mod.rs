@@ -8,6 +8,7 @@ mod place;
 mod replica;
 mod scatter;
 mod update;
+mod verify;
 mod view;
 
 pub use builder::VariableBuilder;
@@ -278,8 +279,9 @@ impl Variable {
     }
 
     fn update_across(&self, call: &'static str, update: Update, operand: Tensor) -> Result<()> {
-        self.require_across(call, "ReplicaContext has calls of the same name for replicas")?;
-        self.check_operand(call, update, &operand)?;
+        let allowed = self.require_across(call, "ReplicaContext has calls of the same name for replicas");
+        let checked = allowed.and_then(|()| self.check_operand(call, update, &operand)).map(|()| operand);
+        let operand = self.verified(update.kind(), checked)?;
         let mut places = self.write_all(call)?;
         let (parts, first) = (self.strategy().num_replicas_in_sync(), self.strategy().local_replicas().start);
         let shared = self.is_shared();

@@ -24,7 +24,7 @@ impl Variable {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn scatter_add(&self, rows: &IndexedSlices) -> Result<()> {
-        self.scatter("Variable::scatter_add", Update::AssignAdd, rows)
+        self.scatter("Variable::scatter_add", Kind::ScatterAdd, Update::AssignAdd, rows)
     }
 
     /// Subtracts `rows` from rows of the value: see [`scatter_add`](Variable::scatter_add).
@@ -32,12 +32,12 @@ impl Variable {
     /// # Errors
     /// As [`scatter_add`](Variable::scatter_add).
     pub fn scatter_sub(&self, rows: &IndexedSlices) -> Result<()> {
-        self.scatter("Variable::scatter_sub", Update::AssignSub, rows)
+        self.scatter("Variable::scatter_sub", Kind::ScatterSub, Update::AssignSub, rows)
     }
 
-    fn scatter(&self, call: &'static str, update: Update, rows: &IndexedSlices) -> Result<()> {
-        self.require_across(call, "ReplicaContext has calls of the same name for replicas")?;
-        let rows = self.check_rows(call, update, rows)?;
+    fn scatter(&self, call: &'static str, kind: Kind, update: Update, rows: &IndexedSlices) -> Result<()> {
+        let allowed = self.require_across(call, "ReplicaContext has calls of the same name for replicas");
+        let rows = self.verified(kind, allowed.and_then(|()| self.check_rows(call, update, rows)))?;
         if self.synchronization() == VariableSynchronization::OnRead {
             let expected = "one that is synchronised on writing, outside of replicas";
             return Err(Error::invalid(call, "variable", expected, "one that is synchronised on reading"));

@@ -76,6 +76,15 @@ impl Strategy {
         }
     }
 
+    /// Makes the workers agree on `argument` (name and value), if there are several.
+    pub(crate) fn agree(&self, kind: Kind, argument: (&str, &str)) -> Result<()> {
+        let met = self.across(kind.name(), |communicator| {
+            let describe = || vec![(argument.0.to_owned(), argument.1.to_owned())];
+            communicator.meet(kind, &Agreement { call: Some(kind), digest: digest(argument.1), describe: &describe })
+        });
+        met.map_or(Ok(()), |met| met.map(drop))
+    }
+
     fn combine_across<N: Nest + Clone>(
         &self,
         call: &'static str,
