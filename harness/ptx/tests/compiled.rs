@@ -47,7 +47,7 @@ fn tree_of(x: &[f32], threads: usize) -> f32 {
     parts[0]
 }
 
-/// Runs the kernel `tree` on four parts of 5,000 numbers, and returns the sums and the expected ones.
+/// Runs the kernel `tree` on four parts of 5,000 numbers. Returns the sums and the expected ones.
 fn run_tree(module: &Module, seed: u64) -> Result<[Vec<f32>; 2], Fault> {
     let n = 5000;
     let x: Vec<f32> = (0..4 * n).map(|i| ((i * 7919) % 1000) as f32 * 0.37 - 100.0).collect();
