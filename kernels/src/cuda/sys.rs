@@ -92,7 +92,7 @@ results! {
     UNKNOWN = 999
 }
 
-/// Properties of a device that [`Functions::device_attribute`] returns.
+/// Properties of a device that `cuDeviceGetAttribute` returns.
 pub mod attribute {
     use std::ffi::c_int;
 
@@ -106,7 +106,7 @@ pub mod attribute {
     pub const COMPUTE_CAPABILITY_MINOR: c_int = 76;
 }
 
-/// Properties of a kernel that [`Functions::function_attribute`] returns.
+/// Properties of a kernel that `cuFuncGetAttribute` returns.
 pub mod function_attribute {
     use std::ffi::c_int;
 
