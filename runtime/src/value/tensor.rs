@@ -411,8 +411,8 @@ impl Default for Tensor {
     }
 }
 
-/// Compares dtype, shape and element values. A float NaN differs from itself. ElementArray on a device
-/// are copied to the host first, and differ from all others if that fails.
+/// Compares dtype, shape and element values. A float NaN differs from itself. Elements on a
+/// device are copied to the host first, and differ from all others if that fails.
 impl PartialEq for Tensor {
     fn eq(&self, other: &Tensor) -> bool {
         if self.shape != other.shape || self.dtype() != other.dtype() {
