@@ -1,5 +1,4 @@
-//! The timeline of all workers' calls, which the trace viewers Perfetto and `chrome://tracing`
-//! open.
+//! The timeline of all workers' calls. Perfetto and `chrome://tracing` open it.
 //!
 //! Each worker gets a folder of its own in the variable `CONSONANCE_PROFILE`. Its processes write
 //! there what they do, a file for each thread, while they do it. After the end of the workers this
