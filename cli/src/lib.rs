@@ -3,8 +3,8 @@
 //! is started.
 //!
 //! `command` reads the arguments. Each subcommand has a module: [`launcher`] for `consonance run`,
-//! [`mod@bench`], [`tune`], [`explain`], [`doctor`], [`gpu_check`] and `soak`. `soak` takes its
-//! cases from the harness and runs them in processes that it stops and kills.
+//! [`mod@bench`], [`tune`], [`explain`], [`doctor`] and `soak`. `soak` takes its cases from the
+//! harness and runs them in processes that it stops and kills.
 
 #![forbid(unsafe_code)]
 

@@ -281,7 +281,7 @@ macro_rules! vector {
             const TILE: usize = 4 * REGISTER;
             const { assert!(TILE <= PLAIN_BYTES) };
             // SAFETY: the first line, and the last tile, lie within the bytes, of which there are
-            // more than in a tile and a line. Each tile between them ends within the bytes and
+            // more than in a tile. Each tile between them ends within the bytes and
             // begins at a whole line of the target, as aligned stores require.
             unsafe {
                 for at in (0..LINE).step_by(REGISTER) {

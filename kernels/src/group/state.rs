@@ -21,7 +21,6 @@ use crate::{
 use std::{collections::HashMap, ops::Range, sync::Arc};
 
 pub(crate) struct GroupState {
-    /// The knobs of the group, the same for all ranks.
     pub(super) tuning: &'static Tuning,
     pub(super) backing: Backing,
     /// How a waiting rank waits before it sleeps.
@@ -101,8 +100,8 @@ impl GroupState {
     }
 
     fn on(backing: Backing, tuning: &'static Tuning, wait_policy: WaitPolicy, parent: Option<Parent>) -> GroupState {
-        let (local, processes) = (0..0, [].into());
-        let (pending_subgroups, has_children) = (Mutex::default(), AtomicU32::new(0));
+        let (pending_subgroups, has_children, local, processes) =
+            (Mutex::default(), AtomicU32::new(0), 0..0, [].into());
         GroupState { tuning, wait_policy, backing, local, processes, parent, pending_subgroups, has_children }
     }
 
