@@ -4,7 +4,7 @@
 //! core with its own buffers, and the time of the slowest counts. GB/s count the bytes that are
 //! read and the bytes that are written.
 //!
-//! A copy is our own, in the way that is the fastest for these buffers ([`fastest`]). The bench's
+//! A copy is our own, in the way that is the fastest for these buffers (`fastest`). The bench's
 //! rows of the limit, this table and `consonance explain` all measure it so.
 
 pub(crate) use super::group::cores;

@@ -1,6 +1,6 @@
 //! Copies between buffers that ranks share. Only these copies and the reducer access such buffers.
 //!
-//! No data path calls the C library's `memcpy` for more than [`PLAIN_BYTES`] bytes on `x86_64`: it
+//! No data path calls the C library's `memcpy` for more than `PLAIN_BYTES` bytes on `x86_64`: it
 //! chooses between ways by thresholds of its own, and on some processors its choice is up to ten
 //! times as slow as another. Here the [knobs](crate::tuning) choose.
 
