@@ -59,8 +59,8 @@ pub enum Error {
         problem: String,
     },
     /// The replicas did not make the same call. A rank that gave or took up to 4 KiB and went on
-    /// may get this error from its [next
-    /// call](crate::guide::errors#replicas-that-make-different-calls).
+    /// may get this error from its
+    /// [next call](crate::guide::errors#replicas-that-make-different-calls).
     Mismatch {
         /// The call of the replicas that agree.
         call: String,

@@ -351,7 +351,7 @@ impl Communicator {
         }
         let part = self.engine.subgroup(&members);
         let engine = part.map_err(|failure| self.settle(failure, &signature, &Agreement::NONE))?;
-        let Some(engine) = engine else { return Ok(None) };
+        let Some(engine) = engine else { return self.hear(Ok(())).map(|()| None) };
         let mut part = Communicator::on(engine, self.configuration);
         // An error instead of the new group would end that for all its ranks.
         part.late = self.late.take().or_else(|| self.engine.late_error());

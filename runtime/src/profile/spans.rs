@@ -7,15 +7,10 @@ use crate::Error;
 /// The span of a call. It ends when it is dropped.
 pub(crate) struct CallSpan(#[cfg(feature = "tracing")] tracing::span::EnteredSpan);
 
-/// The span of a run on a replica. It ends when it is dropped.
+/// The span of a run on a replica.
 pub(crate) struct RunSpan {
     #[cfg(feature = "tracing")]
     entered: Option<tracing::span::EnteredSpan>,
-}
-
-impl RunSpan {
-    /// Ends the span.
-    pub(crate) fn end(self) {}
 }
 
 /// Returns whether a subscriber wants the spans of calls.

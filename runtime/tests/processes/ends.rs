@@ -104,7 +104,7 @@ fn disagree(rank: &mut Communicator, what: &str, odd: bool) -> Result<()> {
         "size" => rank.all_reduce(ReduceOp::Sum, &mut vec![1.0f32; if odd { 999 } else { 1000 }]),
         "dtype" if odd => rank.all_reduce(ReduceOp::Sum, &mut [1i32; 1000]),
         "op" if odd => rank.all_reduce(ReduceOp::Max, &mut [1.0f32; 1000]),
-        "little data" => rank.broadcast(&mut vec![1u8; if odd { 4 } else { 3 }], 2),
+        "little" => rank.broadcast(&mut vec![1u8; if odd { 4 } else { 3 }], 2),
         "root" => rank.broadcast(&mut [1.0f32; 1000], if odd { 1 } else { 0 }),
         "counts" => {
             let counts = if odd { [1, 2, 4] } else { [2, 1, 4] };
@@ -130,7 +130,7 @@ fn calls_that_differ_are_shown_on_all_processes() {
         ("dtype", "all_reduce: mismatch in dtype of replica 1: expected f32, found i32"),
         ("op", "all_reduce: mismatch in op of replica 1: expected sum, found max"),
         ("root", "broadcast: mismatch in root of replica 1: expected 0, found 1"),
-        ("little data", "broadcast: mismatch in count of replica 1: expected 3, found 4"),
+        ("little", "broadcast: mismatch in count of replica 1: expected 3, found 4"),
         ("counts", "all_gather: mismatch in counts of replica 1: expected [2, 1, 4], found [1, 2, 4]"),
         ("pairs", "all_to_all: mismatch in recv_counts[1] of replica 2: expected 1, found 2"),
         ("huge", "all_reduce: mismatch in count of replica 1: expected 3, found 500000"),
