@@ -252,7 +252,8 @@ fn a_call_that_cannot_be_right_frees_the_others() {
                 "expected one of sum, mean, product, min, max, and, or, xor"
             ),
             "ReplicaContext::all_gather: axis of replica 1: expected an axis from -2 to 1 (value has rank 2), found 2",
-            "ReplicaContext::all_gather: value of replica 1: expected a tensor with an axis, found a scalar",
+            "ReplicaContext::all_gather: value of replica 1: expected a tensor with an axis, found a scalar \
+             (reshape it to [1])",
             "ReplicaContext::all_reduce: op of replica 1: expected an operation on bool (value): min, max, and, or, xor, found sum",
         ]
     );

@@ -132,7 +132,7 @@ fn a_pass_that_differs_from_the_one_before_is_refused_and_changes_nothing() {
     });
     assert!(other.is_err());
     assert_eq!(problem(Gradients::sum().accumulate(|pass| pass.push(true))), {
-        "Pass::push: op: expected an operation on bool (value/0), found sum"
+        "Pass::push: op: expected an operation on bool (value/0): min, max, and, or, xor, found sum"
     });
     assert_eq!(gradients.passes(), 1);
     let reduced = strategy(1).run_with(PerReplica::new(vec![&mut gradients]), |replica, gradients| {
