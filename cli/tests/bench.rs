@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 20] = [
     "collective",
     "library",
     "version",
@@ -33,6 +33,7 @@ const KEYS: [&str; 19] = [
     "cpu_seconds",
     "round_trip_us",
     "wrong",
+    "below_limit",
 ];
 
 /// Runs `consonance bench` with these words and this `PATH`.
@@ -420,10 +421,29 @@ fn the_picture_is_well_formed() {
     assert_eq!(rows.len(), 3 * 2, "ours and the limit");
     let svg = fs::read_to_string(&file).expect("the picture");
     check_well_formed(&svg);
-    assert_eq!(svg.matches("<polyline").count(), 2 * 2, "a line for each library in both panels");
     assert_eq!(svg.matches("<circle").count(), 3 * 2 * 2, "a point for each row in both panels");
-    assert!(svg.contains(">limit<") && svg.contains(">consonance<") && svg.contains(">64K<"), "{svg}");
+    for text in ["limit", "consonance", "64 B", "64 KiB", "median time of a call", "bus bandwidth"] {
+        assert!(svg.lines().any(|line| line.trim() == text), "{text}: {svg}");
+    }
+    let title = svg.lines().any(|line| line.trim() == "broadcast of f32: 2 ranks, threads");
+    assert!(title && svg.contains(&format!(" · consonance {}", env!("CARGO_PKG_VERSION"))), "{svg}");
     assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+}
+
+#[test]
+fn each_collective_has_a_marker_and_a_barrier_has_no_bandwidth() {
+    let directory = Temporary::directory("markers");
+    let file = directory.0.join("plot.svg");
+    rows(&format!("all_reduce all_gather -b 64 -e 128 --plot {}", file.display()));
+    let svg = fs::read_to_string(&file).expect("the picture");
+    check_well_formed(&svg);
+    let points = 2 * 2 * 2;
+    let triangles = svg.matches("<polygon").count();
+    assert_eq!((svg.matches("<circle").count(), triangles), (points, points), "{svg}");
+    rows(&format!("barrier --plot {}", file.display()));
+    let svg = fs::read_to_string(&file).expect("the picture");
+    check_well_formed(&svg);
+    assert!(svg.contains("median time of a call") && !svg.contains("bus bandwidth"), "{svg}");
 }
 
 #[test]

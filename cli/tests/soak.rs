@@ -34,6 +34,7 @@ fn results_are_right_beside_kills_and_stops() {
 #[test]
 fn nobody_is_killed_who_is_not_to_be() {
     let text = report(&["--seconds", "1", "--processes", "2", "--no-faults"]);
+    assert!(text.contains(", 2 processes of 1 rank, for 1 s\n"), "{text}");
     assert!(text.contains(" 0 kills, 0 pauses, 0 stops, 0 reforms,"), "{text}");
 }
 

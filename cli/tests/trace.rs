@@ -14,7 +14,7 @@ use std::{
     process::{self, Child, ChildStdout, Command, Output, Stdio},
     sync::Arc,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 const CONSONANCE: &str = env!("CARGO_BIN_EXE_consonance");
@@ -108,24 +108,54 @@ fn each_rank_shows_where_it_is() {
     let expected = format!(
         "group {group} of 2 ranks\n\
          rank 0, process {pid}: call 1: barrier(), 0 bytes, done\n\
-         rank 1, process {pid}: call 2: barrier(), 0 bytes, not ended\n"
+         rank 1, process {pid}: call 2: barrier(), 0 bytes, not ended\n  \
+         waits for rank 0, not yet in call 2\n"
     );
     assert_eq!(report(pid, &[]), expected);
     let expected = format!(
         "group {group} of 2 ranks\n\
          rank 0, process {pid}\n  call 1: barrier(), 0 bytes, done\n\
-         rank 1, process {pid}\n  call 1: barrier(), 0 bytes, done\n  call 2: barrier(), 0 bytes, not ended\n"
+         rank 1, process {pid}\n  call 1: barrier(), 0 bytes, done\n  call 2: barrier(), 0 bytes, not ended\n  \
+         waits for rank 0, not yet in call 2\n"
     );
     assert_eq!(report(pid, &["--calls", "64"]), expected);
 
     let json = |options: &[&str]| -> Value { serde_json::from_str(&report(pid, options)).expect("JSON") };
     let call = |number, outcome| json!({ "number": number, "call": "barrier()", "bytes": 0, "outcome": outcome });
-    let rank = |rank, calls| json!({ "rank": rank, "process": pid, "calls": calls });
+    let rank = |rank: usize, calls| {
+        let waits_for: &[usize] = if rank == 1 { &[0] } else { &[] };
+        json!({ "rank": rank, "process": pid, "state": "running", "waits_for": waits_for, "calls": calls })
+    };
     let (first, second) = (call(1, "done"), call(2, "not ended"));
     let ranks = [rank(0, json!([first])), rank(1, json!([second]))];
     assert_eq!(json(&["--json"]), json!([{ "group": group, "ranks": ranks }]));
     let ranks = [rank(0, json!([first])), rank(1, json!([first, second]))];
     assert_eq!(json(&["--json", "--calls", "2"]), json!([{ "group": group, "ranks": ranks }]));
+}
+
+#[test]
+fn a_process_that_is_stopped_is_called_so() {
+    let test = "a_process_that_is_stopped_is_called_so";
+    if env::var(TRACED).as_deref() == Ok(test) {
+        Traced::run();
+    }
+    let traced = Traced::start(test);
+    let pid = traced.child.id();
+    let signal = |name: &str| {
+        let status = Command::new("kill").args([name, &pid.to_string()]).status().expect("a shell's tool");
+        assert!(status.success());
+    };
+    let line =
+        format!("rank 0, process {pid}, is stopped by a signal or a debugger: call 1: barrier(), 0 bytes, done\n");
+    signal("-STOP");
+    // The signal takes effect at once or a little later.
+    let begin = Instant::now();
+    while !report(pid, &[]).contains(&line) {
+        assert!(begin.elapsed() < Duration::from_secs(30), "{}", report(pid, &[]));
+    }
+    let json: Value = serde_json::from_str(&report(pid, &["--json"])).expect("JSON");
+    assert_eq!(json[0]["ranks"][1]["state"], "stopped");
+    signal("-CONT");
 }
 
 #[test]

@@ -3,7 +3,8 @@
 //!
 //! `case.rs` describes calls, `tile.rs` the contents of buffers. `rank.rs` is a rank's side of the
 //! bench, `group.rs` the bench's side of a group of ranks. `rivals/` has the other libraries.
-//! `directory.rs` keeps the bench's files. `row.rs` formats a result, `plot.rs` draws results.
+//! `directory.rs` keeps the bench's files. `row.rs` formats a result, `table.rs` fits results into a
+//! terminal, `plot.rs` draws them.
 //! `limits.rs` measures the machine alone.
 //!
 //! All libraries are started once. Their ranks sleep until their turn. At each size the libraries
@@ -22,6 +23,7 @@ mod processes;
 mod rank;
 pub(crate) mod rivals;
 mod row;
+mod table;
 pub mod strategies;
 mod tile;
 
@@ -29,6 +31,7 @@ pub use plot::plot;
 pub use processes::{bench_rank, bench_threads};
 pub use rivals::{Rival, mpis::Mpi};
 pub use row::{Figures, Row};
+pub(crate) use table::{Table, fold};
 
 use case::{Case, Collective};
 use consonance::{DType, ReduceOp};
@@ -45,6 +48,13 @@ use std::{
 
 /// Rounds of turns at each size.
 const ROUNDS: usize = 8;
+
+/// Formats a number of bytes exactly: 8 B, 1 KiB, 3000 B.
+pub(crate) fn size(bytes: usize) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let unit = units.into_iter().find(|(power, _)| bytes > 0 && bytes.trailing_zeros() >= *power);
+    unit.map_or_else(|| format!("{bytes} B"), |(power, unit)| format!("{} {unit}", bytes >> power))
+}
 
 /// How our ranks communicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,7 +229,7 @@ impl Bench {
                     progress(
                         done,
                         total,
-                        format!("{} bytes, {} of {}", case.bytes(), case.collective, library.who.name()),
+                        format!("{}, {} of {}", size(case.bytes()), case.collective, library.who.name()),
                     );
                     done += 1;
                     match round {

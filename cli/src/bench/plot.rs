@@ -1,205 +1,347 @@
-//! A plot of results: time and bus bandwidth over size, with a line for each library. All axes are
-//! logarithmic.
+//! A plot of results: time and bus bandwidth over size. Each library has a colour, and each
+//! collective a dash and a marker. All axes are logarithmic.
 
-use super::Row;
-use std::fmt::Write;
+use super::{Row, size};
+use plotters::{
+    coord::{
+        Shift,
+        ranged1d::{KeyPointHint, Ranged},
+    },
+    prelude::*,
+    style::text_anchor::{HPos, Pos, VPos},
+};
+use std::{collections::BTreeSet, error::Error, ops::Range};
 
-const WIDTH: f64 = 560.0;
-const HEIGHT: f64 = 360.0;
-/// Space for the labels of the axes.
-const LEFT: f64 = 70.0;
-const BOTTOM: f64 = 64.0;
-const TOP: f64 = 50.0;
-/// The space between the panels.
-const GAP: f64 = 90.0;
-/// The legend below the panels: names in a line, width of a name and height of a line.
-const NAMES: usize = 6;
-const NAME: f64 = 210.0;
-const LINE: f64 = 20.0;
+/// The size of a panel, with its labels.
+const WIDTH: u32 = 720;
+const HEIGHT: u32 = 480;
+/// The height of the title.
+const TOP: u32 = 64;
+/// Space for the labels at the ends of lines.
+const RIGHT: u32 = 190;
+/// The least distance between two of these labels.
+const LABEL: i32 = 15;
+/// How many ticks an axis of sizes has at most.
+const TICKS: usize = 10;
+/// Logarithms by which a frame is larger than the data, as a part of their range.
+const INSET: f64 = 0.05;
 
 /// Colours that colour-blind readers can distinguish, too. Ours comes first.
-const COLOURS: [&str; 6] = ["#d1495b", "#00798c", "#edae49", "#30638e", "#7b5ea7", "#66a182"];
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(0xd1, 0x49, 0x5b),
+    RGBColor(0x00, 0x79, 0x8c),
+    RGBColor(0xd9, 0x8e, 0x04),
+    RGBColor(0x30, 0x63, 0x8e),
+    RGBColor(0x7b, 0x5e, 0xa7),
+    RGBColor(0x4f, 0x8f, 0x6b),
+];
 
 /// The colour of the limit, which is no library.
-const LIMIT_COLOUR: &str = "#888888";
+const LIMIT: RGBColor = RGBColor(0x88, 0x88, 0x88);
 
-/// One of the two panels.
-struct Panel {
-    title: &'static str,
-    left: f64,
-    unit: &'static str,
-    /// The axes of bytes and of values.
-    x: Axis,
-    y: Axis,
+const INK: RGBColor = RGBColor(0x33, 0x33, 0x33);
+const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
+
+/// The lengths of dashes and of the spaces between them, in pixels, by collective.
+const DASHES: [(u32, u32); 5] = [(1, 0), (9, 4), (2, 4), (14, 5), (5, 2)];
+
+/// One library's results of one collective.
+struct Series {
+    label: String,
+    colour: RGBColor,
+    /// The number of the collective.
+    shape: usize,
+    /// Bytes, and the value.
+    points: Vec<(f64, f64)>,
 }
 
-/// Values from `low` to `high`, both powers of `base`.
-#[derive(Clone, Copy)]
+/// The end of a line, with its label.
+struct End {
+    at: (i32, i32),
+    label: String,
+    colour: RGBColor,
+}
+
+/// One of the panels.
+struct Panel {
+    title: &'static str,
+    series: Vec<Series>,
+    /// Writes a value of the axis.
+    unit: fn(f64) -> String,
+}
+
+/// An axis of logarithms with given ticks.
 struct Axis {
-    base: f64,
-    low: f64,
-    high: f64,
+    range: Range<f64>,
+    ticks: Vec<f64>,
+}
+
+impl Ranged for Axis {
+    type FormatOption = plotters::coord::ranged1d::NoDefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        let place = (value - self.range.start) / (self.range.end - self.range.start);
+        limit.0 + (place * f64::from(limit.1 - limit.0)).round() as i32
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
+        // Light lines would be between the ticks.
+        if hint.weight().allow_light_points() { Vec::new() } else { self.ticks.clone() }
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.range.clone()
+    }
+}
+
+impl plotters::coord::ranged1d::ValueFormatter<f64> for Axis {
+    fn format(value: &f64) -> String {
+        value.to_string()
+    }
 }
 
 impl Axis {
-    /// Returns the axis between the powers of `base` around all positive values; around 1 if there
-    /// are none.
-    fn around(base: f64, values: impl Iterator<Item = f64> + Clone) -> Axis {
-        let values = values.filter(|value| *value > 0.0);
-        let least = values.clone().fold(f64::INFINITY, f64::min);
-        let greatest = values.fold(0.0, f64::max);
-        let (least, greatest) = if greatest > 0.0 { (least, greatest) } else { (1.0, 1.0) };
-        let low = least.log(base).floor();
-        Axis { base, low, high: greatest.log(base).ceil().max(low + 1.0) }
+    /// Returns an axis for these values, and the ticks of `ticks` that it shows.
+    fn around(values: &[f64], ticks: impl Fn(f64, f64) -> Vec<f64>) -> Axis {
+        let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let inset = if high > low { INSET * (high - low) } else { 0.5 };
+        Axis { range: low - inset..high + inset, ticks: ticks(low - inset, high + inset) }
     }
+}
 
-    /// Returns the position of a value on the axis, from 0 to 1.
-    fn place(&self, value: f64) -> f64 {
-        (value.log(self.base) - self.low) / (self.high - self.low)
-    }
+/// Returns the plot as SVG. `machine` says where the rows were measured.
+///
+/// # Errors
+/// What the library for plots refuses.
+pub fn plot(rows: &[Row], machine: &str) -> Result<String, String> {
+    let mut svg = String::new();
+    draw(rows, machine, &mut svg).map_err(|error| error.to_string())?;
+    Ok(svg)
+}
 
-    /// Returns powers of the base, 13 at most.
-    fn ticks(&self) -> impl Iterator<Item = f64> {
-        let (low, high, base) = (self.low as i32, self.high as i32, self.base);
-        let step = ((high - low) as usize).div_ceil(12);
-        (low..=high).step_by(step).map(move |power| base.powi(power))
+fn draw(rows: &[Row], machine: &str, svg: &mut String) -> Result<(), Box<dyn Error>> {
+    let time = |row: &Row| row.figures.map(|figures| figures.time_us_median * 1e-6);
+    let panels = [
+        Panel { title: "median time of a call", series: series(rows, time), unit: seconds },
+        Panel { title: "bus bandwidth", series: series(rows, Row::busbw), unit: bandwidth },
+    ];
+    // A barrier has no bandwidth.
+    let panels: Vec<Panel> = panels.into_iter().filter(|panel| !panel.series.is_empty()).collect();
+    let size = (WIDTH * panels.len().max(1) as u32, HEIGHT + TOP);
+    let root = SVGBackend::with_string(svg, size).into_drawing_area();
+    root.fill(&WHITE)?;
+    let (title, below) = titles(rows, machine);
+    let middle = size.0 as i32 / 2;
+    root.draw(&Text::new(title, (middle, 24), text(18, INK, HPos::Center)))?;
+    root.draw(&Text::new(below, (middle, 46), text(13, RGBColor(0x66, 0x66, 0x66), HPos::Center)))?;
+    let (_, below) = root.split_vertically(TOP);
+    for (panel, area) in panels.iter().zip(below.split_evenly((1, panels.len().max(1)))) {
+        panel.draw(&area)?;
     }
+    root.present()?;
+    Ok(())
 }
 
 impl Panel {
-    fn point(&self, bytes: f64, value: f64) -> (f64, f64) {
-        (self.left + self.x.place(bytes) * WIDTH, TOP + (1.0 - self.y.place(value)) * HEIGHT)
-    }
-
-    /// Draws the frame, the title and the axes.
-    fn frame(&self, svg: &mut String) {
-        let (left, bottom) = (self.left, TOP + HEIGHT);
-        let middle = left + WIDTH / 2.0;
-        line(
-            svg,
-            format_args!(
-                r##"<rect x="{left}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#444"/>"##
-            ),
-        );
-        line(
-            svg,
-            format_args!(
-                r#"<text x="{middle}" y="{}" text-anchor="middle" font-weight="bold">{}</text>"#,
-                TOP - 12.0,
-                self.title
-            ),
-        );
-        line(svg, format_args!(r#"<text x="{middle}" y="{}" text-anchor="middle">bytes</text>"#, bottom + 40.0));
-        for bytes in self.x.ticks() {
-            let (x, _) = self.point(bytes, 1.0);
-            line(svg, format_args!(r##"<path d="M{x:.1} {TOP}V{bottom}" stroke="#ddd"/>"##));
-            line(
-                svg,
-                format_args!(r#"<text x="{x:.1}" y="{}" text-anchor="middle">{}</text>"#, bottom + 18.0, short(bytes)),
-            );
+    fn draw(&self, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), Box<dyn Error>> {
+        let points = || self.series.iter().flat_map(|series| &series.points);
+        let sizes: BTreeSet<u64> = points().map(|(bytes, _)| *bytes as u64).collect();
+        let x: Vec<f64> = points().map(|(bytes, _)| bytes.log2()).collect();
+        let y: Vec<f64> = points().map(|(_, value)| value.log10()).collect();
+        let x = Axis::around(&x, |_, _| spread(&sizes));
+        let y = Axis::around(&y, ticks);
+        let mut chart = ChartBuilder::on(area)
+            .margin(8)
+            .margin_right(RIGHT)
+            .caption(self.title, text(15, INK, HPos::Center))
+            .x_label_area_size(44)
+            .y_label_area_size(76)
+            .build_cartesian_2d(x, y)?;
+        let has_sizes = sizes.iter().any(|bytes| *bytes > 1);
+        chart
+            .configure_mesh()
+            .bold_line_style(GRID)
+            .axis_style(INK)
+            .label_style(text(12, INK, HPos::Center))
+            .x_label_formatter(&|x| if has_sizes { size(x.exp2().round() as usize) } else { String::new() })
+            .y_label_formatter(&|y| (self.unit)(10f64.powf(*y)))
+            .x_desc(if has_sizes { "bytes of the larger buffer" } else { "" })
+            .draw()?;
+        let mut ends = Vec::new();
+        for series in &self.series {
+            let points: Vec<(f64, f64)> = series.points.iter().map(|(x, y)| (x.log2(), y.log10())).collect();
+            let style = series.colour.stroke_width(2);
+            match DASHES[series.shape % DASHES.len()] {
+                (_, 0) => _ = chart.draw_series(LineSeries::new(points.iter().copied(), style))?,
+                (size, space) => {
+                    _ = chart.draw_series(DashedLineSeries::new(points.iter().copied(), size, space, style))?
+                }
+            }
+            let plane = chart.plotting_area();
+            for point in &points {
+                marker(area, plane.map_coordinate(point), series)?;
+            }
+            // A single point has no line whose height one could compare along the axis.
+            let value = match series.points[..] {
+                [(_, value)] => format!(" {}", (self.unit)(value)),
+                _ => String::new(),
+            };
+            let label = format!("{}{value}", series.label);
+            ends.extend(points.last().map(|last| End { at: plane.map_coordinate(last), label, colour: series.colour }));
         }
-        for value in self.y.ticks() {
-            let (_, y) = self.point(1.0, value);
-            line(svg, format_args!(r##"<path d="M{left} {y:.1}H{}" stroke="#ddd"/>"##, left + WIDTH));
-            let (x, y) = (left - 6.0, y + 4.0);
-            line(svg, format_args!(r#"<text x="{x}" y="{y:.1}" text-anchor="end">{value} {}</text>"#, self.unit));
-        }
-    }
-
-    /// Draws a library's line.
-    fn series(&self, svg: &mut String, points: &[(f64, f64)], colour: &str, dashes: &str) {
-        let places: Vec<(f64, f64)> =
-            points.iter().filter(|(_, value)| *value > 0.0).map(|&(bytes, value)| self.point(bytes, value)).collect();
-        let path: String = places.iter().map(|(x, y)| format!("{x:.1},{y:.1} ")).collect();
-        line(
-            svg,
-            format_args!(
-                r#"<polyline points="{}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>"#,
-                path.trim_end()
-            ),
-        );
-        for (x, y) in places {
-            line(svg, format_args!(r#"<circle cx="{x:.1}" cy="{y:.1}" r="3" fill="{colour}"/>"#));
-        }
+        let (_, bottom) = chart.plotting_area().get_pixel_range();
+        let (offset, _) = area.get_pixel_range();
+        label(area, ends, offset.start, bottom)
     }
 }
 
-/// Returns the plot as SVG.
-pub fn plot(rows: &[Row]) -> String {
-    let mut collectives: Vec<&str> = rows.iter().map(|row| row.case.collective.name()).collect();
-    collectives.dedup();
-    let is_one = collectives.iter().all(|name| *name == collectives[0]);
-    // One line for each library, or for each collective of each library.
-    let name = |row: &Row| match is_one {
-        true => row.library.clone(),
-        false => format!("{} {}", row.library, row.case.collective),
-    };
-    let mut names: Vec<String> = Vec::new();
-    for name in rows.iter().filter(|row| row.figures.is_some()).map(name) {
-        if !names.contains(&name) {
-            names.push(name);
-        }
+/// Writes the label of each line beside its end, none over another.
+fn label(
+    area: &DrawingArea<SVGBackend<'_>, Shift>,
+    mut ends: Vec<End>,
+    left: i32,
+    frame: Range<i32>,
+) -> Result<(), Box<dyn Error>> {
+    ends.sort_by_key(|end| end.at.1);
+    let (width, _) = area.dim_in_pixel();
+    let place = left + width as i32 - RIGHT as i32 + 10;
+    let top = area.get_pixel_range().1.start;
+    // From the top, each at least a label below the last; then from the bottom, each in the frame.
+    let mut places: Vec<i32> = Vec::new();
+    for End { at: (_, y), .. } in &ends {
+        places.push(places.last().map_or(*y, |last| (*y).max(last + LABEL)));
     }
-    let bytes = |row: &Row| row.case.bytes().max(1) as f64;
-    let time = |row: &Row| row.figures.map_or(0.0, |figures| figures.time_us_median);
-    let busbw = |row: &Row| row.busbw().unwrap_or(0.0);
-    let x = Axis::around(2.0, rows.iter().map(bytes));
-    let second = LEFT + WIDTH + GAP;
-    let panels = [
-        Panel {
-            title: "median time of a call",
-            left: LEFT,
-            unit: "µs",
-            x,
-            y: Axis::around(10.0, rows.iter().map(time)),
-        },
-        Panel { title: "bus bandwidth", left: second, unit: "GB/s", x, y: Axis::around(10.0, rows.iter().map(busbw)) },
-    ];
-    let (width, lines) = (second + WIDTH + 20.0, names.len().div_ceil(NAMES).max(1));
-    let height = TOP + HEIGHT + BOTTOM + LINE * lines as f64;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
-         font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+    let mut most = frame.end - 4;
+    for place in places.iter_mut().rev() {
+        *place = (*place).min(most);
+        most = *place - LABEL;
+    }
+    for (End { at: (x, y), label, colour }, beside) in ends.into_iter().zip(places) {
+        let line = vec![(x - left + 6, y - top), (place - left - 4, beside - top)];
+        area.draw(&PathElement::new(line, colour.mix(0.4)))?;
+        area.draw(&Text::new(label, (place - left, beside - top), text(12, colour, HPos::Left)))?;
+    }
+    Ok(())
+}
+
+/// Draws a point, in the shape of its collective.
+fn marker(area: &DrawingArea<SVGBackend<'_>, Shift>, at: (i32, i32), series: &Series) -> Result<(), Box<dyn Error>> {
+    let (columns, rows) = area.get_pixel_range();
+    let at = (at.0 - columns.start, at.1 - rows.start);
+    let style = series.colour.filled();
+    match series.shape % 5 {
+        0 => area.draw(&Circle::new(at, 3, style))?,
+        1 => area.draw(&TriangleMarker::new(at, 5, style))?,
+        2 => area.draw(&Rectangle::new([(at.0 - 3, at.1 - 3), (at.0 + 3, at.1 + 3)], style))?,
+        3 => area.draw(&Cross::new(at, 4, series.colour.stroke_width(2)))?,
+        _ => area.draw(&Circle::new(at, 4, series.colour.stroke_width(2)))?,
+    }
+    Ok(())
+}
+
+/// Returns a line for each library and collective that has positive values, in the order of rows.
+fn series(rows: &[Row], value: impl Fn(&Row) -> Option<f64>) -> Vec<Series> {
+    let collectives = once_each(rows.iter().map(|row| row.case.collective.name()));
+    let libraries = once_each(rows.iter().map(|row| row.library.as_str()).filter(|name| *name != "limit"));
+    let mut all: Vec<Series> = Vec::new();
+    let pairs = once_each(rows.iter().map(|row| (row.library.as_str(), row.case.collective.name())));
+    for (library, collective) in pairs {
+        let own = rows.iter().filter(|row| row.library == library && row.case.collective.name() == collective);
+        let points = own.filter_map(|row| Some((row.case.bytes().max(1) as f64, value(row)?)));
+        let points: Vec<(f64, f64)> = points.filter(|(_, value)| *value > 0.0).collect();
+        if points.is_empty() {
+            continue;
+        }
+        let colour = libraries.iter().position(|name| *name == library);
+        all.push(Series {
+            label: if collectives.len() == 1 { library.to_owned() } else { format!("{library} {collective}") },
+            colour: colour.map_or(LIMIT, |number| COLOURS[number % COLOURS.len()]),
+            shape: collectives.iter().position(|name| *name == collective).unwrap_or(0),
+            points,
+        });
+    }
+    all
+}
+
+/// Returns the title, and the line below it.
+fn titles(rows: &[Row], machine: &str) -> (String, String) {
+    let Some(row) = rows.first() else { return ("nothing was measured".to_owned(), machine.to_owned()) };
+    let collectives = once_each(rows.iter().map(|row| row.case.collective.name())).join(", ");
+    let combines = rows.iter().any(|row| row.case.collective.kind().combines());
+    let op = if combines { format!(", {}", row.case.op) } else { String::new() };
+    let has_elements = rows.iter().any(|row| row.case.bytes() > 0);
+    let dtype = if has_elements { format!(" of {}", row.case.dtype) } else { String::new() };
+    let ranks = if row.case.ranks == 1 { "1 rank".to_owned() } else { format!("{} ranks", row.case.ranks) };
+    let versions = once_each(
+        rows.iter()
+            .filter(|row| row.figures.is_some())
+            .filter_map(|row| row.version.as_ref().map(|version| format!("{} {version}", row.library))),
     );
-    if let Some(row) = rows.first() {
-        let case = row.case;
-        let op = if case.collective.kind().combines() { format!(", {}", case.op) } else { String::new() };
-        let collective = if is_one { case.collective.name() } else { "collectives" };
-        let title = format!("{collective}{op} of {}, {} ranks", case.dtype, case.ranks);
-        line(
-            &mut svg,
-            format_args!(r#"<text x="{}" y="20" text-anchor="middle" font-size="15">{title}</text>"#, width / 2.0),
-        );
+    let place = if row.case.in_place { ", in place" } else { "" };
+    (
+        format!("{collectives}{dtype}{op}{place}: {ranks}, {}", row.transport),
+        [&[machine.to_owned()][..], &versions].concat().join(" · "),
+    )
+}
+
+fn once_each<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
+    all.into_iter().fold(Vec::new(), |mut first, next| {
+        if !first.contains(&next) {
+            first.push(next);
+        }
+        first
+    })
+}
+
+/// Returns the logarithms of some of these sizes, the last one among them.
+fn spread(sizes: &BTreeSet<u64>) -> Vec<f64> {
+    let step = sizes.len().div_ceil(TICKS).max(1);
+    sizes.iter().rev().step_by(step).map(|bytes| (*bytes as f64).log2()).collect()
+}
+
+/// Returns the logarithms of round numbers between two logarithms: powers of ten, and if these are
+/// few, their double and their fivefold, too.
+fn ticks(low: f64, high: f64) -> Vec<f64> {
+    let powers = low.floor() as i32..=high.ceil() as i32;
+    let with = |factors: &[f64]| -> Vec<f64> {
+        let all = powers.clone().flat_map(|power| factors.iter().map(move |factor| f64::from(power) + factor.log10()));
+        all.filter(|tick| (low..=high).contains(tick)).collect()
+    };
+    [&[1.0][..], &[1.0, 2.0, 5.0], &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]]
+        .into_iter()
+        .map(with)
+        .find(|ticks| ticks.len() >= 3)
+        .unwrap_or_else(|| vec![(low + high) / 2.0])
+}
+
+/// Formats seconds: 2 µs, 100 ms.
+fn seconds(value: f64) -> String {
+    let (factor, unit) = match value {
+        value if value < 0.9995e-6 => (1e9, "ns"),
+        value if value < 0.9995e-3 => (1e6, "µs"),
+        value if value < 0.9995 => (1e3, "ms"),
+        _ => (1.0, "s"),
+    };
+    format!("{} {unit}", rounded(value * factor))
+}
+
+/// Formats GB/s.
+fn bandwidth(value: f64) -> String {
+    match value {
+        value if value < 0.9995e-3 => format!("{} KB/s", rounded(value * 1e6)),
+        value if value < 0.9995 => format!("{} MB/s", rounded(value * 1e3)),
+        _ => format!("{} GB/s", rounded(value)),
     }
-    panels.iter().for_each(|panel| panel.frame(&mut svg));
-    for (index, series) in names.iter().enumerate() {
-        let own = rows.iter().filter(|row| row.figures.is_some() && name(row) == *series);
-        let (colour, dashes) = match own.clone().any(|row| row.library == "limit") {
-            true => (LIMIT_COLOUR, r#" stroke-dasharray="6 4""#),
-            false => (COLOURS[index % COLOURS.len()], ""),
-        };
-        panels[0].series(&mut svg, &own.clone().map(|row| (bytes(row), time(row))).collect::<Vec<_>>(), colour, dashes);
-        panels[1].series(&mut svg, &own.map(|row| (bytes(row), busbw(row))).collect::<Vec<_>>(), colour, dashes);
-        let (x, y) = (LEFT + NAME * (index % NAMES) as f64, TOP + HEIGHT + BOTTOM + LINE * (index / NAMES) as f64);
-        line(&mut svg, format_args!(r#"<path d="M{x} {y}h24" stroke="{colour}" stroke-width="2"{dashes}/>"#));
-        line(&mut svg, format_args!(r#"<text x="{}" y="{}">{}</text>"#, x + 30.0, y + 4.0, escaped(series)));
-    }
-    svg.push_str("</svg>\n");
-    svg
 }
 
-fn line(svg: &mut String, element: std::fmt::Arguments<'_>) {
-    writeln!(svg, "{element}").expect("text takes all that is written");
+/// Rounds to three digits.
+fn rounded(value: f64) -> f64 {
+    let factor = 10f64.powi(2 - value.log10().floor() as i32);
+    (value * factor).round() / factor
 }
 
-/// Escapes markup in a text.
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
-/// Formats a size: 8, 64K, 1M.
-fn short(bytes: f64) -> String {
-    let units = [(30, "G"), (20, "M"), (10, "K"), (0, "")];
-    let (power, unit) = units.into_iter().find(|(power, _)| bytes >= f64::from(1u32 << power)).unwrap_or((0, ""));
-    format!("{}{unit}", bytes / f64::from(1u32 << power))
+fn text(size: u32, colour: RGBColor, across: HPos) -> TextStyle<'static> {
+    ("sans-serif", size).into_font().color(&colour).pos(Pos::new(across, VPos::Center))
 }

@@ -1,22 +1,28 @@
 //! `consonance bench`.
 
-use crate::bench::{
-    Bench, Memory, Rival, Row, Transport, bench_rank, bench_threads,
-    case::Collective,
-    limits::{Limit, limits},
-    plot,
-    strategies::{self, bench_worker, strategies},
+use super::terminal;
+use crate::{
+    bench::{
+        Bench, Memory, Rival, Row, Table, Transport, bench_rank, bench_threads,
+        case::Collective,
+        limits::{Limit, limits},
+        plot,
+        strategies::{self, bench_worker, strategies},
+    },
+    doctor::machine::processor_name,
 };
 use clap::{Args, Subcommand};
 use consonance::{DType, ReduceOp};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     cell::Cell,
-    fmt,
+    env, fmt,
     fs::{self, File, OpenOptions},
     io,
+    num::NonZeroUsize,
     path::{Path, PathBuf},
     str::FromStr,
+    thread::available_parallelism,
     time::Duration,
 };
 
@@ -113,6 +119,9 @@ struct Collectives {
     /// Write each row as a JSON object on its own line
     #[arg(long)]
     json: bool,
+    /// Print all columns, also in a terminal of fewer than 127 columns
+    #[arg(long)]
+    wide: bool,
     /// Draw time and bus bandwidth over size as SVG, with the limit
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -262,7 +271,7 @@ pub(crate) fn threads(arguments: &Threads) -> i32 {
 }
 
 fn collectives(arguments: Collectives) -> Result<(), String> {
-    let Collectives { collectives, sizes, call, vs, python: pythons, time, json, plot: file } = arguments;
+    let Collectives { collectives, sizes, call, vs, python: pythons, time, json, wide, plot: file } = arguments;
     let Call { ranks, transport, dtype, op, memory, in_place, spread } = call;
     let limit = vs.contains(&Beside::Limit) || file.is_some();
     let rivals = vs.into_iter().filter_map(|beside| match beside {
@@ -290,15 +299,21 @@ fn collectives(arguments: Collectives) -> Result<(), String> {
         limit,
         time,
     };
-    let show = Show::new(json, Row::header());
+    let show = Show::new(json, String::new());
+    let mut table = Table::new(if wide { usize::MAX } else { terminal::width() });
     let mut rows = Vec::new();
     let row = |row: Row| {
-        show.row(&row, || row.json());
+        show.lines(&if json { format!("{}\n", row.json()) } else { table.lines(&row) });
         rows.push(row);
     };
     bench.run(row, |done, total, what| show.progress(done, total, what)).map_err(|error| error.to_string())?;
     show.end();
-    file.map_or(Ok(()), |path| fs::write(&path, plot(&rows)).map_err(|error| cannot(&path, error)))
+    let Some(path) = file else { return Ok(()) };
+    let cores = available_parallelism().map_or(1, NonZeroUsize::get);
+    let cores = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };
+    let processor = processor_name().unwrap_or_else(|| env::consts::ARCH.to_owned());
+    let picture = plot(&rows, &format!("{processor}, {cores}")).map_err(|error| format!("--plot: {error}"))?;
+    fs::write(&path, picture).map_err(|error| cannot(&path, error))
 }
 
 /// Checks that a file can be written, and leaves its contents as they are: a bench that fails has
@@ -349,7 +364,7 @@ struct Show {
 
 impl Show {
     fn new(json: bool, header: String) -> Show {
-        let style = ProgressStyle::with_template("{bar:30} {percent:>3} % {elapsed} {wide_msg}");
+        let style = ProgressStyle::with_template("{bar:20} {percent} %, {elapsed} gone, {eta} left: {wide_msg}");
         Show {
             json,
             header: Cell::new(Some(header).filter(|_| !json)),
@@ -360,7 +375,12 @@ impl Show {
     fn row(&self, row: &impl fmt::Display, json: impl FnOnce() -> serde_json::Value) {
         let text = if self.json { json().to_string() } else { row.to_string() };
         let header = self.header.take().map_or(String::new(), |header| header + "\n");
-        self.bar.suspend(|| println!("{header}{text}"));
+        self.lines(&format!("{header}{text}\n"));
+    }
+
+    /// Writes lines to standard output.
+    fn lines(&self, lines: &str) {
+        self.bar.suspend(|| print!("{lines}"));
     }
 
     fn progress(&self, done: usize, total: usize, what: String) {

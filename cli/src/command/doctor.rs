@@ -1,5 +1,6 @@
 //! `consonance doctor`.
 
+use super::terminal;
 use crate::doctor::{Report, serve};
 
 /// Say whether this machine can run Consonance, and what to do where it cannot.
@@ -33,7 +34,7 @@ impl Doctor {
         if self.json {
             println!("{:#}", report.json());
         } else {
-            print!("{report}");
+            print!("{}", terminal::fit(&report.to_string()));
         }
         i32::from(!report.is_usable())
     }

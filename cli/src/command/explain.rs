@@ -1,6 +1,9 @@
 //! `consonance explain`.
 
-use super::bench::{Call, bytes};
+use super::{
+    bench::{Call, bytes},
+    terminal,
+};
 use crate::{
     bench::{
         Transport,
@@ -83,13 +86,9 @@ impl Explain {
         for (index, &bytes) in self.bytes.iter().enumerate() {
             let answer = question.explain(&topology, bytes, !self.no_measure)?;
             match (self.json, index) {
-                (true, _) => {
-                    let mut json = answer.json();
-                    json["tuning"] = values.json();
-                    println!("{json}");
-                }
-                (false, 0) => print!("{answer}"),
-                (false, _) => print!("\n{answer}"),
+                (true, _) => println!("{}", answer.json()),
+                (false, 0) => print!("{}", terminal::fit(&answer.to_string())),
+                (false, _) => print!("\n{}", terminal::fit(&answer.to_string())),
             }
         }
         if !self.json {

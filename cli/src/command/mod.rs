@@ -4,6 +4,7 @@ mod bench;
 mod doctor;
 mod gpu_check;
 mod explain;
+mod terminal;
 #[cfg(target_os = "linux")]
 mod tune;
 #[cfg(target_os = "linux")]

@@ -1,7 +1,12 @@
 //! `consonance soak`: random collectives with random faults, compared with the spec.
 
-use crate::soak::{Plan, Soak, Worker};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use super::terminal;
+use crate::soak::{Plan, Progress, Soak, Worker};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The time between two lines of progress.
+const TELLS: Duration = Duration::from_secs(10);
 
 /// Kill and stop processes while they make random calls, and compare every result with the spec.
 ///
@@ -50,7 +55,8 @@ pub(crate) struct WorkerCommand {
 }
 
 impl Command {
-    /// Runs the soak, and writes its progress to standard output.
+    /// Runs the soak. Shows its progress as a bar if standard error is a terminal, and otherwise as
+    /// a line every 10 s on standard output.
     ///
     /// # Errors
     /// The first failure.
@@ -62,11 +68,34 @@ impl Command {
         let (processes, replicas) = (self.processes as usize, self.replicas as usize);
         let plan = Plan { seed, processes, replicas, faults: !no_faults };
         let soak = Soak { plan, round, time: Duration::from_secs(seconds) };
-        println!("seed {seed}, {processes} processes of {replicas} ranks, for {seconds} s");
-        let progress = soak.run(|progress| println!("{progress}")).map_err(|failure| failure.to_string())?;
-        println!("{progress}; every result as the spec says");
+        let (of_processes, of_ranks) = (count(processes, "process", "processes"), count(replicas, "rank", "ranks"));
+        println!("seed {seed}, {of_processes} of {of_ranks}, for {seconds} s");
+        // Hidden if standard error is no terminal: then lines tell the progress.
+        let style = ProgressStyle::with_template("{bar:20} {elapsed} gone, {msg}").expect("a template that is right");
+        let bar = ProgressBar::new(seconds).with_style(style);
+        let (begin, mut told) = (Instant::now(), Instant::now());
+        let tell = |progress: &Progress| {
+            let left = soak.time.saturating_sub(begin.elapsed());
+            if !bar.is_hidden() {
+                bar.set_position(begin.elapsed().as_secs());
+                let Progress { round, kills, stops, .. } = progress;
+                let (kills, stops) = (count(*kills as usize, "kill", "kills"), count(*stops as usize, "stop", "stops"));
+                bar.set_message(format!("{} s left: round {round}, {kills}, {stops}", left.as_secs()));
+            } else if told.elapsed() >= TELLS {
+                told = Instant::now();
+                println!("{}", terminal::fit(&format!("{progress}; {} s left", left.as_secs())));
+            }
+        };
+        let progress = soak.run(tell).map_err(|failure| failure.to_string())?;
+        bar.finish_and_clear();
+        println!("{}", terminal::fit(&format!("{progress}; every result as the spec says")));
         Ok(())
     }
+}
+
+/// Returns `1 rank`, or `2 ranks`.
+fn count(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 impl WorkerCommand {

@@ -1,9 +1,14 @@
 //! `consonance trace`: the last calls of the ranks of a process's groups.
 
-use consonance_kernels::shm::{
-    Inspection, RankCalls, Segment, SegmentError,
-    call_log::{CALLS, Entry},
+use super::terminal;
+use consonance_kernels::{
+    os::process_state::{ProcessState, process_state},
+    shm::{
+        Inspection, RankCalls, Segment, SegmentError,
+        call_log::{CALLS, Entry, Outcome},
+    },
 };
+use consonance_spec::Kind;
 use serde_json::{Value, json};
 use std::io;
 
@@ -13,6 +18,10 @@ use std::io;
 /// shown, too. The memory is read without the help of the process: calls that begin meanwhile may
 /// be missing. Each line has a rank, its process, and the number, kind, bytes and outcome of its
 /// last call. A rank is in, or died in, a call that is "not ended".
+///
+/// A line says whether the process of a rank is stopped or has ended. Another says for which ranks
+/// a rank waits: those that have begun no call of the number of the call that it is in. Groups that
+/// were split off count their own calls, so that this line can be wrong while ranks use several.
 #[derive(clap::Args)]
 pub(crate) struct Trace {
     /// Process id
@@ -50,23 +59,81 @@ impl Trace {
             return Ok(());
         }
         for inspection in &inspections {
-            match calls {
-                1 => println!("{inspection}"),
-                calls => println!("{}", inspection.text(calls.into())),
-            }
+            print!("{}", terminal::fit(&text(inspection, calls.into())));
         }
         Ok(())
     }
 }
 
+/// Returns the report about a group: the last calls of each rank, whether its process is stopped or
+/// gone, and for whom it waits.
+fn text(inspection: &Inspection, calls: usize) -> String {
+    let mut text = format!("group {} of {} ranks\n", inspection.group, inspection.ranks.len());
+    for rank in &inspection.ranks {
+        text += &match rank.process {
+            Some(process) => format!("rank {}, process {process}{}", rank.rank, words(process_state(process))),
+            None => format!("rank {}, in no process", rank.rank),
+        };
+        let last = &rank.calls[rank.calls.len().saturating_sub(calls)..];
+        text += &match (calls, last) {
+            (1, [call]) => format!(": {call}\n"),
+            (1, _) => ": no call\n".to_owned(),
+            (_, last) => last.iter().fold("\n".to_owned(), |lines, call| lines + &format!("  {call}\n")),
+        };
+        let awaited = awaited(rank, &inspection.ranks);
+        if let (Some(call), [_, ..]) = (rank.calls.last(), &awaited[..]) {
+            text += &format!("  waits for {}, not yet in call {}\n", names(&awaited), call.number);
+        }
+    }
+    text
+}
+
+/// Returns the words about the state of a process that does not run.
+fn words(state: ProcessState) -> &'static str {
+    match state {
+        ProcessState::Running => "",
+        ProcessState::Stopped => ", is stopped by a signal or a debugger",
+        ProcessState::Gone => ", has ended",
+    }
+}
+
+/// Returns the ranks for which a rank waits: if its last call has not ended, those that have begun
+/// no call of this number. Messages have no number that ranks share.
+fn awaited(rank: &RankCalls, ranks: &[RankCalls]) -> Vec<usize> {
+    let Some(call) = rank.calls.last() else { return Vec::new() };
+    let is_message = call.signature().is_none_or(|signature| signature.kind == Kind::SendRecv);
+    if call.outcome != Outcome::Begun || is_message {
+        return Vec::new();
+    }
+    let is_behind = |other: &&RankCalls| other.calls.last().is_none_or(|last| last.number < call.number);
+    ranks.iter().filter(is_behind).map(|other| other.rank).collect()
+}
+
+/// Returns `rank 3`, or `ranks 0, 3`.
+fn names(ranks: &[usize]) -> String {
+    let list: Vec<String> = ranks.iter().map(usize::to_string).collect();
+    format!("rank{} {}", if list.len() == 1 { "" } else { "s" }, list.join(", "))
+}
+
 fn group_json(Inspection { group, ranks, .. }: &Inspection, calls: usize) -> Value {
-    let ranks: Vec<Value> = ranks.iter().map(|rank| rank_json(rank, calls)).collect();
+    let ranks: Vec<Value> = ranks.iter().map(|rank| rank_json(rank, ranks, calls)).collect();
     json!({ "group": group.to_string(), "ranks": ranks })
 }
 
-fn rank_json(RankCalls { rank, process, calls: all }: &RankCalls, calls: usize) -> Value {
-    let last = &all[all.len().saturating_sub(calls)..];
-    json!({ "rank": rank, "process": process, "calls": last.iter().map(call_json).collect::<Vec<_>>() })
+fn rank_json(rank: &RankCalls, ranks: &[RankCalls], calls: usize) -> Value {
+    let last = &rank.calls[rank.calls.len().saturating_sub(calls)..];
+    let state = rank.process.map(|process| match process_state(process) {
+        ProcessState::Running => "running",
+        ProcessState::Stopped => "stopped",
+        ProcessState::Gone => "gone",
+    });
+    json!({
+        "rank": rank.rank,
+        "process": rank.process,
+        "state": state,
+        "waits_for": awaited(rank, ranks),
+        "calls": last.iter().map(call_json).collect::<Vec<_>>(),
+    })
 }
 
 fn call_json(entry: &Entry) -> Value {

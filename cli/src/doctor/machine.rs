@@ -34,12 +34,17 @@ fn system() -> Row {
 }
 
 fn processor() -> Row {
-    let model = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| model(&text));
+    let model = processor_name();
     let finding = match &model {
         Some(model) => format!("{model} ({ARCH})"),
         None => format!("{ARCH}; the system does not name it"),
     };
     row("processor", State::Good, finding).facts(json!({ "model": model, "architecture": ARCH }))
+}
+
+/// Returns the processor's name, if the system tells it.
+pub(crate) fn processor_name() -> Option<String> {
+    fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| model(&text))
 }
 
 /// Returns the processor's name in `/proc/cpuinfo`.

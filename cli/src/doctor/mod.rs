@@ -10,7 +10,7 @@
 
 mod row;
 mod groups;
-mod machine;
+pub(crate) mod machine;
 mod memory;
 mod limits;
 mod trial;

@@ -35,7 +35,7 @@ const HANGS: Duration = Duration::from_secs(60);
 
 /// How often the parent checks for due actions and for hangs, and how often it reports progress.
 const LOOKS: Duration = Duration::from_millis(100);
-const TELLS: Duration = Duration::from_secs(10);
+const TELLS: Duration = Duration::from_millis(500);
 
 /// The number of calls of each rank that a failure shows.
 const CALLS: usize = 8;
