@@ -425,7 +425,7 @@ fn the_picture_is_well_formed() {
     for text in ["limit", "consonance", "64 B", "64 KiB", "median time of a call", "bus bandwidth"] {
         assert!(svg.lines().any(|line| line.trim() == text), "{text}: {svg}");
     }
-    let title = svg.lines().any(|line| line.trim() == "broadcast of f32: 2 ranks, threads");
+    let title = svg.lines().any(|line| line.trim() == "broadcast of f32, in place: 2 ranks, threads");
     assert!(title && svg.contains(&format!(" · consonance {}", env!("CARGO_PKG_VERSION"))), "{svg}");
     assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
 }

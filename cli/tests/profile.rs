@@ -186,7 +186,7 @@ fn a_worker_that_was_killed_has_its_calls_and_the_others_those_of_the_next_group
     let temporary = Temporary::new("killed");
     let elastic = format!("exec {} --steps 60 --at 20", example("elastic"));
     let script = format!("case $TF_CONFIG in *'\"index\": 1}}'*) {elastic} --doomed;; *) {elastic};; esac");
-    launch(&temporary.0, "-n 3 --keep-going", &["sh", "-c", &script], 128 + 9);
+    launch(&temporary.0, "-n 3 --keep-going", &["sh", "-c", &script], 0);
     let timeline = Timeline::read(&temporary.0);
     let of_worker = |worker: usize| {
         let process = timeline.process(worker);

@@ -86,7 +86,11 @@ impl Explain {
         for (index, &bytes) in self.bytes.iter().enumerate() {
             let answer = question.explain(&topology, bytes, !self.no_measure)?;
             match (self.json, index) {
-                (true, _) => println!("{}", answer.json()),
+                (true, _) => {
+                    let mut json = answer.json();
+                    json["tuning"] = values.json();
+                    println!("{json}");
+                }
                 (false, 0) => print!("{}", terminal::fit(&answer.to_string())),
                 (false, _) => print!("\n{}", terminal::fit(&answer.to_string())),
             }

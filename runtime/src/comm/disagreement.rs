@@ -114,7 +114,8 @@ impl Communicator {
     pub fn refuse(&mut self, kind: Kind, error: &Error) -> Result<()> {
         let why = error.to_string();
         match self.engine.refuse(&agreement::refused(kind, &why), &why) {
-            Ok(()) => Ok(()),
+            // The other ranks have read it in this rank's descriptor.
+            Ok(()) | Err(Failure::Error(Error::Mismatch { .. })) => Ok(()),
             Err(Failure::Error(error)) => Err(error),
             Err(Failure::Disagreement { .. }) => self.explain(&Words::refused(kind, &why), None).map(drop),
         }
