@@ -1,5 +1,5 @@
-//! The names that most programs use, for `use consonance::prelude::*`. They clash with no name of the
-//! standard library or of `ndarray`: errors and results keep their path.
+//! The names that most programs use, for `use consonance::prelude::*`. They clash with no name of
+//! the standard library or of `ndarray`: errors and results keep their path.
 //!
 //! ```
 //! use consonance::prelude::*;

@@ -222,8 +222,8 @@ impl Layout {
     }
 }
 
-/// Returns what is wrong after the work, if anything is: results that begin at `targets` and are not
-/// as expected, or another byte of the block that changed.
+/// Returns what is wrong after the work, if anything is: results that begin at `targets` and are
+/// not as expected, or another byte of the block that changed.
 fn judge<R: Sample>(before: &[u8], after: &[u8], targets: &[usize], expected: &[R]) -> Option<String> {
     let bytes = size_of_val(expected);
     for (index, &start) in targets.iter().enumerate() {

@@ -91,12 +91,20 @@ impl Outgoing {
         self.queue.push_back(sending);
     }
 
-    /// Returns the fault of a message that was refused after its send had ended, once.
+    /// Returns the fault of a message that was refused after its send had ended, once. A send that
+    /// has not ended gets the fault itself.
     pub(super) fn take_refusal(&mut self, state: &GroupState) -> Option<MailFault> {
         if self.is_open {
             self.hear(state.backing.ring(self.own, self.to).0);
         }
-        self.refused.take()
+        let is_under_way =
+            self.is_in_part(self.heard) || self.untaken.iter().any(|&(message, ..)| message == self.heard);
+        if is_under_way { None } else { self.refused.take() }
+    }
+
+    /// Whether some cells of this message are written, and others are not.
+    fn is_in_part(&self, message: u64) -> bool {
+        self.begun.is_some() && self.messages == message
     }
 
     /// Writes as many cells as there are credits for, and ends the sends that are done. Returns
@@ -118,7 +126,7 @@ impl Outgoing {
             return false;
         }
         self.hear(ends);
-        let sending = if self.begun.is_some() && self.messages == self.heard {
+        let sending = if self.is_in_part(self.heard) {
             self.begun = None;
             self.withdraws = self.queue.front().map(Sending::envelope);
             self.queue.pop_front()
@@ -127,7 +135,7 @@ impl Outgoing {
             place.and_then(|place| self.untaken.remove(place)).map(|(.., sending)| sending)
         };
         let Some(sending) = sending else { return false };
-        let fault = self.refused.take().expect("a refusal is heard once, and ends the message's send");
+        let fault = self.refused.take().expect("only the send under way takes its refusal");
         finished.push((sending.finish, Err(fault)));
         true
     }

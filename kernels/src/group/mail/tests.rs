@@ -193,6 +193,31 @@ fn the_sender_of_a_long_message_that_does_not_fit_does_not_wait() {
     });
 }
 
+/// Found by an input of the fuzz target `messages`: a receive took the refusal of a send that had
+/// not ended. That send then ended its thread by a panic, and no wait for it ended.
+#[test]
+fn a_refusal_is_for_the_send_that_is_under_way() {
+    let barrier = Barrier::new(2);
+    on_each_group(2, |mail, rank| {
+        let envelope = |count: usize| Envelope { dtype: DType::U32, bytes: 4 * count, tag: 1 };
+        // Longer than an eager message, and as long as a cell.
+        let unlike = Err(MailFault::Unlike { from: 0, to: 1, sent: envelope(1026), expected: envelope(1027) });
+        for _ in 0..50 {
+            if rank == 0 {
+                let sent = send(&mail, numbers(1026, 0), 1, 1, LIMIT);
+                barrier.wait();
+                // Both ends of the refusal pass while this receive is posted.
+                assert_eq!(recv(&mail, space(1).0, Some(1), 2, LIMIT).wait(), Ok(1));
+                assert_eq!(sent.wait(), unlike);
+            } else {
+                barrier.wait();
+                assert_eq!(recv(&mail, space(1027).0, Some(0), 1, LIMIT).wait(), unlike);
+                assert_eq!(send(&mail, numbers(1, 0), 0, 2, LIMIT).wait(), Ok(0));
+            }
+        }
+    });
+}
+
 #[test]
 fn a_deadline_ends_the_request_and_not_the_group() {
     let short = Duration::from_millis(30);
