@@ -34,7 +34,7 @@ impl<'v> VariableMut<'v> {
     /// Returns the elements for writing, in row-major order.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if they are not of type `T`.
+    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if they are not of type `T`.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
         self.value.as_mut_slice()
     }
@@ -42,7 +42,7 @@ impl<'v> VariableMut<'v> {
     /// Sets the value. The elements of `value` are shared, not copied.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if dtype or shape are not the variable's.
+    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if dtype or shape are not the variable's.
     pub fn assign(&mut self, value: impl Into<Tensor>) -> Result<()> {
         self.update("VariableMut::assign", Update::Assign, value.into())
     }
@@ -50,7 +50,8 @@ impl<'v> VariableMut<'v> {
     /// Adds to the value; integers wrap.
     ///
     /// # Errors
-    /// As [`assign`](VariableMut::assign), and [`Error::InvalidCall`] for a variable of `bool`.
+    /// As [`assign`](VariableMut::assign), and [`Error::InvalidCall`](crate::Error::InvalidCall)
+    /// for a variable of `bool`.
     pub fn assign_add(&mut self, value: impl Into<Tensor>) -> Result<()> {
         self.update("VariableMut::assign_add", Update::AssignAdd, value.into())
     }
