@@ -2,6 +2,7 @@
 //! fast. `bits.rs` compares, `speed.rs` measures, `torch.rs` measures PyTorch.
 
 mod bits;
+mod times;
 mod speed;
 mod torch;
 
@@ -114,7 +115,7 @@ impl Report {
         })
     }
 
-    fn torch_row(&self, index: usize) -> Option<&torch::Times> {
+    fn torch_row(&self, index: usize) -> Option<&times::Times> {
         self.torch.as_ref()?.as_ref().ok()?.rows.get(index)?.as_ref()
     }
 }

@@ -1,6 +1,6 @@
 //! The bandwidth of sums on the device, in turn with copies on the device.
 
-use super::{PATIENCE, torch::Times};
+use super::{PATIENCE, times::Times};
 use consonance_kernels::{
     cpu::reduce::Reducer,
     cuda::{Context, DeviceMemory, DeviceSlice, Event, Fold, Kernels, PinnedMemory, Stream, kernels::Stage},

@@ -1,6 +1,6 @@
 //! The same sums by PyTorch, in a python that has it.
 
-use super::speed::Row;
+use super::{speed::Row, times::Times};
 use crate::program::Program;
 use std::{
     path::{Path, PathBuf},
@@ -29,17 +29,6 @@ pub struct Torch {
     pub version: String,
     /// For each row, what the calls took; `None` for rows in place, and if there was no memory.
     pub rows: Vec<Option<Times>>,
-}
-
-/// The seconds of PyTorch's ways to add.
-#[derive(Clone, Debug)]
-pub struct Times {
-    /// `torch.stack(inputs).sum(0)`
-    pub stack_sum: Option<f64>,
-    /// `inputs[0].add_(input)` for each other input
-    pub adds: Option<f64>,
-    /// `torch._foreach_add_`, of inputs in several tensors each
-    pub foreach: Option<f64>,
 }
 
 /// Measures the rows in the first python that has torch with CUDA.

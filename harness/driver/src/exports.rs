@@ -1,8 +1,10 @@
 //! The functions of the driver.
 
 use crate::{
+    event::Event,
     machine::Machine,
-    state::{Event, Pinned, State, call},
+    pinned::Pinned,
+    state::{State, call},
     work::{Stream, Work},
 };
 use consonance_kernels::{

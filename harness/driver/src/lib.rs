@@ -13,8 +13,10 @@
 
 mod plan;
 mod machine;
-mod state;
+mod pinned;
+mod event;
 mod work;
+mod state;
 pub mod exports;
 pub mod control;
 

@@ -1,19 +1,19 @@
 //! The objects of the driver that are alive, and what each call does before its own work.
 
 use crate::{
+    event::Event,
     machine::{Kernel, Machine, Program},
+    pinned::Pinned,
     plan::Plan,
     work::{Place, Stream, Work},
 };
 use consonance_kernels::cuda::sys::CUresult;
 use std::{
-    alloc::{Layout, alloc_zeroed, dealloc},
     cell::RefCell,
     collections::BTreeMap,
     env, fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
 };
 
 /// The environment variable with the [`Plan`] of a program that does not set one.
@@ -52,22 +52,6 @@ pub(crate) struct State {
     pub(crate) misuse: Vec<String>,
     /// The error of work. A context with one is of no use anymore: every call returns it.
     pub(crate) fault: Option<(CUresult, String)>,
-}
-
-/// Pinned memory.
-pub(crate) struct Pinned {
-    start: *mut u8,
-    layout: Layout,
-}
-
-// SAFETY: the memory is owned, like a box of bytes.
-unsafe impl Send for Pinned {}
-
-/// An event: the stream on which it was recorded, and when the stream came to it.
-#[derive(Default)]
-pub(crate) struct Event {
-    pub(crate) stream: Option<u64>,
-    pub(crate) time: Option<Instant>,
 }
 
 /// Calls a function of the driver: fails if the [`Plan`] says so, or does the work.
@@ -230,36 +214,5 @@ impl fmt::Display for State {
         self.calls.iter().try_for_each(|(symbol, count)| writeln!(f, "call {symbol} {count}"))?;
         self.misuse.iter().try_for_each(|misuse| writeln!(f, "misuse {misuse}"))?;
         self.fault.iter().try_for_each(|(_, why)| writeln!(f, "fault {}", why.replace('\n', " ")))
-    }
-}
-
-impl Pinned {
-    /// Allocates a page-aligned block of zeros. `None` if the host has no memory.
-    pub(crate) fn new(bytes: usize) -> Option<Pinned> {
-        let layout = Layout::from_size_align(bytes, 4096).ok().filter(|layout| layout.size() > 0)?;
-        // SAFETY: the layout's size is not zero.
-        let start = unsafe { alloc_zeroed(layout) };
-        (!start.is_null()).then_some(Pinned { start, layout })
-    }
-
-    pub(crate) fn address(&self) -> usize {
-        self.start as usize
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.layout.size()
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        // SAFETY: `new` allocated it with this layout.
-        unsafe { dealloc(self.start, self.layout) }
-    }
-}
-
-impl Event {
-    pub(crate) fn end(&mut self, time: Instant) {
-        self.time = Some(time);
     }
 }

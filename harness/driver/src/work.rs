@@ -1,9 +1,6 @@
 //! What a stream has to do.
 
-use crate::{
-    machine::Machine,
-    state::{Event, Pinned},
-};
+use crate::{event::Event, machine::Machine, pinned::Pinned};
 use std::{
     collections::{BTreeMap, VecDeque},
     slice,
