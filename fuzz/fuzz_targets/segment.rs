@@ -1,4 +1,4 @@
-//! Bytes written over the header of a segment: the segment is opened only if nothing has changed.
+//! Bytes written over the header of a segment: it is opened only if nothing but its knobs has changed.
 
 #![no_main]
 

@@ -197,7 +197,7 @@ impl Tuning {
     ///
     /// # Errors
     /// The first knob that does not allow its word, and the word.
-    pub(crate) fn of_words(words: &[u64; Tuning::WORDS]) -> Result<Tuning, (&'static Knob, u64)> {
+    pub fn of_words(words: &[u64; Tuning::WORDS]) -> Result<Tuning, (&'static Knob, u64)> {
         let mut tuning = Tuning::DEFAULT;
         for (knob, &word) in Tuning::KNOBS.iter().zip(words) {
             let value = tuning.get(knob).with_word(word).ok_or((knob, word))?;
@@ -216,7 +216,7 @@ impl Tuning {
     }
 
     /// The number of knobs.
-    pub(crate) const WORDS: usize = Tuning::KNOBS.len();
+    pub const WORDS: usize = Tuning::KNOBS.len();
 
     /// The digest of the names of all knobs, in their order.
     pub(crate) const DIGEST: u64 = {
