@@ -319,8 +319,7 @@ impl Mail {
         }
         let mut finished = Vec::new();
         let mut open = shared.lock();
-        open.closed.get_or_insert_with(|| fault.clone());
-        open.end_all(fault, &mut finished);
+        open.close(fault, &mut finished);
         drop(open);
         self.end(finished);
     }
@@ -383,8 +382,7 @@ impl Shared {
                         Unreadable::Corrupt => corrupt(&self.state, self.generation, peer),
                         Unreadable::Memory(error) => self.no_memory(error.raw_os_error()),
                     };
-                    open.closed = Some(fault.clone());
-                    return open.end_all(&fault, finished);
+                    return open.close(&fault, finished);
                 }
             }
         }
@@ -402,8 +400,11 @@ impl Shared {
     /// Ends the requests whose deadline has passed, whose peer has left, or all if the group has
     /// ended.
     fn check(&self, open: &mut Open, finished: &mut Vec<Finished>) {
+        if open.closed.is_some() {
+            return;
+        }
         if let Some(fault) = self.end() {
-            return open.end_all(&fault, finished);
+            return open.close(&fault, finished);
         }
         let has_left = |peer| self.state.has_left(self.generation, peer);
         let left: Vec<usize> = self.peers.iter().copied().filter(|&peer| has_left(peer)).collect();
@@ -432,7 +433,9 @@ impl Open {
         self.outgoing.iter().filter_map(Outgoing::deadline).chain(self.incoming.deadline())
     }
 
-    fn end_all(&mut self, fault: &Fault, finished: &mut Vec<Finished>) {
+    /// Ends all requests with `fault`, and takes neither requests nor messages from now on.
+    fn close(&mut self, fault: &Fault, finished: &mut Vec<Finished>) {
+        self.closed = Some(fault.clone());
         self.outgoing.iter_mut().for_each(|outgoing| outgoing.end_all(fault, finished));
         self.incoming.end_all(fault, finished);
     }

@@ -260,6 +260,23 @@ fn requests_end_when_their_peer_leaves_or_the_group_ends() {
     assert_eq!(after, Err(MailFault::Fault(Fault::Left(1))), "the endpoint is gone");
 }
 
+/// Found by `a_process_that_is_killed_ends_all_requests`: the part of a kept message that came after
+/// the end of the group was a panic.
+#[test]
+fn a_kept_message_that_goes_on_after_the_end_of_the_group_is_not_taken() {
+    let mut endpoints = Endpoint::group(2, LIMIT);
+    let mails: Vec<Mail> = endpoints.iter_mut().map(|endpoint| endpoint.mail().unwrap()).collect();
+    let sent = send(&mails[0], numbers(200_000, 0), 1, 1, LIMIT);
+    let other = recv(&mails[1], space(1).0, Some(0), 2, LIMIT);
+    endpoints[1].aborter().abort(Reason::Failure);
+    let aborted = Err(MailFault::Fault(Fault::Aborted(Abort { rank: 1, reason: Reason::Failure })));
+    assert_eq!(other.wait(), aborted);
+    // Rank 0 writes further cells before it hears of the end.
+    assert_eq!(sent.wait(), aborted);
+    mails[1].rest(Instant::now());
+    assert_eq!(recv(&mails[1], space(200_000).0, Some(0), 1, LIMIT).wait(), aborted);
+}
+
 #[test]
 fn messages_cross_from_many_threads_at_once() {
     on_each_group(2, |mail, rank| {
