@@ -173,6 +173,7 @@ impl Endpoint {
     }
 
     /// Adds a wait in another group to this call's.
+    #[inline]
     pub fn add_wait(&mut self, waited: Duration) {
         self.slept.set(self.slept.get() + waited);
     }
@@ -234,6 +235,7 @@ impl Endpoint {
 
     /// Checks that a step can begin. Code that touches the group's memory before it arrives calls
     /// this first.
+    #[inline]
     pub(crate) fn check(&self) -> Result<(), Fault> {
         if self.state.forked() {
             return Err(Fault::Forked);
@@ -245,6 +247,7 @@ impl Endpoint {
     }
 
     /// Logs how this rank's call ended.
+    #[inline]
     pub(crate) fn note(&self, outcome: Outcome) {
         if let Some(call_log) = self.state.call_log(self.world.rank()) {
             call_log.end(self.entry_id, outcome);

@@ -34,7 +34,9 @@
 //!   descriptor once more after it has seen that the rank left, failed or died. The area of a
 //!   subgroup is used again when all members have left.
 
-use super::{endpoint::Endpoint, fault::Fault, payloads::Payloads, plan::Access, post, scratch::Addresses};
+use super::{
+    endpoint::Endpoint, fault::Fault, payloads::Payloads, plan::Access, post, posted::Posted, scratch::Addresses,
+};
 use crate::{
     memory::HostBuf,
     shm::{
@@ -130,8 +132,15 @@ impl Endpoint {
     ///
     /// # Errors
     /// See [`Fault`].
+    #[inline]
     pub fn settle(&mut self) -> Result<(), Fault> {
-        let Some(own) = self.unsettled else { return Ok(()) };
+        match self.unsettled {
+            None => Ok(()),
+            Some(own) => self.settle_call(own),
+        }
+    }
+
+    fn settle_call(&mut self, own: Posted) -> Result<(), Fault> {
         self.check()?;
         let sequence = self.sequence;
         if let Err(fault) = self.wait_for_all(|record| has_come(record.descriptor(sequence), sequence)) {

@@ -57,6 +57,7 @@ impl Payloads<'_> {
 
     /// Returns the address of `bytes` bytes of the payload of `rank`, from byte `start` on, and
     /// whether they are in lines that this rank writes next.
+    #[inline]
     fn payload(&self, rank: usize, start: usize, bytes: usize) -> Result<(*const u8, bool), Fault> {
         let CallContext { state, world, sequence, kind, .. } = self.context;
         let is_own = rank == world.rank();

@@ -83,6 +83,7 @@ impl CallDescriptor {
     /// # Safety
     /// Called by the descriptor's rank alone, which has seen every peer arrive at call
     /// `sequence - 1` and has compared their descriptors; `place` is its [`payload`].
+    #[inline]
     pub(crate) unsafe fn publish(&self, sequence: u64, arrival: &Post<'_>, place: *mut u8, has_lines: bool) {
         assert!(arrival.payload.len() <= PAYLOAD_BYTES, "payload of {} bytes", arrival.payload.len());
         self.fingerprint.store(arrival.fingerprint, Ordering::Relaxed);
@@ -107,6 +108,7 @@ impl CallDescriptor {
     /// last published: this core owns these lines again when it
     /// [publishes](CallDescriptor::publish) the descriptor next. More lines would not arrive in
     /// time.
+    #[inline]
     pub(crate) fn fetch(&self, ranks: usize) {
         fetch_to_write(ptr::from_ref(self).cast(), mem::offset_of!(CallDescriptor, payload) + first_bytes(ranks));
     }

@@ -159,12 +159,14 @@ impl GroupState {
     }
 
     /// Returns the log of the last calls of `rank`.
+    #[inline]
     pub(crate) fn call_log(&self, rank: usize) -> Option<&CallLog> {
         let top_rank = self.top_rank(rank);
         self.segment().map(|(segment, _)| segment.call_log(top_rank))
     }
 
     /// Whether this process is a copy, made by `fork`, of the one that joined the group.
+    #[inline]
     pub(crate) fn forked(&self) -> bool {
         self.segment().is_some_and(|(segment, _)| segment.forked())
     }
@@ -298,6 +300,7 @@ impl GroupState {
 
     /// Returns the abort of this group in `generation`, if there is one; its rank is a rank of this
     /// group or of an ancestor.
+    #[inline]
     pub(crate) fn aborted(&self, generation: Generation) -> Option<Abort> {
         // An ancestor's abort comes first: it is the reason for later aborts of its subgroups.
         let inherited = self.parent.as_ref().and_then(|parent| parent.state.aborted(parent.generation));

@@ -112,6 +112,7 @@ impl Endpoint {
     }
 
     /// Wakes every peer that sleeps until this rank makes progress.
+    #[inline]
     pub(crate) fn wake(&self) {
         // SYNC POINT sleep: pairs with the fence in `sleep_until`.
         fence(Ordering::SeqCst);

@@ -41,6 +41,7 @@ impl WaitPolicy {
     }
 
     /// Executes `pauses` spin-loop hints if the policy is [`Spin`](WaitPolicy::Spin).
+    #[inline]
     pub(crate) fn pause(self, pauses: u32) {
         if self == WaitPolicy::Spin {
             (0..pauses).for_each(|_| std::hint::spin_loop());

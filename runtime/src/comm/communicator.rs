@@ -406,6 +406,7 @@ impl Communicator {
     }
 
     /// Executes a call. Its error may be preceded by one of an [earlier](Communicator::hear) call.
+    #[inline]
     fn make(&mut self, call: Call<'_>, agreement: &Agreement<'_>) -> Result<()> {
         let mut signature = Signature::new(call.kind());
         let signed = match call.outside(|space| self.engine.reaches(space)) {
@@ -447,6 +448,7 @@ impl Communicator {
         Error::invalid(kind.name(), argument, expected, format!("memory of {space}")).of_replica(self.rank())
     }
 
+    #[inline]
     fn step(&mut self, call: Call<'_>, signature: &Signature, agreement: &Agreement<'_>) -> Result<()> {
         if self.is_observed() {
             return self.carry_out_observed(call, signature, agreement);
@@ -467,11 +469,21 @@ impl Communicator {
 
     /// Returns the error of an earlier call, if this rank was not told of it yet. The last call has
     /// been made all the same, so that the ranks stay in step; a mismatch in it is told next.
+    #[inline]
     fn hear(&mut self, done: Result<()>) -> Result<()> {
         if self.defers {
             return done;
         }
-        let Some(late) = self.late.take().or_else(|| self.engine.late_error()) else { return done };
+        // Taken only if it is there: an error is large to move.
+        let late = if self.late.is_some() { self.late.take() } else { self.engine.late_error() };
+        match late {
+            Some(late) => self.report_late(late, done),
+            None => done,
+        }
+    }
+
+    #[cold]
+    fn report_late(&mut self, late: Error, done: Result<()>) -> Result<()> {
         if let Err(error @ Error::Mismatch { .. }) = done {
             // Any other error comes again.
             self.late = Some(error);

@@ -234,7 +234,8 @@ impl Engine for Host {
     }
 
     fn late_error(&mut self) -> Option<Error> {
-        self.late.take()
+        // Taken only if it is there: an error is large to move.
+        if self.late.is_some() { self.late.take() } else { None }
     }
 
     fn subgroup(&mut self, members: &[usize]) -> Result<Option<Box<dyn Engine>>, Failure> {
