@@ -7,7 +7,10 @@
 use super::tuning::CHUNK_BYTES;
 use crate::{
     cpu::reduce::Reducer,
-    shm::records::{FIRST_BYTES, PAYLOAD_BYTES, TINY_BYTES},
+    shm::{
+        Shape,
+        records::{FIRST_BYTES, PAYLOAD_BYTES, TINY_BYTES},
+    },
     tuning::{self, Tuning},
 };
 use consonance_spec::Signature;
@@ -219,6 +222,12 @@ pub(crate) fn piece_bytes(buffers: usize) -> usize {
 }
 
 /// Cuts a range of elements of `size` bytes into chunks.
+/// Returns how many bytes are read out of other processes at least, in a group with slots of
+/// `slot_bytes` bytes: smaller slots than usual, which tests have, lower the limit.
+fn least_read(read_bytes: usize, slot_bytes: usize) -> usize {
+    if slot_bytes < Shape::STAGING_BYTES / SLOTS { read_bytes.min(slot_bytes) } else { read_bytes }
+}
+
 pub(crate) fn chunks(range: Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> {
     pieces(range, size, CHUNK_BYTES)
 }
@@ -272,7 +281,7 @@ impl Topology {
                 tuning.in_place_bytes,
                 tuning.least_window_bytes,
                 4 * tuning.least_window_bytes,
-                tuning::current().read_bytes.min(slot_bytes),
+                least_read(tuning::current().read_bytes, slot_bytes),
             ];
             [&windows[..], &one_shot, &others].concat()
         };
@@ -352,7 +361,7 @@ impl Topology {
         let Tuning { one_shot_bytes, root_one_shot_bytes, in_place_bytes, .. } = *self.tuning;
         let one_shot_bytes = if is_to_root && self.returns(step) { root_one_shot_bytes } else { one_shot_bytes };
         let one_shot_bytes = (one_shot_bytes / self.ranks).min(slot_bytes / 4);
-        let read_bytes = tuning::current().read_bytes.min(slot_bytes);
+        let read_bytes = least_read(tuning::current().read_bytes, slot_bytes);
         let in_heap = in_heap && bytes > in_place_bytes;
         match step {
             Step::Exchange => Protocol::Inline,
@@ -452,6 +461,15 @@ mod tests {
         for bytes in [0, 1, 5000, w, w + 4, w * 5 / 4, w * 5 / 4 + 1, 1 << 20, (1 << 20) + 4, 12_345_678] {
             let window_bytes = Chunking::whole(bytes).window_bytes(&T);
             assert!(window_bytes <= w * 5 / 4 && window_bytes.is_multiple_of(BORDER_BYTES));
+    /// A machine on which the system copies slower than two ranks had no way to say so.
+    #[test]
+    fn nothing_is_read_where_the_measurement_says_so() {
+        let never = usize::MAX;
+        assert_eq!([256 << 10, 1 << 20].map(|slot_bytes| least_read(never, slot_bytes)), [never; 2]);
+        assert_eq!(least_read(never, 64 << 10), 64 << 10);
+        assert_eq!(least_read(T.read_bytes, 256 << 10), T.read_bytes);
+    }
+
             let rest = bytes % window_bytes;
             assert!(bytes < window_bytes || rest == 0 || rest > window_bytes / 2, "{bytes} bytes in {window_bytes}");
         }
