@@ -144,10 +144,19 @@ impl Question {
                 };
                 (step, largest)
             }
-            Collective::Broadcast | Collective::SendRecv | Collective::ScatterV => {
+            Collective::Broadcast | Collective::SendRecv => {
                 (topology.one_way(&signature, all, Chunking::one_way(all, 1)), all)
             }
-            Collective::AllToAllV => (topology.moving(all, Chunking::WHOLE), all),
+            Collective::ScatterV => {
+                let largest = (1..ranks).map(|rank| self.case.part(rank).len()).max().unwrap_or(0) * dtype.size();
+                (topology.one_way(&signature, all, Chunking::one_way(ranks * largest, ranks)), all)
+            }
+            Collective::AllToAllV => {
+                let parts =
+                    |rank: usize| self.case.counts(rank).into_iter().enumerate().filter(move |&(to, _)| to != rank);
+                let largest = (0..ranks).flat_map(parts).map(|(_, count)| count).max().unwrap_or(0) * dtype.size();
+                (topology.moving(all, Chunking::blocks(ranks, ranks * largest)), all)
+            }
         };
         Ok((step, topology.protocol(step, bytes, self.memory == Memory::Alloc)))
     }

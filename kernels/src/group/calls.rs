@@ -100,6 +100,42 @@ impl Endpoint {
         signature: &Signature,
         input: Option<HostBuf<'_>>,
         chunking: Chunking,
+        work: impl FnMut(&mut PeerBuffers<'_>) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        self.publish(signature, input, chunking, None, work)
+    }
+
+    /// Like [`published`](Endpoint::published), with a block for each rank: `counts[r]` elements for
+    /// rank `r`.
+    ///
+    /// # Errors
+    /// As [`published`](Endpoint::published).
+    ///
+    /// # Panics
+    /// As [`published`](Endpoint::published), and if the chunking has another number of blocks than
+    /// `counts`, if these are not all elements of the input, or if a block for another rank has more
+    /// bytes than all ranks know.
+    pub fn published_in_blocks(
+        &mut self,
+        signature: &Signature,
+        input: HostBuf<'_>,
+        counts: &[usize],
+        chunking: Chunking,
+        work: impl FnMut(&mut PeerBuffers<'_>) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let most = chunking.most_bytes / chunking.blocks / input.dtype().size();
+        let fits = self.world.peers().all(|peer| counts[peer] <= most);
+        assert!(counts.len() == chunking.blocks && fits, "blocks of at most {most} elements: {counts:?}");
+        assert_eq!(counts.iter().sum::<usize>(), input.count(), "the blocks are the input");
+        self.publish(signature, Some(input), chunking, Some(counts), work)
+    }
+
+    fn publish(
+        &mut self,
+        signature: &Signature,
+        input: Option<HostBuf<'_>>,
+        chunking: Chunking,
+        counts: Option<&[usize]>,
         mut work: impl FnMut(&mut PeerBuffers<'_>) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         assert!(input.is_none_or(|input| Some(input.dtype()) == signature.dtype), "input of {signature}");
@@ -108,7 +144,7 @@ impl Endpoint {
         if self.staging.is_some() {
             self.check()?;
             // SAFETY: the input is valid for reads of its bytes while it is borrowed.
-            return unsafe { self.in_windows(signature, step, address, bytes, work) };
+            return unsafe { self.in_windows(signature, step, (address, bytes), counts, work) };
         }
         let shared = self.share(signature, step.access(), bytes, address, ptr::null_mut(), Default::default())?;
         let (context, addresses) = shared.endpoint.context(signature);
@@ -212,6 +248,6 @@ impl Endpoint {
         };
         // SAFETY: the input is valid. A part of it that is written in place was read just before,
         // by this rank, its only reader: see `Topology::protocol`.
-        unsafe { self.in_windows(signature, step, input, bytes, fold) }
+        unsafe { self.in_windows(signature, step, (input, bytes), None, fold) }
     }
 }

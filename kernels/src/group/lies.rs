@@ -202,7 +202,7 @@ fn bytes_that_are_no_bool_become_one() {
                 let work = |_: &mut PeerBuffers<'_>| Ok(());
                 let step = crate::group::plan::Step::Published(Chunking::whole(count));
                 // SAFETY: these are readable bytes.
-                unsafe { liar.in_windows(&signature, step, lies.as_ptr(), count, work).unwrap() }
+                unsafe { liar.in_windows(&signature, step, (lies.as_ptr(), count), None, work).unwrap() }
             }
         };
         answer(victim, liar);

@@ -36,7 +36,7 @@ pub struct PeerBuffers<'s> {
 
 /// A slice of each block of every rank's data.
 pub(crate) struct Window<'s> {
-    /// Number of blocks of equal size that each rank's data consist of.
+    /// Number of blocks that each rank's data consist of.
     pub(crate) blocks: usize,
     /// The slice's bytes within a block.
     pub(crate) slice: Range<usize>,
@@ -209,22 +209,8 @@ impl PeerBuffers<'_> {
         if range.start > range.end || range.end > count {
             return Err(self.context.nonsense(rank));
         }
-        let range = range.start * size..range.end * size;
         let view = self.view(rank);
-        for (source, piece) in view.pieces(range.clone()) {
-            for chunk in chunks(0..piece.len(), 1) {
-                let _inside = self.context.enter()?;
-                // SAFETY: the piece lies within the data that the rank published, which stay valid
-                // and unwritten while this rank is inside, and are of the type on which all ranks
-                // agree. The target is exclusive and has room for the piece.
-                unsafe {
-                    let (dtype, target) = (target.dtype(), target.as_mut_ptr());
-                    let target = target.add(piece.start - range.start + chunk.start);
-                    self.fetch(&view, rank, source.wrapping_add(chunk.start), target, chunk.len())?;
-                    make_valid(dtype, target, chunk.len());
-                }
-            }
-        }
+        self.copy_pieces(rank, &view, range.start * size..range.end * size, target)?;
         let own_place = self.window.as_ref().map(|window| window.data[self.context.world.rank()].place);
         if view.taken && view.blocks == 1 && matches!(own_place, Some(Source::Slot)) {
             // Prefetches these lines: this rank's part is longer than the peer's, and is written
@@ -235,6 +221,62 @@ impl PeerBuffers<'_> {
                 view.start.wrapping_add(theirs),
                 own.saturating_sub(theirs).min(tuning::current().fetched_bytes),
             );
+        }
+        Ok(())
+    }
+
+    /// Copies this rank's block of the data that `rank` published, whose first element is element
+    /// `start` of these data.
+    ///
+    /// # Errors
+    /// As [`copy`](PeerBuffers::copy).
+    ///
+    /// # Panics
+    /// If `target` is of another dtype than the data.
+    pub fn copy_block(&self, rank: usize, start: usize, target: &mut HostBufMut<'_>) -> Result<(), Fault> {
+        let Some(window) = self.window.as_ref().filter(|window| window.blocks > 1) else {
+            return self.copy(rank, start..start + target.count(), target);
+        };
+        assert_eq!(Some(target.dtype()), self.context.dtype, "the target is of the agreed dtype");
+        let (size, own) = (target.dtype().size(), self.context.world.rank());
+        let count = self.bytes(rank) / size;
+        if start > count || target.count() > count - start {
+            return Err(self.context.nonsense(rank));
+        }
+        let whole = View { block: usize::MAX, blocks: 1, only: None, ..self.view(rank) };
+        let view = match window.data[rank].place {
+            Source::Slot if rank != own => {
+                // A rank's own block is not staged: the blocks behind it move up.
+                let place = own - usize::from(own > rank);
+                View { start: window.slots.of(rank).wrapping_add(place * window.stride), ..whole }
+            }
+            _ => View { start: whole.start.wrapping_add(start * size), ..whole },
+        };
+        self.copy_pieces(rank, &view, 0..target.count() * size, target)
+    }
+
+    /// Copies the bytes of `range` that can be read to their places in `target`, which has room for
+    /// the whole range.
+    fn copy_pieces(
+        &self,
+        rank: usize,
+        view: &View,
+        range: Range<usize>,
+        target: &mut HostBufMut<'_>,
+    ) -> Result<(), Fault> {
+        for (source, piece) in view.pieces(range.clone()) {
+            for chunk in chunks(0..piece.len(), 1) {
+                let _inside = self.context.enter()?;
+                // SAFETY: the piece lies within the data that the rank published, which stay valid
+                // and unwritten while this rank is inside, and are of the type on which all ranks
+                // agree. The target is exclusive and has room for the piece.
+                unsafe {
+                    let (dtype, target) = (target.dtype(), target.as_mut_ptr());
+                    let target = target.add(piece.start - range.start + chunk.start);
+                    self.fetch(view, rank, source.wrapping_add(chunk.start), target, chunk.len())?;
+                    make_valid(dtype, target, chunk.len());
+                }
+            }
         }
         Ok(())
     }

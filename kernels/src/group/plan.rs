@@ -85,13 +85,14 @@ impl Targets {
 /// only speed, and follows from the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunking {
-    /// Number of blocks of equal size; a part of each can be read at a time. If there are as many
-    /// as ranks, each is for the rank of its number.
+    /// Number of blocks; a part of each can be read at a time. If there are as many as ranks, each
+    /// is for the rank of its number. They are of equal size unless the step is
+    /// [`published_in_blocks`](crate::group::Endpoint::published_in_blocks).
     pub blocks: usize,
     /// Which ranks read the parts, by which their size is chosen.
     pub readers: Readers,
     /// Limit on the bytes of each rank's data that all ranks know; `usize::MAX` where they know
-    /// none.
+    /// none. For blocks of different sizes: as many times the largest as there are blocks.
     pub most_bytes: usize,
 }
 
@@ -221,13 +222,13 @@ pub(crate) fn piece_bytes(buffers: usize) -> usize {
     }
 }
 
-/// Cuts a range of elements of `size` bytes into chunks.
 /// Returns how many bytes are read out of other processes at least, in a group with slots of
 /// `slot_bytes` bytes: smaller slots than usual, which tests have, lower the limit.
 fn least_read(read_bytes: usize, slot_bytes: usize) -> usize {
     if slot_bytes < Shape::STAGING_BYTES / SLOTS { read_bytes.min(slot_bytes) } else { read_bytes }
 }
 
+/// Cuts a range of elements of `size` bytes into chunks.
 pub(crate) fn chunks(range: Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> {
     pieces(range, size, CHUNK_BYTES)
 }
@@ -372,7 +373,10 @@ impl Topology {
             }
             Step::Published(chunking) => {
                 let window_bytes = slot_bytes.min(chunking.window_bytes(self.tuning));
-                Protocol::Staged(Windows::of_blocks(window_bytes, chunking.blocks, bytes))
+                let blocks = Windows::blocks(window_bytes, chunking.blocks);
+                // Blocks of different sizes have slices in as many windows as the largest.
+                let bytes = if blocks > 1 && bytes > 0 { chunking.most_bytes } else { bytes };
+                Protocol::Staged(Windows::new(window_bytes, blocks, bytes))
             }
             Step::Divided { targets: Targets::Own, input_size, .. } => {
                 let is_even = (bytes / input_size).is_multiple_of(self.ranks);
@@ -382,9 +386,7 @@ impl Topology {
                 topology.protocol(Step::Published(Chunking::blocks(blocks, bytes)), bytes, in_heap && is_even)
             }
             Step::Divided { .. } if in_heap => Protocol::InPlace,
-            Step::Divided { .. } if bytes <= one_shot_bytes => {
-                Protocol::Staged(Windows::of_blocks(slot_bytes, 1, bytes))
-            }
+            Step::Divided { .. } if bytes <= one_shot_bytes => Protocol::Staged(Windows::new(slot_bytes, 1, bytes)),
             Step::Divided { input_size, output_size, .. } => {
                 let stride = slot_bytes.min(self.tuning.window_bytes) / input_size.max(output_size) * input_size;
                 Protocol::TwoShot(Windows { count: bytes.div_ceil(stride), blocks: 1, stride })
@@ -394,11 +396,15 @@ impl Topology {
 }
 
 impl Windows {
-    /// Returns the windows of at most `bytes` bytes of data, as `blocks` blocks, in slots of
-    /// `slot_bytes` bytes.
-    fn of_blocks(slot_bytes: usize, blocks: usize, bytes: usize) -> Windows {
-        // With many ranks a slot may have no room for a slice of each rank's block.
-        let blocks = if slot_bytes / blocks < BORDER_BYTES { 1 } else { blocks };
+    /// Returns the blocks of which a slot of `slot_bytes` bytes has slices: with many ranks it may
+    /// have no room for a slice of each of the `blocks` blocks.
+    fn blocks(slot_bytes: usize, blocks: usize) -> usize {
+        if slot_bytes / blocks < BORDER_BYTES { 1 } else { blocks }
+    }
+
+    /// Returns the windows of `bytes` bytes of data, as `blocks` blocks, in slots of `slot_bytes`
+    /// bytes.
+    fn new(slot_bytes: usize, blocks: usize, bytes: usize) -> Windows {
         let stride = slot_bytes / blocks / BORDER_BYTES * BORDER_BYTES;
         Windows { count: (bytes / blocks).div_ceil(stride).max(1), blocks, stride }
     }
@@ -455,12 +461,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn windows_of_parts_that_all_read_have_no_small_rest() {
-        let w = T.whole_window_bytes;
-        for bytes in [0, 1, 5000, w, w + 4, w * 5 / 4, w * 5 / 4 + 1, 1 << 20, (1 << 20) + 4, 12_345_678] {
-            let window_bytes = Chunking::whole(bytes).window_bytes(&T);
-            assert!(window_bytes <= w * 5 / 4 && window_bytes.is_multiple_of(BORDER_BYTES));
     /// A machine on which the system copies slower than two ranks had no way to say so.
     #[test]
     fn nothing_is_read_where_the_measurement_says_so() {
@@ -470,6 +470,12 @@ mod tests {
         assert_eq!(least_read(T.read_bytes, 256 << 10), T.read_bytes);
     }
 
+    #[test]
+    fn windows_of_parts_that_all_read_have_no_small_rest() {
+        let w = T.whole_window_bytes;
+        for bytes in [0, 1, 5000, w, w + 4, w * 5 / 4, w * 5 / 4 + 1, 1 << 20, (1 << 20) + 4, 12_345_678] {
+            let window_bytes = Chunking::whole(bytes).window_bytes(&T);
+            assert!(window_bytes <= w * 5 / 4 && window_bytes.is_multiple_of(BORDER_BYTES));
             let rest = bytes % window_bytes;
             assert!(bytes < window_bytes || rest == 0 || rest > window_bytes / 2, "{bytes} bytes in {window_bytes}");
         }

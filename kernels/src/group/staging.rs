@@ -95,20 +95,59 @@ impl Staging {
     }
 }
 
-/// The data that a rank stages in a step: `blocks` blocks of equal size; `stride` bytes of each fit
-/// a window.
+/// The data that a rank stages in a step: `stride` bytes of each block fit a window.
 #[derive(Clone, Copy)]
-pub(super) struct Load {
+pub(super) struct Load<'a> {
     pub(super) input: *const u8,
     pub(super) bytes: usize,
-    pub(super) blocks: usize,
+    pub(super) blocks: Blocks<'a>,
     /// The block that no other rank reads.
     pub(super) kept: Option<usize>,
     pub(super) stride: usize,
     pub(super) slot: Use,
 }
 
-impl Load {
+/// The blocks of a rank's data, one after the other.
+#[derive(Clone, Copy)]
+pub(super) enum Blocks<'a> {
+    /// So many blocks of equal size.
+    Equal(usize),
+    /// Blocks with these counts of elements of `size` bytes.
+    Ragged { counts: &'a [usize], size: usize },
+}
+
+impl Blocks<'_> {
+    pub(super) fn count(self) -> usize {
+        match self {
+            Blocks::Equal(count) => count,
+            Blocks::Ragged { counts, .. } => counts.len(),
+        }
+    }
+
+    /// Returns the bytes of block `index` of `bytes` bytes of data.
+    fn bytes(self, index: usize, bytes: usize) -> usize {
+        match self {
+            Blocks::Equal(count) => bytes / count,
+            Blocks::Ragged { counts, size } => counts[index] * size,
+        }
+    }
+}
+
+impl Load<'_> {
+    /// Returns the slice of each block that others read in window `window`, if it is staged: its
+    /// place among the slices, and its bytes.
+    pub(super) fn slices(self, window: usize) -> impl Iterator<Item = (usize, Range<usize>)> + Clone {
+        let (slice, mut start, mut place) = (self.slice(window), 0, 0);
+        (0..self.blocks.count()).filter_map(move |index| {
+            let bytes = self.blocks.bytes(index, self.bytes);
+            let part = start + slice.start.min(bytes)..start + slice.end.min(bytes);
+            start += bytes;
+            let is_staged = Some(index) != self.kept;
+            place += usize::from(is_staged);
+            is_staged.then(|| (place - 1, part))
+        })
+    }
+
     pub(super) fn slice(&self, window: usize) -> Range<usize> {
         window * self.stride..(window + 1) * self.stride
     }

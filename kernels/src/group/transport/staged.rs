@@ -11,7 +11,7 @@ use crate::{
         plan::{Protocol, Step, Topology, Windows},
         scratch::{Addresses, Data, Source},
         slot_swap,
-        staging::{BufferRef, Load, Shown, Use},
+        staging::{Blocks, BufferRef, Load, Shown, Use},
     },
     sync::atomics::{Ordering, fence},
 };
@@ -21,7 +21,8 @@ use std::{ptr, time::Instant};
 impl Endpoint {
     /// A step in which all ranks stage their data, and `work` is called for each window of them.
     /// Data in a heap need not be staged, if the step may go in place: the others read them there,
-    /// in one window if all ranks have such data.
+    /// in one window if all ranks have such data. `counts` are the elements of each block, where
+    /// blocks differ in size.
     ///
     /// # Safety
     /// `input` is valid for reads of `bytes` bytes. Only `work` writes them, and only those that
@@ -31,8 +32,8 @@ impl Endpoint {
         &mut self,
         signature: &Signature,
         step: Step,
-        input: *const u8,
-        bytes: usize,
+        (input, bytes): (*const u8, usize),
+        counts: Option<&[usize]>,
         mut work: impl FnMut(&mut PeerBuffers<'_>) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         let topology = self.topology();
@@ -41,7 +42,11 @@ impl Endpoint {
             protocol => unreachable!("{step:?} goes {protocol:?}"),
         };
         let Windows { blocks, stride, .. } = copy_in(bytes);
-        assert!(stride > 0 && (blocks == 1 || bytes.is_multiple_of(blocks)), "{bytes} bytes in {blocks} blocks");
+        let (most, is_in_blocks) = match step {
+            Step::Published(chunking) => (chunking.most_bytes, chunking.blocks > 1),
+            _ => (bytes, false),
+        };
+        assert!(stride > 0 && (blocks == 1 || most.is_multiple_of(blocks)), "{most} bytes in {blocks} blocks");
         let in_place = topology.protocol(step, bytes, true) == Protocol::InPlace;
         let found = if in_place { self.find(input, bytes, false) } else { None };
         let found = found.map(Shown::Heap).or_else(|| {
@@ -53,7 +58,12 @@ impl Endpoint {
         let moves = slot_swap::moves(self.world.size(), signature.kind);
         let room = if moves { blocks * stride } else { self.slot_bytes() };
         let slot = Use::data(slot_swap::slots(self.world.size(), signature.kind), room);
-        let mut load = Load { input, bytes: if found.is_some() { 0 } else { bytes }, blocks, kept, stride, slot };
+        let parts = match (counts, signature.dtype) {
+            (Some(counts), Some(dtype)) if blocks > 1 => Blocks::Ragged { counts, size: dtype.size() },
+            _ => Blocks::Equal(blocks),
+        };
+        let bytes_in_slots = if found.is_some() { 0 } else { bytes };
+        let mut load = Load { input, bytes: bytes_in_slots, blocks: parts, kept, stride, slot };
         if load.bytes > 0 {
             self.claim_window(0)?;
             self.stage_slices(load, 0, 0)?;
@@ -70,21 +80,24 @@ impl Endpoint {
         if is_late {
             endpoint.say_staged(0);
         }
-        let most = if let Step::Published(chunking) = step { chunking.most_bytes } else { bytes };
-        let mut data = endpoint.data(most)?;
+        // Each block for another rank has a limit, and a rank's own block has none.
+        let mut data = endpoint.data(if is_in_blocks { usize::MAX } else { most })?;
         let in_slots = data.iter().filter(|data| matches!(data.place, Source::Slot));
         let windows = copy_in(in_slots.map(|data| data.bytes).max().unwrap_or(0)).count;
         if windows == 1 {
             load.stride = usize::MAX;
         }
-        // If no rank knows the number of windows, a peer's descriptor decides it. The peer may
-        // write any size, and that it staged all windows.
-        let begun = (most == usize::MAX && windows > 1).then(Instant::now);
+        // If no rank knows the number of windows by itself, what a peer wrote decides it. The peer
+        // may write any size, and that it staged all windows.
+        let is_told = if is_in_blocks { blocks == 1 || counts.is_some() } else { most == usize::MAX };
+        let begun = (is_told && windows > 1).then(Instant::now);
         // Only a rank that stages data waits for readers and tells them, and only a rank that reads
         // data waits for the ranks that stage them. Windows are counted from the beginning of the
         // generation, so a rank may leave out counts.
         let stages_in = |data: &[Data], rank: usize, index: usize| {
-            matches!(data[rank].place, Source::Slot) && index * stride < data[rank].bytes / blocks
+            let bytes = data[rank].bytes;
+            let extent = if blocks > 1 { most } else { bytes };
+            matches!(data[rank].place, Source::Slot) && bytes > 0 && index * stride < extent / blocks
         };
         let own = endpoint.world.rank();
         let reads = match signature.kind.flow() {

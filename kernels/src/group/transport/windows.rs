@@ -79,22 +79,19 @@ impl Endpoint {
 
     /// Copies a slice of each block to this rank's slot for the window `ahead` windows after this
     /// one, which has been claimed.
-    pub(super) fn stage_slices(&mut self, load: Load, ahead: u64, index: usize) -> Result<(), Fault> {
-        let Load { input, bytes, blocks, kept, stride, slot } = load;
-        let block = bytes / blocks;
-        let slice = load.slice(index);
-        let slice = slice.start.min(block)..slice.end.min(block);
-        if slice.is_empty() {
+    pub(super) fn stage_slices(&mut self, load: Load<'_>, ahead: u64, index: usize) -> Result<(), Fault> {
+        let Load { input, bytes, stride, slot, .. } = load;
+        let slices = load.slices(index).filter(|(_, slice)| !slice.is_empty());
+        let Some(end) = slices.clone().map(|(place, slice)| place * stride + slice.len()).last() else {
             return Ok(());
-        }
+        };
         let (has_lines, volume) = (slot == Use::SwappedData, CopySize::new(bytes, || false));
-        let slot = self.slot(ahead, slot, (blocks - 1) * stride + slice.len())?;
-        for (place, index) in (0..blocks).filter(|&index| Some(index) != kept).enumerate() {
-            // SAFETY: the slice lies within its block of the input, which the caller of
-            // `in_windows` promises to be readable, and has room for `stride` bytes in the slot.
+        let slot = self.slot(ahead, slot, end)?;
+        for (place, slice) in slices {
+            // SAFETY: the slice lies within the input, which the caller of `in_windows` promises to
+            // be readable, and has room for `stride` bytes in the slot.
             unsafe {
-                let slice_of = input.add(index * block + slice.start);
-                copy_in(slice_of, slot.add(place * stride), slice.len(), volume, has_lines);
+                copy_in(input.add(slice.start), slot.add(place * stride), slice.len(), volume, has_lines);
             }
         }
         Ok(())

@@ -5,7 +5,7 @@ use crate::comm::call::unlike_counts;
 use consonance_kernels::{
     cpu::copy::copy_own,
     group::{
-        Endpoint,
+        Endpoint, PeerBuffers,
         plan::{Chunking, Step},
     },
     memory::{HostBuf, HostBufMut},
@@ -18,7 +18,8 @@ use consonance_spec::{DType, Signature, call::mix};
 ///
 /// With counts, an earlier step gathers every rank's counts on all ranks. The position of a part in
 /// a peer's buffer depends on that peer's counts only. The choice of protocol depends on the
-/// largest rank's total, so all ranks choose the same.
+/// largest rank's total, so all ranks choose the same; the number of windows, on the largest part
+/// for another rank.
 pub(super) fn all_to_all(
     endpoint: &mut Endpoint,
     signature: &Signature,
@@ -47,7 +48,13 @@ pub(super) fn all_to_all(
         Some(_) => table.chunks_exact(2 * size).map(|row| total(&row[..size])).max().unwrap_or(0),
         None => recv.count(),
     };
-    let chunking = if counts.is_none() { Chunking::blocks(size, recv.bytes()) } else { Chunking::WHOLE };
+    let largest_part = match counts {
+        Some(_) => largest_part(&table, size),
+        None => even,
+    };
+    // No honest ranks have more than memory holds.
+    let most_bytes = largest_part.min(isize::MAX as usize / (size * recv.dtype().size())) * size * recv.dtype().size();
+    let chunking = Chunking::blocks(size, most_bytes);
     if endpoint.topology().moving(largest.saturating_mul(recv.dtype().size()), chunking) == Step::Exchange {
         let payloads = endpoint.exchange(signature, Some(send.unwrap_or_else(|| recv.as_buf())))?;
         let mut place = 0;
@@ -73,17 +80,28 @@ pub(super) fn all_to_all(
             copy.into_buf()
         }
     };
-    let done = endpoint.published(signature, Some(send), chunking, |peers| {
+    let collect = |peers: &mut PeerBuffers<'_>| {
         let mut place = 0;
         for peer in 0..size {
             let (start, count) = part(peer);
-            peers.copy(peer, start..start + count, &mut recv.reborrow().slice(place..place + count))?;
+            peers.copy_block(peer, start, &mut recv.reborrow().slice(place..place + count))?;
             place += count;
         }
         Ok(())
-    });
+    };
+    let done = match counts {
+        Some((sent, _)) => endpoint.published_in_blocks(signature, send, sent, chunking, collect),
+        None => endpoint.published(signature, Some(send), chunking, collect),
+    };
     scratch.counts = table;
     Ok(done?)
+}
+
+/// Returns the elements of the largest part that a rank sends to another one.
+fn largest_part(table: &[u64], size: usize) -> usize {
+    let rows = table.chunks_exact(2 * size).enumerate();
+    let parts = rows.flat_map(|(rank, row)| row[..size].iter().enumerate().filter(move |&(peer, _)| peer != rank));
+    parts.map(|(_, &count)| count).max().unwrap_or(0) as usize
 }
 
 /// Gathers all counts on all ranks, and compares those sent with those expected. Every rank comes

@@ -4,12 +4,12 @@ use super::displacement;
 use consonance_kernels::{
     cpu::copy,
     group::{
-        Endpoint, Fault,
+        Endpoint, Fault, PeerBuffers,
         plan::{Chunking, Step},
     },
     memory::{HostBuf, HostBufMut},
 };
-use consonance_spec::Signature;
+use consonance_spec::{DType, Signature};
 
 /// Broadcasts `root`'s data. Up to the payload limit it travels inline with the root's descriptor,
 /// between processes as a message: the root waits for nobody, the other ranks wait for the root.
@@ -46,12 +46,18 @@ pub(super) fn scatter(
     root: usize,
 ) -> Result<(), Fault> {
     let (rank, size) = (endpoint.world().rank(), endpoint.world().size());
-    // Even parts are one block per rank.
-    let blocks = if counts.is_none() { size } else { 1 };
+    // All ranks know the largest part that is for another rank than the root.
+    let chunking = |bytes: usize, dtype: DType| match counts {
+        Some(counts) => {
+            let parts = counts.iter().enumerate().filter(|&(peer, _)| peer != root);
+            Chunking::one_way(parts.map(|(_, &count)| count).max().unwrap_or(0) * size * dtype.size(), size)
+        }
+        None => Chunking::one_way(bytes, size),
+    };
     match send.filter(|_| rank == root) {
         Some(send) => {
             let start = displacement(counts, send.count() / size, rank);
-            let chunking = Chunking::one_way(send.bytes(), blocks);
+            let chunking = chunking(send.bytes(), send.dtype());
             let copy_own = || {
                 if let Some(mut recv) = recv {
                     let end = start + recv.count();
@@ -65,18 +71,22 @@ pub(super) fn scatter(
             }
             // Copy the own part while the peers read the last window.
             let mut copy_own = Some(copy_own);
-            endpoint.published(signature, Some(send), chunking, |peers| {
+            let work = |peers: &mut PeerBuffers<'_>| {
                 if let Some(copy_own) = copy_own.take_if(|_| peers.is_last()) {
                     copy_own();
                 }
                 Ok(())
-            })
+            };
+            match counts {
+                Some(counts) => endpoint.published_in_blocks(signature, send, counts, chunking, work),
+                None => endpoint.published(signature, Some(send), chunking, work),
+            }
         }
         None => {
             let mut recv = recv.expect("Call::sign requires recv on every rank but the root");
             let start = displacement(counts, recv.count(), rank);
             let bytes = displacement(counts, recv.count(), size) * recv.dtype().size();
-            let chunking = Chunking::one_way(bytes, blocks);
+            let chunking = chunking(bytes, recv.dtype());
             match endpoint.topology().one_way(signature, bytes, chunking) {
                 Step::Message => {
                     return endpoint.receive_message(signature, root, bytes)?.copy(root, start, &mut recv);
@@ -86,8 +96,7 @@ pub(super) fn scatter(
                 }
                 _ => {}
             }
-            let range = start..start + recv.count();
-            endpoint.published(signature, None, chunking, |peers| peers.copy(root, range.clone(), &mut recv))
+            endpoint.published(signature, None, chunking, |peers| peers.copy_block(root, start, &mut recv))
         }
     }
 }
