@@ -7,10 +7,10 @@
 use super::{process_memory::Process, thread_pool::Team};
 use crate::{
     cpu::copy::{copy_asking, copy_by},
-    memory::HostMemory,
+    memory::{HostBuf, HostBufMut},
     tuning::{Origin, Tuning, Way, adopt, current, settled},
 };
-use consonance_spec::DType;
+use memmap2::MmapMut;
 use std::{
     process,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -38,7 +38,7 @@ pub fn measure_once() {
         return;
     }
     *done = true;
-    // Without a second thread there is nothing to measure: the values stay.
+    // Without a second thread or memory nothing is measured: the values stay.
     if let Ok(times) = measure(LIMIT) {
         adopt(&choose(current(), &times), Origin::Measured);
     }
@@ -90,8 +90,10 @@ fn measure(limit: Duration) -> std::io::Result<Vec<Time>> {
     let ways = [How::By(Way::Vector), How::By(Way::Movsb), How::By(Way::Ahead), How::Asking, How::System];
     let mut times = Vec::new();
     for (class, bytes) in classes {
-        let room = || Mutex::new(HostMemory::zeroed(DType::U8, bytes));
-        let (source, stage, target, own) = (room(), room(), room(), room());
+        // Pages that go back to the system at once: the library's own memory would be kept for a
+        // while, and by a thread.
+        let room = || MmapMut::map_anon(bytes).map(Mutex::new);
+        let (source, stage, target, own) = (room()?, room()?, room()?, room()?);
         for how in ways {
             // Only the system's copies of medium parts are compared.
             if how == How::System && class != Class::Medium {
@@ -103,10 +105,11 @@ fn measure(limit: Duration) -> std::io::Result<Vec<Time>> {
                     return Ok(times);
                 }
                 let seconds = Mutex::new([f64::MAX; 3]);
-                let timed = |which: usize, from: &Mutex<HostMemory>, to: &Mutex<HostMemory>| {
+                let timed = |which: usize, from: &Mutex<MmapMut>, to: &Mutex<MmapMut>| {
                     let (from, mut to) = (lock(from), lock(to));
+                    let (from, to) = (HostBuf::from(&from[..]), HostBufMut::from(&mut to[..]));
                     let begin = Instant::now();
-                    let is_done = copy(how, which == IN, &from, &mut to);
+                    let is_done = copy(how, which == IN, from, to);
                     if is_done {
                         lock(&seconds)[which] = begin.elapsed().as_secs_f64();
                     }
@@ -135,14 +138,13 @@ fn measure(limit: Duration) -> std::io::Result<Vec<Time>> {
 }
 
 /// Copies all bytes. Returns whether it was possible.
-fn copy(how: How, asks_target: bool, from: &HostMemory, to: &mut HostMemory) -> bool {
+fn copy(how: How, asks_target: bool, from: HostBuf<'_>, mut to: HostBufMut<'_>) -> bool {
     match how {
-        How::By(way) => copy_by(way, from.as_buf(), &mut to.as_buf_mut()),
-        How::Asking => copy_asking(asks_target, from.as_buf(), &mut to.as_buf_mut()),
+        How::By(way) => copy_by(way, from, &mut to),
+        How::Asking => copy_asking(asks_target, from, &mut to),
         How::System => {
-            let (name, from) = ([7u8; 16], from.as_buf());
+            let name = [7u8; 16];
             let this = Process { id: process::id(), mark: name.as_ptr().addr(), group: name };
-            let mut to = to.as_buf_mut();
             let bytes = from.bytes().min(to.bytes());
             // SAFETY: the target has these bytes, and is exclusive.
             return unsafe { this.read(from.as_ptr().addr(), to.as_mut_ptr(), bytes) }.is_ok();
