@@ -66,6 +66,7 @@ fn run(role: &str, folder: &Path) -> Output {
 fn the_role() {
     match env::var(ROLE).as_deref() {
         Ok("threads") => (0..3).for_each(|_| sum_on_threads()),
+        Ok("crowd") => crowd(),
         Ok("calls") => calls(),
         Ok("fork") => {
             Communicator::threads(1)[0].barrier().expect("nobody else");
@@ -101,6 +102,19 @@ fn sum_on_threads() {
     threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().expect("no panic"));
 }
 
+/// Threads of one name, some of which begin while others end.
+fn crowd() {
+    let call = || Communicator::threads(1)[0].barrier().expect("nobody else");
+    let many = move || {
+        for _ in 0..1000 {
+            let one = thread::Builder::new().name("one of many".to_owned()).spawn(call).expect("a thread");
+            one.join().expect("no panic");
+        }
+    };
+    let threads: Vec<_> = (0..4).map(|_| thread::spawn(many)).collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+}
+
 /// A run with calls, one of which fails.
 fn calls() {
     let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"]).expect("a strategy");
@@ -129,6 +143,20 @@ fn threads_of_a_name_that_end_leave_their_file_to_the_next() {
             let end = record.end.expect("the call ended");
             assert!(call.waited.is_some_and(|waited| waited <= end - record.begin), "{record:?}");
             assert!(next.is_none_or(|next| end <= next.begin), "{record:?} and {next:?}");
+        }
+    }
+}
+
+/// A call began, by its record, before the thread that had the file had ended its own.
+#[test]
+fn a_thread_takes_a_file_before_its_call_begins() {
+    let folder = Folder::new("crowd");
+    run("crowd", &folder.0);
+    let files = folder.files();
+    assert_eq!(files.iter().map(|(_, records)| records.len()).sum::<usize>(), 4000);
+    for (_, records) in files {
+        for (record, next) in records.iter().zip(&records[1..]) {
+            assert!(record.end.is_some_and(|end| end <= next.begin), "{record:?} and {next:?}");
         }
     }
 }

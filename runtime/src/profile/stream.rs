@@ -9,6 +9,7 @@ use std::{
     process,
     sync::{LazyLock, Mutex, PoisonError},
     thread,
+    time::Duration,
 };
 
 /// The variable with the folder for the files. The launcher sets it for each worker.
@@ -46,8 +47,14 @@ pub(crate) struct Span {
 impl Span {
     /// Begins a record.
     pub(crate) fn begin(replica: usize, replicas: usize, event: Event) -> Span {
-        let record = Record { begin: clock::now(), end: None, replica, replicas, event };
-        Span { record, index: with_stream(|file| file.append(record.to_words())).flatten() }
+        let mut record = Record { begin: Duration::ZERO, end: None, replica, replicas, event };
+        let append = |file: &mut RecordFile| {
+            // Only now: the file may have been another thread's, whose call ended a moment ago.
+            record.begin = clock::now();
+            file.append(record.to_words())
+        };
+        let index = with_stream(append).flatten();
+        Span { record, index }
     }
 
     /// Begins the record of a run, if calls are recorded.
