@@ -220,16 +220,17 @@ fn a_refusal_is_for_the_send_that_is_under_way() {
 
 #[test]
 fn a_deadline_ends_the_request_and_not_the_group() {
-    let short = Duration::from_millis(30);
+    let (short, late) = (Duration::from_millis(30), Barrier::new(2));
     on_each_group(2, |mail, rank| {
         if rank == 0 {
             assert_eq!(recv(&mail, space(1).0, Some(1), 9, short).wait(), Err(MailFault::Late(vec![1])));
             assert_eq!(recv(&mail, space(1).0, None, 9, short).wait(), Err(MailFault::Late(vec![1])));
             // Rank 1 makes no call: there are not enough cells for the message.
             assert_eq!(send(&mail, numbers(200_000, 0), 1, 1, short).wait(), Err(MailFault::Late(vec![1])));
+            late.wait();
             assert_eq!(send(&mail, numbers(1, 5), 1, 2, LIMIT).wait(), Ok(1));
         } else {
-            thread::sleep(20 * short);
+            late.wait();
             assert_eq!(recv(&mail, space(200_000).0, Some(0), 1, LIMIT).wait(), Err(MailFault::Withdrawn(0)));
             let (space, start) = space(1);
             assert_eq!(recv(&mail, space, Some(0), 2, LIMIT).wait(), Ok(0));
