@@ -3,10 +3,12 @@
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     collections::BTreeSet,
-    fs,
+    env, fs,
     io::{BufRead, BufReader, Read},
     os::unix::process::ExitStatusExt,
-    process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio},
+    path::PathBuf,
+    process::{self, Child, ChildStderr, ChildStdout, Command, ExitStatus, Output, Stdio},
+    sync::atomic::{AtomicUsize, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -21,6 +23,7 @@ struct Launch {
     child: Child,
     /// The launcher's standard output, unless a test closes it.
     lines: Option<BufReader<ChildStdout>>,
+    errors: BufReader<ChildStderr>,
 }
 
 impl Launch {
@@ -35,7 +38,8 @@ impl Launch {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the launcher can be started");
         let lines = child.stdout.take().map(BufReader::new);
-        Launch { child, lines }
+        let errors = BufReader::new(child.stderr.take().expect("a pipe"));
+        Launch { child, lines, errors }
     }
 
     /// Returns the next line of standard output, without its end.
@@ -45,10 +49,20 @@ impl Launch {
         line.trim_end().to_owned()
     }
 
-    /// Returns the process ids that workers write, `count` lines of the form `[worker i] pid`.
+    /// Returns the next line of standard error, without its end.
+    fn error(&mut self) -> String {
+        let mut line = String::new();
+        self.errors.read_line(&mut line).expect("a line");
+        line.trim_end().to_owned()
+    }
+
+    /// Returns the process ids that workers write, `count` lines of the form `[worker i] pid`, in
+    /// the order of the workers.
     fn pids(&mut self, count: usize) -> Vec<i32> {
-        let number = |line: String| line.rsplit(' ').next().and_then(|pid| pid.parse().ok()).expect("a pid");
-        (0..count).map(|_| number(self.line())).collect()
+        let mut lines: Vec<String> = (0..count).map(|_| self.line()).collect();
+        lines.sort_by_key(|line| line.split(']').next().map(str::to_owned));
+        let number = |line: &String| line.rsplit(' ').next().and_then(|pid| pid.parse().ok()).expect("a pid");
+        lines.iter().map(number).collect()
     }
 
     fn signal(&self, signal: Signal) {
@@ -66,14 +80,12 @@ impl Launch {
 
     /// Waits for the end, and returns the rest of the output.
     fn finish(mut self) -> Output {
-        let mut errors = self.child.stderr.take().expect("a pipe");
-        let errors = thread::spawn(move || {
-            let mut stderr = Vec::new();
-            errors.read_to_end(&mut stderr).map(|_| stderr)
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let (lines, errors) = (self.lines.as_mut().expect("an open pipe"), &mut self.errors);
+        thread::scope(|scope| {
+            scope.spawn(|| errors.read_to_end(&mut stderr).expect("output"));
+            lines.read_to_end(&mut stdout).expect("output");
         });
-        let mut stdout = Vec::new();
-        self.lines.as_mut().expect("an open pipe").read_to_end(&mut stdout).expect("output");
-        let stderr = errors.join().expect("no panic").expect("output");
         Output { status: self.wait(), stdout, stderr }
     }
 }
@@ -82,6 +94,32 @@ impl Drop for Launch {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Holds workers until the test opens it.
+struct Gate(PathBuf);
+
+impl Gate {
+    fn new() -> Gate {
+        static GATES: AtomicUsize = AtomicUsize::new(0);
+        let number = GATES.fetch_add(1, Ordering::Relaxed);
+        Gate(env::temp_dir().join(format!("consonance-gate-{}-{number}", process::id())))
+    }
+
+    /// Returns a script that waits until the gate is open, and goes on with `then`.
+    fn then(&self, then: &str) -> String {
+        format!("while ! [ -e {} ]; do sleep 0.01; done; {then}", self.0.display())
+    }
+
+    fn open(&self) {
+        fs::write(&self.0, "").expect("a file");
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
     }
 }
 
@@ -106,6 +144,13 @@ fn result(options: &str, script: &str) -> (Option<i32>, String, String) {
     let output = Launch::shell(options, script).finish();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// Tries longer and longer timeouts, until the workers were in time to do what `attempt` is about.
+/// The attempt returns false if they were not.
+fn with_time(attempt: impl Fn(Duration) -> bool) {
+    let mut timeouts = (0..7).map(|doublings| Duration::from_millis(300 << doublings));
+    assert!(timeouts.any(attempt), "the workers were never in time");
 }
 
 /// Returns a script that runs `what` on the worker with this index, and `others` on the other
@@ -197,10 +242,12 @@ fn a_worker_may_end_before_the_others() {
 
 #[test]
 fn the_first_failure_is_named_and_ends_the_others() {
+    let gate = Gate::new();
     // The others have children, which must end with them.
-    let script = on(2, "sleep 0.1; exit 3", "sleep 60 & echo $!; echo $$; wait");
+    let script = on(2, &gate.then("exit 3"), "sleep 60 & echo $!; echo $$; wait");
     let mut launch = Launch::shell("-n 3", &script);
     let pids = launch.pids(4);
+    gate.open();
     let output = launch.finish();
     assert_eq!(output.status.code(), Some(3));
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -210,26 +257,40 @@ fn the_first_failure_is_named_and_ends_the_others() {
 
 #[test]
 fn the_others_go_on_if_they_are_to() {
-    let mut launch = Launch::shell("-n 3 --keep-going", &on(1, "exit 5", "echo $$; sleep 0.5; echo late; exit 6"));
-    let pids = launch.pids(2);
+    let gate = Gate::new();
+    let others = gate.then("echo late; exit 6");
+    let mut launch = Launch::shell("-n 3 --keep-going", &on(1, "exit 5", &format!("echo $$; {others}")));
+    let (pids, first) = (launch.pids(2), launch.error());
+    assert!(first.starts_with("consonance: worker 1 (pid "), "{first}");
+    assert!(first.ends_with("): exit status 5; the others go on"), "{first}");
+    gate.open();
     let output = launch.finish();
     assert_eq!(output.status.code(), Some(5), "the status is that of the first failure");
     let stdout = String::from_utf8_lossy(&output.stdout);
     let lines: BTreeSet<_> = stdout.lines().collect();
     assert_eq!(lines, BTreeSet::from(["[worker 0] late", "[worker 2] late"]));
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(stderr.starts_with("consonance: worker 1 (pid ") && stderr.ends_with("): exit status 5\n"), "{stderr}");
+    assert!(stderr.ends_with("): exit status 5\n"), "{stderr}");
     pids.into_iter().for_each(until_gone);
 }
 
 #[test]
 fn a_launch_whose_last_workers_end_well_has_recovered() {
-    let (status, stdout, stderr) = result("-n 2 --keep-going", &on(0, "kill -9 $$", "sleep 0.5; echo late"));
-    assert_eq!((status, stdout.as_str()), (Some(0), "[worker 1] late\n"), "{stderr}");
-    assert!(stderr.ends_with("): killed by SIGKILL; the others go on\n") && stderr.lines().count() == 1, "{stderr}");
+    let gate = Gate::new();
+    let mut launch = Launch::shell("-n 2 --keep-going", &on(0, "kill -9 $$", &gate.then("echo late")));
+    let first = launch.error();
+    assert!(first.ends_with("): killed by SIGKILL; the others go on"), "{first}");
+    gate.open();
+    let output = launch.finish();
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(0), &b"[worker 1] late\n"[..]), "{output:?}");
+    assert_eq!(output.stderr, b"");
     // A worker that was done before the failure is not one that recovered from it.
-    let (status, _, stderr) = result("-n 2 --keep-going", &on(0, "exit 0", "sleep 0.5; exit 4"));
-    assert_eq!(status, Some(4), "{stderr}");
+    let gate = Gate::new();
+    let mut launch = Launch::shell("-n 2 --keep-going", &on(0, "echo $$", &gate.then("exit 4")));
+    launch.pids(1).into_iter().for_each(until_gone);
+    gate.open();
+    let output = launch.finish();
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
 }
 
 #[test]
@@ -265,22 +326,28 @@ fn a_lost_worker_is_replaced_with_its_environment() {
 
 #[test]
 fn the_failure_after_the_last_restart_ends_the_launch() {
-    let script = on(1, "sleep 0.1; exit 6", "exec sleep 60");
-    let (status, _, stderr) = result("-n 2 --max-restarts 1", &script);
+    let (status, _, stderr) = result("-n 2 --max-restarts 1", &on(1, "exit 6", "exec sleep 60"));
     assert_eq!((status, stderr.lines().count()), (Some(6), 2), "{stderr}");
     assert!(stderr.ends_with("): exit status 6\n"), "{stderr}");
-    let (status, _, stderr) = result("-n 2 --max-restarts 1 --keep-going", &on(1, "sleep 0.1; exit 6", "sleep 1"));
-    assert_eq!(status, Some(0), "{stderr}");
-    assert!(stderr.ends_with("): exit status 6, and no restart is left; the others go on\n"), "{stderr}");
+    let gate = Gate::new();
+    let mut launch = Launch::shell("-n 2 --max-restarts 1 --keep-going", &on(1, "exit 6", &gate.then("true")));
+    let [replaced, left] = [launch.error(), launch.error()];
+    assert!(replaced.ends_with(" replaces it (restart 1 of 1)"), "{replaced}");
+    assert!(left.ends_with("): exit status 6, and no restart is left; the others go on"), "{left}");
+    gate.open();
+    assert_eq!(launch.finish().status.code(), Some(0));
 }
 
 #[test]
 fn what_a_lost_worker_started_ends_before_its_replacement_begins() {
-    let doomed = "case $TORCHELASTIC_RESTART_COUNT in 0) sleep 60 & echo $!; exit 1;; *) sleep 1;; esac";
-    let mut launch = Launch::shell("-n 1 --max-restarts 1", doomed);
+    let gate = Gate::new();
+    let doomed =
+        format!("case $TORCHELASTIC_RESTART_COUNT in 0) sleep 60 & echo $!; exit 1;; *) {};; esac", gate.then("true"));
+    let mut launch = Launch::shell("-n 1 --max-restarts 1", &doomed);
     let pids = launch.pids(1);
     pids.into_iter().for_each(until_gone);
     assert!(launch.child.try_wait().expect("a child").is_none(), "the replacement still runs");
+    gate.open();
     assert_eq!(launch.finish().status.code(), Some(0));
 }
 
@@ -291,12 +358,12 @@ const PLAYED: &str = "CONSONANCE_TEST_PLAYED";
 #[test]
 fn the_panicking_worker_is_named_and_not_those_that_it_took_along() {
     let name = "the_panicking_worker_is_named_and_not_those_that_it_took_along";
-    if std::env::var_os(PLAYED).is_some() {
+    if env::var_os(PLAYED).is_some() {
         play_the_panicking_chief();
     }
     for (options, lines) in [("-n 3", 1), ("-n 3 --keep-going", 3)] {
         let mut command = Command::new(CONSONANCE);
-        command.arg("run").args(options.split(' ')).arg("--").arg(std::env::current_exe().expect("a test"));
+        command.arg("run").args(options.split(' ')).arg("--").arg(env::current_exe().expect("a test"));
         command.args(["--exact", name, "--nocapture"]).env(PLAYED, "1");
         let output = Launch::of(command).finish();
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -318,7 +385,7 @@ fn play_the_panicking_chief() -> ! {
     if chief {
         thread::sleep(Duration::from_millis(500));
     }
-    std::process::exit(if chief { 101 } else { 1 })
+    process::exit(if chief { 101 } else { 1 })
 }
 
 #[test]
@@ -361,10 +428,14 @@ fn the_environment_is_printed_as_a_shell_takes_it() {
 
 #[test]
 fn of_workers_that_are_found_ended_together_the_first_is_named() {
-    let mut launch =
-        Launch::shell("-n 3 --keep-going", &on(1, "echo $$; sleep 0.3; exit 7", "echo $$; sleep 0.6; exit 3"));
+    let [first, later] = [Gate::new(), Gate::new()];
+    let [one, others] = [first.then("exit 7"), later.then("exit 3")].map(|wait| format!("echo $$; {wait}"));
+    let mut launch = Launch::shell("-n 3 --keep-going", &on(1, &one, &others));
     let pids = launch.pids(3);
     launch.signal(Signal::STOP);
+    first.open();
+    until_gone(pids[1]);
+    later.open();
     pids.into_iter().for_each(until_gone);
     launch.signal(Signal::CONT);
     let output = launch.finish();
@@ -374,13 +445,18 @@ fn of_workers_that_are_found_ended_together_the_first_is_named() {
 
 #[test]
 fn those_that_go_on_end_when_the_time_is_up() {
-    let (status, _, stderr) = result("-n 2 --keep-going --timeout 300ms", &on(1, "exit 3", "sleep 60"));
-    assert_eq!(status, Some(124));
-    assert!(stderr.starts_with("consonance: worker 1 (pid "), "{stderr}");
-    assert!(
-        stderr.ends_with("): exit status 3; the others go on\nconsonance: after 300ms worker 0 still ran\n"),
-        "{stderr}"
-    );
+    with_time(|timeout| {
+        let options = format!("-n 2 --keep-going --timeout {}ms", timeout.as_millis());
+        let (status, _, stderr) = result(&options, &on(1, "exit 3", "sleep 60"));
+        assert_eq!(status, Some(124));
+        if stderr == format!("consonance: after {timeout:?} workers 0, 1 still ran\n") {
+            return false;
+        }
+        assert!(stderr.starts_with("consonance: worker 1 (pid "), "{stderr}");
+        let end = format!("): exit status 3; the others go on\nconsonance: after {timeout:?} worker 0 still ran\n");
+        assert!(stderr.ends_with(&end), "{stderr}");
+        true
+    });
 }
 
 #[test]
@@ -393,8 +469,10 @@ fn a_signal_is_named() {
 #[test]
 fn who_does_not_end_is_killed() {
     let others = "trap '' TERM; echo $$; while :; do sleep 60; done";
-    let mut launch = Launch::shell("-n 2", &on(0, "sleep 0.2; exit 7", others));
+    let gate = Gate::new();
+    let mut launch = Launch::shell("-n 2", &on(0, &gate.then("exit 7"), others));
     let pids = launch.pids(1);
+    gate.open();
     let output = launch.finish();
     assert_eq!(output.status.code(), Some(7));
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -486,21 +564,36 @@ fn a_reader_that_goes_away_ends_the_workers() {
 /// The pipes are open, but nobody reads them until the launcher has ended.
 #[test]
 fn a_reader_that_takes_nothing_does_not_hold_the_launcher() {
-    let scripts = ["exec yes", "exec yes >&2"];
-    let mut launches = scripts.map(|script| Launch::shell("-n 1 --timeout 300ms", script));
-    for launch in &mut launches {
-        assert_eq!(launch.wait().code(), Some(124));
-    }
-    let [launch, _] = launches;
-    let stderr = String::from_utf8(launch.finish().stderr).expect("UTF-8");
-    let left = "consonance: output was not read within 5s of the end: left\n";
-    assert_eq!(stderr, format!("consonance: after 300ms worker 0 still ran\n{left}"));
+    with_time(|timeout| {
+        let options = format!("-n 1 --timeout {}ms", timeout.as_millis());
+        let mut launches = ["exec yes", "exec yes >&2"].map(|script| Launch::shell(&options, script));
+        for launch in &mut launches {
+            assert_eq!(launch.wait().code(), Some(124));
+        }
+        let [launch, _] = launches;
+        let stderr = String::from_utf8(launch.finish().stderr).expect("UTF-8");
+        let up = format!("consonance: after {timeout:?} worker 0 still ran\n");
+        if stderr == up {
+            // Not enough was written by then to fill the pipes.
+            return false;
+        }
+        assert_eq!(stderr, format!("{up}consonance: output was not read within 5s of the end: left\n"));
+        true
+    });
 }
 
 #[test]
 fn the_time_is_limited() {
-    let (status, _, stderr) = result("-n 3 --timeout 300ms", &on(1, "exit 0", "sleep 60"));
-    assert_eq!((status, stderr.as_str()), (Some(124), "consonance: after 300ms workers 0, 2 still ran\n"));
+    with_time(|timeout| {
+        let options = format!("-n 3 --timeout {}ms", timeout.as_millis());
+        let (status, _, stderr) = result(&options, &on(1, "exit 0", "sleep 60"));
+        let still_ran = |workers: &str| format!("consonance: after {timeout:?} workers {workers} still ran\n");
+        if stderr == still_ran("0, 1, 2") {
+            return false;
+        }
+        assert_eq!((status, stderr), (Some(124), still_ran("0, 2")));
+        true
+    });
 }
 
 #[test]
