@@ -4,14 +4,13 @@ use consonance::{Communicator, MirroredStrategy, ReduceOp, Tensor};
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Arc, Mutex},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
     thread,
 };
 use tracing::{
-    Event, Level, Metadata, Subscriber,
+    Dispatch, Event, Level, Metadata, Subscriber, dispatcher,
     field::{Field, Visit},
     span::{Attributes, Id, Record},
-    subscriber,
 };
 
 /// A span, with its fields as text, and the events in it.
@@ -40,6 +39,20 @@ struct Collector {
 impl Collector {
     fn new(least: Level) -> Collector {
         Collector { least, spans: Arc::default(), entered: Arc::default() }
+    }
+
+    /// Runs `work` with a collector for this thread, and returns its result and the spans. Tests do
+    /// so in turn: what `tracing` remembers of a span is of all threads.
+    fn around<R>(least: Level, work: impl FnOnce() -> R) -> (R, Vec<Seen>) {
+        static TURN: Mutex<()> = Mutex::new(());
+        // While there is one subscriber, `tracing` asks that of the thread which is the first to come
+        // to a span whether anyone wants it. A thread without a subscriber would answer for all.
+        static ANOTHER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Collector::new(Level::ERROR)));
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        LazyLock::force(&ANOTHER);
+        let collector = Collector::new(least);
+        let result = dispatcher::with_default(&Dispatch::new(collector.clone()), work);
+        (result, collector.spans())
     }
 
     fn at(id: &Id) -> usize {
@@ -99,18 +112,18 @@ fn fields(seen: &Seen) -> Vec<(&str, &str)> {
 
 #[test]
 fn a_call_is_a_span_with_what_it_does() {
-    let collector = Collector::new(Level::DEBUG);
     let mut ranks = Communicator::threads(2);
     let mut other = ranks.remove(1);
     let work = |rank: &mut Communicator| {
         rank.all_reduce(ReduceOp::Sum, &mut [1.0f32; 5])?;
         rank.barrier()
     };
-    thread::scope(|scope| {
-        scope.spawn(move || work(&mut other).unwrap());
-        subscriber::with_default(collector.clone(), || work(&mut ranks[0]).unwrap());
+    let ((), spans) = Collector::around(Level::DEBUG, || {
+        thread::scope(|scope| {
+            scope.spawn(move || work(&mut other).unwrap());
+            work(&mut ranks[0]).unwrap();
+        });
     });
-    let spans = collector.spans();
     assert_eq!(spans.len(), 2, "of one thread only: {spans:?}");
     let of_all = [("replica", "0"), ("replicas", "2"), ("transport", "threads")];
     let sum = [("bytes", "20"), ("dtype", "f32"), ("kind", "all_reduce"), ("op", "sum")];
@@ -124,16 +137,14 @@ fn a_call_is_a_span_with_what_it_does() {
 
 #[test]
 fn a_run_is_the_parent_of_its_calls_and_an_error_is_told() {
-    let collector = Collector::new(Level::DEBUG);
     let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();
-    let failed = subscriber::with_default(collector.clone(), || {
+    let (failed, spans) = Collector::around(Level::DEBUG, || {
         strategy.run(|replica| {
             let size = 1 + replica.replica_id_in_sync_group();
             replica.all_reduce(ReduceOp::Sum, Tensor::from(vec![1.0f32; size]))
         })
     });
     let error = failed.unwrap_err().to_string();
-    let spans = collector.spans();
     // Replica 0 runs on the calling thread.
     assert_eq!(spans[0].name, "run");
     assert_eq!(fields(&spans[0]), [("replica", "0"), ("replicas", "2")]);
@@ -144,7 +155,6 @@ fn a_run_is_the_parent_of_its_calls_and_an_error_is_told() {
 
 #[test]
 fn a_subscriber_of_a_higher_level_gets_nothing() {
-    let collector = Collector::new(Level::INFO);
-    subscriber::with_default(collector.clone(), || Communicator::threads(1)[0].barrier().unwrap());
-    assert!(collector.spans().is_empty());
+    let ((), spans) = Collector::around(Level::INFO, || Communicator::threads(1)[0].barrier().unwrap());
+    assert!(spans.is_empty());
 }
