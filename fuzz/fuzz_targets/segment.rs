@@ -1,4 +1,5 @@
-//! Bytes written over the header of a segment: it is opened only if nothing but its knobs has changed.
+//! Bytes written over the header of a segment: it is opened only if nothing but its knobs has
+//! changed.
 
 #![no_main]
 

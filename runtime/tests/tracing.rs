@@ -45,8 +45,9 @@ impl Collector {
     /// so in turn: what `tracing` remembers of a span is of all threads.
     fn around<R>(least: Level, work: impl FnOnce() -> R) -> (R, Vec<Seen>) {
         static TURN: Mutex<()> = Mutex::new(());
-        // While there is one subscriber, `tracing` asks that of the thread which is the first to come
-        // to a span whether anyone wants it. A thread without a subscriber would answer for all.
+        // While there is one subscriber, `tracing` asks that of the thread which is the first to
+        // come to a span whether anyone wants it. A thread without a subscriber would answer for
+        // all.
         static ANOTHER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Collector::new(Level::ERROR)));
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         LazyLock::force(&ANOTHER);

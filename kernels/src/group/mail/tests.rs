@@ -261,8 +261,8 @@ fn requests_end_when_their_peer_leaves_or_the_group_ends() {
     assert_eq!(after, Err(MailFault::Fault(Fault::Left(1))), "the endpoint is gone");
 }
 
-/// Found by `a_process_that_is_killed_ends_all_requests`: the part of a kept message that came after
-/// the end of the group was a panic.
+/// Found by `a_process_that_is_killed_ends_all_requests`: the part of a kept message that came
+/// after the end of the group was a panic.
 #[test]
 fn a_kept_message_that_goes_on_after_the_end_of_the_group_is_not_taken() {
     let mut endpoints = Endpoint::group(2, LIMIT);
