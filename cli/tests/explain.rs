@@ -131,20 +131,20 @@ fn the_limit_is_measured() {
 #[test]
 fn what_cannot_be_is_refused() {
     let refused = [
-        ("all_reduce --dtype bool", "--op: expected an operation on bool, found sum"),
-        ("send_recv -n 1", "-n: expected 2 to 256 ranks, found 1"),
+        ("all_reduce --dtype bool", "'sum' for '--op <OP>': expected an operation on bool"),
+        ("send_recv -n 1", "'1' for '--ranks <N>': expected 2 to 256 ranks"),
         (
             "all_reduce --transport cuda",
-            "--transport: expected threads or processes, found cuda: this build has no CUDA transport",
+            "'cuda' for '--transport <TRANSPORT>': expected threads or processes: this build has no CUDA transport",
         ),
-        ("all_gather_v --spread 51", "--spread: expected at most 50 %, found 51 %"),
+        ("all_gather_v --spread 51", "'51' for '--spread <PERCENT>': expected at most 50 %"),
         (
             "all_reduce -b 17179869183G",
-            "-b: expected at most 576460752303423487 bytes of each of 2 ranks, found 18446744072635809792",
+            "'18446744072635809792' for '--bytes <SIZES>': expected at most 576460752303423487 bytes of each of 2 ranks",
         ),
         (
             "reduce --transport processes -n 4 -b 8,1073741824G",
-            "-b: expected at most 288230376151711743 bytes of each of 4 ranks, found 1152921504606846976",
+            "'1152921504606846976' for '--bytes <SIZES>': expected at most 288230376151711743 bytes of each of 4 ranks",
         ),
         ("all_reduce -b 100000G", "the limit: no memory for copies of 107374182400000 bytes on each of "),
         ("all_reduce -b none", "expected a number of bytes above 0, such as 8, 64K, 1M or 2G"),

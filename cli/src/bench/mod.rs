@@ -75,9 +75,9 @@ impl Transport {
         match self {
             Transport::Threads | Transport::Processes => Ok(()),
             Transport::Cuda => Err(BenchError::Invalid {
-                argument: "--transport",
-                expected: "threads or processes".to_owned(),
-                found: "cuda: this build has no CUDA transport".to_owned(),
+                argument: "--transport <TRANSPORT>",
+                expected: "threads or processes: this build has no CUDA transport".to_owned(),
+                found: "cuda".to_owned(),
             }),
         }
     }
@@ -130,7 +130,7 @@ pub struct Bench {
 pub enum BenchError {
     /// An option has an invalid value.
     Invalid {
-        /// The option.
+        /// The option, as `--help` writes it.
         argument: &'static str,
         /// The values that are valid.
         expected: String,
@@ -141,11 +141,19 @@ pub enum BenchError {
     Failed(String),
 }
 
+impl BenchError {
+    /// Returns the error for a spread that is too large.
+    pub(crate) fn spread(found: usize) -> BenchError {
+        let expected = format!("at most {} %", case::MOST_SPREAD);
+        BenchError::Invalid { argument: "--spread <PERCENT>", expected, found: found.to_string() }
+    }
+}
+
 impl fmt::Display for BenchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BenchError::Invalid { argument, expected, found } => {
-                write!(f, "{argument}: expected {expected}, found {found}")
+                write!(f, "invalid value '{found}' for '{argument}': expected {expected}")
             }
             BenchError::Failed(why) => f.write_str(why),
         }
@@ -270,11 +278,11 @@ impl Bench {
             |argument, expected: String, found: String| Err(BenchError::Invalid { argument, expected, found });
         let Bench { ranks, dtype, op, .. } = *self;
         if !(1..=256).contains(&ranks) {
-            return invalid("-n", "1 to 256 ranks".to_owned(), ranks.to_string());
+            return invalid("--ranks <N>", "1 to 256 ranks".to_owned(), ranks.to_string());
         }
         if let Some(collective) = self.collectives.iter().find(|collective| ranks < collective.least_ranks()) {
             return invalid(
-                "-n",
+                "--ranks <N>",
                 format!("{} ranks or more for {collective}", collective.least_ranks()),
                 ranks.to_string(),
             );
@@ -282,14 +290,18 @@ impl Bench {
         if self.collectives.iter().any(|collective| collective.kind().combines()) && op.result(dtype) != Some(dtype) {
             let ops = ReduceOp::ALL.into_iter().filter(|op| op.result(dtype) == Some(dtype));
             let names = ops.map(ReduceOp::name).collect::<Vec<_>>().join(", ");
-            return invalid("--op", format!("an operation that gives {dtype} from {dtype} ({names})"), op.to_string());
+            return invalid(
+                "--op <OP>",
+                format!("an operation that gives {dtype} from {dtype} ({names})"),
+                op.to_string(),
+            );
         }
         let most = case::MOST_IN_ALL / ranks;
         if let Some(bytes) = self.sizes.iter().max().filter(|&&bytes| bytes > most) {
-            return invalid("-e", format!("at most {most} bytes of each of {ranks} ranks"), bytes.to_string());
+            return invalid("--end <MAX>", format!("at most {most} bytes of each of {ranks} ranks"), bytes.to_string());
         }
         if self.spread > case::MOST_SPREAD {
-            return invalid("--spread", format!("at most {} %", case::MOST_SPREAD), format!("{} %", self.spread));
+            return Err(BenchError::spread(self.spread));
         }
         self.transport.check()
     }

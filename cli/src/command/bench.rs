@@ -1,9 +1,9 @@
 //! `consonance bench`.
 
-use super::terminal;
+use super::{Problem, number, terminal};
 use crate::{
     bench::{
-        Bench, Memory, Rival, Row, Table, Transport, bench_rank, bench_threads,
+        Bench, BenchError, Memory, Rival, Row, Table, Transport, bench_rank, bench_threads,
         case::Collective,
         limits::{Limit, limits},
         plot,
@@ -67,7 +67,7 @@ enum Other {
 #[derive(Args)]
 pub(super) struct Call {
     /// Number of ranks
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 2)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 2, value_parser = number::<usize>(0..=usize::MAX))]
     pub(super) ranks: usize,
     /// How the ranks communicate: threads or processes (cuda is not available yet)
     #[arg(long, default_value = "threads")]
@@ -86,7 +86,7 @@ pub(super) struct Call {
     pub(super) in_place: bool,
     /// By how many percent the smallest and the largest part differ from the average, in
     /// collectives with parts of different sizes (all_gather_v and others)
-    #[arg(long, value_name = "PERCENT", default_value_t = 10)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = number::<usize>(0..=usize::MAX))]
     pub(super) spread: usize,
 }
 
@@ -148,7 +148,7 @@ struct Strategies {
     #[arg(default_value = "", value_name = "PART")]
     part: String,
     /// How many rounds each call is measured, at most 99
-    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u16).range(1..100))]
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = number::<u16>(1..=99))]
     rounds: u16,
     /// Also measure TensorFlow, in this Python
     #[arg(long, value_name = "PYTHON")]
@@ -174,7 +174,7 @@ struct Sizes {
     #[arg(short = 'e', long, value_name = "MAX", default_value = "16M", value_parser = bytes)]
     end: usize,
     /// Factor from each size to the next
-    #[arg(short = 'f', long, value_name = "FACTOR", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(short = 'f', long, value_name = "FACTOR", default_value_t = 2, value_parser = number::<u32>(2..=u32::MAX as usize))]
     factor: u32,
 }
 
@@ -211,29 +211,26 @@ impl FromStr for Beside {
 }
 
 impl Sizes {
-    fn list(&self) -> Result<Vec<usize>, String> {
+    fn list(&self) -> Result<Vec<usize>, BenchError> {
         let Sizes { begin, end, factor } = *self;
         if begin > end {
-            return Err(format!("-b: expected at most the {end} bytes of -e, found {begin}"));
+            let (argument, expected) = ("--begin <MIN>", format!("at most the {end} bytes of --end"));
+            return Err(BenchError::Invalid { argument, expected, found: begin.to_string() });
         }
         let next = |bytes: &usize| bytes.checked_mul(factor as usize);
         Ok(std::iter::successors(Some(begin), next).take_while(|&bytes| bytes <= end).collect())
     }
 }
 
-/// Runs the bench, and returns the exit status of the command.
-pub(crate) fn bench(arguments: Arguments) -> i32 {
-    let result = match (arguments.other, arguments.bench) {
+/// Runs the bench, and writes what it measured to standard output.
+///
+/// # Errors
+/// Why nothing was measured, or its picture was not written.
+pub(super) fn bench(arguments: Arguments) -> Result<(), Problem> {
+    match (arguments.other, arguments.bench) {
         (Some(Other::Limits(arguments)), _) => machine(&arguments),
         (Some(Other::Strategies(arguments)), _) => calls(&arguments),
         (None, arguments) => collectives(arguments),
-    };
-    match result {
-        Ok(()) => 0,
-        Err(error) => {
-            eprintln!("consonance bench: {error}");
-            1
-        }
     }
 }
 
@@ -270,7 +267,7 @@ pub(crate) fn threads(arguments: &Threads) -> i32 {
     }
 }
 
-fn collectives(arguments: Collectives) -> Result<(), String> {
+fn collectives(arguments: Collectives) -> Result<(), Problem> {
     let Collectives { collectives, sizes, call, vs, python: pythons, time, json, wide, plot: file } = arguments;
     let Call { ranks, transport, dtype, op, memory, in_place, spread } = call;
     let limit = vs.contains(&Beside::Limit) || file.is_some();
@@ -306,14 +303,14 @@ fn collectives(arguments: Collectives) -> Result<(), String> {
         show.lines(&if json { format!("{}\n", row.json()) } else { table.lines(&row) });
         rows.push(row);
     };
-    bench.run(row, |done, total, what| show.progress(done, total, what)).map_err(|error| error.to_string())?;
+    bench.run(row, |done, total, what| show.progress(done, total, what))?;
     show.end();
     let Some(path) = file else { return Ok(()) };
     let cores = available_parallelism().map_or(1, NonZeroUsize::get);
     let cores = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };
     let processor = processor_name().unwrap_or_else(|| env::consts::ARCH.to_owned());
     let picture = plot(&rows, &format!("{processor}, {cores}")).map_err(|error| format!("--plot: {error}"))?;
-    fs::write(&path, picture).map_err(|error| cannot(&path, error))
+    Ok(fs::write(&path, picture).map_err(|error| cannot(&path, error))?)
 }
 
 /// Checks that a file can be written, and leaves its contents as they are: a bench that fails has
@@ -335,7 +332,7 @@ fn once_each<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
     })
 }
 
-fn machine(arguments: &Limits) -> Result<(), String> {
+fn machine(arguments: &Limits) -> Result<(), Problem> {
     let show = Show::new(arguments.json, Limit::header());
     let row = |limit: Limit| show.row(&limit, || limit.json());
     limits(&arguments.sizes.list()?, row, |done, total, what| show.progress(done, total, what))
@@ -344,7 +341,7 @@ fn machine(arguments: &Limits) -> Result<(), String> {
     Ok(())
 }
 
-fn calls(arguments: &Strategies) -> Result<(), String> {
+fn calls(arguments: &Strategies) -> Result<(), Problem> {
     let Strategies { part, rounds, tensorflow, json } = arguments;
     let show = Show::new(*json, strategies::Row::header());
     let row = |row: strategies::Row| show.row(&row, || row.json());

@@ -1,12 +1,13 @@
 //! `consonance explain`.
 
 use super::{
+    Problem,
     bench::{Call, bytes},
     terminal,
 };
 use crate::{
     bench::{
-        Transport,
+        BenchError, Transport,
         case::{Case, Collective, MOST_SPREAD},
     },
     explain::{Question, join, start, topology_of, topology_of_threads},
@@ -47,16 +48,17 @@ impl Explain {
     ///
     /// # Errors
     /// The reason why there is no answer, in one line.
-    pub(crate) fn run(&self) -> Result<(), String> {
+    pub(super) fn run(&self) -> Result<(), Problem> {
         let collective = self.collective;
         let Call { ranks, transport, dtype, op, memory, in_place, spread } = self.call;
         let in_place = collective.in_place(in_place);
         let least = collective.least_ranks();
         if !(least..=256).contains(&ranks) {
-            return Err(format!("-n: expected {least} to 256 ranks, found {ranks}"));
+            let expected = format!("{least} to 256 ranks");
+            return Err(BenchError::Invalid { argument: "--ranks <N>", expected, found: ranks.to_string() }.into());
         }
         if spread > MOST_SPREAD {
-            return Err(format!("--spread: expected at most {MOST_SPREAD} %, found {spread} %"));
+            return Err(BenchError::spread(spread).into());
         }
         let case = Case { collective, ranks, count: 0, dtype, op, in_place, spread };
         let question = Question { case, transport, memory };
@@ -70,7 +72,7 @@ impl Explain {
             }
             (Transport::Processes, None) => {
                 let status = start(ranks).map_err(|error| error.to_string())?;
-                return if status.success() { Ok(()) } else { Err("the process of rank 0 failed".to_owned()) };
+                return if status.success() { Ok(()) } else { Err("the process of rank 0 failed".to_owned().into()) };
             }
             (Transport::Processes, Some(rank)) => {
                 let (_group, mut communicator) = join().map_err(|error| error.to_string())?;
@@ -80,7 +82,7 @@ impl Explain {
                 }
                 topology
             }
-            (Transport::Cuda, _) => return transport.check().map_err(|error| error.to_string()),
+            (Transport::Cuda, _) => return Ok(transport.check()?),
         };
         let values = Values::of_group(topology.tuning).map_err(|error| error.to_string())?;
         for (index, &bytes) in self.bytes.iter().enumerate() {

@@ -1,5 +1,6 @@
 //! `consonance gpu-check`.
 
+use super::number;
 use crate::{
     bench::rivals::pythons::pythons,
     gpu_check::{Check, Plan},
@@ -24,19 +25,20 @@ use std::{num::NonZeroUsize, path::PathBuf};
 #[derive(clap::Args)]
 pub(crate) struct GpuCheck {
     /// Number of the device
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = number::<usize>(0..=usize::MAX))]
     device: usize,
     /// Compare bits only, and measure nothing
     #[arg(long)]
     bits_only: bool,
     /// Leave out cases of more elements than this
-    #[arg(long, value_name = "N", default_value_t = usize::MAX, hide_default_value = true)]
+    #[arg(long, value_name = "N", default_value_t = usize::MAX, hide_default_value = true,
+        value_parser = number::<usize>(0..=usize::MAX))]
     elements: usize,
     /// Compare only each K-th case
-    #[arg(long, value_name = "K", default_value = "1")]
+    #[arg(long, value_name = "K", default_value = "1", value_parser = number::<NonZeroUsize>(1..=usize::MAX))]
     every: NonZeroUsize,
     /// Seed of the data
-    #[arg(long, value_name = "S", default_value_t = 1)]
+    #[arg(long, value_name = "S", default_value_t = 1, value_parser = number::<u64>(0..=usize::MAX))]
     seed: u64,
     /// Look for torch in this python, too, before those in PATH
     #[arg(long, value_name = "PATH")]

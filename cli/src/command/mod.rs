@@ -13,14 +13,17 @@ mod trace;
 mod soak;
 
 use crate::{
+    bench::BenchError,
     itself,
     launcher::{self, Launch},
 };
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use consonance_harness::counted::COUNTED;
 use std::{
     ffi::OsString,
     num::NonZeroUsize,
+    ops::RangeInclusive,
     panic,
     path::PathBuf,
     process::{self, ExitCode},
@@ -88,10 +91,10 @@ enum Command {
 #[derive(clap::Args)]
 struct Run {
     /// Number of workers
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = number::<NonZeroUsize>(1..=usize::MAX))]
     workers: NonZeroUsize,
     /// Set CONSONANCE_REPLICAS, the number of replicas of each worker
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", value_parser = number::<NonZeroUsize>(1..=usize::MAX))]
     replicas: Option<NonZeroUsize>,
     /// End all workers after this time: 500ms, 30s, 5m, 2h; a number without a unit is seconds
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -102,7 +105,7 @@ struct Run {
     keep_going: bool,
     /// Start a process in the place of each worker that fails, N at most in all, for programs that
     /// reform their group. The failure after these ends all workers, unless --keep-going is set
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = number::<usize>(0..=usize::MAX))]
     max_restarts: usize,
     /// Print the variables that are set for each worker, as a shell takes them, so that a
     /// replacement can be started by hand
@@ -168,21 +171,21 @@ fn carry_out(command: Command) -> i32 {
     match command {
         Command::Run(arguments) => run(arguments),
         #[cfg(target_os = "linux")]
-        Command::Trace(trace) => status_of(trace.run()),
-        Command::Bench(arguments) => bench::bench(arguments),
+        Command::Trace(trace) => status_of("consonance", trace.run()),
+        Command::Bench(arguments) => status_of("consonance bench", bench::bench(arguments)),
         Command::Doctor(doctor) => doctor.run(),
         Command::DoctorTrial(trial) => trial.run(),
         Command::DoctorGpu(gpu) => gpu.run(),
         Command::GpuCheck(check) => check.run(),
-        Command::Explain(explain) => status_of(explain.run()),
+        Command::Explain(explain) => status_of("consonance", explain.run()),
         #[cfg(target_os = "linux")]
-        Command::Tune(tune) => status_of(tune.run()),
+        Command::Tune(tune) => status_of("consonance", tune.run()),
         Command::BenchRank(rank) => bench::rank(&rank),
         Command::BenchThreads(threads) => bench::threads(&threads),
         Command::BenchWorker(worker) => bench::worker(&worker),
         Command::Counted(counted) => count(&counted),
         #[cfg(target_os = "linux")]
-        Command::Soak(soak) => status_of(soak.run()),
+        Command::Soak(soak) => status_of("consonance", soak.run()),
         #[cfg(target_os = "linux")]
         Command::SoakWorker(worker) => worker.run(),
     }
@@ -200,12 +203,44 @@ fn count(arguments: &Counted) -> i32 {
     i32::from(!COUNTED.iter().any(|(name, _)| name == wanted))
 }
 
-/// Returns 0, or 1 after printing the error.
-fn status_of(result: Result<(), String>) -> i32 {
-    match result {
+/// Why a subcommand has not done what it was asked to do.
+enum Problem {
+    /// An option has a value that it cannot have together with the others. The sentence is worded
+    /// as the parser of the command line words the values that it refuses.
+    Usage(String),
+    /// Something failed.
+    Failed(String),
+}
+
+impl From<String> for Problem {
+    fn from(why: String) -> Problem {
+        Problem::Failed(why)
+    }
+}
+
+impl From<BenchError> for Problem {
+    fn from(error: BenchError) -> Problem {
+        match error {
+            BenchError::Invalid { .. } => Problem::Usage(error.to_string()),
+            BenchError::Failed(why) => Problem::Failed(why),
+        }
+    }
+}
+
+/// Returns 0, or the status for the problem after printing it: for a wrong value what the parser of
+/// the command line prints and returns, otherwise 1.
+fn status_of(name: &str, result: Result<(), impl Into<Problem>>) -> i32 {
+    match result.map_err(Into::into) {
         Ok(()) => 0,
-        Err(why) => {
-            eprintln!("consonance: {why}");
+        Err(Problem::Usage(sentence)) => {
+            let text = format!("{sentence}\n\nFor more information, try '--help'.\n");
+            let error = clap::Error::raw(ErrorKind::ValueValidation, text);
+            // If this fails, there is nowhere else to report the error.
+            let _ = error.print();
+            error.exit_code()
+        }
+        Err(Problem::Failed(why)) => {
+            eprintln!("{name}: {why}");
             1
         }
     }
@@ -217,6 +252,20 @@ fn run(arguments: Run) -> i32 {
     let launch =
         Launch { workers, replicas, timeout, keep_going, max_restarts, print_environment, profile, program, arguments };
     launch.run_and_tell()
+}
+
+/// Returns the parser of whole numbers within `range`.
+fn number<T: TryFrom<usize>>(
+    range: RangeInclusive<usize>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| match (*range.start(), *range.end()) {
+            (0, usize::MAX) => "expected a whole number".to_owned(),
+            (least, usize::MAX) => format!("expected a whole number of at least {least}"),
+            (least, most) => format!("expected a whole number from {least} to {most}"),
+        })
+    }
 }
 
 /// Parses a time: a whole number and its unit.

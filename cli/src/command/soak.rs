@@ -1,6 +1,6 @@
 //! `consonance soak`: random collectives with random faults, compared with the spec.
 
-use super::terminal;
+use super::{number, terminal};
 use crate::soak::{Plan, Progress, Soak, Worker};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -22,19 +22,19 @@ const TELLS: Duration = Duration::from_secs(10);
 #[derive(clap::Args)]
 pub(crate) struct Command {
     /// Duration of the soak in seconds
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = number::<u64>(1..=usize::MAX))]
     seconds: u64,
     /// Number of processes
-    #[arg(long, value_name = "P", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=16))]
+    #[arg(long, value_name = "P", default_value_t = 3, value_parser = number::<u64>(1..=16))]
     processes: u64,
     /// Number of ranks in each process
-    #[arg(long, value_name = "R", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=8))]
+    #[arg(long, value_name = "R", default_value_t = 1, value_parser = number::<u64>(1..=8))]
     replicas: u64,
     /// Seed of everything random; by default a new one each time
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = number::<u64>(0..=usize::MAX))]
     seed: Option<u64>,
     /// The first round
-    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = number::<u64>(1..=usize::MAX))]
     round: u64,
     /// Kill and stop no process
     #[arg(long)]

@@ -1,6 +1,6 @@
 //! `consonance trace`: the last calls of the ranks of a process's groups.
 
-use super::terminal;
+use super::{number, terminal};
 use consonance_kernels::{
     os::process_state::{ProcessState, process_state},
     shm::{
@@ -17,7 +17,8 @@ use std::io;
 /// The process may be any process of a group. It may be stopped. Ranks whose process died are
 /// shown, too. The memory is read without the help of the process: calls that begin meanwhile may
 /// be missing. Each line has a rank, its process, and the number, kind, bytes and outcome of its
-/// last call. A rank is in, or died in, a call that is "not ended".
+/// last call. The number counts all calls of the group, those of strategies for themselves too. A
+/// rank is in, or died in, a call that is "not ended".
 ///
 /// A line says whether the process of a rank is stopped or has ended. Another says for which ranks
 /// a rank waits: those that have begun no call of the number of the call that it is in. Groups that
@@ -25,10 +26,10 @@ use std::io;
 #[derive(clap::Args)]
 pub(crate) struct Trace {
     /// Process id
-    #[arg(short, long, value_name = "P")]
+    #[arg(short, long, value_name = "P", value_parser = number::<u32>(1..=u32::MAX as usize))]
     pid: u32,
     /// Number of calls to show of each rank, up to 64
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=CALLS as i64))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number::<u8>(1..=CALLS))]
     calls: u8,
     /// Write a JSON list of groups
     #[arg(long)]

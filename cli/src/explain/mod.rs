@@ -11,7 +11,7 @@ pub use group::{join, start, topology_of, topology_of_threads};
 pub use traffic::Traffic;
 
 use crate::bench::{
-    Memory, Transport,
+    BenchError, Memory, Transport,
     case::{Case, Collective, MOST_IN_ALL},
     limits,
 };
@@ -90,12 +90,16 @@ impl Question {
     ///
     /// # Errors
     /// The reason why there is no answer: an error of [`check`](Question::check) or of the system.
-    pub fn explain(&self, topology: &Topology, bytes: usize, measure: bool) -> Result<Explanation, String> {
+    pub fn explain(&self, topology: &Topology, bytes: usize, measure: bool) -> Result<Explanation, BenchError> {
         self.check(bytes)?;
         let question = Question { case: self.case.with_bytes(bytes), ..*self };
         let (step, protocol) = question.way(topology)?;
         let isa = if self.case.collective.kind().combines() { Some(question.reducer()?.isa()) } else { None };
-        let limit = if measure { Some(question.limit().map_err(|error| format!("the limit: {error}"))?) } else { None };
+        let limit = if measure {
+            Some(question.limit().map_err(|error| BenchError::Failed(format!("the limit: {error}")))?)
+        } else {
+            None
+        };
         let thresholds = self.thresholds(topology)?;
         let traffic = Traffic::most(&question.case, step, protocol);
         Ok(Explanation { question, step, protocol, isa, traffic, thresholds, limit })
@@ -105,21 +109,27 @@ impl Question {
     ///
     /// # Errors
     /// If the operation is not defined on the type, or no machine has buffers of this size.
-    pub fn check(&self, bytes: usize) -> Result<(), String> {
+    pub fn check(&self, bytes: usize) -> Result<(), BenchError> {
         let (ranks, most) = (self.case.ranks, MOST_IN_ALL / self.case.ranks);
         if bytes > most {
-            return Err(format!("-b: expected at most {most} bytes of each of {ranks} ranks, found {bytes}"));
+            let expected = format!("at most {most} bytes of each of {ranks} ranks");
+            return Err(BenchError::Invalid { argument: "--bytes <SIZES>", expected, found: bytes.to_string() });
         }
         if self.case.collective.kind().combines() { self.reducer().map(drop) } else { Ok(()) }
     }
 
-    fn reducer(&self) -> Result<Reducer, String> {
+    fn reducer(&self) -> Result<Reducer, BenchError> {
         let Case { op, dtype, .. } = self.case;
-        Reducer::new(op, dtype).ok_or_else(|| format!("--op: expected an operation on {dtype}, found {op}"))
+        let invalid = || BenchError::Invalid {
+            argument: "--op <OP>",
+            expected: format!("an operation on {dtype}"),
+            found: op.to_string(),
+        };
+        Reducer::new(op, dtype).ok_or_else(invalid)
     }
 
     /// Returns the step of the call, and the protocol of its data.
-    fn way(&self, topology: &Topology) -> Result<(Step, Protocol), String> {
+    fn way(&self, topology: &Topology) -> Result<(Step, Protocol), BenchError> {
         let Case { collective, ranks, in_place, dtype, .. } = self.case;
         let all = self.case.bytes();
         // Counts of each rank are a detail of a signature.
@@ -163,8 +173,8 @@ impl Question {
 
     /// Returns the sizes at which the protocol changes. Compares each size with its double, and
     /// finds at most one change between them.
-    fn thresholds(&self, topology: &Topology) -> Result<Vec<Threshold>, String> {
-        let at = |bytes: usize| -> Result<Threshold, String> {
+    fn thresholds(&self, topology: &Topology) -> Result<Vec<Threshold>, BenchError> {
+        let at = |bytes: usize| -> Result<Threshold, BenchError> {
             let question = Question { case: self.case.with_bytes(bytes), ..*self };
             Ok(Threshold { bytes: question.case.bytes(), name: name(question.way(topology)?.1) })
         };

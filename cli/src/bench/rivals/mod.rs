@@ -185,9 +185,9 @@ impl<'b> Machine<'b> {
     pub(super) fn new(pythons: &'b [PathBuf]) -> Result<Machine<'b>, BenchError> {
         for python in pythons {
             pythons::check(python, PATIENCE).map_err(|why| BenchError::Invalid {
-                argument: "--python",
-                expected: "a Python".to_owned(),
-                found: format!("{}: {why}", python.display()),
+                argument: "--python <PYTHONS>",
+                expected: format!("a Python: {why}"),
+                found: python.display().to_string(),
             })?;
         }
         let search = Box::new(|| Search::new(pythons, PATIENCE));
