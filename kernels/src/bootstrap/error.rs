@@ -4,7 +4,8 @@ use crate::os::process_state::{ProcessState, process_state};
 use std::{error, fmt, io, time::Duration};
 
 /// The reason why a running process may be missing: it looks for the others under another name.
-const OTHER_JOB: &str = "one that runs but is not found has another cluster, CONSONANCE_JOB or Slurm step";
+const OTHER_JOB: &str = "one that runs but is not found is on another host, or has another cluster (addresses are compared \
+                         as text), CONSONANCE_JOB or Slurm step";
 
 /// Why a process has no meeting, or no group.
 #[derive(Debug)]
@@ -15,6 +16,9 @@ pub enum MeetingError {
         waited: Duration,
         /// The tasks that did not come. At least one of them has no process.
         missing: Vec<Absent>,
+        /// The ids of processes of this host that may be meant to have these tasks, but wait for
+        /// another job.
+        elsewhere: Vec<u32>,
     },
     /// The deadline passed. Every task that this process waits for has a process, but these tasks
     /// did not come. A group without them could be a second group of the job.
@@ -142,8 +146,12 @@ impl fmt::Display for MeetingError {
         let list = |absent: &[Absent]| absent.iter().map(Absent::to_string).collect::<Vec<_>>().join(", ");
         let process = |pid: &Option<u32>| pid.map_or("process unknown".to_owned(), |pid| format!("process {pid}"));
         match self {
-            MeetingError::Missing { waited, missing } => {
-                write!(f, "waited {waited:?}; missing: {}; {OTHER_JOB}", list(missing))
+            MeetingError::Missing { waited, missing, elsewhere } => {
+                write!(f, "waited {waited:?}; missing: {}; {OTHER_JOB}", list(missing))?;
+                match elsewhere.iter().map(u32::to_string).collect::<Vec<_>>().join(" or ").as_str() {
+                    "" => Ok(()),
+                    processes => write!(f, ": perhaps process {processes}"),
+                }
             }
             MeetingError::Alive { waited, absent } => {
                 write!(f, "waited {waited:?}; alive, but did not come: {}", list(absent))
@@ -207,11 +215,14 @@ mod tests {
                     worker 3 (h:3) (process 79 has ended, a child of it has not), worker 4 (h:4) (its process runs)";
         for (error, text) in [
             (
-                MeetingError::Missing { waited, missing: all.clone() },
-                format!(
-                    "waited 30s; missing: {list}; one that runs but is not found has another cluster, CONSONANCE_JOB or \
-                     Slurm step"
-                ),
+                MeetingError::Missing { waited, missing: all.clone(), elsewhere: Vec::new() },
+                format!("waited 30s; missing: {list}; {OTHER_JOB}"),
+            ),
+            (
+                MeetingError::Missing { waited, missing: all[..1].to_vec(), elsewhere: vec![77, 78] },
+                "waited 30s; missing: worker 0 (h:0); one that runs but is not found is on another host, or has another \
+                 cluster (addresses are compared as text), CONSONANCE_JOB or Slurm step: perhaps process 77 or 78"
+                    .to_owned(),
             ),
             (
                 MeetingError::Alive { waited, absent: all.clone() },

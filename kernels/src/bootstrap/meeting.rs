@@ -1,11 +1,12 @@
 //! The sockets around [`Formation`]: a process listens, and the others of its job find it.
 
 use super::{
+    elsewhere::elsewhere,
     error::{Absent, MeetingError, system},
     formation::{Formation, Outcome},
     formed::{Formed, Gone, Member},
     message::{Group, Hello, MAX_BYTES, MAX_TASKS, Message, ReadError, TaskSet},
-    options::{MeetingOptions, holder, name},
+    options::{MeetingOptions, Waiting, holder, name},
     socket::{self, Link, Packet},
 };
 use crate::os::process_state::ProcessState;
@@ -49,15 +50,6 @@ pub struct Meeting {
     segment: Option<OwnedFd>,
     /// The process that opened the meeting. A fork has the sockets, too, but is not the member.
     owner: u32,
-}
-
-/// The progress report of a waiting process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// The time that it has waited.
-    pub waited: Duration,
-    /// The tasks for which it waits.
-    pub missing: Vec<usize>,
 }
 
 /// A polled descriptor.
@@ -224,8 +216,10 @@ impl Meeting {
                 return Err(self.diagnose(now - begin, self.formation.awaited(is_patient)));
             }
             if now >= next_progress {
-                let missing = self.formation.awaited(is_patient).iter().collect();
-                progress(&Waiting { waited: now - begin, missing });
+                let (awaited, waited) = (self.formation.awaited(is_patient), now - begin);
+                // Processes that start at about the same time need no such hint.
+                let elsewhere = if waited < PROGRESS[1] { Vec::new() } else { elsewhere(&self.options, awaited) };
+                progress(&Waiting { waited, missing: awaited.iter().collect(), elsewhere });
                 next_progress = now + PROGRESS[1];
             }
             let is_looking = is_behind || self.links[..self.options.task].iter().any(Option::is_none);
@@ -473,7 +467,7 @@ impl Meeting {
         let is_there = |absent: &Absent| absent.pid.is_some() || absent.state != ProcessState::Gone;
         let is_new = self.formation.own().generation == 0;
         if !absent.iter().all(is_there) {
-            MeetingError::Missing { waited, missing: absent }
+            MeetingError::Missing { waited, missing: absent, elsewhere: elsewhere(&self.options, awaited) }
         } else if is_new && absent.iter().all(|absent| absent.state == ProcessState::Running) {
             MeetingError::Without { waited, others: absent }
         } else {

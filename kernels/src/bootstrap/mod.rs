@@ -7,8 +7,9 @@
 //! reports members that end or leave. The remaining members then call [`Meeting::form`] again.
 //!
 //! Files: `message.rs` encodes the messages. `formation.rs` is the protocol without sockets.
-//! `meeting.rs` runs the protocol over the sockets that `socket.rs` makes. `formed.rs`, `watch.rs`
-//! and `error.rs` contain what their names say.
+//! `meeting.rs` runs the protocol over the sockets that `socket.rs` makes. `elsewhere.rs` finds
+//! processes that wait for another job. `formed.rs`, `watch.rs` and `error.rs` contain what their
+//! names say.
 //!
 //! # The protocol
 //!
@@ -75,6 +76,7 @@
 //! refused as a process of another build.
 
 mod options;
+mod elsewhere;
 mod meeting;
 pub mod formation;
 pub mod message;
@@ -87,7 +89,7 @@ mod tests;
 
 pub use error::{Absent, MeetingError};
 pub use formed::{Formed, Gone, Member};
-pub use meeting::{Meeting, Waiting};
+pub use meeting::Meeting;
 pub use message::Group;
-pub use options::MeetingOptions;
+pub use options::{MeetingOptions, Waiting};
 pub use watch::Watch;

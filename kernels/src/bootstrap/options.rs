@@ -1,10 +1,11 @@
-//! The options of a meeting, and the socket names at which the processes listen.
+//! The options of a meeting, what it reports, and the socket names at which the processes listen.
 
 use super::{
     error::{MeetingError, system},
     message::Hello,
     socket,
 };
+use std::time::Duration;
 
 /// The task of a process, and the job in which it takes part.
 #[derive(Clone, Debug)]
@@ -20,6 +21,18 @@ pub struct MeetingOptions {
     pub names: Vec<String>,
     /// The number of this process's replicas, from 1 to [`MAX_TASKS`](super::message::MAX_TASKS).
     pub replicas: usize,
+}
+
+/// The progress report of a waiting process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The time that it has waited.
+    pub waited: Duration,
+    /// The tasks for which it waits.
+    pub missing: Vec<usize>,
+    /// From the second report on, the ids of processes that may be meant to have these tasks, but
+    /// wait for another job.
+    pub elsewhere: Vec<u32>,
 }
 
 impl MeetingOptions {

@@ -315,6 +315,22 @@ fn a_missing_worker_is_named_while_all_wait_and_at_the_deadline() {
 }
 
 #[test]
+fn a_process_that_waits_for_another_job_is_named() {
+    let (other, mut complete) = (job(), open_all(2, job()));
+    form_all(&mut complete, 0);
+    let mut workers = [Worker::open(0, 2, job()), Worker::open(1, 2, other)];
+    workers.iter_mut().for_each(|worker| worker.command("form 300 0"));
+    let errors = [0, 1].map(|index: usize| workers[index].wait_for("error"));
+    for (error, elsewhere) in errors.iter().zip([workers[1].pid(), workers[0].pid()]) {
+        // Processes of other tests may be named, too.
+        let (_, processes) = error.split_once("Slurm step: perhaps process ").expect(error);
+        let processes: Vec<u32> = processes.split(" or ").map(|process| process.parse().expect(error)).collect();
+        assert!(processes.contains(&elsewhere), "{error}");
+        assert!(complete.iter().all(|member| !processes.contains(&member.pid())), "{error}");
+    }
+}
+
+#[test]
 fn two_jobs_never_meet() {
     let (mut one, mut other) = (open_all(2, job()), open_all(2, job()));
     one.iter_mut().chain(&mut other).for_each(|worker| worker.form(0));

@@ -323,7 +323,14 @@ impl ProcessGroupBuilder {
         let tell = |waiting: &Waiting| {
             let missing: Vec<&str> = waiting.missing.iter().map(|&task| tasks[task].as_str()).collect();
             let (own, waited) = (place.own_task(), waiting.waited.as_secs());
-            (self.on_wait)(&format!("{own} has waited {waited} s for {}", missing.join(", ")));
+            let elsewhere: Vec<String> = waiting.elsewhere.iter().map(u32::to_string).collect();
+            let hint = match elsewhere.join(" or ").as_str() {
+                "" => String::new(),
+                processes => format!(
+                    "; perhaps for process {processes}, which has another cluster, CONSONANCE_JOB or Slurm step"
+                ),
+            };
+            (self.on_wait)(&format!("{own} has waited {waited} s for {}{hint}", missing.join(", ")));
         };
         let mut own = meeting.lock().unwrap_or_else(PoisonError::into_inner);
         let formed = catch_unwind(AssertUnwindSafe(|| {
