@@ -2,9 +2,10 @@
 //! back equal.
 
 use consonance::{
-    ClusterResolver, ClusterSpec, Error, SimpleClusterResolver, SlurmClusterResolver, TfConfigClusterResolver,
-    UnionResolver,
+    ClusterResolver, ClusterSpec, Error, MultiWorkerMirroredStrategy, SimpleClusterResolver, SlurmClusterResolver,
+    TfConfigClusterResolver, UnionResolver,
 };
+use std::{env, process::Command};
 
 #[test]
 fn a_malformed_tf_config_is_refused_where_it_is_wrong() {
@@ -263,4 +264,24 @@ fn the_ranks_of_torchrun_form_a_group() {
     }
     let error = ProcessGroup::from_environment(ranks("5", &[])).unwrap().join().unwrap_err();
     assert_eq!(error.to_string(), "ProcessGroup: rank: expected a rank below the size, 2, found 5");
+}
+
+#[test]
+fn a_worker_says_that_parameter_servers_take_no_part() {
+    const NAME: &str = "a_worker_says_that_parameter_servers_take_no_part";
+    const WORKER: &str = "CONSONANCE_TEST_WORKER";
+    if env::var_os(WORKER).is_some() {
+        assert_eq!(MultiWorkerMirroredStrategy::new().unwrap().num_replicas_in_sync(), 1);
+        return;
+    }
+    let cluster =
+        r#"{"cluster": {"worker": ["localhost:1"], "ps": ["localhost:2"]}, "task": {"type": "worker", "index": 0}}"#;
+    let mut worker = Command::new(env::current_exe().unwrap());
+    let worker = worker.args(["--exact", NAME, "--nocapture"]).env(WORKER, "").env("TF_CONFIG", cluster);
+    let output = worker.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    let told =
+        "consonance: MultiWorkerMirroredStrategy: the ps task of the cluster takes no part: each worker has a copy";
+    assert!(said.lines().any(|line| line.starts_with(told)), "{said}");
 }

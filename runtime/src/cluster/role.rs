@@ -15,6 +15,8 @@ pub(crate) struct Role {
     pub(crate) workers: Vec<(String, String)>,
     /// The position of this process in the list.
     pub(crate) worker: usize,
+    /// The number of the cluster's parameter servers, which have no replicas.
+    servers: usize,
 }
 
 impl Role {
@@ -27,7 +29,7 @@ impl Role {
     pub(crate) fn of(call: &'static str, resolver: &dyn ClusterResolver) -> Result<Role> {
         let cluster = resolver.cluster_spec();
         if cluster.is_empty() || resolver.task_type() == Some("evaluator") {
-            return Ok(Role { workers: Vec::new(), worker: 0 });
+            return Ok(Role { workers: Vec::new(), worker: 0, servers: 0 });
         }
         let tasks = ["chief", "worker"].into_iter().filter_map(|job| Some((job, cluster.tasks(job)?)));
         let tasks: Vec<_> =
@@ -41,11 +43,27 @@ impl Role {
             return Err(Error::invalid(call, "task", expected, "none"));
         };
         let worker = tasks.iter().position(|task| (task.0, task.1) == (job, index)).ok_or_else(|| {
-            let expected = "a chief or a worker: no other task has replicas";
+            let expected = match job {
+                "ps" => "a chief or a worker: this version has no parameter servers",
+                _ => "a chief or a worker: no other task has replicas",
+            };
             Error::invalid(call, "task", expected, format!("{job}[{index}]"))
         })?;
         let name = |(job, index, address): (&str, usize, &String)| (format!("{job}[{index}]"), address.clone());
-        Ok(Role { workers: tasks.into_iter().map(name).collect(), worker })
+        let servers = cluster.tasks("ps").map_or(0, |tasks| tasks.len());
+        Ok(Role { workers: tasks.into_iter().map(name).collect(), worker, servers })
+    }
+
+    /// Returns what the first worker tells the user of parameter servers, which a program may have
+    /// been written for. `None` if there are none.
+    pub(crate) fn idle_servers(&self) -> Option<String> {
+        let servers = match self.servers {
+            0 => return None,
+            1 => "the ps task of the cluster takes no part".to_owned(),
+            count => format!("the {count} ps tasks of the cluster take no part"),
+        };
+        let why = "each worker has a copy of every variable, and this version has no parameter servers";
+        Some(format!("{servers}: {why}")).filter(|_| self.worker == 0)
     }
 }
 
@@ -129,12 +147,33 @@ mod tests {
     }
 
     #[test]
+    fn the_first_worker_tells_of_parameter_servers() {
+        let told = |cluster, task| role(cluster, Some(task)).unwrap().idle_servers();
+        let cluster = r#"{"ps": ["p:1", "p:2"], "worker": ["a:1", "a:2"], "evaluator": ["e:1"]}"#;
+        let said = told(cluster, ("worker", 0)).unwrap();
+        assert_eq!(
+            said,
+            "the 2 ps tasks of the cluster take no part: each worker has a copy of every variable, and this version has no \
+             parameter servers"
+        );
+        assert_eq!(told(cluster, ("worker", 1)), None);
+        assert_eq!(told(cluster, ("evaluator", 0)), None);
+        assert_eq!(told(r#"{"worker": ["a:1"]}"#, ("worker", 0)), None);
+        let said = told(r#"{"worker": {"3": "a:1"}, "ps": ["p:1"]}"#, ("worker", 3)).unwrap();
+        assert!(said.starts_with("the ps task of the cluster takes no part: "), "{said}");
+    }
+
+    #[test]
     fn a_task_without_replicas_is_refused() {
         let problem = |cluster, task| role(cluster, task).err().unwrap().to_string();
         let cluster = r#"{"worker": ["a:1"], "ps": ["p:1"]}"#;
         assert_eq!(
             problem(cluster, Some(("ps", 0))),
-            "call: task: expected a chief or a worker: no other task has replicas, found ps[0]"
+            "call: task: expected a chief or a worker: this version has no parameter servers, found ps[0]"
+        );
+        assert_eq!(
+            problem(r#"{"worker": ["a:1"], "judge": ["j:1"]}"#, Some(("judge", 0))),
+            "call: task: expected a chief or a worker: no other task has replicas, found judge[0]"
         );
         assert_eq!(
             problem(cluster, None),

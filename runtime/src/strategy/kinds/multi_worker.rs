@@ -242,12 +242,15 @@ impl MultiWorkerBuilder {
     /// Makes the strategy. If the cluster has several workers, waits for the processes of all of
     /// them; they may start in any order. See [`ProcessGroup`](crate::ProcessGroup).
     ///
+    /// Tasks `ps` take no part, and the first worker says so on standard error.
+    ///
     /// # Errors
     /// [`Error::InvalidCall`] if this process is no worker of the cluster, if it has no replicas or
     /// more than there are devices, or if a worker is on another host; [`Error::Meeting`] with the
     /// missing workers if some are missing at the deadline.
     pub fn build(self) -> Result<MultiWorkerMirroredStrategy> {
         let role = Role::of(CALL, &*self.resolver)?;
+        role.idle_servers().iter().for_each(|sentence| eprintln!("consonance: {CALL}: {sentence}"));
         // Wrong devices are refused before the other workers are met.
         let replicas = match &self.devices {
             None => self.replicas,
