@@ -10,6 +10,8 @@
 
 pub mod dtype;
 pub mod op;
+#[cfg(feature = "serde")]
+mod names;
 pub mod world;
 pub mod partition;
 pub mod call;

@@ -6,6 +6,8 @@ pub(crate) mod elements;
 mod display;
 #[cfg(feature = "ndarray")]
 mod ndarray;
+#[cfg(feature = "serde")]
+mod serde;
 pub(crate) mod indexed_slices;
 pub(crate) mod axis;
 pub mod nest;
