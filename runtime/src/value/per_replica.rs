@@ -100,12 +100,19 @@ impl<'a, T> IntoIterator for &'a PerReplica<T> {
     }
 }
 
-/// Prints the values like TensorFlow.
+/// Prints the values like TensorFlow, each with the precision and the flags of the whole.
+///
+/// ```
+/// use consonance::{PerReplica, Tensor};
+/// let losses = PerReplica::new(vec![Tensor::from(0.625f32), Tensor::from(2.0f32)]);
+/// assert_eq!(format!("{losses:#.1}"), "PerReplica:{\n  0: 0.6,\n  1: 2.0\n}");
+/// ```
 impl<T: fmt::Display> fmt::Display for PerReplica<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PerReplica:{{")?;
         for (id, value) in self.iter().enumerate() {
-            write!(f, "{}\n  {id}: {value}", if id == 0 { "" } else { "," })?;
+            write!(f, "{}\n  {id}: ", if id == 0 { "" } else { "," })?;
+            fmt::Display::fmt(value, f)?;
         }
         write!(f, "\n}}")
     }
@@ -136,6 +143,22 @@ impl<T> Mirrored<T> {
     /// Returns the devices that hold the value.
     pub fn devices(&self) -> &[Device] {
         &self.devices
+    }
+}
+
+/// Prints the value.
+///
+/// ```
+/// use consonance::{MirroredStrategy, Tensor};
+/// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+/// let losses = strategy.run(|_| Ok(Tensor::from(0.5f32)))?;
+/// let total = strategy.reduce_to("sum", &losses, "cpu:0")?;
+/// assert_eq!(total.to_string(), "f32[] 1");
+/// # Ok::<(), consonance::Error>(())
+/// ```
+impl<T: fmt::Display> fmt::Display for Mirrored<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.value, f)
     }
 }
 

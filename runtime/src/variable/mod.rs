@@ -1,6 +1,7 @@
 //! Variables: tensors that outlive a run.
 
 mod builder;
+mod display;
 #[cfg(feature = "checkpoint")]
 mod held;
 mod of_strategy;
@@ -21,7 +22,6 @@ use crate::{
 use consonance_spec::Kind;
 use place::{Place, Writing};
 use std::{
-    fmt,
     ops::Range,
     sync::{Arc, Mutex},
 };
@@ -351,19 +351,6 @@ impl Variable {
 impl PartialEq for Variable {
     fn eq(&self, other: &Variable) -> bool {
         self.0.id == other.0.id
-    }
-}
-
-/// Prints `Variable(number 7, f32[2] [1, 2], OnWrite, aggregation None, MirroredStrategy(cpu:0))`:
-/// the value of the first copy or component, if it has few elements and nobody writes it.
-impl fmt::Debug for Variable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 16;
-        let Inner { id, strategy, synchronization, aggregation, shape, places, .. } = &*self.0;
-        let is_small = shape.iter().product::<usize>() <= SHOWN;
-        let value = places.first().filter(|_| is_small).and_then(Place::look);
-        let value = value.map_or_else(|| self.spec(), |value| value.to_string());
-        write!(f, "Variable(number {id}, {value}, {synchronization:?}, aggregation {aggregation:?}, {strategy})")
     }
 }
 
