@@ -3,8 +3,8 @@
 #![cfg(target_os = "linux")]
 
 use consonance::{
-    Communicator, Error, MirroredStrategy, ReduceOp,
-    profile::{EXTENSION, Event, Record, Transport, VARIABLE},
+    Communicator, Error, MirroredStrategy, ProcessGroup, ReduceOp, UniqueId,
+    profile::{self, EXTENSION, Event, Record, Transport, VARIABLE},
 };
 use consonance_kernels::os::record_file;
 use consonance_spec::Kind;
@@ -68,6 +68,7 @@ fn the_role() {
         Ok("threads") => (0..3).for_each(|_| sum_on_threads()),
         Ok("crowd") => crowd(),
         Ok("calls") => calls(),
+        Ok("paths") => paths(),
         Ok("fork") => {
             Communicator::threads(1)[0].barrier().expect("nobody else");
             match fork().expect("a fork") {
@@ -127,6 +128,62 @@ fn calls() {
     error.expect_err("the roots differ");
 }
 
+/// Calls whose data go in every way that there is, on two ranks that are threads, and on two that
+/// take the role of processes.
+fn paths() {
+    let threads = Communicator::threads(2).into_iter().map(|mut rank| {
+        thread::spawn(move || {
+            let mut large = vec![1.0f32; 1 << 18];
+            rank.all_reduce(ReduceOp::Sum, &mut large[..1]).expect("both ranks call");
+            rank.all_reduce(ReduceOp::Sum, &mut large).expect("both ranks call");
+        })
+    });
+    threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().expect("no panic"));
+    let id = UniqueId::new().expect("an id");
+    let processes = [0, 1].map(|index| {
+        thread::spawn(move || {
+            let group = ProcessGroup::with_id(&id, index, 2).reads_directly(true).join();
+            let mut rank = group.expect("a group").communicators().remove(0);
+            let (mut large, other) = (vec![1.0f32; 1 << 18], vec![1.0f32; 1 << 18]);
+            // In the first barrier the ranks try to read each other's memory. After the second,
+            // both know the result.
+            rank.barrier().expect("both ranks call");
+            rank.barrier().expect("both ranks call");
+            rank.all_reduce(ReduceOp::Sum, &mut large[..1]).expect("both ranks call");
+            rank.all_reduce(ReduceOp::Sum, &mut large).expect("both ranks call");
+            rank.broadcast(&mut large, 0).expect("both ranks call");
+            rank.all_to_all_into(&other, &mut large).expect("both ranks call");
+            let mut shared = rank.alloc::<f32>(1 << 18).expect("memory");
+            rank.all_reduce(ReduceOp::Sum, &mut shared).expect("both ranks call");
+            let reads = rank.topology(None).expect("ranks that share memory").reads;
+            println!("reads {reads}");
+        })
+    });
+    processes.into_iter().for_each(|process| process.join().expect("no panic"));
+}
+
+#[test]
+fn the_path_of_the_data_of_each_call_is_told() {
+    let folder = Folder::new("paths");
+    let output = run("paths", &folder.0);
+    let reads = String::from_utf8_lossy(&output.stdout).contains("reads true");
+    let files = folder.files();
+    let paths = |transport| {
+        let calls = files.iter().flat_map(|(_, records)| records).filter_map(|record| match record.event {
+            Event::Call(call) => Some(call),
+            Event::Run => None,
+        });
+        let of_rank = calls.filter(|call| call.transport == Some(transport));
+        of_rank.map(|call| call.path.map(profile::Path::name)).collect::<Vec<_>>()
+    };
+    // Each rank has a file of its own.
+    let twice = |paths: &[Option<&'static str>]| paths.repeat(2);
+    assert_eq!(paths(Transport::Threads), twice(&[Some("inline"), Some("in place")]));
+    let read = if reads { "process read" } else { "staged" };
+    let expected = [None, None, Some("inline"), Some("two-shot"), Some("staged"), Some(read), Some("in place")];
+    assert_eq!(paths(Transport::Processes), twice(&expected));
+}
+
 #[test]
 fn threads_of_a_name_that_end_leave_their_file_to_the_next() {
     let folder = Folder::new("threads");
@@ -140,6 +197,7 @@ fn threads_of_a_name_that_end_leave_their_file_to_the_next() {
             let Event::Call(call) = record.event else { panic!("{record:?}") };
             assert_eq!((call.name, call.step, call.op), (Kind::AllReduce, Kind::AllReduce, Some(ReduceOp::Sum)));
             assert_eq!((call.bytes, call.transport, call.failed), (100, Some(Transport::Threads), false));
+            assert_eq!(call.path, Some(profile::Path::Inline));
             let end = record.end.expect("the call ended");
             assert!(call.waited.is_some_and(|waited| waited <= end - record.begin), "{record:?}");
             assert!(next.is_none_or(|next| end <= next.begin), "{record:?} and {next:?}");

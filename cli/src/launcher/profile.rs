@@ -200,6 +200,7 @@ fn slice(record: &Record, begin: Duration, last: Duration) -> Value {
                 ("op", call.op.map(|op| op.name().into())),
                 ("dtype", call.dtype.map(|dtype| dtype.name().into())),
                 ("transport", call.transport.map(|transport| transport.name().into())),
+                ("path", call.path.map(|path| path.name().into())),
                 ("waited_us", call.waited.map(|waited| microseconds(waited).into())),
                 ("failed", call.failed.then_some(Value::Bool(true))),
             ];
@@ -226,7 +227,7 @@ mod tests {
     use super::*;
     use consonance::{
         DType, ReduceOp,
-        profile::{CallRecord, Transport},
+        profile::{self, CallRecord, Transport},
     };
     use consonance_kernels::os::record_file::RecordFile;
     use consonance_spec::Kind;
@@ -247,6 +248,7 @@ mod tests {
             dtype: Some(DType::F32),
             bytes: 400,
             transport: Some(Transport::Processes),
+            path: end.map(|_| profile::Path::TwoShot),
             waited: end.map(|_| at(1500)),
             failed: false,
         };
@@ -301,7 +303,7 @@ mod tests {
             (&json!("run"), &json!(0.0), &json!(80.0))
         );
         assert_eq!((&slices[2]["ts"], &slices[2]["dur"]), (&json!(10.0), &json!(10.5)));
-        assert_eq!(slices[2]["args"]["waited_us"], json!(1.5));
+        assert_eq!((&slices[2]["args"]["waited_us"], &slices[2]["args"]["path"]), (&json!(1.5), &json!("two-shot")));
     }
 
     #[test]

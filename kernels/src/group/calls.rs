@@ -5,7 +5,7 @@ use super::{
     fault::Fault,
     payloads::Payloads,
     peers::PeerBuffers,
-    plan::{Chunking, Step, Targets},
+    plan::{Chunking, Path, Step, Targets},
     scratch::Addresses,
 };
 use crate::{
@@ -147,6 +147,7 @@ impl Endpoint {
             return unsafe { self.in_windows(signature, step, (address, bytes), counts, work) };
         }
         let shared = self.share(signature, step.access(), bytes, address, ptr::null_mut(), Default::default())?;
+        shared.endpoint.path.set(Some(Path::InPlace));
         let (context, addresses) = shared.endpoint.context(signature);
         let Addresses { sources, scratch, .. } = addresses;
         work(&mut PeerBuffers { context, sources, scratch, window: None })?;
@@ -200,6 +201,7 @@ impl Endpoint {
 
         let step = Step::divided(reducer, targets);
         let shared = self.share(signature, step.access(), bytes, input, output, Default::default())?;
+        shared.endpoint.path.set(Some(Path::InPlace));
         let Addresses { inputs, outputs, .. } = &mut shared.endpoint.addresses;
         inputs.clear();
         outputs.clear();

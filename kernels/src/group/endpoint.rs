@@ -7,7 +7,7 @@ use super::{
     fault::Fault,
     keep_waiting::KeepWaiting,
     mail::Mail,
-    plan::{SLOTS, Topology},
+    plan::{Path, SLOTS, Topology},
     posted::{Posted, PostedCall},
     scratch::Addresses,
     staging::Staging,
@@ -42,6 +42,8 @@ pub struct Endpoint {
     pub(super) timeout: Duration,
     /// How long this call has slept while it waited for peers.
     pub(super) slept: Cell<Duration>,
+    /// How the data of the last step went that shared memory, until somebody asks.
+    pub(crate) path: Cell<Option<Path>>,
     pub(crate) addresses: Addresses,
     /// Where this rank copies in its data, if its peers cannot read them in place.
     pub(crate) staging: Option<Staging>,
@@ -123,6 +125,7 @@ impl Endpoint {
             company: 0..0,
             timeout,
             slept,
+            path: Cell::default(),
             addresses,
             staging,
             entry_id: 0,
@@ -170,6 +173,12 @@ impl Endpoint {
     /// peers.
     pub fn waited(&self) -> Duration {
         self.slept.get()
+    }
+
+    /// Returns how the data of the last step went, if this was not asked since.
+    pub fn take_path(&self) -> Path {
+        // A step whose data are inline takes no time to say so.
+        self.path.take().unwrap_or(Path::Inline)
     }
 
     /// Adds a wait in another group to this call's.

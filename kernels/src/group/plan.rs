@@ -4,6 +4,9 @@
 //! The choice affects only speed: every protocol keeps the canonical order, and ranks that agree on
 //! a step choose the same protocol.
 
+#[cfg(test)]
+mod tests;
+
 use super::tuning::CHUNK_BYTES;
 use crate::{
     cpu::reduce::Reducer,
@@ -190,6 +193,39 @@ pub enum Protocol {
     /// Every rank stages the data that the others fold, folds its own block, and stages the result
     /// for the ranks that receive.
     TwoShot(Windows),
+}
+
+/// How the data of a call went from rank to rank: a [`Protocol`] for profiles. A message is inline,
+/// too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Path {
+    /// See [`Protocol::Inline`] and [`Protocol::Message`].
+    Inline = 1,
+    /// See [`Protocol::InPlace`].
+    InPlace = 2,
+    /// See [`Protocol::ProcessRead`].
+    ProcessRead = 3,
+    /// See [`Protocol::Staged`].
+    Staged = 4,
+    /// See [`Protocol::TwoShot`].
+    TwoShot = 5,
+}
+
+impl Path {
+    /// Every path.
+    pub const ALL: [Path; 5] = [Path::Inline, Path::InPlace, Path::ProcessRead, Path::Staged, Path::TwoShot];
+
+    /// Returns its name, as `consonance explain` prints it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Path::Inline => "inline",
+            Path::InPlace => "in place",
+            Path::ProcessRead => "process read",
+            Path::Staged => "staged",
+            Path::TwoShot => "two-shot",
+        }
+    }
 }
 
 /// How data are staged: a part at a time, while the peers read the part before.
@@ -407,77 +443,5 @@ impl Windows {
     fn new(slot_bytes: usize, blocks: usize, bytes: usize) -> Windows {
         let stride = slot_bytes / blocks / BORDER_BYTES * BORDER_BYTES;
         Windows { count: (bytes / blocks).div_ceil(stride).max(1), blocks, stride }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const T: Tuning = Tuning::DEFAULT;
-
-    #[test]
-    fn the_way_changes_with_the_size() {
-        let topology = Topology { ranks: 2, slot_bytes: Some(256 << 10), reads: false, tuning: &Tuning::DEFAULT };
-        let sum = |targets| Step::Divided { targets, input_size: 4, output_size: 4 };
-        let windows = |count, blocks| Windows { count, blocks, stride: (256 << 10) / blocks };
-        let parts = |count, blocks| Windows { count, blocks, stride: T.window_bytes / blocks };
-        let all = sum(Targets::All);
-        assert_eq!(topology.protocol(all, T.one_shot_bytes / 2, false), Protocol::Staged(windows(1, 1)));
-        assert_eq!(topology.protocol(all, T.one_shot_bytes / 2 + 4, false), Protocol::TwoShot(parts(1, 1)));
-        let root = sum(Targets::Root(0));
-        assert_eq!(topology.protocol(root, T.root_one_shot_bytes / 2, false), Protocol::Staged(windows(1, 1)));
-        assert_eq!(topology.protocol(root, T.root_one_shot_bytes / 2 + 4, false), Protocol::TwoShot(parts(1, 1)));
-        let three = Topology { ranks: 3, ..topology };
-        assert_eq!(three.protocol(all, T.one_shot_bytes / 3, false), Protocol::Staged(windows(1, 1)));
-        assert_eq!(three.protocol(all, T.one_shot_bytes / 3 + 4, false), Protocol::TwoShot(parts(1, 1)));
-        assert_eq!(topology.protocol(all, 1 << 20, false), Protocol::TwoShot(parts(8, 1)));
-        assert_eq!(topology.protocol(all, T.in_place_bytes + 4, true), Protocol::InPlace);
-        assert_eq!(topology.protocol(sum(Targets::Own), 1 << 20, false), Protocol::Staged(parts(8, 2)));
-        // Blocks of different sizes are not staged side by side.
-        assert_eq!(topology.protocol(sum(Targets::Own), (1 << 20) + 4, true), Protocol::Staged(parts(9, 1)));
-        let wholes = |count| Windows { count, blocks: 1, stride: T.whole_window_bytes };
-        assert_eq!(topology.protocol(Step::Published(Chunking::WHOLE), 1 << 20, false), Protocol::Staged(wholes(16)));
-        let to_one = |bytes| topology.protocol(Step::Published(Chunking::one_way(bytes, 1)), bytes, false);
-        assert_eq!(to_one(64 << 10), Protocol::Staged(Windows { count: 2, blocks: 1, stride: 32 << 10 }));
-        assert_eq!(to_one(1 << 20), Protocol::Staged(parts(8, 1)));
-        assert!(rides(&T, 2, PAYLOAD_BYTES) && !rides(&T, 2, PAYLOAD_BYTES + 1));
-        assert!(rides(&T, 1000, FIRST_BYTES) && !rides(&T, 1000, PAYLOAD_BYTES));
-        let reading = Topology { reads: true, ..topology };
-        let [even, odd] = [T.read_bytes, T.read_bytes + 4];
-        assert_eq!(reading.protocol(Step::Published(Chunking::blocks(2, even)), even, false), Protocol::ProcessRead);
-        assert_eq!(reading.protocol(Step::Published(Chunking::WHOLE), even, false), Protocol::Staged(wholes(4)));
-        assert_eq!(reading.protocol(sum(Targets::Own), even, false), Protocol::ProcessRead);
-        assert_eq!(reading.protocol(sum(Targets::Own), odd, false), topology.protocol(sum(Targets::Own), odd, false));
-        assert_eq!(reading.protocol(all, 1 << 20, false), Protocol::TwoShot(parts(8, 1)));
-        assert_eq!(reading.protocol(sum(Targets::Own), even, true), Protocol::InPlace);
-        let threads = Topology { slot_bytes: None, ..topology };
-        assert_eq!(threads.protocol(all, 4096, false), Protocol::InPlace);
-        for (topology, most) in [(topology, T.some_payload_bytes), (threads, T.threads_payload_bytes)] {
-            assert_eq!(topology.moving(most, Chunking::WHOLE), Step::Exchange);
-            assert_eq!(topology.moving(most + 1, Chunking::WHOLE), Step::Published(Chunking::WHOLE));
-            assert_eq!(topology.gathering(PAYLOAD_BYTES), Step::Exchange);
-            assert_eq!(topology.gathering(PAYLOAD_BYTES + 1), Step::Published(Chunking::whole(PAYLOAD_BYTES + 1)));
-        }
-    }
-
-    /// A machine on which the system copies slower than two ranks had no way to say so.
-    #[test]
-    fn nothing_is_read_where_the_measurement_says_so() {
-        let never = usize::MAX;
-        assert_eq!([256 << 10, 1 << 20].map(|slot_bytes| least_read(never, slot_bytes)), [never; 2]);
-        assert_eq!(least_read(never, 64 << 10), 64 << 10);
-        assert_eq!(least_read(T.read_bytes, 256 << 10), T.read_bytes);
-    }
-
-    #[test]
-    fn windows_of_parts_that_all_read_have_no_small_rest() {
-        let w = T.whole_window_bytes;
-        for bytes in [0, 1, 5000, w, w + 4, w * 5 / 4, w * 5 / 4 + 1, 1 << 20, (1 << 20) + 4, 12_345_678] {
-            let window_bytes = Chunking::whole(bytes).window_bytes(&T);
-            assert!(window_bytes <= w * 5 / 4 && window_bytes.is_multiple_of(BORDER_BYTES));
-            let rest = bytes % window_bytes;
-            assert!(bytes < window_bytes || rest == 0 || rest > window_bytes / 2, "{bytes} bytes in {window_bytes}");
-        }
     }
 }

@@ -36,14 +36,20 @@ impl Communicator {
             dtype: signature.dtype,
             bytes: bytes(&call),
             transport: self.transport(),
+            path: None,
             waited: None,
             failed: false,
         };
         let traced = profile::are_wanted().then(|| CallSpan::begin(self.rank(), self.size(), &record));
         let span = self.profiled.then(|| Span::begin(self.rank(), self.size(), Event::Call(record)));
+        // Calls before that were not observed have left theirs.
+        self.host().map(|host| host.take_path(peer));
         let result = self.carry_out_at_once(call, signature, agreement);
         // A wait that ended with an error is not counted.
-        record.waited = self.host().filter(|_| result.is_ok()).map(|host| host.waited(peer));
+        let host = self.host().filter(|_| result.is_ok());
+        record.waited = host.map(|host| host.waited(peer));
+        let moves = record.bytes > 0 && self.size() > 1;
+        record.path = host.filter(|_| moves).map(|host| host.take_path(peer));
         record.failed = result.is_err();
         if let Some(span) = span {
             span.end(Event::Call(record));

@@ -10,6 +10,7 @@ mod record;
 mod spans;
 mod stream;
 
+pub use consonance_kernels::group::plan::Path;
 pub use record::{CallRecord, Event, Record, Transport};
 pub(crate) use spans::{CallSpan, RunSpan, are_wanted};
 pub use stream::{EXTENSION, VARIABLE};

@@ -1,6 +1,9 @@
 //! A record of a profile: a call of a replica, or a run.
 
-use consonance_kernels::os::record_file::{Record as Words, WORDS};
+use consonance_kernels::{
+    group::plan::Path,
+    os::record_file::{Record as Words, WORDS},
+};
 use consonance_spec::{DType, Kind, ReduceOp};
 use std::time::Duration;
 
@@ -43,6 +46,9 @@ pub struct CallRecord {
     pub bytes: usize,
     /// How the ranks communicate, if the runtime knows the engine.
     pub transport: Option<Transport>,
+    /// How its data went, if ranks of the host moved some. Of several steps it is the last one's
+    /// that shared memory. `None` as below.
+    pub path: Option<Path>,
     /// How long this rank slept until others came or were done. `None` if the engine does not tell,
     /// or the call failed or goes on.
     pub waited: Option<Duration>,
@@ -96,7 +102,8 @@ impl Record {
             let op = call.op.map_or(0, |op| op as u8 + 1);
             let dtype = call.dtype.map_or(0, |dtype| dtype as u8 + 1);
             let transport = call.transport.map_or(0, |transport| transport as u8);
-            let codes = [call.name as u8, call.step as u8, op, dtype, transport, call.failed.into(), 0, 0];
+            let path = call.path.map_or(0, |path| path as u8);
+            let codes = [call.name as u8, call.step as u8, op, dtype, transport, call.failed.into(), path, 0];
             words[3..6].copy_from_slice(&[u64::from_le_bytes(codes), call.bytes as u64, time(call.waited)]);
         }
         words
@@ -107,7 +114,7 @@ impl Record {
     pub fn from_words(words: &Words) -> Option<Record> {
         let &[begin, end, ids, codes, bytes, waited, ..] = words;
         let time = |time: u64| (time != UNKNOWN).then(|| Duration::from_nanos(time));
-        let [name, step, op, dtype, transport, failed, ..] = codes.to_le_bytes();
+        let [name, step, op, dtype, transport, failed, path, _] = codes.to_le_bytes();
         let begin = time(begin)?;
         let end = time(end);
         let event = match name {
@@ -119,6 +126,7 @@ impl Record {
                 dtype: read(dtype, DType::ALL)?,
                 bytes: bytes as usize,
                 transport: read(transport, &Transport::ALL)?,
+                path: read(path, &Path::ALL)?,
                 waited: time(waited),
                 failed: failed != 0,
             }),
@@ -144,13 +152,24 @@ mod tests {
 
     #[test]
     fn records_are_decoded_as_they_were() {
-        let call = |name, op, dtype, transport, waited| {
+        let call = |name, op, dtype, (transport, path), waited| {
             let step = Kind::AllGather;
-            Event::Call(CallRecord { name, step, op, dtype, bytes: 1 << 40, transport, waited, failed: name != step })
+            Event::Call(CallRecord {
+                name,
+                step,
+                op,
+                dtype,
+                bytes: 1 << 40,
+                transport,
+                path,
+                waited,
+                failed: name != step,
+            })
         };
         let ops = [None].into_iter().chain(ReduceOp::ALL.into_iter().map(Some));
         let dtypes = [None].into_iter().chain(DType::ALL.iter().copied().map(Some)).cycle();
-        let transports = [None].into_iter().chain(Transport::ALL.map(Some)).cycle();
+        let paths = [None].into_iter().chain(Path::ALL.map(Some)).cycle();
+        let transports = [None].into_iter().chain(Transport::ALL.map(Some)).cycle().zip(paths);
         let kinds = Kind::ALL.iter().copied();
         let calls = kinds.zip(ops.cycle().zip(dtypes).zip(transports));
         let events = calls.map(|(kind, ((op, dtype), transport))| {
@@ -164,6 +183,8 @@ mod tests {
         }
         let all = Transport::ALL.map(|transport| (transport as u8 as usize, transport.name()));
         assert_eq!(all, [(1, "alone"), (2, "threads"), (3, "processes"), (4, "messages")]);
+        let all = Path::ALL.map(|path| (path as u8 as usize, path.name()));
+        assert_eq!(all, [(1, "inline"), (2, "in place"), (3, "process read"), (4, "staged"), (5, "two-shot")]);
     }
 
     #[test]

@@ -60,6 +60,7 @@ impl CallSpan {
             replica,
             replicas,
             transport = call.transport.map(|transport| transport.name()),
+            path = tracing::field::Empty,
             waited_us = tracing::field::Empty,
             error = tracing::field::Empty,
         );
@@ -70,6 +71,9 @@ impl CallSpan {
     pub(crate) fn end(self, call: &CallRecord, error: Option<&Error>) {
         if let Some(waited) = call.waited {
             self.0.record("waited_us", 1e6 * waited.as_secs_f64());
+        }
+        if let Some(path) = call.path {
+            self.0.record("path", path.name());
         }
         match error {
             None => tracing::debug!(target: "consonance", "finished"),

@@ -8,7 +8,7 @@ use crate::{
         endpoint::Endpoint,
         fault::Fault,
         peers::{PeerBuffers, Window},
-        plan::{Protocol, Step, Topology, Windows},
+        plan::{Path, Protocol, Step, Topology, Windows},
         scratch::{Addresses, Data, Source},
         slot_swap,
         staging::{Blocks, BufferRef, Load, Shown, Use},
@@ -82,6 +82,7 @@ impl Endpoint {
         }
         // Each block for another rank has a limit, and a rank's own block has none.
         let mut data = endpoint.data(if is_in_blocks { usize::MAX } else { most })?;
+        endpoint.path.set(Some(path(&data)));
         let in_slots = data.iter().filter(|data| matches!(data.place, Source::Slot));
         let windows = copy_in(in_slots.map(|data| data.bytes).max().unwrap_or(0)).count;
         if windows == 1 {
@@ -194,5 +195,17 @@ impl Endpoint {
             data.push(Data { bytes, place });
         }
         Ok(data)
+    }
+}
+
+/// Returns how the ranks' data go to those who read them.
+fn path(data: &[Data]) -> Path {
+    let any = |is_there: fn(&Source) -> bool| data.iter().any(|data| data.bytes > 0 && is_there(&data.place));
+    if any(|place| matches!(place, Source::Slot)) {
+        Path::Staged
+    } else if any(|place| matches!(place, Source::There(..))) {
+        Path::ProcessRead
+    } else {
+        Path::InPlace
     }
 }

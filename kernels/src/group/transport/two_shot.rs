@@ -10,7 +10,7 @@ use crate::{
     group::{
         endpoint::Endpoint,
         fault::Fault,
-        plan::{BORDER_BYTES, Protocol, Step, Targets, Windows},
+        plan::{BORDER_BYTES, Path, Protocol, Step, Targets, Windows},
         slot_swap,
         staging::{BufferRef, Shown, Use},
     },
@@ -101,7 +101,9 @@ impl Endpoint {
         let told = |place: Option<usize>| BufferRef { place: place.map(Shown::Heap), reads: false }.to_word();
         let told = (told(input_place), told(output_place));
         let shared = self.share(signature, step.access(), bytes, told.0, told.1, open)?;
+        shared.endpoint.path.set(Some(if is_divided { Path::TwoShot } else { Path::Staged }));
         if shared.endpoint.locate(bytes, output_bytes, targets)? {
+            shared.endpoint.path.set(Some(Path::InPlace));
             // SAFETY: every rank's descriptor refers to data there, as many as this rank's. Such a
             // rank keeps them there, or others in their place, while another is inside.
             unsafe { shared.endpoint.fold_block(signature, reducer, count, targets)? };

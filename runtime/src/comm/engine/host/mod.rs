@@ -14,7 +14,10 @@ use crate::{
     },
 };
 use consonance_kernels::{
-    group::{End, Endpoint, Fault, KeepWaiting, LastCall, PostedCall, Reason, Witness, plan::Topology},
+    group::{
+        End, Endpoint, Fault, KeepWaiting, LastCall, PostedCall, Reason, Witness,
+        plan::{Path, Topology},
+    },
     memory::{Memory, Space},
     shm::Segment,
 };
@@ -58,6 +61,12 @@ impl Host {
     /// send to or receive from it.
     pub(crate) fn waited(&self, peer: Option<usize>) -> Duration {
         peer.and_then(|peer| self.pairs.get(peer)?.as_ref()).unwrap_or(&self.endpoint).waited()
+    }
+
+    /// Returns how the data of the last call went, if this was not asked since: with `peer`, of the
+    /// last send to or receive from it.
+    pub(crate) fn take_path(&self, peer: Option<usize>) -> Path {
+        peer.and_then(|peer| self.pairs.get(peer)?.as_ref()).unwrap_or(&self.endpoint).take_path()
     }
 
     pub(crate) fn new(
