@@ -4,9 +4,6 @@
 //! The choice affects only speed: every protocol keeps the canonical order, and ranks that agree on
 //! a step choose the same protocol.
 
-#[cfg(test)]
-mod tests;
-
 use super::tuning::CHUNK_BYTES;
 use crate::{
     cpu::reduce::Reducer,
@@ -445,3 +442,6 @@ impl Windows {
         Windows { count: (bytes / blocks).div_ceil(stride).max(1), blocks, stride }
     }
 }
+
+#[cfg(test)]
+mod tests;

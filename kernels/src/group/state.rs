@@ -166,7 +166,6 @@ impl GroupState {
     }
 
     /// Whether this process is a copy, made by `fork`, of the one that joined the group.
-    #[inline]
     pub(crate) fn forked(&self) -> bool {
         self.segment().is_some_and(|(segment, _)| segment.forked())
     }
@@ -450,8 +449,7 @@ impl GroupState {
     pub(crate) fn lose(&self, ranks: Range<usize>, reason: Reason) {
         let gone = |rank: &usize| {
             let counters = &self.records()[*rank].counters;
-            // Relaxed: the caller learned of the loss from the system, after that process's last
-            // write.
+            // Relaxed: the system told the caller of the loss, after that process's last write.
             let left = counters.left.load(Ordering::Relaxed);
             left <= counters.generation.load(Ordering::Relaxed)
         };

@@ -448,25 +448,6 @@ impl Communicator {
         Error::invalid(kind.name(), argument, expected, format!("memory of {space}")).of_replica(self.rank())
     }
 
-    #[inline]
-    fn step(&mut self, call: Call<'_>, signature: &Signature, agreement: &Agreement<'_>) -> Result<()> {
-        if self.is_observed() {
-            return self.carry_out_observed(call, signature, agreement);
-        }
-        self.carry_out_at_once(call, signature, agreement)
-    }
-
-    #[inline]
-    pub(super) fn carry_out_at_once(
-        &mut self,
-        call: Call<'_>,
-        signature: &Signature,
-        agreement: &Agreement<'_>,
-    ) -> Result<()> {
-        let done = self.engine.execute(call, signature, agreement.name(signature));
-        done.map_err(|failure| self.settle(failure, signature, agreement))
-    }
-
     /// Returns the error of an earlier call, if this rank was not told of it yet. The last call has
     /// been made all the same, so that the ranks stay in step; a mismatch in it is told next.
     #[inline]

@@ -16,14 +16,24 @@ impl Communicator {
         self.profiled || profile::are_wanted()
     }
 
+    /// Executes a call whose signature is complete.
+    #[inline]
+    pub(super) fn step(&mut self, call: Call<'_>, signature: &Signature, agreement: &Agreement<'_>) -> Result<()> {
+        if self.is_observed() {
+            return self.carry_out_observed(call, signature, agreement);
+        }
+        self.carry_out_at_once(call, signature, agreement)
+    }
+
+    #[inline]
+    fn carry_out_at_once(&mut self, call: Call<'_>, signature: &Signature, agreement: &Agreement<'_>) -> Result<()> {
+        let done = self.engine.execute(call, signature, agreement.name(signature));
+        done.map_err(|failure| self.settle(failure, signature, agreement))
+    }
+
     /// Executes a call, and tells of it.
     #[cold]
-    pub(super) fn carry_out_observed(
-        &mut self,
-        call: Call<'_>,
-        signature: &Signature,
-        agreement: &Agreement<'_>,
-    ) -> Result<()> {
+    fn carry_out_observed(&mut self, call: Call<'_>, signature: &Signature, agreement: &Agreement<'_>) -> Result<()> {
         let peer = match call {
             Call::Send { to, .. } => Some(to),
             Call::Recv { from, .. } => Some(from),
