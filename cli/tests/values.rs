@@ -14,6 +14,7 @@ fn a_bad_value_is_refused_in_one_form() {
         ("bench all_reduce -n two", "'two' for '--ranks <N>': expected a whole number".to_owned()),
         ("bench all_reduce -b 1M -e 1K", "'1048576' for '--begin <MIN>': expected at most the 1024".to_owned()),
         ("bench all_reduce --time 0s", "'0s' for '--time <TIME>': expected a time above 0".to_owned()),
+        ("bench all_reduce --plot a.png", "'a.png' for '--plot <FILE>': expected a name that ends in .svg".to_owned()),
         ("bench limits -b 2 -e 1", "'2' for '--begin <MIN>': expected at most the 1 bytes of --end".to_owned()),
         ("bench strategies --rounds 100", "'100' for '--rounds <N>': expected a whole number from 1 to 99".to_owned()),
         ("explain all_reduce -n 0", ranks.to_owned()),

@@ -1,7 +1,7 @@
 //! A plot of results: time and bus bandwidth over size. Each library has a colour, and each
 //! collective a dash and a marker. All axes are logarithmic.
 
-use super::{Row, size};
+use super::{Row, fold, size};
 use plotters::{
     coord::{
         Shift,
@@ -12,17 +12,20 @@ use plotters::{
 };
 use std::{collections::BTreeSet, error::Error, ops::Range};
 
-/// The size of a panel, with its labels.
-const WIDTH: u32 = 720;
+/// The width of a panel without the labels at the ends of lines.
+const WIDTH: u32 = 530;
+/// The least height of a panel, and the height of what is above and below its frame.
 const HEIGHT: u32 = 480;
-/// The height of the title.
-const TOP: u32 = 64;
-/// Space for the labels at the ends of lines.
-const RIGHT: u32 = 190;
-/// The least distance between two of these labels.
+const AROUND: u32 = 100;
+/// The height of a line of the title, and of a line below it.
+const TITLE: u32 = 22;
+const BELOW: u32 = 17;
+/// The least distance between two labels.
 const LABEL: i32 = 15;
-/// How many ticks an axis of sizes has at most.
-const TICKS: usize = 10;
+/// The longest name of a library in a label. Of a longer one, such as a path, the end is shown.
+const NAME: usize = 28;
+/// How many labels have room beside each other on an axis of sizes.
+const TICKS: f64 = 8.0;
 /// Logarithms by which a frame is larger than the data, as a part of their range.
 const INSET: f64 = 0.05;
 
@@ -52,7 +55,7 @@ struct Series {
     /// The number of the collective.
     shape: usize,
     /// Bytes, and the value.
-    points: Vec<(f64, f64)>,
+    points: Vec<(usize, f64)>,
 }
 
 /// The end of a line, with its label.
@@ -68,6 +71,12 @@ struct Panel {
     series: Vec<Series>,
     /// Writes a value of the axis.
     unit: fn(f64) -> String,
+}
+
+/// The texts above the panels.
+struct Titles {
+    title: String,
+    below: String,
 }
 
 /// An axis of logarithms with given ticks.
@@ -129,49 +138,75 @@ fn draw(rows: &[Row], machine: &str, svg: &mut String) -> Result<(), Box<dyn Err
     ];
     // A barrier has no bandwidth.
     let panels: Vec<Panel> = panels.into_iter().filter(|panel| !panel.series.is_empty()).collect();
-    let size = (WIDTH * panels.len().max(1) as u32, HEIGHT + TOP);
-    let root = SVGBackend::with_string(svg, size).into_drawing_area();
+    let labels = panels.iter().flat_map(Panel::labels).map(|label| width_of(&label, 12)).max().unwrap_or(0) + 20;
+    let ends = panels.iter().map(|panel| panel.series.len() as u32).max().unwrap_or(0) * LABEL as u32;
+    let (across, down) = ((WIDTH + labels) * panels.len().max(1) as u32, HEIGHT.max(ends + AROUND));
+    let Titles { title, below } = titles(rows, machine);
+    let titles = lines(&title, 18, across).into_iter().map(|line| (line, 18, INK, TITLE));
+    let others = lines(&below, 13, across).into_iter().map(|line| (line, 13, RGBColor(0x66, 0x66, 0x66), BELOW));
+    let lines: Vec<(String, u32, RGBColor, u32)> = titles.chain(others).collect();
+    let top = lines.iter().map(|line| line.3).sum::<u32>() + 24;
+    let root = SVGBackend::with_string(svg, (across, down + top)).into_drawing_area();
     root.fill(&WHITE)?;
-    let (title, below) = titles(rows, machine);
-    let middle = size.0 as i32 / 2;
-    root.draw(&Text::new(title, (middle, 24), text(18, INK, HPos::Center)))?;
-    root.draw(&Text::new(below, (middle, 46), text(13, RGBColor(0x66, 0x66, 0x66), HPos::Center)))?;
-    let (_, below) = root.split_vertically(TOP);
+    let mut at = 8;
+    for (line, size, colour, height) in lines {
+        root.draw(&Text::new(line, (across as i32 / 2, at + height as i32 / 2), text(size, colour, HPos::Center)))?;
+        at += height as i32;
+    }
+    let (_, below) = root.split_vertically(top);
     for (panel, area) in panels.iter().zip(below.split_evenly((1, panels.len().max(1)))) {
-        panel.draw(&area)?;
+        panel.draw(&area, labels)?;
     }
     root.present()?;
     Ok(())
 }
 
 impl Panel {
-    fn draw(&self, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), Box<dyn Error>> {
+    /// Returns the label of each line. A single point has no line whose height one could compare
+    /// along the axis, so its value is in the label.
+    fn labels(&self) -> impl Iterator<Item = String> {
+        self.series.iter().map(|series| match series.points[..] {
+            [(_, value)] => format!("{} {}", series.label, (self.unit)(value)),
+            _ => series.label.clone(),
+        })
+    }
+
+    /// Draws the panel, with `right` pixels for the labels.
+    fn draw(&self, area: &DrawingArea<SVGBackend<'_>, Shift>, right: u32) -> Result<(), Box<dyn Error>> {
         let points = || self.series.iter().flat_map(|series| &series.points);
-        let sizes: BTreeSet<u64> = points().map(|(bytes, _)| *bytes as u64).collect();
-        let x: Vec<f64> = points().map(|(bytes, _)| bytes.log2()).collect();
+        let sizes: BTreeSet<usize> = points().map(|(bytes, _)| *bytes).collect();
+        // A call without data has the place of half the least size.
+        let least = sizes.iter().copied().find(|bytes| *bytes > 0);
+        let nothing = least.map_or(0.0, |least| (least as f64).log2() - 1.0);
+        let across = |bytes: usize| if bytes == 0 { nothing } else { (bytes as f64).log2() };
+        let x: Vec<f64> = points().map(|(bytes, _)| across(*bytes)).collect();
         let y: Vec<f64> = points().map(|(_, value)| value.log10()).collect();
-        let x = Axis::around(&x, |_, _| spread(&sizes));
+        let x = Axis::around(&x, |low, high| spread(sizes.iter().map(|bytes| across(*bytes)), high - low));
         let y = Axis::around(&y, ticks);
         let mut chart = ChartBuilder::on(area)
             .margin(8)
-            .margin_right(RIGHT)
+            .margin_right(right)
             .caption(self.title, text(15, INK, HPos::Center))
             .x_label_area_size(44)
             .y_label_area_size(76)
             .build_cartesian_2d(x, y)?;
-        let has_sizes = sizes.iter().any(|bytes| *bytes > 1);
+        let bytes_at = |x: &f64| match least {
+            None => String::new(),
+            Some(_) if *x == nothing => size(0),
+            Some(_) => size(x.exp2().round() as usize),
+        };
         chart
             .configure_mesh()
             .bold_line_style(GRID)
             .axis_style(INK)
             .label_style(text(12, INK, HPos::Center))
-            .x_label_formatter(&|x| if has_sizes { size(x.exp2().round() as usize) } else { String::new() })
+            .x_label_formatter(&bytes_at)
             .y_label_formatter(&|y| (self.unit)(10f64.powf(*y)))
-            .x_desc(if has_sizes { "bytes of the larger buffer" } else { "" })
+            .x_desc(if least.is_some() { "bytes of the larger buffer" } else { "" })
             .draw()?;
         let mut ends = Vec::new();
-        for series in &self.series {
-            let points: Vec<(f64, f64)> = series.points.iter().map(|(x, y)| (x.log2(), y.log10())).collect();
+        for (series, label) in self.series.iter().zip(self.labels()) {
+            let points: Vec<(f64, f64)> = series.points.iter().map(|(x, y)| (across(*x), y.log10())).collect();
             let style = series.colour.stroke_width(2);
             match DASHES[series.shape % DASHES.len()] {
                 (_, 0) => _ = chart.draw_series(LineSeries::new(points.iter().copied(), style))?,
@@ -183,17 +218,11 @@ impl Panel {
             for point in &points {
                 marker(area, plane.map_coordinate(point), series)?;
             }
-            // A single point has no line whose height one could compare along the axis.
-            let value = match series.points[..] {
-                [(_, value)] => format!(" {}", (self.unit)(value)),
-                _ => String::new(),
-            };
-            let label = format!("{}{value}", series.label);
             ends.extend(points.last().map(|last| End { at: plane.map_coordinate(last), label, colour: series.colour }));
         }
         let (_, bottom) = chart.plotting_area().get_pixel_range();
         let (offset, _) = area.get_pixel_range();
-        label(area, ends, offset.start, bottom)
+        label(area, ends, (offset.start, right), bottom)
     }
 }
 
@@ -201,12 +230,12 @@ impl Panel {
 fn label(
     area: &DrawingArea<SVGBackend<'_>, Shift>,
     mut ends: Vec<End>,
-    left: i32,
+    (left, right): (i32, u32),
     frame: Range<i32>,
 ) -> Result<(), Box<dyn Error>> {
     ends.sort_by_key(|end| end.at.1);
     let (width, _) = area.dim_in_pixel();
-    let place = left + width as i32 - RIGHT as i32 + 10;
+    let place = left + width as i32 - right as i32 + 10;
     let top = area.get_pixel_range().1.start;
     // From the top, each at least a label below the last; then from the bottom, each in the frame.
     let mut places: Vec<i32> = Vec::new();
@@ -249,14 +278,18 @@ fn series(rows: &[Row], value: impl Fn(&Row) -> Option<f64>) -> Vec<Series> {
     let pairs = once_each(rows.iter().map(|row| (row.library.as_str(), row.case.collective.name())));
     for (library, collective) in pairs {
         let own = rows.iter().filter(|row| row.library == library && row.case.collective.name() == collective);
-        let points = own.filter_map(|row| Some((row.case.bytes().max(1) as f64, value(row)?)));
-        let points: Vec<(f64, f64)> = points.filter(|(_, value)| *value > 0.0).collect();
+        let points = own.filter_map(|row| Some((row.case.bytes(), value(row)?)));
+        let points: Vec<(usize, f64)> = points.filter(|(_, value)| *value > 0.0).collect();
         if points.is_empty() {
             continue;
         }
+        let name = match library.char_indices().rev().nth(NAME) {
+            Some(_) => format!("…{}", library.chars().skip(library.chars().count() - NAME).collect::<String>()),
+            None => library.to_owned(),
+        };
         let colour = libraries.iter().position(|name| *name == library);
         all.push(Series {
-            label: if collectives.len() == 1 { library.to_owned() } else { format!("{library} {collective}") },
+            label: if collectives.len() == 1 { name } else { format!("{name} {collective}") },
             colour: colour.map_or(LIMIT, |number| COLOURS[number % COLOURS.len()]),
             shape: collectives.iter().position(|name| *name == collective).unwrap_or(0),
             points,
@@ -266,8 +299,10 @@ fn series(rows: &[Row], value: impl Fn(&Row) -> Option<f64>) -> Vec<Series> {
 }
 
 /// Returns the title, and the line below it.
-fn titles(rows: &[Row], machine: &str) -> (String, String) {
-    let Some(row) = rows.first() else { return ("nothing was measured".to_owned(), machine.to_owned()) };
+fn titles(rows: &[Row], machine: &str) -> Titles {
+    let Some(row) = rows.first() else {
+        return Titles { title: "nothing was measured".to_owned(), below: machine.to_owned() };
+    };
     let collectives = once_each(rows.iter().map(|row| row.case.collective.name())).join(", ");
     let combines = rows.iter().any(|row| row.case.collective.kind().combines());
     let op = if combines { format!(", {}", row.case.op) } else { String::new() };
@@ -280,10 +315,21 @@ fn titles(rows: &[Row], machine: &str) -> (String, String) {
             .filter_map(|row| row.version.as_ref().map(|version| format!("{} {version}", row.library))),
     );
     let place = if row.case.in_place { ", in place" } else { "" };
-    (
-        format!("{collectives}{dtype}{op}{place}: {ranks}, {}", row.transport),
-        [&[machine.to_owned()][..], &versions].concat().join(" · "),
-    )
+    Titles {
+        title: format!("{collectives}{dtype}{op}{place}: {ranks}, {}", row.transport),
+        below: [&[machine.to_owned()][..], &versions].concat().join(" · "),
+    }
+}
+
+/// Returns about how many pixels wide a text is. Viewers have other fonts.
+fn width_of(text: &str, size: u32) -> u32 {
+    text.chars().count() as u32 * size * 3 / 5
+}
+
+/// Breaks a text of this font size into lines that fit `width` pixels.
+fn lines(text: &str, size: u32, width: u32) -> Vec<String> {
+    let columns = 100 * width.saturating_sub(20) / width_of("m", 100 * size).max(1);
+    fold(text, columns as usize).lines().map(|line| line.trim().to_owned()).collect()
 }
 
 fn once_each<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
@@ -295,10 +341,17 @@ fn once_each<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
     })
 }
 
-/// Returns the logarithms of some of these sizes, the last one among them.
-fn spread(sizes: &BTreeSet<u64>) -> Vec<f64> {
-    let step = sizes.len().div_ceil(TICKS).max(1);
-    sizes.iter().rev().step_by(step).map(|bytes| (*bytes as f64).log2()).collect()
+/// Returns some of these ascending places, the last one among them, so far apart that their labels
+/// have room on an axis of this length.
+fn spread(places: impl DoubleEndedIterator<Item = f64>, length: f64) -> Vec<f64> {
+    let is_apart = |last: &f64, place: f64| last - place >= length / TICKS;
+    let mut ticks: Vec<f64> = Vec::new();
+    for place in places.rev() {
+        if ticks.last().is_none_or(|last| is_apart(last, place)) {
+            ticks.push(place);
+        }
+    }
+    ticks
 }
 
 /// Returns the logarithms of round numbers between two logarithms: powers of ten, and if these are
@@ -343,5 +396,9 @@ fn rounded(value: f64) -> f64 {
 }
 
 fn text(size: u32, colour: RGBColor, across: HPos) -> TextStyle<'static> {
-    ("sans-serif", size).into_font().color(&colour).pos(Pos::new(across, VPos::Center))
+    // The backend writes sizes of points as pixels of the height of a line.
+    ("sans-serif", f64::from(size) * 1.24).into_font().color(&colour).pos(Pos::new(across, VPos::Center))
 }
+
+#[cfg(test)]
+mod tests;

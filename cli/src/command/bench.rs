@@ -123,7 +123,7 @@ struct Collectives {
     #[arg(long)]
     wide: bool,
     /// Draw time and bus bandwidth over size as SVG, with the limit
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = picture)]
     plot: Option<PathBuf>,
 }
 
@@ -319,6 +319,17 @@ fn writable(path: &Path) -> io::Result<File> {
     match File::create_new(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => OpenOptions::new().append(true).open(path),
         file => file.and_then(|file| fs::remove_file(path).map(|()| file)),
+    }
+}
+
+/// Parses the name of a picture. A pipe need not have an extension.
+fn picture(name: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(name);
+    match path.extension() {
+        Some(extension) if !extension.eq_ignore_ascii_case("svg") => {
+            Err("expected a name that ends in .svg, since the picture is SVG".to_owned())
+        }
+        _ => Ok(path),
     }
 }
 
