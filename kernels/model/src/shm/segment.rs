@@ -60,6 +60,11 @@ pub struct Shape {
     pub(crate) rings: bool,
 }
 
+impl Shape {
+    /// The usual bytes of one rank's staging, of which the model has far fewer.
+    pub(crate) const STAGING_BYTES: usize = 1 << 20;
+}
+
 #[derive(Clone, Copy)]
 pub(crate) enum Area {
     Root,
