@@ -105,16 +105,16 @@ impl Endpoint {
         self.publish(signature, input, chunking, None, work)
     }
 
-    /// Like [`published`](Endpoint::published), with a block for each rank: `counts[r]` elements for
-    /// rank `r`.
+    /// Like [`published`](Endpoint::published), with a block for each rank: `counts[r]` elements
+    /// for rank `r`.
     ///
     /// # Errors
     /// As [`published`](Endpoint::published).
     ///
     /// # Panics
     /// As [`published`](Endpoint::published), and if the chunking has another number of blocks than
-    /// `counts`, if these are not all elements of the input, or if a block for another rank has more
-    /// bytes than all ranks know.
+    /// `counts`, if these are not all elements of the input, or if a block for another rank has
+    /// more bytes than all ranks know.
     pub fn published_in_blocks(
         &mut self,
         signature: &Signature,

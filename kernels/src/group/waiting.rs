@@ -73,11 +73,13 @@ impl Endpoint {
             if ready(record) {
                 break Ok(());
             }
+            // Asked before the end: a peer that left because of an abort had seen it.
+            let has_left = self.has_left(peer);
             if let Some(abort) = self.state.aborted(self.generation) {
                 // A call that was complete before the group ended is complete.
                 break if ready(record) { Ok(()) } else { Err(Fault::Aborted(abort)) };
             }
-            if self.has_left(peer) {
+            if has_left {
                 // The peer may have come this far before it left.
                 break if ready(record) { Ok(()) } else { Err(Fault::Left(peer)) };
             }

@@ -403,11 +403,12 @@ impl Shared {
         if open.closed.is_some() {
             return;
         }
+        // Asked before the end: a peer that left because of an abort had seen it.
+        let has_left = |peer| self.state.has_left(self.generation, peer);
+        let left: Vec<usize> = self.peers.iter().copied().filter(|&peer| has_left(peer)).collect();
         if let Some(fault) = self.end() {
             return open.close(&fault, finished);
         }
-        let has_left = |peer| self.state.has_left(self.generation, peer);
-        let left: Vec<usize> = self.peers.iter().copied().filter(|&peer| has_left(peer)).collect();
         if !left.is_empty() {
             // What a rank sent before it left is there.
             self.advance(open, finished);
