@@ -96,6 +96,8 @@ impl CallDescriptor {
         // SAFETY: the length was checked; no rank reads there now, as the caller promises.
         unsafe {
             match has_lines {
+                // A barrier has none.
+                _ if bytes == 0 => {}
                 true => copy(payload, place, bytes, CopySize::Near),
                 false => copy_in(payload, place, bytes, CopySize::Near, false),
             }
