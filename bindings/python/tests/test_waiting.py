@@ -43,7 +43,8 @@ WAITS = {
 def test_ctrl_c_ends_a_wait(wait):
     processes = Processes(2, interrupted, wait)
     ended = dict(processes.result()[:2] for _ in range(2))
-    assert isinstance(ended[0], float) and ended[0] < 0.5, ended
+    # Without the signal, rank 1 would end the wait 2.5 s after it.
+    assert isinstance(ended[0], float) and ended[0] < 2, ended
 
 
 def test_other_threads_run_while_a_call_waits():
