@@ -1,10 +1,6 @@
 //! Branches, calls, barriers, and what the lanes of a warp tell each other.
 
-use super::{
-    Translated,
-    kernel::{Entity, Translator},
-    modifiers::Modifiers,
-};
+use super::{Translated, kernel::Translator, modifiers::Modifiers, symbols::Entity};
 use crate::{
     parse::{Instruction, Operand, ParseError, Scalar, Space},
     program::{Action, Barrier, BarrierReduction, ReductionKind, Shuffle, ShuffleMode, Vote, VoteMode, unary},

@@ -1,6 +1,9 @@
 //! Translates one kernel: names, operands and the steps that instructions become.
 
-use super::{Translated, module::Symbols};
+use super::{
+    Translated,
+    symbols::{Entity, Symbols},
+};
 use crate::{
     memory_map,
     number::F32,
@@ -11,18 +14,6 @@ use crate::{
     },
 };
 use std::collections::HashMap;
-
-/// What a name means in a scope.
-#[derive(Clone, Debug)]
-pub(crate) enum Entity {
-    Register { plane: Register },
-    Predicate(Predicate),
-    Variable { space: Space, address: u64 },
-    Dynamic,
-    Global(usize),
-    Label(usize),
-    Targets(Vec<String>),
-}
 
 /// The translation of one kernel, with the functions that it calls in place of their calls.
 pub(crate) struct Translator<'a> {

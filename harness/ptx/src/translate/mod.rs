@@ -1,8 +1,9 @@
 //! From the parts of a module to programs: each instruction's meaning is chosen once.
 
 mod modifiers;
-mod module;
+mod symbols;
 mod kernel;
+mod module;
 mod halves;
 mod integer;
 mod bits;

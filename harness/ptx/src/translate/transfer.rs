@@ -1,11 +1,6 @@
 //! Moves, loads, stores and addresses.
 
-use super::{
-    Translated,
-    integer::Integer,
-    kernel::{Entity, Translator},
-    modifiers::Modifiers,
-};
+use super::{Translated, integer::Integer, kernel::Translator, modifiers::Modifiers, symbols::Entity};
 use crate::{
     memory_map,
     parse::{Instruction, Operand, ParseError, Scalar, Space},
