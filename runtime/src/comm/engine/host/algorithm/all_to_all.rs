@@ -48,14 +48,8 @@ pub(super) fn all_to_all(
         Some(_) => table.chunks_exact(2 * size).map(|row| total(&row[..size])).max().unwrap_or(0),
         None => recv.count(),
     };
-    let largest_part = match counts {
-        Some(_) => largest_part(&table, size),
-        None => even,
-    };
-    // No honest ranks have more than memory holds.
-    let most_bytes = largest_part.min(isize::MAX as usize / (size * recv.dtype().size())) * size * recv.dtype().size();
-    let chunking = Chunking::blocks(size, most_bytes);
-    if endpoint.topology().moving(largest.saturating_mul(recv.dtype().size()), chunking) == Step::Exchange {
+    let largest_bytes = largest.saturating_mul(recv.dtype().size());
+    if endpoint.topology().moving(largest_bytes, Chunking::WHOLE) == Step::Exchange {
         let payloads = endpoint.exchange(signature, Some(send.unwrap_or_else(|| recv.as_buf())))?;
         let mut place = 0;
         for peer in 0..size {
@@ -80,6 +74,13 @@ pub(super) fn all_to_all(
             copy.into_buf()
         }
     };
+    // An element of each rank's block. No honest ranks have more than memory holds.
+    let across = size * recv.dtype().size();
+    let block = match counts {
+        Some(_) => largest_part(&table, size).min(isize::MAX as usize / across),
+        None => even,
+    };
+    let chunking = Chunking::blocks(size, block * across);
     let collect = |peers: &mut PeerBuffers<'_>| {
         let mut place = 0;
         for peer in 0..size {
