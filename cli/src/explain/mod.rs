@@ -207,14 +207,7 @@ impl Question {
 
 /// Returns the name of a protocol.
 fn name(protocol: Protocol) -> &'static str {
-    match protocol {
-        Protocol::Inline => "inline",
-        Protocol::Message => "message",
-        Protocol::InPlace => "in place",
-        Protocol::ProcessRead => "process read",
-        Protocol::Staged(_) => "staged",
-        Protocol::TwoShot(_) => "two-shot",
-    }
+    if protocol == Protocol::Message { "message" } else { protocol.path().name() }
 }
 
 impl Explanation {

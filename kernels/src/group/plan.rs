@@ -209,11 +209,24 @@ pub enum Path {
     TwoShot = 5,
 }
 
+impl Protocol {
+    /// Returns the path of its data.
+    pub fn path(self) -> Path {
+        match self {
+            Protocol::Inline | Protocol::Message => Path::Inline,
+            Protocol::InPlace => Path::InPlace,
+            Protocol::ProcessRead => Path::ProcessRead,
+            Protocol::Staged(_) => Path::Staged,
+            Protocol::TwoShot(_) => Path::TwoShot,
+        }
+    }
+}
+
 impl Path {
     /// Every path.
     pub const ALL: [Path; 5] = [Path::Inline, Path::InPlace, Path::ProcessRead, Path::Staged, Path::TwoShot];
 
-    /// Returns its name, as `consonance explain` prints it.
+    /// Returns its name in profiles and explanations.
     pub fn name(self) -> &'static str {
         match self {
             Path::Inline => "inline",
