@@ -93,14 +93,11 @@ impl CallDescriptor {
         self.input.store(arrival.input.cast_mut(), Ordering::Relaxed);
         self.output.store(arrival.output, Ordering::Relaxed);
         let (payload, bytes) = (arrival.payload.as_ptr(), arrival.payload.len());
-        // A barrier has no payload.
-        if bytes > 0 {
-            // SAFETY: the length was checked; no rank reads there now, as the caller promises.
-            unsafe {
-                match has_lines {
-                    true => copy(payload, place, bytes, CopySize::Near),
-                    false => copy_in(payload, place, bytes, CopySize::Near, false),
-                }
+        // SAFETY: the length was checked; no rank reads there now, as the caller promises.
+        unsafe {
+            match has_lines {
+                true => copy(payload, place, bytes, CopySize::Near),
+                false => copy_in(payload, place, bytes, CopySize::Near, false),
             }
         }
         // SYNC POINT arrival: pairs with `arrived`.
