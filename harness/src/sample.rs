@@ -98,7 +98,7 @@ macro_rules! implement {
 
         fn plain(word: u64) -> $type {
             let seventh = <<$type as Number>::Acc>::from(word as i8) / 7.0;
-            <$type>::finish(ReduceOp::Sum, seventh, 1)
+            (<$type>::reduction(ReduceOp::Sum).expect("floats have a sum").finish)(seventh, 1)
         }
 
         fn key(self) -> u64 {

@@ -3,7 +3,7 @@
 use crate::sample::Sample;
 use consonance_spec::{
     Class, ReduceOp, VariableAggregation, VariableSynchronization, for_each_dtype,
-    number::Number,
+    number::{Number, Reduction},
     variable::{self, Refused},
 };
 
@@ -121,10 +121,14 @@ pub trait Difference: Sample {
     fn update(update: Update, a: Self, b: Self) -> Self {
         match update {
             Update::Assign => b,
-            Update::AssignAdd => Self::finish(ReduceOp::Sum, Self::combine(ReduceOp::Sum, a.widen(), b.widen()), 2),
+            Update::AssignAdd => sum::<Self>().fold(&[a, b]).expect("two elements"),
             Update::AssignSub => Self::difference(a, b),
         }
     }
+}
+
+fn sum<T: Number>() -> Reduction<T, T::Acc, T> {
+    T::reduction(ReduceOp::Sum).expect("a number has a sum")
 }
 
 macro_rules! difference {
@@ -137,7 +141,10 @@ macro_rules! difference {
     };
     (Bool $a:ident, $b:ident) => { unreachable!("truth values have no difference: {} - {}", $a, $b) };
     // In the accumulation type, then rounded.
-    (Float $a:ident, $b:ident) => { Self::finish(ReduceOp::Sum, $a.widen() - $b.widen(), 2) };
+    (Float $a:ident, $b:ident) => {{
+        let Reduction { widen, finish, .. } = sum::<Self>();
+        finish(widen($a) - widen($b), 2)
+    }};
     ($integer:ident $a:ident, $b:ident) => { $a.wrapping_sub($b) };
 }
 

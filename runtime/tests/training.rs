@@ -30,7 +30,8 @@ impl Random {
     }
 
     fn numbers<T: Real>(&mut self, count: usize) -> Vec<T> {
-        let one = T::finish(ReduceOp::Product, T::identity(ReduceOp::Product), 1);
+        let product = T::reduction(ReduceOp::Product).unwrap();
+        let one = (product.finish)(product.identity.unwrap(), 1);
         let number = |bits: u64| one.scaled((bits as i16 as f64 / 7.0) * f64::from(1u32 << (bits >> 60)));
         (0..count).map(|_| number(self.next())).collect()
     }

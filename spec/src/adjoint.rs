@@ -6,7 +6,7 @@
 
 use crate::{
     collective::{self, Error},
-    number::Number,
+    number::{Number, Reduction},
     op::ReduceOp,
 };
 
@@ -19,8 +19,7 @@ pub fn all_reduce<T: Number>(op: ReduceOp, gradients: &[Vec<T>]) -> Result<Vec<V
 /// The adjoint of reduce with sum or mean: the root's gradient for all ranks, divided by their
 /// number for a mean.
 pub fn reduce<T: Number>(op: ReduceOp, gradient: &[T], ranks: usize) -> Result<Vec<Vec<T>>, Error> {
-    linear::<T>(op)?;
-    Ok(collective::broadcast(&divided(op, gradient, ranks), ranks))
+    Ok(collective::broadcast(&divided(op, gradient, ranks)?, ranks))
 }
 
 /// The adjoint of broadcast: the sum, for the root.
@@ -48,8 +47,7 @@ pub fn all_gather<T: Number>(gradients: &[Vec<T>], counts: &[usize]) -> Result<V
 /// The adjoint of reduce_scatter with sum or mean, even or not: all gradients for all ranks,
 /// divided by the number of ranks for a mean.
 pub fn reduce_scatter<T: Number>(op: ReduceOp, gradients: &[Vec<T>]) -> Result<Vec<Vec<T>>, Error> {
-    linear::<T>(op)?;
-    Ok(collective::broadcast(&divided(op, &gradients.concat(), gradients.len()), gradients.len()))
+    Ok(collective::broadcast(&divided(op, &gradients.concat(), gradients.len())?, gradients.len()))
 }
 
 /// The adjoint of all_to_all with `counts[s][r]` elements from rank `s` to rank `r`: every part
@@ -59,14 +57,15 @@ pub fn all_to_all<T: Number>(gradients: &[Vec<T>], counts: &[Vec<usize>]) -> Res
     collective::all_to_all_v(gradients, &back)
 }
 
-fn divided<T: Number>(op: ReduceOp, gradient: &[T], ranks: usize) -> Vec<T> {
-    gradient.iter().map(|element| T::finish(op, element.widen(), ranks)).collect()
+/// Returns the gradient, divided by the number of ranks for a mean.
+fn divided<T: Number>(op: ReduceOp, gradient: &[T], ranks: usize) -> Result<Vec<T>, Error> {
+    let Reduction { widen, finish, .. } = linear::<T>(op)?;
+    Ok(gradient.iter().map(|&element| finish(widen(element), ranks)).collect())
 }
 
-/// Checks that the operation is linear. Only sum and mean have an adjoint.
-fn linear<T: Number>(op: ReduceOp) -> Result<(), Error> {
-    match op {
-        ReduceOp::Sum | ReduceOp::Mean if op.result(T::DTYPE) == Some(T::DTYPE) => Ok(()),
-        _ => Err(Error::Undefined { op, dtype: T::DTYPE }),
-    }
+/// Returns the steps of a linear operation. Only sum and mean have an adjoint.
+fn linear<T: Number>(op: ReduceOp) -> Result<Reduction<T, T::Acc, T>, Error> {
+    let is_linear = matches!(op, ReduceOp::Sum | ReduceOp::Mean);
+    let defined = T::reduction(op).filter(|_| is_linear);
+    defined.ok_or(Error::Undefined { op, dtype: T::DTYPE })
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     collective::Error,
-    number::Number,
+    number::{Number, Reduction},
     op::ReduceOp,
     order::{fold, fold_along},
 };
@@ -33,17 +33,13 @@ impl<T> Array<T> {
 /// not have them. Sizes along them may differ between replicas; all other sizes agree. Each replica
 /// combines its elements along the axes, in row-major order, by [`fold_along`]. The replicas'
 /// results are combined by [`fold`], and rounded once. A replica with no elements contributes the
-/// operation's identity. A mean, here only of floats, divides by the number of elements of all
+/// operation's identity; if the operation has none, there is no result. A mean, here only of floats, divides by the number of elements of all
 /// replicas together.
 ///
 /// # Panics
 /// If there are no replicas.
 pub fn reduce<T: Number>(op: ReduceOp, replicas: &[Array<T>], axes: &[isize]) -> Result<Array<T>, Error> {
-    if op.result(T::DTYPE) != Some(T::DTYPE) {
-        return Err(Error::Undefined { op, dtype: T::DTYPE });
-    }
-    let combine = |a, b| T::combine(op, a, b);
-    combine_all(replicas, axes, T::widen, combine, T::identity(op), |acc, count| T::finish(op, acc, count))
+    combine(replicas, axes, op, T::reduction(op))
 }
 
 /// Returns the mean of the replicas' tensors as in [`reduce`], also of integers.
@@ -51,10 +47,7 @@ pub fn reduce<T: Number>(op: ReduceOp, replicas: &[Array<T>], axes: &[isize]) ->
 /// # Panics
 /// If there are no replicas.
 pub fn mean<T: Number>(replicas: &[Array<T>], axes: &[isize]) -> Result<Array<T::Mean>, Error> {
-    if T::DTYPE.mean().is_none() {
-        return Err(Error::Undefined { op: ReduceOp::Mean, dtype: T::DTYPE });
-    }
-    combine_all(replicas, axes, T::total, T::add, T::Total::default(), T::quotient)
+    combine(replicas, axes, ReduceOp::Mean, T::mean())
 }
 
 /// Concatenates the replicas' tensors along `axis`. Sizes along `axis` may differ; all other sizes
@@ -78,21 +71,25 @@ pub fn gather<T: Clone>(replicas: &[Array<T>], axis: isize) -> Result<Array<T>, 
     Ok(Array::new(&shape, data))
 }
 
-fn combine_all<T: Number, A: Copy, R>(
+/// Combines the replicas' tensors by the steps of `op`, if it is defined.
+fn combine<T: Number, A: Copy, R>(
     replicas: &[Array<T>],
     axes: &[isize],
-    widen: impl Fn(T) -> A,
-    combine: impl Fn(A, A) -> A + Copy,
-    identity: A,
-    finish: impl Fn(A, usize) -> R,
+    op: ReduceOp,
+    steps: Option<Reduction<T, A, R>>,
 ) -> Result<Array<R>, Error> {
+    let Reduction { widen, combine, identity, finish } = steps.ok_or(Error::Undefined { op, dtype: T::DTYPE })?;
     let axes = agree(replicas, axes)?;
+    let is_empty = |replica: &Array<T>| axes.iter().any(|&axis| replica.shape[axis] == 0);
+    if let (None, Some(replica)) = (identity, replicas.iter().position(is_empty)) {
+        return Err(Error::NoIdentity { op, replica });
+    }
     let shape = without(&replicas[0].shape, &axes);
     let sequences: Vec<Vec<Vec<T>>> = replicas.iter().map(|replica| sequences(replica, &axes)).collect();
     let element = |i: usize| {
         let along = |sequence: &Vec<T>| {
             let parts: Vec<A> = sequence.iter().map(|&element| widen(element)).collect();
-            fold_along(&parts, combine).unwrap_or(identity)
+            fold_along(&parts, combine).or(identity).expect("an element or an identity")
         };
         let parts: Vec<A> = sequences.iter().map(|replica| along(&replica[i])).collect();
         let count = sequences.iter().map(|replica| replica[i].len()).sum();
@@ -141,5 +138,22 @@ fn agree<T>(replicas: &[Array<T>], axes: &[isize]) -> Result<Vec<usize>, Error> 
     match replicas.iter().position(|replica| kept(replica) != kept(&replicas[0])) {
         Some(replica) => Err(Error::Shape { replica }),
         None => Ok(counted),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_without_identity_refuses_a_replica_without_elements() {
+        let nand =
+            Reduction { widen: |x| x, combine: |a: u8, b: u8| !(a & b), identity: None, finish: |acc: u8, _| acc };
+        let of = |sizes: &[usize]| {
+            let replicas: Vec<Array<u8>> = sizes.iter().map(|&size| Array::new(&[size], vec![0x0f; size])).collect();
+            combine(&replicas, &[0], ReduceOp::And, Some(nand))
+        };
+        assert_eq!(of(&[1, 1]), Ok(Array::new(&[], vec![0xf0])));
+        assert_eq!(of(&[1, 0, 0]), Err(Error::NoIdentity { op: ReduceOp::And, replica: 1 }));
     }
 }

@@ -4,7 +4,11 @@
 //! The results are the same for blocking and asynchronous calls, in place and out of place, and on
 //! every transport.
 
-use crate::{dtype::DType, number::Number, op::ReduceOp, order::fold};
+use crate::{
+    dtype::DType,
+    number::{Number, Reduction},
+    op::ReduceOp,
+};
 use std::fmt;
 
 /// The reason why a call has no result.
@@ -16,6 +20,14 @@ pub enum Error {
         op: ReduceOp,
         /// The element type.
         dtype: DType,
+    },
+    /// A replica has no elements along the axes, and the operation has no identity
+    /// ([`ReduceOp::has_identity`]).
+    NoIdentity {
+        /// The operation.
+        op: ReduceOp,
+        /// The first replica without elements.
+        replica: usize,
     },
     /// A replica's shape (or count, or number of counts) does not agree with replica 0's, or with
     /// the arguments of the call.
@@ -59,6 +71,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Undefined { op, dtype } => write!(f, "{op} is not defined on {dtype}"),
+            Error::NoIdentity { op, replica } => {
+                write!(f, "{op} has no identity for replica {replica}, which is empty")
+            }
             Error::Shape { replica } => write!(f, "the shape on replica {replica} does not agree"),
             Error::Scalar => write!(f, "a scalar has no axis to gather along"),
             Error::AxisOutOfRange { axis, rank } => write!(f, "axis {axis} of a tensor of rank {rank}"),
@@ -73,8 +88,8 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Combines the ranks' elements for the root. Element `i` of the result is the [`fold`] of the
-/// ranks' elements `i`.
+/// Combines the ranks' elements for the root. Element `i` of the result is the
+/// [`fold`](crate::order::fold) of the ranks' elements `i`.
 ///
 /// A mean is defined only on floats here, because the result has the type of the contributions; see
 /// [`mean`].
@@ -82,10 +97,7 @@ impl std::error::Error for Error {}
 /// # Panics
 /// If there are no ranks.
 pub fn reduce<T: Number>(op: ReduceOp, inputs: &[Vec<T>]) -> Result<Vec<T>, Error> {
-    if op.result(T::DTYPE) != Some(T::DTYPE) {
-        return Err(Error::Undefined { op, dtype: T::DTYPE });
-    }
-    combine(inputs, T::widen, |a, b| T::combine(op, a, b), |acc, count| T::finish(op, acc, count))
+    combine(inputs, op, T::reduction(op))
 }
 
 /// Returns the mean of the ranks' elements for the root, also of integers.
@@ -93,24 +105,20 @@ pub fn reduce<T: Number>(op: ReduceOp, inputs: &[Vec<T>]) -> Result<Vec<T>, Erro
 /// # Panics
 /// If there are no ranks.
 pub fn mean<T: Number>(inputs: &[Vec<T>]) -> Result<Vec<T::Mean>, Error> {
-    if T::DTYPE.mean().is_none() {
-        return Err(Error::Undefined { op: ReduceOp::Mean, dtype: T::DTYPE });
-    }
-    combine(inputs, T::total, T::add, T::quotient)
+    combine(inputs, ReduceOp::Mean, T::mean())
 }
 
-/// Combines the ranks' elements. Element `i` of the result is the [`fold`] of the ranks' widened
-/// elements `i`, finished with the number of ranks.
-fn combine<T: Copy, A: Clone, R>(
+/// Combines the ranks' elements by the steps of `op`, if it is defined.
+fn combine<T: Number, A: Copy, R>(
     inputs: &[Vec<T>],
-    widen: impl Fn(T) -> A,
-    combine: impl Fn(A, A) -> A + Copy,
-    finish: impl Fn(A, usize) -> R,
+    op: ReduceOp,
+    steps: Option<Reduction<T, A, R>>,
 ) -> Result<Vec<R>, Error> {
+    let steps = steps.ok_or(Error::Undefined { op, dtype: T::DTYPE })?;
     agree(inputs)?;
     let element = |i: usize| {
-        let parts: Vec<A> = inputs.iter().map(|input| widen(input[i])).collect();
-        finish(fold(&parts, combine).expect("a rank"), inputs.len())
+        let elements: Vec<T> = inputs.iter().map(|input| input[i]).collect();
+        steps.fold(&elements).expect("a rank")
     };
     Ok((0..inputs[0].len()).map(element).collect())
 }

@@ -4,7 +4,7 @@ use crate::dtype::{Class, DType};
 use std::{fmt, str::FromStr};
 
 macro_rules! ops {
-    ($($(#[$doc:meta])* $op:ident = $name:literal,)*) => {
+    ($($(#[$doc:meta])* $op:ident { name: $name:literal, has_identity: $has_identity:literal },)*) => {
         /// An operation that combines contributions.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
@@ -18,27 +18,34 @@ macro_rules! ops {
             pub const fn name(self) -> &'static str {
                 match self { $(ReduceOp::$op => $name),* }
             }
+
+            /// Returns whether there is a result of no contributions, which changes no other
+            /// contribution. Without it a reduction along an axis refuses a replica that has no
+            /// elements.
+            pub const fn has_identity(self) -> bool {
+                match self { $(ReduceOp::$op => $has_identity),* }
+            }
         }
     };
 }
 
 ops! {
     /// Addition; integers wrap.
-    Sum = "sum",
+    Sum { name: "sum", has_identity: true },
     /// Addition, then one division by the number of contributions, in the accumulation type.
-    Mean = "mean",
+    Mean { name: "mean", has_identity: true },
     /// Multiplication; integers wrap.
-    Product = "product",
+    Product { name: "product", has_identity: true },
     /// The minimum. NaN if any contribution is NaN; -0 is less than +0.
-    Min = "min",
+    Min { name: "min", has_identity: true },
     /// The maximum. NaN if any contribution is NaN; +0 is greater than -0.
-    Max = "max",
+    Max { name: "max", has_identity: true },
     /// Bitwise and, for integers and bool.
-    And = "and",
+    And { name: "and", has_identity: true },
     /// Bitwise or, for integers and bool.
-    Or = "or",
+    Or { name: "or", has_identity: true },
     /// Bitwise exclusive or, for integers and bool.
-    Xor = "xor",
+    Xor { name: "xor", has_identity: true },
 }
 
 impl ReduceOp {

@@ -41,7 +41,9 @@ pub fn sum<T: Number>(replicas: &[IndexedSlices<T>]) -> Result<IndexedSlices<T>,
 /// If there are no replicas.
 pub fn mean<T: Number>(replicas: &[IndexedSlices<T>]) -> Result<IndexedSlices<T::Mean>, Error> {
     let IndexedSlices { values, indices, dense_shape } = sum(replicas)?;
-    let data = values.data.into_iter().map(|value| T::quotient(value.total(), replicas.len())).collect();
+    let steps = T::mean().ok_or(Error::Undefined { op: ReduceOp::Mean, dtype: T::DTYPE })?;
+    let mean = |value| (steps.finish)((steps.widen)(value), replicas.len());
+    let data = values.data.into_iter().map(mean).collect();
     Ok(IndexedSlices { values: Array { shape: values.shape, data }, indices, dense_shape })
 }
 

@@ -3,7 +3,7 @@
 
 use crate::{
     blame::blame,
-    number::Number,
+    number::{Number, Reduction},
     op::ReduceOp::Sum,
     order::{fold, fold_along},
 };
@@ -25,11 +25,12 @@ macro_rules! real {
     (Float $type:ty) => {
         impl Real for $type {
             fn exact(self) -> f64 {
-                self.widen().into()
+                self.into()
             }
 
             fn scaled(self, factor: f64) -> Self {
-                Self::finish(Sum, self.widen() * factor as <$type as Number>::Acc, 1)
+                let Reduction { widen, finish, .. } = sum();
+                finish(widen(self) * factor as <Self as Number>::Acc, 1)
             }
         }
     };
@@ -42,14 +43,20 @@ crate::for_each_dtype!(real);
 /// is rounded to the element type.
 ///
 /// # Panics
-/// If there are no passes, or they have different numbers of elements.
+/// If there are no passes, if they have different numbers of elements, or for `bool`.
 pub fn accumulate<T: Number>(passes: &[Vec<T>]) -> Vec<T> {
     let (first, others) = passes.split_first().expect("a pass");
+    let steps = sum::<T>();
     others.iter().fold(first.clone(), |sums, pass| {
         assert_eq!(sums.len(), pass.len(), "elements of a pass");
-        let add = |(&sum, &new): (&T, &T)| T::finish(Sum, T::combine(Sum, sum.widen(), new.widen()), 1);
-        sums.iter().zip(pass).map(add).collect()
+        sums.iter().zip(pass).map(|(&sum, &new)| steps.fold(&[sum, new]).expect("two elements")).collect()
     })
+}
+
+/// # Panics
+/// For `bool`, which has no sum.
+fn sum<T: Number>() -> Reduction<T, T::Acc, T> {
+    T::reduction(Sum).expect("a number has a sum")
 }
 
 /// Returns the global norm of the leaves of a nest, given as their exact elements: the square root

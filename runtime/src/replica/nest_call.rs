@@ -5,7 +5,7 @@ use crate::{
     Axes, Communicator, IndexedSlices, ReduceOp, Result, Tensor,
     comm::{agreement::Agreement, call::Call},
     value::{
-        axis::Flat,
+        axis::{Flat, require_contributions},
         indexed_slices,
         nest::{Leaf, NestSignature, Value},
         tensor,
@@ -120,13 +120,16 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         let mut all = vec![0u8; send.len() * self.communicator.size()];
         let (send, recv) = (Some(send.as_slice().into()), all.as_mut_slice().into());
         self.call(Call::AllGather { send, recv, counts: None })?;
-        let mut elements = 0u64;
+        let mut elements = Vec::new();
         let partials = all.chunks_exact(all.len() / self.communicator.size()).map(|bytes| {
             let (accumulators, count) = bytes.split_last_chunk().expect("the count is the last of the bytes");
-            elements = elements.wrapping_add(u64::from_ne_bytes(*count));
+            elements.push(u64::from_ne_bytes(*count));
             own.with_bytes(accumulators)
         });
         let partials: Vec<Partial> = partials.collect();
+        let counts = elements.iter().map(|&count| count as usize);
+        require_contributions(self.kind.name(), op.name(), op.has_identity(), counts)?;
+        let elements = elements.iter().fold(0, |sum: u64, &count| sum.wrapping_add(count));
         *tensor = Tensor::from_memory(kept, axis::finish(&partials, elements))?;
         Ok(())
     }

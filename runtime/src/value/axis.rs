@@ -120,6 +120,27 @@ impl<const COUNT: usize> From<[isize; COUNT]> for Axes {
     }
 }
 
+/// Checks that each replica contributes something along an axis, where the replicas have these
+/// numbers of elements. A replica without elements contributes the identity of `op`, if that has
+/// one.
+///
+/// # Errors
+/// [`Error::InvalidCall`], which names the first replica without elements.
+pub(crate) fn require_contributions(
+    call: &'static str,
+    op: &str,
+    has_identity: bool,
+    elements: impl IntoIterator<Item = usize>,
+) -> Result<()> {
+    match elements.into_iter().position(|elements| elements == 0 && !has_identity) {
+        None => Ok(()),
+        Some(replica) => {
+            let expected = format!("elements along the axis, because {op} has no identity");
+            Err(Error::invalid(call, "value", expected, "none").of_replica(replica))
+        }
+    }
+}
+
 /// A tensor viewed as `[outer, axis, inner]`: the axis in the middle stands for all removed axes.
 pub(crate) struct Flat {
     tensor: Tensor,
@@ -171,5 +192,21 @@ impl Flat {
     /// [`Error::InvalidCall`](crate::Error::InvalidCall) if they do not lie in host memory.
     pub(crate) fn view(&self) -> Result<(HostBuf<'_>, [usize; 3])> {
         Ok((self.tensor.host()?, [self.outer, self.axis, self.inner]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_without_elements_contributes_the_identity_or_is_named() {
+        let elements = [3, 0, 0];
+        require_contributions("reduce", "sum", true, elements).unwrap();
+        require_contributions("reduce", "nand", false, [3, 1]).unwrap();
+        let error = require_contributions("reduce", "nand", false, elements).unwrap_err();
+        let expected =
+            "replica 1: reduce: value: expected elements along the axis, because nand has no identity, found none";
+        assert_eq!(error.to_string(), expected);
     }
 }

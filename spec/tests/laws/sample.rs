@@ -66,7 +66,7 @@ macro_rules! sample {
                 true => <$type>::from_bits(u64::arbitrary(g) as _),
                 false => {
                     let seventh = <<$type as Number>::Acc>::from(i8::arbitrary(g)) / 7.0;
-                    <$type>::finish(ReduceOp::Sum, seventh, 1)
+                    (<$type>::reduction(ReduceOp::Sum).expect("floats have a sum").finish)(seventh, 1)
                 }
             }
         }

@@ -22,7 +22,8 @@ const BORDER: usize = 128;
 
 impl Partial {
     /// Reduces a row-major tensor of the shape `[outer, axis, inner]` along its middle axis; `None`
-    /// if the operation is not defined on its type. An empty axis gives the operation's identity.
+    /// if the operation is not defined on its type. An empty axis gives the operation's identity; if
+    /// there is none, the partial result is not one.
     ///
     /// # Panics
     /// If the input does not have the number of elements that the shape says.
@@ -98,7 +99,7 @@ unsafe impl Send for Piece<'_> {}
 impl<'a> Along<'a> {
     /// Prepares the reduction of row-major tensors of the shapes `[outer, axis, inner]` along their
     /// middle axis; `None` if the operation is not defined on their type. An empty axis gives the
-    /// operation's identity.
+    /// operation's identity; an operation without one gets no empty axis.
     ///
     /// # Panics
     /// If there are no tensors, if a tensor does not have the number of elements that its shape

@@ -7,8 +7,9 @@ use crate::{
     memory::HostMemory,
 };
 use consonance_spec::{
-    ReduceOp, for_each_dtype,
-    order::{fold, fold_along},
+    ReduceOp,
+    array::{self, Array},
+    for_each_dtype,
 };
 
 /// Sizes along the axis at the edges of lanes and blocks: of one replica, and of several.
@@ -44,30 +45,19 @@ const AROUND: [(usize, usize); 13] =
     [(1, 1), (3, 1), (150, 1), (1, 2), (3, 7), (40, 9), (1, 16), (1, 33), (33, 50), (1, 140), (2, 700), (0, 3), (2, 0)];
 
 /// Returns the result at each place beside the axis, computed by the spec.
-fn expected<T: Sample<Mean: Sample>>(op: ReduceOp, tensors: &[Vec<T>], outer: usize, inner: usize) -> Vec<u64> {
-    let column = |tensor: &[T], place: usize| -> Vec<T> {
-        let axis = tensor.len() / (outer * inner);
-        let (slice, column) = (place / inner, place % inner);
-        (0..axis).map(|row| tensor[(slice * axis + row) * inner + column]).collect()
-    };
-    let element = |place: usize| {
-        let columns: Vec<Vec<T>> = tensors.iter().map(|tensor| column(tensor, place)).collect();
-        let count = columns.iter().map(Vec::len).sum();
-        if op == ReduceOp::Mean {
-            let total = |column: &Vec<T>| column.iter().map(|element| element.total()).collect::<Vec<_>>();
-            let totals: Vec<T::Total> =
-                columns.iter().map(|column| fold_along(&total(column), T::add).unwrap_or_default()).collect();
-            return T::quotient(fold(&totals, T::add).unwrap(), count).key();
-        }
-        let combine = |a, b| T::combine(op, a, b);
-        let widen = |column: &Vec<T>| column.iter().map(|element| element.widen()).collect::<Vec<_>>();
-        let partials: Vec<T::Acc> = columns
-            .iter()
-            .map(|column| fold_along(&widen(column), combine).unwrap_or_else(|| T::identity(op)))
-            .collect();
-        T::finish(op, fold(&partials, combine).unwrap(), count).key()
-    };
-    (0..outer * inner).map(element).collect()
+fn expected<T: Sample<Mean: Sample>>(
+    op: ReduceOp,
+    tensors: &[Vec<T>],
+    axes: &[usize],
+    outer: usize,
+    inner: usize,
+) -> Vec<u64> {
+    let shaped = |(tensor, &axis): (&Vec<T>, &usize)| Array::new(&[outer, axis, inner], tensor.clone());
+    let tensors: Vec<Array<T>> = tensors.iter().zip(axes).map(shaped).collect();
+    match op {
+        ReduceOp::Mean => array::mean(&tensors, &[1]).unwrap().data.iter().map(|value| value.key()).collect(),
+        _ => array::reduce(op, &tensors, &[1]).unwrap().data.iter().map(|value| value.key()).collect(),
+    }
 }
 
 fn check<T: Sample<Mean: Sample>>(op: ReduceOp, axes: &[usize], outer: usize, inner: usize) {
@@ -75,7 +65,7 @@ fn check<T: Sample<Mean: Sample>>(op: ReduceOp, axes: &[usize], outer: usize, in
     let tensors: Vec<Vec<T>> = axes.iter().enumerate().map(tensor).collect();
     let inputs: Vec<_> =
         tensors.iter().zip(axes).map(|(tensor, &axis)| (tensor[..].into(), [outer, axis, inner])).collect();
-    let expected = expected(op, &tensors, outer, inner);
+    let expected = expected(op, &tensors, axes, outer, inner);
     let alone = Isa::available().map(|isa| (isa, 1));
     let shared: &[usize] = if op == ReduceOp::Sum { &[2, 3, 8] } else { &[3] };
     for (isa, parts) in alone.chain(shared.iter().map(|&parts| (Isa::best(), parts))) {

@@ -268,7 +268,11 @@ pub(crate) unsafe fn neighbours<A: Copy, O: Op<A>>(values: *mut u8, slices: usiz
 /// As for [`neighbours`], with fewer rows than [`LANES`].
 #[inline(always)]
 unsafe fn transposed<A: Copy, O: Op<A>>(values: *mut A, slices: usize, rows: usize) {
-    let mut tiles = [[O::IDENTITY; LANES]; LANES];
+    if slices == 0 {
+        return;
+    }
+    // SAFETY: a slice is in bounds, and has a row.
+    let mut tiles = [[unsafe { values.read() }; LANES]; LANES];
     for first in (0..slices).step_by(LANES) {
         let count = LANES.min(slices - first);
         for (row, tile) in tiles[..rows].iter_mut().enumerate() {
@@ -335,13 +339,19 @@ unsafe fn pairs<A: Copy, O: Op<A>>(source: *const A, target: *mut A, count: usiz
     }
 }
 
-/// Writes the operation's identity to `count` accumulators.
+/// Writes the operation's identity to `count` accumulators, or zeros if it has none. Zeros stand for
+/// no result: the caller refuses them
+/// ([`has_identity`](consonance_spec::ReduceOp::has_identity)).
 ///
 /// # Safety
 /// `accumulators` is valid for writes of `count`, aligned.
 pub(crate) unsafe fn identity<A: Copy, O: Op<A>>(accumulators: *mut u8, count: usize) {
-    for at in 0..count {
-        // SAFETY: `at` is one of the accumulators.
-        unsafe { accumulators.cast::<A>().add(at).write(O::IDENTITY) }
+    let accumulators = accumulators.cast::<A>();
+    // SAFETY: the caller vouches for the accumulators, which are numbers: all bits zero is a value.
+    unsafe {
+        match O::IDENTITY {
+            Some(identity) => (0..count).for_each(|at| accumulators.add(at).write(identity)),
+            None => accumulators.write_bytes(0, count),
+        }
     }
 }

@@ -55,7 +55,8 @@ pub(crate) struct Kernel {
     pub(crate) lanes: Lanes,
     /// Combines narrow rows of accumulators by the balanced tree.
     pub(crate) neighbours: Neighbours,
-    /// Writes the operation's identity to the given number of accumulators.
+    /// Writes the operation's identity, or zeros if it has none, to the given number of
+    /// accumulators.
     pub(crate) identity: unsafe fn(*mut u8, usize),
     /// Elements of a tile. The ranges of `fold`, `finish`, `keep` and `partial` are multiples of
     /// it.

@@ -12,7 +12,7 @@ use crate::{
     memory::HostBuf,
     tuning::Tuning,
 };
-use consonance_spec::{ReduceOp, bf16, for_each_dtype, order};
+use consonance_spec::{ReduceOp, bf16, collective, for_each_dtype};
 
 /// Counts on each side of the tile sizes (4 to 256 elements), with and without a partial tile.
 const COUNTS: [usize; 14] = [0, 1, 3, 4, 5, 31, 32, 33, 63, 64, 127, 255, 257, 600];
@@ -23,19 +23,10 @@ const UNTOUCHED: u8 = 0xa5;
 
 /// Returns the keys of `op` over `inputs`, computed by the spec.
 fn expected<T: Sample<Mean: Sample>>(op: ReduceOp, inputs: &[Vec<T>]) -> Vec<u64> {
-    let count = inputs.len();
-    let column = |at: usize| inputs.iter().map(move |input| input[at]);
-    let element = |at: usize| match op {
-        ReduceOp::Mean => {
-            let totals: Vec<_> = column(at).map(T::total).collect();
-            T::quotient(order::fold(&totals, T::add).unwrap(), count).key()
-        }
-        _ => {
-            let widened: Vec<_> = column(at).map(T::widen).collect();
-            T::finish(op, order::fold(&widened, |a, b| T::combine(op, a, b)).unwrap(), count).key()
-        }
-    };
-    (0..inputs[0].len()).map(element).collect()
+    match op {
+        ReduceOp::Mean => collective::mean(inputs).unwrap().into_iter().map(Sample::key).collect(),
+        _ => collective::reduce(op, inputs).unwrap().into_iter().map(Sample::key).collect(),
+    }
 }
 
 /// Calls `check` for each operation defined on `T`, each number of sources, and each instruction

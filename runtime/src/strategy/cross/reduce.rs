@@ -5,7 +5,7 @@ use crate::{
     error::{IntoReduceOp, op_of, operation_on},
     handle::context,
     value::{
-        axis::Flat,
+        axis::{self, Flat},
         indexed_slices,
         nest::{self, Leaf, NestSignature, Path, Value},
         tensor,
@@ -297,6 +297,7 @@ impl Strategy {
         op.result(dtype).ok_or_else(undefined)?;
         let flats: Vec<Flat> = tensors.iter().map(|tensor| Flat::new(tensor, &removed)).collect::<Result<_>>()?;
         let views = flats.iter().map(Flat::view).collect::<Result<Vec<_>>>()?;
+        axis::require_contributions(call, op.name(), op.has_identity(), flats.iter().map(Flat::elements))?;
         let mut along = Along::new(op, &views).ok_or_else(undefined)?;
         let threads = self.threads(tensors.iter().map(|tensor| tensor.buf().bytes()).sum());
         let parts: Vec<_> = along.parts(threads).into_iter().map(|part| Mutex::new(Some(part))).collect();
