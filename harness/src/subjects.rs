@@ -10,9 +10,11 @@ use consonance::{
 use consonance::{ProcessGroup, ProcessGroupBuilder};
 use consonance_spec::variable::Placement;
 use std::{
-    fmt,
+    fmt, mem,
     net::{SocketAddr, TcpListener},
-    panic, thread,
+    panic,
+    sync::Mutex,
+    thread,
     time::Duration,
 };
 
@@ -92,6 +94,12 @@ pub const STRATEGIES: &[Replicas] = &[
         placement: Placement::EachReplica,
         workers: three,
         make: workers_on_threads,
+    },
+    Replicas {
+        name: "MultiWorkerMirroredStrategy, three workers on messages",
+        placement: Placement::EachReplica,
+        workers: three,
+        make: workers_on_messages,
     },
     #[cfg(target_os = "linux")]
     Replicas {
@@ -288,6 +296,17 @@ fn workers_on_threads(workers: &[usize], options: CommunicationOptions) -> Vec<S
     let mut ranks = Communicator::threads(workers.iter().sum()).into_iter();
     let parts: Vec<Vec<Communicator>> = workers.iter().map(|&count| ranks.by_ref().take(count).collect()).collect();
     meet(parts, |builder, communicators| builder.options(options).build_on(communicators))
+}
+
+fn workers_on_messages(workers: &[usize], options: CommunicationOptions) -> Vec<Strategy> {
+    let mut engines = consonance_messages::threads(workers.iter().sum()).into_iter();
+    let parts: Vec<_> = workers.iter().map(|&count| engines.by_ref().take(count).collect::<Vec<_>>()).collect();
+    meet(parts, |builder, engines| {
+        let (replicas, engines) = (engines.len(), Mutex::new(engines));
+        // They are asked for once: these engines cannot be renewed.
+        let make = move |_: &[Device]| Ok(mem::take(&mut *engines.lock().expect("nobody panics holding the engines")));
+        builder.options(options).replicas(replicas).engines(make).build()
+    })
 }
 
 #[cfg(target_os = "linux")]

@@ -1,10 +1,15 @@
 //! Properties of an engine of messages that the differential suites do not test.
 
 use consonance::{
-    Communicator, DType, Error, MirroredStrategy, ReduceOp,
-    raw::{Agreement, BufMut, Call, Space},
+    ClusterSpec, Communicator, DType, Device, Error, MirroredStrategy, MultiWorkerMirroredStrategy, ReduceOp, Result,
+    SimpleClusterResolver,
+    raw::{Agreement, BufMut, Call, Engine, Reason, Space},
 };
 use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -111,4 +116,59 @@ fn a_strategy_takes_an_engine_for_each_replica_and_works_after_one_that_fails() 
     assert!(matches!(failed, Err(Error::Replica { replica: 0, .. })), "{failed:?}");
     let sums = strategy.run(|replica| replica.all_reduce("sum", 1.5f32)).expect("a new group");
     assert_eq!(sums.values(), [3.0, 3.0]);
+}
+
+#[test]
+fn a_strategy_of_several_workers_takes_an_engine_for_each_replica_of_a_worker() {
+    type Engines = Vec<Box<dyn Engine>>;
+    let work = |worker: usize, engines: Engines, replicas: usize| -> Result<(Vec<f32>, Vec<f32>)> {
+        let cluster = ClusterSpec::new().job("worker", ["one.example:1", "other.example:1"])?;
+        let resolver = SimpleClusterResolver::new(cluster).with_task("worker", worker)?;
+        let engines = Mutex::new(Some(engines));
+        let make = move |devices: &[Device]| {
+            assert_eq!(devices.len(), replicas);
+            Ok(engines.lock().unwrap().take().expect("the engines of this worker are asked for once"))
+        };
+        let strategy = MultiWorkerMirroredStrategy::builder(resolver).replicas(replicas).engines(make).build()?;
+        assert_eq!((strategy.num_replicas_in_sync(), strategy.local_replicas().len()), (3, replicas));
+        let ids = strategy.run(|replica| Ok(replica.replica_id_in_sync_group() as f32))?;
+        let sums = strategy.run(|replica| replica.all_reduce("sum", replica.replica_id_in_sync_group() as f32))?;
+        Ok((ids.values().to_vec(), sums.values().to_vec()))
+    };
+    let mut engines = consonance_messages::threads(3);
+    let others = engines.split_off(2);
+    let [first, second] = thread::scope(|scope| {
+        [(0, engines, 2), (1, others, 1)]
+            .map(|(worker, engines, replicas)| scope.spawn(move || work(worker, engines, replicas)))
+            .map(|worker| worker.join().expect("no worker panics").expect("the workers meet"))
+    });
+    assert_eq!(first, (vec![0.0, 1.0], vec![3.0, 3.0]));
+    assert_eq!(second, (vec![2.0], vec![3.0]));
+}
+
+/// One worker on engines of its own, both ways: it does not go back to shared memory.
+#[test]
+fn a_single_worker_keeps_its_engines() {
+    let builder = || MultiWorkerMirroredStrategy::builder(SimpleClusterResolver::new(ClusterSpec::new()));
+    let made = Arc::new(AtomicUsize::new(0));
+    let count = made.clone();
+    let make = move |devices: &[Device]| {
+        count.fetch_add(1, Ordering::Relaxed);
+        Ok(consonance_messages::threads(devices.len()))
+    };
+    let on_engines = builder().replicas(2).engines(make).build().expect("one worker");
+    let communicators: Vec<_> = consonance_messages::threads(2).into_iter().map(Communicator::from_engine).collect();
+    let handle = communicators[0].abort_handle();
+    let on_communicators = builder().build_on(communicators).expect("one worker");
+    for strategy in [&on_engines, &on_communicators] {
+        let sums = strategy.run(|replica| {
+            let sum = replica.all_reduce("sum", 1.5f32)?;
+            Ok((sum, replica.replica_id_in_sync_group()))
+        });
+        assert_eq!(sums.expect("two replicas").values(), [(3.0, 0), (3.0, 1)]);
+    }
+    assert_eq!(made.load(Ordering::Relaxed), 1);
+    handle.abort(Reason::Failure);
+    let ended = on_communicators.run(|replica| replica.barrier());
+    assert!(ended.is_err(), "the strategy runs on these communicators");
 }

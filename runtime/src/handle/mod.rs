@@ -55,7 +55,7 @@ enum Placement {
 }
 
 /// Takes the replicas' devices, and makes an engine for each.
-type Engines = Box<dyn Fn(&[Device]) -> Result<Vec<Box<dyn Engine>>> + Send + Sync>;
+pub(crate) type Engines = Box<dyn Fn(&[Device]) -> Result<Vec<Box<dyn Engine>>> + Send + Sync>;
 
 struct Inner {
     name: &'static str,

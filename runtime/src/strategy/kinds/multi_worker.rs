@@ -3,8 +3,9 @@
 use crate::{
     ClusterResolver, CommunicationOptions, Communicator, Device, Error, Result, Strategy, TfConfigClusterResolver,
     cluster::Role,
+    comm::engine::Engine,
     device,
-    handle::{Builder, Workers, check_devices},
+    handle::{Builder, Engines, Workers, check_devices},
 };
 #[cfg(target_os = "linux")]
 use crate::{ProcessGroup, ProcessGroupBuilder, handle::context};
@@ -104,6 +105,7 @@ impl MultiWorkerMirroredStrategy {
             devices: None,
             options,
             pin_threads: false,
+            engines: None,
             #[cfg(target_os = "linux")]
             meeting: Box::new(Ok),
         }
@@ -172,6 +174,7 @@ pub struct MultiWorkerBuilder {
     devices: Option<Result<Vec<Device>>>,
     options: CommunicationOptions,
     pin_threads: bool,
+    engines: Option<Engines>,
     #[cfg(target_os = "linux")]
     meeting: Box<dyn FnOnce(ProcessGroupBuilder) -> Result<ProcessGroupBuilder>>,
 }
@@ -220,6 +223,24 @@ impl MultiWorkerBuilder {
         self
     }
 
+    /// Executes the replicas' collectives on custom engines. `make` takes the devices of this
+    /// worker's replicas and returns an engine for each, in rank order. The replicas of all workers
+    /// are the ranks, so all workers make engines of one group. The workers exchange their numbers
+    /// of replicas over them; they share no memory, and may be on several hosts. With one worker
+    /// this is [`Builder::engines`](crate::Builder::engines). By default replicas share memory.
+    ///
+    /// ```
+    /// # use consonance::{Device, MultiWorkerMirroredStrategy, Result, raw::Engine};
+    /// type Engines = Vec<Box<dyn Engine>>;
+    /// fn on(make: impl Fn(&[Device]) -> Result<Engines> + Send + Sync + 'static) -> Result<MultiWorkerMirroredStrategy> {
+    ///     MultiWorkerMirroredStrategy::from_environment()?.engines(make).build()
+    /// }
+    /// ```
+    pub fn engines(mut self, make: impl Fn(&[Device]) -> Result<Vec<Box<dyn Engine>>> + Send + Sync + 'static) -> Self {
+        self.engines = Some(Box::new(make));
+        self
+    }
+
     /// Configures how the processes of the workers form a group: how long they wait for each other,
     /// how much memory they share. A number of replicas set there overrides that of this builder.
     /// The [options](MultiWorkerBuilder::options) of collectives set there have no effect: set them
@@ -252,15 +273,21 @@ impl MultiWorkerBuilder {
         let role = Role::of(CALL, &*self.resolver)?;
         role.idle_servers().iter().for_each(|sentence| eprintln!("consonance: {CALL}: {sentence}"));
         // Wrong devices are refused before the other workers are met.
-        let replicas = match &self.devices {
-            None => self.replicas,
-            Some(Ok(devices)) => devices.len(),
+        let devices = match &self.devices {
+            None => (0..self.replicas).map(Device::Cpu).collect(),
+            Some(Ok(devices)) => devices.clone(),
             Some(Err(error)) => return Err(error.duplicate()),
         };
-        if role.workers.len() <= 1 {
-            return self.build_with(replicas, None);
+        match (role.workers.len(), &self.engines) {
+            (0 | 1, _) => self.build_with(devices.len(), None),
+            (_, None) => self.meet(devices.len()),
+            (_, Some(engines)) => {
+                let configuration = self.options.configuration();
+                let engines = engines(&devices)?.into_iter();
+                let communicators = engines.map(|engine| Communicator::on(engine, configuration)).collect();
+                self.build_on(communicators)
+            }
         }
-        self.meet(replicas)
     }
 
     #[cfg(target_os = "linux")]
@@ -326,8 +353,7 @@ impl MultiWorkerBuilder {
         let cluster = self.resolver.cluster_spec().to_string();
         let place = (role.worker, role.workers.len().max(1));
         let workers = Workers::meet(CALL, communicators, place, &cluster)?;
-        // With one worker there is no other to exchange with.
-        self.build_with(replicas, Some(workers).filter(|workers| workers.count() > 1))
+        self.build_with(replicas, Some(workers))
     }
 
     fn build_with(self, replicas: usize, workers: Option<Workers>) -> Result<MultiWorkerMirroredStrategy> {
@@ -346,7 +372,11 @@ impl MultiWorkerBuilder {
         };
         let builder = Builder::new(CALL, devices, wrap);
         let builder = builder.options(self.options).pin_threads(self.pin_threads);
-        builder.cluster(self.resolver, workers).build()
+        let builder = builder.cluster(self.resolver, workers);
+        match self.engines {
+            Some(engines) => builder.engines(engines).build(),
+            None => builder.build(),
+        }
     }
 }
 
