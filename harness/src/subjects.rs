@@ -10,11 +10,9 @@ use consonance::{
 use consonance::{ProcessGroup, ProcessGroupBuilder};
 use consonance_spec::variable::Placement;
 use std::{
-    fmt, mem,
+    fmt,
     net::{SocketAddr, TcpListener},
-    panic,
-    sync::Mutex,
-    thread,
+    panic, thread,
     time::Duration,
 };
 
@@ -94,12 +92,6 @@ pub const STRATEGIES: &[Replicas] = &[
         placement: Placement::EachReplica,
         workers: three,
         make: workers_on_threads,
-    },
-    Replicas {
-        name: "MultiWorkerMirroredStrategy, three workers on messages",
-        placement: Placement::EachReplica,
-        workers: three,
-        make: workers_on_messages,
     },
     #[cfg(target_os = "linux")]
     Replicas {
@@ -296,17 +288,6 @@ fn workers_on_threads(workers: &[usize], options: CommunicationOptions) -> Vec<S
     let mut ranks = Communicator::threads(workers.iter().sum()).into_iter();
     let parts: Vec<Vec<Communicator>> = workers.iter().map(|&count| ranks.by_ref().take(count).collect()).collect();
     meet(parts, |builder, communicators| builder.options(options).build_on(communicators))
-}
-
-fn workers_on_messages(workers: &[usize], options: CommunicationOptions) -> Vec<Strategy> {
-    let mut engines = consonance_messages::threads(workers.iter().sum()).into_iter();
-    let parts: Vec<_> = workers.iter().map(|&count| engines.by_ref().take(count).collect::<Vec<_>>()).collect();
-    meet(parts, |builder, engines| {
-        let (replicas, engines) = (engines.len(), Mutex::new(engines));
-        // They are asked for once: these engines cannot be renewed.
-        let make = move |_: &[Device]| Ok(mem::take(&mut *engines.lock().expect("nobody panics holding the engines")));
-        builder.options(options).replicas(replicas).engines(make).build()
-    })
 }
 
 #[cfg(target_os = "linux")]

@@ -139,6 +139,11 @@ impl Strategy {
         self.0.resolver.as_deref()
     }
 
+    /// Returns the cluster in words; empty if the strategy was made for this process only.
+    pub(crate) fn cluster(&self) -> String {
+        self.cluster_resolver().map_or_else(String::new, |resolver| resolver.cluster_spec().to_string())
+    }
+
     /// Returns whether each replica's thread is pinned to a core.
     pub(crate) fn pins_threads(&self) -> bool {
         self.0.pin_threads

@@ -141,7 +141,7 @@ impl MultiWorkerMirroredStrategy {
             return Err(Error::WrongContext { call, problem: problem.to_owned() });
         }
         let mut group = processes.lock().expect("nobody panics holding the group");
-        let cluster = self.cluster_resolver().map_or_else(String::new, |resolver| resolver.cluster_spec().to_string());
+        let cluster = self.cluster();
         // Each worker can be lost once. More losses than workers mean that a peer corrupts shared
         // memory.
         let mut losses = workers.count();
@@ -226,8 +226,10 @@ impl MultiWorkerBuilder {
     /// Executes the replicas' collectives on custom engines. `make` takes the devices of this
     /// worker's replicas and returns an engine for each, in rank order. The replicas of all workers
     /// are the ranks, so all workers make engines of one group. The workers exchange their numbers
-    /// of replicas over them; they share no memory, and may be on several hosts. With one worker
-    /// this is [`Builder::engines`](crate::Builder::engines). By default replicas share memory.
+    /// of replicas over them; they share no memory, and may be on several hosts. The strategy goes on
+    /// after a failed run if the engines can be [renewed](crate::raw::Engine::renew). With one
+    /// worker this is [`Builder::engines`](crate::Builder::engines). By default replicas share
+    /// memory.
     ///
     /// ```
     /// # use consonance::{Device, MultiWorkerMirroredStrategy, Result, raw::Engine};
