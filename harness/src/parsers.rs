@@ -247,6 +247,7 @@ pub fn formation(bytes: &[u8]) -> Verdict {
 /// Judges the parser of the numbers of a call and its outcome, as another build may write them. A
 /// number is either known, and then is written as the same number again, or unknown.
 pub fn wire(bytes: &[u8]) -> Verdict {
+    use consonance::raw::EXTENSIONS;
     use consonance_kernels::shm::{
         call_log::{Entry, Outcome},
         codes,
@@ -255,14 +256,16 @@ pub fn wire(bytes: &[u8]) -> Verdict {
     let mut word = || u64::from_le_bytes(std::array::from_fn(|_| source.byte()));
     let (head, number, bytes) = (word() as u32, word(), word());
     let entry = Entry { number, head, bytes, outcome: Outcome::Unknown };
-    let text = entry.to_string();
+    let text = entry.in_words(EXTENSIONS);
     let known = head & 0x00ff_ffff;
-    match entry.signature() {
+    match entry.signature(EXTENSIONS) {
         Some(signature) if codes::code(&signature) != known => {
             Err(format!("{known:#x} is {signature}, whose code differs"))
         }
         None if !text.contains("unknown (code") => Err(text),
-        None if codes::kind_of(head as u8).is_some() && codes::read(head & 0xff).is_none() => Err(text),
+        None if codes::kind_of(head as u8, EXTENSIONS).is_some() && codes::read(head & 0xff, EXTENSIONS).is_none() => {
+            Err(text)
+        }
         _ => Ok(()),
     }
 }

@@ -36,6 +36,7 @@
 use crate::{
     ClusterResolver, Communicator, Error, Result, Strategy, Tensor, Variable, VariableSynchronization,
     comm::agreement::Agreement,
+    comm::kind,
     dataset::file::{
         DataFile,
         safetensors::{Header, LENGTH_BYTES, to_format},
@@ -91,7 +92,7 @@ pub fn save<'v, N: Into<String>>(
     path: impl AsRef<Path>,
     variables: impl IntoIterator<Item = (N, &'v Variable)>,
 ) -> Result<()> {
-    save_all(Kind::Save.name(), path.as_ref(), &list(Kind::Save, Kind::Save.name(), variables)?)
+    save_all(kind::SAVE.name(), path.as_ref(), &list(kind::SAVE, kind::SAVE.name(), variables)?)
 }
 
 /// Does [`save`] in the [chief](ClusterResolver::is_chief) of a cluster and nothing in its other
@@ -119,7 +120,7 @@ pub fn save_on_chief<'v, N: Into<String>>(
     variables: impl IntoIterator<Item = (N, &'v Variable)>,
 ) -> Result<bool> {
     let call = "checkpoint::save_on_chief";
-    let variables = list(Kind::Save, call, variables)?;
+    let variables = list(kind::SAVE, call, variables)?;
     let is_chief = several_workers(&variables).map_or_else(|| resolver.is_chief(), |workers| workers.is_chief());
     if is_chief || several_workers(&variables).is_some() {
         save_all(call, path.as_ref(), &variables)?;
@@ -145,7 +146,7 @@ pub fn restore<'v, N: Into<String>>(
     path: impl AsRef<Path>,
     variables: impl IntoIterator<Item = (N, &'v Variable)>,
 ) -> Result<()> {
-    let kind = Kind::Restore;
+    let kind = kind::RESTORE;
     let mut variables = list(kind, kind.name(), variables)?;
     // All threads take variables in the same order, so that two threads cannot deadlock.
     variables.sort_by_key(|(_, variable)| variable.id());
@@ -172,7 +173,7 @@ pub fn restore<'v, N: Into<String>>(
 
 /// Saves for `call`. With several workers the chief writes.
 fn save_all(call: &'static str, path: &Path, variables: &[(String, &Variable)]) -> Result<()> {
-    let (kind, strategy) = (Kind::Save, strategy_of_several(variables));
+    let (kind, strategy) = (kind::SAVE, strategy_of_several(variables));
     let names: Vec<&str> = variables.iter().map(|(name, _)| name.as_str()).collect();
     agree(strategy, kind, "variables", &format!("{names:?}"))?;
     let read = |variable: &Variable| match variable.synchronization() {

@@ -10,6 +10,7 @@ pub use crate::comm::{
     agreement::Agreement,
     call::Call,
     engine::{Abort, AbortHandle, Engine, Failure, Service},
+    kind::EXTENSIONS,
     options::Configuration,
 };
 pub use consonance_kernels::os::fork::Origin;
@@ -17,4 +18,4 @@ pub use consonance_kernels::{
     group::{KeepWaiting, Reason},
     memory::{Buf, BufMut, DeviceBlock, DeviceMemory, HostBuf, HostBufMut, HostMemory, Memory, Space},
 };
-pub use consonance_spec::{Class, Kind, Signature};
+pub use consonance_spec::{Class, Extension, Kind, Signature};

@@ -36,106 +36,123 @@ pub enum Extent {
     Parts,
 }
 
+/// Whether a collective has a form in which the ranks' parts differ in size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counts {
+    /// It has none.
+    Equal,
+    /// One with a count for each rank.
+    EachRank,
+    /// One with a count from each rank to each rank.
+    EachPair,
+}
+
 macro_rules! kinds {
-    ($($(#[$doc:meta])* $kind:ident = $name:literal: $flow:ident $work:ident $extent:ident,)*) => {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal: $flow:ident $work:ident $extent:ident $counts:ident,)*) => {
         /// The kind of a call.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[repr(u8)]
-        pub enum Kind { $($(#[$doc])* $kind,)* }
+        pub enum Kind {
+            $($(#[$doc])* $kind,)*
+            /// A call of a layer above the collectives: its ranks wait for each other, or exchange
+            /// data of that layer.
+            Extension(&'static Extension),
+        }
 
         impl Kind {
-            /// Every kind.
+            /// Every kind but the extensions.
             pub const ALL: &'static [Kind] = &[$(Kind::$kind),*];
 
             /// Returns the call's name as users write it.
             pub const fn name(self) -> &'static str {
-                match self { $(Kind::$kind => $name),* }
+                match self {
+                    $(Kind::$kind => $name,)*
+                    Kind::Extension(extension) => extension.name,
+                }
             }
 
             /// Returns the ranks that send data, and the ranks that receive them.
             #[inline]
             pub const fn flow(self) -> Flow {
-                match self { $(Kind::$kind => Flow::$flow),* }
+                match self {
+                    $(Kind::$kind => Flow::$flow,)*
+                    Kind::Extension(_) => Flow::Control,
+                }
             }
 
             /// Returns the work that the call does on the data.
             #[inline]
             pub const fn work(self) -> Work {
-                match self { $(Kind::$kind => Work::$work),* }
+                match self {
+                    $(Kind::$kind => Work::$work,)*
+                    Kind::Extension(_) => Work::Moves,
+                }
             }
 
             /// Returns the part of a sender's data that a receiver gets.
             #[inline]
             pub const fn extent(self) -> Extent {
-                match self { $(Kind::$kind => Extent::$extent),* }
+                match self {
+                    $(Kind::$kind => Extent::$extent,)*
+                    Kind::Extension(_) => Extent::Whole,
+                }
+            }
+
+            /// Returns whether the call has a form in which parts differ in size.
+            pub const fn counts(self) -> Counts {
+                match self {
+                    $(Kind::$kind => Counts::$counts,)*
+                    Kind::Extension(_) => Counts::Equal,
+                }
             }
         }
     };
 }
 
 kinds! {
-    /// Every rank waits for every other.
-    Barrier = "barrier": Control Moves Whole,
-    /// Sends one rank's data to all.
-    Broadcast = "broadcast": FromRoot Moves Whole,
-    /// Combines all ranks' data on one rank.
-    Reduce = "reduce": ToRoot Combines Whole,
     /// Combines all ranks' data on all ranks.
-    AllReduce = "all_reduce": Everyone Combines Whole,
-    /// Concatenates all ranks' data in rank order on one rank.
-    Gather = "gather": ToRoot Moves Whole,
-    /// Concatenates all ranks' data in rank order on all ranks.
-    AllGather = "all_gather": Everyone Moves Whole,
-    /// Sends a part of one rank's data to each rank.
-    Scatter = "scatter": FromRoot Moves Parts,
+    AllReduce = "all_reduce": Everyone Combines Whole Equal,
+    /// Combines all ranks' data on one rank.
+    Reduce = "reduce": ToRoot Combines Whole Equal,
     /// Combines all ranks' data, and gives each rank a block of the result.
-    ReduceScatter = "reduce_scatter": Everyone Combines Parts,
+    ReduceScatter = "reduce_scatter": Everyone Combines Parts Equal,
+    /// Sends one rank's data to all.
+    Broadcast = "broadcast": FromRoot Moves Whole Equal,
+    /// Concatenates all ranks' data in rank order on all ranks.
+    AllGather = "all_gather": Everyone Moves Whole EachRank,
+    /// Concatenates all ranks' data in rank order on one rank.
+    Gather = "gather": ToRoot Moves Whole EachRank,
+    /// Sends a part of one rank's data to each rank.
+    Scatter = "scatter": FromRoot Moves Parts EachRank,
     /// Sends a part from each rank to each rank.
-    AllToAll = "all_to_all": Everyone Moves Parts,
+    AllToAll = "all_to_all": Everyone Moves Parts EachPair,
     /// Sends one rank's data to another, which receives them.
-    SendRecv = "send/recv": Pair Moves Whole,
+    SendRecv = "send/recv": Pair Moves Whole Equal,
+    /// Every rank waits for every other.
+    Barrier = "barrier": Control Moves Whole Equal,
     /// Divides the group into groups.
-    Split = "split": Control Moves Whole,
-    /// All replicas wait while one function gets the arguments of all.
-    MergeCall = "merge_call": Control Moves Whole,
-    /// The replicas continue with the results of the function.
-    MergeReturn = "merge_call's return": Control Moves Whole,
-    /// Sets a variable to the aggregate of the replicas' values.
-    Assign = "assign": Control Moves Whole,
-    /// Adds the aggregate of the replicas' values to a variable.
-    AssignAdd = "assign_add": Control Moves Whole,
-    /// Subtracts the aggregate of the replicas' values from a variable.
-    AssignSub = "assign_sub": Control Moves Whole,
-    /// Adds the aggregate of the replicas' rows to rows of a variable.
-    ScatterAdd = "scatter_add": Control Moves Whole,
-    /// Subtracts the aggregate of the replicas' rows from rows of a variable.
-    ScatterSub = "scatter_sub": Control Moves Whole,
-    /// The replicas continue with the variable's new value.
-    AssignReturn = "assign's return": Control Moves Whole,
-    /// After calls that did not agree, every rank reports the call that it made.
-    Explain = "explain": Control Moves Whole,
-    /// The first call of the replicas of all workers.
-    Workers = "MultiWorkerMirroredStrategy": Control Moves Whole,
-    /// Combines a value of each replica for all workers.
-    StrategyReduce = "Strategy::reduce": Control Moves Whole,
-    /// Combines a value of each replica for all workers, with destinations.
-    StrategyReduceTo = "Strategy::reduce_to": Control Moves Whole,
-    /// Concatenates a value of each replica for all workers.
-    StrategyGather = "Strategy::gather": Control Moves Whole,
-    /// Creates a variable on all workers, with the chief's initial value.
-    NewVariable = "Variable::builder": Control Moves Whole,
-    /// Reads the components of all workers' replicas as one value.
-    ReadVariable = "Variable::read": Control Moves Whole,
-    /// Reads some rows of a variable.
-    ReadRows = "Variable::read_rows": Control Moves Whole,
-    /// The workers tell each other whether their data sets have a step.
-    NextStep = "DistributedIterator::next": Control Moves Whole,
-    /// The chief writes a checkpoint, and the other workers wait until it is written.
-    Save = "checkpoint::save": Control Moves Whole,
-    /// All workers restore the same checkpoint.
-    Restore = "checkpoint::restore": Control Moves Whole,
-    /// The replicas compare the bits of their parameters.
-    CompareParameters = "training::compare_parameters": Control Moves Whole,
+    Split = "split": Control Moves Whole Equal,
+}
+
+/// The kind of a call that a layer above the collectives registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Extension {
+    /// Its number among the extensions of its layer, below 192.
+    pub number: u8,
+    /// A digest of its name, in which the signatures of extensions differ.
+    digest: u64,
+    /// The call's name as users write it.
+    pub name: &'static str,
+}
+
+impl Extension {
+    /// Makes the extension with this number and name.
+    ///
+    /// # Panics
+    /// For a number from 192 on.
+    pub const fn new(number: u8, name: &'static str) -> Extension {
+        assert!(number < 192, "more extensions than numbers");
+        Extension { number, digest: digest(name), name }
+    }
 }
 
 impl Kind {
@@ -179,6 +196,23 @@ impl Kind {
         }
     }
 
+    /// Returns the call that carries gradients backward: from the outputs of this one to its inputs.
+    /// `None` if no data move. A call that combines has one for sum and mean only.
+    pub const fn adjoint(self) -> Option<Kind> {
+        match (self.flow(), self.work(), self.extent()) {
+            (Flow::Control, _, _) => None,
+            (Flow::Pair, _, _) => Some(Kind::SendRecv),
+            (Flow::Everyone, Work::Combines, Extent::Whole) => Some(Kind::AllReduce),
+            (Flow::Everyone, Work::Combines, Extent::Parts) => Some(Kind::AllGather),
+            (Flow::Everyone, Work::Moves, Extent::Whole) => Some(Kind::ReduceScatter),
+            (Flow::Everyone, Work::Moves, Extent::Parts) => Some(Kind::AllToAll),
+            (Flow::FromRoot, _, Extent::Whole) => Some(Kind::Reduce),
+            (Flow::FromRoot, _, Extent::Parts) => Some(Kind::Gather),
+            (Flow::ToRoot, Work::Combines, _) => Some(Kind::Broadcast),
+            (Flow::ToRoot, Work::Moves, _) => Some(Kind::Scatter),
+        }
+    }
+
     /// Returns whether contributions are combined, so that the call has an op.
     pub const fn combines(self) -> bool {
         match self.work() {
@@ -216,7 +250,8 @@ pub struct Signature {
 impl Signature {
     /// Makes the signature of a call of this kind in which nothing else must agree.
     pub const fn new(kind: Kind) -> Signature {
-        Signature { kind, op: None, dtype: None, count: None, root: None, detail: 0 }
+        let detail = if let Kind::Extension(extension) = kind { extension.digest } else { 0 };
+        Signature { kind, op: None, dtype: None, count: None, root: None, detail }
     }
 }
 
@@ -241,6 +276,10 @@ pub const fn mix(digest: u64, word: u64) -> u64 {
 }
 
 /// Returns a digest of a text, for the `detail` of a signature.
-pub fn digest(text: &str) -> u64 {
-    text.bytes().fold(text.len() as u64, |digest, byte| mix(digest, byte as u64))
+pub const fn digest(text: &str) -> u64 {
+    let (mut digest, mut rest) = (text.len() as u64, text.as_bytes());
+    while let [byte, after @ ..] = rest {
+        (digest, rest) = (mix(digest, *byte as u64), after);
+    }
+    digest
 }

@@ -33,7 +33,7 @@ pub mod ending;
 pub mod messages;
 
 pub use aggregation::{VariableAggregation, VariableSynchronization};
-pub use call::{Extent, Flow, Kind, Signature, Work};
+pub use call::{Extension, Extent, Flow, Kind, Signature, Work};
 pub use dtype::{Class, DType, Element};
 pub use half::{bf16, f16};
 pub use op::{ReduceOp, UnknownReduceOp};

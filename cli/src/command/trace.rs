@@ -1,6 +1,7 @@
 //! `consonance trace`: the last calls of the ranks of a process's groups.
 
 use super::{number, terminal};
+use consonance::raw::EXTENSIONS;
 use consonance_kernels::{
     os::process_state::{ProcessState, process_state},
     shm::{
@@ -77,9 +78,11 @@ fn text(inspection: &Inspection, calls: usize) -> String {
         };
         let last = &rank.calls[rank.calls.len().saturating_sub(calls)..];
         text += &match (calls, last) {
-            (1, [call]) => format!(": {call}\n"),
+            (1, [call]) => format!(": {}\n", call.in_words(EXTENSIONS)),
             (1, _) => ": no call\n".to_owned(),
-            (_, last) => last.iter().fold("\n".to_owned(), |lines, call| lines + &format!("  {call}\n")),
+            (_, last) => {
+                last.iter().fold("\n".to_owned(), |lines, call| lines + &format!("  {}\n", call.in_words(EXTENSIONS)))
+            }
         };
         let awaited = awaited(rank, &inspection.ranks);
         if let (Some(call), [_, ..]) = (rank.calls.last(), &awaited[..]) {
@@ -102,7 +105,7 @@ fn words(state: ProcessState) -> &'static str {
 /// no call of this number. Messages have no number that ranks share.
 fn awaited(rank: &RankCalls, ranks: &[RankCalls]) -> Vec<usize> {
     let Some(call) = rank.calls.last() else { return Vec::new() };
-    let is_message = call.signature().is_none_or(|signature| signature.kind == Kind::SendRecv);
+    let is_message = call.signature(EXTENSIONS).is_none_or(|signature| signature.kind == Kind::SendRecv);
     if call.outcome != Outcome::Begun || is_message {
         return Vec::new();
     }
@@ -138,6 +141,6 @@ fn rank_json(rank: &RankCalls, ranks: &[RankCalls], calls: usize) -> Value {
 }
 
 fn call_json(entry: &Entry) -> Value {
-    let call = entry.signature().map(|signature| signature.to_string());
+    let call = entry.signature(EXTENSIONS).map(|signature| signature.to_string());
     json!({ "number": entry.number, "call": call, "bytes": entry.bytes, "outcome": entry.outcome.to_string() })
 }

@@ -17,6 +17,7 @@ pub use plan::Plan;
 pub use worker::Worker;
 
 use crate::itself;
+use consonance::raw::EXTENSIONS;
 use consonance_kernels::shm::Segment;
 use plan::{Fault, What};
 use process::{Event, Process};
@@ -425,7 +426,9 @@ impl<'s> State<'s> {
         let mut groups = BTreeMap::new();
         for process in &self.processes {
             match Segment::inspect(process.pid()) {
-                Ok(all) => groups.extend(all.into_iter().map(|group| (group.group.to_string(), group.text(CALLS)))),
+                Ok(all) => {
+                    groups.extend(all.into_iter().map(|group| (group.group.to_string(), group.text(CALLS, EXTENSIONS))))
+                }
                 Err(error) => _ = groups.insert(name(process), format!("{}: {error}", name(process))),
             }
         }

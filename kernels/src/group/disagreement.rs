@@ -9,7 +9,7 @@ use super::{
     fault::Fault,
     plan::Access,
     post,
-    posted::{PostedCall, has_access, signature},
+    posted::{self, PostedCall, has_access},
 };
 use crate::{
     cpu::{cache_hints::CopySize, copy::copy},
@@ -58,7 +58,7 @@ impl Endpoint {
     pub(super) fn posted_calls(&self) -> Vec<PostedCall> {
         let of = |(rank, descriptor): (usize, &CallDescriptor)| {
             let refusal = has_access(descriptor, Access::Refused).then(|| self.refusal(rank));
-            PostedCall { signature: signature(descriptor), refusal }
+            posted::read(descriptor, refusal)
         };
         self.descriptors().enumerate().map(of).collect()
     }

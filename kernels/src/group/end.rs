@@ -5,15 +5,15 @@ use crate::shm::{
     codes,
     records::{Generation, RankRecord},
 };
-use consonance_spec::Signature;
+use consonance_spec::{Extension, Signature};
 
 /// The last call of a rank, as its descriptor has it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LastCall {
     /// Number of calls that it has begun in this group.
     pub number: u64,
-    /// The last call, without its count; `None` if it made no call yet.
-    pub signature: Option<Signature>,
+    /// The [code](codes::code) of the last call; `None` if it made no call yet.
+    pub code: Option<u32>,
     /// Bytes of its own data in that call.
     pub bytes: usize,
 }
@@ -28,8 +28,14 @@ impl LastCall {
         if descriptor.sequence() <= since.base() {
             return LastCall::default();
         }
-        let signature = codes::read(descriptor.head() & CODE_MASK);
-        LastCall { number: Generation::number_of(descriptor.sequence()), signature, bytes: descriptor.bytes() }
+        let code = Some(descriptor.head() & CODE_MASK);
+        LastCall { number: Generation::number_of(descriptor.sequence()), code, bytes: descriptor.bytes() }
+    }
+
+    /// Returns the last call, without its count, where `extensions` are the kinds of the layer
+    /// above; `None` if it made no call yet, or its code is not known.
+    pub fn signature(&self, extensions: &[&'static Extension]) -> Option<Signature> {
+        codes::read(self.code?, extensions)
     }
 }
 

@@ -5,15 +5,27 @@ use super::{
     plan::Access,
 };
 use crate::shm::{codes, records::CallDescriptor};
-use consonance_spec::Signature;
+use consonance_spec::{Extension, Signature};
 
 /// A rank's call, as its descriptor has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostedCall {
-    /// The call without its detail; `None` if the descriptor has no valid one.
-    pub signature: Option<Signature>,
+    /// The [code](codes::code) of the call.
+    pub code: u32,
+    /// The number of elements; `None` if it may differ between ranks.
+    pub count: Option<usize>,
+    /// The root, if there is one.
+    pub root: Option<usize>,
     /// Why the rank's own call is invalid, if it is.
     pub refusal: Option<String>,
+}
+
+impl PostedCall {
+    /// Returns the call without its detail, where `extensions` are the kinds of the layer above;
+    /// `None` if the descriptor has no valid one.
+    pub fn signature(&self, extensions: &[&'static Extension]) -> Option<Signature> {
+        Some(Signature { count: self.count, root: self.root, ..codes::read(self.code, extensions)? })
+    }
 }
 
 /// What a rank compares of its own call with the calls of its peers.
@@ -44,18 +56,19 @@ pub(super) fn has_access(descriptor: &CallDescriptor, access: Access) -> bool {
     descriptor.head() >> CODE_BITS == access as u32
 }
 
-/// Returns the call in a descriptor, without its detail.
-pub(super) fn signature(descriptor: &CallDescriptor) -> Option<Signature> {
-    let signature = codes::read(descriptor.head() & CODE_MASK)?;
+/// Returns the call in a descriptor, without its detail. `refusal` says why the rank's own call is
+/// invalid, if it is.
+pub(super) fn read(descriptor: &CallDescriptor, refusal: Option<String>) -> PostedCall {
+    let code = descriptor.head() & CODE_MASK;
     let divided = [Access::DividedToAll, Access::DividedToOwn, Access::DividedToRoot];
-    let count = match signature.dtype {
+    let count = match codes::dtype(code).flatten() {
         Some(dtype) if divided.into_iter().any(|access| has_access(descriptor, access)) => {
             Some(descriptor.bytes() / dtype.size())
         }
         _ => descriptor.output().addr().checked_sub(1),
     };
     let root = (descriptor.root() as usize).checked_sub(1);
-    Some(Signature { count, root, ..signature })
+    PostedCall { code, count, root, refusal }
 }
 
 /// Encodes the count of a call in a word of its descriptor: 0 for a call without a count.

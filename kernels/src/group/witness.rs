@@ -59,7 +59,7 @@ impl Witness {
     pub fn end(&self) -> Option<End> {
         let (abort, state, generation) = self.state.end(self.generation)?;
         let noted = |call_log: &CallLog| match call_log.read().last() {
-            Some(entry) => LastCall { number: entry.number, signature: entry.signature(), bytes: entry.bytes as usize },
+            Some(entry) => LastCall { number: entry.number, code: Some(entry.head), bytes: entry.bytes as usize },
             None => LastCall::default(),
         };
         let in_line = |rank: usize| LastCall::in_line(&state.records()[rank], generation);

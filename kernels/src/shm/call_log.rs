@@ -12,7 +12,7 @@
 
 use super::codes;
 use crate::sync::atomics::{AtomicU32, AtomicU64, Ordering, fence};
-use consonance_spec::Signature;
+use consonance_spec::{Extension, Signature};
 use std::{array, fmt, process};
 
 /// The number of calls that a log holds.
@@ -151,22 +151,20 @@ impl Slot {
 }
 
 impl Entry {
-    /// Returns the signature of the call, without its count; `None` if the code is not a
-    /// signature's.
-    pub fn signature(&self) -> Option<Signature> {
-        codes::read(self.head)
+    /// Returns the signature of the call, without its count, where `extensions` are the kinds of
+    /// the layer above; `None` if the code is not a signature's.
+    pub fn signature(&self, extensions: &[&'static Extension]) -> Option<Signature> {
+        codes::read(self.head, extensions)
     }
-}
 
-/// Writes the call as it appears in a report: `call 7: all_reduce(sum, f32), 4096 bytes, done`.
-impl fmt::Display for Entry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "call {}: ", self.number)?;
-        match self.signature() {
-            Some(signature) => write!(f, "{signature}")?,
-            None => write!(f, "unknown (code {:#x})", self.head)?,
-        }
-        write!(f, ", {} bytes, {}", self.bytes, self.outcome)
+    /// Returns the call as it appears in a report: `call 7: all_reduce(sum, f32), 4096 bytes,
+    /// done`.
+    pub fn in_words(&self, extensions: &[&'static Extension]) -> String {
+        let call = match self.signature(extensions) {
+            Some(signature) => signature.to_string(),
+            None => format!("unknown (code {:#x})", self.head),
+        };
+        format!("call {}: {call}, {} bytes, {}", self.number, self.bytes, self.outcome)
     }
 }
 
@@ -289,10 +287,10 @@ mod tests {
         // The bits above the code say how memory was shared.
         let head = codes::code(&signature) | 3 << 24;
         let entry = Entry { number: 7, head, bytes: 4096, outcome: Outcome::Done };
-        assert_eq!(entry.signature(), Some(signature));
-        assert_eq!(entry.to_string(), "call 7: all_reduce(sum, f32), 4096 bytes, done");
+        assert_eq!(entry.signature(&[]), Some(signature));
+        assert_eq!(entry.in_words(&[]), "call 7: all_reduce(sum, f32), 4096 bytes, done");
         let unknown = Entry { head: 0xff, outcome: Outcome::from_code(77), ..entry };
-        assert_eq!(unknown.to_string(), "call 7: unknown (code 0xff), 4096 bytes, ended in an unknown way");
+        assert_eq!(unknown.in_words(&[]), "call 7: unknown (code 0xff), 4096 bytes, ended in an unknown way");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The numbers of element types, operations and calls in the words that ranks share.
 
-use consonance_spec::{DType, Kind, ReduceOp, Signature, call::mix};
+use consonance_spec::{DType, Extension, Kind, ReduceOp, Signature, call::mix};
 
 /// Returns a digest of the signature. Different signatures have different digests, but for one
 /// chance in 2^64.
@@ -19,26 +19,57 @@ pub fn fingerprint(signature: &Signature) -> u64 {
 pub fn code(signature: &Signature) -> u32 {
     let op = signature.op.map_or(0, |op| op as u32 + 1);
     let dtype = signature.dtype.map_or(0, |dtype| dtype as u32 + 1);
-    signature.kind as u32 | op << 8 | dtype << 16
+    u32::from(code_of(signature.kind)) | op << 8 | dtype << 16
 }
 
-/// Returns the kind, op and dtype of a [`code`]; `None` if the bytes are not a valid code.
-pub fn read(code: u32) -> Option<Signature> {
-    let [kind, op, dtype, _] = code.to_le_bytes();
-    let index = |byte: u8| (byte as usize).checked_sub(1);
-    let mut signature = Signature::new(kind_of(kind)?);
-    if let Some(index) = index(op) {
-        signature.op = Some(*ReduceOp::ALL.get(index)?);
+/// Returns the kind, op and dtype of a [`code`], where `extensions` are the kinds of the layer above;
+/// `None` if the bytes are not a valid code.
+pub fn read(code: u32, extensions: &[&'static Extension]) -> Option<Signature> {
+    let [kind, op, _, _] = code.to_le_bytes();
+    let mut signature = Signature::new(kind_of(kind, extensions)?);
+    if let Some(index) = op.checked_sub(1) {
+        signature.op = Some(*ReduceOp::ALL.get(usize::from(index))?);
     }
-    if let Some(index) = index(dtype) {
-        signature.dtype = Some(*DType::ALL.get(index)?);
-    }
+    signature.dtype = dtype(code)?;
     Some(signature)
 }
 
+/// Returns the dtype of a [`code`], if it has one. The outer `None` is for a number that no dtype
+/// has.
+pub fn dtype(code: u32) -> Option<Option<DType>> {
+    let [_, _, dtype, _] = code.to_le_bytes();
+    match dtype.checked_sub(1) {
+        None => Some(None),
+        Some(index) => DType::ALL.get(usize::from(index)).copied().map(Some),
+    }
+}
+
+/// The code of the first extension. Those of the spec's kinds are below.
+const EXTENSIONS: u8 = 64;
+
+/// Returns the code of a kind.
+#[inline]
+pub const fn code_of(kind: Kind) -> u8 {
+    match kind {
+        Kind::AllReduce => 0,
+        Kind::Reduce => 1,
+        Kind::ReduceScatter => 2,
+        Kind::Broadcast => 3,
+        Kind::AllGather => 4,
+        Kind::Gather => 5,
+        Kind::Scatter => 6,
+        Kind::AllToAll => 7,
+        Kind::SendRecv => 8,
+        Kind::Barrier => 9,
+        Kind::Split => 10,
+        Kind::Extension(extension) => EXTENSIONS + extension.number,
+    }
+}
+
 /// Returns the kind with this code; `None` for a code that no kind has.
-pub fn kind_of(code: u8) -> Option<Kind> {
-    Kind::ALL.iter().copied().find(|&kind| kind as u8 == code)
+pub fn kind_of(code: u8, extensions: &[&'static Extension]) -> Option<Kind> {
+    let extensions = extensions.iter().map(|&extension| Kind::Extension(extension));
+    Kind::ALL.iter().copied().chain(extensions).find(|&kind| code_of(kind) == code)
 }
 
 /// A number and its name.
@@ -58,7 +89,7 @@ pub(super) const CODES: [Code; COUNT] = {
         } else if op < ReduceOp::ALL.len() {
             (ReduceOp::ALL[op] as u8, ReduceOp::ALL[op].name())
         } else {
-            (Kind::ALL[kind] as u8, Kind::ALL[kind].name())
+            (code_of(Kind::ALL[kind]), Kind::ALL[kind].name())
         };
         index += 1;
     }
@@ -87,22 +118,26 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
+    const EXTENDED: [&Extension; 2] = [&Extension::new(0, "meet"), &Extension::new(1, "leave")];
+
     #[test]
     fn codes_are_read_back() {
         let ops = [None].into_iter().chain(ReduceOp::ALL.map(Some));
         let dtypes = [None].into_iter().chain(DType::ALL.iter().copied().map(Some));
         let mut codes = HashSet::new();
         for (op, dtype) in ops.flat_map(|op| dtypes.clone().map(move |dtype| (op, dtype))) {
-            for &kind in Kind::ALL {
+            for kind in Kind::ALL.iter().copied().chain(EXTENDED.map(Kind::Extension)) {
                 let signature = Signature { op, dtype, ..Signature::new(kind) };
-                assert_eq!(read(code(&signature)), Some(signature));
+                assert_eq!(read(code(&signature), &EXTENDED), Some(signature));
                 assert!(codes.insert(code(&signature)), "{signature}");
             }
         }
         let (ops, dtypes) = (ReduceOp::ALL.len() as u32, DType::ALL.len() as u32);
         for no_code in [0xff, (ops + 1) << 8, (dtypes + 1) << 16] {
-            assert_eq!(read(no_code), None, "{no_code:#x}");
+            assert_eq!(read(no_code, &EXTENDED), None, "{no_code:#x}");
         }
+        let extended = code(&Signature::new(Kind::Extension(EXTENDED[1])));
+        assert_eq!(read(extended, &EXTENDED[..1]), None, "an extension of another build");
     }
 
     #[test]

@@ -10,11 +10,12 @@ use super::{
     segment::Segment,
 };
 use crate::sync::watch;
+use consonance_spec::Extension;
 use memmap2::MmapOptions;
 use rustix::fs::{Mode, OFlags};
 use std::{
     collections::HashSet,
-    fmt, fs, io,
+    fs, io,
     os::fd::{AsFd, OwnedFd},
     path::Path,
 };
@@ -128,35 +129,15 @@ impl RankCalls {
 }
 
 impl Inspection {
-    /// Returns the report with the last `calls` calls of each rank, one per line. (`Display` has
-    /// only the last one.)
-    pub fn text(&self, calls: usize) -> String {
-        let mut records = vec![self.title()];
+    /// Returns the report with the last `calls` calls of each rank, one per line. `extensions` are
+    /// the kinds of the layer above.
+    pub fn text(&self, calls: usize, extensions: &[&'static Extension]) -> String {
+        let mut records = vec![format!("group {} of {} ranks", self.group, self.ranks.len())];
         for rank in &self.ranks {
             records.push(rank.name());
             let last = &rank.calls[rank.calls.len().saturating_sub(calls)..];
-            records.extend(last.iter().map(|call| format!("  {call}")));
+            records.extend(last.iter().map(|call| format!("  {}", call.in_words(extensions))));
         }
         records.join("\n")
-    }
-
-    fn title(&self) -> String {
-        format!("group {} of {} ranks", self.group, self.ranks.len())
-    }
-}
-
-/// Writes one line for each rank, with its last call:
-/// `rank 0, process 4711: call 7: all_reduce(sum, f32), 4096 bytes, done`.
-impl fmt::Display for Inspection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.title())?;
-        for rank in &self.ranks {
-            write!(f, "\n{}: ", rank.name())?;
-            match rank.calls.last() {
-                Some(call) => write!(f, "{call}")?,
-                None => write!(f, "no call")?,
-            }
-        }
-        Ok(())
     }
 }

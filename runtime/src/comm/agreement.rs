@@ -6,7 +6,10 @@
 //! tie, the one of the lowest rank. The error names the first rank that differs. An invalid call is
 //! never the expected one. All ranks vote on the same words, so all get the same error.
 
-use crate::{Error, comm::options::Configuration};
+use crate::{
+    Error,
+    comm::{kind::EXTENSIONS, options::Configuration},
+};
 use consonance_kernels::group::PostedCall;
 use consonance_spec::{
     Kind, Signature,
@@ -120,9 +123,9 @@ pub(crate) fn refused(kind: Kind, why: &str) -> Signature {
 /// Returns the mismatch of calls that the ranks have read in each other's descriptors. The ranks
 /// have compared nothing but what the descriptors say, at least in one of the calls.
 pub(crate) fn compare_posted(calls: &[PostedCall], configuration: &Configuration) -> Error {
-    let words = |call: &PostedCall| match (&call.signature, &call.refusal) {
+    let words = |call: &PostedCall| match (call.signature(EXTENSIONS), &call.refusal) {
         (Some(signature), Some(why)) => Words::refused(signature.kind, why),
-        (Some(signature), None) => Agreement::NONE.words(signature, configuration),
+        (Some(signature), None) => Agreement::NONE.words(&signature, configuration),
         (None, _) => Words(vec![("call".to_owned(), "no known call".to_owned())]),
     };
     let texts = calls.iter().map(|call| String::from_utf8_lossy(&words(call).to_bytes()).into_owned());

@@ -4,6 +4,7 @@ use super::{
     agreement::{self, Agreement, Words},
     call::Call,
     engine::Failure,
+    kind,
 };
 use crate::{Communicator, Error, Result};
 use consonance_kernels::{
@@ -14,7 +15,7 @@ use consonance_spec::{DType, Kind, Signature};
 use std::io;
 
 /// The signature of the calls by which ranks exchange their calls in words.
-const EXPLAIN: Signature = Signature { dtype: Some(DType::U8), ..Signature::new(Kind::Explain) };
+const EXPLAIN: Signature = Signature { dtype: Some(DType::U8), ..Signature::new(kind::EXPLAIN) };
 
 impl Communicator {
     /// Returns the error of a failed call. If the ranks disagree, exchanges their calls in words
@@ -63,11 +64,11 @@ impl Communicator {
         let mut lengths = vec![[0u8; size_of::<u64>()]; self.size()];
         let length = length(own);
         let (send, recv) = (Some(length.as_slice().into()), lengths.as_flattened_mut().into());
-        self.engine.execute(Call::AllGather { send, recv, counts: None }, &EXPLAIN, Kind::Explain)?;
+        self.engine.execute(Call::AllGather { send, recv, counts: None }, &EXPLAIN, kind::EXPLAIN)?;
         let counts: Vec<usize> = lengths.into_iter().map(bounded).collect();
         let mut all = vec![0u8; counts.iter().sum()];
         let (send, recv) = (Some(own.into()), all.as_mut_slice().into());
-        self.engine.execute(Call::AllGather { send, recv, counts: Some(&counts) }, &EXPLAIN, Kind::Explain)?;
+        self.engine.execute(Call::AllGather { send, recv, counts: Some(&counts) }, &EXPLAIN, kind::EXPLAIN)?;
         let mut rest = &all[..];
         let texts = counts.into_iter().map(|count| {
             let (text, others) = rest.split_at(count);
@@ -92,8 +93,8 @@ impl Communicator {
     fn exchange(&mut self, peer: usize, send: HostBuf<'_>, recv: HostBufMut<'_>) -> Result<(), Failure> {
         let (send, recv) = (Call::Send { data: send.into(), to: peer }, Call::Recv { data: recv.into(), from: peer });
         let (first, second) = if self.rank() < peer { (send, recv) } else { (recv, send) };
-        self.engine.execute(first, &EXPLAIN, Kind::Explain)?;
-        self.engine.execute(second, &EXPLAIN, Kind::Explain)
+        self.engine.execute(first, &EXPLAIN, kind::EXPLAIN)?;
+        self.engine.execute(second, &EXPLAIN, kind::EXPLAIN)
     }
 
     /// Takes part in a call that the other ranks make, and tells them that this rank's arguments

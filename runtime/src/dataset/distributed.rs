@@ -6,11 +6,11 @@ use super::{
 };
 use crate::{
     Communicator, Error, Nest, PerReplica, Result, Strategy,
-    comm::{agreement::Agreement, call::Call},
+    comm::{agreement::Agreement, call::Call, kind},
     handle::context,
     panics,
 };
-use consonance_spec::Kind;
+use consonance_kernels::shm::codes::code_of;
 use std::{
     fmt,
     sync::{
@@ -285,7 +285,7 @@ impl<E: Nest + Clone + Send + 'static> CommonEnd<E> {
     /// Agrees with the other workers on the next step. `own` is that of this worker. Returns `None`
     /// when all have ended.
     fn agree(&mut self, strategy: &Strategy, own: Option<Result<PerReplica<E>>>) -> Result<Option<PerReplica<E>>> {
-        let kind = Kind::NextStep;
+        let kind = kind::NEXT_STEP;
         let own = strategy.or_refuse(kind, own.transpose())?;
         if let (None, Some(step)) = (&self.nothing, &own) {
             self.nothing = Some(strategy.or_refuse(kind, without_rows(step[0].clone()))?);
@@ -296,7 +296,7 @@ impl<E: Nest + Clone + Send + 'static> CommonEnd<E> {
             (None, None) => EMPTY,
         };
         let tell = |communicator: &mut Communicator| {
-            let agreement = Agreement { call: Some(kind), digest: kind as u64, describe: &Vec::new };
+            let agreement = Agreement { call: Some(kind), digest: code_of(kind).into(), describe: &Vec::new };
             let (own, mut all) = ([state], vec![ENDED; communicator.size()]);
             let (send, recv) = (Some(own.as_slice().into()), all.as_mut_slice().into());
             communicator.execute(Call::AllGather { send, recv, counts: None }, &agreement).map(|()| all)

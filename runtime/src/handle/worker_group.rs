@@ -21,10 +21,10 @@
 
 use crate::{
     Communicator, Error, Result,
-    comm::{agreement::Agreement, call::Call},
+    comm::{agreement::Agreement, call::Call, kind},
 };
 use consonance_kernels::group::Reason;
-use consonance_spec::{Kind, call::digest};
+use consonance_spec::call::digest;
 use std::{
     ops::Range,
     sync::{Condvar, Mutex, MutexGuard},
@@ -306,7 +306,7 @@ impl State {
         }
         let tell = |communicator: &mut Communicator| {
             let describe = || vec![("cluster".to_owned(), cluster.to_owned())];
-            let agreement = Agreement { call: Some(Kind::Workers), digest: digest(cluster), describe: &describe };
+            let agreement = Agreement { call: Some(kind::WORKERS), digest: digest(cluster), describe: &describe };
             let mut all = vec![[0u64; 4]; size];
             let own = [worker as u64, variables, first as u64, count as u64];
             let (send, recv) = (Some(own.as_slice().into()), all.as_flattened_mut().into());

@@ -1,8 +1,10 @@
 //! A record of a profile: a call of a replica, or a run.
 
+use crate::comm::kind::EXTENSIONS;
 use consonance_kernels::{
     group::plan::Path,
     os::record_file::{Record as Words, WORDS},
+    shm::codes::{code_of, kind_of},
 };
 use consonance_spec::{DType, Kind, ReduceOp};
 use std::time::Duration;
@@ -103,7 +105,7 @@ impl Record {
             let dtype = call.dtype.map_or(0, |dtype| dtype as u8 + 1);
             let transport = call.transport.map_or(0, |transport| transport as u8);
             let path = call.path.map_or(0, |path| path as u8);
-            let codes = [call.name as u8, call.step as u8, op, dtype, transport, call.failed.into(), path, 0];
+            let codes = [code_of(call.name), code_of(call.step), op, dtype, transport, call.failed.into(), path, 0];
             words[3..6].copy_from_slice(&[u64::from_le_bytes(codes), call.bytes as u64, time(call.waited)]);
         }
         words
@@ -120,8 +122,8 @@ impl Record {
         let event = match name {
             RUN => Event::Run,
             name => Event::Call(CallRecord {
-                name: *Kind::ALL.get(name as usize)?,
-                step: *Kind::ALL.get(step as usize)?,
+                name: kind_of(name, EXTENSIONS)?,
+                step: kind_of(step, EXTENSIONS)?,
                 op: read(op, &ReduceOp::ALL)?,
                 dtype: read(dtype, DType::ALL)?,
                 bytes: bytes as usize,
@@ -170,7 +172,7 @@ mod tests {
         let dtypes = [None].into_iter().chain(DType::ALL.iter().copied().map(Some)).cycle();
         let paths = [None].into_iter().chain(Path::ALL.map(Some)).cycle();
         let transports = [None].into_iter().chain(Transport::ALL.map(Some)).cycle().zip(paths);
-        let kinds = Kind::ALL.iter().copied();
+        let kinds = Kind::ALL.iter().copied().chain(EXTENSIONS.iter().map(|extension| Kind::Extension(extension)));
         let calls = kinds.zip(ops.cycle().zip(dtypes).zip(transports));
         let events = calls.map(|(kind, ((op, dtype), transport))| {
             call(kind, op, dtype, transport, op.map(|_| Duration::from_nanos(7)))

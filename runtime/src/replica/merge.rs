@@ -4,14 +4,12 @@ use super::board::{Left, Merging};
 use crate::{
     Error, Nest, PerReplica, ReplicaContext, Result, Strategy,
     comm::agreement::Agreement,
+    comm::kind,
     handle::{Workers, context},
     value::{nest, per_replica::Merged},
 };
 use consonance_kernels::group::Reason;
-use consonance_spec::{
-    Kind,
-    call::{digest, mix},
-};
+use consonance_spec::call::{digest, mix};
 use std::{
     any::{TypeId, type_name},
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
@@ -92,7 +90,7 @@ impl ReplicaContext<'_> {
             mix(mix(digest(types), structure.digest()), BuildHasherDefault::<DefaultHasher>::new().hash_one(ids));
         let merges = *self.board.merges();
         self.board.put(self.place(), Box::new(Left::<A, M::Value>(arguments, PhantomData)));
-        let arrived = self.meet(Kind::MergeCall, &Agreement { digest, describe: &describe, ..Agreement::NONE });
+        let arrived = self.meet(kind::MERGE_CALL, &Agreement { digest, describe: &describe, ..Agreement::NONE });
         if let Err(Error::Mismatch { .. }) = arrived {
             self.board.take(self.place());
         }
@@ -102,7 +100,7 @@ impl ReplicaContext<'_> {
             None => None,
             Some(workers) => self.lend_to_merge(workers, merges, || self.merge::<A, M>(merge))?,
         };
-        let returned = self.meet(Kind::MergeReturn, &Agreement::NONE);
+        let returned = self.meet(kind::MERGE_RETURN, &Agreement::NONE);
         if let Err(Error::Mismatch { .. }) = returned {
             // The function of another worker makes calls that this worker's did not make, and has
             // not returned yet.
@@ -150,7 +148,7 @@ impl ReplicaContext<'_> {
             let first = self.strategy.local_replicas().start;
             aborter.give_up(first);
             let missing = vec![(first, "its merge function has not returned".to_owned())];
-            Err(Error::Timeout { call: Kind::MergeReturn.to_string(), waited: timeout, missing })
+            Err(Error::Timeout { call: kind::MERGE_RETURN.to_string(), waited: timeout, missing })
         };
         self.held().take_back();
         result

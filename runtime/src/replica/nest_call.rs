@@ -14,6 +14,7 @@ use crate::{
 use consonance_kernels::{
     cpu::axis::{self, Partial},
     memory::{BufMut, HostBuf, HostMemory, Space},
+    shm::codes::code_of,
 };
 use consonance_spec::{Kind, call::mix, packing};
 use std::ops::DerefMut;
@@ -40,7 +41,7 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
     /// between replicas.
     pub(crate) fn new(kind: Kind, communicator: C, leaves: &[Leaf], ragged: Axes) -> NestCall<C> {
         let outline = NestSignature::new(leaves, &ragged);
-        let digest = [kind as u64, ragged.digest()].into_iter().fold(outline.digest(), mix);
+        let digest = [code_of(kind).into(), ragged.digest()].into_iter().fold(outline.digest(), mix);
         NestCall { kind, communicator, outline, digest, axes: ragged, own_op: None, pack_limit: None }
     }
 

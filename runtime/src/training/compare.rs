@@ -3,9 +3,10 @@
 use crate::{
     Axes, Nest, ReplicaContext, Result, Tensor,
     comm::agreement::Agreement,
+    comm::kind,
     value::nest::{self, Leaf, NestSignature, Value},
 };
-use consonance_spec::{Kind, call::mix};
+use consonance_spec::call::mix;
 
 /// Checks that all replicas have the same parameters, bit for bit: call it before the first step,
 /// and after a restore. Replicas exchange digests of 64 bits.
@@ -30,7 +31,7 @@ use consonance_spec::{Kind, call::mix};
 /// # Ok::<(), consonance::Error>(())
 /// ```
 pub fn compare_parameters<N: Nest + Clone>(replica: &ReplicaContext<'_>, parameters: &N) -> Result<()> {
-    let kind = Kind::CompareParameters;
+    let kind = kind::COMPARE_PARAMETERS;
     replica.require(kind.name())?;
     let leaves = nest::take(&mut parameters.clone());
     let digests: Result<Vec<u64>> = leaves.iter().map(digest_of).collect();

@@ -206,7 +206,7 @@ mod tests {
         require_contributions("reduce", "nand", false, [3, 1]).unwrap();
         let error = require_contributions("reduce", "nand", false, elements).unwrap_err();
         let expected =
-            "replica 1: reduce: value: expected elements along the axis, because nand has no identity, found none";
+            "reduce: value of replica 1: expected elements along the axis, because nand has no identity, found none";
         assert_eq!(error.to_string(), expected);
     }
 }

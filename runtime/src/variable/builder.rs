@@ -2,10 +2,10 @@
 
 use super::Variable;
 use crate::{
-    Error, ReduceOp, Result, Strategy, Tensor, VariableAggregation, VariableSynchronization, current_strategy,
-    handle::context,
+    Error, ReduceOp, Result, Strategy, Tensor, VariableAggregation, VariableSynchronization, comm::kind,
+    current_strategy, handle::context,
 };
-use consonance_spec::{Class, Kind};
+use consonance_spec::Class;
 use std::fmt;
 
 const CALL: &str = "Variable::builder";
@@ -71,13 +71,13 @@ impl<F: FnOnce() -> Tensor> VariableBuilder<F> {
                 format!("called in replica {replica}; create variables outside of `run`, in the strategy's scope");
             return Err(Error::WrongContext { call, problem });
         }
-        let resolved = strategy.or_refuse(Kind::NewVariable, self.resolve(&strategy))?;
+        let resolved = strategy.or_refuse(kind::NEW_VARIABLE, self.resolve(&strategy))?;
         let (synchronization, aggregation, initial_value) = resolved;
         let Some(workers) = strategy.workers() else {
             return Ok(Variable::place(strategy, synchronization, aggregation, initial_value, None));
         };
         let spec = format!("{}, {synchronization:?}, {aggregation:?}", initial_value.spec());
-        let chiefs = |value| strategy.chiefs(Kind::NewVariable, ("variable", &spec), value);
+        let chiefs = |value| strategy.chiefs(kind::NEW_VARIABLE, ("variable", &spec), value);
         let number: u64 = chiefs(Tensor::from(workers.variables().wrapping_add(1)))?.item()?;
         let initial_value = chiefs(initial_value)?;
         workers.set_variables(number);

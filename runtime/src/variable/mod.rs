@@ -17,7 +17,7 @@ pub use view::VariableMut;
 
 use crate::{
     Axes, DType, Error, PerReplica, ReduceOp, Result, Strategy, Tensor, VariableAggregation, VariableSynchronization,
-    handle::context, strategy::LocalResults,
+    comm::kind, handle::context, strategy::LocalResults,
 };
 use consonance_spec::Kind;
 use place::{Place, Writing};
@@ -196,7 +196,7 @@ impl Variable {
     /// For any variable: [`Error::WrongContext`] in a [`Strategy::update`] of it,
     /// [`Error::Timeout`] if an update on another thread does not end.
     pub fn read(&self) -> Result<Tensor> {
-        self.read_part(Kind::ReadVariable, |value| Ok(value.clone()))
+        self.read_part(kind::READ_VARIABLE, |value| Ok(value.clone()))
     }
 
     /// Returns the entries `rows` along axis 0 of the [value](Variable::read). If the read
@@ -212,7 +212,7 @@ impl Variable {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn read_rows(&self, rows: Range<usize>) -> Result<Tensor> {
-        let kind = Kind::ReadRows;
+        let kind = kind::READ_ROWS;
         self.read_part(kind, |value| value.rows_for(kind.name(), rows.clone()))
     }
 

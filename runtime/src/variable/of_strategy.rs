@@ -1,8 +1,7 @@
 //! Creating and updating variables of a strategy.
 
 use super::{Variable, VariableMut};
-use crate::{Error, Result, Strategy, Tensor, handle::context};
-use consonance_spec::Kind;
+use crate::{Error, Result, Strategy, Tensor, comm::kind, handle::context};
 
 impl Strategy {
     /// Creates a [`Variable`] of this strategy; `initial_value` is called once. For other
@@ -12,7 +11,7 @@ impl Strategy {
     /// [`Error::WrongContext`] in a replica, or in another strategy's scope.
     pub fn variable(&self, initial_value: impl FnOnce() -> Tensor) -> Result<Variable> {
         let call = "Strategy::variable";
-        self.or_refuse(Kind::NewVariable, context::require_cross_replica(call, self))?;
+        self.or_refuse(kind::NEW_VARIABLE, context::require_cross_replica(call, self))?;
         Variable::builder(initial_value).build_in(call, self.clone())
     }
 

@@ -9,9 +9,10 @@
 use super::{Update, Variable};
 use crate::{
     Error, ReduceOp, ReplicaContext, Result, Tensor, VariableSynchronization,
-    comm::{agreement::Agreement, call::Call},
+    comm::{agreement::Agreement, call::Call, kind},
 };
-use consonance_spec::{Kind, call::mix};
+use consonance_kernels::shm::codes::code_of;
+use consonance_spec::call::mix;
 
 impl ReplicaContext<'_> {
     /// Sets a variable from its replicas.
@@ -87,7 +88,7 @@ impl ReplicaContext<'_> {
         let op = self.or_refuse(kind, op)?;
         let describe = || vec![("variable".to_owned(), format!("number {}, {}", variable.0.number, variable.spec()))];
         let agreement =
-            Agreement { call: Some(kind), digest: mix(variable.0.number, kind as u64), describe: &describe };
+            Agreement { call: Some(kind), digest: mix(variable.0.number, code_of(kind).into()), describe: &describe };
         let everywhere = self.strategy().workers().is_some();
         let operand = match op {
             Some(op) if everywhere => self.on_all_replicas(op, operand, &agreement)?,
@@ -99,9 +100,9 @@ impl ReplicaContext<'_> {
         if self.place() == 0 {
             let copy = variable.0.places[0].write(call, variable.strategy());
             let applied = copy.and_then(|mut copy| update.apply(&mut copy, operand));
-            self.or_refuse(Kind::AssignReturn, applied)?;
+            self.or_refuse(kind::ASSIGN_RETURN, applied)?;
         }
-        self.meet(Kind::AssignReturn, &Agreement { call: Some(kind), ..Agreement::NONE })
+        self.meet(kind::ASSIGN_RETURN, &Agreement { call: Some(kind), ..Agreement::NONE })
     }
 
     pub(super) fn check_variable(&self, call: &'static str, variable: &Variable) -> Result<()> {

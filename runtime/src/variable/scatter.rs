@@ -3,7 +3,9 @@
 use super::{Update, Variable};
 use crate::{
     Error, IndexedSlices, ReduceOp, ReplicaContext, Result, VariableSynchronization, comm::agreement::Agreement,
+    comm::kind,
 };
+use consonance_kernels::shm::codes::code_of;
 use consonance_spec::{Kind, call::mix};
 
 impl Variable {
@@ -24,7 +26,7 @@ impl Variable {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn scatter_add(&self, rows: &IndexedSlices) -> Result<()> {
-        self.scatter("Variable::scatter_add", Kind::ScatterAdd, Update::AssignAdd, rows)
+        self.scatter("Variable::scatter_add", kind::SCATTER_ADD, Update::AssignAdd, rows)
     }
 
     /// Subtracts `rows` from rows of the value: see [`scatter_add`](Variable::scatter_add).
@@ -32,7 +34,7 @@ impl Variable {
     /// # Errors
     /// As [`scatter_add`](Variable::scatter_add).
     pub fn scatter_sub(&self, rows: &IndexedSlices) -> Result<()> {
-        self.scatter("Variable::scatter_sub", Kind::ScatterSub, Update::AssignSub, rows)
+        self.scatter("Variable::scatter_sub", kind::SCATTER_SUB, Update::AssignSub, rows)
     }
 
     fn scatter(&self, call: &'static str, kind: Kind, update: Update, rows: &IndexedSlices) -> Result<()> {
@@ -92,7 +94,7 @@ impl ReplicaContext<'_> {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn scatter_add(&self, variable: &Variable, rows: &IndexedSlices) -> Result<()> {
-        self.scatter("ReplicaContext::scatter_add", Kind::ScatterAdd, Update::AssignAdd, variable, rows)
+        self.scatter("ReplicaContext::scatter_add", kind::SCATTER_ADD, Update::AssignAdd, variable, rows)
     }
 
     /// Subtracts rows from a variable from its replicas: see
@@ -101,7 +103,7 @@ impl ReplicaContext<'_> {
     /// # Errors
     /// As [`scatter_add`](ReplicaContext::scatter_add).
     pub fn scatter_sub(&self, variable: &Variable, rows: &IndexedSlices) -> Result<()> {
-        self.scatter("ReplicaContext::scatter_sub", Kind::ScatterSub, Update::AssignSub, variable, rows)
+        self.scatter("ReplicaContext::scatter_sub", kind::SCATTER_SUB, Update::AssignSub, variable, rows)
     }
 
     fn scatter(
@@ -127,14 +129,14 @@ impl ReplicaContext<'_> {
         });
         let (op, rows) = self.or_refuse(kind, checked)?;
         let describe = || vec![("variable".to_owned(), format!("number {}, {}", variable.0.number, variable.spec()))];
-        let digest = mix(variable.0.number, kind as u64);
+        let digest = mix(variable.0.number, code_of(kind).into());
         self.meet(kind, &Agreement { call: Some(kind), digest, describe: &describe })?;
         let rows = self.all_reduce(op, rows)?;
         if self.place() == 0 {
             let copy = variable.0.places[0].write(call, variable.strategy());
             let applied = copy.and_then(|mut copy| update.scatter(&mut copy, &rows));
-            self.or_refuse(Kind::AssignReturn, applied)?;
+            self.or_refuse(kind::ASSIGN_RETURN, applied)?;
         }
-        self.meet(Kind::AssignReturn, &Agreement { call: Some(kind), ..Agreement::NONE })
+        self.meet(kind::ASSIGN_RETURN, &Agreement { call: Some(kind), ..Agreement::NONE })
     }
 }

@@ -1,6 +1,6 @@
 //! The effect of an assignment on a value.
 
-use crate::{DType, Element, Error, IndexedSlices, ReduceOp, Result, Tensor, value::indexed_slices};
+use crate::{DType, Element, Error, IndexedSlices, ReduceOp, Result, Tensor, comm::kind, value::indexed_slices};
 use consonance_kernels::{
     cpu::reduce::Reducer,
     memory::{HostBuf, HostBufMut, HostMemory},
@@ -23,9 +23,9 @@ const NEGATED_COUNT: usize = 2048;
 impl Update {
     pub(super) fn kind(self) -> Kind {
         match self {
-            Update::Assign => Kind::Assign,
-            Update::AssignAdd => Kind::AssignAdd,
-            Update::AssignSub => Kind::AssignSub,
+            Update::Assign => kind::ASSIGN,
+            Update::AssignAdd => kind::ASSIGN_ADD,
+            Update::AssignSub => kind::ASSIGN_SUB,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Tests `<f(x), y> = <x, f*(y)>` in small integers, which every order of additions sums exactly.
 
 use consonance_spec::{
+    Flow, Kind,
     ReduceOp::{self, Max, Mean, Sum},
     adjoint,
     collective::{self, Error},
@@ -123,4 +124,12 @@ fn only_sum_and_mean_have_one() {
         assert_eq!(adjoint::reduce_scatter(op, &gradients), Err(undefined));
     }
     assert!(collective::all_reduce(Max, &gradients).is_ok());
+}
+
+#[test]
+fn the_adjoint_of_an_adjoint_is_the_call_itself() {
+    for &kind in Kind::ALL {
+        assert_eq!(kind.adjoint().is_some(), kind.flow() != Flow::Control, "{kind}");
+        assert!(kind.adjoint().is_none_or(|adjoint| adjoint.adjoint() == Some(kind)), "{kind}");
+    }
 }

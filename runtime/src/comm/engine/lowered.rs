@@ -11,6 +11,7 @@ use crate::{
     Error, Implementation, Result,
     comm::{
         call::{Call, OnHost, unlike_counts},
+        kind,
         options::Configuration,
     },
 };
@@ -360,7 +361,7 @@ impl Engine for Lowered {
 
     fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
         // Calls that explain a mismatch share the deadline of the call.
-        if name != Kind::Explain {
+        if name != kind::EXPLAIN {
             self.messages.begin_call();
         }
         let done = match call {

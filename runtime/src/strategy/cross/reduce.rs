@@ -1,7 +1,9 @@
 //! Cross-replica calls: reduce, gather, and their relatives with destinations.
 
 use crate::{
-    Axes, Axis, Device, Error, IndexedSlices, Mirrored, Nest, PerReplica, ReduceOp, Result, Strategy, Tensor, device,
+    Axes, Axis, Device, Error, IndexedSlices, Mirrored, Nest, PerReplica, ReduceOp, Result, Strategy, Tensor,
+    comm::kind,
+    device,
     error::{IntoReduceOp, op_of, operation_on},
     handle::context,
     value::{
@@ -93,7 +95,7 @@ impl Strategy {
     ) -> Result<N> {
         let axes = axis.into();
         let hint = if axes == Axes::default() { "; give an axis to reduce along it" } else { "" };
-        let kind = Kind::StrategyReduce;
+        let kind = kind::STRATEGY_REDUCE;
         self.reduce_along(kind.name(), kind, op, value, &axes, hint)
     }
 
@@ -144,7 +146,7 @@ impl Strategy {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn gather<N: Nest + Clone>(&self, value: &PerReplica<N>, axis: impl Into<Axis>) -> Result<N> {
-        let (kind, axis) = (Kind::StrategyGather, axis.into());
+        let (kind, axis) = (kind::STRATEGY_GATHER, axis.into());
         let call = kind.name();
         self.or_refuse(kind, context::require_cross_replica(call, self))?;
         if let Some(gathered) = self.gather_across(kind, value, axis) {
@@ -185,7 +187,7 @@ impl Strategy {
         D: TryInto<Destinations>,
         Error: From<D::Error>,
     {
-        let kind = Kind::StrategyReduceTo;
+        let kind = kind::STRATEGY_REDUCE_TO;
         let destinations = self.or_refuse(kind, destinations.try_into().map_err(Error::from))?;
         self.reduce_to_as(kind.name(), op, value, destinations)
     }
@@ -199,11 +201,11 @@ impl Strategy {
     ) -> Result<Mirrored<N>> {
         let devices = match destinations {
             Destinations::Device(device) => {
-                vec![self.or_refuse(Kind::StrategyReduceTo, device::resolve(call, device))?]
+                vec![self.or_refuse(kind::STRATEGY_REDUCE_TO, device::resolve(call, device))?]
             }
             Destinations::Replicas => self.worker_devices().to_vec(),
         };
-        let reduced = self.reduce_along(call, Kind::StrategyReduceTo, op, value, &Axes::default(), "")?;
+        let reduced = self.reduce_along(call, kind::STRATEGY_REDUCE_TO, op, value, &Axes::default(), "")?;
         Ok(Mirrored::new(reduced, devices))
     }
 
@@ -237,7 +239,7 @@ impl Strategy {
         let call = "Strategy::batch_reduce_to";
         let op = op_of(call, op);
         // Without pairs the others make no call either.
-        let op = if value_destination_pairs.is_empty() { op } else { self.or_refuse(Kind::StrategyReduceTo, op) }?;
+        let op = if value_destination_pairs.is_empty() { op } else { self.or_refuse(kind::STRATEGY_REDUCE_TO, op) }?;
         value_destination_pairs
             .iter()
             .map(|(value, destinations)| self.reduce_to_as(call, op, value, *destinations))

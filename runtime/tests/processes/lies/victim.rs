@@ -7,7 +7,7 @@ use crate::{
 };
 use consonance::{
     CommunicationOptions, Communicator, Error, Implementation, IndexedSlices, Mailbox, MultiWorkerMirroredStrategy,
-    ProcessGroup, ReduceOp, ReplicaContext, Result, Strategy, Tensor, TfConfigClusterResolver,
+    ProcessGroup, ReduceOp, ReplicaContext, Result, Strategy, Tensor, TfConfigClusterResolver, raw::EXTENSIONS,
 };
 use consonance_kernels::{
     shm::{Part, Segment},
@@ -290,7 +290,7 @@ fn one_call(rank: &mut Communicator, kind: usize, count: usize, root: usize) -> 
         19 => {
             // The content may be anything, but inspecting must work.
             let looks = Segment::inspect(process::id()).unwrap_or_default();
-            looks.iter().for_each(|look| _ = look.text(100));
+            looks.iter().for_each(|look| _ = look.text(100, EXTENSIONS));
         }
         20 => {
             for implementation in [Implementation::OneShot, Implementation::TwoShot, Implementation::Auto] {

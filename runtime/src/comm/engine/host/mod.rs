@@ -10,6 +10,7 @@ use crate::{
     comm::{
         agreement,
         call::{Call, OnHost},
+        kind::{self, EXTENSIONS},
         options::Configuration,
     },
 };
@@ -96,7 +97,7 @@ impl Host {
             }
         }
         let pair = self.pairs[peer].as_mut().expect("made above");
-        if name != Kind::Explain {
+        if name != kind::EXPLAIN {
             pair.begin_call();
             pair.add_wait(waited);
         }
@@ -213,7 +214,7 @@ impl Engine for Host {
     fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
         let waited = self.settle(name)?;
         // Calls that explain a mismatch share the deadline of the call.
-        if name != Kind::Explain {
+        if name != kind::EXPLAIN {
             self.endpoint.begin_call();
             self.endpoint.add_wait(waited);
         }
@@ -447,7 +448,7 @@ fn report(witness: &Witness, processes: Option<&dyn Processes>, fault: Fault, na
 }
 
 fn last_words(last: LastCall) -> String {
-    match last.signature {
+    match last.signature(EXTENSIONS) {
         Some(signature) => format!("its last call was number {}, {signature}, {} bytes", last.number, last.bytes),
         None => "it has made no call of this group".to_owned(),
     }

@@ -1,0 +1,75 @@
+//! The runtime's own calls above the collectives: in them ranks only wait for each other, or
+//! exchange data of the runtime.
+
+use consonance_spec::{Extension, Kind};
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal,)*) => {
+        /// The numbers of the kinds, in the order of the table.
+        #[allow(non_camel_case_types, reason = "the names of the constants")]
+        enum Number { $($kind,)* }
+
+        $($(#[$doc])* pub(crate) const $kind: Kind = Kind::Extension(&Extension::new(Number::$kind as u8, $name));)*
+
+        /// The kinds of calls that the runtime adds to those of the collectives, for reports of
+        /// calls by their codes.
+        pub const EXTENSIONS: &[&Extension] = &[$(&Extension::new(Number::$kind as u8, $name)),*];
+    };
+}
+
+kinds! {
+    /// All replicas wait while one function gets the arguments of all.
+    MERGE_CALL = "merge_call",
+    /// The replicas continue with the results of the function.
+    MERGE_RETURN = "merge_call's return",
+    /// Sets a variable to the aggregate of the replicas' values.
+    ASSIGN = "assign",
+    /// Adds the aggregate of the replicas' values to a variable.
+    ASSIGN_ADD = "assign_add",
+    /// Subtracts the aggregate of the replicas' values from a variable.
+    ASSIGN_SUB = "assign_sub",
+    /// Adds the aggregate of the replicas' rows to rows of a variable.
+    SCATTER_ADD = "scatter_add",
+    /// Subtracts the aggregate of the replicas' rows from rows of a variable.
+    SCATTER_SUB = "scatter_sub",
+    /// The replicas continue with the variable's new value.
+    ASSIGN_RETURN = "assign's return",
+    /// After calls that did not agree, every rank reports the call that it made.
+    EXPLAIN = "explain",
+    /// The first call of the replicas of all workers.
+    WORKERS = "MultiWorkerMirroredStrategy",
+    /// Combines a value of each replica for all workers.
+    STRATEGY_REDUCE = "Strategy::reduce",
+    /// Combines a value of each replica for all workers, with destinations.
+    STRATEGY_REDUCE_TO = "Strategy::reduce_to",
+    /// Concatenates a value of each replica for all workers.
+    STRATEGY_GATHER = "Strategy::gather",
+    /// Creates a variable on all workers, with the chief's initial value.
+    NEW_VARIABLE = "Variable::builder",
+    /// Reads the components of all workers' replicas as one value.
+    READ_VARIABLE = "Variable::read",
+    /// Reads some rows of a variable.
+    READ_ROWS = "Variable::read_rows",
+    /// The workers tell each other whether their data sets have a step.
+    NEXT_STEP = "DistributedIterator::next",
+    /// The chief writes a checkpoint, and the other workers wait until it is written.
+    SAVE = "checkpoint::save",
+    /// All workers restore the same checkpoint.
+    RESTORE = "checkpoint::restore",
+    /// The replicas compare the bits of their parameters.
+    COMPARE_PARAMETERS = "training::compare_parameters",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn calls_are_told_apart_by_their_names_and_codes() {
+        let kinds = || Kind::ALL.iter().copied().chain(EXTENSIONS.iter().map(|extension| Kind::Extension(extension)));
+        let names: HashSet<&str> = kinds().map(Kind::name).collect();
+        let codes: HashSet<u8> = kinds().map(consonance_kernels::shm::codes::code_of).collect();
+        assert_eq!([names.len(), codes.len()], [kinds().count(); 2]);
+    }
+}
