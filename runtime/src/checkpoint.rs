@@ -36,12 +36,12 @@
 use crate::{
     ClusterResolver, Communicator, Error, Result, Strategy, Tensor, Variable, VariableSynchronization,
     comm::agreement::Agreement,
-    comm::kind,
     dataset::file::{
         DataFile,
         safetensors::{Header, LENGTH_BYTES, to_format},
     },
     handle::{Workers, context},
+    kind,
 };
 use consonance_kernels::{
     memory::{HostBufMut, HostMemory},

@@ -53,6 +53,7 @@ extern crate self as consonance;
 mod error;
 mod foreign_errors;
 mod panics;
+mod kind;
 #[doc(hidden)]
 pub mod profile;
 mod device;

@@ -10,9 +10,9 @@ pub use crate::comm::{
     agreement::Agreement,
     call::Call,
     engine::{Abort, AbortHandle, Engine, Failure, Service},
-    kind::EXTENSIONS,
     options::Configuration,
 };
+pub use crate::kind::EXTENSIONS;
 pub use consonance_kernels::os::fork::Origin;
 pub use consonance_kernels::{
     group::{KeepWaiting, Reason},

@@ -33,8 +33,8 @@ impl<T> Array<T> {
 /// not have them. Sizes along them may differ between replicas; all other sizes agree. Each replica
 /// combines its elements along the axes, in row-major order, by [`fold_along`]. The replicas'
 /// results are combined by [`fold`], and rounded once. A replica with no elements contributes the
-/// operation's identity; if the operation has none, there is no result. A mean, here only of floats, divides by the number of elements of all
-/// replicas together.
+/// operation's identity; if the operation has none, there is no result. A mean, here only of
+/// floats, divides by the number of elements of all replicas together.
 ///
 /// # Panics
 /// If there are no replicas.

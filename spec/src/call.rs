@@ -196,8 +196,8 @@ impl Kind {
         }
     }
 
-    /// Returns the call that carries gradients backward: from the outputs of this one to its inputs.
-    /// `None` if no data move. A call that combines has one for sum and mean only.
+    /// Returns the call that carries gradients backward, from the outputs of this one to its
+    /// inputs. `None` if no data move. A call that combines has one for sum and mean only.
     pub const fn adjoint(self) -> Option<Kind> {
         match (self.flow(), self.work(), self.extent()) {
             (Flow::Control, _, _) => None,

@@ -80,7 +80,7 @@ impl Collective {
     }
 
     /// Whether the parts of ranks differ in size.
-    fn is_ragged(self) -> bool {
+    pub fn is_ragged(self) -> bool {
         matches!(self, Collective::AllGatherV | Collective::GatherV | Collective::ScatterV | Collective::AllToAllV)
     }
 }
@@ -240,6 +240,8 @@ pub struct Role {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use consonance_spec::call::Counts;
+    use std::collections::HashSet;
 
     fn case(collective: Collective) -> Case {
         Case { collective, ranks: 3, count: 0, dtype: DType::F32, op: ReduceOp::Sum, in_place: false, spread: 50 }
@@ -276,6 +278,19 @@ mod tests {
         assert_eq!(counts(4, 30), [630, 810, 990, 1170]);
         assert_eq!(counts(3, 0), [1200; 3]);
         assert_eq!(counts(1, 50), [3600]);
+    }
+
+    #[test]
+    fn every_collective_is_measured_in_each_of_its_forms() {
+        let collectives = Kind::ALL.iter().filter(|&&kind| kind != Kind::Split);
+        let forms = collectives.flat_map(|&kind| {
+            let name = kind.name().replace('/', "_");
+            let ragged = (kind.counts() != Counts::Equal).then(|| (format!("{name}_v"), kind, true));
+            [(name, kind, false)].into_iter().chain(ragged)
+        });
+        let expected: HashSet<_> = forms.collect();
+        let measured = Collective::ALL.iter().map(|each| (each.name().to_owned(), each.kind(), each.is_ragged()));
+        assert_eq!(measured.collect::<HashSet<_>>(), expected);
     }
 
     #[test]

@@ -19,9 +19,9 @@ use consonance_kernels::{
     cpu::{isa::Isa, reduce::Reducer},
     group::plan::{Chunking, Protocol, Step, Targets, Topology, Windows},
 };
-use consonance_spec::Signature;
+use consonance_spec::{Extent, Flow, Signature, Work};
 use serde_json::{Value, json};
-use std::{fmt, io};
+use std::{fmt, io, ops::Range};
 
 /// The largest size up to which thresholds are searched.
 const MOST_BYTES: usize = 1 << 30;
@@ -131,41 +131,39 @@ impl Question {
     /// Returns the step of the call, and the protocol of its data.
     fn way(&self, topology: &Topology) -> Result<(Step, Protocol), BenchError> {
         let Case { collective, ranks, in_place, dtype, .. } = self.case;
-        let all = self.case.bytes();
+        let (kind, all) = (collective.kind(), self.case.bytes());
         // Counts of each rank are a detail of a signature.
-        let has_counts = matches!(collective, Collective::GatherV | Collective::ScatterV);
-        let signature = Signature { detail: has_counts.into(), ..Signature::new(collective.kind()) };
-        let (step, bytes) = match collective {
-            Collective::Barrier => (topology.moving(0, Chunking::WHOLE), 0),
-            Collective::AllReduce => (topology.combining(&self.reducer()?, all, Targets::All), all),
-            Collective::Reduce => (topology.combining(&self.reducer()?, all, Targets::Root(0)), all),
-            Collective::ReduceScatter if in_place => (topology.combining(&self.reducer()?, all, Targets::Own), all),
-            Collective::ReduceScatter | Collective::AllToAll => {
-                (topology.moving(all, Chunking::blocks(ranks, all)), all)
+        let has_counts = collective.is_ragged() && kind.has_root();
+        let signature = Signature { detail: has_counts.into(), ..Signature::new(kind) };
+        let largest = |parts: &mut dyn Iterator<Item = usize>| parts.max().unwrap_or(0) * dtype.size();
+        let parts = |ranks: Range<usize>| largest(&mut ranks.map(|rank| self.case.part(rank).len()));
+        let (step, bytes) = match (kind.flow(), kind.work(), kind.extent()) {
+            (Flow::Control, _, _) => (topology.moving(0, Chunking::WHOLE), 0),
+            (Flow::Everyone, Work::Combines, Extent::Whole) => {
+                (topology.combining(&self.reducer()?, all, Targets::All), all)
             }
-            Collective::Scatter => (topology.one_way(&signature, all, Chunking::one_way(all, ranks)), all),
-            Collective::AllGather | Collective::AllGatherV | Collective::Gather | Collective::GatherV => {
-                let largest = (0..ranks).map(|rank| self.case.part(rank).len()).max().unwrap_or(0) * dtype.size();
-                let to_one = matches!(collective, Collective::Gather | Collective::GatherV);
-                let step = if to_one {
-                    topology.one_way(&signature, largest, Chunking::one_way(largest, 1))
-                } else {
-                    topology.gathering(largest)
-                };
-                (step, largest)
+            (Flow::ToRoot, Work::Combines, _) => (topology.combining(&self.reducer()?, all, Targets::Root(0)), all),
+            (Flow::Everyone, Work::Combines, Extent::Parts) if in_place => {
+                (topology.combining(&self.reducer()?, all, Targets::Own), all)
             }
-            Collective::Broadcast | Collective::SendRecv => {
-                (topology.one_way(&signature, all, Chunking::one_way(all, 1)), all)
-            }
-            Collective::ScatterV => {
-                let largest = (1..ranks).map(|rank| self.case.part(rank).len()).max().unwrap_or(0) * dtype.size();
-                (topology.one_way(&signature, all, Chunking::one_way(ranks * largest, ranks)), all)
-            }
-            Collective::AllToAllV => {
-                let parts =
+            (Flow::Everyone, Work::Moves, Extent::Parts) if collective.is_ragged() => {
+                let others =
                     |rank: usize| self.case.counts(rank).into_iter().enumerate().filter(move |&(to, _)| to != rank);
-                let largest = (0..ranks).flat_map(parts).map(|(_, count)| count).max().unwrap_or(0) * dtype.size();
+                let largest = largest(&mut (0..ranks).flat_map(others).map(|(_, count)| count));
                 (topology.moving(all, Chunking::blocks(ranks, ranks * largest)), all)
+            }
+            (Flow::Everyone, _, Extent::Parts) => (topology.moving(all, Chunking::blocks(ranks, all)), all),
+            (Flow::Everyone, Work::Moves, Extent::Whole) => (topology.gathering(parts(0..ranks)), parts(0..ranks)),
+            (Flow::ToRoot, Work::Moves, _) => {
+                let largest = parts(0..ranks);
+                (topology.one_way(&signature, largest, Chunking::one_way(largest, 1)), largest)
+            }
+            (Flow::FromRoot, _, Extent::Parts) => {
+                let bytes = if collective.is_ragged() { ranks * parts(1..ranks) } else { all };
+                (topology.one_way(&signature, all, Chunking::one_way(bytes, ranks)), all)
+            }
+            (Flow::FromRoot, _, Extent::Whole) | (Flow::Pair, _, _) => {
+                (topology.one_way(&signature, all, Chunking::one_way(all, 1)), all)
             }
         };
         Ok((step, topology.protocol(step, bytes, self.memory == Memory::Alloc)))
@@ -180,7 +178,7 @@ impl Question {
         };
         let mut thresholds = vec![at(1)?];
         let mut below = 1;
-        while below < MOST_BYTES && self.case.collective != Collective::Barrier {
+        while below < MOST_BYTES && self.case.collective.kind().flow() != Flow::Control {
             let (mut low, mut high) = (below, 2 * below);
             if at(low)?.name != at(high)?.name {
                 while high - low > 1 {

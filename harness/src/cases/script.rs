@@ -2,7 +2,10 @@
 
 use super::{Case, Source};
 use consonance::Implementation;
-use consonance_spec::{DType, Kind, ReduceOp, call::mix};
+use consonance_spec::{
+    DType, Kind, ReduceOp,
+    call::{self, mix},
+};
 
 /// Worlds at the edges of the canonical tree.
 pub(super) const SIZES: &[usize] = &[2, 3, 1, 5, 8, 4, 7, 6];
@@ -108,21 +111,6 @@ impl Counts {
 }
 
 impl Collective {
-    /// Every kind of collective.
-    pub const KINDS: &'static [Kind] = &[
-        Kind::AllReduce,
-        Kind::Reduce,
-        Kind::ReduceScatter,
-        Kind::Broadcast,
-        Kind::AllGather,
-        Kind::Gather,
-        Kind::Scatter,
-        Kind::AllToAll,
-        Kind::SendRecv,
-        Kind::Barrier,
-        Kind::Split,
-    ];
-
     /// Returns whether the call combines contributions.
     pub fn reduces(&self) -> bool {
         self.kind.combines() || self.kind == Kind::Split
@@ -134,7 +122,7 @@ impl Collective {
     }
 
     pub(super) fn read(source: &mut Source<'_>, size: usize, asynchronous: bool) -> Collective {
-        let kind = source.pick(Collective::KINDS);
+        let kind = source.pick(Kind::ALL);
         let op = source.pick(&ReduceOp::ALL);
         let defined: Vec<DType> = DType::ALL.iter().copied().filter(|dtype| op.result(*dtype).is_some()).collect();
         let dtype = if source.once_in(16) { source.pick(DType::ALL) } else { source.pick(&defined) };
@@ -145,15 +133,15 @@ impl Collective {
         };
         let choices = if memory == Memory::Own { COUNTS } else { SHARED_COUNTS };
         let count = source.pick(choices);
-        let counts = match kind {
-            Kind::AllGather | Kind::Gather | Kind::Scatter if source.once_in(2) => {
+        let counts = match kind.counts() {
+            call::Counts::EachRank if source.once_in(2) => {
                 Counts::Ragged((0..size).map(|_| source.pick(choices)).collect())
             }
-            Kind::AllToAll if source.once_in(2) => {
+            call::Counts::EachPair if source.once_in(2) => {
                 let row = |source: &mut Source<'_>| (0..size).map(|_| source.pick(choices)).collect();
                 Counts::Pairs((0..size).map(|_| row(source)).collect())
             }
-            _ => Counts::Even(count),
+            call::Counts::Equal | call::Counts::EachRank | call::Counts::EachPair => Counts::Even(count),
         };
         let (root, in_place) = (source.below(size), source.once_in(2));
         // A buffer for results is used in place only if it lies on its own pages.
@@ -195,24 +183,4 @@ impl Script {
         let calls = (0..calls).map(|_| Collective::read(source, size, asynchronous)).collect();
         Script { size, asynchronous, implementation, calls }
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use consonance_spec::Flow;
-
-    #[test]
-    fn every_collective_is_drawn() {
-        for kind in Kind::ALL {
-            assert_eq!(
-                kind.flow() != Flow::Control,
-                Collective::KINDS.contains(kind) && !CONTROL.contains(kind),
-                "{kind}"
-            );
-        }
-    }
-
-    /// Kinds that move no data of the user, and are drawn, too.
-    const CONTROL: [Kind; 2] = [Kind::Barrier, Kind::Split];
 }

@@ -22,8 +22,8 @@ pub fn code(signature: &Signature) -> u32 {
     u32::from(code_of(signature.kind)) | op << 8 | dtype << 16
 }
 
-/// Returns the kind, op and dtype of a [`code`], where `extensions` are the kinds of the layer above;
-/// `None` if the bytes are not a valid code.
+/// Returns the kind, op and dtype of a [`code`], where `extensions` are the kinds of the layer
+/// above; `None` if the bytes are not a valid code.
 pub fn read(code: u32, extensions: &[&'static Extension]) -> Option<Signature> {
     let [kind, op, _, _] = code.to_le_bytes();
     let mut signature = Signature::new(kind_of(kind, extensions)?);

@@ -6,10 +6,7 @@
 //! tie, the one of the lowest rank. The error names the first rank that differs. An invalid call is
 //! never the expected one. All ranks vote on the same words, so all get the same error.
 
-use crate::{
-    Error,
-    comm::{kind::EXTENSIONS, options::Configuration},
-};
+use crate::{Error, comm::options::Configuration, kind::EXTENSIONS};
 use consonance_kernels::group::PostedCall;
 use consonance_spec::{
     Kind, Signature,

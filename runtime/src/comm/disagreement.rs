@@ -4,9 +4,8 @@ use super::{
     agreement::{self, Agreement, Words},
     call::Call,
     engine::Failure,
-    kind,
 };
-use crate::{Communicator, Error, Result};
+use crate::{Communicator, Error, Result, kind};
 use consonance_kernels::{
     group::Reason,
     memory::{HostBuf, HostBufMut},

@@ -1,7 +1,6 @@
 //! The raw layer: collectives on slices. Each is a call that an engine executes.
 
 pub(crate) mod options;
-pub(crate) mod kind;
 pub(crate) mod call;
 pub(crate) mod agreement;
 pub(crate) mod request;

@@ -6,9 +6,9 @@ use super::{
 };
 use crate::{
     Communicator, Error, Nest, PerReplica, Result, Strategy,
-    comm::{agreement::Agreement, call::Call, kind},
+    comm::{agreement::Agreement, call::Call},
     handle::context,
-    panics,
+    kind, panics,
 };
 use consonance_kernels::shm::codes::code_of;
 use std::{

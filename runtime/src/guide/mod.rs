@@ -8,6 +8,10 @@ pub mod values {
     #![doc = include_str!("values.md")]
 }
 
+pub mod collectives {
+    #![doc = include_str!("collectives.md")]
+}
+
 pub mod variables {
     #![doc = include_str!("variables.md")]
 }

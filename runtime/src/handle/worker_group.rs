@@ -21,7 +21,8 @@
 
 use crate::{
     Communicator, Error, Result,
-    comm::{agreement::Agreement, call::Call, kind},
+    comm::{agreement::Agreement, call::Call},
+    kind,
 };
 use consonance_kernels::group::Reason;
 use consonance_spec::call::digest;

@@ -1,6 +1,6 @@
 //! A record of a profile: a call of a replica, or a run.
 
-use crate::comm::kind::EXTENSIONS;
+use crate::kind::EXTENSIONS;
 use consonance_kernels::{
     group::plan::Path,
     os::record_file::{Record as Words, WORDS},

@@ -4,8 +4,8 @@ use super::board::{Left, Merging};
 use crate::{
     Error, Nest, PerReplica, ReplicaContext, Result, Strategy,
     comm::agreement::Agreement,
-    comm::kind,
     handle::{Workers, context},
+    kind,
     value::{nest, per_replica::Merged},
 };
 use consonance_kernels::group::Reason;

@@ -3,7 +3,7 @@
 use crate::{
     Axes, Nest, ReplicaContext, Result, Tensor,
     comm::agreement::Agreement,
-    comm::kind,
+    kind,
     value::nest::{self, Leaf, NestSignature, Value},
 };
 use consonance_spec::call::mix;

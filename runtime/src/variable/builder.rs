@@ -2,8 +2,8 @@
 
 use super::Variable;
 use crate::{
-    Error, ReduceOp, Result, Strategy, Tensor, VariableAggregation, VariableSynchronization, comm::kind,
-    current_strategy, handle::context,
+    Error, ReduceOp, Result, Strategy, Tensor, VariableAggregation, VariableSynchronization, current_strategy,
+    handle::context, kind,
 };
 use consonance_spec::Class;
 use std::fmt;

@@ -17,7 +17,7 @@ pub use view::VariableMut;
 
 use crate::{
     Axes, DType, Error, PerReplica, ReduceOp, Result, Strategy, Tensor, VariableAggregation, VariableSynchronization,
-    comm::kind, handle::context, strategy::LocalResults,
+    handle::context, kind, strategy::LocalResults,
 };
 use consonance_spec::Kind;
 use place::{Place, Writing};

@@ -9,7 +9,8 @@
 use super::{Update, Variable};
 use crate::{
     Error, ReduceOp, ReplicaContext, Result, Tensor, VariableSynchronization,
-    comm::{agreement::Agreement, call::Call, kind},
+    comm::{agreement::Agreement, call::Call},
+    kind,
 };
 use consonance_kernels::shm::codes::code_of;
 use consonance_spec::call::mix;

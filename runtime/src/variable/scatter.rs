@@ -2,8 +2,7 @@
 
 use super::{Update, Variable};
 use crate::{
-    Error, IndexedSlices, ReduceOp, ReplicaContext, Result, VariableSynchronization, comm::agreement::Agreement,
-    comm::kind,
+    Error, IndexedSlices, ReduceOp, ReplicaContext, Result, VariableSynchronization, comm::agreement::Agreement, kind,
 };
 use consonance_kernels::shm::codes::code_of;
 use consonance_spec::{Kind, call::mix};

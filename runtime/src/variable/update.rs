@@ -1,6 +1,6 @@
 //! The effect of an assignment on a value.
 
-use crate::{DType, Element, Error, IndexedSlices, ReduceOp, Result, Tensor, comm::kind, value::indexed_slices};
+use crate::{DType, Element, Error, IndexedSlices, ReduceOp, Result, Tensor, kind, value::indexed_slices};
 use consonance_kernels::{
     cpu::reduce::Reducer,
     memory::{HostBuf, HostBufMut, HostMemory},

@@ -22,8 +22,8 @@ const BORDER: usize = 128;
 
 impl Partial {
     /// Reduces a row-major tensor of the shape `[outer, axis, inner]` along its middle axis; `None`
-    /// if the operation is not defined on its type. An empty axis gives the operation's identity; if
-    /// there is none, the partial result is not one.
+    /// if the operation is not defined on its type. An empty axis gives the operation's identity;
+    /// if there is none, the partial result is not one.
     ///
     /// # Panics
     /// If the input does not have the number of elements that the shape says.

@@ -339,8 +339,8 @@ unsafe fn pairs<A: Copy, O: Op<A>>(source: *const A, target: *mut A, count: usiz
     }
 }
 
-/// Writes the operation's identity to `count` accumulators, or zeros if it has none. Zeros stand for
-/// no result: the caller refuses them
+/// Writes the operation's identity to `count` accumulators, or zeros if it has none. Zeros stand
+/// for no result: the caller refuses them
 /// ([`has_identity`](consonance_spec::ReduceOp::has_identity)).
 ///
 /// # Safety

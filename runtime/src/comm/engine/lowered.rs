@@ -11,9 +11,9 @@ use crate::{
     Error, Implementation, Result,
     comm::{
         call::{Call, OnHost, unlike_counts},
-        kind,
         options::Configuration,
     },
+    kind,
 };
 use consonance_kernels::{
     cpu::reduce::Reducer,

@@ -1,11 +1,10 @@
 //! Cross-replica calls: reduce, gather, and their relatives with destinations.
 
 use crate::{
-    Axes, Axis, Device, Error, IndexedSlices, Mirrored, Nest, PerReplica, ReduceOp, Result, Strategy, Tensor,
-    comm::kind,
-    device,
+    Axes, Axis, Device, Error, IndexedSlices, Mirrored, Nest, PerReplica, ReduceOp, Result, Strategy, Tensor, device,
     error::{IntoReduceOp, op_of, operation_on},
     handle::context,
+    kind,
     value::{
         axis::{self, Flat},
         indexed_slices,

@@ -226,8 +226,8 @@ impl MultiWorkerBuilder {
     /// Executes the replicas' collectives on custom engines. `make` takes the devices of this
     /// worker's replicas and returns an engine for each, in rank order. The replicas of all workers
     /// are the ranks, so all workers make engines of one group. The workers exchange their numbers
-    /// of replicas over them; they share no memory, and may be on several hosts. The strategy goes on
-    /// after a failed run if the engines can be [renewed](crate::raw::Engine::renew). With one
+    /// of replicas over them; they share no memory, and may be on several hosts. The strategy goes
+    /// on after a failed run if the engines can be [renewed](crate::raw::Engine::renew). With one
     /// worker this is [`Builder::engines`](crate::Builder::engines). By default replicas share
     /// memory.
     ///

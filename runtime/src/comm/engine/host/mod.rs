@@ -10,9 +10,9 @@ use crate::{
     comm::{
         agreement,
         call::{Call, OnHost},
-        kind::{self, EXTENSIONS},
         options::Configuration,
     },
+    kind::{self, EXTENSIONS},
 };
 use consonance_kernels::{
     group::{

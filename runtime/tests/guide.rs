@@ -1,0 +1,43 @@
+//! The guide's table of collectives is the spec's.
+
+use consonance_spec::{
+    Kind, Work,
+    call::{Counts, Extent, Flow},
+};
+
+const GUIDE: &str = include_str!("../src/guide/collectives.md");
+
+/// Returns the row of a collective.
+fn row(kind: Kind) -> String {
+    let (sends, receives) = match kind.flow() {
+        Flow::Control => ("", ""),
+        Flow::FromRoot => ("the root", "all"),
+        Flow::ToRoot => ("all", "the root"),
+        Flow::Everyone => ("all", "all"),
+        Flow::Pair => ("one rank", "another"),
+    };
+    let result = match (kind.flow(), kind.work(), kind.extent()) {
+        (Flow::Control, _, _) => "",
+        (_, Work::Combines, Extent::Whole) => "the reduction",
+        (_, Work::Combines, Extent::Parts) => "its block of the reduction",
+        (Flow::FromRoot, _, Extent::Parts) => "its part",
+        (_, Work::Moves, Extent::Parts) => "a part of each rank's",
+        (Flow::FromRoot | Flow::Pair, Work::Moves, Extent::Whole) => "the data",
+        (Flow::ToRoot | Flow::Everyone, Work::Moves, Extent::Whole) => "the data of all, in rank order",
+    };
+    let counts = match kind.counts() {
+        Counts::Equal => "",
+        Counts::EachRank => "`_v`: a count for each rank",
+        Counts::EachPair => "`_v`: a count from each rank to each",
+    };
+    let factors = [2, 4, 8].map(|ranks| format!("{:.2}", kind.bus_factor(ranks))).join(", ");
+    let adjoint = kind.adjoint().map_or_else(String::new, |adjoint| format!("`{adjoint}`"));
+    format!("| `{kind}` | {sends} | {receives} | {result} | {counts} | {factors} | {adjoint} |\n")
+}
+
+#[test]
+fn the_table_of_collectives_is_the_spec_s() {
+    let moves_data = |kind: &&Kind| kind.flow() != Flow::Control;
+    let table: String = Kind::ALL.iter().filter(moves_data).map(|&kind| row(kind)).collect();
+    assert!(GUIDE.contains(&table), "the guide needs these rows:\n{table}");
+}
