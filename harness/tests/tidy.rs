@@ -14,16 +14,27 @@ use std::{
 };
 
 /// The crates of this project on which each crate may depend, in the order of the arrows.
-const ARROWS: [(&str, &[&str]); 13] = [
+const ARROWS: [(&str, &[&str]); 14] = [
     ("spec", &[]),
-    ("kernels", &["consonance-spec"]),
+    ("kernels/memcpy", &[]),
+    ("kernels", &["consonance-memcpy", "consonance-spec"]),
     ("kernels/model", &["consonance-spec"]),
     ("runtime/derive", &[]),
     ("runtime", &["consonance-derive", "consonance-kernels", "consonance-spec"]),
     ("harness/messages", &["consonance"]),
     ("harness/ptx", &[]),
     ("harness/driver", &["consonance-kernels", "consonance-ptx", "consonance-spec"]),
-    ("harness", &["consonance", "consonance-kernels", "consonance-messages", "consonance-ptx", "consonance-spec"]),
+    (
+        "harness",
+        &[
+            "consonance",
+            "consonance-kernels",
+            "consonance-memcpy",
+            "consonance-messages",
+            "consonance-ptx",
+            "consonance-spec",
+        ],
+    ),
     (
         "cli",
         &[

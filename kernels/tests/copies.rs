@@ -1,71 +1,29 @@
 //! No data path calls the C library's `memcpy` for more than a few hundred bytes.
-//!
-//! This program has its own `memcpy`, which notes the largest number of bytes: the linker takes it
-//! for every call, also for those that the compiler makes of loops.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use consonance_kernels::{
-    cpu::{copy::copy_own, reduce::Reducer},
+    cpu::{
+        axis::{Along, Part, Partial},
+        copy::copy_own,
+        reduce::Reducer,
+        rows::copy_rows,
+    },
     group::{
-        Endpoint, PeerBuffers,
+        Endpoint, Mail, PeerBuffers,
         plan::{Chunking, Targets},
     },
+    memory::{HostBufMut, HostMemory},
     shm::{GroupId, Segment, Shape},
     tuning::{Knob, Origin, Tuning, Value, Way, adopt},
 };
+use consonance_memcpy::{found, watched};
 use consonance_spec::{DType, Kind, ReduceOp, Signature};
 use std::{
-    arch::asm,
-    cell::Cell,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    collections::BTreeMap,
+    sync::Arc,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
-
-/// A few hundred bytes.
-const MOST: usize = 512;
-
-/// The largest copy of a thread that is watched.
-static LARGEST: AtomicUsize = AtomicUsize::new(0);
-
-thread_local! {
-    static IS_WATCHED: Cell<bool> = const { Cell::new(false) };
-}
-
-/// # Safety
-/// As C's `memcpy`.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn memcpy(target: *mut u8, source: *const u8, bytes: usize) -> *mut u8 {
-    note(bytes);
-    // SAFETY: the caller's promises are the same; the direction flag is clear in Rust and C code.
-    unsafe {
-        asm!(
-            "rep movsb",
-            inout("rcx") bytes => _,
-            inout("rsi") source => _,
-            inout("rdi") target => _,
-            options(nostack, preserves_flags)
-        );
-    }
-    target
-}
-
-fn note(bytes: usize) {
-    // A copy after the thread's values are gone is not of a data path.
-    if IS_WATCHED.try_with(Cell::get).unwrap_or(false) {
-        LARGEST.fetch_max(bytes, Ordering::Relaxed);
-    }
-}
-
-fn watched<T>(work: impl FnOnce() -> T) -> T {
-    IS_WATCHED.set(true);
-    let result = work();
-    IS_WATCHED.set(false);
-    result
-}
 
 /// Elements of a rank's data: inline, and in one window and several.
 const COUNTS: [usize; 6] = [300, 1000, 2048, 5000, 40_000, 700_000];
@@ -75,7 +33,7 @@ fn calls(endpoint: &mut Endpoint, count: usize) {
     let (rank, dtype) = (endpoint.world().rank(), DType::F32);
     let (own, mut all) = (vec![rank as f32; count], vec![9f32; 2 * count]);
     let signature = |kind| Signature { dtype: Some(dtype), ..Signature::new(kind) };
-    let published = |endpoint: &mut Endpoint, kind, chunking, all: &mut [f32]| {
+    let published = |endpoint: &mut Endpoint, kind: Kind, chunking, all: &mut [f32]| {
         let copy = |peers: &mut PeerBuffers<'_>| {
             let mut parts = all.chunks_exact_mut(count).enumerate();
             parts.try_for_each(|(peer, part)| match peer == rank {
@@ -87,7 +45,8 @@ fn calls(endpoint: &mut Endpoint, count: usize) {
             })
         };
         let send = Some(own.as_slice().into());
-        watched(|| endpoint.published(&signature(kind), send, chunking, copy)).expect("both ranks call the same");
+        watched(kind.name(), || endpoint.published(&signature(kind), send, chunking, copy))
+            .expect("both ranks call the same");
         let expected = (0..2).flat_map(|peer| std::iter::repeat_n(peer as f32, count));
         assert!(expected.eq(all.iter().copied()), "{kind:?} of {count} elements");
         all.fill(9.0);
@@ -97,7 +56,7 @@ fn calls(endpoint: &mut Endpoint, count: usize) {
     published(endpoint, Kind::Gather, Chunking::one_way(4 * count, 1), &mut all);
     if 4 * count <= Endpoint::PAYLOAD_BYTES {
         let signature = signature(Kind::AllGather);
-        watched(|| {
+        watched("inline payloads", || {
             let payloads =
                 endpoint.exchange(&signature, Some(own.as_slice().into())).expect("both ranks call the same");
             payloads.copy(1 - rank, 0, &mut (&mut all[..count]).into()).expect("as many elements");
@@ -107,20 +66,93 @@ fn calls(endpoint: &mut Endpoint, count: usize) {
     let sum = Reducer::new(ReduceOp::Sum, dtype).expect("floats have sums");
     let signature = Signature { op: Some(ReduceOp::Sum), ..signature(Kind::AllReduce) };
     let (send, recv) = (Some(own.as_slice().into()), Some((&mut all[..count]).into()));
-    watched(|| endpoint.divided(&signature, &sum, send, recv, Targets::All)).expect("both ranks call the same");
+    watched("all_reduce", || endpoint.divided(&signature, &sum, send, recv, Targets::All))
+        .expect("both ranks call the same");
     assert!(all[..count].iter().all(|&number| number == 1.0));
+}
+
+/// Sends messages between the two ranks that come before their receive, and to this rank itself.
+fn messages(mail: &Mail, count: usize) {
+    let (rank, limit) = (mail.world().rank(), Some(Instant::now() + Duration::from_secs(60)));
+    let own = vec![rank as f32; count];
+    let mut all = vec![9f32; count];
+    for tag in [1, 2] {
+        if rank == 1 {
+            let send = || mail.send_and_wait(own.as_slice().into(), 0, tag, limit);
+            watched("a message", send).expect("rank 0 receives it");
+        }
+    }
+    if rank == 0 {
+        // The first message comes before the second, and so before its own receive.
+        for tag in [2, 1] {
+            let receive = || mail.recv_and_wait(all.as_mut_slice().into(), Some(1), tag, limit);
+            watched("a kept message", receive).expect("rank 1 sends it");
+            assert!(all.iter().all(|&number| number == 1.0));
+            all.fill(9.0);
+        }
+    }
+    watched("a message to itself", || {
+        mail.send_and_wait(own.as_slice().into(), rank, 3, limit).expect("it is kept");
+        mail.recv_and_wait(all.as_mut_slice().into(), Some(rank), 3, limit).expect("it is there");
+    });
+    assert_eq!(all, own);
+    let awaited: &'static mut [f32] = vec![9f32; count].leak();
+    watched("a message to itself that is awaited", || {
+        mail.recv(
+            HostBufMut::from(awaited),
+            Some(rank),
+            4,
+            limit,
+            Box::new(move |result| assert_eq!(result, Ok(rank))),
+        );
+        mail.send_and_wait(own.as_slice().into(), rank, 4, limit).expect("it is received");
+    });
+}
+
+/// Copies rows from anywhere, and whole buffers.
+fn rows(count: usize) {
+    let source: Vec<f32> = (0..3).flat_map(|row| std::iter::repeat_n(row as f32, count)).collect();
+    let mut chosen = vec![9f32; 2 * count];
+    let rows = |chosen: &mut Vec<f32>| {
+        copy_rows(source.as_slice().into(), count, &[2, 0], chosen.as_mut_slice().into());
+    };
+    watched("rows", || rows(&mut chosen));
+    assert!(chosen[..count].iter().all(|&number| number == 2.0) && chosen[count..].iter().all(|&number| number == 0.0));
+    let memory = watched("concat", || HostMemory::concat(DType::F32, &[source.as_slice().into(); 2]));
+    let copy = watched("a clone", || memory.clone());
+    let bytes = copy.as_buf().as_bytes();
+    let mut again = HostMemory::zeroed(DType::F32, copy.count());
+    watched("bytes", || again.as_buf_mut().copy_from_bytes(bytes));
+    let vector = watched("a vector", || again.into_vec::<f32>()).expect("floats");
+    assert!(vector.chunks_exact(source.len()).all(|part| part == source));
+}
+
+/// Reduces along the middle axis of tensors of these shapes.
+fn along(outer: usize, axis: usize, inner: usize) {
+    let shape = [outer, axis, inner];
+    let ones = vec![1i32; outer * axis * inner];
+    let tensors = [(ones.as_slice().into(), shape), (ones.as_slice().into(), shape)];
+    let sum = watched("a reduction along an axis", || {
+        let mut sum = Along::new(ReduceOp::Sum, &tensors).expect("integers have sums");
+        sum.parts(2).into_iter().for_each(Part::run);
+        sum.finish()
+    });
+    assert!(sum.as_buf().as_slice::<i32>().expect("integers").iter().all(|&number| number == 2 * axis as i32));
+    let sum = watched("a partial reduction", || {
+        let own = Partial::new(ReduceOp::Sum, ones.as_slice().into(), shape).expect("integers have sums");
+        let other = own.with_bytes(own.as_bytes());
+        consonance_kernels::cpu::axis::finish(&[own, other], 1)
+    });
+    assert!(sum.as_buf().as_slice::<i32>().expect("integers").iter().all(|&number| number == 2 * axis as i32));
 }
 
 #[test]
 fn the_c_library_copies_little() {
-    let is_own = watched(|| {
-        let (from, mut to) = (vec![1u8; 1000], vec![0u8; 1000]);
+    watched("to_vec", || {
         // The compiler calls `memcpy` here: the test sees it.
-        to.copy_from_slice(std::hint::black_box(&from));
-        std::hint::black_box(to);
-        LARGEST.swap(0, Ordering::Relaxed)
+        std::hint::black_box(std::hint::black_box(&[1u8; 1000]).to_vec());
     });
-    assert_eq!(is_own, 1000, "the program's own memcpy is called");
+    assert_eq!(found(), BTreeMap::from([("to_vec".to_owned(), 1000)]), "the program's own memcpy is called");
     for way in [Way::Vector, Way::Movsb, Way::Ahead, Way::Stream] {
         for asks in [false, true] {
             let mut tuning = Tuning::DEFAULT;
@@ -139,11 +171,19 @@ fn the_c_library_copies_little() {
             let ranks = Endpoint::in_segment(&segment, 0..2, 2, &[], Duration::from_secs(60));
             thread::scope(|scope| {
                 for mut rank in ranks {
-                    scope.spawn(move || COUNTS.into_iter().for_each(|count| calls(&mut rank, count)));
+                    scope.spawn(move || {
+                        COUNTS.into_iter().for_each(|count| calls(&mut rank, count));
+                        let mail = rank.mail().expect("room for rings");
+                        COUNTS.into_iter().for_each(|count| messages(&mail, count));
+                    });
                 }
             });
-            let largest = LARGEST.swap(0, Ordering::Relaxed);
-            assert!(largest <= MOST, "memcpy of {largest} bytes, where copies go by {way}, {asks}");
+            COUNTS.into_iter().for_each(rows);
+            // Columns of few rows; many narrow rows; blocks of several slices, wide and narrow.
+            for (outer, axis, inner) in [(1, 2, 5000), (2000, 2, 3), (3, 10_000, 300), (300, 10_000, 1)] {
+                along(outer, axis, inner);
+            }
+            assert_eq!(found(), BTreeMap::new(), "bytes of the largest memcpy, where copies go by {way}, {asks}");
         }
     }
 }

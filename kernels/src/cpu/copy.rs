@@ -1,4 +1,5 @@
-//! Copies between buffers that ranks share. Only these copies and the reducer access such buffers.
+//! Copies between buffers that ranks share, and of a rank's own data. Only these copies and the
+//! reducer access buffers that ranks share.
 //!
 //! No data path calls the C library's `memcpy` for more than `PLAIN_BYTES` bytes on `x86_64`: it
 //! chooses between ways by thresholds of its own, and on some processors its choice is up to ten
@@ -110,8 +111,7 @@ pub(crate) unsafe fn take(source: *const u8, target: *mut u8, bytes: usize, volu
     }
 }
 
-/// Copies all elements of `source`, which nobody else writes now, to `target`: a rank's own part of
-/// a result.
+/// Copies all elements of `source`, which nobody else writes now, to `target`: a rank's own data.
 ///
 /// # Panics
 /// If dtype or count differ.
@@ -122,14 +122,41 @@ pub(crate) unsafe fn take(source: *const u8, target: *mut u8, bytes: usize, volu
 /// copy_own(own.as_slice().into(), &mut result.as_mut_slice().into());
 /// assert_eq!(result, own);
 /// ```
+#[inline]
 pub fn copy_own(source: HostBuf<'_>, target: &mut HostBufMut<'_>) {
-    let (bytes, tuning) = (source.bytes(), tuning::current());
-    if bytes <= PLAIN_BYTES {
-        return target.copy_from(source);
+    let (dtype, count, bytes) = (target.dtype(), target.count(), source.bytes());
+    assert_eq!((dtype, count), (source.dtype(), source.count()), "copy between unlike buffers");
+    // SAFETY: both are valid for `bytes` bytes; `target` is exclusive, so they do not overlap; the
+    // type is the same, so every copied element is a valid one.
+    unsafe { copy_private(source.as_ptr(), target.as_mut_ptr(), bytes) }
+}
+
+/// Copies `bytes` bytes that no other rank accesses now.
+///
+/// # Safety
+/// As for [`copy`].
+#[inline]
+pub(crate) unsafe fn copy_private(source: *const u8, target: *mut u8, bytes: usize) {
+    // SAFETY: the caller's promises are the same.
+    unsafe {
+        match bytes {
+            ..=PLAIN_BYTES => ptr::copy_nonoverlapping(source, target, bytes),
+            _ => write_own(source, target, bytes),
+        }
     }
+}
+
+/// Copies more than [`PLAIN_BYTES`] bytes of a rank's own data.
+///
+/// # Safety
+/// As for [`copy`].
+unsafe fn write_own(source: *const u8, target: *mut u8, bytes: usize) {
+    let tuning = tuning::current();
     let volume = CopySize::new(bytes, || 2 * bytes >= tuning.stream_bytes);
     let Tuning { own_small: small, own_medium: medium, own_large: large, own_past: past, .. } = *tuning;
-    copy_by(Ways { small, medium, large, past }.of(bytes, volume, tuning), source, target);
+    let way = Ways { small, medium, large, past }.of(bytes, volume, tuning);
+    // SAFETY: the caller's promises are the same.
+    unsafe { by_way(way, source, target, bytes, CacheHints::from(Locality::Far)) }
 }
 
 /// [Copies](copy_own) in this way, whatever the knobs say. A way that the machine does not have is
@@ -149,12 +176,15 @@ pub fn copy_own(source: HostBuf<'_>, target: &mut HostBufMut<'_>) {
 pub fn copy_by(way: Way, source: HostBuf<'_>, target: &mut HostBufMut<'_>) {
     let (dtype, count, bytes) = (target.dtype(), target.count(), source.bytes());
     assert_eq!((dtype, count), (source.dtype(), source.count()), "copy between unlike buffers");
-    if bytes <= PLAIN_BYTES {
-        return target.copy_from(source);
-    }
+    let (source, target) = (source.as_ptr(), target.as_mut_ptr());
     // SAFETY: both are valid for `bytes` bytes; `target` is exclusive, so they do not overlap; the
     // type is the same, so every copied element is a valid one.
-    unsafe { by_way(way, source.as_ptr(), target.as_mut_ptr(), bytes, CacheHints::from(Locality::Far)) }
+    unsafe {
+        match bytes {
+            ..=PLAIN_BYTES => ptr::copy_nonoverlapping(source, target, bytes),
+            _ => by_way(way, source, target, bytes, CacheHints::from(Locality::Far)),
+        }
+    }
 }
 
 /// [Copies](copy_own) 1 KiB at a time, while the next lines of the target or of the source are

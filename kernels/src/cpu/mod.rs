@@ -7,5 +7,6 @@ pub mod reduce;
 pub mod axis;
 pub(crate) mod prefetch;
 pub mod copy;
+pub mod duplicate;
 pub mod read;
 pub mod rows;

@@ -1,8 +1,7 @@
 //! Copies of rows that lie anywhere in an array.
 
-use super::prefetch::fetch;
+use super::{copy::copy_private, prefetch::fetch};
 use crate::memory::{HostBuf, HostBufMut};
-use std::ptr;
 
 /// Rows are prefetched this number of bytes ahead of the copy, as much as a core has in flight.
 /// Longer rows are not prefetched: the hardware prefetcher handles those.
@@ -70,7 +69,7 @@ unsafe fn copy_each<const ROW_BYTES: usize>(
         unsafe {
             let (from, to) = (source.add(row * row_bytes), target.add(place * row_bytes));
             if ROW_BYTES == 0 {
-                ptr::copy_nonoverlapping(from, to, row_bytes);
+                copy_private(from, to, row_bytes);
             } else {
                 to.cast::<[u8; ROW_BYTES]>().write(from.cast::<[u8; ROW_BYTES]>().read());
             }

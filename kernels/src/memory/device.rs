@@ -201,13 +201,13 @@ pub fn pretended(device: u32, dtype: DType, count: usize) -> io::Result<DeviceMe
 
         fn read(&self, offset: usize, into: HostBufMut<'_>) -> io::Result<()> {
             let (mut into, first) = (into, offset / self.1.dtype().size());
-            into.copy_from(self.1.as_buf().slice(first..first + into.count()));
+            into.copy_from_bytes(self.1.as_buf().slice(first..first + into.count()).as_bytes());
             Ok(())
         }
 
         fn write(&mut self, offset: usize, from: HostBuf<'_>) -> io::Result<()> {
             let first = offset / self.1.dtype().size();
-            self.1.as_buf_mut().slice(first..first + from.count()).copy_from(from);
+            self.1.as_buf_mut().slice(first..first + from.count()).copy_from_bytes(from.as_bytes());
             Ok(())
         }
     }

@@ -173,14 +173,13 @@ impl HostMemory {
         !matches!(self.place, Place::Foreign { .. })
     }
 
-    /// Returns the elements as a vector. Copies nothing if they [came from
-    /// one](HostMemory::from_vec).
-    ///
-    /// # Errors
-    /// The memory itself, if the elements are not of type `T`.
-    pub fn into_vec<T: Element>(self) -> Result<Vec<T>, HostMemory> {
-        let Some(elements) = self.as_buf().as_slice::<T>() else { return Err(self) };
-        let Place::Vec { capacity } = self.place else { return Ok(elements.to_vec()) };
+    /// Returns the vector that the elements [came from](HostMemory::from_vec); else the memory
+    /// itself.
+    pub(crate) fn into_own_vec<T: Element>(self) -> Result<Vec<T>, HostMemory> {
+        let Place::Vec { capacity } = self.place else { return Err(self) };
+        if self.dtype != T::DTYPE {
+            return Err(self);
+        }
         let memory = ManuallyDrop::new(self);
         // SAFETY: the place says that `start` and `capacity` are those of a `Vec` of the dtype's
         // element type, which is `T`; its first `count` elements are initialized. The memory is not
@@ -194,26 +193,6 @@ impl HostMemory {
         let (count, capacity) = (elements.len(), elements.capacity());
         let start = NonNull::new(elements.as_mut_ptr()).expect("a vector's address is not null").cast();
         HostMemory { start, count, dtype: T::DTYPE, place: Place::Vec { capacity } }
-    }
-
-    /// Copies all parts, one after the other, into new memory.
-    ///
-    /// # Panics
-    /// If a part is of another type.
-    pub fn concat(dtype: DType, parts: &[HostBuf<'_>]) -> HostMemory {
-        // The same memory may be a part many times, so nothing bounds the sum of the counts.
-        let count = parts.iter().try_fold(0usize, |count, part| count.checked_add(part.count()));
-        let count = count.expect("more elements than numbers");
-        // SAFETY: the parts together fill all elements, below.
-        let memory = unsafe { HostMemory::uninit(dtype, count) };
-        let mut bytes = 0;
-        for part in parts {
-            assert_eq!(part.dtype, dtype, "parts of one type");
-            // SAFETY: the memory is as long as all parts, and new, so no part overlaps it.
-            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), memory.start.as_ptr().add(bytes), part.bytes()) };
-            bytes += part.bytes();
-        }
-        memory
     }
 
     /// Returns the layout of the elements; `None` if they have more bytes than there are addresses.
@@ -243,25 +222,6 @@ impl HostMemory {
     pub fn as_buf_mut(&mut self) -> HostBufMut<'_> {
         assert!(self.is_writable(), "memory of another library is not written");
         HostBufMut { start: self.start, count: self.count, dtype: self.dtype, lifetime: PhantomData }
-    }
-}
-
-/// Copies the elements.
-impl From<HostBuf<'_>> for HostMemory {
-    fn from(buf: HostBuf<'_>) -> Self {
-        HostMemory::concat(buf.dtype, &[buf])
-    }
-}
-
-impl<T: Element> From<&[T]> for HostMemory {
-    fn from(slice: &[T]) -> Self {
-        HostMemory::from(HostBuf::from(slice))
-    }
-}
-
-impl Clone for HostMemory {
-    fn clone(&self) -> Self {
-        HostMemory::from(self.as_buf())
     }
 }
 

@@ -147,38 +147,6 @@ impl<'a> HostBufMut<'a> {
             .then(|| unsafe { std::slice::from_raw_parts_mut(self.start.cast().as_ptr(), self.count) })
     }
 
-    /// Copies all elements of `source`.
-    ///
-    /// # Panics
-    /// If dtype or count differ.
-    pub fn copy_from(&mut self, source: HostBuf<'_>) {
-        assert_eq!((self.dtype, self.count), (source.dtype, source.count), "copy between unlike buffers");
-        // SAFETY: both are valid for `bytes()`; `self` is exclusive, so they do not overlap; the
-        // type is the same, so every copied element is a valid one.
-        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), self.start.as_ptr(), self.bytes()) }
-    }
-
-    /// Copies elements given as bytes in this machine's byte order. The bytes may come from
-    /// anywhere: for `bool` only the lowest bit of each byte counts.
-    ///
-    /// # Panics
-    /// If `bytes` has another length than the elements.
-    ///
-    /// ```
-    /// use consonance_kernels::memory::HostBufMut;
-    /// let mut words = [0u16; 2];
-    /// HostBufMut::from(words.as_mut_slice()).copy_from_bytes(&[1, 1, 2, 2]);
-    /// assert_eq!(words, [0x0101, 0x0202]);
-    /// ```
-    pub fn copy_from_bytes(&mut self, bytes: &[u8]) {
-        assert_eq!(self.bytes(), bytes.len(), "bytes of {self:?}");
-        // SAFETY: both are valid for `bytes.len()` bytes; `self` is exclusive, so they do not
-        // overlap.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.as_ptr(), bytes.len()) }
-        // SAFETY: the bytes are those of this buffer, which is exclusive.
-        unsafe { make_valid(self.dtype, self.start.as_ptr(), bytes.len()) }
-    }
-
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
         self.start.as_ptr()
     }

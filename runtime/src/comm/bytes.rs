@@ -2,7 +2,7 @@
 
 use super::{agreement::Agreement, call::Call};
 use crate::{Communicator, Error, Result};
-use consonance_kernels::os::available;
+use consonance_kernels::{cpu::duplicate::to_vec, os::available};
 use consonance_spec::{Kind, call::digest};
 use std::io;
 
@@ -83,7 +83,7 @@ impl Communicator {
         let (send, recv) = (Some(bytes.into()), all.as_mut_slice().into());
         self.execute_on(data, Call::AllGather { send, recv, counts: Some(&counts) })?;
         let mut rest = all.as_slice();
-        Ok(counts.into_iter().map(|count| rest.split_off(..count).unwrap_or_default().to_vec()).collect())
+        Ok(counts.into_iter().map(|count| to_vec(rest.split_off(..count).unwrap_or_default())).collect())
     }
 
     fn execute_on(&mut self, data: Data<'_>, call: Call<'_>) -> Result<()> {

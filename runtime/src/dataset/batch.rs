@@ -8,6 +8,7 @@ use crate::{
         tensor,
     },
 };
+use consonance_kernels::cpu::copy::copy_own;
 
 /// See [`Dataset::batch`].
 #[derive(Clone, Debug)]
@@ -124,7 +125,7 @@ impl<E: Nest + Clone> Stack<E> {
             let count = first.count();
             let tensor = pool.tensor(first.dtype(), shape, |mut into| {
                 for (row, tensor) in tensors.iter().enumerate() {
-                    into.reborrow().slice(row * count..(row + 1) * count).copy_from(tensor.host()?);
+                    copy_own(tensor.host()?, &mut into.reborrow().slice(row * count..(row + 1) * count));
                 }
                 Ok(())
             })?;

@@ -2,7 +2,7 @@
 
 use crate::{DType, Error, Result, Tensor};
 use consonance_kernels::{
-    cpu::rows::copy_rows,
+    cpu::{copy::copy_own, rows::copy_rows},
     memory::{HostBuf, HostBufMut},
 };
 use std::{fmt, ops::Range, sync::Arc};
@@ -98,7 +98,7 @@ impl Rows for Tensor {
     }
 
     fn read(&self, rows: Range<usize>, mut into: HostBufMut<'_>) -> Result<()> {
-        into.copy_from(elements(self, rows)?);
+        copy_own(elements(self, rows)?, &mut into);
         Ok(())
     }
 

@@ -22,7 +22,7 @@ use crate::{
     error::{IntoReduceOp, op_of},
     value::indexed_slices,
 };
-use consonance_kernels::memory::HostBufMut;
+use consonance_kernels::cpu::copy::copy_own;
 use consonance_spec::{Element, Kind, call::digest};
 
 /// The gradient of [`Communicator::all_reduce`] by sum or mean. `data` is the gradient of the
@@ -236,7 +236,7 @@ fn agreeing_on(communicator: &mut Communicator, op: ReduceOp, call: Call<'_>) ->
 fn divide<T: Element>(call: &'static str, op: ReduceOp, data: &mut [T], ranks: usize) -> Result<()> {
     if op == ReduceOp::Mean {
         let divided = indexed_slices::divided(call, (&*data).into(), ranks)?;
-        HostBufMut::from(data).copy_from(divided.as_buf());
+        copy_own(divided.as_buf(), &mut data.into());
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! tensors and each large tensor, two for sparse rows (three in a gather).
 
 use crate::{
-    Axes, Communicator, IndexedSlices, ReduceOp, Result, Tensor,
+    Axes, Communicator, DType, IndexedSlices, ReduceOp, Result, Tensor,
     comm::{agreement::Agreement, call::Call},
     value::{
         axis::{Flat, require_contributions},
@@ -12,7 +12,10 @@ use crate::{
     },
 };
 use consonance_kernels::{
-    cpu::axis::{self, Partial},
+    cpu::{
+        axis::{self, Partial},
+        copy::copy_own,
+    },
     memory::{BufMut, HostBuf, HostMemory, Space},
     shm::codes::code_of,
 };
@@ -117,9 +120,9 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         let (flat, kept) = (Flat::new(tensor, removed)?, Flat::kept(tensor, removed));
         let own = flat.partial(op)?;
         let elements = (flat.elements() as u64).to_ne_bytes();
-        let send = [own.to_bytes(), elements.to_vec()].concat();
-        let mut all = vec![0u8; send.len() * self.communicator.size()];
-        let (send, recv) = (Some(send.as_slice().into()), all.as_mut_slice().into());
+        let send = HostMemory::concat(DType::U8, &[own.as_bytes().into(), elements.as_slice().into()]);
+        let mut all = vec![0u8; send.count() * self.communicator.size()];
+        let (send, recv) = (Some(send.as_buf().into()), all.as_mut_slice().into());
         self.call(Call::AllGather { send, recv, counts: None })?;
         let mut elements = Vec::new();
         let partials = all.chunks_exact(all.len() / self.communicator.size()).map(|bytes| {
@@ -150,7 +153,7 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
             let part = fused.host()?.slice(start..start + tensor.count());
             start += tensor.count();
             match tensor.own_buf_mut().filter(|own| own.dtype() == part.dtype()).and_then(BufMut::host) {
-                Some(mut own) => own.copy_from(part),
+                Some(mut own) => copy_own(part, &mut own),
                 None => *tensor = Tensor::from_memory(tensor.shape().to_vec(), HostMemory::from(part))?,
             }
         }

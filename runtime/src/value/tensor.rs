@@ -1,7 +1,10 @@
 //! Tensors: a shape over copy-on-write elements, in host memory or in the memory of a device.
 
 use crate::{Error, Result};
-use consonance_kernels::memory::{Buf, BufMut, HostBuf, HostMemory, Memory, Space};
+use consonance_kernels::{
+    cpu::duplicate::to_vec,
+    memory::{Buf, BufMut, HostBuf, HostMemory, Memory, Space},
+};
 use consonance_spec::{DType, Element, for_each_dtype};
 use std::{
     ops::Range,
@@ -211,7 +214,7 @@ impl Tensor {
         let call = "Tensor::into_vec";
         let elements = self.as_slice_for::<T>(call)?;
         if elements.len() < self.memory.count() || Arc::strong_count(&self.memory) > 1 {
-            return Ok(elements.to_vec());
+            return Ok(to_vec(elements));
         }
         match Arc::try_unwrap(self.memory) {
             Ok(Memory::Host(memory)) => Ok(memory.into_vec().expect("the dtype was checked")),

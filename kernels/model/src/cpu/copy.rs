@@ -19,4 +19,11 @@ pub(crate) unsafe fn copy_in(source: *const u8, target: *mut u8, bytes: usize, v
     unsafe { copy(source, target, bytes, volume) }
 }
 
+/// # Safety
+/// As for [`copy`].
+pub(crate) unsafe fn copy_private(source: *const u8, target: *mut u8, bytes: usize) {
+    // SAFETY: the caller ensures the same conditions.
+    unsafe { copy(source, target, bytes, CopySize::Near) }
+}
+
 pub(crate) use copy as take;

@@ -5,12 +5,12 @@ use super::{
     tensor::{ROOM_BYTES, Tensor},
 };
 use crate::{
-    cpu::isa::Isa,
+    cpu::{copy::copy_private, isa::Isa},
     memory::{HostBuf, HostMemory},
     sync::plain::{AtomicU64, Ordering},
 };
 use consonance_spec::{DType, ReduceOp, partition};
-use std::{ops::Range, ptr, slice};
+use std::{ops::Range, slice};
 
 /// Minimum number of rows (of a tensor's blocks, or of results) for each part, if parts are cut
 /// between rows. With fewer rows the parts would be uneven.
@@ -237,7 +237,7 @@ impl Piece<'_> {
                     kernel.finish(&sources, &[target], count, divisor, of);
                     target = target.add(count * kernel.target_bytes);
                 } else {
-                    ptr::copy_nonoverlapping(source(0), target, count * kernel.acc_bytes);
+                    copy_private(source(0), target, count * kernel.acc_bytes);
                     target = target.add(count * kernel.acc_bytes);
                 }
             }

@@ -33,11 +33,11 @@ pub struct Partial {
 impl Partial {
     /// Returns the bytes of the accumulators, for a process on the same host, which makes a
     /// [partial of them](Partial::with_bytes).
-    pub fn to_bytes(&self) -> Vec<u8> {
-        self.accumulators.as_buf().as_bytes().to_vec()
+    pub fn as_bytes(&self) -> &[u8] {
+        self.accumulators.as_buf().as_bytes()
     }
 
-    /// Makes another replica's partial from its [bytes](Partial::to_bytes). It has the operation,
+    /// Makes another replica's partial from its [bytes](Partial::as_bytes). It has the operation,
     /// element type and number of results of this partial.
     ///
     /// # Panics

@@ -3,6 +3,7 @@
 use super::partial::Partial;
 use crate::{
     cpu::{
+        copy::copy_private,
         isa::Isa,
         reduce::{GROUP, Kernel, LANES, Rows},
     },
@@ -122,12 +123,15 @@ impl<'a> Tensor<'a> {
         if blocks > 1 && values.count() > 0 {
             let start = values.as_buf_mut().as_mut_ptr();
             for slice in 0..outer {
-                // SAFETY: a slice's blocks and its results are in `values`; the results do not come
-                // after the blocks.
+                // SAFETY: a slice's blocks and its results are in `values`. The results of the
+                // first slice are in place. Those of another end before its blocks, since each
+                // slice before it has two at least.
                 unsafe {
                     let source = start.add(slice * blocks * row_bytes);
                     self.meet(source, blocks);
-                    ptr::copy(source, start.add(slice * row_bytes), row_bytes);
+                    if slice > 0 {
+                        copy_private(source, start.add(slice * row_bytes), row_bytes);
+                    }
                 }
             }
             values = values.as_buf().slice(0..outer * row_bytes).into();
@@ -378,7 +382,7 @@ impl<'a> Tensor<'a> {
                 }
             }
             (kernel.neighbours)(scratch, blocks, run / inner, inner);
-            ptr::copy_nonoverlapping(scratch, result, blocks * inner * kernel.acc_bytes);
+            copy_private(scratch, result, blocks * inner * kernel.acc_bytes);
         }
         blocks
     }

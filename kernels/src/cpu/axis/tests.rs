@@ -75,7 +75,7 @@ fn check<T: Sample<Mean: Sample>>(op: ReduceOp, axes: &[usize], outer: usize, in
         assert_eq!(keys::<T>(op, &along.finish()), expected, "{what}");
     }
     let partials: Vec<Partial> = inputs.iter().map(|&(input, shape)| Partial::new(op, input, shape).unwrap()).collect();
-    let others = partials.iter().map(|partial| partials[0].with_bytes(&partial.to_bytes()));
+    let others = partials.iter().map(|partial| partials[0].with_bytes(partial.as_bytes()));
     let result = finish(&others.collect::<Vec<_>>(), axes.iter().sum::<usize>() as u64);
     assert_eq!(keys::<T>(op, &result), expected, "partials, {op} of {}: [{outer}, {axes:?}, {inner}]", T::DTYPE);
 }

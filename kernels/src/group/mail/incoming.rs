@@ -7,6 +7,7 @@ use super::{
     ring::{self, Envelope, Part, Reader},
 };
 use crate::{
+    cpu::{copy::copy_private, duplicate::to_vec},
     group::{fault::Fault, state::GroupState},
     memory::make_valid,
     shm::{
@@ -57,7 +58,14 @@ struct Kept {
     from: usize,
     number: u64,
     envelope: Envelope,
-    data: Vec<u8>,
+    /// The data that have come, in parts: none moves again when more come.
+    parts: Vec<Vec<u8>>,
+}
+
+impl Kept {
+    fn bytes(&self) -> usize {
+        self.parts.iter().map(Vec::len).sum()
+    }
 }
 
 /// Why messages from a rank cannot be read.
@@ -104,7 +112,7 @@ impl Incoming {
         let kept = self.kept.remove(index).expect("the message that was found");
         let source = &mut self.sources[kept.from];
         // Only the last message of a rank may not have come as a whole.
-        let is_whole = kept.data.len() == kept.envelope.bytes;
+        let is_whole = kept.bytes() == kept.envelope.bytes;
         let stream = source.stream.as_mut().filter(|_| !is_whole);
         if receive.envelope() != kept.envelope {
             let waits = stream.map(|stream| stream.target = Target::Nowhere).is_some();
@@ -115,10 +123,13 @@ impl Incoming {
             finished.push((receive.finish, Err(unlike(kept.from, self.own, kept.envelope, receive.data))));
             return waits.then_some(kept.from);
         }
-        let before = &kept.data[..];
-        // SAFETY: the receive's buffer has as many bytes as the message, of which these have come;
-        // it is exclusive.
-        unsafe { std::ptr::copy_nonoverlapping(before.as_ptr(), receive.data.as_mut_ptr(), before.len()) };
+        let mut at = 0;
+        for part in &kept.parts {
+            // SAFETY: the receive's buffer has as many bytes as the message, of which these have
+            // come; it is exclusive.
+            unsafe { copy_private(part.as_ptr(), receive.data.as_mut_ptr().add(at), part.len()) };
+            at += part.len();
+        }
         match stream {
             Some(stream) => stream.target = Target::Receive(receive),
             None => finish(receive, kept.from, finished),
@@ -135,7 +146,7 @@ impl Incoming {
     ) -> Result<(), MailFault> {
         let own = self.own;
         let Some(index) = self.posted.iter().position(|receive| receive.takes(own, envelope.tag)) else {
-            self.kept.push_back(Kept { from: own, number: 0, envelope, data: data.to_vec() });
+            self.kept.push_back(Kept { from: own, number: 0, envelope, parts: vec![to_vec(data)] });
             return Ok(());
         };
         let mut receive = self.posted.remove(index).expect("the receive that was found");
@@ -216,7 +227,7 @@ impl Incoming {
                 }
             }
             None => {
-                self.kept.push_back(Kept { from, number, envelope, data: Vec::new() });
+                self.kept.push_back(Kept { from, number, envelope, parts: Vec::new() });
                 Target::Kept
             }
         };
@@ -249,13 +260,15 @@ impl Incoming {
             Target::Kept => {
                 let kept = self.kept.iter_mut().rev().find(|kept| kept.from == from).expect("the message that comes");
                 // The size is what another process says: memory is asked for as the data come.
-                let reserved = kept.data.try_reserve(bytes);
+                let mut part = Vec::new();
+                let reserved = part.try_reserve_exact(bytes).and_then(|()| kept.parts.try_reserve(1));
                 reserved.map_err(|_| Unreadable::Memory(io::ErrorKind::OutOfMemory.into()))?;
                 // SAFETY: the bytes are reserved, and initialized by the copy.
                 unsafe {
-                    ring::copy_out(cell, kept.data.as_mut_ptr().add(at), bytes);
-                    kept.data.set_len(at + bytes);
+                    ring::copy_out(cell, part.as_mut_ptr(), bytes);
+                    part.set_len(bytes);
                 }
+                kept.parts.push(part);
             }
             Target::Nowhere => {}
         }

@@ -1,7 +1,7 @@
 //! Tests of ranks that share a segment, each with a mapping of its own.
 
 use crate::{
-    cpu::reduce::Reducer,
+    cpu::{copy::copy_own, reduce::Reducer},
     group::{
         endpoint::Endpoint,
         peers::PeerBuffers,
@@ -68,7 +68,7 @@ fn parts_are_read_where_they_lie_or_where_they_are_put_up() {
             for (generation, count) in (0..3).flat_map(|generation| counts.map(|count| (generation, count))) {
                 let own = input(rank + generation, count + rank);
                 let mut memory = endpoint.alloc(DType::U32, own.len()).unwrap();
-                memory.as_buf_mut().copy_from(own.as_slice().into());
+                copy_own(own.as_slice().into(), &mut memory.as_buf_mut());
                 let is_shared = generation > rank % 2;
                 let send = if is_shared { memory.as_buf() } else { own.as_slice().into() };
                 let mut parts: Vec<Vec<u32>> = (0..ranks).map(|peer| vec![0; count + peer]).collect();
@@ -106,7 +106,7 @@ fn data_of_one_way_move_through_their_slots() {
                 // Now and then in memory that others can read.
                 let mut memory = (generation % 5 == 0).then(|| endpoint.alloc(DType::U32, count).unwrap());
                 if let Some(memory) = &mut memory {
-                    memory.as_buf_mut().copy_from(own.as_slice().into());
+                    copy_own(own.as_slice().into(), &mut memory.as_buf_mut());
                 }
                 let send = memory.as_ref().map_or_else(|| own.as_slice().into(), HostMemory::as_buf);
                 let mut parts = vec![vec![0u32; count]; ranks];
@@ -180,7 +180,7 @@ fn sums_of_any_size_in_any_memory() {
                         let mut data = input(rank + generation, count);
                         let mut memory = is_shared.then(|| endpoint.alloc(DType::U32, count).unwrap());
                         if let Some(memory) = &mut memory {
-                            memory.as_buf_mut().copy_from(data.as_slice().into());
+                            copy_own(data.as_slice().into(), &mut memory.as_buf_mut());
                         }
                         let apart = (generation % 2 == 1).then(|| data.clone());
                         let send = apart.as_ref().map(|apart| apart.as_slice().into());

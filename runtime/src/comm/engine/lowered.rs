@@ -16,7 +16,7 @@ use crate::{
     kind,
 };
 use consonance_kernels::{
-    cpu::reduce::Reducer,
+    cpu::{copy::copy_own, reduce::Reducer},
     group::{KeepWaiting, Reason},
     memory::{HostBuf, HostBufMut, HostMemory, Memory, Space},
     shm::codes::fingerprint,
@@ -118,7 +118,7 @@ impl Lowered {
         for _ in 0..size {
             parts.push(room(input.dtype(), block(rank).len(), name)?);
         }
-        parts[rank].as_buf_mut().copy_from(input.slice(block(rank)));
+        copy_own(input.slice(block(rank)), &mut parts[rank].as_buf_mut());
         for peer in self.meetings() {
             self.exchange(peer, input.slice(block(peer)), parts[peer].as_buf_mut(), name)?;
         }
@@ -134,7 +134,7 @@ impl Lowered {
     fn collect(&mut self, recv: &mut HostBufMut<'_>, ranges: &[Range<usize>], name: Kind) -> Result<(), Failure> {
         let own = &ranges[self.rank()];
         let mut part = room(recv.dtype(), own.len(), name)?;
-        part.as_buf_mut().copy_from(recv.as_buf().slice(own.clone()));
+        copy_own(recv.as_buf().slice(own.clone()), &mut part.as_buf_mut());
         for peer in self.meetings() {
             self.exchange(peer, part.as_buf(), recv.reborrow().slice(ranges[peer].clone()), name)?;
         }
@@ -184,7 +184,7 @@ impl Lowered {
 
                 let result = self.fold_blocks(op, send.unwrap_or_else(|| recv.as_buf()), name)?;
                 let ranges = blocks(recv.count());
-                recv.reborrow().slice(ranges[rank].clone()).copy_from(result.as_buf());
+                copy_own(result.as_buf(), &mut recv.reborrow().slice(ranges[rank].clone()));
                 self.collect(&mut recv, &ranges, name)
             }
             Call::Reduce { op, send, recv, root } => {
@@ -196,7 +196,7 @@ impl Lowered {
                 let result = self.fold_blocks(op, input, name)?;
                 let mut recv = recv.as_mut().filter(|_| rank == root);
                 if let Some(recv) = &mut recv {
-                    recv.reborrow().slice(ranges[rank].clone()).copy_from(result.as_buf());
+                    copy_own(result.as_buf(), &mut recv.reborrow().slice(ranges[rank].clone()));
                 }
                 self.gather(result.as_buf(), recv, &ranges, root, name)
             }
@@ -205,7 +205,7 @@ impl Lowered {
 
                 let result = self.fold_blocks(op, send.unwrap_or_else(|| recv.as_buf()), name)?;
                 let own = if send.is_some() { 0..recv.count() } else { partition::block(recv.count(), size, rank) };
-                recv.slice(own).copy_from(result.as_buf());
+                copy_own(result.as_buf(), &mut recv.slice(own));
                 Ok(())
             }
             Call::Gather { send, recv, counts, root } => {
@@ -219,7 +219,7 @@ impl Lowered {
                     (None, None) => unreachable!("Call::sign requires a buffer"),
                 };
                 if let (Some(recv), Some(send)) = (&mut recv, send) {
-                    recv.reborrow().slice(ranges[rank].clone()).copy_from(send);
+                    copy_own(send, &mut recv.reborrow().slice(ranges[rank].clone()));
                 }
                 let own = send.unwrap_or_else(|| [0u8; 0].as_slice().into());
                 self.gather(own, recv, &ranges, root, name)
@@ -229,7 +229,7 @@ impl Lowered {
 
                 let ranges = parts(counts, recv.count(), size);
                 if let Some(send) = send {
-                    recv.reborrow().slice(ranges[rank].clone()).copy_from(send);
+                    copy_own(send, &mut recv.reborrow().slice(ranges[rank].clone()));
                 }
                 self.collect(&mut recv, &ranges, name)
             }
@@ -251,7 +251,7 @@ impl Lowered {
                     self.send(send.slice(ranges[peer].clone()), peer, name)?;
                 }
                 if let Some(mut recv) = recv {
-                    recv.copy_from(send.slice(ranges[rank].clone()));
+                    copy_own(send.slice(ranges[rank].clone()), &mut recv);
                 }
                 Ok(())
             }
@@ -270,13 +270,13 @@ impl Lowered {
                     Some(send) => send,
                     None => {
                         let mut own = room(recv.dtype(), recv.count(), name)?;
-                        own.as_buf_mut().copy_from(recv.as_buf());
+                        copy_own(recv.as_buf(), &mut own.as_buf_mut());
                         copy = own;
                         copy.as_buf()
                     }
                 };
                 let (from, to) = (parts(sent, send.count(), size), parts(received, recv.count(), size));
-                recv.reborrow().slice(to[rank].clone()).copy_from(send.slice(from[rank].clone()));
+                copy_own(send.slice(from[rank].clone()), &mut recv.reborrow().slice(to[rank].clone()));
                 for peer in self.meetings() {
                     let recv = recv.reborrow().slice(to[peer].clone());
                     self.exchange(peer, send.slice(from[peer].clone()), recv, name)?;
@@ -303,7 +303,7 @@ impl Lowered {
         for &count in counts {
             parts.push(room(dtype, count, name)?);
         }
-        parts[self.rank()].as_buf_mut().copy_from(send);
+        copy_own(send, &mut parts[self.rank()].as_buf_mut());
         for peer in self.meetings() {
             self.exchange(peer, send, parts[peer].as_buf_mut(), name)?;
         }
@@ -313,7 +313,7 @@ impl Lowered {
             for row in 0..rows {
                 let target = row * stride + start;
                 let mut target = result.as_buf_mut().slice(target..target + inner);
-                target.copy_from(part.as_buf().slice(row * inner..(row + 1) * inner));
+                copy_own(part.as_buf().slice(row * inner..(row + 1) * inner), &mut target);
             }
             start += inner;
         }

@@ -15,6 +15,7 @@ use crate::{
 use consonance_kernels::{
     cpu::{
         axis::{Along, Part},
+        copy::copy_own,
         reduce::Reducer,
     },
     memory::{HostBuf, HostBufMut, HostMemory},
@@ -395,7 +396,7 @@ fn concat(call: &'static str, tensors: &[&Tensor], axis: usize) -> Result<Tensor
         for tensor in tensors {
             let count = tensor.count() / rows;
             let part = tensor.host()?.slice(row * count..(row + 1) * count);
-            memory.as_buf_mut().slice(start..start + count).copy_from(part);
+            copy_own(part, &mut memory.as_buf_mut().slice(start..start + count));
             start += count;
         }
     }
