@@ -106,15 +106,23 @@ fn threads(collective: Collective, calls: usize) {
 
 /// Returns two ranks of this process that meet like ranks of two processes.
 pub fn pair_of_processes() -> [Communicator; 2] {
+    let mut ranks = two_processes(1, false).into_iter();
+    std::array::from_fn(|_| ranks.next().expect("a rank of each process"))
+}
+
+/// Returns ranks of this process that meet like those of two processes with `replicas` ranks each.
+/// They read each other's memory where all have a core, or where that is `asked`.
+pub fn two_processes(replicas: usize, asked: bool) -> Vec<Communicator> {
     let cluster = ClusterSpec::new().job("worker", addresses(2)).expect("two addresses");
     let join = |index: usize| {
         let resolver = SimpleClusterResolver::new(cluster.clone()).with_task("worker", index).expect("a worker");
-        let mut group = ProcessGroup::builder(resolver).join().expect("a group of two");
-        group.communicators().remove(0)
+        let builder = ProcessGroup::builder(resolver).replicas(replicas);
+        let builder = if asked { builder.reads_directly(true) } else { builder };
+        builder.join().expect("a group of two").communicators()
     };
     thread::scope(|scope| {
         let other = scope.spawn(move || join(1));
-        [join(0), other.join().expect("a rank")]
+        join(0).into_iter().chain(other.join().expect("a process")).collect()
     })
 }
 

@@ -8,9 +8,9 @@ use std::{fs, path::PathBuf, time::Duration};
 /// Measure every threshold and every way of copying on this machine, and write the best to a file.
 ///
 /// Programs that run with CONSONANCE_TUNING=FILE use these values. Results do not depend on them,
-/// only times do. Two ranks make the calls that each knob matters to, with its value and with
-/// others in turn. Run nothing else meanwhile. The table shows what each knob gained: the time of
-/// those calls with the new value, as a part of the time with the old one.
+/// only times do. Ranks make the calls that each knob matters to, with its value and with others in
+/// turn. Run nothing else meanwhile. The table shows what each knob gained: the time of those calls
+/// with the new value, as a part of the time with the old one.
 #[derive(clap::Args)]
 pub(crate) struct Tune {
     /// The file to write
@@ -41,8 +41,7 @@ impl Tune {
         fs::OpenOptions::new().append(true).create(true).open(&self.file).map_err(cannot)?;
         println!("# {:<22} {:>10} {:>10} {:>6}", "knob", "before", "now", "time");
         let mut row = |gain: &Gain| {
-            let time = gain.time.map_or_else(|| "-".to_owned(), |time| format!("{time:.2}"));
-            println!("  {:<22} {:>10} {:>10} {time:>6}", gain.knob.name, gain.before, gain.after);
+            println!("  {:<22} {:>10} {:>10} {:>6.2}", gain.knob.name, gain.before, gain.after, gain.time);
         };
         let progress = |index: usize, knob: &Knob| {
             eprintln!("consonance: {} of {}: {}", index + 1, knobs.len(), knob.name);

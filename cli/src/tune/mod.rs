@@ -1,7 +1,7 @@
 //! `consonance tune`: sets every knob of protocols and copies to what is fastest on this machine.
 //!
-//! `work.rs` says which calls show the effect of a knob. `trial.rs` makes such calls by two ranks,
-//! in turn with two values. `values.rs` shows the values of all knobs, for other subcommands, too.
+//! `work.rs` says which calls show the effect of a knob. `trial.rs` makes such calls, in turn with
+//! two values. `values.rs` shows the values of all knobs, for other subcommands, too.
 
 mod values;
 mod work;
@@ -35,9 +35,8 @@ pub struct Gain {
     pub before: Value,
     /// Its value now.
     pub after: Value,
-    /// The time of calls with the value now, as a part of that with the value before. `None` if no
-    /// call of two ranks shows an effect of the knob.
-    pub time: Option<f64>,
+    /// The time of calls with the value now, as a part of that with the value before.
+    pub time: f64,
 }
 
 /// Measures the knobs in `knobs`, one after the other, in about `time`. Starts from the values of
@@ -45,7 +44,7 @@ pub struct Gain {
 /// `gain` after it.
 ///
 /// # Errors
-/// The reason why ranks cannot meet.
+/// The reason why ranks cannot meet, or a call fails.
 pub fn tune(
     knobs: &[&'static Knob],
     time: Duration,
@@ -57,15 +56,15 @@ pub fn tune(
     let slice = time / u32::try_from(trials.max(1)).unwrap_or(u32::MAX);
     for (index, &knob) in knobs.iter().enumerate() {
         progress(index, knob);
-        let (before, mut time) = (best.get(knob), Work::of(knob).first().map(|_| 1.0));
-        let mut known = Ranks::new(&best)?;
+        let (before, mut time) = (best.get(knob), 1.0);
+        let mut known = Ranks::new(&best);
         for direction in directions(before) {
             let steps = if matches!(before, Value::Bytes(_)) { STEPS } else { 1 };
             for _ in 0..steps {
                 let Some((value, part)) = step(&best, knob, direction, &mut known, slice)? else { break };
                 best.set(knob, value)?;
-                known = Ranks::new(&best)?;
-                time = time.map(|time| time * part);
+                known = Ranks::new(&best);
+                time *= part;
             }
         }
         gain(&Gain { knob, before, after: best.get(knob), time });
@@ -125,15 +124,15 @@ fn step(
     if value == best.get(knob) || other.set(knob, value).is_err() {
         return Ok(None);
     }
-    let mut ranks = Ranks::new(&other)?;
-    let (mut product, mut count) = (1.0, 0);
+    let mut ranks = Ranks::new(&other);
+    let mut product = 1.0;
     for work in Work::of(knob) {
         let part = trial::compare(work, (best.get(knob), value), known, &mut ranks, slice)?;
         if part > LOSS {
             return Ok(None);
         }
-        (product, count) = (product * part, count + 1);
+        product *= part;
     }
-    let part = if count == 0 { 1.0 } else { f64::powf(product, 1.0 / f64::from(count)) };
+    let part = f64::powf(product, 1.0 / Work::of(knob).len() as f64);
     Ok((part < GAIN).then_some((value, part)))
 }

@@ -1,46 +1,63 @@
-//! Two ranks that make the same calls with two values of a knob, in turn.
+//! Ranks that make the same calls with two values of a knob, in turn.
 
-use super::work::{Call, Work};
-use consonance::{Communicator, ReduceOp};
-use consonance_harness::counted::pair_of_processes;
+use super::work::{Call, Company, Work};
+use consonance::{
+    Communicator, DType, ReduceOp,
+    raw::{Agreement, Call as RawCall},
+};
+use consonance_harness::counted::two_processes;
 use consonance_kernels::{
+    cpu::reduce::Reducer,
     os::thread_pool::Team,
     tuning::{Origin, Tuning, Value, adopt},
 };
 use std::{
+    ops::RangeInclusive,
     sync::{Barrier, Mutex, PoisonError},
+    thread,
     time::{Duration, Instant},
 };
 
-/// Turns with each value.
-const TURNS: usize = 7;
+/// Turns with each value: fewer, if a single call takes long.
+const TURNS: RangeInclusive<usize> = 3..=7;
 
-/// Two ranks that meet like ranks of two processes, and two threads, with the same knobs.
+/// The ranks of a trial, with the same knobs. Those of processes are threads that meet like ranks
+/// of two processes.
 pub(super) struct Ranks {
     tuning: Tuning,
-    processes: [Mutex<Communicator>; 2],
-    threads: [Mutex<Communicator>; 2],
+    /// The groups that were needed so far.
+    groups: Vec<(Company, Vec<Mutex<Communicator>>)>,
 }
 
 impl Ranks {
-    /// Makes the ranks of a group with these knobs.
-    pub(super) fn new(tuning: &Tuning) -> Result<Ranks, String> {
-        adopt(tuning, Origin::Measured);
-        let mut threads = Communicator::threads(2).into_iter().map(Mutex::new);
-        let (Some(first), Some(second)) = (threads.next(), threads.next()) else {
-            return Err("no group of two threads".to_owned());
-        };
-        Ok(Ranks { tuning: *tuning, processes: pair_of_processes().map(Mutex::new), threads: [first, second] })
+    /// Makes the ranks of groups with these knobs.
+    pub(super) fn new(tuning: &Tuning) -> Ranks {
+        Ranks { tuning: *tuning, groups: Vec::new() }
     }
 
-    /// Makes `rounds` calls, and returns the seconds of each on the slower rank.
-    fn turn(&mut self, team: &mut Team, work: Work, count: usize, rounds: usize) -> Result<f64, String> {
-        adopt(&self.tuning, Origin::Measured);
-        let ranks = if work.call == Call::BroadcastThreads { &self.threads } else { &self.processes };
-        let (start, results) = (Barrier::new(2), Mutex::new(Vec::new()));
+    /// Returns the ranks that make this call, in a group with these knobs, which the process has
+    /// from now on.
+    fn group(&mut self, work: Work) -> &[Mutex<Communicator>] {
+        adopt(&work.tuning(&self.tuning), Origin::Measured);
+        let known = self.groups.iter().position(|(company, _)| *company == work.company);
+        let index = known.unwrap_or_else(|| {
+            let ranks = match (work.company, work.company.ranks(cores())) {
+                (Company::Threads, ranks) => Communicator::threads(ranks),
+                (company, ranks) => two_processes(ranks, company == Company::Readers),
+            };
+            self.groups.push((work.company, ranks.into_iter().map(Mutex::new).collect()));
+            self.groups.len() - 1
+        });
+        &self.groups[index].1
+    }
+
+    /// Makes `rounds` calls on these buffers, and returns the seconds of each on the slowest rank.
+    fn turn(&mut self, team: &mut Team, work: Work, buffers: &[Buffers], rounds: usize) -> Result<f64, String> {
+        let ranks = self.group(work);
+        let (start, results) = (Barrier::new(ranks.len()), Mutex::new(Vec::new()));
         team.run(&|index| {
             let mut rank = ranks[index].lock().unwrap_or_else(PoisonError::into_inner);
-            let result = calls(&mut rank, work.call, count, rounds, &start);
+            let result = buffers[index].calls(&mut rank, work.call, rounds, &start);
             results.lock().unwrap_or_else(PoisonError::into_inner).push(result);
         });
         let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -49,37 +66,73 @@ impl Ranks {
     }
 }
 
-/// Makes the calls of one rank, after one to begin with, and returns the seconds of all.
-fn calls(rank: &mut Communicator, call: Call, count: usize, rounds: usize, start: &Barrier) -> consonance::Result<f64> {
-    let (own, mut all) = (vec![1f32; count], vec![0f32; 2 * count]);
-    let mut shared = if call == Call::AllReduceAlloc { Some(rank.alloc::<f32>(count)?) } else { None };
-    let mut once = || match call {
-        Call::AllReduce => rank.all_reduce_into(ReduceOp::Max, &own, &mut all[..count]),
-        Call::AllReduceAlloc => match &mut shared {
-            Some(shared) => rank.all_reduce(ReduceOp::Max, shared),
-            None => Ok(()),
-        },
-        Call::AllGather => rank.all_gather_into(&own, &mut all),
-        Call::AllGatherV => {
-            let counts = [count / 2, count];
-            let part = counts[rank.rank()];
-            rank.all_gather_v(Some(&own[..part]), &mut all[..counts[0] + counts[1]], &counts)
-        }
-        Call::AllToAll => rank.all_to_all_into(&own, &mut all[..count]),
-        Call::Broadcast | Call::BroadcastThreads => rank.broadcast(&mut all[..count], 0),
-        Call::Reduce => {
-            let root = rank.rank() == 0;
-            rank.reduce_into(ReduceOp::Max, &own, root.then_some(&mut all[..count]), 0)
-        }
-        Call::ReduceScatter => rank.reduce_scatter_into(ReduceOp::Max, &own, &mut all[..count / 2]),
-    };
-    once()?;
-    start.wait();
-    let begin = Instant::now();
-    for _ in 0..rounds {
-        once()?;
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// What a rank gives and gets in all turns of a trial: new pages would take longer than a call.
+struct Buffers {
+    count: usize,
+    rows: usize,
+    /// Made at the first turn, by the rank's own thread.
+    kept: Mutex<[Vec<f32>; 3]>,
+}
+
+impl Buffers {
+    fn new((count, rows): (usize, usize)) -> Buffers {
+        Buffers { count, rows, kept: Mutex::default() }
     }
-    Ok(begin.elapsed().as_secs_f64())
+
+    /// Makes the calls of one rank, after one to begin with, and returns the seconds of all.
+    fn calls(&self, rank: &mut Communicator, call: Call, rounds: usize, start: &Barrier) -> consonance::Result<f64> {
+        let Buffers { count, rows, .. } = *self;
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let [own, other, all] = &mut *kept;
+        own.resize(count, 1.0);
+        other.resize(if call == Call::Fold { count } else { 0 }, 1.0);
+        all.resize(if matches!(call, Call::AllGather | Call::AllGatherV) { rank.size() * count } else { count }, 0.0);
+        let mut shared = if call == Call::AllReduceAlloc { Some(rank.alloc::<f32>(count)?) } else { None };
+        let mut counts = Vec::new();
+        let reducer = Reducer::new(ReduceOp::Max, DType::F32).expect("floats have a maximum");
+        let mut once = || match call {
+            Call::AllReduce => rank.all_reduce_into(ReduceOp::Max, own, all),
+            Call::AllReduceAlloc => match &mut shared {
+                Some(shared) => rank.all_reduce(ReduceOp::Max, shared),
+                None => Ok(()),
+            },
+            Call::AllGather => rank.all_gather_into(own, all),
+            Call::AllGatherV => {
+                let counts = [count / 2, count];
+                let part = counts[rank.rank()];
+                rank.all_gather_v(Some(&own[..part]), &mut all[..counts[0] + counts[1]], &counts)
+            }
+            Call::AllToAll => rank.all_to_all_into(own, all),
+            Call::Broadcast => rank.broadcast(all, 0),
+            Call::Concat => {
+                let call = RawCall::Concat { send: own.as_slice().into(), rows, recv: &mut None, counts: &mut counts };
+                rank.execute(call, &Agreement::NONE)
+            }
+            Call::Reduce => {
+                let root = rank.rank() == 0;
+                rank.reduce_into(ReduceOp::Max, own, root.then_some(&mut all[..]), 0)
+            }
+            Call::ReduceScatter => {
+                let block = count / rank.size();
+                rank.reduce_scatter_into(ReduceOp::Max, own, &mut all[..block])
+            }
+            Call::Fold => {
+                reducer.reduce(&[own.as_slice().into(), other.as_slice().into()], &mut all.as_mut_slice().into());
+                Ok(())
+            }
+        };
+        once()?;
+        start.wait();
+        let begin = Instant::now();
+        for _ in 0..rounds {
+            once()?;
+        }
+        Ok(begin.elapsed().as_secs_f64())
+    }
 }
 
 /// Returns the time of a call with the values of `other`, as a part of that with the values of
@@ -94,16 +147,19 @@ pub(super) fn compare(
     other: &mut Ranks,
     slice: Duration,
 ) -> Result<f64, String> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let team = Team::new("tune", &[Some(0), Some(1 % cores)]);
-    let mut team = team.map_err(|error| format!("the threads of two ranks: {error}"))?;
-    let count = work.count(values);
-    let one = known.turn(&mut team, *work, count, 2)?.max(1e-7);
-    let rounds = (slice.as_secs_f64() / (2 * TURNS) as f64 / one).clamp(1.0, 1e6) as usize;
+    let ranks = known.group(*work).len();
+    let pins: Vec<Option<usize>> = (0..ranks).map(|rank| Some(rank % cores())).collect();
+    let mut team = Team::new("tune", &pins).map_err(|error| format!("the threads of {ranks} ranks: {error}"))?;
+    let buffers: Vec<Buffers> = (0..ranks).map(|_| Buffers::new(work.count(values))).collect();
+    let one = known.turn(&mut team, *work, &buffers, 2)?.max(1e-7);
+    // A turn begins with a call that is not timed.
+    let turns = (slice.as_secs_f64() / (2.0 * 2.0 * one)) as usize;
+    let turns = turns.clamp(*TURNS.start(), *TURNS.end());
+    let rounds = (slice.as_secs_f64() / (2 * turns) as f64 / one).clamp(1.0, 1e6) as usize;
     let (mut before, mut after) = (Vec::new(), Vec::new());
-    for _ in 0..TURNS {
-        before.push(known.turn(&mut team, *work, count, rounds)?);
-        after.push(other.turn(&mut team, *work, count, rounds)?);
+    for _ in 0..turns {
+        before.push(known.turn(&mut team, *work, &buffers, rounds)?);
+        after.push(other.turn(&mut team, *work, &buffers, rounds)?);
     }
     let median = |times: &mut Vec<f64>| {
         times.sort_by(f64::total_cmp);

@@ -1,11 +1,12 @@
 //! The calls that show the effect of a knob.
 
-use consonance_kernels::tuning::{Knob, Value};
+use consonance_kernels::tuning::{Knob, Tuning, Value, Way};
 
-/// A call of two ranks.
+/// A call of some ranks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
     pub(super) call: Call,
+    pub(super) company: Company,
     size: Size,
 }
 
@@ -20,10 +21,25 @@ pub(super) enum Call {
     AllGatherV,
     AllToAll,
     Broadcast,
-    /// Between threads.
-    BroadcastThreads,
+    /// Concatenates rows, as a gather of tensors along an axis does.
+    Concat,
     Reduce,
     ReduceScatter,
+    /// No call: each rank folds two buffers of its own into a third.
+    Fold,
+}
+
+/// Which ranks make the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Company {
+    /// Two threads.
+    Threads,
+    /// Two processes.
+    Processes,
+    /// Twice as many ranks as cores, in two processes.
+    Crowd,
+    /// Two processes of several ranks, which read each other's memory.
+    Readers,
 }
 
 /// The bytes of a rank's data.
@@ -32,45 +48,57 @@ enum Size {
     At(usize),
     /// For a limit: between the two values, divided by this number. Other sizes do not notice.
     Between(usize),
+    /// In rows, whose bytes are between the two values.
+    RowsBetween(usize),
 }
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
 const fn at(call: Call, bytes: usize) -> Work {
-    Work { call, size: Size::At(bytes) }
+    Work { call, company: Company::Processes, size: Size::At(bytes) }
 }
 
 const fn between(call: Call, divisor: usize) -> Work {
-    Work { call, size: Size::Between(divisor) }
+    Work { call, company: Company::Processes, size: Size::Between(divisor) }
+}
+
+const fn of(company: Company, work: Work) -> Work {
+    Work { company, ..work }
 }
 
 impl Work {
-    /// Returns the calls for a knob. There is none for a knob that needs more ranks than two, or
-    /// data of a shape that no call of a bench has.
+    /// Returns the calls for a knob, at least one.
+    ///
+    /// # Panics
+    /// If the knob is in no line below.
     pub(super) fn of(knob: &Knob) -> &'static [Work] {
         use Call::{
-            AllGather, AllGatherV, AllReduce, AllReduceAlloc, AllToAll, Broadcast, BroadcastThreads, Reduce,
-            ReduceScatter,
+            AllGather, AllGatherV, AllReduce, AllReduceAlloc, AllToAll, Broadcast, Concat, Fold, Reduce, ReduceScatter,
         };
+        use Company::{Crowd, Readers, Threads};
         match knob.name {
             "payloads_bytes" => const { &[between(AllReduce, 2), between(AllGather, 2)] },
             "some_payload_bytes" => const { &[between(Broadcast, 1)] },
-            "threads_payload_bytes" => const { &[between(BroadcastThreads, 1)] },
+            "threads_payload_bytes" => const { &[of(Threads, between(Broadcast, 1))] },
             "ragged_bytes" => const { &[between(AllGatherV, 2)] },
             "one_shot_bytes" => const { &[between(AllReduce, 2)] },
             "root_one_shot_bytes" => const { &[between(Reduce, 2)] },
             "in_place_bytes" => const { &[between(AllReduceAlloc, 1)] },
             "window_bytes" => const { &[at(AllReduce, MIB), at(Broadcast, MIB), at(AllToAll, 256 * KIB)] },
             "whole_window_bytes" => const { &[at(AllGather, 128 * KIB), at(AllGather, MIB)] },
+            "crowded_window_bytes" => const { &[of(Crowd, at(AllReduce, MIB)), of(Crowd, at(Broadcast, MIB))] },
             "least_window_bytes" => const { &[at(Broadcast, 16 * KIB), at(Broadcast, 64 * KIB)] },
             "moving_bytes" => const { &[at(Broadcast, 64 * KIB), at(Broadcast, 256 * KIB)] },
             "read_bytes" => const { &[between(AllToAll, 1)] },
             "read_scratch_bytes" => const { &[at(ReduceScatter, 4 * MIB)] },
+            "read_least_bytes" => const { &[of(Readers, at(ReduceScatter, 2 * MIB))] },
             "awaited_bytes" => const { &[between(AllReduce, 1)] },
             "fetched_bytes" => const { &[at(AllGatherV, 16 * KIB)] },
             "far_bytes" => const { &[between(Broadcast, 1), between(AllReduce, 1)] },
             "stream_bytes" => const { &[between(Broadcast, 3)] },
+            "least_stream_bytes" => const { &[Work { size: Size::RowsBetween(32 * MIB), ..at(Concat, 0) }] },
+            "near_ahead_bytes" => const { &[of(Threads, between(Fold, 3))] },
             "far_ahead_bytes" => const { &[between(AllReduce, 3)] },
             "medium_bytes" => const { &[between(Broadcast, 1)] },
             "in_small" | "out_small" => const { &[at(Broadcast, 6 * KIB), at(Broadcast, 24 * KIB)] },
@@ -83,21 +111,56 @@ impl Work {
             "own_past" => const { &[at(AllGather, 32 * MIB)] },
             "fetch_in" => const { &[at(Broadcast, 6 * KIB), at(Broadcast, 64 * KIB)] },
             "fetch_out" => const { &[at(AllGather, 16 * KIB), at(AllGather, 64 * KIB)] },
-            _ => &[],
+            name => panic!("no call shows the effect of {name}"),
         }
     }
 
-    /// Returns the elements of f32 of a rank's data, for a trial of these two values.
-    pub(super) fn count(&self, values: (Value, Value)) -> usize {
-        let bytes = match (self.size, values) {
-            (Size::At(bytes), _) => bytes,
-            (Size::Between(divisor), (Value::Bytes(one), Value::Bytes(other))) => one.midpoint(other) / divisor,
-            (Size::Between(_), _) => 0,
+    /// Returns the elements of f32 of a rank's data, and the rows that they are, for a trial of
+    /// these two values.
+    pub(super) fn count(&self, values: (Value, Value)) -> (usize, usize) {
+        let middle = match values {
+            (Value::Bytes(one), Value::Bytes(other)) => one.midpoint(other),
+            _ => 0,
         };
-        // Each rank has a block of as many elements.
-        (bytes / size_of::<f32>()).next_multiple_of(2).clamp(2, MOST_COUNT)
+        let (bytes, rows) = match self.size {
+            Size::At(bytes) => (bytes, 1),
+            Size::Between(divisor) => (middle / divisor, 1),
+            Size::RowsBetween(bytes) => (bytes, bytes / middle.max(size_of::<f32>()).min(bytes)),
+        };
+        // Each rank has a block, and each row, as many elements.
+        let unit = rows.max(2);
+        ((bytes / size_of::<f32>()).next_multiple_of(unit).clamp(unit, MOST_COUNT / unit * unit), rows)
+    }
+
+    /// Returns these values, with others of the knobs that could hide the effect of the one that
+    /// this call is for.
+    pub(super) fn tuning(&self, tuning: &Tuning) -> Tuning {
+        match (self.company, self.call) {
+            // A machine may have more cores than this process may use.
+            (Company::Crowd, _) => tuning.crowded(),
+            // So many peers that the scratch buffer has room for no more than the least.
+            (Company::Readers, _) => Tuning { read_scratch_bytes: 4 * KIB, ..*tuning },
+            // The other ways ask no limit.
+            (_, Call::Concat) => Tuning { out_past: Way::Ahead, ..*tuning },
+            _ => *tuning,
+        }
     }
 }
+
+impl Company {
+    /// Returns the ranks of each process, or the threads, where the ranks have so many cores.
+    pub(super) fn ranks(self, cores: usize) -> usize {
+        match self {
+            Company::Threads => 2,
+            Company::Processes => 1,
+            Company::Crowd => cores,
+            Company::Readers => READERS,
+        }
+    }
+}
+
+/// The ranks of each of two processes that read each other's memory.
+const READERS: usize = 8;
 
 /// A limit on the elements of a rank's data, for limits of the size of memory.
 const MOST_COUNT: usize = (128 << 20) / size_of::<f32>();
@@ -105,20 +168,21 @@ const MOST_COUNT: usize = (128 << 20) / size_of::<f32>();
 #[cfg(test)]
 mod tests {
     use super::*;
-    use consonance_kernels::tuning::Tuning;
 
     #[test]
-    fn knobs_without_a_call_are_few_and_known() {
-        let without = Tuning::KNOBS.iter().filter(|knob| Work::of(knob).is_empty()).map(|knob| knob.name);
-        let expected = ["crowded_window_bytes", "read_least_bytes", "least_stream_bytes", "near_ahead_bytes"];
-        assert_eq!(without.collect::<Vec<_>>(), expected);
+    fn every_knob_has_a_call() {
+        assert!(Tuning::KNOBS.iter().all(|knob| !Work::of(knob).is_empty()));
     }
 
     #[test]
     fn a_limit_is_tried_between_its_values() {
         let values = (Value::Bytes(4000), Value::Bytes(8000));
-        assert_eq!(between(Call::Broadcast, 1).count(values), 1500);
-        assert_eq!(between(Call::AllReduce, 2).count(values), 750);
-        assert_eq!(at(Call::AllReduce, 64).count(values), 16);
+        assert_eq!(between(Call::Broadcast, 1).count(values), (1500, 1));
+        assert_eq!(between(Call::AllReduce, 2).count(values), (750, 1));
+        assert_eq!(at(Call::AllReduce, 64).count(values), (16, 1));
+        let rows = Work { size: Size::RowsBetween(60_000), ..at(Call::Concat, 0) };
+        assert_eq!(rows.count(values), (15_000, 10));
+        assert_eq!(rows.count((Value::Bytes(0), Value::Bytes(0))), (15_000, 15_000));
+        assert_eq!(rows.count((Value::Bytes(1 << 30), Value::Bytes(1 << 30))), (15_000, 1));
     }
 }

@@ -242,7 +242,7 @@ impl Tuning {
     }
 
     /// Returns these values for a group whose ranks outnumber the cores.
-    pub(crate) fn crowded(self) -> Tuning {
+    pub fn crowded(self) -> Tuning {
         let least = self.crowded_window_bytes;
         Tuning {
             window_bytes: self.window_bytes.max(least),
