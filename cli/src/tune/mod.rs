@@ -13,7 +13,7 @@ use consonance_kernels::{
     cpu::isa::Isa,
     tuning::{Knob, Tuning, Value, Way, settled},
 };
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trial::Ranks;
 use work::Work;
 
@@ -52,13 +52,19 @@ pub fn tune(
     mut gain: impl FnMut(&Gain),
 ) -> Result<Tuning, String> {
     let mut best = settled().map_err(|error| error.to_string())?.tuning;
-    let trials: usize = knobs.iter().map(|knob| works(knob, best.get(knob))).sum();
-    let slice = time / u32::try_from(trials.max(1)).unwrap_or(u32::MAX);
+    let end = Instant::now() + time;
     for (index, &knob) in knobs.iter().enumerate() {
         progress(index, knob);
+        // What takes longer, or finds better values and goes on, leaves less time for the others.
+        let trials: usize = knobs[index..].iter().map(|knob| works(knob, best.get(knob))).sum();
+        let slice = end.saturating_duration_since(Instant::now()) / u32::try_from(trials.max(1)).unwrap_or(u32::MAX);
         let (before, mut time) = (best.get(knob), 1.0);
         let mut known = Ranks::new(&best);
         for direction in directions(before) {
+            // The one direction would take back what the other has gained.
+            if matches!(before, Value::Bytes(_)) && best.get(knob) != before {
+                break;
+            }
             let steps = if matches!(before, Value::Bytes(_)) { STEPS } else { 1 };
             for _ in 0..steps {
                 let Some((value, part)) = step(&best, knob, direction, &mut known, slice)? else { break };
