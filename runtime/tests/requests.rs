@@ -6,7 +6,7 @@ use consonance::{
 };
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc, Barrier, Mutex,
         atomic::{AtomicUsize, Ordering},
         mpsc,
     },
@@ -131,6 +131,45 @@ fn the_errors_of_calls_reach_their_requests() {
         error
     });
     assert!(errors.iter().all(|error| matches!(error, Error::Mismatch { replica: 1, .. })), "{errors:?}");
+}
+
+#[test]
+fn messages_in_pairs_are_told_from_others() {
+    let ended = Barrier::new(2);
+    let errors = on_each(2, |mut communicator| {
+        let mailbox = communicator.mailbox().unwrap();
+        let pairs = mailbox.in_pairs();
+        let invalid = pairs.send([1f32].as_slice(), 0, 1, None).unwrap_err();
+        assert!(matches!(invalid, Error::InvalidCall { found, .. } if found == "1"));
+        let mut data = vec![0f32; 4000];
+        let mut errors = Vec::new();
+        for (sender, receiver, expected) in [(&pairs, &mailbox, 4000), (&mailbox, &pairs, 4000), (&pairs, &pairs, 3998)]
+        {
+            let error = match communicator.rank() {
+                0 => sender.send(data.as_slice(), 1, 1, None).unwrap_err(),
+                _ => receiver.recv(&mut data[..expected], None, 1, None).unwrap_err(),
+            };
+            let Error::Mismatch { replica, argument, expected, found, .. } = error else { panic!("{error}") };
+            errors.push((replica, argument, expected, found));
+            ended.wait();
+        }
+        drop(mailbox);
+        // The other is the same mailbox and goes on.
+        if communicator.rank() == 0 {
+            let sent: &'static [f32] = &[1.5, 2.5];
+            assert!(pairs.start_send(sent.into(), 1, 2, None).wait(None).unwrap());
+        } else {
+            assert_eq!(pairs.recv(&mut data[..2], None, 2, None).unwrap(), 0);
+            assert_eq!(data[..2], [1.5, 2.5]);
+        }
+        errors
+    });
+    let told = |argument: &str, expected: &str, found: &str| {
+        (0, format!("the {argument} of a message to replica 1"), expected.to_owned(), found.to_owned())
+    };
+    let expected =
+        [told("dtype", "f32", "pairs of f32"), told("dtype", "pairs of f32", "f32"), told("count", "1999", "2000")];
+    assert_eq!(errors, [&expected, &expected]);
 }
 
 #[test]

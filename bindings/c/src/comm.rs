@@ -1,6 +1,10 @@
 //! Communicators.
 
-use crate::{codes, failure::Failure, handles::Table};
+use crate::{
+    codes::{self, Type},
+    failure::Failure,
+    handles::Table,
+};
 use consonance::{
     CommunicationOptions, Communicator, Mailbox, ProcessGroup, Queue, Result, UniqueId, World, raw::Reason,
 };
@@ -19,7 +23,7 @@ pub type Comm = u64;
 /// What a handle of a communicator stands for.
 pub(crate) struct Shared {
     pub(crate) queue: Queue,
-    mailbox: OnceLock<Mailbox>,
+    mailbox: OnceLock<Mailboxes>,
     /// The timeout of the next calls in milliseconds; 0 is that of the communicator.
     timeout_ms: AtomicU64,
     /// The details of its last error.
@@ -43,12 +47,31 @@ impl Shared {
         Some(self.timeout_ms.load(Ordering::Relaxed)).filter(|&ms| ms > 0).map(Duration::from_millis)
     }
 
-    pub(crate) fn mailbox(&self) -> Result<&Mailbox> {
-        if let Some(mailbox) = self.mailbox.get() {
-            return Ok(mailbox);
+    /// Returns the mailbox for messages of a type.
+    pub(crate) fn mailbox(&self, of: Type) -> Result<&Mailbox> {
+        if let Some(mailboxes) = self.mailbox.get() {
+            return Ok(mailboxes.of(of));
         }
         let mailbox = self.queue.with(None, Communicator::mailbox)?;
-        Ok(self.mailbox.get_or_init(|| mailbox))
+        Ok(self.mailbox.get_or_init(|| Mailboxes::new(mailbox)).of(of))
+    }
+}
+
+/// The mailbox of a communicator, for each number of parts.
+pub struct Mailboxes {
+    single: Mailbox,
+    pairs: Mailbox,
+}
+
+impl Mailboxes {
+    /// Makes the mailboxes of a communicator from one of them.
+    pub fn new(single: Mailbox) -> Mailboxes {
+        Mailboxes { pairs: single.in_pairs(), single }
+    }
+
+    /// Returns the mailbox for messages of a type.
+    pub fn of(&self, of: Type) -> &Mailbox {
+        if of.parts == 1 { &self.single } else { &self.pairs }
     }
 }
 

@@ -27,7 +27,7 @@ functions! {
         let of = check.dtype(dtype)?;
         // SAFETY: the caller lends the memory until the function returns.
         let data = unsafe { check.input("data", data, check.times("count", count, of.parts)?, of)? };
-        Ok(shared.mailbox()?.send(data, check.rank("to", to)?, tag, shared.timeout())?)
+        Ok(shared.mailbox(of)?.send(data, check.rank("to", to)?, tag, shared.timeout())?)
     }
 
     /// Receives a message, and waits until it has come.
@@ -39,7 +39,7 @@ functions! {
         let of = check.dtype(dtype)?;
         // SAFETY: the caller lends the memory until the function returns.
         let data = unsafe { check.output("data", data, check.times("count", count, of.parts)?, of)? };
-        let sender = shared.mailbox()?.recv(data, self::source(check, from)?, tag, shared.timeout())?;
+        let sender = shared.mailbox(of)?.recv(data, self::source(check, from)?, tag, shared.timeout())?;
         // SAFETY: the pointer is null or valid.
         if source.is_null() { Ok(()) } else { unsafe { write("source", source, sender as c_int) } }
     }
@@ -54,7 +54,7 @@ functions! {
         requests::check(request)?;
         // SAFETY: the caller lends the memory until the request has ended.
         let data = unsafe { check.input("data", data, check.times("count", count, of.parts)?, of)? };
-        let started = shared.mailbox()?.start_send(data, check.rank("to", to)?, tag, shared.timeout());
+        let started = shared.mailbox(of)?.start_send(data, check.rank("to", to)?, tag, shared.timeout());
         // SAFETY: the pointer is valid.
         unsafe { requests::give(request, comm, started) }
     }
@@ -69,7 +69,7 @@ functions! {
         requests::check(request)?;
         // SAFETY: the caller lends the memory until the request has ended.
         let data = unsafe { check.output("data", data, check.times("count", count, of.parts)?, of)? };
-        let started = shared.mailbox()?.start_recv(data, source(check, from)?, tag, shared.timeout());
+        let started = shared.mailbox(of)?.start_recv(data, source(check, from)?, tag, shared.timeout());
         // SAFETY: the pointer is valid.
         unsafe { requests::give(request, comm, started) }
     }

@@ -111,6 +111,16 @@ static void unlike_messages(cons_comm comm, int rank, int size) {
     } else if (rank == 1) {
         CHECK(cons_recv(comm, data, 3999, CONS_F32, 0, 3, NULL) == CONS_ERR_MISMATCH);
     }
+    OK(cons_barrier(comm));
+    /* Complex numbers are not twice as many reals. */
+    if (rank == 0) {
+        CHECK(cons_send(comm, data, 2000, CONS_C64, 1, 3) == CONS_ERR_MISMATCH);
+        cons_error error = last(comm);
+        CHECK(strcmp(error.expected, "f32") == 0 && strcmp(error.found, "pairs of f32") == 0);
+    } else if (rank == 1) {
+        CHECK(cons_recv(comm, data, 4000, CONS_F32, 0, 3, NULL) == CONS_ERR_MISMATCH);
+        CHECK(strstr(last(comm).argument, "dtype") != NULL);
+    }
     OK(cons_comm_set_timeout(comm, 100));
     CHECK(cons_recv(comm, data, 1, CONS_F32, CONS_ANY, 4, NULL) == CONS_ERR_TIMEOUT);
     CHECK(last(comm).missing_count == size - 1);

@@ -8,8 +8,8 @@ use crate::{
     timeout::Timeout,
     waiting,
 };
-use consonance::{Communicator, Error, Mailbox, Queue, Result, World, raw::Kind};
-use consonance_c::Job;
+use consonance::{Communicator, Error, Queue, Result, World, raw::Kind};
+use consonance_c::{Job, Mailboxes};
 use pyo3::prelude::*;
 use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
@@ -19,7 +19,7 @@ use std::{
 /// A communicator that was not closed.
 pub(crate) struct Open {
     pub(crate) queue: Queue,
-    mailbox: OnceLock<Mailbox>,
+    mailboxes: OnceLock<Mailboxes>,
     /// The last request that was started: a call that blocks waits for it first, so that Ctrl-C is
     /// heard meanwhile.
     last: Mutex<Option<consonance::Request>>,
@@ -42,7 +42,7 @@ impl Open {
         let timeout = Mutex::new(communicator.timeout());
         Open {
             queue: Queue::new(communicator),
-            mailbox: OnceLock::new(),
+            mailboxes: OnceLock::new(),
             last: Mutex::new(None),
             timeout,
             pool: Arc::default(),
@@ -143,14 +143,14 @@ impl Open {
         Ok(result)
     }
 
-    /// Returns the mailbox.
-    pub(crate) fn mailbox(&self, py: Python<'_>) -> PyResult<&Mailbox> {
-        if self.mailbox.get().is_none() {
+    /// Returns the mailboxes.
+    fn mailboxes(&self, py: Python<'_>) -> PyResult<&Mailboxes> {
+        if self.mailboxes.get().is_none() {
             let mailbox = self.with(py, None, Communicator::mailbox)?;
             // Another thread may have been faster: all mailboxes of a communicator are the same.
-            let _ = self.mailbox.set(mailbox);
+            let _ = self.mailboxes.set(Mailboxes::new(mailbox));
         }
-        Ok(self.mailbox.get().expect("set above"))
+        Ok(self.mailboxes.get().expect("set above"))
     }
 
     /// Starts a message, and unless the caller waits itself, waits for it.
@@ -159,14 +159,14 @@ impl Open {
         py: Python<'_>,
         starts: bool,
         argument: &Bound<'_, PyAny>,
-        start: impl FnOnce(&Mailbox, &mut Loans) -> Result<consonance::Request, Bad>,
+        start: impl FnOnce(&Mailboxes, &mut Loans) -> Result<consonance::Request, Bad>,
         call: &'static str,
     ) -> PyResult<Py<PyAny>> {
-        let mailbox = self.mailbox(py)?;
+        let mailboxes = self.mailboxes(py)?;
         // The request owns the array, also if a signal ends the wait for it.
         let mut loans = Loans::new(true);
         loans.keep(argument);
-        let request = start(mailbox, &mut loans).map_err(|bad| bad.exception(py, call))?;
+        let request = start(mailboxes, &mut loans).map_err(|bad| bad.exception(py, call))?;
         request.on_finish(move |result| {
             if result.is_ok() {
                 loans.give_back();

@@ -12,10 +12,10 @@ use crate::{
     waiting,
 };
 use consonance::{
-    CommunicationOptions, Mailbox, ProcessGroup, ProcessGroupBuilder, Result, World,
+    CommunicationOptions, ProcessGroup, ProcessGroupBuilder, Result, World,
     raw::{Kind, Reason},
 };
-use consonance_c::Job;
+use consonance_c::{Job, Mailboxes};
 use pyo3::{prelude::*, types::PyType};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -376,9 +376,10 @@ impl Communicator {
     ) -> PyResult<Py<PyAny>> {
         let open = self.open()?;
         let limit = open.limit(timeout);
-        let start = |mailbox: &Mailbox, loans: &mut Loans| {
+        let start = |mailboxes: &Mailboxes, loans: &mut Loans| {
             let to = rank(open.world(), "to", to)?;
-            Ok(mailbox.start_send(input(loans, data, None)?.0, to, tag, limit))
+            let (data, of) = input(loans, data, None)?;
+            Ok(mailboxes.of(of).start_send(data, to, tag, limit))
         };
         open.message(py, async_op, data, start, "send")
     }
@@ -405,9 +406,10 @@ impl Communicator {
     ) -> PyResult<Py<PyAny>> {
         let open = self.open()?;
         let limit = open.limit(timeout);
-        let start = |mailbox: &Mailbox, loans: &mut Loans| {
+        let start = |mailboxes: &Mailboxes, loans: &mut Loans| {
             let from = source.map(|source| rank(open.world(), "source", source)).transpose()?;
-            Ok(mailbox.start_recv(output(loans, data, "data")?.0, from, tag, limit))
+            let (data, of) = output(loans, data, "data")?;
+            Ok(mailboxes.of(of).start_recv(data, from, tag, limit))
         };
         open.message(py, async_op, data, start, "recv")
     }

@@ -39,6 +39,13 @@ def test_ranks_that_differ_are_told_so(what, first, second, argument, expected, 
         assert (error.replica, error.argument, error.expected, error.found) == (1, argument, expected, found)
 
 
+def test_complex_messages_are_told_from_twice_as_many_reals():
+    errors = both(lambda c: c.send(np.ones(2000, "F"), 1), lambda c: c.recv(np.ones(4000, "f"), 0))
+    for error in errors:
+        assert isinstance(error, cs.MismatchError)
+        assert (error.replica, error.expected, error.found) == (0, "f32", "pairs of f32")
+
+
 read_only = np.ones(4)
 read_only.flags.writeable = False
 INVALID = [

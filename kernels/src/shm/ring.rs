@@ -27,7 +27,7 @@ record! {
         pub(crate) tag: AtomicU64,
         /// Bytes of the whole message.
         pub(crate) bytes: AtomicU64,
-        /// The element type, and which part of the message the cell has.
+        /// Which part of the message the cell has, the element type and the unit.
         pub(crate) form: AtomicU64,
         pub(crate) short: UnsafeCell<[u8; SHORT_BYTES]>,
         pub(crate) long: UnsafeCell<[u8; CELL_BYTES]>,
@@ -75,7 +75,7 @@ record! {
         pub(crate) refused: AtomicU64,
         /// Bytes that the receive expected.
         pub(crate) expected_bytes: AtomicU64,
-        /// The element type that the receive expected.
+        /// The element type and the unit that the receive expected.
         pub(crate) expected_form: AtomicU64,
     }
 }

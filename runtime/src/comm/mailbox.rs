@@ -9,7 +9,7 @@ use crate::{
     },
 };
 use consonance_kernels::{
-    group::{Envelope, Fault, Mail, MailFault},
+    group::{Envelope, Fault, Mail, MailFault, Unit},
     memory::{Buf, BufMut, HostBuf, HostBufMut},
     os::fork::Origin,
 };
@@ -52,9 +52,10 @@ use std::{
 /// Of each request, [`send`](Mailbox::send) and [`recv`](Mailbox::recv) return the error, and
 /// [`Request::wait`] that of a request that was started:
 /// * [`Error::InvalidCall`] for a rank that is not in the group, a buffer that is not in host
-///   memory, or a timeout that is zero or longer than a day.
+///   memory, an odd number of elements [in pairs](Mailbox::in_pairs), or a timeout that is zero or
+///   longer than a day.
 /// * [`Error::Mismatch`] if a message has another element type or number of elements than its
-///   receive. Both ranks get it. If the send has ended by then, its rank gets it in its next call
+///   receive, or one of the two is in pairs. Both ranks get it. If the send has ended by then, its rank gets it in its next call
 ///   with the receiving rank. The data of the receive are unspecified.
 /// * [`Error::Timeout`] at the deadline. It names the rank that did not send or receive; all other
 ///   ranks for a receive from any rank. The data of the receive are unspecified.
@@ -63,16 +64,39 @@ use std::{
 /// * [`Error::WrongContext`] in a child made by `fork`.
 pub struct Mailbox {
     mail: Mail,
+    unit: Unit,
     reports: Arc<Reports>,
     timeout: Duration,
-    carrier: Arc<Carrier>,
+    carrier: Arc<Employed>,
 }
 
 impl Mailbox {
     pub(crate) fn new(mail: Mail, reports: Reports, timeout: Duration) -> Mailbox {
         let (work, changed, origin) = (Mutex::default(), Condvar::new(), Origin::here());
-        let carrier = Arc::new(Carrier { work, changed, mail: mail.clone(), origin });
-        Mailbox { mail, reports: Arc::new(reports), timeout, carrier }
+        let carrier = Arc::new(Employed(Arc::new(Carrier { work, changed, mail: mail.clone(), origin })));
+        Mailbox { mail, unit: Unit::One, reports: Arc::new(reports), timeout, carrier }
+    }
+
+    /// Returns this mailbox for messages of pairs, as complex numbers are. A buffer has the
+    /// elements of the pairs. Only a receive in pairs takes such a message, and it takes no other.
+    ///
+    /// ```
+    /// use consonance::{Communicator, Error};
+    /// let mut group = Communicator::threads(1);
+    /// let alone = group[0].mailbox()?;
+    /// let (sent, mut received) = ([1.5f32, 2.5], [0f32; 2]);
+    /// alone.in_pairs().send(sent.as_slice(), 0, 3, None)?;
+    /// alone.in_pairs().recv(received.as_mut_slice(), None, 3, None)?;
+    /// assert_eq!(received, sent);
+    /// alone.in_pairs().send(sent.as_slice(), 0, 3, None)?;
+    /// let error = alone.recv(received.as_mut_slice(), None, 3, None).unwrap_err();
+    /// assert!(matches!(error, Error::Mismatch { found, .. } if found == "pairs of f32"));
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn in_pairs(&self) -> Mailbox {
+        let Mailbox { mail, unit: _, reports, timeout, carrier } = self;
+        let (mail, reports, carrier) = (mail.clone(), reports.clone(), carrier.clone());
+        Mailbox { mail, unit: Unit::Pair, reports, timeout: *timeout, carrier }
     }
 
     /// Returns this rank and the number of ranks.
@@ -86,13 +110,14 @@ impl Mailbox {
     /// # Errors
     /// See [`Mailbox`].
     pub fn send<'a>(&self, data: impl Into<Buf<'a>>, to: usize, tag: u64, timeout: Option<Duration>) -> Result<()> {
-        let (data, limit) = (host(SEND, data.into().host())?, self.check(SEND, "to", Some(to), timeout)?);
-        let result = self.mail.send_and_wait(data, to, tag, deadline(limit));
+        let data = host(SEND, data.into().host())?;
+        let limit = self.check(SEND, data.count(), ("to", Some(to)), timeout)?;
+        let result = self.mail.send_and_wait(data, self.unit, to, tag, deadline(limit));
         // The receiver is told that a message is withdrawn.
         if let Err(MailFault::Late(_)) = result
             && self.mail.is_busy()
         {
-            self.carrier.carry();
+            self.carrier.0.carry();
         }
         result.map(drop).map_err(|fault| error(&self.reports, SEND, fault, limit))
     }
@@ -110,8 +135,9 @@ impl Mailbox {
         tag: u64,
         timeout: Option<Duration>,
     ) -> Result<usize> {
-        let (data, limit) = (host(RECV, data.into().host())?, self.check(RECV, "from", from, timeout)?);
-        let result = self.mail.recv_and_wait(data, from, tag, deadline(limit));
+        let data = host(RECV, data.into().host())?;
+        let limit = self.check(RECV, data.count(), ("from", from), timeout)?;
+        let result = self.mail.recv_and_wait(data, self.unit, from, tag, deadline(limit));
         result.map_err(|fault| error(&self.reports, RECV, fault, limit))
     }
 
@@ -131,9 +157,13 @@ impl Mailbox {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn start_send(&self, data: Buf<'static>, to: usize, tag: u64, timeout: Option<Duration>) -> Request {
-        let checked = host(SEND, data.host())
-            .and_then(|data: HostBuf<'static>| Ok((data, self.check(SEND, "to", Some(to), timeout)?)));
-        self.start(SEND, checked, |data, limit, finish| self.mail.send(data, to, tag, deadline(limit), finish))
+        let checked = host(SEND, data.host()).and_then(|data: HostBuf<'static>| {
+            let limit = self.check(SEND, data.count(), ("to", Some(to)), timeout)?;
+            Ok((data, limit))
+        });
+        self.start(SEND, checked, |data, limit, finish| {
+            self.mail.send(data, self.unit, to, tag, deadline(limit), finish);
+        })
     }
 
     /// Starts a [`recv`](Mailbox::recv). A thread of this process carries on with it.
@@ -145,9 +175,13 @@ impl Mailbox {
         tag: u64,
         timeout: Option<Duration>,
     ) -> Request {
-        let checked = host(RECV, data.host())
-            .and_then(|data: HostBufMut<'static>| Ok((data, self.check(RECV, "from", from, timeout)?)));
-        self.start(RECV, checked, |data, limit, finish| self.mail.recv(data, from, tag, deadline(limit), finish))
+        let checked = host(RECV, data.host()).and_then(|data: HostBufMut<'static>| {
+            let limit = self.check(RECV, data.count(), ("from", from), timeout)?;
+            Ok((data, limit))
+        });
+        self.start(RECV, checked, |data, limit, finish| {
+            self.mail.recv(data, self.unit, from, tag, deadline(limit), finish);
+        })
     }
 
     fn start<B>(
@@ -168,21 +202,24 @@ impl Mailbox {
                 };
                 start(data, limit, Box::new(move |result| finish(completion, result)));
                 if !request.is_finished() {
-                    self.carrier.carry();
+                    self.carrier.0.carry();
                 }
             }
         }
         request
     }
 
-    /// Checks a rank and returns the timeout of a request.
+    /// Checks the number of elements and a rank, and returns the timeout of a request.
     fn check(
         &self,
         call: &'static str,
-        argument: &str,
-        rank: Option<usize>,
+        count: usize,
+        (argument, rank): (&str, Option<usize>),
         timeout: Option<Duration>,
     ) -> Result<Duration> {
+        if !count.is_multiple_of(self.unit as usize) {
+            return Err(Error::invalid(call, "data", "an even number of elements, in pairs", count.to_string()));
+        }
         let size = self.world().size();
         if let Some(rank) = rank.filter(|&rank| rank >= size) {
             return Err(Error::invalid(call, argument, format!("a rank below {size}"), rank.to_string()));
@@ -213,10 +250,11 @@ fn error(reports: &Reports, call: &'static str, fault: MailFault, waited: Durati
     };
     match fault {
         MailFault::Unlike { from, to, sent, expected } => {
-            let has_dtype = sent.dtype != expected.dtype;
-            let what = |envelope: Envelope| match has_dtype {
-                true => envelope.dtype.to_string(),
-                false => (envelope.bytes / envelope.dtype.size()).to_string(),
+            let has_dtype = (sent.dtype, sent.unit) != (expected.dtype, expected.unit);
+            let what = |Envelope { dtype, unit, bytes, .. }: Envelope| match (has_dtype, unit) {
+                (true, Unit::One) => dtype.to_string(),
+                (true, Unit::Pair) => format!("pairs of {dtype}"),
+                (false, _) => (bytes / (dtype.size() * unit as usize)).to_string(),
             };
             let argument = format!("the {} of a message to replica {to}", if has_dtype { "dtype" } else { "count" });
             Error::Mismatch {
@@ -302,13 +340,17 @@ impl Carrier {
     }
 }
 
-impl Drop for Mailbox {
+/// A carrier whose thread ends when no mailbox is left that employs it.
+struct Employed(Arc<Carrier>);
+
+impl Drop for Employed {
     fn drop(&mut self) {
+        let Employed(carrier) = self;
         // A fork has no such thread.
-        if !self.carrier.origin.forked() {
-            self.carrier.work().is_closed = true;
-            self.carrier.changed.notify_all();
-            self.mail.wake();
+        if !carrier.origin.forked() {
+            carrier.work().is_closed = true;
+            carrier.changed.notify_all();
+            carrier.mail.wake();
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::calls::*;
 use crate::{
     fault,
-    group::{Abort, Endpoint, Envelope, Fault, Mail, MailFault, Reason},
+    group::{Abort, Endpoint, Envelope, Fault, Mail, MailFault, Reason, Unit},
     memory::{HostBuf, HostBufMut},
     scenario::DEATH,
     shm::{Shape, ring::CELL_BYTES},
@@ -39,7 +39,7 @@ fn send(mail: &Mail, number: usize, count: usize) -> Request<'_> {
     let told: Arc<Mutex<Option<Outcome>>> = Arc::clone(&outcome);
     let data: &[u64] = message(rank, number, count).leak();
     let finish = Box::new(move |result| *told.lock().expect("no poison") = Some(result));
-    mail.send(HostBuf::from(data), 1 - rank, number as u64, None, finish);
+    mail.send(HostBuf::from(data), Unit::One, 1 - rank, number as u64, None, finish);
     Request(mail, outcome)
 }
 
@@ -50,7 +50,7 @@ fn recv(mail: &Mail, number: usize, count: usize) -> Outcome {
     let data: &'static mut [u64] = vec![0; count].leak();
     let start = data.as_ptr();
     let finish = Box::new(move |result| *told.lock().expect("no poison") = Some(result));
-    mail.recv(HostBufMut::from(data), Some(from), number as u64, None, finish);
+    mail.recv(HostBufMut::from(data), Unit::One, Some(from), number as u64, None, finish);
     let result = Request(mail, outcome).wait();
     if result.is_ok() {
         // SAFETY: the buffer is leaked, and its receive has ended.
@@ -145,7 +145,8 @@ pub(super) fn short_message_that_does_not_fit() {
 
 /// Message 1 of rank 0 has `sent` elements, and its receive expects two.
 fn unlike(sent: usize) -> Outcome {
-    let envelope = |count: usize| Envelope { dtype: DType::U64, bytes: count * size_of::<u64>(), tag: 1 };
+    let envelope =
+        |count: usize| Envelope { dtype: DType::U64, unit: Unit::One, bytes: count * size_of::<u64>(), tag: 1 };
     Err(MailFault::Unlike { from: 0, to: 1, sent: envelope(sent), expected: envelope(2) })
 }
 

@@ -114,13 +114,14 @@ impl Incoming {
         // Only the last message of a rank may not have come as a whole.
         let is_whole = kept.bytes() == kept.envelope.bytes;
         let stream = source.stream.as_mut().filter(|_| !is_whole);
-        if receive.envelope() != kept.envelope {
+        let (sent, expected) = (kept.envelope, receive.envelope());
+        if expected != sent {
             let waits = stream.map(|stream| stream.target = Target::Nowhere).is_some();
             // This rank's own sends have ended, and have no ring.
             if kept.from != self.own {
-                refuse(state.backing.ring(kept.from, self.own).0, kept.number, receive.envelope());
+                refuse(state.backing.ring(kept.from, self.own).0, kept.number, expected);
             }
-            finished.push((receive.finish, Err(unlike(kept.from, self.own, kept.envelope, receive.data))));
+            finished.push((receive.finish, Err(MailFault::Unlike { from: kept.from, to: self.own, sent, expected })));
             return waits.then_some(kept.from);
         }
         let mut at = 0;
@@ -150,8 +151,9 @@ impl Incoming {
             return Ok(());
         };
         let mut receive = self.posted.remove(index).expect("the receive that was found");
-        if receive.envelope() != envelope {
-            let fault = unlike(own, own, envelope, receive.data);
+        let expected = receive.envelope();
+        if expected != envelope {
+            let fault = MailFault::Unlike { from: own, to: own, sent: envelope, expected };
             finished.push((receive.finish, Err(fault.clone())));
             return Err(fault);
         }
@@ -217,11 +219,13 @@ impl Incoming {
         let target = match self.posted.iter().position(|receive| receive.takes(from, envelope.tag)) {
             Some(index) => {
                 let receive = self.posted.remove(index).expect("the receive that was found");
-                match receive.envelope() == envelope {
+                let expected = receive.envelope();
+                match expected == envelope {
                     true => Target::Receive(receive),
                     false => {
-                        refuse(ends, number, receive.envelope());
-                        finished.push((receive.finish, Err(unlike(from, self.own, envelope, receive.data))));
+                        refuse(ends, number, expected);
+                        let fault = MailFault::Unlike { from, to: self.own, sent: envelope, expected };
+                        finished.push((receive.finish, Err(fault)));
                         Target::Nowhere
                     }
                 }
@@ -340,14 +344,9 @@ impl Incoming {
 /// Tells the sender of message `number` what its receive expected.
 fn refuse(ends: &RingEnds, number: u64, expected: Envelope) {
     ends.reader.expected_bytes.store(expected.bytes as u64, Ordering::Relaxed);
-    ends.reader.expected_form.store(expected.dtype as u64, Ordering::Relaxed);
+    ends.reader.expected_form.store(ring::form(expected), Ordering::Relaxed);
     // SYNC POINT refused: pairs with `Outgoing::hear`.
     ends.reader.refused.store(number, Ordering::Release);
-}
-
-fn unlike(from: usize, to: usize, sent: Envelope, expected: crate::memory::HostBufMut<'_>) -> MailFault {
-    let expected = Envelope { dtype: expected.dtype(), bytes: expected.bytes(), tag: sent.tag };
-    MailFault::Unlike { from, to, sent, expected }
 }
 
 /// Ends a receive whose data have come.

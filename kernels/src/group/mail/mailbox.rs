@@ -4,6 +4,7 @@ use super::{
     incoming::{Incoming, Unreadable},
     outgoing::Outgoing,
     request::{Finish, Finished, MailFault, Receive, Sending},
+    ring::Unit,
 };
 use crate::{
     group::{
@@ -72,19 +73,28 @@ impl Mail {
         self.0.world
     }
 
-    /// Sends `data` to rank `to`. Calls `finish` once, on any thread, when the request has ended:
-    /// perhaps before this returns.
+    /// Sends `data`, which are whole units, to rank `to`. Calls `finish` once, on any thread, when
+    /// the request has ended: perhaps before this returns.
     ///
     /// # Panics
-    /// If there is no such rank.
-    pub fn send(&self, data: HostBuf<'static>, to: usize, tag: u64, deadline: Option<Instant>, finish: Finish) {
+    /// If there is no such rank, or the data are no whole units.
+    pub fn send(
+        &self,
+        data: HostBuf<'static>,
+        unit: Unit,
+        to: usize,
+        tag: u64,
+        deadline: Option<Instant>,
+        finish: Finish,
+    ) {
         assert!(to < self.0.world.size(), "rank {to} of {}", self.0.world.size());
+        assert!(data.count().is_multiple_of(unit as usize), "{} elements, {unit:?}", data.count());
         self.post(finish, |shared, open, finish, finished| {
             if let Some(fault) = open.outgoing[to].take_refusal(&shared.state) {
                 finished.push((finish, Err(fault)));
                 return Ok(());
             }
-            let sending = Sending { data, tag, deadline, finish };
+            let sending = Sending { data, unit, tag, deadline, finish };
             if to == shared.world.rank() {
                 let sent = open.incoming.deliver_own(sending.envelope(), data.as_bytes(), finished);
                 finished.push((sending.finish, sent.map(|()| to)));
@@ -99,25 +109,28 @@ impl Mail {
     }
 
     /// Receives the next message with this tag from rank `from`, or from any rank, into `data`,
-    /// which has the message's element type and size. Calls `finish` as [`send`](Mail::send) does.
+    /// which has the message's element type, unit and size. Calls `finish` as [`send`](Mail::send)
+    /// does.
     ///
     /// # Panics
-    /// If there is no such rank.
+    /// If there is no such rank, or the data are no whole units.
     pub fn recv(
         &self,
         data: HostBufMut<'static>,
+        unit: Unit,
         from: Option<usize>,
         tag: u64,
         deadline: Option<Instant>,
         finish: Finish,
     ) {
         assert!(from.is_none_or(|from| from < self.0.world.size()), "rank {from:?} of {}", self.0.world.size());
+        assert!(data.count().is_multiple_of(unit as usize), "{} elements, {unit:?}", data.count());
         self.post(finish, |shared, open, finish, finished| {
             let refused = from.and_then(|from| open.outgoing[from].take_refusal(&shared.state));
             match refused {
                 Some(fault) => finished.push((finish, Err(fault))),
                 None => {
-                    let receive = Receive { data, from, tag, deadline, finish };
+                    let receive = Receive { data, unit, from, tag, deadline, finish };
                     if let Some(sender) = open.incoming.add(&shared.state, receive, finished) {
                         shared.tell(sender);
                     }
@@ -133,17 +146,18 @@ impl Mail {
     /// See [`MailFault`].
     ///
     /// # Panics
-    /// If there is no such rank.
+    /// As [`send`](Mail::send).
     pub fn send_and_wait(
         &self,
         data: HostBuf<'_>,
+        unit: Unit,
         to: usize,
         tag: u64,
         deadline: Option<Instant>,
     ) -> Result<usize, MailFault> {
         // SAFETY: `until_ended` returns when the request has ended; nothing reads the data then.
         let data = unsafe { mem::transmute::<HostBuf<'_>, HostBuf<'static>>(data) };
-        self.until_ended(|finish| self.send(data, to, tag, deadline, finish))
+        self.until_ended(|finish| self.send(data, unit, to, tag, deadline, finish))
     }
 
     /// Receives into `data`, and waits until the request has ended. Returns the rank that sent.
@@ -152,17 +166,18 @@ impl Mail {
     /// See [`MailFault`].
     ///
     /// # Panics
-    /// If there is no such rank.
+    /// As [`recv`](Mail::recv).
     pub fn recv_and_wait(
         &self,
         data: HostBufMut<'_>,
+        unit: Unit,
         from: Option<usize>,
         tag: u64,
         deadline: Option<Instant>,
     ) -> Result<usize, MailFault> {
         // SAFETY: as in `send_and_wait`; nothing writes the data then.
         let data = unsafe { mem::transmute::<HostBufMut<'_>, HostBufMut<'static>>(data) };
-        self.until_ended(|finish| self.recv(data, from, tag, deadline, finish))
+        self.until_ended(|finish| self.recv(data, unit, from, tag, deadline, finish))
     }
 
     /// Starts a request and waits until it has ended. If something panics, closes the mailbox: then

@@ -197,9 +197,10 @@ impl Outgoing {
             return;
         }
         self.heard = message;
-        let dtype = ring::dtype(ends.reader.expected_form.load(Ordering::Relaxed)).unwrap_or(sent.dtype);
-        let bytes = ends.reader.expected_bytes.load(Ordering::Relaxed) as usize;
-        let expected = Envelope { dtype, bytes, tag: sent.tag };
+        let form = ends.reader.expected_form.load(Ordering::Relaxed);
+        let bytes = ends.reader.expected_bytes.load(Ordering::Relaxed);
+        // Only a corrupt process writes other values.
+        let expected = ring::envelope(form, bytes, sent.tag).unwrap_or(sent);
         self.refused = Some(MailFault::Unlike { from: self.own, to: self.to, sent, expected });
     }
 

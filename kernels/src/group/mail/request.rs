@@ -1,6 +1,6 @@
 //! Requests of a mailbox, and how they end.
 
-use super::ring::Envelope;
+use super::ring::{Envelope, Unit};
 use crate::{
     group::fault::Fault,
     memory::{HostBuf, HostBufMut},
@@ -39,6 +39,7 @@ pub(super) type Finished = (Finish, Result<usize, MailFault>);
 /// A message to send.
 pub(super) struct Sending {
     pub(super) data: HostBuf<'static>,
+    pub(super) unit: Unit,
     pub(super) tag: u64,
     pub(super) deadline: Option<Instant>,
     pub(super) finish: Finish,
@@ -47,6 +48,7 @@ pub(super) struct Sending {
 /// A receive.
 pub(super) struct Receive {
     pub(super) data: HostBufMut<'static>,
+    pub(super) unit: Unit,
     /// The rank that sends; `None` for any.
     pub(super) from: Option<usize>,
     pub(super) tag: u64,
@@ -56,13 +58,13 @@ pub(super) struct Receive {
 
 impl Sending {
     pub(super) fn envelope(&self) -> Envelope {
-        Envelope { dtype: self.data.dtype(), bytes: self.data.bytes(), tag: self.tag }
+        Envelope { dtype: self.data.dtype(), unit: self.unit, bytes: self.data.bytes(), tag: self.tag }
     }
 }
 
 impl Receive {
     pub(super) fn envelope(&self) -> Envelope {
-        Envelope { dtype: self.data.dtype(), bytes: self.data.bytes(), tag: self.tag }
+        Envelope { dtype: self.data.dtype(), unit: self.unit, bytes: self.data.bytes(), tag: self.tag }
     }
 
     /// Whether a message from this rank with this tag belongs to the receive.

@@ -22,11 +22,22 @@ pub(super) enum Part {
     Withdrawn = 3,
 }
 
+/// The number of elements that make one element of the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Each element is one.
+    One = 1,
+    /// Two: a complex number.
+    Pair = 2,
+}
+
 /// What a message says of itself, and what a receive asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
     /// The element type.
     pub dtype: DType,
+    /// The elements of the type that belong together.
+    pub unit: Unit,
     /// The number of bytes.
     pub bytes: usize,
     /// The tag.
@@ -90,7 +101,7 @@ impl Writer {
         unsafe { copy_in(data.as_ptr(), place(cell, data.len()), data.len(), CopySize::Near, false) };
         cell.tag.store(envelope.tag, Ordering::Relaxed);
         cell.bytes.store(envelope.bytes as u64, Ordering::Relaxed);
-        cell.form.store(part as u64 | (envelope.dtype as u64) << 8, Ordering::Relaxed);
+        cell.form.store(part as u64 | form(envelope) << 8, Ordering::Relaxed);
         self.written += 1;
         // SYNC POINT full: pairs with `Reader::look`.
         cell.full.store(self.written, Ordering::Release);
@@ -121,15 +132,21 @@ impl Reader {
 pub(super) fn header(cell: &Cell) -> Option<(Part, Envelope)> {
     let form = cell.form.load(Ordering::Relaxed);
     let part = [Part::First, Part::Next, Part::Withdrawn].into_iter().find(|&part| part as u64 == form & 0xff)?;
-    let dtype = dtype(form >> 8)?;
-    let bytes = usize::try_from(cell.bytes.load(Ordering::Relaxed)).ok()?;
-    let tag = cell.tag.load(Ordering::Relaxed);
-    bytes.is_multiple_of(dtype.size()).then_some((part, Envelope { dtype, bytes, tag }))
+    let (bytes, tag) = (cell.bytes.load(Ordering::Relaxed), cell.tag.load(Ordering::Relaxed));
+    Some((part, envelope(form >> 8, bytes, tag)?))
 }
 
-/// Returns the element type with this number.
-pub(super) fn dtype(number: u64) -> Option<DType> {
-    DType::ALL.get(usize::try_from(number).ok()?).copied()
+/// Returns the element type and the unit of an envelope as one number.
+pub(super) fn form(Envelope { dtype, unit, .. }: Envelope) -> u64 {
+    dtype as u64 | (unit as u64) << 8
+}
+
+/// Returns the envelope of this [form](form); `None` for values that no correct rank writes.
+pub(super) fn envelope(form: u64, bytes: u64, tag: u64) -> Option<Envelope> {
+    let dtype = *DType::ALL.get((form & 0xff) as usize)?;
+    let unit = [Unit::One, Unit::Pair].into_iter().find(|&unit| unit as u64 == form >> 8)?;
+    let bytes = usize::try_from(bytes).ok()?;
+    bytes.is_multiple_of(dtype.size() * unit as usize).then_some(Envelope { dtype, unit, bytes, tag })
 }
 
 /// Copies the first `bytes` bytes out of a cell.

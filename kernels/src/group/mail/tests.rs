@@ -1,4 +1,4 @@
-use super::{Envelope, Mail, MailFault};
+use super::{Envelope, Mail, MailFault, Unit, ring};
 use crate::{
     group::{Abort, Endpoint, Fault, Reason},
     memory::{HostBuf, HostBufMut},
@@ -27,18 +27,38 @@ impl Pending<'_> {
 }
 
 fn send<'m>(mail: &'m Mail, data: &'static [u32], to: usize, tag: u64, limit: Duration) -> Pending<'m> {
+    send_units(mail, data, Unit::One, (to, tag), limit)
+}
+
+fn send_units<'m>(
+    mail: &'m Mail,
+    data: &'static [u32],
+    unit: Unit,
+    (to, tag): (usize, u64),
+    limit: Duration,
+) -> Pending<'m> {
     let result = Arc::new(Mutex::new(None));
     let told = result.clone();
     let finish = Box::new(move |result| assert!(told.lock().unwrap().replace(result).is_none(), "ended twice"));
-    mail.send(HostBuf::from(data), to, tag, Some(Instant::now() + limit), finish);
+    mail.send(HostBuf::from(data), unit, to, tag, Some(Instant::now() + limit), finish);
     Pending(mail, result)
 }
 
 fn recv<'m>(mail: &'m Mail, data: &'static mut [u32], from: Option<usize>, tag: u64, limit: Duration) -> Pending<'m> {
+    recv_units(mail, data, Unit::One, (from, tag), limit)
+}
+
+fn recv_units<'m>(
+    mail: &'m Mail,
+    data: &'static mut [u32],
+    unit: Unit,
+    (from, tag): (Option<usize>, u64),
+    limit: Duration,
+) -> Pending<'m> {
     let result = Arc::new(Mutex::new(None));
     let told = result.clone();
     let finish = Box::new(move |result| assert!(told.lock().unwrap().replace(result).is_none(), "ended twice"));
-    mail.recv(HostBufMut::from(data), from, tag, Some(Instant::now() + limit), finish);
+    mail.recv(HostBufMut::from(data), unit, from, tag, Some(Instant::now() + limit), finish);
     Pending(mail, result)
 }
 
@@ -139,7 +159,7 @@ fn both_ranks_hear_of_a_message_that_does_not_fit() {
     let refused = Barrier::new(2);
     on_each_group(2, |mail, rank| {
         let unlike = |sent: usize, expected: usize, tag| {
-            let envelope = |count: usize| Envelope { dtype: DType::U32, bytes: 4 * count, tag };
+            let envelope = |count: usize| Envelope { dtype: DType::U32, unit: Unit::One, bytes: 4 * count, tag };
             Err(MailFault::Unlike { from: 0, to: 1, sent: envelope(sent), expected: envelope(expected) })
         };
         if rank == 0 {
@@ -159,13 +179,64 @@ fn both_ranks_hear_of_a_message_that_does_not_fit() {
     });
 }
 
+#[test]
+fn pairs_are_told_from_single_elements() {
+    use Unit::{One, Pair};
+    let refused = Barrier::new(2);
+    on_each_group(2, |mail, rank| {
+        let envelope = |count: usize, unit, tag| Envelope { dtype: DType::U32, unit, bytes: 4 * count, tag };
+        let unlike = |count: usize, sent, expected, tag| {
+            let (sent, expected) = (envelope(count, sent, tag), envelope(count, expected, tag));
+            Err(MailFault::Unlike { from: 0, to: 1, sent, expected })
+        };
+        if rank == 0 {
+            assert_eq!(send_units(&mail, numbers(5000, 0), Pair, (1, 1), LIMIT).wait(), unlike(5000, Pair, One, 1));
+            refused.wait();
+            assert_eq!(send_units(&mail, numbers(5000, 0), One, (1, 2), LIMIT).wait(), unlike(5000, One, Pair, 2));
+            assert_eq!(send_units(&mail, numbers(2, 0), Pair, (1, 3), LIMIT).wait(), Ok(1));
+            refused.wait();
+            assert_eq!(send_units(&mail, numbers(2, 7), Pair, (1, 4), LIMIT).wait(), unlike(2, Pair, One, 3));
+            assert_eq!(send_units(&mail, numbers(2, 7), Pair, (1, 4), LIMIT).wait(), Ok(1));
+            // To itself.
+            let (sent, expected) = (envelope(2, Pair, 5), envelope(2, One, 5));
+            let unlike = Err(MailFault::Unlike { from: 0, to: 0, sent, expected });
+            let received = recv(&mail, space(2).0, None, 5, LIMIT);
+            assert_eq!(send_units(&mail, numbers(2, 0), Pair, (0, 5), LIMIT).wait(), unlike);
+            assert_eq!(received.wait(), unlike);
+        } else {
+            assert_eq!(recv(&mail, space(5000).0, Some(0), 1, LIMIT).wait(), unlike(5000, Pair, One, 1));
+            refused.wait();
+            let received = recv_units(&mail, space(5000).0, Pair, (Some(0), 2), LIMIT);
+            assert_eq!(received.wait(), unlike(5000, One, Pair, 2));
+            assert_eq!(recv(&mail, space(2).0, Some(0), 3, LIMIT).wait(), unlike(2, Pair, One, 3));
+            refused.wait();
+            let (space, start) = space(2);
+            assert_eq!(recv_units(&mail, space, Pair, (Some(0), 4), LIMIT).wait(), Ok(0));
+            assert_eq!(read(start, 2), [7, 8]);
+        }
+    });
+}
+
+#[test]
+fn an_envelope_that_no_correct_rank_writes_is_refused() {
+    for unit in [Unit::One, Unit::Pair] {
+        let envelope = Envelope { dtype: DType::F32, unit, bytes: 8, tag: 3 };
+        let form = ring::form(envelope);
+        assert_eq!(ring::envelope(form, 8, 3), Some(envelope));
+        let others = [form & 0xff, form & 0xff | 3 << 8, form | 1 << 16, form | 0xff, form | 1 << 63];
+        others.iter().for_each(|&form| assert_eq!(ring::envelope(form, 8, 3), None, "{form:#x}"));
+        assert_eq!(ring::envelope(form, 6, 3), None);
+        assert_eq!(ring::envelope(form, 4, 3).is_some(), unit == Unit::One);
+    }
+}
+
 /// Found by `messages_between_any_ranks`: the sender of a message that fits neither its receive nor
 /// the ring waited until its deadline, if the receiver made no further call.
 #[test]
 fn the_sender_of_a_long_message_that_does_not_fit_does_not_wait() {
     let (refused, ended) = (Barrier::new(2), Barrier::new(2));
     on_each_group(2, |mail, rank| {
-        let envelope = |count: usize| Envelope { dtype: DType::U32, bytes: 4 * count, tag: 1 };
+        let envelope = |count: usize| Envelope { dtype: DType::U32, unit: Unit::One, bytes: 4 * count, tag: 1 };
         let unlike = Err(MailFault::Unlike { from: 0, to: 1, sent: envelope(200_000), expected: envelope(1) });
         for message in 0..4 {
             if rank == 0 {
@@ -199,7 +270,7 @@ fn the_sender_of_a_long_message_that_does_not_fit_does_not_wait() {
 fn a_refusal_is_for_the_send_that_is_under_way() {
     let barrier = Barrier::new(2);
     on_each_group(2, |mail, rank| {
-        let envelope = |count: usize| Envelope { dtype: DType::U32, bytes: 4 * count, tag: 1 };
+        let envelope = |count: usize| Envelope { dtype: DType::U32, unit: Unit::One, bytes: 4 * count, tag: 1 };
         // Longer than an eager message, and as long as a cell.
         let unlike = Err(MailFault::Unlike { from: 0, to: 1, sent: envelope(1026), expected: envelope(1027) });
         for _ in 0..50 {
