@@ -10,7 +10,7 @@ use std::{
 };
 
 /// The names and the text of the files that the model checks.
-pub const FILES: [(&str, &str); 16] = [
+pub const FILES: [(&str, &str); 17] = [
     ("sync/wait.rs", include_str!("../../src/sync/wait.rs")),
     ("shm/records.rs", include_str!("../../src/shm/records.rs")),
     ("shm/call_log.rs", include_str!("../../src/shm/call_log.rs")),
@@ -21,6 +21,7 @@ pub const FILES: [(&str, &str); 16] = [
     ("group/message.rs", include_str!("../../src/group/message.rs")),
     ("group/renewal.rs", include_str!("../../src/group/renewal.rs")),
     ("group/mail/ring.rs", include_str!("../../src/group/mail/ring.rs")),
+    ("group/mail/refusals.rs", include_str!("../../src/group/mail/refusals.rs")),
     ("group/mail/outgoing.rs", include_str!("../../src/group/mail/outgoing.rs")),
     ("group/mail/incoming.rs", include_str!("../../src/group/mail/incoming.rs")),
     ("group/mail/mailbox.rs", include_str!("../../src/group/mail/mailbox.rs")),

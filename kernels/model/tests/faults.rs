@@ -25,7 +25,7 @@ const FOUND_BY: [(&str, &str); 22] = [
     ("settle", "one way"),
     ("full", "messages"),
     ("taken", "messages"),
-    ("refused", "messages, mismatch of a short one"),
+    ("refused", "messages, two mismatches"),
     ("mail", "messages"),
     ("entry", "wake"),
     ("entry_id", "wake"),

@@ -18,6 +18,10 @@ pub(crate) const CELL_BYTES: usize = (8 << 10) - 64;
 /// The number of cells of a ring between processes or threads.
 pub(crate) const CELLS: usize = 16;
 
+/// The number of refusals that a reader may tell before its writer hears of them:
+/// `group/mail/refusals.rs` says why there are more than cells.
+pub(crate) const REFUSALS: usize = 2 * CELLS;
+
 record! {
     /// A part of a message. All zero is an empty cell.
     #[repr(align(128))]
@@ -27,7 +31,8 @@ record! {
         pub(crate) tag: AtomicU64,
         /// Bytes of the whole message.
         pub(crate) bytes: AtomicU64,
-        /// Which part of the message the cell has, the element type and the unit.
+        /// Which part of the message the cell has, the element type and the unit; in the upper half
+        /// how many refusals the writer has heard.
         pub(crate) form: AtomicU64,
         pub(crate) short: UnsafeCell<[u8; SHORT_BYTES]>,
         pub(crate) long: UnsafeCell<[u8; CELL_BYTES]>,
@@ -70,13 +75,25 @@ record! {
     pub(crate) struct ReaderEnd {
         /// The number of cells that were read.
         pub(crate) read: AtomicU64,
-        /// The number of the last message that did not fit its receive. The next two words are
-        /// valid then.
-        pub(crate) refused: AtomicU64,
-        /// Bytes that the receive expected.
+        /// The messages that did not fit their receives.
+        pub(crate) refusals: [RefusalRecord; REFUSALS],
+    }
+}
+
+record! {
+    /// A message that did not fit its receive.
+    #[derive(Default)]
+    pub(crate) struct RefusalRecord {
+        /// The number of the refusal, counted from the beginning of the generation; stored last.
+        pub(crate) number: AtomicU64,
+        /// The number of the message.
+        pub(crate) message: AtomicU64,
+        pub(crate) tag: AtomicU64,
+        /// The element type and the unit of the message, and in the upper half those that the
+        /// receive expected.
+        pub(crate) forms: AtomicU64,
+        pub(crate) sent_bytes: AtomicU64,
         pub(crate) expected_bytes: AtomicU64,
-        /// The element type and the unit that the receive expected.
-        pub(crate) expected_form: AtomicU64,
     }
 }
 

@@ -55,8 +55,10 @@ use std::{
 ///   memory, an odd number of elements [in pairs](Mailbox::in_pairs), or a timeout that is zero or
 ///   longer than a day.
 /// * [`Error::Mismatch`] if a message has another element type or number of elements than its
-///   receive, or one of the two is in pairs. Both ranks get it. If the send has ended by then, its rank gets it in its next call
-///   with the receiving rank. The data of the receive are unspecified.
+///   receive, or one of the two is in pairs. Both ranks get it. If the send has ended by then, its
+///   rank gets it in its next call with the receiving rank. Of several it gets one in each call: at
+///   least the first 15 since its last call with that rank. The data of the receive are
+///   unspecified.
 /// * [`Error::Timeout`] at the deadline. It names the rank that did not send or receive; all other
 ///   ranks for a receive from any rank. The data of the receive are unspecified.
 /// * [`Error::Left`], [`Error::Aborted`] as for a collective. A message that was sent before its

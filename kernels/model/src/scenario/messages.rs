@@ -17,6 +17,9 @@ pub(super) const RINGS: Shape = Shape { rings: true, ..SMALL };
 /// Elements of a message that takes three cells, more than a ring has.
 const LONG: usize = 2 * CELL_BYTES / size_of::<u64>() + 1;
 
+/// Elements of a message that takes one cell, and whose send waits for its reader.
+const ONE_CELL: usize = CELL_BYTES / size_of::<u64>();
+
 type Outcome = Result<usize, MailFault>;
 
 /// A request, and its buffer once it has ended.
@@ -43,15 +46,22 @@ fn send(mail: &Mail, number: usize, count: usize) -> Request<'_> {
     Request(mail, outcome)
 }
 
-/// Receives message `number`, and tests its data.
-fn recv(mail: &Mail, number: usize, count: usize) -> Outcome {
+/// Begins to receive message `number`. Returns where its data come, too.
+fn begin_recv(mail: &Mail, number: usize, count: usize) -> (Request<'_>, *const u64) {
     let (from, outcome) = (1 - mail.world().rank(), Arc::default());
     let told: Arc<Mutex<Option<Outcome>>> = Arc::clone(&outcome);
     let data: &'static mut [u64] = vec![0; count].leak();
     let start = data.as_ptr();
     let finish = Box::new(move |result| *told.lock().expect("no poison") = Some(result));
     mail.recv(HostBufMut::from(data), Unit::One, Some(from), number as u64, None, finish);
-    let result = Request(mail, outcome).wait();
+    (Request(mail, outcome), start)
+}
+
+/// Receives message `number`, and tests its data.
+fn recv(mail: &Mail, number: usize, count: usize) -> Outcome {
+    let from = 1 - mail.world().rank();
+    let (request, start) = begin_recv(mail, number, count);
+    let result = request.wait();
     if result.is_ok() {
         // SAFETY: the buffer is leaked, and its receive has ended.
         let data = unsafe { std::slice::from_raw_parts(start, count) };
@@ -128,6 +138,33 @@ pub(super) fn message_that_does_not_fit_its_last_receive() {
     });
 }
 
+/// Two messages that are not short do not fit: the first is refused before its send ends. The
+/// second may be taken before its receive is posted. Its sender hears of it in any case, once.
+pub(super) fn two_messages_that_do_not_fit() {
+    each(processes(RINGS), |mut endpoint| {
+        let mail = mail(&mut endpoint);
+        let unlike = |tag| unlike_message(tag, ONE_CELL);
+        if mail.world().rank() == 0 {
+            let sends = [send(&mail, 1, ONE_CELL), send(&mail, 2, ONE_CELL)];
+            let [first, second] = sends.map(Request::wait);
+            assert_eq!(first, unlike(1));
+            let mut answers = vec![second, recv(&mail, 3, 1)];
+            if answers[1].is_err() {
+                answers.push(recv(&mail, 3, 1));
+            } else if answers[0].is_ok() {
+                answers.push(send(&mail, 4, 1).wait());
+            }
+            let told = answers.iter().filter(|answer| **answer == unlike(2)).count();
+            assert!(told == 1 && answers.iter().all(|answer| *answer == Ok(1) || *answer == unlike(2)), "{answers:?}");
+        } else {
+            assert_eq!(recv(&mail, 1, 2), unlike(1));
+            assert_eq!(recv(&mail, 2, 2), unlike(2));
+            assert_eq!(send(&mail, 3, 1).wait(), Ok(0));
+        }
+        Some(endpoint)
+    });
+}
+
 /// A short message does not fit: its sender hears of it in the next call, or not before its end.
 pub(super) fn short_message_that_does_not_fit() {
     each(processes(RINGS), |mut endpoint| {
@@ -145,8 +182,11 @@ pub(super) fn short_message_that_does_not_fit() {
 
 /// Message 1 of rank 0 has `sent` elements, and its receive expects two.
 fn unlike(sent: usize) -> Outcome {
-    let envelope =
-        |count: usize| Envelope { dtype: DType::U64, unit: Unit::One, bytes: count * size_of::<u64>(), tag: 1 };
+    unlike_message(1, sent)
+}
+
+fn unlike_message(tag: u64, sent: usize) -> Outcome {
+    let envelope = |count: usize| Envelope { dtype: DType::U64, unit: Unit::One, bytes: count * size_of::<u64>(), tag };
     Err(MailFault::Unlike { from: 0, to: 1, sent: envelope(sent), expected: envelope(2) })
 }
 

@@ -39,7 +39,7 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 }
 
 /// Every scenario.
-pub const ALL: [Scenario; 47] = [
+pub const ALL: [Scenario; 48] = [
     scenario("exchange", 3, exchange),
     scenario("exchange in swapped places", 2, exchange_in_traded_places),
     scenario("exchange of different kinds", 2, exchange_of_different_kinds),
@@ -82,6 +82,7 @@ pub const ALL: [Scenario; 47] = [
     scenario("messages that cross", 2, messages_that_cross),
     scenario("messages, mismatch", 2, message_that_does_not_fit),
     scenario("messages, mismatch without a further call", 2, message_that_does_not_fit_its_last_receive),
+    scenario("messages, two mismatches", 2, two_messages_that_do_not_fit),
     scenario("messages, mismatch of a short one", 2, short_message_that_does_not_fit),
     scenario("messages, next generation", 2, messages_and_next_generation),
     scenario("messages of a split", 2, messages_of_a_split),

@@ -3,6 +3,7 @@
 
 use super::{
     outgoing::extract,
+    refusals::{Refusal, Refuser},
     request::{Finished, MailFault, Receive, is_past},
     ring::{self, Envelope, Part, Reader},
 };
@@ -34,6 +35,7 @@ struct Source {
     reader: Option<Reader>,
     /// Messages that have begun to come.
     messages: u64,
+    refuser: Refuser,
     /// The message whose next part comes.
     stream: Option<Stream>,
 }
@@ -78,7 +80,8 @@ pub(super) enum Unreadable {
 
 impl Incoming {
     pub(super) fn new(own: usize, ranks: usize, generation: Generation) -> Incoming {
-        let source = |_| Source { reader: None, messages: generation.base(), stream: None };
+        let (messages, refuser) = (generation.base(), || Refuser::new(generation));
+        let source = |_| Source { reader: None, messages, refuser: refuser(), stream: None };
         let sources = (0..ranks).map(source).collect();
         Incoming { own, generation, posted: VecDeque::new(), kept: VecDeque::new(), sources }
     }
@@ -119,7 +122,8 @@ impl Incoming {
             let waits = stream.map(|stream| stream.target = Target::Nowhere).is_some();
             // This rank's own sends have ended, and have no ring.
             if kept.from != self.own {
-                refuse(state.backing.ring(kept.from, self.own).0, kept.number, expected);
+                let refusal = Refusal { message: kept.number, sent, expected };
+                source.refuser.tell(state.backing.ring(kept.from, self.own).0, refusal, !waits);
             }
             finished.push((receive.finish, Err(MailFault::Unlike { from: kept.from, to: self.own, sent, expected })));
             return waits.then_some(kept.from);
@@ -179,9 +183,10 @@ impl Incoming {
             let reader = self.sources[from].reader.as_ref().expect("opened above");
             let Some(cell) = reader.look(cells) else { break };
             has_come = true;
-            let (part, envelope) = ring::header(cell).ok_or(Unreadable::Corrupt)?;
+            let (part, heard, envelope) = ring::header(cell).ok_or(Unreadable::Corrupt)?;
+            let source = &mut self.sources[from];
             // A message begins where the last one has ended.
-            if (part == Part::First) != self.sources[from].stream.is_none() {
+            if !source.refuser.note(heard) || (part == Part::First) != source.stream.is_none() {
                 return Err(Unreadable::Corrupt);
             }
             match part {
@@ -215,7 +220,7 @@ impl Incoming {
     fn begin(&mut self, ends: &RingEnds, from: usize, envelope: Envelope, finished: &mut Vec<Finished>) {
         let source = &mut self.sources[from];
         source.messages += 1;
-        let number = source.messages;
+        let message = source.messages;
         let target = match self.posted.iter().position(|receive| receive.takes(from, envelope.tag)) {
             Some(index) => {
                 let receive = self.posted.remove(index).expect("the receive that was found");
@@ -223,7 +228,7 @@ impl Incoming {
                 match expected == envelope {
                     true => Target::Receive(receive),
                     false => {
-                        refuse(ends, number, expected);
+                        source.refuser.tell(ends, Refusal { message, sent: envelope, expected }, false);
                         let fault = MailFault::Unlike { from, to: self.own, sent: envelope, expected };
                         finished.push((receive.finish, Err(fault)));
                         Target::Nowhere
@@ -231,7 +236,7 @@ impl Incoming {
                 }
             }
             None => {
-                self.kept.push_back(Kept { from, number, envelope, parts: Vec::new() });
+                self.kept.push_back(Kept { from, number: message, envelope, parts: Vec::new() });
                 Target::Kept
             }
         };
@@ -339,14 +344,6 @@ impl Incoming {
         let all = self.posted.iter().chain(self.receives().map(|(_, receive)| receive));
         all.filter_map(|receive| receive.deadline).min()
     }
-}
-
-/// Tells the sender of message `number` what its receive expected.
-fn refuse(ends: &RingEnds, number: u64, expected: Envelope) {
-    ends.reader.expected_bytes.store(expected.bytes as u64, Ordering::Relaxed);
-    ends.reader.expected_form.store(ring::form(expected), Ordering::Relaxed);
-    // SYNC POINT refused: pairs with `Outgoing::hear`.
-    ends.reader.refused.store(number, Ordering::Release);
 }
 
 /// Ends a receive whose data have come.

@@ -16,9 +16,9 @@
 //!    copied.
 //!
 //! A message of another size, element type or unit than its receive expects ends both with
-//! [`MailFault::Unlike`]. The reader publishes the number of the message. A send that has ended by
-//! then hears of it at the next call with that reader. A send that waits for credits ends at once,
-//! and a cell follows that withdraws the rest.
+//! [`MailFault::Unlike`]. The reader tells the writer of each (`refusals.rs`). A send that has
+//! ended by then hears of it at a later call with that reader, one at a call. A send that waits for
+//! credits ends at once, and a cell follows that withdraws the rest.
 //!
 //! A deadline ends its request, not the group. If the message is written in part, a cell follows
 //! that withdraws it.
@@ -33,10 +33,13 @@
 //!   that has written or taken cells fences and then reads *awaits mail*. One of the two sees the
 //!   other.
 //! * **Overwritten cell.** A cell is written again when its reader has released its count.
+//! * **Overwritten refusal.** The place of a refusal is written again when a cell has come that
+//!   says that the writer has heard of it.
 //! * **Old messages, new generation.** The numbers of cells begin at the base of the generation. A
 //!   rank closes its mailbox before it enters the next generation.
 
 mod ring;
+mod refusals;
 mod request;
 mod outgoing;
 mod incoming;

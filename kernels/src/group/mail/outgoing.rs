@@ -1,6 +1,7 @@
 //! The messages that a rank sends to one other rank.
 
 use super::{
+    refusals::{Refusal, Refused},
     request::{Finished, MailFault, Sending, is_past},
     ring::{self, Envelope, Part, Writer},
 };
@@ -33,18 +34,10 @@ pub(super) struct Outgoing {
     /// The messages that are written and not known to be taken: with the number of the message, and
     /// the cells up to its end.
     untaken: VecDeque<(u64, u64, Sending)>,
-    /// The envelopes of the last messages, for a refusal.
-    sent: VecDeque<(u64, Envelope)>,
     /// Messages that were begun.
     messages: u64,
-    /// The last refusal that this rank has heard of.
-    heard: u64,
-    /// A message that was refused after its send had ended.
-    refused: Option<MailFault>,
+    refused: Refused,
 }
-
-/// Limit on the messages whose envelopes are kept for a refusal.
-const REMEMBERED: usize = 64;
 
 impl Outgoing {
     pub(super) fn new(own: usize, to: usize, generation: Generation) -> Outgoing {
@@ -58,10 +51,8 @@ impl Outgoing {
             begun: None,
             withdraws: None,
             untaken: VecDeque::new(),
-            sent: VecDeque::new(),
             messages: generation.base(),
-            heard: generation.base(),
-            refused: None,
+            refused: Refused::new(generation),
         }
     }
 
@@ -95,16 +86,18 @@ impl Outgoing {
     /// has not ended gets the fault itself.
     pub(super) fn take_refusal(&mut self, state: &GroupState) -> Option<MailFault> {
         if self.is_open {
-            self.hear(state.backing.ring(self.own, self.to).0);
+            self.refused.hear(state.backing.ring(self.own, self.to).0, self.messages);
         }
-        let is_under_way =
-            self.is_in_part(self.heard) || self.untaken.iter().any(|&(message, ..)| message == self.heard);
-        if is_under_way { None } else { self.refused.take() }
+        let Outgoing { begun, messages, untaken, refused, .. } = self;
+        let is_under_way = |message| {
+            (begun.is_some() && *messages == message) || untaken.iter().any(|&(untaken, ..)| untaken == message)
+        };
+        refused.take(|message| !is_under_way(message)).map(|refusal| self.unlike(refusal))
     }
 
-    /// Whether some cells of this message are written, and others are not.
-    fn is_in_part(&self, message: u64) -> bool {
-        self.begun.is_some() && self.messages == message
+    /// Returns the fault of a message that was refused.
+    fn unlike(&self, Refusal { sent, expected, .. }: Refusal) -> MailFault {
+        MailFault::Unlike { from: self.own, to: self.to, sent, expected }
     }
 
     /// Writes as many cells as there are credits for, and ends the sends that are done. Returns
@@ -119,25 +112,30 @@ impl Outgoing {
         self.end_taken(ends, finished) || wrote || refused
     }
 
-    /// Ends the send of a message that its reader refused before it took all of it: the reader may
-    /// make no further call that takes the rest.
+    /// Ends the sends of messages that their reader refused before it took all of them: the reader
+    /// may make no further call that takes the rest.
     fn end_refused(&mut self, ends: &RingEnds, finished: &mut Vec<Finished>) -> bool {
         if self.begun.is_none() && self.untaken.is_empty() {
             return false;
         }
-        self.hear(ends);
-        let sending = if self.is_in_part(self.heard) {
+        self.refused.hear(ends, self.messages);
+        let before = finished.len();
+        for (message, _, sending) in extract(&mut self.untaken, |(message, ..)| self.refused.has(*message)) {
+            finished.push((sending.finish, self.result(message)));
+        }
+        if self.begun.is_some() && self.refused.has(self.messages) {
             self.begun = None;
-            self.withdraws = self.queue.front().map(Sending::envelope);
-            self.queue.pop_front()
-        } else {
-            let place = self.untaken.iter().position(|&(message, ..)| message == self.heard);
-            place.and_then(|place| self.untaken.remove(place)).map(|(.., sending)| sending)
-        };
-        let Some(sending) = sending else { return false };
-        let fault = self.refused.take().expect("only the send under way takes its refusal");
-        finished.push((sending.finish, Err(fault)));
-        true
+            let sending = self.queue.pop_front().expect("the message that is written in part");
+            self.withdraws = Some(sending.envelope());
+            finished.push((sending.finish, self.result(self.messages)));
+        }
+        finished.len() > before
+    }
+
+    /// Returns the result of a send: its fault, if its refusal was heard.
+    fn result(&mut self, message: u64) -> Result<usize, MailFault> {
+        let refusal = self.refused.take(|refused| refused == message);
+        refusal.map_or(Ok(self.to), |refusal| Err(self.unlike(refusal)))
     }
 
     fn write(&mut self, ends: &RingEnds, cells: &[Cell], finished: &mut Vec<Finished>) -> bool {
@@ -145,19 +143,20 @@ impl Outgoing {
         while (self.withdraws.is_some() || !self.queue.is_empty()) && self.writer.has_credit(ends, cells) {
             wrote = true;
             if let Some(envelope) = self.withdraws.take() {
-                self.writer.put(cells, Part::Withdrawn, envelope, &[]);
+                self.writer.put(cells, Part::Withdrawn, self.refused.heard(), envelope, &[]);
                 continue;
+            }
+            if self.begun.is_none() {
+                // There is a place for the refusal of the message then.
+                self.refused.hear(ends, self.messages);
+                self.messages += 1;
             }
             let sending = &self.queue[0];
             let (envelope, data) = (sending.envelope(), sending.data.as_bytes());
             let at = self.begun.unwrap_or(0);
             let part = ring::next_part(data, at);
-            self.writer.put(cells, if self.begun.is_some() { Part::Next } else { Part::First }, envelope, part);
-            if self.begun.is_none() {
-                self.messages += 1;
-                self.sent.truncate(REMEMBERED - 1);
-                self.sent.push_front((self.messages, envelope));
-            }
+            let which = if self.begun.is_some() { Part::Next } else { Part::First };
+            self.writer.put(cells, which, self.refused.heard(), envelope, part);
             if at + part.len() < data.len() {
                 self.begun = Some(at + part.len());
                 continue;
@@ -180,28 +179,10 @@ impl Outgoing {
                 break;
             }
             let (_, _, sending) = self.untaken.pop_front().expect("the first one");
-            self.hear(ends);
-            let is_this = self.heard == message;
-            let result = if is_this { self.refused.take().map_or(Ok(self.to), Err) } else { Ok(self.to) };
-            finished.push((sending.finish, result));
+            self.refused.hear(ends, self.messages);
+            finished.push((sending.finish, self.result(message)));
         }
         finished.len() > before
-    }
-
-    /// Notes the last refusal of the reader.
-    fn hear(&mut self, ends: &RingEnds) {
-        // SYNC POINT refused: pairs with `Incoming::refuse`.
-        let message = ends.reader.refused.load(Ordering::Acquire);
-        let Some(&(_, sent)) = self.sent.iter().find(|(number, _)| *number == message) else { return };
-        if message <= self.heard {
-            return;
-        }
-        self.heard = message;
-        let form = ends.reader.expected_form.load(Ordering::Relaxed);
-        let bytes = ends.reader.expected_bytes.load(Ordering::Relaxed);
-        // Only a corrupt process writes other values.
-        let expected = ring::envelope(form, bytes, sent.tag).unwrap_or(sent);
-        self.refused = Some(MailFault::Unlike { from: self.own, to: self.to, sent, expected });
     }
 
     /// Ends the sends whose deadline has passed.

@@ -11,7 +11,8 @@ use std::time::Instant;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MailFault {
     /// A message does not fit its receive. Both ranks get this fault: the sender at the latest when
-    /// it next sends to that rank or receives from it.
+    /// it sends to that rank or receives from it and has got the faults of earlier messages. Of
+    /// messages that were taken as a whole, and of whose refusals it has not heard, it gets 15.
     Unlike {
         /// The rank that sent.
         from: usize,

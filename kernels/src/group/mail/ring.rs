@@ -89,11 +89,12 @@ impl Writer {
         written < cells.len() as u64 || self.is_read(ends, base + written + 1 - cells.len() as u64)
     }
 
-    /// Writes the next cell. There is [credit](Writer::has_credit) for it.
+    /// Writes the next cell. There is [credit](Writer::has_credit) for it. This rank has `heard` so
+    /// many refusals.
     ///
     /// # Panics
     /// If `data` has more than [`CELL_BYTES`] bytes.
-    pub(super) fn put(&mut self, cells: &[Cell], part: Part, envelope: Envelope, data: &[u8]) {
+    pub(super) fn put(&mut self, cells: &[Cell], part: Part, heard: u32, envelope: Envelope, data: &[u8]) {
         let cell = &cells[Generation::number_of(self.written) as usize % cells.len()];
         assert!(data.len() <= CELL_BYTES, "{} bytes in a cell", data.len());
         // SAFETY: the bytes lie in the cell, which the reader has read and does not read again
@@ -101,7 +102,7 @@ impl Writer {
         unsafe { copy_in(data.as_ptr(), place(cell, data.len()), data.len(), CopySize::Near, false) };
         cell.tag.store(envelope.tag, Ordering::Relaxed);
         cell.bytes.store(envelope.bytes as u64, Ordering::Relaxed);
-        cell.form.store(part as u64 | form(envelope) << 8, Ordering::Relaxed);
+        cell.form.store(part as u64 | form(envelope) << 8 | u64::from(heard) << 32, Ordering::Relaxed);
         self.written += 1;
         // SYNC POINT full: pairs with `Reader::look`.
         cell.full.store(self.written, Ordering::Release);
@@ -128,12 +129,13 @@ impl Reader {
     }
 }
 
-/// Returns the part and the envelope in a cell; `None` for values that no correct rank writes.
-pub(super) fn header(cell: &Cell) -> Option<(Part, Envelope)> {
+/// Returns the part, the refusals that were heard and the envelope in a cell; `None` for values
+/// that no correct rank writes.
+pub(super) fn header(cell: &Cell) -> Option<(Part, u32, Envelope)> {
     let form = cell.form.load(Ordering::Relaxed);
     let part = [Part::First, Part::Next, Part::Withdrawn].into_iter().find(|&part| part as u64 == form & 0xff)?;
     let (bytes, tag) = (cell.bytes.load(Ordering::Relaxed), cell.tag.load(Ordering::Relaxed));
-    Some((part, envelope(form >> 8, bytes, tag)?))
+    Some((part, (form >> 32) as u32, envelope(form >> 8 & 0xff_ffff, bytes, tag)?))
 }
 
 /// Returns the element type and the unit of an envelope as one number.

@@ -289,6 +289,104 @@ fn a_refusal_is_for_the_send_that_is_under_way() {
     });
 }
 
+/// Two sends that wait, both refused before their sender looks: the first ended without an error.
+#[test]
+fn each_message_that_does_not_fit_is_told() {
+    let barrier = Barrier::new(2);
+    on_each_group(2, |mail, rank| {
+        let envelope = |count: usize, tag| Envelope { dtype: DType::U32, unit: Unit::One, bytes: 4 * count, tag };
+        let unlike = |tag| {
+            let (sent, expected) = (envelope(1026, tag), envelope(1027 + tag as usize, tag));
+            Err(MailFault::Unlike { from: 0, to: 1, sent, expected })
+        };
+        // More than a ring has cells. So places of refusals are used again, too.
+        for round in 0..20 {
+            let tags: Vec<u64> = (0..1 + round % 16).collect();
+            if rank == 0 {
+                barrier.wait();
+                let sent: Vec<_> = tags.iter().map(|&tag| send(&mail, numbers(1026, 0), 1, tag, LIMIT)).collect();
+                barrier.wait();
+                barrier.wait();
+                sent.into_iter().zip(tags).for_each(|(sent, tag)| assert_eq!(sent.wait(), unlike(tag)));
+            } else {
+                let receive = |&tag: &u64| recv(&mail, space(1027 + tag as usize).0, Some(0), tag, LIMIT);
+                let received: Vec<_> = tags.iter().map(receive).collect();
+                barrier.wait();
+                barrier.wait();
+                received.into_iter().zip(tags).for_each(|(received, tag)| assert_eq!(received.wait(), unlike(tag)));
+                barrier.wait();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_send_under_way_hears_of_its_refusal_beside_more_than_are_told() {
+    let barrier = Barrier::new(2);
+    on_each_group(2, |mail, rank| {
+        let envelope = |count: usize, tag| Envelope { dtype: DType::U32, unit: Unit::One, bytes: 4 * count, tag };
+        let unlike = |sent: usize, expected: usize, tag| {
+            let (sent, expected) = (envelope(sent, tag), envelope(expected, tag));
+            Err(MailFault::Unlike { from: 0, to: 1, sent, expected })
+        };
+        for _ in 0..5 {
+            if rank == 0 {
+                (100..140).for_each(|tag| assert_eq!(send(&mail, numbers(1, 0), 1, tag, LIMIT).wait(), Ok(1)));
+                assert_eq!(send(&mail, numbers(1, 0), 1, 99, LIMIT).wait(), Ok(1));
+                let long = send(&mail, numbers(300_000, 0), 1, 50, LIMIT);
+                barrier.wait();
+                barrier.wait();
+                assert_eq!(long.wait(), unlike(300_000, 1, 50));
+                let next = || send(&mail, numbers(1, 0), 1, 7, LIMIT).wait();
+                (100..115).for_each(|tag| assert_eq!(next(), unlike(1, 2, tag)));
+                assert_eq!(next(), Ok(1));
+            } else {
+                // The others are kept meanwhile, and a part of the long one.
+                assert_eq!(recv(&mail, space(1).0, Some(0), 99, LIMIT).wait(), Ok(0));
+                barrier.wait();
+                let receive = |tag, count| recv(&mail, space(count).0, Some(0), tag, LIMIT).wait();
+                (100..140).for_each(|tag| assert_eq!(receive(tag, 2), unlike(1, 2, tag)));
+                assert_eq!(receive(50, 1), unlike(300_000, 1, 50));
+                barrier.wait();
+                assert_eq!(receive(7, 1), Ok(0));
+            }
+        }
+    });
+}
+
+#[test]
+fn false_numbers_of_refusals_are_no_more_than_an_error() {
+    use crate::{
+        group::mail::refusals::{Refusal, Refused, Refuser},
+        shm::{
+            records::Generation,
+            ring::{REFUSALS, RingEnds},
+        },
+        sync::atomics::Ordering,
+    };
+    let (ends, generation) = (RingEnds::default(), Generation::default());
+    let envelope = Envelope { dtype: DType::U32, unit: Unit::One, bytes: 4, tag: 1 };
+    let refusal = |message| Refusal { message, sent: envelope, expected: Envelope { bytes: 8, ..envelope } };
+    let (mut refuser, mut refused) = (Refuser::new(generation), Refused::new(generation));
+    // The writer says that it has heard of refusals that were not told.
+    assert!(refuser.note(0) && !refuser.note(1) && !refuser.note(u32::MAX));
+    // It says that it has heard of none, and the reader refuses on.
+    (1..100).for_each(|message| refuser.tell(&ends, refusal(message), false));
+    assert!(refuser.note(0) && refuser.note(REFUSALS as u32) && !refuser.note(REFUSALS as u32 + 1));
+    // The reader tells of more messages than there were, of one that was not, of no envelope.
+    refused.hear(&ends, 3);
+    assert_eq!(refused.heard(), 3);
+    ends.reader.refusals[3].message.store(7, Ordering::Relaxed);
+    ends.reader.refusals[4].forms.store(!0, Ordering::Relaxed);
+    refused.hear(&ends, 6);
+    assert_eq!(refused.heard(), 6);
+    let taken: Vec<u64> = std::iter::from_fn(|| refused.take(|_| true)).map(|refusal| refusal.message).collect();
+    assert_eq!(taken, [1, 2, 3, 6]);
+    ends.reader.refusals.iter().for_each(|place| place.number.store(!0, Ordering::Relaxed));
+    refused.hear(&ends, 1000);
+    assert_eq!(refused.heard(), 6);
+}
+
 #[test]
 fn a_deadline_ends_the_request_and_not_the_group() {
     let (short, late) = (Duration::from_millis(30), Barrier::new(2));
