@@ -99,8 +99,8 @@ pub use device::Device;
 pub use error::{BoxError, Error, IntoReduceOp, Result};
 pub use handle::context::{current_strategy, has_strategy, in_cross_replica_context, in_replica_context};
 pub use handle::{Builder, Strategy};
-pub use replica::ReplicaContext;
 pub use replica::overlap::{Buckets, PendingNest};
+pub use replica::{ReplicaContext, ReplicaHandle, current_replica};
 pub use strategy::{
     CentralStorageStrategy, Destinations, LocalResults, MirroredStrategy, MultiWorkerBuilder,
     MultiWorkerMirroredStrategy, OneDeviceStrategy, ValueContext,

@@ -2,10 +2,10 @@
 //! merge function.
 
 use consonance::{
-    Error, IndexedSlices, MirroredStrategy, PerReplica, Strategy, Tensor, current_strategy, has_strategy,
-    in_cross_replica_context, in_replica_context,
+    Error, IndexedSlices, MirroredStrategy, PerReplica, ReduceOp, ReplicaHandle, Result, Strategy, Tensor,
+    current_replica, current_strategy, has_strategy, in_cross_replica_context, in_replica_context,
 };
-use std::collections::BTreeMap;
+use std::{cell::RefCell, collections::BTreeMap, thread};
 
 #[test]
 fn the_scope_of_the_default_strategy_keeps_the_context() {
@@ -64,4 +64,112 @@ fn a_merge_call_takes_leaves_of_any_dtype_and_shape() {
     };
     let rows = merged([rows(1), rows(2)]).unwrap();
     assert_eq!([rows[0].indices().count(), rows[1].indices().count()], [1, 2]);
+}
+
+thread_local! {
+    static KEPT: RefCell<Option<ReplicaHandle>> = const { RefCell::new(None) };
+}
+
+fn sum(replica: &ReplicaHandle, value: u64) -> Result<u64> {
+    replica.with(|context| context.all_reduce(ReduceOp::Sum, value))
+}
+
+fn keep() -> Result<()> {
+    KEPT.set(current_replica());
+    Ok(())
+}
+
+fn strategies() -> [Strategy; 2] {
+    [Strategy::default_strategy(), MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap().into()]
+}
+
+/// Checks that the function of a replica has ended.
+fn check_ended(replica: &ReplicaHandle) {
+    match replica.with(|_| -> Result<()> { panic!("the function has ended") }) {
+        Err(Error::WrongContext { call: "ReplicaHandle::with", problem }) => {
+            assert_eq!(problem, format!("the function of replica {} has ended", replica.replica_id()));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_handle_gives_the_context_of_the_replica_that_the_thread_runs() {
+    for strategy in strategies() {
+        let replicas = strategy.num_replicas_in_sync();
+        assert!(current_replica().is_none());
+        let sums = strategy.run(|context| {
+            let (id, replica) = (context.replica_id_in_sync_group(), current_replica().unwrap());
+            assert_eq!((replica.replica_id(), replica.num_replicas()), (id, replicas));
+            assert_eq!(format!("{replica:?}"), format!("ReplicaHandle(replica {id} of {replicas})"));
+            // In its own context, and a clone.
+            let nested = replica.with(|outer| {
+                assert_eq!(outer.strategy(), context.strategy());
+                sum(&current_replica().unwrap().clone(), 1)
+            })?;
+            let own = replica.with(|_| -> Result<()> { Err(Error::other("of the function")) }).unwrap_err();
+            assert_eq!(own.to_string(), "of the function");
+            thread::scope(|scope| scope.spawn(|| assert!(current_replica().is_none())).join().unwrap());
+            Ok(nested + sum(&replica, id as u64)?)
+        });
+        assert_eq!(sums.unwrap().values(), vec![[1, 3][replicas - 1]; replicas]);
+        assert!(current_replica().is_none());
+        assert!(strategy.scope(|| Ok(current_replica().is_none())).unwrap());
+    }
+}
+
+#[test]
+fn a_handle_ends_with_the_function() {
+    for strategy in strategies() {
+        let replicas = strategy.num_replicas_in_sync();
+        strategy.run(|_| keep()).unwrap();
+        check_ended(&KEPT.take().unwrap());
+        // Also while the same replica runs another function on the same thread.
+        strategy.run(|_| keep()).unwrap();
+        let sums = strategy.run(|_| {
+            if let Some(before) = KEPT.take() {
+                check_ended(&before);
+            }
+            sum(&current_replica().unwrap(), 1)
+        });
+        assert_eq!(sums.unwrap().values(), vec![replicas as u64; replicas]);
+        for is_in_with in [false, true] {
+            let failed = strategy.run(|_| {
+                keep()?;
+                match is_in_with {
+                    false => panic!("expected: a test of panics"),
+                    true => current_replica().unwrap().with(|_| -> Result<()> { panic!("expected: a test of panics") }),
+                }
+            });
+            assert!(matches!(failed, Err(Error::Panic { .. })), "{failed:?}");
+            assert!(current_replica().is_none());
+            check_ended(&KEPT.take().unwrap());
+        }
+    }
+}
+
+#[test]
+fn a_merge_function_has_no_current_replica() {
+    for strategy in strategies() {
+        let checked = strategy.run(|context| {
+            let replica = current_replica().unwrap();
+            context.merge_call((), |_, _| {
+                assert!(current_replica().is_none());
+                let error = replica.with(|context| context.barrier()).unwrap_err();
+                assert!(matches!(error, Error::WrongContext { call: "ReplicaContext::barrier", .. }), "{error}");
+                // A run in a run.
+                let default = Strategy::default_strategy();
+                if *context.strategy() == default {
+                    let sums = default.run(|_| sum(&current_replica().unwrap(), 5))?;
+                    assert_eq!(sums.values(), [5]);
+                    assert!(current_replica().is_none());
+                }
+                Ok(())
+            })?;
+            assert_eq!(current_replica().unwrap().replica_id(), replica.replica_id());
+            sum(&current_replica().unwrap(), 1)
+        });
+        let replicas = strategy.num_replicas_in_sync();
+        assert_eq!(checked.unwrap().values(), vec![replicas as u64; replicas]);
+    }
 }

@@ -3,15 +3,20 @@
 use std::{
     any::Any,
     marker::PhantomData,
-    sync::{Condvar, Mutex, MutexGuard},
+    sync::{Arc, Condvar, Mutex, MutexGuard},
     time::Duration,
 };
 
 /// The board of a run: replicas of this process leave arguments on it, and the merge function
-/// leaves its results.
-pub(crate) struct MergeBoard {
-    places: Vec<Mutex<Option<Box<dyn Any + Send>>>>,
-    /// The number of merge functions that have ended.
+/// leaves its results. A clone is the same board.
+#[derive(Clone)]
+pub(crate) struct MergeBoard(Arc<[Place]>);
+
+/// The place of a replica. All are one allocation.
+#[derive(Default)]
+struct Place {
+    left: Mutex<Option<Box<dyn Any + Send>>>,
+    /// The number of merge functions that have ended, at the place of the first replica.
     merges: Mutex<usize>,
     ended: Condvar,
 }
@@ -26,32 +31,31 @@ pub(super) struct Merging<'b>(pub(super) &'b MergeBoard);
 impl Drop for Merging<'_> {
     fn drop(&mut self) {
         *self.0.merges() += 1;
-        self.0.ended.notify_all();
+        self.0.0[0].ended.notify_all();
     }
 }
 
 impl MergeBoard {
     pub(crate) fn new(replicas: usize) -> MergeBoard {
-        let places = (0..replicas).map(|_| Mutex::default()).collect();
-        MergeBoard { places, merges: Mutex::default(), ended: Condvar::new() }
+        MergeBoard((0..replicas).map(|_| Place::default()).collect())
     }
 
     pub(super) fn merges(&self) -> MutexGuard<'_, usize> {
-        self.merges.lock().expect("nobody panics at the board")
+        self.0[0].merges.lock().expect("nobody panics at the board")
     }
 
     /// Waits until more than `before` merge functions have ended. Returns false if the timeout
     /// passed first.
     pub(super) fn wait_for_merge(&self, before: usize, timeout: Duration) -> bool {
-        let waited = self.ended.wait_timeout_while(self.merges(), timeout, |merges| *merges <= before);
+        let waited = self.0[0].ended.wait_timeout_while(self.merges(), timeout, |merges| *merges <= before);
         !waited.expect("nobody panics at the board").1.timed_out()
     }
 
     pub(super) fn put(&self, place: usize, value: Box<dyn Any + Send>) {
-        *self.places[place].lock().expect("nobody panics at the board") = Some(value);
+        *self.0[place].left.lock().expect("nobody panics at the board") = Some(value);
     }
 
     pub(super) fn take(&self, place: usize) -> Option<Box<dyn Any + Send>> {
-        self.places[place].lock().expect("nobody panics at the board").take()
+        self.0[place].left.lock().expect("nobody panics at the board").take()
     }
 }

@@ -13,8 +13,11 @@ use crate::{
     value::nest::{self, Leaf, Nest, Value},
 };
 use consonance_spec::Kind;
-use std::cell::{RefCell, RefMut};
-use std::fmt;
+use std::{
+    cell::{RefCell, RefMut},
+    fmt,
+    marker::PhantomData,
+};
 
 /// One replica of a [`run`](Strategy::run): its id, and its collectives with the other replicas.
 ///
@@ -32,22 +35,25 @@ use std::fmt;
 /// strategy.run(|replica| Ok(KEPT.set(Some(replica))));
 /// ```
 pub struct ReplicaContext<'r> {
-    pub(super) strategy: &'r Strategy,
+    pub(super) strategy: Strategy,
     id: usize,
     communicator: RefCell<CommLease>,
     /// The state of the overlap that the replica is in, if any.
     pub(super) flow: RefCell<Option<Flow>>,
-    pub(super) board: &'r MergeBoard,
+    pub(super) board: MergeBoard,
+    /// What users borrow ends with the function, though nothing in it does.
+    function: PhantomData<&'r ()>,
 }
 
-impl<'r> ReplicaContext<'r> {
+impl ReplicaContext<'_> {
     pub(crate) fn new(
-        strategy: &'r Strategy,
+        strategy: Strategy,
         id: usize,
         communicator: CommLease,
-        board: &'r MergeBoard,
-    ) -> ReplicaContext<'r> {
-        ReplicaContext { strategy, id, communicator: RefCell::new(communicator), flow: RefCell::default(), board }
+        board: MergeBoard,
+    ) -> ReplicaContext<'static> {
+        let (communicator, flow) = (RefCell::new(communicator), RefCell::default());
+        ReplicaContext { strategy, id, communicator, flow, board, function: PhantomData }
     }
 
     /// Returns its communicator, if that was made for runs of this process only.
@@ -78,7 +84,7 @@ impl<'r> ReplicaContext<'r> {
 
     /// Returns the strategy that runs this replica.
     pub fn strategy(&self) -> &Strategy {
-        self.strategy
+        &self.strategy
     }
 
     /// Combines `value` over all replicas. Every replica gets the result.
@@ -360,7 +366,7 @@ impl<'r> ReplicaContext<'r> {
     }
 
     pub(crate) fn require(&self, call: &'static str) -> Result<()> {
-        context::require_replica(call, self.strategy, self.id)
+        context::require_replica(call, &self.strategy, self.id)
     }
 
     /// Moves the results of `call` into the nest.

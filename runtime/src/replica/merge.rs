@@ -134,7 +134,7 @@ impl ReplicaContext<'_> {
         self.held().lend();
         let timeout = self.strategy.options().configuration().timeout;
         let result = if self.place() == 0 {
-            let _merging = Merging(self.board);
+            let _merging = Merging(&self.board);
             let _turn = workers.hand_over();
             let failure = merge();
             if failure.as_ref().is_some_and(|error| !matches!(error, Error::Mismatch { .. })) {
@@ -175,7 +175,7 @@ impl ReplicaContext<'_> {
             arguments.push(left.0);
         }
         let arguments = PerReplica::new(arguments);
-        let merged = context::within(self.strategy, None, || merge(self.strategy, arguments)).and_then(|merged| {
+        let merged = context::within(&self.strategy, None, || merge(&self.strategy, arguments)).and_then(|merged| {
             let values = merged.split(replicas);
             if values.len() == replicas {
                 return Ok(values);

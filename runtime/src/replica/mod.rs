@@ -1,7 +1,8 @@
-//! The context of a running replica: its collectives, merge calls and overlaps.
+//! The context of a running replica: its collectives, merge calls and overlaps; and its handle.
 
 mod board;
 mod context;
+mod current;
 mod merge;
 pub(crate) mod nest_call;
 pub(crate) mod overlap;
@@ -11,3 +12,5 @@ mod verify;
 
 pub(crate) use board::MergeBoard;
 pub use context::ReplicaContext;
+pub(crate) use current::Running;
+pub use current::{ReplicaHandle, current_replica};

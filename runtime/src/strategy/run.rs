@@ -7,7 +7,7 @@ use crate::{
     handle::{CallGuard, CommLease, context},
     panics,
     profile::{Event, RunSpan, Span},
-    replica::MergeBoard,
+    replica::{MergeBoard, Running},
 };
 use consonance_kernels::group::Reason;
 use std::sync::Mutex;
@@ -92,10 +92,10 @@ impl Strategy {
         let replica = |place: usize| {
             let Task::Given(communicator, argument) = replace(&tasks[place], Task::Running) else { return };
             let (id, aborter) = (replicas.start + place, communicator.abort_handle());
-            let replica = ReplicaContext::new(self, id, communicator, &board);
+            let running = Running::new(ReplicaContext::new(self.clone(), id, communicator, board.clone()));
             let span = Span::of_run(id, self.num_replicas_in_sync());
             let traced = RunSpan::begin(id, self.num_replicas_in_sync());
-            let body = || context::within(self, Some(id), || replica_fn(&replica, argument));
+            let body = || context::within(self, Some(id), || replica_fn(&running.context(), argument));
             let result = panics::catch(body).unwrap_or_else(|message| Err(Error::Panic { replica: id, message }));
             if let Some(span) = span {
                 span.end(Event::Run);
@@ -106,7 +106,7 @@ impl Strategy {
             }
             // Replicas that still wait for this one get an error that it has left: from `end_run`
             // here, or when its communicator is returned.
-            let own = replica.into_communicator().and_then(Communicator::end_run);
+            let own = running.end().and_then(Communicator::end_run);
             replace(&tasks[place], Task::Finished(result, own));
         };
         match team {
