@@ -1,4 +1,5 @@
-//! Buffers and numbers from what C passes.
+//! Buffers and numbers from what C passes. The checks are inlined into each call, because most of
+//! what a small call costs here would be to pass them their arguments and results.
 
 use crate::codes::{OPS, TYPES, Type};
 use consonance::{
@@ -24,6 +25,7 @@ impl Check {
         Error::InvalidCall { call: self.call, argument, replica: Some(self.world.rank()), expected, found }
     }
 
+    #[inline(always)]
     pub(crate) fn dtype(self, number: c_int) -> Result<Type, Error> {
         // A type's number is its index.
         let of_number = usize::try_from(number).ok().and_then(|index| TYPES.get(index).copied());
@@ -31,6 +33,7 @@ impl Check {
     }
 
     /// Returns the operation of a reduction of this type.
+    #[inline(always)]
     pub(crate) fn op(self, number: c_int, of: Type) -> Result<ReduceOp, Error> {
         // As for types.
         let op = usize::try_from(number).ok().and_then(|index| OPS.get(index)).map(|(.., op)| *op);
@@ -69,17 +72,20 @@ impl Check {
     }
 
     /// Returns `count` times `factor`.
+    #[inline(always)]
     pub(crate) fn times(self, argument: &str, count: usize, factor: usize) -> Result<usize, Error> {
         let product = count.checked_mul(factor);
         product.ok_or_else(|| self.invalid(argument, "a count that fits the address space", count.to_string()))
     }
 
     /// Checks that `count` parts of elements of a type may lie at this address.
+    #[inline(always)]
     fn address(self, argument: &str, start: *const c_void, count: usize, of: Type) -> Result<(), Error> {
         if start.is_null() && count > 0 {
             return Err(self.invalid(argument, "a pointer", "null"));
         }
-        if !start.addr().is_multiple_of(of.dtype.size()) {
+        // A size is a power of two.
+        if start.addr() & (of.dtype.size() - 1) != 0 {
             let expected = format!("an address that is a multiple of {}, for {}", of.dtype.size(), of.dtype);
             return Err(self.invalid(argument, expected, format!("{start:?}")));
         }
@@ -92,6 +98,7 @@ impl Check {
     ///
     /// # Safety
     /// The memory is valid for reads, and nobody writes it, until the call has ended.
+    #[inline(always)]
     pub(crate) unsafe fn input(
         self,
         argument: &str,
@@ -112,6 +119,7 @@ impl Check {
     /// # Safety
     /// The memory is valid for reads and writes, and nobody else touches it, until the call has
     /// ended.
+    #[inline(always)]
     pub(crate) unsafe fn in_place(
         self,
         argument: &str,
@@ -131,6 +139,7 @@ impl Check {
     ///
     /// # Safety
     /// As for [`in_place`](Check::in_place).
+    #[inline(always)]
     pub(crate) unsafe fn output(
         self,
         argument: &str,
@@ -151,6 +160,7 @@ impl Check {
     ///
     /// # Safety
     /// `start` has `count` elements of the type.
+    #[inline(always)]
     unsafe fn bools(self, argument: &str, start: *const c_void, count: usize, of: Type) -> Result<(), Error> {
         if of.dtype != DType::Bool || count == 0 {
             return Ok(());

@@ -22,13 +22,14 @@ pub(crate) fn run<W: FnOnce(&mut Communicator) -> Result<()>>(
     work: impl FnOnce(Check) -> Result<W>,
 ) -> Result<(), Failure> {
     let shared = COMMS.get(comm)?;
-    match work(Check { call, world: shared.world() }) {
-        Ok(work) => Ok(shared.queue.with(shared.timeout(), work)?),
+    // In the turn: work that leaves it would be copied several times.
+    Ok(shared.queue.with(shared.timeout(), |communicator| match work(Check { call, world: shared.world() }) {
+        Ok(work) => work(communicator),
         Err(error) => {
-            shared.queue.with(shared.timeout(), |communicator| communicator.refuse(kind, &error))?;
-            Err(error.into())
+            communicator.refuse(kind, &error)?;
+            Err(error)
         }
-    }
+    })?)
 }
 
 /// Starts the work of a collective. If its arguments are wrong, tells the other ranks later.
@@ -95,6 +96,7 @@ type Buffers = (Option<consonance::raw::Buf<'static>>, consonance::raw::BufMut<'
 
 /// # Safety
 /// The memory is lent until the call has ended.
+#[inline(always)]
 unsafe fn buffers(
     check: Check,
     (send, sent): (In, usize),
@@ -111,6 +113,7 @@ unsafe fn buffers(
 }
 
 /// Returns the type, the operation and the count of a reduction.
+#[inline(always)]
 pub(crate) fn reduction(check: Check, count: usize, dtype: c_int, op: c_int) -> Result<(Type, ReduceOp, usize)> {
     let of = check.dtype(dtype)?;
     Ok((of, check.op(op, of)?, check.times("count", count, of.parts)?))

@@ -27,6 +27,7 @@ pub struct Job {
 
 impl Job {
     /// Makes a collective on elements of a type. Counts in `call` are those of parts.
+    #[inline]
     pub fn new(call: Call<'static>, of: Type) -> Job {
         Job { call, counts: Vec::new(), recv_counts: Vec::new(), of: Some(of) }
     }
@@ -51,6 +52,7 @@ impl Job {
         |communicator| communicator.as_one(|rank| jobs.into_iter().try_for_each(|job| job.execute(rank)))
     }
 
+    #[inline]
     pub(crate) fn into_work(self) -> impl FnOnce(&mut Communicator) -> Result<()> + Send + 'static {
         |communicator| self.execute(communicator)
     }
@@ -62,6 +64,7 @@ impl Job {
     ///
     /// # Panics
     /// If there are counts for a call that has none.
+    #[inline]
     pub fn execute(self, communicator: &mut Communicator) -> Result<()> {
         let Job { call, counts: given, recv_counts, of } = self;
         let mut call: Call<'_> = call;

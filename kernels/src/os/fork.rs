@@ -31,6 +31,7 @@ impl Origin {
     }
 
     /// Whether this process is a fork of the origin. Costs one load.
+    #[inline]
     pub fn forked(self) -> bool {
         FORKS.load(Ordering::Relaxed) != self.0
     }

@@ -149,9 +149,13 @@ impl Communicator {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn set_timeout(&mut self, timeout: Duration) -> Result<()> {
-        let timeout = options::check_timeout("Communicator::set_timeout", timeout)?;
-        self.configure(Configuration { timeout, ..self.configuration });
+        self.limit(options::check_timeout("Communicator::set_timeout", timeout)?);
         Ok(())
+    }
+
+    /// Sets the timeout of a call, which was checked.
+    pub(crate) fn limit(&mut self, timeout: Duration) {
+        self.configure(Configuration { timeout, ..self.configuration });
     }
 
     /// Returns the timeout of a call.

@@ -167,18 +167,20 @@ impl Queue {
         let turn = turns.next;
         turns.next += 1;
         self.0.take_turn(turns, turn, |communicator| {
-            communicator.set_timeout(timeout)?;
+            communicator.limit(timeout);
             with(communicator)
         })
     }
 }
 
 impl Shared {
+    #[inline]
     fn lock(&self) -> MutexGuard<'_, Turns> {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Checks that this process is no fork: there a lock may be held for ever.
+    #[inline]
     fn check_origin(&self) -> Result<()> {
         if self.origin.forked() {
             let problem = "a call in a process made by fork after the queue was made".to_owned();
@@ -187,6 +189,7 @@ impl Shared {
         Ok(())
     }
 
+    #[inline]
     fn timeout(&self, timeout: Option<Duration>) -> Result<Duration> {
         timeout.map_or(Ok(self.timeout), |timeout| options::check_timeout("Queue", timeout))
     }
@@ -221,7 +224,7 @@ impl Shared {
             // A panic is printed, and the drop of the completion ends the request.
             let _ = panics::catch(|| {
                 let result = self.take_turn(turns, turn, |communicator| {
-                    communicator.set_timeout(timeout)?;
+                    communicator.limit(timeout);
                     work(communicator)
                 });
                 completion.end(result.map(|()| None));
