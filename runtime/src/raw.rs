@@ -13,7 +13,7 @@ pub use crate::comm::{
     options::Configuration,
 };
 pub use crate::kind::EXTENSIONS;
-pub use consonance_kernels::os::fork::Origin;
+pub use consonance_kernels::sync::fork::Origin;
 pub use consonance_kernels::{
     group::{KeepWaiting, Reason},
     memory::{Buf, BufMut, DeviceBlock, DeviceMemory, HostBuf, HostBufMut, HostMemory, Memory, Space},

@@ -1,7 +1,6 @@
 //! Services of the operating system except shared memory: files, threads, clocks, other processes.
 
 pub mod clock;
-pub mod fork;
 pub mod gate;
 pub mod mapped_file;
 pub mod record_file;

@@ -3,6 +3,7 @@
 #[macro_use]
 pub(crate) mod record;
 pub(crate) mod plain;
+pub mod fork;
 #[doc(hidden)]
 pub mod watch;
 pub(crate) mod atomics;

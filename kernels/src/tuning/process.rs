@@ -5,10 +5,13 @@ use super::{
     machine::Machine,
     text::{TuningError, parse},
 };
-use crate::sync::plain::{AtomicPtr, AtomicUsize, Ordering};
+use crate::sync::{
+    fork,
+    plain::{AtomicPtr, AtomicUsize, Ordering},
+};
 use std::{
     collections::BTreeMap,
-    env, fmt, fs,
+    env, fmt, fs, ptr,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -108,11 +111,35 @@ static CURRENT: AtomicPtr<Tuning> = AtomicPtr::new((&raw const DEFAULT).cast_mut
 /// The number of cores that are online, 0 before [`settle`].
 static CORES: AtomicUsize = AtomicUsize::new(0);
 
-static SETTLED: Mutex<Option<Result<Settled, TuningError>>> = Mutex::new(None);
+/// What one process has settled. A fork begins anew, since a thread that it does not have may have
+/// held a lock.
+struct Locked {
+    process: fork::Origin,
+    settled: Mutex<Option<Result<Settled, TuningError>>>,
+    /// The values that were ever used. They are few: a group has those of its process or, between
+    /// processes, those of the process that made its segment.
+    kept: Mutex<Vec<&'static Tuning>>,
+}
 
-/// The values that were ever used. They are few: a group has those of its process or, between
-/// processes, those of the process that made its segment.
-static KEPT: Mutex<Vec<&'static Tuning>> = Mutex::new(Vec::new());
+/// Returns the locks of this process, which live as long as it does.
+fn locked() -> &'static Locked {
+    static LOCKED: AtomicPtr<Locked> = AtomicPtr::new(ptr::null_mut());
+    let seen = LOCKED.load(Ordering::Acquire);
+    // SAFETY: the word is null or the address of a value that was leaked below, before the address
+    // was stored.
+    if let Some(locked) = unsafe { seen.as_ref() }
+        && !locked.process.forked()
+    {
+        return locked;
+    }
+    let new = Locked { process: fork::Origin::here(), settled: Mutex::new(None), kept: Mutex::new(Vec::new()) };
+    let new: &'static Locked = Box::leak(Box::new(new));
+    match LOCKED.compare_exchange(seen, ptr::from_ref(new).cast_mut(), Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => new,
+        // SAFETY: as above: another thread of this process has stored its value.
+        Err(other) => unsafe { &*other },
+    }
+}
 
 /// Returns the values of this process. It costs two loads. Before [`settle`] they are the defaults.
 #[inline]
@@ -133,7 +160,8 @@ pub fn for_ranks(ranks: usize) -> Tuning {
 /// If this process may measure, it takes the knobs of a process from there, too: one process has
 /// measured for all.
 pub fn join(theirs: &Tuning) -> Tuning {
-    let measures = lock(&SETTLED).as_ref().is_some_and(|settled| settled.as_ref().is_ok_and(|own| own.measures));
+    let measures =
+        lock(&locked().settled).as_ref().is_some_and(|settled| settled.as_ref().is_ok_and(|own| own.measures));
     if measures {
         adopt(&current().with(Scope::Process, theirs), Origin::Measured);
     }
@@ -142,7 +170,7 @@ pub fn join(theirs: &Tuning) -> Tuning {
 
 /// Returns these values for the rest of the process.
 pub fn keep(tuning: Tuning) -> &'static Tuning {
-    let mut kept = lock(&KEPT);
+    let mut kept = lock(&locked().kept);
     if let Some(&same) = kept.iter().find(|&&other| *other == tuning) {
         return same;
     }
@@ -170,7 +198,7 @@ pub fn settled() -> Result<Settled, TuningError> {
 }
 
 fn with_settled<T>(answer: impl FnOnce(&Settled) -> T) -> Result<T, TuningError> {
-    let mut settled = lock(&SETTLED);
+    let mut settled = lock(&locked().settled);
     if let Some(settled) = &*settled {
         return settled.as_ref().map(answer).map_err(TuningError::clone);
     }
@@ -190,7 +218,7 @@ fn with_settled<T>(answer: impl FnOnce(&Settled) -> T) -> Result<T, TuningError>
 pub fn adopt(tuning: &Tuning, origin: Origin) {
     // The first call of `settle` would replace these values.
     let _ = settle();
-    let mut settled = lock(&SETTLED);
+    let mut settled = lock(&locked().settled);
     let new = *tuning;
     if let Some(Ok(settled)) = &mut *settled {
         settled.adopt(&new, origin);
@@ -200,7 +228,7 @@ pub fn adopt(tuning: &Tuning, origin: Origin) {
 }
 
 fn store(tuning: Tuning) {
-    CURRENT.store(std::ptr::from_ref(keep(tuning)).cast_mut(), Ordering::Release);
+    CURRENT.store(ptr::from_ref(keep(tuning)).cast_mut(), Ordering::Release);
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -250,5 +278,31 @@ mod tests {
     fn equal_values_are_kept_once() {
         let tuning = Tuning { fetched_bytes: 12345, ..Tuning::DEFAULT };
         assert!(std::ptr::eq(keep(tuning), keep(tuning)));
+    }
+
+    /// A fork has only the thread that made it: a lock that another thread held is never released.
+    #[test]
+    fn a_fork_settles_while_another_thread_of_its_parent_holds_the_locks() {
+        let before = locked();
+        let (settled, kept) = (lock(&before.settled), lock(&before.kept));
+        // SAFETY: the child takes no lock but its own and those of the allocator, which `fork` has
+        // put in order. The alarm ends it if it waits.
+        let child = unsafe {
+            match libc::fork() {
+                0 => {
+                    libc::alarm(20);
+                    let right = settle().is_ok() && keep(*current()) == current() && !ptr::eq(locked(), before);
+                    libc::_exit(if right { 17 } else { 1 })
+                }
+                child => child,
+            }
+        };
+        assert!(child > 0, "{}", std::io::Error::last_os_error());
+        let mut status = 0;
+        // SAFETY: waits for the child made above, and writes its status.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 17, "{status:#x}");
+        drop((settled, kept));
+        assert!(ptr::eq(locked(), before), "the parent goes on with its own");
     }
 }

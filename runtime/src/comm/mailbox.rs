@@ -11,7 +11,7 @@ use crate::{
 use consonance_kernels::{
     group::{Envelope, Fault, Mail, MailFault, Unit},
     memory::{Buf, BufMut, HostBuf, HostBufMut},
-    os::fork::Origin,
+    sync::fork::Origin,
 };
 use consonance_spec::World;
 use std::{

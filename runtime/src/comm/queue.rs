@@ -11,7 +11,7 @@ use crate::{
     },
     panics,
 };
-use consonance_kernels::{group::Reason, os::fork::Origin};
+use consonance_kernels::{group::Reason, sync::fork::Origin};
 use consonance_spec::World;
 use std::{
     collections::VecDeque,

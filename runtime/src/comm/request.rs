@@ -1,7 +1,7 @@
 //! Requests that were started and end later.
 
 use crate::{Error, Result, panics};
-use consonance_kernels::{group::Mail, os::fork::Origin};
+use consonance_kernels::{group::Mail, sync::fork::Origin};
 use std::{
     fmt,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},

@@ -1,7 +1,10 @@
 //! The file to which a thread writes its records.
 
 use super::{Event, Record};
-use consonance_kernels::os::{clock, fork::Origin, record_file::RecordFile};
+use consonance_kernels::{
+    os::{clock, record_file::RecordFile},
+    sync::fork::Origin,
+};
 use std::{
     cell::RefCell,
     env, fmt, io, mem,

@@ -7,6 +7,7 @@ pub(crate) mod record;
 #[path = "../../../src/sync/plain.rs"]
 #[allow(unused_imports, reason = "the model needs a part of it")]
 pub(crate) mod plain;
+pub(crate) mod fork;
 pub(crate) mod atomics;
 pub(crate) mod futex;
 #[path = "../../../src/sync/wait.rs"]

@@ -11,7 +11,7 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 /// Remembers the process that made it.
 ///
 /// ```
-/// use consonance_kernels::os::fork::Origin;
+/// use consonance_kernels::sync::fork::Origin;
 /// assert!(!Origin::here().forked());
 /// ```
 #[derive(Clone, Copy, Debug)]
