@@ -6,7 +6,7 @@ use consonance_spec::{Extension, Kind};
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $name:literal,)*) => {
         /// The numbers of the kinds, in the order of the table.
-        #[allow(non_camel_case_types, reason = "the names of the constants")]
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms, reason = "the names of the constants")]
         enum Number { $($kind,)* }
 
         $($(#[$doc])* pub(crate) const $kind: Kind = Kind::Extension(&Extension::new(Number::$kind as u8, $name));)*
