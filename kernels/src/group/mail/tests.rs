@@ -5,12 +5,27 @@ use crate::{
 };
 use consonance_spec::DType;
 use std::{
-    sync::{Arc, Barrier, Mutex},
+    sync::{Arc, Condvar, Mutex},
     thread,
     time::{Duration, Instant},
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// A barrier of two ranks. The rank that waits for one that has failed fails, too.
+#[derive(Default)]
+struct Meeting(Mutex<usize>, Condvar);
+
+impl Meeting {
+    fn wait(&self) {
+        let mut waits = self.0.lock().unwrap();
+        *waits += 1;
+        let both = waits.next_multiple_of(2);
+        self.1.notify_all();
+        let (_waits, waited) = self.1.wait_timeout_while(waits, 2 * LIMIT, |waits| *waits < both).unwrap();
+        assert!(!waited.timed_out(), "the other rank does not come");
+    }
+}
 
 /// A request that a test waits for.
 struct Pending<'m>(&'m Mail, Arc<Mutex<Option<Result<usize, MailFault>>>>);
@@ -156,7 +171,7 @@ fn a_rank_sends_to_itself() {
 
 #[test]
 fn both_ranks_hear_of_a_message_that_does_not_fit() {
-    let refused = Barrier::new(2);
+    let refused = Meeting::default();
     on_each_group(2, |mail, rank| {
         let unlike = |sent: usize, expected: usize, tag| {
             let envelope = |count: usize| Envelope { dtype: DType::U32, unit: Unit::One, bytes: 4 * count, tag };
@@ -182,7 +197,7 @@ fn both_ranks_hear_of_a_message_that_does_not_fit() {
 #[test]
 fn pairs_are_told_from_single_elements() {
     use Unit::{One, Pair};
-    let refused = Barrier::new(2);
+    let refused = Meeting::default();
     on_each_group(2, |mail, rank| {
         let envelope = |count: usize, unit, tag| Envelope { dtype: DType::U32, unit, bytes: 4 * count, tag };
         let unlike = |count: usize, sent, expected, tag| {
@@ -234,7 +249,7 @@ fn an_envelope_that_no_correct_rank_writes_is_refused() {
 /// the ring waited until its deadline, if the receiver made no further call.
 #[test]
 fn the_sender_of_a_long_message_that_does_not_fit_does_not_wait() {
-    let (refused, ended) = (Barrier::new(2), Barrier::new(2));
+    let (refused, ended) = (Meeting::default(), Meeting::default());
     on_each_group(2, |mail, rank| {
         let envelope = |count: usize| Envelope { dtype: DType::U32, unit: Unit::One, bytes: 4 * count, tag: 1 };
         let unlike = Err(MailFault::Unlike { from: 0, to: 1, sent: envelope(200_000), expected: envelope(1) });
@@ -268,7 +283,7 @@ fn the_sender_of_a_long_message_that_does_not_fit_does_not_wait() {
 /// not ended. That send then ended its thread by a panic, and no wait for it ended.
 #[test]
 fn a_refusal_is_for_the_send_that_is_under_way() {
-    let barrier = Barrier::new(2);
+    let barrier = Meeting::default();
     on_each_group(2, |mail, rank| {
         let envelope = |count: usize| Envelope { dtype: DType::U32, unit: Unit::One, bytes: 4 * count, tag: 1 };
         // Longer than an eager message, and as long as a cell.
@@ -292,7 +307,7 @@ fn a_refusal_is_for_the_send_that_is_under_way() {
 /// Two sends that wait, both refused before their sender looks: the first ended without an error.
 #[test]
 fn each_message_that_does_not_fit_is_told() {
-    let barrier = Barrier::new(2);
+    let barrier = Meeting::default();
     on_each_group(2, |mail, rank| {
         let envelope = |count: usize, tag| Envelope { dtype: DType::U32, unit: Unit::One, bytes: 4 * count, tag };
         let unlike = |tag| {
@@ -322,7 +337,7 @@ fn each_message_that_does_not_fit_is_told() {
 
 #[test]
 fn a_send_under_way_hears_of_its_refusal_beside_more_than_are_told() {
-    let barrier = Barrier::new(2);
+    let barrier = Meeting::default();
     on_each_group(2, |mail, rank| {
         let envelope = |count: usize, tag| Envelope { dtype: DType::U32, unit: Unit::One, bytes: 4 * count, tag };
         let unlike = |sent: usize, expected: usize, tag| {
@@ -333,6 +348,8 @@ fn a_send_under_way_hears_of_its_refusal_beside_more_than_are_told() {
             if rank == 0 {
                 (100..140).for_each(|tag| assert_eq!(send(&mail, numbers(1, 0), 1, tag, LIMIT).wait(), Ok(1)));
                 assert_eq!(send(&mail, numbers(1, 0), 1, 99, LIMIT).wait(), Ok(1));
+                // Rank 1 has read them all: a part of the long one is written at once.
+                barrier.wait();
                 let long = send(&mail, numbers(300_000, 0), 1, 50, LIMIT);
                 barrier.wait();
                 barrier.wait();
@@ -341,8 +358,9 @@ fn a_send_under_way_hears_of_its_refusal_beside_more_than_are_told() {
                 (100..115).for_each(|tag| assert_eq!(next(), unlike(1, 2, tag)));
                 assert_eq!(next(), Ok(1));
             } else {
-                // The others are kept meanwhile, and a part of the long one.
+                // The others are kept meanwhile.
                 assert_eq!(recv(&mail, space(1).0, Some(0), 99, LIMIT).wait(), Ok(0));
+                barrier.wait();
                 barrier.wait();
                 let receive = |tag, count| recv(&mail, space(count).0, Some(0), tag, LIMIT).wait();
                 (100..140).for_each(|tag| assert_eq!(receive(tag, 2), unlike(1, 2, tag)));
@@ -389,7 +407,7 @@ fn false_numbers_of_refusals_are_no_more_than_an_error() {
 
 #[test]
 fn a_deadline_ends_the_request_and_not_the_group() {
-    let (short, late) = (Duration::from_millis(30), Barrier::new(2));
+    let (short, late) = (Duration::from_millis(30), Meeting::default());
     on_each_group(2, |mail, rank| {
         if rank == 0 {
             assert_eq!(recv(&mail, space(1).0, Some(1), 9, short).wait(), Err(MailFault::Late(vec![1])));
