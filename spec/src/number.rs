@@ -66,16 +66,17 @@ macro_rules! float {
             type Mean = $type;
 
             fn reduction(op: ReduceOp) -> Option<Reduction<$type, $acc, $type>> {
-                let (combine, identity): (fn($acc, $acc) -> $acc, $acc) = match op {
-                    Sum | Mean => (|a, b| a + b, 0.0),
-                    Product => (|a, b| a * b, 1.0),
-                    Min => (|a, b| propagate(a, b, $acc::is_nan, $acc::total_cmp), $acc::INFINITY),
-                    Max => (|a, b| propagate(a, b, $acc::is_nan, |a, b| b.total_cmp(a)), $acc::NEG_INFINITY),
+                type Row = (fn($acc, $acc) -> $acc, $acc, fn($acc, usize) -> $type);
+                let (combine, identity, finish): Row = match op {
+                    Sum => (|a, b| a + b, 0.0, |acc, _| $narrow(acc)),
+                    Mean => (|a, b| a + b, 0.0, |acc, count| $narrow(acc / count as $acc)),
+                    Product => (|a, b| a * b, 1.0, |acc, _| $narrow(acc)),
+                    Min => (|a, b| first(a, b, $acc::is_nan, $acc::total_cmp), $acc::INFINITY, |acc, _| $narrow(acc)),
+                    Max => {
+                        let greatest = |a, b| first(a, b, $acc::is_nan, |a, b| b.total_cmp(a));
+                        (greatest, $acc::NEG_INFINITY, |acc, _| $narrow(acc))
+                    }
                     And | Or | Xor => return None,
-                };
-                let finish: fn($acc, usize) -> $type = match op {
-                    Mean => |acc, count| $narrow(acc / count as $acc),
-                    _ => |acc, _| $narrow(acc),
                 };
                 Some(Reduction { widen: $widen, combine, identity: Some(identity), finish })
             }
@@ -98,7 +99,7 @@ float!(f64, f64, identity, identity);
 
 /// Returns the first of two floats in an order in which -0 and +0 differ, or the NaN, if there is
 /// one.
-fn propagate<A: Copy>(a: A, b: A, is_nan: fn(A) -> bool, order: fn(&A, &A) -> Ordering) -> A {
+fn first<A: Copy>(a: A, b: A, is_nan: fn(A) -> bool, order: fn(&A, &A) -> Ordering) -> A {
     match (is_nan(a), is_nan(b)) {
         (true, _) => a,
         (_, true) => b,

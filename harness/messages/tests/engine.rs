@@ -146,6 +146,18 @@ fn a_strategy_of_several_workers_takes_an_engine_for_each_replica_of_a_worker() 
     assert_eq!(second, (vec![2.0], vec![3.0]));
 }
 
+#[test]
+fn a_worker_with_an_engine_too_few_or_too_many_is_told_so() {
+    for made in [0, 1, 3] {
+        let cluster = ClusterSpec::new().job("worker", ["one.example:1", "other.example:1"]).expect("a cluster");
+        let resolver = SimpleClusterResolver::new(cluster).with_task("worker", 0).expect("a task");
+        let builder = MultiWorkerMirroredStrategy::builder(resolver).replicas(2);
+        let error = builder.engines(move |_| Ok(consonance_messages::threads(made))).build().expect_err("not two");
+        let expected = format!("engines: expected one for each of 2 replicas of this worker, found {made}");
+        assert!(error.to_string().ends_with(&expected), "{error}");
+    }
+}
+
 /// One worker on engines of its own, both ways: it does not go back to shared memory.
 #[test]
 fn a_single_worker_keeps_its_engines() {

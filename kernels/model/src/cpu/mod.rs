@@ -5,7 +5,7 @@
 pub(crate) mod cache_hints;
 pub(crate) mod copy;
 #[path = "../../../src/cpu/duplicate.rs"]
-#[allow(dead_code, reason = "as above")]
+#[allow(dead_code, reason = "the model needs a part of it")]
 pub(crate) mod duplicate;
 pub(crate) mod prefetch;
 #[allow(dead_code, reason = "the model sums only")]

@@ -5,7 +5,7 @@ mod pages;
 #[allow(dead_code, reason = "the model needs a part of it")]
 mod view;
 #[path = "../../../src/memory/owned.rs"]
-#[allow(dead_code, reason = "as above")]
+#[allow(dead_code, reason = "the model needs a part of it")]
 mod owned;
 
 pub(crate) use owned::HostMemory;

@@ -6,10 +6,10 @@ pub(crate) mod records;
 #[path = "../../../src/shm/ring.rs"]
 pub(crate) mod ring;
 #[path = "../../../src/shm/codes.rs"]
-#[allow(dead_code, reason = "as above")]
+#[allow(dead_code, reason = "the model needs a part of it")]
 pub(crate) mod codes;
 #[path = "../../../src/shm/call_log.rs"]
-#[allow(dead_code, reason = "as above")]
+#[allow(dead_code, reason = "the model needs a part of it")]
 pub(crate) mod call_log_text;
 pub(crate) mod call_log;
 #[path = "../../../src/shm/local.rs"]

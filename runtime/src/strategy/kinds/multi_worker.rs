@@ -284,9 +284,14 @@ impl MultiWorkerBuilder {
             (0 | 1, _) => self.build_with(devices.len(), None),
             (_, None) => self.meet(devices.len()),
             (_, Some(engines)) => {
-                let configuration = self.options.configuration();
-                let engines = engines(&devices)?.into_iter();
-                let communicators = engines.map(|engine| Communicator::on(engine, configuration)).collect();
+                let (replicas, configuration) = (devices.len(), self.options.configuration());
+                let engines = engines(&devices)?;
+                if engines.len() != replicas {
+                    let expected = format!("one for each of {replicas} replicas of this worker");
+                    return Err(Error::invalid(CALL, "engines", expected, engines.len().to_string()));
+                }
+                let on = |engine| Communicator::on(engine, configuration);
+                let communicators = engines.into_iter().map(on).collect();
                 self.build_on(communicators)
             }
         }
