@@ -137,10 +137,8 @@ impl Case {
         let parts = if self.collective.in_blocks() { self.ranks } else { 1 };
         // With two elements a rank and a spread of at most 50 %, no part is empty.
         let least = if self.collective.is_ragged() { 2 * self.ranks } else { 1 };
-        let count = match self.collective {
-            Collective::Barrier => 0,
-            _ => (bytes / self.dtype.size() / parts).max(least),
-        };
+        let moves_data = self.collective.kind().flow() != Flow::Control;
+        let count = if moves_data { (bytes / self.dtype.size() / parts).max(least) } else { 0 };
         Case { count, ..self }
     }
 

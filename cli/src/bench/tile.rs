@@ -180,7 +180,7 @@ impl<T: Small> Tiles<T> {
                 ReduceOp::Sum | ReduceOp::Mean if turn > 0 => 0,
                 ReduceOp::Product if turn > 0 => 1,
                 ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Product => 1 + common / 2,
-                _ => any(rank),
+                ReduceOp::Min | ReduceOp::Max | ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => any(rank),
             }
         };
         let tile = |rank: usize| -> Vec<T> { (0..PERIOD).map(|i| T::small(whole(i, rank))).collect() };

@@ -46,6 +46,8 @@ fn linear(call: &'static str, op: ReduceOp, dtype: DType) -> Result<()> {
         ReduceOp::Sum | ReduceOp::Mean => {
             Err(Error::invalid(call, "op", format!("an operation from {dtype} to {dtype}"), op.name()))
         }
-        _ => Err(Error::invalid(call, "op", "sum or mean, which are linear", op.name())),
+        ReduceOp::Product | ReduceOp::Min | ReduceOp::Max | ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => {
+            Err(Error::invalid(call, "op", "sum or mean, which are linear", op.name()))
+        }
     }
 }

@@ -211,7 +211,9 @@ impl IndexedSlices {
 pub(crate) fn check_op(call: &'static str, op: ReduceOp) -> Result<()> {
     match op {
         ReduceOp::Sum | ReduceOp::Mean => Ok(()),
-        _ => Err(Error::invalid(call, "op", "sum or mean of IndexedSlices", op.name())),
+        ReduceOp::Product | ReduceOp::Min | ReduceOp::Max | ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => {
+            Err(Error::invalid(call, "op", "sum or mean of IndexedSlices", op.name()))
+        }
     }
 }
 

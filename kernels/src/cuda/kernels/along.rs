@@ -38,7 +38,7 @@ pub fn along(op: ReduceOp, dtype: DType, source: u64, target: u64, shape: [u64; 
     let (kernel, units) = match (accumulator, Same::new(op, dtype)) {
         (Accumulator::Element, Same::Bits(op)) => (bits(op, "along_and", "along_or", "along_xor"), dtype.size() as u64),
         (Accumulator::Element, Same::Of(dtype)) => (of(op, dtype), 1),
-        _ => (of(op, dtype), 1),
+        (Accumulator::F32 | Accumulator::I64 | Accumulator::I128, _) => (of(op, dtype), 1),
     };
     let [outer, axis, inner] = shape;
     if axis == 0 {

@@ -53,7 +53,10 @@ impl Accumulator {
             (Sum | Mean | Product, Class::Float, 2) => Accumulator::F32,
             (Mean, Class::Signed | Class::Unsigned, 8) => Accumulator::I128,
             (Mean, Class::Signed | Class::Unsigned, _) => Accumulator::I64,
-            _ => Accumulator::Element,
+            (Min | Max | And | Or | Xor, _, _)
+            | (Sum | Mean | Product, Class::Float, _)
+            | (Sum | Product, Class::Signed | Class::Unsigned, _)
+            | (Sum | Mean | Product, Class::Bool, _) => Accumulator::Element,
         })
     }
 
@@ -224,7 +227,7 @@ impl Row {
             (Accumulator::F32, Stage::Keep) => {
                 let name = match op {
                     Product => for_each_dtype!(named ["keep_product_" dtype]),
-                    _ => for_each_dtype!(named ["keep_sum_" dtype]),
+                    Sum | Mean | Min | Max | And | Or | Xor => for_each_dtype!(named ["keep_sum_" dtype]),
                 };
                 row(of(name, dtype), 8)
             }
@@ -232,7 +235,7 @@ impl Row {
             (Accumulator::F32, Stage::Finish) => {
                 let name = match op {
                     Product => for_each_dtype!(named ["finish_product_" dtype]),
-                    _ => for_each_dtype!(named ["finish_sum_" dtype]),
+                    Sum | Mean | Min | Max | And | Or | Xor => for_each_dtype!(named ["finish_sum_" dtype]),
                 };
                 row(of(name, dtype), 4)
             }

@@ -103,7 +103,9 @@ impl Endpoint {
         let own = endpoint.world.rank();
         let reads = match signature.kind.flow() {
             Flow::ToRoot => signature.root.is_none_or(|root| root == own),
-            _ => endpoint.world.peers().any(|peer| data[peer].bytes > 0),
+            Flow::Control | Flow::FromRoot | Flow::Everyone | Flow::Pair => {
+                endpoint.world.peers().any(|peer| data[peer].bytes > 0)
+            }
         };
         if !reads {
             endpoint.say_read(windows as u64);
