@@ -1,7 +1,8 @@
 //! Elements of every type from a seed, with the edge values of each type, and their bits for
 //! comparisons.
 
-use consonance_spec::{ReduceOp, call::mix, for_each_dtype, number::Number};
+use consonance_kernels::digest::mix;
+use consonance_spec::{ReduceOp, for_each_dtype, number::Number};
 
 /// An element type with samples.
 pub trait Sample: Number {

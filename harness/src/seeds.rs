@@ -1,7 +1,7 @@
 //! Initial inputs of fuzz targets, made by the same generators as the inputs of the tests.
 
 use crate::cases::Source;
-use consonance_spec::call::mix;
+use consonance_kernels::digest::mix;
 
 /// Returns inputs of the fuzz target `name`. A larger `count` reaches more of the target's code.
 /// Returns `None` if there is no such target.

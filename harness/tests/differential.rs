@@ -9,10 +9,11 @@ use consonance_harness::{
     subjects::{GROUPS, Group, STRATEGIES},
 };
 use consonance_kernels::{
+    digest::mix,
     group::plan::{Chunking, Step, Targets, Topology, rides},
     tuning::Tuning,
 };
-use consonance_spec::{DType, Kind, ReduceOp, call::mix, nest::Nest};
+use consonance_spec::{DType, Kind, ReduceOp, nest::Nest};
 use law::check_law;
 use std::mem;
 

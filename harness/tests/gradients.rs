@@ -7,7 +7,8 @@ use consonance::{
     ReplicaContext, Result, Tensor, gradient,
 };
 use consonance_harness::subjects::STRATEGIES;
-use consonance_spec::{adjoint, call::mix};
+use consonance_kernels::digest::mix;
+use consonance_spec::adjoint;
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 use std::thread;
 

@@ -9,8 +9,11 @@ use consonance_harness::{
     compare::{self, check, check_case},
     subjects::{GROUPS, Group, STRATEGIES},
 };
-use consonance_kernels::tuning::{Knob, Origin, Tuning, Value, Way, adopt, to_text};
-use consonance_spec::{DType, Kind, ReduceOp, call::mix};
+use consonance_kernels::{
+    digest::mix,
+    tuning::{Knob, Origin, Tuning, Value, Way, adopt, to_text},
+};
+use consonance_spec::{DType, Kind, ReduceOp};
 use law::check_law;
 use std::env;
 

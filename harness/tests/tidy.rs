@@ -656,7 +656,7 @@ fn the_rules_see_what_they_forbid() {
         (words_that_are_absent, "runtime/src/a.rs", "\nuse std::os::fd::OwnedFd;\n#[cfg(test)]\nmod tests {}"),
         (words_that_are_absent, "harness/src/a.rs", "fn f() {\n    todo!() }"),
         (meaning_outside_tests, "runtime/src/a.rs", "\nuse consonance_spec::collective;"),
-        (meaning_outside_tests, "runtime/src/a.rs", "\nuse consonance_spec::{DType, call::mix, number::Number};"),
+        (meaning_outside_tests, "runtime/src/a.rs", "\nuse consonance_spec::{DType, call::Flow, number::Number};"),
         (meaning_outside_tests, "kernels/src/a.rs", "\nuse consonance_spec::order::{BLOCK, fold};"),
         (meaning_outside_tests, "kernels/src/a.rs", "\nuse consonance_spec::*;"),
         (meaning_outside_tests, "kernels/src/a.rs", "\nuse consonance_spec as spec;"),
@@ -700,7 +700,7 @@ fn the_rules_see_what_they_forbid() {
         (
             meaning_outside_tests,
             "kernels/src/a.rs",
-            "use consonance_spec::{DType, f16, order::{BLOCK, LANES}, call::{mix, digest}};",
+            "use consonance_spec::{DType, f16, order::{BLOCK, LANES}, call::{Flow, Work}};",
         ),
         (meaning_outside_tests, "kernels/src/tests.rs", "use consonance_spec::order;"),
         (

@@ -5,6 +5,7 @@
 //! of [`memory::Buf`] and [`memory::BufMut`], and [`cuda::Stream::launch`].
 #[macro_use]
 pub mod sync;
+pub mod digest;
 pub mod tuning;
 pub mod memory;
 pub mod cpu;

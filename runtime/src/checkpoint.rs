@@ -44,13 +44,11 @@ use crate::{
     kind,
 };
 use consonance_kernels::{
+    digest::{digest, mix},
     memory::{HostBufMut, HostMemory},
     os::mapped_file::{self, ByteOrder},
 };
-use consonance_spec::{
-    Kind,
-    call::{digest, mix},
-};
+use consonance_spec::Kind;
 use safetensors::tensor::{Metadata, TensorInfo};
 use std::{
     collections::{BTreeSet, HashMap},

@@ -5,15 +5,15 @@ use consonance_spec::{Extension, Kind};
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $name:literal,)*) => {
-        /// The numbers of the kinds, in the order of the table.
+        /// The places of the kinds in the table.
         #[allow(non_camel_case_types, clippy::upper_case_acronyms, reason = "the names of the constants")]
-        enum Number { $($kind,)* }
+        enum Place { $($kind,)* }
 
-        $($(#[$doc])* pub(crate) const $kind: Kind = Kind::Extension(&Extension::new(Number::$kind as u8, $name));)*
+        $($(#[$doc])* pub(crate) const $kind: Kind = Kind::Extension(&Extension { place: Place::$kind as u8, name: $name });)*
 
         /// The kinds of calls that the runtime adds to those of the collectives, for reports of
         /// calls by their codes.
-        pub const EXTENSIONS: &[&Extension] = &[$(&Extension::new(Number::$kind as u8, $name)),*];
+        pub const EXTENSIONS: &[&Extension] = &[$(&Extension { place: Place::$kind as u8, name: $name }),*];
     };
 }
 

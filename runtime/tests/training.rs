@@ -25,7 +25,7 @@ struct Random(u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = consonance_spec::call::mix(self.0, 1);
+        self.0 = consonance_kernels::digest::mix(self.0, 1);
         self.0
     }
 

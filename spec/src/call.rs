@@ -136,23 +136,10 @@ kinds! {
 /// The kind of a call that a layer above the collectives registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Extension {
-    /// Its number among the extensions of its layer, below 192.
-    pub number: u8,
-    /// A digest of its name, in which the signatures of extensions differ.
-    digest: u64,
+    /// Its place in the table of its layer.
+    pub place: u8,
     /// The call's name as users write it.
     pub name: &'static str,
-}
-
-impl Extension {
-    /// Makes the extension with this number and name.
-    ///
-    /// # Panics
-    /// For a number from 192 on.
-    pub const fn new(number: u8, name: &'static str) -> Extension {
-        assert!(number < 192, "more extensions than numbers");
-        Extension { number, digest: digest(name), name }
-    }
 }
 
 impl Kind {
@@ -250,8 +237,7 @@ pub struct Signature {
 impl Signature {
     /// Makes the signature of a call of this kind in which nothing else must agree.
     pub const fn new(kind: Kind) -> Signature {
-        let detail = if let Kind::Extension(extension) = kind { extension.digest } else { 0 };
-        Signature { kind, op: None, dtype: None, count: None, root: None, detail }
+        Signature { kind, op: None, dtype: None, count: None, root: None, detail: 0 }
     }
 }
 
@@ -265,21 +251,4 @@ impl fmt::Display for Signature {
         parts.extend(self.root.map(|root| format!("root {root}")));
         write!(f, "{}({})", self.kind, parts.join(", "))
     }
-}
-
-/// Mixes `word` into `digest`. Every bit of either changes about half of the result's bits.
-#[inline]
-pub const fn mix(digest: u64, word: u64) -> u64 {
-    let x = (digest ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    (x ^ (x >> 29)).wrapping_add(0x2545_f491_4f6c_dd1d)
-}
-
-/// Returns a digest of a text, for the `detail` of a signature.
-pub const fn digest(text: &str) -> u64 {
-    let (mut digest, mut rest) = (text.len() as u64, text.as_bytes());
-    while let [byte, after @ ..] = rest {
-        (digest, rest) = (mix(digest, *byte as u64), after);
-    }
-    digest
 }

@@ -6,8 +6,8 @@
 
 use super::case::{Case, Collective};
 use consonance_harness::sample::Sample;
-use consonance_kernels::memory::HostBuf;
-use consonance_spec::{ReduceOp, call::mix, collective, for_each_dtype};
+use consonance_kernels::{digest::mix, memory::HostBuf};
+use consonance_spec::{ReduceOp, collective, for_each_dtype};
 
 /// Elements after which patterns repeat. It is a prime, so that no block of a buffer looks like
 /// another.

@@ -1,7 +1,8 @@
 //! The calls and the fault of each round of a soak. They are the same for the same seed.
 
 use consonance_harness::cases::{Counts, Script, Source};
-use consonance_spec::{Extent, Flow, ReduceOp, Work, call::mix};
+use consonance_kernels::digest::mix;
+use consonance_spec::{Extent, Flow, ReduceOp, Work};
 use std::time::Duration;
 
 /// One round in this many has a fault.

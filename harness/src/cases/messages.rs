@@ -1,7 +1,8 @@
 //! Messages with tags, from any rank to any rank.
 
 use super::{Case, Source, script::SIZES};
-use consonance_spec::{DType, call::mix, messages::Receive};
+use consonance_kernels::digest::mix;
+use consonance_spec::{DType, messages::Receive};
 
 /// Counts at the edges: of nothing, of a line, of a cell of a ring, and of a message in parts.
 const COUNTS: &[usize] = &[1, 0, 7, 8, 9, 63, 64, 511, 512, 513, 1000, 4097, 20_000];

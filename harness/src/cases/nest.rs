@@ -2,7 +2,8 @@
 
 use super::{Case, Source, script::SIZES};
 use consonance::Implementation;
-use consonance_spec::{DType, ReduceOp, call::mix, nest::Nest};
+use consonance_kernels::digest::mix;
+use consonance_spec::{DType, ReduceOp, nest::Nest};
 use std::collections::BTreeMap;
 
 /// A call on a nest that all replicas make.

@@ -2,10 +2,8 @@
 
 use super::{Case, Source};
 use consonance::Implementation;
-use consonance_spec::{
-    DType, Kind, ReduceOp,
-    call::{self, mix},
-};
+use consonance_kernels::digest::mix;
+use consonance_spec::{DType, Kind, ReduceOp, call};
 
 /// Worlds at the edges of the canonical tree.
 pub(super) const SIZES: &[usize] = &[2, 3, 1, 5, 8, 4, 7, 6];

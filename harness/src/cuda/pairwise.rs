@@ -1,6 +1,6 @@
 //! Combinations of factors in which each pair of values of two factors occurs.
 
-use consonance_spec::call::mix;
+use consonance_kernels::digest::mix;
 
 /// Candidates for each row, of which the one with the most new pairs is taken.
 const CANDIDATES: u64 = 24;

@@ -8,9 +8,10 @@ use consonance_kernels::{
         DeviceMemory, DeviceSlice, Fold, Kernels, Stream,
         kernels::{Accumulator, BLOCK, Stage, tree_groups},
     },
+    digest::mix,
     memory::HostBuf,
 };
-use consonance_spec::{DType, ReduceOp, array, array::Array, call::mix, collective};
+use consonance_spec::{DType, ReduceOp, array, array::Array, collective};
 use std::fmt;
 
 /// The sizes before, along and after the axis, and the numbers of replicas.

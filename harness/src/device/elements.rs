@@ -7,9 +7,10 @@ use crate::{
 };
 use consonance_kernels::{
     cuda::DeviceSlice,
+    digest::mix,
     memory::{HostBuf, HostMemory},
 };
-use consonance_spec::{Class, DType, array, array::Array, call::mix, for_each_dtype};
+use consonance_spec::{Class, DType, array, array::Array, for_each_dtype};
 use std::fmt;
 
 /// Work on single elements.

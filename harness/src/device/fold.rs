@@ -8,9 +8,10 @@ use consonance_kernels::{
         DeviceMemory, DeviceSlice, Fold, Kernels, Stream,
         kernels::{Accumulator, Stage},
     },
+    digest::mix,
     memory::HostBuf,
 };
-use consonance_spec::{DType, ReduceOp, call::mix, collective};
+use consonance_spec::{DType, ReduceOp, collective};
 use std::{fmt, ops::Range};
 
 /// The numbers of sources.

@@ -2,7 +2,8 @@
 
 use crate::defined;
 use consonance_harness::cuda::{AlongCase, Interpreter, pairwise::pairwise};
-use consonance_spec::{DType, ReduceOp, call::mix};
+use consonance_kernels::digest::mix;
+use consonance_spec::{DType, ReduceOp};
 
 /// Returns the cases of an operation on a type: all pairs of sizes, replicas, alignments and grids.
 pub(crate) fn cases(op: ReduceOp, dtype: DType) -> Vec<AlongCase> {

@@ -2,7 +2,8 @@
 
 use crate::defined;
 use consonance_harness::cuda::{FoldCase, Interpreter, Route, pairwise::pairwise};
-use consonance_spec::{DType, ReduceOp, call::mix};
+use consonance_kernels::digest::mix;
+use consonance_spec::{DType, ReduceOp};
 
 /// Threads of a block.
 const BLOCK: usize = 256;

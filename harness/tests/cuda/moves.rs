@@ -3,7 +3,8 @@
 use consonance_harness::cuda::{
     ConcatCase, FillCase, Interpreter, RowsCase, cast_all, compare_arrays, fuzzed, pairwise::pairwise, scale_all,
 };
-use consonance_spec::{DType, ReduceOp, call::mix};
+use consonance_kernels::digest::mix;
+use consonance_spec::{DType, ReduceOp};
 
 fn passed(verdict: Result<(), String>) {
     verdict.unwrap_or_else(|wrong| panic!("{wrong}"));

@@ -20,6 +20,9 @@ mod data;
 pub mod fault;
 #[macro_use]
 mod sync;
+#[path = "../../src/digest.rs"]
+#[allow(dead_code, reason = "the model needs a part of it")]
+mod digest;
 #[path = "../../src/tuning/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the model needs the defaults")]
 mod tuning;

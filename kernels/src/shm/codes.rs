@@ -1,6 +1,7 @@
 //! The numbers of element types, operations and calls in the words that ranks share.
 
-use consonance_spec::{DType, Extension, Kind, ReduceOp, Signature, call::mix};
+use crate::digest::{self, mix};
+use consonance_spec::{DType, Extension, Kind, ReduceOp, Signature};
 
 /// Returns a digest of the signature. Different signatures have different digests, but for one
 /// chance in 2^64.
@@ -11,7 +12,9 @@ pub fn fingerprint(signature: &Signature) -> u64 {
     let small = u64::from(code(signature)) ^ root.rotate_left(24);
     // One multiplication, because every call waits for it. The detail is a digest already.
     let product = u128::from(small ^ 0x9e37_79b9_7f4a_7c15) * u128::from(count ^ 0xd6e8_feb8_6659_fd93);
-    (product as u64) ^ (product >> 64) as u64 ^ signature.detail
+    let digest = (product as u64) ^ (product >> 64) as u64 ^ signature.detail;
+    // In another build, another kind may have this place.
+    if let Kind::Extension(extension) = signature.kind { digest ^ digest::digest(extension.name) } else { digest }
 }
 
 /// Returns kind, op and dtype in three bytes, for the log of last calls. The inverse of [`read`].
@@ -62,7 +65,7 @@ pub const fn code_of(kind: Kind) -> u8 {
         Kind::SendRecv => 8,
         Kind::Barrier => 9,
         Kind::Split => 10,
-        Kind::Extension(extension) => EXTENSIONS + extension.number,
+        Kind::Extension(extension) => EXTENSIONS.checked_add(extension.place).expect("fewer extensions than codes"),
     }
 }
 
@@ -97,17 +100,12 @@ pub(super) const CODES: [Code; COUNT] = {
 };
 
 /// A digest of codes, their names and their order.
-pub(super) const fn digest(codes: &[Code]) -> u64 {
+pub(super) const fn digest_of(codes: &[Code]) -> u64 {
     let mut hash = codes.len() as u64;
     let mut index = 0;
     while index < codes.len() {
         let (code, name) = codes[index];
-        hash = mix(mix(hash, code as u64), name.len() as u64);
-        let mut byte = 0;
-        while byte < name.len() {
-            hash = mix(hash, name.as_bytes()[byte] as u64);
-            byte += 1;
-        }
+        hash = mix(mix(hash, code as u64), digest::digest(name));
         index += 1;
     }
     hash
@@ -118,7 +116,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    const EXTENDED: [&Extension; 2] = [&Extension::new(0, "meet"), &Extension::new(1, "leave")];
+    const EXTENDED: [&Extension; 2] = [&Extension { place: 0, name: "meet" }, &Extension { place: 1, name: "leave" }];
 
     #[test]
     fn codes_are_read_back() {
@@ -165,6 +163,10 @@ mod tests {
                 Signature { detail: detail ^ 1, ..base },
                 // Fields do not stand in for each other.
                 Signature { count: base.root, root: base.count, ..base },
+                Signature { kind: Kind::Extension(EXTENDED[0]), ..base },
+                Signature { kind: Kind::Extension(EXTENDED[1]), ..base },
+                // The table of another build.
+                Signature { kind: Kind::Extension(&Extension { place: 0, name: "greet" }), ..base },
             ];
             assert_eq!(others.iter().map(fingerprint).collect::<HashSet<u64>>().len(), others.len());
         }

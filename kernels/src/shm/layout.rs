@@ -22,8 +22,8 @@ use super::{
     records::{Head, PAYLOAD_BYTES, RankRecord},
     ring::{CELLS, Cell, RingEnds},
 };
+use crate::digest::mix;
 use crate::{sync::record, tuning::Tuning};
-use consonance_spec::call::mix;
 use std::ops::Range;
 
 /// Limit on the groups that are split from the group of all ranks and live at a time.
@@ -378,7 +378,7 @@ const RING_BYTES: usize = CELLS * size_of::<Cell>();
 const PAIR_BYTES: usize = (size_of::<Head>() + 2 * size_of::<RankRecord>()).next_multiple_of(PAGE);
 
 /// The digest of everything that must be the same in programs that share a segment.
-pub(super) const HASH: u64 = hash(codes::digest(&codes::CODES));
+pub(super) const HASH: u64 = hash(codes::digest_of(&codes::CODES));
 
 /// Returns the digest for a build whose codes have the digest `codes`.
 const fn hash(codes: u64) -> u64 {

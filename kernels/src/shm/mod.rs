@@ -20,6 +20,7 @@
 pub(crate) mod records;
 pub(crate) mod ring;
 pub mod call_log;
+pub mod codes;
 pub(crate) mod local;
 #[cfg(target_os = "linux")]
 mod group_id;
@@ -27,8 +28,6 @@ mod group_id;
 mod error;
 #[cfg(target_os = "linux")]
 mod mapping;
-#[cfg(target_os = "linux")]
-pub mod codes;
 #[cfg(target_os = "linux")]
 mod layout;
 #[cfg(target_os = "linux")]

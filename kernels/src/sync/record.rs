@@ -7,7 +7,7 @@ use super::{
     atomics::{AtomicPtr, AtomicU32, AtomicU64},
     futex::Sleepers,
 };
-use consonance_spec::call::mix;
+use crate::digest::mix;
 use std::cell::UnsafeCell;
 
 /// A field of a record.

@@ -1,7 +1,7 @@
 //! The table of knobs: each with its default, its limits and its reason.
 
 use super::value::{Field, Value, Way};
-use consonance_spec::call::mix;
+use crate::digest::mix;
 use std::ops::RangeInclusive;
 
 /// Who must have the same value of a knob.

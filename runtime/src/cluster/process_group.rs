@@ -7,6 +7,7 @@ use crate::{
 };
 use consonance_kernels::{
     bootstrap::{Formed, Gone, Group, Meeting, MeetingError, MeetingOptions, Waiting, Watch},
+    digest::digest,
     group::{Endpoint, Reason},
     os::{
         copy_times,
@@ -16,7 +17,6 @@ use consonance_kernels::{
     },
     shm::{GroupId, Segment, SegmentError, Shape},
 };
-use consonance_spec::call::digest;
 use std::{
     env, fmt, io,
     ops::Range,

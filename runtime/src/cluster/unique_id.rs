@@ -1,8 +1,7 @@
 //! The id of a group whose processes need no cluster.
 
 use crate::{Error, Result};
-use consonance_kernels::shm::Segment;
-use consonance_spec::call::digest;
+use consonance_kernels::{digest::digest, shm::Segment};
 use std::{
     fmt::{self, Write},
     fs,

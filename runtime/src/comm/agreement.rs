@@ -7,11 +7,11 @@
 //! never the expected one. All ranks vote on the same words, so all get the same error.
 
 use crate::{Error, comm::options::Configuration, kind::EXTENSIONS};
-use consonance_kernels::group::PostedCall;
-use consonance_spec::{
-    Kind, Signature,
-    call::{digest, mix},
+use consonance_kernels::{
+    digest::{digest, mix},
+    group::PostedCall,
 };
+use consonance_spec::{Kind, Signature};
 use std::fmt;
 
 /// Properties of a call that ranks compare beyond its buffers: a digest of 64 bits, and the words

@@ -2,8 +2,8 @@
 
 use super::{agreement::Agreement, call::Call};
 use crate::{Communicator, Error, Result};
-use consonance_kernels::{cpu::duplicate::to_vec, os::available};
-use consonance_spec::{Kind, call::digest};
+use consonance_kernels::{cpu::duplicate::to_vec, digest::digest, os::available};
+use consonance_spec::Kind;
 use std::io;
 
 /// The words by which ranks compare what they send: bytes, or an object and its type.

@@ -437,7 +437,7 @@ impl Check {
 
 /// Returns a digest of counts, for the detail of a signature.
 fn digest_counts(counts: &[usize]) -> u64 {
-    counts.iter().fold(counts.len() as u64, |digest, &count| consonance_spec::call::mix(digest, count as u64))
+    counts.iter().fold(counts.len() as u64, |digest, &count| consonance_kernels::digest::mix(digest, count as u64))
 }
 
 /// Rank `from` sends `sent` elements to rank `to`, which expects `expected`.

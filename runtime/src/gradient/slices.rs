@@ -22,8 +22,8 @@ use crate::{
     error::{IntoReduceOp, op_of},
     value::indexed_slices,
 };
-use consonance_kernels::cpu::copy::copy_own;
-use consonance_spec::{Element, Kind, call::digest};
+use consonance_kernels::{cpu::copy::copy_own, digest::digest};
+use consonance_spec::{Element, Kind};
 
 /// The gradient of [`Communicator::all_reduce`] by sum or mean. `data` is the gradient of the
 /// result and becomes that of the input.

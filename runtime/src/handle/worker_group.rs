@@ -24,8 +24,7 @@ use crate::{
     comm::{agreement::Agreement, call::Call},
     kind,
 };
-use consonance_kernels::group::Reason;
-use consonance_spec::call::digest;
+use consonance_kernels::{digest::digest, group::Reason};
 use std::{
     ops::Range,
     sync::{Condvar, Mutex, MutexGuard},

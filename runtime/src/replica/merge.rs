@@ -8,8 +8,10 @@ use crate::{
     kind,
     value::{nest, per_replica::Merged},
 };
-use consonance_kernels::group::Reason;
-use consonance_spec::call::{digest, mix};
+use consonance_kernels::{
+    digest::{digest, mix},
+    group::Reason,
+};
 use std::{
     any::{TypeId, type_name},
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher},

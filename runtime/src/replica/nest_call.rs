@@ -16,10 +16,11 @@ use consonance_kernels::{
         axis::{self, Partial},
         copy::copy_own,
     },
+    digest::mix,
     memory::{BufMut, HostBuf, HostMemory, Space},
     shm::codes::code_of,
 };
-use consonance_spec::{Kind, call::mix, packing};
+use consonance_spec::{Kind, packing};
 use std::ops::DerefMut;
 
 /// The steps of one call on a nest. Each step's signature has the digest of the whole nest, so the

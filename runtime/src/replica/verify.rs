@@ -5,8 +5,8 @@ use crate::{
     comm::{agreement::Agreement, call::Call},
     value::nest::{Leaf, Path, Value},
 };
-use consonance_kernels::memory::HostBuf;
-use consonance_spec::{DType, Kind, call::digest, for_each_dtype};
+use consonance_kernels::{digest::digest, memory::HostBuf};
+use consonance_spec::{DType, Kind, for_each_dtype};
 
 /// What replicas compare if some verify and others do not.
 const VERIFIES: &str = "true";

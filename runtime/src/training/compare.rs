@@ -6,7 +6,7 @@ use crate::{
     kind,
     value::nest::{self, Leaf, NestSignature, Value},
 };
-use consonance_spec::call::mix;
+use consonance_kernels::digest::mix;
 
 /// Checks that all replicas have the same parameters, bit for bit: call it before the first step,
 /// and after a restore. Replicas exchange digests of 64 bits.

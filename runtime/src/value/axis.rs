@@ -1,8 +1,7 @@
 //! Axes of tensors, as arguments.
 
 use crate::{Error, ReduceOp, Result, Tensor};
-use consonance_kernels::{cpu::axis::Partial, memory::HostBuf};
-use consonance_spec::call::mix;
+use consonance_kernels::{cpu::axis::Partial, digest::mix, memory::HostBuf};
 use std::fmt::{self, Display};
 
 /// One axis; a negative one counts from the last (-1).

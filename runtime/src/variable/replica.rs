@@ -12,8 +12,7 @@ use crate::{
     comm::{agreement::Agreement, call::Call},
     kind,
 };
-use consonance_kernels::shm::codes::code_of;
-use consonance_spec::call::mix;
+use consonance_kernels::{digest::mix, shm::codes::code_of};
 
 impl ReplicaContext<'_> {
     /// Sets a variable from its replicas.

@@ -4,8 +4,8 @@ use super::{Update, Variable};
 use crate::{
     Error, IndexedSlices, ReduceOp, ReplicaContext, Result, VariableSynchronization, comm::agreement::Agreement, kind,
 };
-use consonance_kernels::shm::codes::code_of;
-use consonance_spec::{Kind, call::mix};
+use consonance_kernels::{digest::mix, shm::codes::code_of};
+use consonance_spec::Kind;
 
 impl Variable {
     /// Adds `rows` to rows of the value, from outside of replicas. Rows of equal index are added

@@ -2,7 +2,8 @@
 
 use super::Variable;
 use crate::{IndexedSlices, Result, Tensor, VariableSynchronization};
-use consonance_spec::{Kind, call::mix};
+use consonance_kernels::digest::mix;
+use consonance_spec::Kind;
 
 impl Variable {
     /// Returns what was checked. If the options ask for it, compares the operand of an assignment

@@ -40,7 +40,7 @@ impl Case {
 
     /// Returns multiples of 840, which is divisible by 1 to 8 ranks.
     fn vector(&self, salt: u64, count: usize) -> Vec<f64> {
-        let element = |i: usize| consonance_spec::call::mix(self.seed ^ salt, i as u64) % 2001;
+        let element = |i: usize| super::sample::mix(self.seed ^ salt, i as u64) % 2001;
         (0..count).map(|i| (element(i) as f64 - 1000.0) * 840.0).collect()
     }
 

@@ -1,7 +1,5 @@
-use consonance_spec::{
-    call::mix,
-    order::{BLOCK, LANES, fold, fold_along},
-};
+use super::sample::mix;
+use consonance_spec::order::{BLOCK, LANES, fold, fold_along};
 use quickcheck::quickcheck;
 
 /// An operation that is neither associative nor commutative: equal results mean equal trees.

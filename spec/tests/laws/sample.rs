@@ -3,6 +3,12 @@
 use consonance_spec::{ReduceOp, bf16, f16, for_each_dtype, number::Number};
 use quickcheck::{Arbitrary, Gen};
 
+/// Mixes two words into one, for words that look random and are the same in each run.
+pub(crate) fn mix(a: u64, b: u64) -> u64 {
+    let x = (a ^ b).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93).wrapping_add(0x2545_f491_4f6c_dd1d)
+}
+
 /// An element type with random samples.
 pub(crate) trait Sample: Number {
     /// Returns the edge values of the arithmetic.

@@ -6,10 +6,10 @@ use crate::{
     sample::{Sample, keys, sample},
 };
 use consonance::{IndexedSlices, Tensor};
+use consonance_kernels::digest::mix;
 use consonance_spec::{
     Class, DType, ReduceOp,
     array::{self, Array},
-    call::mix,
     collective::{self, Error},
     for_each_dtype, sparse,
 };

@@ -7,9 +7,9 @@ use crate::{
     sample::{Sample, keys, sample},
 };
 use consonance::{Communicator, Error, Pending, Scope, SharedMemory};
+use consonance_kernels::digest::mix;
 use consonance_spec::{
     Class, DType, Extent, Flow, Kind, ReduceOp, Work,
-    call::mix,
     collective::{self, Error as SpecError},
     for_each_dtype,
 };

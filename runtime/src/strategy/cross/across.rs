@@ -8,7 +8,8 @@ use crate::{
     replica::nest_call::NestCall,
     value::nest::{self, Leaf, Value},
 };
-use consonance_spec::{Kind, call::digest};
+use consonance_kernels::digest::digest;
+use consonance_spec::Kind;
 use std::sync::Mutex;
 
 impl Strategy {

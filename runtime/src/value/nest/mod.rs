@@ -9,7 +9,8 @@ use crate::{
     error::{NEST, operation_on},
     value::indexed_slices,
 };
-use consonance_spec::{DType, call::mix, for_each_dtype};
+use consonance_kernels::digest::mix;
+use consonance_spec::{DType, for_each_dtype};
 use std::{collections::BTreeMap, fmt, mem};
 
 /// A tensor, a scalar, [`IndexedSlices`], or a tuple, list, map, `Option` or struct of nests. A map

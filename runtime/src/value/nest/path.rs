@@ -1,6 +1,6 @@
 //! The path of a leaf in its nest.
 
-use consonance_spec::call::digest;
+use consonance_kernels::digest::digest;
 use std::fmt;
 
 /// The path of a leaf in its nest, such as `/weights/0`. The path of the top is empty.

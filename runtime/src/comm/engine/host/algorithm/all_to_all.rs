@@ -4,13 +4,14 @@ use super::{Scratch, Stop};
 use crate::comm::call::unlike_counts;
 use consonance_kernels::{
     cpu::copy::copy_own,
+    digest::mix,
     group::{
         Endpoint, PeerBuffers,
         plan::{Chunking, Step},
     },
     memory::{HostBuf, HostBufMut},
 };
-use consonance_spec::{DType, Signature, call::mix};
+use consonance_spec::{DType, Signature};
 
 /// Exchanges parts. Up to the payload limit all parts travel inline with the descriptors. Above it,
 /// each rank publishes all its parts, or in place a copy of them in scratch. Each rank copies the
