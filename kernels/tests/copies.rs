@@ -9,7 +9,7 @@ use consonance_kernels::{
         rows::copy_rows,
     },
     group::{
-        Endpoint, Mail, PeerBuffers, Unit,
+        Endpoint, Mail, PeerBuffers,
         plan::{Chunking, Targets},
     },
     memory::{HostBufMut, HostMemory},
@@ -78,35 +78,35 @@ fn messages(mail: &Mail, count: usize) {
     let mut all = vec![9f32; count];
     for tag in [1, 2] {
         if rank == 1 {
-            let send = || mail.send_and_wait(own.as_slice().into(), Unit::One, 0, tag, limit);
+            let send = || mail.send_and_wait(own.as_slice().into(), 0, 0, tag, limit);
             watched("a message", send).expect("rank 0 receives it");
         }
     }
     if rank == 0 {
         // The first message comes before the second, and so before its own receive.
         for tag in [2, 1] {
-            let receive = || mail.recv_and_wait(all.as_mut_slice().into(), Unit::One, Some(1), tag, limit);
+            let receive = || mail.recv_and_wait(all.as_mut_slice().into(), 0, Some(1), tag, limit);
             watched("a kept message", receive).expect("rank 1 sends it");
             assert!(all.iter().all(|&number| number == 1.0));
             all.fill(9.0);
         }
     }
     watched("a message to itself", || {
-        mail.send_and_wait(own.as_slice().into(), Unit::One, rank, 3, limit).expect("it is kept");
-        mail.recv_and_wait(all.as_mut_slice().into(), Unit::One, Some(rank), 3, limit).expect("it is there");
+        mail.send_and_wait(own.as_slice().into(), 0, rank, 3, limit).expect("it is kept");
+        mail.recv_and_wait(all.as_mut_slice().into(), 0, Some(rank), 3, limit).expect("it is there");
     });
     assert_eq!(all, own);
     let awaited: &'static mut [f32] = vec![9f32; count].leak();
     watched("a message to itself that is awaited", || {
         mail.recv(
             HostBufMut::from(awaited),
-            Unit::One,
+            0,
             Some(rank),
             4,
             limit,
             Box::new(move |result| assert_eq!(result, Ok(rank))),
         );
-        mail.send_and_wait(own.as_slice().into(), Unit::One, rank, 4, limit).expect("it is received");
+        mail.send_and_wait(own.as_slice().into(), 0, rank, 4, limit).expect("it is received");
     });
 }
 

@@ -84,7 +84,7 @@ pub use cluster::{
     unique_id::UniqueId,
 };
 pub use comm::communicator::Communicator;
-pub use comm::mailbox::Mailbox;
+pub use comm::mailbox::{Mailbox, MessageType};
 pub use comm::options::{CommunicationOptions, Implementation};
 pub use comm::queue::Queue;
 pub use comm::request::Request;

@@ -1,7 +1,7 @@
 //! Queues, requests and mailboxes between threads.
 
 use consonance::{
-    Communicator, Error, Mailbox, Queue, ReduceOp, Request, Result,
+    Communicator, Error, Mailbox, MessageType, Queue, ReduceOp, Request, Result,
     raw::{Buf, BufMut, Call, Reason},
 };
 use std::{
@@ -134,19 +134,22 @@ fn the_errors_of_calls_reach_their_requests() {
 }
 
 #[test]
-fn messages_in_pairs_are_told_from_others() {
+fn messages_of_the_callers_types_are_told_from_others() {
+    const TYPES: &[MessageType] =
+        &[MessageType { name: "c64", elements: 2 }, MessageType { name: "float24", elements: 3 }];
     let ended = Barrier::new(2);
     let errors = on_each(2, |mut communicator| {
         let mailbox = communicator.mailbox().unwrap();
-        let pairs = mailbox.in_pairs();
+        let [mailbox, pairs, threes] = [None, Some(0), Some(1)].map(|own| mailbox.of_type(TYPES, own));
         let invalid = pairs.send([1f32].as_slice(), 0, 1, None).unwrap_err();
         assert!(matches!(invalid, Error::InvalidCall { found, .. } if found == "1"));
         let mut data = vec![0f32; 4000];
         let mut errors = Vec::new();
-        for (sender, receiver, expected) in [(&pairs, &mailbox, 4000), (&mailbox, &pairs, 4000), (&pairs, &pairs, 3998)]
-        {
+        let unlike =
+            [(&pairs, &mailbox, 4000), (&mailbox, &pairs, 4000), (&threes, &pairs, 3000), (&pairs, &pairs, 3998)];
+        for (sender, receiver, expected) in unlike {
             let error = match communicator.rank() {
-                0 => sender.send(data.as_slice(), 1, 1, None).unwrap_err(),
+                0 => sender.send(&data[..usize::next_multiple_of(expected, 1000)], 1, 1, None).unwrap_err(),
                 _ => receiver.recv(&mut data[..expected], None, 1, None).unwrap_err(),
             };
             let Error::Mismatch { replica, argument, expected, found, .. } = error else { panic!("{error}") };
@@ -167,8 +170,12 @@ fn messages_in_pairs_are_told_from_others() {
     let told = |argument: &str, expected: &str, found: &str| {
         (0, format!("the {argument} of a message to replica 1"), expected.to_owned(), found.to_owned())
     };
-    let expected =
-        [told("dtype", "f32", "pairs of f32"), told("dtype", "pairs of f32", "f32"), told("count", "1999", "2000")];
+    let expected = [
+        told("dtype", "f32", "c64"),
+        told("dtype", "c64", "f32"),
+        told("dtype", "c64", "float24"),
+        told("count", "1999", "2000"),
+    ];
     assert_eq!(errors, [&expected, &expected]);
 }
 

@@ -1,6 +1,6 @@
 //! The numbers of element types, operations and codes. They are a part of the ABI and never change.
 
-use consonance::{DType, Error, ReduceOp};
+use consonance::{DType, Error, MessageType, ReduceOp};
 use std::ffi::c_int;
 
 /// An element type of the library.
@@ -8,7 +8,7 @@ use std::ffi::c_int;
 pub struct Type {
     /// Its number.
     pub number: c_int,
-    /// Its name in the header, without the prefix.
+    /// Its name, which the header has in capitals.
     pub name: &'static str,
     /// The element type of its parts.
     pub dtype: DType,
@@ -29,22 +29,36 @@ const fn plain(number: c_int, name: &'static str, dtype: DType) -> Type {
 
 /// All element types.
 pub const TYPES: [Type; 15] = [
-    plain(0, "BOOL", DType::Bool),
-    plain(1, "I8", DType::I8),
-    plain(2, "I16", DType::I16),
-    plain(3, "I32", DType::I32),
-    plain(4, "I64", DType::I64),
-    plain(5, "U8", DType::U8),
-    plain(6, "U16", DType::U16),
-    plain(7, "U32", DType::U32),
-    plain(8, "U64", DType::U64),
-    plain(9, "F16", DType::F16),
-    plain(10, "BF16", DType::Bf16),
-    plain(11, "F32", DType::F32),
-    plain(12, "F64", DType::F64),
-    Type { number: 13, name: "C64", dtype: DType::F32, parts: 2 },
-    Type { number: 14, name: "C128", dtype: DType::F64, parts: 2 },
+    plain(0, "bool", DType::Bool),
+    plain(1, "i8", DType::I8),
+    plain(2, "i16", DType::I16),
+    plain(3, "i32", DType::I32),
+    plain(4, "i64", DType::I64),
+    plain(5, "u8", DType::U8),
+    plain(6, "u16", DType::U16),
+    plain(7, "u32", DType::U32),
+    plain(8, "u64", DType::U64),
+    plain(9, "f16", DType::F16),
+    plain(10, "bf16", DType::Bf16),
+    plain(11, "f32", DType::F32),
+    plain(12, "f64", DType::F64),
+    Type { number: 13, name: "c64", dtype: DType::F32, parts: 2 },
+    Type { number: 14, name: "c128", dtype: DType::F64, parts: 2 },
 ];
+
+/// The types that are not plain.
+pub const COMPLEX: [Type; 2] = [TYPES[13], TYPES[14]];
+
+/// Returns the types for messages.
+pub const fn messages<const N: usize>(types: [Type; N]) -> [MessageType; N] {
+    let mut messages = [MessageType { name: "", elements: 1 }; N];
+    let mut index = 0;
+    while index < N {
+        messages[index] = MessageType { name: types[index].name, elements: types[index].parts };
+        index += 1;
+    }
+    messages
+}
 
 /// All operations, with their numbers and their names in the header.
 pub const OPS: [(c_int, &str, ReduceOp); 8] = [

@@ -6,7 +6,7 @@ use crate::{
     handles::Table,
 };
 use consonance::{
-    CommunicationOptions, Communicator, Mailbox, ProcessGroup, Queue, Result, UniqueId, World, raw::Reason,
+    CommunicationOptions, Communicator, Mailbox, MessageType, ProcessGroup, Queue, Result, UniqueId, World, raw::Reason,
 };
 use std::{
     ffi::c_int,
@@ -53,25 +53,30 @@ impl Shared {
             return Ok(mailboxes.of(of));
         }
         let mailbox = self.queue.with(None, Communicator::mailbox)?;
-        Ok(self.mailbox.get_or_init(|| Mailboxes::new(mailbox)).of(of))
+        static MESSAGES: [MessageType; codes::COMPLEX.len()] = codes::messages(codes::COMPLEX);
+        Ok(self.mailbox.get_or_init(|| Mailboxes::new(&mailbox, &codes::COMPLEX, &MESSAGES)).of(of))
     }
 }
 
-/// The mailbox of a communicator, for each number of parts.
+/// The mailbox of a communicator, for each type that is not plain.
 pub struct Mailboxes {
-    single: Mailbox,
-    pairs: Mailbox,
+    plain: Mailbox,
+    others: Vec<(c_int, Mailbox)>,
 }
 
 impl Mailboxes {
-    /// Makes the mailboxes of a communicator from one of them.
-    pub fn new(single: Mailbox) -> Mailboxes {
-        Mailboxes { pairs: single.in_pairs(), single }
+    /// Makes the mailboxes of a communicator from one of them, for plain types and for these
+    /// others, which are the same on all ranks.
+    pub fn new(mailbox: &Mailbox, others: &[Type], messages: &'static [MessageType]) -> Mailboxes {
+        let of = |own| mailbox.of_type(messages, own);
+        let others = others.iter().enumerate().map(|(index, other)| (other.number, of(Some(index))));
+        Mailboxes { plain: of(None), others: others.collect() }
     }
 
     /// Returns the mailbox for messages of a type.
     pub fn of(&self, of: Type) -> &Mailbox {
-        if of.parts == 1 { &self.single } else { &self.pairs }
+        let other = self.others.iter().find(|(number, _)| *number == of.number);
+        other.map_or(&self.plain, |(_, mailbox)| mailbox)
     }
 }
 

@@ -81,7 +81,7 @@ impl Job {
         match of.filter(|of| !of.is_plain()) {
             None => communicator.execute(call, &Agreement::NONE),
             Some(of) => {
-                let describe = || vec![("type".to_owned(), of.name.to_lowercase())];
+                let describe = || vec![("type".to_owned(), of.name.to_owned())];
                 communicator.execute(call, &Agreement::new(of.number as u64, &describe))
             }
         }

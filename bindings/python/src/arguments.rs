@@ -20,8 +20,7 @@ pub(crate) fn operation(op: &str, of: Type) -> Result<ReduceOp, Bad> {
     let named: Result<ReduceOp, _> = op.parse();
     let expected = "one of sum, mean, product, min, max, and, or, xor";
     let named = named.map_err(|_| Bad::value("op", expected, format!("{op:?}")))?;
-    types::operation(of, named)
-        .map_err(|expected| Bad::value("op", expected, format!("{op} of {}", of.name.to_lowercase())))
+    types::operation(of, named).map_err(|expected| Bad::value("op", expected, format!("{op} of {}", of.name)))
 }
 
 /// The arrays of a call: the input, unless it is in place, and the output.
@@ -142,7 +141,7 @@ pub(crate) fn output(
 
 /// Checks that `array` has elements of this type.
 pub(crate) fn same_type(of: Type, argument: &'static str, array: &Array) -> Result<(), Bad> {
-    let name = |of: Type| of.name.to_lowercase();
+    let name = |of: Type| of.name;
     match array.of_type() == of {
         true => Ok(()),
         false => Err(Bad::value(argument, format!("elements of {}, as in data", name(of)), name(array.of_type()))),

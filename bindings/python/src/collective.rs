@@ -6,10 +6,11 @@ use crate::{
     pool::Pool,
     request::Request,
     timeout::Timeout,
+    types::OTHERS,
     waiting,
 };
-use consonance::{Communicator, Error, Queue, Result, World, raw::Kind};
-use consonance_c::{Job, Mailboxes};
+use consonance::{Communicator, Error, MessageType, Queue, Result, World, raw::Kind};
+use consonance_c::{Job, Mailboxes, codes::messages};
 use pyo3::prelude::*;
 use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
@@ -148,7 +149,8 @@ impl Open {
         if self.mailboxes.get().is_none() {
             let mailbox = self.with(py, None, Communicator::mailbox)?;
             // Another thread may have been faster: all mailboxes of a communicator are the same.
-            let _ = self.mailboxes.set(Mailboxes::new(mailbox));
+            static MESSAGES: [MessageType; OTHERS.len()] = messages(OTHERS);
+            let _ = self.mailboxes.set(Mailboxes::new(&mailbox, &OTHERS, &MESSAGES));
         }
         Ok(self.mailboxes.get().expect("set above"))
     }

@@ -1,19 +1,19 @@
 //! Element types of arrays.
 
 use consonance::{DType, ReduceOp};
-use consonance_c::codes::{TYPES, Type};
+use consonance_c::codes::{COMPLEX, TYPES, Type};
 
 /// Types whose elements move and are not reduced: 8-bit floating-point numbers, with the code of
 /// DLPack of each. Their numbers are not those of the C library, which has no such types.
 const FLOAT8: [(u8, Type); 8] = [
-    (7, float8(107, "FLOAT8_E3M4")),
-    (8, float8(108, "FLOAT8_E4M3")),
-    (9, float8(109, "FLOAT8_E4M3B11FNUZ")),
-    (10, float8(110, "FLOAT8_E4M3FN")),
-    (11, float8(111, "FLOAT8_E4M3FNUZ")),
-    (12, float8(112, "FLOAT8_E5M2")),
-    (13, float8(113, "FLOAT8_E5M2FNUZ")),
-    (14, float8(114, "FLOAT8_E8M0FNU")),
+    (7, float8(107, "float8_e3m4")),
+    (8, float8(108, "float8_e4m3")),
+    (9, float8(109, "float8_e4m3b11fnuz")),
+    (10, float8(110, "float8_e4m3fn")),
+    (11, float8(111, "float8_e4m3fnuz")),
+    (12, float8(112, "float8_e5m2")),
+    (13, float8(113, "float8_e5m2fnuz")),
+    (14, float8(114, "float8_e8m0fnu")),
 ];
 
 const fn float8(number: i32, name: &'static str) -> Type {
@@ -21,7 +21,19 @@ const fn float8(number: i32, name: &'static str) -> Type {
 }
 
 /// A complex number of two 16-bit parts, which the C library does not have.
-const COMPLEX32: Type = Type { number: 115, name: "COMPLEX32", dtype: DType::F16, parts: 2 };
+const COMPLEX32: Type = Type { number: 115, name: "complex32", dtype: DType::F16, parts: 2 };
+
+/// The types that their parts do not tell.
+pub(crate) const OTHERS: [Type; 11] = {
+    let mut others = [COMPLEX32; 11];
+    let mut index = 0;
+    while index < FLOAT8.len() {
+        others[index] = FLOAT8[index].1;
+        index += 1;
+    }
+    [others[8], others[9]] = COMPLEX;
+    others
+};
 
 /// Returns the type of this code, width in bits and number of lanes of DLPack.
 pub(crate) fn of_dlpack(code: u8, bits: u8, lanes: u16) -> Option<Type> {
@@ -64,7 +76,7 @@ pub(crate) fn of_name(name: &str) -> Option<Type> {
     if name == "bfloat16" {
         return of_dlpack(4, 16, 1);
     }
-    FLOAT8.iter().map(|(_, of)| *of).find(|of| of.name.eq_ignore_ascii_case(name))
+    FLOAT8.iter().map(|(_, of)| *of).find(|of| of.name == name)
 }
 
 /// Returns the size of an element in bytes.

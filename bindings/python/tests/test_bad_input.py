@@ -43,7 +43,19 @@ def test_complex_messages_are_told_from_twice_as_many_reals():
     errors = both(lambda c: c.send(np.ones(2000, "F"), 1), lambda c: c.recv(np.ones(4000, "f"), 0))
     for error in errors:
         assert isinstance(error, cs.MismatchError)
-        assert (error.replica, error.expected, error.found) == (0, "f32", "pairs of f32")
+        assert (error.replica, error.expected, error.found) == (0, "f32", "c64")
+
+
+def test_float8_messages_are_told_from_bytes_and_from_each_other():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+
+    def like(name):
+        return np.zeros(5000, name if name == "u1" else getattr(ml_dtypes, name))
+
+    for sent, expected in [("float8_e5m2", "u1"), ("u1", "float8_e4m3fn"), ("float8_e5m2", "float8_e4m3fn")]:
+        errors = both(lambda c: c.send(like(sent), 1), lambda c: c.recv(like(expected), 0))
+        told = [name.replace("u1", "u8") for name in (expected, sent)]
+        assert [[error.expected, error.found] for error in errors] == [told, told]
 
 
 read_only = np.ones(4)

@@ -9,7 +9,7 @@ use crate::{
     },
 };
 use consonance_kernels::{
-    group::{Envelope, Fault, Mail, MailFault, Unit},
+    group::{Envelope, Fault, Mail, MailFault},
     memory::{Buf, BufMut, HostBuf, HostBufMut},
     sync::fork::Origin,
 };
@@ -20,6 +20,15 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+
+/// An element type of the caller for [messages](Mailbox::of_type), as complex numbers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageType {
+    /// Its name in errors.
+    pub name: &'static str,
+    /// The number of elements of a buffer that make one element of this type.
+    pub elements: usize,
+}
 
 /// One rank's mailbox: messages with tags to and from any rank of a group, from any thread, in both
 /// directions at once and beside the group's collectives. A
@@ -52,10 +61,10 @@ use std::{
 /// Of each request, [`send`](Mailbox::send) and [`recv`](Mailbox::recv) return the error, and
 /// [`Request::wait`] that of a request that was started:
 /// * [`Error::InvalidCall`] for a rank that is not in the group, a buffer that is not in host
-///   memory, an odd number of elements [in pairs](Mailbox::in_pairs), or a timeout that is zero or
-///   longer than a day.
+///   memory, elements that are not whole ones [of the type](Mailbox::of_type), or a timeout that is
+///   zero or longer than a day.
 /// * [`Error::Mismatch`] if a message has another element type or number of elements than its
-///   receive, or one of the two is in pairs. Both ranks get it. If the send has ended by then, its
+///   receive. Both ranks get it. If the send has ended by then, its
 ///   rank gets it in its next call with the receiving rank. Of several it gets one in each call: at
 ///   least the first 15 since its last call with that rank. The data of the receive are
 ///   unspecified.
@@ -66,7 +75,9 @@ use std::{
 /// * [`Error::WrongContext`] in a child made by `fork`.
 pub struct Mailbox {
     mail: Mail,
-    unit: Unit,
+    types: &'static [MessageType],
+    /// The place of the type of the messages in `types`.
+    own: Option<u8>,
     reports: Arc<Reports>,
     timeout: Duration,
     carrier: Arc<Employed>,
@@ -76,29 +87,45 @@ impl Mailbox {
     pub(crate) fn new(mail: Mail, reports: Reports, timeout: Duration) -> Mailbox {
         let (work, changed, origin) = (Mutex::default(), Condvar::new(), Origin::here());
         let carrier = Arc::new(Employed(Arc::new(Carrier { work, changed, mail: mail.clone(), origin })));
-        Mailbox { mail, unit: Unit::One, reports: Arc::new(reports), timeout, carrier }
+        Mailbox { mail, types: &[], own: None, reports: Arc::new(reports), timeout, carrier }
     }
 
-    /// Returns this mailbox for messages of pairs, as complex numbers are. A buffer has the
-    /// elements of the pairs. Only a receive in pairs takes such a message, and it takes no other.
+    /// Returns this mailbox for messages of the type `types[own]`, which the caller stores in
+    /// elements of its buffers; for `None`, of the element type of the buffers. Only a receive of
+    /// the same type takes such a message, and it takes no other. Ranks use the same `types`, which
+    /// also name the types of others in errors.
     ///
     /// ```
-    /// use consonance::{Communicator, Error};
+    /// use consonance::{Communicator, Error, MessageType};
+    /// const TYPES: &[MessageType] = &[MessageType { name: "c64", elements: 2 }];
     /// let mut group = Communicator::threads(1);
-    /// let alone = group[0].mailbox()?;
+    /// let [plain, complex] = { let alone = group[0].mailbox()?; [None, Some(0)].map(|own| alone.of_type(TYPES, own)) };
     /// let (sent, mut received) = ([1.5f32, 2.5], [0f32; 2]);
-    /// alone.in_pairs().send(sent.as_slice(), 0, 3, None)?;
-    /// alone.in_pairs().recv(received.as_mut_slice(), None, 3, None)?;
+    /// complex.send(sent.as_slice(), 0, 3, None)?;
+    /// complex.recv(received.as_mut_slice(), None, 3, None)?;
     /// assert_eq!(received, sent);
-    /// alone.in_pairs().send(sent.as_slice(), 0, 3, None)?;
-    /// let error = alone.recv(received.as_mut_slice(), None, 3, None).unwrap_err();
-    /// assert!(matches!(error, Error::Mismatch { found, .. } if found == "pairs of f32"));
+    /// complex.send(sent.as_slice(), 0, 3, None)?;
+    /// let error = plain.recv(received.as_mut_slice(), None, 3, None).unwrap_err();
+    /// assert!(matches!(error, Error::Mismatch { found, .. } if found == "c64"));
     /// # Ok::<(), consonance::Error>(())
     /// ```
-    pub fn in_pairs(&self) -> Mailbox {
-        let Mailbox { mail, unit: _, reports, timeout, carrier } = self;
+    ///
+    /// # Panics
+    /// If `types` has no such place or more than 255 types, or one of no elements.
+    pub fn of_type(&self, types: &'static [MessageType], own: Option<usize>) -> Mailbox {
+        assert!(types.len() <= 255 && types.iter().all(|of| of.elements > 0), "{types:?}");
+        let own = own.map(|own| {
+            assert!(own < types.len(), "type {own} of {}", types.len());
+            own as u8
+        });
+        let Mailbox { mail, types: _, own: _, reports, timeout, carrier } = self;
         let (mail, reports, carrier) = (mail.clone(), reports.clone(), carrier.clone());
-        Mailbox { mail, unit: Unit::Pair, reports, timeout: *timeout, carrier }
+        Mailbox { mail, types, own, reports, timeout: *timeout, carrier }
+    }
+
+    /// The number of the type of the messages.
+    fn label(&self) -> u8 {
+        self.own.map_or(0, |own| own + 1)
     }
 
     /// Returns this rank and the number of ranks.
@@ -114,14 +141,14 @@ impl Mailbox {
     pub fn send<'a>(&self, data: impl Into<Buf<'a>>, to: usize, tag: u64, timeout: Option<Duration>) -> Result<()> {
         let data = host(SEND, data.into().host())?;
         let limit = self.check(SEND, data.count(), ("to", Some(to)), timeout)?;
-        let result = self.mail.send_and_wait(data, self.unit, to, tag, deadline(limit));
+        let result = self.mail.send_and_wait(data, self.label(), to, tag, deadline(limit));
         // The receiver is told that a message is withdrawn.
         if let Err(MailFault::Late(_)) = result
             && self.mail.is_busy()
         {
             self.carrier.0.carry();
         }
-        result.map(drop).map_err(|fault| error(&self.reports, SEND, fault, limit))
+        result.map(drop).map_err(|fault| error((&self.reports, self.types), SEND, fault, limit))
     }
 
     /// Receives a message with this tag from rank `from`, or from any other rank, and waits until
@@ -139,8 +166,8 @@ impl Mailbox {
     ) -> Result<usize> {
         let data = host(RECV, data.into().host())?;
         let limit = self.check(RECV, data.count(), ("from", from), timeout)?;
-        let result = self.mail.recv_and_wait(data, self.unit, from, tag, deadline(limit));
-        result.map_err(|fault| error(&self.reports, RECV, fault, limit))
+        let result = self.mail.recv_and_wait(data, self.label(), from, tag, deadline(limit));
+        result.map_err(|fault| error((&self.reports, self.types), RECV, fault, limit))
     }
 
     /// Starts a [`send`](Mailbox::send). A thread of this process carries on with it.
@@ -164,7 +191,7 @@ impl Mailbox {
             Ok((data, limit))
         });
         self.start(SEND, checked, |data, limit, finish| {
-            self.mail.send(data, self.unit, to, tag, deadline(limit), finish);
+            self.mail.send(data, self.label(), to, tag, deadline(limit), finish);
         })
     }
 
@@ -182,7 +209,7 @@ impl Mailbox {
             Ok((data, limit))
         });
         self.start(RECV, checked, |data, limit, finish| {
-            self.mail.recv(data, self.unit, from, tag, deadline(limit), finish);
+            self.mail.recv(data, self.label(), from, tag, deadline(limit), finish);
         })
     }
 
@@ -196,11 +223,11 @@ impl Mailbox {
         match checked {
             Err(error) => completion.end(Err(error)),
             Ok((data, limit)) => {
-                let reports = self.reports.clone();
+                let (reports, types) = (self.reports.clone(), self.types);
                 let finish = move |completion: Completion, result: Result<usize, MailFault>| {
                     let source = (call == RECV).then_some(());
                     let result = result.map(|rank| source.map(|()| rank));
-                    completion.end(result.map_err(|fault| error(&reports, call, fault, limit)));
+                    completion.end(result.map_err(|fault| error((&reports, types), call, fault, limit)));
                 };
                 start(data, limit, Box::new(move |result| finish(completion, result)));
                 if !request.is_finished() {
@@ -219,8 +246,11 @@ impl Mailbox {
         (argument, rank): (&str, Option<usize>),
         timeout: Option<Duration>,
     ) -> Result<Duration> {
-        if !count.is_multiple_of(self.unit as usize) {
-            return Err(Error::invalid(call, "data", "an even number of elements, in pairs", count.to_string()));
+        if let Some(MessageType { name, elements }) = of_label(self.types, self.label())
+            && !count.is_multiple_of(*elements)
+        {
+            let expected = format!("a multiple of {elements} elements, for {name}");
+            return Err(Error::invalid(call, "data", expected, count.to_string()));
         }
         let size = self.world().size();
         if let Some(rank) = rank.filter(|&rank| rank >= size) {
@@ -242,8 +272,18 @@ fn deadline(limit: Duration) -> Option<Instant> {
     Instant::now().checked_add(limit)
 }
 
-/// Makes the error of a request.
-fn error(reports: &Reports, call: &'static str, fault: MailFault, waited: Duration) -> Error {
+/// Returns the type with this label; `None` for element types of buffers.
+fn of_label(types: &[MessageType], label: u8) -> Option<&MessageType> {
+    types.get(usize::from(label).checked_sub(1)?)
+}
+
+/// Makes the error of a request of a mailbox with these types.
+fn error(
+    (reports, types): (&Reports, &[MessageType]),
+    call: &'static str,
+    fault: MailFault,
+    waited: Duration,
+) -> Error {
     let own = reports.world().rank();
     let missing = |ranks: Vec<usize>, what: &str| {
         let last = |rank| reports.process(rank).map_or(what.to_owned(), |process| format!("{what}; {process}"));
@@ -252,11 +292,12 @@ fn error(reports: &Reports, call: &'static str, fault: MailFault, waited: Durati
     };
     match fault {
         MailFault::Unlike { from, to, sent, expected } => {
-            let has_dtype = (sent.dtype, sent.unit) != (expected.dtype, expected.unit);
-            let what = |Envelope { dtype, unit, bytes, .. }: Envelope| match (has_dtype, unit) {
-                (true, Unit::One) => dtype.to_string(),
-                (true, Unit::Pair) => format!("pairs of {dtype}"),
-                (false, _) => (bytes / (dtype.size() * unit as usize)).to_string(),
+            let has_dtype = (sent.dtype, sent.label) != (expected.dtype, expected.label);
+            let what = |Envelope { dtype, label, bytes, .. }: Envelope| match (has_dtype, of_label(types, label)) {
+                (true, Some(of)) if sent.label != expected.label => of.name.to_owned(),
+                (true, None) if label > 0 => format!("type {} of the caller", label - 1),
+                (true, _) => dtype.to_string(),
+                (false, of) => (bytes / (dtype.size() * of.map_or(1, |of| of.elements))).to_string(),
             };
             let argument = format!("the {} of a message to replica {to}", if has_dtype { "dtype" } else { "count" });
             Error::Mismatch {

@@ -167,8 +167,8 @@ impl Array {
         let first = arrays.first().ok_or_else(|| Bad::value(argument, "one array or more", "an empty list"))?;
         let of = first.of;
         if let Some(other) = arrays.iter().find(|array| array.of != of) {
-            let expected = format!("arrays of one type, {}", of.name.to_lowercase());
-            return Err(Bad::value(argument, expected, other.of.name.to_lowercase()));
+            let expected = format!("arrays of one type, {}", of.name);
+            return Err(Bad::value(argument, expected, other.of.name));
         }
         let counts: Vec<usize> = arrays.iter().map(|array| array.count).collect();
         let (start, count) = (first.start, counts.iter().sum());

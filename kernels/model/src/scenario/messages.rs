@@ -3,7 +3,7 @@
 use super::calls::*;
 use crate::{
     fault,
-    group::{Abort, Endpoint, Envelope, Fault, Mail, MailFault, Reason, Unit},
+    group::{Abort, Endpoint, Envelope, Fault, Mail, MailFault, Reason},
     memory::{HostBuf, HostBufMut},
     scenario::DEATH,
     shm::{Shape, ring::CELL_BYTES},
@@ -42,7 +42,7 @@ fn send(mail: &Mail, number: usize, count: usize) -> Request<'_> {
     let told: Arc<Mutex<Option<Outcome>>> = Arc::clone(&outcome);
     let data: &[u64] = message(rank, number, count).leak();
     let finish = Box::new(move |result| *told.lock().expect("no poison") = Some(result));
-    mail.send(HostBuf::from(data), Unit::One, 1 - rank, number as u64, None, finish);
+    mail.send(HostBuf::from(data), 0, 1 - rank, number as u64, None, finish);
     Request(mail, outcome)
 }
 
@@ -53,7 +53,7 @@ fn begin_recv(mail: &Mail, number: usize, count: usize) -> (Request<'_>, *const 
     let data: &'static mut [u64] = vec![0; count].leak();
     let start = data.as_ptr();
     let finish = Box::new(move |result| *told.lock().expect("no poison") = Some(result));
-    mail.recv(HostBufMut::from(data), Unit::One, Some(from), number as u64, None, finish);
+    mail.recv(HostBufMut::from(data), 0, Some(from), number as u64, None, finish);
     (Request(mail, outcome), start)
 }
 
@@ -186,7 +186,7 @@ fn unlike(sent: usize) -> Outcome {
 }
 
 fn unlike_message(tag: u64, sent: usize) -> Outcome {
-    let envelope = |count: usize| Envelope { dtype: DType::U64, unit: Unit::One, bytes: count * size_of::<u64>(), tag };
+    let envelope = |count: usize| Envelope { dtype: DType::U64, label: 0, bytes: count * size_of::<u64>(), tag };
     Err(MailFault::Unlike { from: 0, to: 1, sent: envelope(sent), expected: envelope(2) })
 }
 

@@ -4,7 +4,6 @@ use super::{
     incoming::{Incoming, Unreadable},
     outgoing::Outgoing,
     request::{Finish, Finished, MailFault, Receive, Sending},
-    ring::Unit,
 };
 use crate::{
     group::{
@@ -73,28 +72,27 @@ impl Mail {
         self.0.world
     }
 
-    /// Sends `data`, which are whole units, to rank `to`. Calls `finish` once, on any thread, when
-    /// the request has ended: perhaps before this returns.
+    /// Sends `data`, of the type with this [label](Envelope::label), to rank `to`. Calls `finish`
+    /// once, on any thread, when the request has ended: perhaps before this returns.
     ///
     /// # Panics
-    /// If there is no such rank, or the data are no whole units.
+    /// If there is no such rank.
     pub fn send(
         &self,
         data: HostBuf<'static>,
-        unit: Unit,
+        label: u8,
         to: usize,
         tag: u64,
         deadline: Option<Instant>,
         finish: Finish,
     ) {
         assert!(to < self.0.world.size(), "rank {to} of {}", self.0.world.size());
-        assert!(data.count().is_multiple_of(unit as usize), "{} elements, {unit:?}", data.count());
         self.post(finish, |shared, open, finish, finished| {
             if let Some(fault) = open.outgoing[to].take_refusal(&shared.state) {
                 finished.push((finish, Err(fault)));
                 return Ok(());
             }
-            let sending = Sending { data, unit, tag, deadline, finish };
+            let sending = Sending { data, label, tag, deadline, finish };
             if to == shared.world.rank() {
                 let sent = open.incoming.deliver_own(sending.envelope(), data.as_bytes(), finished);
                 finished.push((sending.finish, sent.map(|()| to)));
@@ -109,28 +107,27 @@ impl Mail {
     }
 
     /// Receives the next message with this tag from rank `from`, or from any rank, into `data`,
-    /// which has the message's element type, unit and size. Calls `finish` as [`send`](Mail::send)
+    /// which has the message's element type, label and size. Calls `finish` as [`send`](Mail::send)
     /// does.
     ///
     /// # Panics
-    /// If there is no such rank, or the data are no whole units.
+    /// If there is no such rank.
     pub fn recv(
         &self,
         data: HostBufMut<'static>,
-        unit: Unit,
+        label: u8,
         from: Option<usize>,
         tag: u64,
         deadline: Option<Instant>,
         finish: Finish,
     ) {
         assert!(from.is_none_or(|from| from < self.0.world.size()), "rank {from:?} of {}", self.0.world.size());
-        assert!(data.count().is_multiple_of(unit as usize), "{} elements, {unit:?}", data.count());
         self.post(finish, |shared, open, finish, finished| {
             let refused = from.and_then(|from| open.outgoing[from].take_refusal(&shared.state));
             match refused {
                 Some(fault) => finished.push((finish, Err(fault))),
                 None => {
-                    let receive = Receive { data, unit, from, tag, deadline, finish };
+                    let receive = Receive { data, label, from, tag, deadline, finish };
                     if let Some(sender) = open.incoming.add(&shared.state, receive, finished) {
                         shared.tell(sender);
                     }
@@ -150,14 +147,14 @@ impl Mail {
     pub fn send_and_wait(
         &self,
         data: HostBuf<'_>,
-        unit: Unit,
+        label: u8,
         to: usize,
         tag: u64,
         deadline: Option<Instant>,
     ) -> Result<usize, MailFault> {
         // SAFETY: `until_ended` returns when the request has ended; nothing reads the data then.
         let data = unsafe { mem::transmute::<HostBuf<'_>, HostBuf<'static>>(data) };
-        self.until_ended(|finish| self.send(data, unit, to, tag, deadline, finish))
+        self.until_ended(|finish| self.send(data, label, to, tag, deadline, finish))
     }
 
     /// Receives into `data`, and waits until the request has ended. Returns the rank that sent.
@@ -170,14 +167,14 @@ impl Mail {
     pub fn recv_and_wait(
         &self,
         data: HostBufMut<'_>,
-        unit: Unit,
+        label: u8,
         from: Option<usize>,
         tag: u64,
         deadline: Option<Instant>,
     ) -> Result<usize, MailFault> {
         // SAFETY: as in `send_and_wait`; nothing writes the data then.
         let data = unsafe { mem::transmute::<HostBufMut<'_>, HostBufMut<'static>>(data) };
-        self.until_ended(|finish| self.recv(data, unit, from, tag, deadline, finish))
+        self.until_ended(|finish| self.recv(data, label, from, tag, deadline, finish))
     }
 
     /// Starts a request and waits until it has ended. If something panics, closes the mailbox: then

@@ -4,7 +4,7 @@
 //!
 //! There is a [ring](crate::shm::ring) for each ordered pair of ranks. A message is one or several
 //! cells: the first has the message's envelope (element
-//! type, unit, size, tag). The reader matches each
+//! type, label, size, tag). The reader matches each
 //! message with the first receive that was posted for its sender and tag. A message that comes
 //! before its receive is kept in the reader's own memory. So a sender waits for credits only while
 //! its reader makes no call of the mailbox, and two ranks that send to each other first both go on.
@@ -15,7 +15,7 @@
 //! 3. **End.** A longer send ends when its last cell is read. A receive ends when its last cell is
 //!    copied.
 //!
-//! A message of another size, element type or unit than its receive expects ends both with
+//! A message of another size, element type or label than its receive expects ends both with
 //! [`MailFault::Unlike`]. The reader tells the writer of each (`refusals.rs`). A send that has
 //! ended by then hears of it at a later call with that reader, one at a call. A send that waits for
 //! credits ends at once, and a cell follows that withdraws the rest.
@@ -49,4 +49,4 @@ mod tests;
 
 pub use mailbox::Mail;
 pub use request::{Finish, MailFault};
-pub use ring::{Envelope, Unit};
+pub use ring::Envelope;

@@ -1,6 +1,6 @@
 //! Requests of a mailbox, and how they end.
 
-use super::ring::{Envelope, Unit};
+use super::ring::Envelope;
 use crate::{
     group::fault::Fault,
     memory::{HostBuf, HostBufMut},
@@ -40,7 +40,7 @@ pub(super) type Finished = (Finish, Result<usize, MailFault>);
 /// A message to send.
 pub(super) struct Sending {
     pub(super) data: HostBuf<'static>,
-    pub(super) unit: Unit,
+    pub(super) label: u8,
     pub(super) tag: u64,
     pub(super) deadline: Option<Instant>,
     pub(super) finish: Finish,
@@ -49,7 +49,7 @@ pub(super) struct Sending {
 /// A receive.
 pub(super) struct Receive {
     pub(super) data: HostBufMut<'static>,
-    pub(super) unit: Unit,
+    pub(super) label: u8,
     /// The rank that sends; `None` for any.
     pub(super) from: Option<usize>,
     pub(super) tag: u64,
@@ -59,13 +59,13 @@ pub(super) struct Receive {
 
 impl Sending {
     pub(super) fn envelope(&self) -> Envelope {
-        Envelope { dtype: self.data.dtype(), unit: self.unit, bytes: self.data.bytes(), tag: self.tag }
+        Envelope { dtype: self.data.dtype(), label: self.label, bytes: self.data.bytes(), tag: self.tag }
     }
 }
 
 impl Receive {
     pub(super) fn envelope(&self) -> Envelope {
-        Envelope { dtype: self.data.dtype(), unit: self.unit, bytes: self.data.bytes(), tag: self.tag }
+        Envelope { dtype: self.data.dtype(), label: self.label, bytes: self.data.bytes(), tag: self.tag }
     }
 
     /// Whether a message from this rank with this tag belongs to the receive.

@@ -22,22 +22,13 @@ pub(super) enum Part {
     Withdrawn = 3,
 }
 
-/// The number of elements that make one element of the caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// Each element is one.
-    One = 1,
-    /// Two: a complex number.
-    Pair = 2,
-}
-
 /// What a message says of itself, and what a receive asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
     /// The element type.
     pub dtype: DType,
-    /// The elements of the type that belong together.
-    pub unit: Unit,
+    /// The caller's number for a type that it stores in elements of `dtype`; 0 for `dtype` itself.
+    pub label: u8,
     /// The number of bytes.
     pub bytes: usize,
     /// The tag.
@@ -138,17 +129,17 @@ pub(super) fn header(cell: &Cell) -> Option<(Part, u32, Envelope)> {
     Some((part, (form >> 32) as u32, envelope(form >> 8 & 0xff_ffff, bytes, tag)?))
 }
 
-/// Returns the element type and the unit of an envelope as one number.
-pub(super) fn form(Envelope { dtype, unit, .. }: Envelope) -> u64 {
-    dtype as u64 | (unit as u64) << 8
+/// Returns the element type and the label of an envelope as one number.
+pub(super) fn form(Envelope { dtype, label, .. }: Envelope) -> u64 {
+    dtype as u64 | u64::from(label) << 8
 }
 
 /// Returns the envelope of this [form](form); `None` for values that no correct rank writes.
 pub(super) fn envelope(form: u64, bytes: u64, tag: u64) -> Option<Envelope> {
     let dtype = *DType::ALL.get((form & 0xff) as usize)?;
-    let unit = [Unit::One, Unit::Pair].into_iter().find(|&unit| unit as u64 == form >> 8)?;
+    let label = u8::try_from(form >> 8).ok()?;
     let bytes = usize::try_from(bytes).ok()?;
-    bytes.is_multiple_of(dtype.size() * unit as usize).then_some(Envelope { dtype, unit, bytes, tag })
+    bytes.is_multiple_of(dtype.size()).then_some(Envelope { dtype, label, bytes, tag })
 }
 
 /// Copies the first `bytes` bytes out of a cell.

@@ -1,4 +1,4 @@
-use super::{Envelope, Mail, MailFault, Unit, ring};
+use super::{Envelope, Mail, MailFault, ring};
 use crate::{
     group::{Abort, Endpoint, Fault, Reason},
     memory::{HostBuf, HostBufMut},
@@ -42,38 +42,38 @@ impl Pending<'_> {
 }
 
 fn send<'m>(mail: &'m Mail, data: &'static [u32], to: usize, tag: u64, limit: Duration) -> Pending<'m> {
-    send_units(mail, data, Unit::One, (to, tag), limit)
+    send_labelled(mail, data, 0, (to, tag), limit)
 }
 
-fn send_units<'m>(
+fn send_labelled<'m>(
     mail: &'m Mail,
     data: &'static [u32],
-    unit: Unit,
+    label: u8,
     (to, tag): (usize, u64),
     limit: Duration,
 ) -> Pending<'m> {
     let result = Arc::new(Mutex::new(None));
     let told = result.clone();
     let finish = Box::new(move |result| assert!(told.lock().unwrap().replace(result).is_none(), "ended twice"));
-    mail.send(HostBuf::from(data), unit, to, tag, Some(Instant::now() + limit), finish);
+    mail.send(HostBuf::from(data), label, to, tag, Some(Instant::now() + limit), finish);
     Pending(mail, result)
 }
 
 fn recv<'m>(mail: &'m Mail, data: &'static mut [u32], from: Option<usize>, tag: u64, limit: Duration) -> Pending<'m> {
-    recv_units(mail, data, Unit::One, (from, tag), limit)
+    recv_labelled(mail, data, 0, (from, tag), limit)
 }
 
-fn recv_units<'m>(
+fn recv_labelled<'m>(
     mail: &'m Mail,
     data: &'static mut [u32],
-    unit: Unit,
+    label: u8,
     (from, tag): (Option<usize>, u64),
     limit: Duration,
 ) -> Pending<'m> {
     let result = Arc::new(Mutex::new(None));
     let told = result.clone();
     let finish = Box::new(move |result| assert!(told.lock().unwrap().replace(result).is_none(), "ended twice"));
-    mail.recv(HostBufMut::from(data), unit, from, tag, Some(Instant::now() + limit), finish);
+    mail.recv(HostBufMut::from(data), label, from, tag, Some(Instant::now() + limit), finish);
     Pending(mail, result)
 }
 
@@ -174,7 +174,7 @@ fn both_ranks_hear_of_a_message_that_does_not_fit() {
     let refused = Meeting::default();
     on_each_group(2, |mail, rank| {
         let unlike = |sent: usize, expected: usize, tag| {
-            let envelope = |count: usize| Envelope { dtype: DType::U32, unit: Unit::One, bytes: 4 * count, tag };
+            let envelope = |count: usize| Envelope { dtype: DType::U32, label: 0, bytes: 4 * count, tag };
             Err(MailFault::Unlike { from: 0, to: 1, sent: envelope(sent), expected: envelope(expected) })
         };
         if rank == 0 {
@@ -195,38 +195,48 @@ fn both_ranks_hear_of_a_message_that_does_not_fit() {
 }
 
 #[test]
-fn pairs_are_told_from_single_elements() {
-    use Unit::{One, Pair};
+fn messages_of_other_labels_are_told_apart() {
+    const PLAIN: u8 = 0;
+    const LABELLED: u8 = 255;
     let refused = Meeting::default();
     on_each_group(2, |mail, rank| {
-        let envelope = |count: usize, unit, tag| Envelope { dtype: DType::U32, unit, bytes: 4 * count, tag };
+        let envelope = |count: usize, label, tag| Envelope { dtype: DType::U32, label, bytes: 4 * count, tag };
         let unlike = |count: usize, sent, expected, tag| {
             let (sent, expected) = (envelope(count, sent, tag), envelope(count, expected, tag));
             Err(MailFault::Unlike { from: 0, to: 1, sent, expected })
         };
         if rank == 0 {
-            assert_eq!(send_units(&mail, numbers(5000, 0), Pair, (1, 1), LIMIT).wait(), unlike(5000, Pair, One, 1));
+            assert_eq!(
+                send_labelled(&mail, numbers(5000, 0), LABELLED, (1, 1), LIMIT).wait(),
+                unlike(5000, LABELLED, PLAIN, 1)
+            );
             refused.wait();
-            assert_eq!(send_units(&mail, numbers(5000, 0), One, (1, 2), LIMIT).wait(), unlike(5000, One, Pair, 2));
-            assert_eq!(send_units(&mail, numbers(2, 0), Pair, (1, 3), LIMIT).wait(), Ok(1));
+            assert_eq!(
+                send_labelled(&mail, numbers(5000, 0), PLAIN, (1, 2), LIMIT).wait(),
+                unlike(5000, PLAIN, LABELLED, 2)
+            );
+            assert_eq!(send_labelled(&mail, numbers(2, 0), LABELLED, (1, 3), LIMIT).wait(), Ok(1));
             refused.wait();
-            assert_eq!(send_units(&mail, numbers(2, 7), Pair, (1, 4), LIMIT).wait(), unlike(2, Pair, One, 3));
-            assert_eq!(send_units(&mail, numbers(2, 7), Pair, (1, 4), LIMIT).wait(), Ok(1));
+            assert_eq!(
+                send_labelled(&mail, numbers(2, 7), LABELLED, (1, 4), LIMIT).wait(),
+                unlike(2, LABELLED, PLAIN, 3)
+            );
+            assert_eq!(send_labelled(&mail, numbers(2, 7), LABELLED, (1, 4), LIMIT).wait(), Ok(1));
             // To itself.
-            let (sent, expected) = (envelope(2, Pair, 5), envelope(2, One, 5));
+            let (sent, expected) = (envelope(2, LABELLED, 5), envelope(2, PLAIN, 5));
             let unlike = Err(MailFault::Unlike { from: 0, to: 0, sent, expected });
             let received = recv(&mail, space(2).0, None, 5, LIMIT);
-            assert_eq!(send_units(&mail, numbers(2, 0), Pair, (0, 5), LIMIT).wait(), unlike);
+            assert_eq!(send_labelled(&mail, numbers(2, 0), LABELLED, (0, 5), LIMIT).wait(), unlike);
             assert_eq!(received.wait(), unlike);
         } else {
-            assert_eq!(recv(&mail, space(5000).0, Some(0), 1, LIMIT).wait(), unlike(5000, Pair, One, 1));
+            assert_eq!(recv(&mail, space(5000).0, Some(0), 1, LIMIT).wait(), unlike(5000, LABELLED, PLAIN, 1));
             refused.wait();
-            let received = recv_units(&mail, space(5000).0, Pair, (Some(0), 2), LIMIT);
-            assert_eq!(received.wait(), unlike(5000, One, Pair, 2));
-            assert_eq!(recv(&mail, space(2).0, Some(0), 3, LIMIT).wait(), unlike(2, Pair, One, 3));
+            let received = recv_labelled(&mail, space(5000).0, LABELLED, (Some(0), 2), LIMIT);
+            assert_eq!(received.wait(), unlike(5000, PLAIN, LABELLED, 2));
+            assert_eq!(recv(&mail, space(2).0, Some(0), 3, LIMIT).wait(), unlike(2, LABELLED, PLAIN, 3));
             refused.wait();
             let (space, start) = space(2);
-            assert_eq!(recv_units(&mail, space, Pair, (Some(0), 4), LIMIT).wait(), Ok(0));
+            assert_eq!(recv_labelled(&mail, space, LABELLED, (Some(0), 4), LIMIT).wait(), Ok(0));
             assert_eq!(read(start, 2), [7, 8]);
         }
     });
@@ -234,14 +244,13 @@ fn pairs_are_told_from_single_elements() {
 
 #[test]
 fn an_envelope_that_no_correct_rank_writes_is_refused() {
-    for unit in [Unit::One, Unit::Pair] {
-        let envelope = Envelope { dtype: DType::F32, unit, bytes: 8, tag: 3 };
+    for label in [0, 3, 255] {
+        let envelope = Envelope { dtype: DType::F32, label, bytes: 8, tag: 3 };
         let form = ring::form(envelope);
         assert_eq!(ring::envelope(form, 8, 3), Some(envelope));
-        let others = [form & 0xff, form & 0xff | 3 << 8, form | 1 << 16, form | 0xff, form | 1 << 63];
+        let others = [form | 1 << 16, form | 0xff, form | 1 << 63];
         others.iter().for_each(|&form| assert_eq!(ring::envelope(form, 8, 3), None, "{form:#x}"));
         assert_eq!(ring::envelope(form, 6, 3), None);
-        assert_eq!(ring::envelope(form, 4, 3).is_some(), unit == Unit::One);
     }
 }
 
@@ -251,7 +260,7 @@ fn an_envelope_that_no_correct_rank_writes_is_refused() {
 fn the_sender_of_a_long_message_that_does_not_fit_does_not_wait() {
     let (refused, ended) = (Meeting::default(), Meeting::default());
     on_each_group(2, |mail, rank| {
-        let envelope = |count: usize| Envelope { dtype: DType::U32, unit: Unit::One, bytes: 4 * count, tag: 1 };
+        let envelope = |count: usize| Envelope { dtype: DType::U32, label: 0, bytes: 4 * count, tag: 1 };
         let unlike = Err(MailFault::Unlike { from: 0, to: 1, sent: envelope(200_000), expected: envelope(1) });
         for message in 0..4 {
             if rank == 0 {
@@ -285,7 +294,7 @@ fn the_sender_of_a_long_message_that_does_not_fit_does_not_wait() {
 fn a_refusal_is_for_the_send_that_is_under_way() {
     let barrier = Meeting::default();
     on_each_group(2, |mail, rank| {
-        let envelope = |count: usize| Envelope { dtype: DType::U32, unit: Unit::One, bytes: 4 * count, tag: 1 };
+        let envelope = |count: usize| Envelope { dtype: DType::U32, label: 0, bytes: 4 * count, tag: 1 };
         // Longer than an eager message, and as long as a cell.
         let unlike = Err(MailFault::Unlike { from: 0, to: 1, sent: envelope(1026), expected: envelope(1027) });
         for _ in 0..50 {
@@ -309,7 +318,7 @@ fn a_refusal_is_for_the_send_that_is_under_way() {
 fn each_message_that_does_not_fit_is_told() {
     let barrier = Meeting::default();
     on_each_group(2, |mail, rank| {
-        let envelope = |count: usize, tag| Envelope { dtype: DType::U32, unit: Unit::One, bytes: 4 * count, tag };
+        let envelope = |count: usize, tag| Envelope { dtype: DType::U32, label: 0, bytes: 4 * count, tag };
         let unlike = |tag| {
             let (sent, expected) = (envelope(1026, tag), envelope(1027 + tag as usize, tag));
             Err(MailFault::Unlike { from: 0, to: 1, sent, expected })
@@ -339,7 +348,7 @@ fn each_message_that_does_not_fit_is_told() {
 fn a_send_under_way_hears_of_its_refusal_beside_more_than_are_told() {
     let barrier = Meeting::default();
     on_each_group(2, |mail, rank| {
-        let envelope = |count: usize, tag| Envelope { dtype: DType::U32, unit: Unit::One, bytes: 4 * count, tag };
+        let envelope = |count: usize, tag| Envelope { dtype: DType::U32, label: 0, bytes: 4 * count, tag };
         let unlike = |sent: usize, expected: usize, tag| {
             let (sent, expected) = (envelope(sent, tag), envelope(expected, tag));
             Err(MailFault::Unlike { from: 0, to: 1, sent, expected })
@@ -383,7 +392,7 @@ fn false_numbers_of_refusals_are_no_more_than_an_error() {
         sync::atomics::Ordering,
     };
     let (ends, generation) = (RingEnds::default(), Generation::default());
-    let envelope = Envelope { dtype: DType::U32, unit: Unit::One, bytes: 4, tag: 1 };
+    let envelope = Envelope { dtype: DType::U32, label: 0, bytes: 4, tag: 1 };
     let refusal = |message| Refusal { message, sent: envelope, expected: Envelope { bytes: 8, ..envelope } };
     let (mut refuser, mut refused) = (Refuser::new(generation), Refused::new(generation));
     // The writer says that it has heard of refusals that were not told.
