@@ -1,7 +1,8 @@
 //! The runtime's own calls above the collectives: in them ranks only wait for each other, or
 //! exchange data of the runtime.
 
-use consonance_spec::{Extension, Kind};
+use consonance_kernels::digest::digest;
+use consonance_spec::{Extension, Kind, Signature};
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $name:literal,)*) => {
@@ -60,16 +61,26 @@ kinds! {
     COMPARE_PARAMETERS = "training::compare_parameters",
 }
 
+/// Returns the signature of a call of one of these kinds. Its detail is a digest of the name: in
+/// another build, another kind may have its place.
+pub(crate) const fn signature(kind: Kind) -> Signature {
+    Signature { detail: digest(kind.name()), ..Signature::new(kind) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use consonance_kernels::shm::codes::{code_of, fingerprint};
     use std::collections::HashSet;
 
     #[test]
     fn calls_are_told_apart_by_their_names_and_codes() {
         let kinds = || Kind::ALL.iter().copied().chain(EXTENSIONS.iter().map(|extension| Kind::Extension(extension)));
         let names: HashSet<&str> = kinds().map(Kind::name).collect();
-        let codes: HashSet<u8> = kinds().map(consonance_kernels::shm::codes::code_of).collect();
+        let codes: HashSet<u8> = kinds().map(code_of).collect();
         assert_eq!([names.len(), codes.len()], [kinds().count(); 2]);
+        let [own, other] = [&Extension { place: 2, name: "assign" }, &Extension { place: 2, name: "assign_all" }]
+            .map(|of| signature(Kind::Extension(of)));
+        assert_ne!(fingerprint(&own), fingerprint(&other), "kinds of two builds in one place");
     }
 }

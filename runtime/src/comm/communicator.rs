@@ -478,7 +478,7 @@ impl Communicator {
 
     /// Executes a barrier of a kind of the strategy's own.
     pub(crate) fn meet(&mut self, kind: Kind, agreement: &Agreement<'_>) -> Result<()> {
-        let mut signature = Signature::new(kind);
+        let mut signature = crate::kind::signature(kind);
         agreement.sign(&mut signature);
         let done = self.step(Call::Barrier, &signature, agreement);
         self.hear(done)

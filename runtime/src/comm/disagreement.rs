@@ -14,7 +14,7 @@ use consonance_spec::{DType, Kind, Signature};
 use std::io;
 
 /// The signature of the calls by which ranks exchange their calls in words.
-const EXPLAIN: Signature = Signature { dtype: Some(DType::U8), ..Signature::new(kind::EXPLAIN) };
+const EXPLAIN: Signature = Signature { dtype: Some(DType::U8), ..kind::signature(kind::EXPLAIN) };
 
 impl Communicator {
     /// Returns the error of a failed call. If the ranks disagree, exchanges their calls in words
