@@ -4,6 +4,7 @@
 //! a peer must lose access to them. It is mapped together with the block, so that the system has
 //! committed to it. It has no pages before it is written.
 
+use crate::cpu::copy::copy_private;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use std::{io, ops::Range, ptr, sync::Mutex};
 
@@ -52,11 +53,12 @@ impl Spare {
         let part = self.parts.iter().position(whole).ok_or(io::ErrorKind::InvalidInput)?;
         let spare = ptr::with_exposed_provenance_mut::<u8>(self.start + bytes.start);
         let place = block.wrapping_add(bytes.start);
-        // SAFETY: both ranges are mapped. A peer may write the bytes during the copy, so the copy
-        // may have torn bytes. Then the spare's part replaces all of the pages, and this process
-        // uses the part's old addresses no more.
+        // SAFETY: both ranges are mapped, and do not overlap. The copy is as of a rank's own data,
+        // but a peer may write the bytes meanwhile, so the copy may have torn bytes. Then the
+        // spare's part replaces all of the pages, and this process uses the part's old addresses no
+        // more.
         unsafe {
-            ptr::copy_nonoverlapping(place.cast_const(), spare, bytes.len());
+            copy_private(place.cast_const(), spare, bytes.len());
             rustix::mm::mremap_fixed(spare.cast(), bytes.len(), bytes.len(), MremapFlags::MAYMOVE, place.cast())?;
         }
         let Range { start, end } = self.parts.swap_remove(part);
