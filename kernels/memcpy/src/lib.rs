@@ -12,6 +12,9 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+pub mod object_code;
+pub mod planted;
+
 /// A few hundred bytes. Larger copies are [found].
 pub const MOST: usize = 512;
 
