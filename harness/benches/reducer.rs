@@ -132,11 +132,15 @@ fn ones(dtype: DType, count: usize) -> HostMemory {
         DType::Bf16 => of(bf16::ONE, count),
         DType::F32 => of(1f32, count),
         DType::F64 => of(1f64, count),
+        DType::Bool => of(true, count),
+        DType::I8 => of(1i8, count),
+        DType::I16 => of(1i16, count),
         DType::I32 => of(1i32, count),
         DType::I64 => of(1i64, count),
         DType::U8 => of(1u8, count),
-        // The clone has its own pages, which are present.
-        other => HostMemory::zeroed(other, count).clone(),
+        DType::U16 => of(1u16, count),
+        DType::U32 => of(1u32, count),
+        DType::U64 => of(1u64, count),
     }
 }
 

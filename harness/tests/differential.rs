@@ -269,7 +269,7 @@ fn every_call_on_sparse_rows() {
                     seed += 1;
                     let taller = |replica: usize| match &call {
                         NestCall::Gather(_) => [&[shape[0] + replica], &shape[1..]].concat(),
-                        _ => shape.clone(),
+                        NestCall::Reduce(..) | NestCall::ReduceScatter(_) | NestCall::Broadcast(_) => shape.clone(),
                     };
                     let rows = Leaf { dtype, shapes: (0..size).map(taller).collect(), sparse: true, seed };
                     let tensor = Leaf { sparse: false, ..rows.clone() };

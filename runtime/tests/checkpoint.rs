@@ -56,7 +56,15 @@ fn bits(tensor: &Tensor) -> String {
         DType::Bf16 => of::<bf16>(tensor, |x| if x.is_nan() { 1 << 63 } else { x.to_bits().into() }),
         DType::F32 => of::<f32>(tensor, |x| if x.is_nan() { 1 << 63 } else { x.to_bits().into() }),
         DType::F64 => of::<f64>(tensor, |x| if x.is_nan() { 1 << 63 } else { x.to_bits() }),
-        _ => format!("{tensor:?}"),
+        DType::Bool
+        | DType::I8
+        | DType::I16
+        | DType::I32
+        | DType::I64
+        | DType::U8
+        | DType::U16
+        | DType::U32
+        | DType::U64 => format!("{tensor:?}"),
     }
 }
 

@@ -112,8 +112,8 @@ impl DType {
         match (self.class(), self.size()) {
             (Class::Float, _) => Some(self),
             (Class::Bool, _) => None,
-            (_, 1 | 2) => Some(DType::F32),
-            _ => Some(DType::F64),
+            (Class::Signed | Class::Unsigned, 1 | 2) => Some(DType::F32),
+            (Class::Signed | Class::Unsigned, _) => Some(DType::F64),
         }
     }
 }

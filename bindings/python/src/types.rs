@@ -1,6 +1,6 @@
 //! Element types of arrays.
 
-use consonance::{DType, ReduceOp};
+use consonance::{DType, ReduceOp, raw::Class};
 use consonance_c::codes::{COMPLEX, TYPES, Type};
 
 /// Types whose elements move and are not reduced: 8-bit floating-point numbers, with the code of
@@ -87,12 +87,13 @@ pub(crate) fn bytes(of: Type) -> usize {
 /// Returns the operation that `op` is on this type, or what is expected instead. On bools a sum is
 /// `or` and a product is `and`, as in NumPy and PyTorch.
 pub(crate) fn operation(of: Type, op: ReduceOp) -> Result<ReduceOp, &'static str> {
-    match (of.dtype, op) {
+    match (of.dtype.class(), op) {
         _ if FLOAT8.iter().any(|(_, float8)| *float8 == of) => Err("a type that can be reduced"),
         _ if of.parts > 1 && !matches!(op, ReduceOp::Sum | ReduceOp::Mean) => Err("sum or mean, for complex numbers"),
-        (DType::Bool, ReduceOp::Mean) => Err("any operation but mean, for bools"),
-        (DType::Bool, ReduceOp::Sum | ReduceOp::Max) => Ok(ReduceOp::Or),
-        (DType::Bool, ReduceOp::Product | ReduceOp::Min) => Ok(ReduceOp::And),
-        (_, op) => Ok(op),
+        (Class::Bool, ReduceOp::Mean) => Err("any operation but mean, for bools"),
+        (Class::Bool, ReduceOp::Sum | ReduceOp::Max) => Ok(ReduceOp::Or),
+        (Class::Bool, ReduceOp::Product | ReduceOp::Min) => Ok(ReduceOp::And),
+        (Class::Bool, ReduceOp::And | ReduceOp::Or | ReduceOp::Xor)
+        | (Class::Signed | Class::Unsigned | Class::Float, _) => Ok(op),
     }
 }

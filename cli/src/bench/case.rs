@@ -70,7 +70,9 @@ impl Collective {
         match self {
             Collective::Broadcast => true,
             Collective::Barrier | Collective::SendRecv | Collective::AllToAllV => false,
-            _ => wanted,
+            Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter => wanted,
+            Collective::AllGather | Collective::AllGatherV | Collective::Gather | Collective::GatherV => wanted,
+            Collective::Scatter | Collective::ScatterV | Collective::AllToAll => wanted,
         }
     }
 

@@ -297,7 +297,8 @@ mod tests {
                     collective::all_to_all_v(&sent, &counts)
                 }
                 AllGather | AllGatherV => Ok(collective::all_gather(&sent)),
-                _ => collective::all_to_all(&sent),
+                AllToAll => collective::all_to_all(&sent),
+                other => unreachable!("{other:?} is none of these"),
             };
             let expected: Vec<Vec<i32>> = layouts.iter().map(|layout| filled(&layout.expect)).collect();
             assert_eq!(results.expect("a right call"), expected, "{collective}");

@@ -141,8 +141,9 @@ impl Work {
             // So many peers that the scratch buffer has room for no more than the least.
             (Company::Readers, _) => Tuning { read_scratch_bytes: 4 * KIB, ..*tuning },
             // The other ways ask no limit.
-            (_, Call::Concat) => Tuning { out_past: Way::Ahead, ..*tuning },
-            _ => *tuning,
+            (Company::Threads | Company::Processes, Call::Concat) => Tuning { out_past: Way::Ahead, ..*tuning },
+            (_, Call::AllReduce | Call::AllReduceAlloc | Call::Reduce | Call::ReduceScatter | Call::Fold)
+            | (_, Call::AllGather | Call::AllGatherV | Call::AllToAll | Call::Broadcast) => *tuning,
         }
     }
 }

@@ -124,7 +124,9 @@ impl NestCase {
             (Carrier::Replica, 1) => NestCall::Broadcast(source.below(size)),
             (Carrier::Strategy | Carrier::Merge, 0 | 1) => NestCall::Reduce(op, vec![axis]),
             (Carrier::Replica | Carrier::Strategy | Carrier::Merge, 2 | 3) => NestCall::Gather(axis),
-            _ => NestCall::Reduce(op, vec![]),
+            (Carrier::Replica | Carrier::Strategy | Carrier::Merge | Carrier::Batch | Carrier::Overlap, _) => {
+                NestCall::Reduce(op, vec![])
+            }
         };
         let implementation = source.pick(&[Implementation::Auto, Implementation::OneShot, Implementation::TwoShot]);
         let bytes_per_pack = source.pick(&[64 << 10, 0, 1, 16, 80, 100, 1000]);

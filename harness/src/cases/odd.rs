@@ -1,7 +1,7 @@
 //! Calls on which the ranks disagree: one rank does something else.
 
 use super::{Carrier, Case, Collective, Counts, Leaf, NestCall, NestCase, Source, Then, script::SIZES};
-use consonance_spec::{DType, Kind, ReduceOp, nest::Nest};
+use consonance_spec::{DType, Flow, Kind, ReduceOp, nest::Nest};
 
 /// A case in which one rank of a group differs from the others.
 #[derive(Clone, Debug)]
@@ -51,14 +51,14 @@ impl Case for OddRank {
                 RankDoes::Calls(call, argument)
             }
         };
-        match (call.kind, does) {
-            // Only two ranks take part, so the other ranks would not notice.
-            (Kind::SendRecv, RankDoes::Leaves | RankDoes::IsLate) => {
-                let does = RankDoes::Calls(Collective { counts: Counts::Even(1001), ..call.clone() }, "count");
-                OddRank { size, odd, call, does }
+        // If only two ranks take part, the other ranks would not notice.
+        let does = match does {
+            RankDoes::Leaves | RankDoes::IsLate if call.kind.flow() == Flow::Pair => {
+                RankDoes::Calls(Collective { counts: Counts::Even(1001), ..call.clone() }, "count")
             }
-            (_, does) => OddRank { size, odd, call, does },
-        }
+            does => does,
+        };
+        OddRank { size, odd, call, does }
     }
 }
 

@@ -74,7 +74,8 @@ pub(super) fn strategy_options(case: &NestCase) -> CommunicationOptions {
         (Carrier::Overlap, _) | (Carrier::Replica, NestCall::Reduce(..) | NestCall::Gather(_)) => {
             CommunicationOptions::new().timeout(DEADLINE).expect("a deadline that is not zero")
         }
-        _ => options(case),
+        (Carrier::Replica, NestCall::ReduceScatter(_) | NestCall::Broadcast(_))
+        | (Carrier::Strategy | Carrier::Merge | Carrier::Batch, _) => options(case),
     }
 }
 

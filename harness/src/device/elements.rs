@@ -132,10 +132,8 @@ impl ElementsCase {
         let bytes = HostBuf::from(elements.as_slice()).as_bytes();
         let mut layout = Layout::new(self.alignment);
         let from = layout.push(bytes, size_of::<T>());
-        let to = match self.work {
-            Work::ScaleInPlace => from,
-            _ => layout.push(&vec![!GUARD; bytes.len()], size_of::<T>()),
-        };
+        let is_in_place = self.work == Work::ScaleInPlace;
+        let to = if is_in_place { from } else { layout.push(&vec![!GUARD; bytes.len()], size_of::<T>()) };
         let before = layout.end();
         let after = bench.run(&before, |kernels, stream, memory| {
             let (from, to) = (memory.slice(from), memory.slice(to));

@@ -6,7 +6,10 @@
 
 use crate::value::{Value, bits, from_bits};
 use consonance::{DType, IndexedSlices, ReduceOp, Tensor, bf16, f16};
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    ops::{Add, Div},
+};
 
 /// Reduces all replicas' nests to one nest, over the replicas and over `axes` of each tensor.
 pub(crate) fn reduce(op: ReduceOp, axes: &[isize], nests: &[Value]) -> Value {
@@ -93,45 +96,51 @@ fn reduce_tensors(op: ReduceOp, axes: &[isize], tensors: &[Value]) -> Tensor {
 
 /// Returns the bits of the result, from the bits of its contributions.
 fn combine(op: ReduceOp, dtype: DType, column: &[u64]) -> u64 {
-    let count = column.len();
     match dtype {
-        DType::F64 => {
-            let numbers: Vec<f64> = column.iter().map(|&bits| f64::from_bits(bits)).collect();
-            match op {
-                ReduceOp::Max => tree(&numbers, f64::max).to_bits(),
-                ReduceOp::Sum => tree(&numbers, |a, b| a + b).to_bits(),
-                _ => (tree(&numbers, |a, b| a + b) / count as f64).to_bits(),
-            }
+        DType::F64 => floats(op, column, f64::from_bits, f64::max).to_bits(),
+        DType::F32 => floats(op, column, |bits| f32::from_bits(bits as u32), f32::max).to_bits().into(),
+        DType::F16 => {
+            let result = floats(op, column, |bits| f16::from_bits(bits as u16).to_f32(), f32::max);
+            f16::from_f32(result).to_bits().into()
         }
-        DType::F32 | DType::F16 | DType::Bf16 => {
-            let widen = |bits: u64| match dtype {
-                DType::F16 => f16::from_bits(bits as u16).to_f32(),
-                DType::Bf16 => bf16::from_bits(bits as u16).to_f32(),
-                _ => f32::from_bits(bits as u32),
-            };
-            let numbers: Vec<f32> = column.iter().map(|&bits| widen(bits)).collect();
-            let result = match op {
-                ReduceOp::Max => tree(&numbers, f32::max),
-                ReduceOp::Sum => tree(&numbers, |a, b| a + b),
-                _ => tree(&numbers, |a, b| a + b) / count as f32,
-            };
-            match dtype {
-                DType::F16 => f16::from_f32(result).to_bits().into(),
-                DType::Bf16 => bf16::from_f32(result).to_bits().into(),
-                _ => result.to_bits().into(),
-            }
+        DType::Bf16 => {
+            let result = floats(op, column, |bits| bf16::from_bits(bits as u16).to_f32(), f32::max);
+            bf16::from_f32(result).to_bits().into()
         }
-        _ => {
-            let width = 8 * dtype.size() as u32;
-            let signed = [DType::I8, DType::I16, DType::I32, DType::I64].contains(&dtype);
-            let widen =
-                |bits: u64| if signed { ((bits as i64) << (64 - width) >> (64 - width)) as i128 } else { bits.into() };
-            let sum: i128 = column.iter().map(|&bits| widen(bits)).sum();
-            match (op, dtype.mean()) {
-                (ReduceOp::Mean, Some(DType::F32)) => (sum as f32 / count as f32).to_bits().into(),
-                (ReduceOp::Mean, _) => (sum as f64 / count as f64).to_bits(),
-                _ => sum as u64 & (u64::MAX >> (64 - width)),
-            }
+        DType::I8 | DType::I16 | DType::I32 | DType::I64 => {
+            let others = 64 - 8 * dtype.size() as u32;
+            integers(op, dtype, column, |bits| ((bits as i64) << others >> others).into())
+        }
+        DType::U8 | DType::U16 | DType::U32 | DType::U64 => integers(op, dtype, column, i128::from),
+        DType::Bool => panic!("no vectors of {op} of bools"),
+    }
+}
+
+/// Reduces the floats that have these bits.
+fn floats<T>(op: ReduceOp, column: &[u64], widen: fn(u64) -> T, max: fn(T, T) -> T) -> T
+where
+    T: Copy + From<u16> + Add<Output = T> + Div<Output = T>,
+{
+    let numbers: Vec<T> = column.iter().map(|&bits| widen(bits)).collect();
+    match op {
+        ReduceOp::Max => tree(&numbers, max),
+        ReduceOp::Sum => tree(&numbers, T::add),
+        ReduceOp::Mean => tree(&numbers, T::add) / u16::try_from(numbers.len()).expect("few replicas").into(),
+        ReduceOp::Product | ReduceOp::Min | ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => {
+            panic!("no vectors of {op} of floats")
+        }
+    }
+}
+
+/// Reduces the integers that have these bits. Returns the bits of the result.
+fn integers(op: ReduceOp, dtype: DType, column: &[u64], widen: impl Fn(u64) -> i128) -> u64 {
+    let (sum, count): (i128, usize) = (column.iter().map(|&bits| widen(bits)).sum(), column.len());
+    match op {
+        ReduceOp::Mean if dtype.mean() == Some(DType::F32) => (sum as f32 / count as f32).to_bits().into(),
+        ReduceOp::Mean => (sum as f64 / count as f64).to_bits(),
+        ReduceOp::Sum => sum as u64 & (u64::MAX >> (64 - 8 * dtype.size())),
+        ReduceOp::Product | ReduceOp::Min | ReduceOp::Max | ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => {
+            panic!("no vectors of {op} of integers")
         }
     }
 }

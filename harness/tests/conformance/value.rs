@@ -262,7 +262,17 @@ fn near(expected: &Tensor, found: &Tensor, ulp: u64) -> bool {
         DType::Bf16 => bf16::INFINITY.bits64(),
         DType::F32 => f32::INFINITY.bits64(),
         DType::F64 => f64::INFINITY.bits64(),
-        _ => return dtype == found.dtype() && expected.shape() == found.shape() && bits(expected) == bits(found),
+        DType::Bool
+        | DType::I8
+        | DType::I16
+        | DType::I32
+        | DType::I64
+        | DType::U8
+        | DType::U16
+        | DType::U32
+        | DType::U64 => {
+            return dtype == found.dtype() && expected.shape() == found.shape() && bits(expected) == bits(found);
+        }
     };
     let sign = 1 << (8 * dtype.size() - 1);
     let place = |bits: u64| if bits & sign == 0 { bits as i128 } else { -((bits & !sign) as i128) };

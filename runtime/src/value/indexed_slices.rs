@@ -52,7 +52,7 @@ impl IndexedSlices {
     /// ```
     pub fn new(values: Tensor, indices: Tensor, dense_shape: Option<Vec<usize>>) -> Result<IndexedSlices> {
         let call = "IndexedSlices::new";
-        if !matches!(indices.dtype(), DType::I32 | DType::I64) {
+        if is_narrow(indices.dtype()).is_none() {
             return Err(Error::invalid(call, "indices", "i32 or i64", indices.dtype().name()));
         }
         let Some((&rows, row_shape)) = values.shape().split_first() else {
@@ -186,9 +186,10 @@ impl IndexedSlices {
     /// Makes a tensor of indices with the dtype of this one's. No index may exceed the largest of
     /// this one's.
     fn indices_like(&self, indices: impl Iterator<Item = i64>) -> Tensor {
-        match self.indices.dtype() {
-            DType::I32 => Tensor::from(indices.map(|index| index as i32).collect::<Vec<_>>()),
-            _ => Tensor::from(indices.collect::<Vec<_>>()),
+        if is_narrow(self.indices.dtype()) == Some(true) {
+            Tensor::from(indices.map(|index| index as i32).collect::<Vec<_>>())
+        } else {
+            Tensor::from(indices.collect::<Vec<_>>())
         }
     }
 
@@ -203,6 +204,17 @@ impl IndexedSlices {
         let narrow = self.indices.as_slice::<i32>().unwrap_or(&[]);
         let wide = self.indices.as_slice::<i64>().unwrap_or(&[]);
         narrow.iter().map(|&index| index.into()).chain(wide.iter().copied())
+    }
+}
+
+/// Returns whether indices of this type have 32 bits, not 64; `None` for a type that no indices
+/// have.
+fn is_narrow(dtype: DType) -> Option<bool> {
+    match dtype {
+        DType::I32 => Some(true),
+        DType::I64 => Some(false),
+        DType::Bool | DType::I8 | DType::I16 | DType::U8 | DType::U16 | DType::U32 | DType::U64 => None,
+        DType::F16 | DType::Bf16 | DType::F32 | DType::F64 => None,
     }
 }
 
@@ -243,18 +255,15 @@ pub(crate) fn gathered(
         begins.push(begins[part].checked_add(size).ok_or_else(too_many)?);
     }
     let offsets = counts.iter().zip(&begins).flat_map(|(&count, &begin)| std::iter::repeat_n(begin, count));
-    match dtype {
-        DType::I32 => {
-            for (index, offset) in indices.as_mut_slice::<i32>()?.iter_mut().zip(offsets) {
-                let moved = i32::try_from(offset).ok().and_then(|offset| index.checked_add(offset));
-                *index = moved.ok_or_else(too_many)?;
-            }
+    if is_narrow(dtype) == Some(true) {
+        for (index, offset) in indices.as_mut_slice::<i32>()?.iter_mut().zip(offsets) {
+            let moved = i32::try_from(offset).ok().and_then(|offset| index.checked_add(offset));
+            *index = moved.ok_or_else(too_many)?;
         }
-        _ => {
-            for (index, offset) in indices.as_mut_slice::<i64>()?.iter_mut().zip(offsets) {
-                let moved = i64::try_from(offset).ok().and_then(|offset| index.checked_add(offset));
-                *index = moved.ok_or_else(too_many)?;
-            }
+    } else {
+        for (index, offset) in indices.as_mut_slice::<i64>()?.iter_mut().zip(offsets) {
+            let moved = i64::try_from(offset).ok().and_then(|offset| index.checked_add(offset));
+            *index = moved.ok_or_else(too_many)?;
         }
     }
     let mut shape = values.shape().to_vec();

@@ -97,10 +97,7 @@ fn results<T: Sample>(call: &Collective, given: &[Vec<T>]) -> Result<Vec<Option<
         // No rank can send to itself.
         (Kind::SendRecv, _) if size == 1 => return Err(SpecError::Shape { replica: 0 }),
         (Kind::SendRecv, _) => only(call.receiver(size), given[root].clone()),
-        (kind, _) => {
-            assert_eq!(kind.flow(), Flow::Control, "{kind}: nothing says what each rank gets");
-            vec![None; size]
-        }
+        (Kind::Barrier | Kind::Split | Kind::Extension(_), _) => vec![None; size],
     })
 }
 
@@ -234,7 +231,7 @@ impl<T: Sample> Buffers<T> {
         let counted = |other: usize| call.counts.of(other, 0);
         let fresh = |count: usize| sample::<T>(!call.seed, count);
         let (send, recv) = match (call.kind, call.in_place) {
-            (Kind::Barrier, _) => (None, None),
+            (Kind::Barrier | Kind::Split | Kind::Extension(_), _) => (None, None),
             (Kind::Broadcast, _) => (None, recv(&given, result.unwrap_or(&given))),
             (Kind::AllReduce | Kind::AllToAll, true) if !matches!(call.counts, Counts::Pairs(_)) => {
                 (None, recv(&given, result.unwrap_or(&given)))
@@ -269,7 +266,10 @@ impl<T: Sample> Buffers<T> {
                 let count = if call.kind == Kind::ReduceScatter { given.len() / size } else { given.len() };
                 recv(&given[..count], &given[..count]).filter(|_| call.kind != Kind::Reduce || root)
             }),
-            _ => (send(&given), result.and_then(|result| recv(&fresh(result.len()), result))),
+            (Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter, _)
+            | (Kind::AllGather | Kind::Gather | Kind::AllToAll, _) => {
+                (send(&given), result.and_then(|result| recv(&fresh(result.len()), result)))
+            }
         };
         Buffers { call: call.clone(), valid, rank, size, send, recv }
     }
@@ -311,7 +311,11 @@ impl<T: Sample> Part for Buffers<T> {
             (Kind::SendRecv, Some(send), _, _) => communicator.send(send, call.receiver(*size)),
             (Kind::SendRecv, None, Some(recv), _) => communicator.recv(recv, root),
             (Kind::SendRecv, None, None, _) => Ok(()),
-            (_, send, recv, _) => unreachable!("{call:?} with {:?}, {:?}", send.is_some(), recv.is_some()),
+            (Kind::Broadcast | Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter, send, recv, _)
+            | (Kind::AllGather | Kind::Gather | Kind::AllToAll, send, recv, _)
+            | (Kind::Split | Kind::Extension(_), send, recv, _) => {
+                unreachable!("{call:?} with {:?}, {:?}", send.is_some(), recv.is_some())
+            }
         }
     }
 
@@ -334,7 +338,11 @@ impl<T: Sample> Part for Buffers<T> {
             (Kind::SendRecv, Some(send), _, _) => scope.send(send, call.receiver(*size)),
             (Kind::SendRecv, None, Some(recv), _) => scope.recv(recv, root),
             (Kind::SendRecv, None, None, _) => return Ok(None),
-            (_, send, recv, _) => unreachable!("{call:?} with {:?}, {:?}", send.is_some(), recv.is_some()),
+            (Kind::Broadcast | Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter, send, recv, _)
+            | (Kind::AllGather | Kind::Gather | Kind::AllToAll, send, recv, _)
+            | (Kind::Split | Kind::Extension(_), send, recv, _) => {
+                unreachable!("{call:?} with {:?}, {:?}", send.is_some(), recv.is_some())
+            }
         }))
     }
 

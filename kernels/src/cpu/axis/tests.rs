@@ -56,7 +56,13 @@ fn expected<T: Sample<Mean: Sample>>(
     let tensors: Vec<Array<T>> = tensors.iter().zip(axes).map(shaped).collect();
     match op {
         ReduceOp::Mean => array::mean(&tensors, &[1]).unwrap().data.iter().map(|value| value.key()).collect(),
-        _ => array::reduce(op, &tensors, &[1]).unwrap().data.iter().map(|value| value.key()).collect(),
+        ReduceOp::Sum
+        | ReduceOp::Product
+        | ReduceOp::Min
+        | ReduceOp::Max
+        | ReduceOp::And
+        | ReduceOp::Or
+        | ReduceOp::Xor => array::reduce(op, &tensors, &[1]).unwrap().data.iter().map(|value| value.key()).collect(),
     }
 }
 
@@ -81,9 +87,10 @@ fn check<T: Sample<Mean: Sample>>(op: ReduceOp, axes: &[usize], outer: usize, in
 }
 
 fn keys<T: Sample<Mean: Sample>>(op: ReduceOp, result: &HostMemory) -> Vec<u64> {
-    match op {
-        ReduceOp::Mean => result.as_buf().as_slice::<T::Mean>().unwrap().iter().map(|e| e.key()).collect(),
-        _ => result.as_buf().as_slice::<T>().unwrap().iter().map(|e| e.key()).collect(),
+    if op.result(T::DTYPE) == Some(T::DTYPE) {
+        result.as_buf().as_slice::<T>().unwrap().iter().map(|e| e.key()).collect()
+    } else {
+        result.as_buf().as_slice::<T::Mean>().unwrap().iter().map(|e| e.key()).collect()
     }
 }
 

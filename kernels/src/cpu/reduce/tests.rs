@@ -25,7 +25,13 @@ const UNTOUCHED: u8 = 0xa5;
 fn expected<T: Sample<Mean: Sample>>(op: ReduceOp, inputs: &[Vec<T>]) -> Vec<u64> {
     match op {
         ReduceOp::Mean => collective::mean(inputs).unwrap().into_iter().map(Sample::key).collect(),
-        _ => collective::reduce(op, inputs).unwrap().into_iter().map(Sample::key).collect(),
+        ReduceOp::Sum
+        | ReduceOp::Product
+        | ReduceOp::Min
+        | ReduceOp::Max
+        | ReduceOp::And
+        | ReduceOp::Or
+        | ReduceOp::Xor => collective::reduce(op, inputs).unwrap().into_iter().map(Sample::key).collect(),
     }
 }
 

@@ -98,7 +98,8 @@ fn data_of_one_way_move_through_their_slots() {
             for generation in 0..60 {
                 let (root, count) = (generation % ranks, [1300, 4000, 17_000, 2000, 75_000][generation / 2 % 5]);
                 let chunking = Chunking::one_way(4 * count, 1);
-                let (kind, has_data) = match generation % 7 < 4 {
+                let is_broadcast = generation % 7 < 4;
+                let (kind, has_data) = match is_broadcast {
                     true => (Kind::Broadcast, rank == root),
                     false => (Kind::Gather, rank != root),
                 };
@@ -110,9 +111,9 @@ fn data_of_one_way_move_through_their_slots() {
                 }
                 let send = memory.as_ref().map_or_else(|| own.as_slice().into(), HostMemory::as_buf);
                 let mut parts = vec![vec![0u32; count]; ranks];
-                let reads_from = |peer: usize| match kind {
-                    Kind::Broadcast => rank != root && peer == root,
-                    _ => rank == root && peer != root,
+                let reads_from = |peer: usize| match is_broadcast {
+                    true => rank != root && peer == root,
+                    false => rank == root && peer != root,
                 };
                 let copy = |peers: &mut PeerBuffers<'_>| {
                     let mut parts = parts.iter_mut().enumerate().filter(|(peer, _)| reads_from(*peer));

@@ -267,10 +267,10 @@ impl Lines {
 
 fn parse<T: Element + FromStr>(field: &[u8]) -> Option<T> {
     let text = str::from_utf8(field).ok()?.trim();
-    let text = match (T::DTYPE, text) {
-        (DType::Bool, "1" | "True" | "TRUE") => "true",
-        (DType::Bool, "0" | "False" | "FALSE") => "false",
-        _ => text,
+    let text = match text {
+        "1" | "True" | "TRUE" if T::DTYPE == DType::Bool => "true",
+        "0" | "False" | "FALSE" if T::DTYPE == DType::Bool => "false",
+        text => text,
     };
     text.parse().ok()
 }
