@@ -5,7 +5,7 @@
 //! and strings break no rule of code. [`the_rules_see_what_they_forbid`] has lines that break each
 //! rule.
 
-use proc_macro2::{Span, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
 use std::{
     collections::HashMap,
     fs,
@@ -128,6 +128,11 @@ const COLUMNS: usize = 100;
 /// The maximum numbers of lines of a file: of code, and of tests. A longer file has more than one
 /// noun.
 const LINES: [usize; 2] = [500, 900];
+
+/// The enums of ops, of element types and of kinds of calls, of their properties, and those of the
+/// bench and of the harness that follow them. The compiler is meant to find what an addition needs.
+const TABLES: [&str; 10] =
+    ["ReduceOp", "DType", "Class", "Kind", "Flow", "Work", "Extent", "Counts", "Collective", "NestCall"];
 
 /// A line that breaks a rule.
 #[derive(Debug)]
@@ -413,6 +418,81 @@ fn exceptions_without_reason(source: &Source) -> Vec<Problem> {
     problems
 }
 
+/// Returns the last arms of matches over [`TABLES`] that a new variant would take unseen.
+fn wildcards_over_tables(source: &Source) -> Vec<Problem> {
+    /// Returns the offsets of such arms.
+    fn wildcards(tokens: TokenStream, found: &mut Vec<usize>) {
+        let mut is_match = false;
+        for token in tokens {
+            let TokenTree::Group(group) = token else {
+                is_match |= matches!(token, TokenTree::Ident(word) if word == "match");
+                continue;
+            };
+            if is_match && group.delimiter() == Delimiter::Brace {
+                is_match = false;
+                let patterns = patterns(group.stream());
+                let anything = patterns.iter().find(|pattern| matches_anything(pattern));
+                if let Some(pattern) = anything.filter(|_| patterns.iter().any(|pattern| names_a_table(pattern))) {
+                    found.push(pattern[0].span().byte_range().start);
+                }
+            }
+            wildcards(group.stream(), found);
+        }
+    }
+    let what = "a new op, type or kind would go here unseen: name those that do, or ask for a property of theirs";
+    let mut found = Vec::new();
+    wildcards(source.text.parse().expect("Rust, as when the source was split"), &mut found);
+    found.into_iter().map(|at| source.problem(at, what)).collect()
+}
+
+/// Returns the pattern of each arm of a match, with its guard.
+fn patterns(arms: TokenStream) -> Vec<Vec<TokenTree>> {
+    let is = |token: &TokenTree, c: char| matches!(token, TokenTree::Punct(punct) if punct.as_char() == c);
+    let (mut patterns, mut pattern) = (Vec::new(), Vec::new());
+    let mut arms = arms.into_iter().peekable();
+    while let Some(token) = arms.next() {
+        if !(is(&token, '=') && arms.next_if(|next| is(next, '>')).is_some()) {
+            pattern.push(token);
+            continue;
+        }
+        patterns.push(std::mem::take(&mut pattern));
+        // A block ends its arm, and anything else ends at a comma.
+        let block = arms.next_if(|body| matches!(body, TokenTree::Group(body) if body.delimiter() == Delimiter::Brace));
+        if block.is_some() {
+            arms.next_if(|token| is(token, ','));
+        } else {
+            arms.by_ref().take_while(|token| !is(token, ',')).for_each(drop);
+        }
+    }
+    patterns
+}
+
+/// Returns whether a pattern, not its guard, has a variant of [`TABLES`].
+fn names_a_table(pattern: &[TokenTree]) -> bool {
+    let is_guard = |token: &TokenTree| matches!(token, TokenTree::Ident(word) if word == "if");
+    pattern.iter().take_while(|token| !is_guard(token)).enumerate().any(|(index, token)| match token {
+        TokenTree::Ident(name) => {
+            TABLES.iter().any(|table| name == table)
+                && matches!(pattern.get(index + 1), Some(TokenTree::Punct(punct)) if punct.as_char() == ':')
+        }
+        TokenTree::Group(group) => names_a_table(&group.stream().into_iter().collect::<Vec<_>>()),
+        TokenTree::Punct(_) | TokenTree::Literal(_) => false,
+    })
+}
+
+/// Returns whether a pattern is `_`, a name, or a tuple of them.
+fn matches_anything(pattern: &[TokenTree]) -> bool {
+    match pattern {
+        [TokenTree::Ident(name)] => name.to_string().starts_with(|c: char| c == '_' || c.is_lowercase()),
+        [TokenTree::Group(group)] if group.delimiter() == Delimiter::Parenthesis => {
+            let parts: Vec<TokenTree> = group.stream().into_iter().collect();
+            let mut parts = parts.split(|token| matches!(token, TokenTree::Punct(punct) if punct.as_char() == ','));
+            parts.all(matches_anything)
+        }
+        _ => false,
+    }
+}
+
 fn long_files(source: &Source) -> Vec<Problem> {
     let lines = source.text.lines().count();
     let most = LINES[usize::from(source.is_test)];
@@ -474,6 +554,11 @@ fn no_work_is_left_unfinished() {
 #[test]
 fn every_exception_has_a_reason() {
     check(exceptions_without_reason);
+}
+
+#[test]
+fn no_match_has_a_wildcard_for_ops_types_and_kinds() {
+    check(wildcards_over_tables);
 }
 
 #[test]
@@ -648,7 +733,23 @@ fn the_faults_that_are_put_back_are_there() {
 fn the_rules_see_what_they_forbid() {
     type Rule = fn(&Source) -> Vec<Problem>;
     let wide = format!("\n// {}", "word ".repeat(COLUMNS / 4));
-    let broken: [(Rule, &str, &str); 18] = [
+    let broken: [(Rule, &str, &str); 22] = [
+        (wildcards_over_tables, "spec/src/a.rs", "fn f() { match a { DType::F32 => 1,\n_ => 2 } }"),
+        (
+            wildcards_over_tables,
+            "cli/src/a.rs",
+            "fn f() { g(match a(|b| {}) { (Some(Kind::Split), _) => { 1 }\nb => 2 }) }",
+        ),
+        (
+            wildcards_over_tables,
+            "spec/tests/a.rs",
+            "fn f() { match (a, b) { (Flow::Pair, 1) if c => 1,\n(_, b) => 2 } }",
+        ),
+        (
+            wildcards_over_tables,
+            "fuzz/a.rs",
+            "fn f() { match a { 1 => match b { spec::ReduceOp::Sum => 1,\n_ => 2 }, _ => 3 } }",
+        ),
         (wide_comments, "spec/src/a.rs", &wide),
         (unsafe_outside_kernels, "runtime/src/a.rs", "fn f() {}\nunsafe fn g() {}"),
         (words_that_are_absent, "kernels/src/group/post.rs", "\nuse std::sync::atomic::AtomicU64;"),
@@ -688,7 +789,10 @@ fn the_rules_see_what_they_forbid() {
     assert_eq!(lines.collect::<Vec<_>>(), [1, 2]);
     assert_eq!(names("`a/b.rs` and `f(x)` and\n`c/`"), [(1, "a/b.rs"), (2, "c/")]);
 
-    let kept: [(Rule, &str, &str); 7] = [
+    let kept: [(Rule, &str, &str); 10] = [
+        (wildcards_over_tables, "spec/src/a.rs", "fn f() { match a { DType::F32 => b(1, |_| 2), DType::F64 => 2 } }"),
+        (wildcards_over_tables, "spec/src/a.rs", "fn f() { match a { 1 if b == Kind::Split => Kind::Split, _ => 2 } }"),
+        (wildcards_over_tables, "spec/src/a.rs", "fn f() { match a { (Kind::Split, _) => match b { _ => 1 } } }"),
         (
             unsafe_outside_kernels,
             "spec/src/a.rs",
