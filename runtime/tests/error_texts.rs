@@ -2,7 +2,8 @@
 //! fields.
 
 use consonance::{
-    Device, Error, MirroredStrategy, PerReplica, ReduceOp, Result, Tensor, Variable, VariableSynchronization,
+    Communicator, DType, Device, Error, MirroredStrategy, PerReplica, ReduceOp, ReplicaContext, Result, Tensor,
+    Variable, VariableSynchronization,
     cluster::{expand_hostlist, expand_tasks_per_node},
     dataset,
     raw::Reason,
@@ -60,16 +61,22 @@ fn every_error_has_its_text() {
         Error::other("no more data"),
     ];
     let ends = reasons.map(|reason| Error::aborted("barrier", 2, reason));
-    let found: String = errors.iter().chain(&ends).chain(&refusals()).map(|error| format!("{error}\n")).collect();
+    let all = [refusals(), of_collectives(), of_groups()].into_iter().flatten().collect::<Vec<_>>();
+    let found: String = errors.iter().chain(&ends).chain(&all).map(|error| format!("{error}\n")).collect();
     assert_eq!(found, include_str!("error_texts.txt"), "if this is meant, it is the new file");
+}
+
+fn of<T>(result: Result<T>) -> Error {
+    result.err().expect("a refusal")
+}
+
+fn mirrored() -> MirroredStrategy {
+    MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap()
 }
 
 /// Refusals of arguments, whose text tells a user what to pass.
 fn refusals() -> Vec<Error> {
-    fn of<T>(result: Result<T>) -> Error {
-        result.err().expect("a refusal")
-    }
-    let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();
+    let strategy = mirrored();
     let (value, unknown) = (PerReplica::new(vec![1.0f32; 2]), Device::Cpu(1_000_000));
     let builder = Variable::builder(|| Tensor::from(1.0f32)).synchronization(VariableSynchronization::OnRead);
     let variable = strategy.scope(|| builder.build()).unwrap();
@@ -86,5 +93,70 @@ fn refusals() -> Vec<Error> {
         of(Tensor::new([0, 1 << 40, 1 << 40], &[0u8; 0])),
         of(expand_hostlist("n[1")),
         of(expand_tasks_per_node("x")),
+    ]
+}
+
+/// Refusals of arguments of collectives.
+fn of_collectives() -> Vec<Error> {
+    let mut alone = Communicator::threads(1).remove(0);
+    let mut errors = vec![
+        of(alone.all_reduce("mean", &mut [1i32])),
+        of(alone.all_reduce("and", &mut [1.0f32])),
+        of(alone.all_reduce_into("sum", &[1i32, 2], &mut [0i32])),
+        of(alone.all_reduce_into("mean", &[1i32], &mut [0f32])),
+        of(alone.broadcast(&mut [1u8], 1)),
+        of(alone.all_gather_v(Some(&[1u8]), &mut [0u8; 2], &[2])),
+        of(alone.all_to_all_v(&[1u64], &[usize::MAX], &mut [0u64], &[usize::MAX])),
+        of(alone.send(&[1u8], 0)),
+        of(alone.gather(&[1u8], None, 0)),
+    ];
+    let strategy = mirrored();
+    let of_run = |call: &(dyn Fn(&ReplicaContext<'_>) -> Result<()> + Sync)| of(strategy.run(call));
+    errors.extend([
+        of_run(&|replica| replica.all_gather(Tensor::from([[1]]), 2).map(drop)),
+        of_run(&|replica| replica.all_gather(Tensor::from(1), 0).map(drop)),
+        of_run(&|replica| replica.all_reduce("sum", true).map(drop)),
+        of_run(&|replica| replica.all_reduce("mean", (1.0f32, 3i32)).map(drop)),
+        of_run(&|replica| replica.overlap(|buckets| buckets.all_reduce("mean", 3i32)?.wait()).map(drop)),
+    ]);
+    let both = |shape: &[usize]| PerReplica::new(vec![Tensor::zeros(DType::F32, shape); 2]);
+    errors.extend([
+        of(strategy.reduce("mean", &PerReplica::new(vec![1i32, 2]), None)),
+        of(strategy.reduce("sum", &both(&[1]), 5)),
+        of(strategy.reduce("sum", &both(&[1]), [0, 0])),
+        of(strategy.gather(&both(&[1]), -2)),
+        of(strategy.gather(&both(&[1 << 63, 0]), 0)),
+    ]);
+    errors
+}
+
+/// Errors that a replica gets because of another one.
+fn of_groups() -> Vec<Error> {
+    let strategy = mirrored();
+    // Makes the calls on replica 1, and returns the error of replica 0.
+    let of_other = |own: &(dyn Fn(&ReplicaContext<'_>) -> Result<()> + Sync)| {
+        let errors = strategy.run(|replica| match replica.replica_id_in_sync_group() {
+            0 => Ok(replica.all_reduce("sum", 1.0f32).err()),
+            _ => own(replica).map(|()| None),
+        });
+        errors.unwrap().into_values().remove(0).expect("an error of replica 0")
+    };
+    let late = strategy.run(|replica| {
+        replica.all_reduce("max", 1.0f64)?;
+        if replica.replica_id_in_sync_group() == 0 { replica.barrier() } else { Ok(()) }
+    });
+    let merged = strategy.run(|replica| {
+        let failed = replica.merge_call(1, |_, _| -> Result<PerReplica<i32>> { Err(Error::other("no")) });
+        Ok(failed.unwrap_err())
+    });
+    let mut ranks = Communicator::threads(2);
+    drop(ranks.pop());
+    vec![
+        of_other(&|replica| replica.all_reduce("avg", 1.0f32).or(Ok(0.0)).map(drop)),
+        of_other(&|replica| replica.all_gather(Tensor::from(1), 0).map(drop).or(Ok(()))),
+        of_other(&|_| Ok(())),
+        of(late),
+        of(ranks[0].barrier()),
+        merged.unwrap().into_values().remove(1),
     ]
 }
