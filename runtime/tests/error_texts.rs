@@ -2,13 +2,15 @@
 //! fields.
 
 use consonance::{
-    Communicator, DType, Device, Error, MirroredStrategy, PerReplica, ReduceOp, ReplicaContext, Result, Tensor,
-    Variable, VariableSynchronization,
+    ClusterResolver, ClusterSpec, CommunicationOptions, Communicator, DType, Device, Error, IndexedSlices,
+    MirroredStrategy, PerReplica, ReduceOp, ReplicaContext, Result, SimpleClusterResolver, Tensor, UnionResolver,
+    Variable, VariableAggregation, VariableSynchronization, bf16,
     cluster::{expand_hostlist, expand_tasks_per_node},
     dataset,
     raw::Reason,
+    training::{self, Gradients},
 };
-use std::{io, time::Duration};
+use std::{io, thread, time::Duration};
 
 #[test]
 fn every_error_has_its_text() {
@@ -61,7 +63,7 @@ fn every_error_has_its_text() {
         Error::other("no more data"),
     ];
     let ends = reasons.map(|reason| Error::aborted("barrier", 2, reason));
-    let all = [refusals(), of_collectives(), of_groups()].into_iter().flatten().collect::<Vec<_>>();
+    let all = [refusals(), of_collectives(), of_groups(), of_values()].into_iter().flatten().collect::<Vec<_>>();
     let found: String = errors.iter().chain(&ends).chain(&all).map(|error| format!("{error}\n")).collect();
     assert_eq!(found, include_str!("error_texts.txt"), "if this is meant, it is the new file");
 }
@@ -118,6 +120,7 @@ fn of_collectives() -> Vec<Error> {
         of_run(&|replica| replica.all_reduce("sum", true).map(drop)),
         of_run(&|replica| replica.all_reduce("mean", (1.0f32, 3i32)).map(drop)),
         of_run(&|replica| replica.overlap(|buckets| buckets.all_reduce("mean", 3i32)?.wait()).map(drop)),
+        of_run(&|replica| replica.overlap(|buckets| buckets.all_reduce("xor", (1, 1.0f32))?.wait()).map(drop)),
     ]);
     let both = |shape: &[usize]| PerReplica::new(vec![Tensor::zeros(DType::F32, shape); 2]);
     errors.extend([
@@ -158,5 +161,71 @@ fn of_groups() -> Vec<Error> {
         of(late),
         of(ranks[0].barrier()),
         merged.unwrap().into_values().remove(1),
+        of(strategy.run(|replica| replica.overlap(|_| replica.overlap(|_| Ok(()))))),
+        of(strategy.run(|replica| {
+            replica.overlap(|buckets| {
+                replica.merge_call((), |strategy, _| Ok(strategy.mirror(buckets.all_reduce("sum", 1.0f32).map(drop)?)))
+            })
+        })),
     ]
+}
+
+/// Errors of variables, data sets, messages and clusters.
+fn of_values() -> Vec<Error> {
+    let strategy = mirrored();
+    let weights = strategy.variable(|| Tensor::from([[0.0f32; 2]; 4])).unwrap();
+    let builder = Variable::builder(|| Tensor::from([[0.0f32; 2]; 4])).aggregation(VariableAggregation::Sum);
+    let on_read = strategy.scope(|| builder.synchronization(VariableSynchronization::OnRead).build()).unwrap();
+    let rows = |values: Tensor, row: i64, shape| IndexedSlices::new(values, Tensor::from([row]), shape).unwrap();
+    let assigned = |initial: Tensor, operand: Tensor| of(Variable::new(initial).unwrap().assign(operand));
+    let mut errors = vec![
+        of(weights.scatter_add(&rows(Tensor::from([[1.0f64, 2.0]]), 0, None))),
+        of(weights.scatter_add(&rows(Tensor::from([[1.0f32, 2.0]]), 4, None))),
+        of(weights.scatter_add(&rows(Tensor::from([[1.0f32, 2.0]]), 0, Some(vec![5, 2])))),
+        of(on_read.scatter_add(&rows(Tensor::from([[1.0f32, 2.0]]), 0, None))),
+        assigned(Tensor::from(0.0f32), Tensor::from(1.0)),
+        assigned(Tensor::from(0i64), Tensor::from(1)),
+        assigned(Tensor::from(bf16::ONE), Tensor::from(1)),
+        assigned(Tensor::from(0), Tensor::from([1])),
+    ];
+    let verified = CommunicationOptions::new().verify(true);
+    errors.push(of(strategy.run(|replica| replica.all_reduce_with("sum", f32::NAN, verified))));
+    // The update does not end before the deadline of the reading.
+    let short = CommunicationOptions::new().timeout(Duration::from_millis(1)).unwrap();
+    let impatient = MirroredStrategy::builder(["cpu:0"]).options(short).build().unwrap();
+    let busy = impatient.variable(|| Tensor::from(1.0f32)).unwrap();
+    let read = impatient.update(&busy, |_| Ok(thread::scope(|scope| of(scope.spawn(|| busy.read()).join().unwrap()))));
+    errors.extend(read.unwrap());
+
+    let table = dataset::from_tensor_slices((Tensor::from([[1.0f32, 2.0]; 4]), Tensor::from([[1]; 4]))).unwrap();
+    errors.push(of(strategy.distribute_dataset(table)));
+    let panics = dataset::from_fn(|| [1].into_iter().map(|_| -> Tensor { panic!("oh") }));
+    errors.push(of(strategy.distribute_dataset(panics).unwrap().iter().next().unwrap()));
+
+    let mut alone = Communicator::threads(1).remove(0);
+    let mut left = None;
+    let scoped = alone.scope(|scope| {
+        left = Some(scope.all_reduce_owned(ReduceOp::Mean, vec![1i32])?);
+        Ok(())
+    });
+    assert!(scoped.is_err());
+    errors.extend(left.map(|left| of(left.wait())));
+
+    let sparse = |address: &str| -> Box<dyn ClusterResolver> {
+        Box::new(SimpleClusterResolver::new(ClusterSpec::new().sparse_job("worker", [(1, address)]).unwrap()))
+    };
+    let mut gradients = Gradients::sum();
+    let mut push = |pushes: usize, gradient: Tensor| {
+        gradients.accumulate(|pass| (0..pushes).try_for_each(|_| pass.push(gradient.clone())))
+    };
+    push(2, Tensor::from([1.0f32])).unwrap();
+    errors.extend([
+        of(push(1, Tensor::from([1.0f32]))),
+        of(push(3, Tensor::from([1.0f32]))),
+        of(push(2, Tensor::from([1.0f32; 2]))),
+        of(training::clip_by_global_norm(&mut Tensor::from([1]), 1.0)),
+        of(training::clip_by_global_norm(&mut Tensor::from([1.0f32]), f64::NAN)),
+    ]);
+    errors.extend([of(UnionResolver::new([])), of(UnionResolver::new([sparse("a:1"), sparse("b:1")]))]);
+    errors
 }
