@@ -1,9 +1,12 @@
 //! Queues, requests and mailboxes between threads.
 
+mod fields;
+
 use consonance::{
     Communicator, Error, Mailbox, MessageType, Queue, ReduceOp, Request, Result,
     raw::{Buf, BufMut, Call, Reason},
 };
+use fields::mismatch;
 use std::{
     sync::{
         Arc, Barrier, Mutex,
@@ -265,10 +268,11 @@ fn bad_messages_are_refused() {
         drop(communicator);
         let closed = mailbox.send([1u8].as_slice(), 0, 0, None).unwrap_err();
         assert!(matches!(closed, Error::WrongContext { .. }), "{closed}");
-        error.to_string()
+        error
     });
-    let mismatch = "mismatch in the dtype of a message to replica 1 of replica 0: expected i64, found u64";
-    assert_eq!(errors, [format!("Mailbox::send: {mismatch}"), format!("Mailbox::recv: {mismatch}")]);
+    for (error, call) in errors.iter().zip(["Mailbox::send", "Mailbox::recv"]) {
+        assert_eq!(mismatch(error), (call, "the dtype of a message to replica 1", 0, "i64", "u64"));
+    }
 }
 
 #[test]
