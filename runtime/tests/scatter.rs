@@ -1,10 +1,13 @@
 //! Updates of rows of a variable, compared with what `spec` says of them.
 
+mod fields;
+
 use consonance::{
-    Error, IndexedSlices, MirroredStrategy, PerReplica, Result, Strategy, Tensor, Variable, VariableAggregation,
+    Error, IndexedSlices, MirroredStrategy, PerReplica, Strategy, Tensor, Variable, VariableAggregation,
     VariableSynchronization,
 };
 use consonance_spec::{array::Array, sparse};
+use fields::{found, mismatch, refusal, told};
 
 const SHAPE: [usize; 2] = [4, 2];
 
@@ -95,8 +98,8 @@ fn a_component_has_the_rows_of_its_replica() {
         let found: Vec<u32> = component.as_slice::<f32>().unwrap().iter().map(|element| element.to_bits()).collect();
         assert_eq!(found, expected(&rows(replica), 1.0));
     }
-    let error = variable.scatter_add(&tensor_rows(&rows(0))).unwrap_err().to_string();
-    assert!(error.contains("expected one that is synchronised on writing"), "{error}");
+    let error = variable.scatter_add(&tensor_rows(&rows(0))).unwrap_err();
+    assert_eq!(refusal(&error), ("Variable::scatter_add", "variable", None));
 }
 
 #[test]
@@ -106,26 +109,22 @@ fn rows_that_do_not_fit_are_refused_and_told() {
     let slices =
         |values: Tensor, indices: Vec<i64>, shape| IndexedSlices::new(values, Tensor::from(indices), shape).unwrap();
     let refused = [
-        (slices(Tensor::from([[1.0f64, 2.0]]), vec![0], None), "rows: expected rows of f32[2], found rows of f64[2]"),
-        (slices(Tensor::from([[1.0f32]]), vec![0], None), "rows: expected rows of f32[2], found rows of f32[1]"),
-        (slices(Tensor::from([[1.0f32, 2.0]]), vec![4], None), "indices[0]: expected a row from 0 to 3, found 4"),
-        (
-            slices(Tensor::from([[1.0f32, 2.0]]), vec![0], Some(vec![5, 2])),
-            "rows: expected rows of a tensor of shape [4, 2], found shape [5, 2]",
-        ),
+        (slices(Tensor::from([[1.0f64, 2.0]]), vec![0], None), "rows", "rows of f64[2]"),
+        (slices(Tensor::from([[1.0f32]]), vec![0], None), "rows", "rows of f32[1]"),
+        (slices(Tensor::from([[1.0f32, 2.0]]), vec![4], None), "indices[0]", "4"),
+        (slices(Tensor::from([[1.0f32, 2.0]]), vec![0], Some(vec![5, 2])), "rows", "shape [5, 2]"),
     ];
-    for (rows, why) in refused {
-        let error = variable.scatter_add(&rows).unwrap_err().to_string();
-        assert_eq!(error, format!("Variable::scatter_add: {why}"));
+    for (rows, argument, value) in refused {
+        let error = variable.scatter_add(&rows).unwrap_err();
+        assert_eq!((refusal(&error), found(&error)), (("Variable::scatter_add", argument, None), value));
         let results = strategy.run(|replica| {
             let fits = tensor_rows(&self::rows(0));
             let own = if replica.replica_id_in_sync_group() == 1 { &rows } else { &fits };
-            Ok(replica.scatter_add(&variable, own).map_err(|error| error.to_string()))
+            Ok(replica.scatter_add(&variable, own).unwrap_err())
         });
-        let results: Vec<Result<(), String>> = results.unwrap().into_values();
-        let [others, own] = &results[..] else { unreachable!("two replicas") };
-        assert!(others.as_ref().unwrap_err().contains("replica 1"), "{others:?}");
-        assert!(own.as_ref().unwrap_err().starts_with("ReplicaContext::scatter_add: "), "{own:?}");
+        let [other, own] = &results.unwrap().into_values()[..] else { unreachable!("two replicas") };
+        assert_eq!((refusal(own), found(own)), (("ReplicaContext::scatter_add", argument, Some(1)), value));
+        assert_eq!(told(other), ("scatter_add", 1, &*format!("{own}")));
     }
     assert_eq!(variable.read().unwrap().as_slice::<f32>().unwrap(), initial());
     let scalar = strategy.variable(|| Tensor::from(1.0f32)).unwrap();
@@ -143,5 +142,6 @@ fn replicas_that_update_different_variables_are_told() {
         0 => replica.scatter_add(&variables[0], &tensor_rows(&rows(0))),
         _ => replica.scatter_sub(&variables[0], &tensor_rows(&rows(0))),
     });
-    assert!(error.unwrap_err().to_string().contains("expected scatter_add, found scatter_sub"));
+    let error = error.unwrap_err();
+    assert_eq!(mismatch(&error), ("scatter_add", "call", 1, "scatter_add", "scatter_sub"));
 }
