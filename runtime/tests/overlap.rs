@@ -1,14 +1,21 @@
 //! All-reduces that overlap with computation: results bit for bit those of plain ones, and errors
 //! when replicas differ or fail.
 
+mod fields;
+
 use consonance::{
     Buckets, CommunicationOptions, Communicator, DType, Device, Error, IndexedSlices, MirroredStrategy,
     MultiWorkerMirroredStrategy, Nest, ReduceOp, ReplicaContext, Result, SimpleClusterResolver, Strategy, Tensor,
+    raw::Reason,
 };
+use fields::{abort, found, mismatch, own, refusal, told, unknown_op};
 use std::{
     fmt::Debug,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -202,18 +209,18 @@ fn other_calls_come_after_what_was_handed_over() {
 }
 
 /// Runs `body` in an overlap of 3 replicas whose hand-overs differ. All get the same error with the
-/// text `expected`, and a correct overlap in the same run works.
+/// fields `expected`, and a correct overlap in the same run works.
 #[track_caller]
-fn expect_mismatch(body: impl Fn(usize, &Buckets<'_>) -> Result<()> + Sync, expected: &str) {
+fn expect_mismatch(body: impl Fn(usize, &Buckets<'_>) -> Result<()> + Sync, expected: (&str, &str, usize, &str, &str)) {
     for carriers in CARRIERS {
         let results = strategy(3, options(carriers).bytes_per_pack(64)).run(|replica| {
             let id = replica.replica_id_in_sync_group();
             let error = replica.overlap(|buckets| body(id, buckets)).unwrap_err();
             let sum = replica.overlap(|buckets| buckets.all_reduce("sum", 1i32)?.wait())?;
-            Ok((error.to_string(), sum))
+            Ok((error, sum))
         });
-        for (text, sum) in results.unwrap() {
-            assert_eq!((text.as_str(), sum), (expected, 3), "{carriers}");
+        for (error, sum) in results.unwrap() {
+            assert_eq!((mismatch(&error), sum), (expected, 3), "{carriers}");
         }
     }
 }
@@ -227,7 +234,7 @@ fn replicas_that_hand_over_something_else_are_named() {
             buckets.all_reduce("sum", (Tensor::from(0i32), tensor(0, 0, if id == 1 { 101 } else { 100 })))?;
             Ok(())
         },
-        "all_reduce: mismatch in value/1/1 of replica 1: expected f32[100], found f32[101]",
+        ("all_reduce", "value/1/1", 1, "f32[100]", "f32[101]"),
     );
     // Another order of hand-overs that no replica waits for.
     expect_mismatch(
@@ -235,7 +242,7 @@ fn replicas_that_hand_over_something_else_are_named() {
             let sizes = if id == 2 { [3, 2] } else { [2, 3] };
             sizes.iter().try_for_each(|&count| buckets.all_reduce("sum", tensor(0, 0, count)).map(drop))
         },
-        "all_reduce: mismatch in value/0 of replica 2: expected f32[2], found f32[3]",
+        ("all_reduce", "value/0", 2, "f32[2]", "f32[3]"),
     );
     // One hand-over fewer; all are waited for.
     expect_mismatch(
@@ -244,12 +251,12 @@ fn replicas_that_hand_over_something_else_are_named() {
                 (0..if id == 0 { 2 } else { 3 }).map(|_| buckets.all_reduce("sum", 1.0f32)).collect::<Result<_>>()?;
             pending.into_iter().try_for_each(|sum| sum.wait().map(drop))
         },
-        "all_reduce: mismatch in value/2 of replica 0: expected f32[], found nothing",
+        ("all_reduce", "value/2", 0, "f32[]", "nothing"),
     );
     // Another operation.
     expect_mismatch(
         |id, buckets| buckets.all_reduce(if id == 1 { "max" } else { "min" }, 1.0f32).map(drop),
-        "all_reduce: mismatch in op of replica 1: expected min, found max",
+        ("all_reduce", "op", 1, "min", "max"),
     );
     // A wait before the others'.
     expect_mismatch(
@@ -260,7 +267,7 @@ fn replicas_that_hand_over_something_else_are_named() {
             }
             buckets.all_reduce("sum", 2.0f32).map(drop)
         },
-        "all_reduce: mismatch in value/1 of replica 0: expected f32[], found nothing",
+        ("all_reduce", "value/1", 0, "f32[]", "nothing"),
     );
 }
 
@@ -273,11 +280,10 @@ fn an_overlap_that_one_replica_does_not_make_is_told_to_all() {
                 _ => replica.barrier(),
             };
             let sum = replica.all_reduce("sum", 1)?;
-            Ok((error.unwrap_err().to_string(), sum))
+            Ok((error.unwrap_err(), sum))
         });
-        for (text, sum) in results.unwrap() {
-            let expected = "all_reduce: mismatch in call of replica 1: expected all_reduce, found barrier";
-            assert_eq!((text.as_str(), sum), (expected, 2));
+        for (error, sum) in results.unwrap() {
+            assert_eq!((mismatch(&error), sum), (("all_reduce", "call", 1, "all_reduce", "barrier"), 2));
         }
     }
 }
@@ -343,9 +349,12 @@ fn a_replica_that_fails_panics_or_returns_in_the_middle_frees_the_others() {
                 })
             };
             let error = in_the_middle(&|| Err(Error::other("no more data")));
-            assert_eq!(error.to_string(), "replica 1: no more data", "{handed} {carriers}");
+            assert_eq!(own(&error), (1, "no more data".to_owned()), "{handed} {carriers}");
             let error = in_the_middle(&|| panic!("trouble"));
-            assert_eq!(error.to_string(), "replica 1 panicked: trouble", "{handed} {carriers}");
+            assert!(
+                matches!(&error, Error::Panic { replica: 1, message } if message == "trouble"),
+                "{handed} {carriers}: {error}"
+            );
             // This replica has handed over less; at the end it sends those tensors.
             let error = in_the_middle(&|| Ok(()));
             assert!(
@@ -396,30 +405,23 @@ fn a_call_that_cannot_be_right_frees_the_others() {
                 buckets.all_reduce(op, 1.0f32)?.wait()
             })
         });
-        assert_eq!(
-            error.to_string(),
-            "Buckets::all_reduce: op of replica 1: expected an operation on f32 (value/1): sum, mean, product, min, max, found xor"
-        );
+        assert_eq!((refusal(&error), found(&error)), (("Buckets::all_reduce", "op", Some(1)), "xor"));
         let error = expect_failure(options(carriers), |replica| {
             replica.overlap(|buckets| buckets.all_reduce("avg", 1.0f32)?.wait())
         });
-        assert!(error.to_string().contains(r#""avg" is not a reduce op"#), "{error}");
+        assert_eq!(unknown_op(&error), (Some("Buckets::all_reduce"), Some(0), "avg"));
     }
 }
 
 /// Runs `body` in an overlap of 2 replicas, which catch its error, and then four calls of one
 /// shape. These calls pair with each other if the replicas are in step. Returns for each replica
-/// the texts of the errors, or the sums.
-fn caught(
-    carriers: bool,
-    body: impl Fn(bool, &Buckets<'_>) -> Result<()> + Sync,
-) -> Vec<(String, Vec<Result<i32, String>>)> {
+/// the errors, or the sums.
+fn caught(carriers: bool, body: impl Fn(bool, &Buckets<'_>) -> Result<()> + Sync) -> Vec<(Error, [Result<i32>; 4])> {
     let strategy = strategy(2, options(carriers).bytes_per_pack(64));
     let found = strategy.run(|replica| {
         let odd = replica.replica_id_in_sync_group() == 1;
         let error = replica.overlap(|buckets| body(odd, buckets)).unwrap_err();
-        let sums = [1, 10, 100, 1000].map(|x| replica.all_reduce("sum", x).map_err(|error| error.to_string()));
-        Ok((error.to_string(), sums.to_vec()))
+        Ok((error, [1, 10, 100, 1000].map(|x| replica.all_reduce("sum", x))))
     });
     let found = found.unwrap().into_values();
     assert_eq!(strategy.run(|replica| replica.all_reduce("sum", 1i32)).unwrap().values(), [2; 2]);
@@ -438,8 +440,8 @@ fn replicas_of_which_one_has_a_bucket_more_are_in_step_after_it() {
             second.map(drop)
         });
         for (error, sums) in found {
-            assert!(error.contains("value/1 of replica 1: expected f32[12], found nothing"), "{carriers}: {error}");
-            assert_eq!(sums, [2, 20, 200, 2000].map(Ok), "{carriers}");
+            assert_eq!(mismatch(&error), ("all_reduce", "value/1", 1, "f32[12]", "nothing"), "{carriers}");
+            assert_eq!(sums.map(Result::unwrap), [2, 20, 200, 2000], "{carriers}");
         }
     }
 }
@@ -460,10 +462,12 @@ fn a_hand_over_that_cannot_be_right_ends_the_group() {
                 }
                 first.wait().map(drop)
             });
-            for (error, sums) in found {
-                assert!(error.contains(r#""avg" is not a reduce op"#), "{carriers} {same_dtype}: {error}");
+            assert_eq!(unknown_op(&found[1].0), (Some("Buckets::all_reduce"), Some(1), "avg"));
+            let own = format!("{}", found[1].0);
+            assert_eq!(told(&found[0].0), ("all_reduce", 1, &own[..]), "{carriers} {same_dtype}");
+            for (_, sums) in found {
                 for sum in sums {
-                    assert_eq!(sum.unwrap_err(), "all_reduce: replica 1 failed", "{carriers} {same_dtype}");
+                    assert_eq!(abort(&sum.unwrap_err()), ("all_reduce", 1, Reason::Failure), "{carriers} {same_dtype}");
                 }
             }
         }
@@ -482,10 +486,10 @@ fn an_overlap_that_fails_on_one_replica_ends_the_group() {
                     sum.wait().and_then(|_| buckets.all_reduce("sum", 1f32)?.wait()).map(drop)
                 }
             });
-            assert_eq!(found[1].0, "no more data");
-            assert_eq!(found[0].0, "all_reduce: replica 1 failed", "{carriers} {count}");
+            assert!(matches!(&found[1].0, Error::Other(own) if format!("{own}") == "no more data"), "{}", found[1].0);
+            assert_eq!(abort(&found[0].0), ("all_reduce", 1, Reason::Failure), "{carriers} {count}");
             for sum in found.into_iter().flat_map(|(_, sums)| sums) {
-                assert_eq!(sum.unwrap_err(), "all_reduce: replica 1 failed", "{carriers} {count}");
+                assert_eq!(abort(&sum.unwrap_err()), ("all_reduce", 1, Reason::Failure), "{carriers} {count}");
             }
         }
     }
@@ -501,21 +505,18 @@ fn contexts_are_checked() {
                 let nested = replica.overlap(|_| Ok(())).unwrap_err();
                 let merged = replica.merge_call((), |strategy, _| {
                     let errors = [
-                        buckets.all_reduce("sum", 1.0f32).map(drop).unwrap_err().to_string(),
-                        replica.overlap(|_| Ok(())).unwrap_err().to_string(),
+                        buckets.all_reduce("sum", 1.0f32).map(drop).unwrap_err(),
+                        replica.overlap(|_| Ok(())).unwrap_err(),
                     ];
-                    Ok(strategy.mirror(errors))
+                    Ok(strategy.mirror(Arc::new(errors)))
                 })?;
-                Ok((nested.to_string(), merged, pending.wait()?))
+                Ok((nested, merged, pending.wait()?))
             })
         });
         for (nested, merged, sum) in results.unwrap() {
-            assert_eq!(nested, "ReplicaContext::overlap: called within another overlap of the replica");
-            for (text, call) in merged.iter().zip(["Buckets::all_reduce", "ReplicaContext::overlap"]) {
-                assert_eq!(
-                    text,
-                    &format!("{call}: called on replica 0 outside its function, for example in a merge function")
-                );
+            assert!(matches!(nested, Error::WrongContext { call: "ReplicaContext::overlap", .. }), "{nested}");
+            for (error, of) in merged.iter().zip(["Buckets::all_reduce", "ReplicaContext::overlap"]) {
+                assert!(matches!(error, Error::WrongContext { call, .. } if *call == of), "{error}");
             }
             assert_eq!(sum, 2.0);
         }
@@ -537,8 +538,7 @@ fn a_panic_that_is_caught_has_ended_the_group() {
                 Err(_) => replica.barrier(),
             }
         });
-        assert!(matches!(error, Error::Aborted { replica: 0, .. }), "{error}");
-        assert!(error.to_string().contains("replica 0 panicked"), "{error}");
+        assert_eq!(abort(&error), ("barrier", 0, Reason::Panic));
     }
 }
 
@@ -598,8 +598,14 @@ fn replicas_of_several_workers_overlap_too_and_go_on_after_a_failure() {
                     if id == 3 { Err(Error::other("trouble")) } else { sum.wait().and_then(|_| replica.barrier()) }
                 })
             });
-            let text = error.unwrap_err().to_string();
-            assert!(text.contains("replica 3: trouble") || text.contains("replica 3 failed"), "{text}");
+            let error = error.unwrap_err();
+            match strategy.local_replicas().contains(&3) {
+                true => assert_eq!(own(&error), (3, "trouble".to_owned())),
+                false => {
+                    let (_, replica, reason) = abort(&error);
+                    assert_eq!((replica, reason), (3, Reason::Failure));
+                }
+            }
             let sums = strategy.run(|replica| {
                 let layers = layers(replica.replica_id_in_sync_group());
                 replica.overlap(|buckets| {
