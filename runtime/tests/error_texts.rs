@@ -2,11 +2,12 @@
 //! fields.
 
 use consonance::{
-    ClusterResolver, ClusterSpec, CommunicationOptions, Communicator, DType, Device, Error, IndexedSlices,
-    MirroredStrategy, PerReplica, ReduceOp, ReplicaContext, Result, SimpleClusterResolver, Tensor, UnionResolver,
-    Variable, VariableAggregation, VariableSynchronization, bf16,
+    ClusterResolver, ClusterSpec, CommunicationOptions, Communicator, DType, Dataset, Device, Error, IndexedSlices,
+    MirroredStrategy, MultiWorkerMirroredStrategy, PerReplica, ReduceOp, ReplicaContext, Result, SimpleClusterResolver,
+    Strategy, Tensor, UnionResolver, Variable, VariableAggregation, VariableSynchronization, bf16,
     cluster::{expand_hostlist, expand_tasks_per_node},
     dataset,
+    dataset::{AutoShardPolicy, InputOptions},
     raw::Reason,
     training::{self, Gradients},
 };
@@ -63,7 +64,10 @@ fn every_error_has_its_text() {
         Error::other("no more data"),
     ];
     let ends = reasons.map(|reason| Error::aborted("barrier", 2, reason));
-    let all = [refusals(), of_collectives(), of_groups(), of_values()].into_iter().flatten().collect::<Vec<_>>();
+    let all = [refusals(), of_collectives(), of_groups(), of_values(), of_workers()]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>();
     let found: String = errors.iter().chain(&ends).chain(&all).map(|error| format!("{error}\n")).collect();
     assert_eq!(found, include_str!("error_texts.txt"), "if this is meant, it is the new file");
 }
@@ -188,6 +192,7 @@ fn of_values() -> Vec<Error> {
         assigned(Tensor::from(bf16::ONE), Tensor::from(1)),
         assigned(Tensor::from(0), Tensor::from([1])),
     ];
+    errors.push(of(strategy.update(&weights, |_| weights.read().map(drop))));
     let verified = CommunicationOptions::new().verify(true);
     errors.push(of(strategy.run(|replica| replica.all_reduce_with("sum", f32::NAN, verified))));
     // The update does not end before the deadline of the reading.
@@ -227,5 +232,53 @@ fn of_values() -> Vec<Error> {
         of(training::clip_by_global_norm(&mut Tensor::from([1.0f32]), f64::NAN)),
     ]);
     errors.extend([of(UnionResolver::new([])), of(UnionResolver::new([sparse("a:1"), sparse("b:1")]))]);
+    errors
+}
+
+fn resolver(worker: usize) -> SimpleClusterResolver {
+    let cluster = ClusterSpec::new().job("worker", ["127.0.0.1:1", "127.0.0.1:2"]).unwrap();
+    SimpleClusterResolver::new(cluster).with_task("worker", worker).unwrap()
+}
+
+/// Makes `call` as two workers of one replica each, played by threads, and returns their errors.
+fn of_both(call: impl Fn(usize, &Strategy) -> Result<()> + Sync) -> Vec<Error> {
+    thread::scope(|scope| {
+        let workers = Communicator::threads(2).into_iter().map(|communicator| {
+            let (worker, call) = (communicator.rank(), &call);
+            scope.spawn(move || {
+                let builder = MultiWorkerMirroredStrategy::builder(resolver(worker));
+                of(call(worker, &builder.build_on(vec![communicator]).unwrap()))
+            })
+        });
+        workers.collect::<Vec<_>>().into_iter().map(|worker| worker.join().unwrap()).collect()
+    })
+}
+
+/// Errors of strategies with several workers.
+fn of_workers() -> Vec<Error> {
+    let other = mirrored();
+    let values = |strategy: &Strategy, count| strategy.distribute_values_from_function(|_| vec![0.5f32; count]);
+    let mut ranks = Communicator::threads(3);
+    ranks.swap(1, 2);
+    let built_on = |ranks| of(MultiWorkerMirroredStrategy::builder(resolver(0)).build_on(ranks));
+    let mut errors = vec![built_on(Vec::new()), built_on(ranks)];
+    errors.extend(of_both(|worker, strategy| {
+        strategy.reduce("sum", &values(strategy, 1 + worker)?.map(Tensor::from), None).map(drop)
+    }));
+    errors.extend(of_both(|worker, strategy| {
+        let value = values(strategy, 1)?.map(Tensor::from);
+        if worker == 0 { strategy.gather(&value, 0) } else { strategy.reduce("sum", &value, None) }.map(drop)
+    }));
+    errors.extend(of_both(|worker, strategy| strategy.variable(|| Tensor::from(vec![0; 1 + worker])).map(drop)));
+    errors.extend(of_both(|worker, strategy| {
+        let value = values(strategy, 1)?.map(Tensor::from);
+        let reduce = || strategy.reduce("sum", &value, None).map(drop);
+        if worker == 0 { reduce() } else { other.scope(reduce) }
+    }));
+    errors.extend(of_both(|worker, strategy| {
+        let off = InputOptions::new().auto_shard_policy(AutoShardPolicy::Off);
+        let rows = dataset::from_fn(move || (0..2 * worker as i64).map(Tensor::from)).batch(2);
+        strategy.distribute_dataset_with(rows, off)?.iter().next().unwrap().map(drop)
+    }));
     errors
 }
