@@ -13,11 +13,11 @@ pub(crate) fn refusal(error: &Error) -> (&str, &str, Option<usize>) {
     }
 }
 
-/// Returns what was found in the place of a valid value.
+/// Returns what was found in the place of a valid value, without advice after it.
 #[track_caller]
 pub(crate) fn found(error: &Error) -> &str {
     match error {
-        Error::InvalidCall { found, .. } => found,
+        Error::InvalidCall { found, .. } => without_advice(found),
         error => panic!("{error}: no argument was refused"),
     }
 }
@@ -31,11 +31,14 @@ pub(crate) fn unknown_op(error: &Error) -> (Option<&str>, Option<usize>, &str) {
     }
 }
 
-/// Returns the call, the argument, the replica, what was expected and what was found.
+/// Returns the call, the argument, the replica, what was expected and what was found, without
+/// advice after it.
 #[track_caller]
 pub(crate) fn mismatch(error: &Error) -> (&str, &str, usize, &str, &str) {
     match error {
-        Error::Mismatch { call, argument, replica, expected, found } => (call, argument, *replica, expected, found),
+        Error::Mismatch { call, argument, replica, expected, found } => {
+            (call, argument, *replica, expected, without_advice(found))
+        }
         error => panic!("{error}: no mismatch"),
     }
 }
@@ -43,9 +46,9 @@ pub(crate) fn mismatch(error: &Error) -> (&str, &str, usize, &str, &str) {
 /// Returns the call, the replica that could not make it, and the words of the error there.
 #[track_caller]
 pub(crate) fn told(error: &Error) -> (&str, usize, &str) {
-    match mismatch(error) {
-        (call, "the call", replica, _, own) => (call, replica, own),
-        _ => panic!("{error}: it tells of no other error"),
+    match error {
+        Error::Mismatch { call, argument, replica, found, .. } if argument == "the call" => (call, *replica, found),
+        error => panic!("{error}: it tells of no other error"),
     }
 }
 
@@ -79,6 +82,10 @@ pub(crate) fn last_call(text: &str) -> Option<(u64, &str, u64)> {
         Some((number.parse().ok()?, signature, bytes.parse().ok()?))
     };
     Some(of().unwrap_or_else(|| panic!("{text}: no call")))
+}
+
+fn without_advice(found: &str) -> &str {
+    found.split("; ").next().unwrap_or(found)
 }
 
 /// Returns the reason whose words a text has.

@@ -1,6 +1,8 @@
 //! Several workers, played by threads, compared bit for bit with the same number of replicas in one
 //! process.
 
+#[path = "../fields/mod.rs"]
+mod fields;
 #[cfg(target_os = "linux")]
 mod meetings;
 mod told;
@@ -11,7 +13,9 @@ use consonance::{
     Strategy, Tensor, Variable, VariableAggregation, VariableSynchronization,
     dataset::{self, AutoShardPolicy, Cardinality, Deal, InputOptions},
     nest::Opaque,
+    raw::Reason,
 };
+use fields::{abort, found, mismatch, own, refusal, told};
 use std::{
     sync::{
         Barrier,
@@ -222,9 +226,11 @@ fn indices_of_too_many_rows_are_an_error_of_the_call() {
             IndexedSlices::new(Tensor::from([[1.0f32]]), Tensor::from([rows - 1]), Some(vec![rows as usize, 1]))
         };
         let rows = strategy.distribute_values_from_function(|_| slices(i32::MAX).unwrap()).unwrap();
-        strategy.gather(&rows, 0).unwrap_err().to_string()
+        strategy.gather(&rows, 0).unwrap_err()
     });
-    assert_eq!(errors, ["Strategy::gather: indices: expected a type for so many rows, found i32"; 2]);
+    for error in errors {
+        assert_eq!((refusal(&error), found(&error)), (("Strategy::gather", "indices", None), "i32"));
+    }
 }
 
 #[test]
@@ -286,10 +292,11 @@ fn merge_calls_of_two_types_with_one_name() {
         let errors = workers_with(&[2, 1], engine, Duration::from_secs(60), |_, strategy| {
             let error = strategy.run(|replica| call(replica.replica_id_in_sync_group(), replica)).unwrap_err();
             assert_eq!(ones(strategy).unwrap(), 3, "the next run works");
-            error.to_string()
+            error
         });
-        assert!(errors[0].contains("merge_call: types of replica 1: expected the types of replica 0"), "{errors:?}");
-        assert!(errors[1].ends_with("replica 0 failed"), "{errors:?}");
+        assert_eq!(refusal(&errors[0]), ("ReplicaContext::merge_call", "types", Some(1)));
+        let (_, replica, reason) = abort(&errors[1]);
+        assert_eq!((replica, reason), (0, Reason::Failure));
     }
 }
 
@@ -352,15 +359,15 @@ fn a_variable_has_the_value_of_the_chief() {
 
 #[test]
 fn workers_that_do_not_call_the_same_are_told() {
-    let problem = |call: &(dyn Fn(usize, &Strategy) -> Result<()> + Sync)| {
+    type Call<'c> = &'c (dyn Fn(usize, &Strategy) -> Result<()> + Sync);
+    let expect_told = |call: Call<'_>, expected: (&str, &str, usize, &str, &str)| {
         let errors = workers(&[1, 2], |worker, strategy| {
-            let error = call(worker, strategy).unwrap_err().to_string();
+            let error = call(worker, strategy).unwrap_err();
             // The group still works.
             assert_eq!(strategy.reduce("sum", &tensors(strategy, 1).map(|_| 1i32), None).unwrap(), 3);
             error
         });
-        assert_eq!(errors[0], errors[1]);
-        errors[0].clone()
+        errors.iter().for_each(|error| assert_eq!(mismatch(error), expected));
     };
     let lengths = |strategy: &Strategy, odd: usize| {
         let length = move |id: usize| if id == odd { 1 } else { 2 };
@@ -368,27 +375,27 @@ fn workers_that_do_not_call_the_same_are_told() {
             Tensor::from(vec![0.5f32; length(context.replica_id_in_sync_group)])
         })
     };
-    assert_eq!(
-        problem(&|_, strategy| strategy.reduce("sum", &lengths(strategy, 2)?, None).map(drop)),
-        "Strategy::reduce: mismatch in value of replica 2: expected f32[2], found f32[1]; give an axis to reduce along it"
+    expect_told(
+        &|_, strategy| strategy.reduce("sum", &lengths(strategy, 2)?, None).map(drop),
+        ("Strategy::reduce", "value", 2, "f32[2]", "f32[1]"),
     );
-    assert_eq!(
-        problem(&|worker, strategy| {
+    expect_told(
+        &|worker, strategy| {
             let values = lengths(strategy, 9)?;
             strategy.reduce(if worker == 0 { "max" } else { "sum" }, &values, 0).map(drop)
-        }),
-        "Strategy::reduce: mismatch in op of replica 0: expected sum, found max"
+        },
+        ("Strategy::reduce", "op", 0, "sum", "max"),
     );
-    assert_eq!(
-        problem(&|worker, strategy| {
+    expect_told(
+        &|worker, strategy| {
             let values = lengths(strategy, 9)?;
             if worker == 0 { strategy.gather(&values, 0) } else { strategy.reduce("sum", &values, None) }.map(drop)
-        }),
-        "Strategy::reduce: mismatch in call of replica 0: expected Strategy::reduce, found Strategy::gather"
+        },
+        ("Strategy::reduce", "call", 0, "Strategy::reduce", "Strategy::gather"),
     );
-    assert_eq!(
-        problem(&|worker, strategy| strategy.variable(|| Tensor::from(vec![0; 1 + worker])).map(drop)),
-        "Variable::builder: mismatch in variable of replica 0: expected i32[2], OnWrite, None, found i32[1], OnWrite, None"
+    expect_told(
+        &|worker, strategy| strategy.variable(|| Tensor::from(vec![0; 1 + worker])).map(drop),
+        ("Variable::builder", "variable", 0, "i32[2], OnWrite, None", "i32[1], OnWrite, None"),
     );
 }
 
@@ -403,14 +410,15 @@ fn workers_that_pack_otherwise_are_told() {
                 let builder = MultiWorkerMirroredStrategy::builder(resolver(2, worker)).options(options);
                 let strategy = builder.build_on(vec![communicator]).unwrap();
                 let values = strategy.distribute_values_from_function(|_| [1.0f32, 2.0]).unwrap();
-                strategy.reduce("sum", &values, None).unwrap_err().to_string()
+                strategy.reduce("sum", &values, None).unwrap_err()
             })
         });
         let threads: Vec<_> = threads.collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
-    let expected = "Strategy::reduce: mismatch in bytes_per_pack of replica 1: expected 4096, found 1";
-    assert_eq!(errors, [expected; 2]);
+    for error in errors {
+        assert_eq!(mismatch(&error), ("Strategy::reduce", "bytes_per_pack", 1, "4096", "1"));
+    }
 }
 
 #[test]
@@ -425,11 +433,10 @@ fn a_call_that_cannot_be_right_is_told_to_the_other_workers() {
         let few = if worker == 0 { PerReplica::new(vec![values[0].clone()]) } else { values };
         let error = strategy.gather(&few, 0).unwrap_err();
         assert_eq!(matches!(&error, Error::InvalidCall { call: "Strategy::gather", .. }), worker == 0, "{error}");
-        error.to_string()
+        error
     });
-    let few = "value: expected 2 values, one for each replica of MultiWorkerMirroredStrategy(worker 0 of 2: cpu:0, cpu:1), found 1";
-    assert!(errors[0].ends_with(few), "{}", errors[0]);
-    assert!(errors[1].contains(few), "{}", errors[1]);
+    assert_eq!((refusal(&errors[0]), found(&errors[0])), (("Strategy::gather", "value", None), "1"));
+    assert_eq!(told(&errors[1]), ("Strategy::gather", 0, &*format!("{}", errors[0])));
 }
 
 #[test]
@@ -529,21 +536,22 @@ fn a_data_set_that_fails_on_one_worker_ends_on_all() {
         };
         let dataset = strategy.distribute_dataset_with(range(12).map(map).batch(3), off).unwrap();
         let mut steps = dataset.iter();
-        let found: Vec<String> = steps.by_ref().filter_map(|step| step.err()).map(|error| error.to_string()).collect();
+        let found: Vec<Error> = steps.by_ref().filter_map(|step| step.err()).collect();
         assert!(steps.next().is_none());
         assert_eq!(strategy.run(|replica| replica.all_reduce("sum", 1i32)).unwrap()[0], 3);
         found
     });
-    assert_eq!(errors[0], ["no such row"]);
-    let told = "DistributedIterator::next: mismatch in the call of replica 0: expected a valid call, found no such row";
-    assert_eq!(errors[1], [told]);
+    assert_eq!((errors[0].len(), errors[1].len()), (1, 1));
+    assert!(matches!(&errors[0][0], Error::Other(own) if format!("{own}") == "no such row"), "{}", errors[0][0]);
+    assert_eq!(told(&errors[1][0]), ("DistributedIterator::next", 0, "no such row"));
     let errors = workers(&[1, 1], |worker, strategy| {
         let dataset = strategy.distribute_dataset_with(range(6 * worker as i64).batch(2), off).unwrap();
-        dataset.iter().next().unwrap().unwrap_err().to_string()
+        dataset.iter().next().unwrap().unwrap_err()
     });
-    let told = "replica 0: DistributedIterator::next: dataset: expected an element on every worker, since only elements show what those \
-                without rows are like, found none";
-    assert_eq!(errors, [told, told]);
+    for error in errors {
+        let Error::Replica { replica: 0, source } = &error else { panic!("{error}") };
+        assert_eq!((refusal(source), found(source)), (("DistributedIterator::next", "dataset", None), "none"));
+    }
 }
 
 fn ones(strategy: &Strategy) -> Result<i32> {
@@ -574,21 +582,20 @@ fn a_failed_replica_frees_the_other_workers_and_the_next_run_works() {
                     }
                     replica.all_reduce("sum", 1i32)
                 });
-                errors.push(error.unwrap_err().to_string());
+                errors.push(error.unwrap_err());
                 assert_eq!(ones(strategy).unwrap(), replicas as i32);
             }
             errors
         });
-        let own = [
-            format!("replica {odd}: no more data"),
-            format!("replica {odd} panicked: out of luck"),
-            format!("replica {odd} panicked: out of order"),
-        ];
-        assert_eq!(errors[1], [own.clone(), own].concat());
-        let told =
-            [format!("replica {odd} failed"), format!("replica {odd} panicked"), format!("replica {odd} panicked")];
-        for (found, told) in errors[0].iter().zip(told.iter().cycle()) {
-            assert!(found.ends_with(told), "{found}; {told}");
+        let reasons = [Reason::Failure, Reason::Panic, Reason::Panic];
+        for (round, (told, thrown)) in errors[0].iter().zip(&errors[1]).enumerate() {
+            let said = ["no more data", "out of luck", "out of order"][round % 3];
+            match thrown {
+                Error::Panic { replica, message } if round % 3 > 0 => assert_eq!((*replica, &message[..]), (odd, said)),
+                _ => assert_eq!(own(thrown), (odd, said.to_owned())),
+            }
+            let (_, replica, reason) = abort(told);
+            assert_eq!((replica, reason), (odd, reasons[round % 3]));
         }
     }
 }
@@ -628,9 +635,10 @@ fn a_replica_that_returns_early_is_not_waited_for_by_those_of_its_worker() {
             let error = error.unwrap_err();
             assert_eq!(matches!(error, Error::Left { replica: 1, .. }), worker == 0, "{error}");
             assert_eq!(ones(strategy).unwrap(), 4);
-            error.to_string()
+            error
         });
-        assert!(errors[1].ends_with("replica 1 returned while another waited for it"), "{errors:?}");
+        let (_, replica, reason) = abort(&errors[1]);
+        assert_eq!((replica, reason), (1, Reason::Return));
     }
 }
 
@@ -646,10 +654,10 @@ fn a_worker_that_ends_after_a_failed_run_is_not_waited_for() {
             if worker == 0 {
                 for _ in 0..2 {
                     let error = ones(strategy).unwrap_err();
-                    assert!(matches!(error, Error::Left { replica: 1, .. }), "{error}");
+                    let Error::Left { replica: 1, last, lost, .. } = &error else { panic!("{error}") };
                     // In a group of processes this is a loss, because they may form another group.
-                    assert_eq!(error.is_loss(), !matches!(engine, Engine::Threads), "{error}");
-                    assert_eq!(error.to_string().contains("; worker[1] ("), error.is_loss(), "{error}");
+                    assert!(error.is_loss() == *lost && *lost != matches!(engine, Engine::Threads), "{error}");
+                    assert_eq!(last.contains("; worker[1] ("), *lost, "{error}");
                 }
             }
         });
@@ -720,27 +728,24 @@ fn a_merge_function_that_does_not_end_is_not_waited_for() {
         let error = error.unwrap_err();
         // The worker that calls first waits longer than its deadline for the others.
         while ones(strategy).is_err() {}
-        error.to_string()
+        error
     });
-    assert!(errors[0].contains("merge function has not returned") || errors[0].contains("deadline"), "{errors:?}");
+    let is_late = |error: &Error| matches!(error, Error::Timeout { .. }) || abort(error).2 == Reason::Deadline;
+    assert!(is_late(&errors[0]), "{errors:?}");
 }
 
 #[test]
 fn communicators_of_no_workers_are_refused() {
     let problem = |communicators: Vec<Communicator>| {
-        let error = MultiWorkerMirroredStrategy::builder(resolver(1, 0)).build_on(communicators).unwrap_err();
-        error.to_string()
+        MultiWorkerMirroredStrategy::builder(resolver(1, 0)).build_on(communicators).unwrap_err()
     };
-    assert_eq!(
-        problem(Vec::new()),
-        "MultiWorkerMirroredStrategy: communicators: expected one for each replica of this worker, found none"
-    );
+    let error = problem(Vec::new());
+    assert_eq!((refusal(&error), found(&error)), (("MultiWorkerMirroredStrategy", "communicators", None), "none"));
     let mut ranks = Communicator::threads(3);
     ranks.swap(1, 2);
-    assert_eq!(
-        problem(ranks),
-        "MultiWorkerMirroredStrategy: communicators[1]: expected rank 1 of 3 after the one before, found rank 2 of 3"
-    );
+    let error = problem(ranks);
+    assert_eq!(refusal(&error), ("MultiWorkerMirroredStrategy", "communicators[1]", None));
+    assert_eq!(found(&error), "rank 2 of 3");
     let errors = thread::scope(|scope| {
         let threads = Communicator::threads(2).into_iter().map(|communicator| {
             // Both claim to be worker 0.
@@ -749,11 +754,12 @@ fn communicators_of_no_workers_are_refused() {
             })
         });
         let threads: Vec<_> = threads.collect();
-        threads.into_iter().map(|thread| thread.join().unwrap().to_string()).collect::<Vec<_>>()
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
-    let expected = "MultiWorkerMirroredStrategy: communicators: expected replicas of all 2 workers, in their order, found replicas of \
-                    workers [0, 0]";
-    assert_eq!(errors, [expected; 2]);
+    for error in errors {
+        assert_eq!(refusal(&error), ("MultiWorkerMirroredStrategy", "communicators", None));
+        assert_eq!(found(&error), "replicas of workers [0, 0]");
+    }
 }
 
 /// Found by a review: processes with equal indices, or all without an index, trained separately or
@@ -769,15 +775,16 @@ fn a_worker_in_two_processes_is_refused_by_all() {
                 let resolver = if communicator.rank() + 1 == ranks { &last } else { &first };
                 scope.spawn(|| {
                     let builder = MultiWorkerMirroredStrategy::builder(resolver.clone());
-                    builder.build_on(vec![communicator]).map(drop).unwrap_err().to_string()
+                    builder.build_on(vec![communicator]).map(drop).unwrap_err()
                 })
             });
             let threads: Vec<_> = threads.collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
         });
-        let expected = "MultiWorkerMirroredStrategy: communicators: expected replicas 0..2, which are worker 0's, all from one \
-                        process, found only 0..1 from one";
-        assert_eq!(errors, vec![expected; ranks]);
+        for error in errors {
+            assert_eq!(refusal(&error), ("MultiWorkerMirroredStrategy", "communicators", None));
+            assert_eq!(found(&error), "only 0..1 from one");
+        }
     }
 }
 
@@ -823,19 +830,23 @@ fn the_chief_saves_and_all_restore() {
             assert_eq!(weights.read().unwrap(), Tensor::from(numbers(3, 50)));
             let saved = checkpoint::save(path, [("weights", &weights)]).unwrap_err();
             let names = checkpoint::save(path, [(if worker == 0 { "weights" } else { "seen" }, &weights)]);
-            [restored.to_string(), saved.to_string(), names.unwrap_err().to_string()]
+            [restored, saved, names.unwrap_err()]
         });
-        for (worker, errors) in errors.iter().enumerate() {
-            for error in &errors[..2] {
-                assert!(error.contains(&missing.display().to_string()), "{sizes:?}: {error}");
-                assert_eq!(
-                    error.contains("mismatch in the call of replica 0: expected a valid call"),
-                    worker > 0,
-                    "{error}"
-                );
+        for (worker, [restored, saved, names]) in errors.iter().enumerate() {
+            for (error, first) in [(restored, &errors[0][0]), (saved, &errors[0][1])] {
+                match worker {
+                    0 => {
+                        let Error::System { what, .. } = error else { panic!("{error}") };
+                        assert!(what.contains(&format!("{}", missing.display())), "{sizes:?}: {error}");
+                    }
+                    _ => {
+                        let (_, replica, words) = told(error);
+                        assert_eq!((replica, words), (0, &*format!("{first}")), "{sizes:?}");
+                    }
+                }
             }
             if sizes.len() > 1 {
-                assert!(errors[2].contains(": mismatch in variables of replica"), "{}", errors[2]);
+                assert_eq!(mismatch(names).1, "variables");
             }
         }
         // One process writes the same file, bit for bit.

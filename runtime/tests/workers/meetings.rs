@@ -5,7 +5,7 @@ use consonance::{
     CommunicationOptions, Communicator, Device, Error, MultiWorkerMirroredStrategy, PerReplica, ProcessGroup, Result,
     Strategy, Tensor,
 };
-use std::{thread, time::Duration};
+use std::{sync::Arc, thread, time::Duration};
 
 /// Longer than any step here takes.
 const LONG: Duration = Duration::from_secs(20);
@@ -73,12 +73,11 @@ fn a_merge_function_cannot_reform_its_group() {
                 let errors = strategy.run(|replica| {
                     replica.merge_call((), |all, _| {
                         let error = reform(&strategy).unwrap_err();
-                        let is_context = matches!(error, Error::WrongContext { .. });
-                        Ok(all.mirror((is_context, error.to_string())))
+                        Ok(all.mirror(Arc::new(error)))
                     })
                 });
-                let (is_context, error) = &errors.unwrap()[0];
-                assert!(is_context, "{error}");
+                let error = &errors.unwrap()[0];
+                assert!(matches!(**error, Error::WrongContext { .. }), "{error}");
                 assert_eq!(ones(&strategy).unwrap(), 2);
             });
         }

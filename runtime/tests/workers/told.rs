@@ -1,13 +1,19 @@
 //! Errors on one worker alone: the others get an error with the reason, and the calls after it are
 //! in step.
 
-use super::{ENGINES, Engine, count, ones, range, workers, workers_with};
+use super::{
+    ENGINES, Engine, count,
+    fields::{abort, found, mismatch, own, refusal, told, unknown_op},
+    ones, range, workers, workers_with,
+};
 use consonance::{
     Dataset, Destinations, Error, MirroredStrategy, PerReplica, Result, Strategy, Tensor, Variable,
     VariableAggregation,
     dataset::{AutoShardPolicy, InputOptions},
+    raw::Reason,
 };
 use std::{
+    cmp::Ordering::{Equal, Greater, Less},
     panic::{AssertUnwindSafe, catch_unwind, panic_any},
     sync::Barrier,
     thread,
@@ -15,21 +21,22 @@ use std::{
 };
 
 /// Makes `call` as two workers, invalid on one of them, and then calls of one shape, which work if
-/// the workers are in step. Checks that both have an error with `why`.
+/// the workers are in step. Checks the error of that worker, and that the other is told of it.
 #[track_caller]
-fn expect_told(call: impl Fn(&Strategy, bool) -> Result<()> + Sync, why: &str) {
+fn expect_told(call: impl Fn(&Strategy, bool) -> Result<()> + Sync, check: impl Fn(&Error)) {
     for sizes in [[1, 1], [2, 2]] {
         let found = workers(&sizes, |worker, strategy| {
-            let error = call(strategy, worker == 1).unwrap_err().to_string();
+            let error = call(strategy, worker == 1).unwrap_err();
             let sums = [1i64, 10, 100].map(|x| {
                 let values = strategy.distribute_values_from_function(|_| Tensor::from(x)).unwrap();
                 strategy.reduce("sum", &values, None).unwrap().item::<i64>().unwrap()
             });
             (error, sums)
         });
-        for (worker, (error, sums)) in found.into_iter().enumerate() {
-            assert!(error.contains(why), "worker {worker} of {sizes:?}: {error}");
-            assert_eq!(error.contains(": mismatch in the call of replica"), worker == 0, "{error}");
+        check(&found[1].0);
+        let (_, replica, words) = told(&found[0].0);
+        assert_eq!((replica, words), (sizes[0], &*format!("{}", found[1].0)));
+        for (worker, (_, sums)) in found.into_iter().enumerate() {
             assert_eq!(
                 sums,
                 [1, 10, 100].map(|x| x * sizes.iter().sum::<usize>() as i64),
@@ -43,22 +50,27 @@ fn expect_told(call: impl Fn(&Strategy, bool) -> Result<()> + Sync, why: &str) {
 fn a_call_that_cannot_be_right_on_one_worker_is_told_to_the_others() {
     let values = |strategy: &Strategy| strategy.distribute_values_from_function(|_| Tensor::from(1i64)).unwrap();
     let op = |odd: bool| if odd { "avg" } else { "sum" };
-    let unknown = r#""avg" is not a reduce op"#;
-    expect_told(|strategy, odd| strategy.reduce(op(odd), &values(strategy), None).map(drop), unknown);
-    expect_told(|strategy, odd| strategy.reduce_to(op(odd), &values(strategy), "cpu:0").map(drop), unknown);
+    expect_told(
+        |strategy, odd| strategy.reduce(op(odd), &values(strategy), None).map(drop),
+        |own| assert_eq!(unknown_op(own), (Some("Strategy::reduce"), None, "avg")),
+    );
+    expect_told(
+        |strategy, odd| strategy.reduce_to(op(odd), &values(strategy), "cpu:0").map(drop),
+        |own| assert_eq!(unknown_op(own), (Some("Strategy::reduce_to"), None, "avg")),
+    );
     expect_told(
         |strategy, odd| {
             let device = if odd { "gpu:0" } else { "cpu:0" };
             strategy.reduce_to("sum", &values(strategy), device).map(drop)
         },
-        "gpu:0",
+        |own| assert_eq!((refusal(own), found(own)), (("Device::from_str", "device", None), "\"gpu:0\"")),
     );
     expect_told(
         |strategy, odd| {
             let pairs = [(values(strategy), Destinations::Replicas), (values(strategy), Destinations::Replicas)];
             strategy.batch_reduce_to(op(odd), &pairs).map(drop)
         },
-        r#"Strategy::batch_reduce_to: op: "avg" is not a reduce op"#,
+        |own| assert_eq!(unknown_op(own), (Some("Strategy::batch_reduce_to"), None, "avg")),
     );
     // Without pairs there is no call to refuse.
     workers(&[1, 1], |worker, strategy| {
@@ -68,40 +80,48 @@ fn a_call_that_cannot_be_right_on_one_worker_is_told_to_the_others() {
     });
 }
 
+/// Checks that the call of this name was made in a wrong context.
+#[track_caller]
+fn assert_context(error: &Error, of: &str) {
+    assert!(matches!(error, Error::WrongContext { call, .. } if *call == of), "{error}");
+}
+
 #[test]
 fn a_call_in_another_strategys_scope_is_told_to_the_other_workers() {
     let other = MirroredStrategy::new(["cpu:0"]).unwrap();
     let within = |odd: bool, call: &dyn Fn() -> Result<()>| if odd { other.scope(call) } else { call() };
-    let why = "in the scope of another strategy";
     let values = |strategy: &Strategy| strategy.distribute_values_from_function(|_| Tensor::from([1i64])).unwrap();
     expect_told(
         |strategy, odd| {
             let values = values(strategy);
             within(odd, &|| strategy.reduce("sum", &values, None).map(drop))
         },
-        why,
+        |own| assert_context(own, "Strategy::reduce"),
     );
     expect_told(
         |strategy, odd| {
             let values = values(strategy);
             within(odd, &|| strategy.reduce_to("sum", &values, "cpu:0").map(drop))
         },
-        why,
+        |own| assert_context(own, "Strategy::reduce_to"),
     );
     expect_told(
         |strategy, odd| {
             let values = values(strategy);
             within(odd, &|| strategy.gather(&values, 0).map(drop))
         },
-        why,
+        |own| assert_context(own, "Strategy::gather"),
     );
-    expect_told(|strategy, odd| within(odd, &|| strategy.variable(|| Tensor::from(1f32)).map(drop)), why);
+    expect_told(
+        |strategy, odd| within(odd, &|| strategy.variable(|| Tensor::from(1f32)).map(drop)),
+        |own| assert_context(own, "Strategy::variable"),
+    );
     expect_told(
         |strategy, odd| {
             let seen = count(strategy, VariableAggregation::Sum);
             within(odd, &|| seen.read().map(drop))
         },
-        why,
+        |own| assert_context(own, "Variable::read"),
     );
     expect_told(
         |strategy, odd| {
@@ -112,7 +132,7 @@ fn a_call_in_another_strategys_scope_is_told_to_the_other_workers() {
             assert!(steps.into_inner().next().is_none());
             told
         },
-        why,
+        |own| assert_context(own, "DistributedIterator::next"),
     );
 }
 
@@ -126,18 +146,19 @@ fn a_run_that_cannot_begin_on_one_worker_has_failed_on_all() {
                     strategy.run_with(PerReplica::new(vec![x; count]), |replica, x| replica.all_reduce("sum", x))
                 };
                 let (count, odd) = (sizes[worker], worker == 1);
-                let arguments = run(1, count + worker).unwrap_err().to_string();
+                let arguments = run(1, count + worker).unwrap_err();
                 let expected = 10 * sizes.iter().sum::<usize>() as i32;
                 assert_eq!(run(10, count).unwrap()[0], expected);
                 let scope = if odd { other.scope(|| run(1, count)) } else { run(1, count) };
                 assert_eq!(run(10, count).unwrap()[0], expected);
-                [arguments, scope.unwrap_err().to_string()]
+                [arguments, scope.unwrap_err()]
             });
-            let told =
-                |error: &String| (sizes[0]..2 * sizes[0]).any(|id| error.ends_with(&format!("replica {id} failed")));
-            assert!(errors[0].iter().all(told), "{errors:?}");
-            assert!(errors[1][0].starts_with("Strategy::run_with: arguments: expected"), "{errors:?}");
-            assert!(errors[1][1].contains("in the scope of another strategy"), "{errors:?}");
+            for error in &errors[0] {
+                let (_, replica, reason) = abort(error);
+                assert!((sizes[0]..2 * sizes[0]).contains(&replica) && reason == Reason::Failure, "{error}");
+            }
+            assert_eq!(refusal(&errors[1][0]), ("Strategy::run_with", "arguments", None));
+            assert_context(&errors[1][1], "Strategy::run_with");
         }
     }
 }
@@ -148,13 +169,12 @@ fn caught(
     sizes: [usize; 2],
     engine: Engine,
     merge: impl Fn(&Strategy, PerReplica<i32>, bool) -> Result<i32> + Sync,
-) -> Vec<(String, Vec<Result<i32, String>>)> {
+) -> Vec<(Error, [Result<i32>; 3])> {
     let found = workers_with(&sizes, engine, Duration::from_secs(60), |worker, strategy| {
         let found = strategy.run(|replica| {
             let merged =
                 replica.merge_call(5i32, |strategy, all| Ok(strategy.mirror(merge(strategy, all, worker == 1)?)));
-            let sums = [1, 10, 100].map(|x| replica.all_reduce("sum", x).map_err(|error| error.to_string()));
-            Ok((merged.unwrap_err().to_string(), sums.to_vec()))
+            Ok((merged.unwrap_err(), [1, 10, 100].map(|x| replica.all_reduce("sum", x))))
         });
         let found = found.unwrap().into_values();
         if found[0].1[0].is_err() {
@@ -179,10 +199,15 @@ fn a_merge_function_that_fails_on_one_worker_ends_the_group() {
                     false => Ok(0),
                 });
                 for (id, (error, sums)) in found.into_iter().enumerate() {
-                    let own = if id < odd { format!("replica {odd} failed") } else { "no more data".to_owned() };
-                    assert!(error.ends_with(&own), "{sizes:?}, {calls}, replica {id}: {error}");
+                    match id.cmp(&odd) {
+                        Less => assert_eq!((abort(&error).1, abort(&error).2), (odd, Reason::Failure), "{calls}"),
+                        Equal => assert!(matches!(&error, Error::Other(own) if format!("{own}") == "no more data")),
+                        Greater => {
+                            assert!(own(&error).0 == odd && own(&error).1.ends_with(": no more data"), "{error}")
+                        }
+                    }
                     for sum in sums {
-                        assert_eq!(sum.unwrap_err(), format!("all_reduce: replica {odd} failed"));
+                        assert_eq!(abort(&sum.unwrap_err()), ("all_reduce", odd, Reason::Failure));
                     }
                 }
             }
@@ -192,14 +217,22 @@ fn a_merge_function_that_fails_on_one_worker_ends_the_group() {
                 false => strategy.reduce("sum", &all, None),
             });
             for (error, sums) in found {
-                assert!(error.contains("expected Strategy::reduce, found merge_call's return"), "{error}");
+                assert_eq!(
+                    mismatch(&error),
+                    ("Strategy::reduce", "call", odd, "Strategy::reduce", "merge_call's return")
+                );
                 sums.into_iter().for_each(|sum| assert!(sum.is_err(), "{sum:?}"));
             }
             let found = caught(sizes, engine, |strategy, all, odd| {
                 strategy.reduce(if odd { "avg" } else { "sum" }, &all, None)
             });
-            for (error, sums) in found {
-                assert!(error.contains(r#""avg" is not a reduce op"#), "{error}");
+            let first = format!("{}", found[odd].0);
+            for (id, (error, sums)) in found.into_iter().enumerate() {
+                match id.cmp(&odd) {
+                    Less => assert_eq!((told(&error).1, told(&error).2), (odd, &first[..])),
+                    Equal => assert_eq!(unknown_op(&error), (Some("Strategy::reduce"), None, "avg")),
+                    Greater => assert!(own(&error).0 == odd && own(&error).1.ends_with(&first), "{error}"),
+                }
                 sums.into_iter().for_each(|sum| assert!(sum.is_err(), "{sum:?}"));
             }
         }
@@ -216,8 +249,8 @@ fn merge_functions_that_do_not_agree_leave_the_workers_in_step() {
                 Ok(0)
             });
             for (error, sums) in found {
-                assert!(error.contains("expected i32[1], found i32[2]"), "{error}");
-                assert_eq!(sums, [1, 10, 100].map(|x| Ok(x * sizes.iter().sum::<usize>() as i32)));
+                assert_eq!(mismatch(&error), ("Strategy::reduce", "value", sizes[0], "i32[1]", "i32[2]"));
+                assert_eq!(sums.map(Result::unwrap), [1, 10, 100].map(|x| x * sizes.iter().sum::<usize>() as i32));
             }
         }
     }
@@ -241,9 +274,9 @@ fn expect_one_failed_call(odd: impl Fn(&Strategy, &Variable) -> Result<()> + Syn
             late.wait();
             sum(0).unwrap_err();
         }
-        [1, 10, 100].map(|x| sum(x).map_err(|error| error.to_string()))
+        [1, 10, 100].map(|x| sum(x).unwrap())
     });
-    assert_eq!(sums, [[2, 20, 200].map(Ok), [2, 20, 200].map(Ok)]);
+    assert_eq!(sums, [[2, 20, 200]; 2]);
 }
 
 #[test]
@@ -264,24 +297,25 @@ fn variables_that_one_worker_cannot_save_or_restore_are_told_to_the_others() {
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join("all");
     type Call<'c> = &'c (dyn Fn(&Strategy, &[(&str, &Variable)]) -> Result<()> + Sync);
-    let check = |call: Call<'_>| {
+    let check = |call: Call<'_>, name: &str| {
         expect_told(
             |strategy, odd| {
                 let (one, other) =
                     (strategy.variable(|| Tensor::from(1f32))?, strategy.variable(|| Tensor::from(2f32))?);
                 call(strategy, &[("one", &one), (if odd { "one" } else { "other" }, &other)])
             },
-            "expected names that differ",
+            |own| assert_eq!((refusal(own), found(own)), ((name, "variables", None), "\"one\"")),
         );
     };
-    check(&|_, variables| checkpoint::save(&path, variables.iter().copied()));
-    check(&|strategy, variables| {
+    check(&|_, variables| checkpoint::save(&path, variables.iter().copied()), "checkpoint::save");
+    let on_chief: Call<'_> = &|strategy, variables| {
         checkpoint::save_on_chief(strategy.cluster_resolver().unwrap(), &path, variables.iter().copied()).map(drop)
-    });
+    };
+    check(on_chief, "checkpoint::save_on_chief");
     let alone = MirroredStrategy::new(["cpu:0"]).unwrap();
     let saved = ["one", "other"].map(|name| (name, alone.variable(|| Tensor::from(3f32)).unwrap()));
     checkpoint::save(&path, saved.iter().map(|(name, variable)| (*name, variable))).unwrap();
-    check(&|_, variables| checkpoint::restore(&path, variables.iter().copied()));
+    check(&|_, variables| checkpoint::restore(&path, variables.iter().copied()), "checkpoint::restore");
     expect_told(
         |strategy, odd| {
             let weights = strategy.variable(|| Tensor::from(1f32))?;
@@ -289,7 +323,7 @@ fn variables_that_one_worker_cannot_save_or_restore_are_told_to_the_others() {
             // A variable cannot be read within its own update.
             if odd { strategy.update(&weights, |_| save()).map(drop) } else { save() }
         },
-        "in an update of the same variable",
+        |own| assert_context(own, "Variable::read"),
     );
     std::fs::remove_dir_all(&folder).unwrap();
 }
@@ -311,7 +345,7 @@ fn what_a_failed_run_drops_on_one_worker_leaves_the_workers_in_step() {
                 0 => replica.barrier(),
                 _ => panic_any(Bomb),
             });
-            let thrown = thrown.unwrap_err().to_string();
+            let thrown = thrown.unwrap_err();
             // If worker 1 has two replicas, the first one has a result.
             let dropped = catch_unwind(AssertUnwindSafe(|| {
                 let failed = strategy.run(|replica| match replica.replica_id_in_sync_group() {
@@ -326,7 +360,15 @@ fn what_a_failed_run_drops_on_one_worker_leaves_the_workers_in_step() {
         });
         let replicas = sizes.iter().sum::<usize>() as i32;
         for (worker, (thrown, sums)) in found.into_iter().enumerate() {
-            assert!(thrown.contains("panicked"), "worker {worker} of {sizes:?}: {thrown}");
+            let replica = match (worker, &thrown) {
+                (1, Error::Panic { replica, .. }) => *replica,
+                _ => {
+                    let (_, replica, reason) = abort(&thrown);
+                    assert_eq!((worker, reason), (0, Reason::Panic), "{thrown}");
+                    replica
+                }
+            };
+            assert!((sizes[0]..2 * sizes[0]).contains(&replica), "worker {worker} of {sizes:?}: {thrown}");
             assert_eq!(sums, [replicas, 10 * replicas, 100 * replicas], "worker {worker} of {sizes:?}");
         }
     }
@@ -341,7 +383,7 @@ fn a_run_on_a_new_thread_within_a_run_is_told_at_the_deadline_whom_it_waits_for(
         strategy.run(|_| Ok(nested(strategy))).unwrap().into_values().remove(0)
     });
     for (worker, error) in found.into_iter().enumerate() {
-        assert!(matches!(&error, Error::Timeout { missing, .. } if missing[0].0 == worker), "{error:?}");
-        assert!(error.to_string().contains("its Strategy::run on another thread has not ended"), "{error}");
+        let Error::Timeout { missing, .. } = &error else { panic!("{error}") };
+        assert!(missing[0].0 == worker && missing[0].1.contains("Strategy::run"), "{error}");
     }
 }
