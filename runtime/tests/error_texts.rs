@@ -156,9 +156,29 @@ fn of_groups() -> Vec<Error> {
         let failed = replica.merge_call(1, |_, _| -> Result<PerReplica<i32>> { Err(Error::other("no")) });
         Ok(failed.unwrap_err())
     });
+    // Rank 1 ends the group that the group of the barrier was split from.
+    let barriers: Vec<_> = thread::scope(|scope| {
+        let ranks = Communicator::threads(2).into_iter().map(|mut rank| {
+            scope.spawn(move || {
+                let mut part = rank.split(Some(0), 0).unwrap().unwrap();
+                if rank.rank() == 0 {
+                    return (part.barrier().err(), part, rank);
+                }
+                rank.abort();
+                (None, part, rank)
+            })
+        });
+        ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
     let mut ranks = Communicator::threads(2);
+    let mailbox = ranks[0].mailbox().unwrap();
+    let limit = Some(Duration::from_millis(1));
+    let messages = [
+        of(mailbox.recv([0u8].as_mut_slice(), Some(1), 1, limit)),
+        of(mailbox.send([7u8; 1 << 20].as_slice(), 1, 2, limit)),
+    ];
     drop(ranks.pop());
-    vec![
+    let mut errors = vec![
         of_other(&|replica| replica.all_reduce("avg", 1.0f32).or(Ok(0.0)).map(drop)),
         of_other(&|replica| replica.all_gather(Tensor::from(1), 0).map(drop).or(Ok(()))),
         of_other(&|_| Ok(())),
@@ -171,7 +191,10 @@ fn of_groups() -> Vec<Error> {
                 replica.merge_call((), |strategy, _| Ok(strategy.mirror(buckets.all_reduce("sum", 1.0f32).map(drop)?)))
             })
         })),
-    ]
+    ];
+    errors.extend(barriers.into_iter().filter_map(|(error, ..)| error));
+    errors.extend(messages);
+    errors
 }
 
 /// Errors of variables, data sets, messages and clusters.
