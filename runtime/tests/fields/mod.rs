@@ -56,7 +56,7 @@ pub(crate) fn told(error: &Error) -> (&str, usize, &str) {
 #[track_caller]
 pub(crate) fn abort(error: &Error) -> (&str, usize, Reason) {
     match error {
-        Error::Aborted { call, replica, reason, .. } => (call, *replica, reason_of(reason)),
+        Error::Aborted { call, replica, reason: text, .. } => (call, *replica, reason(text).1),
         error => panic!("{error}: no abort"),
     }
 }
@@ -88,8 +88,10 @@ fn without_advice(found: &str) -> &str {
     found.split("; ").next().unwrap_or(found)
 }
 
-/// Returns the reason whose words a text has.
-fn reason_of(text: &str) -> Reason {
+/// Returns whether an abort was of a group that this one was split from, its reason, and the lost
+/// process, if it is named.
+#[track_caller]
+pub(crate) fn reason(text: &str) -> (bool, Reason, &str) {
     let reasons = [
         Reason::Deadline,
         Reason::Panic,
@@ -100,9 +102,11 @@ fn reason_of(text: &str) -> Reason {
         Reason::Return,
         Reason::Leave,
     ];
-    let told = reasons.into_iter().filter(|&reason| text.contains(&words_of(reason)));
     // The words of one reason begin those of another.
-    told.max_by_key(|&reason| words_of(reason).len()).unwrap_or_else(|| panic!("{text}: no reason"))
+    let told = reasons.into_iter().filter(|&reason| text.contains(&words_of(reason)));
+    let told = told.max_by_key(|&reason| words_of(reason).len()).unwrap_or_else(|| panic!("{text}: no reason"));
+    let (group, process) = text.split_once(&words_of(told)).expect("the words of the reason");
+    (!group.is_empty(), told, process.trim_start())
 }
 
 fn words_of(reason: Reason) -> String {

@@ -1,6 +1,7 @@
 //! Starts this test program again, once for each process of a job, and exchanges lines with each of
 //! them.
 
+use crate::fields;
 use consonance::{CommunicationOptions, Communicator, Error, ProcessGroup, Result, TfConfigClusterResolver};
 use nix::{
     sys::{
@@ -235,7 +236,7 @@ pub(crate) fn play(parts: &[(&str, Part)]) {
     let words: Vec<&str> = part.split(' ').collect();
     let (_, part) = parts.iter().find(|(name, _)| *name == words[0]).expect("a part");
     if let Err(error) = part(&words[1..]) {
-        say(&format!("failed {error}"));
+        say(&format!("failed {}", fields(&error)));
         std::process::exit(3);
     }
 }
@@ -292,20 +293,53 @@ pub(crate) fn number(word: &str) -> u64 {
     word.parse().unwrap_or_else(|_| panic!("{word:?} is no number"))
 }
 
-/// Formats the error's variant and its text.
-pub(crate) fn words(error: &Error) -> String {
-    let variant = match error {
-        Error::InvalidCall { .. } => "InvalidCall",
-        Error::WrongContext { .. } => "WrongContext",
-        Error::Mismatch { .. } => "Mismatch",
-        Error::Left { .. } => "Left",
-        Error::Timeout { .. } => "Timeout",
-        Error::Aborted { .. } => "Aborted",
-        Error::Meeting { .. } => "Meeting",
-        Error::Panic { .. } => "Panic",
-        Error::Replica { .. } => "Replica",
-        Error::System { .. } => "System",
-        _ => "Other",
+/// Formats the error's variant and its fields, for tests to compare. Fields that only describe are
+/// last.
+pub(crate) fn fields(error: &Error) -> String {
+    match error {
+        Error::InvalidCall { call, argument, replica, expected, found } => {
+            format!("InvalidCall call={call} argument={argument} replica={replica:?} found={found} expected={expected}")
+        }
+        Error::WrongContext { call, problem } => format!("WrongContext call={call} problem={problem}"),
+        Error::Mismatch { call, replica, argument, expected, found } => {
+            format!("Mismatch call={call} argument={argument} replica={replica} expected={expected} found={found}")
+        }
+        Error::Left { call, replica, last, lost } => {
+            format!("Left call={call} replica={replica} lost={lost} last={}", last_call(last))
+        }
+        Error::Timeout { call, waited, missing } => {
+            format!("Timeout call={call} waited={waited:?} missing={}", last_calls(missing))
+        }
+        Error::Aborted { call, replica, reason, lost, calls } => {
+            let (is_inherited, reason, process) = fields::reason(reason);
+            let whose = format!("replica={replica} inherited={is_inherited} lost={lost}");
+            format!("Aborted call={call} reason={reason:?} {whose} process={process} calls={}", last_calls(calls))
+        }
+        Error::Meeting { call, task, problem } => format!("Meeting call={call} task={task} problem={problem}"),
+        Error::Panic { replica, message } => format!("Panic replica={replica} message={message}"),
+        Error::Replica { replica, source } => format!("Replica replica={replica} source={}", fields(source)),
+        Error::UnknownReduceOp { call, replica, source } => {
+            format!("UnknownReduceOp call={call:?} replica={replica:?} text={}", source.0)
+        }
+        Error::System { what, source } => {
+            format!("System code={:?} kind={:?} what={what}", source.raw_os_error(), source.kind())
+        }
+        error => format!("Other {error}"),
+    }
+}
+
+/// Formats the last calls of replicas.
+fn last_calls(calls: &[(usize, String)]) -> String {
+    let calls: Vec<String> = calls.iter().map(|(replica, last)| format!("{replica}: {}", last_call(last))).collect();
+    format!("[{}]", calls.join(", "))
+}
+
+/// Formats number, signature and bytes of a last call, and the process.
+fn last_call(last: &str) -> String {
+    let call = match fields::last_call(last) {
+        Some((number, signature, bytes)) => format!("{number} {signature} {bytes}"),
+        None => "none".to_owned(),
     };
-    format!("{variant} {error}")
+    let process = last.split_once(';').map_or("", |(_, process)| process);
+    format!("{call}{process}")
 }

@@ -21,10 +21,11 @@ fn a_worker_that_never_starts_is_named() {
             format!("worker[{process}] (localhost:{}) has waited 2 s for worker[1] (localhost:2)", process + 1)
         );
         let error = job.of(process).expect("failed");
-        let (start, end) = error.split_once("waited").expect("how long");
-        assert_eq!(start, format!("ProcessGroup: worker[{process}] (localhost:{}): ", process + 1));
+        let of = format!("Meeting call=ProcessGroup task=worker[{process}] (localhost:{}) problem=", process + 1);
+        let problem = error.strip_prefix(&of).unwrap_or_else(|| panic!("{error}"));
         // Includes the other process, if it has timed out just before.
-        assert!(end.contains("missing: ") && end.contains("worker[1] (localhost:2)"), "{end}");
+        let (_, missing) = problem.split_once("missing: ").expect("missing tasks");
+        assert!(missing.contains("worker[1] (localhost:2)"), "{error}");
     }
 }
 
@@ -42,7 +43,7 @@ pub(crate) fn leaves(words: &[&str]) -> Result<()> {
             }
         }
         if let Err(error) = rank.all_reduce(ReduceOp::Sum, &mut [1.0f32; 500]) {
-            say(&driver::words(&error));
+            say(&driver::fields(&error));
             break;
         }
     }
@@ -51,29 +52,20 @@ pub(crate) fn leaves(words: &[&str]) -> Result<()> {
 
 #[test]
 fn a_worker_that_ends_early_is_named() {
+    let lost = "Aborted call=all_reduce reason=Death replica=1 inherited=false lost=true process=(worker[1] \
+                (localhost:2), process ";
     for (how, expected) in [
-        (
-            "cleanly",
-            "Left all_reduce: replica 1 left without making this call; its last call was number 3, all_reduce(sum, f32), \
-             2000 bytes",
-        ),
-        (
-            "panic",
-            "Left all_reduce: replica 1 left without making this call; its last call was number 3, all_reduce(sum, f32), \
-             2000 bytes",
-        ),
-        ("exit", "Aborted all_reduce: replica 1 was lost with its process (worker[1] (localhost:2), process "),
-        ("abort", "Aborted all_reduce: replica 1 was lost with its process (worker[1] (localhost:2), process "),
+        ("cleanly", "Left call=all_reduce replica=1 lost=true last=3 all_reduce(sum, f32) 2000"),
+        ("panic", "Left call=all_reduce replica=1 lost=true last=3 all_reduce(sum, f32) 2000"),
+        ("exit", lost),
+        ("abort", lost),
     ] {
         let mut job = Job::start(3, &format!("leaves {how}"));
         for process in job.others(1) {
             let error = process.line();
             assert!(error.starts_with(expected), "{how}: {error}");
             if how != "cleanly" && how != "panic" {
-                assert!(
-                    error.contains("replica 1: its last call was number 3, all_reduce(sum, f32), 2000 bytes"),
-                    "{error}"
-                );
+                assert!(error.contains(" 1: 3 all_reduce(sum, f32) 2000,"), "{error}");
             }
             process.end();
         }
@@ -91,7 +83,7 @@ pub(crate) fn disagrees(words: &[&str]) -> Result<()> {
         let second = rank.all_reduce(ReduceOp::Sum, &mut sum);
         // A rank that went on hears of it in its next call, which is made all the same.
         let error = if first.is_ok() { second } else { second.and(first) };
-        say(&driver::words(&error.expect_err("the ranks do not agree")));
+        say(&driver::fields(&error.expect_err("the ranks do not agree")));
         assert_eq!(sum, [rank.size() as u32; 700]);
     }
     Ok(())
@@ -125,15 +117,15 @@ fn disagree(rank: &mut Communicator, what: &str, odd: bool) -> Result<()> {
 #[test]
 fn calls_that_differ_are_shown_on_all_processes() {
     for (what, expected) in [
-        ("collective", "all_reduce: mismatch in call of replica 1: expected all_reduce, found barrier"),
-        ("size", "all_reduce: mismatch in count of replica 1: expected 1000, found 999"),
-        ("dtype", "all_reduce: mismatch in dtype of replica 1: expected f32, found i32"),
-        ("op", "all_reduce: mismatch in op of replica 1: expected sum, found max"),
-        ("root", "broadcast: mismatch in root of replica 1: expected 0, found 1"),
-        ("little", "broadcast: mismatch in count of replica 1: expected 3, found 4"),
-        ("counts", "all_gather: mismatch in counts of replica 1: expected [2, 1, 4], found [1, 2, 4]"),
-        ("pairs", "all_to_all: mismatch in recv_counts[1] of replica 2: expected 1, found 2"),
-        ("huge", "all_reduce: mismatch in count of replica 1: expected 3, found 500000"),
+        ("collective", "call=all_reduce argument=call replica=1 expected=all_reduce found=barrier"),
+        ("size", "call=all_reduce argument=count replica=1 expected=1000 found=999"),
+        ("dtype", "call=all_reduce argument=dtype replica=1 expected=f32 found=i32"),
+        ("op", "call=all_reduce argument=op replica=1 expected=sum found=max"),
+        ("root", "call=broadcast argument=root replica=1 expected=0 found=1"),
+        ("little", "call=broadcast argument=count replica=1 expected=3 found=4"),
+        ("counts", "call=all_gather argument=counts replica=1 expected=[2, 1, 4] found=[1, 2, 4]"),
+        ("pairs", "call=all_to_all argument=recv_counts[1] replica=2 expected=1 found=2"),
+        ("huge", "call=all_reduce argument=count replica=1 expected=3 found=500000"),
     ] {
         let mut job = Job::start(3, &format!("disagrees {what}"));
         for process in job.all() {
@@ -164,7 +156,7 @@ pub(crate) fn goes_on(_: &[&str]) -> Result<()> {
         let third = rank.all_reduce(ReduceOp::Sum, &mut sum);
         assert_eq!(sum, [3; 7]);
         let told =
-            [first, second, third].map(|result| result.map_or_else(|error| driver::words(&error), |()| "".into()));
+            [first, second, third].map(|result| result.map_or_else(|error| driver::fields(&error), |()| "".into()));
         say(&format!("told {}", told.join(" | ")));
     }
     Ok(())
@@ -172,8 +164,8 @@ pub(crate) fn goes_on(_: &[&str]) -> Result<()> {
 
 #[test]
 fn who_sends_and_goes_on_is_told_at_the_next_call() {
-    let sent = "Mismatch send/recv: mismatch in count of replica 1: expected 3, found 4";
-    let given = "Mismatch broadcast: mismatch in count of replica 2: expected 1, found 2";
+    let sent = "Mismatch call=send/recv argument=count replica=1 expected=3 found=4";
+    let given = "Mismatch call=broadcast argument=count replica=2 expected=1 found=2";
     let expected = [
         [format!("told  | {sent} | "), format!("told  | {sent} | {given}")],
         [format!("told {sent} |  | "), format!("told {sent} |  | {given}")],

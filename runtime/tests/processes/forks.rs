@@ -69,7 +69,7 @@ pub(crate) fn forks(words: &[&str]) -> Result<()> {
         });
         ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect()
     });
-    errors.iter().for_each(|error| say(&driver::words(error)));
+    errors.iter().for_each(|error| say(&driver::fields(error)));
     Ok(())
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn forks_between_runs(_: &[&str]) -> Result<()> {
     if strategy.local_replicas().start == 2 {
         match fork::fork().unwrap() {
             Fork::Child => {
-                let is_refused = matches!(sum().map_err(|error| error.to_string()), Err(text) if text.contains("fork"));
+                let is_refused = sum().is_err_and(|error| matches!(error.root(), Error::WrongContext { .. }));
                 drop(strategy);
                 let is_right = is_refused && own_sum()?.values() == [2, 2];
                 drop(own);
@@ -124,7 +124,8 @@ fn a_fork_disturbs_nobody_and_hides_no_death() {
             for _ in 0..2 {
                 let error = process.line();
                 assert!(
-                    error.starts_with("Aborted all_reduce: replica 2 was lost with its process (worker[1] "),
+                    error.starts_with("Aborted call=all_reduce reason=Death replica=2 ")
+                        && error.contains(" process=(worker[1] "),
                     "{error}"
                 );
             }

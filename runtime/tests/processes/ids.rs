@@ -1,6 +1,9 @@
 //! Groups whose processes share an id, without a cluster.
 
-use crate::driver::{self, Job, hear, number, say};
+use crate::{
+    driver::{self, Job, hear, number, say},
+    fields::{found, refusal},
+};
 use consonance::{CommunicationOptions, Error, ProcessGroup, ReduceOp, Result, UniqueId};
 use std::{thread, time::Duration};
 
@@ -16,7 +19,7 @@ pub(crate) fn by_ids(_: &[&str]) -> Result<()> {
         let joined = id.parse().and_then(|id| join(&id, rank, size, Duration::from_millis(number(timeout))));
         match joined {
             Ok(sum) => say(&format!("sum {sum}")),
-            Err(error) => say(&driver::words(&error)),
+            Err(error) => say(&driver::fields(&error)),
         }
     }
 }
@@ -80,7 +83,7 @@ fn who_is_missing_or_elsewhere_is_named() {
     job.of(0).tell(&joins(0, 2, 300, &id));
     let error = job.of(0).line();
     assert!(
-        error.starts_with("Meeting ProcessGroup: rank 0: waited ") && error.contains("; missing: rank 1"),
+        error.starts_with("Meeting call=ProcessGroup task=rank 0 problem=") && error.contains("; missing: rank 1"),
         "{error}"
     );
 
@@ -88,7 +91,7 @@ fn who_is_missing_or_elsewhere_is_named() {
     job.of(0).tell(&joins(0, 2, 30_000, &id));
     job.of(1).tell(&joins(1, 3, 30_000, &id));
     let error = job.of(0).line();
-    assert!(error.starts_with("Meeting ProcessGroup: rank 0: rank 1 (process "), "{error}");
+    assert!(error.starts_with("Meeting call=ProcessGroup task=rank 0 problem=rank 1 (process "), "{error}");
     assert!(error.ends_with(" counts 3 processes: expected 2"), "{error}");
     let error = job.of(1).line();
     assert!(error.ends_with(" counts 2 processes: expected 3"), "{error}");
@@ -103,7 +106,7 @@ fn who_is_missing_or_elsewhere_is_named() {
         assert_eq!(*argument, format!("id of rank 3, {what}"), "{error}");
     }
     let error = ProcessGroup::with_id(&id, 2, 2).join().unwrap_err();
-    assert_eq!(error.to_string(), "ProcessGroup: rank: expected a rank below the size, 2, found 2");
+    assert_eq!((refusal(&error), found(&error)), (("ProcessGroup", "rank", None), "2"));
     assert!(matches!(UniqueId::from_bytes([7; 128]), Err(Error::InvalidCall { .. })));
     assert!(matches!("12".parse::<UniqueId>(), Err(Error::InvalidCall { .. })));
     job.all().for_each(|process| process.tell("end"));

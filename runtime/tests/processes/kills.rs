@@ -32,9 +32,9 @@ pub(crate) fn random_calls(words: &[&str]) -> Result<()> {
             }
         });
         for (time, error) in errors {
-            let Error::Aborted { replica, reason, calls, .. } = error else { panic!("{error:?}") };
+            let Error::Aborted { replica, calls, .. } = &error else { panic!("{error:?}") };
             assert_eq!(calls.len(), group.size(), "the last call of each rank");
-            say(&format!("lost {} {replica} {reason}", time.as_nanos()));
+            say(&format!("lost {} {replica} {}", time.as_nanos(), driver::fields(&error)));
         }
         match hear().as_str() {
             "reform" => group.reform(driver::LONG / 2)?,
@@ -67,8 +67,7 @@ fn kill(processes: usize, replicas: usize, times: usize) -> Vec<Duration> {
                     latencies.push(Duration::from_nanos(number(words[0])) - begin);
                 }
                 assert_eq!(words[1], (lost * replicas).to_string(), "{line}");
-                // In a subgroup the error text names the group before this.
-                assert!(words[2].contains("was lost with its process (worker["), "{line}");
+                assert!(words[2].contains(" reason=Death ") && words[2].contains(" process=(worker["), "{line}");
             }
         }
         job.of(lost).wait();
@@ -120,7 +119,7 @@ pub(crate) fn merges(_: &[&str]) -> Result<()> {
         })
     });
     let error = merged.unwrap_err();
-    say(&format!("{} {}", if error.is_loss() { "lost" } else { "not lost" }, driver::words(&error)));
+    say(&format!("{} {}", if error.is_loss() { "lost" } else { "not lost" }, driver::fields(&error)));
     Ok(())
 }
 
@@ -130,6 +129,6 @@ pub(crate) fn merges(_: &[&str]) -> Result<()> {
 fn a_kill_in_a_merge_function_is_a_loss_to_the_run() {
     let mut job = Job::start(2, "merges");
     let error = job.of(0).expect("lost");
-    assert!(error.starts_with("Aborted ") && error.contains("replica 2 was lost with its process"), "{error}");
+    assert!(error.starts_with("Aborted ") && error.contains(" reason=Death replica=2 "), "{error}");
     job.of(0).end();
 }

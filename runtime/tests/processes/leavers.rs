@@ -323,9 +323,9 @@ fn survives_raw(round: &Round, mut pace: Pace) -> Result<()> {
 fn tell(error: &Error) {
     match error.root() {
         Error::Left { replica, lost, .. } | Error::Aborted { replica, lost, .. } => {
-            say(&format!("told {replica} {lost} {}", driver::words(error)));
+            say(&format!("told {replica} {lost} {}", driver::fields(error)));
         }
-        _ => say(&format!("told of nobody {}", driver::words(error))),
+        _ => say(&format!("told of nobody {}", driver::fields(error))),
     }
 }
 

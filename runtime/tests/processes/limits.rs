@@ -43,32 +43,25 @@ fn limit(limited: usize, how: &str) -> Vec<String> {
 
 #[test]
 fn a_limit_on_memory_is_an_error_and_the_others_hear_of_it() {
-    let texts = limit(0, "limited addresses");
-    assert!(
-        texts[0].starts_with(
-            "failed ProcessGroup: worker[0] (localhost:1): cannot make what the group shares: cannot map a"
-        ),
-        "{texts:?}"
-    );
-    for text in &texts[1..] {
-        assert!(
-            text.contains("worker[0] (localhost:1) could not make the group: cannot make what the group shares"),
-            "{texts:?}"
-        );
-    }
-    let texts = limit(0, "limited files");
-    assert!(texts[0].contains("with files limited to 1048576 bytes (RLIMIT_FSIZE)"), "{texts:?}");
-    for text in &texts[1..] {
-        assert!(
-            text.contains("worker[0] (localhost:1) could not make the group: cannot make what the group shares"),
-            "{texts:?}"
-        );
+    for how in ["limited addresses", "limited files"] {
+        let errors = limit(0, how);
+        let problem = |task: usize| {
+            let of = format!("failed Meeting call=ProcessGroup task=worker[{task}] (localhost:{}) problem=", task + 1);
+            errors[task].strip_prefix(&of).unwrap_or_else(|| panic!("{errors:?}"))
+        };
+        // Sizes and limits are at the end of the words.
+        let is_of_files = problem(0).contains("with files limited to 1048576 bytes (RLIMIT_FSIZE)");
+        assert_eq!(is_of_files, how == "limited files", "{errors:?}");
+        for task in [1, 2] {
+            assert!(problem(task).starts_with("worker[0] (localhost:1) "), "{errors:?}");
+            assert!(problem(task).ends_with(problem(0)), "{errors:?}");
+        }
     }
     // This process cannot map the segment that the leader made.
-    let texts = limit(1, "limited addresses");
-    assert!(texts[1].starts_with("failed map a segment of "), "{texts:?}");
-    for text in [&texts[0], &texts[2]] {
-        assert!(text.starts_with("failed all_reduce: replica 1 left with its process"), "{texts:?}");
+    let errors = limit(1, "limited addresses");
+    assert!(errors[1].starts_with("failed System ") && errors[1].contains(" what=map a segment of "), "{errors:?}");
+    for error in [&errors[0], &errors[2]] {
+        assert!(error.starts_with("failed Aborted call=all_reduce reason=Departure replica=1 "), "{errors:?}");
     }
     assert_eq!(limit(1, "limited files"), ["ok"; 3]);
 }
@@ -85,8 +78,8 @@ pub(crate) fn threadless(_: &[&str]) -> Result<()> {
         setrlimit(Resource::RLIMIT_AS, pages * 4096, RLIM_INFINITY).unwrap();
         let result = first.scope(|_| Ok(()));
         setrlimit(Resource::RLIMIT_AS, RLIM_INFINITY, RLIM_INFINITY).unwrap();
-        say(&driver::words(&result.unwrap_err()));
-        say(&driver::words(&other.join().unwrap().unwrap_err()));
+        say(&driver::fields(&result.unwrap_err()));
+        say(&driver::fields(&other.join().unwrap().unwrap_err()));
     });
     Ok(())
 }
@@ -95,9 +88,9 @@ pub(crate) fn threadless(_: &[&str]) -> Result<()> {
 fn the_others_hear_of_a_rank_without_a_thread_for_its_calls() {
     let mut job = Job::start(1, "threadless");
     let error = job.of(0).line();
-    assert!(error.starts_with("System ") && error.contains("start a thread for asynchronous calls"), "{error}");
+    assert!(error.starts_with("System ") && error.contains(" what=start a thread for asynchronous calls"), "{error}");
     let error = job.of(0).line();
-    assert!(error.starts_with("Aborted") && error.contains("replica 0"), "{error}");
+    assert!(error.starts_with("Aborted ") && error.contains(" replica=0 "), "{error}");
     job.end();
 }
 
@@ -133,8 +126,11 @@ pub(crate) fn teamless(words: &[&str]) -> Result<()> {
             limited.wait();
             failed
         };
-        let again = [call(&strategy), call(&strategy)].map(|sum| sum.map_err(|error| error.to_string()));
-        say(&format!("{index} {again:?} {}", failed.map_or_else(|error| driver::words(&error), |sum| sum.to_string())));
+        let again = [call(&strategy), call(&strategy)];
+        say(&format!(
+            "{index} {again:?} {}",
+            failed.map_or_else(|error| driver::fields(&error), |sum| format!("{sum}"))
+        ));
         Ok(())
     };
     let mut ranks = Communicator::threads(3).into_iter();
@@ -153,9 +149,10 @@ fn a_worker_without_threads_for_its_replicas_has_failed_for_all() {
         let mut lines = [job.of(0).line(), job.of(0).line()];
         lines.sort();
         let [first, second] = &lines;
-        assert!(first.starts_with("0 [Ok(3), Ok(3)] Aborted ") && first.ends_with(": replica 1 failed"), "{lines:?}");
-        let own = "1 [Ok(3), Ok(3)] System start the threads of MultiWorkerMirroredStrategy";
-        assert!(second.starts_with(own), "{lines:?}");
+        assert!(first.starts_with("0 [Ok(3), Ok(3)] Aborted "), "{lines:?}");
+        assert!(first.contains(" reason=Failure replica=1 "), "{lines:?}");
+        assert!(second.starts_with("1 [Ok(3), Ok(3)] System "), "{lines:?}");
+        assert!(second.contains(" what=start the threads of MultiWorkerMirroredStrategy"), "{lines:?}");
         job.end();
     }
 }
@@ -210,7 +207,7 @@ pub(crate) fn closes(words: &[&str]) -> Result<()> {
     say("works");
     match calls(&mut rank, 3 << 20) {
         Ok(()) => say("ok"),
-        Err(error) => say(&driver::words(&error)),
+        Err(error) => say(&driver::fields(&error)),
     }
     let before = driver::cpu();
     thread::sleep(Duration::from_millis(300));
@@ -234,14 +231,11 @@ fn a_process_that_has_closed_its_descriptors_works_or_says_why_not() {
         job.all().for_each(|process| assert_eq!(process.line(), "works", "{part}"));
         for process in job.others(1) {
             let error = process.line();
-            assert!(
-                error.starts_with("Aborted") && error.ends_with(": replica 1 got no memory for its data"),
-                "{error}"
-            );
+            assert!(error.starts_with("Aborted ") && error.contains(" reason=Memory replica=1 "), "{error}");
         }
         let error = job.of(1).line();
-        let what = "bytes of the memory that processes share: Bad file descriptor (os error 9)";
-        assert!(error.starts_with("System ") && error.contains(what), "{error}");
+        let is_closed = error.starts_with("System code=Some(9) ");
+        assert!(is_closed && error.ends_with(" bytes of the memory that processes share"), "{error}");
         for process in job.all() {
             process.tell("end");
         }
@@ -275,9 +269,9 @@ pub(crate) fn memoryless(_: &[&str]) -> Result<()> {
             unistd::close(path.file_name().unwrap().to_str().unwrap().parse::<i32>().unwrap()).unwrap();
         }
     }
-    say(&driver::words(&sum(1 << 20).unwrap_err()));
+    say(&driver::fields(&sum(1 << 20).unwrap_err()));
     for count in [1, 2] {
-        say(&format!("{:?}", sum(count).map_err(|error| driver::words(&error))));
+        say(&format!("{:?}", sum(count).map_err(|error| driver::fields(&error))));
     }
     hear();
     // To close a descriptor that is closed ends a program with checks: the standard library sees to
@@ -291,9 +285,9 @@ pub(crate) fn memoryless(_: &[&str]) -> Result<()> {
 fn a_worker_without_memory_for_a_call_has_one_failed_call_as_the_others_have() {
     let mut job = Job::start(2, "memoryless");
     let error = job.of(0).line();
-    assert!(error.starts_with("Aborted") && error.ends_with(": replica 1 got no memory for its data"), "{error}");
+    assert!(error.starts_with("Aborted ") && error.contains(" reason=Memory replica=1 "), "{error}");
     let error = job.of(1).line();
-    assert!(error.starts_with("System Strategy::reduce: reserve "), "{error}");
+    assert!(error.starts_with("System ") && error.contains(" what=Strategy::reduce: reserve "), "{error}");
     for process in job.all() {
         for sum in [Tensor::from([2]), Tensor::from([2, 2])] {
             assert_eq!(process.line(), format!("{:?}", Ok::<_, ()>(sum)));

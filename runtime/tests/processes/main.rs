@@ -2,6 +2,8 @@
 //! each process.
 #![cfg(target_os = "linux")]
 
+#[path = "../fields/mod.rs"]
+mod fields;
 mod driver;
 mod calls;
 mod crowds;

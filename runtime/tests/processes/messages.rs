@@ -39,7 +39,7 @@ pub(crate) fn exchanges(words: &[&str]) -> Result<()> {
     });
     results.iter().for_each(|result| match result {
         Ok(()) => say("done"),
-        Err(error) => say(&driver::words(error)),
+        Err(error) => say(&driver::fields(error)),
     });
     hear();
     Ok(())
@@ -91,8 +91,8 @@ pub(crate) fn waits_for_messages(_: &[&str]) -> Result<()> {
     hear();
     if rank.rank() == 0 {
         let limit = Some(Duration::from_millis(300));
-        say(&driver::words(&mailbox.recv(data.as_mut_slice(), Some(1), 1, limit).unwrap_err()));
-        say(&driver::words(&mailbox.send([7u8; 1 << 20].as_slice(), 1, 2, limit).unwrap_err()));
+        say(&driver::fields(&mailbox.recv(data.as_mut_slice(), Some(1), 1, limit).unwrap_err()));
+        say(&driver::fields(&mailbox.send([7u8; 1 << 20].as_slice(), 1, 2, limit).unwrap_err()));
         hear();
         let error = mailbox.send([1.5f32; 3].as_slice(), 5, 0, None).unwrap_err();
         assert!(matches!(error, Error::InvalidCall { .. }), "{error}");
@@ -144,7 +144,7 @@ fn a_process_that_is_killed_ends_all_requests() {
         job.of(1).signal(Signal::SIGKILL);
         for process in job.others(1) {
             let error = process.line();
-            assert!(error.contains("replica 1 was lost with its process (worker[1] "), "{error}");
+            assert!(error.contains(" reason=Death replica=1 ") && error.contains(" process=(worker[1] "), "{error}");
             process.tell("end");
             process.end();
         }
@@ -160,13 +160,9 @@ fn a_deadline_and_a_fork_end_no_group() {
     let pid = job.of(1).pid();
     let stopped = format!("worker[1] (localhost:2), process {pid}, is stopped");
     let error = job.of(0).line();
-    let expected =
-        "Timeout Mailbox::recv: deadline of 300ms passed; replica 1 is missing: it has sent no such message; ";
-    assert_eq!(error, format!("{expected}{stopped}"));
+    assert_eq!(error, format!("Timeout call=Mailbox::recv waited=300ms missing=[1: none {stopped}]"));
     let error = job.of(0).line();
-    let expected =
-        "Timeout Mailbox::send: deadline of 300ms passed; replica 1 is missing: it has not received the message; ";
-    assert_eq!(error, format!("{expected}{stopped}"));
+    assert_eq!(error, format!("Timeout call=Mailbox::send waited=300ms missing=[1: none {stopped}]"));
     job.of(1).signal(Signal::SIGCONT);
     for process in job.all() {
         process.tell("go on");

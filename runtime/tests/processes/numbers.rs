@@ -1,6 +1,7 @@
 //! Replica ids in errors are those of the group that was aborted.
 
-use consonance::{ClusterSpec, Communicator, Error, ProcessGroup, SimpleClusterResolver};
+use crate::fields::{last_call, reason};
+use consonance::{ClusterSpec, Communicator, Error, ProcessGroup, SimpleClusterResolver, raw::Reason};
 use std::{
     sync::{
         Barrier,
@@ -52,8 +53,8 @@ fn all_are_told_who_is_missing_at_the_deadline() {
         for error in &errors[1..3] {
             let (replica, calls) = told(error);
             assert_eq!((replica, calls.len()), (3, 4));
-            assert!(calls[0].1.starts_with("its last call was number 1, barrier(), 0 bytes"), "{error:?}");
-            assert!(calls[3].0 == 3 && calls[3].1.starts_with("it has made no call of this group"), "{error:?}");
+            assert_eq!(last_call(calls[0].1), Some((1, "barrier()", 0)));
+            assert_eq!((calls[3].0, last_call(calls[3].1)), (3, None));
         }
     });
 }
@@ -68,7 +69,8 @@ fn a_deadline_of_a_group_that_was_split_off_tells_of_its_own_ranks() {
     on_four(body, |results| {
         let (replica, calls) = told(&results[2].0);
         assert_eq!((replica, calls.iter().map(|call| call.0).collect::<Vec<_>>()), (2, vec![0, 1, 2]));
-        assert!(calls[0].1.contains("barrier()") && !calls[2].1.contains("barrier()"), "{calls:?}");
+        let made_barrier = |call: &(usize, &str)| last_call(call.1).is_some_and(|(_, call, _)| call == "barrier()");
+        assert!(made_barrier(&calls[0]) && !made_barrier(&calls[2]), "{calls:?}");
     });
 }
 
@@ -101,8 +103,8 @@ fn who_ended_the_group_that_another_was_split_from_is_numbered_there() {
     };
     on_four(body, |results| {
         let error = results[2].0.as_ref().unwrap();
-        assert!(matches!(error, Error::Aborted { replica: 1, .. }), "{error:?}");
-        assert_eq!(error.to_string(), "barrier: replica 1 of a group that this one was split from failed");
+        let Error::Aborted { call, replica: 1, reason: text, .. } = error else { panic!("{error:?}") };
+        assert_eq!((&call[..], reason(text)), ("barrier", (true, Reason::Failure, "")));
     });
     let body = |rank: &mut Communicator| {
         let mut pair = rank.split(Some(rank.rank() as u32 / 2), 0).unwrap().unwrap();
@@ -117,6 +119,8 @@ fn who_ended_the_group_that_another_was_split_from_is_numbered_there() {
         (error, pair)
     };
     on_four(body, |results| {
-        assert_eq!(results[2].0.as_ref().unwrap().to_string(), "barrier: replica 1 failed");
+        let error = results[2].0.as_ref().unwrap();
+        let Error::Aborted { call, replica: 1, reason: text, .. } = error else { panic!("{error:?}") };
+        assert_eq!((&call[..], reason(text)), ("barrier", (false, Reason::Failure, "")));
     });
 }

@@ -29,12 +29,12 @@ pub(crate) fn obeys(words: &[&str]) -> Result<()> {
                 let mut sum = vec![1u32; 30_000];
                 match rank.all_reduce(ReduceOp::Sum, &mut sum) {
                     Ok(()) => say(&format!("sum {} {}", sum[0], sum[29_999])),
-                    Err(error) => say(&driver::words(&error)),
+                    Err(error) => say(&driver::fields(&error)),
                 }
             }
             "until" => {
                 let error = (0..).find_map(|_| rank.all_reduce(ReduceOp::Sum, &mut [1.0f32; 3000]).err());
-                say(&format!("lost {}", driver::words(&error.expect("a loss"))));
+                say(&format!("lost {}", driver::fields(&error.expect("a loss"))));
             }
             "reform" => match reform_or_panic(&mut group, number(words[1])) {
                 Ok(()) => {
@@ -52,7 +52,7 @@ pub(crate) fn obeys(words: &[&str]) -> Result<()> {
 
 fn reform_or_panic(group: &mut ProcessGroup, wait_ms: u64) -> Result<(), String> {
     match catch_unwind(AssertUnwindSafe(|| group.reform(Duration::from_millis(wait_ms)))) {
-        Ok(result) => result.map_err(|error| driver::words(&error)),
+        Ok(result) => result.map_err(|error| driver::fields(&error)),
         Err(panic) => Err(format!("with a panic: {}", panic.downcast_ref().unwrap_or(&"of no words"))),
     }
 }
@@ -87,7 +87,7 @@ fn lose(job: &mut Job, lost: usize, others: &[usize]) {
     job.of(lost).signal(Signal::SIGKILL);
     for &task in others {
         let error = job.of(task).expect("lost");
-        assert!(error.contains(&format!("was lost with its process (worker[{lost}] ")), "{error}");
+        assert!(error.contains(" reason=Death ") && error.contains(&format!(" process=(worker[{lost}] ")), "{error}");
     }
     job.of(lost).wait();
 }
@@ -103,11 +103,11 @@ fn who_cannot_be_in_the_new_group_says_so_to_those_who_are() {
     job.of(1).tell("limit");
     reform(&mut job, &[0, 1], 0);
     let error = job.of(1).expect("failed");
-    assert!(error.starts_with("System map a segment of "), "{error}");
+    assert!(error.starts_with("System ") && error.contains(" what=map a segment of "), "{error}");
     assert_eq!(job.of(0).expect("joined"), "2 as 0 of 2");
     job.of(0).tell("sum");
     let error = job.of(0).line();
-    assert!(error.contains("replica 1 left with its process"), "{error}");
+    assert!(error.contains(" reason=Departure replica=1 "), "{error}");
     job.of(1).tell("free");
     reform(&mut job, &[0, 1], 0);
     joined(&mut job, 3, &[0, 1]);
@@ -189,7 +189,7 @@ fn a_process_that_is_stopped_is_not_left_behind() {
     let pid = job.of(0).pid();
     reform(&mut job, &[1], 0);
     let error = job.of(1).expect("failed");
-    assert!(error.starts_with("Meeting ProcessGroup::reform: worker[1] (localhost:2): "), "{error}");
+    assert!(error.starts_with("Meeting call=ProcessGroup::reform task=worker[1] (localhost:2) problem="), "{error}");
     assert!(
         error.ends_with(&format!("alive, but did not come: worker[0] (localhost:1) (process {pid} is stopped)")),
         "{error}"

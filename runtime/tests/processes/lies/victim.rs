@@ -149,7 +149,7 @@ pub(crate) fn lies(words: &[&str]) -> Result<()> {
             (end, lies.map_or_else(Vec::new, |lies| lies.join().unwrap()))
         });
         check_memory();
-        let end = end.err().map_or_else(|| "ok".to_owned(), |error| driver::words(&error));
+        let end = end.err().map_or_else(|| "ok".to_owned(), |error| driver::fields(&error));
         let reads = by_key(&parts, &keys, &watch::reads());
         say(&format!("round {} {} {end}", to_words(&reads), to_words(&told)));
     }
