@@ -3,11 +3,13 @@
 
 use consonance::{
     ClusterResolver, ClusterSpec, CommunicationOptions, Communicator, DType, Dataset, Device, Error, IndexedSlices,
-    MirroredStrategy, MultiWorkerMirroredStrategy, PerReplica, ReduceOp, ReplicaContext, Result, SimpleClusterResolver,
-    Strategy, Tensor, UnionResolver, Variable, VariableAggregation, VariableSynchronization, bf16,
+    MirroredStrategy, MultiWorkerMirroredStrategy, OneDeviceStrategy, PerReplica, ReduceOp, ReplicaContext, Result,
+    SimpleClusterResolver, Strategy, Tensor, UnionResolver, Variable, VariableAggregation, VariableSynchronization,
+    bf16,
     cluster::{expand_hostlist, expand_tasks_per_node},
     dataset,
     dataset::{AutoShardPolicy, InputOptions},
+    gradient,
     raw::Reason,
     training::{self, Gradients},
 };
@@ -126,6 +128,16 @@ fn of_collectives() -> Vec<Error> {
         of_run(&|replica| replica.overlap(|buckets| buckets.all_reduce("mean", 3i32)?.wait()).map(drop)),
         of_run(&|replica| replica.overlap(|buckets| buckets.all_reduce("xor", (1, 1.0f32))?.wait()).map(drop)),
     ]);
+    let x = || Tensor::from([1.0f32, 2.0]);
+    errors.extend([
+        of_run(&|replica| gradient::all_reduce(replica, ReduceOp::Max, x()).map(drop)),
+        of_run(&|replica| gradient::reduce_scatter(replica, ReduceOp::Mean, Tensor::from([1, 2])).map(drop)),
+        of_run(&|replica| gradient::all_gather(replica, x(), 0, &[2]).map(drop)),
+        of_run(&|replica| gradient::all_gather(replica, x(), 0, &[]).map(drop)),
+        of_run(&|replica| gradient::broadcast(replica, x(), 2).map(drop)),
+        of(gradient::slices::reduce(&mut alone, ReduceOp::Product, &mut [1.0f32], 0)),
+        of(gradient::slices::all_gather_v(&mut alone, &[1.0f32], &mut [0.0], &[2])),
+    ]);
     let both = |shape: &[usize]| PerReplica::new(vec![Tensor::zeros(DType::F32, shape); 2]);
     errors.extend([
         of(strategy.reduce("mean", &PerReplica::new(vec![1i32, 2]), None)),
@@ -215,7 +227,19 @@ fn of_values() -> Vec<Error> {
         assigned(Tensor::from(bf16::ONE), Tensor::from(1)),
         assigned(Tensor::from(0), Tensor::from([1])),
     ];
-    errors.push(of(strategy.update(&weights, |_| weights.read().map(drop))));
+    let other = OneDeviceStrategy::new("cpu:0").unwrap();
+    errors.extend([
+        of(weights.read_rows(2..5)),
+        of(strategy.update(&weights, |copy| copy.assign(1.0f32))),
+        of(strategy.update(&weights, |_| weights.read().map(drop))),
+        of(strategy.run(|_| weights.assign([[0.0f32; 2]; 4]))),
+        of(strategy.run(|_| Variable::new(Tensor::from(1.0f32)).map(drop))),
+        of(strategy.run(|replica| replica.strategy().variable(|| Tensor::from(1.0f32)).map(drop))),
+        of(strategy.run(|replica| replica.strategy().update(&weights, |_| Ok(())).map(drop))),
+        of(other.run(|_| on_read.read())),
+        of(other.scope(|| on_read.read())),
+        of(mirrored().update(&weights, |_| Ok(()))),
+    ]);
     let verified = CommunicationOptions::new().verify(true);
     errors.push(of(strategy.run(|replica| replica.all_reduce_with("sum", f32::NAN, verified))));
     // The update does not end before the deadline of the reading.
