@@ -292,7 +292,7 @@ fn broken(end: fn() -> Result<Tensor>) -> dataset::FromFn<Tensor> {
 fn what_goes_wrong_comes_after_the_batches_before_it_and_is_the_last() {
     let torn = || Err(Error::other("torn page"));
     let panics = || panic!("no such {}", "record");
-    let cases = [(broken(torn), "torn page"), (broken(panics), "the data set panicked: no such record")];
+    let cases = [(broken(torn), "torn page"), (broken(panics), ": no such record")];
     for prefetch in 0..4 {
         for (source, text) in cases.clone() {
             let options = InputOptions::new().prefetch(prefetch);
@@ -301,12 +301,14 @@ fn what_goes_wrong_comes_after_the_batches_before_it_and_is_the_last() {
                 let step = steps.next_or_none().unwrap().unwrap();
                 assert_eq!(step, PerReplica::new(vec![Tensor::from([batch]), Tensor::from([batch])]));
             }
-            assert_eq!(steps.next_or_none().unwrap_err().to_string(), text);
+            let error = steps.next_or_none().unwrap_err();
+            assert!(matches!(&error, Error::Other(own) if format!("{own}").ends_with(text)), "{error}");
             assert!(steps.next_or_none().unwrap().is_none());
         }
         let closed = dataset::try_from_fn(|| Err::<[Result<Tensor>; 0], _>(Error::other("no such file")));
         let mut steps = strategy(2).distribute_dataset(closed).unwrap().iter();
-        assert_eq!(steps.next().unwrap().unwrap_err().to_string(), "no such file");
+        let error = steps.next().unwrap().unwrap_err();
+        assert!(matches!(&error, Error::Other(own) if format!("{own}") == "no such file"), "{error}");
         assert!(steps.next().is_none());
     }
 }
