@@ -71,27 +71,22 @@ fn the_modules_are_small_and_load_on_old_drivers() {
 
 #[test]
 fn what_a_launch_cannot_take_is_refused() {
-    use consonance_kernels::cuda::kernels::{MOST, reduce};
+    use consonance_kernels::cuda::kernels::{MOST, Unsupported, reduce};
     use consonance_spec::ReduceOp::{Sum, Xor};
-    let refused = |launch: Result<Launch, _>| match launch {
-        Ok(launch) => panic!("{launch:?}"),
-        Err(error) => format!("{error}"),
-    };
-    assert_eq!(refused(reduce(Sum, DType::Bool, &[0], &[0], 1)), "sum is not defined on bool");
-    assert_eq!(refused(reduce(Xor, DType::F32, &[0], &[0], 1)), "xor is not defined on f32");
-    assert_eq!(refused(reduce(Sum, DType::F32, &[], &[0], 1)), "expected 1 to 16 sources, found 0");
-    assert_eq!(refused(reduce(Sum, DType::F32, &[0; MOST + 1], &[0], 1)), "expected 1 to 16 sources, found 17");
+    let refused = |launch: Result<Launch, Unsupported>| launch.expect_err("no launch");
+    let number = |what, expected, found| Unsupported::Number { what, expected, found };
+    assert_eq!(
+        refused(reduce(Sum, DType::Bool, &[0], &[0], 1)),
+        Unsupported::Undefined { op: Sum, dtype: DType::Bool }
+    );
+    assert_eq!(refused(reduce(Xor, DType::F32, &[0], &[0], 1)), Unsupported::Undefined { op: Xor, dtype: DType::F32 });
+    assert_eq!(refused(reduce(Sum, DType::F32, &[], &[0], 1)), number("sources", 1..=16, 0));
+    assert_eq!(refused(reduce(Sum, DType::F32, &[0; MOST + 1], &[0], 1)), number("sources", 1..=16, 17));
     assert_eq!(
         refused(reduce(Sum, DType::F32, &[4, 6], &[0], 1)),
-        "expected sources at a multiple of 4 bytes, found one at 0x6"
+        Unsupported::Unaligned { what: "sources", address: 6, bytes: 4 }
     );
-    assert_eq!(refused(scale(DType::I8, 0, 0, 1, 2.0)), "no kernel for scaling has the element type i8");
-    assert_eq!(
-        refused(along(Sum, DType::F32, 0, 0, [1, 0, 1])),
-        "expected 1 to 18446744073709551615 elements along the axis, found 0"
-    );
-    assert_eq!(
-        refused(along(Sum, DType::F32, 0, 0, [1 << 40, 1 << 20, 1 << 20])),
-        "the elements do not fit the address space"
-    );
+    assert_eq!(refused(scale(DType::I8, 0, 0, 1, 2.0)), Unsupported::Type { what: "scaling", dtype: DType::I8 });
+    assert_eq!(refused(along(Sum, DType::F32, 0, 0, [1, 0, 1])), number("elements along the axis", 1..=u64::MAX, 0));
+    assert_eq!(refused(along(Sum, DType::F32, 0, 0, [1 << 40, 1 << 20, 1 << 20])), Unsupported::TooLarge);
 }

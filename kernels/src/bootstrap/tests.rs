@@ -3,23 +3,31 @@
 
 mod worker;
 
-use self::worker::{LIMIT, Worker, after_time, form_all, job, names, open_all, options, segment};
+use self::worker::{LIMIT, Worker, absent, form_all, job, names, open_all, options, segment};
 use super::{
     Gone, Meeting, MeetingError, MeetingOptions, Watch,
+    error::system,
     message::{Hello, MAX_BYTES, Message, TaskSet},
     socket,
 };
 use crate::os::process_state::{ProcessState, process_state};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
     process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
 };
 use std::{
+    io,
     os::fd::OwnedFd,
     sync::mpsc,
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
+
+/// Returns the name of a task.
+fn name(task: usize) -> String {
+    names(task + 1).remove(task)
+}
 
 #[test]
 fn workers_start_in_any_order() {
@@ -53,9 +61,8 @@ fn a_missing_worker_is_named_while_all_wait_and_at_the_deadline() {
     for worker in &workers {
         assert_eq!(worker.line(), "waiting [1, 3]");
         let error = worker.wait_for("error");
-        let pid = other.pid();
-        let missing = format!("missing: worker 1 (host:1), worker 3 (host:3) (process {pid} runs); one that runs but ");
-        assert!(after_time(&error).starts_with(&missing), "{error}");
+        let missing = [absent(1, None, ProcessState::Gone), absent(3, Some(other.pid()), ProcessState::Running)];
+        assert!(error.starts_with("Missing ") && error.contains(&format!(" missing: {missing:?}, ")), "{error}");
     }
     // The messages of the failed attempts do no harm.
     drop(other);
@@ -73,8 +80,9 @@ fn a_process_that_waits_for_another_job_is_named() {
     let errors = [0, 1].map(|index: usize| workers[index].wait_for("error"));
     for (error, elsewhere) in errors.iter().zip([workers[1].pid(), workers[0].pid()]) {
         // Processes of other tests may be named, too.
-        let (_, processes) = error.split_once("Slurm step: perhaps process ").expect(error);
-        let processes: Vec<u32> = processes.split(" or ").map(|process| process.parse().expect(error)).collect();
+        let (_, processes) = error.split_once(" elsewhere: [").expect(error);
+        let processes = processes.split(']').next().expect(error);
+        let processes: Vec<u32> = processes.split(", ").map(|process| process.parse().expect(error)).collect();
         assert!(processes.contains(&elsewhere), "{error}");
         assert!(complete.iter().all(|member| !processes.contains(&member.pid())), "{error}");
     }
@@ -97,8 +105,7 @@ fn a_name_is_taken_once() {
     let digest = job();
     let mut workers = open_all(2, digest);
     let second = Worker::start(1, 2, digest, 1);
-    let taken = format!("worker 1 (host:1) is running already (process {})", workers[1].pid());
-    assert_eq!(second.wait_for("error"), taken);
+    second.expect_error(&MeetingError::Taken { name: name(1), pid: Some(workers[1].pid()) });
     assert_eq!(form_all(&mut workers, 0), (1, vec![0, 1]));
 }
 
@@ -110,12 +117,9 @@ fn another_build_is_refused() {
         assert_eq!(worker.line(), "open");
         worker.form(0);
     }
-    let pid = workers[1].pid();
-    let error = workers[0].wait_for("error");
-    assert_eq!(error, format!("a process of this job runs another build of the program (process {pid})"));
-    let pid = workers[0].pid();
-    let error = workers[1].wait_for("error");
-    assert_eq!(error, format!("worker 0 (host:0) runs another build of the program (process {pid})"));
+    let other_build = |name, pid| MeetingError::OtherBuild { name, pid: Some(pid) };
+    workers[0].expect_error(&other_build("a process of this job".to_owned(), workers[1].pid()));
+    workers[1].expect_error(&other_build(name(0), workers[0].pid()));
 }
 
 #[test]
@@ -130,7 +134,7 @@ fn a_group_goes_on_without_a_replacement_of_another_build() {
         other.form(0);
         let tasks: Vec<usize> = (0..3).filter(|&task| task != lost).collect();
         assert_eq!(form_all(&mut workers, 300), (2, tasks));
-        assert!(other.wait_for("error").contains("runs another build of the program"));
+        assert!(other.wait_for("error").starts_with("OtherBuild "));
     }
 }
 
@@ -217,19 +221,18 @@ fn processes_of_another_user_are_refused() {
         action();
         assert_eq!(change(0), 0);
     };
-    let name = super::options::name(&options(0, 2, digest), 0);
+    let socket_name = super::options::name(&options(0, 2, digest), 0);
     let mut listener = None;
-    as_other_user(&mut || listener = Some(socket::listen(&name).expect("a listener")));
+    as_other_user(&mut || listener = Some(socket::listen(&socket_name).expect("a listener")));
     let mut worker = Worker::open(1, 2, digest);
     worker.form(0);
-    let pid = std::process::id();
-    let expected = format!("worker 0 (host:0) is a process of another user (process {pid}, user 65534)");
-    assert_eq!(worker.wait_for("error"), expected);
+    let pid = Some(std::process::id());
+    worker.expect_error(&MeetingError::OtherUser { name: name(0), pid, uid: 65534 });
     drop(listener);
     // A process of another user that connects does no harm.
     let mut zero = Worker::open(0, 2, digest);
     let mut socket = None;
-    as_other_user(&mut || socket = socket::connect(&name).expect("a socket"));
+    as_other_user(&mut || socket = socket::connect(&socket_name).expect("a socket"));
     assert_eq!(form_all([&mut zero, &mut worker], 0).1, [0, 1]);
 }
 
@@ -237,10 +240,10 @@ fn processes_of_another_user_are_refused() {
 fn a_leader_that_cannot_make_the_group_tells_all() {
     let mut workers = open_all(3, job());
     workers.iter_mut().for_each(|worker| worker.command("fail 30000 0"));
-    assert_eq!(workers[0].wait_for("error"), "cannot make what the group shares: no memory");
+    let own = system("make what the group shares", io::Error::other("no memory"));
+    workers[0].expect_error(&own);
     for worker in &workers[1..] {
-        let error = worker.wait_for("error");
-        assert_eq!(error, "worker 0 (host:0) could not make the group: cannot make what the group shares: no memory");
+        worker.expect_error(&MeetingError::Failed { name: name(0), why: format!("{own}") });
     }
     assert_eq!(form_all(&mut workers, 0), (1, vec![0, 1, 2]));
 }
@@ -251,9 +254,9 @@ fn a_member_without_a_descriptor_for_the_segment_says_so() {
     assert_eq!(form_all(&mut workers, 0), (1, vec![0, 1]));
     workers[1].command("crowd");
     workers.iter_mut().for_each(|worker| worker.form(0));
-    let error = workers[1].wait_for("error");
-    assert_eq!(error, "cannot receive what the group shares: Too many open files (os error 24)");
-    assert_eq!(workers[0].wait_for("error"), format!("worker 1 (host:1) could not make the group: {error}"));
+    let own = system("receive what the group shares", Errno::MFILE.into());
+    workers[1].expect_error(&own);
+    workers[0].expect_error(&MeetingError::Failed { name: name(1), why: format!("{own}") });
     workers[1].command("clear");
     assert_eq!(form_all(&mut workers, 0).1, [0, 1]);
 }
@@ -290,7 +293,7 @@ fn those_who_are_left_form_a_new_group() {
         let mut replacement = Worker::open(lost, 4, digest);
         replacement.command("form 100 0");
         let error = replacement.wait_for("error");
-        assert!(after_time(&error).starts_with("the others go on without this process: worker"), "{error}");
+        assert!(error.starts_with("Without "), "{error}");
         // It can when the members form a new group.
         workers.insert(lost, replacement);
         assert_eq!(form_all(&mut workers, 10_000), (3, vec![0, 1, 2, 3]));
@@ -321,13 +324,12 @@ fn a_survivor_that_is_stopped_or_busy_is_waited_for() {
     form_all(&mut workers, 0);
     workers.remove(1).kill();
     workers[1].signal(Signal::STOP);
-    let pids = [workers[1].pid(), workers[2].pid()];
+    let (stopped, busy) = (Some(workers[1].pid()), Some(workers[2].pid()));
     // Worker 3 runs, but does not call `form`.
     workers[0].command("form 300 0");
     let error = workers[0].wait_for("error");
-    let absent =
-        format!("worker 2 (host:2) (process {} is stopped), worker 3 (host:3) (process {} runs)", pids[0], pids[1]);
-    assert_eq!(after_time(&error), format!("alive, but did not come: {absent}"));
+    let tasks = [absent(2, stopped, ProcessState::Stopped), absent(3, busy, ProcessState::Running)];
+    assert!(error.starts_with("Alive ") && error.ends_with(&format!(" absent: {tasks:?} }}")), "{error}");
     workers[1].signal(Signal::CONT);
     assert_eq!(form_all(&mut workers, 0), (2, vec![0, 2, 3]));
 }
@@ -436,8 +438,7 @@ fn a_fork_neither_hides_an_end_nor_takes_a_place() {
     assert!(workers[0].wait_for("gone").starts_with("1 Ended"));
     // The fork has the listener, so no process can take the name.
     let second = Worker::start(1, 2, digest, 1);
-    let error = format!("worker 1 (host:1) is running already (process {})", workers[1].pid());
-    assert_eq!(second.wait_for("error"), error);
+    second.expect_error(&MeetingError::Taken { name: name(1), pid: Some(workers[1].pid()) });
     let end = pidfd_open(child, PidfdFlags::empty()).expect("it runs");
     kill_process(child, Signal::KILL).expect("it runs");
     let ended = poll(&mut [PollFd::new(&end, PollFlags::IN)], Timespec::try_from(LIMIT).ok().as_ref());
@@ -481,11 +482,16 @@ fn options_out_of_bounds_are_refused() {
             meeting.form(Instant::now() + LIMIT, LIMIT, |_| unreachable!("no group"), |_| ()).map(|_| ())
         })
     });
-    let texts = results.map(|result| result.join().expect("no panic").expect_err("too many").to_string());
-    assert!(
-        texts.iter().all(|text| text.contains("have 1200 replicas together, and a group at most 1024")),
-        "{texts:?}"
-    );
+    for error in results.map(|result| result.join().expect("no panic").expect_err("too many")) {
+        match error {
+            MeetingError::TooManyRanks { found: 1200, most: 1024 } => {}
+            // The other one told it first.
+            MeetingError::Failed { why, .. } => {
+                assert_eq!(why, format!("{}", MeetingError::TooManyRanks { found: 1200, most: 1024 }));
+            }
+            error => panic!("{error}"),
+        }
+    }
 }
 
 #[test]

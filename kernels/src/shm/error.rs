@@ -67,3 +67,31 @@ impl std::error::Error for SegmentError {
 pub(super) fn cannot<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> SegmentError {
     |error| SegmentError::System { what: what.into(), source: error.into() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_have_their_texts() {
+        let foreign = |what| SegmentError::Foreign { what, expected: "1".to_owned(), found: "2".to_owned() };
+        let shape =
+            SegmentError::Shape { what: "number of ranks", expected: "1 to 1024".to_owned(), found: "0".to_owned() };
+        let system = cannot("make an anonymous file")(io::Error::from(io::ErrorKind::OutOfMemory));
+        for (error, text) in [
+            (shape, "a segment's number of ranks: expected 1 to 1024, found 0"),
+            (foreign("size"), "the segment's size: expected 1, found 2"),
+            (
+                foreign(SegmentError::LAYOUT),
+                "the segment's layout hash: expected 1, found 2: the processes run different builds",
+            ),
+            (
+                foreign(SegmentError::VERSION),
+                "the segment's version: expected 1, found 2: the processes run different builds",
+            ),
+            (system, "cannot make an anonymous file: out of memory"),
+        ] {
+            assert_eq!(error.to_string(), text);
+        }
+    }
+}

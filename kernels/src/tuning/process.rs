@@ -261,8 +261,9 @@ mod tests {
         let error = Settled::new(path.to_str(), &machine).unwrap_err();
         assert_eq!(error.knob.as_deref(), Some("read_bytes"));
         fs::remove_file(&path).unwrap();
-        let error = Settled::new(path.to_str(), &machine).unwrap_err().to_string();
-        assert!(error.contains("expected a file that `consonance tune` wrote, or off, found No such file"), "{error}");
+        let error = Settled::new(path.to_str(), &machine).unwrap_err();
+        assert_eq!((error.line, &error.knob), (0, &None));
+        assert_eq!(error.found, fs::read_to_string(&path).unwrap_err().to_string());
     }
 
     #[test]

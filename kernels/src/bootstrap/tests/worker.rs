@@ -1,7 +1,8 @@
 //! A worker: this test binary, started again, which executes commands.
 
 use crate::{
-    bootstrap::{Meeting, MeetingError, MeetingOptions, Waiting, Watch},
+    bootstrap::{Absent, Meeting, MeetingError, MeetingOptions, Waiting, Watch},
+    os::process_state::ProcessState,
     sync::atomics::{AtomicU64, Ordering},
 };
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
@@ -54,7 +55,7 @@ fn worker() {
     options.layout = job[3] as u64;
     let mut meeting = match Meeting::open(options) {
         Ok(meeting) => meeting,
-        Err(error) => return say(&format!("error {error}")),
+        Err(error) => return say(&format!("error {error:?}")),
     };
     say("open");
     let mut group: Option<(Watch, OwnedFd)> = None;
@@ -88,7 +89,7 @@ fn worker() {
                         say(&format!("formed {} {:?} {}", formed.generation, formed.id, members.join(" ")));
                         group = Some((watch.expect("a thread"), formed.segment));
                     }
-                    Err(error) => say(&format!("error {error}")),
+                    Err(error) => say(&format!("error {error:?}")),
                 }
             }
             // "crowd" allows no more descriptors; "clear" allows as many as the system does.
@@ -201,6 +202,12 @@ impl Worker {
         }
     }
 
+    /// Checks that the worker reports this error.
+    #[track_caller]
+    pub(super) fn expect_error(&self, error: &MeetingError) {
+        assert_eq!(self.wait_for("error"), format!("{error:?}"));
+    }
+
     /// Returns the generation that the worker joins, the tasks of its members, and the line.
     #[track_caller]
     pub(super) fn formed(&self) -> (u64, Vec<usize>, String) {
@@ -232,6 +239,11 @@ impl Drop for Worker {
     }
 }
 
+/// Returns a task that did not come.
+pub(super) fn absent(task: usize, pid: Option<u32>, state: ProcessState) -> Absent {
+    Absent { task, name: format!("worker {task} (host:{task})"), pid, state }
+}
+
 /// Returns a digest that no other job has.
 pub(super) fn job() -> u128 {
     static JOBS: AtomicU64 = AtomicU64::new(1);
@@ -254,9 +266,4 @@ pub(super) fn form_all<'a>(workers: impl IntoIterator<Item = &'a mut Worker>, pa
     let formed: Vec<(u64, Vec<usize>, String)> = workers.iter().map(|worker| worker.formed()).collect();
     assert!(formed.iter().all(|one| *one == formed[0]), "{formed:?}");
     (formed[0].0, formed[0].1.clone())
-}
-
-/// Returns the part of an error's text after the time.
-pub(super) fn after_time(error: &str) -> &str {
-    error.split_once("; ").expect("a time first").1
 }

@@ -165,3 +165,27 @@ pub(super) fn number(
     let found = found as u64;
     if expected.contains(&found) { Ok(()) } else { Err(Unsupported::Number { what, expected, found }) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_have_their_texts() {
+        for (error, text) in [
+            (Unsupported::Undefined { op: ReduceOp::Xor, dtype: DType::F32 }, "xor is not defined on f32"),
+            (Unsupported::Type { what: "scaling", dtype: DType::I8 }, "no kernel for scaling has the element type i8"),
+            (
+                Unsupported::Number { what: "sources", expected: 1..=16, found: 17 },
+                "expected 1 to 16 sources, found 17",
+            ),
+            (
+                Unsupported::Unaligned { what: "sources", address: 6, bytes: 4 },
+                "expected sources at a multiple of 4 bytes, found one at 0x6",
+            ),
+            (Unsupported::TooLarge, "the elements do not fit the address space"),
+        ] {
+            assert_eq!(error.to_string(), text);
+        }
+    }
+}
