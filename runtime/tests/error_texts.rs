@@ -7,8 +7,7 @@ use consonance::{
     SimpleClusterResolver, Strategy, Tensor, UnionResolver, Variable, VariableAggregation, VariableSynchronization,
     bf16,
     cluster::{expand_hostlist, expand_tasks_per_node},
-    dataset,
-    dataset::{AutoShardPolicy, InputOptions},
+    dataset::{self, AutoShardPolicy, InputOptions},
     gradient,
     raw::Reason,
     training::{self, Gradients},
@@ -74,6 +73,7 @@ fn every_error_has_its_text() {
     assert_eq!(found, include_str!("error_texts.txt"), "if this is meant, it is the new file");
 }
 
+#[track_caller]
 fn of<T>(result: Result<T>) -> Error {
     result.err().expect("a refusal")
 }
@@ -209,6 +209,10 @@ fn of_groups() -> Vec<Error> {
     errors
 }
 
+fn sparse_rows(row: i64, rows: Option<usize>) -> Result<IndexedSlices> {
+    IndexedSlices::new(Tensor::from([[1.0f32]]), Tensor::from([row]), rows.map(|rows| vec![rows, 1]))
+}
+
 /// Errors of variables, data sets, messages and clusters.
 fn of_values() -> Vec<Error> {
     let strategy = mirrored();
@@ -266,6 +270,20 @@ fn of_values() -> Vec<Error> {
     let sparse = |address: &str| -> Box<dyn ClusterResolver> {
         Box::new(SimpleClusterResolver::new(ClusterSpec::new().sparse_job("worker", [(1, address)]).unwrap()))
     };
+    let batches = |elements: Vec<Vec<Tensor>>| {
+        of(dataset::from_fn(move || elements.clone()).batch(2).iterate(0).unwrap().next().unwrap())
+    };
+    errors.extend([
+        batches(vec![vec![Tensor::from([1, 2])], vec![Tensor::from([1])]]),
+        batches(vec![vec![Tensor::from([1, 2])], vec![]]),
+        of(dataset::from_fn(|| 0..4i64).batch(2).iterate(0).unwrap().next().unwrap()),
+        of(dataset::from_fn(|| 0..4i64).shard(0, 0).iterate(0)),
+        of(sparse_rows(2, Some(2))),
+        of(sparse_rows(-1, None)),
+        of(sparse_rows(0, Some(0))),
+        of(strategy.gather(&PerReplica::new(vec![sparse_rows(0, None).unwrap(), sparse_rows(1, None).unwrap()]), 0)),
+    ]);
+
     let mut gradients = Gradients::sum();
     let mut push = |pushes: usize, gradient: Tensor| {
         gradients.accumulate(|pass| (0..pushes).try_for_each(|_| pass.push(gradient.clone())))
@@ -278,6 +296,9 @@ fn of_values() -> Vec<Error> {
         of(training::clip_by_global_norm(&mut Tensor::from([1]), 1.0)),
         of(training::clip_by_global_norm(&mut Tensor::from([1.0f32]), f64::NAN)),
     ]);
+    // A cluster without jobs takes any task.
+    let jobless = SimpleClusterResolver::new(ClusterSpec::new()).with_task("worker", usize::MAX).unwrap();
+    errors.push(of(UnionResolver::new([sparse("a:1"), Box::new(jobless)])));
     errors.extend([of(UnionResolver::new([])), of(UnionResolver::new([sparse("a:1"), sparse("b:1")]))]);
     errors
 }
@@ -309,6 +330,19 @@ fn of_workers() -> Vec<Error> {
     ranks.swap(1, 2);
     let built_on = |ranks| of(MultiWorkerMirroredStrategy::builder(resolver(0)).build_on(ranks));
     let mut errors = vec![built_on(Vec::new()), built_on(ranks)];
+    for (cluster, task) in [
+        (r#"{"worker": ["a:1"], "ps": ["p:1"]}"#, Some(("ps", 0))),
+        (r#"{"worker": ["a:1"], "judge": ["j:1"]}"#, Some(("judge", 0))),
+        (r#"{"worker": ["a:1"]}"#, None),
+        (r#"{"ps": ["p:1"]}"#, Some(("ps", 0))),
+    ] {
+        let resolver = SimpleClusterResolver::new(cluster.parse().unwrap());
+        let resolver = match task {
+            Some((job, index)) => resolver.with_task(job, index).unwrap(),
+            None => resolver,
+        };
+        errors.push(of(MultiWorkerMirroredStrategy::builder(resolver).build()));
+    }
     errors.extend(of_both(|worker, strategy| {
         strategy.reduce("sum", &values(strategy, 1 + worker)?.map(Tensor::from), None).map(drop)
     }));
