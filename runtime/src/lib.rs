@@ -50,6 +50,10 @@ struct Readme;
 // The derive macro generates paths that begin with `consonance`, also in this crate's own tests.
 extern crate self as consonance;
 
+#[cfg(test)]
+#[path = "../tests/fields/mod.rs"]
+mod fields;
+
 mod error;
 mod foreign_errors;
 mod panics;

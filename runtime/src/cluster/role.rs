@@ -121,7 +121,10 @@ fn host_name() -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ClusterSpec, SimpleClusterResolver};
+    use crate::{
+        ClusterSpec, SimpleClusterResolver,
+        fields::{found, refusal},
+    };
 
     fn role(cluster: &str, task: Option<(&str, usize)>) -> Result<Role> {
         let resolver = SimpleClusterResolver::new(cluster.parse()?);
@@ -165,24 +168,15 @@ mod tests {
 
     #[test]
     fn a_task_without_replicas_is_refused() {
-        let problem = |cluster, task| role(cluster, task).err().unwrap().to_string();
+        let refused = |cluster, task, argument: &str, value: &str| {
+            let error = role(cluster, task).err().unwrap();
+            assert_eq!((refusal(&error), found(&error)), (("call", argument, None), value));
+        };
         let cluster = r#"{"worker": ["a:1"], "ps": ["p:1"]}"#;
-        assert_eq!(
-            problem(cluster, Some(("ps", 0))),
-            "call: task: expected a chief or a worker: this version has no parameter servers, found ps[0]"
-        );
-        assert_eq!(
-            problem(r#"{"worker": ["a:1"], "judge": ["j:1"]}"#, Some(("judge", 0))),
-            "call: task: expected a chief or a worker: no other task has replicas, found judge[0]"
-        );
-        assert_eq!(
-            problem(cluster, None),
-            "call: task: expected the type and index of this process, since the cluster has jobs, found none"
-        );
-        assert_eq!(
-            problem(r#"{"ps": ["p:1"]}"#, Some(("ps", 0))),
-            "call: cluster: expected a chief or workers, found jobs ps"
-        );
+        refused(cluster, Some(("ps", 0)), "task", "ps[0]");
+        refused(r#"{"worker": ["a:1"], "judge": ["j:1"]}"#, Some(("judge", 0)), "task", "judge[0]");
+        refused(cluster, None, "task", "none");
+        refused(r#"{"ps": ["p:1"]}"#, Some(("ps", 0)), "cluster", "jobs ps");
     }
 
     #[test]
@@ -202,11 +196,7 @@ mod tests {
     fn a_worker_on_another_host_is_named() {
         let cluster = ClusterSpec::new().job("worker", ["localhost:1", "192.0.2.1:1"]).unwrap();
         let resolver = SimpleClusterResolver::new(cluster).with_task("worker", 0).unwrap();
-        let error = check_on_this_host("call", &Role::of("call", &resolver).unwrap()).unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "call: worker[1]: expected a task on this host: for others it takes an engine between hosts, such as MPI, which this \
-             version does not have, found 192.0.2.1:1"
-        );
+        let error = check_on_this_host("call", &Role::of("call", &resolver).unwrap()).unwrap_err();
+        assert_eq!((refusal(&error), found(&error)), (("call", "worker[1]", None), "192.0.2.1:1"));
     }
 }

@@ -114,6 +114,7 @@ fn shift(resolvers: &[Box<dyn ClusterResolver>], owner: usize, job: &str) -> usi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fields::{found, refusal};
 
     #[test]
     fn a_task_beyond_all_is_refused() {
@@ -121,7 +122,7 @@ mod tests {
         // A cluster without jobs takes any task.
         let none = SimpleClusterResolver::new(ClusterSpec::new()).with_task("worker", usize::MAX).unwrap();
         let error = UnionResolver::new([Box::new(one) as Box<dyn ClusterResolver>, Box::new(none)]).unwrap_err();
-        let expected = "UnionResolver::new: task index: expected a task of \"worker\" (0), found 18446744073709551615";
-        assert_eq!(error.to_string(), expected);
+        assert_eq!(refusal(&error), ("UnionResolver::new", "task index", None));
+        assert_eq!(found(&error), "18446744073709551615");
     }
 }

@@ -362,7 +362,11 @@ impl<D: fmt::Debug, F> fmt::Debug for Filter<D, F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Tensor, dataset::from_tensor_slices};
+    use crate::{
+        Tensor,
+        dataset::from_tensor_slices,
+        fields::{found, refusal},
+    };
 
     fn numbers(count: i32) -> impl Dataset<Element = Tensor> + Clone {
         from_tensor_slices(Tensor::from((0..count).collect::<Vec<_>>())).unwrap()
@@ -402,7 +406,7 @@ mod tests {
         assert_eq!(read(&iterated(2).repeat(None).take(5)), [0, 1, 0, 1, 0]);
         assert!(iterated(2).shard(2, 2).iterate(0).is_err());
         let none = iterated(2).shard(0, 0).iterate(0).err().expect("an error");
-        assert_eq!(none.to_string(), "Dataset::shard: count: expected at least one shard, found 0");
+        assert_eq!((refusal(&none), found(&none)), (("Dataset::shard", "count", None), "0"));
     }
 
     #[test]

@@ -380,8 +380,8 @@ mod tests {
     fn batches_of_unlike_rows_are_not_joined() {
         let dataset = from_fn(|| [Tensor::from([[1, 2]]), Tensor::from([[1, 2, 3]])]);
         let mut steps = Steps::new(dataset.iterate(0).unwrap(), whole(Form::Packed(2), 1));
-        let error = steps.next().unwrap().unwrap_err().to_string();
-        assert!(error.contains("expected rows as in the batch before, i32[1, 2], found i32[1, 3]"), "{error}");
+        let error = steps.next().unwrap().unwrap_err();
+        assert_eq!(crate::fields::found(&error), "i32[1, 3]");
     }
 
     #[test]

@@ -197,6 +197,7 @@ impl Flat {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fields::{found, refusal};
 
     #[test]
     fn a_replica_without_elements_contributes_the_identity_or_is_named() {
@@ -204,8 +205,6 @@ mod tests {
         require_contributions("reduce", "sum", true, elements).unwrap();
         require_contributions("reduce", "nand", false, [3, 1]).unwrap();
         let error = require_contributions("reduce", "nand", false, elements).unwrap_err();
-        let expected =
-            "reduce: value of replica 1: expected elements along the axis, because nand has no identity, found none";
-        assert_eq!(error.to_string(), expected);
+        assert_eq!((refusal(&error), found(&error)), (("reduce", "value", Some(1)), "none"));
     }
 }
