@@ -11,7 +11,7 @@ use consonance::{
     nest::Opaque,
     raw::Reason,
 };
-use fields::{abort, found, last_call, mismatch, own, refusal, told, unknown_op};
+use fields::{abort, found, last_call, mismatch, other, own, refusal, told, unknown_op};
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
     thread,
@@ -389,7 +389,7 @@ fn a_merge_function_that_fails_or_panics_frees_all() {
         Ok(failed.unwrap_err())
     });
     let results = results.unwrap();
-    assert!(matches!(&results[0], Error::Other(error) if format!("{error}") == "no"), "{}", results[0]);
+    assert_eq!(other(&results[0]), "no");
     // The others are told of it.
     let (replica, reason) = own(&results[2]);
     assert!(replica == 0 && reason.ends_with(": no"), "{}", results[2]);

@@ -146,7 +146,7 @@ fn a_run_is_the_parent_of_its_calls_and_an_error_is_told() {
             replica.all_reduce(ReduceOp::Sum, Tensor::from(vec![1.0f32; size]))
         })
     });
-    let error = failed.unwrap_err().to_string();
+    let error = format!("{}", failed.unwrap_err());
     // Replica 0 runs on the calling thread.
     assert_eq!(spans[0].name, "run");
     assert_eq!(fields(&spans[0]), [("replica", "0"), ("replicas", "2")]);

@@ -70,6 +70,15 @@ pub(crate) fn own(error: &Error) -> (usize, String) {
     }
 }
 
+/// Returns the text of an error of user code.
+#[track_caller]
+pub(crate) fn other(error: &Error) -> String {
+    match error {
+        Error::Other(own) => own.to_string(),
+        error => panic!("{error}: no error of user code"),
+    }
+}
+
 /// Returns the number, the signature and the bytes of the last call that an error names, if there
 /// was one.
 #[track_caller]
