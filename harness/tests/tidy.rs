@@ -122,6 +122,13 @@ const FLOORS: [(&str, &[&str]); 2] = [
     ),
 ];
 
+/// The folders of tests that compare variants and fields of errors.
+const TESTS_OF_ERRORS: [&str; 3] = ["runtime/tests/", "harness/tests/", "harness/messages/tests/"];
+
+/// The tests among them that compare texts: all texts of this library's errors, and errors of
+/// serde, which have no fields.
+const TESTS_OF_TEXTS: [&str; 2] = ["runtime/tests/error_texts.rs", "runtime/tests/serde.rs"];
+
 /// The maximum number of columns of a line of comments. Code has rustfmt's limit.
 const COLUMNS: usize = 100;
 
@@ -493,6 +500,16 @@ fn matches_anything(pattern: &[TokenTree]) -> bool {
     }
 }
 
+fn texts_of_errors(source: &Source) -> Vec<Problem> {
+    let compares_fields = TESTS_OF_ERRORS.iter().any(|folder| source.path.starts_with(folder));
+    if !compares_fields || TESTS_OF_TEXTS.contains(&&*source.path) {
+        return Vec::new();
+    }
+    let words = ["error.to_string()", "unwrap_err().to_string()"];
+    let what = "compare its variant and its fields; the texts are in runtime/tests/error_texts.txt";
+    words.iter().flat_map(|word| source.each(&source.code, word, what)).collect()
+}
+
 fn long_files(source: &Source) -> Vec<Problem> {
     let lines = source.text.lines().count();
     let most = LINES[usize::from(source.is_test)];
@@ -559,6 +576,14 @@ fn every_exception_has_a_reason() {
 #[test]
 fn no_match_has_a_wildcard_for_ops_types_and_kinds() {
     check(wildcards_over_tables);
+}
+
+#[test]
+fn tests_compare_fields_of_errors() {
+    check(texts_of_errors);
+    for path in TESTS_OF_TEXTS {
+        assert!(SOURCES.iter().any(|source| source.path == path), "there is no {path}");
+    }
 }
 
 #[test]
@@ -733,7 +758,7 @@ fn the_faults_that_are_put_back_are_there() {
 fn the_rules_see_what_they_forbid() {
     type Rule = fn(&Source) -> Vec<Problem>;
     let wide = format!("\n// {}", "word ".repeat(COLUMNS / 4));
-    let broken: [(Rule, &str, &str); 22] = [
+    let broken: [(Rule, &str, &str); 24] = [
         (wildcards_over_tables, "spec/src/a.rs", "fn f() { match a { DType::F32 => 1,\n_ => 2 } }"),
         (
             wildcards_over_tables,
@@ -766,6 +791,8 @@ fn the_rules_see_what_they_forbid() {
         (exceptions_without_reason, "spec/src/a.rs", "\n#[ignore]"),
         (exceptions_without_reason, "spec/src/a.rs", "// no\n#[allow(dead_code)]\n// no"),
         (exceptions_without_reason, "spec/src/a.rs", "\n#![expect(dead_code)]"),
+        (texts_of_errors, "runtime/tests/a.rs", "fn f() {\n    assert_eq!(error.to_string(), \"b\"); }"),
+        (texts_of_errors, "harness/tests/a.rs", "fn f() {\n    g().unwrap_err().to_string() }"),
         (unsafe_outside_kernels, "spec/src/a.rs", "fn f<'a>(_: &'a str) -> char { '\"' }\nunsafe fn g() {} // \""),
         (unsafe_outside_kernels, "spec/src/a.rs", "const A: &str = r#\"\"unsafe\"#;\nunsafe fn g() {}"),
     ];
@@ -789,10 +816,12 @@ fn the_rules_see_what_they_forbid() {
     assert_eq!(lines.collect::<Vec<_>>(), [1, 2]);
     assert_eq!(names("`a/b.rs` and `f(x)` and\n`c/`"), [(1, "a/b.rs"), (2, "c/")]);
 
-    let kept: [(Rule, &str, &str); 10] = [
+    let kept: [(Rule, &str, &str); 12] = [
         (wildcards_over_tables, "spec/src/a.rs", "fn f() { match a { DType::F32 => b(1, |_| 2), DType::F64 => 2 } }"),
         (wildcards_over_tables, "spec/src/a.rs", "fn f() { match a { 1 if b == Kind::Split => Kind::Split, _ => 2 } }"),
         (wildcards_over_tables, "spec/src/a.rs", "fn f() { match a { (Kind::Split, _) => match b { _ => 1 } } }"),
+        (texts_of_errors, "runtime/tests/error_texts.rs", "fn f() { error.to_string() }"),
+        (texts_of_errors, "runtime/tests/a.rs", "fn f() { \"error.to_string()\"; value.to_string() }"),
         (
             unsafe_outside_kernels,
             "spec/src/a.rs",
