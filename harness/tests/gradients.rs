@@ -439,7 +439,7 @@ fn what_has_no_gradient_is_refused() {
     let error = gradient::slices::reduce(&mut alone, ReduceOp::Product, &mut [1.0f32], 0).unwrap_err();
     assert_eq!(refusal(&error), ("gradient::slices::reduce", "op", Some(0), "product"));
     let error = gradient::slices::all_gather_v(&mut alone, &[1.0f32], &mut [0.0], &[2]).unwrap_err();
-    assert_eq!(refusal(&error), ("gradient::slices::all_gather_v", "counts", None, "[2]"));
+    assert_eq!(refusal(&error), ("gradient::slices::all_gather_v", "counts", Some(0), "[2]"));
 }
 
 /// Returns the call, the argument, the replica and the value that was refused.

@@ -160,6 +160,7 @@ pub fn all_gather_v<T: Element>(
     } else {
         Ok(())
     };
+    let fit = fit.map_err(|error| error.of_replica(world.rank()));
     fit.inspect_err(|error| _ = communicator.refuse(Kind::Reduce, error))?;
     let mut rest = upstream;
     for (root, &count) in counts.iter().enumerate() {
