@@ -31,16 +31,6 @@ fn every_error_has_its_text() {
     let missing = vec![(1, text("it called nothing")), (3, text("its last call was barrier"))];
     let calls = vec![(0, text("all_reduce(sum, f32)")), (1, text("no call"))];
     let aborted = Error::Aborted { call: text("barrier"), replica: 1, reason: text("was lost"), lost: true, calls };
-    let reasons = [
-        Reason::Deadline,
-        Reason::Panic,
-        Reason::Failure,
-        Reason::Death,
-        Reason::Memory,
-        Reason::Departure,
-        Reason::Return,
-        Reason::Leave,
-    ];
     let errors = [
         invalid(None),
         invalid(Some(2)),
@@ -64,7 +54,7 @@ fn every_error_has_its_text() {
         Error::System { what: text("allocate 8 elements of f32"), source: io::ErrorKind::OutOfMemory.into() },
         Error::other("no more data"),
     ];
-    let ends = reasons.map(|reason| Error::aborted("barrier", 2, reason));
+    let ends = Reason::ALL.map(|reason| Error::aborted("barrier", 2, reason));
     let all = [refusals(), of_collectives(), of_groups(), of_values(), of_workers()]
         .into_iter()
         .flatten()

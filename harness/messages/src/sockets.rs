@@ -122,29 +122,17 @@ fn until<T>(deadline: Instant, attempt: impl Fn() -> io::Result<T>) -> io::Resul
     }
 }
 
-/// The reasons of aborts; a letter has the position in this list.
-const REASONS: [Reason; 8] = [
-    Reason::Deadline,
-    Reason::Panic,
-    Reason::Failure,
-    Reason::Death,
-    Reason::Memory,
-    Reason::Departure,
-    Reason::Return,
-    Reason::Leave,
-];
-
 /// A letter on the wire: its kind, its group, two numbers, and the number of bytes that the last of
-/// these gives.
+/// these gives. The kind of an end counts from its reason's place among all.
 fn write(mut stream: &TcpStream, letter: &Letter) -> io::Result<()> {
     let none: &[u8] = &[];
     let (kind, group, number, bytes) = match letter {
         Letter::Message { group, bytes } => (0u64, *group, 0, &bytes[..]),
         Letter::End { group, end } => {
-            let reason = REASONS.iter().position(|reason| *reason == end.reason).expect("all are listed");
+            let reason = Reason::ALL.iter().position(|reason| *reason == end.reason).expect("all are listed");
             (1 + reason as u64, *group, end.rank as u64, none)
         }
-        Letter::Leave { group } => (1 + REASONS.len() as u64, *group, 0, none),
+        Letter::Leave { group } => (1 + Reason::ALL.len() as u64, *group, 0, none),
         Letter::Gone => return Ok(()),
     };
     let head = [kind, group, number, bytes.len() as u64].map(u64::to_le_bytes).concat();
@@ -163,7 +151,7 @@ fn read(mut stream: &TcpStream) -> io::Result<Letter> {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     let rank = usize::try_from(number).map_err(|_| io::ErrorKind::InvalidData)?;
-    Ok(match kind.checked_sub(1).map(|place| REASONS.get(place as usize)) {
+    Ok(match kind.checked_sub(1).map(|place| Reason::ALL.get(place as usize)) {
         None => Letter::Message { group, bytes },
         Some(Some(&reason)) => Letter::End { group, end: End { rank, reason } },
         Some(None) => Letter::Leave { group },

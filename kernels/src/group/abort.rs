@@ -24,6 +24,20 @@ pub enum Reason {
     Leave = 8,
 }
 
+impl Reason {
+    /// Every reason.
+    pub const ALL: [Reason; 8] = [
+        Reason::Deadline,
+        Reason::Panic,
+        Reason::Failure,
+        Reason::Death,
+        Reason::Memory,
+        Reason::Departure,
+        Reason::Return,
+        Reason::Leave,
+    ];
+}
+
 /// The rank at fault for the end of a group, and the reason. The first abort wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abort {
@@ -56,16 +70,7 @@ impl Abort {
         if word >> 40 < generation.mark() {
             return None;
         }
-        let reason = match word as u8 {
-            1 => Reason::Deadline,
-            2 => Reason::Panic,
-            4 => Reason::Death,
-            5 => Reason::Memory,
-            6 => Reason::Departure,
-            7 => Reason::Return,
-            8 => Reason::Leave,
-            _ => Reason::Failure,
-        };
-        Some(Abort { rank: (word as u32 >> 8) as usize, reason })
+        let reason = Reason::ALL.into_iter().find(|&reason| reason as u8 == word as u8);
+        Some(Abort { rank: (word as u32 >> 8) as usize, reason: reason.unwrap_or(Reason::Failure) })
     }
 }

@@ -101,18 +101,8 @@ fn without_advice(found: &str) -> &str {
 /// process, if it is named.
 #[track_caller]
 pub(crate) fn reason(text: &str) -> (bool, Reason, &str) {
-    let reasons = [
-        Reason::Deadline,
-        Reason::Panic,
-        Reason::Failure,
-        Reason::Death,
-        Reason::Memory,
-        Reason::Departure,
-        Reason::Return,
-        Reason::Leave,
-    ];
     // The words of one reason begin those of another.
-    let told = reasons.into_iter().filter(|&reason| text.contains(&words_of(reason)));
+    let told = Reason::ALL.into_iter().filter(|&reason| text.contains(&words_of(reason)));
     let told = told.max_by_key(|&reason| words_of(reason).len()).unwrap_or_else(|| panic!("{text}: no reason"));
     let (group, process) = text.split_once(&words_of(told)).expect("the words of the reason");
     (!group.is_empty(), told, process.trim_start())

@@ -72,7 +72,7 @@ impl Mail {
         self.0.world
     }
 
-    /// Sends `data`, of the type with this [label](Envelope::label), to rank `to`. Calls `finish`
+    /// Sends `data`, of the type with this [label](super::Envelope::label), to rank `to`. Calls `finish`
     /// once, on any thread, when the request has ended: perhaps before this returns.
     ///
     /// # Panics
