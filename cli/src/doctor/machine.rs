@@ -6,7 +6,7 @@ use super::{
     row::{Row, Section, State, size},
 };
 use crate::tune::Values;
-use consonance_kernels::{cpu::isa::Isa, tuning::VARIABLE};
+use consonance_kernels::{cpu::isa::Isa, os::copy_times::measure_once, tuning::VARIABLE};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, env::consts::ARCH, fs, path::Path, thread};
 
@@ -94,6 +94,8 @@ fn allowed() -> Vec<usize> {
 
 /// The thresholds of protocols and copies.
 fn knobs() -> Row {
+    // As before the first group between processes.
+    measure_once();
     let values = match Values::of_this_process() {
         Ok(values) => values,
         Err(error) => {

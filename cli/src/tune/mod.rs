@@ -11,6 +11,7 @@ pub use values::Values;
 
 use consonance_kernels::{
     cpu::isa::Isa,
+    os::copy_times::measure_once,
     tuning::{Knob, Tuning, Value, Way, settled},
 };
 use std::time::{Duration, Instant};
@@ -51,6 +52,8 @@ pub fn tune(
     mut progress: impl FnMut(usize, &Knob),
     mut gain: impl FnMut(&Gain),
 ) -> Result<Tuning, String> {
+    // What programs have that read no file of knobs.
+    measure_once();
     let mut best = settled().map_err(|error| error.to_string())?.tuning;
     let end = Instant::now() + time;
     for (index, &knob) in knobs.iter().enumerate() {

@@ -4,7 +4,10 @@
 //! times decide the knobs of ways, of prefetches for writing, and whether ranks read each other's
 //! memory by the system. Other knobs stay.
 
-use super::{process_memory::Process, thread_pool::Team};
+use super::{
+    process_memory::Process,
+    thread_pool::{Team, leave_only_core},
+};
 use crate::{
     cpu::copy::{copy_asking, copy_by},
     memory::{HostBuf, HostBufMut},
@@ -81,6 +84,11 @@ const OWN: usize = 2;
 fn measure(limit: Duration) -> std::io::Result<Vec<Time>> {
     let (begin, tuning) = (Instant::now(), current());
     let mut team = Team::new("measure", &[None, None])?;
+    team.run(&|rank| {
+        if rank > 0 {
+            leave_only_core();
+        }
+    });
     let medium = (2 * tuning.medium_bytes).clamp(64 << 10, 256 << 10).min(tuning.far_bytes);
     let classes = [
         (Class::Small, (tuning.medium_bytes / 2).clamp(2 << 10, 16 << 10)),

@@ -25,8 +25,10 @@ pub enum Origin {
     Default,
     /// What the system says of the machine.
     Machine,
-    /// The measurement before the first segment, by this process or by the one that made it.
+    /// The measurement before the first segment that this process made.
     Measured,
+    /// The process that made the memory of a group, which has measured or read a file for all.
+    Maker,
     /// The file that [`VARIABLE`] names.
     File,
 }
@@ -37,6 +39,7 @@ impl fmt::Display for Origin {
             Origin::Default => "default",
             Origin::Machine => "machine",
             Origin::Measured => "measured",
+            Origin::Maker => "maker of the group",
             Origin::File => "file",
         })
     }
@@ -163,7 +166,7 @@ pub fn join(theirs: &Tuning) -> Tuning {
     let measures =
         lock(&locked().settled).as_ref().is_some_and(|settled| settled.as_ref().is_ok_and(|own| own.measures));
     if measures {
-        adopt(&current().with(Scope::Process, theirs), Origin::Measured);
+        adopt(&current().with(Scope::Process, theirs), Origin::Maker);
     }
     current().with(Scope::Group, theirs)
 }
