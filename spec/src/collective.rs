@@ -156,6 +156,22 @@ pub fn broadcast<T: Clone>(input: &[T], ranks: usize) -> Vec<Vec<T>> {
     vec![input.to_vec(); ranks]
 }
 
+/// Copies rank `from`'s elements for rank `to`, and nothing for the others.
+///
+/// # Errors
+/// [`Error::Shape`] if they are the same rank.
+///
+/// # Panics
+/// If there is no such rank.
+pub fn send_recv<T: Clone>(inputs: &[Vec<T>], from: usize, to: usize) -> Result<Vec<Option<Vec<T>>>, Error> {
+    if from == to {
+        return Err(Error::Shape { replica: from });
+    }
+    let mut outputs = vec![None; inputs.len()];
+    outputs[to] = Some(inputs[from].clone());
+    Ok(outputs)
+}
+
 /// Concatenates the ranks' elements for the root. Counts may differ.
 pub fn gather<T: Clone>(inputs: &[Vec<T>]) -> Vec<T> {
     inputs.concat()

@@ -1,7 +1,17 @@
 //! The distribution of the elements of a data set to the replicas.
 
-use crate::{partition::block, strategy::replica_ids};
+use crate::strategy::replica_ids;
 use std::ops::Range;
+
+/// Returns the `index`-th of `parts` even blocks of `count` elements. The first `count % parts`
+/// have one element more.
+///
+/// # Panics
+/// If `parts` is 0.
+pub fn block(count: usize, parts: usize, index: usize) -> Range<usize> {
+    let before = |index: usize| index * (count / parts) + index.min(count % parts);
+    before(index)..before(index + 1)
+}
 
 /// Returns the sizes of the batches into which `worker` divides its elements, repeatedly. There is
 /// one size for each replica of all workers.

@@ -1,5 +1,5 @@
 use consonance_spec::{
-    DType, Kind, ReduceOp, World,
+    DType, Kind, ReduceOp, World, dataset,
     packing::packs,
     partition::{aligned_block, block},
 };
@@ -17,6 +17,11 @@ quickcheck! {
         covers((0..parts).map(|i| block(count, parts, i)), count)
             && sizes.is_sorted_by(|a, b| a >= b)
             && sizes[0] - sizes[parts - 1] <= 1
+    }
+
+    fn blocks_of_data_sets_are_the_blocks_that_programs_compute(count: u16, parts: u8) -> bool {
+        let (count, parts) = (count as usize, 1 + parts as usize);
+        (0..parts).all(|index| dataset::block(count, parts, index) == block(count, parts, index))
     }
 
     fn aligned_blocks_cover_each_element_once(count: u16, unit: u8, parts: u8) -> bool {

@@ -94,9 +94,7 @@ fn results<T: Sample>(call: &Collective, given: &[Vec<T>]) -> Result<Vec<Option<
         (Kind::Scatter, _) => all(collective::scatter(&given[root], size)?),
         (Kind::AllToAll, Counts::Pairs(counts)) => all(collective::all_to_all_v(given, counts)?),
         (Kind::AllToAll, _) => all(collective::all_to_all(given)?),
-        // No rank can send to itself.
-        (Kind::SendRecv, _) if size == 1 => return Err(SpecError::Shape { replica: 0 }),
-        (Kind::SendRecv, _) => only(call.receiver(size), given[root].clone()),
+        (Kind::SendRecv, _) => collective::send_recv(given, root, call.receiver(size))?,
         (Kind::Barrier | Kind::Split | Kind::Extension(_), _) => vec![None; size],
     })
 }
