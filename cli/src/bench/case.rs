@@ -181,6 +181,8 @@ impl Case {
         let (all, kind) = (self.elements(), self.collective.kind());
         match (kind.flow(), kind.work(), kind.extent()) {
             (Flow::Control, _, _) => 0,
+            // A rank's own part stays where it lies.
+            (Flow::Everyone, Work::Moves, _) if self.in_place => 2 * (all - self.part(rank).len()),
             // The rank reads its block of every input, and writes it in every output.
             (Flow::Everyone, Work::Combines, Extent::Whole) | (Flow::Everyone, Work::Moves, _) => 2 * all,
             (_, Work::Combines, _) => all + all / self.ranks,
