@@ -9,7 +9,7 @@
 pub use crate::comm::{
     agreement::Agreement,
     call::Call,
-    engine::{Abort, AbortHandle, Engine, Failure, Service},
+    engine::{Abort, AbortHandle, Engine, Explanation, Failure, Service},
     options::Configuration,
 };
 pub use crate::kind::EXTENSIONS;

@@ -3,7 +3,7 @@
 use crate::{
     ClusterResolver, CommunicationOptions, Communicator, Error, Result, UniqueId,
     cluster::{Role, check_on_this_host},
-    comm::{engine::Processes, options},
+    comm::{options, report::Processes},
 };
 use consonance_kernels::{
     bootstrap::{Formed, Gone, Group, Meeting, MeetingError, MeetingOptions, Waiting, Watch},

@@ -16,7 +16,7 @@ use consonance_kernels::{
     memory::{HostMemory, Memory, Space},
 };
 use consonance_spec::{DType, Element, Kind, Signature, World};
-use std::{any::Any, fmt, ops::Range, sync::Arc, time::Duration};
+use std::{fmt, ops::Range, sync::Arc, time::Duration};
 
 /// One rank of a group, with MPI's collectives on slices.
 ///
@@ -87,7 +87,7 @@ impl Communicator {
     pub(crate) fn in_processes(
         endpoint: Endpoint,
         configuration: Configuration,
-        processes: Arc<dyn crate::comm::engine::Processes>,
+        processes: Arc<dyn crate::comm::report::Processes>,
     ) -> Communicator {
         Communicator::over(Box::new(Host::new(endpoint, configuration, Some(processes))), configuration)
     }
@@ -239,8 +239,7 @@ impl Communicator {
     /// share memory.
     #[doc(hidden)]
     pub fn topology(&self, peer: Option<usize>) -> Option<Topology> {
-        let host = (&*self.engine as &dyn Any).downcast_ref::<Host>();
-        host.map(|host| host.topology(peer))
+        self.engine.explain(peer).topology
     }
 
     /// Aborts the group without waiting: every rank that waits in it, or makes a later call in it,

@@ -3,8 +3,8 @@
 use crate::{
     Error, Result,
     comm::{
-        engine::Reports,
         options,
+        report::Reports,
         request::{Completion, Request, request},
     },
 };

@@ -3,6 +3,7 @@
 pub(crate) mod options;
 pub(crate) mod call;
 pub(crate) mod agreement;
+pub(crate) mod report;
 pub(crate) mod request;
 pub(crate) mod mailbox;
 pub(crate) mod engine;

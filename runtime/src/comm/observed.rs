@@ -1,13 +1,12 @@
 //! Calls that are observed: recorded for a profile, or told to subscribers of `tracing`.
 
-use super::{agreement::Agreement, call::Call, engine::Host};
+use super::{agreement::Agreement, call::Call};
 use crate::{
     Communicator, Result,
     profile::{self, CallRecord, CallSpan, Event, Span, Transport},
 };
 use consonance_kernels::memory::{Buf, BufMut};
 use consonance_spec::Signature;
-use std::any::Any;
 
 impl Communicator {
     /// Returns whether calls are observed.
@@ -37,29 +36,32 @@ impl Communicator {
         let peer = match call {
             Call::Send { to, .. } => Some(to),
             Call::Recv { from, .. } => Some(from),
-            _ => None,
+            Call::AllReduce { .. } | Call::Reduce { .. } | Call::ReduceScatter { .. } | Call::Broadcast { .. } => None,
+            Call::AllGather { .. } | Call::Gather { .. } | Call::Scatter { .. } | Call::AllToAll { .. } => None,
+            Call::Concat { .. } | Call::Barrier => None,
         };
+        // Calls before that were not observed have left their paths.
+        let before = self.engine.explain(peer);
+        let transport = if self.size() == 1 { Some(Transport::Alone) } else { before.transport };
         let mut record = CallRecord {
             name: agreement.name(signature),
             step: signature.kind,
             op: signature.op,
             dtype: signature.dtype,
             bytes: bytes(&call),
-            transport: self.transport(),
+            transport,
             path: None,
             waited: None,
             failed: false,
         };
         let traced = profile::are_wanted().then(|| CallSpan::begin(self.rank(), self.size(), &record));
         let span = self.profiled.then(|| Span::begin(self.rank(), self.size(), Event::Call(record)));
-        // Calls before that were not observed have left theirs.
-        self.host().map(|host| host.take_path(peer));
         let result = self.carry_out_at_once(call, signature, agreement);
-        // A wait that ended with an error is not counted.
-        let host = self.host().filter(|_| result.is_ok());
-        record.waited = host.map(|host| host.waited(peer));
         let moves = record.bytes > 0 && self.size() > 1;
-        record.path = host.filter(|_| moves).map(|host| host.take_path(peer));
+        let explained = self.engine.explain(peer);
+        // A wait that ended with an error is not counted.
+        record.waited = explained.waited.filter(|_| result.is_ok());
+        record.path = explained.path.filter(|_| result.is_ok() && moves);
         record.failed = result.is_err();
         if let Some(span) = span {
             span.end(Event::Call(record));
@@ -68,21 +70,6 @@ impl Communicator {
             traced.end(&record, result.as_ref().err());
         }
         result
-    }
-
-    fn host(&self) -> Option<&Host> {
-        (&*self.engine as &dyn Any).downcast_ref()
-    }
-
-    fn transport(&self) -> Option<Transport> {
-        if self.size() == 1 {
-            return Some(Transport::Alone);
-        }
-        match self.topology(None) {
-            Some(topology) if topology.slot_bytes.is_some() => Some(Transport::Processes),
-            Some(_) => Some(Transport::Threads),
-            None => (&*self.engine as &dyn Any).is::<super::engine::Lowered>().then_some(Transport::Messages),
-        }
     }
 }
 

@@ -72,8 +72,8 @@ impl Mail {
         self.0.world
     }
 
-    /// Sends `data`, of the type with this [label](super::Envelope::label), to rank `to`. Calls `finish`
-    /// once, on any thread, when the request has ended: perhaps before this returns.
+    /// Sends `data`, of the type with this [label](super::Envelope::label), to rank `to`. Calls
+    /// `finish` once, on any thread, when the request has ended: perhaps before this returns.
     ///
     /// # Panics
     /// If there is no such rank.

@@ -6,14 +6,15 @@
 //! pairs of ranks. In round `k` ranks `r` and `(k - r) mod n` exchange data. This pairing has no
 //! cycle of waiting ranks, even if a send blocks until its message is received.
 
-use super::{AbortHandle, Engine, Failure, Service};
+use super::{AbortHandle, Engine, Explanation, Failure, Service};
 use crate::{
-    Error, Implementation, Result,
+    Error, Implementation, Mailbox, Result,
     comm::{
         call::{Call, OnHost, unlike_counts},
         options::Configuration,
     },
     kind,
+    profile::Transport,
 };
 use consonance_kernels::{
     cpu::{copy::copy_own, reduce::Reducer},
@@ -410,6 +411,22 @@ impl Engine for Lowered {
 
     fn begin_run(&mut self) -> bool {
         self.messages.begin_run()
+    }
+
+    fn mailbox(&mut self) -> Result<Mailbox> {
+        self.messages.mailbox()
+    }
+
+    fn late_error(&mut self) -> Option<Error> {
+        self.messages.late_error()
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        self.messages.synchronize()
+    }
+
+    fn explain(&self, peer: Option<usize>) -> Explanation {
+        Explanation { transport: Some(Transport::Messages), ..self.messages.explain(peer) }
     }
 
     fn set_idle(&mut self, company: Range<usize>, idle: bool) {

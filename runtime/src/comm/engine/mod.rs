@@ -5,19 +5,20 @@ pub(crate) mod host;
 mod lowered;
 
 pub use abort::{Abort, AbortHandle};
-pub(crate) use host::{Host, Processes, Reports};
+pub(crate) use host::Host;
 pub(crate) use lowered::Lowered;
 
 use crate::{
     Error, Mailbox, Result,
     comm::{call::Call, options::Configuration},
+    profile::{Path, Transport},
 };
 use consonance_kernels::{
-    group::{KeepWaiting, Reason},
+    group::{KeepWaiting, plan::Topology},
     memory::{HostMemory, Memory, Space},
 };
 use consonance_spec::{DType, Kind, Signature, World};
-use std::{any::Any, ops::Range};
+use std::{ops::Range, time::Duration};
 
 /// Executes the calls of one rank of a group. `&mut self` ensures that it executes one call at a
 /// time.
@@ -34,7 +35,7 @@ use std::{any::Any, ops::Range};
 /// Every wait of an engine ends at the deadline of its [`Configuration`]. It then fails with
 /// [`Error::Timeout`], which names the missing ranks, and aborts the group, so that no peer waits
 /// longer.
-pub trait Engine: Any + Send {
+pub trait Engine: Send {
     /// Returns this rank and the number of ranks.
     fn world(&self) -> World;
 
@@ -162,10 +163,30 @@ pub trait Engine: Any + Send {
         false
     }
 
+    /// Explains the last call, for profiles, spans and `consonance explain`; with `peer`, the last
+    /// send to or receive from that rank. By default the engine tells nothing.
+    fn explain(&self, _peer: Option<usize>) -> Explanation {
+        Explanation::default()
+    }
+
     /// Marks this rank idle or active. An idle rank makes no call before `company`, ranks of the
     /// same process, have ended theirs. A rank of `company` that waits for it fails with
     /// [`Error::Left`]. By default this does nothing, and such a rank waits until its deadline.
     fn set_idle(&mut self, _company: Range<usize>, _idle: bool) {}
+}
+
+/// What an engine tells of itself and of its last call.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Explanation {
+    /// How the ranks communicate.
+    pub transport: Option<Transport>,
+    /// How the data of the call went, if this was not asked since.
+    pub path: Option<Path>,
+    /// How long the call slept while it waited for other ranks.
+    pub waited: Option<Duration>,
+    /// The inputs of protocol selection, if the ranks share memory.
+    #[doc(hidden)]
+    pub topology: Option<Topology>,
 }
 
 /// The calls that an engine executes itself.
@@ -221,32 +242,4 @@ fn require_host(space: Space) -> Result<()> {
 
 fn cannot(call: &'static str) -> Error {
     Error::WrongContext { call, problem: "the engine of this communicator cannot do this".to_owned() }
-}
-
-/// Returns the reason of an abort in words. They follow the culprit's number in an error.
-pub(crate) fn words(reason: Reason) -> &'static str {
-    match reason {
-        Reason::Deadline => "did not come before the deadline of another",
-        Reason::Panic => "panicked",
-        Reason::Failure => "failed",
-        Reason::Memory => "got no memory for its data",
-        Reason::Departure => "left with its process",
-        Reason::Death => "was lost with its process",
-        Reason::Return => "returned while another waited for it",
-        Reason::Leave => "left",
-    }
-}
-
-impl Error {
-    /// Makes the error of `call` in an aborted group, for engines. `replica` is the rank to blame.
-    ///
-    /// ```
-    /// use consonance::{Error, raw::Reason};
-    /// assert_eq!(Error::aborted("barrier", 2, Reason::Panic).to_string(), "barrier: replica 2 panicked");
-    /// ```
-    pub fn aborted(call: &str, replica: usize, reason: Reason) -> Error {
-        let lost = matches!(reason, Reason::Death | Reason::Departure);
-        let (call, reason) = (call.to_owned(), words(reason).to_owned());
-        Error::Aborted { call, replica, reason, lost, calls: Vec::new() }
-    }
 }

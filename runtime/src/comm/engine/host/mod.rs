@@ -4,26 +4,24 @@
 mod algorithm;
 
 use self::algorithm::{Scratch, Stop};
-use super::{AbortHandle, Engine, Failure, Service, require_host, words};
+use super::{AbortHandle, Engine, Explanation, Failure, Service, require_host};
 use crate::{
     Error, Mailbox, Result,
     comm::{
         agreement,
         call::{Call, OnHost},
         options::Configuration,
+        report::{Processes, Reports, report},
     },
-    kind::{self, EXTENSIONS},
+    kind,
+    profile::Transport,
 };
 use consonance_kernels::{
-    group::{
-        End, Endpoint, Fault, KeepWaiting, LastCall, PostedCall, Reason, Witness,
-        plan::{Path, Topology},
-    },
+    group::{Endpoint, Fault, KeepWaiting, PostedCall},
     memory::{Memory, Space},
-    shm::Segment,
 };
 use consonance_spec::{DType, Kind, Signature, World};
-use std::{io, ops::Range, sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 /// The engine of one rank.
 pub(crate) struct Host {
@@ -42,32 +40,11 @@ pub(crate) struct Host {
     processes: Option<Arc<dyn Processes>>,
 }
 
-/// The processes of the ranks of a group.
-pub(crate) trait Processes: Send + Sync {
-    /// Describes the process of a rank in words: its identity and its state.
-    fn describe(&self, rank: usize) -> String;
-
-    /// Tells the launcher of this process that an error names the process of a rank.
-    fn blame(&self, rank: usize);
-}
-
 impl Host {
-    /// Returns the inputs of protocol selection: for the pair of this rank and `peer` once they
-    /// have communicated, else for the group.
-    pub(crate) fn topology(&self, peer: Option<usize>) -> Topology {
-        peer.and_then(|peer| self.pairs.get(peer)?.as_ref()).unwrap_or(&self.endpoint).topology()
-    }
-
-    /// Returns how long the last call slept while it waited for other ranks: with `peer`, the last
-    /// send to or receive from it.
-    pub(crate) fn waited(&self, peer: Option<usize>) -> Duration {
-        peer.and_then(|peer| self.pairs.get(peer)?.as_ref()).unwrap_or(&self.endpoint).waited()
-    }
-
-    /// Returns how the data of the last call went, if this was not asked since: with `peer`, of the
-    /// last send to or receive from it.
-    pub(crate) fn take_path(&self, peer: Option<usize>) -> Path {
-        peer.and_then(|peer| self.pairs.get(peer)?.as_ref()).unwrap_or(&self.endpoint).take_path()
+    /// Returns the endpoint of the pair of this rank and `peer` once they have communicated, else
+    /// that of the group.
+    fn endpoint(&self, peer: Option<usize>) -> &Endpoint {
+        peer.and_then(|peer| self.pairs.get(peer)?.as_ref()).unwrap_or(&self.endpoint)
     }
 
     pub(crate) fn new(
@@ -207,6 +184,17 @@ impl Engine for Host {
         self.endpoint.world()
     }
 
+    fn explain(&self, peer: Option<usize>) -> Explanation {
+        let is_shared = self.endpoint.topology().slot_bytes.is_some();
+        let endpoint = self.endpoint(peer);
+        Explanation {
+            transport: Some(if is_shared { Transport::Processes } else { Transport::Threads }),
+            path: Some(endpoint.take_path()),
+            waited: Some(endpoint.waited()),
+            topology: Some(endpoint.topology()),
+        }
+    }
+
     fn service(&self) -> Service {
         Service::Calls
     }
@@ -325,131 +313,10 @@ impl Engine for Host {
     }
 }
 
-/// Makes the errors of calls that do not borrow the engine.
-pub(crate) struct Reports {
-    witness: Witness,
-    processes: Option<Arc<dyn Processes>>,
-}
-
-impl Reports {
-    /// Returns this rank and the number of ranks.
-    pub(crate) fn world(&self) -> World {
-        self.witness.world()
-    }
-
-    /// Makes the error for `fault` in the call of this name, which waited for at most `timeout`.
-    pub(crate) fn error(&self, fault: Fault, name: &str, timeout: Duration) -> Error {
-        report(&self.witness, self.processes.as_deref(), fault, name, timeout)
-    }
-
-    /// Describes the process of a rank, if there are several.
-    pub(crate) fn process(&self, rank: usize) -> Option<String> {
-        self.processes.as_ref().map(|processes| processes.describe(self.witness.top_rank(rank)))
-    }
-}
-
 /// Makes the failure of the call of this name.
 fn failure(endpoint: &Endpoint, processes: Option<&dyn Processes>, fault: Fault, name: &str) -> Failure {
     match fault {
         Fault::Mismatch => Failure::Disagreement { peer: None },
         fault => Failure::Error(report(&endpoint.witness(), processes, fault, name, endpoint.timeout())),
-    }
-}
-
-/// Makes the error for `fault` in the call of this name, which waited for at most `timeout`.
-fn report(witness: &Witness, processes: Option<&dyn Processes>, fault: Fault, name: &str, timeout: Duration) -> Error {
-    let call = name.to_owned();
-    let process = |rank| processes.map(|processes| processes.describe(witness.top_rank(rank)));
-    let said = |rank| {
-        let last = last_words(witness.last_call(rank));
-        process(rank).map_or(last.clone(), |process| format!("{last}; {process}"))
-    };
-    let left = |replica: usize| {
-        let lost = witness.is_lost(replica);
-        if let Some(processes) = processes {
-            processes.blame(witness.top_rank(replica));
-        }
-        let last = if lost { said(replica) } else { last_words(witness.last_call(replica)) };
-        Error::Left { call: call.clone(), replica, last, lost }
-    };
-    match fault {
-        Fault::Mismatch => unreachable!("a disagreement is no error yet"),
-        Fault::Left(rank) => left(witness.blame(rank)),
-        Fault::Missing(ranks) => Error::Timeout {
-            call,
-            waited: timeout,
-            missing: ranks.into_iter().map(|rank| (rank, said(rank))).collect(),
-        },
-        Fault::Aborted(abort) => {
-            // The end is recorded, unless a faulty process has overwritten it.
-            let end = witness.end().unwrap_or(End { abort, inherited: false, is_lost: false, calls: Vec::new() });
-            if end.abort.reason == Reason::Leave && !end.inherited && end.abort.rank < witness.world().size() {
-                return left(end.abort.rank);
-            }
-            let reason = words(end.abort.reason);
-            let group = if end.inherited { "of a group that this one was split from " } else { "" };
-            let describe = |top_rank| processes.map(|processes| processes.describe(top_rank));
-            let calls = end.calls.into_iter().map(|(top_rank, last)| (top_rank, last_words(last)));
-            let (lost_process, calls): (_, Vec<String>) = match end.abort.reason {
-                // A lost process is named by its rank in the top group.
-                Reason::Death => (describe(end.abort.rank), calls.map(|(_, last)| last).collect()),
-                // The rank whose deadline passed recorded the missing ranks for the others.
-                Reason::Deadline => {
-                    let told = |(top_rank, last): (usize, String)| match describe(top_rank) {
-                        Some(process) => format!("{last}; {process}"),
-                        None => last,
-                    };
-                    (None, calls.map(told).collect())
-                }
-                _ => Default::default(),
-            };
-            // The rank whose deadline passed is not at fault, and another group numbers
-            // differently.
-            match (processes, end.abort.reason) {
-                (Some(processes), Reason::Death) => processes.blame(end.abort.rank),
-                (None, _) | (_, Reason::Deadline) => {}
-                (Some(processes), _) if !end.inherited && end.abort.rank < witness.world().size() => {
-                    processes.blame(witness.top_rank(end.abort.rank));
-                }
-                _ => {}
-            }
-            let lost_process = lost_process.map_or_else(String::new, |process| format!(" ({process})"));
-            let calls = calls.into_iter().enumerate();
-            let lost = end.is_lost || matches!(end.abort.reason, Reason::Death | Reason::Departure);
-            let (replica, reason) = (end.abort.rank, format!("{group}{reason}{lost_process}"));
-            Error::Aborted { call, replica, reason, lost, calls: calls.collect() }
-        }
-        Fault::NoMemory { bytes, code } => Error::System {
-            what: format!("{call}: reserve {bytes} bytes of the memory that processes share"),
-            source: code.map_or(io::ErrorKind::OutOfMemory.into(), io::Error::from_raw_os_error),
-        },
-        Fault::CorruptPeer(rank) => Error::System {
-            what: format!("{call}: read what replica {rank} says of its call"),
-            source: io::Error::new(
-                io::ErrorKind::InvalidData,
-                "it cannot be: its process wrote where it must not in the memory that processes share",
-            ),
-        },
-        Fault::Oversize { rank, bytes } => Error::System {
-            what: format!("{call}: allocate {bytes} bytes for what all replicas bring, most of it replica {rank}"),
-            source: io::ErrorKind::OutOfMemory.into(),
-        },
-        Fault::Forked => Error::WrongContext {
-            call: "a collective",
-            problem: format!(
-                "{call} in a process made by fork after it joined the group: join anew in the new process"
-            ),
-        },
-        Fault::TooManyGroups => {
-            let groups = format!("at most {} groups split off at a time", Segment::SPLITS);
-            Error::invalid("Communicator::split", "color", groups, "one more")
-        }
-    }
-}
-
-fn last_words(last: LastCall) -> String {
-    match last.signature(EXTENSIONS) {
-        Some(signature) => format!("its last call was number {}, {signature}, {} bytes", last.number, last.bytes),
-        None => "it has made no call of this group".to_owned(),
     }
 }

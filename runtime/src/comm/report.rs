@@ -1,0 +1,173 @@
+//! Errors of ranks that share memory, in words.
+
+use crate::{Error, kind::EXTENSIONS};
+use consonance_kernels::{
+    group::{End, Fault, LastCall, Reason, Witness},
+    shm::Segment,
+};
+use consonance_spec::World;
+use std::{io, sync::Arc, time::Duration};
+
+/// The processes of the ranks of a group.
+pub(crate) trait Processes: Send + Sync {
+    /// Describes the process of a rank in words: its identity and its state.
+    fn describe(&self, rank: usize) -> String;
+
+    /// Tells the launcher of this process that an error names the process of a rank.
+    fn blame(&self, rank: usize);
+}
+
+/// Makes the errors of calls that do not borrow the engine.
+pub(crate) struct Reports {
+    pub(super) witness: Witness,
+    pub(super) processes: Option<Arc<dyn Processes>>,
+}
+
+impl Reports {
+    /// Returns this rank and the number of ranks.
+    pub(crate) fn world(&self) -> World {
+        self.witness.world()
+    }
+
+    /// Makes the error for `fault` in the call of this name, which waited for at most `timeout`.
+    pub(crate) fn error(&self, fault: Fault, name: &str, timeout: Duration) -> Error {
+        report(&self.witness, self.processes.as_deref(), fault, name, timeout)
+    }
+
+    /// Describes the process of a rank, if there are several.
+    pub(crate) fn process(&self, rank: usize) -> Option<String> {
+        self.processes.as_ref().map(|processes| processes.describe(self.witness.top_rank(rank)))
+    }
+}
+
+/// Makes the error for `fault` in the call of this name, which waited for at most `timeout`.
+pub(super) fn report(
+    witness: &Witness,
+    processes: Option<&dyn Processes>,
+    fault: Fault,
+    name: &str,
+    timeout: Duration,
+) -> Error {
+    let call = name.to_owned();
+    let process = |rank| processes.map(|processes| processes.describe(witness.top_rank(rank)));
+    let said = |rank| {
+        let last = last_words(witness.last_call(rank));
+        process(rank).map_or(last.clone(), |process| format!("{last}; {process}"))
+    };
+    let left = |replica: usize| {
+        let lost = witness.is_lost(replica);
+        if let Some(processes) = processes {
+            processes.blame(witness.top_rank(replica));
+        }
+        let last = if lost { said(replica) } else { last_words(witness.last_call(replica)) };
+        Error::Left { call: call.clone(), replica, last, lost }
+    };
+    match fault {
+        Fault::Mismatch => unreachable!("a disagreement is no error yet"),
+        Fault::Left(rank) => left(witness.blame(rank)),
+        Fault::Missing(ranks) => Error::Timeout {
+            call,
+            waited: timeout,
+            missing: ranks.into_iter().map(|rank| (rank, said(rank))).collect(),
+        },
+        Fault::Aborted(abort) => {
+            // The end is recorded, unless a faulty process has overwritten it.
+            let end = witness.end().unwrap_or(End { abort, inherited: false, is_lost: false, calls: Vec::new() });
+            if end.abort.reason == Reason::Leave && !end.inherited && end.abort.rank < witness.world().size() {
+                return left(end.abort.rank);
+            }
+            let reason = words(end.abort.reason);
+            let group = if end.inherited { "of a group that this one was split from " } else { "" };
+            let describe = |top_rank| processes.map(|processes| processes.describe(top_rank));
+            let calls = end.calls.into_iter().map(|(top_rank, last)| (top_rank, last_words(last)));
+            let (lost_process, calls): (_, Vec<String>) = match end.abort.reason {
+                // A lost process is named by its rank in the top group.
+                Reason::Death => (describe(end.abort.rank), calls.map(|(_, last)| last).collect()),
+                // The rank whose deadline passed recorded the missing ranks for the others.
+                Reason::Deadline => {
+                    let told = |(top_rank, last): (usize, String)| match describe(top_rank) {
+                        Some(process) => format!("{last}; {process}"),
+                        None => last,
+                    };
+                    (None, calls.map(told).collect())
+                }
+                _ => Default::default(),
+            };
+            // The rank whose deadline passed is not at fault, and another group numbers
+            // differently.
+            match (processes, end.abort.reason) {
+                (Some(processes), Reason::Death) => processes.blame(end.abort.rank),
+                (None, _) | (_, Reason::Deadline) => {}
+                (Some(processes), _) if !end.inherited && end.abort.rank < witness.world().size() => {
+                    processes.blame(witness.top_rank(end.abort.rank));
+                }
+                _ => {}
+            }
+            let lost_process = lost_process.map_or_else(String::new, |process| format!(" ({process})"));
+            let calls = calls.into_iter().enumerate();
+            let lost = end.is_lost || matches!(end.abort.reason, Reason::Death | Reason::Departure);
+            let (replica, reason) = (end.abort.rank, format!("{group}{reason}{lost_process}"));
+            Error::Aborted { call, replica, reason, lost, calls: calls.collect() }
+        }
+        Fault::NoMemory { bytes, code } => Error::System {
+            what: format!("{call}: reserve {bytes} bytes of the memory that processes share"),
+            source: code.map_or(io::ErrorKind::OutOfMemory.into(), io::Error::from_raw_os_error),
+        },
+        Fault::CorruptPeer(rank) => Error::System {
+            what: format!("{call}: read what replica {rank} says of its call"),
+            source: io::Error::new(
+                io::ErrorKind::InvalidData,
+                "it cannot be: its process wrote where it must not in the memory that processes share",
+            ),
+        },
+        Fault::Oversize { rank, bytes } => Error::System {
+            what: format!("{call}: allocate {bytes} bytes for what all replicas bring, most of it replica {rank}"),
+            source: io::ErrorKind::OutOfMemory.into(),
+        },
+        Fault::Forked => Error::WrongContext {
+            call: "a collective",
+            problem: format!(
+                "{call} in a process made by fork after it joined the group: join anew in the new process"
+            ),
+        },
+        Fault::TooManyGroups => {
+            let groups = format!("at most {} groups split off at a time", Segment::SPLITS);
+            Error::invalid("Communicator::split", "color", groups, "one more")
+        }
+    }
+}
+
+fn last_words(last: LastCall) -> String {
+    match last.signature(EXTENSIONS) {
+        Some(signature) => format!("its last call was number {}, {signature}, {} bytes", last.number, last.bytes),
+        None => "it has made no call of this group".to_owned(),
+    }
+}
+
+/// Returns the reason of an abort in words. They follow the culprit's number in an error.
+pub(crate) fn words(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Deadline => "did not come before the deadline of another",
+        Reason::Panic => "panicked",
+        Reason::Failure => "failed",
+        Reason::Memory => "got no memory for its data",
+        Reason::Departure => "left with its process",
+        Reason::Death => "was lost with its process",
+        Reason::Return => "returned while another waited for it",
+        Reason::Leave => "left",
+    }
+}
+
+impl Error {
+    /// Makes the error of `call` in an aborted group, for engines. `replica` is the rank to blame.
+    ///
+    /// ```
+    /// use consonance::{Error, raw::Reason};
+    /// assert_eq!(Error::aborted("barrier", 2, Reason::Panic).to_string(), "barrier: replica 2 panicked");
+    /// ```
+    pub fn aborted(call: &str, replica: usize, reason: Reason) -> Error {
+        let lost = matches!(reason, Reason::Death | Reason::Departure);
+        let (call, reason) = (call.to_owned(), words(reason).to_owned());
+        Error::Aborted { call, replica, reason, lost, calls: Vec::new() }
+    }
+}
