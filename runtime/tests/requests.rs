@@ -233,6 +233,28 @@ fn started_messages_go_on_beside_collectives() {
     });
 }
 
+/// The first message of a binding waited for the calls that were started before it.
+#[test]
+fn the_mailbox_of_a_queue_waits_for_no_call_of_the_queue() {
+    on_each(2, |communicator| {
+        let (rank, queue) = (communicator.rank(), Queue::new(communicator));
+        let started = (rank == 0).then(|| queue.start(vec![Call::Barrier], None));
+        if rank == 0 {
+            queue.mailbox().unwrap().send([3u8].as_slice(), 1, 0, None).unwrap();
+        } else {
+            let mut data = [0u8];
+            queue.mailbox().unwrap().recv(data.as_mut_slice(), Some(0), 0, None).unwrap();
+            assert_eq!(data, [3]);
+            queue.run(Call::Barrier, None).unwrap();
+        }
+        assert!(started.is_none_or(|started| started.wait(None).unwrap()));
+    });
+    let queue = Queue::new(Communicator::threads(1).remove(0));
+    queue.abort_handle().abort(Reason::Failure);
+    let error = queue.mailbox().unwrap().send([3u8].as_slice(), 0, 0, None).unwrap_err();
+    assert!(matches!(error, Error::Aborted { replica: 0, .. }), "{error}");
+}
+
 #[test]
 fn nobody_waits_and_the_message_still_comes() {
     on_each(2, |mut communicator| {

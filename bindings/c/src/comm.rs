@@ -52,7 +52,7 @@ impl Shared {
         if let Some(mailboxes) = self.mailbox.get() {
             return Ok(mailboxes.of(of));
         }
-        let mailbox = self.queue.with(None, Communicator::mailbox)?;
+        let mailbox = self.queue.mailbox()?;
         static MESSAGES: [MessageType; codes::COMPLEX.len()] = codes::messages(codes::COMPLEX);
         Ok(self.mailbox.get_or_init(|| Mailboxes::new(&mailbox, &codes::COMPLEX, &MESSAGES)).of(of))
     }

@@ -119,6 +119,21 @@ static void count_ends(void *argument, int code) {
     __atomic_fetch_add((int *)argument, code == CONS_OK ? 1 : 1000, __ATOMIC_SEQ_CST);
 }
 
+/* The first message of a communicator does not wait for a collective that was started before. */
+static void first_message(cons_comm comm, int rank, int size) {
+    int64_t sum = 1, message = rank == 0 ? 7 : 0;
+    cons_request request = 0;
+    if (rank == 0) {
+        OK(cons_iall_reduce(comm, &sum, &sum, 1, CONS_I64, CONS_SUM, &request));
+        OK(cons_send(comm, &message, 1, CONS_I64, 1, 1));
+        OK(finish(request));
+    } else {
+        if (rank == 1) OK(cons_recv(comm, &message, 1, CONS_I64, 0, 1, NULL));
+        OK(cons_all_reduce(comm, &sum, &sum, 1, CONS_I64, CONS_SUM));
+    }
+    CHECK(sum == size && message == (rank < 2 ? 7 : 0));
+}
+
 static void messages(cons_comm comm, int rank, int size) {
     int next = (rank + 1) % size, before = (rank + size - 1) % size, source = -1;
     enum { LONG = 100000 };
@@ -162,6 +177,7 @@ static void all_functions(cons_comm comm, int rank, int size) {
     OK(cons_comm_set_timeout(comm, 30000));
     collectives(comm, rank, size, 0);
     collectives(comm, rank, size, 1);
+    first_message(comm, rank, size);
     messages(comm, rank, size);
 
     cons_comm part = 0;

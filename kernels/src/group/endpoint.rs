@@ -286,10 +286,8 @@ impl Endpoint {
     /// See [`Fault`].
     pub fn mail(&mut self) -> Result<Mail, Fault> {
         self.check()?;
-        if self.mail.is_none() {
-            self.mail = Some(Mail::new(self.state.clone(), self.world, self.generation)?);
-        }
-        Ok(self.mail.clone().expect("made above"))
+        let mail = || Mail::new(self.state.clone(), self.world, self.generation);
+        Ok(self.mail.get_or_insert_with(mail).clone())
     }
 
     /// Closes the mailbox of this generation.

@@ -123,6 +123,11 @@ impl Mailbox {
         Mailbox { mail, types, own, reports, timeout: *timeout, carrier }
     }
 
+    /// Returns this mailbox once more.
+    pub(super) fn duplicate(&self) -> Mailbox {
+        self.of_type(self.types, self.own.map(usize::from))
+    }
+
     /// The number of the type of the messages.
     fn label(&self) -> u8 {
         self.own.map_or(0, |own| own + 1)

@@ -1,7 +1,7 @@
 //! Calls on one communicator from any thread, in turn.
 
 use crate::{
-    Communicator, Error, Request, Result,
+    Communicator, Error, Mailbox, Request, Result,
     comm::{
         agreement::Agreement,
         call::Call,
@@ -52,6 +52,8 @@ struct Shared {
     world: World,
     origin: Origin,
     aborter: AbortHandle,
+    /// Made with the queue: it could be made later only in a turn, and messages wait for no call.
+    mailbox: Result<Mailbox>,
     /// The timeout of a call without one.
     timeout: Duration,
     turns: Mutex<Turns>,
@@ -82,13 +84,14 @@ struct Started {
 
 impl Queue {
     /// Makes a queue for the calls on `communicator`.
-    pub fn new(communicator: Communicator) -> Queue {
+    pub fn new(mut communicator: Communicator) -> Queue {
+        let mailbox = communicator.mailbox();
         let (world, aborter) = (communicator.world(), communicator.abort_handle());
         let timeout = communicator.timeout();
         let (started, has_thread, is_closed) = (VecDeque::new(), false, false);
         let turns = Turns { communicator: Some(communicator), next: 0, now: 0, started, has_thread, is_closed };
         let (turns, changed) = (Mutex::new(turns), Condvar::new());
-        Queue(Arc::new(Shared { world, origin: Origin::here(), aborter, timeout, turns, changed }))
+        Queue(Arc::new(Shared { world, origin: Origin::here(), aborter, mailbox, timeout, turns, changed }))
     }
 
     /// Returns this rank and the number of ranks.
@@ -99,6 +102,14 @@ impl Queue {
     /// Returns a handle that aborts the group from any thread, also during a call.
     pub fn abort_handle(&self) -> AbortHandle {
         self.0.aborter.clone()
+    }
+
+    /// Returns the [mailbox](Communicator::mailbox) of this rank. Waits for no call of the queue.
+    ///
+    /// # Errors
+    /// As [`Communicator::mailbox`], when the queue was made.
+    pub fn mailbox(&self) -> Result<Mailbox> {
+        self.0.mailbox.as_ref().map(Mailbox::duplicate).map_err(Error::duplicate)
     }
 
     /// Executes `call` on this thread when the calls before it are done. `timeout` is that of the

@@ -40,6 +40,8 @@ struct Shared {
 
 /// The open requests of a rank.
 struct Open {
+    /// Whether the ends of the rings are reserved.
+    has_ends: bool,
     outgoing: Box<[Outgoing]>,
     incoming: Incoming,
     /// Why the mailbox takes no more requests.
@@ -54,17 +56,14 @@ struct Open {
 const PASSES_PER_CHECK: u32 = 16;
 
 impl Mail {
-    pub(crate) fn new(state: Arc<GroupState>, world: World, generation: Generation) -> Result<Mail, Fault> {
+    /// Makes a mailbox. It takes memory of the group from the first request on.
+    pub(crate) fn new(state: Arc<GroupState>, world: World, generation: Generation) -> Mail {
         let rank = world.rank();
-        if let Err(error) = state.backing.reserve_ring_ends(rank) {
-            state.abort(generation, Abort { rank, reason: Reason::Memory });
-            return Err(Fault::NoMemory { bytes: 0, code: error.raw_os_error() });
-        }
         let outgoing = (0..world.size()).map(|to| Outgoing::new(rank, to, generation)).collect();
         let incoming = Incoming::new(rank, world.size(), generation);
-        let open = Open { outgoing, incoming, closed: None, polling: 0, sleeping: 0 };
+        let open = Open { has_ends: false, outgoing, incoming, closed: None, polling: 0, sleeping: 0 };
         let peers = world.peers().collect();
-        Ok(Mail(Arc::new(Shared { state, world, generation, peers, open: Mutex::new(open) })))
+        Mail(Arc::new(Shared { state, world, generation, peers, open: Mutex::new(open) }))
     }
 
     /// Returns this rank and the number of ranks.
@@ -209,7 +208,7 @@ impl Mail {
         }
         let mut finished = Vec::new();
         let mut open = shared.lock();
-        let end = open.closed.clone().or_else(|| shared.end());
+        let end = open.closed.clone().or_else(|| shared.end()).or_else(|| shared.reserve(&mut open).err());
         match end {
             Some(fault) => finished.push((finish, Err(MailFault::Fault(fault)))),
             None => {
@@ -369,6 +368,16 @@ impl Shared {
         awaits
     }
 
+    /// Reserves the ends of the rings that this rank reads.
+    fn reserve(&self, open: &mut Open) -> Result<(), Fault> {
+        if !open.has_ends {
+            let reserved = self.state.backing.reserve_ring_ends(self.world.rank());
+            reserved.map_err(|error| self.no_memory(error.raw_os_error()))?;
+            open.has_ends = true;
+        }
+        Ok(())
+    }
+
     /// Returns why the group takes no more requests, if it has ended.
     fn end(&self) -> Option<Fault> {
         self.state.aborted(self.generation).map(Fault::Aborted)
@@ -381,7 +390,7 @@ impl Shared {
 
     /// Writes and takes what can be written and taken.
     fn advance(&self, open: &mut Open, finished: &mut Vec<Finished>) {
-        if open.closed.is_some() {
+        if open.closed.is_some() || !open.has_ends {
             return;
         }
         for &peer in &self.peers {
