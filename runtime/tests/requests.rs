@@ -233,6 +233,19 @@ fn started_messages_go_on_beside_collectives() {
     });
 }
 
+/// The timeout of the split became that of the new group.
+#[test]
+fn a_group_that_is_split_off_has_the_timeout_of_its_parent_and_not_of_the_call() {
+    let [own, of_call] = [200, 30].map(Duration::from_secs);
+    let timeouts = on_each(2, |mut communicator| {
+        communicator.set_timeout(own).unwrap();
+        let queue = Queue::new(communicator);
+        let part = queue.with(Some(of_call), |communicator| communicator.split(Some(0), 0)).unwrap().unwrap();
+        part.timeout()
+    });
+    assert_eq!(timeouts, [own; 2]);
+}
+
 /// The first message of a binding waited for the calls that were started before it.
 #[test]
 fn the_mailbox_of_a_queue_waits_for_no_call_of_the_queue() {

@@ -54,8 +54,10 @@ pub struct Communicator {
     pub(super) configuration: Configuration,
     /// Whether calls are recorded for a profile.
     pub(super) profiled: bool,
+    /// The timeout of groups that are split off.
+    part_timeout: Duration,
     /// The error of an earlier call, which the next call returns.
-    late: Option<Error>,
+    pub(super) late: Option<Error>,
     /// Whether the error of an earlier call is told after the calls that follow.
     defers: bool,
 }
@@ -115,7 +117,8 @@ impl Communicator {
     }
 
     fn over(engine: Box<dyn Engine>, configuration: Configuration) -> Communicator {
-        Communicator { engine, configuration, profiled: profile::is_on(), late: None, defers: false }
+        let (part_timeout, profiled) = (configuration.timeout, profile::is_on());
+        Communicator { engine, configuration, profiled, part_timeout, late: None, defers: false }
     }
 
     /// Returns this rank, counted from 0.
@@ -149,13 +152,15 @@ impl Communicator {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn set_timeout(&mut self, timeout: Duration) -> Result<()> {
-        self.limit(options::check_timeout("Communicator::set_timeout", timeout)?);
+        let timeout = options::check_timeout("Communicator::set_timeout", timeout)?;
+        self.configure(Configuration { timeout, ..self.configuration });
         Ok(())
     }
 
-    /// Sets the timeout of a call, which was checked.
+    /// Sets the timeout of the next calls, which was checked, but not that of groups that are split
+    /// off.
     pub(crate) fn limit(&mut self, timeout: Duration) {
-        self.configure(Configuration { timeout, ..self.configuration });
+        self.apply(Configuration { timeout, ..self.configuration });
     }
 
     /// Returns the timeout of a call.
@@ -184,10 +189,15 @@ impl Communicator {
     /// Sets the algorithm of all-reduces. If ranks set different ones, an all-reduce fails with a
     /// mismatch.
     pub fn set_implementation(&mut self, implementation: Implementation) {
-        self.configure(Configuration { implementation, ..self.configuration });
+        self.apply(Configuration { implementation, ..self.configuration });
     }
 
     pub(crate) fn configure(&mut self, configuration: Configuration) {
+        self.part_timeout = configuration.timeout;
+        self.apply(configuration);
+    }
+
+    fn apply(&mut self, configuration: Configuration) {
         if configuration != self.configuration {
             self.configuration = configuration;
             self.engine.configure(&configuration);
@@ -355,7 +365,7 @@ impl Communicator {
         let part = self.engine.subgroup(&members);
         let engine = part.map_err(|failure| self.settle(failure, &signature, &Agreement::NONE))?;
         let Some(engine) = engine else { return self.hear(Ok(())).map(|()| None) };
-        let mut part = Communicator::on(engine, self.configuration);
+        let mut part = Communicator::on(engine, Configuration { timeout: self.part_timeout, ..self.configuration });
         // An error instead of the new group would end that for all its ranks.
         part.late = self.late.take().or_else(|| self.engine.late_error());
         Ok(Some(part))
@@ -464,15 +474,6 @@ impl Communicator {
             Some(late) => self.report_late(late, done),
             None => done,
         }
-    }
-
-    #[cold]
-    fn report_late(&mut self, late: Error, done: Result<()>) -> Result<()> {
-        if let Err(error @ Error::Mismatch { .. }) = done {
-            // Any other error comes again.
-            self.late = Some(error);
-        }
-        Err(late)
     }
 
     /// Executes a barrier of a kind of the strategy's own.

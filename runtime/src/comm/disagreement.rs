@@ -120,6 +120,16 @@ impl Communicator {
             Err(Failure::Disagreement { .. }) => self.explain(&Words::refused(kind, &why), None).map(drop),
         }
     }
+
+    /// Returns the error of an earlier call in place of the result of one that was made now.
+    #[cold]
+    pub(super) fn report_late(&mut self, late: Error, done: Result<()>) -> Result<()> {
+        if let Err(error @ Error::Mismatch { .. }) = done {
+            // Any other error comes again.
+            self.late = Some(error);
+        }
+        Err(late)
+    }
 }
 
 /// Encodes the length of a rank's words.
