@@ -25,6 +25,12 @@ impl Check {
         Error::InvalidCall { call: self.call, argument, replica: Some(self.world.rank()), expected, found }
     }
 
+    /// Checks a pointer for a result, before anything is done.
+    #[inline(always)]
+    pub(crate) fn pointer<T>(self, argument: &str, to: *mut T) -> Result<(), Error> {
+        if to.is_null() { Err(self.invalid(argument, "a pointer", "null")) } else { Ok(()) }
+    }
+
     #[inline(always)]
     pub(crate) fn dtype(self, number: c_int) -> Result<Type, Error> {
         // A type's number is its index.

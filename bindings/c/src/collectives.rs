@@ -44,8 +44,8 @@ pub(crate) unsafe fn start<W: FnOnce(&mut Communicator) -> Result<()> + Send + '
     work: impl FnOnce(Check) -> Result<W>,
 ) -> Result<(), Failure> {
     let shared = COMMS.get(comm)?;
-    requests::check(request)?;
-    match work(Check { call, world: shared.world() }) {
+    let check = Check { call, world: shared.world() };
+    match check.pointer("request", request).and_then(|()| work(check)) {
         Ok(work) => {
             let started = shared.queue.start_with(shared.timeout(), work);
             // SAFETY: the caller's promise.

@@ -2,11 +2,13 @@
 
 use crate::{
     codes::{self, Type},
+    collectives,
     failure::Failure,
     handles::Table,
 };
 use consonance::{
-    CommunicationOptions, Communicator, Mailbox, MessageType, ProcessGroup, Queue, Result, UniqueId, World, raw::Reason,
+    CommunicationOptions, Communicator, Mailbox, MessageType, ProcessGroup, Queue, Result, UniqueId, World,
+    raw::{Kind, Reason},
 };
 use std::{
     ffi::c_int,
@@ -168,14 +170,15 @@ functions! {
 
     /// Splits the group. A negative color gives no communicator.
     fn cons_comm_split(comm: Comm, color: c_int, key: c_int, part: *mut Comm) of comm; {
-        let shared = COMMS.get(comm)?;
-        if part.is_null() {
-            return Err(null("part"));
-        }
-        let color = u32::try_from(color).ok();
-        let communicator = shared.queue.with(shared.timeout(), |communicator| communicator.split(color, key))?;
-        // SAFETY: the pointer is valid.
-        unsafe { write("part", part, communicator.map_or(0, |communicator| COMMS.add(Shared::new(communicator)))) }
+        collectives::run(comm, "cons_comm_split", Kind::Split, |check| {
+            check.pointer("part", part)?;
+            Ok(move |communicator: &mut Communicator| {
+                let split = communicator.split(u32::try_from(color).ok(), key)?;
+                // SAFETY: the pointer is valid.
+                unsafe { part.write(split.map_or(0, |split| COMMS.add(Shared::new(split)))) };
+                Ok(())
+            })
+        })
     }
 
     /// Writes this rank.

@@ -51,7 +51,7 @@ functions! {
         let shared = COMMS.get(comm)?;
         let check = check(&shared, "cons_isend");
         let of = check.dtype(dtype)?;
-        requests::check(request)?;
+        check.pointer("request", request)?;
         // SAFETY: the caller lends the memory until the request has ended.
         let data = unsafe { check.input("data", data, check.times("count", count, of.parts)?, of)? };
         let started = shared.mailbox(of)?.start_send(data, check.rank("to", to)?, tag, shared.timeout());
@@ -66,7 +66,7 @@ functions! {
         let shared = COMMS.get(comm)?;
         let check = check(&shared, "cons_irecv");
         let of = check.dtype(dtype)?;
-        requests::check(request)?;
+        check.pointer("request", request)?;
         // SAFETY: the caller lends the memory until the request has ended.
         let data = unsafe { check.output("data", data, check.times("count", count, of.parts)?, of)? };
         let started = shared.mailbox(of)?.start_recv(data, source(check, from)?, tag, shared.timeout());

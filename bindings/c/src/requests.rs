@@ -32,12 +32,6 @@ pub(crate) unsafe fn give(to: *mut Handle, comm: Comm, request: Request) -> Resu
     unsafe { write("request", to, REQUESTS.add(Started { request, comm })) }
 }
 
-/// Checks the pointer for a handle, before anything is started.
-pub(crate) fn check(to: *mut Handle) -> Result<(), Failure> {
-    let null = || Failure::new(codes::CONS_ERR_ARGUMENT, "request: expected a pointer, found null");
-    if to.is_null() { Err(null()) } else { Ok(()) }
-}
-
 /// An argument for a function of the user, which may be used on any thread.
 struct Argument(*mut c_void);
 

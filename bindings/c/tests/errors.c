@@ -69,13 +69,22 @@ static void arguments(cons_comm comm, int rank, int size) {
     } else {
         CHECK(cons_reduce(comm, data, data, 2, CONS_I64, CONS_SUM, 0) == CONS_ERR_MISMATCH);
     }
+    if (odd) {
+        CHECK(cons_iall_reduce(comm, data, data, 2, CONS_I64, CONS_SUM, NULL) == CONS_ERR_ARGUMENT);
+        CHECK(strcmp(last(comm).argument, "request") == 0);
+    } else {
+        CHECK(cons_all_reduce(comm, data, data, 2, CONS_I64, CONS_SUM) == CONS_ERR_MISMATCH);
+    }
+    cons_comm part = 0;
+    CHECK(cons_comm_split(comm, 0, 0, odd ? NULL : &part) == expected && part == 0);
+    CHECK(odd ? strcmp(last(comm).argument, "part") == 0 : last(comm).replica == 1);
     OK(cons_barrier(comm));
 
     /* What no other rank waits for. */
     cons_error small = {.size = 8};
     CHECK(cons_last_error(comm, &small) == CONS_ERR_ARGUMENT);
     CHECK(cons_last_error(comm, NULL) == CONS_ERR_ARGUMENT);
-    CHECK(cons_iall_reduce(comm, data, data, 2, CONS_I64, CONS_SUM, NULL) == CONS_ERR_ARGUMENT);
+    CHECK(cons_isend(comm, data, 2, CONS_I64, 0, 0, NULL) == CONS_ERR_ARGUMENT);
     CHECK(cons_send(comm, data, 2, CONS_I64, size, 0) == CONS_ERR_ARGUMENT);
     CHECK(cons_send(comm, NULL, 2, CONS_I64, 0, 0) == CONS_ERR_ARGUMENT);
     CHECK(cons_recv(comm, data, 2, 50, 0, 0, NULL) == CONS_ERR_ARGUMENT);
