@@ -119,6 +119,9 @@ pub enum Error {
         task: String,
         /// The reason, with the missing tasks.
         problem: String,
+        /// The missing tasks: those that did not come before the deadline. In a group
+        /// [by an id](crate::ProcessGroup::with_id) a task is a rank.
+        missing: Vec<usize>,
     },
     /// A replica's code panicked.
     Panic {
@@ -339,7 +342,7 @@ impl fmt::Display for Sentence<'_> {
                 write!(f, "{call}: replica {replica} {reason}")?;
                 calls.iter().try_for_each(|(replica, last)| write!(f, "; replica {replica}: {last}"))
             }
-            Error::Meeting { call, task, problem } => write!(f, "{call}: {task}: {problem}"),
+            Error::Meeting { call, task, problem, .. } => write!(f, "{call}: {task}: {problem}"),
             Error::Panic { replica, message } => write!(f, "replica {replica} panicked: {message}"),
             Error::Replica { replica, source } => write!(f, "replica {replica}: {source}"),
             Error::UnknownReduceOp { call, replica, source } => {

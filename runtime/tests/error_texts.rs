@@ -45,7 +45,12 @@ fn every_error_has_its_text() {
         left,
         Error::Timeout { call: text("all_reduce"), waited: Duration::from_millis(1500), missing },
         aborted,
-        Error::Meeting { call: "ProcessGroup::join", task: text("worker[0]"), problem: text("worker[1] did not come") },
+        Error::Meeting {
+            call: "ProcessGroup::join",
+            task: text("worker[0]"),
+            problem: text("worker[1] did not come"),
+            missing: vec![1],
+        },
         Error::Panic { replica: 1, message: text("oh") },
         Error::Replica { replica: 1, source: Box::new(invalid(None)) },
         unknown(None, None),

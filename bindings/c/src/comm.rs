@@ -95,7 +95,7 @@ pub struct ConsConfig {
 }
 
 fn null(argument: &str) -> Failure {
-    Failure::new(codes::CONS_ERR_ARGUMENT, format!("{argument}: expected a pointer, found null"))
+    Failure::argument(argument, "a pointer", "null")
 }
 
 /// Writes to a pointer that C passed for a result.
@@ -113,9 +113,7 @@ pub(crate) unsafe fn write<T>(argument: &str, to: *mut T, value: T) -> Result<()
 
 /// Returns the timeout of this many milliseconds; `None` for 0.
 pub(crate) fn timeout(argument: &'static str, ms: i64) -> Result<Option<Duration>, Failure> {
-    let of = u64::try_from(ms).map_err(|_| {
-        Failure::new(codes::CONS_ERR_ARGUMENT, format!("{argument}: expected 0 or more milliseconds, found {ms}"))
-    });
+    let of = u64::try_from(ms).map_err(|_| Failure::argument(argument, "0 or more milliseconds", ms.to_string()));
     of.map(|ms| Some(Duration::from_millis(ms)).filter(|timeout| !timeout.is_zero()))
 }
 
@@ -142,17 +140,15 @@ functions! {
             return Err(null("comm"));
         }
         let number = |argument: &str, number: c_int| {
-            let text = format!("{argument}: expected 0 or more, found {number}");
-            usize::try_from(number).map_err(|_| Failure::new(codes::CONS_ERR_ARGUMENT, text))
+            usize::try_from(number).map_err(|_| Failure::argument(argument, "0 or more", number.to_string()))
         };
         let (size, rank) = (number("size", size)?, number("rank", rank)?);
         let mut group = ProcessGroup::with_id(&id, rank, size);
         // SAFETY: the pointer is null or valid for the size that the struct begins with.
         if let Some(bytes) = (!config.is_null()).then(|| unsafe { (&raw const (*config).size).read() }) {
             if bytes != size_of::<ConsConfig>() {
-                let expected = size_of::<ConsConfig>();
-                let text = format!("config: expected a struct of {expected} bytes, found {bytes}");
-                return Err(Failure::new(codes::CONS_ERR_ARGUMENT, text));
+                let expected = format!("a struct of {} bytes", size_of::<ConsConfig>());
+                return Err(Failure::argument("config", expected, bytes.to_string()));
             }
             // SAFETY: as above, and the size is right.
             let config = unsafe { &*config };
@@ -198,8 +194,7 @@ functions! {
         let shared = COMMS.get(comm)?;
         let limit = timeout("timeout_ms", timeout_ms)?;
         if limit.is_some_and(|limit| limit > Duration::from_secs(24 * 60 * 60)) {
-            let text = format!("timeout_ms: expected at most a day, found {timeout_ms} ms");
-            return Err(Failure::new(codes::CONS_ERR_ARGUMENT, text));
+            return Err(Failure::argument("timeout_ms", "at most a day", format!("{timeout_ms} ms")));
         }
         let ms = limit.map_or(0, |limit| limit.as_millis() as u64);
         shared.timeout_ms.store(ms, Ordering::Relaxed);

@@ -22,7 +22,17 @@ pub(crate) struct Details {
 }
 
 impl Failure {
-    /// Makes the failure of an argument that has no more details.
+    /// Makes the failure of a function's argument.
+    pub(crate) fn argument(argument: &str, expected: impl Into<String>, found: impl Into<String>) -> Failure {
+        let (expected, found) = (expected.into(), found.into());
+        let text = format!("{argument}: expected {expected}, found {found}");
+        let mut boxed = Failure::new(codes::CONS_ERR_ARGUMENT, text);
+        let failure = &mut *boxed.0;
+        (failure.argument, failure.expected, failure.found) = (argument.to_owned(), expected, found);
+        boxed
+    }
+
+    /// Makes a failure that has no more details.
     pub(crate) fn new(code: c_int, text: impl Into<String>) -> Failure {
         let [call, argument, expected, found] = Default::default();
         let (missing, text) = (Vec::new(), text.into());
@@ -49,6 +59,15 @@ impl From<Error> for Failure {
             Error::Timeout { call, missing, .. } => {
                 failure.missing = missing.iter().map(|&(replica, _)| replica).collect();
                 (failure.call, failure.replica) = (call.clone(), failure.missing.first().copied());
+            }
+            Error::Meeting { call, missing, .. } => {
+                (failure.call, failure.replica) = ((*call).to_owned(), missing.first().copied());
+                failure.missing.clone_from(missing);
+            }
+            Error::WrongContext { call, .. } => failure.call = (*call).to_owned(),
+            Error::UnknownReduceOp { call, replica, source } => {
+                (failure.call, failure.replica) = (call.unwrap_or_default().to_owned(), *replica);
+                (failure.argument, failure.found) = ("op".to_owned(), source.0.clone());
             }
             _ => {}
         }

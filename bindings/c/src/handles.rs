@@ -134,13 +134,13 @@ impl<T: Send + Sync> Table<T> {
 
     #[cold]
     fn freed(&self, handle: u64) -> Failure {
-        match handle {
-            0 => Failure::new(codes::CONS_ERR_ARGUMENT, format!("{}: expected a handle, found 0", self.name)),
-            _ => Failure::new(
-                codes::CONS_ERR_FREED,
-                format!("{}: handle {handle:#x} was freed or never made", self.name),
-            ),
+        if handle == 0 {
+            return Failure::argument(self.name, "a handle", "0");
         }
+        let text = format!("{}: handle {handle:#x} was freed or never made", self.name);
+        let mut failure = Failure::new(codes::CONS_ERR_FREED, text);
+        self.name.clone_into(&mut failure.0.argument);
+        failure
     }
 }
 

@@ -33,26 +33,29 @@ thread_local! {
     static LAST: RefCell<Option<Failure>> = const { RefCell::new(None) };
 }
 
-/// Runs the body of a function for the communicator `comm`, or for none if it is 0. Returns its
-/// code, and keeps the details of its error.
-pub(crate) fn guard(comm: Comm, body: impl FnOnce() -> Result<(), Failure>) -> c_int {
+/// Runs the body of the function `name` for the communicator `comm`, or for none if it is 0.
+/// Returns its code, and keeps the details of its error.
+pub(crate) fn guard(name: &str, comm: Comm, body: impl FnOnce() -> Result<(), Failure>) -> c_int {
     // In a fork any lock may be held for ever.
     if handles::forked() {
-        return keep(
-            0,
-            Failure::new(codes::CONS_ERR_FORKED, "this process is a fork of the one that uses the library"),
-        );
+        let problem = "this process is a fork of the one that uses the library";
+        return keep(name, 0, Failure::new(codes::CONS_ERR_FORKED, problem));
     }
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => codes::CONS_OK,
-        Ok(Err(failure)) => keep(comm, failure),
-        Err(panic) => keep(comm, Failure::new(codes::CONS_ERR_INTERNAL, format!("a panic: {}", message(&*panic)))),
+        Ok(Err(failure)) => keep(name, comm, failure),
+        Err(panic) => {
+            keep(name, comm, Failure::new(codes::CONS_ERR_INTERNAL, format!("a panic: {}", message(&*panic))))
+        }
     }
 }
 
 #[cold]
-fn keep(comm: Comm, failure: Failure) -> c_int {
+fn keep(name: &str, comm: Comm, mut failure: Failure) -> c_int {
     let code = failure.0.code;
+    if failure.0.call.is_empty() {
+        name.clone_into(&mut failure.0.call);
+    }
     if comm != 0
         && let Ok(comm) = COMMS.get(comm)
     {
@@ -83,11 +86,11 @@ functions! {
         };
         // SAFETY: the pointer is null or valid.
         let Some(error) = (unsafe { error.as_mut() }) else {
-            return Err(Failure::new(codes::CONS_ERR_ARGUMENT, "error: expected a pointer, found null"));
+            return Err(Failure::argument("error", "a pointer", "null"));
         };
         if error.size != size_of::<ConsError>() {
-            let text = format!("error: expected a struct of {} bytes, found {}", size_of::<ConsError>(), error.size);
-            return Err(Failure::new(codes::CONS_ERR_ARGUMENT, text));
+            let expected = format!("a struct of {} bytes", size_of::<ConsError>());
+            return Err(Failure::argument("error", expected, error.size.to_string()));
         }
         let Failure(failure) = failure.unwrap_or_else(|| Failure::new(codes::CONS_OK, ""));
         error.code = failure.code;

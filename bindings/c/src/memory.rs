@@ -1,7 +1,6 @@
 //! Memory that all ranks of a group read and write in place.
 
 use crate::{
-    codes,
     comm::{COMMS, Comm, write},
     failure::Failure,
 };
@@ -31,7 +30,7 @@ functions! {
     /// Frees memory of `cons_alloc`.
     fn cons_free(memory: *mut c_void) of 0; {
         let block = BLOCKS.lock().unwrap_or_else(PoisonError::into_inner).remove(&memory.addr());
-        let unknown = || format!("memory: expected what cons_alloc gave and nobody freed, found {memory:?}");
-        block.map(drop).ok_or_else(|| Failure::new(codes::CONS_ERR_ARGUMENT, unknown()))
+        let expected = "what cons_alloc gave and nobody freed";
+        block.map(drop).ok_or_else(|| Failure::argument("memory", expected, format!("{memory:?}")))
     }
 }

@@ -70,8 +70,7 @@ functions! {
     /// Calls a function once, when the request has ended.
     fn cons_on_done(request: Handle, function: ConsDone, argument: *mut c_void) of comm_of(request); {
         let started = REQUESTS.get(request)?;
-        let null = || Failure::new(codes::CONS_ERR_ARGUMENT, "function: expected a pointer, found null");
-        let function = function.ok_or_else(null)?;
+        let function = function.ok_or_else(|| Failure::argument("function", "a pointer", "null"))?;
         let argument = Argument(argument);
         started.request.on_finish(move |result| {
             let Argument(pointer) = { argument };

@@ -14,7 +14,7 @@ macro_rules! functions {
             /// Pointers are null or valid as `consonance.h` says.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($arg: $type),*) -> ::std::ffi::c_int {
-                $crate::last_error::guard($comm, || $body)
+                $crate::last_error::guard(stringify!($name), $comm, || $body)
             }
         )*
 

@@ -89,10 +89,14 @@ static void arguments(cons_comm comm, int rank, int size) {
     CHECK(cons_send(comm, NULL, 2, CONS_I64, 0, 0) == CONS_ERR_ARGUMENT);
     CHECK(cons_recv(comm, data, 2, 50, 0, 0, NULL) == CONS_ERR_ARGUMENT);
     CHECK(cons_comm_set_timeout(comm, -5) == CONS_ERR_ARGUMENT);
+    cons_error refused = last(comm);
+    CHECK(strcmp(refused.call, "cons_comm_set_timeout") == 0 && strcmp(refused.argument, "timeout_ms") == 0);
+    CHECK(strcmp(refused.expected, "0 or more milliseconds") == 0 && strcmp(refused.found, "-5") == 0);
     CHECK(cons_comm_rank(comm, NULL) == CONS_ERR_ARGUMENT);
     CHECK(cons_free(data) == CONS_ERR_ARGUMENT);
     CHECK(cons_barrier(0) == CONS_ERR_ARGUMENT);
     CHECK(cons_barrier(12345) == CONS_ERR_FREED);
+    CHECK(strcmp(last(0).call, "cons_barrier") == 0 && strcmp(last(0).argument, "comm") == 0);
     CHECK(cons_wait(comm, 0, NULL) == CONS_ERR_FREED);
     cons_comm other = 0;
     cons_id id;
@@ -105,7 +109,9 @@ static void arguments(cons_comm comm, int rank, int size) {
     CHECK(cons_comm_init(NULL, &id, 2, 0, NULL) == CONS_ERR_ARGUMENT);
     config = (cons_config){.size = sizeof config, .join_timeout_ms = 50};
     CHECK(cons_comm_init(&other, &id, 2, 0, &config) == CONS_ERR_MEETING && other == 0);
-    CHECK(strstr(last(0).text, "rank 1") != NULL);
+    cons_error error = last(0);
+    CHECK(strstr(error.text, "rank 1") != NULL && strcmp(error.call, "ProcessGroup") == 0);
+    CHECK(error.replica == 1 && error.missing_count == 1 && error.missing[0] == 1);
     memset(&id, 7, sizeof id);
     CHECK(cons_comm_init(&other, &id, 1, 0, NULL) == CONS_ERR_ARGUMENT);
 }

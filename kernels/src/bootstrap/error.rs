@@ -117,6 +117,16 @@ pub struct Absent {
     pub state: ProcessState,
 }
 
+impl MeetingError {
+    /// Returns the tasks that did not come before the deadline.
+    pub fn absent(&self) -> &[Absent] {
+        match self {
+            MeetingError::Missing { missing: absent, .. } | MeetingError::Alive { absent, .. } => absent,
+            _ => &[],
+        }
+    }
+}
+
 impl Absent {
     pub(super) fn new(task: usize, name: String, pid: Option<u32>, is_there: bool) -> Absent {
         let state = match pid {

@@ -470,7 +470,8 @@ fn job_digest(tasks: &[String]) -> u128 {
 }
 
 fn not_met(call: &'static str, task: &str, error: MeetingError) -> Error {
-    Error::Meeting { call, task: task.to_owned(), problem: error.to_string() }
+    let missing = error.absent().iter().map(|absent| absent.task).collect();
+    Error::Meeting { call, task: task.to_owned(), problem: error.to_string(), missing }
 }
 
 fn no_segment(call: &'static str, error: SegmentError) -> Error {

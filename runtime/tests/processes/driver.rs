@@ -315,7 +315,8 @@ pub(crate) fn fields(error: &Error) -> String {
             let whose = format!("replica={replica} inherited={is_inherited} lost={lost}");
             format!("Aborted call={call} reason={reason:?} {whose} process={process} calls={}", last_calls(calls))
         }
-        Error::Meeting { call, task, problem } => format!("Meeting call={call} task={task} problem={problem}"),
+        // The problem has the missing tasks, too.
+        Error::Meeting { call, task, problem, .. } => format!("Meeting call={call} task={task} problem={problem}"),
         Error::Panic { replica, message } => format!("Panic replica={replica} message={message}"),
         Error::Replica { replica, source } => format!("Replica replica={replica} source={}", fields(source)),
         Error::UnknownReduceOp { call, replica, source } => {
