@@ -143,6 +143,14 @@ static void unlike_messages(cons_comm comm, int rank, int size) {
     OK(cons_barrier(comm));
 }
 
+/* This call's deadline has passed, or before that another rank's, because of one rank. */
+static void is_missing(cons_comm comm, int code, int missing) {
+    cons_error error = last(comm);
+    CHECK(code == CONS_ERR_TIMEOUT || code == CONS_ERR_ABORTED);
+    CHECK(error.replica == missing);
+    CHECK(code != CONS_ERR_TIMEOUT || (error.missing_count == 1 && error.missing[0] == missing));
+}
+
 /* The last rank makes no call. */
 static void missing(cons_comm comm, int rank, int size) {
     if (rank == size - 1) {
@@ -150,11 +158,15 @@ static void missing(cons_comm comm, int rank, int size) {
         CHECK(cons_barrier(comm) == CONS_ERR_ABORTED);
         return;
     }
-    int code = cons_barrier(comm);
-    cons_error error = last(comm);
-    CHECK(code == CONS_ERR_TIMEOUT || code == CONS_ERR_ABORTED);
-    CHECK(error.replica == size - 1);
-    CHECK(code != CONS_ERR_TIMEOUT || (error.missing_count == 1 && error.missing[0] == size - 1));
+    is_missing(comm, cons_barrier(comm), size - 1);
+}
+
+/* The last rank is stopped, until it is killed. */
+static void stopped(cons_comm comm, int rank, int size) {
+    OK(cons_barrier(comm));
+    if (rank == size - 1) raise(SIGSTOP);
+    OK(cons_comm_set_timeout(comm, 300));
+    is_missing(comm, cons_barrier(comm), size - 1);
 }
 
 /* The last rank is killed. */
@@ -244,6 +256,7 @@ int main(void) {
     on_ranks(1, 2, 60000, forked);
     killed_rank = 2;
     on_ranks(1, 3, 60000, killed);
+    on_ranks(1, 3, 60000, stopped);
     killed_rank = -1;
     for (int as_processes = 1; as_processes >= 0; as_processes--) {
         on_ranks(as_processes, 3, 60000, differences);

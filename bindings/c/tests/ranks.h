@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,7 +26,7 @@
 
 #define OK(call) CHECK((call) == CONS_OK)
 
-/* The rank that is killed; -1 for none. */
+/* The rank that is killed, at the latest when those before it have ended; -1 for none. */
 static int killed_rank = -1;
 
 typedef void (*body)(cons_comm comm, int rank, int size);
@@ -75,6 +76,8 @@ static void on_ranks(int as_processes, int size, int timeout_ms, body run) {
             CHECK(pthread_create(&threads[rank], NULL, take_part_as_thread, &places[rank]) == 0);
         } else if ((processes[rank] = fork()) == 0) {
             alarm(120);
+            /* A process that is stopped hears no alarm. */
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
             take_part(places[rank]);
             exit(0);
         }
@@ -82,6 +85,7 @@ static void on_ranks(int as_processes, int size, int timeout_ms, body run) {
     for (int rank = 0; rank < size; rank++) {
         int status = 0;
         if (as_processes) {
+            if (rank == killed_rank) kill(processes[rank], SIGKILL);
             CHECK(waitpid(processes[rank], &status, 0) == processes[rank]);
         } else {
             pthread_join(threads[rank], NULL);
