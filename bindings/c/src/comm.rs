@@ -94,6 +94,10 @@ pub struct ConsConfig {
     join_timeout_ms: i64,
 }
 
+/// The layouts of these structs, for the test of the header.
+pub(crate) const LAYOUTS: [&[(&str, usize)]; 2] =
+    [layout!(ConsId, "cons_id", []), layout!(ConsConfig, "cons_config", [size, timeout_ms, join_timeout_ms])];
+
 fn null(argument: &str) -> Failure {
     Failure::argument(argument, "a pointer", "null")
 }

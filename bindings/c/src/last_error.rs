@@ -29,6 +29,13 @@ pub struct ConsError {
     missing: [c_int; 64],
 }
 
+/// The layout of the struct, for the test of the header.
+pub(crate) const LAYOUT: &[(&str, usize)] = layout!(
+    ConsError,
+    "cons_error",
+    [size, code, replica, call, argument, expected, found, text, missing_count, missing]
+);
+
 thread_local! {
     static LAST: RefCell<Option<Failure>> = const { RefCell::new(None) };
 }

@@ -51,3 +51,8 @@ pub fn prototypes() -> Vec<String> {
     ];
     files.concat().into_iter().map(table::in_c).collect()
 }
+
+/// Returns the sizes of all structs and the places of their fields, for the test of the header.
+pub fn layouts() -> Vec<(&'static str, usize)> {
+    [&comm::LAYOUTS[..], &[last_error::LAYOUT]].concat().concat()
+}

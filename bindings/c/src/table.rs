@@ -24,6 +24,17 @@ macro_rules! functions {
     };
 }
 
+/// Lists the size of a struct and the places of its fields in the words of C, for the test of the
+/// header.
+macro_rules! layout {
+    ($struct:ident, $name:literal, [$($field:ident),*]) => {
+        &[
+            (concat!("sizeof(", $name, ")"), size_of::<$struct>()),
+            $((concat!("offsetof(", $name, ", ", stringify!($field), ")"), ::std::mem::offset_of!($struct, $field))),*
+        ]
+    };
+}
+
 /// Returns the prototype in C of a function whose arguments have these types in Rust.
 pub(crate) fn in_c(text: &str) -> String {
     let (name, arguments) = text.trim_end_matches(')').split_once('(').expect("a list of arguments");

@@ -25,10 +25,21 @@ fn said(output: &Output) -> String {
     [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat()
 }
 
-/// Compiles and runs a program. `words` are for the compiler.
+/// Writes a program that does not compile if a struct of the header has another layout than that of
+/// the library.
+fn layouts() -> PathBuf {
+    let assert = |(what, bytes): (&str, usize)| format!("_Static_assert({what} == {bytes}, \"{bytes}\");\n");
+    let asserts: String = consonance_c::layouts().into_iter().map(assert).collect();
+    let main = "int main(void) {\n    puts(\"layouts: all right\");\n    return 0;\n}\n";
+    let program = library().join("layouts.c");
+    fs::write(&program, format!("#include <consonance.h>\n#include <stdio.h>\n{asserts}{main}")).unwrap();
+    program
+}
+
+/// Compiles and runs a program of this folder, or with this path. `words` are for the compiler.
 fn compile_and_run(source: &str, compiler: &str, words: &[&str]) {
     let (folder, library) = (Path::new(env!("CARGO_MANIFEST_DIR")), library());
-    let program = library.join(format!("c-{}-{}", source.replace('.', "-"), words.len()));
+    let program = library.join(format!("c-{}", source.rsplit('/').next().unwrap().replace('.', "-")));
     let mut command = Command::new(compiler);
     command.args(["-O1", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]).args(words);
     // Set to `address` by `.ci/run`.
@@ -54,6 +65,7 @@ fn compile_and_run(source: &str, compiler: &str, words: &[&str]) {
 // One test: the programs are run one after the other, because each has as many ranks as cores.
 #[test]
 fn programs_compile_without_warnings_and_run() {
+    compile_and_run(layouts().to_str().expect("a path in UTF-8"), "cc", &["-std=c11"]);
     compile_and_run("calls.c", "cc", &["-std=c11"]);
     compile_and_run("errors.c", "cc", &["-std=c11"]);
     compile_and_run("plus.cpp", "c++", &["-std=c++17"]);
