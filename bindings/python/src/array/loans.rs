@@ -140,6 +140,16 @@ unsafe fn transfer(array: &Array, packed: *mut u8, direction: Direction) {
             return;
         }
     };
+    let convert = || {
+        if array.lazy.differs() {
+            // SAFETY: the caller's promise. The memory is lent to nobody else.
+            let packed = unsafe { std::slice::from_raw_parts_mut(packed, array.count * bytes(array.of)) };
+            array.lazy.convert(packed, array.of);
+        }
+    };
+    if let Direction::ToArray = direction {
+        convert();
+    }
     // SAFETY: the caller's promise.
     unsafe {
         match (array.count, bytes(array.of)) {
@@ -151,6 +161,9 @@ unsafe fn transfer(array: &Array, packed: *mut u8, direction: Direction) {
             (_, 16) => elements::<16>(array.start, layout, packed, direction),
             (_, bytes) => unreachable!("no element has {bytes} bytes"),
         }
+    }
+    if let Direction::FromArray = direction {
+        convert();
     }
 }
 

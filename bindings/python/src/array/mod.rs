@@ -7,11 +7,12 @@
 
 mod dlpack;
 mod layout;
+mod lazy;
 mod loans;
 
 pub(crate) use loans::Loans;
 
-use self::layout::Layout;
+use self::{layout::Layout, lazy::Lazy};
 use crate::{
     failure::Bad,
     types::{self, bytes},
@@ -36,6 +37,7 @@ pub(crate) struct Array {
     count: usize,
     of: Type,
     lie: Lie,
+    lazy: Lazy,
     is_read_only: bool,
 }
 
@@ -59,13 +61,26 @@ impl Array {
         if let Ok(array) = object.cast::<PyUntypedArray>() {
             return Array::of_numpy(array, argument);
         }
-        let py = object.py();
-        let Some(view) = view_of(&object.get_type()) else { return Array::of_capsule(object, argument) };
+        let Exports { view, is_lazy } = Exports::of(&object.get_type());
+        let array = match view {
+            Some(view) => Array::of_view(object, view, argument)?,
+            None => Array::of_capsule(object, argument)?,
+        };
+        Ok(if is_lazy {
+            let lazy = Lazy::of(object, array.of, argument)?;
+            array.made_of(lazy)
+        } else {
+            array
+        })
+    }
+
+    /// Returns the view of an object by the function of its type.
+    fn of_view(object: &Bound<'_, PyAny>, view: dlpack::View, argument: &'static str) -> Result<Array, Bad> {
         let mut tensor = MaybeUninit::<dlpack::Tensor>::uninit();
         // SAFETY: the function is that of the object's type, and the interpreter's lock is held.
         let status = unsafe { view(object.as_ptr().cast(), tensor.as_mut_ptr()) };
         if status != 0 {
-            return Err(PyErr::fetch(py).into());
+            return Err(PyErr::fetch(object.py()).into());
         }
         // SAFETY: the function has filled it in. The object is not changed meanwhile.
         unsafe { Array::of_tensor(&tensor.assume_init(), false, argument) }
@@ -139,11 +154,14 @@ impl Array {
             // SAFETY: the caller's promise, here and below.
             *size = usize::try_from(unsafe { tensor.shape.add(axis).read() }).unwrap_or(0);
         }
+        if tensor.data.is_null() && !shape.contains(&0) {
+            return Err(Bad::value(argument, "an array in memory", "one without memory"));
+        }
         let start = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize);
         let width = bytes(of) as isize;
         if tensor.strides.is_null() {
             let count = shape.iter().product();
-            return Ok(Array { start, count, of, lie: Lie::Packed, is_read_only });
+            return Ok(Array { start, count, of, lie: Lie::Packed, lazy: Lazy::default(), is_read_only });
         }
         // SAFETY: as above.
         let stride = |axis| unsafe { tensor.strides.add(axis).read() } as isize * width;
@@ -159,7 +177,16 @@ impl Array {
             }
             None => Lie::Packed,
         };
-        Array { start, count, of, lie, is_read_only }
+        Array { start, count, of, lie, lazy: Lazy::default(), is_read_only }
+    }
+
+    /// Returns the array whose values `lazy` makes from its memory.
+    fn made_of(mut self, lazy: Lazy) -> Array {
+        if lazy.differs() && self.is_packed() && self.count > 0 {
+            // They are copied as elements that are apart are.
+            self.lie = Lie::Apart(Box::new(Layout::misaligned(self.count, bytes(self.of))));
+        }
+        Array { lazy, ..self }
     }
 
     /// Returns several arrays of one type as one, and the number of elements of each.
@@ -180,7 +207,7 @@ impl Array {
             follows
         });
         let lie = if follow { Lie::Packed } else { Lie::Listed(arrays) };
-        Ok((Array { start, count, of, lie, is_read_only }, counts))
+        Ok((Array { start, count, of, lie, lazy: Lazy::default(), is_read_only }, counts))
     }
 
     /// Whether the elements follow each other.
@@ -267,20 +294,36 @@ impl Array {
     }
 }
 
-/// Returns the function that views the arrays of a type, if its table of DLPack has one.
-fn view_of(class: &Bound<'_, PyType>) -> Option<dlpack::View> {
-    /// The first type that was asked for. Most programs have one.
-    static FIRST: PyOnceLock<(Py<PyType>, Option<dlpack::View>)> = PyOnceLock::new();
-    let py = class.py();
-    let look_up = || {
-        let table = class.getattr(intern!(py, "__dlpack_c_exchange_api__")).ok()?.cast_into::<PyCapsule>().ok()?;
-        let table = table.pointer_checked(Some(dlpack::EXCHANGE)).ok()?;
-        // SAFETY: a capsule of this name has such a table, which is never freed.
-        let table = unsafe { table.cast::<dlpack::Exchange>().as_ref() };
-        table.view.filter(|_| table.version[0] == 1)
-    };
-    let (first, view) = FIRST.get_or_init(py, || (class.clone().unbind(), look_up()));
-    if first.is(class) { *view } else { look_up() }
+/// How the objects of a type show their memory.
+#[derive(Clone, Copy)]
+struct Exports {
+    /// The function that views them, if the type's table of DLPack has one.
+    view: Option<dlpack::View>,
+    /// Whether they may be lazy.
+    is_lazy: bool,
+}
+
+impl Exports {
+    fn of(class: &Bound<'_, PyType>) -> Exports {
+        /// The first type that was asked for. Most programs have one.
+        static FIRST: PyOnceLock<(Py<PyType>, Exports)> = PyOnceLock::new();
+        let py = class.py();
+        let (first, exports) = FIRST.get_or_init(py, || (class.clone().unbind(), Exports::look_up(class)));
+        if first.is(class) { *exports } else { Exports::look_up(class) }
+    }
+
+    fn look_up(class: &Bound<'_, PyType>) -> Exports {
+        let py = class.py();
+        let view = || {
+            let table = class.getattr(intern!(py, "__dlpack_c_exchange_api__")).ok()?.cast_into::<PyCapsule>().ok()?;
+            let table = table.pointer_checked(Some(dlpack::EXCHANGE)).ok()?;
+            // SAFETY: a capsule of this name has such a table, which is never freed.
+            let table = unsafe { table.cast::<dlpack::Exchange>().as_ref() };
+            table.view.filter(|_| table.version[0] == 1)
+        };
+        let has = |name| class.hasattr(name).unwrap_or(false);
+        Exports { view: view(), is_lazy: has(intern!(py, "is_conj")) && has(intern!(py, "is_neg")) }
+    }
 }
 
 /// The limit on the dimensions of an array, twice that of NumPy and PyTorch.
