@@ -61,17 +61,16 @@ impl Array {
         if let Ok(array) = object.cast::<PyUntypedArray>() {
             return Array::of_numpy(array, argument);
         }
-        let Exports { view, is_lazy } = Exports::of(&object.get_type());
+        let Exports { view, may_be_lazy } = Exports::of(&object.get_type());
         let array = match view {
             Some(view) => Array::of_view(object, view, argument)?,
             None => Array::of_capsule(object, argument)?,
         };
-        Ok(if is_lazy {
-            let lazy = Lazy::of(object, array.of, argument)?;
-            array.made_of(lazy)
-        } else {
-            array
-        })
+        if !may_be_lazy {
+            return Ok(array);
+        }
+        let lazy = Lazy::of(object, array.of, argument)?;
+        Ok(array.made_of(lazy))
     }
 
     /// Returns the view of an object by the function of its type.
@@ -299,8 +298,8 @@ impl Array {
 struct Exports {
     /// The function that views them, if the type's table of DLPack has one.
     view: Option<dlpack::View>,
-    /// Whether they may be lazy.
-    is_lazy: bool,
+    /// Whether they have the methods of lazy views.
+    may_be_lazy: bool,
 }
 
 impl Exports {
@@ -322,7 +321,7 @@ impl Exports {
             table.view.filter(|_| table.version[0] == 1)
         };
         let has = |name| class.hasattr(name).unwrap_or(false);
-        Exports { view: view(), is_lazy: has(intern!(py, "is_conj")) && has(intern!(py, "is_neg")) }
+        Exports { view: view(), may_be_lazy: has(intern!(py, "is_conj")) && has(intern!(py, "is_neg")) }
     }
 }
 
