@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
+from torch._C._distributed_c10d import AllgatherOptions, GatherOptions, ReduceScatterOptions  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 
 import consonance.torch  # noqa: E402, F401  Before PyTorch 2.14 this registers the backend.
@@ -301,7 +302,7 @@ def test_special_cases(size, tmp_path):
     ranks(size, tmp_path, special)
 
 
-def forms(group):
+def forms(group, how):
     """The options of a call come as one value, or one by one, by place or by name."""
     rank, size = dist.get_rank(), dist.get_world_size()
     soon, own, most = timedelta(seconds=5), torch.tensor([rank + 1.0]), [float(size)]
@@ -329,18 +330,75 @@ def forms(group):
     group.scatter(out, [torch.tensor([10.0 + other]) for other in range(size)] if rank == 1 else [], 1, soon).wait()
     assert out.tolist() == [10.0 + rank]
     group.barrier(soon).wait()
+    # So do those of coalesced calls and of calls with one tensor.
+    outs = [torch.zeros(size), torch.zeros(size)]
+    group.all_gather_single_coalesced(outs, [own, own], opts=AllgatherOptions()).wait()
+    lists = [[torch.zeros(1), torch.zeros(1)] for _ in range(size)]
+    group.allgather_coalesced(lists, [own, own], opts=AllgatherOptions()).wait()
+    assert [out.tolist() for out in outs] == [[one.item() for one, _ in lists]] * 2 == [[1.0, 2.0]] * 2
+    outs, blocks = [torch.zeros(1), torch.zeros(1)], torch.arange(2.0) + rank
+    options = ReduceScatterOptions()
+    options.reduceOp = dist.ReduceOp.MAX
+    group.reduce_scatter_single_coalesced(outs, [blocks, blocks], opts=options).wait()
+    assert [out.item() for out in outs] == [rank + 1.0] * 2
+    options, out = GatherOptions(), torch.zeros(size)
+    options.rootRank = 1
+    group.gather_single(out, own, opts=options).wait()
+    assert out.tolist() == ([1.0, 2.0] if rank == 1 else [0.0, 0.0])
     # A timeout that is given is the call's own.
+    options = dist.AllreduceOptions()
+    options.timeout, options.asyncOp = timedelta(milliseconds=50), False
     if rank == 0:
         with pytest.raises(consonance.torch.TimeoutError, match="Timed out waiting 50ms"):
-            group.allreduce(own, dist.ReduceOp.SUM, timedelta(milliseconds=50)).wait()
+            if how == "options":
+                group.allreduce([own], options)
+            else:
+                group.allreduce(own, dist.ReduceOp.SUM, timedelta(milliseconds=50)).wait()
     else:
         # A rank that leaves is an error before the deadline.
         time.sleep(2)
     return True
 
 
-def test_options_come_in_all_forms(tmp_path):
-    ranks(2, tmp_path, forms)
+@pytest.mark.parametrize("how", ["values", "options"])
+def test_options_come_in_all_forms(how, tmp_path):
+    ranks(2, tmp_path, forms, how)
+
+
+def scaled(group):
+    """A sum with a factor, ``PREMUL_SUM``, writes nothing before the ranks agree."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    double = dist._make_nccl_premul_sum(2.0)
+    for starts in (False, True):
+        data = torch.ones(3 if rank == 1 else 2)
+        with pytest.raises(consonance.torch.MismatchError):
+            work = dist.all_reduce(data, double, group, async_op=starts)
+            work.wait()
+        assert data.tolist() == [1.0] * len(data)
+        several = [torch.ones(2), torch.ones(3)]
+        with dist._coalescing_manager(group, async_ops=starts) as manager:
+            for tensor in several:
+                dist.all_reduce(tensor, double, group)
+        if starts:
+            manager.wait()
+        assert [tensor.tolist() for tensor in several] == [[2.0 * size] * 2, [2.0 * size] * 3]
+        # The factor's type is not the result's.
+        half = torch.ones(2, dtype=torch.float16)
+        work = dist.all_reduce(half, dist._make_nccl_premul_sum(torch.tensor([3.0])), group, async_op=starts)
+        if starts:
+            work.wait()
+        assert half.tolist() == [3.0 * size] * 2
+        out, wide = torch.zeros(1, dtype=torch.float16), torch.ones(size, dtype=torch.float16)
+        factor = dist._make_nccl_premul_sum(torch.tensor([3.0]))
+        work = dist.reduce_scatter_tensor(out, wide, factor, group, async_op=starts)
+        if starts:
+            work.wait()
+        assert out.tolist() == [3.0 * size] and wide.tolist() == [1.0] * size
+    return True
+
+
+def test_a_sum_with_a_factor(tmp_path):
+    ranks(2, tmp_path, scaled)
 
 
 class Net(torch.nn.Module):

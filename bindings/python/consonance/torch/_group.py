@@ -66,7 +66,7 @@ class _Given:
 
     def scaled(self, tensor: Tensor) -> Tensor:
         """Returns the data of a sum: times the factor of ``PREMUL_SUM``."""
-        return tensor if self.factor is None else tensor * self.factor
+        return tensor if self.factor is None else tensor.clone().mul_(self.factor)
 
 
 class _Collectives:
@@ -106,7 +106,7 @@ class _Collectives:
             tensor, op = tensors[0], _OPS.get(hash(opts.reduceOp))
             if op is not None and not tensor.is_sparse:
                 try:
-                    self._comm.all_reduce(tensor, op)
+                    self._comm.all_reduce(tensor, op, timeout=limit(opts.timeout))
                     return None
                 except Error as error:
                     raise _errors.of(error) from None
@@ -118,8 +118,9 @@ class _Collectives:
             for tensor in tensors:
                 _sparse.all_reduce(self._comm, tensor, given.op)
             return Work([], tensors)
-        for tensor in tensors if given.factor is not None else []:
-            tensor.mul_(given.factor)
+        if given.factor is not None:
+            # An error must find the tensors unchanged.
+            return self._make_calls("all_reduce", tensors, [given.scaled(tensor) for tensor in tensors], given, op=given.op)
         return self._make_call("all_reduce_coalesced", tensors, tensors, given, op=given.op)
 
     def broadcast(self, tensors: list[Tensor], *opts: Any, **named: Any) -> Work | None:
@@ -140,13 +141,17 @@ class _Collectives:
 
     _allgather_base = all_gather_single
 
-    def allgather_coalesced(self, output_lists: list[list[Tensor]], inputs: list[Tensor], *opts: Any) -> Work | None:
+    def allgather_coalesced(
+        self, output_lists: list[list[Tensor]], inputs: list[Tensor], *opts: Any, **named: Any
+    ) -> Work | None:
         # The lists have a tensor for each input, and there is a list for each rank.
         outputs = [list(parts) for parts in zip(*output_lists, strict=True)]
-        return self._make_calls("all_gather", outputs, inputs, _Given(*opts))
+        return self._make_calls("all_gather", outputs, inputs, _Given(*opts, **named))
 
-    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], *opts: Any) -> Work | None:
-        return self._make_calls("all_gather", outputs, inputs, _Given(*opts))
+    def all_gather_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], *opts: Any, **named: Any
+    ) -> Work | None:
+        return self._make_calls("all_gather", outputs, inputs, _Given(*opts, **named))
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -155,8 +160,8 @@ class _Collectives:
         out = {"out": outputs} if self._comm.rank == given.root else {}
         return self._make_call("gather", data, outputs, given, root=given.root, **out)
 
-    def gather_single(self, output: Tensor, input: Tensor, *opts: Any) -> Work | None:
-        return self.gather([output], [input], *opts)
+    def gather_single(self, output: Tensor, input: Tensor, *opts: Any, **named: Any) -> Work | None:
+        return self.gather([output], [input], *opts, **named)
 
     gather_into_tensor = gather_single
 
@@ -176,8 +181,10 @@ class _Collectives:
 
     _reduce_scatter_base = reduce_scatter_single
 
-    def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], *opts: Any) -> Work | None:
-        given = _Given(*opts)
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], *opts: Any, **named: Any
+    ) -> Work | None:
+        given = _Given(*opts, **named)
         return self._make_calls("reduce_scatter", outputs, [given.scaled(data) for data in inputs], given, op=given.op)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
