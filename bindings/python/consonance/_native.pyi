@@ -1,7 +1,7 @@
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, NoReturn, TypeVar, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -145,6 +145,9 @@ class Communicator:
         timeout: _Timeout = None,
     ) -> Any: ...
     def barrier(self, *, async_op: bool = False, timeout: _Timeout = None) -> Request | None: ...
+    def _refuse(
+        self, call: str, argument: str, expected: str, found: str, *, async_op: bool = False
+    ) -> NoReturn: ...
     def send(
         self, data: _Array, to: int, tag: int = 0, *, async_op: bool = False, timeout: _Timeout = None
     ) -> Request | None: ...

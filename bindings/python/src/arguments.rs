@@ -11,9 +11,11 @@ use consonance::{
 };
 use consonance_c::codes::Type;
 use pyo3::{
+    exceptions::PyTypeError,
     prelude::*,
     types::{PyList, PyTuple},
 };
+use std::convert::Infallible;
 
 /// Returns the operation of this name on a type.
 pub(crate) fn operation(op: &str, of: Type) -> Result<ReduceOp, Bad> {
@@ -21,6 +23,44 @@ pub(crate) fn operation(op: &str, of: Type) -> Result<ReduceOp, Bad> {
     let expected = "one of sum, mean, product, min, max, and, or, xor";
     let named = named.map_err(|_| Bad::value("op", expected, format!("{op:?}")))?;
     types::operation(of, named).map_err(|expected| Bad::value("op", expected, format!("{op} of {}", of.name)))
+}
+
+/// An argument that is looked at in the call: if it is wrong, the other ranks are told. A function
+/// whose argument Python converts is not called then.
+pub(crate) struct Given<T>(Result<T, Refused>);
+
+/// An object that Python did not convert.
+struct Refused {
+    is_of_wrong_type: bool,
+    found: String,
+}
+
+impl<'a, 'py, T: FromPyObject<'a, 'py>> FromPyObject<'a, 'py> for Given<T> {
+    type Error = Infallible;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> Result<Given<T>, Infallible> {
+        Ok(Given(object.extract().map_err(|error: T::Error| Refused {
+            is_of_wrong_type: error.into().is_instance_of::<PyTypeError>(object.py()),
+            found: object.repr().map_or_else(|_| "another object".to_owned(), |text| text.to_string()),
+        })))
+    }
+}
+
+impl<T> Given<T> {
+    pub(crate) fn get(self, argument: &'static str, expected: &'static str) -> Result<T, Bad> {
+        self.0.map_err(|Refused { is_of_wrong_type, found }| match is_of_wrong_type {
+            true => Bad::Type { argument, expected, found },
+            false => Bad::value(argument, expected, found),
+        })
+    }
+}
+
+/// The counts of a call as a program passes them.
+pub(crate) type Counts = Option<Given<Vec<usize>>>;
+
+/// Returns the counts that a program passed.
+pub(crate) fn given_counts(given: Counts, argument: &'static str) -> Result<Option<Vec<usize>>, Bad> {
+    given.map(|counts| counts.get(argument, "a list of counts of elements")).transpose()
 }
 
 /// The arrays of a call: the input, unless it is in place, and the output.
@@ -56,9 +96,9 @@ pub(crate) fn array(
 }
 
 /// Returns the counts that a caller gave, or else those of a list, unless they are even.
-pub(crate) fn counts_of(given: Option<Vec<usize>>, listed: Vec<usize>) -> Option<Vec<usize>> {
+pub(crate) fn counts_of(given: Counts, listed: Vec<usize>) -> Result<Option<Vec<usize>>, Bad> {
     let is_even = listed.windows(2).all(|pair| pair[0] == pair[1]);
-    given.or(Some(listed).filter(|_| !is_even))
+    Ok(given_counts(given, "counts")?.or(Some(listed).filter(|_| !is_even)))
 }
 
 /// Lends `data` and `out`, which may be the same. Without `out` the call is in place.

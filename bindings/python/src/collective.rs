@@ -1,6 +1,7 @@
 //! How a call is executed or started.
 
 use crate::{
+    arguments::Given,
     array::Loans,
     failure::{Bad, exception},
     pool::Pool,
@@ -34,7 +35,7 @@ pub(crate) struct Mode {
     pub(crate) call: &'static str,
     pub(crate) kind: Kind,
     pub(crate) starts: bool,
-    pub(crate) timeout: Option<Timeout>,
+    pub(crate) timeout: Option<Given<Timeout>>,
 }
 
 impl Open {
@@ -120,7 +121,9 @@ impl Open {
         let Mode { call, kind, starts, timeout } = mode;
         let mut loans = Loans::new(starts);
         let result = result.map_or_else(|| py.None(), |result| result.clone().unbind());
-        let jobs = match jobs(&mut loans) {
+        let timeout = timeout.map(|timeout| timeout.get("timeout", Timeout::EXPECTED)).transpose();
+        let (timeout, checked) = timeout.map_or_else(|bad| (None, Err(bad)), |timeout| (timeout, Ok(())));
+        let jobs = match checked.and_then(|()| jobs(&mut loans)) {
             Ok(jobs) => jobs,
             Err(bad) => {
                 let why = bad.error(call);

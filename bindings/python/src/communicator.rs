@@ -1,7 +1,7 @@
 //! Communicators.
 
 use crate::{
-    arguments::{input, output, rank},
+    arguments::{Counts, Given, input, output, rank},
     array::Loans,
     block::Block,
     collective::{self, Mode, Open},
@@ -16,7 +16,7 @@ use consonance::{
     raw::{Kind, Reason},
 };
 use consonance_c::{Job, Mailboxes};
-use pyo3::{prelude::*, types::PyType};
+use pyo3::{exceptions::PyValueError, prelude::*, types::PyType};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// One rank of a group of processes, or of threads: MPI's collectives on arrays, with the same bits
@@ -76,7 +76,7 @@ impl Communicator {
         &self,
         py: Python<'_>,
         (call, kind): (&'static str, Kind),
-        (starts, timeout): (bool, Option<Timeout>),
+        (starts, timeout): (bool, Option<Given<Timeout>>),
         result: Option<&Bound<'_, PyAny>>,
         jobs: impl FnOnce(&mut Loans, World) -> Result<Vec<Job>, Bad>,
     ) -> PyResult<Py<PyAny>> {
@@ -95,7 +95,7 @@ impl Communicator {
 #[pyfunction]
 pub(crate) fn threads(size: usize) -> PyResult<Vec<Communicator>> {
     if size == 0 {
-        return Err(pyo3::exceptions::PyValueError::new_err("threads: size: expected 1 or more, found 0"));
+        return Err(PyValueError::new_err("threads: size: expected 1 or more, found 0"));
     }
     Ok(consonance::Communicator::threads(size).into_iter().map(Communicator::of).collect())
 }
@@ -176,7 +176,7 @@ impl Communicator {
         op: &str,
         out: Option<&Bound<'_, PyAny>>,
         async_op: bool,
-        timeout: Option<Timeout>,
+        timeout: Option<Given<Timeout>>,
     ) -> PyResult<Py<PyAny>> {
         let mode = (async_op, timeout);
         self.call(py, ("all_reduce", Kind::AllReduce), mode, Some(out.unwrap_or(data)), |loans, _| {
@@ -189,14 +189,13 @@ impl Communicator {
     fn all_reduce_coalesced(
         &self,
         py: Python<'_>,
-        data: Vec<Bound<'_, PyAny>>,
+        data: &Bound<'_, PyAny>,
         op: &str,
         async_op: bool,
-        timeout: Option<Timeout>,
+        timeout: Option<Given<Timeout>>,
     ) -> PyResult<Py<PyAny>> {
         let (call, mode) = (("all_reduce_coalesced", Kind::AllReduce), (async_op, timeout));
-        let result = data.clone().into_pyobject(py)?;
-        self.call(py, call, mode, Some(&result), |loans, _| jobs::all_reduce_coalesced(loans, &data, op))
+        self.call(py, call, mode, Some(data), |loans, _| jobs::all_reduce_coalesced(loans, data, op))
     }
 
     /// Combines all ranks' data on the root. Returns the result there, and None elsewhere. Without
@@ -211,7 +210,7 @@ impl Communicator {
         root: isize,
         out: Option<&Bound<'_, PyAny>>,
         async_op: bool,
-        timeout: Option<Timeout>,
+        timeout: Option<Given<Timeout>>,
     ) -> PyResult<Py<PyAny>> {
         let is_root = self.rank()? as isize == root;
         let result = is_root.then(|| out.unwrap_or(data));
@@ -234,7 +233,7 @@ impl Communicator {
         op: &str,
         out: Option<&Bound<'_, PyAny>>,
         async_op: bool,
-        timeout: Option<Timeout>,
+        timeout: Option<Given<Timeout>>,
     ) -> PyResult<Py<PyAny>> {
         let mode = (async_op, timeout);
         self.call(py, ("reduce_scatter", Kind::ReduceScatter), mode, Some(out.unwrap_or(data)), |loans, world| {
@@ -254,7 +253,7 @@ impl Communicator {
         data: &Bound<'_, PyAny>,
         root: isize,
         async_op: bool,
-        timeout: Option<Timeout>,
+        timeout: Option<Given<Timeout>>,
     ) -> PyResult<Py<PyAny>> {
         self.call(py, ("broadcast", Kind::Broadcast), (async_op, timeout), Some(data), |loans, world| {
             jobs::broadcast(loans, world, data, root)
@@ -274,9 +273,9 @@ impl Communicator {
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
         out: Option<&Bound<'_, PyAny>>,
-        counts: Option<Vec<usize>>,
+        counts: Counts,
         async_op: bool,
-        timeout: Option<Timeout>,
+        timeout: Option<Given<Timeout>>,
     ) -> PyResult<Py<PyAny>> {
         let mode = (async_op, timeout);
         self.call(py, ("all_gather", Kind::AllGather), mode, Some(out.unwrap_or(data)), |loans, world| {
@@ -294,9 +293,9 @@ impl Communicator {
         data: &Bound<'_, PyAny>,
         root: isize,
         out: Option<&Bound<'_, PyAny>>,
-        counts: Option<Vec<usize>>,
+        counts: Counts,
         async_op: bool,
-        timeout: Option<Timeout>,
+        timeout: Option<Given<Timeout>>,
     ) -> PyResult<Py<PyAny>> {
         let is_root = self.rank()? as isize == root;
         let result = is_root.then(|| out.unwrap_or(data));
@@ -321,9 +320,9 @@ impl Communicator {
         data: Option<&Bound<'_, PyAny>>,
         root: isize,
         out: Option<&Bound<'_, PyAny>>,
-        counts: Option<Vec<usize>>,
+        counts: Counts,
         async_op: bool,
-        timeout: Option<Timeout>,
+        timeout: Option<Given<Timeout>>,
     ) -> PyResult<Py<PyAny>> {
         let mode = (async_op, timeout);
         self.call(py, ("scatter", Kind::Scatter), mode, out.or(data), |loans, world| {
@@ -345,10 +344,10 @@ impl Communicator {
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
         out: Option<&Bound<'_, PyAny>>,
-        counts: Option<Vec<usize>>,
-        out_counts: Option<Vec<usize>>,
+        counts: Counts,
+        out_counts: Counts,
         async_op: bool,
-        timeout: Option<Timeout>,
+        timeout: Option<Given<Timeout>>,
     ) -> PyResult<Py<PyAny>> {
         let mode = (async_op, timeout);
         self.call(py, ("all_to_all", Kind::AllToAll), mode, Some(out.unwrap_or(data)), |loans, world| {
@@ -358,8 +357,25 @@ impl Communicator {
 
     /// Waits for all ranks. At the timeout the error names those that are missing.
     #[pyo3(signature = (*, async_op=false, timeout=None))]
-    fn barrier(&self, py: Python<'_>, async_op: bool, timeout: Option<Timeout>) -> PyResult<Py<PyAny>> {
+    fn barrier(&self, py: Python<'_>, async_op: bool, timeout: Option<Given<Timeout>>) -> PyResult<Py<PyAny>> {
         self.call(py, ("barrier", Kind::Barrier), (async_op, timeout), None, |_, _| Ok(vec![Job::barrier()]))
+    }
+
+    /// Tells the other ranks that this rank's argument of the collective `call` is wrong, and raises
+    /// `ValueError`: for code that looks at arguments of its own.
+    #[pyo3(signature = (call, argument, expected, found, *, async_op=false))]
+    fn _refuse(
+        &self,
+        py: Python<'_>,
+        call: &str,
+        argument: &str,
+        expected: &str,
+        found: &str,
+        async_op: bool,
+    ) -> PyResult<Py<PyAny>> {
+        let kind = Kind::ALL.iter().copied().find(|kind| kind.name() == call);
+        let kind = kind.ok_or_else(|| PyValueError::new_err(format!("_refuse: call: found {call}")))?;
+        self.call(py, (kind.name(), kind), (async_op, None), None, |_, _| Err(Bad::value(argument, expected, found)))
     }
 
     /// Sends an array to rank `to`, beside all collectives. Messages between two ranks with the

@@ -10,7 +10,7 @@ use pyo3::{
 /// Why an argument was refused.
 pub(crate) enum Bad {
     /// A value that no call takes.
-    Value { argument: &'static str, expected: String, found: String },
+    Value { argument: String, expected: String, found: String },
     /// An object or element type that no call takes.
     Type { argument: &'static str, expected: &'static str, found: String },
     /// What an object raised.
@@ -18,8 +18,8 @@ pub(crate) enum Bad {
 }
 
 impl Bad {
-    pub(crate) fn value(argument: &'static str, expected: impl Into<String>, found: impl Into<String>) -> Bad {
-        Bad::Value { argument, expected: expected.into(), found: found.into() }
+    pub(crate) fn value(argument: impl Into<String>, expected: impl Into<String>, found: impl Into<String>) -> Bad {
+        Bad::Value { argument: argument.into(), expected: expected.into(), found: found.into() }
     }
 
     pub(crate) fn object(argument: &'static str, found: String) -> Bad {

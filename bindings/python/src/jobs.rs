@@ -1,7 +1,10 @@
 //! Makes the calls of a communicator from its arguments.
 
 use crate::{
-    arguments::{Pair, Rooted, array, counts_of, gathered, input, items, operation, output, pair, parts, rank, rooted},
+    arguments::{
+        Counts, Pair, Rooted, array, counts_of, gathered, given_counts, input, items, operation, output, pair, parts,
+        rank, rooted,
+    },
     array::{Array, Loans},
     failure::Bad,
 };
@@ -18,12 +21,13 @@ pub(crate) fn all_reduce(loans: &mut Loans, data: Any<'_, '_>, op: &str, out: Op
     Ok(vec![Job::new(Call::AllReduce { op: operation(op, of)?, send, recv }, of)])
 }
 
-pub(crate) fn all_reduce_coalesced(loans: &mut Loans, data: &[Bound<'_, PyAny>], op: &str) -> Jobs {
+pub(crate) fn all_reduce_coalesced(loans: &mut Loans, data: Any<'_, '_>, op: &str) -> Jobs {
     let job = |data| {
         let Pair { send, recv, of, .. } = pair(loans, data, None)?;
         Ok(Job::new(Call::AllReduce { op: operation(op, of)?, send, recv }, of))
     };
-    data.iter().map(job).collect()
+    let arrays: Vec<Bound<'_, PyAny>> = data.extract()?;
+    arrays.iter().map(job).collect()
 }
 
 pub(crate) fn reduce(
@@ -70,10 +74,10 @@ pub(crate) fn all_gather(
     world: World,
     data: Any<'_, '_>,
     out: Option<Any<'_, '_>>,
-    counts: Option<Vec<usize>>,
+    counts: Counts,
 ) -> Jobs {
     let Pair { send, recv, of, received, .. } = gathered(loans, world, data, out)?;
-    let counts = parts(world, "counts", counts_of(counts, received), of)?;
+    let counts = parts(world, "counts", counts_of(counts, received)?, of)?;
     Ok(vec![Job::new(Call::AllGather { send, recv, counts: None }, of).with_counts(counts)])
 }
 
@@ -83,11 +87,11 @@ pub(crate) fn gather(
     data: Any<'_, '_>,
     root: isize,
     out: Option<Any<'_, '_>>,
-    counts: Option<Vec<usize>>,
+    counts: Counts,
 ) -> Jobs {
     let root = rank(world, "root", root)?;
     let Rooted { send, recv, of, received } = rooted(loans, world.rank() == root, data, out)?;
-    let counts = parts(world, "counts", counts_of(counts, received), of)?;
+    let counts = parts(world, "counts", counts_of(counts, received)?, of)?;
     Ok(vec![Job::new(Call::Gather { send, recv, counts: None, root }, of).with_counts(counts)])
 }
 
@@ -97,7 +101,7 @@ pub(crate) fn scatter(
     data: Option<Any<'_, '_>>,
     root: isize,
     out: Option<Any<'_, '_>>,
-    counts: Option<Vec<usize>>,
+    counts: Counts,
 ) -> Jobs {
     let root = rank(world, "root", root)?;
     let (send, recv, of, listed) = if world.rank() == root {
@@ -119,7 +123,7 @@ pub(crate) fn scatter(
         let (recv, of) = output(loans, out, "out")?;
         (None, Some(recv), of, Vec::new())
     };
-    let counts = parts(world, "counts", counts_of(counts, listed), of)?;
+    let counts = parts(world, "counts", counts_of(counts, listed)?, of)?;
     Ok(vec![Job::new(Call::Scatter { send, recv, counts: None, root }, of).with_counts(counts)])
 }
 
@@ -128,9 +132,10 @@ pub(crate) fn all_to_all(
     world: World,
     data: Any<'_, '_>,
     out: Option<Any<'_, '_>>,
-    counts: Option<Vec<usize>>,
-    out_counts: Option<Vec<usize>>,
+    counts: Counts,
+    out_counts: Counts,
 ) -> Jobs {
+    let (counts, out_counts) = (given_counts(counts, "counts")?, given_counts(out_counts, "out_counts")?);
     if counts.is_some() != out_counts.is_some() {
         return Err(Bad::value("counts", "counts and out_counts, or neither", "one of them"));
     }

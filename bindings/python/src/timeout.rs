@@ -3,19 +3,27 @@
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyDelta};
 use std::time::Duration;
 
-/// A time in seconds, or a `timedelta`.
+/// A time in seconds, or a `timedelta`: above 0, and at most a day.
 pub(crate) struct Timeout(pub(crate) Duration);
+
+impl Timeout {
+    /// A valid timeout, in words.
+    pub(crate) const EXPECTED: &'static str = "seconds above 0, at most a day";
+
+    const MAX: Duration = Duration::from_secs(24 * 60 * 60);
+}
 
 impl<'py> FromPyObject<'_, 'py> for Timeout {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Timeout> {
-        if object.is_instance_of::<PyDelta>() {
-            return object.extract().map(Timeout);
-        }
-        let seconds: f64 = object.extract()?;
-        let invalid = || format!("timeout: expected seconds above 0, at most a day, found {seconds}");
-        let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|timeout| !timeout.is_zero());
-        timeout.map(Timeout).ok_or_else(|| PyValueError::new_err(invalid()))
+        let timeout = if object.is_instance_of::<PyDelta>() {
+            object.extract().ok()
+        } else {
+            Duration::try_from_secs_f64(object.extract()?).ok()
+        };
+        let timeout = timeout.filter(|timeout: &Duration| !timeout.is_zero() && *timeout <= Timeout::MAX);
+        let invalid = || PyValueError::new_err(format!("timeout: expected {}, found {}", Timeout::EXPECTED, *object));
+        timeout.map(Timeout).ok_or_else(invalid)
     }
 }

@@ -1,6 +1,7 @@
 """What is wrong gets an error that says so, on every rank, and nothing is written."""
 
 import pickle
+from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -84,6 +85,16 @@ INVALID = [
     (lambda c: c.all_gather(ones, out=np.ones(8), counts=[4]), ValueError, "a count for each of 2 ranks, found 1"),
     (lambda c: c.scatter(None, out=ones.copy(), root=c.rank), ValueError, "an array on the root, found None"),
     (lambda c: c.all_gather(ones, out=[]), ValueError, "one array or more, found an empty list"),
+    (lambda c: c.all_gather(ones, out=np.ones(8), counts=[-1, 9]), ValueError, r"counts.*found \[-1, 9\]"),
+    (lambda c: c.gather(ones, out=np.ones(8), counts=3), TypeError, "counts.*a list of counts of elements, found 3"),
+    (lambda c: c.scatter(ones, out=ones.copy(), counts=["a"]), TypeError, "counts.*found \\['a'\\]"),
+    (lambda c: c.all_to_all(ones.copy(), counts=[2, 2], out_counts=[2, -2]), ValueError, "out_counts.*found"),
+    (lambda c: c.barrier(timeout=0), ValueError, "timeout.*expected seconds above 0, at most a day, found 0"),
+    (lambda c: c.barrier(timeout="soon"), TypeError, "timeout.*seconds above 0.*found 'soon'"),
+    (lambda c: c.all_reduce(np.ones(2), timeout=timedelta(days=2)), ValueError, "timeout.*at most a day"),
+    (lambda c: c.barrier(async_op=True, timeout=-1), ValueError, "timeout.*found -1"),
+    (lambda c: c.all_reduce_coalesced(3), TypeError, "int"),
+    (lambda c: c._refuse("all_reduce", "data", "this", "that"), ValueError, "all_reduce: data: expected this, found that"),
 ]
 
 

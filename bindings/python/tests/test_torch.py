@@ -302,6 +302,34 @@ def test_special_cases(size, tmp_path):
     ranks(size, tmp_path, special)
 
 
+REFUSED = {
+    "splits": (lambda out, group: dist.all_to_all_single(out, torch.ones(4), [2, 2], [1, 2], group), "input.*found .1, 2"),
+    "rows": (lambda out, group: dist.all_to_all_single(out, torch.ones(5), group=group), "input.*rows for 2 ranks, found 5"),
+    "negative": (lambda out, group: dist.all_to_all_single(out, out, [2, 2], [5, -1], group), "input.*found .5, -1"),
+    "op": (lambda out, group: group.allreduce(out, dist.ReduceOp.PREMUL_SUM), "op: expected one of sum.*PREMUL_SUM"),
+    "sparse op": (lambda out, group: dist.all_reduce(out.to_sparse(), dist.ReduceOp.MAX, group), "found max of torch.sparse_coo"),
+    "sparse layout": (lambda out, group: dist.all_reduce(out.view(2, 2).to_sparse_csr(), group=group), "torch.sparse_csr"),
+}  # fmt: skip
+
+
+def refusing(group, what):
+    if dist.get_rank() == 0:
+        call, text = REFUSED[what]
+        with pytest.raises(ValueError, match=text):
+            call(torch.ones(4), group)
+    else:
+        with pytest.raises(consonance.torch.MismatchError) as caught:
+            dist.barrier(group)
+        assert caught.value.replica == 0
+    dist.barrier(group)
+    return True
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_arguments_that_are_wrong_are_refused_on_all_ranks(what, tmp_path):
+    ranks(2, tmp_path, refusing, what)
+
+
 def forms(group, how):
     """The options of a call come as one value, or one by one, by place or by name."""
     rank, size = dist.get_rank(), dist.get_world_size()

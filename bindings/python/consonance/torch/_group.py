@@ -57,12 +57,12 @@ class _Given:
 
     def _set_op(self, op: Any) -> None:
         number = hash(op)
-        if number == _PREMUL_SUM:
-            self.factor = op.__getstate__()[1]
-        elif number in _OPS:
-            self.op = _OPS[number]
+        state = op.__getstate__() if number == _PREMUL_SUM else None
+        if isinstance(state, tuple):
+            self.factor = state[1]
         else:
-            raise ValueError(f"consonance: op: expected an operation of torch.distributed.ReduceOp, found {op}")
+            # An operation that nobody knows is refused by the call, which tells the other ranks.
+            self.op = _OPS.get(number) or str(op)
 
     def scaled(self, tensor: Tensor) -> Tensor:
         """Returns the data of a sum: times the factor of ``PREMUL_SUM``."""
@@ -104,7 +104,7 @@ class _Collectives:
         # The way of most calls, with nothing looked at twice.
         if type(opts) is _AllreduceOptions and not opts.asyncOp and len(tensors) == 1:
             tensor, op = tensors[0], _OPS.get(hash(opts.reduceOp))
-            if op is not None and not tensor.is_sparse:
+            if op is not None and tensor.layout is torch.strided:
                 try:
                     self._comm.all_reduce(tensor, op, timeout=limit(opts.timeout))
                     return None
@@ -116,7 +116,7 @@ class _Collectives:
         tensors, given = _list(tensors), _Given(*opts, **named)
         if any(tensor.layout != torch.strided for tensor in tensors):
             for tensor in tensors:
-                _sparse.all_reduce(self._comm, tensor, given.op)
+                _sparse.all_reduce(self._comm, tensor, given.op if given.factor is None else "premul_sum")
             return Work([], tensors)
         if given.factor is not None:
             # An error must find the tensors unchanged.
@@ -201,14 +201,29 @@ class _Collectives:
         *opts: Any,
         **named: Any,
     ) -> Work | None:
+        given = _Given(*opts, **named)
         # Counts are given even if they are even: they may not be on another rank.
         counts = {
-            "counts": _counts("input", input, input_splits, self._comm.size),
-            "out_counts": _counts("output", output, output_splits, self._comm.size),
+            "counts": self._counts("input", input, input_splits, given),
+            "out_counts": self._counts("output", output, output_splits, given),
         }
-        return self._make_call("all_to_all", input, [output], _Given(*opts, **named), out=output, **counts)
+        return self._make_call("all_to_all", input, [output], given, out=output, **counts)
 
     alltoall_base = all_to_all_single
+
+    def _counts(self, argument: str, tensor: Tensor, splits: list[int] | None, given: "_Given") -> list[int]:
+        """Returns the number of elements for each rank, of splits in rows."""
+        size, rows = self._comm.size, tensor.shape[0] if tensor.dim() else 1
+        if not splits:
+            if rows % size:
+                expected = f"rows for {size} ranks"
+                self._comm._refuse("all_to_all", argument, expected, str(rows), async_op=given.starts)
+            splits = [rows // size] * size
+        elif sum(splits) != rows or len(splits) != size or min(splits) < 0:
+            expected = f"{size} splits of {rows} rows"
+            self._comm._refuse("all_to_all", argument, expected, str(splits), async_op=given.starts)
+        width = tensor.numel() // rows if rows else 0
+        return [split * width for split in splits]
 
     def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> Work:
         (tensor,) = _list(tensors)
@@ -344,16 +359,3 @@ def _list(tensors: Any) -> list[Tensor]:
 def _first(tensors: list) -> list[Tensor]:
     """Returns the first list of a list of lists, or the list of tensors that it is."""
     return tensors[0] if tensors and isinstance(tensors[0], list) else tensors
-
-
-def _counts(argument: str, tensor: Tensor, splits: list[int] | None, size: int) -> list[int]:
-    """Returns the number of elements for each rank, of splits in rows."""
-    rows = tensor.shape[0] if tensor.dim() else 1
-    if not splits:
-        if rows % size:
-            raise ValueError(f"all_to_all_single: {argument}: expected rows for {size} ranks, found {rows}")
-        splits = [rows // size] * size
-    elif sum(splits) != rows or len(splits) != size:
-        raise ValueError(f"all_to_all_single: {argument}: expected {size} splits of {rows} rows, found {splits}")
-    width = tensor.numel() // rows if rows else 0
-    return [split * width for split in splits]

@@ -12,7 +12,7 @@ def all_reduce(comm: Communicator, tensor: torch.Tensor, op: str) -> None:
     zeros is zero.
     """
     if tensor.layout != torch.sparse_coo or op not in ("sum", "mean"):
-        raise ValueError(f"all_reduce: expected sum or mean of a sparse COO tensor, found {op} of {tensor.layout}")
+        comm._refuse("all_reduce", "tensor", "sum or mean of a sparse COO tensor", f"{op} of {tensor.layout}")
     own = tensor.coalesce()
     indices = own.indices().contiguous()
     counts = torch.zeros(comm.size, dtype=torch.int64)
