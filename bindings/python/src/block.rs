@@ -1,6 +1,6 @@
 //! Memory that all ranks of a group read and write in place.
 
-use crate::{array::address, collective::Open, pool::Pool};
+use crate::{array::address, collective::Open, pool::Pool, waiting};
 use consonance::SharedMemory;
 use pyo3::{
     exceptions::PyValueError,
@@ -38,6 +38,8 @@ impl Block {
         let bytes = bytes.filter(|&bytes| isize::try_from(bytes).is_ok()).ok_or_else(|| {
             PyValueError::new_err("empty: shape: expected one that fits the address space, found more")
         })?;
+        // A fork does not have the pages of blocks that are kept.
+        waiting::check_origin(py, open.origin, "empty")?;
         let pool = open.pool.clone();
         let words = bytes.div_ceil(size_of::<u64>());
         let memory =

@@ -10,7 +10,10 @@ use crate::{
     types::OTHERS,
     waiting,
 };
-use consonance::{Communicator, Error, MessageType, Queue, Result, World, raw::Kind};
+use consonance::{
+    Communicator, Error, MessageType, Queue, Result, World,
+    raw::{Kind, Origin},
+};
 use consonance_c::{Job, Mailboxes, codes::messages};
 use pyo3::prelude::*;
 use std::{
@@ -28,6 +31,8 @@ pub(crate) struct Open {
     /// The timeout of a call without one.
     timeout: Mutex<Duration>,
     pub(crate) pool: Arc<Pool>,
+    /// The process that has the group.
+    pub(crate) origin: Origin,
 }
 
 /// How a call is made.
@@ -48,6 +53,7 @@ impl Open {
             last: Mutex::new(None),
             timeout,
             pool: Arc::default(),
+            origin: Origin::here(),
         }
     }
 
@@ -72,6 +78,7 @@ impl Open {
 
     /// Waits for the calls that were started.
     fn wait_for_last(&self, py: Python<'_>) -> PyResult<()> {
+        waiting::check_origin(py, self.origin, "Communicator")?;
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(last) = last.filter(|last| !last.is_finished()) {
             // Its error is of no interest to another call.

@@ -43,7 +43,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Communicator(Mutex<Option<Arc<Open>>>);
 
 impl Communicator {
-    fn of(communicator: consonance::Communicator) -> Communicator {
+    pub(crate) fn of(communicator: consonance::Communicator) -> Communicator {
         Communicator(Mutex::new(Some(Arc::new(Open::new(communicator)))))
     }
 
@@ -84,20 +84,6 @@ impl Communicator {
         let mode = Mode { call, kind, starts, timeout };
         open.call(py, mode, result, |loans| jobs(loans, open.world()))
     }
-}
-
-/// Makes a group of threads of this process: returns its communicators in rank order, each for one
-/// thread.
-///
-/// >>> import consonance as cs
-/// >>> [comm.rank for comm in cs.threads(3)]
-/// [0, 1, 2]
-#[pyfunction]
-pub(crate) fn threads(size: usize) -> PyResult<Vec<Communicator>> {
-    if size == 0 {
-        return Err(PyValueError::new_err("threads: size: expected 1 or more, found 0"));
-    }
-    Ok(consonance::Communicator::threads(size).into_iter().map(Communicator::of).collect())
 }
 
 #[pymethods]

@@ -25,8 +25,22 @@ mod pool;
 mod block;
 mod communicator;
 
-use pyo3::prelude::*;
+use pyo3::{exceptions::PyValueError, prelude::*};
 use std::{ffi::OsString, path::PathBuf};
+
+/// Makes a group of threads of this process: returns its communicators in rank order, each for one
+/// thread.
+///
+/// >>> import consonance as cs
+/// >>> [comm.rank for comm in cs.threads(3)]
+/// [0, 1, 2]
+#[pyfunction]
+fn threads(size: usize) -> PyResult<Vec<communicator::Communicator>> {
+    if size == 0 {
+        return Err(PyValueError::new_err("threads: size: expected 1 or more, found 0"));
+    }
+    Ok(consonance::Communicator::threads(size).into_iter().map(communicator::Communicator::of).collect())
+}
 
 /// Runs the command `consonance` with these arguments, the first of which is its own name. It
 /// starts further processes of itself by `starter`. Returns its exit status.
@@ -45,6 +59,6 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<id::UniqueId>()?;
     module.add_class::<request::Request>()?;
     module.add_class::<block::Block>()?;
-    module.add_function(wrap_pyfunction!(communicator::threads, module)?)?;
+    module.add_function(wrap_pyfunction!(threads, module)?)?;
     module.add_function(wrap_pyfunction!(command, module)?)
 }

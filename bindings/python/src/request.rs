@@ -1,6 +1,7 @@
 //! Requests that were started.
 
 use crate::{failure::exception, timeout::Timeout, waiting};
+use consonance::raw::Origin;
 use pyo3::prelude::*;
 use std::sync::Mutex;
 
@@ -18,11 +19,19 @@ use std::sync::Mutex;
 pub(crate) struct Request {
     request: consonance::Request,
     result: Mutex<Option<Py<PyAny>>>,
+    /// The process that started it.
+    origin: Origin,
 }
 
 impl Request {
     pub(crate) fn new(request: consonance::Request, result: Option<Py<PyAny>>) -> Request {
-        Request { request, result: Mutex::new(result) }
+        Request { request, result: Mutex::new(result), origin: Origin::here() }
+    }
+
+    /// Returns the request, unless this process is a fork of the one that started it.
+    fn here(&self, py: Python<'_>) -> PyResult<&consonance::Request> {
+        waiting::check_origin(py, self.origin, "Request")?;
+        Ok(&self.request)
     }
 }
 
@@ -34,23 +43,23 @@ impl Request {
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<bool> {
         let limit = timeout.map(|Timeout(limit)| limit);
-        waiting::wait(py, &self.request, limit)?.map_err(|error| exception(py, &error))
+        waiting::wait(py, self.here(py)?, limit)?.map_err(|error| exception(py, &error))
     }
 
     /// Returns whether the call has ended.
-    fn done(&self) -> bool {
-        self.request.is_finished()
+    fn done(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.here(py)?.is_finished())
     }
 
     /// Returns the error of the call as an exception, or None if there is none. Waits for the end.
     fn exception(&self, py: Python<'_>) -> PyResult<Option<PyErr>> {
-        Ok(waiting::wait(py, &self.request, None)?.err().map(|error| exception(py, &error)))
+        Ok(waiting::wait(py, self.here(py)?, None)?.err().map(|error| exception(py, &error)))
     }
 
     /// Calls `function(error)` once, when the call has ended, on another thread; now if it has. The
     /// argument is an exception, or None. The function must not wait for another request.
-    fn add_done_callback(&self, py: Python<'_>, function: Py<PyAny>) {
-        let request = self.request.clone();
+    fn add_done_callback(&self, py: Python<'_>, function: Py<PyAny>) -> PyResult<()> {
+        let request = self.here(py)?;
         py.detach(|| {
             request.on_finish(move |result| {
                 // There is no interpreter any more while the process exits.
@@ -62,6 +71,7 @@ impl Request {
                 });
             });
         });
+        Ok(())
     }
 
     /// The array with the result, where the call has one.
@@ -73,11 +83,16 @@ impl Request {
 
     /// The rank that sent the message, for a receive that has ended; else None.
     #[getter]
-    fn source(&self) -> Option<usize> {
-        self.request.source()
+    fn source(&self, py: Python<'_>) -> PyResult<Option<usize>> {
+        Ok(self.here(py)?.source())
     }
 
-    fn __repr__(&self) -> String {
-        format!("Request(done={})", if self.done() { "True" } else { "False" })
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let done = match self.done(py) {
+            Ok(true) => "True",
+            Ok(false) => "False",
+            Err(_) => "?",
+        };
+        format!("Request(done={done})")
     }
 }

@@ -1,6 +1,10 @@
 //! Waits that hear Ctrl-C, without the interpreter's lock.
 
-use consonance::{Error, Request, Result, raw::KeepWaiting};
+use crate::failure::exception;
+use consonance::{
+    Error, Request, Result,
+    raw::{KeepWaiting, Origin},
+};
 use pyo3::prelude::*;
 use std::{
     cell::RefCell,
@@ -32,6 +36,16 @@ pub(crate) fn keep_waiting() -> KeepWaiting {
 /// Returns the exception that ended the last wait of this thread.
 pub(crate) fn raised() -> Option<PyErr> {
     RAISED.take()
+}
+
+/// Checks that this process is no fork of the origin: there a lock may be held for ever, and the memory
+/// that ranks share is absent.
+pub(crate) fn check_origin(py: Python<'_>, origin: Origin, call: &'static str) -> PyResult<()> {
+    if !origin.forked() {
+        return Ok(());
+    }
+    let problem = "a call in a process made by fork: join anew in the new process".to_owned();
+    Err(exception(py, &Error::WrongContext { call, problem }))
 }
 
 /// Waits for a request. Returns false if `limit` has passed.

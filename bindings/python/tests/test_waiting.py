@@ -137,12 +137,12 @@ def test_a_rank_that_is_killed_or_stopped_is_named(how):
         process.kill()
 
 
-def fork_afterwards(comm):
-    """A child that is forked from a rank makes no call, and harms nobody."""
+def in_a_fork(calls):
+    """Makes calls in a forked child. Returns what each returned, or the text of its exception."""
 
     def child(connection):
         told = []
-        for call in (comm.barrier, lambda: comm.all_reduce(np.ones(2)), lambda: comm.send(np.ones(1), 0), comm.close):
+        for call in calls:
             try:
                 told.append(call())
             except Exception as error:
@@ -152,18 +152,62 @@ def fork_afterwards(comm):
     mine, other = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=child, args=(other,))
     process.start()
+    other.close()
     assert mine.poll(20)
     told = mine.recv()
     process.join(20)
     assert process.exitcode == 0
-    return told, float(comm.all_reduce(np.ones(1))[0])
+    return told
 
 
-def test_a_fork_makes_no_call():
-    for told, total in in_processes(2, fork_afterwards):
-        assert total == 2
-        assert all("RuntimeError" in text and "fork" in text for text in told[:3]), told
-        assert told[3] is None
+def are_refused(told):
+    return all("RuntimeError" in str(text) and "fork" in str(text) for text in told)
+
+
+def fork_afterwards(comm):
+    """A child that is forked from a rank makes no call, and harms nobody."""
+    told = in_a_fork([comm.barrier, lambda: comm.all_reduce(np.ones(2)), lambda: comm.send(np.ones(1), 0), comm.close])
+    assert are_refused(told[:3]) and told[3] is None, told
+    return float(comm.all_reduce(np.ones(1))[0])
+
+
+def fork_with_requests(comm):
+    """A child uses neither memory that the ranks share, nor requests."""
+    # A block that is kept: the child does not have its pages.
+    comm.empty(5000).fill(0)
+    comm.send(np.ones(1), 1 - comm.rank)
+    comm.recv(np.empty(1), 1 - comm.rank)
+    if comm.rank == 1:
+        comm.recv(np.empty(1), 0)
+    request = comm.all_reduce(np.ones(3), async_op=True)
+    if comm.rank == 0:
+        told = in_a_fork([
+            lambda: comm.empty(5000).fill(1),
+            request.done,
+            lambda: request.source,
+            lambda: request.add_done_callback(print),
+            request.exception,
+            request.wait,
+            lambda: comm.all_reduce(np.ones(2)),
+            lambda: comm.split(0),
+            comm.abort,
+            lambda: comm.is_aborted,
+        ])  # fmt: skip
+        assert are_refused(told[:-2]) and told[-2:] == [None, False], told
+        assert in_a_fork([lambda: repr(request), lambda: raises_within(comm)]) == ["Request(done=?)", "ValueError: mine"]
+        comm.send(np.ones(1), 1, async_op=True).wait()
+    request.wait()
+    return float(comm.all_reduce(np.ones(1))[0])
+
+
+def raises_within(comm):
+    with comm:
+        raise ValueError("mine")
+
+
+@pytest.mark.parametrize("function", [fork_afterwards, fork_with_requests])
+def test_a_fork_makes_no_call(function):
+    assert in_processes(2, function) == [2, 2]
 
 
 def test_a_callback_is_called_once():
