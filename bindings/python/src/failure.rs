@@ -86,12 +86,18 @@ fn ours(py: Python<'_>, class: &str, text: String) -> PyResult<PyErr> {
     Ok(PyErr::from_type(class.cast_into::<PyType>()?, text))
 }
 
+/// Sets the error's fields on an exception.
 fn add_fields(py: Python<'_>, made: &PyErr, error: &Error) -> PyResult<()> {
     let value = made.value(py);
+    // The replica that an error names, or else the one whose code returned it.
+    let set_replica = |named: Option<usize>| {
+        let returned = if let Error::Replica { replica, .. } = error { Some(*replica) } else { None };
+        value.setattr("replica", named.or(returned))
+    };
     match error.root() {
         Error::InvalidCall { call, argument, replica, expected, found } => {
             value.setattr("call", *call)?;
-            value.setattr("replica", *replica)?;
+            set_replica(*replica)?;
             value.setattr("argument", argument)?;
             value.setattr("expected", expected)?;
             value.setattr("found", found)
@@ -107,12 +113,44 @@ fn add_fields(py: Python<'_>, made: &PyErr, error: &Error) -> PyResult<()> {
             value.setattr("call", call)?;
             value.setattr("waited", waited.as_secs_f64())?;
             value.setattr("replica", missing.first().map(|(replica, _)| *replica))?;
-            value.setattr("missing", missing.iter().map(|(replica, _)| *replica).collect::<Vec<_>>())
+            value.setattr("missing", missing.iter().map(|(replica, _)| *replica).collect::<Vec<_>>())?;
+            value.setattr("calls", missing.clone())
         }
-        Error::Left { call, replica, .. } | Error::Aborted { call, replica, .. } => {
+        Error::Left { call, replica, last, lost } => {
             value.setattr("call", call)?;
-            value.setattr("replica", *replica)
+            value.setattr("replica", *replica)?;
+            value.setattr("last", last)?;
+            value.setattr("lost", *lost)
         }
+        Error::Aborted { call, replica, reason, lost, calls } => {
+            value.setattr("call", call)?;
+            value.setattr("replica", *replica)?;
+            value.setattr("reason", reason)?;
+            value.setattr("lost", *lost)?;
+            value.setattr("calls", calls.clone())
+        }
+        Error::Meeting { call, task, problem, missing } => {
+            value.setattr("call", *call)?;
+            value.setattr("task", task)?;
+            value.setattr("problem", problem)?;
+            value.setattr("missing", missing.clone())
+        }
+        Error::WrongContext { call, problem } => {
+            value.setattr("call", *call)?;
+            value.setattr("problem", problem)
+        }
+        Error::Panic { replica, message } => {
+            value.setattr("replica", *replica)?;
+            value.setattr("message", message)
+        }
+        Error::UnknownReduceOp { call, replica, source } => {
+            value.setattr("call", *call)?;
+            set_replica(*replica)?;
+            value.setattr("found", &source.0)
+        }
+        Error::System { what, .. } => value.setattr("what", what),
+        Error::Replica { .. } | Error::Other(_) => set_replica(None),
+        // Variants that come later have no fields here yet.
         _ => Ok(()),
     }
 }

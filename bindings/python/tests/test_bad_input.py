@@ -130,8 +130,9 @@ def test_a_closed_communicator():
     comm = cs.threads(1)[0]
     comm.close()
     comm.close()
-    with pytest.raises(RuntimeError, match="it was closed"):
+    with pytest.raises(RuntimeError, match="it was closed") as caught:
         comm.barrier()
+    assert (caught.value.call, caught.value.problem) == ("Communicator", "it was closed")
     assert repr(comm) == "Communicator(closed)"
 
 
@@ -149,8 +150,10 @@ def test_ids():
     there[24] ^= 1
     with pytest.raises(ValueError, match="id of rank 0, host"):
         cs.Communicator(cs.UniqueId(bytes(there)), 0, 1)
-    with pytest.raises(cs.MeetingError, match="1"):
+    with pytest.raises(cs.MeetingError, match="1") as caught:
         cs.Communicator(id, 0, 2, join_timeout=0.2)
+    assert caught.value.missing == [1]
+    assert "0" in caught.value.task and "1" in caught.value.problem and caught.value.call in str(caught.value)
     with pytest.raises(ValueError):
         cs.threads(0)
 

@@ -69,10 +69,13 @@ def test_a_timeout_names_the_missing():
         first.barrier(timeout=0.05)
     assert isinstance(caught.value, TimeoutError)
     assert (caught.value.call, caught.value.missing, caught.value.replica) == ("barrier", [1], 1)
-    assert caught.value.waited == pytest.approx(0.05)
+    assert caught.value.waited == 0.05
+    assert [rank for rank, _ in caught.value.calls] == [1] and "no call" in caught.value.calls[0][1]
     with pytest.raises(cs.AbortedError) as caught:
         second.barrier()
     assert caught.value.replica == 1 and second.is_aborted
+    assert (caught.value.call, caught.value.lost) == ("barrier", False)
+    assert "deadline" in caught.value.reason and [rank for rank, _ in caught.value.calls] == [0, 1]
     first, second = cs.threads(2)
     first.timeout = 0.05
     assert first.timeout == 0.05
@@ -85,7 +88,17 @@ def test_an_abort_ends_a_wait():
     threading.Timer(0.1, second.abort).start()
     with pytest.raises(cs.AbortedError) as caught:
         first.barrier()
-    assert caught.value.replica == 1
+    assert (caught.value.replica, caught.value.call, caught.value.calls) == (1, "barrier", [])
+    assert "failed" in caught.value.reason and not caught.value.lost
+
+
+def test_a_rank_that_closes_is_named():
+    first, second = cs.threads(2)
+    second.close()
+    with pytest.raises(cs.LostError) as caught:
+        first.barrier()
+    assert (caught.value.call, caught.value.replica, caught.value.lost) == ("barrier", 1, False)
+    assert "no call" in caught.value.last
 
 
 def test_an_exception_of_one_rank_frees_the_others():
@@ -107,6 +120,7 @@ def leaves(comm):
         os._exit(3)
     with pytest.raises(cs.LostError) as caught:
         comm.all_reduce(np.ones(10))
+    assert caught.value.lost and "barrier" in (caught.value.last or str(caught.value.calls))
     return caught.value.replica
 
 
