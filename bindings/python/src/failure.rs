@@ -51,7 +51,7 @@ impl Bad {
         let error = self.error(call);
         match self {
             Bad::Value { .. } => exception(py, &error),
-            Bad::Type { .. } => PyTypeError::new_err(error.to_string()),
+            Bad::Type { .. } => with_fields(py, PyTypeError::new_err(error.to_string()), &error),
             Bad::Raised(raised) => raised,
         }
     }
@@ -77,7 +77,12 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
         Error::Meeting { .. } => ours(py, "MeetingError", text),
         _ => ours(py, "Error", text),
     };
-    made.and_then(|made| add_fields(py, &made, error).map(|()| made)).unwrap_or_else(|error| error)
+    made.map_or_else(|error| error, |made| with_fields(py, made, error))
+}
+
+/// Returns an exception with the fields of an error.
+fn with_fields(py: Python<'_>, made: PyErr, error: &Error) -> PyErr {
+    add_fields(py, &made, error).map_or_else(|error| error, |()| made)
 }
 
 /// Makes an exception of a class of the package.

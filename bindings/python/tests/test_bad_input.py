@@ -108,6 +108,18 @@ def test_arguments_that_are_wrong_are_refused_on_all_ranks(call, kind, text):
     assert read_only.tolist() == [1] * 4
 
 
+def test_the_fields_of_an_argument_that_is_wrong():
+    comm = cs.threads(1)[0]
+    for call, kind, told in (
+        (lambda: comm.broadcast(ones, root=1), ValueError, ("broadcast", "root", "a rank below 1", "1")),
+        (lambda: comm.barrier(timeout="x"), TypeError, ("barrier", "timeout", "seconds above 0, at most a day", "'x'")),
+    ):
+        with pytest.raises(kind) as caught:
+            call()
+        error = caught.value
+        assert (error.call, error.argument, error.expected, error.found) == told and error.replica is None
+
+
 def test_timeouts_that_are_wrong():
     comm = cs.threads(1)[0]
     for timeout in (0, -1, 1e9, float("nan"), float("inf")):
