@@ -14,6 +14,8 @@ Calls raise ``ValueError`` and ``TypeError`` for arguments that are wrong, and o
 ``MismatchError``, ``TimeoutError``, ``LostError``, ``AbortedError`` or ``MeetingError``.
 """
 
+from pathlib import Path as _Path
+
 from ._errors import AbortedError, Error, LostError, MeetingError, MismatchError, TimeoutError
 from ._native import Communicator, Request, UniqueId, __version__, threads
 from ._run import run
@@ -28,6 +30,19 @@ __all__ = [
     "Request",
     "TimeoutError",
     "UniqueId",
+    "get_include",
     "run",
     "threads",
 ]
+
+
+def get_include() -> str:
+    """Returns the folder of the C library's header, ``consonance.h``.
+
+    The functions that it declares are in the package's own library, ``consonance._native.__file__``.
+
+    >>> import consonance as cs, os
+    >>> os.listdir(cs.get_include())
+    ['consonance.h']
+    """
+    return str(_Path(__file__).parent / "include")

@@ -1,7 +1,9 @@
 """The package: its documentation, its types, and the command that it brings."""
 
+import ctypes
 import doctest
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +43,14 @@ def test_the_stubs_have_what_the_module_has():
     command = [sys.executable, "-m", "mypy.stubtest", "consonance._native", "--ignore-disjoint-bases"]
     done = subprocess.run(command, capture_output=True, timeout=300, text=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_the_header_declares_what_the_library_has():
+    header = (Path(cs.get_include()) / "consonance.h").read_text()
+    functions = set(re.findall(r"\b(cons_[a-z0-9_]+)\(", header))
+    assert len(functions) > 20
+    library = ctypes.CDLL(cs._native.__file__)
+    assert [name for name in sorted(functions) if not hasattr(library, name)] == []
 
 
 def test_nothing_starts_at_import():

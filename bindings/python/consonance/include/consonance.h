@@ -1,0 +1,1 @@
+../../../c/include/consonance.h
