@@ -44,7 +44,11 @@ pub(crate) struct Communicator(Mutex<Option<Arc<Open>>>);
 
 impl Communicator {
     pub(crate) fn of(communicator: consonance::Communicator) -> Communicator {
-        Communicator(Mutex::new(Some(Arc::new(Open::new(communicator)))))
+        Communicator::with(Open::new(communicator))
+    }
+
+    fn with(open: Open) -> Communicator {
+        Communicator(Mutex::new(Some(Arc::new(open))))
     }
 
     fn open(&self) -> PyResult<Arc<Open>> {
@@ -435,7 +439,7 @@ impl Communicator {
 
     /// Splits the group as MPI_Comm_split does: returns a communicator of the ranks with the same
     /// `color`, ordered by `key` and then by rank; None for a rank whose color is None. Every rank
-    /// makes the call.
+    /// makes the call. The new communicator's timeout is that of this one.
     #[pyo3(signature = (color, key=0, *, timeout=None))]
     fn split(
         &self,
@@ -444,8 +448,12 @@ impl Communicator {
         key: i32,
         timeout: Option<Timeout>,
     ) -> PyResult<Option<Communicator>> {
-        let part = self.open()?.with(py, timeout, |communicator| communicator.split(color, key))?;
-        Ok(part.map(Communicator::of))
+        let open = self.open()?;
+        let part = open.with(py, timeout, |communicator| communicator.split(color, key))?;
+        let part = part.map(Open::new);
+        // `timeout` is that of this call only.
+        part.iter().for_each(|part| part.set_timeout(Timeout(open.timeout())));
+        Ok(part.map(Communicator::with))
     }
 
     /// Aborts the group, from any thread: every rank that waits in it, or makes a later call, gets

@@ -83,6 +83,14 @@ def test_a_timeout_names_the_missing():
         first.barrier()
 
 
+def test_the_timeout_of_a_split_is_that_of_the_group():
+    def rank(comm):
+        comm.timeout = 7
+        return comm.split(0, timeout=3).timeout
+
+    assert cs.run(2, rank) == [7, 7]
+
+
 def test_an_abort_ends_a_wait():
     first, second = cs.threads(2)
     threading.Timer(0.1, second.abort).start()
