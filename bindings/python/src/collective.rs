@@ -157,7 +157,8 @@ impl Open {
     /// Returns the mailboxes.
     fn mailboxes(&self, py: Python<'_>) -> PyResult<&Mailboxes> {
         if self.mailboxes.get().is_none() {
-            let mailbox = self.with(py, None, Communicator::mailbox)?;
+            // Without a turn: calls that were started may wait for another rank's message.
+            let mailbox = self.queue.mailbox().map_err(|error| exception(py, &error))?;
             // Another thread may have been faster: all mailboxes of a communicator are the same.
             static MESSAGES: [MessageType; OTHERS.len()] = messages(OTHERS);
             let _ = self.mailboxes.set(Mailboxes::new(&mailbox, &OTHERS, &MESSAGES));

@@ -277,6 +277,19 @@ def test_an_exit_in_the_middle_of_a_started_call_does_not_hang():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_message_does_not_wait_for_calls_that_were_started():
+    def rank(comm):
+        # Rank 1 makes its call after the message.
+        if comm.rank == 1:
+            comm.recv(np.empty(1), 0)
+        request = comm.all_reduce(np.ones(1), async_op=True)
+        if comm.rank == 0:
+            comm.send(np.ones(1), 1)
+        return request.wait() and float(request.result[0])
+
+    assert cs.run(2, rank) == [2, 2]
+
+
 def open_files():
     return len(os.listdir("/proc/self/fd"))
 
