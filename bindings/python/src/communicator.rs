@@ -351,8 +351,8 @@ impl Communicator {
         self.call(py, ("barrier", Kind::Barrier), (async_op, timeout), None, |_, _| Ok(vec![Job::barrier()]))
     }
 
-    /// Tells the other ranks that this rank's argument of the collective `call` is wrong, and raises
-    /// `ValueError`: for code that looks at arguments of its own.
+    /// Tells the other ranks that this rank's argument of the collective `call` is wrong, and
+    /// raises `ValueError`: for code that looks at arguments of its own.
     #[pyo3(signature = (call, argument, expected, found, *, async_op=false))]
     fn _refuse(
         &self,

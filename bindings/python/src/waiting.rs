@@ -38,8 +38,8 @@ pub(crate) fn raised() -> Option<PyErr> {
     RAISED.take()
 }
 
-/// Checks that this process is no fork of the origin: there a lock may be held for ever, and the memory
-/// that ranks share is absent.
+/// Checks that this process is no fork of the origin: there a lock may be held for ever, and the
+/// memory that ranks share is absent.
 pub(crate) fn check_origin(py: Python<'_>, origin: Origin, call: &'static str) -> PyResult<()> {
     if !origin.forked() {
         return Ok(());
