@@ -7,12 +7,13 @@ import torch.distributed as dist
 
 from .. import Communicator, UniqueId
 
+_NONE = timedelta(0)
 _DAY = timedelta(days=1)
 
 
 def limit(timeout: timedelta | None) -> timedelta | None:
     """Returns a timeout of PyTorch as one of Consonance, which is at most a day. None is the default."""
-    if timeout is None or timeout <= timedelta(0):
+    if timeout is None or timeout <= _NONE:
         return None
     return min(timeout, _DAY)
 
