@@ -1,8 +1,8 @@
 """The exceptions of calls. Each has the call's name, and ``replica``: the rank that is to blame.
 
 The exceptions of Python have fields, too: a ``ValueError`` or ``TypeError`` of an argument has ``call``, ``replica``,
-``argument``, ``expected`` and ``found``, the ``RuntimeError`` of a call that is not allowed has ``call`` and ``problem``, and an ``OSError`` has
-``what``, the request that the system refused.
+``argument``, ``expected`` and ``found``, the ``RuntimeError`` of a call that is not allowed has ``call`` and
+``problem``, and an ``OSError`` has ``what``, the request that the system refused.
 """
 
 import builtins
