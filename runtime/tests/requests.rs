@@ -233,6 +233,32 @@ fn started_messages_go_on_beside_collectives() {
     });
 }
 
+/// A thread that waited for the turn of another one was never asked.
+#[test]
+fn a_thread_that_waits_for_its_turn_is_asked_whether_to_go_on() {
+    let mut ranks = Communicator::threads(2);
+    // Rank 1 makes no call.
+    let _other = ranks.pop();
+    let mut communicator = ranks.pop().unwrap();
+    let waits = thread::current().id();
+    communicator.keep_waiting(Arc::new(move || thread::current().id() != waits));
+    let queue = Queue::new(communicator);
+    let (begun, has_begun) = mpsc::channel();
+    thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            queue.with(None, |communicator| {
+                begun.send(()).unwrap();
+                communicator.barrier()
+            })
+        });
+        has_begun.recv().unwrap();
+        let second = queue.run(Call::Barrier, None).unwrap_err();
+        for error in [first.join().unwrap().unwrap_err(), second] {
+            assert!(matches!(error, Error::Aborted { replica: 0, .. }), "{error}");
+        }
+    });
+}
+
 /// The timeout of the split became that of the new group.
 #[test]
 fn a_group_that_is_split_off_has_the_timeout_of_its_parent_and_not_of_the_call() {

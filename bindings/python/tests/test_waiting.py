@@ -29,10 +29,25 @@ def interrupted(comm, wait):
     return "no KeyboardInterrupt"
 
 
+def after_another_thread(comm):
+    def first():
+        with pytest.raises(cs.AbortedError):
+            comm.barrier()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    time.sleep(0.2)  # so that the other thread's call is before this one
+    try:
+        comm.barrier()
+    finally:
+        thread.join()
+
+
 WAITS = {
     "call": lambda comm: comm.barrier(),
     "request": lambda comm: comm.all_reduce(np.ones(3), async_op=True).wait(),
     "call after a request": lambda comm: (comm.barrier(async_op=True), comm.barrier()),
+    "call after another thread's": after_another_thread,
     "recv": lambda comm: comm.recv(np.ones(3), 1),
     "split": lambda comm: comm.split(0),
     "join": lambda comm: cs.Communicator(cs.UniqueId(), 0, 2),

@@ -56,6 +56,8 @@ pub struct Communicator {
     pub(super) profiled: bool,
     /// The timeout of groups that are split off.
     part_timeout: Duration,
+    /// What is asked while a call waits.
+    pub(super) asks: Option<KeepWaiting>,
     /// The error of an earlier call, which the next call returns.
     pub(super) late: Option<Error>,
     /// Whether the error of an earlier call is told after the calls that follow.
@@ -118,7 +120,7 @@ impl Communicator {
 
     fn over(engine: Box<dyn Engine>, configuration: Configuration) -> Communicator {
         let (part_timeout, profiled) = (configuration.timeout, profile::is_on());
-        Communicator { engine, configuration, profiled, part_timeout, late: None, defers: false }
+        Communicator { engine, configuration, profiled, part_timeout, asks: None, late: None, defers: false }
     }
 
     /// Returns this rank, counted from 0.
@@ -170,7 +172,8 @@ impl Communicator {
 
     /// Asks `ask` about every 100 ms while a call of this rank waits for its peers, also in groups
     /// that are [split](Communicator::split) from this one later. If it returns false, the group is
-    /// aborted: for a program that a user may interrupt. An engine outside this crate may not ask.
+    /// aborted: for a program that a user may interrupt. A thread that waits for its turn in a
+    /// [`Queue`](crate::Queue) asks, too. An engine outside this crate may not ask.
     ///
     /// ```
     /// # use consonance::{Communicator, Error};
@@ -183,7 +186,8 @@ impl Communicator {
     /// assert!(matches!(ranks[0].barrier(), Err(Error::Aborted { replica: 0, .. })));
     /// ```
     pub fn keep_waiting(&mut self, ask: KeepWaiting) {
-        self.engine.keep_waiting(ask);
+        self.engine.keep_waiting(ask.clone());
+        self.asks = Some(ask);
     }
 
     /// Sets the algorithm of all-reduces. If ranks set different ones, an all-reduce fails with a
@@ -366,6 +370,7 @@ impl Communicator {
         let engine = part.map_err(|failure| self.settle(failure, &signature, &Agreement::NONE))?;
         let Some(engine) = engine else { return self.hear(Ok(())).map(|()| None) };
         let mut part = Communicator::on(engine, Configuration { timeout: self.part_timeout, ..self.configuration });
+        part.asks = self.asks.clone();
         // An error instead of the new group would end that for all its ranks.
         part.late = self.late.take().or_else(|| self.engine.late_error());
         Ok(Some(part))

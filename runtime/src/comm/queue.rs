@@ -11,7 +11,10 @@ use crate::{
     },
     panics,
 };
-use consonance_kernels::{group::Reason, sync::fork::Origin};
+use consonance_kernels::{
+    group::{KeepWaiting, Reason},
+    sync::fork::Origin,
+};
 use consonance_spec::World;
 use std::{
     collections::VecDeque,
@@ -54,6 +57,8 @@ struct Shared {
     aborter: AbortHandle,
     /// Made with the queue: it could be made later only in a turn, and messages wait for no call.
     mailbox: Result<Mailbox>,
+    /// What is asked while a thread waits for its turn.
+    asks: Option<KeepWaiting>,
     /// The timeout of a call without one.
     timeout: Duration,
     turns: Mutex<Turns>,
@@ -71,6 +76,9 @@ struct Turns {
     is_closed: bool,
 }
 
+/// How long a thread waits for its turn before it asks whether to go on.
+const ASKS_EVERY: Duration = Duration::from_millis(100);
+
 /// What is called with the communicator.
 type Work = Box<dyn FnOnce(&mut Communicator) -> Result<()> + Send>;
 
@@ -87,11 +95,11 @@ impl Queue {
     pub fn new(mut communicator: Communicator) -> Queue {
         let mailbox = communicator.mailbox();
         let (world, aborter) = (communicator.world(), communicator.abort_handle());
-        let timeout = communicator.timeout();
+        let (timeout, asks) = (communicator.timeout(), communicator.asks.clone());
         let (started, has_thread, is_closed) = (VecDeque::new(), false, false);
         let turns = Turns { communicator: Some(communicator), next: 0, now: 0, started, has_thread, is_closed };
         let (turns, changed) = (Mutex::new(turns), Condvar::new());
-        Queue(Arc::new(Shared { world, origin: Origin::here(), aborter, mailbox, timeout, turns, changed }))
+        Queue(Arc::new(Shared { world, origin: Origin::here(), aborter, mailbox, asks, timeout, turns, changed }))
     }
 
     /// Returns this rank and the number of ranks.
@@ -205,15 +213,31 @@ impl Shared {
         timeout.map_or(Ok(self.timeout), |timeout| options::check_timeout("Queue", timeout))
     }
 
-    /// Waits for a turn, and calls `with` in it, without the lock. A panic of it aborts the group.
-    fn take_turn<R>(
-        &self,
-        mut turns: MutexGuard<'_, Turns>,
+    /// Waits for a turn, and calls `with` in it, without the lock. A panic of it aborts the group,
+    /// as does the answer that this thread shall not wait: then the calls before it end, and it
+    /// fails.
+    fn take_turn<'s, R>(
+        &'s self,
+        mut turns: MutexGuard<'s, Turns>,
         turn: u64,
         with: impl FnOnce(&mut Communicator) -> R,
     ) -> R {
+        let mut asks = self.asks.as_ref();
         while turns.now != turn {
-            turns = self.changed.wait(turns).unwrap_or_else(PoisonError::into_inner);
+            let Some(ask) = asks else {
+                turns = self.changed.wait(turns).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let waited = self.changed.wait_timeout(turns, ASKS_EVERY).unwrap_or_else(PoisonError::into_inner);
+            turns = waited.0;
+            if turns.now != turn && waited.1.timed_out() {
+                drop(turns);
+                if !ask() {
+                    self.aborter.abort(Reason::Failure);
+                    asks = None;
+                }
+                turns = self.lock();
+            }
         }
         let communicator = turns.communicator.take().expect("there between two turns");
         drop(turns);
