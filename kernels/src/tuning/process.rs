@@ -136,11 +136,16 @@ fn locked() -> &'static Locked {
         return locked;
     }
     let new = Locked { process: fork::Origin::here(), settled: Mutex::new(None), kept: Mutex::new(Vec::new()) };
-    let new: &'static Locked = Box::leak(Box::new(new));
-    match LOCKED.compare_exchange(seen, ptr::from_ref(new).cast_mut(), Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => new,
-        // SAFETY: as above: another thread of this process has stored its value.
-        Err(other) => unsafe { &*other },
+    let new = Box::into_raw(Box::new(new));
+    match LOCKED.compare_exchange(seen, new, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: the value was stored, so nobody frees it.
+        Ok(_) => unsafe { &*new },
+        // SAFETY: another thread of this process has stored its value, as above. This one was seen
+        // by nobody.
+        Err(other) => unsafe {
+            drop(Box::from_raw(new));
+            &*other
+        },
     }
 }
 
