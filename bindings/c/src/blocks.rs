@@ -2,8 +2,8 @@
 
 use crate::{
     buffers::Check,
-    collectives::{In, reduction, run, same, start},
-    comm::Comm,
+    collectives::{In, reduction, same, start},
+    comm::{Comm, run},
     job::Job,
     requests::Handle,
 };

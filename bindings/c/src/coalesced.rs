@@ -2,8 +2,8 @@
 
 use crate::{
     buffers::Check,
-    collectives::{reduction, run, start},
-    comm::Comm,
+    collectives::{reduction, start},
+    comm::{Comm, run},
     job::Job,
     requests::Handle,
 };

@@ -3,7 +3,7 @@
 use crate::{
     buffers::Check,
     codes::Type,
-    comm::{COMMS, Comm},
+    comm::{COMMS, Comm, run},
     failure::Failure,
     job::Job,
     requests::{self, Handle},
@@ -13,24 +13,6 @@ use consonance::{
     raw::{Call, Kind},
 };
 use std::ffi::{c_int, c_void};
-
-/// Executes the work of a collective. If its arguments are wrong, tells the other ranks.
-pub(crate) fn run<W: FnOnce(&mut Communicator) -> Result<()>>(
-    comm: Comm,
-    call: &'static str,
-    kind: Kind,
-    work: impl FnOnce(Check) -> Result<W>,
-) -> Result<(), Failure> {
-    let shared = COMMS.get(comm)?;
-    // In the turn: work that leaves it would be copied several times.
-    Ok(shared.queue.with(shared.timeout(), |communicator| match work(Check { call, world: shared.world() }) {
-        Ok(work) => work(communicator),
-        Err(error) => {
-            communicator.refuse(kind, &error)?;
-            Err(error)
-        }
-    })?)
-}
 
 /// Starts the work of a collective. If its arguments are wrong, tells the other ranks later.
 ///

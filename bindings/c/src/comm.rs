@@ -1,8 +1,8 @@
 //! Communicators.
 
 use crate::{
+    buffers::Check,
     codes::{self, Type},
-    collectives,
     failure::Failure,
     handles::Table,
 };
@@ -58,6 +58,24 @@ impl Shared {
         static MESSAGES: [MessageType; codes::COMPLEX.len()] = codes::messages(codes::COMPLEX);
         Ok(self.mailbox.get_or_init(|| Mailboxes::new(&mailbox, &codes::COMPLEX, &MESSAGES)).of(of))
     }
+}
+
+/// Executes the work of a collective. If its arguments are wrong, tells the other ranks.
+pub(crate) fn run<W: FnOnce(&mut Communicator) -> Result<()>>(
+    comm: Comm,
+    call: &'static str,
+    kind: Kind,
+    work: impl FnOnce(Check) -> Result<W>,
+) -> Result<(), Failure> {
+    let shared = COMMS.get(comm)?;
+    // In the turn: work that leaves it would be copied several times.
+    Ok(shared.queue.with(shared.timeout(), |communicator| match work(Check { call, world: shared.world() }) {
+        Ok(work) => work(communicator),
+        Err(error) => {
+            communicator.refuse(kind, &error)?;
+            Err(error)
+        }
+    })?)
 }
 
 /// The mailbox of a communicator, for each type that is not plain.
@@ -170,7 +188,7 @@ functions! {
 
     /// Splits the group. A negative color gives no communicator.
     fn cons_comm_split(comm: Comm, color: c_int, key: c_int, part: *mut Comm) of comm; {
-        collectives::run(comm, "cons_comm_split", Kind::Split, |check| {
+        run(comm, "cons_comm_split", Kind::Split, |check| {
             check.pointer("part", part)?;
             Ok(move |communicator: &mut Communicator| {
                 let split = communicator.split(u32::try_from(color).ok(), key)?;

@@ -1,6 +1,6 @@
 //! The fields of errors, for tests to compare. `error_texts.txt` has the words.
 
-#![allow(dead_code)] // No test uses all of them.
+#![allow(dead_code, reason = "no test uses all of them")]
 
 use consonance::{Error, raw::Reason};
 
