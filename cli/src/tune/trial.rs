@@ -94,6 +94,7 @@ impl Buffers {
         let mut shared = if call == Call::AllReduceAlloc { Some(rank.alloc::<f32>(count)?) } else { None };
         let mut counts = Vec::new();
         let reducer = Reducer::new(ReduceOp::Max, DType::F32).expect("floats have a maximum");
+        let mailbox = if call == Call::Mail { Some(rank.mailbox()?) } else { None };
         let mut once = || match call {
             Call::AllReduce => rank.all_reduce_into(ReduceOp::Max, own, all),
             Call::AllReduceAlloc => match &mut shared {
@@ -120,6 +121,11 @@ impl Buffers {
                 let block = count / rank.size();
                 rank.reduce_scatter_into(ReduceOp::Max, own, &mut all[..block])
             }
+            Call::Mail => match &mailbox {
+                Some(mailbox) if mailbox.world().rank() == 0 => mailbox.send(own.as_slice(), 1, 0, None),
+                Some(mailbox) => mailbox.recv(all.as_mut_slice(), Some(0), 0, None).map(drop),
+                None => Ok(()),
+            },
             Call::Fold => {
                 reducer.reduce(&[own.as_slice().into(), other.as_slice().into()], &mut all.as_mut_slice().into());
                 Ok(())

@@ -23,6 +23,8 @@ pub(super) enum Call {
     Broadcast,
     /// Concatenates rows, as a gather of tensors along an axis does.
     Concat,
+    /// A message from the mailbox of rank 0 to that of rank 1.
+    Mail,
     Reduce,
     ReduceScatter,
     /// No call: each rank folds two buffers of its own into a third.
@@ -74,7 +76,8 @@ impl Work {
     /// If the knob is in no line below.
     pub(super) fn of(knob: &Knob) -> &'static [Work] {
         use Call::{
-            AllGather, AllGatherV, AllReduce, AllReduceAlloc, AllToAll, Broadcast, Concat, Fold, Reduce, ReduceScatter,
+            AllGather, AllGatherV, AllReduce, AllReduceAlloc, AllToAll, Broadcast, Concat, Fold, Mail, Reduce,
+            ReduceScatter,
         };
         use Company::{Crowd, Readers, Threads};
         match knob.name {
@@ -90,6 +93,8 @@ impl Work {
             "crowded_window_bytes" => const { &[of(Crowd, at(AllReduce, MIB)), of(Crowd, at(Broadcast, MIB))] },
             "least_window_bytes" => const { &[at(Broadcast, 16 * KIB), at(Broadcast, 64 * KIB)] },
             "moving_bytes" => const { &[at(Broadcast, 64 * KIB), at(Broadcast, 256 * KIB)] },
+            "mail_cell_bytes" => const { &[at(Mail, 16 * KIB), at(Mail, 256 * KIB)] },
+            "mail_cells" => const { &[at(Mail, 256 * KIB), at(Mail, 4 * MIB)] },
             "read_bytes" => const { &[between(AllToAll, 1)] },
             "read_scratch_bytes" => const { &[at(ReduceScatter, 4 * MIB)] },
             "read_least_bytes" => const { &[of(Readers, at(ReduceScatter, 2 * MIB))] },
@@ -143,7 +148,7 @@ impl Work {
             // The other ways ask no limit.
             (Company::Threads | Company::Processes, Call::Concat) => Tuning { out_past: Way::Ahead, ..*tuning },
             (_, Call::AllReduce | Call::AllReduceAlloc | Call::Reduce | Call::ReduceScatter | Call::Fold)
-            | (_, Call::AllGather | Call::AllGatherV | Call::AllToAll | Call::Broadcast) => *tuning,
+            | (_, Call::AllGather | Call::AllGatherV | Call::AllToAll | Call::Broadcast | Call::Mail) => *tuning,
         }
     }
 }

@@ -6,17 +6,22 @@
 //! when it has been read: the writer has as many *credits* as the ring has cells. The words of the
 //! writer and those of the reader lie in lines of their own.
 
-use crate::sync::atomics::AtomicU64;
+use crate::{
+    sync::atomics::AtomicU64,
+    tuning::{RING_CELL_BYTES, RING_CELLS},
+};
 use std::cell::UnsafeCell;
 
 /// Limit on the bytes of a message that lie in the first cache line of a cell.
 pub(crate) const SHORT_BYTES: usize = 32;
 
-/// Limit on the bytes of a message that lie in one cell.
-pub(crate) const CELL_BYTES: usize = (8 << 10) - 64;
+/// Limit on the bytes of a message that lie in one cell. A group may use fewer
+/// ([`mail_cell_bytes`](crate::tuning::Tuning::mail_cell_bytes)).
+pub(crate) const CELL_BYTES: usize = RING_CELL_BYTES;
 
-/// The number of cells of a ring between processes or threads.
-pub(crate) const CELLS: usize = 16;
+/// The number of cells of a ring between processes or threads. A group may use fewer
+/// ([`mail_cells`](crate::tuning::Tuning::mail_cells)).
+pub(crate) const CELLS: usize = RING_CELLS;
 
 /// The number of refusals that a reader may tell before its writer hears of them:
 /// `group/mail/refusals.rs` says why there are more than cells.

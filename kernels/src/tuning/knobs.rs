@@ -72,6 +72,10 @@ const MOST: usize = 1 << 40;
 /// Room for the payload of a descriptor (`shm/records.rs`): no payload may be larger.
 const PAYLOAD: usize = 8 << 10;
 
+/// The cells of a ring of messages, and the bytes of each (`shm/ring.rs`).
+pub(crate) const RING_CELLS: usize = 16;
+pub(crate) const RING_CELL_BYTES: usize = (8 << 10) - 64;
+
 // Tests of this crate reach the long paths with short data.
 const STREAM_BYTES: usize = if cfg!(test) { 1 << 20 } else { 48 << 20 };
 const LEAST_STREAM_BYTES: usize = if cfg!(test) { 64 } else { 4 << 10 };
@@ -111,6 +115,12 @@ knobs! {
         /// Bytes of each slot that successive windows use in turn, at most: a larger part has no
         /// further effect.
         moving_bytes: usize = 256 << 10, 0..=MOST, 128;
+        /// Bytes of a message in one cell of a ring, at most: a message that fits is taken with its
+        /// envelope, and a longer one is read while its next cell is written.
+        mail_cell_bytes: usize = RING_CELL_BYTES, 64..=RING_CELL_BYTES, 64;
+        /// The cells of a ring that its writer uses in turn: fewer stay in the caches, more let it
+        /// run further ahead of its reader.
+        mail_cells: usize = RING_CELLS, 2..=RING_CELLS, 1;
     }
     Process {
         /// From this many bytes on, ranks that each need another block of the others' data read it

@@ -21,6 +21,7 @@ mod text;
 mod process;
 
 pub use knobs::{Knob, Scope, Tuning};
+pub(crate) use knobs::{RING_CELL_BYTES, RING_CELLS};
 pub use machine::{Cache, Machine, Vendor};
 pub use process::{Origin, Settled, VARIABLE, adopt, current, for_ranks, join, keep, settle, settled};
 pub use text::{TuningError, parse, to_text};

@@ -13,7 +13,7 @@ use crate::{
     memory::make_valid,
     shm::{
         records::Generation,
-        ring::{CELL_BYTES, Cell, RingEnds},
+        ring::{Cell, RingEnds},
     },
     sync::atomics::Ordering,
 };
@@ -177,7 +177,7 @@ impl Incoming {
         if !self.open(state, from)? {
             return Ok(false);
         }
-        let (ends, cells) = state.backing.ring(from, self.own);
+        let (ends, cells) = ring::ring(state, from, self.own);
         let mut has_come = false;
         for _ in 0..cells.len() {
             let reader = self.sources[from].reader.as_ref().expect("opened above");
@@ -195,7 +195,7 @@ impl Incoming {
                 Part::Withdrawn => self.withdraw(from, finished),
             }
             if part != Part::Withdrawn {
-                self.take_part(from, cell, finished)?;
+                self.take_part(from, (cell, state.tuning.mail_cell_bytes), finished)?;
             }
             self.sources[from].reader.as_mut().expect("opened above").take(ends);
         }
@@ -255,12 +255,17 @@ impl Incoming {
         }
     }
 
-    /// Takes the data in a cell.
-    fn take_part(&mut self, from: usize, cell: &Cell, finished: &mut Vec<Finished>) -> Result<(), Unreadable> {
+    /// Takes the data in a cell, which has at most `most` bytes.
+    fn take_part(
+        &mut self,
+        from: usize,
+        (cell, most): (&Cell, usize),
+        finished: &mut Vec<Finished>,
+    ) -> Result<(), Unreadable> {
         let source = &mut self.sources[from];
         let stream = source.stream.as_mut().expect("a message that has begun");
         let at = stream.bytes;
-        let bytes = (stream.envelope.bytes - at).min(CELL_BYTES);
+        let bytes = (stream.envelope.bytes - at).min(most);
         match &mut stream.target {
             // SAFETY: the receive's buffer has as many bytes as the message.
             Target::Receive(receive) => unsafe {

@@ -106,9 +106,9 @@ impl Outgoing {
         if !self.is_open {
             return false;
         }
-        let (ends, cells) = state.backing.ring(self.own, self.to);
+        let (ends, cells) = ring::ring(state, self.own, self.to);
         let refused = self.end_refused(ends, finished);
-        let wrote = self.write(ends, cells, finished);
+        let wrote = self.write(ends, (cells, state.tuning.mail_cell_bytes), finished);
         self.end_taken(ends, finished) || wrote || refused
     }
 
@@ -138,7 +138,8 @@ impl Outgoing {
         refusal.map_or(Ok(self.to), |refusal| Err(self.unlike(refusal)))
     }
 
-    fn write(&mut self, ends: &RingEnds, cells: &[Cell], finished: &mut Vec<Finished>) -> bool {
+    /// Writes cells, each with at most `most` bytes of data.
+    fn write(&mut self, ends: &RingEnds, (cells, most): (&[Cell], usize), finished: &mut Vec<Finished>) -> bool {
         let mut wrote = false;
         while (self.withdraws.is_some() || !self.queue.is_empty()) && self.writer.has_credit(ends, cells) {
             wrote = true;
@@ -154,7 +155,7 @@ impl Outgoing {
             let sending = &self.queue[0];
             let (envelope, data) = (sending.envelope(), sending.data.as_bytes());
             let at = self.begun.unwrap_or(0);
-            let part = ring::next_part(data, at);
+            let part = &data[at..data.len().min(at + most)];
             let which = if self.begun.is_some() { Part::Next } else { Part::First };
             self.writer.put(cells, which, self.refused.heard(), envelope, part);
             if at + part.len() < data.len() {

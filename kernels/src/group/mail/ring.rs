@@ -5,6 +5,7 @@ use crate::{
         cache_hints::CopySize,
         copy::{copy, copy_in},
     },
+    group::state::GroupState,
     shm::{
         records::Generation,
         ring::{CELL_BYTES, Cell, RingEnds, SHORT_BYTES},
@@ -158,8 +159,9 @@ fn place(cell: &Cell, bytes: usize) -> *mut u8 {
     if bytes <= SHORT_BYTES { cell.short.get().cast() } else { cell.long.get().cast() }
 }
 
-/// Returns the bytes of a buffer from `at` on that the next cell takes.
-pub(super) fn next_part(data: &[u8], at: usize) -> &[u8] {
-    let rest = &data[at..];
-    &rest[..rest.len().min(CELL_BYTES)]
+/// Returns the ends of the ring in which `from` writes and `to` reads, and the cells that this
+/// group uses.
+pub(super) fn ring(state: &GroupState, from: usize, to: usize) -> (&RingEnds, &[Cell]) {
+    let (ends, cells) = state.backing.ring(from, to);
+    (ends, &cells[..state.tuning.mail_cells.min(cells.len())])
 }
