@@ -125,9 +125,10 @@ impl Meeting {
     /// before. It also has every other task whose process comes within `wait_for_replacements`, or
     /// before the last of these members.
     ///
-    /// One of the members, the leader, calls `create`, which makes the segment of the group. The
-    /// leader may call it more than once if other processes end meanwhile. `progress` is called
-    /// after two seconds and then every ten seconds, with the tasks for which this process waits.
+    /// One of the members, the leader, calls `create`, which makes the segment of the group, with
+    /// the members' process ids, 0 for one in another PID namespace. The leader may call it more
+    /// than once if other processes end meanwhile. `progress` is called after two seconds and then
+    /// every ten seconds, with the tasks for which this process waits.
     ///
     /// The members of this process's last group are told that it has left that group.
     ///
@@ -141,7 +142,7 @@ impl Meeting {
         &mut self,
         deadline: Instant,
         wait_for_replacements: Duration,
-        mut create: impl FnMut(&Group) -> io::Result<OwnedFd>,
+        mut create: impl FnMut(&Group, &[u32]) -> io::Result<OwnedFd>,
         mut progress: impl FnMut(&Waiting),
     ) -> Result<Formed, MeetingError> {
         if process::id() != self.owner {
@@ -179,7 +180,7 @@ impl Meeting {
         &mut self,
         deadline: Instant,
         wait_for_replacements: Duration,
-        create: &mut dyn FnMut(&Group) -> io::Result<OwnedFd>,
+        create: &mut dyn FnMut(&Group, &[u32]) -> io::Result<OwnedFd>,
         progress: &mut dyn FnMut(&Waiting),
     ) -> Result<Formed, MeetingError> {
         let begin = Instant::now();
@@ -200,7 +201,11 @@ impl Meeting {
                 if group.ranks() > MAX_TASKS {
                     return Err(MeetingError::TooManyRanks { found: group.ranks(), most: MAX_TASKS });
                 }
-                self.segment = Some(create(&group).map_err(|source| system("make what the group shares", source))?);
+                // This process has no link to itself.
+                let pid = |task: usize| self.links[task].as_ref().map_or(Some(self.owner), |link| link.pid);
+                let processes: Vec<u32> = group.members.iter().map(|of| pid(of.task).unwrap_or(0)).collect();
+                let made = create(&group, &processes);
+                self.segment = Some(made.map_err(|source| system("make what the group shares", source))?);
                 self.formation.propose(group);
             }
             is_behind |= self.say();

@@ -186,7 +186,7 @@ fn garbage_is_survived() {
 fn a_stranger_of_another_version_ends_no_meeting() {
     let stranger = [b"consmeet".as_slice(), &[9; 100]].concat();
     let form = |meeting: &mut Meeting| {
-        let error = meeting.form(Instant::now(), Duration::ZERO, |_| unreachable!("no group"), |_| ()).unwrap_err();
+        let error = meeting.form(Instant::now(), Duration::ZERO, |_, _| unreachable!("no group"), |_| ()).unwrap_err();
         assert!(!matches!(error, MeetingError::OtherBuild { .. }), "{error}");
     };
     // A stranger that connects.
@@ -267,7 +267,7 @@ fn connections_without_an_end_keep_nobody_from_the_deadline() {
     let name = super::options::name(&options, 0);
     let mut meeting = Meeting::open(options).unwrap();
     let sockets: Vec<OwnedFd> = (0..250).map(|_| socket::connect(&name).unwrap().expect("a place to wait")).collect();
-    let error = meeting.form(Instant::now(), Duration::ZERO, |_| unreachable!("no group"), |_| ()).unwrap_err();
+    let error = meeting.form(Instant::now(), Duration::ZERO, |_, _| unreachable!("no group"), |_| ()).unwrap_err();
     assert!(matches!(error, MeetingError::Missing { .. }), "{error}");
     // Only a bounded number of accepted connections stays open. Connections that came later still
     // wait.
@@ -479,7 +479,7 @@ fn options_out_of_bounds_are_refused() {
     let results = [0, 1].map(|task| {
         thread::spawn(move || {
             let mut meeting = Meeting::open(replicas(task)).expect("a meeting");
-            meeting.form(Instant::now() + LIMIT, LIMIT, |_| unreachable!("no group"), |_| ()).map(|_| ())
+            meeting.form(Instant::now() + LIMIT, LIMIT, |_, _| unreachable!("no group"), |_| ()).map(|_| ())
         })
     });
     for error in results.map(|result| result.join().expect("no panic").expect_err("too many")) {
@@ -514,7 +514,7 @@ fn a_meeting_that_is_closed_has_left() {
     let (tell, told) = mpsc::channel();
     let join = move |task| {
         let mut meeting = Meeting::open(options(task, 2, digest)).expect("a meeting");
-        let create = |group: &super::message::Group| segment(group.id, group.members.len());
+        let create = |group: &super::message::Group, _: &[u32]| segment(group.id, group.members.len());
         let formed = meeting.form(Instant::now() + LIMIT, LIMIT, create, |_| ()).expect("a group");
         (meeting, formed)
     };
@@ -531,7 +531,7 @@ fn a_meeting_that_is_closed_has_left() {
 #[test]
 fn replacements_may_be_waited_for_without_an_end() {
     let mut meeting = Meeting::open(options(0, 2, job())).unwrap();
-    let create = |_: &super::message::Group| unreachable!("there is nobody");
+    let create = |_: &super::message::Group, _: &[u32]| unreachable!("there is nobody");
     let deadline = Instant::now() + Duration::from_millis(1);
     let error = meeting.form(deadline, Duration::MAX, create, |_| {}).unwrap_err();
     assert!(matches!(error, MeetingError::Missing { .. }), "{error}");

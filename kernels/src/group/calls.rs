@@ -141,11 +141,14 @@ impl Endpoint {
         assert!(input.is_none_or(|input| Some(input.dtype()) == signature.dtype), "input of {signature}");
         let (bytes, address) = input.map_or((0, ptr::null()), |buf| (buf.bytes(), buf.as_ptr()));
         let step = Step::Published(chunking);
+        let known = if chunking.most_bytes == usize::MAX { bytes } else { chunking.most_bytes };
         if self.staging.is_some() {
             self.check()?;
+            self.before_copies(known);
             // SAFETY: the input is valid for reads of its bytes while it is borrowed.
             return unsafe { self.in_windows(signature, step, (address, bytes), counts, work) };
         }
+        self.before_copies(known);
         let shared = self.share(signature, step.access(), bytes, address, ptr::null_mut(), Default::default())?;
         shared.endpoint.path.set(Some(Path::InPlace));
         let (context, addresses) = shared.endpoint.context(signature);
@@ -193,12 +196,14 @@ impl Endpoint {
         assert!(!receives || !output.is_null(), "a rank that receives gives recv");
         if self.staging.is_some() {
             self.check()?;
+            self.before_copies(bytes);
             let output = if receives { output } else { ptr::null_mut() };
             // SAFETY: both buffers have `count` elements, are borrowed, and are the same or
             // disjoint.
             return unsafe { self.divided_on_stage(signature, reducer, targets, input, count, output) };
         }
 
+        self.before_copies(bytes);
         let step = Step::divided(reducer, targets);
         let shared = self.share(signature, step.access(), bytes, input, output, Default::default())?;
         shared.endpoint.path.set(Some(Path::InPlace));

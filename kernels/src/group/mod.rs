@@ -61,6 +61,7 @@
 pub mod tuning;
 mod slot_swap;
 pub mod plan;
+pub mod measured;
 mod abort;
 mod fault;
 mod end;

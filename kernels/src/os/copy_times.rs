@@ -1,4 +1,5 @@
-//! One short measurement of the ways to copy between cores, by which a process chooses its own.
+//! One short measurement of the ways to copy between cores, by which a process chooses its own. It
+//! is made before the first large call (`group/measured.rs`).
 //!
 //! Two threads act as two ranks: one copies into a buffer, the other copies out of it, in turn. The
 //! times decide the knobs of ways, of prefetches for writing, and whether ranks read each other's
@@ -11,7 +12,7 @@ use super::{
 use crate::{
     cpu::copy::{copy_asking, copy_by},
     memory::{HostBuf, HostBufMut},
-    tuning::{Origin, Tuning, Way, adopt, current, settled},
+    tuning::{Origin, Tuning, Way, adopt, current, is_due, settle},
 };
 use memmap2::MmapMut;
 use std::{
@@ -21,7 +22,7 @@ use std::{
 };
 
 /// The time that a measurement takes at most, beyond the copy in progress.
-const LIMIT: Duration = Duration::from_millis(20);
+pub(crate) const LIMIT: Duration = Duration::from_millis(20);
 
 /// Copies in each way, of which the median counts.
 const TURNS: usize = 5;
@@ -33,18 +34,18 @@ const GAIN: f64 = 0.85;
 /// Never, for `read_bytes`.
 const NEVER: usize = 1 << 40;
 
-/// Measures, unless this process has done so, or has its knobs from a file or from the defaults.
+/// Measures, unless this process has done so, does so now, or has its knobs from a peer, from a
+/// file or from the defaults.
 pub fn measure_once() {
-    static DONE: Mutex<bool> = Mutex::new(false);
-    let mut done = lock(&DONE);
-    if *done || !settled().is_ok_and(|settled| settled.measures) {
+    static MEASURES: Mutex<()> = Mutex::new(());
+    // Not awaited: a fork of a process that measures would wait for a thread that it does not have.
+    let Ok(_one) = MEASURES.try_lock() else { return };
+    if settle().is_err() || !is_due() {
         return;
     }
-    *done = true;
     // Without a second thread or memory nothing is measured: the values stay.
-    if let Ok(times) = measure(LIMIT) {
-        adopt(&choose(current(), &times), Origin::Measured);
-    }
+    let chosen = measure(LIMIT).map_or_else(|_| *current(), |times| choose(current(), &times));
+    adopt(&chosen, Origin::Measured);
 }
 
 /// A size class of copies.

@@ -2,7 +2,7 @@
 //! takes part.
 //!
 //! ```text
-//! reserved at creation:  header and heads | records of all ranks | call logs |
+//! reserved at creation:  header, heads and measured knobs | records of all ranks | call logs |
 //! reserved at first use: records of splits | pairs | staging of each rank of each area |
 //!                        ends of rings | cells of rings | heaps
 //! ```
@@ -19,6 +19,7 @@ use super::{
     codes,
     error::SegmentError,
     mapping::{HUGE_PAGE, PAGE},
+    measured::Measured,
     records::{Head, PAYLOAD_BYTES, RankRecord},
     ring::{CELLS, Cell, RingEnds},
 };
@@ -63,7 +64,7 @@ fn heap_bytes(ranks: usize) -> usize {
 }
 
 /// Counts the changes in how a segment is used that its layout does not show.
-pub(super) const VERSION: u64 = 10;
+pub(super) const VERSION: u64 = 11;
 
 /// The size of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -361,8 +362,11 @@ const fn pairs_of(ranks: usize) -> usize {
 /// The offset of the heads of all groups, behind the header.
 const HEADS: usize = HEADER_BYTES.next_multiple_of(align_of::<Head>());
 
+/// The offset of the knobs that a process measured.
+pub(super) const MEASURED: usize = HEADS + GROUPS * size_of::<Head>();
+
 /// The offset of the records of all ranks.
-const LINES: usize = (HEADS + GROUPS * size_of::<Head>()).next_multiple_of(PAGE);
+const LINES: usize = (MEASURED + size_of::<Measured>()).next_multiple_of(PAGE);
 
 const fn lines_bytes(ranks: usize) -> usize {
     (ranks * size_of::<RankRecord>()).next_multiple_of(PAGE)
@@ -388,6 +392,7 @@ const fn hash(codes: u64) -> u64 {
         size_of::<usize>() as u64,
         PAGE as u64,
         HEADS as u64,
+        MEASURED as u64,
         LINES as u64,
         SPLITS as u64,
         HEAPS_BYTES as u64,
@@ -397,6 +402,7 @@ const fn hash(codes: u64) -> u64 {
         Tuning::DIGEST,
         record::digest::<Header>(),
         record::digest::<Head>(),
+        record::digest::<Measured>(),
         record::digest::<RankRecord>(),
         record::digest::<CallLog>(),
         CELLS as u64,

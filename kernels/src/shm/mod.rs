@@ -19,6 +19,8 @@
 
 pub(crate) mod records;
 pub(crate) mod ring;
+#[cfg(target_os = "linux")]
+pub(crate) mod measured;
 pub mod call_log;
 pub mod codes;
 pub(crate) mod local;

@@ -10,6 +10,7 @@ use super::{
     layout::{self, Area, Header, Layout, Shape},
     local::Locals,
     mapping::Mapping,
+    measured::Measured,
     records::{Head, RankRecord},
     ring::{CELLS, Cell, RingEnds},
 };
@@ -29,6 +30,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     ptr::NonNull,
     sync::{Arc, Mutex, Weak},
+    thread,
 };
 
 /// The memory that the processes of one group share.
@@ -61,7 +63,17 @@ impl Segment {
     /// The number of bytes at the start of a segment that [`Segment::open`] checks.
     pub const HEADER_BYTES: usize = layout::HEADER_BYTES;
 
-    /// Makes the segment of a new group, with this process's knobs.
+    /// Makes the segment of a new group, with this process's knobs, for processes that may use the
+    /// same cores as this one. See [`create_on`](Segment::create_on).
+    ///
+    /// # Errors
+    /// As [`create_on`](Segment::create_on).
+    pub fn create(shape: Shape, id: GroupId) -> Result<Segment, SegmentError> {
+        Segment::create_on(shape, id, thread::available_parallelism().map_or(1, usize::from))
+    }
+
+    /// Makes the segment of a new group, with this process's knobs, for processes that may use
+    /// `cores` cores together.
     ///
     /// Reserves the header, the heads of groups, the records of all ranks and their call logs:
     /// about 160 KiB for 8 ranks.
@@ -69,7 +81,7 @@ impl Segment {
     /// # Errors
     /// [`SegmentError::System`] if the system gives no file of this size (limits on the size of
     /// files, on open files), no memory, or no addresses.
-    pub fn create(shape: Shape, id: GroupId) -> Result<Segment, SegmentError> {
+    pub fn create_on(shape: Shape, id: GroupId, cores: usize) -> Result<Segment, SegmentError> {
         let layout = Layout::new(shape);
         let file = memory_file().map_err(cannot("make an anonymous file"))?;
         let size = layout.size as u64;
@@ -81,12 +93,16 @@ impl Segment {
         let sized = rustix::fs::ftruncate(&file, size);
         sized.map_err(cannot(format!("make a segment of {size} bytes")))?;
         reserve(&file, layout.reserved()).map_err(cannot("reserve the first pages of a segment"))?;
-        let tuning = tuning::for_ranks(shape.ranks());
+        let tuning = tuning::for_ranks(shape.ranks(), cores);
         let header = Header::new(id, shape, &tuning).to_bytes();
         let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(&file, &header, 0));
         written.map_err(cannot("write the header of a segment"))?;
         rustix::fs::fcntl_add_seals(&file, SEALS).map_err(cannot("seal a segment"))?;
-        Segment::map(file, id, shape, layout, tuning)
+        let segment = Segment::map(file, id, shape, layout, tuning)?;
+        if !tuning::is_due() {
+            segment.tell_measured(tuning::current());
+        }
+        Ok(segment)
     }
 
     /// Opens the segment that a peer passed to this process. The processes have agreed on `id` and
@@ -105,7 +121,11 @@ impl Segment {
         // The creator has reserved these pages. Reserve them again: if it did not, this process
         // gets an error here instead of `SIGBUS` later.
         reserve(&file, layout.reserved()).map_err(cannot("reserve the first pages of a segment"))?;
-        Segment::map(file, id, shape, layout, tuning::join(&tuning))
+        let segment = Segment::map(file, id, shape, layout, tuning::join(&tuning))?;
+        if let Some(theirs) = segment.measured().filter(|_| tuning::is_due()) {
+            tuning::adopt_of_peer(&theirs);
+        }
+        Ok(segment)
     }
 
     pub(super) fn map(
@@ -159,6 +179,23 @@ impl Segment {
     /// Returns the knobs of the group, which the process that made the segment chose.
     pub(crate) fn tuning(&self) -> &'static Tuning {
         self.tuning
+    }
+
+    /// Returns the knobs of processes that a process of the group has measured, or has from a file.
+    pub(crate) fn measured(&self) -> Option<Tuning> {
+        self.measured_record().read()
+    }
+
+    /// Tells the other processes this process's knobs, which it has measured, or has from a file.
+    pub(crate) fn tell_measured(&self, tuning: &Tuning) {
+        self.measured_record().tell(tuning);
+    }
+
+    fn measured_record(&self) -> &Measured {
+        // SAFETY: the record lies in a page that was reserved with the segment, at a multiple of
+        // its alignment, and is atomics alone. The segment is mapped as long as `self` lives, but
+        // in a fork, which uses no segment.
+        unsafe { self.at(layout::MEASURED).cast().as_ref() }
     }
 
     /// Returns the address at which this process, but no fork of it, has the group's name.

@@ -69,7 +69,7 @@ mod tests {
         let last =
             last_mib.iter().enumerate().map(|(core, mib)| Cache { level: 3, bytes: mib << 20, cores: vec![core] });
         let caches = own.into_iter().chain(last).collect();
-        Machine { vendor, family, has_fast_movsb: true, has_fast_short_movsb: true, cores: 2, caches }
+        Machine { vendor, family, has_fast_movsb: true, has_fast_short_movsb: true, caches }
     }
 
     /// The names of the knobs in which two values differ.

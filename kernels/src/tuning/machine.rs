@@ -36,8 +36,6 @@ pub struct Machine {
     pub has_fast_movsb: bool,
     /// Whether `rep movsb` is fast for short copies, too (`fsrm`).
     pub has_fast_short_movsb: bool,
-    /// The number of cores that are online, 0 if unknown.
-    pub cores: usize,
     /// Every cache, once.
     pub caches: Vec<Cache>,
 }
@@ -53,7 +51,7 @@ impl Machine {
         let cpus = root.join("sys/devices/system/cpu");
         let text = fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
         let online = fs::read_to_string(cpus.join("online")).map_or_else(|_| Vec::new(), |text| numbers(&text));
-        let mut machine = Machine { cores: online.len(), ..Machine::of_cpuinfo(&text) };
+        let mut machine = Machine::of_cpuinfo(&text);
         for core in online {
             // The caches of this core are like those of another that shares its last level.
             if machine.caches.iter().any(|cache| cache.level > 2 && cache.cores.contains(&core)) {
@@ -173,7 +171,7 @@ mod tests {
         model(&root, cpuinfo, &caches);
         let machine = Machine::at(&root);
         fs::remove_dir_all(&root).unwrap();
-        assert_eq!((machine.vendor, machine.family, machine.cores), (Vendor::Amd, 25, 4));
+        assert_eq!((machine.vendor, machine.family), (Vendor::Amd, 25));
         assert!(machine.has_fast_movsb && machine.has_fast_short_movsb);
         assert_eq!(machine.caches.len(), 6, "{machine:?}");
         // Two threads of a core share a cache, which is the core's own; there are two cores.

@@ -6,8 +6,8 @@
 //! (`shm/header.rs`). All other knobs are of a [process](Scope::Process), and may change at any
 //! time.
 //!
-//! A process settles its values before its first group, and the process that makes a segment then
-//! measures the ways to copy (`os/copy_times.rs`).
+//! A process settles its values before its first group. Rank 0 of a group measures the ways to copy
+//! before the first large call (`group/measured.rs`).
 //!
 //! `knobs.rs` has the table, `value.rs` the types of values. `machine.rs` reads what the system
 //! says of the machine, and `choose.rs` sets knobs by it. `text.rs` reads and writes files of
@@ -23,6 +23,7 @@ mod process;
 pub use knobs::{Knob, Scope, Tuning};
 pub(crate) use knobs::{RING_CELL_BYTES, RING_CELLS};
 pub use machine::{Cache, Machine, Vendor};
-pub use process::{Origin, Settled, VARIABLE, adopt, current, for_ranks, join, keep, settle, settled};
+pub(crate) use process::adopt_of_peer;
+pub use process::{Origin, Settled, VARIABLE, adopt, current, for_ranks, is_due, join, keep, settle, settled};
 pub use text::{TuningError, parse, to_text};
 pub use value::{Value, Way};

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::sync::{
     fork,
-    plain::{AtomicPtr, AtomicUsize, Ordering},
+    plain::{AtomicBool, AtomicPtr, Ordering},
 };
 use std::{
     collections::BTreeMap,
@@ -25,10 +25,10 @@ pub enum Origin {
     Default,
     /// What the system says of the machine.
     Machine,
-    /// The measurement before the first segment that this process made.
+    /// The measurement before the first large call of a group whose rank 0 is in this process.
     Measured,
-    /// The process that made the memory of a group, which has measured or read a file for all.
-    Maker,
+    /// Another process of a group, which has measured or read a file for all.
+    Peer,
     /// The file that [`VARIABLE`] names.
     File,
 }
@@ -39,7 +39,7 @@ impl fmt::Display for Origin {
             Origin::Default => "default",
             Origin::Machine => "machine",
             Origin::Measured => "measured",
-            Origin::Maker => "maker of the group",
+            Origin::Peer => "peer",
             Origin::File => "file",
         })
     }
@@ -111,8 +111,8 @@ static DEFAULT: Tuning = Tuning::DEFAULT;
 /// The values of this process: always a value that lives as long as the process.
 static CURRENT: AtomicPtr<Tuning> = AtomicPtr::new((&raw const DEFAULT).cast_mut());
 
-/// The number of cores that are online, 0 before [`settle`].
-static CORES: AtomicUsize = AtomicUsize::new(0);
+/// Whether a measurement may still change some values: [`Settled::measures`] without a lock.
+static IS_DUE: AtomicBool = AtomicBool::new(false);
 
 /// What one process has settled. A fork begins anew, since a thread that it does not have may have
 /// held a lock.
@@ -157,23 +157,28 @@ pub fn current() -> &'static Tuning {
     unsafe { &*CURRENT.load(Ordering::Acquire) }
 }
 
-/// Returns the values for a new group of `ranks` ranks in several processes of this host.
-pub fn for_ranks(ranks: usize) -> Tuning {
-    // Relaxed: the number stands for itself.
-    let cores = CORES.load(Ordering::Relaxed);
-    if cores > 0 && ranks > cores { current().crowded() } else { *current() }
+/// Returns the values for a new group of `ranks` ranks in processes that may use `cores` cores
+/// together.
+pub fn for_ranks(ranks: usize, cores: usize) -> Tuning {
+    if ranks > cores { current().crowded() } else { *current() }
 }
 
 /// Returns the values for a group whose segment another process has made with the values `theirs`.
-/// If this process may measure, it takes the knobs of a process from there, too: one process has
-/// measured for all.
 pub fn join(theirs: &Tuning) -> Tuning {
-    let measures =
-        lock(&locked().settled).as_ref().is_some_and(|settled| settled.as_ref().is_ok_and(|own| own.measures));
-    if measures {
-        adopt(&current().with(Scope::Process, theirs), Origin::Maker);
-    }
     current().with(Scope::Group, theirs)
+}
+
+/// Whether a measurement, of this process or of a peer, may still change some values of this
+/// process. It costs a load.
+#[inline]
+pub fn is_due() -> bool {
+    // Relaxed: the flag stands for itself.
+    IS_DUE.load(Ordering::Relaxed)
+}
+
+/// Takes the knobs of a process that a peer has measured, or has from a file.
+pub(crate) fn adopt_of_peer(theirs: &Tuning) {
+    adopt(&current().with(Scope::Process, theirs), Origin::Peer);
 }
 
 /// Returns these values for the rest of the process.
@@ -213,10 +218,10 @@ fn with_settled<T>(answer: impl FnOnce(&Settled) -> T) -> Result<T, TuningError>
     let variable = env::var_os(VARIABLE).map(|text| text.to_string_lossy().into_owned());
     // `off` also spares the reading of the machine.
     let machine = if variable.as_deref() == Some("off") { Machine::default() } else { Machine::this() };
-    CORES.store(machine.cores, Ordering::Relaxed);
     let new = Settled::new(variable.as_deref(), &machine);
-    if let Ok(Settled { tuning, .. }) = &new {
+    if let Ok(Settled { tuning, measures, .. }) = &new {
         store(*tuning);
+        IS_DUE.store(*measures, Ordering::Relaxed);
     }
     settled.insert(new).as_ref().map(answer).map_err(|error| error.clone())
 }
@@ -231,6 +236,7 @@ pub fn adopt(tuning: &Tuning, origin: Origin) {
     if let Some(Ok(settled)) = &mut *settled {
         settled.adopt(&new, origin);
         settled.measures = false;
+        IS_DUE.store(false, Ordering::Relaxed);
     }
     store(new);
 }
@@ -281,6 +287,8 @@ mod tests {
         assert_eq!([window_bytes, whole_window_bytes], [crowded_window_bytes; 2]);
         let large = Tuning { window_bytes: 2 * crowded_window_bytes, ..Tuning::DEFAULT };
         assert_eq!(large.crowded().window_bytes, 2 * crowded_window_bytes, "never smaller");
+        let Tuning { window_bytes, crowded_window_bytes, .. } = for_ranks(3, 2);
+        assert!(window_bytes >= crowded_window_bytes);
     }
 
     #[test]

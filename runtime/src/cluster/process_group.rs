@@ -10,10 +10,9 @@ use consonance_kernels::{
     digest::digest,
     group::{Endpoint, Reason},
     os::{
-        copy_times,
         launcher::tell_culprit,
         process_state::{ProcessState, process_state},
-        thread_pool,
+        thread_pool::cores_of,
     },
     shm::{GroupId, Segment, SegmentError, Shape},
 };
@@ -312,12 +311,10 @@ impl ProcessGroupBuilder {
         options::settle(call)?;
         let tasks = &place.tasks;
         let staging_bytes = self.staging_bytes;
-        let create = |group: &Group| {
-            // One process measures for all, which take its values from the segment.
-            copy_times::measure_once();
+        let create = |group: &Group, processes: &[u32]| {
             let ranks = group.members.iter().map(|member| member.replicas).sum();
             let segment = Shape::new(ranks, staging_bytes)
-                .and_then(|shape| Segment::create(shape, GroupId::from_bytes(group.id)));
+                .and_then(|shape| Segment::create_on(shape, GroupId::from_bytes(group.id), cores_of(processes)));
             segment.map_err(io::Error::other)?.file().try_clone_to_owned()
         };
         let tell = |waiting: &Waiting| {
@@ -374,7 +371,7 @@ impl ProcessGroupBuilder {
         let processes: Vec<u32> = members.iter().map(|member| member.process.unwrap_or(0)).collect();
         let configuration = self.options.configuration();
         let local = members[formed.me].ranks.clone();
-        let cores = thread_pool::cores_of(&processes);
+        let cores = cores_of(&processes);
         let process_of = |(member, &process): (&Member, &u32)| std::iter::repeat_n(process, member.ranks.len());
         let mut readable: Vec<u32> = members.iter().zip(&processes).flat_map(process_of).collect();
         if !self.reads_directly.unwrap_or(next <= cores) {

@@ -21,6 +21,7 @@ mod limits;
 mod lies;
 mod reforms;
 mod costs;
+mod measures;
 
 use driver::Part;
 
@@ -54,6 +55,8 @@ const PARTS: &[(&str, Part)] = &[
     ("rests", costs::rests),
     ("names", costs::names),
     ("keeps", costs::keeps),
+    ("measures", measures::measures),
+    ("comes_later", measures::comes_later),
 ];
 
 /// Not a test: the entry point of the started processes.

@@ -1,4 +1,5 @@
 //! The model's operating system.
 
 pub(crate) mod available;
+pub(crate) mod copy_times;
 pub(crate) mod process_memory;

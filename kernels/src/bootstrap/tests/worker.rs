@@ -65,7 +65,7 @@ fn worker() {
         let number = |index: usize| words[index].parse::<u64>().expect("a number");
         match words[0] {
             "form" | "fail" => {
-                let create = |group: &crate::bootstrap::message::Group| match words[0] {
+                let create = |group: &crate::bootstrap::message::Group, _: &[u32]| match words[0] {
                     "form" => segment(group.id, group.members.len()),
                     _ => Err(io::Error::other("no memory")),
                 };
@@ -119,7 +119,8 @@ fn worker() {
                 // SAFETY: as above; `form` returns before it does anything else.
                 match unsafe { libc::fork() } {
                     0 => {
-                        let result = meeting.form(Instant::now(), Duration::ZERO, |_| unreachable!("no group"), |_| ());
+                        let result =
+                            meeting.form(Instant::now(), Duration::ZERO, |_, _| unreachable!("no group"), |_| ());
                         let is_refused = matches!(result, Err(MeetingError::Forked { .. }));
                         drop(meeting);
                         // SAFETY: `_exit` takes a number.
