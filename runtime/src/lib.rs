@@ -40,6 +40,8 @@
 //! does not affect the next.
 
 #![forbid(unsafe_code)]
+// What clippy.toml lists. Tests may use it.
+#![cfg_attr(not(test), deny(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros))]
 #![deny(missing_debug_implementations)]
 
 /// The programs of the README run with the tests.

@@ -7,6 +7,8 @@
 //! compared with itself.
 
 #![forbid(unsafe_code)]
+// What clippy.toml lists. Tests may use it.
+#![cfg_attr(not(test), deny(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros))]
 
 pub mod dtype;
 pub mod op;
