@@ -166,7 +166,7 @@ fn interleaved<const N: usize>(calls: usize, mut measurements: [&mut dyn FnMut()
 fn least_copy(collective: Collective, count: usize) -> usize {
     let (dtype, op) = (DType::F32, ReduceOp::Max);
     let case = Case { collective, ranks: 2, count: 0, dtype, op, in_place: false, spread: 0 }.with_bytes(4 * count);
-    case.least_traffic(1).div_ceil(2)
+    case.data(1).least().div_ceil(2)
 }
 
 fn tables() {

@@ -70,7 +70,7 @@ const SAFE_ROOTS: [&str; 8] = [
 
 /// The modules of `spec` that all code may use. Every other module defines results. Of `order`,
 /// which also does, all code may use the constants.
-const WORDS: [&str; 7] = ["dtype", "op", "world", "partition", "call", "packing", "aggregation"];
+const WORDS: [&str; 8] = ["dtype", "op", "world", "partition", "call", "traffic", "packing", "aggregation"];
 
 /// The names at the root of `spec` other than types. Types begin with a capital.
 const ROOT: [&str; 3] = ["f16", "bf16", "for_each_dtype"];

@@ -3,6 +3,7 @@
 use consonance_spec::{
     Kind, Work,
     call::{Counts, Extent, Flow},
+    traffic::{Data, Place},
 };
 
 const GUIDE: &str = include_str!("../src/guide/collectives.md");
@@ -31,8 +32,17 @@ fn row(kind: Kind) -> String {
         Counts::EachPair => "`_v`: a count from each rank to each",
     };
     let factors = [2, 4, 8].map(|ranks| format!("{:.2}", kind.bus_factor(ranks))).join(", ");
+    let least = [2, 4, 8].map(|ranks| format!("{:.2}", least(kind, ranks))).join(", ");
     let adjoint = kind.adjoint().map_or_else(String::new, |adjoint| format!("`{adjoint}`"));
-    format!("| `{kind}` | {sends} | {receives} | {result} | {counts} | {factors} | {adjoint} |\n")
+    format!("| `{kind}` | {sends} | {receives} | {result} | {counts} | {factors} | {least} | {adjoint} |\n")
+}
+
+/// Returns the elements that the busiest rank must move for each element of the larger buffer, with
+/// even parts.
+fn least(kind: Kind, ranks: usize) -> f64 {
+    let data = |place| Data { kind, ranks, place, whole: 8 * ranks, own: 8, in_place: false };
+    let moved = [Place::Root, Place::Receiver, Place::Other].map(|place| data(place).least());
+    moved.into_iter().max().unwrap_or(0) as f64 / (8 * ranks) as f64
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! The specification of Consonance: the words that every crate uses, and the results that each
 //! collective must produce.
 //!
-//! The *words* ([`dtype`], [`op`], [`world`], [`partition`], [`call`], [`packing`], [`aggregation`]
-//! and the constants in [`order`]) are for every crate. All other modules are the *meaning*. Only
-//! tests, the harness and the fuzz targets import the meaning: a runtime that called it would be
-//! compared with itself.
+//! The *words* ([`dtype`], [`op`], [`world`], [`partition`], [`call`], [`traffic`], [`packing`],
+//! [`aggregation`] and the constants in [`order`]) are for every crate. All other modules are the
+//! *meaning*. Only tests, the harness and the fuzz targets import the meaning: a runtime that
+//! called it would be compared with itself.
 
 #![forbid(unsafe_code)]
 // What clippy.toml lists. Tests may use it.
@@ -17,6 +17,7 @@ mod names;
 pub mod world;
 pub mod partition;
 pub mod call;
+pub mod traffic;
 pub mod packing;
 pub mod aggregation;
 pub mod order;

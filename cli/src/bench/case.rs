@@ -1,6 +1,9 @@
 //! A measured call: a collective with its arguments.
 
-use consonance_spec::{DType, Extent, Flow, Kind, ReduceOp, Work};
+use consonance_spec::{
+    DType, Flow, Kind, ReduceOp,
+    traffic::{Data, Place},
+};
 use std::{fmt, ops::Range, str::FromStr};
 
 macro_rules! collectives {
@@ -175,68 +178,21 @@ impl Case {
         (first..first + self.ranks).map(|part| self.part(part % self.ranks).len()).collect()
     }
 
-    /// Returns the elements that a rank must read and write at least, if the ranks share the work
-    /// evenly and can read and write all buffers.
-    pub fn least_traffic(&self, rank: usize) -> usize {
-        let (all, kind) = (self.elements(), self.collective.kind());
-        match (kind.flow(), kind.work(), kind.extent()) {
-            (Flow::Control, _, _) => 0,
-            // A rank's own part stays where it lies.
-            (Flow::Everyone, Work::Moves, _) if self.in_place => 2 * (all - self.part(rank).len()),
-            // The rank reads its block of every input, and writes it in every output.
-            (Flow::Everyone, Work::Combines, Extent::Whole) | (Flow::Everyone, Work::Moves, _) => 2 * all,
-            (_, Work::Combines, _) => all + all / self.ranks,
-            (Flow::FromRoot | Flow::Pair, Work::Moves, Extent::Whole) => 2 * self.role(rank).result,
-            (Flow::FromRoot | Flow::ToRoot | Flow::Pair, Work::Moves, _) => 2 * self.part(rank).len(),
+    /// Returns the data of the call as rank `rank` sees them. Rank 0 is the root.
+    pub fn data(&self, rank: usize) -> Data {
+        Data {
+            kind: self.collective.kind(),
+            ranks: self.ranks,
+            place: match rank {
+                0 => Place::Root,
+                1 => Place::Receiver,
+                _ => Place::Other,
+            },
+            whole: self.elements(),
+            own: self.counts(rank)[rank],
+            in_place: self.in_place,
         }
     }
-
-    /// Returns the data of rank `rank`, in elements.
-    pub fn role(&self, rank: usize) -> Role {
-        let Case { collective, ranks, in_place, .. } = *self;
-        let (all, part, kind) = (self.elements(), self.part(rank).len(), collective.kind());
-        let is_root = rank == 0;
-        let (sends, receives) = match kind.flow() {
-            Flow::Control => (false, false),
-            Flow::FromRoot => (is_root, kind.extent() == Extent::Parts || !is_root),
-            Flow::ToRoot => (true, is_root),
-            Flow::Everyone => (true, true),
-            Flow::Pair => (is_root, rank == 1),
-        };
-        let (contributed, needed, kept, result) = match (kind.flow(), kind.work(), kind.extent()) {
-            (_, Work::Combines, Extent::Whole) => (all, ranks * all, all, all),
-            (_, Work::Combines, Extent::Parts) => (all, all, part, part),
-            // The root of a call in place keeps its own part where it lies.
-            (Flow::ToRoot, _, _) if is_root && in_place => (0, all - part, 0, all - part),
-            (Flow::ToRoot, _, _) if is_root => (0, all, part, all),
-            (Flow::FromRoot, _, Extent::Parts) if is_root && in_place => (all, 0, 0, 0),
-            (Flow::Everyone, _, Extent::Whole) if in_place => (part, all - part, 0, all - part),
-            (Flow::ToRoot | Flow::Everyone, _, Extent::Whole) => (part, all, part, all),
-            (Flow::ToRoot | Flow::Everyone, _, Extent::Parts) => (all, all, self.counts(rank)[rank], all),
-            (Flow::FromRoot, _, Extent::Parts) => (all, part, if is_root { part } else { 0 }, part),
-            (Flow::FromRoot | Flow::Pair | Flow::Control, _, _) => (all, all, 0, all),
-        };
-        let received = |elements| if receives { elements } else { 0 };
-        Role {
-            contributed: if sends { contributed } else { 0 },
-            needed: received(needed),
-            kept: received(kept),
-            result: received(result),
-        }
-    }
-}
-
-/// The data of a rank in a call, in elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Role {
-    /// Elements that it shows to others.
-    pub contributed: usize,
-    /// Elements that it reads for its result.
-    pub needed: usize,
-    /// Those of the elements in `needed` that are its own.
-    pub kept: usize,
-    /// Elements that it writes as its result.
-    pub result: usize,
 }
 
 #[cfg(test)]

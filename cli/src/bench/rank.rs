@@ -247,7 +247,7 @@ impl<T: Small> Buffers<T> {
         let layout = match subject {
             Subject::Collective | Subject::Allocated => Layout::of(&case, rank, Habit::Ours),
             Subject::Limit => {
-                let copied = |tile| vec![Segment { tile, shift: 0, count: case.least_traffic(rank).div_ceil(2) }];
+                let copied = |tile| vec![Segment { tile, shift: 0, count: case.data(rank).least().div_ceil(2) }];
                 Layout { send: copied(rank), recv: copied(case.ranks + 1), expect: copied(rank) }
             }
         };

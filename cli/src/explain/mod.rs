@@ -194,7 +194,7 @@ impl Question {
 
     fn limit(&self) -> io::Result<Limit> {
         let ranks = 0..self.case.ranks;
-        let bytes = ranks.map(|rank| self.case.least_traffic(rank)).max().unwrap_or(0) * self.case.dtype.size();
+        let bytes = ranks.map(|rank| self.case.data(rank).least()).max().unwrap_or(0) * self.case.dtype.size();
         let one_way = limits::round_trip()?.filter(|_| self.case.ranks > 1);
         let seconds = if bytes == 0 { 0.0 } else { limits::copy(bytes / 2)? };
         // Ranks that share a core run in turn.

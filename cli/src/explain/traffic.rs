@@ -1,10 +1,11 @@
 //! The bytes that a call moves, by its protocol.
 
-use crate::bench::case::{Case, Collective, Role};
+use crate::bench::case::{Case, Collective};
 use consonance_kernels::{
     cpu::cache_hints,
     group::plan::{Protocol, Step},
 };
+use consonance_spec::traffic::Role;
 
 /// The bytes that one rank moves in a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +39,7 @@ impl Traffic {
         let is_whole = case.collective.kind().copies_to_all();
         let (replaces, is_read) =
             (case.in_place && case.collective.kind().combines(), protocol == Protocol::ProcessRead);
-        let brought = (0..case.ranks).map(|rank| case.role(rank).contributed * case.dtype.size());
+        let brought = (0..case.ranks).map(|rank| case.data(rank).role().contributed * case.dtype.size());
         let (most, copies) = (brought.clone().max().unwrap_or(0), if is_whole { case.ranks } else { 1 });
         // process_vm_readv writes the results itself, except for a reduction.
         let is_inline = matches!(protocol, Protocol::Inline | Protocol::Message);
@@ -47,7 +48,7 @@ impl Traffic {
     }
 
     fn of(case: &Case, step: Step, protocol: Protocol, rank: usize) -> Traffic {
-        let Role { contributed, needed, kept, result } = case.role(rank);
+        let Role { contributed, needed, kept, result } = case.data(rank).role();
         let [contributed, needed, kept, result] =
             [contributed, needed, kept, result].map(|elements| elements * case.dtype.size());
         let (ranks, block) = (case.ranks, contributed / case.ranks);

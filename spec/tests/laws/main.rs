@@ -3,6 +3,7 @@
 mod sample;
 
 mod words;
+mod traffic;
 mod order;
 mod numbers;
 mod collectives;
