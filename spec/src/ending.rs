@@ -4,8 +4,7 @@
 //! Ranks that all make a call compare their calls before any data moves, or a rank compares its own
 //! with that of the rank whose data it reads: after a mismatch the group goes on. If a rank makes
 //! no call, the group ends. Its first end stays: every rank that waits, and every later call, is
-//! told of it. A run begins the group's next *generation*, with the same ranks, unless the process
-//! of a rank is lost. No data of an earlier generation reaches a later one.
+//! told of it. The group can begin its next [generation](crate::generations).
 
 use crate::{
     blame::blame,

@@ -33,6 +33,7 @@ pub mod variable;
 pub mod blame;
 pub mod training;
 pub mod ending;
+pub mod generations;
 pub mod messages;
 
 pub use aggregation::{VariableAggregation, VariableSynchronization};

@@ -5,6 +5,8 @@ use crate::{
     limits,
 };
 use consonance::{ProcessGroup, ReduceOp, Result};
+use consonance_kernels::digest::mix;
+use consonance_spec::generations::{Process, formed};
 use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -143,6 +145,40 @@ fn who_is_left_goes_on_and_who_comes_joins() {
     joined(&mut job, 5, &[0, 1, 2]);
     job.all().for_each(|process| process.tell("end"));
     job.end();
+}
+
+/// Loses and replaces any processes, or none, again and again. Each new group has the members and
+/// the ranks of the spec.
+#[test]
+fn groups_are_those_of_the_spec() {
+    for seed in 1..=3 {
+        let mut job = start(3, PART);
+        let mut tasks = [Process::Runs; 3];
+        for last in 1..=4 {
+            let choice = mix(seed, last) as usize;
+            let mut running: Vec<usize> = (0..3).filter(|&task| tasks[task] == Process::Runs).collect();
+            if running.len() > 1 && !choice.is_multiple_of(4) {
+                let lost = running.swap_remove(choice / 4 % running.len());
+                lose(&mut job, lost, &running);
+                tasks[lost] = Process::Absent;
+            }
+            let waits_for_all = (choice / 16).is_multiple_of(2);
+            for task in (0..3).filter(|_| waits_for_all) {
+                if tasks[task] == Process::Absent {
+                    job.launch(task, PART);
+                    tasks[task] = Process::Asks;
+                }
+            }
+            for &task in &running {
+                assert_eq!(formed(last, &tasks, waits_for_all), None, "process {task} runs");
+                reform(&mut job, &[task], if waits_for_all { 20_000 } else { 0 });
+                tasks[task] = Process::Asks;
+            }
+            let members = formed(last, &tasks, waits_for_all).expect("all that live ask");
+            joined(&mut job, last + 1, &members);
+            members.iter().for_each(|&task| tasks[task] = Process::Runs);
+        }
+    }
 }
 
 #[test]

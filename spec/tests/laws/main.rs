@@ -16,4 +16,5 @@ mod variables;
 mod blame;
 mod training;
 mod endings;
+mod generations;
 mod messages;

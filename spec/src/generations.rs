@@ -1,0 +1,235 @@
+//! The generations of a group: which ranks are in one, how it ends, and what of it reaches the
+//! next.
+//!
+//! A group ends as [`ending`](crate::ending) says. It can begin its next *generation*:
+//!
+//! * A group whose processes all live is *renewed*: the ranks stay the same. [`Group`] says what
+//!   each rank is told.
+//! * A group that has lost a process is never renewed. The processes that are left, and those that
+//!   replace the lost ones, *form* another generation, with ranks that are numbered anew:
+//!   [`formed`].
+//!
+//! Nothing of a generation reaches a later one: no data, no call, no abort by a handle of it.
+
+/// How a generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// This rank aborted it.
+    Aborted(usize),
+    /// This rank was late for another one, whose deadline passed.
+    Late(usize),
+    /// The process of this rank is lost. All later generations have ended with this one.
+    Lost(usize),
+}
+
+/// Something that happens in a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event<V> {
+    /// A rank makes a call with a value.
+    Calls(usize, V),
+    /// A rank begins the next generation.
+    Renews(usize),
+    /// A rank's handle of a generation, which the rank has been in, aborts it.
+    Aborts {
+        /// The rank.
+        rank: usize,
+        /// The generation of the handle.
+        generation: u64,
+    },
+    /// The deadline of a rank that waits passes.
+    GivesUp(usize),
+    /// The process of a rank is lost.
+    IsLost(usize),
+}
+
+/// What a rank is told that made a call or began the next generation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told<V> {
+    /// The values of all ranks in this call, in rank order.
+    Result(Vec<V>),
+    /// All ranks are in the next generation.
+    Renewed,
+    /// The generation has not ended, and goes on.
+    Unchanged,
+    /// The generation of this rank has ended.
+    Ended(End),
+    /// These ranks have not come before this rank's deadline.
+    Late(Vec<usize>),
+}
+
+/// A group of ranks whose processes are the same from generation to generation.
+///
+/// ```
+/// use consonance_spec::generations::{End, Event, Group, Told};
+/// let mut group = Group::new(2);
+/// assert_eq!(group.happens(Event::Calls(0, "old")), [None, None]);
+/// // The other rank aborts: the call fails, and its value is gone.
+/// assert_eq!(group.happens(Event::Aborts { rank: 1, generation: 0 }), [Some(Told::Ended(End::Aborted(1))), None]);
+/// assert_eq!(group.happens(Event::Renews(0)), [None, None]);
+/// assert_eq!(group.happens(Event::Renews(1)), [Some(Told::Renewed), Some(Told::Renewed)]);
+/// // The handle of an earlier generation does nothing.
+/// assert_eq!(group.happens(Event::Aborts { rank: 1, generation: 0 }), [None, None]);
+/// group.happens(Event::Calls(1, "b"));
+/// assert_eq!(group.happens(Event::Calls(0, "a")), vec![Some(Told::Result(vec!["a", "b"])); 2]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Group<V> {
+    ranks: Vec<Rank<V>>,
+    /// The last generation that has ended, and how. All before it have ended, too.
+    ended: Option<(u64, End)>,
+}
+
+#[derive(Clone, Debug)]
+struct Rank<V> {
+    generation: u64,
+    waits: Option<Wait<V>>,
+}
+
+#[derive(Clone, Debug)]
+enum Wait<V> {
+    /// In a call, with its value.
+    Call(V),
+    /// For the others to come to its generation.
+    Renewal,
+}
+
+impl<V: Clone> Group<V> {
+    /// Makes a group in generation 0.
+    pub fn new(ranks: usize) -> Group<V> {
+        Group { ranks: vec![Rank { generation: 0, waits: None }; ranks], ended: None }
+    }
+
+    /// Returns the number of ranks.
+    pub fn ranks(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Returns the generation of a rank.
+    pub fn generation(&self, rank: usize) -> u64 {
+        self.ranks[rank].generation
+    }
+
+    /// Returns whether a rank waits for others.
+    pub fn waits(&self, rank: usize) -> bool {
+        self.ranks[rank].waits.is_some()
+    }
+
+    /// Returns how this generation ended. An end of a later generation takes the place of its own,
+    /// so a rank that stays behind is told of the last end.
+    pub fn end(&self, generation: u64) -> Option<End> {
+        self.ended.filter(|(last, _)| *last >= generation).map(|(_, end)| end)
+    }
+
+    /// Returns what each rank is told because of an event; `None` for one that is told nothing.
+    ///
+    /// # Panics
+    /// If a rank makes a call or begins a generation while it waits, or gives up while it does not.
+    pub fn happens(&mut self, event: Event<V>) -> Vec<Option<Told<V>>> {
+        let mut told = vec![None; self.ranks.len()];
+        match event {
+            Event::Calls(rank, value) => match self.end(self.generation(rank)) {
+                None => self.begin(rank, Wait::Call(value)),
+                Some(end) => told[rank] = Some(Told::Ended(end)),
+            },
+            Event::Renews(rank) => match self.ended.filter(|(last, _)| *last >= self.generation(rank)) {
+                None => told[rank] = Some(Told::Unchanged),
+                Some((_, end @ End::Lost(_))) => told[rank] = Some(Told::Ended(end)),
+                // The first generation that has not ended.
+                Some((last, _)) => {
+                    self.ranks[rank].generation = last + 1;
+                    self.begin(rank, Wait::Renewal);
+                }
+            },
+            Event::Aborts { rank, generation } => self.ends(generation, End::Aborted(rank)),
+            Event::GivesUp(rank) => {
+                let late = self.late(rank);
+                let first = late.iter().find(|&&late| late > rank).unwrap_or(&late[0]);
+                self.ranks[rank].waits = None;
+                self.ends(self.generation(rank), End::Late(*first));
+                told[rank] = Some(Told::Late(late));
+            }
+            Event::IsLost(rank) => self.ends(u64::MAX, End::Lost(rank)),
+        }
+        let now: Vec<Option<Told<V>>> = (0..self.ranks.len()).map(|rank| self.told(rank)).collect();
+        for (rank, now) in now.into_iter().enumerate().filter(|(_, now)| now.is_some()) {
+            self.ranks[rank].waits = None;
+            told[rank] = now;
+        }
+        told
+    }
+
+    fn begin(&mut self, rank: usize, wait: Wait<V>) {
+        let before = self.ranks[rank].waits.replace(wait);
+        assert!(before.is_none(), "rank {rank} waits");
+    }
+
+    /// The first end of a generation stays.
+    fn ends(&mut self, generation: u64, end: End) {
+        if self.end(generation).is_none() {
+            self.ended = Some((generation, end));
+        }
+    }
+
+    /// Returns the ranks for which a rank waits.
+    fn late(&self, rank: usize) -> Vec<usize> {
+        let own = self.generation(rank);
+        let has_come = |other: &Rank<V>| match (&self.ranks[rank].waits, &other.waits) {
+            (None, _) => panic!("rank {rank} does not wait"),
+            (Some(Wait::Call(_)), wait) => other.generation == own && matches!(wait, Some(Wait::Call(_))),
+            (Some(Wait::Renewal), _) => other.generation >= own,
+        };
+        (0..self.ranks.len()).filter(|&other| !has_come(&self.ranks[other])).collect()
+    }
+
+    /// Returns what a rank that waits is told now.
+    fn told(&self, rank: usize) -> Option<Told<V>> {
+        let wait = self.ranks[rank].waits.as_ref()?;
+        // What is complete is complete, even if the generation has ended since.
+        if !self.late(rank).is_empty() {
+            return self.end(self.generation(rank)).map(Told::Ended);
+        }
+        let value = |rank: &Rank<V>| match &rank.waits {
+            Some(Wait::Call(value)) => Some(value.clone()),
+            Some(Wait::Renewal) | None => None,
+        };
+        Some(match wait {
+            Wait::Call(_) => Told::Result(self.ranks.iter().filter_map(value).collect()),
+            Wait::Renewal => Told::Renewed,
+        })
+    }
+}
+
+/// The process of a task, where a generation is formed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Process {
+    /// There is none: it is not started, or it is lost and not replaced.
+    Absent,
+    /// It runs, and has not asked for the next generation.
+    Runs,
+    /// It asks for the next generation: as a member of the last one, or newly started.
+    Asks,
+}
+
+/// Returns the tasks of the next generation, in the order of their new ranks; `None` if none is
+/// formed now. `last` is the number of the last generation, 0 if there was none. `waits_for_all`:
+/// the processes still wait for replacements of those that are lost.
+///
+/// No generation is formed without a process that runs: it is late, and the others are told so at
+/// their deadline.
+///
+/// ```
+/// use consonance_spec::generations::{Process::{Absent, Asks, Runs}, formed};
+/// assert_eq!(formed(0, &[Asks, Absent, Asks], false), None);
+/// assert_eq!(formed(1, &[Asks, Absent, Asks], false), Some(vec![0, 2]));
+/// assert_eq!(formed(1, &[Asks, Absent, Asks], true), None);
+/// assert_eq!(formed(1, &[Asks, Runs, Asks], false), None);
+/// ```
+pub fn formed(last: u64, tasks: &[Process], waits_for_all: bool) -> Option<Vec<usize>> {
+    let is_complete = tasks.iter().all(|&task| task == Process::Asks);
+    let must_be_complete = last == 0 || waits_for_all;
+    if tasks.contains(&Process::Runs) || must_be_complete && !is_complete {
+        return None;
+    }
+    let members: Vec<usize> = (0..tasks.len()).filter(|&task| tasks[task] == Process::Asks).collect();
+    Some(members).filter(|members| !members.is_empty())
+}

@@ -1,0 +1,174 @@
+use consonance_spec::generations::{
+    End,
+    Event::{self, *},
+    Group,
+    Process::{self, Absent, Asks, Runs},
+    Told, formed,
+};
+use quickcheck::{Arbitrary, Gen, quickcheck};
+
+/// Any events that can happen in a group, by numbers. Each value of a call is the number of the
+/// event and the generation of its rank.
+#[derive(Clone, Debug)]
+struct Numbers(Vec<u16>);
+
+impl Arbitrary for Numbers {
+    fn arbitrary(g: &mut Gen) -> Numbers {
+        Numbers((0..60).map(|_| u16::arbitrary(g)).collect())
+    }
+
+    fn shrink(&self) -> Box<dyn Iterator<Item = Numbers>> {
+        Box::new(self.0.shrink().map(Numbers))
+    }
+}
+
+type Value = (usize, u64);
+
+/// Plays the events in a group of 1 to 4 ranks. Calls `check` with the group before each event, the
+/// event, what is told, and the group after it.
+fn play(numbers: Numbers, mut check: impl FnMut(&Group<Value>, &Event<Value>, &[Option<Told<Value>>], &Group<Value>)) {
+    let ranks = 1 + numbers.0.first().map_or(0, |&number| number as usize % 4);
+    let mut group = Group::new(ranks);
+    for (at, &number) in numbers.0.iter().enumerate().skip(1) {
+        let (rank, kind) = (number as usize % ranks, number / 8 % 32);
+        let generation = group.generation(rank);
+        let event = match (kind, group.waits(rank)) {
+            (0..12, false) => Calls(rank, (at, generation)),
+            (12..24, false) => Renews(rank),
+            (0..24, true) => GivesUp(rank),
+            (24..31, _) => Aborts { rank, generation: generation - generation.min(u64::from(number / 256 % 3)) },
+            _ => IsLost(rank),
+        };
+        let before = group.clone();
+        let told = group.happens(event.clone());
+        check(&before, &event, &told, &group);
+    }
+}
+
+fn ranks(told: &[Option<Told<Value>>]) -> impl Iterator<Item = (usize, &Told<Value>)> {
+    told.iter().enumerate().filter_map(|(rank, told)| Some((rank, told.as_ref()?)))
+}
+
+quickcheck! {
+    fn no_value_reaches_another_generation(numbers: Numbers) -> () {
+        play(numbers, |before, _, told, after| {
+            for (rank, told) in ranks(told) {
+                if let Told::Result(values) = told {
+                    assert_eq!(values.len(), before.ranks());
+                    assert!(values.iter().all(|(_, generation)| *generation == after.generation(rank)));
+                }
+            }
+        });
+    }
+
+    fn ranks_get_a_result_together(numbers: Numbers) -> () {
+        play(numbers, |_, _, told, _| {
+            let results: Vec<_> = ranks(told).filter(|(_, told)| matches!(told, Told::Result(_))).collect();
+            assert!(results.iter().all(|(_, other)| *other == results[0].1));
+            assert!([0, told.len()].contains(&results.len()));
+        });
+    }
+
+    fn generations_only_grow_and_are_begun_together(numbers: Numbers) -> () {
+        play(numbers, |before, event, told, after| {
+            for rank in 0..told.len() {
+                let (old, new) = (before.generation(rank), after.generation(rank));
+                assert!(new == old || new > old && *event == Renews(rank));
+            }
+            for (rank, _) in ranks(told).filter(|(_, told)| **told == Told::Renewed) {
+                assert!((0..told.len()).all(|other| after.generation(other) >= after.generation(rank)));
+            }
+        });
+    }
+
+    /// A generation that has ended is left by renewal alone, and what has ended stays so.
+    fn an_end_is_told_to_all_and_stays(numbers: Numbers) -> () {
+        play(numbers, |before, event, told, after| {
+            for (rank, told) in told.iter().enumerate() {
+                let generation = after.generation(rank);
+                let is_told = matches!(told, Some(Told::Ended(_) | Told::Late(_)));
+                assert!(after.end(generation).is_none() || !after.waits(rank));
+                assert!(!is_told || after.end(generation).is_some());
+                assert!(before.end(generation).is_none() || after.end(generation).is_some());
+                if let Some(Told::Ended(end)) = told {
+                    assert_eq!(after.end(generation), Some(*end));
+                }
+            }
+            if let Calls(rank, _) = event
+                && let Some(end) = before.end(before.generation(*rank))
+            {
+                assert_eq!(told[*rank], Some(Told::Ended(end)));
+            }
+        });
+    }
+
+    fn a_handle_of_an_earlier_generation_does_nothing(numbers: Numbers) -> () {
+        play(numbers, |before, event, told, _| {
+            if let Aborts { generation, .. } = event
+                && before.end(*generation).is_some()
+            {
+                assert!(told.iter().all(Option::is_none));
+            }
+        });
+    }
+
+    fn a_group_does_not_outlive_a_process(numbers: Numbers) -> () {
+        let mut lost = None;
+        play(numbers, |before, event, told, _| {
+            if let (IsLost(rank), None) = (event, lost) {
+                lost = Some(End::Lost(*rank));
+                // Nothing is waited for any more.
+                assert!((0..told.len()).all(|rank| told[rank].is_some() == before.waits(rank)));
+            } else if let Some(end) = lost {
+                assert!(ranks(told).all(|(_, told)| *told == Told::Ended(end)));
+            }
+        });
+    }
+
+    /// Ranks that renew until they are told of no end meet again, whatever happened before, unless
+    /// a process is lost.
+    fn ranks_that_renew_meet_again(numbers: Numbers) -> () {
+        let mut last = None;
+        play(numbers, |_, _, _, after| last = Some(after.clone()));
+        let Some(mut group) = last else { return };
+        let ranks = group.ranks();
+        if matches!(group.end(u64::MAX), Some(End::Lost(_))) {
+            return;
+        }
+        let generation = (0..ranks).map(|rank| group.generation(rank)).max().unwrap_or(0);
+        group.happens(Aborts { rank: 0, generation });
+        let told: Vec<_> = (0..ranks).map(|rank| group.happens(Renews(rank))).collect();
+        assert_eq!(told[ranks - 1], vec![Some(Told::Renewed); ranks]);
+        let told: Vec<_> = (0..ranks).map(|rank| group.happens(Calls(rank, (rank, 0)))).collect();
+        let values: Vec<Value> = (0..ranks).map(|rank| (rank, 0)).collect();
+        assert_eq!(told[ranks - 1], vec![Some(Told::Result(values)); ranks]);
+    }
+
+    fn members_are_all_that_ask_and_none_that_runs(last: u8, tasks: Vec<u8>, waits_for_all: bool) -> () {
+        let process = |task: u8| [Absent, Runs, Asks, Asks][task as usize % 4];
+        let tasks: Vec<Process> = tasks.into_iter().take(6).map(process).collect();
+        let asks: Vec<usize> = (0..tasks.len()).filter(|&task| tasks[task] == Asks).collect();
+        let last = u64::from(last % 3);
+        let members = formed(last, &tasks, waits_for_all);
+        // Ranks are numbered in the order of the tasks.
+        assert!(members.as_ref().is_none_or(|members| *members == asks && members.is_sorted()));
+        let is_complete = asks.len() == tasks.len();
+        let may_lack_some = last > 0 && !waits_for_all;
+        let can_be = !asks.is_empty() && !tasks.contains(&Runs) && (is_complete || may_lack_some);
+        assert_eq!(members.is_some(), can_be);
+    }
+}
+
+#[test]
+fn a_rank_that_comes_late_to_a_renewal_meets_the_others_in_the_next() {
+    let mut group: Group<()> = Group::new(3);
+    group.happens(Aborts { rank: 2, generation: 0 });
+    assert_eq!(group.happens(Renews(1)), [None, None, None]);
+    assert_eq!(group.happens(GivesUp(1)), [None, Some(Told::Late(vec![0, 2])), None]);
+    // Who stayed behind is told of the last end.
+    assert_eq!(group.happens(Calls(0, ())), [Some(Told::Ended(End::Late(2))), None, None]);
+    group.happens(Renews(0));
+    group.happens(Renews(2));
+    assert_eq!(group.happens(Renews(1)), vec![Some(Told::Renewed); 3]);
+    assert_eq!([0, 1, 2].map(|rank| group.generation(rank)), [2; 3]);
+}
