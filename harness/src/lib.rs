@@ -1,6 +1,5 @@
 //! Differential tests of the runtime: the implementations under test ([`subjects`]), the cases
-//! ([`cases`]), and the judgement of results ([`compare`], with a model of variables in
-//! [`variable`]).
+//! ([`cases`]), and the judgement of results ([`compare`]).
 //!
 //! Every case is a value made from bytes, so that quickcheck and a fuzzer produce the same cases.
 //! Each case is executed twice: by a subject and by the spec. Results are compared bit for bit; all
@@ -19,7 +18,6 @@ pub mod compare;
 pub mod sample;
 pub mod counted;
 pub mod cuda;
-pub mod variable;
 pub mod parsers;
 pub mod device;
 #[cfg(target_os = "linux")]

@@ -56,6 +56,12 @@ pub trait Number: Element {
     /// # Panics
     /// For `bool`, which has no parts.
     fn share(self, parts: usize, index: usize) -> Self;
+
+    /// Returns `self - other`, rounded once. Integers wrap.
+    ///
+    /// # Panics
+    /// For `bool`, which has no difference.
+    fn difference(self, other: Self) -> Self;
 }
 
 macro_rules! float {
@@ -87,6 +93,10 @@ macro_rules! float {
 
             fn share(self, parts: usize, _: usize) -> $type {
                 $narrow($widen(self) / parts as $acc)
+            }
+
+            fn difference(self, other: $type) -> $type {
+                $narrow($widen(self) - $widen(other))
             }
         }
     };
@@ -139,6 +149,10 @@ macro_rules! integer {
                 let larger = i128::from((index as i128) < value.rem_euclid(parts));
                 (value.div_euclid(parts) + larger) as $type
             }
+
+            fn difference(self, other: $type) -> $type {
+                self.wrapping_sub(other)
+            }
         })*
     };
 }
@@ -167,5 +181,9 @@ impl Number for bool {
 
     fn share(self, _: usize, _: usize) -> bool {
         panic!("a bool has no parts")
+    }
+
+    fn difference(self, _: bool) -> bool {
+        panic!("a bool has no difference")
     }
 }

@@ -8,7 +8,8 @@ use consonance::{
     DType, Destinations, PerReplica, ReplicaContext, Result, Strategy, Tensor, Variable, VariableAggregation,
     VariableSynchronization,
 };
-use consonance_harness::variable::{Difference, Model, Update};
+use consonance_harness::sample::Sample;
+use consonance_spec::variable::{self, Placement, Update};
 use serde_json::{Value as Json, json};
 
 /// One step of a case.
@@ -164,13 +165,20 @@ pub(crate) fn specified(case: &Case) -> Value {
     }
 }
 
-fn specified_of<T: Difference>(case: &Case) -> Value {
+fn specified_of<T: Sample>(case: &Case) -> Value {
     let initial = initial(case);
     let tensor = |elements: &Vec<T>| Tensor::new(initial.shape(), elements).expect("the variable's shape");
     let elements = |tensor: &Tensor| tensor.as_slice::<T>().expect("the variable's dtype").to_vec();
-    let mut model = Model::new(synchronization(case), aggregation(case), case.replicas, &elements(&initial))
-        .expect("a variable that can be");
-    let read = |model: &Model<T>| match model.read_across() {
+    let placement = Placement::EachReplica;
+    let mut model = variable::Variable::new(
+        placement,
+        synchronization(case),
+        aggregation(case),
+        case.replicas,
+        &elements(&initial),
+    )
+    .expect("a variable that can be");
+    let read = |model: &variable::Variable<T>| match model.read_across() {
         Ok(value) => Value::Tensor(tensor(&value)),
         Err(_) => refused("aggregation_required"),
     };
@@ -178,17 +186,19 @@ fn specified_of<T: Difference>(case: &Case) -> Value {
     for step in steps(case) {
         let operands: Vec<Vec<T>> = step.operands.iter().map(elements).collect();
         let is_in_replicas = step.context == "replica";
-        let done = match step.update() {
-            None => Ok(()),
+        let after = match step.update() {
+            None => Ok(model.clone()),
             Some(update) if is_in_replicas => model.assign_in_replicas(update, &operands),
             Some(update) => model.assign_across(update, &operands[0]),
         };
-        answers.push(match done {
-            Err(_) => refused("aggregation_required"),
-            Ok(()) if is_in_replicas => {
-                Value::Local(model.components().iter().map(|component| Value::Tensor(tensor(component))).collect())
-            }
-            Ok(()) => read(&model),
+        let Ok(after) = after else {
+            answers.push(refused("aggregation_required"));
+            continue;
+        };
+        model = after;
+        answers.push(match is_in_replicas {
+            true => Value::Local(model.components().iter().map(|component| Value::Tensor(tensor(component))).collect()),
+            false => read(&model),
         });
     }
     answered(answers, model.components().iter().map(tensor).collect(), read(&model))
