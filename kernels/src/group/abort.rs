@@ -2,41 +2,7 @@
 
 use crate::shm::records::Generation;
 
-/// Why a group was ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Reason {
-    /// A rank did not arrive before the deadline of another.
-    Deadline = 1,
-    /// A rank's code panicked.
-    Panic = 2,
-    /// A rank's code returned an error, or asked for the end.
-    Failure = 3,
-    /// A rank's process has ended.
-    Death = 4,
-    /// A rank got no memory for the data that it shares.
-    Memory = 5,
-    /// A rank's process has left the group, to form another one.
-    Departure = 6,
-    /// A rank is idle, and another rank of its process waits for it.
-    Return = 7,
-    /// A rank has left, and a rank that was told of it has ended the group.
-    Leave = 8,
-}
-
-impl Reason {
-    /// Every reason.
-    pub const ALL: [Reason; 8] = [
-        Reason::Deadline,
-        Reason::Panic,
-        Reason::Failure,
-        Reason::Death,
-        Reason::Memory,
-        Reason::Departure,
-        Reason::Return,
-        Reason::Leave,
-    ];
-}
+pub use crate::shm::codes::Reason;
 
 /// The rank at fault for the end of a group, and the reason. The first abort wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

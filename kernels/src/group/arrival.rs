@@ -5,7 +5,6 @@ use super::{
     end::CODE_BITS,
     endpoint::Endpoint,
     fault::Fault,
-    plan::Access,
     post::{self, Post},
     posted::{COMPARES, Posted, count_word},
     slot_swap,
@@ -13,7 +12,7 @@ use super::{
 };
 use crate::shm::{
     call_log::Outcome,
-    codes,
+    codes::{self, Access},
     records::{FIRST_BYTES, Generation},
 };
 use consonance_spec::Signature;

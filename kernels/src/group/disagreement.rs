@@ -7,7 +7,6 @@
 use super::{
     endpoint::Endpoint,
     fault::Fault,
-    plan::Access,
     post,
     posted::{self, PostedCall, has_access},
 };
@@ -15,6 +14,7 @@ use crate::{
     cpu::{cache_hints::CopySize, copy::copy},
     shm::{
         call_log::Outcome,
+        codes::Access,
         records::{CallDescriptor, PAYLOAD_BYTES},
     },
 };

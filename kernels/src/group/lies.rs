@@ -7,12 +7,12 @@ use super::{
     endpoint::Endpoint,
     fault::Fault,
     peers::PeerBuffers,
-    plan::{Access, Chunking, Targets},
+    plan::{Chunking, Targets},
     staging::{BufferRef, Shown},
 };
 use crate::{
     cpu::{axis::Partial, reduce::Reducer},
-    shm::{GroupId, Segment, Shape, records::Counters},
+    shm::{GroupId, Segment, Shape, codes::Access, records::Counters},
     tuning::Tuning,
 };
 use consonance_spec::{DType, Kind, ReduceOp, Signature};

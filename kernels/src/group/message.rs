@@ -34,13 +34,12 @@
 //!   descriptor once more after it has seen that the rank left, failed or died. The area of a
 //!   subgroup is used again when all members have left.
 
-use super::{
-    endpoint::Endpoint, fault::Fault, payloads::Payloads, plan::Access, post, posted::Posted, scratch::Addresses,
-};
+use super::{endpoint::Endpoint, fault::Fault, payloads::Payloads, post, posted::Posted, scratch::Addresses};
 use crate::{
     memory::HostBuf,
     shm::{
         call_log::Outcome,
+        codes::Access,
         records::{CallDescriptor, Generation, PAYLOAD_BYTES},
     },
     sync::atomics::Ordering,

@@ -9,6 +9,7 @@ use crate::{
     cpu::reduce::Reducer,
     shm::{
         Shape,
+        codes::Access,
         records::{FIRST_BYTES, PAYLOAD_BYTES, TINY_BYTES},
     },
     tuning::{self, Tuning},
@@ -41,22 +42,6 @@ pub enum Step {
         /// Bytes of an element of the result.
         output_size: usize,
     },
-}
-
-/// How a rank shares memory in a step. Descriptors must be equal in this and in the call's code.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Access {
-    Payload = 0,
-    Published = 1,
-    DividedToAll = 2,
-    DividedToOwn = 3,
-    DividedToRoot = 4,
-    /// The rank waits for the data that it reads, and compares the other descriptors at its next
-    /// call.
-    Message = 5,
-    /// The rank's own call is invalid; its payload says why.
-    Refused = 6,
 }
 
 /// The ranks that receive the result of [`Endpoint::divided`](crate::group::Endpoint::divided).

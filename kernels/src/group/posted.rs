@@ -1,10 +1,10 @@
 //! Calls, as the descriptors of ranks have them.
 
-use super::{
-    end::{CODE_BITS, CODE_MASK},
-    plan::Access,
+use super::end::{CODE_BITS, CODE_MASK};
+use crate::shm::{
+    codes::{self, Access},
+    records::CallDescriptor,
 };
-use crate::shm::{codes, records::CallDescriptor};
 use consonance_spec::{Extension, Signature};
 
 /// A rank's call, as its descriptor has it.

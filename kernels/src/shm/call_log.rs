@@ -10,7 +10,7 @@
 //! on other threads while one of its threads writes an entry. That race mixes two lines of a
 //! report.
 
-use super::codes;
+use super::codes::{self, coded};
 use crate::sync::atomics::{AtomicU32, AtomicU64, Ordering, fence};
 use consonance_spec::{Extension, Signature};
 use std::{array, fmt, process};
@@ -55,24 +55,26 @@ pub struct Entry {
     pub outcome: Outcome,
 }
 
-/// How a call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Outcome {
-    /// It has not ended: the rank is in it, or died in it.
-    Begun = 0,
-    /// It succeeded.
-    Done = 1,
-    /// The ranks did not make the same call.
-    Mismatch = 2,
-    /// A rank had left.
-    Left = 3,
-    /// A rank did not arrive before the deadline.
-    Missing = 4,
-    /// A rank had ended the group.
-    Aborted = 5,
-    /// A code that this build does not know.
-    Unknown = u32::MAX,
+coded! {
+    /// How a call ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[repr(u8)]
+    pub enum Outcome {
+        /// It has not ended: the rank is in it, or died in it.
+        Begun = 0,
+        /// It succeeded.
+        Done = 1,
+        /// The ranks did not make the same call.
+        Mismatch = 2,
+        /// A rank had left.
+        Left = 3,
+        /// A rank did not arrive before the deadline.
+        Missing = 4,
+        /// A rank had ended the group.
+        Aborted = 5,
+        /// A code that this build does not know.
+        Unknown = 255,
+    }
 }
 
 impl Default for CallLog {

@@ -1,4 +1,5 @@
-//! The numbers of element types, operations and calls in the words that ranks share.
+//! The numbers in the words that ranks share: of element types, operations and calls, of how a rank
+//! shares memory in a step, and of why a group was ended.
 
 use crate::digest::{self, mix};
 use consonance_spec::{DType, Extension, Kind, ReduceOp, Signature};
@@ -74,11 +75,86 @@ pub fn kind_of(code: u8, extensions: &[&'static Extension]) -> Option<Kind> {
 }
 
 /// A number and its name.
-type Code = (u8, &'static str);
+pub(super) type Code = (u8, &'static str);
+
+/// Declares an enum whose variants have numbers in words that ranks share, and lists them.
+macro_rules! coded {
+    ($(#[$attribute:meta])* $public:vis enum $name:ident { $($(#[$doc:meta])* $variant:ident = $code:literal,)* }) => {
+        $(#[$attribute])*
+        $public enum $name {
+            $($(#[$doc])* $variant = $code,)*
+        }
+
+        impl $name {
+            /// The number and the name of each, for the digest of a segment's layout.
+            pub(super) const CODES: &'static [$crate::shm::codes::Code] = &[$(($code, stringify!($variant))),*];
+        }
+    };
+}
+pub(super) use coded;
+
+coded! {
+    /// How a rank shares memory in a step. Descriptors must be equal in this and in the call's
+    /// code.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    #[repr(u8)]
+    pub(crate) enum Access {
+        Payload = 0,
+        Published = 1,
+        DividedToAll = 2,
+        DividedToOwn = 3,
+        DividedToRoot = 4,
+        /// The rank waits for the data that it reads, and compares the other descriptors at its
+        /// next call.
+        Message = 5,
+        /// The rank's own call is invalid; its payload says why.
+        Refused = 6,
+    }
+}
+
+coded! {
+    /// Why a group was ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[repr(u8)]
+    pub enum Reason {
+        /// A rank did not arrive before the deadline of another.
+        Deadline = 1,
+        /// A rank's code panicked.
+        Panic = 2,
+        /// A rank's code returned an error, or asked for the end.
+        Failure = 3,
+        /// A rank's process has ended.
+        Death = 4,
+        /// A rank got no memory for the data that it shares.
+        Memory = 5,
+        /// A rank's process has left the group, to form another one.
+        Departure = 6,
+        /// A rank is idle, and another rank of its process waits for it.
+        Return = 7,
+        /// A rank has left, and a rank that was told of it has ended the group.
+        Leave = 8,
+    }
+}
+
+impl Reason {
+    /// Every reason.
+    pub const ALL: [Reason; 8] = [
+        Reason::Deadline,
+        Reason::Panic,
+        Reason::Failure,
+        Reason::Death,
+        Reason::Memory,
+        Reason::Departure,
+        Reason::Return,
+        Reason::Leave,
+    ];
+}
+
+const _: () = assert!(Reason::ALL.len() == Reason::CODES.len());
 
 const COUNT: usize = DType::ALL.len() + ReduceOp::ALL.len() + Kind::ALL.len();
 
-/// All codes of this build.
+/// The codes of types, operations and calls.
 pub(super) const CODES: [Code; COUNT] = {
     let mut codes = [(0, ""); COUNT];
     let mut index = 0;

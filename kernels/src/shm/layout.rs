@@ -15,8 +15,8 @@
 //! reads, and the cells of each ring. Each heap begins at a huge page.
 
 use super::{
-    call_log::CallLog,
-    codes,
+    call_log::{CallLog, Outcome},
+    codes::{self, Access, Code, Reason},
     error::SegmentError,
     mapping::{HUGE_PAGE, PAGE},
     measured::Measured,
@@ -382,13 +382,19 @@ const RING_BYTES: usize = CELLS * size_of::<Cell>();
 const PAIR_BYTES: usize = (size_of::<Head>() + 2 * size_of::<RankRecord>()).next_multiple_of(PAGE);
 
 /// The digest of everything that must be the same in programs that share a segment.
-pub(super) const HASH: u64 = hash(codes::digest_of(&codes::CODES));
+pub(super) const HASH: u64 = hash(&CODES);
 
-/// Returns the digest for a build whose codes have the digest `codes`.
-const fn hash(codes: u64) -> u64 {
+/// Every number that travels in a word, with its name.
+const CODES: [&[Code]; 4] = [&codes::CODES, Access::CODES, Reason::CODES, Outcome::CODES];
+
+/// Returns the digest for a build with these codes.
+const fn hash(tables: &[&[Code]; 4]) -> u64 {
     let words = [
         VERSION,
-        codes,
+        codes::digest_of(tables[0]),
+        codes::digest_of(tables[1]),
+        codes::digest_of(tables[2]),
+        codes::digest_of(tables[3]),
         size_of::<usize>() as u64,
         PAGE as u64,
         HEADS as u64,

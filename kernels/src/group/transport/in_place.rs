@@ -10,10 +10,10 @@ use crate::{
         call_context::CallContext,
         endpoint::Endpoint,
         fault::Fault,
-        plan::{Access, BORDER_BYTES, Targets, chunks},
+        plan::{BORDER_BYTES, Targets, chunks},
         scratch::Addresses,
     },
-    shm::{call_log::Outcome, records::Generation},
+    shm::{call_log::Outcome, codes::Access, records::Generation},
     sync::atomics::{Ordering, fence, yield_now},
 };
 use consonance_spec::{Signature, partition};
