@@ -76,6 +76,10 @@ impl<S> Builder<S> {
     /// returns an engine for each, in rank order. It is called before the first run, and before a
     /// run whose engines cannot go on from the last one. By default replicas share memory.
     ///
+    /// The engines execute what replicas call. [`Strategy::reduce`] and [`Strategy::gather`] have
+    /// the values of all replicas in this process, and combine them in the host's memory without an
+    /// engine, to the same bits.
+    ///
     /// ```
     /// # use consonance::{Device, MirroredStrategy, Result, raw::Engine};
     /// type Engines = Vec<Box<dyn Engine>>;

@@ -58,7 +58,9 @@ impl Strategy {
     /// Combines a value over the replicas, and over `axis` of each replica's tensor if given.
     ///
     /// With several workers it combines over the replicas of all workers: every worker makes the
-    /// call with the values of its own replicas and gets the result.
+    /// call with the values of its own replicas and gets the result. With one worker it takes no
+    /// engine, also if the strategy was [built](crate::Builder::engines) with engines: threads of
+    /// this process combine the values in the host's memory.
     ///
     /// Without an axis all shapes are equal. With one (or several), the replicas' sizes along it
     /// may differ, as for a last partial batch, and the mean divides by the true number of
