@@ -408,22 +408,6 @@ fn notes_of_unfinished_work(source: &Source) -> Vec<Problem> {
     words.iter().flat_map(|word| source.each(&source.comments, word, "an issue is the place for it")).collect()
 }
 
-/// Returns each `#[allow]`, `#[expect]` and `#[ignore]` without a reason in the attribute or in a
-/// comment on its line.
-fn exceptions_without_reason(source: &Source) -> Vec<Problem> {
-    let mut problems = source.each(&source.code, "#[ignore]", "say why: #[ignore = \"…\"]");
-    for word in ["[allow(", "[expect("] {
-        for at in source.code.match_indices(word).map(|(at, _)| at) {
-            let end = source.code[at..].find(']').map_or(source.code.len(), |end| at + end);
-            let line = source.code[end..].find('\n').map_or(source.code.len(), |line| end + line);
-            if !source.code[at..end].contains("reason") && source.comments[end..line].trim().is_empty() {
-                problems.push(source.problem(at, format!("`#{word}…)]` without a reason on its line")));
-            }
-        }
-    }
-    problems
-}
-
 /// Returns the last arms of matches over [`TABLES`] that a new variant would take unseen.
 fn wildcards_over_tables(source: &Source) -> Vec<Problem> {
     /// Returns the offsets of such arms.
@@ -574,11 +558,6 @@ fn only_tests_import_the_meaning_of_spec() {
 #[test]
 fn no_work_is_left_unfinished() {
     check(notes_of_unfinished_work);
-}
-
-#[test]
-fn every_exception_has_a_reason() {
-    check(exceptions_without_reason);
 }
 
 #[test]
@@ -766,7 +745,7 @@ fn the_faults_that_are_put_back_are_there() {
 fn the_rules_see_what_they_forbid() {
     type Rule = fn(&Source) -> Vec<Problem>;
     let wide = format!("\n// {}", "word ".repeat(COLUMNS / 4));
-    let broken: [(Rule, &str, &str); 23] = [
+    let broken: [(Rule, &str, &str); 20] = [
         (wildcards_over_tables, "spec/src/a.rs", "fn f() { match a { DType::F32 => 1,\n_ => 2 } }"),
         (
             wildcards_over_tables,
@@ -795,9 +774,6 @@ fn the_rules_see_what_they_forbid() {
         (meaning_outside_tests, "kernels/src/a.rs", "\nuse consonance_spec as spec;"),
         (meaning_outside_tests, "kernels/src/a.rs", "fn f() {\n    consonance_spec::array::gather() }"),
         (notes_of_unfinished_work, "spec/src/a.rs", "\n// TODO: more"),
-        (exceptions_without_reason, "spec/src/a.rs", "\n#[ignore]"),
-        (exceptions_without_reason, "spec/src/a.rs", "// no\n#[allow(dead_code)]\n// no"),
-        (exceptions_without_reason, "spec/src/a.rs", "\n#![expect(dead_code)]"),
         (texts_of_errors, "runtime/tests/a.rs", "fn f() {\n    assert_eq!(error.to_string(), \"b\"); }"),
         (texts_of_errors, "harness/tests/a.rs", "fn f() {\n    g().unwrap_err().to_string() }"),
         (unsafe_outside_kernels, "spec/src/a.rs", "fn f<'a>(_: &'a str) -> char { '\"' }\nunsafe fn g() {} // \""),
@@ -823,7 +799,7 @@ fn the_rules_see_what_they_forbid() {
     assert_eq!(lines.collect::<Vec<_>>(), [1, 2]);
     assert_eq!(names("`a/b.rs` and `f(x)` and\n`c/`"), [(1, "a/b.rs"), (2, "c/")]);
 
-    let kept: [(Rule, &str, &str); 12] = [
+    let kept: [(Rule, &str, &str); 11] = [
         (wildcards_over_tables, "spec/src/a.rs", "fn f() { match a { DType::F32 => b(1, |_| 2), DType::F64 => 2 } }"),
         (wildcards_over_tables, "spec/src/a.rs", "fn f() { match a { 1 if b == Kind::Split => Kind::Split, _ => 2 } }"),
         (wildcards_over_tables, "spec/src/a.rs", "fn f() { match a { (Kind::Split, _) => match b { _ => 1 } } }"),
@@ -843,11 +819,6 @@ fn the_rules_see_what_they_forbid() {
             "use consonance_spec::{DType, f16, order::{BLOCK, LANES}, call::{Flow, Work}};",
         ),
         (meaning_outside_tests, "kernels/src/tests.rs", "use consonance_spec::order;"),
-        (
-            exceptions_without_reason,
-            "spec/src/a.rs",
-            "#[allow(dead_code)] // it is\n#[allow(a, reason = \"b\")]\n#[ignore = \"c\"]",
-        ),
     ];
     for (rule, path, text) in kept {
         let lines: Vec<usize> = rule(&Source::new(path, text)).iter().map(|problem| problem.line).collect();
