@@ -2,7 +2,7 @@
 #include "ranks.h"
 
 static cons_error last(cons_comm comm) {
-    cons_error error = {.size = sizeof error};
+    cons_error error = sized_error();
     OK(cons_last_error(comm, &error));
     return error;
 }
@@ -45,7 +45,8 @@ static void arguments(cons_comm comm, int rank, int size) {
     int64_t data[8] = {0};
     unsigned char truth[2] = {1, 2};
     int odd = rank == 1, expected = odd ? CONS_ERR_ARGUMENT : CONS_ERR_MISMATCH;
-    char *misaligned = (char *)data + 4;
+    size_t counts[8] = {0};
+    void *misaligned = (char *)data + 4;
     cons_request request = 0;
     CHECK(cons_all_reduce(comm, odd ? NULL : data, data, 4, CONS_I64, CONS_SUM) == expected);
     if (odd) {
@@ -54,14 +55,14 @@ static void arguments(cons_comm comm, int rank, int size) {
     } else {
         CHECK(last(comm).replica == 1);
     }
-    CHECK(cons_all_reduce(comm, odd ? (void *)misaligned : data, odd ? (void *)misaligned : data, 2, CONS_I64, CONS_SUM) == expected);
-    CHECK(cons_all_reduce(comm, data, data, 2, odd ? 99 : CONS_I64, CONS_SUM) == expected);
-    CHECK(cons_all_reduce(comm, data, data, 2, CONS_I64, odd ? -1 : CONS_SUM) == expected);
+    CHECK(cons_all_reduce(comm, odd ? misaligned : data, odd ? misaligned : data, 2, CONS_I64, CONS_SUM) == expected);
+    CHECK(cons_all_reduce(comm, data, data, 2, odd ? 99 : (int)CONS_I64, CONS_SUM) == expected);
+    CHECK(cons_all_reduce(comm, data, data, 2, CONS_I64, odd ? -1 : (int)CONS_SUM) == expected);
     CHECK(cons_all_reduce(comm, data, data, 2, odd ? CONS_F32 : CONS_I64, odd ? CONS_XOR : CONS_SUM) == expected);
     CHECK(cons_all_reduce(comm, data, data, odd ? SIZE_MAX / 4 : 2, CONS_I64, CONS_SUM) == expected);
     CHECK(told(comm, cons_broadcast(comm, data, 2, CONS_I64, odd ? size : 0)) == expected);
     CHECK(told(comm, cons_broadcast(comm, data, 2, CONS_I64, odd ? -1 : 0)) == expected);
-    CHECK(cons_all_gather_v(comm, data, data, odd ? NULL : (size_t[8]){0}, CONS_I64) == expected);
+    CHECK(cons_all_gather_v(comm, data, data, odd ? NULL : counts, CONS_I64) == expected);
     truth[1] = odd ? 2 : 1;
     CHECK(cons_all_reduce(comm, truth, truth, 2, CONS_BOOL, CONS_AND) == expected);
     if (odd) {
@@ -81,7 +82,8 @@ static void arguments(cons_comm comm, int rank, int size) {
     OK(cons_barrier(comm));
 
     /* What no other rank waits for. */
-    cons_error small = {.size = 8};
+    cons_error small = sized_error();
+    small.size = 8;
     CHECK(cons_last_error(comm, &small) == CONS_ERR_ARGUMENT);
     CHECK(cons_last_error(comm, NULL) == CONS_ERR_ARGUMENT);
     CHECK(cons_isend(comm, data, 2, CONS_I64, 0, 0, NULL) == CONS_ERR_ARGUMENT);
@@ -101,13 +103,14 @@ static void arguments(cons_comm comm, int rank, int size) {
     cons_comm other = 0;
     cons_id id;
     OK(cons_unique_id(&id));
-    cons_config config = {.size = 3};
+    cons_config config = sized_config(0, 0);
+    config.size = 3;
     CHECK(cons_comm_init(&other, &id, 2, 0, &config) == CONS_ERR_ARGUMENT);
     CHECK(cons_comm_init(&other, &id, 2, 2, NULL) == CONS_ERR_ARGUMENT);
     CHECK(cons_comm_init(&other, &id, -1, 0, NULL) == CONS_ERR_ARGUMENT);
     CHECK(cons_comm_init(&other, NULL, 2, 0, NULL) == CONS_ERR_ARGUMENT);
     CHECK(cons_comm_init(NULL, &id, 2, 0, NULL) == CONS_ERR_ARGUMENT);
-    config = (cons_config){.size = sizeof config, .join_timeout_ms = 50};
+    config = sized_config(0, 50);
     CHECK(cons_comm_init(&other, &id, 2, 0, &config) == CONS_ERR_MEETING && other == 0);
     cons_error error = last(0);
     CHECK(strstr(error.text, "rank 1") != NULL && strcmp(error.call, "ProcessGroup") == 0);

@@ -28,20 +28,34 @@ fn said(output: &Output) -> String {
 /// Writes a program that does not compile if a struct of the header has another layout than that of
 /// the library.
 fn layouts() -> PathBuf {
-    let assert = |(what, bytes): (&str, usize)| format!("_Static_assert({what} == {bytes}, \"{bytes}\");\n");
+    let assert = |(what, bytes): (&str, usize)| format!("static_assert({what} == {bytes}, \"{bytes}\");\n");
     let asserts: String = consonance_c::layouts().into_iter().map(assert).collect();
     let main = "int main(void) {\n    puts(\"layouts: all right\");\n    return 0;\n}\n";
     let program = library().join("layouts.c");
-    fs::write(&program, format!("#include <consonance.h>\n#include <stdio.h>\n{asserts}{main}")).unwrap();
+    fs::write(&program, format!("#include <assert.h>\n#include <consonance.h>\n#include <stdio.h>\n{asserts}{main}"))
+        .unwrap();
     program
 }
 
-/// Compiles and runs a program of this folder, or with this path. `words` are for the compiler.
-fn compile_and_run(source: &str, compiler: &str, words: &[&str]) {
+/// A compiler, and its words for a language that both have.
+struct Language {
+    compiler: &'static str,
+    words: &'static [&'static str],
+}
+
+const LANGUAGES: [Language; 2] = [
+    Language { compiler: "cc", words: &["-std=c11"] },
+    Language { compiler: "c++", words: &["-x", "c++", "-std=c++17"] },
+];
+
+/// Compiles and runs a program of this folder, or with this path. Returns the path of what was
+/// compiled, unless the compiler is not installed.
+fn compile_and_run(source: &str, Language { compiler, words }: &Language) -> Option<PathBuf> {
     let (folder, library) = (Path::new(env!("CARGO_MANIFEST_DIR")), library());
-    let program = library.join(format!("c-{}", source.rsplit('/').next().unwrap().replace('.', "-")));
+    let name = Path::new(source).file_stem().unwrap().to_str().unwrap();
+    let program = library.join(format!("{compiler}-{name}"));
     let mut command = Command::new(compiler);
-    command.args(["-O1", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]).args(words);
+    command.args(["-O1", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]).args(*words);
     // Set to `address` by `.ci/run`.
     let sanitizer = env::var("CONSONANCE_SANITIZER").ok();
     command.args(sanitizer.map(|name| format!("-fsanitize={name}")));
@@ -55,18 +69,44 @@ fn compile_and_run(source: &str, compiler: &str, words: &[&str]) {
     let Some(compiled) = run(&mut command) else {
         // Not by a macro, whose lines of a test that passes are not shown.
         let _ = writeln!(io::stderr(), "skipped {source}: install {compiler}, a C or C++ compiler");
-        return;
+        return None;
     };
     assert!(compiled.status.success(), "{command:?}:\n{}", said(&compiled));
-    let ran = run(&mut Command::new(&program)).expect("the program that was compiled");
-    assert!(ran.status.success() && said(&ran).contains("all right"), "{source}: {}\n{}", ran.status, said(&ran));
+    // A folder for temporary files in which nobody else makes one.
+    let temporary = library.join(format!("{compiler}-{name}-temporary"));
+    let _ = fs::remove_dir_all(&temporary);
+    fs::create_dir(&temporary).unwrap();
+    let ran = run(Command::new(&program).env("TMPDIR", &temporary)).expect("the program that was compiled");
+    let said = said(&ran);
+    assert!(ran.status.success() && said.contains("all right"), "{compiler} {source}: {}\n{said}", ran.status);
+    fs::remove_dir(&temporary).expect("an empty folder: programs leave no file");
+    Some(program)
+}
+
+/// Checks that programs call every function of the library: their files have its name.
+fn call_every_function(programs: &[PathBuf]) {
+    let files: Vec<Vec<u8>> = programs.iter().map(|program| fs::read(program).unwrap()).collect();
+    let is_called = |name: &str| {
+        let symbol = format!("\0{name}\0");
+        files.iter().any(|file| file.windows(symbol.len()).any(|part| part == symbol.as_bytes()))
+    };
+    let prototypes = consonance_c::prototypes();
+    let names = prototypes.iter().map(|prototype| prototype["int ".len()..].split('(').next().unwrap());
+    let missing: Vec<&str> =
+        names.chain(["cons_abi_version", "cons_code_name"]).filter(|name| !is_called(name)).collect();
+    assert!(missing.is_empty(), "functions that no program calls: {missing:?}");
+    assert!(!is_called("cons_"), "a name that is no function");
 }
 
 // One test: the programs are run one after the other, because each has as many ranks as cores.
 #[test]
-fn programs_compile_without_warnings_and_run() {
-    compile_and_run(layouts().to_str().expect("a path in UTF-8"), "cc", &["-std=c11"]);
-    compile_and_run("calls.c", "cc", &["-std=c11"]);
-    compile_and_run("errors.c", "cc", &["-std=c11"]);
-    compile_and_run("plus.cpp", "c++", &["-std=c++17"]);
+fn programs_compile_without_warnings_call_every_function_and_run() {
+    let layouts = layouts();
+    for language in &LANGUAGES {
+        compile_and_run(layouts.to_str().expect("a path in UTF-8"), language);
+        let programs = ["calls.c", "errors.c"].map(|source| compile_and_run(source, language));
+        if let [Some(calls), Some(errors)] = programs {
+            call_every_function(&[calls, errors]);
+        }
+    }
 }

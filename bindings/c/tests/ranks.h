@@ -1,8 +1,10 @@
-/* Runs a function on each rank of a group: of threads, or of processes. */
+/* Runs a function on each rank of a group: of threads, or of processes. In C and in C++. */
 #ifndef RANKS_H
 #define RANKS_H
 
+#ifndef _GNU_SOURCE /* which C++ compilers define */
 #define _GNU_SOURCE
+#endif
 #include <consonance.h>
 #include <pthread.h>
 #include <signal.h>
@@ -14,10 +16,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+static inline cons_error sized_error(void) {
+    cons_error error;
+    memset(&error, 0, sizeof error);
+    error.size = sizeof error;
+    return error;
+}
+
+static inline cons_config sized_config(int64_t timeout_ms, int64_t join_timeout_ms) {
+    cons_config config = {sizeof config, timeout_ms, join_timeout_ms};
+    return config;
+}
+
 #define CHECK(what)                                                                    \
     do {                                                                               \
         if (!(what)) {                                                                 \
-            cons_error error_ = {.size = sizeof error_};                               \
+            cons_error error_ = sized_error();                                         \
             cons_last_error(0, &error_);                                               \
             fprintf(stderr, "%s:%d: %s; last error: %s\n", __FILE__, __LINE__, #what, error_.text); \
             exit(1);                                                                   \
@@ -48,7 +62,7 @@ static void take_part(struct place place) {
         __atomic_store_n(&place.meeting->is_made, 1, __ATOMIC_RELEASE);
     }
     while (!__atomic_load_n(&place.meeting->is_made, __ATOMIC_ACQUIRE)) usleep(1000);
-    cons_config config = {.size = sizeof config, .timeout_ms = place.timeout_ms, .join_timeout_ms = 60000};
+    cons_config config = sized_config(place.timeout_ms, 60000);
     cons_comm comm = 0;
     OK(cons_comm_init(&comm, &place.meeting->id, place.size, place.rank, &config));
     place.run(comm, place.rank, place.size);
@@ -64,14 +78,15 @@ static void *take_part_as_thread(void *place) {
  * process that hangs is ended by its alarm. */
 static void on_ranks(int as_processes, int size, int timeout_ms, body run) {
     enum { MOST = 16 };
-    struct meeting *meeting =
-        mmap(NULL, sizeof *meeting, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(meeting != MAP_FAILED && size <= MOST);
+    void *memory = mmap(NULL, sizeof(struct meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED && size <= MOST);
+    struct meeting *meeting = (struct meeting *)memory;
     struct place places[MOST];
     pthread_t threads[MOST];
     pid_t processes[MOST];
     for (int rank = 0; rank < size; rank++) {
-        places[rank] = (struct place){meeting, rank, size, timeout_ms, run};
+        struct place place = {meeting, rank, size, timeout_ms, run};
+        places[rank] = place;
         if (!as_processes) {
             CHECK(pthread_create(&threads[rank], NULL, take_part_as_thread, &places[rank]) == 0);
         } else if ((processes[rank] = fork()) == 0) {
