@@ -108,5 +108,6 @@ fn programs_compile_without_warnings_call_every_function_and_run() {
         if let [Some(calls), Some(errors)] = programs {
             call_every_function(&[calls, errors]);
         }
+        compile_and_run("leaves.c", language);
     }
 }
