@@ -56,7 +56,7 @@ fn compile_and_run(source: &str, Language { compiler, words }: &Language) -> Opt
     let program = library.join(format!("{compiler}-{name}"));
     let mut command = Command::new(compiler);
     command.args(["-O1", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]).args(*words);
-    // Set to `address` by `.ci/run`.
+    // Set to `address` by `.ci/run`, which builds the library with the same sanitizer.
     let sanitizer = env::var("CONSONANCE_SANITIZER").ok();
     command.args(sanitizer.map(|name| format!("-fsanitize={name}")));
     command.arg("-I").arg(folder.join("include")).arg("-o").arg(&program).arg(folder.join("tests").join(source));
@@ -83,13 +83,16 @@ fn compile_and_run(source: &str, Language { compiler, words }: &Language) -> Opt
     Some(program)
 }
 
+/// Whether a program or library has this symbol.
+fn has_symbol(file: &[u8], name: &str) -> bool {
+    let symbol = format!("\0{name}\0");
+    file.windows(symbol.len()).any(|part| part == symbol.as_bytes())
+}
+
 /// Checks that programs call every function of the library: their files have its name.
 fn call_every_function(programs: &[PathBuf]) {
     let files: Vec<Vec<u8>> = programs.iter().map(|program| fs::read(program).unwrap()).collect();
-    let is_called = |name: &str| {
-        let symbol = format!("\0{name}\0");
-        files.iter().any(|file| file.windows(symbol.len()).any(|part| part == symbol.as_bytes()))
-    };
+    let is_called = |name: &str| files.iter().any(|file| has_symbol(file, name));
     let prototypes = consonance_c::prototypes();
     let names = prototypes.iter().map(|prototype| prototype["int ".len()..].split('(').next().unwrap());
     let missing: Vec<&str> =
@@ -101,6 +104,10 @@ fn call_every_function(programs: &[PathBuf]) {
 // One test: the programs are run one after the other, because each has as many ranks as cores.
 #[test]
 fn programs_compile_without_warnings_call_every_function_and_run() {
+    if env::var("CONSONANCE_SANITIZER").is_ok_and(|name| name == "address") {
+        let library = fs::read(library().join("libconsonance_c.so")).unwrap();
+        assert!(has_symbol(&library, "__asan_init"), "the library was built without the sanitizer");
+    }
     let layouts = layouts();
     for language in &LANGUAGES {
         compile_and_run(layouts.to_str().expect("a path in UTF-8"), language);
