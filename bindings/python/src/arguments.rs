@@ -47,6 +47,11 @@ impl<'a, 'py, T: FromPyObject<'a, 'py>> FromPyObject<'a, 'py> for Given<T> {
 }
 
 impl<T> Given<T> {
+    /// Returns the argument for this value, which a call without the argument has.
+    pub(crate) fn of(value: T) -> Given<T> {
+        Given(Ok(value))
+    }
+
     pub(crate) fn get(self, argument: &'static str, expected: &'static str) -> Result<T, Bad> {
         self.0.map_err(|Refused { is_of_wrong_type, found }| match is_of_wrong_type {
             true => Bad::Type { argument, expected, found },

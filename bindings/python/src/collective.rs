@@ -6,7 +6,7 @@ use crate::{
     failure::{Bad, exception},
     pool::Pool,
     request::Request,
-    timeout::Timeout,
+    timeout::{self, Timeout},
     types::OTHERS,
     waiting,
 };
@@ -106,6 +106,22 @@ impl Open {
         }
     }
 
+    /// Tells the other ranks that an argument of a call that blocks is wrong. Returns the exception
+    /// for this rank.
+    pub(crate) fn refuse(
+        &self,
+        py: Python<'_>,
+        (call, kind): (&'static str, Kind),
+        timeout: Option<Timeout>,
+        bad: Bad,
+    ) -> PyErr {
+        let why = bad.error(call);
+        match self.with(py, timeout, |communicator| communicator.refuse(kind, &why)) {
+            Ok(()) => bad.exception(py, call),
+            Err(raised) => raised,
+        }
+    }
+
     fn start(
         &self,
         timeout: Option<Timeout>,
@@ -128,19 +144,15 @@ impl Open {
         let Mode { call, kind, starts, timeout } = mode;
         let mut loans = Loans::new(starts);
         let result = result.map_or_else(|| py.None(), |result| result.clone().unbind());
-        let timeout = timeout.map(|timeout| timeout.get("timeout", Timeout::EXPECTED)).transpose();
-        let (timeout, checked) = timeout.map_or_else(|bad| (None, Err(bad)), |timeout| (timeout, Ok(())));
+        let (timeout, checked) = timeout::given(timeout);
         let jobs = match checked.and_then(|()| jobs(&mut loans)) {
             Ok(jobs) => jobs,
-            Err(bad) => {
+            Err(bad) if starts => {
                 let why = bad.error(call);
-                if starts {
-                    self.start(timeout, move |communicator| communicator.refuse(kind, &why));
-                } else {
-                    self.with(py, timeout, |communicator| communicator.refuse(kind, &why))?;
-                }
+                self.start(timeout, move |communicator| communicator.refuse(kind, &why));
                 return Err(bad.exception(py, call));
             }
+            Err(bad) => return Err(self.refuse(py, (call, kind), timeout, bad)),
         };
         let work = move |communicator: &mut Communicator| {
             communicator.as_one(|rank| jobs.into_iter().try_for_each(|job| job.execute(rank)))?;
@@ -152,6 +164,29 @@ impl Open {
         }
         self.with(py, timeout, work)?;
         Ok(result)
+    }
+
+    /// Splits the group. If an argument is wrong, tells the other ranks.
+    pub(crate) fn split(
+        &self,
+        py: Python<'_>,
+        color: Option<Given<u32>>,
+        key: Given<i32>,
+        timeout: Option<Given<Timeout>>,
+    ) -> PyResult<Option<Open>> {
+        let (timeout, checked) = timeout::given(timeout);
+        let arguments = checked.and_then(|()| {
+            let color = color.map(|color| color.get("color", "a number from 0 to 4294967295, or None"));
+            Ok((color.transpose()?, key.get("key", "a number of 32 bits with a sign")?))
+        });
+        let (color, key) = match arguments {
+            Ok(arguments) => arguments,
+            Err(bad) => return Err(self.refuse(py, ("split", Kind::Split), timeout, bad)),
+        };
+        let part = self.with(py, timeout, |communicator| communicator.split(color, key))?.map(Open::new);
+        // `timeout` is that of this call only.
+        part.iter().for_each(|part| part.set_timeout(Timeout(self.timeout())));
+        Ok(part)
     }
 
     /// Returns the mailboxes.

@@ -440,20 +440,18 @@ impl Communicator {
     /// Splits the group as MPI_Comm_split does: returns a communicator of the ranks with the same
     /// `color`, ordered by `key` and then by rank; None for a rank whose color is None. Every rank
     /// makes the call. The new communicator's timeout is that of this one.
-    #[pyo3(signature = (color, key=0, *, timeout=None))]
+    #[pyo3(
+        signature = (color, key=Given::of(0), *, timeout=None),
+        text_signature = "($self, color, key=0, *, timeout=None)"
+    )]
     fn split(
         &self,
         py: Python<'_>,
-        color: Option<u32>,
-        key: i32,
-        timeout: Option<Timeout>,
+        color: Option<Given<u32>>,
+        key: Given<i32>,
+        timeout: Option<Given<Timeout>>,
     ) -> PyResult<Option<Communicator>> {
-        let open = self.open()?;
-        let part = open.with(py, timeout, |communicator| communicator.split(color, key))?;
-        let part = part.map(Open::new);
-        // `timeout` is that of this call only.
-        part.iter().for_each(|part| part.set_timeout(Timeout(open.timeout())));
-        Ok(part.map(Communicator::with))
+        Ok(self.open()?.split(py, color, key, timeout)?.map(Communicator::with))
     }
 
     /// Aborts the group, from any thread: every rank that waits in it, or makes a later call, gets

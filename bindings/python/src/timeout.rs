@@ -1,5 +1,6 @@
 //! Timeouts as programs pass them.
 
+use crate::{arguments::Given, failure::Bad};
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyDelta};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ pub(crate) struct Timeout(pub(crate) Duration);
 
 impl Timeout {
     /// A valid timeout, in words.
-    pub(crate) const EXPECTED: &'static str = "seconds above 0, at most a day";
+    const EXPECTED: &'static str = "seconds above 0, at most a day";
 
     const MAX: Duration = Duration::from_secs(24 * 60 * 60);
 }
@@ -26,4 +27,10 @@ impl<'py> FromPyObject<'_, 'py> for Timeout {
         let invalid = || PyValueError::new_err(format!("timeout: expected {}, found {}", Timeout::EXPECTED, *object));
         timeout.map(Timeout).ok_or_else(invalid)
     }
+}
+
+/// Returns the timeout of a call, and whether it is right. A call whose timeout is wrong has none.
+pub(crate) fn given(timeout: Option<Given<Timeout>>) -> (Option<Timeout>, Result<(), Bad>) {
+    let timeout = timeout.map(|timeout| timeout.get("timeout", Timeout::EXPECTED)).transpose();
+    timeout.map_or_else(|bad| (None, Err(bad)), |timeout| (timeout, Ok(())))
 }
