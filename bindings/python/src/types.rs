@@ -3,20 +3,22 @@
 use consonance::{DType, ReduceOp, raw::Class};
 use consonance_c::codes::{COMPLEX, TYPES, Type};
 
-/// Types whose elements move and are not reduced: 8-bit floating-point numbers, with the code of
-/// DLPack of each. Their numbers are not those of the C library, which has no such types.
-const FLOAT8: [(u8, Type); 8] = [
-    (7, float8(107, "float8_e3m4")),
-    (8, float8(108, "float8_e4m3")),
-    (9, float8(109, "float8_e4m3b11fnuz")),
-    (10, float8(110, "float8_e4m3fn")),
-    (11, float8(111, "float8_e4m3fnuz")),
-    (12, float8(112, "float8_e5m2")),
-    (13, float8(113, "float8_e5m2fnuz")),
-    (14, float8(114, "float8_e8m0fnu")),
+/// Types whose elements move and are not reduced: floating-point numbers of 8 bits, and pairs of
+/// 4 bits, with the code, width in bits and number of lanes of DLPack of each. Their numbers are
+/// not those of the C library, which has no such types.
+const SMALL: [((u8, u8, u16), Type); 9] = [
+    ((7, 8, 1), byte(107, "float8_e3m4")),
+    ((8, 8, 1), byte(108, "float8_e4m3")),
+    ((9, 8, 1), byte(109, "float8_e4m3b11fnuz")),
+    ((10, 8, 1), byte(110, "float8_e4m3fn")),
+    ((11, 8, 1), byte(111, "float8_e4m3fnuz")),
+    ((12, 8, 1), byte(112, "float8_e5m2")),
+    ((13, 8, 1), byte(113, "float8_e5m2fnuz")),
+    ((14, 8, 1), byte(114, "float8_e8m0fnu")),
+    ((17, 4, 2), byte(116, "float4_e2m1fn_x2")),
 ];
 
-const fn float8(number: i32, name: &'static str) -> Type {
+const fn byte(number: i32, name: &'static str) -> Type {
     Type { number, name, dtype: DType::U8, parts: 1 }
 }
 
@@ -24,21 +26,21 @@ const fn float8(number: i32, name: &'static str) -> Type {
 const COMPLEX32: Type = Type { number: 115, name: "complex32", dtype: DType::F16, parts: 2 };
 
 /// The types that their parts do not tell.
-pub(crate) const OTHERS: [Type; 11] = {
-    let mut others = [COMPLEX32; 11];
+pub(crate) const OTHERS: [Type; 12] = {
+    let mut others = [COMPLEX32; 12];
     let mut index = 0;
-    while index < FLOAT8.len() {
-        others[index] = FLOAT8[index].1;
+    while index < SMALL.len() {
+        others[index] = SMALL[index].1;
         index += 1;
     }
-    [others[8], others[9]] = COMPLEX;
+    [others[9], others[10]] = COMPLEX;
     others
 };
 
 /// Returns the type of this code, width in bits and number of lanes of DLPack.
 pub(crate) fn of_dlpack(code: u8, bits: u8, lanes: u16) -> Option<Type> {
     let number = match (code, bits) {
-        _ if lanes != 1 => return None,
+        _ if lanes != 1 => return small(code, bits, lanes),
         (6, 8) => 0,
         (0, 8 | 16 | 32 | 64) => 1 + bits.ilog2() - 3,
         (1, 8 | 16 | 32 | 64) => 5 + bits.ilog2() - 3,
@@ -49,10 +51,13 @@ pub(crate) fn of_dlpack(code: u8, bits: u8, lanes: u16) -> Option<Type> {
         (5, 32) => return Some(COMPLEX32),
         (5, 64) => 13,
         (5, 128) => 14,
-        (_, 8) => return FLOAT8.iter().find(|(of, _)| *of == code).map(|(_, of)| *of),
-        _ => return None,
+        _ => return small(code, bits, lanes),
     };
     Some(TYPES[number as usize])
+}
+
+fn small(code: u8, bits: u8, lanes: u16) -> Option<Type> {
+    SMALL.iter().find(|(of, _)| *of == (code, bits, lanes)).map(|(_, of)| *of)
 }
 
 /// Returns the type of this kind and size in bytes of NumPy.
@@ -76,7 +81,7 @@ pub(crate) fn of_name(name: &str) -> Option<Type> {
     if name == "bfloat16" {
         return of_dlpack(4, 16, 1);
     }
-    FLOAT8.iter().map(|(_, of)| *of).find(|of| of.name == name)
+    SMALL.iter().map(|(_, of)| *of).find(|of| of.name == name)
 }
 
 /// Returns the size of an element in bytes.
@@ -88,7 +93,7 @@ pub(crate) fn bytes(of: Type) -> usize {
 /// `or` and a product is `and`, as in NumPy and PyTorch.
 pub(crate) fn operation(of: Type, op: ReduceOp) -> Result<ReduceOp, &'static str> {
     match (of.dtype.class(), op) {
-        _ if FLOAT8.iter().any(|(_, float8)| *float8 == of) => Err("a type that can be reduced"),
+        _ if SMALL.iter().any(|(_, small)| *small == of) => Err("a type that can be reduced"),
         _ if of.parts > 1 && !matches!(op, ReduceOp::Sum | ReduceOp::Mean) => Err("sum or mean, for complex numbers"),
         (Class::Bool, ReduceOp::Mean) => Err("any operation but mean, for bools"),
         (Class::Bool, ReduceOp::Sum | ReduceOp::Max) => Ok(ReduceOp::Or),

@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("-n", "--ranks", type=int, default=2, help="number of ranks (default: 2)")
     parser.add_argument("--begin", type=int, default=4, help="smallest size in bytes (default: 4)")
     parser.add_argument("--end", type=int, default=64 << 20, help="largest size in bytes (default: 64 MiB)")
-    parser.add_argument("--factor", type=int, default=16, help="factor between sizes (default: 16)")
+    parser.add_argument("--factor", type=int, default=4, help="factor between sizes (default: 4)")
     parser.add_argument("--call", choices=_calls(4, 1), help="one call instead of all")
     parser.add_argument("--seconds", type=float, default=0.5, help="time for each backend and size (default: 0.5)")
     options = parser.parse_args()

@@ -24,6 +24,7 @@ use numpy::{
     npyffi::{_PyArray_GET_ITEM_DATA, NPY_ARRAY_WRITEABLE},
 };
 use pyo3::{
+    exceptions::{PyBufferError, PyRuntimeError},
     intern,
     prelude::*,
     sync::PyOnceLock,
@@ -79,7 +80,7 @@ impl Array {
         // SAFETY: the function is that of the object's type, and the interpreter's lock is held.
         let status = unsafe { view(object.as_ptr().cast(), tensor.as_mut_ptr()) };
         if status != 0 {
-            return Err(PyErr::fetch(object.py()).into());
+            return Err(undescribed(object, argument, PyErr::fetch(object.py())));
         }
         // SAFETY: the function has filled it in. The object is not changed meanwhile.
         unsafe { Array::of_tensor(&tensor.assume_init(), false, argument) }
@@ -322,6 +323,21 @@ impl Exports {
         };
         let has = |name| class.hasattr(name).unwrap_or(false);
         Exports { view: view(), may_be_lazy: has(intern!(py, "is_conj")) && has(intern!(py, "is_neg")) }
+    }
+}
+
+/// Why an array is refused whose library says that DLPack cannot describe it. The library's words
+/// name neither the argument nor the type, and PyTorch adds a trace of its own code.
+fn undescribed(object: &Bound<'_, PyAny>, argument: &'static str, raised: PyErr) -> Bad {
+    let py = object.py();
+    let refuses = raised.is_instance_of::<PyBufferError>(py) || raised.is_instance_of::<PyRuntimeError>(py);
+    match object.getattr(intern!(py, "dtype")) {
+        Ok(dtype) if refuses => {
+            let text = raised.value(py).to_string();
+            let found = format!("one of {dtype}: {}", text.lines().next().unwrap_or_default());
+            Bad::value(argument, "an array that DLPack can describe", found)
+        }
+        _ => raised.into(),
     }
 }
 
