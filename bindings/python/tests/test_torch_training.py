@@ -64,36 +64,113 @@ def test_ddp_trains_as_on_gloo_and_to_the_bit_for_every_bucket(size, tmp_path):
     assert all(other == first for other in others)
 
 
-def train_fsdp(group):
+BUCKETS_MB = [25, 0.001, 0.005, 0.01]
+
+
+def private(group, count):
+    return torch.empty(count)
+
+
+def shared(group, count):
+    backend = group._get_backend(torch.device("cpu"))
+    return backend.allocate_tensor(count, dtype=torch.float32, device=torch.device("cpu"))
+
+
+def net_in(memory, group):
+    """The network with its parameters in memory of this kind."""
+    model = new_net()
+    for parameter in model.parameters():
+        parameter.data = memory(group, parameter.numel()).view_as(parameter).copy_(parameter.data)
+    return model
+
+
+def buckets_in(memory):
+    """Returns a hook of DDP that sums each bucket of gradients in memory of this kind, and keeps the bucket there."""
+
+    def sum_bucket(group, bucket):
+        data = memory(group, bucket.buffer().numel()).copy_(bucket.buffer())
+        bucket.set_buffer(data)
+        return dist.all_reduce(data, group=group, async_op=True).get_future().then(lambda done: done.value()[0])
+
+    return sum_bucket
+
+
+def train_ddp_in_shared_memory(group):
+    """The results with parameters, with buckets, and with both in shared memory, for every size of buckets."""
+    by_default, by_hook = [], []
+    for bucket_cap_mb in BUCKETS_MB:
+        for memory in (private, shared):
+            model = DDP(net_in(memory, group), process_group=group, bucket_cap_mb=bucket_cap_mb)
+            by_default.append(parameters(trained(model)))
+            for buckets in (private, shared):
+                model = DDP(net_in(memory, group), process_group=group, bucket_cap_mb=bucket_cap_mb)
+                model.register_comm_hook(group, buckets_in(buckets))
+                by_hook.append(parameters(trained(model)))
+    assert not torch.equal(by_default[0], parameters(new_net()))
+    for results in (by_default, by_hook):
+        for result in results:
+            same(result, results[0])
+    return by_default[0].tolist(), by_hook[0].tolist()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ddp_trains_to_the_bit_in_memory_that_the_ranks_share(size, tmp_path):
+    first, *others = ranks(size, tmp_path, train_ddp_in_shared_memory)
+    assert all(other == first for other in others)
+
+
+def fsdp1(group, policy=None, strategy="FULL_SHARD"):
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+    model = FullyShardedDataParallel(
+        new_net(),
+        process_group=group,
+        device_id=torch.device("cpu"),
+        auto_wrap_policy=policy,
+        sharding_strategy=ShardingStrategy[strategy],
+    )
+    trained(model)
+    with FullyShardedDataParallel.summon_full_params(model):
+        return parameters(model)
+
+
+def fsdp2(group, shared=False):
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+    from torch.distributed.fsdp import fully_shard
 
-    single = new_net()
-    expected = parameters(trained(DDP(single)))
-
-    def sharded(group, shared=False):
-        mesh = DeviceMesh.from_group(group, "cpu")
-        model = new_net()
-        for layer in model.layers:
-            fully_shard(layer, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        if shared:
-            model.set_allocate_memory_from_process_group_for_comm(True)
-        trained(model)
-        return torch.cat([parameter.full_tensor().detach().flatten() for parameter in model.parameters()])
-
-    ours = sharded(group)
-    torch.testing.assert_close(ours, expected)
-    torch.testing.assert_close(ours, sharded(dist.group.WORLD))
-    same(sharded(group, shared=True), ours)
-    one = FullyShardedDataParallel(new_net(), process_group=group, device_id=torch.device("cpu"))
-    trained(one)
-    with FullyShardedDataParallel.summon_full_params(one):
-        torch.testing.assert_close(parameters(one), expected)
-    return ours.tolist()
+    mesh = DeviceMesh.from_group(group, "cpu")
+    model = new_net()
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    if shared:
+        model.set_allocate_memory_from_process_group_for_comm(True)
+    trained(model)
+    return torch.cat([parameter.full_tensor().detach().flatten() for parameter in model.parameters()])
 
 
-@pytest.mark.parametrize("size", [2])
-def test_fsdp_trains_as_on_gloo(size, tmp_path):
+def train_fsdp(group):
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    expected, gloo = parameters(trained(DDP(new_net()))), dist.group.WORLD
+    # FSDP2, with its buffers in private and in shared memory.
+    second = fsdp2(group)
+    torch.testing.assert_close(second, expected)
+    torch.testing.assert_close(second, fsdp2(gloo))
+    same(fsdp2(group), second)
+    same(fsdp2(group, shared=True), second)
+    # FSDP, whose pieces are the network, layers, or all layers: that decides which elements go together.
+    first = fsdp1(group)
+    torch.testing.assert_close(first, expected)
+    torch.testing.assert_close(first, fsdp1(gloo))
+    same(fsdp1(group), first)
+    for pieces in (torch.nn.Linear, torch.nn.Sequential):
+        for strategy in ("FULL_SHARD", "SHARD_GRAD_OP"):
+            same(fsdp1(group, ModuleWrapPolicy({pieces}), strategy), first)
+    return first.tolist(), second.tolist()
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_fsdp_trains_as_on_gloo_and_to_the_bit(size, tmp_path):
     first, *others = ranks(size, tmp_path, train_fsdp)
     assert all(other == first for other in others)
