@@ -1,8 +1,13 @@
-"""What the tests share: groups of threads and of processes."""
+"""What the tests share: groups of threads and of processes, and what they leave."""
 
+import gc
 import multiprocessing
+import os
 import queue
+import tempfile
+import time
 import traceback
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +55,47 @@ class Processes:
 
 def in_processes(size, function, *args):
     return Processes(size, function, *args).results()
+
+
+def _tasks():
+    return os.listdir("/proc/self/task")
+
+
+def _things():
+    return {
+        "files": len(os.listdir("/proc/self/fd")),
+        "mappings": len(Path("/proc/self/maps").read_text().splitlines()),
+        "tasks": len(_tasks()),
+        "children": sum(len(Path(f"/proc/self/task/{task}/children").read_text().split()) for task in _tasks()),
+        "temporary files": os.listdir(tempfile.gettempdir()),
+        "shared files": len(os.listdir("/dev/shm")),
+    }
+
+
+def things_around(make, folder):
+    """Makes a thousand groups. Returns what this process has before and after them.
+
+    The folder for temporary files is `folder`. What the first groups leave serves the later ones.
+    """
+    tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
+    for index in range(20):
+        make(index)
+    gc.collect()
+    before = _things()
+    for index in range(20, 1020):
+        make(index)
+    gc.collect()
+    # Threads that serve a group end a moment after it.
+    until = time.monotonic() + 30
+    while len(_tasks()) > before["tasks"] and time.monotonic() < until:
+        time.sleep(0.01)
+    return before, _things()
+
+
+def leave_nothing(before, after):
+    """Checks what a process has before and after a thousand groups."""
+    told = (before, after)
+    assert after["files"] <= before["files"] + 2 and after["mappings"] <= before["mappings"] + 20, told
+    assert all(after[what] == before[what] for what in ("tasks", "children", "temporary files")), told
+    # Other programs have files there, too.
+    assert after["shared files"] < before["shared files"] + 100, told

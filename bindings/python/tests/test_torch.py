@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
+from conftest import leave_nothing, things_around  # noqa: E402
 from torch._C._distributed_c10d import AllgatherOptions, GatherOptions, ReduceScatterOptions  # noqa: E402
 
 import consonance.torch  # noqa: E402, F401  Before PyTorch 2.14 this registers the backend.
@@ -583,3 +584,19 @@ def mixed(group):
 @pytest.mark.skipif(not _IS_BACKEND, reason="PyTorch takes a backend written in Python since 2.14")
 def test_the_second_name_is_for_groups_of_several_backends(tmp_path):
     assert ranks(2, tmp_path, mixed) == [([2.0] * 3, [0.0, 1.0])] * 2
+
+
+def many_groups(group, folder):
+    def make(_):
+        one = dist.new_group(backend="consonance")
+        dist.all_reduce(torch.ones(3), group=one)
+        dist.destroy_process_group(one)
+
+    return things_around(make, folder)
+
+
+def test_a_thousand_groups_leave_nothing(tmp_path):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    for before, after in ranks(2, tmp_path, many_groups, folder):
+        leave_nothing(before, after)
