@@ -9,6 +9,7 @@ for, or asks for more ranks than it needs. Ends with 1 if a test fails, or if fe
 import importlib.util
 import os
 import re
+import shutil
 import sys
 import tempfile
 import unittest
@@ -20,7 +21,9 @@ os.environ["BACKEND"] = BACKEND
 os.environ.setdefault("WORLD_SIZE", "4")
 WORLD_SIZE = int(os.environ["WORLD_SIZE"])
 os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-os.environ.setdefault("TEMP_DIR", tempfile.mkdtemp(prefix="consonance-torch-"))
+# The tests make files that they leave.
+FOLDER = tempfile.mkdtemp(prefix="consonance-torch-")
+tempfile.tempdir = os.environ["TMPDIR"] = os.environ["TEMP_DIR"] = FOLDER
 
 # The tests that run on a CPU at 4 ranks. Fewer ranks skip some.
 EXPECTED = {4: 126}
@@ -82,4 +85,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    finally:
+        shutil.rmtree(FOLDER)
