@@ -25,15 +25,19 @@ const fn byte(number: i32, name: &'static str) -> Type {
 /// A complex number of two 16-bit parts, which the C library does not have.
 const COMPLEX32: Type = Type { number: 115, name: "complex32", dtype: DType::F16, parts: 2 };
 
+/// The same of bf16, which DLPack does not have.
+pub(crate) const BCOMPLEX32: Type = Type { number: 117, name: "bcomplex32", dtype: DType::Bf16, parts: 2 };
+
 /// The types that their parts do not tell.
-pub(crate) const OTHERS: [Type; 12] = {
-    let mut others = [COMPLEX32; 12];
+pub(crate) const OTHERS: [Type; 13] = {
+    let mut others = [COMPLEX32; 13];
     let mut index = 0;
     while index < SMALL.len() {
         others[index] = SMALL[index].1;
         index += 1;
     }
     [others[9], others[10]] = COMPLEX;
+    others[11] = BCOMPLEX32;
     others
 };
 

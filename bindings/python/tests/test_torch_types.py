@@ -127,3 +127,64 @@ def quantised(group):
 
 def test_quantised_tensors_are_refused_by_name_on_all_ranks(tmp_path):
     ranks(2, tmp_path, quantised)
+
+
+def bcomplexes(rank, count):
+    return (torch.arange(2 * count) * 3 - 5 * rank).to(torch.bfloat16).view(torch.bcomplex32)
+
+
+def bcomplexes_apart(rank, count):
+    room = torch.zeros(4 * count, dtype=torch.bfloat16).view(torch.bcomplex32)
+    torch.view_as_real(room)[::2] = torch.view_as_real(bcomplexes(rank, count))
+    return room[::2]
+
+
+def bcomplexes_off(rank, count):
+    """At an odd address."""
+    tensor = torch.frombuffer(bytearray(4 * count + 1), dtype=torch.bfloat16, offset=1).view(torch.bcomplex32)
+    torch.view_as_real(tensor).copy_(torch.view_as_real(bcomplexes(rank, count)))
+    return tensor
+
+
+def move_bcomplexes(group, make):
+    rank, size = dist.get_rank(), dist.get_world_size()
+
+    def results(group, make):
+        tensor = make(rank, 4)
+        dist.broadcast(tensor, 1, group)
+        yield tensor
+        out, outs = make(9, 4 * size), [make(9, 4) for _ in range(size)]
+        dist.all_gather_into_tensor(out, make(rank, 4), group)
+        dist.all_gather(outs, make(rank, 4), group)
+        yield from [out, *outs]
+        out = make(9, 3)
+        dist.scatter(out, [make(other, 3) for other in range(size)] if rank == 0 else None, 0, group)
+        yield out
+        out = make(9, 2 * size)
+        dist.all_to_all_single(out, make(rank, 2 * size), group=group)
+        yield out
+        tensor = make(rank, 4)
+        dist.all_reduce(tensor, group=group)
+        yield tensor
+        tensor = make(rank, 4)
+        dist.reduce(tensor, 1, group=group)
+        yield tensor if rank == 1 else make(0, 1)
+        out = make(9, 2)
+        dist.reduce_scatter_tensor(out, make(rank, 2 * size), group=group)
+        yield out
+
+    # gloo is wrong where elements are apart.
+    for ours, gloo in zip(results(group, make), results(None, bcomplexes), strict=True):
+        same(torch.view_as_real(ours), torch.view_as_real(gloo))
+    # gloo refuses this.
+    outs = [make(9, 4) for _ in range(size)] if rank == 0 else None
+    dist.gather(make(rank, 4), outs, 0, group)
+    for other, out in enumerate(outs or []):
+        same(torch.view_as_real(out), torch.view_as_real(make(other, 4)))
+    return True
+
+
+@pytest.mark.skipif(not hasattr(torch, "bcomplex32"), reason="PyTorch has complex numbers of bfloat16 since 2.15")
+@pytest.mark.parametrize("make", [bcomplexes, bcomplexes_apart, bcomplexes_off])
+def test_complex_numbers_of_bfloat16_are_those_of_gloo(make, tmp_path):
+    ranks(2, tmp_path, move_bcomplexes, make)

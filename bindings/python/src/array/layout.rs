@@ -33,6 +33,17 @@ impl Layout {
         Layout { shape: vec![count], strides: vec![bytes as isize] }
     }
 
+    /// Returns the layout of pairs of these elements. The two of a pair follow each other: they are
+    /// the last dimension, or a part of it.
+    pub(super) fn of_pairs(mut self) -> Layout {
+        let (size, stride) = (self.shape.pop(), self.strides.pop());
+        if let (Some(size @ 3..), Some(stride)) = (size, stride) {
+            self.shape.push(size / 2);
+            self.strides.push(stride * 2);
+        }
+        self
+    }
+
     /// Calls `each` with the offset of each element in bytes, in order.
     #[inline(always)]
     pub(super) fn each(&self, mut each: impl FnMut(isize)) {

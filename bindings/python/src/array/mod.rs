@@ -80,7 +80,9 @@ impl Array {
         // SAFETY: the function is that of the object's type, and the interpreter's lock is held.
         let status = unsafe { view(object.as_ptr().cast(), tensor.as_mut_ptr()) };
         if status != 0 {
-            return Err(undescribed(object, argument, PyErr::fetch(object.py())));
+            let raised = PyErr::fetch(object.py());
+            let parts = bcomplex_parts(object).map(|parts| Array::of_view(&parts, view, argument));
+            return parts.map_or_else(|| Err(undescribed(object, argument, raised)), |array| Ok(array?.of_pairs()));
         }
         // SAFETY: the function has filled it in. The object is not changed meanwhile.
         unsafe { Array::of_tensor(&tensor.assume_init(), false, argument) }
@@ -187,6 +189,15 @@ impl Array {
             self.lie = Lie::Apart(Box::new(Layout::misaligned(self.count, bytes(self.of))));
         }
         Array { lazy, ..self }
+    }
+
+    /// Returns the array of complex numbers of bf16 whose parts these are.
+    fn of_pairs(self) -> Array {
+        let lie = match self.lie {
+            Lie::Apart(layout) => Lie::Apart(Box::new(layout.of_pairs())),
+            lie => lie,
+        };
+        Array { count: self.count / 2, of: types::BCOMPLEX32, lie, ..self }
     }
 
     /// Returns several arrays of one type as one, and the number of elements of each.
@@ -324,6 +335,14 @@ impl Exports {
         let has = |name| class.hasattr(name).unwrap_or(false);
         Exports { view: view(), may_be_lazy: has(intern!(py, "is_conj")) && has(intern!(py, "is_neg")) }
     }
+}
+
+/// Returns the parts of complex numbers of bf16, which PyTorch has and DLPack has not.
+fn bcomplex_parts<'py>(object: &Bound<'py, PyAny>) -> Option<Bound<'py, PyAny>> {
+    let py = object.py();
+    let dtype = object.getattr(intern!(py, "dtype")).ok()?.to_string();
+    let torch = || py.import(intern!(py, "torch"))?.call_method1(intern!(py, "view_as_real"), (object,));
+    (dtype == "torch.bcomplex32").then(torch)?.ok()
 }
 
 /// Why an array is refused whose library says that DLPack cannot describe it. The library's words
