@@ -129,6 +129,10 @@ fn step(
         (Direction::To(value), _) => value,
         (_, value) => value,
     };
+    // All calls have fewer bytes than both values.
+    if matches!(best.get(knob), Value::Bytes(bytes) if bytes > work::MOST_BYTES) {
+        return Ok(None);
+    }
     let mut other = *best;
     if value == best.get(knob) || other.set(knob, value).is_err() {
         return Ok(None);

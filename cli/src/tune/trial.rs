@@ -83,7 +83,9 @@ impl Buffers {
         Buffers { count, rows, kept: Mutex::default() }
     }
 
-    /// Makes the calls of one rank, after one to begin with, and returns the seconds of all.
+    /// Makes the calls of one rank, after one to begin with, and returns the seconds of all. The
+    /// ranks meet before each call, as those of a program do that compute between calls: in a loop
+    /// of calls alone a rank runs ahead of the others.
     fn calls(&self, rank: &mut Communicator, call: Call, rounds: usize, start: &Barrier) -> consonance::Result<f64> {
         let Buffers { count, rows, .. } = *self;
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,7 +97,7 @@ impl Buffers {
         let mut counts = Vec::new();
         let reducer = Reducer::new(ReduceOp::Max, DType::F32).expect("floats have a maximum");
         let mailbox = if call == Call::Mail { Some(rank.mailbox()?) } else { None };
-        let mut once = || match call {
+        let mut once = |rank: &mut Communicator| match call {
             Call::AllReduce => rank.all_reduce_into(ReduceOp::Max, own, all),
             Call::AllReduceAlloc => match &mut shared {
                 Some(shared) => rank.all_reduce(ReduceOp::Max, shared),
@@ -131,13 +133,16 @@ impl Buffers {
                 Ok(())
             }
         };
-        once()?;
+        once(rank)?;
         start.wait();
-        let begin = Instant::now();
+        let mut seconds = 0.0;
         for _ in 0..rounds {
-            once()?;
+            rank.barrier()?;
+            let begin = Instant::now();
+            once(rank)?;
+            seconds += begin.elapsed().as_secs_f64();
         }
-        Ok(begin.elapsed().as_secs_f64())
+        Ok(seconds)
     }
 }
 

@@ -168,8 +168,10 @@ impl Company {
 /// The ranks of each of two processes that read each other's memory.
 const READERS: usize = 8;
 
-/// A limit on the elements of a rank's data, for limits of the size of memory.
-const MOST_COUNT: usize = (128 << 20) / size_of::<f32>();
+/// A limit on the bytes of a rank's data, for limits of the size of memory.
+pub(super) const MOST_BYTES: usize = 128 << 20;
+
+const MOST_COUNT: usize = MOST_BYTES / size_of::<f32>();
 
 #[cfg(test)]
 mod tests {
