@@ -85,8 +85,9 @@ impl Data {
         }
     }
 
-    /// Returns the elements that the rank must read and write at least, if the ranks share the work
-    /// evenly and can read and write all buffers.
+    /// Returns the elements that the rank must read and write at least, if the ranks can read and
+    /// write all buffers. Ranks share reductions evenly; data that only move are copied by the ranks
+    /// that get them, or by those that give their parts to a root.
     ///
     /// ```
     /// use consonance_spec::{Kind, traffic::{Data, Place}};

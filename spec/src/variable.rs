@@ -196,6 +196,7 @@ impl<T: Number> Variable<T> {
 
     /// Returns the variable whose components have been updated with an operand each.
     fn updated(&self, update: Update, operands: &[Vec<T>]) -> Result<Variable<T>, Refused> {
+        assert_eq!(operands.len(), self.components.len(), "an operand for each component");
         let components = self.components.iter().zip(operands);
         let components = components.map(|(component, operand)| update.updated(component, operand));
         Ok(Variable { components: components.collect::<Result<_, _>>()?, ..*self })

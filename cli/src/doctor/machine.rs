@@ -94,7 +94,7 @@ fn allowed() -> Vec<usize> {
 
 /// The thresholds of protocols and copies.
 fn knobs() -> Row {
-    // As before the first group between processes.
+    // As before the first large call.
     measure_once();
     let values = match Values::of_this_process() {
         Ok(values) => values,

@@ -44,7 +44,7 @@ impl Values {
             Some(file) => format!("{VARIABLE}={file}"),
             None if self.settled.is_off => format!("the defaults ({VARIABLE}=off)"),
             None if self.settled.measures => "this machine's caches and processor".to_owned(),
-            None => "this machine's caches and processor, and a measurement between processes".to_owned(),
+            None => "this machine's caches and processor, and a measurement of copies".to_owned(),
         }
     }
 

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     cpu::copy::{copy_asking, copy_by},
     memory::{HostBuf, HostBufMut},
-    tuning::{Origin, Tuning, Way, adopt, current, is_due, settle},
+    tuning::{Tuning, Way, current, measure_with},
 };
 use memmap2::MmapMut;
 use std::{
@@ -34,18 +34,11 @@ const GAIN: f64 = 0.85;
 /// Never, for `read_bytes`.
 const NEVER: usize = 1 << 40;
 
-/// Measures, unless this process has done so, does so now, or has its knobs from a peer, from a
-/// file or from the defaults.
+/// Measures, unless this process has done so, or has its knobs from a peer, from a file or from the
+/// defaults.
 pub fn measure_once() {
-    static MEASURES: Mutex<()> = Mutex::new(());
-    // Not awaited: a fork of a process that measures would wait for a thread that it does not have.
-    let Ok(_one) = MEASURES.try_lock() else { return };
-    if settle().is_err() || !is_due() {
-        return;
-    }
     // Without a second thread or memory nothing is measured: the values stay.
-    let chosen = measure(LIMIT).map_or_else(|_| *current(), |times| choose(current(), &times));
-    adopt(&chosen, Origin::Measured);
+    measure_with(|| measure(LIMIT).map_or_else(|_| *current(), |times| choose(current(), &times)));
 }
 
 /// A size class of copies.

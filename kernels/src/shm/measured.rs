@@ -6,10 +6,10 @@ use crate::{
 };
 
 record! {
-    /// Knobs, as words. All zero: nobody has measured.
-    ///
-    /// Two members may tell theirs at the same time, as rank 0 of two groups. A reader may then
-    /// have some of each: every knob of a process is right by itself.
+    /// Knobs, as words. All zero: nobody has measured. The process that makes the segment writes
+    /// them, if it has measured before, and else the process of rank 0, once. After a loss another
+    /// process may be rank 0 of the same segment. A reader may then have some words of each: every
+    /// knob of a process is right by itself.
     #[repr(align(128))]
     pub(crate) struct Measured {
         /// 1 once the words are there; stored last.
@@ -25,13 +25,19 @@ impl Measured {
         for (place, word) in self.words.iter().zip(tuning.words()) {
             place.store(word, Ordering::Relaxed);
         }
-        // Release: pairs with `read`.
+        // SYNC POINT measured: pairs with `read`.
         self.is_told.store(1, Ordering::Release);
+    }
+
+    /// Whether anybody has told knobs.
+    pub(super) fn is_told(&self) -> bool {
+        // Relaxed: nothing else is read because of it.
+        self.is_told.load(Ordering::Relaxed) != 0
     }
 
     /// Returns the knobs that a peer has told; `None` if nobody has, or if one is not allowed.
     pub(super) fn read(&self) -> Option<Tuning> {
-        // Acquire: pairs with `tell`.
+        // SYNC POINT measured: pairs with `tell`.
         if self.is_told.load(Ordering::Acquire) == 0 {
             return None;
         }

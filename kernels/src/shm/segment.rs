@@ -186,6 +186,11 @@ impl Segment {
         self.measured_record().read()
     }
 
+    /// Whether a process of the group has told knobs.
+    pub(crate) fn has_measured(&self) -> bool {
+        self.measured_record().is_told()
+    }
+
     /// Tells the other processes this process's knobs, which it has measured, or has from a file.
     pub(crate) fn tell_measured(&self, tuning: &Tuning) {
         self.measured_record().tell(tuning);

@@ -76,6 +76,10 @@ const PAYLOAD: usize = 8 << 10;
 pub(crate) const RING_CELLS: usize = 16;
 pub(crate) const RING_CELL_BYTES: usize = (8 << 10) - 64;
 
+/// The least of both: a message whose sender does not wait fits in a ring.
+pub(crate) const LEAST_CELLS: usize = 2;
+pub(crate) const LEAST_CELL_BYTES: usize = 2 << 10;
+
 // Tests of this crate reach the long paths with short data.
 const STREAM_BYTES: usize = if cfg!(test) { 1 << 20 } else { 48 << 20 };
 const LEAST_STREAM_BYTES: usize = if cfg!(test) { 64 } else { 4 << 10 };
@@ -117,10 +121,10 @@ knobs! {
         moving_bytes: usize = 256 << 10, 0..=MOST, 128;
         /// Bytes of a message in one cell of a ring, at most: a message that fits is taken with its
         /// envelope, and a longer one is read while its next cell is written.
-        mail_cell_bytes: usize = RING_CELL_BYTES, 64..=RING_CELL_BYTES, 64;
+        mail_cell_bytes: usize = RING_CELL_BYTES, LEAST_CELL_BYTES..=RING_CELL_BYTES, 64;
         /// The cells of a ring that its writer uses in turn: fewer stay in the caches, more let it
         /// run further ahead of its reader.
-        mail_cells: usize = RING_CELLS, 2..=RING_CELLS, 1;
+        mail_cells: usize = RING_CELLS, LEAST_CELLS..=RING_CELLS, 1;
     }
     Process {
         /// From this many bytes on, ranks that each need another block of the others' data read it

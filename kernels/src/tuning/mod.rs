@@ -21,9 +21,9 @@ mod text;
 mod process;
 
 pub use knobs::{Knob, Scope, Tuning};
-pub(crate) use knobs::{RING_CELL_BYTES, RING_CELLS};
+pub(crate) use knobs::{LEAST_CELL_BYTES, LEAST_CELLS, RING_CELL_BYTES, RING_CELLS};
 pub use machine::{Cache, Machine, Vendor};
-pub(crate) use process::adopt_of_peer;
 pub use process::{Origin, Settled, VARIABLE, adopt, current, for_ranks, is_due, join, keep, settle, settled};
+pub(crate) use process::{adopt_of_peer, measure_with};
 pub use text::{TuningError, parse, to_text};
 pub use value::{Value, Way};

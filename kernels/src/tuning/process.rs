@@ -122,6 +122,8 @@ struct Locked {
     /// The values that were ever used. They are few: a group has those of its process or, between
     /// processes, those of the process that made its segment.
     kept: Mutex<Vec<&'static Tuning>>,
+    /// Held by the thread that measures.
+    measuring: Mutex<()>,
 }
 
 /// Returns the locks of this process, which live as long as it does.
@@ -135,7 +137,12 @@ fn locked() -> &'static Locked {
     {
         return locked;
     }
-    let new = Locked { process: fork::Origin::here(), settled: Mutex::new(None), kept: Mutex::new(Vec::new()) };
+    let new = Locked {
+        process: fork::Origin::here(),
+        settled: Mutex::new(None),
+        kept: Mutex::new(Vec::new()),
+        measuring: Mutex::new(()),
+    };
     let new = Box::into_raw(Box::new(new));
     match LOCKED.compare_exchange(seen, new, Ordering::AcqRel, Ordering::Acquire) {
         // SAFETY: the value was stored, so nobody frees it.
@@ -160,7 +167,8 @@ pub fn current() -> &'static Tuning {
 /// Returns the values for a new group of `ranks` ranks in processes that may use `cores` cores
 /// together.
 pub fn for_ranks(ranks: usize, cores: usize) -> Tuning {
-    if ranks > cores { current().crowded() } else { *current() }
+    // The system may not tell the cores.
+    if cores > 0 && ranks > cores { current().crowded() } else { *current() }
 }
 
 /// Returns the values for a group whose segment another process has made with the values `theirs`.
@@ -174,6 +182,15 @@ pub fn join(theirs: &Tuning) -> Tuning {
 pub fn is_due() -> bool {
     // Relaxed: the flag stands for itself.
     IS_DUE.load(Ordering::Relaxed)
+}
+
+/// Takes the values that `measure` returns, unless this process has measured, or has its values from
+/// a peer, from a file or from the defaults. Waits for another thread that measures.
+pub(crate) fn measure_with(measure: impl FnOnce() -> Tuning) {
+    let _one = lock(&locked().measuring);
+    if settle().is_ok() && is_due() {
+        adopt(&measure(), Origin::Measured);
+    }
 }
 
 /// Takes the knobs of a process that a peer has measured, or has from a file.
@@ -289,6 +306,7 @@ mod tests {
         assert_eq!(large.crowded().window_bytes, 2 * crowded_window_bytes, "never smaller");
         let Tuning { window_bytes, crowded_window_bytes, .. } = for_ranks(3, 2);
         assert!(window_bytes >= crowded_window_bytes);
+        assert!(for_ranks(3, 0).window_bytes < crowded_window_bytes, "unknown");
     }
 
     #[test]

@@ -56,6 +56,7 @@ const PARTS: &[(&str, Part)] = &[
     ("names", costs::names),
     ("keeps", costs::keeps),
     ("measures", measures::measures),
+    ("has_measured", measures::has_measured),
     ("comes_later", measures::comes_later),
 ];
 

@@ -58,6 +58,29 @@ fn rank_0_measures_before_the_first_large_call_and_its_peers_take_its_knobs() {
     }
 }
 
+/// Makes large calls in a group whose rank 0 has measured elsewhere since it was made.
+pub(crate) fn has_measured(_: &[&str]) -> Result<()> {
+    let mut group = driver::join(1, driver::LONG)?;
+    let mut rank = group.communicators().remove(0);
+    rank.barrier()?;
+    if rank.rank() == 0 {
+        consonance_kernels::os::copy_times::measure_once();
+    }
+    let mut data = vec![1f32; LARGE_BYTES / size_of::<f32>()];
+    for _ in 0..2 {
+        rank.all_reduce(ReduceOp::Max, &mut data)?;
+    }
+    say(&format!("due {}", settled().unwrap().measures));
+    Ok(())
+}
+
+#[test]
+fn rank_0_tells_its_peers_what_it_has_measured_elsewhere() {
+    let mut job = Job::start(3, "has_measured");
+    job.all().for_each(|process| assert_eq!(process.expect("due"), "false"));
+    job.end();
+}
+
 /// Joins a group whose other process has measured.
 pub(crate) fn comes_later(words: &[&str]) -> Result<()> {
     let is_due = || settled().unwrap().measures;
@@ -70,11 +93,11 @@ pub(crate) fn comes_later(words: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn a_process_takes_the_knobs_of_the_maker_of_its_group_if_that_has_measured() {
-    for (maker, expected) in [("measured", "false"), ("new", "true")] {
+fn a_process_takes_the_knobs_of_the_one_that_made_its_segment_if_that_has_measured() {
+    for (first, expected) in [("measured", "false"), ("new", "true")] {
         let mut job = Job::new(2);
         // Task 0 makes what the group shares.
-        job.launch(0, &format!("comes_later {maker}"));
+        job.launch(0, &format!("comes_later {first}"));
         job.launch(1, "comes_later new");
         job.all().for_each(|process| assert_eq!(process.expect("due"), expected));
         job.end();

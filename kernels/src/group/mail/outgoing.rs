@@ -12,11 +12,14 @@ use crate::{
         ring::{Cell, RingEnds},
     },
     sync::atomics::Ordering,
+    tuning::{LEAST_CELL_BYTES, LEAST_CELLS},
 };
 use std::{collections::VecDeque, io, time::Instant};
 
 /// Largest message whose sender does not wait until it is taken, in bytes.
 pub(super) const EAGER_BYTES: usize = 4 << 10;
+
+const _: () = assert!(EAGER_BYTES <= LEAST_CELLS * LEAST_CELL_BYTES, "it fits in the smallest ring");
 
 /// The messages to one rank, in the order of their sends.
 pub(super) struct Outgoing {
