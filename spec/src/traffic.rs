@@ -86,8 +86,8 @@ impl Data {
     }
 
     /// Returns the elements that the rank must read and write at least, if the ranks can read and
-    /// write all buffers. Ranks share reductions evenly; data that only move are copied by the ranks
-    /// that get them, or by those that give their parts to a root.
+    /// write all buffers. Ranks share reductions evenly; data that only move are copied by the
+    /// ranks that get them, or by those that give their parts to a root.
     ///
     /// ```
     /// use consonance_spec::{Kind, traffic::{Data, Place}};

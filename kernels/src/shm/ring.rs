@@ -3,8 +3,8 @@
 //! There is a ring for each ordered pair of ranks of a group. A ring has cells, which are used in
 //! turn. Its writer fills the next cell and publishes its number in the cell's *full* word. Its
 //! reader takes the cells in turn and publishes how many it has *read*. A cell is written again
-//! when it has been read: the writer has as many *credits* as its group uses cells. The words of the
-//! writer and those of the reader lie in lines of their own.
+//! when it has been read: the writer has as many *credits* as its group uses cells. The words of
+//! the writer and those of the reader lie in lines of their own.
 
 use crate::{
     sync::atomics::AtomicU64,

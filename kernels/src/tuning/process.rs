@@ -184,8 +184,8 @@ pub fn is_due() -> bool {
     IS_DUE.load(Ordering::Relaxed)
 }
 
-/// Takes the values that `measure` returns, unless this process has measured, or has its values from
-/// a peer, from a file or from the defaults. Waits for another thread that measures.
+/// Takes the values that `measure` returns, unless this process has measured, or has its values
+/// from a peer, from a file or from the defaults. Waits for another thread that measures.
 pub(crate) fn measure_with(measure: impl FnOnce() -> Tuning) {
     let _one = lock(&locked().measuring);
     if settle().is_ok() && is_due() {
