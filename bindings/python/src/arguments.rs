@@ -52,6 +52,14 @@ impl<T> Given<T> {
         Given(Ok(value))
     }
 
+    /// Whether the argument is this value.
+    pub(crate) fn is(&self, value: &T) -> bool
+    where
+        T: PartialEq,
+    {
+        self.0.as_ref().is_ok_and(|own| own == value)
+    }
+
     pub(crate) fn get(self, argument: &'static str, expected: &'static str) -> Result<T, Bad> {
         self.0.map_err(|Refused { is_of_wrong_type, found }| match is_of_wrong_type {
             true => Bad::Type { argument, expected, found },

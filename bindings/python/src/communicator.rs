@@ -8,11 +8,11 @@ use crate::{
     failure::{Bad, exception},
     id::UniqueId,
     jobs,
-    timeout::Timeout,
+    timeout::{self, Timeout},
     waiting,
 };
 use consonance::{
-    CommunicationOptions, ProcessGroup, ProcessGroupBuilder, Result, World,
+    ProcessGroup, ProcessGroupBuilder, Result, World,
     raw::{Kind, Reason},
 };
 use consonance_c::{Job, Mailboxes};
@@ -62,16 +62,7 @@ impl Communicator {
         timeout: Option<Timeout>,
         join_timeout: Option<Timeout>,
     ) -> PyResult<Communicator> {
-        let joined = waiting::apart(py, move || {
-            let mut group = group()?;
-            if let Some(Timeout(limit)) = timeout {
-                group = group.options(CommunicationOptions::new().timeout(limit)?);
-            }
-            if let Some(Timeout(limit)) = join_timeout {
-                group = group.timeout(limit)?;
-            }
-            Ok(group.join()?.communicators().remove(0))
-        });
+        let joined = waiting::apart(py, move || timeout::join(group()?, timeout, join_timeout));
         joined?.map(Communicator::of).map_err(|error| exception(py, &error))
     }
 
@@ -190,22 +181,25 @@ impl Communicator {
 
     /// Combines all ranks' data on the root. Returns the result there, and None elsewhere. Without
     /// `out` it replaces the root's data.
-    #[pyo3(signature = (data, op="sum", *, root=0, out=None, async_op=false, timeout=None))]
+    #[pyo3(
+        signature = (data, op="sum", *, root=Given::of(0), out=None, async_op=false, timeout=None),
+        text_signature = "($self, data, op='sum', *, root=0, out=None, async_op=False, timeout=None)"
+    )]
     #[allow(clippy::too_many_arguments, reason = "the arguments that users know")]
     fn reduce(
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
         op: &str,
-        root: isize,
+        root: Given<isize>,
         out: Option<&Bound<'_, PyAny>>,
         async_op: bool,
         timeout: Option<Given<Timeout>>,
     ) -> PyResult<Py<PyAny>> {
-        let is_root = self.rank()? as isize == root;
+        let is_root = root.is(&(self.rank()? as isize));
         let result = is_root.then(|| out.unwrap_or(data));
         self.call(py, ("reduce", Kind::Reduce), (async_op, timeout), result, |loans, world| {
-            jobs::reduce(loans, world, data, op, root, out)
+            jobs::reduce(loans, world, data, op, root.get("root", "a rank")?, out)
         })
     }
 
@@ -236,17 +230,20 @@ impl Communicator {
     /// >>> import consonance as cs, numpy as np
     /// >>> cs.run(2, lambda comm: comm.broadcast(np.array([comm.rank]), root=1))
     /// [array([1]), array([1])]
-    #[pyo3(signature = (data, *, root=0, async_op=false, timeout=None))]
+    #[pyo3(
+        signature = (data, *, root=Given::of(0), async_op=false, timeout=None),
+        text_signature = "($self, data, *, root=0, async_op=False, timeout=None)"
+    )]
     fn broadcast(
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
-        root: isize,
+        root: Given<isize>,
         async_op: bool,
         timeout: Option<Given<Timeout>>,
     ) -> PyResult<Py<PyAny>> {
         self.call(py, ("broadcast", Kind::Broadcast), (async_op, timeout), Some(data), |loans, world| {
-            jobs::broadcast(loans, world, data, root)
+            jobs::broadcast(loans, world, data, root.get("root", "a rank")?)
         })
     }
 
@@ -275,22 +272,25 @@ impl Communicator {
 
     /// Concatenates all ranks' data in rank order on the root, as `all_gather` does on all. Returns
     /// the result there, and None elsewhere.
-    #[pyo3(signature = (data, *, root=0, out=None, counts=None, async_op=false, timeout=None))]
+    #[pyo3(
+        signature = (data, *, root=Given::of(0), out=None, counts=None, async_op=false, timeout=None),
+        text_signature = "($self, data, *, root=0, out=None, counts=None, async_op=False, timeout=None)"
+    )]
     #[allow(clippy::too_many_arguments, reason = "the arguments that users know")]
     fn gather(
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
-        root: isize,
+        root: Given<isize>,
         out: Option<&Bound<'_, PyAny>>,
         counts: Counts,
         async_op: bool,
         timeout: Option<Given<Timeout>>,
     ) -> PyResult<Py<PyAny>> {
-        let is_root = self.rank()? as isize == root;
+        let is_root = root.is(&(self.rank()? as isize));
         let result = is_root.then(|| out.unwrap_or(data));
         self.call(py, ("gather", Kind::Gather), (async_op, timeout), result, |loans, world| {
-            jobs::gather(loans, world, data, root, out, counts)
+            jobs::gather(loans, world, data, root.get("root", "a rank")?, out, counts)
         })
     }
 
@@ -302,13 +302,16 @@ impl Communicator {
     /// >>> parts = np.array([5, 6])
     /// >>> cs.run(2, lambda comm: comm.scatter(None if comm.rank else parts, out=np.empty(1, int)))
     /// [array([5]), array([6])]
-    #[pyo3(signature = (data, *, root=0, out=None, counts=None, async_op=false, timeout=None))]
+    #[pyo3(
+        signature = (data, *, root=Given::of(0), out=None, counts=None, async_op=false, timeout=None),
+        text_signature = "($self, data, *, root=0, out=None, counts=None, async_op=False, timeout=None)"
+    )]
     #[allow(clippy::too_many_arguments, reason = "the arguments that users know")]
     fn scatter(
         &self,
         py: Python<'_>,
         data: Option<&Bound<'_, PyAny>>,
-        root: isize,
+        root: Given<isize>,
         out: Option<&Bound<'_, PyAny>>,
         counts: Counts,
         async_op: bool,
@@ -316,7 +319,7 @@ impl Communicator {
     ) -> PyResult<Py<PyAny>> {
         let mode = (async_op, timeout);
         self.call(py, ("scatter", Kind::Scatter), mode, out.or(data), |loans, world| {
-            jobs::scatter(loans, world, data, root, out, counts)
+            jobs::scatter(loans, world, data, root.get("root", "a rank")?, out, counts)
         })
     }
 

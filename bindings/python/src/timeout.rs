@@ -1,6 +1,7 @@
 //! Timeouts as programs pass them.
 
 use crate::{arguments::Given, failure::Bad};
+use consonance::{CommunicationOptions, Communicator, ProcessGroupBuilder, Result};
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyDelta};
 use std::time::Duration;
 
@@ -33,4 +34,19 @@ impl<'py> FromPyObject<'_, 'py> for Timeout {
 pub(crate) fn given(timeout: Option<Given<Timeout>>) -> (Option<Timeout>, Result<(), Bad>) {
     let timeout = timeout.map(|timeout| timeout.get("timeout", Timeout::EXPECTED)).transpose();
     timeout.map_or_else(|bad| (None, Err(bad)), |timeout| (timeout, Ok(())))
+}
+
+/// Joins a group with these timeouts: of calls, and of the meeting.
+pub(crate) fn join(
+    mut group: ProcessGroupBuilder,
+    timeout: Option<Timeout>,
+    join_timeout: Option<Timeout>,
+) -> Result<Communicator> {
+    if let Some(Timeout(limit)) = timeout {
+        group = group.options(CommunicationOptions::new().timeout(limit)?);
+    }
+    if let Some(Timeout(limit)) = join_timeout {
+        group = group.timeout(limit)?;
+    }
+    Ok(group.join()?.communicators().remove(0))
 }

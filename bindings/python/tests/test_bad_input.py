@@ -81,6 +81,8 @@ INVALID = [
     (lambda c: c.all_reduce(ones, out=np.ones(4, "f")), ValueError, "out.*expected elements of f64.*found f32"),
     (lambda c: c.broadcast(ones.copy(), root=2), ValueError, "root.*a rank below 2, found 2"),
     (lambda c: c.broadcast(ones.copy(), root=-1), ValueError, "a rank below 2, found -1"),
+    (lambda c: c.broadcast(ones.copy(), root="a"), TypeError, "root.*a rank, found 'a'"),
+    (lambda c: c.gather(ones, root=2**63, out=np.ones(8)), ValueError, "root.*a rank, found 9223372036854775808"),
     (lambda c: c.reduce_scatter(np.ones(5)), ValueError, "reduce_scatter: data"),
     (lambda c: c.all_gather(ones, out=np.ones(8), counts=[4]), ValueError, "a count for each of 2 ranks, found 1"),
     (lambda c: c.scatter(None, out=ones.copy(), root=c.rank), ValueError, "an array on the root, found None"),

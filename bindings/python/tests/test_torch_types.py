@@ -97,13 +97,17 @@ def test_pairs_of_4_bits_are_not_reduced(tmp_path):
 
 
 QUANTISED = [torch.quint8, torch.qint8, torch.qint32]
+# PyTorch has no arithmetic for these, and describes them to others as bytes.
+SHORT = [torch.uint1, torch.uint4, torch.uint7, torch.int2]
 
 
-def quantised(group):
+def refused(group):
     rank, size = dist.get_rank(), dist.get_world_size()
-    for dtype in QUANTISED:
+    for dtype in QUANTISED + SHORT:
 
         def make(dtype=dtype):
+            if dtype in SHORT:
+                return torch.ones(4, dtype=torch.uint8).view(dtype)
             return torch.quantize_per_tensor(torch.ones(4), 0.5, 3, dtype)
 
         calls = [
@@ -125,8 +129,8 @@ def quantised(group):
     return True
 
 
-def test_quantised_tensors_are_refused_by_name_on_all_ranks(tmp_path):
-    ranks(2, tmp_path, quantised)
+def test_quantised_tensors_and_parts_of_bytes_are_refused_by_name_on_all_ranks(tmp_path):
+    ranks(2, tmp_path, refused)
 
 
 def bcomplexes(rank, count):
@@ -173,6 +177,10 @@ def move_bcomplexes(group, make):
         dist.reduce_scatter_tensor(out, make(rank, 2 * size), group=group)
         yield out
 
+    mirrored = torch.view_as_real(bcomplexes(rank, 4)) * torch.tensor([1, -1])
+    out = make(9, 4 * size)
+    dist.all_gather_into_tensor(out, torch.view_as_complex(mirrored.to(torch.bfloat16)).conj(), group)
+    same(torch.view_as_real(out), torch.cat([torch.view_as_real(bcomplexes(other, 4)) for other in range(size)]))
     # gloo is wrong where elements are apart.
     for ours, gloo in zip(results(group, make), results(None, bcomplexes), strict=True):
         same(torch.view_as_real(ours), torch.view_as_real(gloo))

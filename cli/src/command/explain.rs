@@ -65,8 +65,10 @@ impl Explain {
         // Checks all sizes before the answer for the first is printed, and before processes are
         // started.
         self.bytes.iter().try_for_each(|&bytes| question.check(bytes))?;
-        // As before the first large call.
-        measure_once();
+        // As before the first large call: rank 0 measures, and tells the others.
+        if matches!((transport, self.rank), (Transport::Threads, _) | (Transport::Processes, Some(0))) {
+            measure_once();
+        }
         let topology = match (transport, self.rank) {
             (Transport::Threads, _) => {
                 settle().map_err(|error| error.to_string())?;

@@ -112,7 +112,7 @@ fn is_another(way: Way) -> bool {
 
 /// Returns how many trials a knob takes, if no value but the first is better.
 fn works(knob: &Knob, value: Value) -> usize {
-    Work::of(knob).len() * directions(value).len()
+    Work::of(knob).iter().filter(|work| work.shows((value, value))).count() * directions(value).len()
 }
 
 /// Tries the next value in a direction. Returns it, with its part of the time, if it is better.
@@ -129,23 +129,21 @@ fn step(
         (Direction::To(value), _) => value,
         (_, value) => value,
     };
-    // All calls have fewer bytes than both values.
-    if matches!(best.get(knob), Value::Bytes(bytes) if bytes > work::MOST_BYTES) {
-        return Ok(None);
-    }
+    let values = (best.get(knob), value);
+    let works: Vec<&Work> = Work::of(knob).iter().filter(|work| work.shows(values)).collect();
     let mut other = *best;
-    if value == best.get(knob) || other.set(knob, value).is_err() {
+    if works.is_empty() || value == best.get(knob) || other.set(knob, value).is_err() {
         return Ok(None);
     }
     let mut ranks = Ranks::new(&other);
     let mut product = 1.0;
-    for work in Work::of(knob) {
-        let part = trial::compare(work, (best.get(knob), value), known, &mut ranks, slice)?;
+    for &work in &works {
+        let part = trial::compare(work, values, known, &mut ranks, slice)?;
         if part > LOSS {
             return Ok(None);
         }
         product *= part;
     }
-    let part = f64::powf(product, 1.0 / Work::of(knob).len() as f64);
+    let part = f64::powf(product, 1.0 / works.len() as f64);
     Ok((part < GAIN).then_some((value, part)))
 }

@@ -120,6 +120,14 @@ impl Work {
         }
     }
 
+    /// Whether the call may have more data than one of these two values and fewer than the other.
+    pub(super) fn shows(&self, values: (Value, Value)) -> bool {
+        match (self.size, values) {
+            (Size::Between(divisor), (Value::Bytes(one), Value::Bytes(other))) => one.min(other) / divisor < MOST_BYTES,
+            (Size::At(_) | Size::Between(_) | Size::RowsBetween(_), _) => true,
+        }
+    }
+
     /// Returns the elements of f32 of a rank's data, and the rows that they are, for a trial of
     /// these two values.
     pub(super) fn count(&self, values: (Value, Value)) -> (usize, usize) {
@@ -169,7 +177,7 @@ impl Company {
 const READERS: usize = 8;
 
 /// A limit on the bytes of a rank's data, for limits of the size of memory.
-pub(super) const MOST_BYTES: usize = 128 << 20;
+const MOST_BYTES: usize = 128 << 20;
 
 const MOST_COUNT: usize = MOST_BYTES / size_of::<f32>();
 

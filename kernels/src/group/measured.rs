@@ -39,7 +39,7 @@ impl Endpoint {
         if let Some(theirs) = told.filter(|_| is_due()) {
             return adopt_of_peer(&theirs);
         }
-        if self.state.top_rank(self.world.rank()) > 0 || self.timeout < PATIENCE {
+        if self.state.top_rank(self.world.rank()) > 0 || (is_due() && self.timeout < PATIENCE) {
             return;
         }
         measure_once();

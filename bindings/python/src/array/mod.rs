@@ -70,6 +70,9 @@ impl Array {
         if !may_be_lazy {
             return Ok(array);
         }
+        if matches!(array.of.name, "u8" | "i8") {
+            check_whole_bytes(object, argument)?;
+        }
         let lazy = Lazy::of(object, array.of, argument)?;
         Ok(array.made_of(lazy))
     }
@@ -118,7 +121,8 @@ impl Array {
         let options = PyDict::new(py);
         options.set_item(intern!(py, "max_version"), (1, 0))?;
         // Libraries before DLPack 1 do not know this argument.
-        let exported = export.call((), Some(&options)).or_else(|_| export.call0())?;
+        let exported = export.call((), Some(&options)).or_else(|_| export.call0());
+        let exported = exported.map_err(|raised| undescribed(object, argument, raised))?;
         let capsule = exported.cast_into::<PyCapsule>().map_err(PyErr::from)?;
         // Its destructor frees the tensor, since nobody takes it over. The object itself keeps the
         // memory.
@@ -337,11 +341,28 @@ impl Exports {
     }
 }
 
+/// Refuses PyTorch's integers of fewer bits than a byte, such as `uint4`: DLPack describes them as
+/// bytes. PyTorch has no arithmetic for them.
+fn check_whole_bytes(object: &Bound<'_, PyAny>, argument: &'static str) -> Result<(), Bad> {
+    let dtype = object.getattr(intern!(object.py(), "dtype"))?.to_string();
+    let name = dtype.strip_prefix("torch.").unwrap_or_default();
+    let bits = name.strip_prefix('u').unwrap_or(name).strip_prefix("int");
+    match bits.is_some_and(|bits| bits != "8") {
+        true => Err(Bad::value(argument, "an array of elements of whole bytes", format!("one of {dtype}"))),
+        false => Ok(()),
+    }
+}
+
 /// Returns the parts of complex numbers of bf16, which PyTorch has and DLPack has not.
 fn bcomplex_parts<'py>(object: &Bound<'py, PyAny>) -> Option<Bound<'py, PyAny>> {
     let py = object.py();
     let dtype = object.getattr(intern!(py, "dtype")).ok()?.to_string();
-    let torch = || py.import(intern!(py, "torch"))?.call_method1(intern!(py, "view_as_real"), (object,));
+    // A view of parts has no conjugate, which `Lazy` makes.
+    let plain = || match object.call_method0(intern!(py, "is_conj"))?.is_truthy()? {
+        true => object.call_method0(intern!(py, "conj")),
+        false => Ok(object.clone()),
+    };
+    let torch = || py.import(intern!(py, "torch"))?.call_method1(intern!(py, "view_as_real"), (plain()?,));
     (dtype == "torch.bcomplex32").then(torch)?.ok()
 }
 
