@@ -20,6 +20,8 @@ def interrupted(comm, wait):
     if comm.rank == 1:
         time.sleep(3)
         return None
+    # A shell starts the commands that it does not wait for without this.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sent = []
     threading.Timer(0.5, lambda: (sent.append(time.monotonic()), os.kill(os.getpid(), signal.SIGINT))).start()
     try:
