@@ -392,6 +392,10 @@ REFUSED = {
     "rows": (lambda out, group: dist.all_to_all_single(out, torch.ones(5), group=group), "input.*rows for 2 ranks, found 5"),
     "negative": (lambda out, group: dist.all_to_all_single(out, out, [2, 2], [5, -1], group), "input.*found .5, -1"),
     "op": (lambda out, group: group.allreduce(out, dist.ReduceOp.PREMUL_SUM), "op: expected one of sum.*PREMUL_SUM"),
+    "factor": (
+        lambda out, group: dist.all_reduce(out.to(torch.int64), dist._make_nccl_premul_sum(2.5), group),
+        "op: expected a factor that the tensor's type has",
+    ),
     "sparse op": (lambda out, group: dist.all_reduce(out.to_sparse(), dist.ReduceOp.MAX, group), "found max of torch.sparse_coo"),
     "sparse layout": (lambda out, group: dist.all_reduce(out.view(2, 2).to_sparse_csr(), group=group), "torch.sparse_csr"),
 }  # fmt: skip

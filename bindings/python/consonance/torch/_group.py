@@ -64,10 +64,6 @@ class _Given:
             # An operation that nobody knows is refused by the call, which tells the other ranks.
             self.op = _OPS.get(number) or str(op)
 
-    def scaled(self, tensor: Tensor) -> Tensor:
-        """Returns the data of a sum: times the factor of ``PREMUL_SUM``."""
-        return tensor if self.factor is None else tensor.clone().mul_(self.factor)
-
 
 class _Collectives:
     """The calls of a process group and of a backend, on one communicator.
@@ -87,6 +83,16 @@ class _Collectives:
         except Error as error:
             raise _errors.of(error) from None
         return Work([made], outputs) if given.starts else None
+
+    def _scaled(self, name: str, tensors: list[Tensor], given: "_Given") -> list[Tensor]:
+        """Returns the data of a sum: times the factor of ``PREMUL_SUM``."""
+        if given.factor is None:
+            return tensors
+        try:
+            return [tensor.clone().mul_(given.factor) for tensor in tensors]
+        except RuntimeError as error:
+            self._comm._refuse(name, "op", "a factor that the tensor's type has", str(error).splitlines()[0])
+            raise
 
     def _make_calls(self, name: str, outputs: list, inputs: list[Tensor], given: "_Given", **arguments: Any) -> Work | None:
         """Makes a call for each output, a tensor or a list of them, and its input."""
@@ -115,12 +121,17 @@ class _Collectives:
     def allreduce_coalesced(self, tensors: list[Tensor], *opts: Any, **named: Any) -> Work | None:
         tensors, given = _list(tensors), _Given(*opts, **named)
         if any(tensor.layout != torch.strided for tensor in tensors):
-            for tensor in tensors:
-                _sparse.all_reduce(self._comm, tensor, given.op if given.factor is None else "premul_sum")
+            op = given.op if given.factor is None else "premul_sum"
+            try:
+                for tensor in tensors:
+                    _sparse.all_reduce(self._comm, tensor, op, given.timeout)
+            except Error as error:
+                raise _errors.of(error) from None
             return Work([], tensors)
         if given.factor is not None:
             # An error must find the tensors unchanged.
-            return self._make_calls("all_reduce", tensors, [given.scaled(tensor) for tensor in tensors], given, op=given.op)
+            scaled = self._scaled("all_reduce", tensors, given)
+            return self._make_calls("all_reduce", tensors, scaled, given, op=given.op)
         return self._make_call("all_reduce_coalesced", tensors, tensors, given, op=given.op)
 
     def broadcast(self, tensors: list[Tensor], *opts: Any, **named: Any) -> Work | None:
@@ -130,7 +141,8 @@ class _Collectives:
     def reduce(self, tensors: list[Tensor], *opts: Any, **named: Any) -> Work | None:
         (tensor,), given = _list(tensors), _Given(*opts, **named)
         out = {"out": tensor} if given.factor is not None and given.root == self._comm.rank else {}
-        return self._make_call("reduce", given.scaled(tensor), [tensor], given, op=given.op, root=given.root, **out)
+        (scaled,) = self._scaled("reduce", [tensor], given)
+        return self._make_call("reduce", scaled, [tensor], given, op=given.op, root=given.root, **out)
 
     def allgather(self, outputs: list, inputs: list[Tensor], *opts: Any, **named: Any) -> Work | None:
         (data,), outputs = _list(inputs), _first(outputs)
@@ -172,12 +184,13 @@ class _Collectives:
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list, *opts: Any, **named: Any) -> Work | None:
         (out,), given = _list(outputs), _Given(*opts, **named)
-        data = [given.scaled(tensor) for tensor in _first(inputs)]
+        data = self._scaled("reduce_scatter", _first(inputs), given)
         return self._make_call("reduce_scatter", data, [out], given, op=given.op, out=out)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, *opts: Any, **named: Any) -> Work | None:
         given = _Given(*opts, **named)
-        return self._make_call("reduce_scatter", given.scaled(input), [output], given, op=given.op, out=output)
+        (data,) = self._scaled("reduce_scatter", [input], given)
+        return self._make_call("reduce_scatter", data, [output], given, op=given.op, out=output)
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -185,7 +198,8 @@ class _Collectives:
         self, outputs: list[Tensor], inputs: list[Tensor], *opts: Any, **named: Any
     ) -> Work | None:
         given = _Given(*opts, **named)
-        return self._make_calls("reduce_scatter", outputs, [given.scaled(data) for data in inputs], given, op=given.op)
+        data = self._scaled("reduce_scatter", inputs, given)
+        return self._make_calls("reduce_scatter", outputs, data, given, op=given.op)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
