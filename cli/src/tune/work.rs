@@ -196,6 +196,9 @@ mod tests {
         assert_eq!(between(Call::Broadcast, 1).count(values), (1500, 1));
         assert_eq!(between(Call::AllReduce, 2).count(values), (750, 1));
         assert_eq!(at(Call::AllReduce, 64).count(values), (16, 1));
+        let large = (Value::Bytes(2 * MOST_BYTES), Value::Bytes(4 * MOST_BYTES));
+        assert!(!between(Call::Broadcast, 1).shows(large) && !between(Call::Broadcast, 2).shows(large));
+        assert!(between(Call::Broadcast, 3).shows(large) && at(Call::Broadcast, 64).shows(large));
         let rows = Work { size: Size::RowsBetween(60_000), ..at(Call::Concat, 0) };
         assert_eq!(rows.count(values), (15_000, 10));
         assert_eq!(rows.count((Value::Bytes(0), Value::Bytes(0))), (15_000, 15_000));

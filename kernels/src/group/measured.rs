@@ -52,7 +52,6 @@ impl Endpoint {
 impl GroupState {
     /// Whether this rank has not told the other processes its knobs, as rank 0 of all does.
     fn owes_knobs(&self, rank: usize) -> bool {
-        let is_quiet = |segment: &crate::shm::Segment| !segment.has_measured();
-        self.top_rank(rank) == 0 && self.segment().is_some_and(|(segment, _)| is_quiet(segment))
+        self.top_rank(rank) == 0 && self.segment().is_some_and(|(segment, _)| !segment.has_measured())
     }
 }

@@ -172,9 +172,7 @@ impl Entry {
 
 impl Outcome {
     fn from_code(code: u32) -> Outcome {
-        use Outcome::*;
-        let known = [Begun, Done, Mismatch, Left, Missing, Aborted];
-        known.into_iter().find(|&outcome| outcome as u32 == code).unwrap_or(Unknown)
+        Outcome::ALL.into_iter().find(|&outcome| outcome as u32 == code).unwrap_or(Outcome::Unknown)
     }
 }
 

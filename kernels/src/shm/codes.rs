@@ -86,6 +86,10 @@ macro_rules! coded {
         }
 
         impl $name {
+            /// All of them.
+            #[allow(dead_code, reason = "not every list is walked")]
+            $public const ALL: [$name; [$($code),*].len()] = [$($name::$variant),*];
+
             /// The number and the name of each, for the digest of a segment's layout.
             pub(super) const CODES: &'static [$crate::shm::codes::Code] = &[$(($code, stringify!($variant))),*];
         }
@@ -135,22 +139,6 @@ coded! {
         Leave = 8,
     }
 }
-
-impl Reason {
-    /// Every reason.
-    pub const ALL: [Reason; 8] = [
-        Reason::Deadline,
-        Reason::Panic,
-        Reason::Failure,
-        Reason::Death,
-        Reason::Memory,
-        Reason::Departure,
-        Reason::Return,
-        Reason::Leave,
-    ];
-}
-
-const _: () = assert!(Reason::ALL.len() == Reason::CODES.len());
 
 const COUNT: usize = DType::ALL.len() + ReduceOp::ALL.len() + Kind::ALL.len();
 
