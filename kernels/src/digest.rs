@@ -8,6 +8,11 @@ pub const fn mix(digest: u64, word: u64) -> u64 {
     (x ^ (x >> 29)).wrapping_add(0x2545_f491_4f6c_dd1d)
 }
 
+/// Returns a digest of counts, for the `detail` of a signature.
+pub fn digest_counts(counts: &[usize]) -> u64 {
+    counts.iter().fold(counts.len() as u64, |digest, &count| mix(digest, count as u64))
+}
+
 /// Returns a digest of a text, for the `detail` of a signature.
 pub const fn digest(text: &str) -> u64 {
     let (mut digest, mut rest) = (text.len() as u64, text.as_bytes());

@@ -17,6 +17,7 @@ use crate::bench::{
 };
 use consonance_kernels::{
     cpu::{isa::Isa, reduce::Reducer},
+    digest::digest_counts,
     group::plan::{Chunking, Protocol, Step, Targets, Topology, Windows},
 };
 use consonance_spec::{Extent, Flow, Signature, Work};
@@ -132,9 +133,10 @@ impl Question {
     fn way(&self, topology: &Topology) -> Result<(Step, Protocol), BenchError> {
         let Case { collective, ranks, in_place, dtype, .. } = self.case;
         let (kind, all) = (collective.kind(), self.case.bytes());
-        // Counts of each rank are a detail of a signature.
         let has_counts = collective.is_ragged() && kind.has_root();
-        let signature = Signature { detail: has_counts.into(), ..Signature::new(kind) };
+        let counts = has_counts.then(|| (0..ranks).map(|rank| self.case.part(rank).len()).collect::<Vec<_>>());
+        let counts = counts.as_deref();
+        let signature = Signature { detail: counts.map_or(0, digest_counts), ..Signature::new(kind) };
         let largest = |parts: &mut dyn Iterator<Item = usize>| parts.max().unwrap_or(0) * dtype.size();
         let parts = |ranks: Range<usize>| largest(&mut ranks.map(|rank| self.case.part(rank).len()));
         let (step, bytes) = match (kind.flow(), kind.work(), kind.extent()) {
@@ -150,20 +152,23 @@ impl Question {
                 let others =
                     |rank: usize| self.case.counts(rank).into_iter().enumerate().filter(move |&(to, _)| to != rank);
                 let largest = largest(&mut (0..ranks).flat_map(others).map(|(_, count)| count));
-                (topology.moving(all, Chunking::blocks(ranks, ranks * largest)), all)
+                let chunking = Chunking::blocks(ranks, ranks * largest);
+                // Each rank tells what it sends to each and receives from each.
+                let rides = topology.rides_behind(2 * ranks, all);
+                (if rides { Step::Exchange } else { Step::Published(chunking) }, all)
             }
             (Flow::Everyone, _, Extent::Parts) => (topology.moving(all, Chunking::blocks(ranks, all)), all),
             (Flow::Everyone, Work::Moves, Extent::Whole) => (topology.gathering(parts(0..ranks)), parts(0..ranks)),
             (Flow::ToRoot, Work::Moves, _) => {
                 let largest = parts(0..ranks);
-                (topology.one_way(&signature, largest, Chunking::one_way(largest, 1)), largest)
+                (topology.one_way(&signature, counts, largest, Chunking::one_way(largest, 1)), largest)
             }
             (Flow::FromRoot, _, Extent::Parts) => {
                 let bytes = if collective.is_ragged() { ranks * parts(1..ranks) } else { all };
-                (topology.one_way(&signature, all, Chunking::one_way(bytes, ranks)), all)
+                (topology.one_way(&signature, counts, all, Chunking::one_way(bytes, ranks)), all)
             }
             (Flow::FromRoot, _, Extent::Whole) | (Flow::Pair, _, _) => {
-                (topology.one_way(&signature, all, Chunking::one_way(all, 1)), all)
+                (topology.one_way(&signature, None, all, Chunking::one_way(all, 1)), all)
             }
         };
         Ok((step, topology.protocol(step, bytes, self.memory == Memory::Alloc)))

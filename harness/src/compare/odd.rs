@@ -11,7 +11,10 @@ use crate::{
     subjects::{Group, Replicas},
 };
 use consonance::{Communicator, Error, Implementation, Strategy};
-use consonance_kernels::group::plan::{Chunking, Step, Topology};
+use consonance_kernels::{
+    digest::digest_counts,
+    group::plan::{Chunking, Step, Topology},
+};
 use consonance_spec::{
     Kind, Signature,
     blame::blame,
@@ -138,12 +141,18 @@ fn odd_rank_within(group: Group, case: &OddRank, short: Duration) -> Verdict {
 fn may_go_on(communicator: &Communicator, call: &Collective) -> bool {
     let (rank, size) = (communicator.rank(), communicator.size());
     let takes_part = call.kind != Kind::SendRecv || rank == call.root || rank == call.receiver(size);
-    let Counts::Even(count) = call.counts else { return false };
     let parts = if call.kind == Kind::Scatter { size } else { 1 };
-    let bytes = count * parts * call.dtype.size();
-    let is_message = |topology: Topology| {
-        topology.one_way(&Signature::new(call.kind), bytes, Chunking::one_way(bytes, 1)) == Step::Message
+    let (elements, counts) = match &call.counts {
+        Counts::Even(count) => (count * parts, None),
+        Counts::Ragged(counts) if call.kind == Kind::Scatter => (counts.iter().sum(), Some(&counts[..])),
+        Counts::Ragged(counts) => (counts.iter().copied().max().unwrap_or(0), Some(&counts[..])),
+        Counts::Pairs(_) => return false,
     };
+    let bytes = elements * call.dtype.size();
+    let detail = counts.map_or(0, digest_counts);
+    let signature = Signature { detail, ..Signature::new(call.kind) };
+    let is_message =
+        |topology: Topology| topology.one_way(&signature, counts, bytes, Chunking::one_way(bytes, 1)) == Step::Message;
     takes_part
         && ending::is_told_late(call.kind, rank == call.root)
         && communicator.topology(None).is_some_and(is_message)

@@ -14,7 +14,7 @@ use crate::{
     shm::records::PAYLOAD_BYTES,
 };
 use consonance_spec::{Signature, partition};
-use std::ptr;
+use std::{mem, ptr};
 
 impl Endpoint {
     /// A step whose payloads are inline in the descriptors: no memory is shared, and no rank waits
@@ -50,6 +50,54 @@ impl Endpoint {
         self.exchange_while(signature, payload, expected, || ()).map(|((), payloads)| payloads)
     }
 
+    /// Like [`exchange`](Endpoint::exchange), where every payload begins with as many `words`:
+    /// [`Payloads::words`] reads them, and the other methods what comes behind them.
+    ///
+    /// # Errors
+    /// As [`exchange`](Endpoint::exchange).
+    ///
+    /// # Panics
+    /// As [`exchange`](Endpoint::exchange); words are a part of the payload.
+    pub fn exchange_with_words(
+        &mut self,
+        signature: &Signature,
+        words: &[u64],
+        payload: Option<HostBuf<'_>>,
+    ) -> Result<Payloads<'_>, Fault> {
+        assert!(payload.is_none_or(|payload| Some(payload.dtype()) == signature.dtype), "payload of {signature}");
+        let (access, none) = (Step::Exchange.access(), (ptr::null(), ptr::null_mut()));
+        let data = payload.as_ref().map_or(&[][..], |payload| payload.as_bytes());
+        self.with_joined(words.iter().copied(), data, |endpoint, joined| {
+            endpoint.arrive(signature, access, joined.len(), (joined, joined.len()), none, || ())
+        })?;
+        Ok(self.payloads(signature, size_of_val(words), size_of_val(words) + data.len()))
+    }
+
+    /// Calls `then` with a payload of words and the data behind them.
+    pub(super) fn with_joined<R>(
+        &mut self,
+        words: impl Iterator<Item = u64>,
+        data: &[u8],
+        then: impl FnOnce(&mut Self, &[u8]) -> R,
+    ) -> R {
+        let mut joined = mem::take(&mut self.addresses.joined);
+        joined.clear();
+        words.for_each(|word| joined.extend_from_slice(&word.to_ne_bytes()));
+        joined.extend_from_slice(data);
+        let result = then(self, &joined);
+        self.addresses.joined = joined;
+        result
+    }
+
+    /// Returns the payloads of this rank's current step, each of which begins with words of
+    /// `words_bytes` bytes. This rank's has `own_bytes` bytes.
+    #[inline]
+    pub(super) fn payloads(&mut self, signature: &Signature, words_bytes: usize, own_bytes: usize) -> Payloads<'_> {
+        let (context, addresses) = self.context(signature);
+        let Addresses { sources, own, .. } = addresses;
+        Payloads { context, sources, own, own_bytes, words_bytes }
+    }
+
     /// Like [`exchange_expecting`](Endpoint::exchange_expecting), and runs `meanwhile` until the
     /// others' descriptors arrive.
     ///
@@ -79,9 +127,7 @@ impl Endpoint {
         };
         let (access, none) = (Step::Exchange.access(), (ptr::null(), ptr::null_mut()));
         let made = self.arrive(signature, access, bytes, (payload, expected), none, meanwhile)?;
-        let (context, addresses) = self.context(signature);
-        let Addresses { sources, own, .. } = addresses;
-        Ok((made, Payloads { context, sources, own, own_bytes: bytes }))
+        Ok((made, self.payloads(signature, 0, bytes)))
     }
 
     /// A step in which each rank's `input` is published: nobody writes it, all may read it.

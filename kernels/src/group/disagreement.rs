@@ -21,6 +21,11 @@ use crate::{
 use consonance_spec::Signature;
 use std::ptr;
 
+/// Whether the rank of this descriptor may have gone on before its peers arrived.
+fn is_message(descriptor: &CallDescriptor) -> bool {
+    has_access(descriptor, Access::Message) || has_access(descriptor, Access::CountedMessage)
+}
+
 impl Endpoint {
     /// Takes part in a call that the peers make, and tells them why this rank's own call is
     /// invalid. They disagree, unless all do the same.
@@ -49,7 +54,7 @@ impl Endpoint {
     #[cold]
     pub(super) fn disagree(&mut self) -> Fault {
         self.note(Outcome::Mismatch);
-        let may_go_on = self.descriptors().any(|descriptor| has_access(descriptor, Access::Message));
+        let may_go_on = self.descriptors().any(is_message);
         self.differing = may_go_on.then(|| self.posted_calls());
         Fault::Mismatch
     }
@@ -57,23 +62,35 @@ impl Endpoint {
     /// Returns the calls of all ranks, which have arrived.
     pub(super) fn posted_calls(&self) -> Vec<PostedCall> {
         let of = |(rank, descriptor): (usize, &CallDescriptor)| {
+            let counts = has_access(descriptor, Access::CountedMessage).then(|| self.counts(rank));
             let refusal = has_access(descriptor, Access::Refused).then(|| self.refusal(rank));
-            posted::read(descriptor, refusal)
+            posted::read(descriptor, counts, refusal)
         };
         self.descriptors().enumerate().map(of).collect()
     }
 
+    /// Returns the counts with which the payload of `rank` begins.
+    fn counts(&self, rank: usize) -> Vec<u64> {
+        let payload = self.posted_payload(rank);
+        payload.as_chunks().0.iter().take(self.world.size()).map(|&word| u64::from_ne_bytes(word)).collect()
+    }
+
     /// Returns the text in the payload of `rank`.
     fn refusal(&self, rank: usize) -> String {
+        String::from_utf8_lossy(&self.posted_payload(rank)).into_owned()
+    }
+
+    /// Returns a copy of the payload of `rank`.
+    fn posted_payload(&self, rank: usize) -> Vec<u8> {
         let records = self.state.records();
         // The size is what another process says.
         let bytes = records[rank].descriptor(self.sequence).bytes().min(PAYLOAD_BYTES);
-        let mut text = vec![0; bytes];
+        let mut copied = vec![0; bytes];
         let payload = post::payload(records, rank, self.sequence, bytes);
         // SAFETY: the place has as many bytes. The rank has written them before it arrived, and
         // writes them again when this rank has arrived at its next call. A corrupt process may do
-        // so before: then the text is wrong.
-        unsafe { copy(payload, text.as_mut_ptr(), bytes, CopySize::Near) };
-        String::from_utf8_lossy(&text).into_owned()
+        // so before: then the copy is wrong.
+        unsafe { copy(payload, copied.as_mut_ptr(), bytes, CopySize::Near) };
+        copied
     }
 }

@@ -338,16 +338,18 @@ fn a_message_of_another_size_is_nonsense_or_wrong_data() {
         let (mut victim, mut liar) = two();
         lies_in_a_message(&mut liar, &signature, Access::Message, bytes, &[5; 100]);
         let mut data = [0u8; 100];
-        let payloads = victim.receive_message(&signature, 1, 100).unwrap();
+        let payloads = victim.receive_message(&signature, None, 1, 100).unwrap();
         assert_eq!(payloads.copy(1, 0, &mut data.as_mut_slice().into()), expected, "{bytes} bytes");
     }
 }
 
 #[test]
 fn what_a_descriptor_says_of_a_call_is_no_call_or_any_call() {
-    for (access, bytes) in [(Access::Refused, usize::MAX), (Access::Message, 1 << 60), (Access::DividedToAll, 7)] {
+    let accesses = [Access::Refused, Access::Message, Access::CountedMessage, Access::DividedToAll];
+    for (access, bytes) in accesses.into_iter().flat_map(|access| [7, 1 << 60, usize::MAX].map(|bytes| (access, bytes)))
+    {
         let (mut victim, mut liar) = two();
-        victim.send_message(&broadcast_of(0, 1), [1u8].as_slice().into()).unwrap();
+        victim.send_message(&broadcast_of(0, 1), None, [1u8].as_slice().into()).unwrap();
         lies_in_a_message(&mut liar, &broadcast_of(7, usize::MAX), access, bytes, &[0xff; 300]);
         for head in [None, Some(u32::MAX), Some(0xff00_00ff)] {
             let descriptor = liar.state.records()[1].descriptor(liar.sequence);
@@ -355,6 +357,7 @@ fn what_a_descriptor_says_of_a_call_is_no_call_or_any_call() {
             let call = victim.posted_calls().remove(1);
             assert_eq!(call.signature(&[]).is_none(), head.is_some(), "{call:?}");
             assert!(call.refusal.is_none_or(|text| text.len() <= 3 * Endpoint::PAYLOAD_BYTES));
+            assert!(call.counts.is_none_or(|counts| counts.len() <= 2));
         }
         victim.settle().unwrap();
         assert!(victim.take_differing_late().is_some());
@@ -366,13 +369,13 @@ fn a_peer_that_says_it_has_come_to_calls_of_the_future_delays_nobody() {
     let (mut victim, liar) = two();
     let signature = broadcast_of(0, 1);
     for far in [1, 2, 1 << 40] {
-        victim.send_message(&signature, [1u8].as_slice().into()).unwrap();
+        victim.send_message(&signature, None, [1u8].as_slice().into()).unwrap();
         let descriptor = liar.state.records()[1].descriptor(victim.sequence);
         descriptor.sequence.store(victim.sequence + far, Ordering::Relaxed);
         assert_eq!(answer(|| victim.settle(), || ()), Ok(()));
     }
     // A number of another generation is none of this one.
-    victim.send_message(&signature, [1u8].as_slice().into()).unwrap();
+    victim.send_message(&signature, None, [1u8].as_slice().into()).unwrap();
     let descriptor = liar.state.records()[1].descriptor(victim.sequence);
     descriptor.sequence.store(u64::MAX, Ordering::Relaxed);
     assert_eq!(answer(|| victim.settle(), || ()), Err(Fault::Missing(vec![1])));

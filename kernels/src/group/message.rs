@@ -24,6 +24,9 @@
 //! Calls are messages by their signature and size, which the descriptors tell. A rank that makes
 //! another call differs from the rank that gives, and waits for all.
 //!
+//! Parts of different sizes have a count for each rank. Every rank writes its counts in its payload,
+//! before the data if it gives any, so that the peers can tell which counts differ.
+//!
 //! # The races, by name
 //!
 //! * **Late reader.** A rank overwrites a payload two calls later. It has settled the call between
@@ -34,7 +37,7 @@
 //!   descriptor once more after it has seen that the rank left, failed or died. The area of a
 //!   subgroup is used again when all members have left.
 
-use super::{endpoint::Endpoint, fault::Fault, payloads::Payloads, post, posted::Posted, scratch::Addresses};
+use super::{endpoint::Endpoint, fault::Fault, payloads::Payloads, post, posted::Posted};
 use crate::{
     memory::HostBuf,
     shm::{
@@ -48,20 +51,25 @@ use consonance_spec::Signature;
 use std::ptr;
 
 impl Endpoint {
-    /// Gives this rank's data to the peers that read them, and waits for none.
+    /// Gives this rank's data to the peers that read them, and waits for none. `counts` has one for
+    /// each rank, if parts differ in size.
     ///
     /// # Errors
     /// See [`Fault`], of this step or of the one before it. If the ranks make different calls, this
     /// rank hears of it when it [settles](Endpoint::settle) the step.
     ///
     /// # Panics
-    /// If the payload has more than [`Endpoint::PAYLOAD_BYTES`] bytes, or is not of the signature's
-    /// dtype, or if the ranks are threads of one process.
-    pub fn send_message(&mut self, signature: &Signature, payload: HostBuf<'_>) -> Result<(), Fault> {
-        assert!(payload.bytes() <= PAYLOAD_BYTES, "payload of {} bytes", payload.bytes());
+    /// If counts and payload have more than [`Endpoint::PAYLOAD_BYTES`] bytes together, or the
+    /// payload is not of the signature's dtype, or if the ranks are threads of one process.
+    pub fn send_message(
+        &mut self,
+        signature: &Signature,
+        counts: Option<&[usize]>,
+        payload: HostBuf<'_>,
+    ) -> Result<(), Fault> {
         assert_eq!(Some(payload.dtype()), signature.dtype, "the payload is of the agreed dtype");
         self.begin_message()?;
-        let own = self.post(signature, Access::Message, payload.bytes(), payload.as_bytes(), NOWHERE);
+        let own = self.post_message(signature, counts, payload.as_bytes());
         self.wake();
         self.unsettled = Some(own);
         self.note(Outcome::Done);
@@ -81,13 +89,15 @@ impl Endpoint {
     pub fn receive_message(
         &mut self,
         signature: &Signature,
+        counts: Option<&[usize]>,
         from: usize,
         expected: usize,
     ) -> Result<Payloads<'_>, Fault> {
         let rank = self.world.rank();
         assert!(from != rank && from < self.world.size(), "rank {from} is a peer of rank {rank}");
         self.begin_message()?;
-        let own = self.post(signature, Access::Message, 0, &[], NOWHERE);
+        let own = self.post_message(signature, counts, &[]);
+        let expected = words_bytes(counts) + expected;
         let (ranks, has_log) = (self.world.size(), self.state.call_log(rank).is_some());
         self.state.wait_policy.pause(post::pauses(ranks, signature.kind, expected, has_log));
         self.wake();
@@ -100,7 +110,8 @@ impl Endpoint {
         }
         self.unsettled = Some(own);
         self.note(Outcome::Done);
-        Ok(self.payloads(signature, 0))
+        let words = words_bytes(counts);
+        Ok(self.payloads(signature, words, words))
     }
 
     /// Gives this rank's data and waits for those of all peers: for the only rank that reads them.
@@ -114,15 +125,39 @@ impl Endpoint {
     pub fn receive_messages(
         &mut self,
         signature: &Signature,
+        counts: Option<&[usize]>,
         payload: HostBuf<'_>,
         expected: usize,
     ) -> Result<Payloads<'_>, Fault> {
-        assert!(payload.bytes() <= PAYLOAD_BYTES, "payload of {} bytes", payload.bytes());
         assert_eq!(Some(payload.dtype()), signature.dtype, "the payload is of the agreed dtype");
         self.begin_message()?;
-        let (bytes, sent) = (payload.bytes(), (payload.as_bytes(), expected));
-        self.arrive(signature, Access::Message, bytes, sent, NOWHERE, || ())?;
-        Ok(self.payloads(signature, bytes))
+        let (words, expected) = (words_bytes(counts), words_bytes(counts) + expected);
+        self.with_counts(counts, payload.as_bytes(), |endpoint, access, joined| {
+            endpoint.arrive(signature, access, joined.len(), (joined, expected), NOWHERE, || ())
+        })?;
+        Ok(self.payloads(signature, words, words + payload.bytes()))
+    }
+
+    /// Writes this rank's descriptor of a message.
+    fn post_message(&mut self, signature: &Signature, counts: Option<&[usize]>, data: &[u8]) -> Posted {
+        self.with_counts(counts, data, |endpoint, access, payload| {
+            assert!(payload.len() <= PAYLOAD_BYTES, "payload of {} bytes", payload.len());
+            endpoint.post(signature, access, payload.len(), payload, NOWHERE)
+        })
+    }
+
+    /// Calls `then` with the payload of counts and data.
+    #[inline]
+    fn with_counts<R>(
+        &mut self,
+        counts: Option<&[usize]>,
+        data: &[u8],
+        then: impl FnOnce(&mut Self, Access, &[u8]) -> R,
+    ) -> R {
+        let Some(counts) = counts else { return then(self, Access::Message, data) };
+        assert_eq!(counts.len(), self.world.size(), "a count for each rank");
+        let words = counts.iter().map(|&count| count as u64);
+        self.with_joined(words, data, |endpoint, joined| then(endpoint, Access::CountedMessage, joined))
     }
 
     /// Settles this rank's last step, if it has left it before all ranks arrived: waits for them,
@@ -167,12 +202,11 @@ impl Endpoint {
         self.check()?;
         self.settle()
     }
+}
 
-    fn payloads(&mut self, signature: &Signature, own_bytes: usize) -> Payloads<'_> {
-        let (context, addresses) = self.context(signature);
-        let Addresses { sources, own, .. } = addresses;
-        Payloads { context, sources, own, own_bytes }
-    }
+/// Returns the bytes of the words of counts.
+fn words_bytes(counts: Option<&[usize]>) -> usize {
+    counts.map_or(0, |counts| counts.len() * size_of::<u64>())
 }
 
 /// Where others read no data in place, and write no result.

@@ -22,10 +22,29 @@ pub struct Payloads<'s> {
     /// posted copy, or take them meanwhile.
     pub(crate) own: &'s InlinePayload,
     pub(crate) own_bytes: usize,
+    /// The bytes of the words with which each payload begins.
+    pub(crate) words_bytes: usize,
 }
 
 impl Payloads<'_> {
-    /// Copies `rank`'s payload from element `start` on.
+    /// Copies the words with which the payload of `rank` begins, or the first of them.
+    ///
+    /// # Errors
+    /// [`Fault::CorruptPeer`] if the payload of `rank` ends before `target` is full.
+    ///
+    /// # Panics
+    /// If the payloads begin with fewer words.
+    pub fn words(&self, rank: usize, target: &mut [u64]) -> Result<(), Fault> {
+        let bytes = size_of_val(target);
+        assert!(bytes <= self.words_bytes, "{} words", target.len());
+        let (payload, _) = self.payload(rank, 0, bytes)?;
+        // SAFETY: the payload has these bytes, as checked above; a word may have any. No rank
+        // writes it before this rank's next call. The target is exclusive.
+        unsafe { copy(payload, target.as_mut_ptr().cast(), bytes, CopySize::Near) };
+        Ok(())
+    }
+
+    /// Copies `rank`'s payload from element `start` on, behind the words.
     ///
     /// # Errors
     /// [`Fault::CorruptPeer`] if the payload of `rank` ends before `target` is full.
@@ -35,7 +54,7 @@ impl Payloads<'_> {
     /// bytes, ends before `target` is full.
     pub fn copy(&self, rank: usize, start: usize, target: &mut HostBufMut<'_>) -> Result<(), Fault> {
         assert_eq!(Some(target.dtype()), self.context.dtype, "the target is of the agreed dtype");
-        let start = start.saturating_mul(target.dtype().size());
+        let start = start.saturating_mul(target.dtype().size()).saturating_add(self.words_bytes);
         let (payload, is_taken) = self.payload(rank, start, target.bytes())?;
         // SAFETY: the payload has these bytes, as checked above, of the element type on which all
         // ranks agree. No rank writes it before this rank's next call. The target is exclusive.
@@ -91,7 +110,8 @@ impl Payloads<'_> {
         own: Option<HostBuf<'_>>,
         target: &mut HostBufMut<'_>,
     ) -> Result<(), Fault> {
-        let (start, bytes) = (start * reducer.input().size(), target.count() * reducer.input().size());
+        let size = reducer.input().size();
+        let (start, bytes) = (self.words_bytes + start * size, target.count() * size);
         assert_eq!(reducer.output(), target.dtype(), "the target fits the reducer");
         assert_eq!(Some(reducer.input()), self.context.dtype, "the reducer is of the agreed dtype");
         let (world, are_few) = (self.context.world, self.own_bytes <= FIRST_BYTES);

@@ -7,6 +7,7 @@
 use super::tuning::CHUNK_BYTES;
 use crate::{
     cpu::reduce::Reducer,
+    digest::digest_counts,
     shm::{
         Shape,
         codes::Access,
@@ -332,15 +333,23 @@ impl Topology {
     }
 
     /// Returns the step of a call in which one rank has data, or one rank reads them. The rank with
-    /// the most data has `bytes` bytes, as all ranks know. The descriptors of the call say all that
-    /// ranks compare: its signature has no detail.
+    /// the most data has `bytes` bytes, as all ranks know. It is a message if descriptors and
+    /// payloads say all that ranks compare: the signature has no detail but the digest of `counts`.
     #[inline]
-    pub fn one_way(&self, signature: &Signature, bytes: usize, chunking: Chunking) -> Step {
-        let is_plain = signature.detail == 0 && signature.kind.has_root();
+    pub fn one_way(&self, signature: &Signature, counts: Option<&[usize]>, bytes: usize, chunking: Chunking) -> Step {
+        let says_all = || signature.detail == counts.map_or(0, digest_counts) && signature.kind.has_root();
+        let fits = || counts.is_none_or(|counts| size_of::<u64>() * counts.len() + bytes <= PAYLOAD_BYTES);
         match self.moving(bytes, chunking) {
-            Step::Exchange if is_plain && self.slot_bytes.is_some() => Step::Message,
+            Step::Exchange if self.slot_bytes.is_some() && fits() && says_all() => Step::Message,
             step => step,
         }
+    }
+
+    /// Whether a rank of such a call has its data in the payload behind `words` words, where every
+    /// rank tells the others by these how much it has: `bytes` bytes.
+    #[inline]
+    pub fn rides_behind(&self, words: usize, bytes: usize) -> bool {
+        self.rides_to_some(bytes) && size_of::<u64>() * words + bytes <= PAYLOAD_BYTES
     }
 
     /// Returns the step of a call in which every rank gets the data of all. The rank with the most

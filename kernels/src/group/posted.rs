@@ -16,6 +16,8 @@ pub struct PostedCall {
     pub count: Option<usize>,
     /// The root, if there is one.
     pub root: Option<usize>,
+    /// The count of each rank, if the call has counts and the payload tells them.
+    pub counts: Option<Vec<u64>>,
     /// Why the rank's own call is invalid, if it is.
     pub refusal: Option<String>,
 }
@@ -56,9 +58,8 @@ pub(super) fn has_access(descriptor: &CallDescriptor, access: Access) -> bool {
     descriptor.head() >> CODE_BITS == access as u32
 }
 
-/// Returns the call in a descriptor, without its detail. `refusal` says why the rank's own call is
-/// invalid, if it is.
-pub(super) fn read(descriptor: &CallDescriptor, refusal: Option<String>) -> PostedCall {
+/// Returns the call in a descriptor, without its detail, and with what is in its payload.
+pub(super) fn read(descriptor: &CallDescriptor, counts: Option<Vec<u64>>, refusal: Option<String>) -> PostedCall {
     let code = descriptor.head() & CODE_MASK;
     let divided = [Access::DividedToAll, Access::DividedToOwn, Access::DividedToRoot];
     let count = match codes::dtype(code).flatten() {
@@ -68,7 +69,7 @@ pub(super) fn read(descriptor: &CallDescriptor, refusal: Option<String>) -> Post
         _ => descriptor.output().addr().checked_sub(1),
     };
     let root = (descriptor.root() as usize).checked_sub(1);
-    PostedCall { code, count, root, refusal }
+    PostedCall { code, count, root, counts, refusal }
 }
 
 /// Encodes the count of a call in a word of its descriptor: 0 for a call without a count.

@@ -113,6 +113,8 @@ coded! {
         Message = 5,
         /// The rank's own call is invalid; its payload says why.
         Refused = 6,
+        /// As `Message`, and the payload begins with a count for each rank.
+        CountedMessage = 7,
     }
 }
 

@@ -122,7 +122,10 @@ pub(crate) fn refused(kind: Kind, why: &str) -> Signature {
 pub(crate) fn compare_posted(calls: &[PostedCall], configuration: &Configuration) -> Error {
     let words = |call: &PostedCall| match (call.signature(EXTENSIONS), &call.refusal) {
         (Some(signature), Some(why)) => Words::refused(signature.kind, why),
-        (Some(signature), None) => Agreement::NONE.words(&signature, configuration),
+        (Some(signature), None) => {
+            let counts = || call.counts.iter().map(|counts| ("counts".to_owned(), format!("{counts:?}"))).collect();
+            Agreement { describe: &counts, ..Agreement::NONE }.words(&signature, configuration)
+        }
         (None, _) => Words(vec![("call".to_owned(), "no known call".to_owned())]),
     };
     let texts = calls.iter().map(|call| String::from_utf8_lossy(&words(call).to_bytes()).into_owned());

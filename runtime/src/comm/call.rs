@@ -1,7 +1,10 @@
 //! One collective call as a value, and the checks that need the arguments of one rank only.
 
 use crate::{Error, Result, error::operation_on};
-use consonance_kernels::memory::{Buf, BufMut, HostBuf, HostBufMut, Memory, Space};
+use consonance_kernels::{
+    digest::digest_counts,
+    memory::{Buf, BufMut, HostBuf, HostBufMut, Memory, Space},
+};
 use consonance_spec::{DType, Element, Kind, ReduceOp, Signature, World};
 
 /// A collective with its buffers.
@@ -433,11 +436,6 @@ impl Check {
         }
         Ok(())
     }
-}
-
-/// Returns a digest of counts, for the detail of a signature.
-fn digest_counts(counts: &[usize]) -> u64 {
-    counts.iter().fold(counts.len() as u64, |digest, &count| consonance_kernels::digest::mix(digest, count as u64))
 }
 
 /// Rank `from` sends `sent` elements to rank `to`, which expects `expected`.

@@ -102,6 +102,15 @@ fn disagree(rank: &mut Communicator, what: &str, odd: bool) -> Result<()> {
             let counts = if odd { [1, 2, 4] } else { [2, 1, 4] };
             rank.all_gather_v(Some(&vec![1u8; counts[own]]), &mut [0; 7], &counts)
         }
+        "gathered" => {
+            let counts = if odd { [1, 2, 4] } else { [2, 1, 4] };
+            let mut all = [0; 7];
+            rank.gather_v(Some(&vec![1u8; counts[own]]), (own == 0).then_some(&mut all), &counts, 0)
+        }
+        "scattered" => {
+            let counts = if odd { [1, 2, 4] } else { [2, 1, 4] };
+            rank.scatter_v((own == 0).then_some(&[1u8; 7]), Some(&mut vec![0; counts[own]]), &counts, 0)
+        }
         "pairs" => {
             // Rank 1 sends less than rank 2 expects: all three ranks get the error.
             let count = if odd { 1 } else { 2 };
@@ -124,6 +133,8 @@ fn calls_that_differ_are_shown_on_all_processes() {
         ("root", "call=broadcast argument=root replica=1 expected=0 found=1"),
         ("little", "call=broadcast argument=count replica=1 expected=3 found=4"),
         ("counts", "call=all_gather argument=counts replica=1 expected=[2, 1, 4] found=[1, 2, 4]"),
+        ("gathered", "call=gather argument=counts replica=1 expected=[2, 1, 4] found=[1, 2, 4]"),
+        ("scattered", "call=scatter argument=counts replica=1 expected=[2, 1, 4] found=[1, 2, 4]"),
         ("pairs", "call=all_to_all argument=recv_counts[1] replica=2 expected=1 found=2"),
         ("huge", "call=all_reduce argument=count replica=1 expected=3 found=500000"),
     ] {

@@ -71,6 +71,7 @@ pub const ALL: [Scenario; 48] = [
     scenario("one way, to one", 2, one_way_to_one),
     scenario("one way, mismatch", 2, one_way_with_a_mismatch),
     scenario("one way, from nobody", 2, one_way_from_nobody),
+    scenario("one way, other counts", 2, one_way_of_other_counts),
     scenario("one way, mismatch of three", 1, one_way_of_three_with_a_mismatch),
     scenario("one way, other data", 1, one_way_of_other_data),
     scenario("one way, one leaves", 2, one_way_from_one_that_leaves),

@@ -31,10 +31,10 @@ fn give_as(
 ) -> Result<(), Fault> {
     let given: Vec<u64> = (0..count).map(|index| value(root, call, index)).collect();
     if endpoint.world().rank() == root {
-        return endpoint.send_message(signature, HostBuf::from(given.as_slice()));
+        return endpoint.send_message(signature, None, HostBuf::from(given.as_slice()));
     }
     let mut received = vec![0; count];
-    let payloads = endpoint.receive_message(signature, root, count * size_of::<u64>())?;
+    let payloads = endpoint.receive_message(signature, None, root, count * size_of::<u64>())?;
     payloads.copy(root, 0, &mut received.as_mut_slice().into())?;
     assert_eq!(received, given, "call {call}");
     Ok(())
@@ -72,14 +72,16 @@ pub(super) fn one_way_to_one() {
     each(processes(SMALL), |mut endpoint| {
         let gather = Signature { kind: Kind::Gather, op: None, root: Some(1), ..SUM };
         let rank = endpoint.world().rank();
-        for call in 1..=2 {
+        // The second time payloads begin with counts.
+        for (call, counts) in [(1, None), (2, Some(&[TRADED; 2][..]))] {
             let own = [value(rank, call, 0); TRADED];
             if rank == 0 {
-                endpoint.send_message(&gather, own.as_slice().into()).unwrap();
+                endpoint.send_message(&gather, counts, own.as_slice().into()).unwrap();
                 continue;
             }
             let mut other = [0; TRADED];
-            let payloads = endpoint.receive_messages(&gather, own.as_slice().into(), size_of_val(&own)).unwrap();
+            let payloads =
+                endpoint.receive_messages(&gather, counts, own.as_slice().into(), size_of_val(&own)).unwrap();
             payloads.copy(0, 0, &mut other.as_mut_slice().into()).unwrap();
             assert_eq!(other, [value(0, call, 0); TRADED]);
         }
@@ -107,6 +109,28 @@ pub(super) fn one_way_with_a_mismatch() {
         sum_of(&mut endpoint, 2, TRADED).unwrap();
         give(1, &mut endpoint, 3, TRADED).unwrap();
         assert!(!hears(&mut endpoint));
+        Some(endpoint)
+    });
+}
+
+/// The ranks have other counts: the one that gives hears of it later, and both read the same.
+pub(super) fn one_way_of_other_counts() {
+    each(processes(SMALL), |mut endpoint| {
+        let rank = endpoint.world().rank();
+        let (counts, given) = ([rank, TRADED], [5; TRADED]);
+        let scatter = Signature { detail: 1 + rank as u64, count: None, ..broadcast(0) };
+        let calls = if rank == 0 {
+            endpoint.send_message(&scatter, Some(&counts), given.as_slice().into()).unwrap();
+            endpoint.settle().unwrap();
+            endpoint.take_differing_late()
+        } else {
+            let received = endpoint.receive_message(&scatter, Some(&counts), 0, size_of_val(&given)).map(drop);
+            assert_eq!(received, Err(Fault::Mismatch));
+            endpoint.take_differing()
+        };
+        let told = calls.unwrap().into_iter().map(|call| call.counts.unwrap());
+        assert_eq!(told.collect::<Vec<_>>(), [[0, TRADED as u64], [1, TRADED as u64]]);
+        give(1, &mut endpoint, 2, TRADED).unwrap();
         Some(endpoint)
     });
 }

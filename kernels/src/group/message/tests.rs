@@ -2,6 +2,7 @@
 //! no rank waits for another that comes later.
 
 use crate::{
+    digest::digest_counts,
     group::{endpoint::Endpoint, fault::Fault, plan::Chunking, tuning::RESERVE_BYTES},
     shm::{
         GroupId, Segment, Shape,
@@ -36,12 +37,12 @@ fn data(seed: usize, count: usize) -> Vec<u8> {
 }
 
 fn give(endpoint: &mut Endpoint, signature: &Signature, data: &[u8]) -> Result<(), Fault> {
-    endpoint.send_message(signature, data.into())
+    endpoint.send_message(signature, None, data.into())
 }
 
 fn take(endpoint: &mut Endpoint, signature: &Signature, count: usize) -> Result<Vec<u8>, Fault> {
     let (root, mut data) = (signature.root.unwrap(), vec![0u8; count]);
-    endpoint.receive_message(signature, root, count)?.copy(root, 0, &mut data.as_mut_slice().into())?;
+    endpoint.receive_message(signature, None, root, count)?.copy(root, 0, &mut data.as_mut_slice().into())?;
     Ok(data)
 }
 
@@ -80,14 +81,14 @@ fn one_rank_that_takes_from_all_waits_for_all() {
             give(&mut ends[rank], &gather, &data(rank + call, 100)).unwrap();
         }
         let (own, mut parts) = (data(1 + call, 100), vec![vec![0; 100]; 3]);
-        let payloads = ends[1].receive_messages(&gather, own.as_slice().into(), 100).unwrap();
+        let payloads = ends[1].receive_messages(&gather, None, own.as_slice().into(), 100).unwrap();
         for rank in [0, 2] {
             payloads.copy(rank, 0, &mut parts[rank].as_mut_slice().into()).unwrap();
             assert_eq!(parts[rank], data(rank + call, 100));
         }
     }
     give(&mut ends[0], &gather, &data(0, 100)).unwrap();
-    let late = ends[1].receive_messages(&gather, data(1, 100).as_slice().into(), 100).map(drop);
+    let late = ends[1].receive_messages(&gather, None, data(1, 100).as_slice().into(), 100).map(drop);
     assert_eq!(late, Err(Fault::Missing(vec![2])));
 }
 
@@ -142,6 +143,54 @@ fn all_ranks_hear_the_same_of_calls_that_differ() {
     for endpoint in &mut ends[..3] {
         assert_eq!(take(endpoint, &signature(Kind::Broadcast, 3, 1), 1), Ok(vec![9]));
         assert_eq!(endpoint.take_differing_late(), None);
+    }
+}
+
+#[test]
+fn counts_travel_before_the_data_and_are_told_where_they_differ() {
+    for (ranks, part) in [(2, 1), (2, 300), (3, 5), (5, 9), (5, 700), (12, 300)] {
+        let counts: Vec<usize> = (0..ranks).map(|rank| if rank == 1 { 0 } else { part + rank }).collect();
+        let start = |rank: usize| counts[..rank].iter().sum::<usize>();
+        let mut ends = group(ranks, SHORT);
+        let of =
+            |kind, counts: &[usize]| Signature { detail: digest_counts(counts), count: None, ..signature(kind, 0, 0) };
+        let scattered = data(ranks, start(ranks));
+        ends[0].send_message(&of(Kind::Scatter, &counts), Some(&counts), scattered.as_slice().into()).unwrap();
+        for rank in 1..ranks {
+            let mut own = vec![0; counts[rank]];
+            let expected = scattered.len();
+            let payloads = ends[rank].receive_message(&of(Kind::Scatter, &counts), Some(&counts), 0, expected).unwrap();
+            payloads.copy(0, start(rank), &mut own.as_mut_slice().into()).unwrap();
+            assert_eq!(own, scattered[start(rank)..][..counts[rank]]);
+        }
+        for rank in 1..ranks {
+            let own = data(rank, counts[rank]);
+            ends[rank].send_message(&of(Kind::Gather, &counts), Some(&counts), own.as_slice().into()).unwrap();
+        }
+        let own = data(0, counts[0]);
+        let payloads =
+            ends[0].receive_messages(&of(Kind::Gather, &counts), Some(&counts), own.as_slice().into(), part).unwrap();
+        for rank in 1..ranks {
+            let mut other = vec![0; counts[rank]];
+            payloads.copy(rank, 0, &mut other.as_mut_slice().into()).unwrap();
+            assert_eq!(other, data(rank, counts[rank]));
+        }
+        let wrong: Vec<usize> = counts.iter().rev().copied().collect();
+        ends[0].send_message(&of(Kind::Scatter, &counts), Some(&counts), scattered.as_slice().into()).unwrap();
+        for rank in 1..ranks {
+            let last = rank + 1 == ranks;
+            let counts = if last { &wrong } else { &counts };
+            let received = ends[rank].receive_message(&of(Kind::Scatter, counts), Some(counts), 0, 100).map(drop);
+            assert_eq!(received, if last { Err(Fault::Mismatch) } else { Ok(()) });
+        }
+        let told = ends[ranks - 1].take_differing().unwrap();
+        let words = |counts: &[usize]| Some(counts.iter().map(|&count| count as u64).collect::<Vec<_>>());
+        assert!(told[..ranks - 1].iter().all(|call| call.counts == words(&counts)));
+        assert_eq!(told[ranks - 1].counts, words(&wrong));
+        for endpoint in &mut ends[..ranks - 1] {
+            endpoint.settle().unwrap();
+            assert_eq!(endpoint.take_differing_late().as_ref(), Some(&told));
+        }
     }
 }
 

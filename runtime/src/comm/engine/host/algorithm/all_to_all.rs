@@ -6,7 +6,7 @@ use consonance_kernels::{
     cpu::copy::copy_own,
     digest::mix,
     group::{
-        Endpoint, PeerBuffers,
+        Endpoint, Payloads, PeerBuffers,
         plan::{Chunking, Step},
     },
     memory::{HostBuf, HostBufMut},
@@ -17,10 +17,10 @@ use consonance_spec::{DType, Signature};
 /// each rank publishes all its parts, or in place a copy of them in scratch. Each rank copies the
 /// parts that are for it.
 ///
-/// With counts, an earlier step gathers every rank's counts on all ranks. The position of a part in
-/// a peer's buffer depends on that peer's counts only. The choice of protocol depends on the
-/// largest rank's total, so all ranks choose the same; the number of windows, on the largest part
-/// for another rank.
+/// With counts, an earlier step gathers every rank's counts on all ranks: the position of a part in
+/// a peer's buffer depends on that peer's counts only. Parts up to the payload limit travel behind
+/// the counts. The choice of protocol depends on the largest rank's total, so all ranks choose the
+/// same; the number of windows, on the largest part for another rank.
 pub(super) fn all_to_all(
     endpoint: &mut Endpoint,
     signature: &Signature,
@@ -31,35 +31,21 @@ pub(super) fn all_to_all(
 ) -> Result<(), Stop> {
     let (rank, size) = (endpoint.world().rank(), endpoint.world().size());
     let mut table = std::mem::take(&mut scratch.counts);
-    if let Some((sent, received)) = counts {
-        exchange_counts(endpoint, signature, sent, received, &mut table)?;
-    }
-    let even = recv.count() / size;
-    // Sums counts that a rank reports. Saturates: the count that a rank sends to itself is
-    // unchecked.
-    let total = |counts: &[u64]| counts.iter().fold(0, |sum: u64, &count| sum.saturating_add(count)) as usize;
-    // Returns the part of `peer`'s buffer for this rank: its start and its count.
-    let part = |peer: usize| match counts {
-        Some((_, received)) => {
-            (total(&table[peer * 2 * size..][..rank]).min(usize::MAX - received[peer]), received[peer])
+    let parts = Parts { rank, size, even: recv.count() / size, counts };
+    let inline = match counts {
+        Some(_) => exchange_counts(endpoint, signature, &parts, send.unwrap_or_else(|| recv.as_buf()), &mut table)?,
+        None if endpoint.topology().moving(recv.bytes(), Chunking::WHOLE) == Step::Exchange => {
+            Some(endpoint.exchange(signature, Some(send.unwrap_or_else(|| recv.as_buf())))?)
         }
-        None => (even * rank, even),
+        None => None,
     };
-    let largest = match counts {
-        Some(_) => table.chunks_exact(2 * size).map(|row| total(&row[..size])).max().unwrap_or(0),
-        None => recv.count(),
-    };
-    let largest_bytes = largest.saturating_mul(recv.dtype().size());
-    if endpoint.topology().moving(largest_bytes, Chunking::WHOLE) == Step::Exchange {
-        let payloads = endpoint.exchange(signature, Some(send.unwrap_or_else(|| recv.as_buf())))?;
+    if let Some(payloads) = inline {
         let mut place = 0;
         for peer in 0..size {
-            let (start, count) = part(peer);
+            let (start, count) = parts.of(peer, &table);
             let mut recv = recv.reborrow().slice(place..place + count);
             match send {
-                Some(send) if peer == rank && counts.is_none() => {
-                    copy_own(send.slice(start..start + count), &mut recv);
-                }
+                Some(send) if peer == rank => copy_own(send.slice(start..start + count), &mut recv),
                 _ => payloads.copy(peer, start, &mut recv)?,
             }
             place += count;
@@ -79,13 +65,13 @@ pub(super) fn all_to_all(
     let across = size * recv.dtype().size();
     let block = match counts {
         Some(_) => largest_part(&table, size).min(isize::MAX as usize / across),
-        None => even,
+        None => parts.even,
     };
     let chunking = Chunking::blocks(size, block * across);
     let collect = |peers: &mut PeerBuffers<'_>| {
         let mut place = 0;
         for peer in 0..size {
-            let (start, count) = part(peer);
+            let (start, count) = parts.of(peer, &table);
             peers.copy_block(peer, start, &mut recv.reborrow().slice(place..place + count))?;
             place += count;
         }
@@ -99,6 +85,34 @@ pub(super) fn all_to_all(
     Ok(done?)
 }
 
+/// The parts of all ranks' buffers that are for this rank.
+struct Parts<'a> {
+    rank: usize,
+    size: usize,
+    /// The elements of each part, if there are no counts.
+    even: usize,
+    /// The elements that this rank sends to each rank, and receives from each.
+    counts: Option<(&'a [usize], &'a [usize])>,
+}
+
+impl Parts<'_> {
+    /// Returns the part of `peer`'s buffer for this rank: its start and its count.
+    fn of(&self, peer: usize, table: &[u64]) -> (usize, usize) {
+        match self.counts {
+            Some((_, received)) => {
+                let before = total(&table[peer * 2 * self.size..][..self.rank]);
+                (before.min(usize::MAX - received[peer]), received[peer])
+            }
+            None => (self.even * self.rank, self.even),
+        }
+    }
+}
+
+/// Sums counts that a rank reports: no sum is past the largest number.
+fn total(counts: &[u64]) -> usize {
+    counts.iter().fold(0, |sum: u64, &count| sum.saturating_add(count)) as usize
+}
+
 /// Returns the elements of the largest part that a rank sends to another one.
 fn largest_part(table: &[u64], size: usize) -> usize {
     let rows = table.chunks_exact(2 * size).enumerate();
@@ -108,35 +122,40 @@ fn largest_part(table: &[u64], size: usize) -> usize {
 
 /// Gathers all counts on all ranks, and compares those sent with those expected. Every rank comes
 /// to the same verdict. A rank's row of the table has the counts that it sends to each rank, then
-/// the counts that it receives from each rank.
-fn exchange_counts(
-    endpoint: &mut Endpoint,
+/// the counts that it receives from each rank. Returns the payloads if the data of all ranks are
+/// behind their counts.
+fn exchange_counts<'e>(
+    endpoint: &'e mut Endpoint,
     signature: &Signature,
-    sent: &[usize],
-    received: &[usize],
+    &Parts { rank, size, counts, .. }: &Parts<'_>,
+    send: HostBuf<'_>,
     table: &mut Vec<u64>,
-) -> Result<(), Stop> {
-    let (rank, size) = (endpoint.world().rank(), endpoint.world().size());
-    let row = 2 * size;
+) -> Result<Option<Payloads<'e>>, Stop> {
+    let (row, topology, dtype) = (2 * size, endpoint.topology(), send.dtype());
+    let Some((sent, received)) = counts else { return Ok(None) };
     table.clear();
     table.resize(row * size, 0);
     let (before, rest) = table.split_at_mut(rank * row);
     let (own, after) = rest.split_at_mut(row);
     own.iter_mut().zip(sent.iter().chain(received)).for_each(|(place, &count)| *place = count as u64);
-    let with_counts = Signature { dtype: Some(DType::U64), detail: mix(signature.detail, 1), ..*signature };
-    let chunking = Chunking::WHOLE.at_most(row * DType::U64.size());
-    if endpoint.topology().moving(chunking.most_bytes, chunking) == Step::Exchange {
-        let payloads = endpoint.exchange(&with_counts, Some((&*own).into()))?;
-        table
-            .chunks_exact_mut(row)
-            .enumerate()
-            .filter(|&(peer, _)| peer != rank)
-            .try_for_each(|(peer, place)| payloads.copy(peer, 0, &mut place.into()))?;
-    } else {
+    let peer_rows = before.chunks_exact_mut(row).zip(0..).chain(after.chunks_exact_mut(row).zip(rank + 1..));
+    let with_counts = Signature { detail: mix(signature.detail, 1), ..*signature };
+    let verdict = |table: &[u64]| unlike_counts(table, size).map_or(Ok(()), |unlike| Err(Stop::Counts(unlike)));
+    if !topology.rides_behind(row, 0) {
+        let with_counts =
+            Signature { dtype: Some(DType::U64), detail: mix(with_counts.detail, dtype as u64), ..with_counts };
+        let chunking = Chunking::WHOLE.at_most(row * DType::U64.size());
+        let mut peer_rows: Vec<_> = peer_rows.collect();
         endpoint.published(&with_counts, Some((&*own).into()), chunking, |peers| {
-            let peer_rows = before.chunks_exact_mut(row).zip(0..).chain(after.chunks_exact_mut(row).zip(rank + 1..));
-            peer_rows.into_iter().try_for_each(|(place, peer)| peers.copy(peer, 0..row, &mut place.into()))
+            peer_rows.iter_mut().try_for_each(|(place, peer)| peers.copy(*peer, 0..row, &mut (&mut **place).into()))
         })?;
+        verdict(table)?;
+        return Ok(None);
     }
-    unlike_counts(table, size).map_or(Ok(()), |unlike| Err(Stop::Counts(unlike)))
+    let rides = |bytes: usize| topology.rides_behind(row, bytes);
+    let payloads = endpoint.exchange_with_words(&with_counts, own, Some(send).filter(|send| rides(send.bytes())))?;
+    peer_rows.into_iter().try_for_each(|(place, peer)| payloads.words(peer, place))?;
+    verdict(table)?;
+    let largest = table.chunks_exact(row).map(|row| total(&row[..size])).max().unwrap_or(0);
+    Ok(rides(largest.saturating_mul(dtype.size())).then_some(payloads))
 }

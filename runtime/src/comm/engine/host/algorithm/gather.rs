@@ -55,8 +55,8 @@ pub(super) fn gather(
         let send = send.expect("Call::sign requires send on every rank but the root");
         let bytes = Parts::new(endpoint, counts, send.count() * size).most_bytes(send.dtype());
         let chunking = Chunking::one_way(bytes, 1);
-        return match endpoint.topology().one_way(signature, bytes, chunking) {
-            Step::Message => endpoint.send_message(signature, send),
+        return match endpoint.topology().one_way(signature, counts, bytes, chunking) {
+            Step::Message => endpoint.send_message(signature, counts, send),
             Step::Exchange => endpoint.exchange(signature, Some(send)).map(drop),
             _ => endpoint.published(signature, Some(send), chunking, |_| Ok(())),
         };
@@ -64,7 +64,7 @@ pub(super) fn gather(
     let parts = Parts::new(endpoint, counts, recv.count());
     let bytes = parts.most_bytes(recv.dtype());
     let chunking = Chunking::one_way(bytes, 1);
-    let step = endpoint.topology().one_way(signature, bytes, chunking);
+    let step = endpoint.topology().one_way(signature, counts, bytes, chunking);
     if matches!(step, Step::Message | Step::Exchange) {
         return parts.exchange(endpoint, signature, step, send, &mut recv);
     }
@@ -127,7 +127,7 @@ impl<'a> Parts<'a> {
             _ => 0,
         };
         let payloads = match step {
-            Step::Message => endpoint.receive_messages(signature, own, expected)?,
+            Step::Message => endpoint.receive_messages(signature, self.counts, own, expected)?,
             _ => endpoint.exchange_expecting(signature, Some(own), expected)?,
         };
         peers.into_iter().try_for_each(|peer| payloads.copy(peer, 0, &mut recv.reborrow().slice(range(peer))))?;

@@ -23,10 +23,12 @@ pub(super) fn broadcast(
     let is_root = endpoint.world().rank() == root;
     let all = 0..data.count();
     let chunking = Chunking::one_way(data.bytes(), 1);
-    let step = endpoint.topology().one_way(signature, data.bytes(), chunking);
+    let step = endpoint.topology().one_way(signature, None, data.bytes(), chunking);
     match (step, is_root) {
-        (Step::Message, true) => endpoint.send_message(signature, data.as_buf()),
-        (Step::Message, false) => endpoint.receive_message(signature, root, data.bytes())?.copy(root, 0, &mut data),
+        (Step::Message, true) => endpoint.send_message(signature, None, data.as_buf()),
+        (Step::Message, false) => {
+            endpoint.receive_message(signature, None, root, data.bytes())?.copy(root, 0, &mut data)
+        }
         (Step::Exchange, true) => endpoint.exchange(signature, Some(data.as_buf())).map(drop),
         (Step::Exchange, false) => endpoint.exchange_expecting(signature, None, data.bytes())?.copy(root, 0, &mut data),
         (_, true) => endpoint.published(signature, Some(data.as_buf()), chunking, |_| Ok(())),
@@ -64,8 +66,8 @@ pub(super) fn scatter(
                     copy::copy_own(send.slice(start..end), &mut recv);
                 }
             };
-            match endpoint.topology().one_way(signature, send.bytes(), chunking) {
-                Step::Message => return endpoint.send_message(signature, send).map(|()| copy_own()),
+            match endpoint.topology().one_way(signature, counts, send.bytes(), chunking) {
+                Step::Message => return endpoint.send_message(signature, counts, send).map(|()| copy_own()),
                 Step::Exchange => return endpoint.exchange(signature, Some(send)).map(|_| copy_own()),
                 _ => {}
             }
@@ -87,9 +89,9 @@ pub(super) fn scatter(
             let start = displacement(counts, recv.count(), rank);
             let bytes = displacement(counts, recv.count(), size) * recv.dtype().size();
             let chunking = chunking(bytes, recv.dtype());
-            match endpoint.topology().one_way(signature, bytes, chunking) {
+            match endpoint.topology().one_way(signature, counts, bytes, chunking) {
                 Step::Message => {
-                    return endpoint.receive_message(signature, root, bytes)?.copy(root, start, &mut recv);
+                    return endpoint.receive_message(signature, counts, root, bytes)?.copy(root, start, &mut recv);
                 }
                 Step::Exchange => {
                     return endpoint.exchange_expecting(signature, None, bytes)?.copy(root, start, &mut recv);
