@@ -19,9 +19,9 @@ use consonance_spec::Signature;
 use std::ptr;
 
 impl Endpoint {
-    /// Settles this rank's last call, writes its descriptor, runs `meanwhile`, waits for every
-    /// peer's descriptor and compares. If there is one peer, `awaited` bytes of its payload are
-    /// prefetched during the wait.
+    /// Writes this rank's descriptor, runs `meanwhile`, waits for every peer's descriptor and
+    /// compares. If there is one peer, `awaited` bytes of its payload are prefetched during the wait.
+    /// Settles the last call, after the descriptor is written if this is a message.
     pub(crate) fn arrive<R>(
         &mut self,
         signature: &Signature,
@@ -32,6 +32,8 @@ impl Endpoint {
         meanwhile: impl FnOnce() -> R,
     ) -> Result<R, Fault> {
         self.check()?;
+        let is_message = matches!(access, Access::Message | Access::CountedMessage);
+        let before = self.unsettled.take_if(|_| is_message);
         self.settle()?;
         let own = self.post(signature, access, bytes, payload, (input, output));
         let (records, rank) = (self.state.records(), self.world.rank());
@@ -41,25 +43,28 @@ impl Endpoint {
         self.wake();
         let made = meanwhile();
         self.await_posts(|_| true, awaited)?;
+        if let Some(before) = before {
+            self.compare(before);
+        }
         self.have_all_arrived();
         // Compares the peers' descriptors only: if any two ranks differ, each rank differs from
         // some peer. The cache lines of this rank's own descriptor may be with a peer by now;
         // reading it back would move them again.
-        if !self.all_agree(&own) {
+        if !self.all_agree(&own, self.sequence) {
             return Err(self.disagree());
         }
         // No peer reads the next descriptor any more.
         let records = self.state.records();
         records[rank].descriptor(self.sequence + 1).fetch(records.len());
-        if matches!(access, Access::Payload | Access::Message | Access::Refused) {
+        if is_message || matches!(access, Access::Payload | Access::Refused) {
             self.note(Outcome::Done);
         }
         self.try_peers();
         Ok(made)
     }
 
-    /// Begins this rank's next call: writes its descriptor, then logs the call. The last call is
-    /// [settled](Endpoint::settle).
+    /// Begins this rank's next call: writes its descriptor, then logs the call. The call before the
+    /// last is [settled](Endpoint::settle), and so is the last before a step that is no message.
     // Inlined: the call and its arguments would cost a tenth of a barrier.
     #[inline(always)]
     pub(super) fn post(
@@ -85,7 +90,7 @@ impl Endpoint {
         let is_beside = payload.len() <= post::first_bytes(records.len());
         let has_lines = is_beside || slot_swap::takes_payloads(records.len(), signature.kind);
         // SAFETY: an endpoint is the only one of its rank, and every peer has arrived at the call
-        // before this one.
+        // before the last one: before a step that is no message the last call is settled, too.
         unsafe { records[rank].descriptor(sequence).publish(sequence, &own, place, has_lines) };
         if payload.len() <= FIRST_BYTES {
             self.addresses.own[..payload.len()].copy_from_slice(payload);
@@ -133,10 +138,10 @@ impl Endpoint {
         }
     }
 
-    /// Whether all peers, which have arrived, make the same call as this rank.
+    /// Whether all peers, which have arrived at call `sequence`, make the same one as this rank.
     #[inline]
-    pub(super) fn all_agree(&self, own: &Posted) -> bool {
-        self.world.peers().all(|peer| own.agrees(self.state.records()[peer].descriptor(self.sequence)))
+    pub(super) fn all_agree(&self, own: &Posted, sequence: u64) -> bool {
+        self.world.peers().all(|peer| own.agrees(self.state.records()[peer].descriptor(sequence)))
     }
 
     /// Tests, once, whether this rank can read the memory of all others, each of which has arrived

@@ -15,7 +15,7 @@ use crate::{
     shm::{
         call_log::Outcome,
         codes::Access,
-        records::{CallDescriptor, PAYLOAD_BYTES},
+        records::{CallDescriptor, PAYLOAD_BYTES, RankRecord},
     },
 };
 use consonance_spec::Signature;
@@ -55,40 +55,41 @@ impl Endpoint {
     pub(super) fn disagree(&mut self) -> Fault {
         self.note(Outcome::Mismatch);
         let may_go_on = self.descriptors().any(is_message);
-        self.differing = may_go_on.then(|| self.posted_calls());
+        self.differing = may_go_on.then(|| self.posted_calls(self.sequence));
         Fault::Mismatch
     }
 
-    /// Returns the calls of all ranks, which have arrived.
-    pub(super) fn posted_calls(&self) -> Vec<PostedCall> {
-        let of = |(rank, descriptor): (usize, &CallDescriptor)| {
-            let counts = has_access(descriptor, Access::CountedMessage).then(|| self.counts(rank));
-            let refusal = has_access(descriptor, Access::Refused).then(|| self.refusal(rank));
+    /// Returns the calls of all ranks, which have arrived at call `sequence`.
+    pub(super) fn posted_calls(&self, sequence: u64) -> Vec<PostedCall> {
+        let of = |(rank, record): (usize, &RankRecord)| {
+            let descriptor = record.descriptor(sequence);
+            let counts = has_access(descriptor, Access::CountedMessage).then(|| self.counts(rank, sequence));
+            let refusal = has_access(descriptor, Access::Refused).then(|| self.refusal(rank, sequence));
             posted::read(descriptor, counts, refusal)
         };
-        self.descriptors().enumerate().map(of).collect()
+        self.state.records().iter().enumerate().map(of).collect()
     }
 
     /// Returns the counts with which the payload of `rank` begins.
-    fn counts(&self, rank: usize) -> Vec<u64> {
-        let payload = self.posted_payload(rank);
+    fn counts(&self, rank: usize, sequence: u64) -> Vec<u64> {
+        let payload = self.posted_payload(rank, sequence);
         payload.as_chunks().0.iter().take(self.world.size()).map(|&word| u64::from_ne_bytes(word)).collect()
     }
 
     /// Returns the text in the payload of `rank`.
-    fn refusal(&self, rank: usize) -> String {
-        String::from_utf8_lossy(&self.posted_payload(rank)).into_owned()
+    fn refusal(&self, rank: usize, sequence: u64) -> String {
+        String::from_utf8_lossy(&self.posted_payload(rank, sequence)).into_owned()
     }
 
     /// Returns a copy of the payload of `rank`.
-    fn posted_payload(&self, rank: usize) -> Vec<u8> {
+    fn posted_payload(&self, rank: usize, sequence: u64) -> Vec<u8> {
         let records = self.state.records();
         // The size is what another process says.
-        let bytes = records[rank].descriptor(self.sequence).bytes().min(PAYLOAD_BYTES);
+        let bytes = records[rank].descriptor(sequence).bytes().min(PAYLOAD_BYTES);
         let mut copied = vec![0; bytes];
-        let payload = post::payload(records, rank, self.sequence, bytes);
+        let payload = post::payload(records, rank, sequence, bytes);
         // SAFETY: the place has as many bytes. The rank has written them before it arrived, and
-        // writes them again when this rank has arrived at its next call. A corrupt process may do
+        // writes them again when this rank has arrived two calls later. A corrupt process may do
         // so before: then the copy is wrong.
         unsafe { copy(payload, copied.as_mut_ptr(), bytes, CopySize::Near) };
         copied

@@ -21,10 +21,8 @@ pub struct LastCall {
 impl LastCall {
     /// Returns the last call since the generation `since` began.
     pub(super) fn in_line(record: &RankRecord, since: Generation) -> LastCall {
-        let descriptor = [record.descriptor(0), record.descriptor(1)]
-            .into_iter()
-            .max_by_key(|descriptor| descriptor.sequence())
-            .expect("two descriptors");
+        let descriptors = record.descriptors.iter();
+        let descriptor = descriptors.max_by_key(|descriptor| descriptor.sequence()).expect("there are some");
         if descriptor.sequence() <= since.base() {
             return LastCall::default();
         }

@@ -8,7 +8,7 @@ use super::{
     keep_waiting::KeepWaiting,
     mail::Mail,
     plan::{Path, SLOTS, Topology},
-    posted::{Posted, PostedCall},
+    posted::{PostedCall, Unsettled},
     scratch::Addresses,
     staging::Staging,
     state::GroupState,
@@ -50,7 +50,7 @@ pub struct Endpoint {
     /// The entry of the current call in this rank's call log, if there is one.
     pub(super) entry_id: u64,
     /// The last call of this rank, if it has not compared all descriptors of it.
-    pub(super) unsettled: Option<Posted>,
+    pub(super) unsettled: Option<Unsettled>,
     /// The calls of all ranks, if they differ and a rank has left the call before all arrived: of
     /// this call, and of an earlier call of which this rank was not told yet.
     pub(super) differing: Option<Vec<PostedCall>>,
@@ -258,8 +258,14 @@ impl Endpoint {
     /// Logs how this rank's call ended.
     #[inline]
     pub(crate) fn note(&self, outcome: Outcome) {
+        self.note_of(self.entry_id, outcome);
+    }
+
+    /// Logs how the call of this entry ended.
+    #[inline]
+    pub(super) fn note_of(&self, entry_id: u64, outcome: Outcome) {
         if let Some(call_log) = self.state.call_log(self.world.rank()) {
-            call_log.end(self.entry_id, outcome);
+            call_log.end(entry_id, outcome);
         }
     }
 

@@ -354,7 +354,7 @@ fn what_a_descriptor_says_of_a_call_is_no_call_or_any_call() {
         for head in [None, Some(u32::MAX), Some(0xff00_00ff)] {
             let descriptor = liar.state.records()[1].descriptor(liar.sequence);
             head.into_iter().for_each(|head| descriptor.head.store(head, Ordering::Relaxed));
-            let call = victim.posted_calls().remove(1);
+            let call = victim.posted_calls(victim.sequence).remove(1);
             assert_eq!(call.signature(&[]).is_none(), head.is_some(), "{call:?}");
             assert!(call.refusal.is_none_or(|text| text.len() <= 3 * Endpoint::PAYLOAD_BYTES));
             assert!(call.counts.is_none_or(|counts| counts.len() <= 2));

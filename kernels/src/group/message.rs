@@ -10,9 +10,11 @@
 //! 2. **Take.** A rank that reads the data of one peer writes its descriptor, waits for that peer's
 //!    and compares the two. If they are equal, the data are the result: the rank copies them and
 //!    returns. A rank that reads the data of all peers waits for all and compares all.
-//! 3. **Settle.** Before its next call a rank waits until every peer has arrived at this one, and
-//!    compares the descriptors that it has not compared. So a rank is at most one call ahead of the
-//!    slowest, and its descriptors are free as after any call.
+//! 3. **Settle.** In its next call a rank waits until every peer has arrived at this one, and
+//!    compares the descriptors that it has not compared. If that call is a message, too, it writes
+//!    its descriptor first: to read how far the peers have come takes as long as the data travel. So
+//!    a rank that has returned is at most one call ahead of the slowest, and one that has not at most
+//!    two.
 //!
 //! If any two ranks differ, each rank differs from some peer: every rank comes to the same verdict,
 //! some in the call and the others when they settle it. No rank knows when those will make their
@@ -29,15 +31,21 @@
 //!
 //! # The races, by name
 //!
-//! * **Late reader.** A rank overwrites a payload two calls later. It has settled the call between
-//!   them: every peer had arrived at it, and so had read the payload.
+//! * **Late reader.** A rank overwrites a payload four calls later. It has settled the second call
+//!   between them: every peer had arrived at it, and so had read the payload.
 //! * **Late judge.** The same holds for descriptors that a peer compares only when it settles: it
-//!   arrives at its next call after that.
+//!   has settled a call before it arrives at the second one after that.
 //! * **Giver that leaves.** Data in the segment outlive the rank: a peer that waits checks the
 //!   descriptor once more after it has seen that the rank left, failed or died. The area of a
 //!   subgroup is used again when all members have left.
 
-use super::{endpoint::Endpoint, fault::Fault, payloads::Payloads, post, posted::Posted};
+use super::{
+    endpoint::Endpoint,
+    fault::Fault,
+    payloads::Payloads,
+    post,
+    posted::{Posted, Unsettled},
+};
 use crate::{
     memory::HostBuf,
     shm::{
@@ -55,8 +63,9 @@ impl Endpoint {
     /// each rank, if parts differ in size.
     ///
     /// # Errors
-    /// See [`Fault`], of this step or of the one before it. If the ranks make different calls, this
-    /// rank hears of it when it [settles](Endpoint::settle) the step.
+    /// See [`Fault`], of this step or of the one before it: then the peers may have the data. If the
+    /// ranks make different calls, this rank hears of it when it [settles](Endpoint::settle) the
+    /// step.
     ///
     /// # Panics
     /// If counts and payload have more than [`Endpoint::PAYLOAD_BYTES`] bytes together, or the
@@ -68,10 +77,11 @@ impl Endpoint {
         payload: HostBuf<'_>,
     ) -> Result<(), Fault> {
         assert_eq!(Some(payload.dtype()), signature.dtype, "the payload is of the agreed dtype");
-        self.begin_message()?;
+        self.check_message()?;
         let own = self.post_message(signature, counts, payload.as_bytes());
         self.wake();
-        self.unsettled = Some(own);
+        self.settle_before()?;
+        self.leave_unsettled(own);
         self.note(Outcome::Done);
         Ok(())
     }
@@ -95,12 +105,13 @@ impl Endpoint {
     ) -> Result<Payloads<'_>, Fault> {
         let rank = self.world.rank();
         assert!(from != rank && from < self.world.size(), "rank {from} is a peer of rank {rank}");
-        self.begin_message()?;
+        self.check_message()?;
         let own = self.post_message(signature, counts, &[]);
         let expected = words_bytes(counts) + expected;
         let (ranks, has_log) = (self.world.size(), self.state.call_log(rank).is_some());
         self.state.wait_policy.pause(post::pauses(ranks, signature.kind, expected, has_log));
         self.wake();
+        self.settle_before()?;
         self.await_posts(|peer| peer == from, expected)?;
         if !own.agrees(self.state.records()[from].descriptor(self.sequence)) {
             // All ranks read the descriptors of all.
@@ -111,7 +122,7 @@ impl Endpoint {
         match self.world.size() {
             // There is no other rank to compare.
             2 => self.have_all_arrived(),
-            _ => self.unsettled = Some(own),
+            _ => self.leave_unsettled(own),
         }
         self.note(Outcome::Done);
         let words = words_bytes(counts);
@@ -134,7 +145,7 @@ impl Endpoint {
         expected: usize,
     ) -> Result<Payloads<'_>, Fault> {
         assert_eq!(Some(payload.dtype()), signature.dtype, "the payload is of the agreed dtype");
-        self.begin_message()?;
+        self.check_message()?;
         let (words, expected) = (words_bytes(counts), words_bytes(counts) + expected);
         self.with_counts(counts, payload.as_bytes(), |endpoint, access, joined| {
             endpoint.arrive(signature, access, joined.len(), (joined, expected), NOWHERE, || ())
@@ -166,7 +177,7 @@ impl Endpoint {
 
     /// Settles this rank's last step, if it has left it before all ranks arrived: waits for them,
     /// and compares their calls. If these differ, [`Endpoint::take_differing_late`] has them; the
-    /// group goes on. Every step does this first.
+    /// group goes on. Every step does this.
     ///
     /// # Errors
     /// See [`Fault`].
@@ -174,25 +185,40 @@ impl Endpoint {
     pub fn settle(&mut self) -> Result<(), Fault> {
         match self.unsettled {
             None => Ok(()),
-            Some(own) => self.settle_call(own),
+            Some(call) => self.settle_call(call),
         }
     }
 
-    fn settle_call(&mut self, own: Posted) -> Result<(), Fault> {
+    fn settle_call(&mut self, call: Unsettled) -> Result<(), Fault> {
         self.check()?;
-        let sequence = self.sequence;
+        let sequence = call.sequence;
         if let Err(fault) = self.wait_for_all(|record| has_come(record.descriptor(sequence), sequence)) {
             self.heed(&fault);
             return Err(fault);
         }
         self.unsettled = None;
         self.have_all_arrived();
-        if !self.all_agree(&own) {
-            self.note(Outcome::Mismatch);
-            self.differing_late = Some(self.posted_calls());
-        }
+        self.compare(call);
         self.try_peers();
         Ok(())
+    }
+
+    /// Settles the step before this one, whose descriptor is written.
+    fn settle_before(&mut self) -> Result<(), Fault> {
+        self.settle().inspect_err(|fault| self.note(fault.outcome()))
+    }
+
+    /// Compares the calls of all ranks in a step at which all have arrived.
+    pub(super) fn compare(&mut self, call: Unsettled) {
+        if !self.all_agree(&call.own, call.sequence) {
+            self.note_of(call.entry_id, Outcome::Mismatch);
+            self.differing_late = Some(self.posted_calls(call.sequence));
+        }
+    }
+
+    /// Leaves this step before all have arrived.
+    fn leave_unsettled(&mut self, own: Posted) {
+        self.unsettled = Some(Unsettled { sequence: self.sequence, entry_id: self.entry_id, own });
     }
 
     /// Whether this rank has left its last step before all ranks had arrived.
@@ -200,11 +226,10 @@ impl Endpoint {
         self.unsettled.is_some()
     }
 
-    fn begin_message(&mut self) -> Result<(), Fault> {
+    fn check_message(&self) -> Result<(), Fault> {
         // Threads read each other's data in place.
         assert!(self.staging.is_some(), "a group of processes");
-        self.check()?;
-        self.settle()
+        self.check()
     }
 }
 

@@ -36,8 +36,8 @@
 //! # The races, by name
 //!
 //! * **Early next call.** A fast rank arrives at the next call while a slow one still reads this
-//!   call's descriptor: each rank has two descriptors and uses them in turn. A rank that has not
-//!   waited for all in this call does so before the next.
+//!   call's descriptor: each rank has four descriptors and uses them in turn. A rank that has not
+//!   waited for all in this call does so in the next, before it returns.
 //! * **Sleep against signal.** A sleeper announces itself, fences and checks its condition once
 //!   more; a rank that publishes fences and then checks for sleepers. One of the two sees the
 //!   other. See `sync/wait.rs`.

@@ -7,7 +7,7 @@ use crate::{
         copy::{copy, copy_in},
         prefetch::{fetch, fetch_to_write},
     },
-    shm::records::{CallDescriptor, FIRST_BYTES, PAYLOAD_BYTES, RankRecord, TINY_BYTES},
+    shm::records::{CallDescriptor, DESCRIPTORS, FIRST_BYTES, PAYLOAD_BYTES, RankRecord, TINY_BYTES},
     sync::atomics::Ordering,
     tuning,
 };
@@ -19,7 +19,7 @@ use std::{mem, ptr};
 #[inline]
 pub(crate) fn payload(records: &[RankRecord], rank: usize, sequence: u64, bytes: usize) -> *mut u8 {
     if is_traded(records.len(), bytes) {
-        records[slot_swap::place(rank, sequence)].descriptor(sequence).rest()
+        records[slot_swap::place(rank, sequence, DESCRIPTORS)].descriptor(sequence).rest()
     } else {
         records[rank].descriptor(sequence).payload()
     }
@@ -82,7 +82,7 @@ impl CallDescriptor {
     ///
     /// # Safety
     /// Called by the descriptor's rank alone, which has seen every peer arrive at call
-    /// `sequence - 1` and has compared their descriptors; `place` is its [`payload`].
+    /// `sequence - 2` and has compared their descriptors; `place` is its [`payload`].
     #[inline]
     pub(crate) unsafe fn publish(&self, sequence: u64, arrival: &Post<'_>, place: *mut u8, has_lines: bool) {
         assert!(arrival.payload.len() <= PAYLOAD_BYTES, "payload of {} bytes", arrival.payload.len());
@@ -122,7 +122,7 @@ mod tests {
     fn no_two_ranks_have_payloads_in_one_place() {
         let records: Box<[RankRecord]> = (0..2).map(|_| RankRecord::default()).collect();
         let sizes = [0, 1, 15, 16, 17, 31, 79, 80, 81, 82, 128, 130, 4000, PAYLOAD_BYTES];
-        for (sequence, own, other) in (0..4)
+        for (sequence, own, other) in (0..2 * DESCRIPTORS as u64)
             .flat_map(|sequence| sizes.into_iter().flat_map(move |own| sizes.map(move |other| (sequence, own, other))))
             .filter(|(_, own, other)| own.min(other) > &0)
         {

@@ -41,6 +41,15 @@ pub(super) struct Posted {
     pub(super) bytes: Option<usize>,
 }
 
+/// A call that a rank has left before it had compared the descriptors of all.
+#[derive(Clone, Copy)]
+pub(super) struct Unsettled {
+    pub(super) sequence: u64,
+    /// Its entry in this rank's call log.
+    pub(super) entry_id: u64,
+    pub(super) own: Posted,
+}
+
 impl Posted {
     /// Whether a peer that has arrived with this descriptor makes the same call.
     #[inline]

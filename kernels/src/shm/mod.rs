@@ -53,6 +53,9 @@ mod none;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
 
+/// Limit on the bytes of an inline payload, which comes with an arrival.
+pub(crate) const PAYLOAD_BYTES: usize = 8 << 10;
+
 #[cfg(target_os = "linux")]
 pub(crate) use layout::Area;
 #[cfg(not(target_os = "linux"))]

@@ -93,6 +93,7 @@ fn list_fields(parts: &mut Vec<Part>, of: (&'static str, usize), record: &str, s
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shm::records::DESCRIPTORS;
 
     #[test]
     fn parts_are_in_order_and_have_the_fields_of_every_record() {
@@ -101,7 +102,7 @@ mod tests {
         let count = |area: &str, name: &str| parts.iter().filter(|part| part.area == area && part.name == name).count();
         assert_eq!(count("segment", "Header.size"), 1);
         assert_eq!(count("segment", "Measured.is_told"), 1);
-        assert_eq!(count("root", "RankRecord.descriptors.sequence"), 6);
+        assert_eq!(count("root", "RankRecord.descriptors.sequence"), 3 * DESCRIPTORS);
         assert_eq!(count("split", "Head.owner"), 16);
         assert_eq!(count("pair", "RankRecord.sleeper.wake.count"), 17 * 3 * 2);
         assert_eq!(count("segment", "CallLog.slots.entry_id"), 3 * 64);

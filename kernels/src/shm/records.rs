@@ -6,25 +6,27 @@
 //!
 //! One cache miss on a peer's [`CallDescriptor`] brings the arrival, the check that both ranks make
 //! the same call, and the data of a tiny call. Further cache lines hold the data of a small call.
-//! There are two descriptors, used in turn. A rank overwrites the descriptor of call `e` with that
-//! of call `e + 2` only after every peer has arrived at `e + 1`. A peer that has arrived there has
-//! read all that it needs of `e`. A call that a rank has left before all have arrived
-//! (`group/message.rs`) is settled before the rank writes its next descriptor.
+//! There are four descriptors, used in turn. A rank begins call `e + 2` only after every peer has
+//! arrived at `e`, if `e + 1` is a call that ranks leave before all have arrived
+//! (`group/message.rs`), and else after every peer has arrived at `e + 1`. So when it overwrites the
+//! descriptor of call `e` with that of `e + 4`, every peer has arrived at `e + 2`. A peer that has
+//! arrived there has read all that it needs of `e`.
 
+pub(crate) use super::PAYLOAD_BYTES;
 use crate::sync::{
     atomics::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
     wait::WakeEvent,
 };
 use std::cell::UnsafeCell;
 
-/// Limit on the bytes of an inline payload, which comes with an arrival.
-pub(crate) const PAYLOAD_BYTES: usize = 8 << 10;
-
 /// Bytes of the payload that fit in the pair of cache lines by which a peer sees the arrival.
 pub(crate) const FIRST_BYTES: usize = 80;
 
 /// Bytes of the payload that fit in the first of the two.
 pub(crate) const TINY_BYTES: usize = 16;
+
+/// The descriptors of a rank. A power of two, which divides the first number of each generation.
+pub(crate) const DESCRIPTORS: usize = 4;
 
 record! {
     /// The words that a group shares beside its rank records. All zero is a new head.
@@ -42,7 +44,7 @@ record! {
     /// processes, records lie in pages fresh from the system.
     #[derive(Default)]
     pub(crate) struct RankRecord {
-        pub(crate) descriptors: [CallDescriptor; 2],
+        pub(crate) descriptors: [CallDescriptor; DESCRIPTORS],
         pub(crate) counters: Counters,
         pub(crate) sleeper: Sleeper,
     }
@@ -51,7 +53,7 @@ record! {
 impl RankRecord {
     /// Returns the descriptor of call `sequence`.
     pub(crate) fn descriptor(&self, sequence: u64) -> &CallDescriptor {
-        &self.descriptors[(sequence & 1) as usize]
+        &self.descriptors[sequence as usize % DESCRIPTORS]
     }
 }
 
@@ -77,7 +79,7 @@ record! {
 
 // SAFETY: only `payload` is not atomic. One rank writes it before it releases the `sequence` of its
 // descriptor. Other ranks read it after they have acquired that `sequence`. The next write comes
-// two calls later (module documentation).
+// four calls later (module documentation).
 unsafe impl Sync for CallDescriptor {}
 
 impl Default for CallDescriptor {

@@ -146,7 +146,7 @@ fn an_idle_segment_is_small() {
     let segment = Segment::create(Shape::new(8, Shape::STAGING_BYTES).unwrap(), ID).unwrap();
     let memory = || rustix::fs::fstat(segment.file()).unwrap().st_blocks * 512;
     let (reserved, least) = (memory(), segment.layout.reserved().len() as i64);
-    assert!((least..256 << 10).contains(&reserved), "{reserved} bytes of at least {least}");
+    assert!((least..512 << 10).contains(&reserved), "{reserved} bytes of at least {least}");
     let _peers = [peer(&segment), peer(&segment)];
     assert_eq!(memory(), reserved);
     segment.reserve_staging(Area::Root, 7, 100..5000).unwrap();

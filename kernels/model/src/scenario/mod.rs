@@ -39,7 +39,7 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 }
 
 /// Every scenario.
-pub const ALL: [Scenario; 48] = [
+pub const ALL: [Scenario; 49] = [
     scenario("exchange", 3, exchange),
     scenario("exchange in swapped places", 2, exchange_in_traded_places),
     scenario("exchange of different kinds", 2, exchange_of_different_kinds),

@@ -50,10 +50,8 @@ fn hears(endpoint: &mut Endpoint) -> bool {
 /// the descriptors or in swapped places.
 pub(super) fn one_way() {
     each(processes(SMALL), |mut endpoint| {
-        give(0, &mut endpoint, 1, TRADED).unwrap();
-        give(0, &mut endpoint, 2, 1).unwrap();
-        give(0, &mut endpoint, 3, TRADED).unwrap();
-        give(1, &mut endpoint, 4, TRADED).unwrap();
+        (1..=5).for_each(|call| give(0, &mut endpoint, call, if call % 2 == 0 { 1 } else { TRADED }).unwrap());
+        give(1, &mut endpoint, 6, TRADED).unwrap();
         assert!(!hears(&mut endpoint));
         Some(endpoint)
     });
@@ -62,7 +60,7 @@ pub(super) fn one_way() {
 /// The ranks that receive do not wait for each other.
 pub(super) fn one_way_of_three() {
     each(processes(THREE), |mut endpoint| {
-        (1..=3).for_each(|call| give(0, &mut endpoint, call, 1).unwrap());
+        (1..=5).for_each(|call| give(0, &mut endpoint, call, 1).unwrap());
         Some(endpoint)
     });
 }
@@ -117,7 +115,7 @@ pub(super) fn one_way_with_a_mismatch() {
 pub(super) fn one_way_of_other_counts() {
     each(processes(SMALL), |mut endpoint| {
         let rank = endpoint.world().rank();
-        let (counts, given) = ([rank, TRADED], [5; TRADED]);
+        let (counts, given) = ([rank, TRADED], [5u64; TRADED]);
         let scatter = Signature { detail: 1 + rank as u64, count: None, ..broadcast(0) };
         let calls = if rank == 0 {
             endpoint.send_message(&scatter, Some(&counts), given.as_slice().into()).unwrap();
@@ -192,7 +190,7 @@ pub(super) fn one_way_with_a_deadline() {
     let mut endpoints = processes(SMALL);
     endpoints[0].set_timeout(Duration::ZERO);
     each(endpoints, |mut endpoint| {
-        let result = (1..=3).try_for_each(|call| give(0, &mut endpoint, call, TRADED));
+        let result = (1..=5).try_for_each(|call| give(0, &mut endpoint, call, TRADED));
         assert!(result.as_ref().is_err_and(is_deadline) || result.is_ok(), "{result:?}");
         Some(endpoint)
     });

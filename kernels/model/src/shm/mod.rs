@@ -16,4 +16,7 @@ pub(crate) mod call_log;
 pub(crate) mod local;
 mod segment;
 
+/// Limit on the bytes of an inline payload: a new record fits the stack of a thread of the model.
+pub(crate) const PAYLOAD_BYTES: usize = 1 << 10;
+
 pub(crate) use segment::{Area, Segment, Shape, watch_payloads};

@@ -251,7 +251,7 @@ impl Memory {
 /// Watches the payload bytes in the call descriptors.
 pub(crate) fn watch_payloads(records: &[RankRecord]) {
     for record in records {
-        for sequence in 0..2 {
+        for sequence in 0..crate::shm::records::DESCRIPTORS as u64 {
             let (descriptor, rest) = (record.descriptor(sequence), crate::shm::records::PAYLOAD_BYTES);
             watched::watch(descriptor.payload(), crate::shm::records::FIRST_BYTES, crate::shm::records::FIRST_BYTES);
             watched::watch(descriptor.rest(), rest, rest);

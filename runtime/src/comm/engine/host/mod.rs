@@ -80,6 +80,10 @@ impl Host {
         }
         let done = step(pair);
         self.unsettled_pair = pair.is_unsettled().then_some(peer);
+        if let Some(calls) = pair.take_differing_late() {
+            self.tell_late(Some(peer), &calls);
+        }
+        let pair = self.pairs[peer].as_mut().expect("made above");
         if done == Err(Fault::Mismatch)
             && let Some(calls) = pair.take_differing()
         {
@@ -145,14 +149,16 @@ impl Host {
         error
     }
 
-    /// Settles the last call of this rank before the call of this name, in whichever group it was,
-    /// and returns how long this rank has waited for that. The peers of the last call may wait for
-    /// this rank in the next one, of another group.
+    /// Settles the last call of this rank before the call of this name, which is in the whole group
+    /// or in that of this rank and `to`, and returns how long this rank has waited for that. The
+    /// peers of the last call may wait for this rank in the next one, of another group. A call in
+    /// the same group settles the last one itself.
     #[inline]
-    fn settle(&mut self, name: Kind) -> Result<Duration, Failure> {
+    fn settle(&mut self, name: Kind, to: Option<usize>) -> Result<Duration, Failure> {
         match self.unsettled_pair {
-            None if !self.endpoint.is_unsettled() => Ok(Duration::ZERO),
-            peer => self.settle_with(peer, name),
+            None if to.is_none() || !self.endpoint.is_unsettled() => Ok(Duration::ZERO),
+            last if last.is_some() && last == to => Ok(Duration::ZERO),
+            last => self.settle_with(last, name),
         }
     }
 
@@ -172,10 +178,25 @@ impl Host {
         }
         self.unsettled_pair = None;
         if let Some(calls) = calls {
-            let error = self.mismatch(peer, &calls);
-            self.late.get_or_insert(error);
+            self.tell_late(peer, &calls);
         }
         Ok(waited)
+    }
+
+    /// Keeps the error of an earlier call of the whole group, or of this rank and `peer`, whose
+    /// calls differ.
+    #[cold]
+    fn tell_late(&mut self, peer: Option<usize>, calls: &[PostedCall]) {
+        let error = self.mismatch(peer, calls);
+        self.late.get_or_insert(error);
+    }
+
+    /// Keeps the error of an earlier call that the last step of the whole group has settled.
+    #[inline]
+    fn hear_late(&mut self) {
+        if let Some(calls) = self.endpoint.take_differing_late() {
+            self.tell_late(None, &calls);
+        }
     }
 }
 
@@ -200,7 +221,11 @@ impl Engine for Host {
     }
 
     fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
-        let waited = self.settle(name)?;
+        let to = match &call {
+            Call::Send { to: peer, .. } | Call::Recv { from: peer, .. } => Some(*peer),
+            _ => None,
+        };
+        let waited = self.settle(name, to)?;
         // Calls that explain a mismatch share the deadline of the call.
         if name != kind::EXPLAIN {
             self.endpoint.begin_call();
@@ -216,6 +241,7 @@ impl Engine for Host {
             call => {
                 let Host { endpoint, scratch, configuration, .. } = self;
                 let done = algorithm::run(endpoint, signature, call, scratch, configuration);
+                self.hear_late();
                 done.map_err(|stop| match stop {
                     Stop::Fault(fault) => self.group_failure(fault, name),
                     Stop::Counts(unlike) => Failure::Error(unlike.error(signature.kind)),
@@ -225,10 +251,12 @@ impl Engine for Host {
     }
 
     fn refuse(&mut self, signature: &Signature, why: &str) -> Result<(), Failure> {
-        let waited = self.settle(signature.kind)?;
+        let waited = self.settle(signature.kind, None)?;
         self.endpoint.begin_call();
         self.endpoint.add_wait(waited);
-        self.endpoint.refuse(signature, why).map_err(|fault| self.group_failure(fault, signature.kind))
+        let done = self.endpoint.refuse(signature, why);
+        self.hear_late();
+        done.map_err(|fault| self.group_failure(fault, signature.kind))
     }
 
     fn late_error(&mut self) -> Option<Error> {
@@ -237,9 +265,11 @@ impl Engine for Host {
     }
 
     fn subgroup(&mut self, members: &[usize]) -> Result<Option<Box<dyn Engine>>, Failure> {
-        self.settle(Kind::Split)?;
+        self.settle(Kind::Split, None)?;
         let signature = Signature { dtype: Some(DType::I64), ..Signature::new(Kind::Split) };
-        match self.endpoint.split(&signature, members) {
+        let part = self.endpoint.split(&signature, members);
+        self.hear_late();
+        match part {
             Ok(endpoint) => {
                 let host = |endpoint| Host::new(endpoint, self.configuration, self.processes.clone());
                 Ok(endpoint.map(|endpoint| Box::new(host(endpoint)) as Box<dyn Engine>))
