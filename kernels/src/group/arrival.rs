@@ -5,7 +5,7 @@ use super::{
     end::CODE_BITS,
     endpoint::Endpoint,
     fault::Fault,
-    post::{self, Post},
+    post::{self, Places, Post},
     posted::{COMPARES, Posted, count_word},
     slot_swap,
     staging::PeerRead,
@@ -42,7 +42,7 @@ impl Endpoint {
         self.state.wait_policy.pause(pauses);
         self.wake();
         let made = meanwhile();
-        self.await_posts(|_| true, awaited)?;
+        self.await_posts(|_| true, Places::of(access), awaited)?;
         if let Some(before) = before {
             self.compare(before);
         }
@@ -86,7 +86,7 @@ impl Endpoint {
         // Where others write no result, the word has the count, for reports.
         let output = if is_divided { output } else { ptr::without_provenance_mut(count_word(signature)) };
         let own = Post { fingerprint, head, root, bytes, payload, input, output };
-        let place = post::payload(records, rank, sequence, payload.len());
+        let place = Places::of(access).payload(records, rank, sequence, payload.len());
         let is_beside = payload.len() <= post::first_bytes(records.len());
         let has_lines = is_beside || slot_swap::takes_payloads(records.len(), signature.kind);
         // SAFETY: an endpoint is the only one of its rank, and every peer has arrived at the call
@@ -106,10 +106,15 @@ impl Endpoint {
     /// Waits until the peers that are `awaited` have arrived at this call. If there is one peer,
     /// `bytes` bytes of its payload are prefetched during the wait.
     #[inline]
-    pub(super) fn await_posts(&mut self, awaited: impl Fn(usize) -> bool, bytes: usize) -> Result<(), Fault> {
+    pub(super) fn await_posts(
+        &mut self,
+        awaited: impl Fn(usize) -> bool,
+        places: Places,
+        bytes: usize,
+    ) -> Result<(), Fault> {
         let (records, sequence, rank) = (self.state.records(), self.sequence, self.world.rank());
         let all = self.wait_for(awaited, |record| {
-            post::await_payload(records, rank, sequence, bytes);
+            places.await_payload(records, rank, sequence, bytes);
             record.descriptor(sequence).arrived(sequence)
         });
         if let Err(fault) = &all {

@@ -6,6 +6,7 @@ use super::{
     payloads::Payloads,
     peers::PeerBuffers,
     plan::{Chunking, Path, Step, Targets},
+    post::Places,
     scratch::Addresses,
 };
 use crate::{
@@ -70,7 +71,7 @@ impl Endpoint {
         self.with_joined(words.iter().copied(), data, |endpoint, joined| {
             endpoint.arrive(signature, access, joined.len(), (joined, joined.len()), none, || ())
         })?;
-        Ok(self.payloads(signature, size_of_val(words), size_of_val(words) + data.len()))
+        Ok(self.payloads(signature, Places::Swapped, size_of_val(words), size_of_val(words) + data.len()))
     }
 
     /// Calls `then` with a payload of words and the data behind them.
@@ -92,10 +93,16 @@ impl Endpoint {
     /// Returns the payloads of this rank's current step, each of which begins with words of
     /// `words_bytes` bytes. This rank's has `own_bytes` bytes.
     #[inline]
-    pub(super) fn payloads(&mut self, signature: &Signature, words_bytes: usize, own_bytes: usize) -> Payloads<'_> {
+    pub(super) fn payloads(
+        &mut self,
+        signature: &Signature,
+        places: Places,
+        words_bytes: usize,
+        own_bytes: usize,
+    ) -> Payloads<'_> {
         let (context, addresses) = self.context(signature);
         let Addresses { sources, own, .. } = addresses;
-        Payloads { context, sources, own, own_bytes, words_bytes }
+        Payloads { context, sources, own, places, own_bytes, words_bytes }
     }
 
     /// Like [`exchange_expecting`](Endpoint::exchange_expecting), and runs `meanwhile` until the
@@ -127,7 +134,7 @@ impl Endpoint {
         };
         let (access, none) = (Step::Exchange.access(), (ptr::null(), ptr::null_mut()));
         let made = self.arrive(signature, access, bytes, (payload, expected), none, meanwhile)?;
-        Ok((made, self.payloads(signature, 0, bytes)))
+        Ok((made, self.payloads(signature, Places::Swapped, 0, bytes)))
     }
 
     /// A step in which each rank's `input` is published: nobody writes it, all may read it.

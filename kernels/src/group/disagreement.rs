@@ -7,7 +7,7 @@
 use super::{
     endpoint::Endpoint,
     fault::Fault,
-    post,
+    post::Places,
     posted::{self, PostedCall, has_access},
 };
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     shm::{
         call_log::Outcome,
         codes::Access,
-        records::{CallDescriptor, PAYLOAD_BYTES, RankRecord},
+        records::{CallDescriptor, MESSAGE_BYTES, RankRecord},
     },
 };
 use consonance_spec::Signature;
@@ -33,7 +33,7 @@ impl Endpoint {
     /// # Errors
     /// See [`Fault`].
     pub fn refuse(&mut self, signature: &Signature, why: &str) -> Result<(), Fault> {
-        let why = &why.as_bytes()[..why.len().min(PAYLOAD_BYTES)];
+        let why = &why.as_bytes()[..why.len().min(MESSAGE_BYTES)];
         self.arrive(signature, Access::Refused, why.len(), (why, 0), (ptr::null(), ptr::null_mut()), || ())
     }
 
@@ -81,13 +81,13 @@ impl Endpoint {
         String::from_utf8_lossy(&self.posted_payload(rank, sequence)).into_owned()
     }
 
-    /// Returns a copy of the payload of `rank`.
+    /// Returns a copy of the payload of `rank`: a message, or why its own call is invalid.
     fn posted_payload(&self, rank: usize, sequence: u64) -> Vec<u8> {
         let records = self.state.records();
         // The size is what another process says.
-        let bytes = records[rank].descriptor(sequence).bytes().min(PAYLOAD_BYTES);
+        let bytes = records[rank].descriptor(sequence).bytes().min(MESSAGE_BYTES);
         let mut copied = vec![0; bytes];
-        let payload = post::payload(records, rank, sequence, bytes);
+        let payload = Places::Own.payload(records, rank, sequence, bytes);
         // SAFETY: the place has as many bytes. The rank has written them before it arrived, and
         // writes them again when this rank has arrived two calls later. A corrupt process may do
         // so before: then the copy is wrong.

@@ -31,8 +31,8 @@
 //!
 //! # The races, by name
 //!
-//! * **Late reader.** A rank overwrites a payload four calls later. It has settled the second call
-//!   between them: every peer had arrived at it, and so had read the payload.
+//! * **Late reader.** A rank overwrites a message four calls later. It has settled the second call
+//!   between them: every peer had arrived at it, and so had read the message.
 //! * **Late judge.** The same holds for descriptors that a peer compares only when it settles: it
 //!   has settled a call before it arrives at the second one after that.
 //! * **Giver that leaves.** Data in the segment outlive the rank: a peer that waits checks the
@@ -43,7 +43,7 @@ use super::{
     endpoint::Endpoint,
     fault::Fault,
     payloads::Payloads,
-    post,
+    post::{self, Places},
     posted::{Posted, Unsettled},
 };
 use crate::{
@@ -51,7 +51,7 @@ use crate::{
     shm::{
         call_log::Outcome,
         codes::Access,
-        records::{CallDescriptor, Generation, PAYLOAD_BYTES},
+        records::{CallDescriptor, Generation, MESSAGE_BYTES},
     },
     sync::atomics::Ordering,
 };
@@ -68,8 +68,9 @@ impl Endpoint {
     /// step.
     ///
     /// # Panics
-    /// If counts and payload have more than [`Endpoint::PAYLOAD_BYTES`] bytes together, or the
-    /// payload is not of the signature's dtype, or if the ranks are threads of one process.
+    /// If counts and payload have more bytes together than a
+    /// [message](crate::group::plan::Topology::one_way), or the payload is not of the signature's
+    /// dtype, or if the ranks are threads of one process.
     pub fn send_message(
         &mut self,
         signature: &Signature,
@@ -112,10 +113,10 @@ impl Endpoint {
         self.state.wait_policy.pause(post::pauses(ranks, signature.kind, expected, has_log));
         self.wake();
         self.settle_before()?;
-        self.await_posts(|peer| peer == from, expected)?;
+        self.await_posts(|peer| peer == from, Places::Own, expected)?;
         if !own.agrees(self.state.records()[from].descriptor(self.sequence)) {
             // All ranks read the descriptors of all.
-            self.await_posts(|_| true, 0)?;
+            self.await_posts(|_| true, Places::Own, 0)?;
             self.have_all_arrived();
             return Err(self.disagree());
         }
@@ -126,7 +127,7 @@ impl Endpoint {
         }
         self.note(Outcome::Done);
         let words = words_bytes(counts);
-        Ok(self.payloads(signature, words, words))
+        Ok(self.payloads(signature, Places::Own, words, words))
     }
 
     /// Gives this rank's data and waits for those of all peers: for the only rank that reads them.
@@ -150,13 +151,13 @@ impl Endpoint {
         self.with_counts(counts, payload.as_bytes(), |endpoint, access, joined| {
             endpoint.arrive(signature, access, joined.len(), (joined, expected), NOWHERE, || ())
         })?;
-        Ok(self.payloads(signature, words, words + payload.bytes()))
+        Ok(self.payloads(signature, Places::Own, words, words + payload.bytes()))
     }
 
     /// Writes this rank's descriptor of a message.
     fn post_message(&mut self, signature: &Signature, counts: Option<&[usize]>, data: &[u8]) -> Posted {
         self.with_counts(counts, data, |endpoint, access, payload| {
-            assert!(payload.len() <= PAYLOAD_BYTES, "payload of {} bytes", payload.len());
+            assert!(payload.len() <= MESSAGE_BYTES, "message of {} bytes", payload.len());
             endpoint.post(signature, access, payload.len(), payload, NOWHERE)
         })
     }

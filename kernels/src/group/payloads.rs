@@ -1,6 +1,12 @@
 //! The inline payloads of a step.
 
-use super::{call_context::CallContext, fault::Fault, post, scratch::InlinePayload, slot_swap};
+use super::{
+    call_context::CallContext,
+    fault::Fault,
+    post::{self, Places},
+    scratch::InlinePayload,
+    slot_swap,
+};
 use crate::{
     cpu::{
         cache_hints::{CacheHints, CopySize, Locality},
@@ -9,7 +15,7 @@ use crate::{
         reduce::Reducer,
     },
     memory::{HostBuf, HostBufMut, make_valid},
-    shm::records::{FIRST_BYTES, PAYLOAD_BYTES},
+    shm::records::FIRST_BYTES,
     tuning,
 };
 use std::mem::MaybeUninit;
@@ -21,6 +27,7 @@ pub struct Payloads<'s> {
     /// This rank's payload, if it has at most [`FIRST_BYTES`]: a peer may own the lines of the
     /// posted copy, or take them meanwhile.
     pub(crate) own: &'s InlinePayload,
+    pub(crate) places: Places,
     pub(crate) own_bytes: usize,
     /// The bytes of the words with which each payload begins.
     pub(crate) words_bytes: usize,
@@ -86,11 +93,11 @@ impl Payloads<'_> {
         }
         let all = if is_own { self.own_bytes } else { self.context.descriptor(rank).bytes() };
         // The start of a part may come from peers, too.
-        if start.checked_add(bytes).is_none_or(|end| end > all.min(PAYLOAD_BYTES)) {
+        if start.checked_add(bytes).is_none_or(|end| end > all.min(self.places.bytes())) {
             return Err(self.context.nonsense(rank));
         }
-        let is_taken = !is_own && post::is_traded(world.size(), all) && slot_swap::takes_payloads(world.size(), kind);
-        Ok((post::payload(state.records(), rank, sequence, all).wrapping_add(start), is_taken))
+        let is_taken = !is_own && post::is_apart(world.size(), all) && slot_swap::takes_payloads(world.size(), kind);
+        Ok((self.places.payload(state.records(), rank, sequence, all).wrapping_add(start), is_taken))
     }
 
     /// Folds all payloads from element `start` on into `target`, in canonical order. This rank's

@@ -7,45 +7,77 @@ use crate::{
         copy::{copy, copy_in},
         prefetch::{fetch, fetch_to_write},
     },
-    shm::records::{CallDescriptor, DESCRIPTORS, FIRST_BYTES, PAYLOAD_BYTES, RankRecord, TINY_BYTES},
+    shm::{
+        codes::Access,
+        records::{CallDescriptor, FIRST_BYTES, MESSAGE_BYTES, PAYLOAD_BYTES, RankRecord, TINY_BYTES},
+    },
     sync::atomics::Ordering,
     tuning,
 };
 use consonance_spec::Kind;
 use std::{mem, ptr};
 
-/// Returns where `rank` writes its payload of `bytes` in call `sequence`, whatever the call: ranks
-/// that do not make the same call write before they know it.
-#[inline]
-pub(crate) fn payload(records: &[RankRecord], rank: usize, sequence: u64, bytes: usize) -> *mut u8 {
-    if is_traded(records.len(), bytes) {
-        records[slot_swap::place(rank, sequence, DESCRIPTORS)].descriptor(sequence).rest()
-    } else {
-        records[rank].descriptor(sequence).payload()
+/// The places of the payloads of a call that do not fit beside the descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Places {
+    /// Each rank has places for what its peers may read when they settle the call: a message, or
+    /// why the rank's own call is invalid.
+    Own,
+    /// Ranks read the payloads in the call. Two ranks [swap](slot_swap) their places.
+    Swapped,
+}
+
+impl Places {
+    /// Returns the places of a call that shares memory so.
+    #[inline]
+    pub(crate) fn of(access: Access) -> Places {
+        match access {
+            Access::Message | Access::CountedMessage | Access::Refused => Places::Own,
+            _ => Places::Swapped,
+        }
+    }
+
+    /// Returns the limit on the bytes of a payload.
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Places::Own => MESSAGE_BYTES,
+            Places::Swapped => PAYLOAD_BYTES,
+        }
+    }
+
+    /// Returns where `rank` writes its payload of `bytes` in call `sequence`. Ranks that do not
+    /// make the same call write before they know it: no two write in one place.
+    #[inline]
+    pub(crate) fn payload(self, records: &[RankRecord], rank: usize, sequence: u64, bytes: usize) -> *mut u8 {
+        let ranks = records.len();
+        match self {
+            _ if bytes <= first_bytes(ranks) => records[rank].descriptor(sequence).payload(),
+            Places::Own => records[rank].message(sequence),
+            Places::Swapped if ranks == 2 => records[slot_swap::place(rank, sequence)].payload(sequence),
+            Places::Swapped => records[rank].payload(sequence),
+        }
+    }
+
+    /// Prefetches the payload of `bytes` of the only peer, if it is small and not beside the peer's
+    /// descriptor: it arrives with the descriptor, not after it.
+    #[inline]
+    pub(crate) fn await_payload(self, records: &[RankRecord], rank: usize, sequence: u64, bytes: usize) {
+        if is_apart(records.len(), bytes) && bytes <= tuning::current().awaited_bytes {
+            fetch(self.payload(records, 1 - rank, sequence, bytes), bytes);
+        }
     }
 }
 
-/// Returns how many bytes of a payload fit beside the descriptor. Larger payloads of two ranks lie
-/// in swapped places.
+/// Returns how many bytes of a payload fit beside the descriptor.
 #[inline]
 pub(crate) fn first_bytes(ranks: usize) -> usize {
     if ranks == 2 { TINY_BYTES } else { FIRST_BYTES }
 }
 
-/// Whether payloads of `bytes` bytes lie in [swapped](slot_swap) places.
+/// Whether there are two ranks, and payloads of `bytes` bytes do not lie beside the descriptors.
 #[inline]
-pub(crate) fn is_traded(ranks: usize, bytes: usize) -> bool {
+pub(crate) fn is_apart(ranks: usize, bytes: usize) -> bool {
     ranks == 2 && bytes > TINY_BYTES
-}
-
-/// Prefetches the peer's payload of `bytes`, if it is small and not beside the peer's descriptor:
-/// it arrives with the descriptor, not after it.
-#[inline]
-pub(crate) fn await_payload(records: &[RankRecord], rank: usize, sequence: u64, bytes: usize) {
-    if is_traded(records.len(), bytes) && bytes <= tuning::current().awaited_bytes {
-        let place = payload(records, 1 - rank, sequence, bytes);
-        fetch(place, bytes);
-    }
 }
 
 /// Returns the number of pauses that a rank makes before it first polls the others' descriptors,
@@ -55,7 +87,7 @@ pub(crate) fn await_payload(records: &[RankRecord], rank: usize, sequence: u64, 
 /// call, which takes about as long as a pause.
 #[inline]
 pub(crate) fn pauses(ranks: usize, kind: Kind, bytes: usize, has_ring: bool) -> u32 {
-    let for_payload = is_traded(ranks, bytes) && slot_swap::slots(ranks, kind) && kind != Kind::AllReduce;
+    let for_payload = is_apart(ranks, bytes) && slot_swap::slots(ranks, kind) && kind != Kind::AllReduce;
     u32::from(for_payload) + u32::from(!has_ring && ranks > 1)
 }
 
@@ -81,8 +113,8 @@ impl CallDescriptor {
     /// lines of that place.
     ///
     /// # Safety
-    /// Called by the descriptor's rank alone, which has seen every peer arrive at call
-    /// `sequence - 2` and has compared their descriptors; `place` is its [`payload`].
+    /// Called by the descriptor's rank alone, which has settled call `sequence - 2`, and call
+    /// `sequence - 1` if this one is no message; `place` is that of its [payload](Places::payload).
     #[inline]
     pub(crate) unsafe fn publish(&self, sequence: u64, arrival: &Post<'_>, place: *mut u8, has_lines: bool) {
         assert!(arrival.payload.len() <= PAYLOAD_BYTES, "payload of {} bytes", arrival.payload.len());
@@ -118,30 +150,50 @@ impl CallDescriptor {
 mod tests {
     use super::*;
 
+    /// Whatever calls two ranks make.
     #[test]
     fn no_two_ranks_have_payloads_in_one_place() {
         let records: Box<[RankRecord]> = (0..2).map(|_| RankRecord::default()).collect();
-        let sizes = [0, 1, 15, 16, 17, 31, 79, 80, 81, 82, 128, 130, 4000, PAYLOAD_BYTES];
-        for (sequence, own, other) in (0..2 * DESCRIPTORS as u64)
-            .flat_map(|sequence| sizes.into_iter().flat_map(move |own| sizes.map(move |other| (sequence, own, other))))
-            .filter(|(_, own, other)| own.min(other) > &0)
+        let sizes = [1, 15, 16, 17, 31, 79, 80, 81, 82, 128, 130, 4000, MESSAGE_BYTES, PAYLOAD_BYTES];
+        let of =
+            |places: Places| sizes.into_iter().filter(move |&size| size <= places.bytes()).map(move |b| (places, b));
+        let payloads = || of(Places::Own).chain(of(Places::Swapped));
+        let inside = |record: &RankRecord| {
+            let start = ptr::from_ref(record).addr();
+            start..start + size_of::<RankRecord>()
+        };
+        let cases = (0..8).flat_map(|sequence| payloads().map(move |own| (sequence, own)));
+        for (sequence, own, other) in
+            cases.flat_map(|(sequence, own)| payloads().map(move |other| (sequence, own, other)))
         {
-            let place = |rank, bytes| {
-                let start = payload(&records, rank, sequence, bytes);
-                start.addr()..start.addr() + bytes
+            let place = |rank, (places, bytes): (Places, usize)| {
+                let start = places.payload(&records, rank, sequence, bytes).addr();
+                start..start + bytes
             };
             let (first, second) = (place(0, own), place(1, other));
-            assert!(
-                first.end <= second.start || second.end <= first.start,
-                "{own} and {other} bytes in call {sequence}"
-            );
+            assert!(first.end <= second.start || second.end <= first.start, "{own:?} and {other:?} in call {sequence}");
             for place in [first, second] {
-                let is_within = records.iter().flat_map(|record| &record.descriptors).any(|descriptor| {
-                    let descriptor = ptr::from_ref(descriptor).addr()
-                        ..ptr::from_ref(descriptor).addr() + size_of::<CallDescriptor>();
-                    descriptor.contains(&place.start) && descriptor.contains(&(place.end - 1))
-                });
-                assert!(is_within, "{own} and {other} bytes in call {sequence}");
+                let is_within =
+                    |record| inside(record).contains(&place.start) && inside(record).contains(&(place.end - 1));
+                assert!(records.iter().any(is_within), "{own:?} and {other:?} in call {sequence}");
+            }
+        }
+    }
+
+    /// A message stays for four calls, another payload for two.
+    #[test]
+    fn payloads_stay_until_they_are_read() {
+        for ranks in [2, 3] {
+            let records: Box<[RankRecord]> = (0..ranks).map(|_| RankRecord::default()).collect();
+            let place = |places: Places, rank, call| places.payload(&records, rank, call, 100).addr();
+            for (call, later) in (0..8).flat_map(|call| (1..4).map(move |later| (call, call + later))) {
+                for (rank, other) in (0..ranks).flat_map(|rank| (0..ranks).map(move |other| (rank, other))) {
+                    assert_ne!(place(Places::Own, rank, call), place(Places::Own, other, later));
+                    assert_ne!(place(Places::Own, rank, call), place(Places::Swapped, other, later));
+                    if later == call + 1 {
+                        assert_ne!(place(Places::Swapped, rank, call), place(Places::Swapped, other, later));
+                    }
+                }
             }
         }
     }

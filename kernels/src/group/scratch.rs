@@ -1,6 +1,10 @@
 //! Buffers that an endpoint keeps between steps, so that no step allocates.
 
-use crate::{cpu::reduce::Reducer, os::process_memory::Process, shm::records::FIRST_BYTES};
+use crate::{
+    cpu::reduce::Reducer,
+    os::process_memory::Process,
+    shm::records::{FIRST_BYTES, TILE_BYTES},
+};
 use std::ops::Range;
 
 /// The addresses of all ranks' buffers, and buffers for their data.
@@ -25,7 +29,9 @@ pub(crate) struct Addresses {
 }
 
 /// A payload of at most [`FIRST_BYTES`], with room for whole small tiles.
-pub(crate) type InlinePayload = [u8; FIRST_BYTES + Reducer::SMALL_BYTES];
+pub(crate) type InlinePayload = [u8; FIRST_BYTES + TILE_BYTES];
+
+const _: () = assert!(TILE_BYTES >= Reducer::SMALL_BYTES);
 
 impl Addresses {
     pub(super) fn new(size: usize) -> Addresses {

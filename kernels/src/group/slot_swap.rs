@@ -6,10 +6,10 @@
 //! where it has read instead: it prefetches the peer's lines for writing (`prefetchw`), and they
 //! hold its own data the next time (measured: PERF.md).
 //!
-//! Each rank has some places, used in turn by the sequence number of the call, or of the window.
+//! Each rank has two places, used in turn by the sequence number of the call, or of the window.
 //! Each time that a number comes to the same two places, the ranks exchange them. A rank that
-//! writes there waits for the same event as without swapping: that all are done with the data that
-//! were there.
+//! writes there waits for the same event as without swapping: that all are done with the data of
+//! two numbers before.
 
 use consonance_spec::{Extent, Kind};
 
@@ -34,10 +34,10 @@ pub(crate) fn takes_payloads(ranks: usize, kind: Kind) -> bool {
     slots(ranks, kind) && kind.extent() == Extent::Whole
 }
 
-/// Returns the rank in whose place `rank` stages the data of this number, where each rank has so
-/// many `places`, a power of two.
-pub(crate) fn place(rank: usize, number: u64, places: usize) -> usize {
-    rank ^ (number as usize / places & 1)
+/// Returns the rank in whose place `rank` stages the data of this number.
+#[inline]
+pub(crate) fn place(rank: usize, number: u64) -> usize {
+    rank ^ (number >> 1 & 1) as usize
 }
 
 #[cfg(test)]
@@ -47,9 +47,7 @@ mod tests {
     #[test]
     fn who_writes_a_place_has_read_it_last() {
         for (rank, number) in (0..2).flat_map(|rank| (0..20).map(move |number| (rank, number))) {
-            [2, 4].iter().for_each(|&places| {
-                assert_eq!(place(rank, number + places as u64, places), place(1 - rank, number, places));
-            });
+            assert_eq!(place(rank, number + 2), place(1 - rank, number));
         }
         assert!(slots(2, Kind::AllReduce) && takes_payloads(2, Kind::AllGather));
         assert!(slots(2, Kind::AllToAll) && !takes_payloads(2, Kind::AllToAll));

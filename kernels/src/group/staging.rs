@@ -4,9 +4,6 @@ use super::{plan::SLOTS, slot_swap};
 use crate::shm::{Area, records::Generation};
 use std::{ops::Range, ptr};
 
-/// The windows of a use that a rank has slots for.
-const WINDOWS: usize = SLOTS / 2;
-
 /// The use of a staging slot.
 ///
 /// Ranks that do not make the same call stage their data before they know it, each as its own call
@@ -44,7 +41,7 @@ impl Use {
 
     /// Returns the rank in whose staging `rank` has that slot.
     pub(super) fn place(self, rank: usize, window: u64) -> usize {
-        if self == Use::SwappedData { slot_swap::place(rank, window, WINDOWS) } else { rank }
+        if self == Use::SwappedData { slot_swap::place(rank, window) } else { rank }
     }
 }
 
@@ -209,7 +206,7 @@ pub(crate) struct Slots {
 
 impl Slots {
     pub(crate) fn of(self, rank: usize) -> *mut u8 {
-        let place = self.swapped.map_or(rank, |window| slot_swap::place(rank, window, WINDOWS));
+        let place = self.swapped.map_or(rank, |window| slot_swap::place(rank, window));
         self.first.wrapping_add(place * self.apart)
     }
 }

@@ -1,16 +1,20 @@
 //! The records by which the ranks of a group tell each other what they do.
 //!
 //! The record of each rank is written by that rank alone, and read by all. There is one exception:
-//! in a group of two, a payload that is too large for the first cache line of its descriptor may
-//! lie in the peer's record (`group/slot_swap.rs`).
+//! in a group of two, a payload that is no message, and too large for the first cache line of its
+//! descriptor, may lie in the peer's record (`group/slot_swap.rs`).
 //!
 //! One cache miss on a peer's [`CallDescriptor`] brings the arrival, the check that both ranks make
 //! the same call, and the data of a tiny call. Further cache lines hold the data of a small call.
-//! There are four descriptors, used in turn. A rank begins call `e + 2` only after every peer has
-//! arrived at `e`, if `e + 1` is a call that ranks leave before all have arrived
-//! (`group/message.rs`), and else after every peer has arrived at `e + 1`. So when it overwrites the
-//! descriptor of call `e` with that of `e + 4`, every peer has arrived at `e + 2`. A peer that has
-//! arrived there has read all that it needs of `e`.
+//!
+//! Each rank has four descriptors, four places for the payloads of messages, and two for those of
+//! other calls, used in turn. Before a message (`group/message.rs`), call `e`, a rank has settled
+//! call `e - 2`: every peer has arrived there. Before another call it has settled call `e - 1`.
+//!
+//! * A peer that has arrived at call `e` has read the payloads of `e - 1`. So a rank may write the
+//!   place of the payload of `e - 2` in call `e`, if `e` is no message.
+//! * A peer that has arrived at call `e` has settled `e - 2`, for which it reads descriptors, and
+//!   messages if the calls differ. So a rank may write those of `e - 4` in call `e`.
 
 pub(crate) use super::PAYLOAD_BYTES;
 use crate::sync::{
@@ -25,8 +29,17 @@ pub(crate) const FIRST_BYTES: usize = 80;
 /// Bytes of the payload that fit in the first of the two.
 pub(crate) const TINY_BYTES: usize = 16;
 
+/// Bytes behind [`FIRST_BYTES`] that a reader of whole tiles may read.
+pub(crate) const TILE_BYTES: usize = 16;
+
+/// Limit on the bytes of the payload of a message: data, and counts.
+pub(crate) const MESSAGE_BYTES: usize = PAYLOAD_BYTES / 2 + 512;
+
 /// The descriptors of a rank. A power of two, which divides the first number of each generation.
 pub(crate) const DESCRIPTORS: usize = 4;
+
+/// The places of a rank for the payloads of calls that are no messages.
+pub(crate) const PLACES: usize = 2;
 
 record! {
     /// The words that a group shares beside its rank records. All zero is a new head.
@@ -47,6 +60,8 @@ record! {
         pub(crate) descriptors: [CallDescriptor; DESCRIPTORS],
         pub(crate) counters: Counters,
         pub(crate) sleeper: Sleeper,
+        messages: [Message; DESCRIPTORS],
+        payloads: [Payload; PLACES],
     }
 }
 
@@ -54,6 +69,19 @@ impl RankRecord {
     /// Returns the descriptor of call `sequence`.
     pub(crate) fn descriptor(&self, sequence: u64) -> &CallDescriptor {
         &self.descriptors[sequence as usize % DESCRIPTORS]
+    }
+
+    /// Returns the place for the payload of call `sequence` that does not fit beside the
+    /// descriptor: [`MESSAGE_BYTES`] bytes for a message.
+    #[inline]
+    pub(crate) fn message(&self, sequence: u64) -> *mut u8 {
+        self.messages[sequence as usize % DESCRIPTORS].bytes.get().cast()
+    }
+
+    /// Returns the same place for another call: [`PAYLOAD_BYTES`] bytes.
+    #[inline]
+    pub(crate) fn payload(&self, sequence: u64) -> *mut u8 {
+        self.payloads[sequence as usize % PLACES].bytes.get().cast()
     }
 }
 
@@ -73,14 +101,46 @@ record! {
         pub(crate) bytes: AtomicU64,
         pub(crate) input: AtomicPtr<u8>,
         pub(crate) output: AtomicPtr<u8>,
-        pub(crate) payload: UnsafeCell<[u8; FIRST_BYTES + PAYLOAD_BYTES]>,
+        pub(crate) payload: UnsafeCell<[u8; FIRST_BYTES + TILE_BYTES]>,
+    }
+}
+
+record! {
+    /// The payload of a message.
+    #[repr(align(128))]
+    struct Message {
+        bytes: UnsafeCell<[u8; MESSAGE_BYTES]>,
+    }
+}
+
+record! {
+    /// The payload of a call that is no message.
+    #[repr(align(128))]
+    struct Payload {
+        bytes: UnsafeCell<[u8; PAYLOAD_BYTES]>,
     }
 }
 
 // SAFETY: only `payload` is not atomic. One rank writes it before it releases the `sequence` of its
 // descriptor. Other ranks read it after they have acquired that `sequence`. The next write comes
-// four calls later (module documentation).
+// when they have read it (module documentation).
 unsafe impl Sync for CallDescriptor {}
+// SAFETY: as above.
+unsafe impl Sync for Message {}
+// SAFETY: as above.
+unsafe impl Sync for Payload {}
+
+impl Default for Message {
+    fn default() -> Self {
+        Message { bytes: UnsafeCell::new([0; MESSAGE_BYTES]) }
+    }
+}
+
+impl Default for Payload {
+    fn default() -> Self {
+        Payload { bytes: UnsafeCell::new([0; PAYLOAD_BYTES]) }
+    }
+}
 
 impl Default for CallDescriptor {
     fn default() -> Self {
@@ -92,7 +152,7 @@ impl Default for CallDescriptor {
             bytes: AtomicU64::new(0),
             input: AtomicPtr::default(),
             output: AtomicPtr::default(),
-            payload: UnsafeCell::new([0; FIRST_BYTES + PAYLOAD_BYTES]),
+            payload: UnsafeCell::new([0; FIRST_BYTES + TILE_BYTES]),
         }
     }
 }
@@ -126,15 +186,9 @@ impl CallDescriptor {
         self.bytes.load(Ordering::Relaxed) as usize
     }
 
-    /// Returns the start of the payload: [`FIRST_BYTES`] bytes that come with the arrival, then
-    /// [`PAYLOAD_BYTES`] bytes more.
+    /// Returns the place of a payload of up to [`FIRST_BYTES`] bytes, which comes with the arrival.
     pub(crate) fn payload(&self) -> *mut u8 {
         self.payload.get().cast()
-    }
-
-    /// Returns the start of the [`PAYLOAD_BYTES`] bytes behind the first ones.
-    pub(crate) fn rest(&self) -> *mut u8 {
-        self.payload().wrapping_add(FIRST_BYTES)
     }
 
     pub(crate) fn input(&self) -> *const u8 {

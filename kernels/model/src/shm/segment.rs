@@ -4,7 +4,7 @@
 use super::{
     call_log::CallLog,
     local::Locals,
-    records::{Head, RankRecord},
+    records::{self, Head, RankRecord},
     ring::{CELL_BYTES, Cell as RingCell, RingEnds, SHORT_BYTES},
 };
 use crate::{
@@ -251,10 +251,12 @@ impl Memory {
 /// Watches the payload bytes in the call descriptors.
 pub(crate) fn watch_payloads(records: &[RankRecord]) {
     for record in records {
-        for sequence in 0..crate::shm::records::DESCRIPTORS as u64 {
-            let (descriptor, rest) = (record.descriptor(sequence), crate::shm::records::PAYLOAD_BYTES);
-            watched::watch(descriptor.payload(), crate::shm::records::FIRST_BYTES, crate::shm::records::FIRST_BYTES);
-            watched::watch(descriptor.rest(), rest, rest);
+        for sequence in 0..records::DESCRIPTORS as u64 {
+            watched::watch(record.descriptor(sequence).payload(), records::FIRST_BYTES, records::FIRST_BYTES);
+            watched::watch(record.message(sequence), records::MESSAGE_BYTES, records::MESSAGE_BYTES);
+        }
+        for sequence in 0..records::PLACES as u64 {
+            watched::watch(record.payload(sequence), records::PAYLOAD_BYTES, records::PAYLOAD_BYTES);
         }
     }
 }

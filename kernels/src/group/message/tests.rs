@@ -7,7 +7,7 @@ use crate::{
     shm::{
         GroupId, Segment, Shape,
         call_log::Outcome,
-        records::{FIRST_BYTES, PAYLOAD_BYTES, TINY_BYTES},
+        records::{FIRST_BYTES, MESSAGE_BYTES, TINY_BYTES},
     },
 };
 use consonance_spec::{DType, Kind, Signature};
@@ -53,7 +53,7 @@ fn outcomes(endpoint: &Endpoint) -> Vec<Outcome> {
 
 #[test]
 fn who_gives_waits_for_nobody_and_who_takes_for_the_giver_alone() {
-    let sizes = [0, 1, TINY_BYTES, TINY_BYTES + 1, FIRST_BYTES, FIRST_BYTES + 1, 512, 513, 4096, PAYLOAD_BYTES];
+    let sizes = [0, 1, TINY_BYTES, TINY_BYTES + 1, FIRST_BYTES, FIRST_BYTES + 1, 512, 513, 4096, MESSAGE_BYTES];
     for ranks in [2, 3, 5] {
         let mut ends = group(ranks, SHORT);
         for (call, &count) in sizes.iter().chain(&sizes).enumerate() {
@@ -222,7 +222,7 @@ fn counts_travel_before_the_data_and_are_told_where_they_differ() {
 
 #[test]
 fn a_rank_says_why_its_own_call_is_invalid() {
-    for why in ["a root that is no rank", "", &"ä".repeat(PAYLOAD_BYTES)] {
+    for why in ["a root that is no rank", "", &"ä".repeat(MESSAGE_BYTES)] {
         for ranks in [2, 3] {
             let mut ends = group(ranks, SHORT);
             let broadcast = signature(Kind::Broadcast, 0, 1);
@@ -232,7 +232,7 @@ fn a_rank_says_why_its_own_call_is_invalid() {
             assert_eq!(ends[1].refuse(&refused, why), Err(Fault::Mismatch));
             let calls = ends[1].take_differing().unwrap();
             let told = calls[1].refusal.as_ref().unwrap();
-            assert!(why.starts_with(told.as_str()) && (told == why || told.len() == PAYLOAD_BYTES));
+            assert!(why.starts_with(told.as_str()) && (told == why || told.len() == MESSAGE_BYTES));
             ends[0].settle().unwrap();
             assert_eq!(ends[0].take_differing_late(), Some(calls));
         }
