@@ -154,7 +154,7 @@ impl Question {
                 let largest = largest(&mut (0..ranks).flat_map(others).map(|(_, count)| count));
                 let chunking = Chunking::blocks(ranks, ranks * largest);
                 // Each rank tells what it sends to each and receives from each.
-                let rides = topology.rides_behind(2 * ranks, all);
+                let rides = topology.rides_before(2 * ranks, all);
                 (if rides { Step::Exchange } else { Step::Published(chunking) }, all)
             }
             (Flow::Everyone, _, Extent::Parts) => (topology.moving(all, Chunking::blocks(ranks, all)), all),

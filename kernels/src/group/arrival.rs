@@ -5,7 +5,7 @@ use super::{
     end::CODE_BITS,
     endpoint::Endpoint,
     fault::Fault,
-    post::{self, Places, Post},
+    post::{self, Inline, Places, Post},
     posted::{COMPARES, Posted, count_word},
     slot_swap,
     staging::PeerRead,
@@ -27,7 +27,7 @@ impl Endpoint {
         signature: &Signature,
         access: Access,
         bytes: usize,
-        (payload, awaited): (&[u8], usize),
+        (payload, awaited): (Inline<'_>, usize),
         (input, output): (*const u8, *mut u8),
         meanwhile: impl FnOnce() -> R,
     ) -> Result<R, Fault> {
@@ -38,7 +38,7 @@ impl Endpoint {
         let own = self.post(signature, access, bytes, payload, (input, output));
         let (records, rank) = (self.state.records(), self.world.rank());
         let has_log = self.state.call_log(rank).is_some();
-        let pauses = post::pauses(records.len(), signature.kind, payload.len().max(awaited), has_log);
+        let pauses = post::pauses(records.len(), signature.kind, payload.bytes().max(awaited), has_log);
         self.state.wait_policy.pause(pauses);
         self.wake();
         let made = meanwhile();
@@ -72,7 +72,7 @@ impl Endpoint {
         signature: &Signature,
         access: Access,
         bytes: usize,
-        payload: &[u8],
+        payload: Inline<'_>,
         (input, output): (*const u8, *mut u8),
     ) -> Posted {
         self.sequence += 1;
@@ -86,14 +86,14 @@ impl Endpoint {
         // Where others write no result, the word has the count, for reports.
         let output = if is_divided { output } else { ptr::without_provenance_mut(count_word(signature)) };
         let own = Post { fingerprint, head, root, bytes, payload, input, output };
-        let place = Places::of(access).payload(records, rank, sequence, payload.len());
-        let is_beside = payload.len() <= post::first_bytes(records.len());
+        let place = Places::of(access).payload(records, rank, sequence, payload.bytes());
+        let is_beside = payload.bytes() <= post::first_bytes(records.len());
         let has_lines = is_beside || slot_swap::takes_payloads(records.len(), signature.kind);
         // SAFETY: an endpoint is the only one of its rank, and every peer has arrived at the call
         // before the last one: before a step that is no message the last call is settled, too.
         unsafe { records[rank].descriptor(sequence).publish(sequence, &own, place, has_lines) };
-        if payload.len() <= FIRST_BYTES {
-            self.addresses.own[..payload.len()].copy_from_slice(payload);
+        if payload.bytes() <= FIRST_BYTES {
+            payload.copy_to(&mut self.addresses.own);
         }
         // Log the call after posting it: the post leaves earlier, and the delay lets the peers'
         // posts arrive.

@@ -6,7 +6,7 @@ use super::{
     payloads::Payloads,
     peers::PeerBuffers,
     plan::{Chunking, Path, Step, Targets},
-    post::Places,
+    post::{Inline, Places},
     scratch::Addresses,
 };
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     shm::records::PAYLOAD_BYTES,
 };
 use consonance_spec::{Signature, partition};
-use std::{mem, ptr};
+use std::ptr;
 
 impl Endpoint {
     /// A step whose payloads are inline in the descriptors: no memory is shared, and no rank waits
@@ -51,8 +51,8 @@ impl Endpoint {
         self.exchange_while(signature, payload, expected, || ()).map(|((), payloads)| payloads)
     }
 
-    /// Like [`exchange`](Endpoint::exchange), where every payload begins with as many `words`:
-    /// [`Payloads::words`] reads them, and the other methods what comes behind them.
+    /// Like [`exchange`](Endpoint::exchange), where every payload ends with as many `words`:
+    /// [`Payloads::words`] reads them.
     ///
     /// # Errors
     /// As [`exchange`](Endpoint::exchange).
@@ -67,30 +67,14 @@ impl Endpoint {
     ) -> Result<Payloads<'_>, Fault> {
         assert!(payload.is_none_or(|payload| Some(payload.dtype()) == signature.dtype), "payload of {signature}");
         let (access, none) = (Step::Exchange.access(), (ptr::null(), ptr::null_mut()));
-        let data = payload.as_ref().map_or(&[][..], |payload| payload.as_bytes());
-        self.with_joined(words.iter().copied(), data, |endpoint, joined| {
-            endpoint.arrive(signature, access, joined.len(), (joined, joined.len()), none, || ())
-        })?;
-        Ok(self.payloads(signature, Places::Swapped, size_of_val(words), size_of_val(words) + data.len()))
+        let payload = Inline::new(payload.as_ref().map_or(&[], |payload| payload.as_bytes()), words);
+        let bytes = payload.bytes();
+        assert!(bytes <= PAYLOAD_BYTES, "payload of {bytes} bytes");
+        self.arrive(signature, access, bytes, (payload, bytes), none, || ())?;
+        Ok(self.payloads(signature, Places::Swapped, size_of_val(words), bytes))
     }
 
-    /// Calls `then` with a payload of words and the data behind them.
-    pub(super) fn with_joined<R>(
-        &mut self,
-        words: impl Iterator<Item = u64>,
-        data: &[u8],
-        then: impl FnOnce(&mut Self, &[u8]) -> R,
-    ) -> R {
-        let mut joined = mem::take(&mut self.addresses.joined);
-        joined.clear();
-        words.for_each(|word| joined.extend_from_slice(&word.to_ne_bytes()));
-        joined.extend_from_slice(data);
-        let result = then(self, &joined);
-        self.addresses.joined = joined;
-        result
-    }
-
-    /// Returns the payloads of this rank's current step, each of which begins with words of
+    /// Returns the payloads of this rank's current step, each of which ends with words of
     /// `words_bytes` bytes. This rank's has `own_bytes` bytes.
     #[inline]
     pub(super) fn payloads(
@@ -126,12 +110,7 @@ impl Endpoint {
         let bytes = payload.map_or(0, |buf| buf.bytes());
         assert!(bytes <= PAYLOAD_BYTES, "payload of {bytes} bytes");
         assert!(payload.is_none_or(|payload| Some(payload.dtype()) == signature.dtype), "payload of {signature}");
-        let payload = match &payload {
-            // SAFETY: a `HostBuf` is valid for reads of its bytes while it is borrowed, and no
-            // element type has padding.
-            Some(buf) => unsafe { std::slice::from_raw_parts(buf.as_ptr(), bytes) },
-            None => &[],
-        };
+        let payload = Inline::new(payload.as_ref().map_or(&[], |payload| payload.as_bytes()), &[]);
         let (access, none) = (Step::Exchange.access(), (ptr::null(), ptr::null_mut()));
         let made = self.arrive(signature, access, bytes, (payload, expected), none, meanwhile)?;
         Ok((made, self.payloads(signature, Places::Swapped, 0, bytes)))

@@ -34,7 +34,7 @@ impl Endpoint {
     /// See [`Fault`].
     pub fn refuse(&mut self, signature: &Signature, why: &str) -> Result<(), Fault> {
         let why = &why.as_bytes()[..why.len().min(MESSAGE_BYTES)];
-        self.arrive(signature, Access::Refused, why.len(), (why, 0), (ptr::null(), ptr::null_mut()), || ())
+        self.arrive(signature, Access::Refused, why.len(), (why.into(), 0), (ptr::null(), ptr::null_mut()), || ())
     }
 
     /// Returns the calls of all ranks, in rank order, if the last step failed with
@@ -70,10 +70,11 @@ impl Endpoint {
         self.state.records().iter().enumerate().map(of).collect()
     }
 
-    /// Returns the counts with which the payload of `rank` begins.
+    /// Returns the counts with which the payload of `rank` ends.
     fn counts(&self, rank: usize, sequence: u64) -> Vec<u64> {
         let payload = self.posted_payload(rank, sequence);
-        payload.as_chunks().0.iter().take(self.world.size()).map(|&word| u64::from_ne_bytes(word)).collect()
+        let start = payload.len().saturating_sub(self.world.size() * size_of::<u64>());
+        payload[start..].as_chunks().0.iter().map(|&word| u64::from_ne_bytes(word)).collect()
     }
 
     /// Returns the text in the payload of `rank`.

@@ -194,7 +194,7 @@ fn bytes_that_are_no_bool_become_one() {
         };
         let liar = || match count {
             2 => {
-                let payload = (lies.as_slice(), 0);
+                let payload = (lies.as_slice().into(), 0);
                 let none = (ptr::null(), ptr::null_mut());
                 liar.arrive(&signature, Access::Payload, count, payload, none, || ()).unwrap();
             }
@@ -323,7 +323,7 @@ fn memory_that_nobody_allocated_is_not_touched() {
 /// Posts a message with any descriptor.
 fn lies_in_a_message(liar: &mut Endpoint, signature: &Signature, access: Access, bytes: usize, payload: &[u8]) {
     let none = (ptr::null(), ptr::null_mut());
-    liar.post(signature, access, bytes, payload, none);
+    liar.post(signature, access, bytes, payload.into(), none);
     liar.wake();
 }
 

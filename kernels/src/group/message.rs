@@ -27,7 +27,7 @@
 //! another call differs from the rank that gives, and waits for all.
 //!
 //! Parts of different sizes have a count for each rank. Every rank writes its counts in its payload,
-//! before the data if it gives any, so that the peers can tell which counts differ.
+//! behind the data if it gives any, so that the peers can tell which counts differ.
 //!
 //! # The races, by name
 //!
@@ -43,7 +43,7 @@ use super::{
     endpoint::Endpoint,
     fault::Fault,
     payloads::Payloads,
-    post::{self, Places},
+    post::{self, Inline, Places},
     posted::{Posted, Unsettled},
 };
 use crate::{
@@ -56,7 +56,7 @@ use crate::{
     sync::atomics::Ordering,
 };
 use consonance_spec::Signature;
-use std::ptr;
+use std::{mem, ptr};
 
 impl Endpoint {
     /// Gives this rank's data to the peers that read them, and waits for none. `counts` has one for
@@ -108,7 +108,6 @@ impl Endpoint {
         assert!(from != rank && from < self.world.size(), "rank {from} is a peer of rank {rank}");
         self.check_message()?;
         let own = self.post_message(signature, counts, &[]);
-        let expected = words_bytes(counts) + expected;
         let (ranks, has_log) = (self.world.size(), self.state.call_log(rank).is_some());
         self.state.wait_policy.pause(post::pauses(ranks, signature.kind, expected, has_log));
         self.wake();
@@ -147,18 +146,18 @@ impl Endpoint {
     ) -> Result<Payloads<'_>, Fault> {
         assert_eq!(Some(payload.dtype()), signature.dtype, "the payload is of the agreed dtype");
         self.check_message()?;
-        let (words, expected) = (words_bytes(counts), words_bytes(counts) + expected);
-        self.with_counts(counts, payload.as_bytes(), |endpoint, access, joined| {
-            endpoint.arrive(signature, access, joined.len(), (joined, expected), NOWHERE, || ())
+        let words = words_bytes(counts);
+        let bytes = words + payload.bytes();
+        self.with_counts(counts, payload.as_bytes(), |endpoint, access, payload| {
+            endpoint.arrive(signature, access, bytes, (payload, expected), NOWHERE, || ())
         })?;
-        Ok(self.payloads(signature, Places::Own, words, words + payload.bytes()))
+        Ok(self.payloads(signature, Places::Own, words, bytes))
     }
 
     /// Writes this rank's descriptor of a message.
     fn post_message(&mut self, signature: &Signature, counts: Option<&[usize]>, data: &[u8]) -> Posted {
         self.with_counts(counts, data, |endpoint, access, payload| {
-            assert!(payload.len() <= MESSAGE_BYTES, "message of {} bytes", payload.len());
-            endpoint.post(signature, access, payload.len(), payload, NOWHERE)
+            endpoint.post(signature, access, payload.bytes(), payload, NOWHERE)
         })
     }
 
@@ -168,12 +167,18 @@ impl Endpoint {
         &mut self,
         counts: Option<&[usize]>,
         data: &[u8],
-        then: impl FnOnce(&mut Self, Access, &[u8]) -> R,
+        then: impl FnOnce(&mut Self, Access, Inline<'_>) -> R,
     ) -> R {
-        let Some(counts) = counts else { return then(self, Access::Message, data) };
+        let bytes = words_bytes(counts) + data.len();
+        assert!(bytes <= MESSAGE_BYTES, "message of {bytes} bytes");
+        let Some(counts) = counts else { return then(self, Access::Message, data.into()) };
         assert_eq!(counts.len(), self.world.size(), "a count for each rank");
-        let words = counts.iter().map(|&count| count as u64);
-        self.with_joined(words, data, |endpoint, joined| then(endpoint, Access::CountedMessage, joined))
+        let mut words = mem::take(&mut self.addresses.words);
+        words.clear();
+        words.extend(counts.iter().map(|&count| count as u64));
+        let result = then(self, Access::CountedMessage, Inline::new(data, &words));
+        self.addresses.words = words;
+        result
     }
 
     /// Settles this rank's last step, if it has left it before all ranks arrived: waits for them,

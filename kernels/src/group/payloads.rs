@@ -29,29 +29,30 @@ pub struct Payloads<'s> {
     pub(crate) own: &'s InlinePayload,
     pub(crate) places: Places,
     pub(crate) own_bytes: usize,
-    /// The bytes of the words with which each payload begins.
+    /// The bytes of the words with which each payload ends.
     pub(crate) words_bytes: usize,
 }
 
 impl Payloads<'_> {
-    /// Copies the words with which the payload of `rank` begins, or the first of them.
+    /// Copies the words with which the payload of a peer ends.
     ///
     /// # Errors
-    /// [`Fault::CorruptPeer`] if the payload of `rank` ends before `target` is full.
+    /// [`Fault::CorruptPeer`] if the payload of `rank` is shorter.
     ///
     /// # Panics
-    /// If the payloads begin with fewer words.
+    /// If the target has another number of words, or if `rank` is this rank.
     pub fn words(&self, rank: usize, target: &mut [u64]) -> Result<(), Fault> {
         let bytes = size_of_val(target);
-        assert!(bytes <= self.words_bytes, "{} words", target.len());
-        let (payload, _) = self.payload(rank, 0, bytes)?;
+        assert!(bytes == self.words_bytes && rank != self.context.world.rank(), "{} words of a peer", target.len());
+        let start = self.context.descriptor(rank).bytes().saturating_sub(bytes);
+        let (payload, _) = self.payload(rank, start, bytes)?;
         // SAFETY: the payload has these bytes, as checked above; a word may have any. No rank
         // writes it before this rank's next call. The target is exclusive.
         unsafe { copy(payload, target.as_mut_ptr().cast(), bytes, CopySize::Near) };
         Ok(())
     }
 
-    /// Copies `rank`'s payload from element `start` on, behind the words.
+    /// Copies `rank`'s payload from element `start` on.
     ///
     /// # Errors
     /// [`Fault::CorruptPeer`] if the payload of `rank` ends before `target` is full.
@@ -61,7 +62,7 @@ impl Payloads<'_> {
     /// bytes, ends before `target` is full.
     pub fn copy(&self, rank: usize, start: usize, target: &mut HostBufMut<'_>) -> Result<(), Fault> {
         assert_eq!(Some(target.dtype()), self.context.dtype, "the target is of the agreed dtype");
-        let start = start.saturating_mul(target.dtype().size()).saturating_add(self.words_bytes);
+        let start = start.saturating_mul(target.dtype().size());
         let (payload, is_taken) = self.payload(rank, start, target.bytes())?;
         // SAFETY: the payload has these bytes, as checked above, of the element type on which all
         // ranks agree. No rank writes it before this rank's next call. The target is exclusive.
@@ -117,8 +118,7 @@ impl Payloads<'_> {
         own: Option<HostBuf<'_>>,
         target: &mut HostBufMut<'_>,
     ) -> Result<(), Fault> {
-        let size = reducer.input().size();
-        let (start, bytes) = (self.words_bytes + start * size, target.count() * size);
+        let (start, bytes) = (start * reducer.input().size(), target.count() * reducer.input().size());
         assert_eq!(reducer.output(), target.dtype(), "the target fits the reducer");
         assert_eq!(Some(reducer.input()), self.context.dtype, "the reducer is of the agreed dtype");
         let (world, are_few) = (self.context.world, self.own_bytes <= FIRST_BYTES);

@@ -346,10 +346,10 @@ impl Topology {
         }
     }
 
-    /// Whether a rank of such a call has its data in the payload behind `words` words, where every
-    /// rank tells the others by these how much it has: `bytes` bytes.
+    /// Whether a rank has `bytes` bytes of data in its payload before `words` words, by which every
+    /// rank tells the others how much it has.
     #[inline]
-    pub fn rides_behind(&self, words: usize, bytes: usize) -> bool {
+    pub fn rides_before(&self, words: usize, bytes: usize) -> bool {
         self.rides_to_some(bytes) && size_of::<u64>() * words + bytes <= PAYLOAD_BYTES
     }
 

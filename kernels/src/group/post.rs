@@ -7,6 +7,7 @@ use crate::{
         copy::{copy, copy_in},
         prefetch::{fetch, fetch_to_write},
     },
+    memory::HostBuf,
     shm::{
         codes::Access,
         records::{CallDescriptor, FIRST_BYTES, MESSAGE_BYTES, PAYLOAD_BYTES, RankRecord, TINY_BYTES},
@@ -91,6 +92,40 @@ pub(crate) fn pauses(ranks: usize, kind: Kind, bytes: usize, has_ring: bool) -> 
     u32::from(for_payload) + u32::from(!has_ring && ranks > 1)
 }
 
+/// A payload: data, and words behind them.
+#[derive(Clone, Copy)]
+pub(crate) struct Inline<'a> {
+    data: &'a [u8],
+    words: &'a [u8],
+}
+
+impl<'a> Inline<'a> {
+    #[inline]
+    pub(crate) fn new(data: &'a [u8], words: &'a [u64]) -> Inline<'a> {
+        Inline { data, words: HostBuf::from(words).as_bytes() }
+    }
+
+    #[inline]
+    pub(crate) fn bytes(self) -> usize {
+        self.data.len() + self.words.len()
+    }
+
+    /// Copies a payload of up to [`FIRST_BYTES`] bytes.
+    #[inline]
+    pub(crate) fn copy_to(self, place: &mut [u8]) {
+        let (data, words) = place.split_at_mut(self.data.len());
+        data.copy_from_slice(self.data);
+        words[..self.words.len()].copy_from_slice(self.words);
+    }
+}
+
+impl<'a> From<&'a [u8]> for Inline<'a> {
+    #[inline]
+    fn from(data: &'a [u8]) -> Inline<'a> {
+        Inline { data, words: &[] }
+    }
+}
+
 /// The contents of a descriptor.
 #[derive(Clone, Copy)]
 pub(crate) struct Post<'a> {
@@ -100,7 +135,7 @@ pub(crate) struct Post<'a> {
     pub(crate) root: u32,
     /// Bytes of this rank's data.
     pub(crate) bytes: usize,
-    pub(crate) payload: &'a [u8],
+    pub(crate) payload: Inline<'a>,
     /// Where the others may read this rank's data; null if they may not.
     pub(crate) input: *const u8,
     /// Where the others may write this rank's result. Where they do not, the count of the call:
@@ -117,19 +152,22 @@ impl CallDescriptor {
     /// `sequence - 1` if this one is no message; `place` is that of its [payload](Places::payload).
     #[inline]
     pub(crate) unsafe fn publish(&self, sequence: u64, arrival: &Post<'_>, place: *mut u8, has_lines: bool) {
-        assert!(arrival.payload.len() <= PAYLOAD_BYTES, "payload of {} bytes", arrival.payload.len());
+        let Inline { data, words } = arrival.payload;
+        assert!(arrival.payload.bytes() <= PAYLOAD_BYTES, "payload of {} bytes", arrival.payload.bytes());
         self.fingerprint.store(arrival.fingerprint, Ordering::Relaxed);
         self.head.store(arrival.head, Ordering::Relaxed);
         self.root.store(arrival.root, Ordering::Relaxed);
         self.bytes.store(arrival.bytes as u64, Ordering::Relaxed);
         self.input.store(arrival.input.cast_mut(), Ordering::Relaxed);
         self.output.store(arrival.output, Ordering::Relaxed);
-        let (payload, bytes) = (arrival.payload.as_ptr(), arrival.payload.len());
         // SAFETY: the length was checked; no rank reads there now, as the caller promises.
         unsafe {
             match has_lines {
-                true => copy(payload, place, bytes, CopySize::Near),
-                false => copy_in(payload, place, bytes, CopySize::Near, false),
+                true => copy(data.as_ptr(), place, data.len(), CopySize::Near),
+                false => copy_in(data.as_ptr(), place, data.len(), CopySize::Near, false),
+            }
+            if !words.is_empty() {
+                copy(words.as_ptr(), place.add(data.len()), words.len(), CopySize::Near);
             }
         }
         // SYNC POINT arrival: pairs with `arrived`.

@@ -22,8 +22,8 @@ pub(crate) struct Addresses {
     pub(crate) seen: Vec<[Range<usize>; 2]>,
     /// Buffer for data read out of other processes.
     pub(crate) scratch: Vec<u64>,
-    /// This rank's payload, if it begins with words.
-    pub(crate) joined: Vec<u8>,
+    /// The words with which this rank's payload ends.
+    pub(crate) words: Vec<u64>,
     /// This rank's payload, if it has at most [`FIRST_BYTES`].
     pub(crate) own: InlinePayload,
 }
@@ -38,7 +38,7 @@ impl Addresses {
         let (inputs, outputs) = (Vec::with_capacity(size), Vec::with_capacity(size));
         let (sources, targets) = (Vec::with_capacity(size), Vec::with_capacity(size + 1));
         let (data, scratch, own) = (Vec::with_capacity(size), Vec::new(), [0; _]);
-        Addresses { inputs, outputs, sources, targets, data, seen: Vec::new(), scratch, joined: Vec::new(), own }
+        Addresses { inputs, outputs, sources, targets, data, seen: Vec::new(), scratch, words: Vec::new(), own }
     }
 }
 

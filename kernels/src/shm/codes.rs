@@ -113,7 +113,7 @@ coded! {
         Message = 5,
         /// The rank's own call is invalid; its payload says why.
         Refused = 6,
-        /// As `Message`, and the payload begins with a count for each rank.
+        /// As `Message`, and the payload ends with a count for each rank.
         CountedMessage = 7,
     }
 }

@@ -70,7 +70,7 @@ pub(super) fn one_way_to_one() {
     each(processes(SMALL), |mut endpoint| {
         let gather = Signature { kind: Kind::Gather, op: None, root: Some(1), ..SUM };
         let rank = endpoint.world().rank();
-        // The second time payloads begin with counts.
+        // The second time payloads end with counts.
         for (call, counts) in [(1, None), (2, Some(&[TRADED; 2][..]))] {
             let own = [value(rank, call, 0); TRADED];
             if rank == 0 {

@@ -173,7 +173,7 @@ fn all_ranks_hear_the_same_of_calls_that_differ() {
 }
 
 #[test]
-fn counts_travel_before_the_data_and_are_told_where_they_differ() {
+fn counts_travel_behind_the_data_and_are_told_where_they_differ() {
     for (ranks, part) in [(2, 1), (2, 300), (3, 5), (5, 9), (5, 700), (12, 300)] {
         let counts: Vec<usize> = (0..ranks).map(|rank| if rank == 1 { 0 } else { part + rank }).collect();
         let start = |rank: usize| counts[..rank].iter().sum::<usize>();

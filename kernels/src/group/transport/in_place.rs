@@ -11,6 +11,7 @@ use crate::{
         endpoint::Endpoint,
         fault::Fault,
         plan::{BORDER_BYTES, Targets, chunks},
+        post::Inline,
         scratch::Addresses,
     },
     shm::{call_log::Outcome, codes::Access, records::Generation},
@@ -40,7 +41,8 @@ impl Endpoint {
     ) -> Result<Shared<'_>, Fault> {
         let active = self.staging.is_some() || !(input.is_null() && output.is_null());
         let mut shared = Shared { endpoint: self, active, open };
-        let arrived = shared.endpoint.arrive(signature, access, bytes, (&[], 0), (input, output), || ());
+        let arrived =
+            shared.endpoint.arrive(signature, access, bytes, (Inline::new(&[], &[]), 0), (input, output), || ());
         if let Err(Fault::Mismatch | Fault::Left(_)) = arrived {
             // No rank works in a step on which not all agree, or in which a descriptor will never
             // come.

@@ -18,8 +18,8 @@ use consonance_spec::{DType, Signature};
 /// parts that are for it.
 ///
 /// With counts, an earlier step gathers every rank's counts on all ranks: the position of a part in
-/// a peer's buffer depends on that peer's counts only. Parts up to the payload limit travel behind
-/// the counts. The choice of protocol depends on the largest rank's total, so all ranks choose the
+/// a peer's buffer depends on that peer's counts only. Parts up to the payload limit travel with the
+/// counts. The choice of protocol depends on the largest rank's total, so all ranks choose the
 /// same; the number of windows, on the largest part for another rank.
 pub(super) fn all_to_all(
     endpoint: &mut Endpoint,
@@ -122,8 +122,8 @@ fn largest_part(table: &[u64], size: usize) -> usize {
 
 /// Gathers all counts on all ranks, and compares those sent with those expected. Every rank comes
 /// to the same verdict. A rank's row of the table has the counts that it sends to each rank, then
-/// the counts that it receives from each rank. Returns the payloads if the data of all ranks are
-/// behind their counts.
+/// the counts that it receives from each rank. Returns the payloads if they have the data of all
+/// ranks.
 fn exchange_counts<'e>(
     endpoint: &'e mut Endpoint,
     signature: &Signature,
@@ -141,7 +141,7 @@ fn exchange_counts<'e>(
     let peer_rows = before.chunks_exact_mut(row).zip(0..).chain(after.chunks_exact_mut(row).zip(rank + 1..));
     let with_counts = Signature { detail: mix(signature.detail, 1), ..*signature };
     let verdict = |table: &[u64]| unlike_counts(table, size).map_or(Ok(()), |unlike| Err(Stop::Counts(unlike)));
-    if !topology.rides_behind(row, 0) {
+    if !topology.rides_before(row, 0) {
         let with_counts =
             Signature { dtype: Some(DType::U64), detail: mix(with_counts.detail, dtype as u64), ..with_counts };
         let chunking = Chunking::WHOLE.at_most(row * DType::U64.size());
@@ -152,7 +152,7 @@ fn exchange_counts<'e>(
         verdict(table)?;
         return Ok(None);
     }
-    let rides = |bytes: usize| topology.rides_behind(row, bytes);
+    let rides = |bytes: usize| topology.rides_before(row, bytes);
     let payloads = endpoint.exchange_with_words(&with_counts, own, Some(send).filter(|send| rides(send.bytes())))?;
     peer_rows.into_iter().try_for_each(|(place, peer)| payloads.words(peer, place))?;
     verdict(table)?;
