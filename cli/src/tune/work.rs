@@ -86,6 +86,7 @@ impl Work {
             "threads_payload_bytes" => const { &[of(Threads, between(Broadcast, 1))] },
             "ragged_bytes" => const { &[between(AllGatherV, 2)] },
             "one_shot_bytes" => const { &[between(AllReduce, 2)] },
+            "crowded_one_shot_bytes" => const { &[of(Crowd, between(AllReduce, 4))] },
             "root_one_shot_bytes" => const { &[between(Reduce, 2)] },
             "in_place_bytes" => const { &[between(AllReduceAlloc, 1)] },
             "window_bytes" => const { &[at(AllReduce, MIB), at(Broadcast, MIB), at(AllToAll, 256 * KIB)] },

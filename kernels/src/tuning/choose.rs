@@ -18,6 +18,9 @@ const STREAM_BYTES_MIN: usize = 8 << 20;
 /// takes up to ten times as long as a vector loop, although the processor announces it as fast.
 const ZEN_5: u32 = 0x1a;
 
+/// Both windows where `rep movsb` is the fastest copy between cores.
+const MOVSB_WINDOW_BYTES: usize = 128 << 10;
+
 impl Tuning {
     /// Returns the values for a machine. What is unknown leaves its knobs at their defaults. It is
     /// a pure function.
@@ -51,10 +54,13 @@ impl Tuning {
             }
         } else if machine.vendor == Vendor::Amd && machine.has_fast_short_movsb {
             // `rep movsb` takes whole lines without reading what the peer's cache has of them, so
-            // there is nothing to prefetch.
+            // there is nothing to prefetch, large windows cost no more than small ones, and a copy
+            // less of half of the data takes less time than a wait more (measured: PERF.md).
             self.medium_bytes = 4 << 10;
             (self.in_large, self.out_large) = (Way::Movsb, Way::Movsb);
             (self.fetch_in, self.fetch_out) = (false, false);
+            (self.window_bytes, self.whole_window_bytes) = (MOVSB_WINDOW_BYTES, MOVSB_WINDOW_BYTES);
+            self.one_shot_bytes = 32 << 10;
         }
     }
 }
@@ -125,6 +131,9 @@ mod tests {
         assert_eq!(ways(&zen_3), 0, "{zen_3:?}");
         assert_eq!(ways(&zen_5), 6, "{zen_5:?}");
         assert!(!zen_5.fetch_in && !zen_5.fetch_out && zen_3.fetch_in);
+        assert_eq!((zen_3.whole_window_bytes, zen_5.whole_window_bytes), (16 << 10, 128 << 10));
+        assert!(zen_5.one_shot_bytes < zen_3.one_shot_bytes);
+        assert_eq!(zen_5.crowded().one_shot_bytes, zen_5.crowded_one_shot_bytes);
         let old = Machine { has_fast_movsb: false, ..machine(Vendor::Intel, 6, 2048, &[36]) };
         assert_eq!(ways(&Tuning::of(&old)), 0);
     }

@@ -99,6 +99,8 @@ knobs! {
         /// Limit on the bytes of all ranks together up to which every rank of a reduction folds all
         /// staged data, not one block for all ranks: one wait instead of two, for more reads.
         one_shot_bytes: usize = 128 << 10, 0..=MOST, 1;
+        /// The least of this limit where ranks outnumber the cores: each wait costs switches.
+        crowded_one_shot_bytes: usize = 128 << 10, 0..=MOST, 1;
         /// The same limit for two ranks, if the result is for one rank, which is then the only one
         /// that folds, and has elements of the same size.
         root_one_shot_bytes: usize = 32 << 10, 0..=MOST, 1;
@@ -261,6 +263,7 @@ impl Tuning {
         Tuning {
             window_bytes: self.window_bytes.max(least),
             whole_window_bytes: self.whole_window_bytes.max(least),
+            one_shot_bytes: self.one_shot_bytes.max(self.crowded_one_shot_bytes),
             ..self
         }
     }
