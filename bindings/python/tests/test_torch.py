@@ -387,6 +387,24 @@ def test_special_cases(size, tmp_path):
     ranks(size, tmp_path, special)
 
 
+def late(group):
+    """Rank 1 comes after the deadline."""
+    if dist.get_rank() == 0:
+        work = group.allreduce([torch.ones(2)], dist.ReduceOp.SUM, timedelta(milliseconds=50))
+        future = work.get_future()
+        # Until this has returned, the request is not done for other threads.
+        work._requests[0].add_done_callback(lambda _: time.sleep(0.3))
+        with pytest.raises(consonance.torch.TimeoutError):
+            future.wait()
+        assert work.is_completed()
+    dist.barrier()
+    return True
+
+
+def test_the_future_of_a_call_that_failed_has_its_error(tmp_path):
+    ranks(2, tmp_path, late)
+
+
 REFUSED = {
     "splits": (lambda out, group: dist.all_to_all_single(out, torch.ones(4), [2, 2], [1, 2], group), "input.*found .1, 2"),
     "rows": (lambda out, group: dist.all_to_all_single(out, torch.ones(5), group=group), "input.*rows for 2 ranks, found 5"),

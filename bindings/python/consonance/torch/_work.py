@@ -74,11 +74,13 @@ class Work(dist._Work):
         return self._future
 
     def _finish(self) -> None:
-        error = self.exception()
-        if error is None:
-            self._future.set_result(self._outputs)
-        else:
+        try:
+            # The callback that led here may not have returned: until then a request is not done for other threads.
+            self.wait()
+        except Exception as error:
             self._future.set_exception(error)
+        else:
+            self._future.set_result(self._outputs)
 
 
 class _Finisher:
