@@ -1,5 +1,8 @@
 """Training on this backend: beside gloo, and to the bit."""
 
+import subprocess
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -174,3 +177,13 @@ def train_fsdp(group):
 def test_fsdp_trains_as_on_gloo_and_to_the_bit(size, tmp_path):
     first, *others = ranks(size, tmp_path, train_fsdp)
     assert all(other == first for other in others)
+
+
+def test_the_bench_says_how_many_bytes_its_calls_have():
+    command = [sys.executable, "-m", "consonance.torch.bench", "--end", "4", "--seconds", "0.05"]
+    done = subprocess.run(command, timeout=120, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    sizes = {row[0]: row[1] for row in rows if len(row) == 7 and row[1].isdigit()}
+    # A part has an element for each of two ranks.
+    assert sizes == {"all_reduce": "4", "all_gather": "8", "reduce_scatter": "8", "broadcast": "4"}

@@ -21,8 +21,11 @@ from . import register
 _ROUNDS = 7
 
 
-def _calls(size: int, ranks: int) -> dict[str, Callable]:
-    """Returns functions that make a call of `size` bytes in a group, on tensors that `make` makes."""
+def _calls(size: int, ranks: int) -> dict[str, tuple[int, Callable]]:
+    """Returns functions that make a call of `size` bytes in a group, on tensors that `make` makes.
+
+    Before each is the number of bytes that its call has: calls with a part for each rank have even parts.
+    """
     count = max(size // 4, 1)
     even = max(count // ranks, 1) * ranks
 
@@ -43,10 +46,10 @@ def _calls(size: int, ranks: int) -> dict[str, Callable]:
         return lambda: dist.broadcast(tensor, 0, group)
 
     return {
-        "all_reduce": all_reduce,
-        "all_gather": all_gather,
-        "reduce_scatter": reduce_scatter,
-        "broadcast": broadcast,
+        "all_reduce": (4 * count, all_reduce),
+        "all_gather": (4 * even, all_gather),
+        "reduce_scatter": (4 * even, reduce_scatter),
+        "broadcast": (4 * count, broadcast),
     }
 
 
@@ -104,12 +107,12 @@ def _rank(rank: int, path: str, options: argparse.Namespace) -> None:
     say(f"{'call':16}{'bytes':>10}{'gloo':>12}{'consonance':>12}{'ratio':>8}{'shared':>12}{'ratio':>8}")
     size = options.begin
     while size <= options.end:
-        for name, make in _calls(size, options.ranks).items():
+        for name, (has, make) in _calls(size, options.ranks).items():
             if options.call in (None, name):
                 calls = [make(gloo, torch.ones), make(ours, torch.ones), make(ours, shared)]
                 theirs, own, in_shared = _times(calls, options.seconds)
                 say(
-                    f"{name:16}{size:10}{theirs * 1e6:12.1f}{own * 1e6:12.1f}{own / theirs:8.3f}"
+                    f"{name:16}{has:10}{theirs * 1e6:12.1f}{own * 1e6:12.1f}{own / theirs:8.3f}"
                     f"{in_shared * 1e6:12.1f}{in_shared / theirs:8.3f}"
                 )
         size *= options.factor
