@@ -24,6 +24,9 @@ static int finish(cons_request request) {
     return code;
 }
 
+/* Makes a call, or starts it. */
+#define CALL(name, ...) OK(starts ? (cons_i##name(comm, __VA_ARGS__, &request) || finish(request)) : cons_##name(comm, __VA_ARGS__))
+
 static void collectives(cons_comm comm, int rank, int size, int starts) {
     float *own = (float *)malloc(sizeof(float) * COUNT), *all = (float *)malloc(sizeof(float) * COUNT * (size_t)size);
     float *other = (float *)malloc(sizeof(float) * COUNT * (size_t)size);
@@ -36,7 +39,6 @@ static void collectives(cons_comm comm, int rank, int size, int starts) {
         total += counts[peer];
     }
     cons_request request = 0;
-#define CALL(name, ...) OK(starts ? (cons_i##name(comm, __VA_ARGS__, &request) || finish(request)) : cons_##name(comm, __VA_ARGS__))
 
     float ones[2] = {1, (float)rank}, sums[2] = {0, 0};
     float ranks_sum = (float)(size * (size - 1) / 2);
@@ -45,10 +47,6 @@ static void collectives(cons_comm comm, int rank, int size, int starts) {
     CALL(all_reduce, ones, ones, 2, CONS_F32, CONS_MEAN);
     CHECK(ones[0] == 1);
 
-    /* As C's and C++'s complex numbers lie. */
-    double turn[2] = {1, (double)rank};
-    CALL(all_reduce, turn, turn, 1, CONS_C128, CONS_SUM);
-    CHECK(turn[0] == size && turn[1] == ranks_sum);
     bool truth = rank == 0;
     CALL(all_reduce, &truth, &truth, 1, CONS_BOOL, CONS_OR);
     CHECK(truth);
@@ -117,6 +115,137 @@ static void collectives(cons_comm comm, int rank, int size, int starts) {
     free(own), free(all), free(other), free(counts), free(same);
 }
 
+/* The parts of the complex number at a place in the data of a rank. The sum and the mean of all ranks are whole numbers. */
+static double part(int is_imaginary, size_t place, int rank, int size) {
+    return is_imaginary ? -size * ((double)(place % 7) + rank) : size * ((double)(place % 50) + 10 * rank);
+}
+
+static double total(int is_imaginary, size_t place, int size) {
+    double sum = 0;
+    for (int rank = 0; rank < size; rank++) sum += part(is_imaginary, place, rank, size);
+    return sum;
+}
+
+/* Complex numbers lie as C's and C++'s do. */
+static double at(const void *data, int dtype, size_t index) {
+    return dtype == CONS_C64 ? (double)((const float *)data)[index] : ((const double *)data)[index];
+}
+
+/* Writes `count` numbers behind the first `before`. */
+static void fill_complex(void *data, int dtype, size_t before, size_t count, int rank, int size) {
+    for (size_t index = 0; index < 2 * count; index++) {
+        double value = part(index % 2, index / 2, rank, size);
+        if (dtype == CONS_C64) ((float *)data)[2 * before + index] = (float)value;
+        else ((double *)data)[2 * before + index] = value;
+    }
+}
+
+static int holds_complex(const void *data, int dtype, size_t before, size_t count, int rank, int size) {
+    for (size_t index = 0; index < 2 * count; index++) {
+        if (at(data, dtype, 2 * before + index) != part(index % 2, index / 2, rank, size)) return 0;
+    }
+    return 1;
+}
+
+/* Whether the numbers behind the first `before` are the sums, or means, from the place `first` on. */
+static int holds_totals(const void *data, int dtype, size_t before, size_t count, size_t first, int size, int op) {
+    for (size_t index = 0; index < 2 * count; index++) {
+        double expected = total(index % 2, first + index / 2, size) / (op == CONS_MEAN ? size : 1);
+        if (at(data, dtype, 2 * before + index) != expected) return 0;
+    }
+    return 1;
+}
+
+/* Sums, means and moves of complex numbers. */
+static void complex_numbers(cons_comm comm, int rank, int size, int starts, int dtype) {
+    size_t bytes = dtype == CONS_C64 ? 8 : 16, ranks = (size_t)size, own_place = (size_t)rank;
+    void *own = malloc(bytes * COUNT), *all = malloc(bytes * COUNT * ranks), *other = malloc(bytes * COUNT * ranks);
+    size_t *counts = (size_t *)malloc(sizeof(size_t) * ranks), *same = (size_t *)malloc(sizeof(size_t) * ranks);
+    size_t sum = 0, before = 0;
+    for (size_t peer = 0; peer < ranks; peer++) {
+        counts[peer] = 100 + 7 * peer;
+        same[peer] = 100 + 7 * own_place;
+        if (peer < own_place) before += counts[peer];
+        sum += counts[peer];
+    }
+    cons_request request = 0;
+
+    int ops[2] = {CONS_SUM, CONS_MEAN};
+    for (int which = 0; which < 2; which++) {
+        int op = ops[which];
+        fill_complex(own, dtype, 0, COUNT, rank, size);
+        CALL(all_reduce, own, other, COUNT, dtype, op);
+        CHECK(holds_totals(other, dtype, 0, COUNT, 0, size, op) && holds_complex(own, dtype, 0, COUNT, rank, size));
+        memset(other, 0, bytes * COUNT);
+        CALL(reduce, own, rank == 1 ? other : NULL, COUNT, dtype, op, 1);
+        if (rank == 1) CHECK(holds_totals(other, dtype, 0, COUNT, 0, size, op));
+        CALL(all_reduce, own, own, COUNT, dtype, op);
+        CHECK(holds_totals(own, dtype, 0, COUNT, 0, size, op));
+        void *buffers[2] = {own, other};
+        size_t lengths[2] = {COUNT, 1};
+        fill_complex(own, dtype, 0, COUNT, rank, size);
+        fill_complex(other, dtype, 0, 1, rank, size);
+        CALL(all_reduce_coalesced, buffers, lengths, 2, dtype, op);
+        CHECK(holds_totals(own, dtype, 0, COUNT, 0, size, op) && holds_totals(other, dtype, 0, 1, 0, size, op));
+        fill_complex(all, dtype, 0, COUNT * ranks, rank, size);
+        CALL(reduce_scatter, all, own, COUNT, dtype, op);
+        CHECK(holds_totals(own, dtype, 0, COUNT, own_place * COUNT, size, op));
+        CALL(reduce_scatter_v, all, own, counts, dtype, op);
+        CHECK(holds_totals(own, dtype, 0, counts[rank], before, size, op));
+        CALL(reduce_scatter, all, all, COUNT, dtype, op);
+        CHECK(holds_totals(all, dtype, own_place * COUNT, COUNT, own_place * COUNT, size, op));
+    }
+
+    fill_complex(own, dtype, 0, COUNT, rank, size);
+    CALL(all_gather, own, all, COUNT, dtype);
+    for (int peer = 0; peer < size; peer++) CHECK(holds_complex(all, dtype, (size_t)peer * COUNT, COUNT, peer, size));
+    CALL(all_gather_v, own, all, counts, dtype);
+    size_t place = 0;
+    for (int peer = 0; peer < size; place += counts[peer], peer++)
+        CHECK(holds_complex(all, dtype, place, counts[peer], peer, size));
+    memset(all, 0, bytes * COUNT * ranks);
+    CALL(gather, own, rank == 0 ? all : NULL, COUNT, dtype, 0);
+    for (int peer = 0; rank == 0 && peer < size; peer++)
+        CHECK(holds_complex(all, dtype, (size_t)peer * COUNT, COUNT, peer, size));
+    memset(all, 0, bytes * COUNT * ranks);
+    CALL(gather_v, own, rank == 0 ? all : NULL, counts, dtype, 0);
+    if (rank == 0) CHECK(holds_complex(all, dtype, sum - counts[size - 1], counts[size - 1], size - 1, size));
+
+    for (int peer = 0; peer < size; peer++) fill_complex(all, dtype, (size_t)peer * COUNT, COUNT, rank * 10 + peer, size);
+    CALL(scatter, rank == 1 ? all : NULL, own, COUNT, dtype, 1);
+    CHECK(holds_complex(own, dtype, 0, COUNT, 10 + rank, size));
+    CALL(all_to_all, all, other, COUNT, dtype);
+    for (int peer = 0; peer < size; peer++)
+        CHECK(holds_complex(other, dtype, (size_t)peer * COUNT, COUNT, peer * 10 + rank, size));
+    place = 0;
+    for (int peer = 0; peer < size; place += counts[peer], peer++)
+        fill_complex(all, dtype, place, counts[peer], rank * 10 + peer, size);
+    CALL(scatter_v, rank == 1 ? all : NULL, own, counts, dtype, 1);
+    CHECK(holds_complex(own, dtype, 0, counts[rank], 10 + rank, size));
+    CALL(all_to_all_v, all, counts, other, same, dtype);
+    for (int peer = 0; peer < size; peer++)
+        CHECK(holds_complex(other, dtype, (size_t)peer * counts[rank], counts[rank], peer * 10 + rank, size));
+
+    fill_complex(own, dtype, 0, COUNT, rank == size - 1 ? 77 : 0, size);
+    CALL(broadcast, own, COUNT, dtype, size - 1);
+    CHECK(holds_complex(own, dtype, 0, COUNT, 77, size));
+    /* Each rank receives before it sends, or sends first what fits a ring. */
+    int next = (rank + 1) % size, last = (rank + size - 1) % size;
+    fill_complex(own, dtype, 0, COUNT, rank, size);
+    if (starts) {
+        cons_request sends = 0;
+        OK(cons_irecv(comm, other, COUNT, dtype, last, 3, &request));
+        OK(cons_isend(comm, own, COUNT, dtype, next, 3, &sends));
+        OK(finish(sends) || finish(request));
+        CHECK(holds_complex(other, dtype, 0, COUNT, last, size));
+    } else {
+        OK(cons_send(comm, own, 100, dtype, next, 3));
+        OK(cons_recv(comm, other, 100, dtype, last, 3, NULL));
+        CHECK(holds_complex(other, dtype, 0, 100, last, size));
+    }
+    free(own), free(all), free(other), free(counts), free(same);
+}
+
 static void count_ends(void *argument, int code) {
     __atomic_fetch_add((int *)argument, code == CONS_OK ? 1 : 1000, __ATOMIC_SEQ_CST);
 }
@@ -177,8 +306,11 @@ static void all_functions(cons_comm comm, int rank, int size) {
     OK(cons_comm_state(comm, &number));
     CHECK(number == 0);
     OK(cons_comm_set_timeout(comm, 30000));
-    collectives(comm, rank, size, 0);
-    collectives(comm, rank, size, 1);
+    for (int starts = 0; starts < 2; starts++) {
+        collectives(comm, rank, size, starts);
+        complex_numbers(comm, rank, size, starts, CONS_C64);
+        complex_numbers(comm, rank, size, starts, CONS_C128);
+    }
     first_message(comm, rank, size);
     messages(comm, rank, size);
 

@@ -59,6 +59,11 @@ static void arguments(cons_comm comm, int rank, int size) {
     CHECK(cons_all_reduce(comm, data, data, 2, odd ? 99 : (int)CONS_I64, CONS_SUM) == expected);
     CHECK(cons_all_reduce(comm, data, data, 2, CONS_I64, odd ? -1 : (int)CONS_SUM) == expected);
     CHECK(cons_all_reduce(comm, data, data, 2, odd ? CONS_F32 : CONS_I64, odd ? CONS_XOR : CONS_SUM) == expected);
+    for (int op = CONS_PRODUCT; op <= CONS_XOR; op++) {
+        CHECK(cons_all_reduce(comm, data, data, 2, odd ? CONS_C64 : CONS_I64, odd ? op : (int)CONS_SUM) == expected);
+        CHECK(cons_all_reduce(comm, data, data, 2, odd ? CONS_C128 : CONS_I64, odd ? op : (int)CONS_SUM) == expected);
+        CHECK(!odd || strcmp(last(comm).expected, "sum or mean, for complex numbers") == 0);
+    }
     CHECK(cons_all_reduce(comm, data, data, odd ? SIZE_MAX / 4 : 2, CONS_I64, CONS_SUM) == expected);
     CHECK(told(comm, cons_broadcast(comm, data, 2, CONS_I64, odd ? size : 0)) == expected);
     CHECK(told(comm, cons_broadcast(comm, data, 2, CONS_I64, odd ? -1 : 0)) == expected);
