@@ -1,8 +1,10 @@
 """Waits: their end by a signal, a timeout, an abort or a lost rank, and what goes on meanwhile."""
 
+import itertools
 import multiprocessing
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -15,20 +17,60 @@ from conftest import Processes, in_processes, leave_nothing, things_around
 import consonance as cs
 
 
-def interrupted(comm, wait):
-    """Waits for a rank that makes no call, until Ctrl-C. Returns how long that took, and what was raised."""
-    if comm.rank == 1:
-        time.sleep(3)
-        return None
+# A wait ends at most so long after Ctrl-C. No run of a wait is held to it, because the machine may be busy: the best of
+# several is.
+PROMPT = 0.2
+TRIES = 10
+
+
+def best_of(comm, ids, wait, once):
+    """Calls `once` with new groups, in which rank 1 makes no call, until it returns less than `PROMPT`. Returns the least."""
+    best = float("inf")
+    for id in ids:
+        with cs.Communicator(id, comm.rank, 2, timeout=20) as group:
+            if comm.rank == 0:
+                best = min(best, once(group, wait))
+            if comm.all_reduce(np.array([best < PROMPT]), "or")[0]:
+                break
+    return best
+
+
+def interrupted(group, wait):
+    """Waits for a rank that makes no call, until Ctrl-C. Returns how long the wait went on after it."""
     # A shell starts the commands that it does not wait for without this.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sent = []
-    threading.Timer(0.5, lambda: (sent.append(time.monotonic()), os.kill(os.getpid(), signal.SIGINT))).start()
+    threading.Timer(0.25, lambda: (sent.append(time.monotonic()), os.kill(os.getpid(), signal.SIGINT))).start()
+    with pytest.raises(KeyboardInterrupt):
+        WAITS[wait](group)
+    return time.monotonic() - sent[0]
+
+
+class Enough(Exception):
+    pass
+
+
+def asking(group, wait):
+    """Waits for a rank that makes no call. Returns the median of the times between its looks for signals.
+
+    If there are signals all the time, a look is what runs their handler.
+    """
+    asked = []
+
+    def handler(_signal, _frame):
+        asked.append(time.monotonic())
+        if asked[-1] - asked[0] > 1:
+            raise Enough
+
+    signal.signal(signal.SIGALRM, handler)
+    # The first when the wait has begun.
+    signal.setitimer(signal.ITIMER_REAL, 0.4, 0.01)
     try:
-        WAITS[wait](comm)
-    except KeyboardInterrupt:
-        return time.monotonic() - sent[0]
-    return "no KeyboardInterrupt"
+        with pytest.raises(Enough):
+            WAITS[wait](group)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return statistics.median(later - before for before, later in itertools.pairwise(asked))
 
 
 def after_another_thread(comm):
@@ -56,12 +98,11 @@ WAITS = {
 }
 
 
+@pytest.mark.parametrize("once", [interrupted, asking])
 @pytest.mark.parametrize("wait", WAITS)
-def test_ctrl_c_ends_a_wait(wait):
-    processes = Processes(2, interrupted, wait)
-    ended = dict(processes.result()[:2] for _ in range(2))
-    # Without the signal, rank 1 would end the wait 2.5 s after it.
-    assert isinstance(ended[0], float) and ended[0] < 2, ended
+def test_ctrl_c_ends_a_wait_at_once(wait, once):
+    best, _ = in_processes(2, best_of, [cs.UniqueId() for _ in range(TRIES)], wait, once)
+    assert best < PROMPT
 
 
 def test_other_threads_run_while_a_call_waits():
