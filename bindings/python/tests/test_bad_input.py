@@ -1,5 +1,7 @@
 """What is wrong gets an error that says so, on every rank, and nothing is written."""
 
+import multiprocessing
+import os
 import pickle
 from datetime import timedelta
 
@@ -168,16 +170,38 @@ def test_ids():
             cs.UniqueId(wrong)
     with pytest.raises(ValueError, match="rank"):
         cs.Communicator(id, 2, 2)
-    there = bytearray(bytes(id))
-    there[24] ^= 1
-    with pytest.raises(ValueError, match="id of rank 0, host"):
-        cs.Communicator(cs.UniqueId(bytes(there)), 0, 1)
+    for byte, what in ((24, "host"), (40, "network namespace"), (48, "user"), (56, "build")):
+        there = bytearray(bytes(id))
+        there[byte] ^= 1
+        with pytest.raises(ValueError, match=f"id of rank 3, {what}"):
+            cs.Communicator(cs.UniqueId(bytes(there)), 3, 4)
     with pytest.raises(cs.MeetingError, match="1") as caught:
         cs.Communicator(id, 0, 2, join_timeout=0.2)
     assert caught.value.missing == [1]
     assert "0" in caught.value.task and "1" in caught.value.problem and caught.value.call in str(caught.value)
     with pytest.raises(ValueError):
         cs.threads(0)
+
+
+def join_as_another_user(id, connection):
+    os.setuid(65534)
+    try:
+        cs.Communicator(id, 1, 2)
+    except ValueError as error:
+        connection.send(str(error))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can become another user")
+def test_a_process_of_another_user_is_refused_at_once_by_name():
+    context = multiprocessing.get_context("spawn")
+    mine, other = context.Pipe()
+    process = context.Process(target=join_as_another_user, args=(cs.UniqueId(), other))
+    process.start()
+    other.close()
+    # Else it would wait for rank 0 for 5 minutes.
+    assert mine.poll(60)
+    assert "id of rank 1, user: expected 65534, where this process is, found 0" in mine.recv()
+    process.join(20)
 
 
 def test_arrays_on_a_gpu():

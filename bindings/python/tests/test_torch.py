@@ -635,6 +635,11 @@ def test_two_hosts_are_refused_by_name(monkeypatch):
         _join.join(store, 0, 2, timedelta(seconds=5))
     with pytest.raises(ValueError, match="otherhost"):
         _join.join(store, 1, 2, timedelta(seconds=5))
+    # On the same host, what differs is the container, the user or the build.
+    store.set("place 1", f"{there.place[:-1]}x thishost")
+    for rank in range(2):
+        with pytest.raises(ValueError, match="rank 1 runs in another container, of another user, or of another build"):
+            _join.join(store, rank, 2, timedelta(seconds=5))
 
 
 def mixed(group):
