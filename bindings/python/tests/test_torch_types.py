@@ -133,6 +133,11 @@ def test_quantised_tensors_and_parts_of_bytes_are_refused_by_name_on_all_ranks(t
     ranks(2, tmp_path, refused)
 
 
+HAS_BCOMPLEX = pytest.mark.skipif(
+    not hasattr(torch, "bcomplex32"), reason="PyTorch has complex numbers of bfloat16 since 2.15"
+)
+
+
 def bcomplexes(rank, count):
     return (torch.arange(2 * count) * 3 - 5 * rank).to(torch.bfloat16).view(torch.bcomplex32)
 
@@ -188,12 +193,13 @@ def move_bcomplexes(group, make):
     return True
 
 
-@pytest.mark.skipif(not hasattr(torch, "bcomplex32"), reason="PyTorch has complex numbers of bfloat16 since 2.15")
+@HAS_BCOMPLEX
 @pytest.mark.parametrize("make", [bcomplexes, bcomplexes_apart, bcomplexes_off])
 def test_complex_numbers_of_bfloat16_are_those_of_gloo(make, tmp_path):
     ranks(2, tmp_path, move_bcomplexes, make)
 
 
+@HAS_BCOMPLEX
 def test_a_conjugate_view_of_complex_numbers_of_bfloat16():
     mirrored = torch.view_as_real(bcomplexes(1, 4)) * torch.tensor([1, -1], dtype=torch.bfloat16)
     conjugate = mirrored.reshape(-1).view(torch.bcomplex32).conj()
