@@ -20,8 +20,8 @@ use std::ptr;
 
 impl Endpoint {
     /// Writes this rank's descriptor, runs `meanwhile`, waits for every peer's descriptor and
-    /// compares. If there is one peer, `awaited` bytes of its payload are prefetched during the wait.
-    /// Settles the last call, after the descriptor is written if this is a message.
+    /// compares. If there is one peer, `awaited` bytes of its payload are prefetched during the
+    /// wait. Settles the last call, after the descriptor is written if this is a message.
     pub(crate) fn arrive<R>(
         &mut self,
         signature: &Signature,

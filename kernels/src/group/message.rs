@@ -12,9 +12,9 @@
 //!    returns. A rank that reads the data of all peers waits for all and compares all.
 //! 3. **Settle.** In its next call a rank waits until every peer has arrived at this one, and
 //!    compares the descriptors that it has not compared. If that call is a message, too, it writes
-//!    its descriptor first: to read how far the peers have come takes as long as the data travel. So
-//!    a rank that has returned is at most one call ahead of the slowest, and one that has not at most
-//!    two.
+//!    its descriptor first: to read how far the peers have come takes as long as the data travel.
+//!    So a rank that has returned is at most one call ahead of the slowest, and one that has not at
+//!    most two.
 //!
 //! If any two ranks differ, each rank differs from some peer: every rank comes to the same verdict,
 //! some in the call and the others when they settle it. No rank knows when those will make their
@@ -26,8 +26,8 @@
 //! Calls are messages by their signature and size, which the descriptors tell. A rank that makes
 //! another call differs from the rank that gives, and waits for all.
 //!
-//! Parts of different sizes have a count for each rank. Every rank writes its counts in its payload,
-//! behind the data if it gives any, so that the peers can tell which counts differ.
+//! Parts of different sizes have a count for each rank. Every rank writes its counts in its
+//! payload, behind the data if it gives any, so that the peers can tell which counts differ.
 //!
 //! # The races, by name
 //!
@@ -63,9 +63,9 @@ impl Endpoint {
     /// each rank, if parts differ in size.
     ///
     /// # Errors
-    /// See [`Fault`], of this step or of the one before it: then the peers may have the data. If the
-    /// ranks make different calls, this rank hears of it when it [settles](Endpoint::settle) the
-    /// step.
+    /// See [`Fault`], of this step or of the one before it: then the peers may have the data. If
+    /// the ranks make different calls, this rank hears of it when it [settles](Endpoint::settle)
+    /// the step.
     ///
     /// # Panics
     /// If counts and payload have more bytes together than a

@@ -185,7 +185,8 @@ impl Communicator {
     }
 
     /// Like [`gather`](Communicator::gather), but rank `r` sends `counts[r]` elements. Without
-    /// `send`, the root's part is already at its position in `recv`.
+    /// `send`, the root's part is already at its position in `recv`. The largest part decides
+    /// whether parts are a message.
     ///
     /// # Errors
     /// As [`all_gather`](Communicator::all_gather).

@@ -18,8 +18,8 @@ use consonance_spec::{DType, Signature};
 /// parts that are for it.
 ///
 /// With counts, an earlier step gathers every rank's counts on all ranks: the position of a part in
-/// a peer's buffer depends on that peer's counts only. Parts up to the payload limit travel with the
-/// counts. The choice of protocol depends on the largest rank's total, so all ranks choose the
+/// a peer's buffer depends on that peer's counts only. Parts up to the payload limit travel with
+/// the counts. The choice of protocol depends on the largest rank's total, so all ranks choose the
 /// same; the number of windows, on the largest part for another rank.
 pub(super) fn all_to_all(
     endpoint: &mut Endpoint,
