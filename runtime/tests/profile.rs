@@ -139,12 +139,15 @@ fn paths() {
         })
     });
     threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().expect("no panic"));
-    let id = UniqueId::new().expect("an id");
+    let ids = [(); 3].map(|()| UniqueId::new().expect("an id"));
     let processes = [0, 1].map(|index| {
         thread::spawn(move || {
             // With small staging ranks read each other's memory even where staging takes less time.
-            let group = ProcessGroup::with_id(&id, index, 2).reads_directly(true).staging_bytes(256 << 10).join();
-            let mut rank = group.expect("a group").communicators().remove(0);
+            let join = |id| {
+                let group = ProcessGroup::with_id(id, index, 2).reads_directly(true).staging_bytes(256 << 10).join();
+                group.expect("a group").communicators().remove(0)
+            };
+            let mut rank = join(&ids[0]);
             let (mut large, other) = (vec![1.0f32; 1 << 18], vec![1.0f32; 1 << 18]);
             // In the first barrier the ranks try to read each other's memory. After the second,
             // both know the result.
@@ -158,6 +161,14 @@ fn paths() {
             rank.all_reduce(ReduceOp::Sum, &mut shared).expect("both ranks call");
             let reads = rank.topology(None).expect("ranks that share memory").reads;
             println!("reads {reads}");
+            // Ranks that have left a message before all had arrived know the result, too.
+            let (mut gathers, mut receives) = (join(&ids[1]), join(&ids[2]));
+            let mut both = [0u8; 2];
+            gathers.gather(&[1u8], (index == 0).then_some(&mut both), 0).expect("both ranks call");
+            gathers.all_to_all_into(&other, &mut large).expect("both ranks call");
+            receives.broadcast(&mut both, 0).expect("both ranks call");
+            receives.broadcast(&mut both, 0).expect("both ranks call");
+            receives.all_to_all_into(&other, &mut large).expect("both ranks call");
         })
     });
     processes.into_iter().for_each(|process| process.join().expect("no panic"));
@@ -181,8 +192,10 @@ fn the_path_of_the_data_of_each_call_is_told() {
     let twice = |paths: &[Option<&'static str>]| paths.repeat(2);
     assert_eq!(paths(Transport::Threads), twice(&[Some("inline"), Some("in place")]));
     let read = if reads { "process read" } else { "staged" };
-    let expected = [None, None, Some("inline"), Some("two-shot"), Some("staged"), Some(read), Some("in place")];
-    assert_eq!(paths(Transport::Processes), twice(&expected));
+    let inline = Some("inline");
+    let first = [None, None, inline, Some("two-shot"), Some("staged"), Some(read), Some("in place")];
+    let others = [inline, Some(read), inline, inline, Some(read)];
+    assert_eq!(paths(Transport::Processes), twice(&[&first[..], &others].concat()));
 }
 
 #[test]

@@ -32,7 +32,7 @@ impl Endpoint {
         meanwhile: impl FnOnce() -> R,
     ) -> Result<R, Fault> {
         self.check()?;
-        let is_message = matches!(access, Access::Message | Access::CountedMessage);
+        let is_message = access.is_message();
         let before = self.unsettled.take_if(|_| is_message);
         self.settle()?;
         let own = self.post(signature, access, bytes, payload, (input, output));
@@ -42,15 +42,18 @@ impl Endpoint {
         self.state.wait_policy.pause(pauses);
         self.wake();
         let made = meanwhile();
-        self.await_posts(|_| true, Places::of(access), awaited)?;
+        let all = self.await_posts(|_| true, Places::of(access), awaited);
         if let Some(before) = before {
-            self.compare(before);
+            // Also if a rank does not come: it may have been told that the calls before differ.
+            self.compare_if_all_came(before);
         }
+        all?;
         self.have_all_arrived();
         // Compares the peers' descriptors only: if any two ranks differ, each rank differs from
         // some peer. The cache lines of this rank's own descriptor may be with a peer by now;
         // reading it back would move them again.
         if !self.all_agree(&own, self.sequence) {
+            self.try_peers();
             return Err(self.disagree());
         }
         // No peer reads the next descriptor any more.
@@ -75,6 +78,8 @@ impl Endpoint {
         payload: Inline<'_>,
         (input, output): (*const u8, *mut u8),
     ) -> Posted {
+        let places = Places::of(access);
+        assert!(payload.bytes() <= places.bytes(), "payload of {} bytes", payload.bytes());
         self.sequence += 1;
         let (records, sequence, rank) = (self.state.records(), self.sequence, self.world.rank());
         // A waiting peer has read the descriptor since it was last prefetched.
@@ -86,11 +91,12 @@ impl Endpoint {
         // Where others write no result, the word has the count, for reports.
         let output = if is_divided { output } else { ptr::without_provenance_mut(count_word(signature)) };
         let own = Post { fingerprint, head, root, bytes, payload, input, output };
-        let place = Places::of(access).payload(records, rank, sequence, payload.bytes());
+        let place = places.payload(records, rank, sequence, payload.bytes());
         let is_beside = payload.bytes() <= post::first_bytes(records.len());
         let has_lines = is_beside || slot_swap::takes_payloads(records.len(), signature.kind);
         // SAFETY: an endpoint is the only one of its rank, and every peer has arrived at the call
-        // before the last one: before a step that is no message the last call is settled, too.
+        // before the last one: before a step that is no message the last call is settled, too. The
+        // payload fits the place.
         unsafe { records[rank].descriptor(sequence).publish(sequence, &own, place, has_lines) };
         if payload.bytes() <= FIRST_BYTES {
             payload.copy_to(&mut self.addresses.own);

@@ -176,6 +176,8 @@ impl Endpoint {
         let known = if chunking.most_bytes == usize::MAX { bytes } else { chunking.most_bytes };
         if self.staging.is_some() {
             self.check()?;
+            // The protocol depends on what this rank knows once all have arrived at the last call.
+            self.settle()?;
             self.before_copies(known);
             // SAFETY: the input is valid for reads of its bytes while it is borrowed.
             return unsafe { self.in_windows(signature, step, (address, bytes), counts, work) };
@@ -228,6 +230,8 @@ impl Endpoint {
         assert!(!receives || !output.is_null(), "a rank that receives gives recv");
         if self.staging.is_some() {
             self.check()?;
+            // The protocol depends on what this rank knows once all have arrived at the last call.
+            self.settle()?;
             self.before_copies(bytes);
             let output = if receives { output } else { ptr::null_mut() };
             // SAFETY: both buffers have `count` elements, are borrowed, and are the same or

@@ -15,16 +15,11 @@ use crate::{
     shm::{
         call_log::Outcome,
         codes::Access,
-        records::{CallDescriptor, MESSAGE_BYTES, RankRecord},
+        records::{MESSAGE_BYTES, RankRecord},
     },
 };
 use consonance_spec::Signature;
 use std::ptr;
-
-/// Whether the rank of this descriptor may have gone on before its peers arrived.
-fn is_message(descriptor: &CallDescriptor) -> bool {
-    has_access(descriptor, Access::Message) || has_access(descriptor, Access::CountedMessage)
-}
 
 impl Endpoint {
     /// Takes part in a call that the peers make, and tells them why this rank's own call is
@@ -54,7 +49,9 @@ impl Endpoint {
     #[cold]
     pub(super) fn disagree(&mut self) -> Fault {
         self.note(Outcome::Mismatch);
-        let may_go_on = self.descriptors().any(is_message);
+        let is_message = |access: &Access| access.is_message();
+        let messages = || Access::ALL.into_iter().filter(is_message);
+        let may_go_on = self.descriptors().any(|descriptor| messages().any(|access| has_access(descriptor, access)));
         self.differing = may_go_on.then(|| self.posted_calls(self.sequence));
         Fault::Mismatch
     }

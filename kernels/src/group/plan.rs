@@ -301,7 +301,9 @@ impl Topology {
             tuning.ragged_bytes,
             tuning::current().awaited_bytes,
             MESSAGE_BYTES,
+            MESSAGE_BYTES.saturating_sub(size_of::<u64>() * self.ranks),
             PAYLOAD_BYTES,
+            PAYLOAD_BYTES.saturating_sub(2 * size_of::<u64>() * self.ranks),
             tuning.payloads_bytes / self.ranks,
         ];
         let of_threads = [tuning.threads_payload_bytes, CHUNK_BYTES];

@@ -87,9 +87,9 @@ pub(crate) fn is_apart(ranks: usize, bytes: usize) -> bool {
 /// PERF.md). A rank of an all-reduce does other work meanwhile. A rank in a process group logs the
 /// call, which takes about as long as a pause.
 #[inline]
-pub(crate) fn pauses(ranks: usize, kind: Kind, bytes: usize, has_ring: bool) -> u32 {
+pub(crate) fn pauses(ranks: usize, kind: Kind, bytes: usize, has_log: bool) -> u32 {
     let for_payload = is_apart(ranks, bytes) && slot_swap::slots(ranks, kind) && kind != Kind::AllReduce;
-    u32::from(for_payload) + u32::from(!has_ring && ranks > 1)
+    u32::from(for_payload) + u32::from(!has_log && ranks > 1)
 }
 
 /// A payload: data, and words behind them.
@@ -149,18 +149,18 @@ impl CallDescriptor {
     ///
     /// # Safety
     /// Called by the descriptor's rank alone, which has settled call `sequence - 2`, and call
-    /// `sequence - 1` if this one is no message; `place` is that of its [payload](Places::payload).
+    /// `sequence - 1` if this one is no message; `place` is that of its [payload](Places::payload),
+    /// which has no more bytes than [`Places::bytes`].
     #[inline]
     pub(crate) unsafe fn publish(&self, sequence: u64, arrival: &Post<'_>, place: *mut u8, has_lines: bool) {
         let Inline { data, words } = arrival.payload;
-        assert!(arrival.payload.bytes() <= PAYLOAD_BYTES, "payload of {} bytes", arrival.payload.bytes());
         self.fingerprint.store(arrival.fingerprint, Ordering::Relaxed);
         self.head.store(arrival.head, Ordering::Relaxed);
         self.root.store(arrival.root, Ordering::Relaxed);
         self.bytes.store(arrival.bytes as u64, Ordering::Relaxed);
         self.input.store(arrival.input.cast_mut(), Ordering::Relaxed);
         self.output.store(arrival.output, Ordering::Relaxed);
-        // SAFETY: the length was checked; no rank reads there now, as the caller promises.
+        // SAFETY: the payload fits, and no rank reads there now, as the caller promises.
         unsafe {
             match has_lines {
                 true => copy(data.as_ptr(), place, data.len(), CopySize::Near),

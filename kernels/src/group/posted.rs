@@ -18,6 +18,8 @@ pub struct PostedCall {
     pub root: Option<usize>,
     /// The count of each rank, if the call has counts and the payload tells them.
     pub counts: Option<Vec<u64>>,
+    /// The digest of all that ranks compare.
+    pub fingerprint: u64,
     /// Why the rank's own call is invalid, if it is.
     pub refusal: Option<String>,
 }
@@ -78,7 +80,7 @@ pub(super) fn read(descriptor: &CallDescriptor, counts: Option<Vec<u64>>, refusa
         _ => descriptor.output().addr().checked_sub(1),
     };
     let root = (descriptor.root() as usize).checked_sub(1);
-    PostedCall { code, count, root, counts, refusal }
+    PostedCall { code, count, root, counts, fingerprint: descriptor.fingerprint(), refusal }
 }
 
 /// Encodes the count of a call in a word of its descriptor: 0 for a call without a count.

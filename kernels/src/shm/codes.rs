@@ -118,6 +118,13 @@ coded! {
     }
 }
 
+impl Access {
+    /// Whether the rank may have gone on before its peers arrived.
+    pub(crate) fn is_message(self) -> bool {
+        matches!(self, Access::Message | Access::CountedMessage)
+    }
+}
+
 coded! {
     /// Why a group was ended.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,7 +32,8 @@ pub(crate) const TINY_BYTES: usize = 16;
 /// Bytes behind [`FIRST_BYTES`] that a reader of whole tiles may read.
 pub(crate) const TILE_BYTES: usize = 16;
 
-/// Limit on the bytes of the payload of a message: data, and counts.
+/// Limit on the bytes of the payload of a message: data up to the default of `some_payload_bytes`,
+/// and 64 counts.
 pub(crate) const MESSAGE_BYTES: usize = PAYLOAD_BYTES / 2 + 512;
 
 /// The descriptors of a rank. A power of two, which divides the first number of each generation.
@@ -87,7 +88,7 @@ impl RankRecord {
 
 record! {
     /// One arrival. All fields but `sequence` are valid while `sequence` is the number of the
-    /// reader's current call.
+    /// reader's current call, or of the one before.
     #[repr(align(128))]
     pub(crate) struct CallDescriptor {
         /// The sequence number of the call; stored last.
@@ -159,7 +160,7 @@ impl Default for CallDescriptor {
 
 impl CallDescriptor {
     /// Whether the rank has arrived at call `sequence`. If so, the other fields may be read until
-    /// this rank's next call.
+    /// this rank arrives at the second call after it.
     pub(crate) fn arrived(&self, sequence: u64) -> bool {
         // SYNC POINT arrival: pairs with `publish`.
         self.sequence.load(Ordering::Acquire) == sequence

@@ -139,8 +139,8 @@ knobs! {
         /// The least bytes that are read at a time, for any number of peers: a system call costs as
         /// much as a copy of some KiB.
         read_least_bytes: usize = 16 << 10, 4 << 10..=64 << 20, 128;
-        /// Limit on the swapped payloads whose lines are prefetched before their descriptor is
-        /// seen.
+        /// Limit on the payloads apart from their descriptor whose lines are prefetched before
+        /// that is seen.
         awaited_bytes: usize = 512, 0..=PAYLOAD, 1;
         /// Limit on the bytes that are prefetched for writing beyond the end of a peer's data.
         fetched_bytes: usize = 16 << 10, 0..=1 << 20, 1;

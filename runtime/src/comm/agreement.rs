@@ -123,8 +123,14 @@ pub(crate) fn compare_posted(calls: &[PostedCall], configuration: &Configuration
     let words = |call: &PostedCall| match (call.signature(EXTENSIONS), &call.refusal) {
         (Some(signature), Some(why)) => Words::refused(signature.kind, why),
         (Some(signature), None) => {
-            let counts = || call.counts.iter().map(|counts| ("counts".to_owned(), format!("{counts:?}"))).collect();
-            Agreement { describe: &counts, ..Agreement::NONE }.words(&signature, configuration)
+            let has_counts = signature.count.is_none() && matches!(signature.kind, Kind::Gather | Kind::Scatter);
+            let counts = match &call.counts {
+                Some(counts) => Some(format!("{counts:?}")),
+                // Ranks with large parts do not tell their counts; only equal ones have one digest.
+                None => has_counts.then(|| format!("those of larger parts, with digest {:016x}", call.fingerprint)),
+            };
+            let describe = || counts.iter().map(|counts| ("counts".to_owned(), counts.clone())).collect();
+            Agreement { describe: &describe, ..Agreement::NONE }.words(&signature, configuration)
         }
         (None, _) => Words(vec![("call".to_owned(), "no known call".to_owned())]),
     };

@@ -186,7 +186,7 @@ impl Communicator {
 
     /// Like [`gather`](Communicator::gather), but rank `r` sends `counts[r]` elements. Without
     /// `send`, the root's part is already at its position in `recv`. The largest part decides
-    /// whether parts are a message.
+    /// whether parts are a message, for which up to 64 counts have room.
     ///
     /// # Errors
     /// As [`all_gather`](Communicator::all_gather).

@@ -107,6 +107,12 @@ fn disagree(rank: &mut Communicator, what: &str, odd: bool) -> Result<()> {
             let mut all = [0; 7];
             rank.gather_v(Some(&vec![1u8; counts[own]]), (own == 0).then_some(&mut all), &counts, 0)
         }
+        "larger" => {
+            let counts = [2, if odd { 5000 } else { 1 }, 4];
+            let mut all = vec![0; 7 + 5000];
+            let recv = (own == 0).then_some(&mut all[..counts.iter().sum()]);
+            rank.gather_v(Some(&vec![1u8; counts[own]]), recv, &counts, 0)
+        }
         "scattered" => {
             let counts = if odd { [1, 2, 4] } else { [2, 1, 4] };
             rank.scatter_v((own == 0).then_some(&[1u8; 7]), Some(&mut vec![0; counts[own]]), &counts, 0)
@@ -134,6 +140,10 @@ fn calls_that_differ_are_shown_on_all_processes() {
         ("little", "call=broadcast argument=count replica=1 expected=3 found=4"),
         ("counts", "call=all_gather argument=counts replica=1 expected=[2, 1, 4] found=[1, 2, 4]"),
         ("gathered", "call=gather argument=counts replica=1 expected=[2, 1, 4] found=[1, 2, 4]"),
+        (
+            "larger",
+            "call=gather argument=counts replica=1 expected=[2, 1, 4] found=those of larger parts, with digest ",
+        ),
         ("scattered", "call=scatter argument=counts replica=1 expected=[2, 1, 4] found=[1, 2, 4]"),
         ("pairs", "call=all_to_all argument=recv_counts[1] replica=2 expected=1 found=2"),
         ("huge", "call=all_reduce argument=count replica=1 expected=3 found=500000"),
@@ -141,7 +151,9 @@ fn calls_that_differ_are_shown_on_all_processes() {
         let mut job = Job::start(3, &format!("disagrees {what}"));
         for process in job.all() {
             for _ in 0..3 {
-                assert_eq!(process.line(), format!("Mismatch {expected}"));
+                let line = process.line();
+                assert!(line.starts_with(&format!("Mismatch {expected}")), "{line}");
+                assert!(what == "larger" || line.len() == "Mismatch ".len() + expected.len(), "{line}");
             }
         }
         job.end();

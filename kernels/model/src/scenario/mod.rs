@@ -39,7 +39,7 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 }
 
 /// Every scenario.
-pub const ALL: [Scenario; 49] = [
+pub const ALL: [Scenario; 51] = [
     scenario("exchange", 3, exchange),
     scenario("exchange in swapped places", 2, exchange_in_traded_places),
     scenario("exchange of different kinds", 2, exchange_of_different_kinds),
@@ -67,9 +67,11 @@ pub const ALL: [Scenario; 49] = [
     scenario("windows, failure, next generation", 2, windows_and_next_round),
     Scenario { deaths: DEATHS, ..scenario("windows, death", 1, windows_and_death) },
     scenario("one way", 2, one_way),
+    scenario("one way, between sums", 1, one_way_between_sums),
     scenario("one way, of three", 1, one_way_of_three),
     scenario("one way, to one", 2, one_way_to_one),
     scenario("one way, mismatch", 2, one_way_with_a_mismatch),
+    scenario("one way, mismatch and one leaves", 2, one_way_with_a_mismatch_and_one_that_leaves),
     scenario("one way, from nobody", 2, one_way_from_nobody),
     scenario("one way, other counts", 2, one_way_of_other_counts),
     scenario("one way, mismatch of three", 1, one_way_of_three_with_a_mismatch),

@@ -46,13 +46,44 @@ fn hears(endpoint: &mut Endpoint) -> bool {
     endpoint.take_differing_late().is_some()
 }
 
-/// One rank gives more data than it has descriptors; then the other one does. Payloads are beside
-/// the descriptors or in swapped places.
+/// One rank makes more calls that give data than it has descriptors; then the other one gives.
+/// Messages are beside the descriptors or in places of their own.
 pub(super) fn one_way() {
     each(processes(SMALL), |mut endpoint| {
         (1..=5).for_each(|call| give(0, &mut endpoint, call, if call % 2 == 0 { 1 } else { TRADED }).unwrap());
         give(1, &mut endpoint, 6, TRADED).unwrap();
         assert!(!hears(&mut endpoint));
+        Some(endpoint)
+    });
+}
+
+/// Messages between calls whose payloads are in swapped places: the third call writes where the
+/// data of the first were read, and the fifth where those of the third were.
+pub(super) fn one_way_between_sums() {
+    each(processes(SMALL), |mut endpoint| {
+        for call in [1, 3, 5] {
+            sum_of(&mut endpoint, call, TRADED).unwrap();
+            give(call / 2 % 2, &mut endpoint, call + 1, TRADED).unwrap();
+        }
+        assert!(!hears(&mut endpoint));
+        Some(endpoint)
+    });
+}
+
+/// One rank gives where the other takes other data and then leaves, which the first is told of when
+/// it takes data that do not come.
+pub(super) fn one_way_with_a_mismatch_and_one_that_leaves() {
+    each(processes(SMALL), |mut endpoint| {
+        let gather = Signature { kind: Kind::Gather, op: None, root: Some(0), ..SUM };
+        if endpoint.world().rank() == 1 {
+            let other = Signature { count: Some(7), ..broadcast(0) };
+            assert_eq!(give_as(&other, 0, &mut endpoint, 1, 1), Err(Fault::Mismatch));
+            return None;
+        }
+        give(0, &mut endpoint, 1, 1).unwrap();
+        let gathered = endpoint.receive_messages(&gather, None, [1u64].as_slice().into(), 8).map(drop);
+        assert_eq!(gathered, Err(Fault::Left(1)));
+        assert!(endpoint.take_differing_late().is_some());
         Some(endpoint)
     });
 }
