@@ -196,17 +196,17 @@ fn counts_travel_behind_the_data_and_are_told_where_they_differ() {
         let own = data(0, counts[0]);
         let payloads =
             ends[0].receive_messages(&of(Kind::Gather, &counts), Some(&counts), own.as_slice().into(), part).unwrap();
-        for rank in 1..ranks {
-            let mut other = vec![0; counts[rank]];
+        for (rank, &count) in counts.iter().enumerate().skip(1) {
+            let mut other = vec![0; count];
             payloads.copy(rank, 0, &mut other.as_mut_slice().into()).unwrap();
-            assert_eq!(other, data(rank, counts[rank]));
+            assert_eq!(other, data(rank, count));
         }
         let wrong: Vec<usize> = counts.iter().rev().copied().collect();
         ends[0].send_message(&of(Kind::Scatter, &counts), Some(&counts), scattered.as_slice().into()).unwrap();
-        for rank in 1..ranks {
+        for (rank, endpoint) in ends.iter_mut().enumerate().skip(1) {
             let last = rank + 1 == ranks;
             let counts = if last { &wrong } else { &counts };
-            let received = ends[rank].receive_message(&of(Kind::Scatter, counts), Some(counts), 0, 100).map(drop);
+            let received = endpoint.receive_message(&of(Kind::Scatter, counts), Some(counts), 0, 100).map(drop);
             assert_eq!(received, if last { Err(Fault::Mismatch) } else { Ok(()) });
         }
         let told = ends[ranks - 1].take_differing().unwrap();
