@@ -28,8 +28,8 @@ pub(crate) fn moves(ranks: usize, kind: Kind) -> bool {
 }
 
 /// Whether a rank of a call prefetches the peer's payload as lines that it writes next. The places
-/// of payloads are swapped in every call of two ranks that is no message. Where each payload has blocks for all ranks,
-/// the peer does not read all of it.
+/// of payloads are swapped in every call of two ranks that is no message. Where each payload has
+/// blocks for all ranks, the peer does not read all of it.
 pub(crate) fn takes_payloads(ranks: usize, kind: Kind) -> bool {
     slots(ranks, kind) && kind.extent() == Extent::Whole
 }

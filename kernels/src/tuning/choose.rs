@@ -54,8 +54,8 @@ impl Tuning {
             }
         } else if machine.vendor == Vendor::Amd && machine.has_fast_short_movsb {
             // `rep movsb` takes whole lines without reading what the peer's cache has of them, so
-            // there is nothing to prefetch, large windows cost no more than small ones, and one wait
-            // more takes less time than the reads that two-shot saves (measured: PERF.md).
+            // there is nothing to prefetch, large windows cost no more than small ones, and one
+            // wait more takes less time than the reads that two-shot saves (measured: PERF.md).
             self.medium_bytes = 4 << 10;
             (self.in_large, self.out_large) = (Way::Movsb, Way::Movsb);
             (self.fetch_in, self.fetch_out) = (false, false);
