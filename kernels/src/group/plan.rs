@@ -304,6 +304,8 @@ impl Topology {
             MESSAGE_BYTES.saturating_sub(size_of::<u64>() * self.ranks),
             PAYLOAD_BYTES,
             PAYLOAD_BYTES.saturating_sub(2 * size_of::<u64>() * self.ranks),
+            2 * tuning.some_payload_bytes,
+            2 * tuning.threads_payload_bytes,
             tuning.payloads_bytes / self.ranks,
         ];
         let of_threads = [tuning.threads_payload_bytes, CHUNK_BYTES];
@@ -349,10 +351,11 @@ impl Topology {
     }
 
     /// Whether a rank has `bytes` bytes of data in its payload before `words` words, by which every
-    /// rank tells the others how much it has.
+    /// rank tells the others how much it has. As this saves a step, the limit is twice that of data
+    /// alone.
     #[inline]
     pub fn rides_before(&self, words: usize, bytes: usize) -> bool {
-        self.rides_to_some(bytes) && size_of::<u64>() * words + bytes <= PAYLOAD_BYTES
+        self.rides_to_some(bytes.div_ceil(2)) && size_of::<u64>() * words + bytes <= PAYLOAD_BYTES
     }
 
     /// Returns the step of a call in which every rank gets the data of all. The rank with the most

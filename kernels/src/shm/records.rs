@@ -34,7 +34,7 @@ pub(crate) const TILE_BYTES: usize = 16;
 
 /// Limit on the bytes of the payload of a message: data up to the default of `some_payload_bytes`,
 /// and 64 counts.
-pub(crate) const MESSAGE_BYTES: usize = PAYLOAD_BYTES / 2 + 512;
+pub(crate) const MESSAGE_BYTES: usize = PAYLOAD_BYTES / 2 + 256;
 
 /// The descriptors of a rank. A power of two, which divides the first number of each generation.
 pub(crate) const DESCRIPTORS: usize = 4;

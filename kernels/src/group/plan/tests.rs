@@ -27,7 +27,8 @@ fn the_way_changes_with_the_size() {
     let to_one = |bytes| topology.protocol(Step::Published(Chunking::one_way(bytes, 1)), bytes, false);
     assert_eq!(to_one(64 << 10), Protocol::Staged(Windows { count: 2, blocks: 1, stride: 32 << 10 }));
     assert_eq!(to_one(1 << 20), Protocol::Staged(parts(8, 1)));
-    assert!(rides(&T, 2, PAYLOAD_BYTES) && !rides(&T, 2, PAYLOAD_BYTES + 1));
+    let half = T.payloads_bytes / 2;
+    assert!(rides(&T, 2, half) && !rides(&T, 2, half + 1) && !rides(&T, 1, PAYLOAD_BYTES + 1));
     assert!(rides(&T, 1000, FIRST_BYTES) && !rides(&T, 1000, PAYLOAD_BYTES));
     let reading = Topology { reads: true, ..topology };
     let [even, odd] = [T.read_bytes, T.read_bytes + 4];
@@ -42,8 +43,12 @@ fn the_way_changes_with_the_size() {
     for (topology, most) in [(topology, T.some_payload_bytes), (threads, T.threads_payload_bytes)] {
         assert_eq!(topology.moving(most, Chunking::WHOLE), Step::Exchange);
         assert_eq!(topology.moving(most + 1, Chunking::WHOLE), Step::Published(Chunking::WHOLE));
-        assert_eq!(topology.gathering(PAYLOAD_BYTES), Step::Exchange);
-        assert_eq!(topology.gathering(PAYLOAD_BYTES + 1), Step::Published(Chunking::whole(PAYLOAD_BYTES + 1)));
+        assert_eq!(topology.gathering(half), Step::Exchange);
+        assert_eq!(topology.gathering(half + 1), Step::Published(Chunking::whole(half + 1)));
+        // With counts twice as much data, as long as these fit, too.
+        let words = |bytes: usize| (PAYLOAD_BYTES - bytes) / size_of::<u64>();
+        assert!(topology.rides_before(4, 2 * most) && !topology.rides_before(4, 2 * most + 1));
+        assert!(topology.rides_before(words(most), most) && !topology.rides_before(words(most) + 1, most));
     }
 }
 
