@@ -53,7 +53,8 @@ mod none;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
 
-/// Limit on the bytes of an inline payload, which comes with an arrival: 8 KiB of data, and 64 words.
+/// Limit on the bytes of an inline payload, which comes with an arrival: 8 KiB of data and 64
+/// words.
 pub(crate) const PAYLOAD_BYTES: usize = (8 << 10) + 512;
 
 #[cfg(target_os = "linux")]
