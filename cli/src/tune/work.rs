@@ -83,6 +83,7 @@ impl Work {
         match knob.name {
             "payloads_bytes" => const { &[between(AllReduce, 2), between(AllGather, 2)] },
             "some_payload_bytes" => const { &[between(Broadcast, 1)] },
+            "crowded_payload_bytes" => const { &[of(Crowd, between(Broadcast, 1)), of(Crowd, between(AllToAll, 1))] },
             "threads_payload_bytes" => const { &[of(Threads, between(Broadcast, 1))] },
             "ragged_bytes" => const { &[between(AllGatherV, 2)] },
             "one_shot_bytes" => const { &[between(AllReduce, 2)] },

@@ -134,6 +134,7 @@ mod tests {
         assert_eq!((zen_3.whole_window_bytes, zen_5.whole_window_bytes), (16 << 10, 128 << 10));
         assert!(zen_5.one_shot_bytes < zen_3.one_shot_bytes);
         assert_eq!(zen_5.crowded().one_shot_bytes, zen_5.crowded_one_shot_bytes);
+        assert_eq!(zen_5.crowded().some_payload_bytes, zen_5.crowded_payload_bytes);
         let old = Machine { has_fast_movsb: false, ..machine(Vendor::Intel, 6, 2048, &[36]) };
         assert_eq!(ways(&Tuning::of(&old)), 0);
     }

@@ -91,7 +91,10 @@ knobs! {
         payloads_bytes: usize = 16 << 10, 0..=1 << 20, 1;
         /// Limit on an inline payload between processes, if not every rank reads all of them.
         some_payload_bytes: usize = 4 << 10, 0..=PAYLOAD, 1;
-        /// The same limit between threads, which read larger data in place.
+        /// The least of this limit where ranks outnumber the cores: each wait costs switches, and
+        /// staged data need one more.
+        crowded_payload_bytes: usize = PAYLOAD, 0..=PAYLOAD, 1;
+        /// The limit between threads, which read larger data in place.
         threads_payload_bytes: usize = 80 + (2 << 10), 0..=PAYLOAD, 1;
         /// Ragged parts, for all ranks or for the root, are awaited if the largest has at most this
         /// many bytes.
@@ -261,6 +264,7 @@ impl Tuning {
     pub fn crowded(self) -> Tuning {
         let least = self.crowded_window_bytes;
         Tuning {
+            some_payload_bytes: self.some_payload_bytes.max(self.crowded_payload_bytes),
             window_bytes: self.window_bytes.max(least),
             whole_window_bytes: self.whole_window_bytes.max(least),
             one_shot_bytes: self.one_shot_bytes.max(self.crowded_one_shot_bytes),
