@@ -51,31 +51,8 @@ impl Endpoint {
         self.exchange_while(signature, payload, expected, || ()).map(|((), payloads)| payloads)
     }
 
-    /// Like [`exchange`](Endpoint::exchange), where every payload ends with as many `words`:
-    /// [`Payloads::words`] reads them.
-    ///
-    /// # Errors
-    /// As [`exchange`](Endpoint::exchange).
-    ///
-    /// # Panics
-    /// As [`exchange`](Endpoint::exchange); words are a part of the payload.
-    pub fn exchange_with_words(
-        &mut self,
-        signature: &Signature,
-        words: &[u64],
-        payload: Option<HostBuf<'_>>,
-    ) -> Result<Payloads<'_>, Fault> {
-        assert!(payload.is_none_or(|payload| Some(payload.dtype()) == signature.dtype), "payload of {signature}");
-        let (access, none) = (Step::Exchange.access(), (ptr::null(), ptr::null_mut()));
-        let payload = Inline::new(payload.as_ref().map_or(&[], |payload| payload.as_bytes()), words);
-        let bytes = payload.bytes();
-        assert!(bytes <= PAYLOAD_BYTES, "payload of {bytes} bytes");
-        self.arrive(signature, access, bytes, (payload, bytes), none, || ())?;
-        Ok(self.payloads(signature, Places::Swapped, size_of_val(words), bytes))
-    }
-
     /// Returns the payloads of this rank's current step, each of which ends with words of
-    /// `words_bytes` bytes. This rank's has `own_bytes` bytes.
+    /// `words_bytes` bytes. This rank's has `own_bytes` bytes of data.
     #[inline]
     pub(super) fn payloads(
         &mut self,
@@ -86,7 +63,7 @@ impl Endpoint {
     ) -> Payloads<'_> {
         let (context, addresses) = self.context(signature);
         let Addresses { sources, own, .. } = addresses;
-        Payloads { context, sources, own, places, own_bytes, words_bytes }
+        Payloads { context, sources, own, places, own_bytes, words_bytes, most_bytes: usize::MAX }
     }
 
     /// Like [`exchange_expecting`](Endpoint::exchange_expecting), and runs `meanwhile` until the
@@ -168,7 +145,7 @@ impl Endpoint {
         input: Option<HostBuf<'_>>,
         chunking: Chunking,
         counts: Option<&[usize]>,
-        mut work: impl FnMut(&mut PeerBuffers<'_>) -> Result<(), Fault>,
+        work: impl FnMut(&mut PeerBuffers<'_>) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         assert!(input.is_none_or(|input| Some(input.dtype()) == signature.dtype), "input of {signature}");
         let (bytes, address) = input.map_or((0, ptr::null()), |buf| (buf.bytes(), buf.as_ptr()));
@@ -183,12 +160,9 @@ impl Endpoint {
             return unsafe { self.in_windows(signature, step, (address, bytes), counts, work) };
         }
         self.before_copies(known);
-        let shared = self.share(signature, step.access(), bytes, address, ptr::null_mut(), Default::default())?;
-        shared.endpoint.path.set(Some(Path::InPlace));
-        let (context, addresses) = shared.endpoint.context(signature);
-        let Addresses { sources, scratch, .. } = addresses;
-        work(&mut PeerBuffers { context, sources, scratch, window: None })?;
-        shared.depart()
+        let shared =
+            self.share(signature, step.access(), bytes, (address, ptr::null_mut()), Default::default(), Inline::EMPTY)?;
+        shared.read_in_place(signature, work)
     }
 
     /// A step in which block `r` of every buffer is private to rank `r`. Rank `r` folds that block
@@ -241,7 +215,7 @@ impl Endpoint {
 
         self.before_copies(bytes);
         let step = Step::divided(reducer, targets);
-        let shared = self.share(signature, step.access(), bytes, input, output, Default::default())?;
+        let shared = self.share(signature, step.access(), bytes, (input, output), Default::default(), Inline::EMPTY)?;
         shared.endpoint.path.set(Some(Path::InPlace));
         let Addresses { inputs, outputs, .. } = &mut shared.endpoint.addresses;
         inputs.clear();

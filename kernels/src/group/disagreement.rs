@@ -69,21 +69,23 @@ impl Endpoint {
 
     /// Returns the counts with which the payload of `rank` ends.
     fn counts(&self, rank: usize, sequence: u64) -> Vec<u64> {
-        let payload = self.posted_payload(rank, sequence);
-        let start = payload.len().saturating_sub(self.world.size() * size_of::<u64>());
+        let words_bytes = self.world.size() * size_of::<u64>();
+        let payload = self.posted_payload(rank, sequence, words_bytes);
+        let start = payload.len().saturating_sub(words_bytes);
         payload[start..].as_chunks().0.iter().map(|&word| u64::from_ne_bytes(word)).collect()
     }
 
     /// Returns the text in the payload of `rank`.
     fn refusal(&self, rank: usize, sequence: u64) -> String {
-        String::from_utf8_lossy(&self.posted_payload(rank, sequence)).into_owned()
+        String::from_utf8_lossy(&self.posted_payload(rank, sequence, 0)).into_owned()
     }
 
-    /// Returns a copy of the payload of `rank`: a message, or why its own call is invalid.
-    fn posted_payload(&self, rank: usize, sequence: u64) -> Vec<u8> {
+    /// Returns a copy of the payload of `rank`: a message, with its words, or why its own call is
+    /// invalid.
+    fn posted_payload(&self, rank: usize, sequence: u64, words_bytes: usize) -> Vec<u8> {
         let records = self.state.records();
         // The size is what another process says.
-        let bytes = records[rank].descriptor(sequence).bytes().min(MESSAGE_BYTES);
+        let bytes = records[rank].descriptor(sequence).bytes().saturating_add(words_bytes).min(MESSAGE_BYTES);
         let mut copied = vec![0; bytes];
         let payload = Places::Own.payload(records, rank, sequence, bytes);
         // SAFETY: the place has as many bytes. The rank has written them before it arrived, and

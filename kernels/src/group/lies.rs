@@ -8,6 +8,7 @@ use super::{
     fault::Fault,
     peers::PeerBuffers,
     plan::{Chunking, Targets},
+    post::Inline,
     staging::{BufferRef, Shown},
 };
 use crate::{
@@ -117,7 +118,9 @@ fn claims(liar: &mut Endpoint, signature: &Signature, bytes: usize, told: Buffer
     for count in [&counters(liar, 1).staged, &counters(liar, 1).folded, &counters(liar, 1).read] {
         count.store(last, Ordering::Relaxed);
     }
-    if let Ok(shared) = liar.share(signature, Access::Published, bytes, told.to_word(), ptr::null_mut(), [0..0, 0..0]) {
+    if let Ok(shared) =
+        liar.share(signature, Access::Published, bytes, (told.to_word(), ptr::null_mut()), [0..0, 0..0], Inline::EMPTY)
+    {
         shared.finish();
     }
 }

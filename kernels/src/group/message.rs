@@ -131,7 +131,7 @@ impl Endpoint {
         }
         self.note(Outcome::Done);
         let words = words_bytes(counts);
-        Ok(self.payloads(signature, Places::Own, words, words))
+        Ok(self.payloads(signature, Places::Own, words, 0))
     }
 
     /// Gives this rank's data and waits for those of all peers: for the only rank that reads them.
@@ -152,7 +152,7 @@ impl Endpoint {
         assert_eq!(Some(payload.dtype()), signature.dtype, "the payload is of the agreed dtype");
         self.check_message()?;
         let words = words_bytes(counts);
-        let bytes = words + payload.bytes();
+        let bytes = payload.bytes();
         self.with_counts(counts, payload.as_bytes(), |endpoint, access, payload| {
             endpoint.arrive(signature, access, bytes, (payload, expected), NOWHERE, || ())
         })?;
@@ -162,7 +162,7 @@ impl Endpoint {
     /// Writes this rank's descriptor of a message.
     fn post_message(&mut self, signature: &Signature, counts: Option<&[usize]>, data: &[u8]) -> Posted {
         self.with_counts(counts, data, |endpoint, access, payload| {
-            endpoint.post(signature, access, payload.bytes(), payload, NOWHERE)
+            endpoint.post(signature, access, data.len(), payload, NOWHERE)
         })
     }
 

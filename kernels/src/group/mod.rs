@@ -77,6 +77,7 @@ mod payloads;
 mod peers;
 mod mail;
 mod witness;
+mod words;
 mod endpoint;
 mod keep_waiting;
 mod waiting;

@@ -28,9 +28,12 @@ pub struct Payloads<'s> {
     /// posted copy, or take them meanwhile.
     pub(crate) own: &'s InlinePayload,
     pub(crate) places: Places,
+    /// The bytes of this rank's data.
     pub(crate) own_bytes: usize,
     /// The bytes of the words with which each payload ends.
     pub(crate) words_bytes: usize,
+    /// Limit on the bytes of a rank's data up to which they are in its payload.
+    pub(crate) most_bytes: usize,
 }
 
 impl Payloads<'_> {
@@ -44,7 +47,7 @@ impl Payloads<'_> {
     pub fn words(&self, rank: usize, target: &mut [u64]) -> Result<(), Fault> {
         let bytes = size_of_val(target);
         assert!(bytes == self.words_bytes && rank != self.context.world.rank(), "{} words of a peer", target.len());
-        let start = self.context.descriptor(rank).bytes().saturating_sub(bytes);
+        let start = self.data_bytes(rank);
         let (payload, _) = self.payload(rank, start, bytes)?;
         // SAFETY: the payload has these bytes, as checked above; a word may have any. No rank
         // writes it before this rank's next call. The target is exclusive.
@@ -88,17 +91,25 @@ impl Payloads<'_> {
     fn payload(&self, rank: usize, start: usize, bytes: usize) -> Result<(*const u8, bool), Fault> {
         let CallContext { state, world, sequence, kind, .. } = self.context;
         let is_own = rank == world.rank();
-        if is_own && self.own_bytes <= FIRST_BYTES {
-            assert!(start + bytes <= self.own_bytes, "{bytes} bytes from {start} on of this rank's payload");
+        let all = self.data_bytes(rank).saturating_add(self.words_bytes);
+        if is_own && all <= FIRST_BYTES {
+            assert!(start + bytes <= all, "{bytes} bytes from {start} on of this rank's payload");
             return Ok((self.own.as_ptr().wrapping_add(start), false));
         }
-        let all = if is_own { self.own_bytes } else { self.context.descriptor(rank).bytes() };
         // The start of a part may come from peers, too.
         if start.checked_add(bytes).is_none_or(|end| end > all.min(self.places.bytes())) {
             return Err(self.context.nonsense(rank));
         }
         let is_taken = !is_own && post::is_apart(world.size(), all) && slot_swap::takes_payloads(world.size(), kind);
         Ok((self.places.payload(state.records(), rank, sequence, all).wrapping_add(start), is_taken))
+    }
+
+    /// Returns the bytes of data in the payload of a rank, as it tells them.
+    #[inline]
+    fn data_bytes(&self, rank: usize) -> usize {
+        let is_own = rank == self.context.world.rank();
+        let bytes = if is_own { self.own_bytes } else { self.context.descriptor(rank).bytes() };
+        if bytes <= self.most_bytes { bytes } else { 0 }
     }
 
     /// Folds all payloads from element `start` on into `target`, in canonical order. This rank's

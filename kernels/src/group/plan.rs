@@ -89,7 +89,7 @@ pub enum Readers {
     All,
     /// As `All`, in parts of equal size, so that the last one is not small.
     AllEvenly,
-    /// Each rank reads its own block.
+    /// Each rank reads its own block, in such parts, too.
     OfBlocks,
     /// Only one rank has data, or only one rank reads them.
     OneWay,
@@ -121,18 +121,21 @@ impl Chunking {
         Chunking { most_bytes: bytes, ..self }
     }
 
-    /// Returns the limit on the bytes that are staged at a time.
+    /// Returns the limit on the bytes that are staged at a time. If all ranks know the bytes, the
+    /// parts are of about equal size: up to a quarter more at a time takes less time than one more
+    /// part.
     pub fn window_bytes(&self, tuning: &Tuning) -> usize {
         let Tuning { window_bytes: window, whole_window_bytes: whole, least_window_bytes: least, .. } = *tuning;
         let bytes = self.most_bytes;
+        let evenly = |window: usize| {
+            let parts = bytes.saturating_sub(window / 4).div_ceil(window).max(1);
+            bytes.div_ceil(parts).max(1).next_multiple_of(BORDER_BYTES * self.blocks)
+        };
         match self.readers {
             Readers::All => whole,
-            Readers::AllEvenly => {
-                // Up to a quarter more at a time takes less time than one more part.
-                let parts = bytes.saturating_sub(whole / 4).div_ceil(whole).max(1);
-                bytes.div_ceil(parts).next_multiple_of(BORDER_BYTES).max(BORDER_BYTES)
-            }
-            Readers::OfBlocks => window,
+            Readers::AllEvenly => evenly(whole),
+            Readers::OfBlocks if bytes == usize::MAX => window,
+            Readers::OfBlocks => evenly(window),
             Readers::OneWay => {
                 // A rank reads one of several blocks.
                 let few = (bytes / 2).clamp(least * self.blocks.min(2), 4 * least);
@@ -311,7 +314,8 @@ impl Topology {
         let of_threads = [tuning.threads_payload_bytes, CHUNK_BYTES];
         let of_processes = |slot_bytes: usize| {
             let whole = tuning.whole_window_bytes;
-            let windows = [tuning.window_bytes, whole, whole / 4 * 5, slot_bytes];
+            let window = tuning.window_bytes;
+            let windows = [window, window / 4 * 5, whole, whole / 4 * 5, slot_bytes];
             let one_shot = [tuning.one_shot_bytes, tuning.root_one_shot_bytes];
             let one_shot = one_shot.map(|bytes| (bytes / self.ranks).min(slot_bytes / 4));
             let others = [
@@ -355,7 +359,14 @@ impl Topology {
     /// alone.
     #[inline]
     pub fn rides_before(&self, words: usize, bytes: usize) -> bool {
-        self.rides_to_some(bytes.div_ceil(2)) && size_of::<u64>() * words + bytes <= PAYLOAD_BYTES
+        self.most_before(words).is_some_and(|most| bytes <= most)
+    }
+
+    /// Returns the most bytes that [ride before](Topology::rides_before) so many words; `None` if
+    /// the words alone are too many.
+    #[inline]
+    pub(crate) fn most_before(&self, words: usize) -> Option<usize> {
+        Some((2 * self.some_payload_bytes()).min(PAYLOAD_BYTES.checked_sub(size_of::<u64>() * words)?))
     }
 
     /// Returns the step of a call in which every rank gets the data of all. The rank with the most
@@ -382,8 +393,13 @@ impl Topology {
     /// rank reads all of them.
     #[inline]
     fn rides_to_some(&self, bytes: usize) -> bool {
+        bytes <= self.some_payload_bytes()
+    }
+
+    #[inline]
+    fn some_payload_bytes(&self) -> usize {
         let Tuning { some_payload_bytes, threads_payload_bytes, .. } = *self.tuning;
-        bytes <= if self.slot_bytes.is_some() { some_payload_bytes } else { threads_payload_bytes }
+        if self.slot_bytes.is_some() { some_payload_bytes } else { threads_payload_bytes }
     }
 
     /// Whether a rank writes its block of the result over the peer's staged data from which it was
@@ -392,6 +408,36 @@ impl Topology {
     pub(crate) fn returns(&self, step: Step) -> bool {
         let fits = matches!(step, Step::Divided { input_size, output_size, .. } if input_size == output_size);
         self.ranks == 2 && fits
+    }
+
+    /// Returns the windows of a step in which the rank that stages the most data stages `bytes`
+    /// bytes.
+    pub(crate) fn windows(&self, step: Step, bytes: usize) -> Windows {
+        match (Topology { reads: false, ..*self }).protocol(step, bytes, false) {
+            Protocol::Staged(windows) => windows,
+            protocol => unreachable!("{step:?} goes {protocol:?}"),
+        }
+    }
+
+    /// Returns the windows of a step whose first window, of blocks of `first` bytes, was staged
+    /// before the ranks knew the sizes, and the bytes of a block in the later ones. `step` has what
+    /// they know now.
+    pub(crate) fn later_windows(&self, step: Step, first: usize, bytes: usize) -> (usize, usize) {
+        let Step::Published(chunking) = step else { unreachable!("{step:?} knows all sizes") };
+        let Windows { blocks, .. } = self.windows(step, bytes);
+        let block = if blocks > 1 { chunking.most_bytes / blocks } else { bytes };
+        if bytes == 0 || block <= first {
+            return (1, first);
+        }
+        let rest = Chunking::blocks(chunking.blocks, (block - first).saturating_mul(chunking.blocks));
+        let Windows { count, stride, .. } = self.windows(Step::Published(rest), block - first);
+        (1 + count, stride)
+    }
+
+    /// Returns the room for a slice of one of `blocks` blocks in any window of such a step.
+    pub(crate) fn room(&self, blocks: usize) -> usize {
+        let most = (self.tuning.window_bytes / 4 * 5).next_multiple_of(BORDER_BYTES * self.ranks);
+        self.slot_bytes.map_or(most, |bytes| most.min(bytes)) / blocks / BORDER_BYTES * BORDER_BYTES
     }
 
     /// Returns the protocol of a step in which the rank with the most data has `bytes` bytes. With

@@ -100,6 +100,8 @@ pub(crate) struct Inline<'a> {
 }
 
 impl<'a> Inline<'a> {
+    pub(crate) const EMPTY: Inline<'static> = Inline { data: &[], words: &[] };
+
     #[inline]
     pub(crate) fn new(data: &'a [u8], words: &'a [u64]) -> Inline<'a> {
         Inline { data, words: HostBuf::from(words).as_bytes() }

@@ -95,7 +95,7 @@ impl Staging {
     }
 }
 
-/// The data that a rank stages in a step: `stride` bytes of each block fit a window.
+/// The data that a rank stages in a step.
 #[derive(Clone, Copy)]
 pub(super) struct Load<'a> {
     pub(super) input: *const u8,
@@ -103,6 +103,10 @@ pub(super) struct Load<'a> {
     pub(super) blocks: Blocks<'a>,
     /// The block that no other rank reads.
     pub(super) kept: Option<usize>,
+    /// Bytes of a block in the first window, and in each later one.
+    pub(super) first: usize,
+    pub(super) later: usize,
+    /// Bytes from the slice of a block in a window to that of the next.
     pub(super) stride: usize,
     pub(super) slot: Use,
 }
@@ -149,7 +153,8 @@ impl Load<'_> {
     }
 
     pub(super) fn slice(&self, window: usize) -> Range<usize> {
-        window * self.stride..(window + 1) * self.stride
+        let start = |window: usize| window.checked_sub(1).map_or(0, |later| self.first + later * self.later);
+        start(window)..start(window + 1)
     }
 }
 

@@ -115,6 +115,8 @@ coded! {
         Refused = 6,
         /// As `Message`, and the payload ends with a count for each rank.
         CountedMessage = 7,
+        /// The payload ends with words. Data that do not fit before them are published.
+        Words = 8,
     }
 }
 

@@ -4,7 +4,7 @@ use crate::{
     cpu::reduce::Reducer,
     data::Data,
     group::{
-        Abort, Endpoint, Fault, Reason,
+        Abort, Endpoint, Fault, Payloads, PeerBuffers, Reason,
         plan::{Chunking, Targets},
     },
     memory::{HostBuf, HostBufMut},
@@ -159,6 +159,50 @@ pub(super) fn sum_own_block(endpoint: &mut Endpoint, data: &mut Data, call: usiz
         let is_own = partition::block(count, endpoint.world().size(), rank).contains(&index);
         let expected = if is_own { total(endpoint, call, index) } else { value(rank, call, index) };
         assert_eq!(element, expected, "element {index} in call {call}");
+    }
+    Ok(())
+}
+
+/// Exchanges blocks of two ranks: rank `from` has `counts[from][to]` elements for rank `to`. No rank
+/// knows the counts of the other.
+pub(super) fn swap_blocks(endpoint: &mut Endpoint, call: usize, counts: [[usize; 2]; 2]) -> Result<(), Fault> {
+    let (rank, peer) = (endpoint.world().rank(), 1 - endpoint.world().rank());
+    let own = counts[rank];
+    let mut send = data(endpoint, call, own[0] + own[1]);
+    let send = HostBuf::from(&*send.share());
+    let blocks = Signature { kind: Kind::AllToAll, op: None, ..SUM };
+    let rides = |counts: [usize; 2]| endpoint.topology().rides_before(2, 8 * (counts[0] + counts[1]));
+    let (is_short, are_alike) = (rides(own), rides(own) == rides(counts[peer]));
+    let words = own.map(|count| count as u64);
+    let (start, count) = (if rank == 0 { 0 } else { counts[peer][0] }, counts[peer][rank]);
+    let largest = counts[0][1].max(counts[1][0]);
+    let mut received = vec![0; count];
+    let mut told = [0; 2];
+    let copy = |peers: &PeerBuffers<'_>, received: &mut Vec<u64>| {
+        peers.copy_block(peer, start, &mut received.as_mut_slice().into())
+    };
+    let is_published = if is_short {
+        let payloads = endpoint.exchange_with_words(&blocks, &words, Some(send))?;
+        payloads.words(peer, &mut told)?;
+        if are_alike {
+            payloads.copy(peer, start, &mut received.as_mut_slice().into())?;
+        }
+        are_alike
+    } else {
+        let agree = |payloads: &Payloads<'_>| {
+            payloads.words(peer, &mut told)?;
+            Ok::<_, Fault>(are_alike.then_some(largest))
+        };
+        endpoint.published_with_words(&blocks, &words, (send, &own), agree, |peers| copy(peers, &mut received))?
+    };
+    assert_eq!(told, counts[peer].map(|count| count as u64), "the counts of rank {peer} in call {call}");
+    assert_eq!(is_published, are_alike);
+    if !is_published {
+        let chunking = Chunking::blocks(2, 16 * largest);
+        endpoint.published_in_blocks(&blocks, send, &own, chunking, |peers| copy(peers, &mut received))?;
+    }
+    for (index, &element) in received.iter().enumerate() {
+        assert_eq!(element, value(peer, call, start + index), "element {index} in call {call}");
     }
     Ok(())
 }

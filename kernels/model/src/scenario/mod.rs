@@ -39,7 +39,7 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 }
 
 /// Every scenario.
-pub const ALL: [Scenario; 51] = [
+pub const ALL: [Scenario; 52] = [
     scenario("exchange", 3, exchange),
     scenario("exchange in swapped places", 2, exchange_in_traded_places),
     scenario("exchange of different kinds", 2, exchange_of_different_kinds),
@@ -62,6 +62,7 @@ pub const ALL: [Scenario; 51] = [
     scenario("windows of one rank", 2, windows_one_way),
     scenario("windows in swapped places", 2, windows_in_traded_places),
     scenario("windows of different kinds", 2, windows_of_different_kinds),
+    scenario("windows of unknown blocks", 1, windows_of_unknown_blocks),
     scenario("windows, divided", 1, windows_divided),
     scenario("read directly", 1, read_directly),
     scenario("windows, failure, next generation", 2, windows_and_next_round),

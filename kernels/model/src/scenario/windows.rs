@@ -44,6 +44,19 @@ pub(super) fn windows_in_traded_places() {
     });
 }
 
+/// No rank knows how much the other has. In the first call both stage two windows, the first before
+/// they know. In the second one rank has few data and the other more, which are staged again. In
+/// the third both have few, and in the last one window each.
+pub(super) fn windows_of_unknown_blocks() {
+    each(processes(LARGE), |mut endpoint| {
+        swap_blocks(&mut endpoint, 1, [[1, 300], [270, 2]]).unwrap();
+        swap_blocks(&mut endpoint, 2, [[0, 2], [130, 1]]).unwrap();
+        swap_blocks(&mut endpoint, 3, [[2, 1], [0, 3]]).unwrap();
+        swap_blocks(&mut endpoint, 4, [[1, 130], [125, 3]]).unwrap();
+        Some(endpoint)
+    });
+}
+
 /// As [`exchange_of_different_kinds`], with staged data, in the third window.
 pub(super) fn windows_of_different_kinds() {
     each(processes(SMALL), |mut endpoint| {

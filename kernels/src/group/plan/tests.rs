@@ -21,7 +21,8 @@ fn the_way_changes_with_the_size() {
     assert_eq!(topology.protocol(all, T.in_place_bytes + 4, true), Protocol::InPlace);
     assert_eq!(topology.protocol(sum(Targets::Own), 1 << 20, false), Protocol::Staged(parts(8, 2)));
     // Blocks of different sizes are not staged side by side.
-    assert_eq!(topology.protocol(sum(Targets::Own), (1 << 20) + 4, true), Protocol::Staged(parts(9, 1)));
+    let evenly = Windows { count: 8, blocks: 1, stride: T.window_bytes + BORDER_BYTES };
+    assert_eq!(topology.protocol(sum(Targets::Own), (1 << 20) + 4, true), Protocol::Staged(evenly));
     let wholes = |count| Windows { count, blocks: 1, stride: T.whole_window_bytes };
     assert_eq!(topology.protocol(Step::Published(Chunking::WHOLE), 1 << 20, false), Protocol::Staged(wholes(16)));
     let to_one = |bytes| topology.protocol(Step::Published(Chunking::one_way(bytes, 1)), bytes, false);
@@ -49,6 +50,30 @@ fn the_way_changes_with_the_size() {
         let words = |bytes: usize| (PAYLOAD_BYTES - bytes) / size_of::<u64>();
         assert!(topology.rides_before(4, 2 * most) && !topology.rides_before(4, 2 * most + 1));
         assert!(topology.rides_before(words(most), most) && !topology.rides_before(words(most) + 1, most));
+    }
+}
+
+/// The first window is staged before the sizes are known, and the others are of one size: no small
+/// one is left.
+#[test]
+fn later_windows_are_of_one_size() {
+    for (ranks, slot_bytes) in [(2, 256 << 10), (3, 256 << 10), (7, 64 << 10), (3, 1 << 10), (9, 1 << 10)] {
+        let topology = Topology { ranks, slot_bytes: Some(slot_bytes), reads: false, tuning: &Tuning::DEFAULT };
+        let step = |bytes| Step::Published(Chunking::blocks(ranks, bytes));
+        let Windows { blocks, stride: first, .. } = topology.windows(step(usize::MAX), 1);
+        let room = topology.room(blocks);
+        assert!(first <= room && blocks * room <= slot_bytes, "{first} and {room} bytes of {blocks} in {slot_bytes}");
+        assert_eq!(topology.later_windows(step(ranks * first), first, first), (1, first));
+        assert_eq!(topology.later_windows(step(ranks * 10 * first), first, 0), (1, first), "nothing is staged");
+        for block in (1..60).map(|part| part * first / 7 + part).chain([first, first + 1, 9 * first, 1 << 20]) {
+            let (count, later) = topology.later_windows(step(ranks * block), first, block);
+            assert!(later <= room, "{later} of {room} bytes");
+            let covered = first + (count - 1) * later;
+            assert!(covered >= block && (count == 1 || covered - later < block), "{count} windows of {block} bytes");
+            let is_even = blocks > 1 && room < slot_bytes / blocks / 2;
+            let unit = BORDER_BYTES * ranks;
+            assert!(!is_even || count == 1 || covered - block < count * unit, "the last window of {block} is small");
+        }
     }
 }
 

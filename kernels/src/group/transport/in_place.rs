@@ -10,7 +10,8 @@ use crate::{
         call_context::CallContext,
         endpoint::Endpoint,
         fault::Fault,
-        plan::{BORDER_BYTES, Targets, chunks},
+        peers::PeerBuffers,
+        plan::{BORDER_BYTES, Path, Targets, chunks},
         post::Inline,
         scratch::Addresses,
     },
@@ -35,14 +36,14 @@ impl Endpoint {
         signature: &Signature,
         access: Access,
         bytes: usize,
-        input: *const u8,
-        output: *mut u8,
+        (input, output): (*const u8, *mut u8),
         open: [Range<usize>; 2],
+        payload: Inline<'_>,
     ) -> Result<Shared<'_>, Fault> {
         let active = self.staging.is_some() || !(input.is_null() && output.is_null());
         let mut shared = Shared { endpoint: self, active, open };
-        let arrived =
-            shared.endpoint.arrive(signature, access, bytes, (Inline::new(&[], &[]), 0), (input, output), || ());
+        let payload = (payload, payload.bytes());
+        let arrived = shared.endpoint.arrive(signature, access, bytes, payload, (input, output), || ());
         if let Err(Fault::Mismatch | Fault::Left(_)) = arrived {
             // No rank works in a step on which not all agree, or in which a descriptor will never
             // come.
@@ -129,6 +130,20 @@ impl Shared<'_> {
     pub(crate) fn finish(mut self) {
         self.endpoint.note(Outcome::Done);
         self.active = false;
+    }
+
+    /// Calls `work` for the data of all ranks, which are threads of one process and have arrived at
+    /// this step. Departs.
+    pub(in crate::group) fn read_in_place(
+        self,
+        signature: &Signature,
+        mut work: impl FnMut(&mut PeerBuffers<'_>) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        self.endpoint.path.set(Some(Path::InPlace));
+        let (context, addresses) = self.endpoint.context(signature);
+        let Addresses { sources, scratch, .. } = addresses;
+        work(&mut PeerBuffers { context, sources, scratch, window: None })?;
+        self.depart()
     }
 
     /// Publishes that this rank is done, and waits for the others if they may be in its memory.

@@ -8,10 +8,12 @@ use crate::{
         endpoint::Endpoint,
         fault::Fault,
         peers::{PeerBuffers, Window},
-        plan::{Path, Protocol, Step, Topology, Windows},
+        plan::{Chunking, Path, Protocol, Step, Topology, Windows},
+        post::Inline,
         scratch::{Addresses, Data, Source},
         slot_swap,
         staging::{Blocks, BufferRef, Load, Shown, Use},
+        transport::in_place::Shared,
     },
     sync::atomics::{Ordering, fence},
 };
@@ -34,19 +36,34 @@ impl Endpoint {
         step: Step,
         (input, bytes): (*const u8, usize),
         counts: Option<&[usize]>,
-        mut work: impl FnMut(&mut PeerBuffers<'_>) -> Result<(), Fault>,
+        work: impl FnMut(&mut PeerBuffers<'_>) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
+        // SAFETY: the caller's promises are the same.
+        let showing = unsafe { self.show(signature, step, (input, bytes), counts)? };
+        let told = (showing.told(), ptr::null_mut());
+        let shared = self.share(signature, step.access(), bytes, told, Default::default(), Inline::EMPTY)?;
+        // SAFETY: as above.
+        unsafe { shared.read(signature, step, showing, work) }
+    }
+
+    /// Shows this rank's data before the ranks arrive: stages their first window, unless the others
+    /// may read them in place.
+    ///
+    /// # Safety
+    /// As [`in_windows`](Endpoint::in_windows), until the step is done.
+    pub(in crate::group) unsafe fn show<'a>(
+        &mut self,
+        signature: &Signature,
+        step: Step,
+        (input, bytes): (*const u8, usize),
+        counts: Option<&'a [usize]>,
+    ) -> Result<Showing<'a>, Fault> {
         let topology = self.topology();
-        let copy_in = |bytes| match (Topology { reads: false, ..topology }).protocol(step, bytes, false) {
-            Protocol::Staged(windows) => windows,
-            protocol => unreachable!("{step:?} goes {protocol:?}"),
-        };
-        let Windows { blocks, stride, .. } = copy_in(bytes);
-        let (most, is_in_blocks) = match step {
-            Step::Published(chunking) => (chunking.most_bytes, chunking.blocks > 1),
-            _ => (bytes, false),
-        };
-        assert!(stride > 0 && (blocks == 1 || most.is_multiple_of(blocks)), "{most} bytes in {blocks} blocks");
+        let Windows { blocks, stride: first, .. } = topology.windows(step, bytes);
+        assert!(first > 0, "{bytes} bytes in {blocks} blocks");
+        // Once all ranks know the sizes, later windows may be larger.
+        let is_ahead = matches!(step, Step::Published(Chunking { blocks: 2.., most_bytes: usize::MAX, .. }));
+        let stride = if is_ahead { topology.room(blocks) } else { first };
         let in_place = topology.protocol(step, bytes, true) == Protocol::InPlace;
         let found = if in_place { self.find(input, bytes, false) } else { None };
         let found = found.map(Shown::Heap).or_else(|| {
@@ -63,92 +80,18 @@ impl Endpoint {
             _ => Blocks::Equal(blocks),
         };
         let bytes_in_slots = if found.is_some() { 0 } else { bytes };
-        let mut load = Load { input, bytes: bytes_in_slots, blocks: parts, kept, stride, slot };
-        if load.bytes > 0 {
-            self.claim_window(0)?;
-            self.stage_slices(load, 0, 0)?;
+        let load = Load { input, bytes: bytes_in_slots, blocks: parts, kept, first, later: first, stride, slot };
+        self.stage_first(load)?;
+        Ok(Showing { load, bytes, found, topology, is_ahead })
+    }
+
+    /// Stages the first window of these data, if they are staged.
+    fn stage_first(&mut self, load: Load<'_>) -> Result<(), Fault> {
+        if load.bytes == 0 {
+            return Ok(());
         }
-        let told = BufferRef { place: found, reads: topology.reads }.to_word();
-        let shared = self.share(signature, step.access(), bytes, told, ptr::null_mut(), Default::default())?;
-        let endpoint = &mut *shared.endpoint;
-        let is_late = endpoint.is_late();
-        if is_late && matches!(found, Some(Shown::Own(_))) {
-            load.bytes = bytes;
-            endpoint.claim_window(0)?;
-            endpoint.stage_slices(load, 0, 0)?;
-        }
-        if is_late {
-            endpoint.say_staged(0);
-        }
-        // Each block for another rank has a limit, and a rank's own block has none.
-        let mut data = endpoint.data(if is_in_blocks { usize::MAX } else { most })?;
-        endpoint.path.set(Some(path(&data)));
-        let in_slots = data.iter().filter(|data| matches!(data.place, Source::Slot));
-        let windows = copy_in(in_slots.map(|data| data.bytes).max().unwrap_or(0)).count;
-        if windows == 1 {
-            load.stride = usize::MAX;
-        }
-        // If no rank knows the number of windows by itself, what a peer wrote decides it. The peer
-        // may write any size, and that it staged all windows.
-        let is_told = if is_in_blocks { blocks == 1 || counts.is_some() } else { most == usize::MAX };
-        let begun = (is_told && windows > 1).then(Instant::now);
-        // Only a rank that stages data waits for readers and tells them, and only a rank that reads
-        // data waits for the ranks that stage them. Windows are counted from the beginning of the
-        // generation, so a rank may leave out counts.
-        let stages_in = |data: &[Data], rank: usize, index: usize| {
-            let bytes = data[rank].bytes;
-            let extent = if blocks > 1 { most } else { bytes };
-            matches!(data[rank].place, Source::Slot) && bytes > 0 && index * stride < extent / blocks
-        };
-        let own = endpoint.world.rank();
-        let reads = match signature.kind.flow() {
-            Flow::ToRoot => signature.root.is_none_or(|root| root == own),
-            Flow::Control | Flow::FromRoot | Flow::Everyone | Flow::Pair => {
-                endpoint.world.peers().any(|peer| data[peer].bytes > 0)
-            }
-        };
-        if !reads {
-            endpoint.say_read(windows as u64);
-        }
-        for index in 0..windows {
-            if let Some(begun) = begun {
-                endpoint.in_time(begun, &data)?;
-            }
-            if load.bytes > 0 && index + 1 < windows {
-                endpoint.claim_window(1)?;
-                endpoint.stage_slices(load, 1, index + 1)?;
-                endpoint.say_staged(1);
-            }
-            if reads && (index > 0 || is_late) {
-                endpoint.wait_staged(|rank| stages_in(&data, rank, index))?;
-            }
-            let slots = endpoint.slots(slot);
-            let (slice, data) = (load.slice(index), &*data);
-            let is_last = index + 1 == windows;
-            let window = Window { blocks, slice, slots, stride, data, own: input, own_bytes: bytes, is_last };
-            let (context, addresses) = endpoint.context(signature);
-            // A rank that gives up waits for the ranks of its process that read its own memory; for
-            // other processes see `still_there`.
-            let enters = data.iter().any(|data| !matches!(data.place, Source::Slot));
-            let context = CallContext { enters, ..context };
-            let Addresses { sources, scratch, .. } = addresses;
-            let done = work(&mut PeerBuffers { context, sources, scratch, window: Some(window) });
-            endpoint.or_end(done)?;
-            if enters {
-                endpoint.still_there()?;
-            }
-            if reads {
-                endpoint.say_read(1);
-            }
-            endpoint.advance();
-        }
-        data.clear();
-        endpoint.addresses.data = data;
-        if found.is_some() {
-            endpoint.wait_read(endpoint.staging().window)?;
-        }
-        shared.finish();
-        Ok(())
+        self.claim_window(0)?;
+        self.stage_slices(load, 0, 0)
     }
 
     /// Checks that a step that began at `begun` may go on: the group has not ended, and the timeout
@@ -197,6 +140,135 @@ impl Endpoint {
             data.push(Data { bytes, place });
         }
         Ok(data)
+    }
+}
+
+/// How a rank shows its data to the others in a step.
+pub(in crate::group) struct Showing<'a> {
+    /// What it stages of them.
+    load: Load<'a>,
+    /// The bytes of the data, staged or not.
+    bytes: usize,
+    /// Where the others may read the data in place.
+    found: Option<Shown>,
+    topology: Topology,
+    /// Whether no rank knew the sizes of all blocks when it staged the first window.
+    is_ahead: bool,
+}
+
+impl Showing<'_> {
+    /// Returns the word by which the others find the data.
+    pub(in crate::group) fn told(&self) -> *const u8 {
+        BufferRef { place: self.found, reads: self.topology.reads }.to_word()
+    }
+}
+
+impl Shared<'_> {
+    /// Calls `work` for each window of the data of all ranks, which have arrived at this step.
+    /// Stages the windows of this rank's data after the first.
+    ///
+    /// # Safety
+    /// As [`in_windows`](Endpoint::in_windows).
+    pub(in crate::group) unsafe fn read(
+        self,
+        signature: &Signature,
+        step: Step,
+        showing: Showing<'_>,
+        mut work: impl FnMut(&mut PeerBuffers<'_>) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let Showing { mut load, bytes, found, topology, is_ahead } = showing;
+        let (most, is_in_blocks) = match step {
+            Step::Published(chunking) => (chunking.most_bytes, chunking.blocks > 1),
+            _ => (bytes, false),
+        };
+        let (blocks, stride) = (load.blocks.count(), load.stride);
+        assert!(blocks == 1 || most.is_multiple_of(blocks), "{most} bytes in {blocks} blocks");
+        let is_ragged = matches!(load.blocks, Blocks::Ragged { .. });
+        let endpoint = &mut *self.endpoint;
+        let is_late = endpoint.is_late();
+        if is_late && matches!(found, Some(Shown::Own(_))) {
+            load.bytes = bytes;
+            endpoint.stage_first(load)?;
+        }
+        if is_late {
+            endpoint.say_staged(0);
+        }
+        // Each block for another rank has a limit, and a rank's own block has none.
+        let mut data = endpoint.data(if is_in_blocks { usize::MAX } else { most })?;
+        endpoint.path.set(Some(path(&data)));
+        let in_slots = data.iter().filter(|data| matches!(data.place, Source::Slot));
+        let in_slots = in_slots.map(|data| data.bytes).max().unwrap_or(0);
+        let windows = if is_ahead {
+            let (count, later) = topology.later_windows(step, load.first, in_slots);
+            load.later = later;
+            count
+        } else {
+            topology.windows(step, in_slots).count
+        };
+        if windows == 1 {
+            load.first = usize::MAX;
+        }
+        // If no rank knows the number of windows by itself, what a peer wrote decides it. The peer
+        // may write any size, and that it staged all windows.
+        let is_told = if is_in_blocks { blocks == 1 || is_ragged } else { most == usize::MAX };
+        let begun = (is_told && windows > 1).then(Instant::now);
+        // Only a rank that stages data waits for readers and tells them, and only a rank that reads
+        // data waits for the ranks that stage them. Windows are counted from the beginning of the
+        // generation, so a rank may leave out counts.
+        let stages_in = |data: &[Data], rank: usize, index: usize| {
+            let bytes = data[rank].bytes;
+            let extent = if blocks > 1 { most } else { bytes };
+            matches!(data[rank].place, Source::Slot) && bytes > 0 && load.slice(index).start < extent / blocks
+        };
+        let own = endpoint.world.rank();
+        let reads = match signature.kind.flow() {
+            Flow::ToRoot => signature.root.is_none_or(|root| root == own),
+            Flow::Control | Flow::FromRoot | Flow::Everyone | Flow::Pair => {
+                endpoint.world.peers().any(|peer| data[peer].bytes > 0)
+            }
+        };
+        if !reads {
+            endpoint.say_read(windows as u64);
+        }
+        for index in 0..windows {
+            if let Some(begun) = begun {
+                endpoint.in_time(begun, &data)?;
+            }
+            if load.bytes > 0 && index + 1 < windows {
+                endpoint.claim_window(1)?;
+                endpoint.stage_slices(load, 1, index + 1)?;
+                endpoint.say_staged(1);
+            }
+            if reads && (index > 0 || is_late) {
+                endpoint.wait_staged(|rank| stages_in(&data, rank, index))?;
+            }
+            let slots = endpoint.slots(load.slot);
+            let (slice, data) = (load.slice(index), &*data);
+            let is_last = index + 1 == windows;
+            let window = Window { blocks, slice, slots, stride, data, own: load.input, own_bytes: bytes, is_last };
+            let (context, addresses) = endpoint.context(signature);
+            // A rank that gives up waits for the ranks of its process that read its own memory; for
+            // other processes see `still_there`.
+            let enters = data.iter().any(|data| !matches!(data.place, Source::Slot));
+            let context = CallContext { enters, ..context };
+            let Addresses { sources, scratch, .. } = addresses;
+            let done = work(&mut PeerBuffers { context, sources, scratch, window: Some(window) });
+            endpoint.or_end(done)?;
+            if enters {
+                endpoint.still_there()?;
+            }
+            if reads {
+                endpoint.say_read(1);
+            }
+            endpoint.advance();
+        }
+        data.clear();
+        endpoint.addresses.data = data;
+        if found.is_some() {
+            endpoint.wait_read(endpoint.staging().window)?;
+        }
+        self.finish();
+        Ok(())
     }
 }
 

@@ -11,6 +11,7 @@ use crate::{
         endpoint::Endpoint,
         fault::Fault,
         plan::{BORDER_BYTES, Path, Protocol, Step, Targets, Windows},
+        post::Inline,
         slot_swap,
         staging::{BufferRef, Shown, Use},
     },
@@ -98,9 +99,9 @@ impl Endpoint {
         let (input_place, output_place) = if in_heap { found } else { (None, None) };
         let open = |place: Option<usize>, bytes| place.map_or(0..0, |place| place..place + bytes);
         let open = [open(input_place, bytes), open(output_place, output_bytes)];
-        let told = |place: Option<usize>| BufferRef { place: place.map(Shown::Heap), reads: false }.to_word();
-        let told = (told(input_place), told(output_place));
-        let shared = self.share(signature, step.access(), bytes, told.0, told.1, open)?;
+        let told = |place: Option<usize>| BufferRef { place: place.map(Shown::Heap), reads: false }.to_word::<u8>();
+        let told = (told(input_place).cast_const(), told(output_place));
+        let shared = self.share(signature, step.access(), bytes, told, open, Inline::EMPTY)?;
         shared.endpoint.path.set(Some(if is_divided { Path::TwoShot } else { Path::Staged }));
         if shared.endpoint.locate(bytes, output_bytes, targets)? {
             shared.endpoint.path.set(Some(Path::InPlace));

@@ -14,8 +14,9 @@ use crate::comm::{
     options::Configuration,
 };
 use consonance_kernels::{
+    cpu::copy::copy_own,
     group::{Endpoint, Fault},
-    memory::{HostBufMut, HostMemory},
+    memory::{HostBuf, HostBufMut, HostMemory},
 };
 use consonance_spec::{DType, Signature};
 
@@ -67,8 +68,11 @@ pub(crate) fn run(
         Call::Scatter { send, recv, counts, root } => {
             scatter::scatter(endpoint, signature, send.on_host(), recv.on_host(), counts, root)?;
         }
-        Call::AllToAll { send, recv, counts } => {
-            all_to_all::all_to_all(endpoint, signature, send.on_host(), recv.on_host(), counts, scratch)?;
+        Call::AllToAll { send, recv, counts: None } => {
+            all_to_all::all_to_all(endpoint, signature, send.on_host(), recv.on_host(), scratch)?;
+        }
+        Call::AllToAll { send, recv, counts: Some(counts) } => {
+            all_to_all::all_to_all_v(endpoint, signature, send.on_host(), recv.on_host(), counts, scratch)?;
         }
         Call::Send { .. } | Call::Recv { .. } => unreachable!("a pair's call, not a group's"),
     }
@@ -85,6 +89,8 @@ pub(crate) struct Scratch {
     memories: Vec<HostMemory>,
     /// The counts of all ranks.
     counts: Vec<u64>,
+    /// The counts of this rank.
+    row: Vec<u64>,
 }
 
 impl Scratch {
@@ -104,6 +110,13 @@ impl Scratch {
             *memory = HostMemory::unspecified(dtype, count);
         }
         memory.as_buf_mut().slice(0..count)
+    }
+
+    /// Returns a copy of these data.
+    fn copy(&mut self, data: HostBuf<'_>) -> HostBuf<'_> {
+        let mut copy = self.room(data.dtype(), data.count());
+        copy_own(data, &mut copy);
+        copy.into_buf()
     }
 }
 
