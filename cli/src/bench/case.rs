@@ -1,7 +1,7 @@
 //! A measured call: a collective with its arguments.
 
 use consonance_spec::{
-    DType, Flow, Kind, ReduceOp,
+    DType, Flow, Kind, ReduceOp, Work,
     traffic::{Data, Place},
 };
 use std::{fmt, ops::Range, str::FromStr};
@@ -145,6 +145,11 @@ impl Case {
         let moves_data = self.collective.kind().flow() != Flow::Control;
         let count = if moves_data { (bytes / self.dtype.size() / parts).max(least) } else { 0 };
         Case { count, ..self }
+    }
+
+    /// Whether the call combines data in place: a rank writes the lines that it has read.
+    pub fn reduces_in_place(&self) -> bool {
+        self.in_place && self.collective.kind().work() == Work::Combines
     }
 
     /// Returns the elements of the larger buffer.

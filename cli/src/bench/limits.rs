@@ -4,14 +4,18 @@
 //! core with its own buffers, and the time of the slowest counts. GB/s count the bytes that are
 //! read and the bytes that are written.
 //!
-//! A copy is our own, in the way that is the fastest for these buffers (`fastest`). The bench's
-//! rows of the limit, this table and `consonance explain` all measure it so.
+//! A copy is our own, in the way that is the fastest for these buffers (`fastest`), and so is a copy
+//! of a buffer onto itself, which a reduction in place does at least: it reads no lines only to write
+//! them. The bench's rows of the limit, this table and `consonance explain` all measure them so.
 
 pub(crate) use super::group::cores;
 
 use consonance_kernels::{
-    cpu::{copy::copy_by, reduce::Reducer},
-    memory::{HostBuf, HostBufMut, HostMemory},
+    cpu::{
+        copy::{copy_by, rewrite_by},
+        reduce::Reducer,
+    },
+    memory::{HostBuf, HostMemory},
     os::thread_pool::Team,
     tuning::Way,
 };
@@ -69,6 +73,8 @@ pub struct Limit {
 pub enum What {
     /// Copies one buffer into another.
     Copy,
+    /// Copies a buffer onto itself.
+    Rewrite,
     /// Sums this many buffers of f32 into another.
     Sum(usize),
     /// Moves a cache line from one core to another and back.
@@ -79,6 +85,7 @@ impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             What::Copy => f.pad("copy"),
+            What::Rewrite => f.pad("copy in place"),
             What::Sum(inputs) => f.pad(&format!("sum of {inputs}")),
             What::RoundTrip => f.pad("cache-line round trip"),
         }
@@ -90,7 +97,7 @@ impl Limit {
     /// a round trip.
     pub fn gbps(&self) -> Option<f64> {
         let buffers = match self.what {
-            What::Copy => 2,
+            What::Copy | What::Rewrite => 2,
             What::Sum(inputs) => inputs + 1,
             What::RoundTrip => return None,
         };
@@ -134,7 +141,8 @@ pub fn limits(
 ) -> io::Result<()> {
     let mut counts = vec![1, cores()];
     counts.dedup();
-    let total = 1 + counts.len() * sizes.len() * (1 + INPUTS.len());
+    let whats = || [What::Copy, What::Rewrite].into_iter().chain(INPUTS.map(What::Sum));
+    let total = 1 + counts.len() * sizes.len() * whats().count();
     progress(0, total, What::RoundTrip.to_string());
     if let Some(seconds) = round_trip()? {
         limit(Limit { what: What::RoundTrip, threads: 2, bytes: 64, time_us_median: seconds * 1e6 });
@@ -142,7 +150,7 @@ pub fn limits(
     let mut done = 1;
     for threads in counts {
         let mut team = Team::new("limit", &(0..threads).map(Some).collect::<Vec<_>>())?;
-        for what in std::iter::once(What::Copy).chain(INPUTS.map(What::Sum)) {
+        for what in whats() {
             for &bytes in sizes {
                 progress(done, total, format!("{what}, {bytes} bytes"));
                 done += 1;
@@ -153,11 +161,12 @@ pub fn limits(
     Ok(())
 }
 
-/// Returns the seconds of a copy of `bytes` bytes on each core, on all cores at the same time.
+/// Returns the seconds of a copy of `bytes` bytes on each core, on all cores at the same time: of a
+/// buffer onto itself if it is `in_place`.
 ///
 /// # Errors
 /// The system's, if it has no memory for the copies, gives no thread or refuses a core.
-pub(crate) fn copy(bytes: usize) -> io::Result<f64> {
+pub(crate) fn copy(bytes: usize, in_place: bool) -> io::Result<f64> {
     // A thread that gets no memory would end the process. While a thread makes its buffers, it has
     // three of this size.
     let all = bytes.saturating_mul(3 * cores());
@@ -166,15 +175,15 @@ pub(crate) fn copy(bytes: usize) -> io::Result<f64> {
         io::Error::new(io::ErrorKind::OutOfMemory, why)
     })?;
     let mut team = Team::new("limit", &(0..cores()).map(Some).collect::<Vec<_>>())?;
-    Ok(moved(&mut team, What::Copy, bytes))
+    Ok(moved(&mut team, if in_place { What::Rewrite } else { What::Copy }, bytes))
 }
 
-/// Returns the way to copy `source` to `target` that took the least time.
-pub(super) fn fastest(source: HostBuf<'_>, target: &mut HostBufMut<'_>) -> Way {
+/// Returns the way in which `copy` took the least time.
+pub(super) fn fastest(mut copy: impl FnMut(Way)) -> Way {
     let mut turn = |way: Way| {
         let (begin, mut copies) = (Instant::now(), 0u32);
         while copies == 0 || begin.elapsed() < WAY_TURN {
-            copy_by(way, black_box(source), target);
+            copy(way);
             copies += 1;
         }
         begin.elapsed().as_secs_f64() / f64::from(copies)
@@ -201,13 +210,17 @@ fn moved(team: &mut Team, what: What, bytes: usize) -> f64 {
         let sources: Vec<HostMemory> = (0..inputs).map(|_| HostMemory::from(&vec![1f32; count][..])).collect();
         let mut target = HostMemory::from(&vec![2f32; count][..]);
         let sum = Reducer::new(ReduceOp::Sum, DType::F32).expect("floats have sums");
-        let way = fastest(sources[0].as_buf(), &mut target.as_buf_mut());
-        let mut work = || {
-            let sources: Vec<HostBuf<'_>> = sources.iter().map(HostMemory::as_buf).collect();
-            match what {
-                What::Sum(_) => sum.reduce(black_box(&sources), &mut target.as_buf_mut()),
-                _ => copy_by(way, black_box(sources[0]), &mut target.as_buf_mut()),
+        let copy = |way: Way, target: &mut HostMemory| match what {
+            What::Rewrite => rewrite_by(way, black_box(&mut target.as_buf_mut())),
+            _ => copy_by(way, black_box(sources[0].as_buf()), &mut target.as_buf_mut()),
+        };
+        let way = fastest(|way| copy(way, &mut target));
+        let mut work = || match what {
+            What::Sum(_) => {
+                let sources: Vec<HostBuf<'_>> = sources.iter().map(HostMemory::as_buf).collect();
+                sum.reduce(black_box(&sources), &mut target.as_buf_mut());
             }
+            _ => copy(way, &mut target),
         };
         work();
         let begin = Instant::now();

@@ -23,7 +23,7 @@ use super::{
 };
 use consonance::{Communicator, DType, SharedMemory};
 use consonance_kernels::{
-    cpu::copy::copy_by,
+    cpu::copy::{copy_by, rewrite_by},
     memory::{HostBuf, HostBufMut},
     os::gate::Gate,
     tuning::Way,
@@ -248,7 +248,10 @@ impl<T: Small> Buffers<T> {
             Subject::Collective | Subject::Allocated => Layout::of(&case, rank, Habit::Ours),
             Subject::Limit => {
                 let copied = |tile| vec![Segment { tile, shift: 0, count: case.data(rank).least().div_ceil(2) }];
-                Layout { send: copied(rank), recv: copied(case.ranks + 1), expect: copied(rank) }
+                match case.reduces_in_place() {
+                    true => Layout { send: Vec::new(), recv: copied(rank), expect: copied(rank) },
+                    false => Layout { send: copied(rank), recv: copied(case.ranks + 1), expect: copied(rank) },
+                }
             }
         };
         let room = |segments: &[Segment]| Room::new(communicator, subject, count(segments));
@@ -256,9 +259,7 @@ impl<T: Small> Buffers<T> {
             .map(|_| Ok((room(&layout.send)?, room(&layout.recv)?)))
             .collect::<Result<Vec<_>, Box<dyn Error>>>()?;
         let way = match (subject, sets.first_mut()) {
-            (Subject::Limit, Some((send, recv))) => {
-                limits::fastest(HostBuf::from(&**send), &mut HostBufMut::from(&mut **recv))
-            }
+            (Subject::Limit, Some((send, recv))) => limits::fastest(|way| copy_at_least(&case, way, send, recv)),
             _ => Way::Vector,
         };
         Ok(Buffers { case, subject, tiles: Tiles::new(&case), counts: case.counts(rank), sets, layout, way })
@@ -291,7 +292,7 @@ impl<T: Small> Prepared for Buffers<T> {
                 let begin = Instant::now();
                 match subject {
                     Subject::Collective | Subject::Allocated => call(communicator, case, counts, send, recv)?,
-                    Subject::Limit => copy_by(*way, HostBuf::from(&**send), &mut HostBufMut::from(&mut **recv)),
+                    Subject::Limit => copy_at_least(case, *way, send, recv),
                 }
                 run.seconds.push(begin.elapsed().as_secs_f64());
             }
@@ -305,6 +306,15 @@ impl<T: Small> Prepared for Buffers<T> {
             }
         }
         Ok(())
+    }
+}
+
+/// Copies what the call of `case` must move at least.
+fn copy_at_least<T: Small>(case: &Case, way: Way, send: &[T], recv: &mut [T]) {
+    let mut recv = HostBufMut::from(recv);
+    match case.reduces_in_place() {
+        true => rewrite_by(way, &mut recv),
+        false => copy_by(way, HostBuf::from(send), &mut recv),
     }
 }
 

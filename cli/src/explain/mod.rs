@@ -201,7 +201,7 @@ impl Question {
         let ranks = 0..self.case.ranks;
         let bytes = ranks.map(|rank| self.case.data(rank).least()).max().unwrap_or(0) * self.case.dtype.size();
         let one_way = limits::round_trip()?.filter(|_| self.case.ranks > 1);
-        let seconds = if bytes == 0 { 0.0 } else { limits::copy(bytes / 2)? };
+        let seconds = if bytes == 0 { 0.0 } else { limits::copy(bytes / 2, self.case.reduces_in_place())? };
         // Ranks that share a core run in turn.
         let turns = self.case.ranks.div_ceil(limits::cores()) as f64;
         Ok(Limit { copy_us: 1e6 * seconds * turns, one_way_us: one_way.map(|seconds| 1e6 * seconds / 2.0) })

@@ -19,7 +19,7 @@ use crate::{
 use consonance_spec::{DType, ReduceOp};
 #[cfg(target_arch = "x86_64")]
 use std::arch::{asm, x86_64::*};
-use std::ptr;
+use std::{hint::black_box, ptr};
 
 /// Block size of a copy that prefetches: while one block is copied, the lines of the next are
 /// prefetched.
@@ -182,6 +182,29 @@ pub fn copy_by(way: Way, source: HostBuf<'_>, target: &mut HostBufMut<'_>) {
     unsafe {
         match bytes {
             ..=PLAIN_BYTES => ptr::copy_nonoverlapping(source, target, bytes),
+            _ => by_way(way, source, target, bytes, CacheHints::from(Locality::Far)),
+        }
+    }
+}
+
+/// Copies a buffer onto itself in this way: each byte is read, and written in its place. It is what
+/// a reduction in place does at least. A way that the machine does not have is replaced by another.
+///
+/// ```
+/// use consonance_kernels::{cpu::copy::rewrite_by, tuning::Way};
+/// let mut buffer = [7u8; 1000];
+/// Way::ALL.into_iter().for_each(|way| rewrite_by(way, &mut buffer.as_mut_slice().into()));
+/// assert_eq!(buffer, [7; 1000]);
+/// ```
+pub fn rewrite_by(way: Way, buffer: &mut HostBufMut<'_>) {
+    let (bytes, target) = (buffer.bytes(), buffer.as_mut_ptr());
+    // The compiler would leave out a store of what it knows to be there.
+    let source = black_box(target.cast_const());
+    // SAFETY: the buffer is valid for `bytes` bytes, and exclusive. Every way reads bytes before it
+    // writes them, and writes what it read: the bytes that two of its stores have in common, too.
+    unsafe {
+        match bytes {
+            ..=PLAIN_BYTES => ptr::copy(source, target, bytes),
             _ => by_way(way, source, target, bytes, CacheHints::from(Locality::Far)),
         }
     }
