@@ -65,7 +65,7 @@ fn exchange_unknown(endpoint: &mut Endpoint, counts: impl Fn(usize, usize) -> us
         Ok::<_, Fault>(())
     };
     let is_published = if rides(rank) {
-        let payloads = endpoint.exchange_with_words(&signature, &words, Some(send.as_slice().into())).unwrap();
+        let payloads = endpoint.exchange_with_words(&signature, &words, send.as_slice().into()).unwrap();
         check(&payloads).unwrap();
         if !ranks().all(rides) {
             return;

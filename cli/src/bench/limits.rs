@@ -4,9 +4,10 @@
 //! core with its own buffers, and the time of the slowest counts. GB/s count the bytes that are
 //! read and the bytes that are written.
 //!
-//! A copy is our own, in the way that is the fastest for these buffers (`fastest`), and so is a copy
-//! of a buffer onto itself, which a reduction in place does at least: it reads no lines only to write
-//! them. The bench's rows of the limit, this table and `consonance explain` all measure them so.
+//! A copy is our own, in the way that is the fastest for these buffers (`fastest`), and so is a
+//! copy of a buffer onto itself, which a reduction in place does at least: it reads no lines only
+//! to write them. The bench's rows of the limit, this table and `consonance explain` all measure
+//! them so.
 
 pub(crate) use super::group::cores;
 

@@ -49,6 +49,8 @@ pub struct Explanation {
     pub protocol: Protocol,
     /// The instruction set of the kernel that reduces, if the call reduces.
     pub isa: Option<Isa>,
+    /// Whether the counts of so many ranks have a step of their own before.
+    pub has_counts_before: bool,
     /// The bytes that the busiest rank moves.
     pub traffic: Traffic,
     /// The sizes at which the protocol changes.
@@ -103,7 +105,8 @@ impl Question {
         };
         let thresholds = self.thresholds(topology)?;
         let traffic = Traffic::most(&question.case, step, protocol);
-        Ok(Explanation { question, step, protocol, isa, traffic, thresholds, limit })
+        let has_counts_before = !topology.rides_before(2 * self.case.ranks, 0);
+        Ok(Explanation { question, step, protocol, has_counts_before, isa, traffic, thresholds, limit })
     }
 
     /// Checks that there is an answer for a larger buffer of `bytes` bytes.
@@ -171,7 +174,14 @@ impl Question {
                 (topology.one_way(&signature, None, all, Chunking::one_way(all, 1)), all)
             }
         };
-        Ok((step, topology.protocol(step, bytes, self.memory == Memory::Alloc)))
+        let protocol = match topology.protocol(step, bytes, self.memory == Memory::Alloc) {
+            // No rank knows the others' counts when it stages its first window.
+            Protocol::Staged(_) if collective == Collective::AllToAllV && topology.rides_before(2 * ranks, 0) => {
+                Protocol::Staged(topology.windows_ahead(step, bytes))
+            }
+            protocol => protocol,
+        };
+        Ok((step, protocol))
     }
 
     /// Returns the sizes at which the protocol changes. Compares each size with its double, and
@@ -288,6 +298,7 @@ impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Question { case, transport, memory } = self.question;
         let Traffic { rank, read, written, across } = self.traffic;
+        let Explanation { has_counts_before, .. } = self;
         let what = if case.collective.kind().combines() {
             format!("{}, {}", case.op, case.dtype)
         } else {
@@ -302,7 +313,8 @@ impl fmt::Display for Explanation {
         let mut line = |name: &str, text: String| writeln!(f, "  {name:<10} {text}");
         line("protocol", format!("{}: {}", self.name(), self.algorithm()))?;
         if case.collective == Collective::AllToAllV {
-            line("before it", "one more step sends every rank's counts to all ranks".to_owned())?;
+            let way = if *has_counts_before { "in a step before" } else { "with the data" };
+            line("counts", format!("those of every rank go to all ranks {way}"))?;
         }
         if let Some(Windows { count, blocks, stride }) = self.windows() {
             line("windows", format!("{count} of at most {}", size(blocks * stride)))?;

@@ -266,7 +266,7 @@ unsafe fn in_blocks(source: *const u8, target: *mut u8, bytes: usize, asked: *co
 /// Copies more than [`PLAIN_BYTES`] bytes. `flow` has the hints for [`Way::Ahead`].
 ///
 /// # Safety
-/// As for [`copy`].
+/// As for [`copy`], but source and target may be the same.
 #[cfg(target_arch = "x86_64")]
 unsafe fn by_way(way: Way, source: *const u8, target: *mut u8, bytes: usize, flow: CacheHints) {
     debug_assert!(bytes > PLAIN_BYTES, "{bytes} bytes");
@@ -308,14 +308,15 @@ unsafe fn by_way(way: Way, source: *const u8, target: *mut u8, bytes: usize, flo
 /// are the C library's: this architecture's has no way that is much slower than others.
 ///
 /// # Safety
-/// As for [`copy`].
+/// As for [`copy`], but source and target may be the same.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn by_way(way: Way, source: *const u8, target: *mut u8, bytes: usize, flow: CacheHints) {
     // SAFETY: the caller's promises are the same.
     unsafe {
         match way {
             Way::Ahead => fold(source, target, bytes, flow),
-            _ => ptr::copy_nonoverlapping(source, target, bytes),
+            // Of the same bytes, too.
+            _ => ptr::copy(source, target, bytes),
         }
     }
 }

@@ -6,6 +6,7 @@ use super::{
     abort::{Abort, Reason},
     endpoint::Endpoint,
     fault::Fault,
+    payloads::Payloads,
     peers::PeerBuffers,
     plan::{Chunking, Targets},
     post::Inline,
@@ -114,13 +115,24 @@ fn a_peer_that_says_it_is_inside_for_ever_is_waited_for_a_moment() {
 /// Arrives at a published step with a descriptor that claims `bytes` bytes, and counters that claim
 /// that all windows are staged and read.
 fn claims(liar: &mut Endpoint, signature: &Signature, bytes: usize, told: BufferRef) {
+    claims_with_words(liar, signature, bytes, told, Access::Published, &[]);
+}
+
+/// Like [`claims`], in a step that shares memory so, with these words.
+fn claims_with_words(
+    liar: &mut Endpoint,
+    signature: &Signature,
+    bytes: usize,
+    told: BufferRef,
+    access: Access,
+    words: &[u64],
+) {
     let last = liar.generation.base() + (1 << 43);
     for count in [&counters(liar, 1).staged, &counters(liar, 1).folded, &counters(liar, 1).read] {
         count.store(last, Ordering::Relaxed);
     }
-    if let Ok(shared) =
-        liar.share(signature, Access::Published, bytes, (told.to_word(), ptr::null_mut()), [0..0, 0..0], Inline::EMPTY)
-    {
+    let (told, words) = ((told.to_word::<u8>().cast_const(), ptr::null_mut()), Inline::new(&[], words));
+    if let Ok(shared) = liar.share(signature, access, bytes, told, [0..0, 0..0], words) {
         shared.finish();
     }
 }
@@ -143,6 +155,36 @@ fn windows_are_counted_by_what_this_rank_knows() {
     };
     assert_eq!(answer(call, || claims(&mut liar, &signature, 1 << 60, STAGED)), Ok(()));
     assert!(windows <= 100_000 / chunking.window_bytes(&Tuning::DEFAULT) + 1, "{windows} windows");
+}
+
+/// Whatever a rank tells of its data and counts, the others end with an error, with data that it
+/// may have written anyhow, or with the timeout.
+#[test]
+fn words_that_do_not_fit_the_data_harm_nobody() {
+    let signature = signature(Kind::AllToAll, DType::U8);
+    let (data, counts, own_words) = (vec![7u8; 300_000], [100_000, 200_000], [100_000, 200_000]);
+    let heap = BufferRef { place: Some(Shown::Heap(1 << 30)), reads: false };
+    let own = BufferRef { place: Some(Shown::Own(64)), reads: true };
+    let sizes = [0, 100, 8000, 300_000, 1 << 60, usize::MAX];
+    let tellings = [[200_000, 100_000], [0, 0], [u64::MAX, 200_000], [200_000, u64::MAX]];
+    for (bytes, told) in sizes.into_iter().flat_map(|bytes| [STAGED, heap, own].map(|told| (bytes, told))) {
+        for words in tellings {
+            let (mut victim, mut liar) = two();
+            let mut heard = vec![0u8; 200_000];
+            let agree = |payloads: &Payloads<'_>| {
+                let mut told = [0; 2];
+                payloads.words(1, &mut told)?;
+                Ok::<_, Fault>(Some((told[0] as usize).clamp(200_000, isize::MAX as usize / 2)))
+            };
+            let work = |peers: &mut PeerBuffers<'_>| peers.copy_block(1, 0, &mut heard.as_mut_slice().into());
+            let input = (data.as_slice().into(), &counts[..]);
+            let call = || victim.published_with_words(&signature, &own_words, input, agree, work);
+            let lie = || claims_with_words(&mut liar, &signature, bytes, told, Access::Words, &words);
+            let result = answer(call, lie);
+            let is_fault = matches!(result, Err(Fault::CorruptPeer(1) | Fault::Aborted(_) | Fault::Missing(_)));
+            assert!(is_fault || result == Ok(true), "{bytes} bytes, {words:?}: {result:?}");
+        }
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! A *step* is one call of all ranks of a group. Each rank has a record that it alone writes
 //! (`shm/records.rs`).
 //!
-//! 1. **Arrive.** The rank writes its descriptor (fingerprint of the call, sizes, a payload or the
+//! 1. **Arrive.** The rank writes its descriptor (fingerprint of the call, sizes, a payload, the
 //!    address of its memory), then the call's sequence number, and wakes the ranks that sleep on
 //!    it. It waits until every descriptor has that sequence number.
 //! 2. **Agree.** Every rank compares every peer's descriptor with its own. If any two differ, each

@@ -134,7 +134,9 @@ impl Chunking {
         match self.readers {
             Readers::All => whole,
             Readers::AllEvenly => evenly(whole),
-            Readers::OfBlocks if bytes == usize::MAX => window,
+            // As many as the fewest that `evenly` gives: all ranks count the same blocks, whatever
+            // they know.
+            Readers::OfBlocks if bytes == usize::MAX => window.max(BORDER_BYTES * self.blocks),
             Readers::OfBlocks => evenly(window),
             Readers::OneWay => {
                 // A rank reads one of several blocks.
@@ -225,17 +227,6 @@ impl Path {
             Path::TwoShot => "two-shot",
         }
     }
-}
-
-/// How data are staged: a part at a time, while the peers read the part before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Windows {
-    /// Number of parts.
-    pub count: usize,
-    /// Number of blocks of equal size; every window has a slice of each.
-    pub blocks: usize,
-    /// Bytes of a slice.
-    pub stride: usize,
 }
 
 /// Whether payloads of `bytes` bytes of each of `ranks` ranks are inline in the descriptors, if
@@ -355,8 +346,7 @@ impl Topology {
     }
 
     /// Whether a rank has `bytes` bytes of data in its payload before `words` words, by which every
-    /// rank tells the others how much it has. As this saves a step, the limit is twice that of data
-    /// alone.
+    /// rank tells the others how much it has. The limit is twice that of data alone.
     #[inline]
     pub fn rides_before(&self, words: usize, bytes: usize) -> bool {
         self.most_before(words).is_some_and(|most| bytes <= most)
@@ -410,36 +400,6 @@ impl Topology {
         self.ranks == 2 && fits
     }
 
-    /// Returns the windows of a step in which the rank that stages the most data stages `bytes`
-    /// bytes.
-    pub(crate) fn windows(&self, step: Step, bytes: usize) -> Windows {
-        match (Topology { reads: false, ..*self }).protocol(step, bytes, false) {
-            Protocol::Staged(windows) => windows,
-            protocol => unreachable!("{step:?} goes {protocol:?}"),
-        }
-    }
-
-    /// Returns the windows of a step whose first window, of blocks of `first` bytes, was staged
-    /// before the ranks knew the sizes, and the bytes of a block in the later ones. `step` has what
-    /// they know now.
-    pub(crate) fn later_windows(&self, step: Step, first: usize, bytes: usize) -> (usize, usize) {
-        let Step::Published(chunking) = step else { unreachable!("{step:?} knows all sizes") };
-        let Windows { blocks, .. } = self.windows(step, bytes);
-        let block = if blocks > 1 { chunking.most_bytes / blocks } else { bytes };
-        if bytes == 0 || block <= first {
-            return (1, first);
-        }
-        let rest = Chunking::blocks(chunking.blocks, (block - first).saturating_mul(chunking.blocks));
-        let Windows { count, stride, .. } = self.windows(Step::Published(rest), block - first);
-        (1 + count, stride)
-    }
-
-    /// Returns the room for a slice of one of `blocks` blocks in any window of such a step.
-    pub(crate) fn room(&self, blocks: usize) -> usize {
-        let most = (self.tuning.window_bytes / 4 * 5).next_multiple_of(BORDER_BYTES * self.ranks);
-        self.slot_bytes.map_or(most, |bytes| most.min(bytes)) / blocks / BORDER_BYTES * BORDER_BYTES
-    }
-
     /// Returns the protocol of a step in which the rank with the most data has `bytes` bytes. With
     /// `in_heap` all data lie in memory from [`Endpoint::alloc`](crate::group::Endpoint::alloc),
     /// and so do the results of a divided step, on pages of their own. If only some ranks have such
@@ -487,20 +447,8 @@ impl Topology {
     }
 }
 
-impl Windows {
-    /// Returns the blocks of which a slot of `slot_bytes` bytes has slices: with many ranks it may
-    /// have no room for a slice of each of the `blocks` blocks.
-    fn blocks(slot_bytes: usize, blocks: usize) -> usize {
-        if slot_bytes / blocks < BORDER_BYTES { 1 } else { blocks }
-    }
-
-    /// Returns the windows of `bytes` bytes of data, as `blocks` blocks, in slots of `slot_bytes`
-    /// bytes.
-    fn new(slot_bytes: usize, blocks: usize, bytes: usize) -> Windows {
-        let stride = slot_bytes / blocks / BORDER_BYTES * BORDER_BYTES;
-        Windows { count: (bytes / blocks).div_ceil(stride).max(1), blocks, stride }
-    }
-}
-
 #[cfg(test)]
 mod tests;
+mod windows;
+
+pub use windows::Windows;

@@ -1,5 +1,5 @@
-//! Steps in which every rank tells the others words with its data, such as the counts of its blocks:
-//! no rank knows before how much data a peer has.
+//! Steps in which every rank tells the others words with its data, such as the counts of its
+//! blocks: no rank knows before how much data a peer has.
 //!
 //! A rank with few data has them in its payload, before the words
 //! ([`Topology::rides_before`](super::plan::Topology::rides_before)). A rank with more begins a
@@ -38,11 +38,10 @@ impl Endpoint {
         &mut self,
         signature: &Signature,
         words: &[u64],
-        payload: Option<HostBuf<'_>>,
+        payload: HostBuf<'_>,
     ) -> Result<Payloads<'_>, Fault> {
-        let data = payload.as_ref().map_or(&[][..], |payload| payload.as_bytes());
-        assert!(payload.is_none_or(|payload| Some(payload.dtype()) == signature.dtype), "payload of {signature}");
-        let most_bytes = self.most_before(words);
+        assert_eq!(Some(payload.dtype()), signature.dtype, "payload of {signature}");
+        let (data, most_bytes) = (payload.as_bytes(), self.most_before(words));
         assert!(data.len() <= most_bytes, "payload of {} bytes before {} words", data.len(), words.len());
         let (payload, none) = (Inline::new(data, words), (ptr::null(), ptr::null_mut()));
         self.arrive(signature, Access::Words, data.len(), (payload, payload.bytes()), none, || ())?;
@@ -78,7 +77,10 @@ impl Endpoint {
         assert!(bytes > most_bytes, "{bytes} bytes fit before {} words", words.len());
         let step = |bytes: usize| Step::Published(Chunking::blocks(ranks, bytes));
         let showing = match self.staging {
-            None => None,
+            None => {
+                self.before_copies(bytes);
+                None
+            }
             Some(_) => {
                 self.check()?;
                 // The protocol depends on what this rank knows once all have arrived at the last
@@ -96,7 +98,12 @@ impl Endpoint {
         let most = match agree(&Payloads { most_bytes, ..payloads }) {
             Ok(Some(most)) => most,
             not_published => {
-                shared.finish();
+                let has_ended = shared.endpoint.state.aborted(shared.endpoint.generation).is_some();
+                // If the group has ended, a rank of this process may be in this rank's memory: the
+                // drop waits for it.
+                if not_published.is_ok() || !has_ended {
+                    shared.finish();
+                }
                 return not_published.map(|_| false);
             }
         };

@@ -111,7 +111,7 @@ knobs! {
         /// staged, so that no rank waits at the end of the step.
         in_place_bytes: usize = 2 << 10, 0..=MOST, 1;
         /// Bytes of one rank that are staged at a time for others to copy: two larger windows would
-        /// leave a core's own cache.
+        /// leave a core's own cache. Windows are up to a quarter larger if there is one less then.
         window_bytes: usize = 128 << 10, 1 << 10..=64 << 20, 128;
         /// The same, where every rank copies all the data.
         whole_window_bytes: usize = 64 << 10, 1 << 10..=64 << 20, 128;

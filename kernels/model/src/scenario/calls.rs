@@ -163,8 +163,8 @@ pub(super) fn sum_own_block(endpoint: &mut Endpoint, data: &mut Data, call: usiz
     Ok(())
 }
 
-/// Exchanges blocks of two ranks: rank `from` has `counts[from][to]` elements for rank `to`. No rank
-/// knows the counts of the other.
+/// Exchanges blocks of two ranks: rank `from` has `counts[from][to]` elements for rank `to`. No
+/// rank knows the counts of the other.
 pub(super) fn swap_blocks(endpoint: &mut Endpoint, call: usize, counts: [[usize; 2]; 2]) -> Result<(), Fault> {
     let (rank, peer) = (endpoint.world().rank(), 1 - endpoint.world().rank());
     let own = counts[rank];
@@ -182,7 +182,7 @@ pub(super) fn swap_blocks(endpoint: &mut Endpoint, call: usize, counts: [[usize;
         peers.copy_block(peer, start, &mut received.as_mut_slice().into())
     };
     let is_published = if is_short {
-        let payloads = endpoint.exchange_with_words(&blocks, &words, Some(send))?;
+        let payloads = endpoint.exchange_with_words(&blocks, &words, send)?;
         payloads.words(peer, &mut told)?;
         if are_alike {
             payloads.copy(peer, start, &mut received.as_mut_slice().into())?;

@@ -53,12 +53,16 @@ fn the_way_changes_with_the_size() {
     }
 }
 
-/// The first window is staged before the sizes are known, and the others are of one size: no small
-/// one is left.
+/// The first window is staged before the sizes are known, and the others are of one size. All ranks
+/// count the same blocks, whatever they know.
 #[test]
 fn later_windows_are_of_one_size() {
-    for (ranks, slot_bytes) in [(2, 256 << 10), (3, 256 << 10), (7, 64 << 10), (3, 1 << 10), (9, 1 << 10)] {
-        let topology = Topology { ranks, slot_bytes: Some(slot_bytes), reads: false, tuning: &Tuning::DEFAULT };
+    const SMALL: Tuning = Tuning { window_bytes: 1 << 10, ..Tuning::DEFAULT };
+    let groups = [(2, 256 << 10), (3, 256 << 10), (7, 64 << 10), (3, 1 << 10), (9, 1 << 10), (300, 64 << 10)];
+    for (ranks, slot_bytes, tuning) in
+        groups.into_iter().flat_map(|(ranks, bytes)| [(ranks, bytes, &T), (ranks, bytes, &SMALL)])
+    {
+        let topology = Topology { ranks, slot_bytes: Some(slot_bytes), reads: false, tuning };
         let step = |bytes| Step::Published(Chunking::blocks(ranks, bytes));
         let Windows { blocks, stride: first, .. } = topology.windows(step(usize::MAX), 1);
         let room = topology.room(blocks);
@@ -66,6 +70,7 @@ fn later_windows_are_of_one_size() {
         assert_eq!(topology.later_windows(step(ranks * first), first, first), (1, first));
         assert_eq!(topology.later_windows(step(ranks * 10 * first), first, 0), (1, first), "nothing is staged");
         for block in (1..60).map(|part| part * first / 7 + part).chain([first, first + 1, 9 * first, 1 << 20]) {
+            assert_eq!(topology.windows(step(ranks * block), block).blocks, blocks);
             let (count, later) = topology.later_windows(step(ranks * block), first, block);
             assert!(later <= room, "{later} of {room} bytes");
             let covered = first + (count - 1) * later;

@@ -4,6 +4,8 @@ use crate::{
     cpu::{copy::copy_own, reduce::Reducer},
     group::{
         endpoint::Endpoint,
+        fault::Fault,
+        payloads::Payloads,
         peers::PeerBuffers,
         plan::{Chunking, Targets},
         staging::{BufferRef, Shown},
@@ -87,6 +89,54 @@ fn parts_are_read_where_they_lie_or_where_they_are_put_up() {
             let expected = (0..ranks).map(|peer| input(peer + generation, count + peer));
             assert!(expected.eq(parts), "{count} in generation {generation} of {ranks} ranks, {reads:?}");
         }
+    }
+}
+
+#[test]
+fn blocks_of_sizes_that_peers_do_not_know_are_read_where_they_lie_or_where_they_are_put_up() {
+    for (ranks, reads) in [1, 2, 3].into_iter().flat_map(|ranks| READS.map(|reads| (ranks, reads))) {
+        each(ranks, reads, |mut endpoint| {
+            let rank = endpoint.world().rank();
+            let signature = signature(Kind::AllToAll, None, DType::U32);
+            let counts = [3000, 9000, 17_000, 40_000, 200_000];
+            for (generation, count) in (0..3).flat_map(|generation| counts.map(|count| (generation, count))) {
+                let block = |from: usize, to: usize| count + 100 * from + to;
+                let start = |from: usize, to: usize| (0..to).map(|to| block(from, to)).sum::<usize>();
+                let sent: Vec<usize> = (0..ranks).map(|to| block(rank, to)).collect();
+                let own = input(rank + generation, sent.iter().sum());
+                let mut memory = endpoint.alloc(DType::U32, own.len()).unwrap();
+                copy_own(own.as_slice().into(), &mut memory.as_buf_mut());
+                let is_shared = generation > rank % 2;
+                let send = if is_shared { memory.as_buf() } else { own.as_slice().into() };
+                let mut parts: Vec<Vec<u32>> = (0..ranks).map(|from| vec![0; block(from, rank)]).collect();
+                let copy = |peers: &mut PeerBuffers<'_>| {
+                    let mut parts = parts.iter_mut().enumerate();
+                    parts.try_for_each(|(from, part)| {
+                        peers.copy_block(from, start(from, rank), &mut part.as_mut_slice().into())
+                    })
+                };
+                let most = block(ranks - 1, ranks - 1);
+                let agree = |payloads: &Payloads<'_>| {
+                    let mut told = [0];
+                    let mut peers = (0..ranks).filter(|&peer| peer != rank);
+                    peers.try_for_each(|peer| {
+                        payloads.words(peer, &mut told)?;
+                        assert_eq!(told, [peer as u64], "the word of rank {peer}");
+                        Ok(())
+                    })?;
+                    Ok::<_, Fault>(Some(most))
+                };
+                let published = endpoint.published_with_words(&signature, &[rank as u64], (send, &sent), agree, copy);
+                assert_eq!(published, Ok(true));
+                // Data that the others have read can be written again.
+                memory.as_buf_mut().into_mut_slice::<u32>().unwrap().fill(7);
+                for (from, part) in parts.into_iter().enumerate() {
+                    let sent = input(from + generation, start(from, ranks));
+                    let found = part == sent[start(from, rank)..][..block(from, rank)];
+                    assert!(found, "{count} from rank {from} in generation {generation} of {ranks} ranks, {reads:?}");
+                }
+            }
+        });
     }
 }
 

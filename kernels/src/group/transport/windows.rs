@@ -15,10 +15,11 @@
 //!
 //! 1. **Copy in.** The rank copies window `w` into staging slot `w % 2` and publishes the counter
 //!    *staged*. The first window of a call is copied in before the call descriptor is posted, so
-//!    the descriptor announces it. The slot is free once every peer has *read* window `w - 2`. A
-//!    peer that posted a later call has done so; then its counter is not loaded. The next window is
-//!    copied in before the work on this one, so that a rank waits only for a peer that is more than
-//!    a window behind.
+//!    the descriptor announces it. (If the ranks then find that not all have staged data, none
+//!    reads it, and it is staged again: see `words.rs`.) The slot is free once every peer has
+//!    *read* window `w - 2`. A peer that posted a later call has done so; then its counter is not
+//!    loaded. The next window is copied in before the work on this one, so that a rank waits only
+//!    for a peer that is more than a window behind.
 //! 2. **Work.** The rank starts when every peer with data in this window has *staged* `w`. Where
 //!    each rank folds its block of the result for all, it stages the block in the slot for results
 //!    and publishes *folded* `w`. When every peer has done so, it copies out their blocks. Of two

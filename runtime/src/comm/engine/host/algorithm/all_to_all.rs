@@ -59,7 +59,7 @@ pub(super) fn all_to_all_v(
     let rides = |count: usize| topology.rides_before(row.len(), count.saturating_mul(dtype.size()));
     let is_short = rides(own.count());
     if is_short {
-        let payloads = endpoint.exchange_with_words(signature, &row, Some(own))?;
+        let payloads = endpoint.exchange_with_words(signature, &row, own)?;
         table.borrow_mut().read(|peer, place| payloads.words(peer, place))?;
         if table.borrow().totals().all(rides) {
             from_payloads(&payloads, (rank, size), send, recv, part)?;
@@ -138,8 +138,8 @@ impl Table {
         self.sent().map(total)
     }
 
-    /// Returns the first element of `peer`'s buffer for this rank, which receives `count` of them: as
-    /// the peer tells it, but no end is past the largest number.
+    /// Returns the first element of `peer`'s buffer for this rank, which receives `count` of them:
+    /// as the peer tells it, but no end is past the largest number.
     fn start(&self, peer: usize, count: usize) -> usize {
         total(&self.words[peer * 2 * self.size..][..self.rank]).min(usize::MAX - count)
     }
