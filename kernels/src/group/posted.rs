@@ -19,16 +19,18 @@ pub struct PostedCall {
     /// The count of each rank, if the call has counts and the payload tells them.
     pub counts: Option<Vec<u64>>,
     /// The digest of all that ranks compare.
-    pub fingerprint: u64,
+    fingerprint: u64,
     /// Why the rank's own call is invalid, if it is.
     pub refusal: Option<String>,
 }
 
 impl PostedCall {
-    /// Returns the call without its detail, where `extensions` are the kinds of the layer above;
-    /// `None` if the descriptor has no valid one.
+    /// Returns the call, where `extensions` are the kinds of the layer above; `None` if the
+    /// descriptor has no valid one.
     pub fn signature(&self, extensions: &[&'static Extension]) -> Option<Signature> {
-        Some(Signature { count: self.count, root: self.root, ..codes::read(self.code, extensions)? })
+        let call = codes::read(self.code, extensions)?;
+        let call = Signature { count: self.count, root: self.root, detail: 0, ..call };
+        Some(Signature { detail: self.fingerprint ^ codes::fingerprint(&call), ..call })
     }
 }
 

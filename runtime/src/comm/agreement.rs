@@ -8,7 +8,7 @@
 
 use crate::{Error, comm::options::Configuration, kind::EXTENSIONS};
 use consonance_kernels::{
-    digest::{digest, mix},
+    digest::{digest, digest_counts, mix},
     group::PostedCall,
 };
 use consonance_spec::{Kind, Signature};
@@ -124,10 +124,14 @@ pub(crate) fn compare_posted(calls: &[PostedCall], configuration: &Configuration
         (Some(signature), Some(why)) => Words::refused(signature.kind, why),
         (Some(signature), None) => {
             let has_counts = signature.count.is_none() && matches!(signature.kind, Kind::Gather | Kind::Scatter);
-            let counts = match &call.counts {
+            // Ranks with large parts do not tell their counts, but a digest of them.
+            let told = || calls.iter().filter_map(|call| call.counts.as_ref());
+            let digest =
+                |counts: &[u64]| digest_counts(&counts.iter().map(|&count| count as usize).collect::<Vec<_>>());
+            let found = || told().find(|counts| has_counts && digest(counts) == signature.detail);
+            let counts = match call.counts.as_ref().or_else(found) {
                 Some(counts) => Some(format!("{counts:?}")),
-                // Ranks with large parts do not tell their counts; only equal ones have one digest.
-                None => has_counts.then(|| format!("those of larger parts, with digest {:016x}", call.fingerprint)),
+                None => has_counts.then(|| format!("those of larger parts, with digest {:016x}", signature.detail)),
             };
             let describe = || counts.iter().map(|counts| ("counts".to_owned(), counts.clone())).collect();
             Agreement { describe: &describe, ..Agreement::NONE }.words(&signature, configuration)

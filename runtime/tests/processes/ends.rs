@@ -113,6 +113,15 @@ fn disagree(rank: &mut Communicator, what: &str, odd: bool) -> Result<()> {
             let recv = (own == 0).then_some(&mut all[..counts.iter().sum()]);
             rank.gather_v(Some(&vec![1u8; counts[own]]), recv, &counts, 0)
         }
+        // Parts of both calls have the same counts, but only the smaller ones are sent with them.
+        "wider" if odd => {
+            let (counts, mut all) = ([600, 500, 0], [0u64; 1100]);
+            rank.gather_v(Some(&vec![1u64; counts[own]]), (own == 0).then_some(&mut all), &counts, 0)
+        }
+        "wider" => {
+            let (counts, mut all) = ([600, 500, 0], [0u8; 1100]);
+            rank.gather_v(Some(&vec![1u8; counts[own]]), (own == 0).then_some(&mut all), &counts, 0)
+        }
         "scattered" => {
             let counts = if odd { [1, 2, 4] } else { [2, 1, 4] };
             rank.scatter_v((own == 0).then_some(&[1u8; 7]), Some(&mut vec![0; counts[own]]), &counts, 0)
@@ -144,6 +153,7 @@ fn calls_that_differ_are_shown_on_all_processes() {
             "larger",
             "call=gather argument=counts replica=1 expected=[2, 1, 4] found=those of larger parts, with digest ",
         ),
+        ("wider", "call=gather argument=dtype replica=1 expected=u8 found=u64"),
         ("scattered", "call=scatter argument=counts replica=1 expected=[2, 1, 4] found=[1, 2, 4]"),
         ("pairs", "call=all_to_all argument=recv_counts[1] replica=2 expected=1 found=2"),
         ("huge", "call=all_reduce argument=count replica=1 expected=3 found=500000"),
