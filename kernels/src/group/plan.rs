@@ -11,7 +11,7 @@ use crate::{
     shm::{
         Shape,
         codes::Access,
-        records::{FIRST_BYTES, MESSAGE_BYTES, PAYLOAD_BYTES, TINY_BYTES},
+        records::{FIRST_BYTES, MESSAGE_BYTES, MESSAGE_DATA_BYTES, PAYLOAD_BYTES, TINY_BYTES},
     },
     tuning::{self, Tuning},
 };
@@ -294,7 +294,7 @@ impl Topology {
             FIRST_BYTES,
             tuning.ragged_bytes,
             tuning::current().awaited_bytes,
-            MESSAGE_BYTES,
+            MESSAGE_DATA_BYTES,
             MESSAGE_BYTES.saturating_sub(size_of::<u64>() * self.ranks),
             PAYLOAD_BYTES,
             PAYLOAD_BYTES.saturating_sub(2 * size_of::<u64>() * self.ranks),
@@ -338,7 +338,8 @@ impl Topology {
     #[inline]
     pub fn one_way(&self, signature: &Signature, counts: Option<&[usize]>, bytes: usize, chunking: Chunking) -> Step {
         let says_all = || signature.detail == counts.map_or(0, digest_counts) && signature.kind.has_root();
-        let fits = || size_of::<u64>() * counts.map_or(0, <[usize]>::len) + bytes <= MESSAGE_BYTES;
+        let words_bytes = || size_of::<u64>() * counts.map_or(0, <[usize]>::len);
+        let fits = || bytes <= MESSAGE_DATA_BYTES && words_bytes() + bytes <= MESSAGE_BYTES;
         match self.moving(bytes, chunking) {
             Step::Exchange if self.slot_bytes.is_some() && fits() && says_all() => Step::Message,
             step => step,

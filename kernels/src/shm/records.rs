@@ -32,9 +32,11 @@ pub(crate) const TINY_BYTES: usize = 16;
 /// Bytes behind [`FIRST_BYTES`] that a reader of whole tiles may read.
 pub(crate) const TILE_BYTES: usize = 16;
 
-/// Limit on the bytes of the payload of a message: data up to the default of `some_payload_bytes`,
-/// and 64 counts.
+/// Limit on the bytes of the payload of a message: its data, and 64 counts.
 pub(crate) const MESSAGE_BYTES: usize = PAYLOAD_BYTES / 2 + 256;
+
+/// Limit on the bytes of data of a message: 4 KiB, as the guide promises.
+pub(crate) const MESSAGE_DATA_BYTES: usize = MESSAGE_BYTES - 64 * size_of::<u64>();
 
 /// The descriptors of a rank. A power of two, which divides the first number of each generation.
 pub(crate) const DESCRIPTORS: usize = 4;
