@@ -173,8 +173,17 @@ const REFUSED: &str = "allow the system call: a security module or a container's
 
 /// Returns the advice for an error of the system by which a call or a group fails.
 pub(super) fn without(code: Option<i32>) -> String {
+    refusal(code, getrlimit(Resource::As).current.is_some()).map_or_else(likely, str::to_owned)
+}
+
+/// Returns the advice for this error, where the addresses of a process may be limited.
+fn refusal(code: Option<i32>, has_limit: bool) -> Option<&'static str> {
+    // The system says the same of a thread whose stack gets no addresses.
+    if code == Some(Errno::AGAIN.raw_os_error()) && has_limit {
+        return Some("ulimit -v unlimited: a thread needs addresses for its stack");
+    }
     let refusal = REFUSALS.iter().find(|(error, _)| Some(error.raw_os_error()) == code);
-    refusal.map_or_else(likely, |(_, advice)| (*advice).to_owned())
+    refusal.map(|&(_, advice)| advice)
 }
 
 /// Returns the advice if the error does not tell the cause: what is missing or low, if anything is.
@@ -199,6 +208,12 @@ mod tests {
             assert!(!without(Some(code)).is_empty());
         }
         assert!(without(Some(24)).starts_with("ulimit -n ") && !without(None).is_empty());
+    }
+
+    #[test]
+    fn a_thread_that_gets_no_stack_has_too_few_addresses() {
+        let advice = |has_limit| refusal(Some(Errno::AGAIN.raw_os_error()), has_limit).expect("advice");
+        assert!(advice(true).starts_with("ulimit -v unlimited") && advice(false).starts_with("ulimit -u"));
     }
 
     #[test]
