@@ -298,7 +298,6 @@ impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Question { case, transport, memory } = self.question;
         let Traffic { rank, read, written, across } = self.traffic;
-        let Explanation { has_counts_before, .. } = self;
         let what = if case.collective.kind().combines() {
             format!("{}, {}", case.op, case.dtype)
         } else {
@@ -313,7 +312,7 @@ impl fmt::Display for Explanation {
         let mut line = |name: &str, text: String| writeln!(f, "  {name:<10} {text}");
         line("protocol", format!("{}: {}", self.name(), self.algorithm()))?;
         if case.collective == Collective::AllToAllV {
-            let way = if *has_counts_before { "in a step before" } else { "with the data" };
+            let way = if self.has_counts_before { "in a step before" } else { "with the data" };
             line("counts", format!("those of every rank go to all ranks {way}"))?;
         }
         if let Some(Windows { count, blocks, stride }) = self.windows() {
