@@ -282,6 +282,7 @@ impl Error {
                 };
                 Error::System { what: what.clone(), source }
             }
+            Error::Panic { replica, message } => Error::Panic { replica: *replica, message: message.clone() },
             // The other variants keep only their text.
             error => Error::other(format!("{error:#}")),
         }

@@ -197,6 +197,16 @@ fn a_group_is_aborted_during_a_call_of_its_queue() {
 }
 
 #[test]
+fn a_started_call_that_panics_ends_with_the_panic_and_aborts_the_group() {
+    let queues: Vec<Queue> = Communicator::threads(2).into_iter().map(Queue::new).collect();
+    let request = queues[1].start_with(None, |_| panic!("expected: a test of panics"));
+    let error = request.wait(None).unwrap_err();
+    let Error::Panic { replica, message } = error.root() else { panic!("{error}") };
+    assert_eq!((*replica, message.as_str()), (1, "expected: a test of panics"));
+    assert!(queues[0].abort_handle().is_aborted());
+}
+
+#[test]
 fn a_panic_at_the_end_of_a_request_has_no_other_effect() {
     let queue = Queue::new(Communicator::threads(1).remove(0));
     let request = queue.start(vec![Call::Barrier], None);

@@ -71,6 +71,26 @@ impl From<Error> for Failure {
             }
             _ => {}
         }
+        // Messages are those of a communicator here.
+        for words in [&mut failure.call, &mut failure.text] {
+            *words = words.replace("Mailbox::", "");
+        }
         boxed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use consonance::{Communicator, Queue};
+
+    #[test]
+    fn a_message_is_named_as_a_call_of_the_library() {
+        let queues: Vec<Queue> = Communicator::threads(2).into_iter().map(Queue::new).collect();
+        let mailbox = queues[0].mailbox().unwrap();
+        let error = mailbox.recv(&mut [0u8][..], Some(1), 0, Some(std::time::Duration::from_millis(1))).unwrap_err();
+        let Failure(failure) = error.into();
+        assert_eq!((failure.code, failure.call.as_str()), (codes::CONS_ERR_TIMEOUT, "recv"));
+        assert!(failure.text.starts_with("recv: "), "{}", failure.text);
     }
 }

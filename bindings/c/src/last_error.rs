@@ -237,11 +237,11 @@ mod tests {
             // SAFETY: the pointers are null or valid: the request ends before `told` does.
             unsafe {
                 assert_eq!(cons_on_done(request, Some(tell), (&raw const told).cast_mut().cast()), codes::CONS_OK);
-                assert_eq!(cons_wait(request, 0, ptr::null_mut()), codes::CONS_ERR_CONTEXT);
+                assert_eq!(cons_wait(request, 0, ptr::null_mut()), codes::CONS_ERR_INTERNAL);
                 assert_eq!(cons_ibarrier(comm, &raw mut next), codes::CONS_OK);
                 assert_eq!(cons_wait(next, 0, ptr::null_mut()), codes::CONS_ERR_ABORTED);
             }
-            assert_eq!(told.into_inner(), codes::CONS_ERR_CONTEXT);
+            assert_eq!(told.into_inner(), codes::CONS_ERR_INTERNAL);
         });
     }
 }

@@ -256,14 +256,15 @@ impl Shared {
                 turns = self.changed.wait(turns).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            // A panic is printed, and the drop of the completion ends the request.
-            let _ = panics::catch(|| {
-                let result = self.take_turn(turns, turn, |communicator| {
+            // A panic is printed, and is the error of the request.
+            let result = panics::catch(|| {
+                self.take_turn(turns, turn, |communicator| {
                     communicator.limit(timeout);
                     work(communicator)
-                });
-                completion.end(result.map(|()| None));
+                })
             });
+            let replica = self.world.rank();
+            completion.end(result.unwrap_or_else(|message| Err(Error::Panic { replica, message })).map(|()| None));
             turns = self.lock();
         }
     }

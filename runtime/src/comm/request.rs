@@ -123,7 +123,7 @@ impl Completion {
 impl Drop for Completion {
     fn drop(&mut self) {
         if self.0.lock().outcome.is_none() {
-            let problem = "the request was given up, because its thread panicked or its group was dropped".to_owned();
+            let problem = "the request was given up, because its group was dropped".to_owned();
             self.0.end(Err(Error::WrongContext { call: "Request", problem }));
         }
     }
