@@ -1,23 +1,32 @@
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, NoReturn, TypeVar, overload
+from typing import Any, Literal, NoReturn, Protocol, TypeVar, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
 from typing_extensions import Self, final
 
 # A NumPy array, or any array with DLPack in host memory.
-_Array = Any
+class _Array(Protocol):
+    @property
+    def shape(self) -> Any: ...
+
+# Several arrays stand for one that concatenates them.
+_Data = _Array | Sequence[_Array]
 _A = TypeVar("_A", bound=_Array)
+_D = TypeVar("_D", bound=_Data)
 _Timeout = float | timedelta | None
 _Op = Literal["sum", "mean", "product", "min", "max", "and", "or", "xor"]
 
-__all__ = ["__version__", "Communicator", "UniqueId", "Request", "Block", "threads", "command"]
+__all__ = ["__version__", "Communicator", "UniqueId", "Request", "Block", "threads", "refuse", "command"]
 
 __version__: str
 
 def threads(size: int) -> list[Communicator]: ...
+def refuse(
+    communicator: Communicator, call: str, argument: str, expected: str, found: str, *, async_op: bool = False
+) -> NoReturn: ...
 def command(arguments: Sequence[str], starter: Sequence[str]) -> int: ...
 
 @final
@@ -64,93 +73,279 @@ class Communicator:
     def timeout(self) -> float: ...
     @timeout.setter
     def timeout(self, timeout: float | timedelta) -> None: ...
-    @overload
-    def all_reduce(
-        self, data: _A, op: _Op = "sum", *, out: None = None, async_op: Literal[False] = False, timeout: _Timeout = None
-    ) -> _A: ...
-    @overload
-    def all_reduce(
-        self, data: _Array, op: _Op = "sum", *, out: _A, async_op: Literal[False] = False, timeout: _Timeout = None
-    ) -> _A: ...
+    # A result is `out`, or a new array of the kind of `data`.
     @overload
     def all_reduce(
         self,
-        data: _Array,
+        data: _D,
         op: _Op = "sum",
         *,
-        out: _Array | None = None,
+        out: None = None,
+        async_op: Literal[False] = False,
+        timeout: _Timeout = None,
+    ) -> _D: ...
+    @overload
+    def all_reduce(
+        self,
+        data: _Data,
+        op: _Op = "sum",
+        *,
+        out: _D,
+        async_op: Literal[False] = False,
+        timeout: _Timeout = None,
+    ) -> _D: ...
+    @overload
+    def all_reduce(
+        self,
+        data: _Data,
+        op: _Op = "sum",
+        *,
+        out: _Data | None = None,
         async_op: Literal[True],
         timeout: _Timeout = None,
     ) -> Request: ...
+    @overload
     def all_reduce_coalesced(
-        self, data: Sequence[_Array], op: _Op = "sum", *, async_op: bool = False, timeout: _Timeout = None
-    ) -> Any: ...
+        self,
+        data: list[_A],
+        op: _Op = "sum",
+        *,
+        out: None = None,
+        async_op: Literal[False] = False,
+        timeout: _Timeout = None,
+    ) -> list[_A]: ...
+    @overload
+    def all_reduce_coalesced(
+        self,
+        data: Sequence[_Array],
+        op: _Op = "sum",
+        *,
+        out: _D,
+        async_op: Literal[False] = False,
+        timeout: _Timeout = None,
+    ) -> _D: ...
+    @overload
+    def all_reduce_coalesced(
+        self,
+        data: Sequence[_Array],
+        op: _Op = "sum",
+        *,
+        out: Sequence[_Array] | None = None,
+        async_op: Literal[True],
+        timeout: _Timeout = None,
+    ) -> Request: ...
+    @overload
     def reduce(
         self,
-        data: _Array,
+        data: _D,
         op: _Op = "sum",
         *,
         root: int = 0,
-        out: _Array | None = None,
-        async_op: bool = False,
+        out: None = None,
+        async_op: Literal[False] = False,
         timeout: _Timeout = None,
-    ) -> Any: ...
+    ) -> _D | None: ...
+    @overload
+    def reduce(
+        self,
+        data: _Data,
+        op: _Op = "sum",
+        *,
+        root: int = 0,
+        out: _D,
+        async_op: Literal[False] = False,
+        timeout: _Timeout = None,
+    ) -> _D | None: ...
+    @overload
+    def reduce(
+        self,
+        data: _Data,
+        op: _Op = "sum",
+        *,
+        root: int = 0,
+        out: _Data | None = None,
+        async_op: Literal[True],
+        timeout: _Timeout = None,
+    ) -> Request: ...
+    @overload
     def reduce_scatter(
         self,
-        data: _Array | list[_Array],
+        data: _A | Sequence[_A],
         op: _Op = "sum",
         *,
-        out: _Array | None = None,
-        async_op: bool = False,
+        out: None = None,
+        async_op: Literal[False] = False,
         timeout: _Timeout = None,
-    ) -> Any: ...
-    def broadcast(self, data: _Array, *, root: int = 0, async_op: bool = False, timeout: _Timeout = None) -> Any: ...
+    ) -> _A: ...
+    @overload
+    def reduce_scatter(
+        self,
+        data: _Data,
+        op: _Op = "sum",
+        *,
+        out: _D,
+        async_op: Literal[False] = False,
+        timeout: _Timeout = None,
+    ) -> _D: ...
+    @overload
+    def reduce_scatter(
+        self,
+        data: _Data,
+        op: _Op = "sum",
+        *,
+        out: _Data | None = None,
+        async_op: Literal[True],
+        timeout: _Timeout = None,
+    ) -> Request: ...
+    @overload
+    def broadcast(
+        self, data: _A, *, root: int = 0, async_op: Literal[False] = False, timeout: _Timeout = None
+    ) -> _A: ...
+    @overload
+    def broadcast(
+        self, data: _Array, *, root: int = 0, async_op: Literal[True], timeout: _Timeout = None
+    ) -> Request: ...
+    @overload
     def all_gather(
         self,
-        data: _Array,
+        data: _A,
         *,
-        out: _Array | list[_Array] | None = None,
+        out: None = None,
         counts: Sequence[int] | None = None,
-        async_op: bool = False,
+        async_op: Literal[False] = False,
         timeout: _Timeout = None,
-    ) -> Any: ...
+    ) -> _A: ...
+    @overload
+    def all_gather(
+        self,
+        data: _Data,
+        *,
+        out: _D,
+        counts: Sequence[int] | None = None,
+        async_op: Literal[False] = False,
+        timeout: _Timeout = None,
+    ) -> _D: ...
+    @overload
+    def all_gather(
+        self,
+        data: _Data,
+        *,
+        out: _Data | None = None,
+        counts: Sequence[int] | None = None,
+        async_op: Literal[True],
+        timeout: _Timeout = None,
+    ) -> Request: ...
+    @overload
     def gather(
         self,
-        data: _Array,
+        data: _A,
         *,
         root: int = 0,
-        out: _Array | list[_Array] | None = None,
+        out: None = None,
         counts: Sequence[int] | None = None,
-        async_op: bool = False,
+        async_op: Literal[False] = False,
         timeout: _Timeout = None,
-    ) -> Any: ...
+    ) -> _A | None: ...
+    @overload
+    def gather(
+        self,
+        data: _Data,
+        *,
+        root: int = 0,
+        out: _D,
+        counts: Sequence[int] | None = None,
+        async_op: Literal[False] = False,
+        timeout: _Timeout = None,
+    ) -> _D | None: ...
+    @overload
+    def gather(
+        self,
+        data: _Data,
+        *,
+        root: int = 0,
+        out: _Data | None = None,
+        counts: Sequence[int] | None = None,
+        async_op: Literal[True],
+        timeout: _Timeout = None,
+    ) -> Request: ...
+    @overload
     def scatter(
         self,
-        data: _Array | list[_Array] | None,
+        data: _A | Sequence[_A],
         *,
         root: int = 0,
-        out: _Array | None = None,
+        out: None = None,
         counts: Sequence[int] | None = None,
-        async_op: bool = False,
+        async_op: Literal[False] = False,
         timeout: _Timeout = None,
-    ) -> Any: ...
+    ) -> _A: ...
+    @overload
+    def scatter(
+        self,
+        data: _Data | None,
+        *,
+        root: int = 0,
+        out: _D,
+        counts: Sequence[int] | None = None,
+        async_op: Literal[False] = False,
+        timeout: _Timeout = None,
+    ) -> _D: ...
+    @overload
+    def scatter(
+        self,
+        data: _Data | None,
+        *,
+        root: int = 0,
+        out: _Data | None = None,
+        counts: Sequence[int] | None = None,
+        async_op: Literal[True],
+        timeout: _Timeout = None,
+    ) -> Request: ...
+    @overload
     def all_to_all(
         self,
-        data: _Array | list[_Array],
+        data: _D,
         *,
-        out: _Array | list[_Array] | None = None,
+        out: None = None,
         counts: Sequence[int] | None = None,
         out_counts: Sequence[int] | None = None,
-        async_op: bool = False,
+        async_op: Literal[False] = False,
         timeout: _Timeout = None,
-    ) -> Any: ...
-    def barrier(self, *, async_op: bool = False, timeout: _Timeout = None) -> Request | None: ...
-    def _refuse(
-        self, call: str, argument: str, expected: str, found: str, *, async_op: bool = False
-    ) -> NoReturn: ...
+    ) -> _D: ...
+    @overload
+    def all_to_all(
+        self,
+        data: _Data,
+        *,
+        out: _D,
+        counts: Sequence[int] | None = None,
+        out_counts: Sequence[int] | None = None,
+        async_op: Literal[False] = False,
+        timeout: _Timeout = None,
+    ) -> _D: ...
+    @overload
+    def all_to_all(
+        self,
+        data: _Data,
+        *,
+        out: _Data | None = None,
+        counts: Sequence[int] | None = None,
+        out_counts: Sequence[int] | None = None,
+        async_op: Literal[True],
+        timeout: _Timeout = None,
+    ) -> Request: ...
+    @overload
+    def barrier(self, *, async_op: Literal[False] = False, timeout: _Timeout = None) -> None: ...
+    @overload
+    def barrier(self, *, async_op: Literal[True], timeout: _Timeout = None) -> Request: ...
+    @overload
     def send(
-        self, data: _Array, to: int, tag: int = 0, *, async_op: bool = False, timeout: _Timeout = None
-    ) -> Request | None: ...
+        self, data: _Array, to: int, tag: int = 0, *, async_op: Literal[False] = False, timeout: _Timeout = None
+    ) -> None: ...
+    @overload
+    def send(
+        self, data: _Array, to: int, tag: int = 0, *, async_op: Literal[True], timeout: _Timeout = None
+    ) -> Request: ...
     @overload
     def recv(
         self,

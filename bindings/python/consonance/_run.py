@@ -2,13 +2,16 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from ._errors import Error
 from ._native import Communicator, threads
 
 
-def run(size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
+_R = TypeVar("_R")
+
+
+def run(size: int, function: Callable[..., _R], *args: Any) -> list[_R]:
     """Calls ``function(communicator, *args)`` in ``size`` threads, one for each rank of a new group.
 
     Returns the results in rank order. If a rank raises, the group is aborted, so that no other rank waits for it, and

@@ -6,5 +6,5 @@ import consonance as cs
 
 with cs.Communicator.from_env() as comm:
     data = np.full(1_000_000, comm.rank, np.float32)
-    comm.all_reduce(data, "mean")
+    comm.all_reduce(data, "mean", out=data)
     print(f"rank {comm.rank} of {comm.size}: the mean is {data[0]}")

@@ -3,6 +3,7 @@
 use crate::{
     array::{Array, Loans},
     failure::Bad,
+    outcome::items,
     types,
 };
 use consonance::{
@@ -10,11 +11,7 @@ use consonance::{
     raw::{Buf, BufMut},
 };
 use consonance_c::codes::Type;
-use pyo3::{
-    exceptions::PyTypeError,
-    prelude::*,
-    types::{PyList, PyTuple},
-};
+use pyo3::{exceptions::PyTypeError, prelude::*};
 use std::convert::Infallible;
 
 /// Returns the operation of this name on a type.
@@ -52,14 +49,6 @@ impl<T> Given<T> {
         Given(Ok(value))
     }
 
-    /// Whether the argument is this value.
-    pub(crate) fn is(&self, value: &T) -> bool
-    where
-        T: PartialEq,
-    {
-        self.0.as_ref().is_ok_and(|own| own == value)
-    }
-
     pub(crate) fn get(self, argument: &'static str, expected: &'static str) -> Result<T, Bad> {
         self.0.map_err(|Refused { is_of_wrong_type, found }| match is_of_wrong_type {
             true => Bad::Type { argument, expected, found },
@@ -76,7 +65,7 @@ pub(crate) fn given_counts(given: Counts, argument: &'static str) -> Result<Opti
     given.map(|counts| counts.get(argument, "a list of counts of elements")).transpose()
 }
 
-/// The arrays of a call: the input, unless it is in place, and the output.
+/// The arrays of a call: the input, unless the call is in place, and the output.
 pub(crate) struct Pair {
     pub(crate) send: Option<Buf<'static>>,
     pub(crate) recv: BufMut<'static>,
@@ -84,12 +73,6 @@ pub(crate) struct Pair {
     /// The number of elements of each array of a list.
     pub(crate) sent: Vec<usize>,
     pub(crate) received: Vec<usize>,
-}
-
-/// Returns what a list or a tuple has.
-pub(crate) fn items<'py>(object: &Bound<'py, PyAny>) -> Option<Vec<Bound<'py, PyAny>>> {
-    let of_list = object.cast::<PyList>().map(|list| list.iter().collect());
-    of_list.or_else(|_| object.cast::<PyTuple>().map(|tuple| tuple.iter().collect())).ok()
 }
 
 /// Returns the view of an array, or of a list of arrays with the number of elements of each.
@@ -102,25 +85,32 @@ pub(crate) fn array(
     if let Some(items) = items(object) {
         // A list may lose its arrays before a call that was started has ended.
         items.iter().for_each(|item| loans.keep(item));
-        let arrays = items.iter().map(|item| Array::of(item, argument)).collect::<Result<_, _>>()?;
+        let arrays =
+            items.iter().map(|item| Array::of(item, argument).map_err(Bad::in_list)).collect::<Result<_, _>>()?;
         return Array::listed(arrays, argument);
     }
     Ok((Array::of(object, argument)?, Vec::new()))
 }
 
 /// Returns the counts that a caller gave, or else those of a list, unless they are even.
-pub(crate) fn counts_of(given: Counts, listed: Vec<usize>) -> Result<Option<Vec<usize>>, Bad> {
-    let is_even = listed.windows(2).all(|pair| pair[0] == pair[1]);
-    Ok(given_counts(given, "counts")?.or(Some(listed).filter(|_| !is_even)))
+pub(crate) fn counts_of(given: Option<Vec<usize>>, listed: Vec<usize>) -> Option<Vec<usize>> {
+    given.or(Some(listed).filter(|listed| !is_even(listed)))
 }
 
-/// Lends `data` and `out`, which may be the same. Without `out` the call is in place.
-pub(crate) fn pair(loans: &mut Loans, data: &Bound<'_, PyAny>, out: Option<&Bound<'_, PyAny>>) -> Result<Pair, Bad> {
+/// Whether all counts are the same.
+pub(crate) fn is_even(counts: &[usize]) -> bool {
+    counts.windows(2).all(|pair| pair[0] == pair[1])
+}
+
+/// Lends `data` and `out`. If they are the same the call is in place.
+pub(crate) fn pair(loans: &mut Loans, data: &Bound<'_, PyAny>, out: &Bound<'_, PyAny>) -> Result<Pair, Bad> {
+    if data.is(out) {
+        let (array, sent) = array(loans, data, "data")?;
+        let of = array.of_type();
+        return Ok(Pair { send: None, recv: loans.in_place(array, "out")?, of, received: sent.clone(), sent });
+    }
     let (input, sent) = array(loans, data, "data")?;
     let of = input.of_type();
-    let Some(out) = out else {
-        return Ok(Pair { send: None, recv: loans.in_place(input, "data")?, of, received: sent.clone(), sent });
-    };
     let (output, received) = array(loans, out, "out")?;
     same_type(of, "out", &output)?;
     if input.is(&output) {
@@ -136,12 +126,13 @@ pub(crate) fn gathered(
     loans: &mut Loans,
     world: World,
     data: &Bound<'_, PyAny>,
-    out: Option<&Bound<'_, PyAny>>,
+    out: &Bound<'_, PyAny>,
 ) -> Result<Pair, Bad> {
-    if let Some(out) = out.filter(|out| items(out).is_none() && items(data).is_none())
+    if items(out).is_none()
+        && items(data).is_none()
         && Array::of(data, "data")?.is_block(&Array::of(out, "out")?, world)
     {
-        return pair(loans, out, None);
+        return pair(loans, out, out);
     }
     pair(loans, data, out)
 }
@@ -169,11 +160,10 @@ pub(crate) struct Rooted {
 /// Lends `data`, and on the root `out`, as [`pair`] does.
 pub(crate) fn rooted(
     loans: &mut Loans,
-    is_root: bool,
     data: &Bound<'_, PyAny>,
     out: Option<&Bound<'_, PyAny>>,
 ) -> Result<Rooted, Bad> {
-    if is_root {
+    if let Some(out) = out {
         let Pair { send, recv, of, received, .. } = pair(loans, data, out)?;
         return Ok(Rooted { send, recv: Some(recv), of, received });
     }

@@ -4,6 +4,7 @@ use crate::{
     arguments::Given,
     array::Loans,
     failure::{Bad, exception},
+    jobs::Plan,
     pool::Pool,
     request::Request,
     timeout::{self, Timeout},
@@ -14,7 +15,7 @@ use consonance::{
     Communicator, Error, MessageType, Queue, Result, World,
     raw::{Kind, Origin},
 };
-use consonance_c::{Job, Mailboxes, codes::messages};
+use consonance_c::{Mailboxes, codes::messages};
 use pyo3::prelude::*;
 use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
@@ -132,21 +133,19 @@ impl Open {
         request
     }
 
-    /// Executes the collectives that `jobs` makes, or starts them. If their arguments are wrong,
-    /// tells the other ranks. Returns `result`, or the request for it.
+    /// Executes the collectives that `plan` makes, or starts them. If their arguments are wrong,
+    /// tells the other ranks. Returns the result, or the request for it.
     pub(crate) fn call(
         &self,
         py: Python<'_>,
         mode: Mode,
-        result: Option<&Bound<'_, PyAny>>,
-        jobs: impl FnOnce(&mut Loans) -> Result<Vec<Job>, Bad>,
+        plan: impl FnOnce(&mut Loans) -> Result<Plan, Bad>,
     ) -> PyResult<Py<PyAny>> {
         let Mode { call, kind, starts, timeout } = mode;
         let mut loans = Loans::new(starts);
-        let result = result.map_or_else(|| py.None(), |result| result.clone().unbind());
         let (timeout, checked) = timeout::given(timeout);
-        let jobs = match checked.and_then(|()| jobs(&mut loans)) {
-            Ok(jobs) => jobs,
+        let Plan { jobs, outcome } = match checked.and_then(|()| plan(&mut loans)) {
+            Ok(plan) => plan,
             Err(bad) if starts => {
                 let why = bad.error(call);
                 self.start(timeout, move |communicator| communicator.refuse(kind, &why));
@@ -160,10 +159,10 @@ impl Open {
             Ok(())
         };
         if starts {
-            return Ok(Request::new(self.start(timeout, work), Some(result)).into_pyobject(py)?.into_any().unbind());
+            return Ok(Request::new(self.start(timeout, work), outcome).into_pyobject(py)?.into_any().unbind());
         }
         self.with(py, timeout, work)?;
-        Ok(result)
+        outcome.map_or_else(|| Ok(py.None()), |outcome| outcome.give(py))
     }
 
     /// Splits the group. If an argument is wrong, tells the other ranks.

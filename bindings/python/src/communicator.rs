@@ -7,7 +7,7 @@ use crate::{
     collective::{self, Mode, Open},
     failure::{Bad, exception},
     id::UniqueId,
-    jobs,
+    jobs::{self, Plan},
     timeout::{self, Timeout},
     waiting,
 };
@@ -15,8 +15,8 @@ use consonance::{
     ProcessGroup, ProcessGroupBuilder, Result, World,
     raw::{Kind, Reason},
 };
-use consonance_c::{Job, Mailboxes};
-use pyo3::{exceptions::PyValueError, prelude::*, types::PyType};
+use consonance_c::Mailboxes;
+use pyo3::{prelude::*, types::PyType};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// One rank of a group of processes, or of threads: MPI's collectives on arrays, with the same bits
@@ -28,9 +28,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 ///
 /// Every rank makes the same calls in the same order. Arrays are NumPy arrays, or any arrays with
 /// DLPack in host memory (PyTorch, JAX, TensorFlow), and are not copied unless their elements are
-/// apart. A list or tuple of arrays stands for one that concatenates them. Collectives work in
-/// place on `data`, or write `out`. With `async_op=True` a call returns a `Request` at once. `op`
-/// is sum, mean, product, min, max, and, or, xor. `timeout` is that of one call.
+/// apart. A list or tuple of arrays stands for one that concatenates them. With `async_op=True` a
+/// call returns a `Request` at once. `op` is sum, mean, product, min, max, and, or, xor. `timeout`
+/// is that of one call.
+///
+/// A result is a new array of the kind of `data`: NumPy's, PyTorch's, or one of another library with
+/// `__array_namespace__`, such as JAX. `out` gets the result instead, and is returned; `out=data` is
+/// in place. Only `broadcast` and `recv` write `data` itself. Ranks agree on the number of elements,
+/// and not on shapes: elements are in the order of rows. Calls do not work within `jax.jit`.
 ///
 /// A communicator is a context manager: its end closes it, and an exception aborts the group, so
 /// that no other rank waits.
@@ -66,21 +71,21 @@ impl Communicator {
         joined?.map(Communicator::of).map_err(|error| exception(py, &error))
     }
 
-    /// Makes the call of these jobs.
-    fn call(
+    /// Makes the call that `plan` plans.
+    pub(crate) fn call(
         &self,
         py: Python<'_>,
         (call, kind): (&'static str, Kind),
         (starts, timeout): (bool, Option<Given<Timeout>>),
-        result: Option<&Bound<'_, PyAny>>,
-        jobs: impl FnOnce(&mut Loans, World) -> Result<Vec<Job>, Bad>,
+        plan: impl FnOnce(&mut Loans, World) -> Result<Plan, Bad>,
     ) -> PyResult<Py<PyAny>> {
         let open = self.open()?;
         let mode = Mode { call, kind, starts, timeout };
-        open.call(py, mode, result, |loans| jobs(loans, open.world()))
+        open.call(py, mode, |loans| plan(loans, open.world()))
     }
 }
 
+#[allow(clippy::too_many_arguments, reason = "the arguments that users know")]
 #[pymethods]
 impl Communicator {
     #[new]
@@ -88,12 +93,14 @@ impl Communicator {
     fn new(
         py: Python<'_>,
         id: &UniqueId,
-        rank: usize,
-        size: usize,
+        rank: Given<usize>,
+        size: Given<usize>,
         timeout: Option<Timeout>,
         join_timeout: Option<Timeout>,
     ) -> PyResult<Communicator> {
-        let id = id.0;
+        let (id, refused) = (id.0, |bad: Bad| bad.exception(py, "Communicator"));
+        let rank = rank.get("rank", "a rank of the group").map_err(refused)?;
+        let size = size.get("size", "a number of ranks").map_err(refused)?;
         Communicator::join(py, move || Ok(ProcessGroup::with_id(&id, rank, size)), timeout, join_timeout)
     }
 
@@ -144,11 +151,14 @@ impl Communicator {
         Ok(())
     }
 
-    /// Combines all ranks' data on all ranks. Returns the result: `out`, or `data`.
+    /// Combines all ranks' data on all ranks. Returns `out`, or a new array like `data`.
     ///
     /// >>> import consonance as cs, numpy as np
     /// >>> cs.run(2, lambda comm: comm.all_reduce(np.array([comm.rank + 1.0]), "sum"))
     /// [array([3.]), array([3.])]
+    /// >>> data = np.ones(2)
+    /// >>> cs.threads(1)[0].all_reduce(data, "mean", out=data) is data
+    /// True
     #[pyo3(signature = (data, op="sum", *, out=None, async_op=false, timeout=None))]
     fn all_reduce(
         &self,
@@ -160,32 +170,38 @@ impl Communicator {
         timeout: Option<Given<Timeout>>,
     ) -> PyResult<Py<PyAny>> {
         let mode = (async_op, timeout);
-        self.call(py, ("all_reduce", Kind::AllReduce), mode, Some(out.unwrap_or(data)), |loans, _| {
-            jobs::all_reduce(loans, data, op, out)
-        })
+        self.call(py, ("all_reduce", Kind::AllReduce), mode, |loans, _| jobs::all_reduce(loans, data, op, out))
     }
 
-    /// Combines all ranks' data in several arrays, in place, on all ranks. Returns the list.
-    #[pyo3(signature = (data, op="sum", *, async_op=false, timeout=None))]
+    /// Combines all ranks' data of several arrays, each as `all_reduce` does, in one call. Returns the
+    /// list `out`, or one of new arrays.
+    ///
+    /// >>> import consonance as cs, numpy as np
+    /// >>> cs.run(2, lambda comm: comm.all_reduce_coalesced([np.array([1.0]), np.array([2, 3])]))[0]
+    /// [array([2.]), array([4, 6])]
+    #[pyo3(signature = (data, op="sum", *, out=None, async_op=false, timeout=None))]
     fn all_reduce_coalesced(
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
         op: &str,
+        out: Option<&Bound<'_, PyAny>>,
         async_op: bool,
         timeout: Option<Given<Timeout>>,
     ) -> PyResult<Py<PyAny>> {
-        let (call, mode) = (("all_reduce_coalesced", Kind::AllReduce), (async_op, timeout));
-        self.call(py, call, mode, Some(data), |loans, _| jobs::all_reduce_coalesced(loans, data, op))
+        let call = ("all_reduce_coalesced", Kind::AllReduce);
+        self.call(py, call, (async_op, timeout), |loans, _| jobs::all_reduce_coalesced(loans, data, op, out))
     }
 
-    /// Combines all ranks' data on the root. Returns the result there, and None elsewhere. Without
-    /// `out` it replaces the root's data.
+    /// Combines all ranks' data on the root. Returns `out` or a new array there, and None elsewhere.
+    ///
+    /// >>> import consonance as cs, numpy as np
+    /// >>> cs.run(2, lambda comm: comm.reduce(np.array([comm.rank + 1.0])))
+    /// [array([3.]), None]
     #[pyo3(
         signature = (data, op="sum", *, root=Given::of(0), out=None, async_op=false, timeout=None),
         text_signature = "($self, data, op='sum', *, root=0, out=None, async_op=False, timeout=None)"
     )]
-    #[allow(clippy::too_many_arguments, reason = "the arguments that users know")]
     fn reduce(
         &self,
         py: Python<'_>,
@@ -196,18 +212,17 @@ impl Communicator {
         async_op: bool,
         timeout: Option<Given<Timeout>>,
     ) -> PyResult<Py<PyAny>> {
-        let is_root = root.is(&(self.rank()? as isize));
-        let result = is_root.then(|| out.unwrap_or(data));
-        self.call(py, ("reduce", Kind::Reduce), (async_op, timeout), result, |loans, world| {
+        self.call(py, ("reduce", Kind::Reduce), (async_op, timeout), |loans, world| {
             jobs::reduce(loans, world, data, op, root.get("root", "a rank")?, out)
         })
     }
 
-    /// Combines all ranks' data, of as many elements for each rank, and gives each rank its block:
-    /// in `out`, which it returns, or in its own block of `data`.
+    /// Combines all ranks' data, of as many rows for each rank, and gives each rank its block: in
+    /// `out`, or in a new array. `data` may be a list with a block for each rank. With `out=data` the
+    /// block stays in its place in `data`.
     ///
     /// >>> import consonance as cs, numpy as np
-    /// >>> cs.run(2, lambda comm: comm.reduce_scatter(np.array([1.0, 2.0]), out=np.empty(1)))
+    /// >>> cs.run(2, lambda comm: comm.reduce_scatter(np.array([1.0, 2.0])))
     /// [array([2.]), array([4.])]
     #[pyo3(signature = (data, op="sum", *, out=None, async_op=false, timeout=None))]
     fn reduce_scatter(
@@ -220,12 +235,13 @@ impl Communicator {
         timeout: Option<Given<Timeout>>,
     ) -> PyResult<Py<PyAny>> {
         let mode = (async_op, timeout);
-        self.call(py, ("reduce_scatter", Kind::ReduceScatter), mode, Some(out.unwrap_or(data)), |loans, world| {
+        self.call(py, ("reduce_scatter", Kind::ReduceScatter), mode, |loans, world| {
             jobs::reduce_scatter(loans, world, data, op, out)
         })
     }
 
-    /// Copies the root's data to all ranks. Returns `data`.
+    /// Copies the root's data to all ranks: into `data`, which it returns. JAX's arrays never change:
+    /// where such an array would be written, the result is a new one.
     ///
     /// >>> import consonance as cs, numpy as np
     /// >>> cs.run(2, lambda comm: comm.broadcast(np.array([comm.rank]), root=1))
@@ -242,18 +258,19 @@ impl Communicator {
         async_op: bool,
         timeout: Option<Given<Timeout>>,
     ) -> PyResult<Py<PyAny>> {
-        self.call(py, ("broadcast", Kind::Broadcast), (async_op, timeout), Some(data), |loans, world| {
+        self.call(py, ("broadcast", Kind::Broadcast), (async_op, timeout), |loans, world| {
             jobs::broadcast(loans, world, data, root.get("root", "a rank")?)
         })
     }
 
-    /// Concatenates all ranks' data in rank order on all ranks: in `out`, which it returns. Without
-    /// `out`, `data` has the blocks of all ranks, and this rank's own is in place. `counts` has the
-    /// number of elements of each rank, unless they are even.
+    /// Concatenates all ranks' data in rank order on all ranks: in `out`, which may be a list with an
+    /// array for each rank, or in a new array of all ranks' rows. `counts` has the number of elements
+    /// of each rank, unless they are even. With `out=data`, `data` has the blocks of all ranks, and
+    /// this rank's own is in place.
     ///
     /// >>> import consonance as cs, numpy as np
-    /// >>> cs.run(2, lambda comm: comm.all_gather(np.array([comm.rank]), out=np.empty(2, int)))
-    /// [array([0, 1]), array([0, 1])]
+    /// >>> cs.run(2, lambda comm: comm.all_gather(np.array([[comm.rank, 5]])).tolist())[0]
+    /// [[0, 5], [1, 5]]
     #[pyo3(signature = (data, *, out=None, counts=None, async_op=false, timeout=None))]
     fn all_gather(
         &self,
@@ -265,18 +282,21 @@ impl Communicator {
         timeout: Option<Given<Timeout>>,
     ) -> PyResult<Py<PyAny>> {
         let mode = (async_op, timeout);
-        self.call(py, ("all_gather", Kind::AllGather), mode, Some(out.unwrap_or(data)), |loans, world| {
+        self.call(py, ("all_gather", Kind::AllGather), mode, |loans, world| {
             jobs::all_gather(loans, world, data, out, counts)
         })
     }
 
     /// Concatenates all ranks' data in rank order on the root, as `all_gather` does on all. Returns
-    /// the result there, and None elsewhere.
+    /// `out` or a new array there, and None elsewhere.
+    ///
+    /// >>> import consonance as cs, numpy as np
+    /// >>> cs.run(2, lambda comm: comm.gather(np.array([comm.rank])))
+    /// [array([0, 1]), None]
     #[pyo3(
         signature = (data, *, root=Given::of(0), out=None, counts=None, async_op=false, timeout=None),
         text_signature = "($self, data, *, root=0, out=None, counts=None, async_op=False, timeout=None)"
     )]
-    #[allow(clippy::too_many_arguments, reason = "the arguments that users know")]
     fn gather(
         &self,
         py: Python<'_>,
@@ -287,16 +307,15 @@ impl Communicator {
         async_op: bool,
         timeout: Option<Given<Timeout>>,
     ) -> PyResult<Py<PyAny>> {
-        let is_root = root.is(&(self.rank()? as isize));
-        let result = is_root.then(|| out.unwrap_or(data));
-        self.call(py, ("gather", Kind::Gather), (async_op, timeout), result, |loans, world| {
+        self.call(py, ("gather", Kind::Gather), (async_op, timeout), |loans, world| {
             jobs::gather(loans, world, data, root.get("root", "a rank")?, out, counts)
         })
     }
 
     /// Copies a part of the root's `data` to each rank's `out`, which it returns. Ranks other than
-    /// the root pass no data. Without `out` the root's own part stays in place. `counts` has the
-    /// number of elements of each rank, unless they are even.
+    /// the root pass no data, and need an `out`, because only the root knows how large their parts
+    /// are; the root itself may get a new array. `data` may be a list with a part for each rank.
+    /// `counts` has the number of elements of each rank, unless they are even.
     ///
     /// >>> import consonance as cs, numpy as np
     /// >>> parts = np.array([5, 6])
@@ -306,7 +325,6 @@ impl Communicator {
         signature = (data, *, root=Given::of(0), out=None, counts=None, async_op=false, timeout=None),
         text_signature = "($self, data, *, root=0, out=None, counts=None, async_op=False, timeout=None)"
     )]
-    #[allow(clippy::too_many_arguments, reason = "the arguments that users know")]
     fn scatter(
         &self,
         py: Python<'_>,
@@ -318,20 +336,19 @@ impl Communicator {
         timeout: Option<Given<Timeout>>,
     ) -> PyResult<Py<PyAny>> {
         let mode = (async_op, timeout);
-        self.call(py, ("scatter", Kind::Scatter), mode, out.or(data), |loans, world| {
+        self.call(py, ("scatter", Kind::Scatter), mode, |loans, world| {
             jobs::scatter(loans, world, data, root.get("root", "a rank")?, out, counts)
         })
     }
 
-    /// Copies a part of each rank's `data` to each rank's `out`, which it returns; without `out` to
-    /// the same part of `data`. `counts` has the number of elements for each rank, and `out_counts`
-    /// that from each rank, unless they are even.
+    /// Copies a part of each rank's `data` to each rank: to its `out`, which it returns, or to a new
+    /// array. `counts` has the number of elements for each rank, and `out_counts` that from each
+    /// rank, unless they are even. `data` and `out` may be lists with a part for each rank.
     ///
     /// >>> import consonance as cs, numpy as np
     /// >>> cs.run(2, lambda comm: comm.all_to_all(np.array([0, 1]) + 10 * comm.rank))
     /// [array([ 0, 10]), array([ 1, 11])]
     #[pyo3(signature = (data, *, out=None, counts=None, out_counts=None, async_op=false, timeout=None))]
-    #[allow(clippy::too_many_arguments, reason = "the arguments that users know")]
     fn all_to_all(
         &self,
         py: Python<'_>,
@@ -343,7 +360,7 @@ impl Communicator {
         timeout: Option<Given<Timeout>>,
     ) -> PyResult<Py<PyAny>> {
         let mode = (async_op, timeout);
-        self.call(py, ("all_to_all", Kind::AllToAll), mode, Some(out.unwrap_or(data)), |loans, world| {
+        self.call(py, ("all_to_all", Kind::AllToAll), mode, |loans, world| {
             jobs::all_to_all(loans, world, data, out, counts, out_counts)
         })
     }
@@ -351,24 +368,7 @@ impl Communicator {
     /// Waits for all ranks. At the timeout the error names those that are missing.
     #[pyo3(signature = (*, async_op=false, timeout=None))]
     fn barrier(&self, py: Python<'_>, async_op: bool, timeout: Option<Given<Timeout>>) -> PyResult<Py<PyAny>> {
-        self.call(py, ("barrier", Kind::Barrier), (async_op, timeout), None, |_, _| Ok(vec![Job::barrier()]))
-    }
-
-    /// Tells the other ranks that this rank's argument of the collective `call` is wrong, and
-    /// raises `ValueError`: for code that looks at arguments of its own.
-    #[pyo3(signature = (call, argument, expected, found, *, async_op=false))]
-    fn _refuse(
-        &self,
-        py: Python<'_>,
-        call: &str,
-        argument: &str,
-        expected: &str,
-        found: &str,
-        async_op: bool,
-    ) -> PyResult<Py<PyAny>> {
-        let kind = Kind::ALL.iter().copied().find(|kind| kind.name() == call);
-        let kind = kind.ok_or_else(|| PyValueError::new_err(format!("_refuse: call: found {call}")))?;
-        self.call(py, (kind.name(), kind), (async_op, None), None, |_, _| Err(Bad::value(argument, expected, found)))
+        self.call(py, ("barrier", Kind::Barrier), (async_op, timeout), |_, _| Ok(Plan::barrier()))
     }
 
     /// Sends an array to rank `to`, beside all collectives. Messages between two ranks with the

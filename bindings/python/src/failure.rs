@@ -22,12 +22,37 @@ impl Bad {
         Bad::Value { argument: argument.into(), expected: expected.into(), found: found.into() }
     }
 
-    pub(crate) fn object(argument: &'static str, found: String) -> Bad {
-        Bad::Type { argument, expected: "a NumPy array, or an array with __dlpack__", found }
+    pub(crate) fn object(argument: &'static str, found: &Bound<'_, PyAny>) -> Bad {
+        let expected = "a NumPy array, or an array with __dlpack__";
+        Bad::Type { argument, expected, found: name_of_type(found) }
+    }
+
+    pub(crate) fn list(argument: &'static str, found: &Bound<'_, PyAny>) -> Bad {
+        Bad::Type { argument, expected: "a list of arrays", found: name_of_type(found) }
+    }
+
+    pub(crate) fn traced(argument: &'static str, found: &Bound<'_, PyAny>) -> Bad {
+        Bad::Type { argument, expected: "an array with values, outside jax.jit", found: name_of_type(found) }
+    }
+
+    pub(crate) fn masked(argument: &'static str) -> Bad {
+        let (expected, found) = ("an array without a mask: pass its data", "a masked array".to_owned());
+        Bad::Type { argument, expected, found }
     }
 
     pub(crate) fn dtype(argument: &'static str, found: String) -> Bad {
-        Bad::Type { argument, expected: "an array of bools, integers, floats or complex numbers", found }
+        let expected = "an array of bools, integers, floats or complex numbers: others move as bytes, by view('u1')";
+        Bad::Type { argument, expected, found }
+    }
+
+    /// Says of an object that is no array that it is in a list.
+    pub(crate) fn in_list(self) -> Bad {
+        match self {
+            Bad::Type { argument, expected, found } => {
+                Bad::Type { argument, expected, found: format!("{found} in a list") }
+            }
+            bad => bad,
+        }
     }
 
     /// Returns the error for the other ranks, which wait for the call.
@@ -57,15 +82,42 @@ impl Bad {
     }
 }
 
+fn name_of_type(object: &Bound<'_, PyAny>) -> String {
+    object.get_type().name().map_or_else(|_| "another object".to_owned(), |name| name.to_string())
+}
+
 impl From<PyErr> for Bad {
     fn from(error: PyErr) -> Bad {
         Bad::Raised(error)
     }
 }
 
+/// Returns an error of the caller in the words of this package, whose arguments have other names
+/// than those of the runtime; `None` for others.
+fn in_own_words(error: &Error) -> Option<Error> {
+    let Error::InvalidCall { call, argument, replica, expected, found } = error.root() else { return None };
+    let argument = match argument.as_str() {
+        "send" => "data",
+        "recv" => "out",
+        "from" => "source",
+        same => same,
+    };
+    let (argument, expected, found) = (argument.to_owned(), expected.clone(), found.clone());
+    Some(Error::InvalidCall { call, argument, replica: *replica, expected, found })
+}
+
+/// Returns the name of a call here: messages are those of a communicator.
+fn own(call: &str) -> &str {
+    call.strip_prefix(MAILBOX).unwrap_or(call)
+}
+
+const MAILBOX: &str = "Mailbox::";
+
 /// Returns the exception of an error, with the error's fields.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
-    let text = error.to_string();
+    let in_own_words = in_own_words(error);
+    let error = in_own_words.as_ref().unwrap_or(error);
+    let text = error.to_string().replace(MAILBOX, "");
     let made = match error.root() {
         Error::InvalidCall { .. } | Error::UnknownReduceOp { .. } => Ok(PyValueError::new_err(text)),
         Error::WrongContext { .. } => Ok(PyRuntimeError::new_err(text)),
@@ -101,47 +153,47 @@ fn add_fields(py: Python<'_>, made: &PyErr, error: &Error) -> PyResult<()> {
     };
     match error.root() {
         Error::InvalidCall { call, argument, replica, expected, found } => {
-            value.setattr("call", *call)?;
+            value.setattr("call", own(call))?;
             set_replica(*replica)?;
             value.setattr("argument", argument)?;
             value.setattr("expected", expected)?;
             value.setattr("found", found)
         }
         Error::Mismatch { call, replica, argument, expected, found } => {
-            value.setattr("call", call)?;
+            value.setattr("call", own(call))?;
             value.setattr("replica", *replica)?;
             value.setattr("argument", argument)?;
             value.setattr("expected", expected)?;
             value.setattr("found", found)
         }
         Error::Timeout { call, waited, missing } => {
-            value.setattr("call", call)?;
+            value.setattr("call", own(call))?;
             value.setattr("waited", waited.as_secs_f64())?;
             value.setattr("replica", missing.first().map(|(replica, _)| *replica))?;
             value.setattr("missing", missing.iter().map(|(replica, _)| *replica).collect::<Vec<_>>())?;
             value.setattr("calls", missing.clone())
         }
         Error::Left { call, replica, last, lost } => {
-            value.setattr("call", call)?;
+            value.setattr("call", own(call))?;
             value.setattr("replica", *replica)?;
             value.setattr("last", last)?;
             value.setattr("lost", *lost)
         }
         Error::Aborted { call, replica, reason, lost, calls } => {
-            value.setattr("call", call)?;
+            value.setattr("call", own(call))?;
             value.setattr("replica", *replica)?;
             value.setattr("reason", reason)?;
             value.setattr("lost", *lost)?;
             value.setattr("calls", calls.clone())
         }
         Error::Meeting { call, task, problem, missing } => {
-            value.setattr("call", *call)?;
+            value.setattr("call", own(call))?;
             value.setattr("task", task)?;
             value.setattr("problem", problem)?;
             value.setattr("missing", missing.clone())
         }
         Error::WrongContext { call, problem } => {
-            value.setattr("call", *call)?;
+            value.setattr("call", own(call))?;
             value.setattr("problem", problem)
         }
         Error::Panic { replica, message } => {

@@ -4,7 +4,7 @@
 //! `array` turns arrays of Python into buffers: the only folder with unsafe code. `types.rs` has
 //! their element types. `failure.rs` turns errors into exceptions. `waiting.rs` waits so that
 //! Ctrl-C is heard. `collective.rs` executes a call or starts it. `jobs.rs` makes it of the
-//! arguments, with `arguments.rs`. The other files have the classes.
+//! arguments, with `arguments.rs`. `outcome.rs` makes arrays for results. The other files have the classes.
 //!
 //! The package in `consonance/` adds the names that Python programs import, and PyTorch's backend.
 #![cfg(target_os = "linux")]
@@ -17,6 +17,7 @@ mod failure;
 mod timeout;
 mod waiting;
 mod collective;
+mod outcome;
 mod arguments;
 mod jobs;
 mod id;
@@ -25,7 +26,10 @@ mod pool;
 mod block;
 mod communicator;
 
-use pyo3::{exceptions::PyValueError, prelude::*};
+use arguments::Given;
+use consonance::raw::Kind;
+use failure::Bad;
+use pyo3::prelude::*;
 use std::{ffi::OsString, path::PathBuf};
 
 /// Makes a group of threads of this process: returns its communicators in rank order, each for one
@@ -35,11 +39,34 @@ use std::{ffi::OsString, path::PathBuf};
 /// >>> [comm.rank for comm in cs.threads(3)]
 /// [0, 1, 2]
 #[pyfunction]
-fn threads(size: usize) -> PyResult<Vec<communicator::Communicator>> {
-    if size == 0 {
-        return Err(PyValueError::new_err("threads: size: expected 1 or more, found 0"));
-    }
+fn threads(py: Python<'_>, size: Given<usize>) -> PyResult<Vec<communicator::Communicator>> {
+    const EXPECTED: &str = "a number of ranks from 1 to 1024";
+    let size = size.get("size", EXPECTED).and_then(|size| match size {
+        // As many as processes can be of a group.
+        1..=1024 => Ok(size),
+        _ => Err(Bad::value("size", EXPECTED, size.to_string())),
+    });
+    let size = size.map_err(|bad| bad.exception(py, "threads"))?;
     Ok(consonance::Communicator::threads(size).into_iter().map(communicator::Communicator::of).collect())
+}
+
+/// Tells the other ranks of `communicator` that this rank's argument of the collective `call` is
+/// wrong, and raises `ValueError`: for code of the package that looks at arguments of its own.
+#[pyfunction]
+#[pyo3(signature = (communicator, call, argument, expected, found, *, async_op=false))]
+fn refuse(
+    py: Python<'_>,
+    communicator: &communicator::Communicator,
+    call: &str,
+    argument: &str,
+    expected: &str,
+    found: &str,
+    async_op: bool,
+) -> PyResult<Py<PyAny>> {
+    let kind = Kind::ALL.iter().copied().find(|kind| kind.name() == call);
+    let kind = kind.ok_or_else(|| Bad::value("call", "a collective", call).exception(py, "refuse"))?;
+    let refused = Bad::value(argument, expected, found);
+    communicator.call(py, (kind.name(), kind), (async_op, None), |_, _| Err(refused))
 }
 
 /// Runs the command `consonance` with these arguments, the first of which is its own name. It
@@ -60,5 +87,6 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<request::Request>()?;
     module.add_class::<block::Block>()?;
     module.add_function(wrap_pyfunction!(threads, module)?)?;
+    module.add_function(wrap_pyfunction!(refuse, module)?)?;
     module.add_function(wrap_pyfunction!(command, module)?)
 }

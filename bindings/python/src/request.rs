@@ -1,9 +1,9 @@
 //! Requests that were started.
 
-use crate::{failure::exception, timeout::Timeout, waiting};
+use crate::{failure::exception, outcome::Outcome, timeout::Timeout, waiting};
 use consonance::raw::Origin;
 use pyo3::prelude::*;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A call that was started with `async_op=True`. It ends by itself, at the latest at its timeout.
 /// Its arrays must not be used before.
@@ -18,14 +18,14 @@ use std::sync::Mutex;
 #[pyclass(module = "consonance", frozen)]
 pub(crate) struct Request {
     request: consonance::Request,
-    result: Mutex<Option<Py<PyAny>>>,
+    outcome: Mutex<Option<Arc<Outcome>>>,
     /// The process that started it.
     origin: Origin,
 }
 
 impl Request {
-    pub(crate) fn new(request: consonance::Request, result: Option<Py<PyAny>>) -> Request {
-        Request { request, result: Mutex::new(result), origin: Origin::here() }
+    pub(crate) fn new(request: consonance::Request, outcome: Option<Outcome>) -> Request {
+        Request { request, outcome: Mutex::new(outcome.map(Arc::new)), origin: Origin::here() }
     }
 
     /// Returns the request, unless this process is a fork of the one that started it.
@@ -74,11 +74,20 @@ impl Request {
         Ok(())
     }
 
-    /// The array with the result, where the call has one.
+    /// The array with the result, where the call has one. A new array of JAX is there once the call
+    /// has ended without an error.
     #[getter]
-    fn result(&self, py: Python<'_>) -> Option<Py<PyAny>> {
-        let result = self.result.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        result.as_ref().map(|result| result.clone_ref(py))
+    fn result(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        // Not locked while code of another package runs.
+        let lock = || self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(outcome) = lock().clone() else { return Ok(None) };
+        let is_ready = || self.request.is_finished() && matches!(self.request.wait(None), Ok(true));
+        if !outcome.is_written() && !is_ready() {
+            return Ok(None);
+        }
+        let array = outcome.give(py)?;
+        *lock() = Some(Arc::new(Outcome::Written(array.clone_ref(py))));
+        Ok(Some(array))
     }
 
     /// The rank that sent the message, for a receive that has ended; else None.

@@ -2,6 +2,7 @@
 
 use consonance::{DType, ReduceOp, raw::Class};
 use consonance_c::codes::{COMPLEX, TYPES, Type};
+use pyo3::prelude::*;
 
 /// Types whose elements move and are not reduced: floating-point numbers of 8 bits, and pairs of
 /// 4 bits, with the code, width in bits and number of lanes of DLPack of each. Their numbers are
@@ -86,6 +87,28 @@ pub(crate) fn of_name(name: &str) -> Option<Type> {
         return of_dlpack(4, 16, 1);
     }
     SMALL.iter().map(|(_, of)| *of).find(|of| of.name == name)
+}
+
+/// Whether NumPy itself has the type.
+pub(crate) fn is_of_numpy(of: Type) -> bool {
+    of.number <= 14 && of.dtype != DType::Bf16
+}
+
+/// Returns NumPy's type of these elements, or that of `ml_dtypes`, which adds types to NumPy.
+pub(crate) fn in_numpy(py: Python<'_>, of: Type) -> PyResult<Bound<'_, PyAny>> {
+    if !is_of_numpy(of) {
+        let name = if of.dtype == DType::Bf16 && of.parts == 1 { "bfloat16" } else { of.name };
+        return py.import("ml_dtypes")?.getattr(name);
+    }
+    let kind = match (of.dtype.class(), of.parts) {
+        (Class::Bool, _) => '?',
+        (Class::Signed, _) => 'i',
+        (Class::Unsigned, _) => 'u',
+        (Class::Float, 1) => 'f',
+        (Class::Float, _) => 'c',
+    };
+    let name = if kind == '?' { "?".to_owned() } else { format!("{kind}{}", bytes(of)) };
+    py.import("numpy")?.call_method1("dtype", (name,))
 }
 
 /// Returns the size of an element in bytes.

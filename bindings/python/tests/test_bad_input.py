@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import consonance as cs
+from consonance._native import refuse
 
 
 def both(first, second):
@@ -65,17 +66,20 @@ read_only = np.ones(4)
 read_only.flags.writeable = False
 INVALID = [
     (lambda c: c.all_reduce([1.0, "x"]), TypeError, "data: expected a NumPy array"),
+    (lambda c: c.all_reduce([1.0, 2.0]), TypeError, "data: expected a NumPy array.*found float in a list"),
     (lambda c: c.all_reduce(3.0), TypeError, "found float"),
+    (lambda c: c.all_reduce(np.ma.array(ones)), TypeError, "an array without a mask.*found a masked array"),
+    (lambda c: c.broadcast(np.zeros(2, "M8[s]")), TypeError, r"others move as bytes, by view\('u1'\)"),
     (lambda c: c.all_reduce(np.array(["a"])), TypeError, "found <U1"),
     (lambda c: c.all_reduce(np.ones(4, ">f8")), TypeError, "found >f8"),
     (lambda c: c.all_reduce(ones.copy(), "avg"), ValueError, 'op: .*expected one of sum, mean, .*found "avg"'),
     (lambda c: c.all_reduce(np.ones(4, bool), "mean"), ValueError, "any operation but mean"),
     (lambda c: c.all_reduce(np.ones(4, "F"), "max"), ValueError, "sum or mean, for complex numbers"),
     (lambda c: c.all_reduce(ones.copy(), "and"), ValueError, "all_reduce: op"),
-    (lambda c: c.all_reduce(read_only), ValueError, "an array that can be written, found one that is read-only"),
-    (lambda c: c.all_reduce(np.broadcast_to(1.0, 4)), ValueError, "read-only"),
+    (lambda c: c.all_reduce(read_only, out=read_only), ValueError, "an array that can be written, found one that is read-only"),
+    (lambda c: c.all_reduce(ones, out=np.broadcast_to(1.0, 4)), ValueError, "read-only"),
     (
-        lambda c: c.all_reduce(np.lib.stride_tricks.as_strided(np.ones(4), (2, 2), (8, 8))),
+        lambda c: c.all_reduce(ones, out=np.lib.stride_tricks.as_strided(np.ones(4), (2, 2), (8, 8))),
         ValueError,
         "overlaps in itself",
     ),
@@ -88,6 +92,13 @@ INVALID = [
     (lambda c: c.reduce_scatter(np.ones(5)), ValueError, "reduce_scatter: data"),
     (lambda c: c.all_gather(ones, out=np.ones(8), counts=[4]), ValueError, "a count for each of 2 ranks, found 1"),
     (lambda c: c.scatter(None, out=ones.copy(), root=c.rank), ValueError, "an array on the root, found None"),
+    (lambda c: c.all_gather(ones, out=np.ones(7)), ValueError, "all_gather: out of replica 0: expected 8 elements, found 7 elements"),
+    (lambda c: c.all_gather([ones, ones]), ValueError, "out: expected an array, as data is a list, found None"),
+    (lambda c: c.all_gather(np.ones((2, 2)), counts=[3, 5]), ValueError, "counts.*multiples of the 2 elements of a row"),
+    (lambda c: c.all_gather(ones, counts=[4]), ValueError, "a count for each of 2 ranks, found 1"),
+    (lambda c: c.scatter(None, root=1 - c.rank), ValueError, "out: expected an array for this rank's part, found None"),
+    (lambda c: c.scatter([ones], root=c.rank), ValueError, "a part for each of 2 ranks, found 1"),
+    (lambda c: c.all_to_all([ones, np.ones(3)]), ValueError, "out: expected a list of arrays, as those in data differ"),
     (lambda c: c.all_gather(ones, out=[]), ValueError, "one array or more, found an empty list"),
     (lambda c: c.all_gather(ones, out=np.ones(8), counts=[-1, 9]), ValueError, r"counts.*found \[-1, 9\]"),
     (lambda c: c.gather(ones, out=np.ones(8), counts=3), TypeError, "counts.*a list of counts of elements, found 3"),
@@ -105,8 +116,9 @@ INVALID = [
     (lambda c: c.split(0, 2**31), ValueError, "split: key.*found 2147483648"),
     (lambda c: c.split(0, timeout=0), ValueError, "split: timeout.*found 0"),
     (lambda c: c.split(0, timeout="soon"), TypeError, "split: timeout.*found 'soon'"),
-    (lambda c: c.all_reduce_coalesced(3), TypeError, "int"),
-    (lambda c: c._refuse("all_reduce", "data", "this", "that"), ValueError, "all_reduce: data: expected this, found that"),
+    (lambda c: c.all_reduce_coalesced(3), TypeError, "data: expected a list of arrays, found int"),
+    (lambda c: c.all_reduce_coalesced([ones], out=[]), ValueError, "out: expected a list of 1 arrays.*found 0"),
+    (lambda c: refuse(c, "all_reduce", "data", "this", "that"), ValueError, "all_reduce: data: expected this, found that"),
 ]
 
 
@@ -139,6 +151,31 @@ def test_timeouts_that_are_wrong():
             comm.barrier(timeout=timeout)
     with pytest.raises(TypeError):
         comm.barrier(timeout="soon")
+
+
+def test_messages_name_calls_and_arguments_as_this_package_does():
+    errors = both(lambda c: c.send(np.ones(200_000), 1), lambda c: c.recv(np.ones(3), 0))
+    assert [error.call for error in errors] == ["send", "recv"]
+    assert not any("Mailbox" in str(error) for error in errors)
+    comms = cs.threads(2)
+    with pytest.raises(cs.TimeoutError) as caught:
+        comms[0].recv(np.ones(3), 1, timeout=0.05)
+    assert caught.value.call == "recv"
+
+
+@pytest.mark.parametrize("size", [-1, 0, 1025, 1 << 40, 1 << 70])
+def test_a_number_of_threads_that_is_wrong(size):
+    with pytest.raises(ValueError) as caught:
+        cs.threads(size)
+    told = (caught.value.call, caught.value.argument, caught.value.expected, caught.value.found)
+    assert told == ("threads", "size", "a number of ranks from 1 to 1024", str(size))
+
+
+@pytest.mark.parametrize("rank,size,argument", [(-1, 2, "rank"), (0, -2, "size")])
+def test_a_rank_or_size_that_no_group_has(rank, size, argument):
+    with pytest.raises((ValueError, cs.MeetingError)) as caught:
+        cs.Communicator(cs.UniqueId(), rank, size, join_timeout=0.2)
+    assert str(rank if argument == "rank" else size) in str(caught.value)
 
 
 def test_the_group_works_after_a_mistake():

@@ -90,7 +90,7 @@ def test_reductions(size, dtype, layout):
         for op in ops(dtype):
             expected = reduced(op, inputs).reshape(-1)
             inplace = layout(own)
-            assert comm.all_reduce(inplace, op) is inplace
+            assert comm.all_reduce(inplace, op, out=inplace) is inplace
             np.testing.assert_array_equal(inplace.reshape(-1), expected)
             out = layout(np.zeros_like(own))
             assert comm.all_reduce(layout(own), op, out=out) is out
@@ -103,7 +103,7 @@ def test_reductions(size, dtype, layout):
             comm.reduce_scatter(layout(own), op, out=part)
             np.testing.assert_array_equal(part.reshape(-1), expected[block])
             inplace = own.copy()
-            comm.reduce_scatter(inplace, op)
+            comm.reduce_scatter(inplace, op, out=inplace)
             np.testing.assert_array_equal(inplace[block], expected[block])
 
     cs.run(size, rank)
@@ -127,7 +127,7 @@ def test_moves(size, dtype, layout):
         np.testing.assert_array_equal(out.reshape(-1), whole)
         inplace = np.zeros_like(whole)
         inplace[n * 6 : n * 6 + 6] = inputs[n]
-        comm.all_gather(inplace)
+        comm.all_gather(inplace, out=inplace)
         np.testing.assert_array_equal(inplace, whole)
         view = np.zeros_like(whole)
         view[n * 6 : n * 6 + 6] = inputs[n]
@@ -146,7 +146,7 @@ def test_moves(size, dtype, layout):
         comm.all_to_all(layout(wide[n]), out=out)
         np.testing.assert_array_equal(out.reshape(-1), expected)
         inplace = layout(wide[n])
-        comm.all_to_all(inplace)
+        comm.all_to_all(inplace, out=inplace)
         np.testing.assert_array_equal(inplace.reshape(-1), expected)
 
     cs.run(size, rank)
@@ -197,13 +197,13 @@ def every_call(comm):
         for starts in (False, True):
             array = make()
             array[:] = np.arange(300_000, dtype=np.float32) * (n + 1)
-            done = comm.all_reduce(array, async_op=starts)
+            done = comm.all_reduce(array, out=array, async_op=starts)
             if starts:
                 assert isinstance(done, cs.Request) and done.wait() and done.done()
                 assert done.exception() is None and done.result is array
             np.testing.assert_array_equal(array, expected)
     several = [np.full(count, n + 1.0) for count in (1, 10, 1000)]
-    comm.all_reduce_coalesced(several, "max")
+    comm.all_reduce_coalesced(several, "max", out=several)
     assert all((array == size).all() for array in several)
     comm.barrier()
     half = comm.split(n % 2, key=-n)
@@ -264,7 +264,7 @@ def test_messages():
 def test_a_list_may_change_while_its_arrays_are_used():
     first, second = cs.threads(2)
     arrays = [np.ones(200_000) for _ in range(3)]
-    request = first.all_reduce_coalesced(arrays, async_op=True)
+    request = first.all_reduce_coalesced(arrays, out=arrays, async_op=True)
     gathered = [np.zeros(100_000) for _ in range(2)]
     other = first.all_gather(np.full(100_000, 1.0), out=gathered, async_op=True)
     kept = arrays[0]
@@ -283,7 +283,7 @@ def test_arrays_of_other_libraries():
 
     def rank(comm):
         tensor = torch.full((3, 4), comm.rank + 1.0).t()
-        assert comm.all_reduce(tensor) is tensor and (tensor == 3).all()
+        assert comm.all_reduce(tensor, out=tensor) is tensor and (tensor == 3).all()
         for dtype in (torch.bfloat16, torch.float8_e5m2, torch.bool, torch.complex64, torch.uint16, torch.complex32):
             own = torch.full((4,), comm.rank).to(dtype)
             out = torch.zeros(8).to(dtype)
@@ -300,12 +300,12 @@ def test_arrays_of_jax():
     jax = pytest.importorskip("jax")
 
     def rank(comm):
-        # Arrays of JAX never change: they are read, and refused where a call writes.
+        # Arrays of JAX never change: they are read, and refused as `out`.
         out = np.zeros(3, np.float32)
         comm.all_reduce(jax.numpy.full(3, comm.rank + 1.0), out=out)
         assert comm.broadcast(jax.numpy.arange(3) if comm.rank == 0 else np.zeros(3, np.int32)).tolist() == [0, 1, 2]
         with pytest.raises(ValueError, match="read-only"):
-            comm.all_reduce(jax.numpy.ones(3))
+            comm.all_reduce(jax.numpy.ones(3), out=jax.numpy.ones(3))
         return out.tolist()
 
     assert cs.run(2, rank) == [[3.0] * 3] * 2

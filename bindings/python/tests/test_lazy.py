@@ -65,17 +65,17 @@ def calls(comm, view, numbers, starts=False):
         assert torch.equal(tensor.resolve_conj().resolve_neg(), expected), (tensor, expected)
 
     data = own()
-    made(comm.all_reduce(data, async_op=starts))
+    made(comm.all_reduce(data, out=data, async_op=starts))
     same(data, total)
     data, out = own(), zeros()
     made(comm.all_reduce(data, out=out, async_op=starts))
     same(out, total)
     same(data, numbers(rank))
     several = [own(), own()]
-    made(comm.all_reduce_coalesced(several, async_op=starts))
+    made(comm.all_reduce_coalesced(several, out=several, async_op=starts))
     same(several[1], total)
     data = own()
-    made(comm.reduce(data, root=1, async_op=starts))
+    made(comm.reduce(data, root=1, out=data, async_op=starts))
     same(data, total if rank == 1 else numbers(rank))
     data = own()
     made(comm.broadcast(data, root=1, async_op=starts))
@@ -110,7 +110,7 @@ def calls(comm, view, numbers, starts=False):
     same(received, numbers((rank - 1) % size))
     # Elements that are apart, too.
     data = lazy(view, torch.stack([numbers(rank), numbers(rank)], 1))[:, 0]
-    made(comm.all_reduce(data, async_op=starts))
+    made(comm.all_reduce(data, out=data, async_op=starts))
     same(data, total)
 
 

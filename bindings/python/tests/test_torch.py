@@ -196,7 +196,7 @@ def reductions(group, layout):
                 same(call(), inputs[rank] if part is None else expected[part])
                 checked += 1
                 continue
-            text = rf"(op|recv)\b.* {name_of(dtype)}\b"
+            text = rf"(op|out)\b.* {name_of(dtype)}\b"
             if dtype.is_complex and call.__name__ == "all_reduce":
                 # PyTorch's own refusal.
                 text = rf"all_reduce does not support .*{name} on complex tensors"

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import Backend as C10DBackend
 
 from .._errors import Error
-from .._native import Communicator
+from .._native import Communicator, refuse
 from . import _errors, _sparse
 from ._join import join, limit
 from ._monitored import monitored_barrier
@@ -91,7 +91,7 @@ class _Collectives:
         try:
             return [tensor.clone().mul_(given.factor) for tensor in tensors]
         except RuntimeError as error:
-            self._comm._refuse(name, "op", "a factor that the tensor's type has", str(error).splitlines()[0])
+            refuse(self._comm, name, "op", "a factor that the tensor's type has", str(error).splitlines()[0])
             raise
 
     def _make_calls(self, name: str, outputs: list, inputs: list[Tensor], given: "_Given", **arguments: Any) -> Work | None:
@@ -112,7 +112,7 @@ class _Collectives:
             tensor, op = tensors[0], _OPS.get(hash(opts.reduceOp))
             if op is not None and tensor.layout is torch.strided:
                 try:
-                    self._comm.all_reduce(tensor, op, timeout=limit(opts.timeout))
+                    self._comm.all_reduce(tensor, op, out=tensor, timeout=limit(opts.timeout))
                     return None
                 except Error as error:
                     raise _errors.of(error) from None
@@ -132,7 +132,7 @@ class _Collectives:
             # An error must find the tensors unchanged.
             scaled = self._scaled("all_reduce", tensors, given)
             return self._make_calls("all_reduce", tensors, scaled, given, op=given.op)
-        return self._make_call("all_reduce_coalesced", tensors, tensors, given, op=given.op)
+        return self._make_call("all_reduce_coalesced", tensors, tensors, given, op=given.op, out=tensors)
 
     def broadcast(self, tensors: list[Tensor], *opts: Any, **named: Any) -> Work | None:
         (tensor,), given = _list(tensors), _Given(*opts, **named)
@@ -140,9 +140,8 @@ class _Collectives:
 
     def reduce(self, tensors: list[Tensor], *opts: Any, **named: Any) -> Work | None:
         (tensor,), given = _list(tensors), _Given(*opts, **named)
-        out = {"out": tensor} if given.factor is not None and given.root == self._comm.rank else {}
         (scaled,) = self._scaled("reduce", [tensor], given)
-        return self._make_call("reduce", scaled, [tensor], given, op=given.op, root=given.root, **out)
+        return self._make_call("reduce", scaled, [tensor], given, op=given.op, root=given.root, out=tensor)
 
     def allgather(self, outputs: list, inputs: list[Tensor], *opts: Any, **named: Any) -> Work | None:
         (data,), outputs = _list(inputs), _first(outputs)
@@ -231,11 +230,11 @@ class _Collectives:
         if not splits:
             if rows % size:
                 expected = f"rows for {size} ranks"
-                self._comm._refuse("all_to_all", argument, expected, str(rows), async_op=given.starts)
+                refuse(self._comm, "all_to_all", argument, expected, str(rows), async_op=given.starts)
             splits = [rows // size] * size
         elif sum(splits) != rows or len(splits) != size or min(splits) < 0:
             expected = f"{size} splits of {rows} rows"
-            self._comm._refuse("all_to_all", argument, expected, str(splits), async_op=given.starts)
+            refuse(self._comm, "all_to_all", argument, expected, str(splits), async_op=given.starts)
         width = tensor.numel() // rows if rows else 0
         return [split * width for split in splits]
 

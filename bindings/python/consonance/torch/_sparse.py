@@ -5,6 +5,7 @@ from datetime import timedelta
 import torch
 
 from .. import Communicator
+from .._native import refuse
 
 
 def all_reduce(comm: Communicator, tensor: torch.Tensor, op: str, timeout: timedelta | None) -> None:
@@ -14,7 +15,7 @@ def all_reduce(comm: Communicator, tensor: torch.Tensor, op: str, timeout: timed
     zeros is zero. ``timeout`` is that of each of the three calls that this takes.
     """
     if tensor.layout != torch.sparse_coo or op not in ("sum", "mean"):
-        comm._refuse("all_reduce", "tensor", "sum or mean of a sparse COO tensor", f"{op} of {tensor.layout}")
+        refuse(comm, "all_reduce", "tensor", "sum or mean of a sparse COO tensor", f"{op} of {tensor.layout}")
     own = tensor.coalesce()
     indices = own.indices().contiguous()
     counts = torch.zeros(comm.size, dtype=torch.int64)
@@ -28,6 +29,6 @@ def all_reduce(comm: Communicator, tensor: torch.Tensor, op: str, timeout: timed
     begin = int(counts[: comm.rank].sum())
     values = own.values().new_zeros(len(union), *own.values().shape[1:])
     values[places[begin : begin + own._nnz()]] = own.values()
-    comm.all_reduce(values, op, timeout=timeout)
+    comm.all_reduce(values, op, out=values, timeout=timeout)
     result = torch.sparse_coo_tensor(union.t(), values, tensor.shape, is_coalesced=True)
     tensor.copy_(result)

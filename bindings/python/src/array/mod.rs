@@ -92,6 +92,10 @@ impl Array {
     }
 
     fn of_numpy(array: &Bound<'_, PyUntypedArray>, argument: &'static str) -> Result<Array, Bad> {
+        // A subclass: its mask would be ignored.
+        if !array.is_exact_instance_of::<PyUntypedArray>() && array.hasattr(intern!(array.py(), "mask"))? {
+            return Err(Bad::masked(argument));
+        }
         let dtype = array.dtype();
         let of = match dtype.is_native_byteorder() {
             Some(false) => None,
@@ -112,11 +116,13 @@ impl Array {
     fn of_capsule(object: &Bound<'_, PyAny>, argument: &'static str) -> Result<Array, Bad> {
         let py = object.py();
         let Ok(export) = object.getattr(intern!(py, "__dlpack__")) else {
-            let found = object.get_type().name().map_or_else(|_| "another object".to_owned(), |name| name.to_string());
-            return Err(Bad::object(argument, found));
+            return Err(Bad::object(argument, object));
         };
-        // The device first: an object on a GPU would copy its data, or wait.
-        let device = object.call_method0(intern!(py, "__dlpack_device__"))?.extract::<(i32, i32)>()?;
+        // The device first: an object on a GPU would copy its data, or wait. What JAX traces has none.
+        let Ok(device) = object.getattr(intern!(py, "__dlpack_device__")) else {
+            return Err(Bad::traced(argument, object));
+        };
+        let device = device.call0()?.extract::<(i32, i32)>()?;
         Array::check_device(dlpack::Device { kind: device.0, id: device.1 }, argument)?;
         let options = PyDict::new(py);
         options.set_item(intern!(py, "max_version"), (1, 0))?;
@@ -235,6 +241,11 @@ impl Array {
         self.of
     }
 
+    /// Whether the array cannot be written.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
     /// Returns the number of elements of the runtime's type: two for a complex number.
     fn parts(&self) -> usize {
         self.count * self.of.parts
@@ -260,9 +271,14 @@ impl Array {
         own.start < others.end && others.start < own.end
     }
 
-    /// Whether this is the same memory as `other`, element by element.
+    /// Whether this is the same memory as `other`, element by element. Arrays without elements have
+    /// no memory, and may have the same address.
     pub(crate) fn is(&self, other: &Array) -> bool {
-        self.start == other.start && self.count == other.count && self.is_packed() && other.is_packed()
+        self.count > 0
+            && self.start == other.start
+            && self.count == other.count
+            && self.is_packed()
+            && other.is_packed()
     }
 
     /// Whether this is the block of a rank in `other`, of as many elements for each rank.
