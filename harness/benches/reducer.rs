@@ -283,9 +283,10 @@ fn axes() {
                 let (buf, bytes) = (tensor.as_buf(), tensor.as_buf().as_bytes());
                 let one = compare(
                     || {
-                        let mut along = Along::new(op, black_box(&[(buf, shape)])).expect("defined");
+                        let along = Along::new(op, black_box(&[(buf, shape)])).expect("memory");
+                        let mut along = along.expect("defined");
                         along.parts(1).into_iter().for_each(Part::run);
-                        black_box(along.finish());
+                        black_box(along.finish().expect("memory"));
                     },
                     || {
                         black_box(read(black_box(bytes)));
@@ -295,14 +296,15 @@ fn axes() {
                 let run = |job: &(dyn Fn(usize) + Sync)| team.lock().expect("one at a time").run(job);
                 let many = compare(
                     || {
-                        let mut along = Along::new(op, black_box(&[(buf, shape)])).expect("defined");
+                        let along = Along::new(op, black_box(&[(buf, shape)])).expect("memory");
+                        let mut along = along.expect("defined");
                         let parts: Vec<_> = along.parts(cores).into_iter().map(|part| Mutex::new(Some(part))).collect();
                         run(&|thread| {
                             let part = parts.get(thread).and_then(|part| part.lock().expect("its own").take());
                             part.into_iter().for_each(Part::run);
                         });
                         drop(parts);
-                        black_box(along.finish());
+                        black_box(along.finish().expect("memory"));
                     },
                     || {
                         run(&|thread| {

@@ -61,9 +61,10 @@ fn reduce<T: Element>(op: ReduceOp, inputs: usize, calls: usize) {
 fn along(shape: [usize; 3], calls: usize) {
     let tensor = HostMemory::zeroed(DType::F32, shape.iter().product());
     for _ in 0..calls {
-        let mut along = Along::new(ReduceOp::Sum, black_box(&[(tensor.as_buf(), shape)])).expect("sums are defined");
+        let along = Along::new(ReduceOp::Sum, black_box(&[(tensor.as_buf(), shape)])).expect("memory");
+        let mut along = along.expect("sums are defined");
         along.parts(1).into_iter().for_each(Part::run);
-        drop(black_box(along.finish()));
+        drop(black_box(along.finish().expect("memory")));
     }
 }
 

@@ -134,15 +134,16 @@ fn along(outer: usize, axis: usize, inner: usize) {
     let ones = vec![1i32; outer * axis * inner];
     let tensors = [(ones.as_slice().into(), shape), (ones.as_slice().into(), shape)];
     let sum = watched("a reduction along an axis", || {
-        let mut sum = Along::new(ReduceOp::Sum, &tensors).expect("integers have sums");
+        let mut sum = Along::new(ReduceOp::Sum, &tensors).expect("memory").expect("integers have sums");
         sum.parts(2).into_iter().for_each(Part::run);
-        sum.finish()
+        sum.finish().expect("memory")
     });
     assert!(sum.as_buf().as_slice::<i32>().expect("integers").iter().all(|&number| number == 2 * axis as i32));
     let sum = watched("a partial reduction", || {
-        let own = Partial::new(ReduceOp::Sum, ones.as_slice().into(), shape).expect("integers have sums");
+        let own = Partial::new(ReduceOp::Sum, ones.as_slice().into(), shape).expect("memory");
+        let own = own.expect("integers have sums");
         let other = own.with_bytes(own.as_bytes());
-        consonance_kernels::cpu::axis::finish(&[own, other], 1)
+        consonance_kernels::cpu::axis::finish(&[own, other], 1).expect("memory")
     });
     assert!(sum.as_buf().as_slice::<i32>().expect("integers").iter().all(|&number| number == 2 * axis as i32));
 }

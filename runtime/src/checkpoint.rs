@@ -348,7 +348,8 @@ fn read(file: &DataFile, header: &Header, name: &str, variable: &Variable) -> Re
         return Err(file.unexpected(expected, layout.describe()));
     }
     let count = layout.shape.iter().product();
-    let mut memory = HostMemory::unspecified(layout.dtype, count);
+    let no_memory = Error::no_memory(layout.dtype, count);
+    let mut memory = HostMemory::try_unspecified(layout.dtype, count).map_err(no_memory)?;
     file.read(layout.start, layout.order, memory.as_buf_mut())?;
     Tensor::from_memory(layout.shape, memory)
 }

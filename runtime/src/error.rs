@@ -1,7 +1,7 @@
 //! Errors: the reason, whose fault it is, and whether the group still works.
 
 use consonance_spec::{DType, ReduceOp, UnknownReduceOp};
-use std::{convert::Infallible, error::Error as StdError, fmt, iter, time::Duration};
+use std::{convert::Infallible, error::Error as StdError, fmt, io, iter, time::Duration};
 
 /// The result of every call that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -286,6 +286,11 @@ impl Error {
             // The other variants keep only their text.
             error => Error::other(format!("{error:#}")),
         }
+    }
+
+    /// Makes the error of elements for which the system has no memory.
+    pub(crate) fn no_memory(dtype: DType, count: usize) -> impl FnOnce(io::Error) -> Error {
+        move |source| Error::System { what: format!("allocate {count} elements of {dtype}"), source }
     }
 
     /// Adds the replica whose argument is invalid.

@@ -60,9 +60,11 @@ fn judge<T: Sample>(case: &AlongCase, machine: &mut impl Machine) -> Verdict {
     };
     let views: Vec<(HostBuf<'_>, [usize; 3])> =
         tensors.iter().zip(&case.axes).map(|(tensor, &axis)| (tensor.data[..].into(), [outer, axis, inner])).collect();
-    let mut host = Along::new(op, &views).ok_or("the host has no reduction")?;
+    let host = Along::new(op, &views).map_err(|error| error.to_string())?;
+    let mut host = host.ok_or("the host has no reduction")?;
     host.parts(2).into_iter().for_each(|part| part.run());
-    same("the host's result", result, host.finish().as_buf().as_bytes(), &expected)?;
+    let host = host.finish().map_err(|error| error.to_string())?;
+    same("the host's result", result, host.as_buf().as_bytes(), &expected)?;
 
     let size = Accumulator::new(op, dtype).ok_or("the operation is not defined")?.bytes(dtype);
     let mut nodes = Vec::new();

@@ -108,9 +108,10 @@ impl AlongCase {
         let sources: Vec<(HostBuf<'_>, [usize; 3])> = (tensors.iter().enumerate())
             .map(|(at, tensor)| (tensor.data.as_slice().into(), self.shape_of(at)))
             .collect();
-        let mut along = Along::new(self.op, &sources).ok_or("the operation is not defined")?;
+        let along = Along::new(self.op, &sources).map_err(|error| error.to_string())?;
+        let mut along = along.ok_or("the operation is not defined")?;
         along.parts(1).into_iter().for_each(|part| part.run());
-        let results = along.finish();
+        let results = along.finish().map_err(|error| error.to_string())?;
         let expected = results.as_buf().as_slice::<R>().ok_or("results of another type")?;
         let spec = spec.transpose().map_err(|error| error.to_string())?;
         if spec.is_some_and(|spec| keys(&spec.data) != keys(expected)) {

@@ -260,8 +260,8 @@ fn bytes_that_are_no_bool_become_one() {
 #[test]
 fn partials_of_bools_are_made_of_any_bytes() {
     let input = [true, false];
-    let partial = Partial::new(ReduceOp::Or, input[..].into(), [1, 1, 2]).unwrap();
-    let result = crate::cpu::axis::finish(&[partial.with_bytes(&[7, 200])], 1);
+    let partial = Partial::new(ReduceOp::Or, input[..].into(), [1, 1, 2]).unwrap().unwrap();
+    let result = crate::cpu::axis::finish(&[partial.with_bytes(&[7, 200])], 1).unwrap();
     assert!(result.as_buf().as_bytes().iter().all(|&byte| byte < 2));
 }
 
@@ -280,6 +280,15 @@ fn a_rank_has_one_seat_in_a_process() {
     let segment = segment(2);
     let _first = endpoint(&segment, 0, TIMEOUT);
     endpoint(&segment, 0, TIMEOUT);
+}
+
+/// Found by a trial: each view of a segment had claims of its own.
+#[test]
+#[should_panic = "a rank has one endpoint"]
+fn a_rank_has_one_seat_whatever_views_of_the_segment_a_process_has() {
+    let segment = segment(2);
+    let _first = endpoint(&segment, 0, TIMEOUT);
+    endpoint(&elsewhere(&segment), 0, TIMEOUT);
 }
 
 #[test]

@@ -147,8 +147,8 @@ impl DeviceMemory {
     /// Makes memory of `count` elements in `block`.
     ///
     /// # Safety
-    /// Until `block` is dropped, its address is valid on its device for `count` elements, each a
-    /// valid one, which nothing else accesses.
+    /// Until `block` is dropped, its space and its address stay the same, and the address is valid
+    /// there for `count` elements, each a valid one, which nothing else accesses.
     ///
     /// # Panics
     /// If the block says that it is in host memory.
@@ -213,7 +213,8 @@ pub fn pretended(device: u32, dtype: DType, count: usize) -> io::Result<DeviceMe
     }
 
     let block = Box::new(Pretended(device, HostMemory::try_zeroed(dtype, count)?));
-    // SAFETY: no device has these elements, so that none accesses them.
+    // SAFETY: no device has these elements, so that none accesses them. The space and the address
+    // are always the same.
     Ok(unsafe { DeviceMemory::new(block, dtype, count) })
 }
 

@@ -118,7 +118,7 @@ impl HostMemory {
     ///
     /// # Safety
     /// As for [`uninit`](HostMemory::uninit).
-    unsafe fn try_uninit(dtype: DType, count: usize) -> io::Result<HostMemory> {
+    pub(crate) unsafe fn try_uninit(dtype: DType, count: usize) -> io::Result<HostMemory> {
         let layout = Self::layout(dtype, count).ok_or(io::ErrorKind::OutOfMemory)?;
         let (start, place) = match layout.size() {
             0 => (NonNull::<u64>::dangling().cast(), Place::Allocated),

@@ -39,6 +39,8 @@ mod file;
 #[cfg(target_os = "linux")]
 mod fork_mark;
 #[cfg(target_os = "linux")]
+mod views;
+#[cfg(target_os = "linux")]
 mod account;
 #[cfg(target_os = "linux")]
 mod segment;

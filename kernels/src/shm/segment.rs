@@ -13,6 +13,7 @@ use super::{
     measured::Measured,
     records::{Head, RankRecord},
     ring::{CELLS, Cell, RingEnds},
+    views::AreaLocals,
 };
 use crate::{
     sync::watch,
@@ -23,13 +24,12 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 use std::{
-    collections::HashMap,
     fmt, io,
     mem::ManuallyDrop,
     ops::Range,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     ptr::NonNull,
-    sync::{Arc, Mutex, Weak},
+    sync::Arc,
     thread,
 };
 
@@ -50,7 +50,7 @@ pub struct Segment {
     pub(super) map: ManuallyDrop<Mapping>,
     mark: ForkMark,
     pub(super) account: Account,
-    locals: Mutex<HashMap<Area, Weak<Locals>>>,
+    locals: Arc<AreaLocals>,
 }
 
 impl Segment {
@@ -152,7 +152,7 @@ impl Segment {
             map: ManuallyDrop::new(map),
             mark,
             account: Account::default(),
-            locals: Mutex::default(),
+            locals: AreaLocals::of((identity, id)),
         })
     }
 
@@ -228,17 +228,10 @@ impl Segment {
     }
 
     /// Returns this process's private state of the ranks of an area. All users of the area at a
-    /// time share one value.
+    /// time share one value, whichever view of the segment they have.
     pub(crate) fn locals(&self, area: Area) -> Arc<Locals> {
-        let mut all = self.locals.lock().expect("nobody panics holding this lock");
-        if let Some(locals) = all.get(&area).and_then(Weak::upgrade) {
-            return locals;
-        }
         let ranks = if let Area::Pair { .. } = area { 2 } else { self.shape.ranks() };
-        let locals = Arc::new(Locals::new(ranks));
-        all.retain(|_, other| other.strong_count() > 0);
-        all.insert(area, Arc::downgrade(&locals));
-        locals
+        self.locals.in_area(area, ranks)
     }
 
     /// Reserves the pages of an area. A repetition only costs a system call.

@@ -6,17 +6,24 @@ use super::{
     text::{TuningError, parse},
 };
 use crate::sync::{
-    fork,
+    fork::PerProcess,
     plain::{AtomicBool, AtomicPtr, Ordering},
 };
 use std::{
     collections::BTreeMap,
-    env, fmt, fs, ptr,
+    env, fmt,
+    fs::{self, File},
+    io::{self, Read},
+    ptr,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 /// The environment variable that has the path of a file of knobs, or `off` for the defaults.
 pub const VARIABLE: &str = "CONSONANCE_TUNING";
+
+/// Limit on the bytes of a file of knobs, so that the wrong file does not fill the memory. A file
+/// of all knobs has a small part of them.
+const MOST_BYTES: u64 = 64 << 10;
 
 /// Where the value of a knob comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +85,7 @@ impl Settled {
         settled.measures = settled.file.is_none();
         settled.adopt(&Tuning::of(machine), Origin::Machine);
         let Some(file) = &settled.file else { return Ok(settled) };
-        let text = fs::read_to_string(file).map_err(|error| TuningError {
+        let text = read(file).map_err(|error| TuningError {
             file: format!("{VARIABLE}={file}"),
             line: 0,
             knob: None,
@@ -106,6 +113,18 @@ impl Settled {
     }
 }
 
+/// Reads a file of knobs. A pipe would wait for a writer, and a device may have no end.
+fn read(path: &str) -> io::Result<String> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("something other than a regular file"));
+    }
+    let mut text = String::new();
+    match File::open(path)?.take(MOST_BYTES + 1).read_to_string(&mut text)? as u64 {
+        ..=MOST_BYTES => Ok(text),
+        _ => Err(io::Error::other(format!("a file of more than {MOST_BYTES} bytes"))),
+    }
+}
+
 static DEFAULT: Tuning = Tuning::DEFAULT;
 
 /// The values of this process: always a value that lives as long as the process.
@@ -114,10 +133,9 @@ static CURRENT: AtomicPtr<Tuning> = AtomicPtr::new((&raw const DEFAULT).cast_mut
 /// Whether a measurement may still change some values: [`Settled::measures`] without a lock.
 static IS_DUE: AtomicBool = AtomicBool::new(false);
 
-/// What one process has settled. A fork begins anew, since a thread that it does not have may have
-/// held a lock.
+/// What one process has settled.
+#[derive(Default)]
 struct Locked {
-    process: fork::Origin,
     settled: Mutex<Option<Result<Settled, TuningError>>>,
     /// The values that were ever used. They are few: a group has those of its process or, between
     /// processes, those of the process that made its segment.
@@ -126,35 +144,7 @@ struct Locked {
     measuring: Mutex<()>,
 }
 
-/// Returns the locks of this process, which live as long as it does.
-fn locked() -> &'static Locked {
-    static LOCKED: AtomicPtr<Locked> = AtomicPtr::new(ptr::null_mut());
-    let seen = LOCKED.load(Ordering::Acquire);
-    // SAFETY: the word is null or the address of a value that was leaked below, before the address
-    // was stored.
-    if let Some(locked) = unsafe { seen.as_ref() }
-        && !locked.process.forked()
-    {
-        return locked;
-    }
-    let new = Locked {
-        process: fork::Origin::here(),
-        settled: Mutex::new(None),
-        kept: Mutex::new(Vec::new()),
-        measuring: Mutex::new(()),
-    };
-    let new = Box::into_raw(Box::new(new));
-    match LOCKED.compare_exchange(seen, new, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: the value was stored, so nobody frees it.
-        Ok(_) => unsafe { &*new },
-        // SAFETY: another thread of this process has stored its value, as above. This one was seen
-        // by nobody.
-        Err(other) => unsafe {
-            drop(Box::from_raw(new));
-            &*other
-        },
-    }
-}
+static LOCKED: PerProcess<Locked> = PerProcess::new(Locked::default);
 
 /// Returns the values of this process. It costs two loads. Before [`settle`] they are the defaults.
 #[inline]
@@ -187,7 +177,7 @@ pub fn is_due() -> bool {
 /// Takes the values that `measure` returns, unless this process has measured, or has its values
 /// from a peer, from a file or from the defaults. Waits for another thread that measures.
 pub(crate) fn measure_with(measure: impl FnOnce() -> Tuning) {
-    let _one = lock(&locked().measuring);
+    let _one = lock(&LOCKED.get().measuring);
     if settle().is_ok() && is_due() {
         adopt(&measure(), Origin::Measured);
     }
@@ -200,7 +190,7 @@ pub(crate) fn adopt_of_peer(theirs: &Tuning) {
 
 /// Returns these values for the rest of the process.
 pub fn keep(tuning: Tuning) -> &'static Tuning {
-    let mut kept = lock(&locked().kept);
+    let mut kept = lock(&LOCKED.get().kept);
     if let Some(&same) = kept.iter().find(|&&other| *other == tuning) {
         return same;
     }
@@ -228,7 +218,7 @@ pub fn settled() -> Result<Settled, TuningError> {
 }
 
 fn with_settled<T>(answer: impl FnOnce(&Settled) -> T) -> Result<T, TuningError> {
-    let mut settled = lock(&locked().settled);
+    let mut settled = lock(&LOCKED.get().settled);
     if let Some(settled) = &*settled {
         return settled.as_ref().map(answer).map_err(TuningError::clone);
     }
@@ -248,7 +238,7 @@ fn with_settled<T>(answer: impl FnOnce(&Settled) -> T) -> Result<T, TuningError>
 pub fn adopt(tuning: &Tuning, origin: Origin) {
     // The first call of `settle` would replace these values.
     let _ = settle();
-    let mut settled = lock(&locked().settled);
+    let mut settled = lock(&LOCKED.get().settled);
     let new = *tuning;
     if let Some(Ok(settled)) = &mut *settled {
         settled.adopt(&new, origin);
@@ -297,6 +287,33 @@ mod tests {
         assert_eq!(error.found, fs::read_to_string(&path).unwrap_err().to_string());
     }
 
+    /// Found by a trial: the memory was filled with zeros, and a pipe was waited for without end.
+    #[test]
+    fn a_file_of_knobs_is_regular_and_small() {
+        let path = std::env::temp_dir().join(format!("consonance-large-tuning-{}", std::process::id()));
+        let found = |path: &str| Settled::new(Some(path), &Machine::default()).unwrap_err().found;
+        let text = to_text(&Tuning::DEFAULT);
+        let filled = |bytes: usize| format!("{text}#{}", "x".repeat(bytes - text.len() - 1));
+        fs::write(&path, filled(MOST_BYTES as usize)).unwrap();
+        Settled::new(path.to_str(), &Machine::default()).unwrap();
+        fs::write(&path, filled(MOST_BYTES as usize + 1)).unwrap();
+        assert_eq!(found(path.to_str().unwrap()), "a file of more than 65536 bytes");
+        fs::remove_file(&path).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &path,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
+        let pipe = found(path.to_str().unwrap());
+        fs::remove_file(&path).unwrap();
+        for found in [pipe, found("/dev/zero"), found("/")] {
+            assert_eq!(found, "something other than a regular file");
+        }
+    }
+
     #[test]
     fn windows_are_larger_where_ranks_outnumber_cores() {
         let crowded = Tuning::DEFAULT.crowded();
@@ -318,7 +335,7 @@ mod tests {
     /// A fork has only the thread that made it: a lock that another thread held is never released.
     #[test]
     fn a_fork_settles_while_another_thread_of_its_parent_holds_the_locks() {
-        let before = locked();
+        let before = LOCKED.get();
         let (settled, kept) = (lock(&before.settled), lock(&before.kept));
         // SAFETY: the child takes no lock but its own and those of the allocator, which `fork` has
         // put in order. The alarm ends it if it waits.
@@ -326,7 +343,7 @@ mod tests {
             match libc::fork() {
                 0 => {
                     libc::alarm(20);
-                    let right = settle().is_ok() && keep(*current()) == current() && !ptr::eq(locked(), before);
+                    let right = settle().is_ok() && keep(*current()) == current() && !ptr::eq(LOCKED.get(), before);
                     libc::_exit(if right { 17 } else { 1 })
                 }
                 child => child,
@@ -338,6 +355,6 @@ mod tests {
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 17, "{status:#x}");
         drop((settled, kept));
-        assert!(ptr::eq(locked(), before), "the parent goes on with its own");
+        assert!(ptr::eq(LOCKED.get(), before), "the parent goes on with its own");
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     comm::{options, report::Processes},
 };
 use consonance_kernels::{
-    bootstrap::{Formed, Gone, Group, Meeting, MeetingError, MeetingOptions, Waiting, Watch},
+    bootstrap::{Formed, Gone, Group, Meeting, MeetingError, MeetingOptions, Waiting, Watch, message::MAX_TASKS},
     digest::digest,
     group::{Endpoint, Reason},
     os::{
@@ -275,8 +275,8 @@ impl ProcessGroupBuilder {
     /// # Errors
     /// * [`Error::InvalidCall`] if this process is not a `chief` or `worker` of the cluster, or if
     ///   one of them is on another host.
-    /// * [`Error::InvalidCall`] if the id of the group was made elsewhere, or the rank is not below
-    ///   the size.
+    /// * [`Error::InvalidCall`] if the id of the group was made elsewhere, the rank is not below the
+    ///   size, or the size is above 1024.
     /// * [`Error::Meeting`] if processes are missing at the deadline (the error names them), if
     ///   another process already runs this task, or if a process of another user or another build
     ///   of the program has taken a task.
@@ -414,6 +414,10 @@ impl Job {
                 if rank >= size {
                     let expected = format!("a rank below the size, {size}");
                     return Err(Error::invalid(CALL, "rank", expected, rank.to_string()));
+                }
+                // Names are made for all ranks, so their number is compared first.
+                if size > MAX_TASKS {
+                    return Err(Error::invalid(CALL, "size", format!("at most {MAX_TASKS}"), size.to_string()));
                 }
                 id.check_here(rank)?;
                 let tasks = (0..size).map(|rank| format!("rank {rank}")).collect();

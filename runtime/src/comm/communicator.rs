@@ -243,7 +243,9 @@ impl Communicator {
     /// Allocates `count` elements of unspecified values in `space`, for a result.
     pub(crate) fn room(&self, space: Space, dtype: DType, count: usize) -> Result<Memory> {
         match space {
-            Space::Host => Ok(HostMemory::unspecified(dtype, count).into()),
+            Space::Host => {
+                Ok(HostMemory::try_unspecified(dtype, count).map_err(Error::no_memory(dtype, count))?.into())
+            }
             Space::Cuda(_) => self.engine.alloc(space, dtype, count),
         }
     }

@@ -5,7 +5,7 @@ use crate::{
     Axes, Communicator, DType, IndexedSlices, ReduceOp, Result, Tensor,
     comm::{agreement::Agreement, call::Call},
     value::{
-        axis::{Flat, require_contributions},
+        axis::{Flat, no_memory, require_contributions},
         indexed_slices,
         nest::{Leaf, NestSignature, Value},
         tensor,
@@ -135,7 +135,8 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         let counts = elements.iter().map(|&count| count as usize);
         require_contributions(self.kind.name(), op.name(), op.has_identity(), counts)?;
         let elements = elements.iter().fold(0, |sum: u64, &count| sum.wrapping_add(count));
-        *tensor = Tensor::from_memory(kept, axis::finish(&partials, elements))?;
+        let result = axis::finish(&partials, elements).map_err(no_memory(tensor.dtype(), &kept))?;
+        *tensor = Tensor::from_memory(kept, result)?;
         Ok(())
     }
 

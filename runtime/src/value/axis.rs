@@ -1,8 +1,11 @@
 //! Axes of tensors, as arguments.
 
-use crate::{Error, ReduceOp, Result, Tensor};
+use crate::{DType, Error, ReduceOp, Result, Tensor};
 use consonance_kernels::{cpu::axis::Partial, digest::mix, memory::HostBuf};
-use std::fmt::{self, Display};
+use std::{
+    fmt::{self, Display},
+    io,
+};
 
 /// One axis; a negative one counts from the last (-1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +143,12 @@ pub(crate) fn require_contributions(
     }
 }
 
+/// Makes the error of a reduction for whose result, of the shape `kept`, the system has no memory.
+/// An axis without elements has a result of any size.
+pub(crate) fn no_memory(dtype: DType, kept: &[usize]) -> impl Fn(io::Error) -> Error {
+    move |source| Error::System { what: format!("allocate a reduction of {dtype} to the shape {kept:?}"), source }
+}
+
 /// A tensor viewed as `[outer, axis, inner]`: the axis in the middle stands for all removed axes.
 pub(crate) struct Flat {
     tensor: Tensor,
@@ -176,13 +185,15 @@ impl Flat {
     /// Reduces the elements along the axis without rounding.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if they do not lie in host memory.
+    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if they do not lie in host memory;
+    /// [`Error::System`](crate::Error::System) if the system has no memory for the result.
     ///
     /// # Panics
     /// If `op` is not defined on their dtype.
     pub(crate) fn partial(&self, op: ReduceOp) -> Result<Partial> {
         let (elements, shape) = self.view()?;
-        Ok(Partial::new(op, elements, shape).expect("the operation was checked"))
+        let partial = Partial::new(op, elements, shape).map_err(no_memory(elements.dtype(), &[shape[0], shape[2]]))?;
+        Ok(partial.expect("the operation was checked"))
     }
 
     /// Returns the elements and the three sizes.

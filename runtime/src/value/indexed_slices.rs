@@ -151,7 +151,8 @@ impl IndexedSlices {
         let count = count
             .filter(|_| bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok()))
             .ok_or_else(|| Error::invalid(call, "dense_shape", "fewer bytes than addresses", format!("{shape:?}")))?;
-        let mut memory = HostMemory::zeroed(self.values.dtype(), count);
+        let dtype = self.values.dtype();
+        let mut memory = HostMemory::try_zeroed(dtype, count).map_err(Error::no_memory(dtype, count))?;
         let values = self.values.host()?;
         let elements = |row: usize| row * row_count..(row + 1) * row_count;
         for (target, group) in groups {
@@ -279,9 +280,9 @@ pub(crate) fn divide(call: &'static str, values: &Tensor, replicas: usize) -> Re
 /// Divides every element by `replicas`, like the mean.
 pub(crate) fn divided(call: &'static str, values: HostBuf<'_>, replicas: usize) -> Result<HostMemory> {
     let (dtype, count) = (values.dtype(), values.count());
-    let partial = Partial::new(ReduceOp::Mean, values, [count, 1, 1])
-        .ok_or_else(|| Error::invalid(call, "op", operation_on(dtype, ""), "mean"))?;
-    Ok(axis::finish(&[partial], replicas as u64))
+    let partial = Partial::new(ReduceOp::Mean, values, [count, 1, 1]).map_err(Error::no_memory(dtype, count))?;
+    let partial = partial.ok_or_else(|| Error::invalid(call, "op", operation_on(dtype, ""), "mean"))?;
+    axis::finish(&[partial], replicas as u64).map_err(Error::no_memory(dtype, count))
 }
 
 #[cfg(test)]
@@ -349,5 +350,12 @@ mod tests {
         let error = strategy.gather(&all, 0).unwrap_err();
         assert_eq!((refusal(&error), found(&error)), (("Strategy::gather", "indices", None), "i32"));
         assert!(strategy.run_with(all, |replica, slices| replica.all_gather(slices, 0)).is_err());
+    }
+
+    /// Found by reading: the process ended, though it had passed no more than a shape.
+    #[test]
+    fn a_dense_tensor_that_fits_no_memory_is_an_error() {
+        let error = rows([0i64], Some(vec![1 << 60, 1])).unwrap().to_dense().unwrap_err();
+        assert!(matches!(error, Error::System { .. }), "{error}");
     }
 }

@@ -112,3 +112,13 @@ fn who_is_missing_or_elsewhere_is_named() {
     job.all().for_each(|process| process.tell("end"));
     job.end();
 }
+
+/// Found by a trial: a name was made for each rank, and the process ended for want of memory.
+#[test]
+fn a_size_above_the_limit_is_refused_before_anything_is_made() {
+    let id = UniqueId::new().unwrap();
+    for size in [1025, 1 << 30, usize::MAX] {
+        let error = ProcessGroup::with_id(&id, 0, size).join().err().expect("no group");
+        assert_eq!((refusal(&error), found(&error)), (("ProcessGroup", "size", None), &*size.to_string()));
+    }
+}

@@ -10,7 +10,7 @@ use crate::{
     sync::plain::{AtomicU64, Ordering},
 };
 use consonance_spec::{DType, ReduceOp, partition};
-use std::{ops::Range, slice};
+use std::{io, ops::Range, slice};
 
 /// Minimum number of rows (of a tensor's blocks, or of results) for each part, if parts are cut
 /// between rows. With fewer rows the parts would be uneven.
@@ -20,20 +20,26 @@ const ROWS_A_PART: usize = if cfg!(test) { 2 } else { 16 };
 /// some cache lines.
 const BORDER: usize = 128;
 
+/// Limit on the parts, which are listed: more than the cores of any machine.
+const MOST_PARTS: usize = 64 << 10;
+
 impl Partial {
     /// Reduces a row-major tensor of the shape `[outer, axis, inner]` along its middle axis; `None`
     /// if the operation is not defined on its type. An empty axis gives the operation's identity;
     /// if there is none, the partial result is not one.
     ///
+    /// # Errors
+    /// The system's, if it has no memory for the result. An empty axis has a result of any size.
+    ///
     /// # Panics
     /// If the input does not have the number of elements that the shape says.
-    pub fn new(op: ReduceOp, input: HostBuf<'_>, shape: [usize; 3]) -> Option<Partial> {
-        let tensor = Tensor::new(op, input, shape, Isa::best())?;
+    pub fn new(op: ReduceOp, input: HostBuf<'_>, shape: [usize; 3]) -> io::Result<Option<Partial>> {
+        let Some(tensor) = Tensor::new(op, input, shape, Isa::best())? else { return Ok(None) };
         // SAFETY: the piece writes all of this memory.
-        let mut blocks = unsafe { tensor.room() };
+        let mut blocks = unsafe { tensor.room()? };
         let start = blocks.as_buf_mut().as_mut_ptr();
         Piece { tensors: slice::from_ref(&tensor), range: 0..tensor.values(), start, whole: None }.run();
-        Some(tensor.partial(op, blocks))
+        Ok(Some(tensor.partial(op, blocks)))
     }
 }
 
@@ -48,13 +54,14 @@ impl Partial {
 ///
 /// let (long, short) = (vec![1i32; 3 * 100_000], vec![1i32; 3 * 5]);
 /// let tensors = [(long[..].into(), [3, 100_000, 1]), (short[..].into(), [3, 5, 1])];
-/// let mut sum = Along::new(ReduceOp::Sum, &tensors).unwrap();
+/// let mut sum = Along::new(ReduceOp::Sum, &tensors)?.expect("integers have sums");
 /// std::thread::scope(|scope| {
 ///     for part in sum.parts(2) {
 ///         scope.spawn(|| part.run());
 ///     }
 /// });
-/// assert_eq!(sum.finish().as_buf().as_slice(), Some(&[100_005; 3][..]));
+/// assert_eq!(sum.finish()?.as_buf().as_slice(), Some(&[100_005; 3][..]));
+/// # std::io::Result::Ok(())
 /// ```
 pub struct Along<'a> {
     op: ReduceOp,
@@ -101,19 +108,25 @@ impl<'a> Along<'a> {
     /// middle axis; `None` if the operation is not defined on their type. An empty axis gives the
     /// operation's identity; an operation without one gets no empty axis.
     ///
+    /// # Errors
+    /// The system's, if it has no memory for the results. An empty axis has results of any size.
+    ///
     /// # Panics
     /// If there are no tensors, if a tensor does not have the number of elements that its shape
     /// says, or if tensors differ in type, `outer` or `inner`.
-    pub fn new(op: ReduceOp, tensors: &[(HostBuf<'a>, [usize; 3])]) -> Option<Along<'a>> {
+    pub fn new(op: ReduceOp, tensors: &[(HostBuf<'a>, [usize; 3])]) -> io::Result<Option<Along<'a>>> {
         Along::with_isa(op, tensors, Isa::best())
     }
 
     /// Does as [`new`](Along::new), in the instruction set `isa`; `None` also if the machine lacks
     /// it.
     ///
+    /// # Errors
+    /// As [`new`](Along::new).
+    ///
     /// # Panics
     /// As [`new`](Along::new).
-    pub fn with_isa(op: ReduceOp, tensors: &[(HostBuf<'a>, [usize; 3])], isa: Isa) -> Option<Along<'a>> {
+    pub fn with_isa(op: ReduceOp, tensors: &[(HostBuf<'a>, [usize; 3])], isa: Isa) -> io::Result<Option<Along<'a>>> {
         let &(first, [outer, _, inner]) = tensors.first().expect("a reduction of no tensors");
         for (input, shape) in tensors {
             assert_eq!(
@@ -125,25 +138,26 @@ impl<'a> Along<'a> {
         // The sum can wrap only if there are no results.
         let elements = tensors.iter().fold(0u64, |all, (_, [_, axis, _])| all.wrapping_add(*axis as u64));
         let tensors = tensors.iter().map(|&(input, shape)| Tensor::new(op, input, shape, isa));
-        let tensors: Vec<Tensor<'_>> = tensors.collect::<Option<_>>()?;
+        let Some(tensors) = tensors.collect::<io::Result<Option<Vec<Tensor<'_>>>>>()? else { return Ok(None) };
+        let Some(result) = op.result(first.dtype()) else { return Ok(None) };
         // SAFETY: the parts write all of the memory before any of it is read; `finish` asserts
         // this.
         let (target, unwritten) = unsafe {
             if tensors.iter().all(|tensor| tensor.blocks() == 1) {
-                (Target::Results(HostMemory::uninit(op.result(first.dtype())?, outer * inner)), tensors[0].values())
+                (Target::Results(HostMemory::try_uninit(result, tensors[0].results())?), tensors[0].values())
             } else {
-                let blocks = tensors.iter().map(|tensor| tensor.room()).collect();
+                let blocks = tensors.iter().map(|tensor| tensor.room()).collect::<io::Result<_>>()?;
                 (Target::Blocks(blocks), tensors.iter().map(|tensor| tensor.values()).sum())
             }
         };
-        Some(Along { op, tensors, elements, target, unwritten: AtomicU64::new(unwritten as u64) })
+        Ok(Some(Along { op, tensors, elements, target, unwritten: AtomicU64::new(unwritten as u64) }))
     }
 
     /// Cuts the reduction into at most `count` parts of about the same size. All of them must run,
     /// whatever parts of an earlier call have done.
     pub fn parts(&mut self, count: usize) -> Vec<Part<'_>> {
         let Along { op, tensors, elements, target, unwritten } = self;
-        let mut pieces: Vec<Vec<Piece<'_>>> = (0..count).map(|_| Vec::new()).collect();
+        let mut pieces: Vec<Vec<Piece<'_>>> = (0..count.min(MOST_PARTS)).map(|_| Vec::new()).collect();
         let all: usize = match target {
             Target::Results(results) => {
                 let inputs: usize = tensors.iter().map(Tensor::bytes).sum();
@@ -163,13 +177,16 @@ impl<'a> Along<'a> {
 
     /// Returns the result.
     ///
+    /// # Errors
+    /// The system's, if it has no memory for the result.
+    ///
     /// # Panics
     /// If some of the last [parts](Along::parts) have not run.
-    pub fn finish(self) -> HostMemory {
+    pub fn finish(self) -> io::Result<HostMemory> {
         let Along { op, tensors, elements, target, unwritten } = self;
         assert_eq!(unwritten.into_inner(), 0, "what parts have not written");
         match target {
-            Target::Results(results) => results,
+            Target::Results(results) => Ok(results),
             Target::Blocks(blocks) => {
                 let partials = tensors.iter().zip(blocks).map(|(tensor, blocks)| tensor.partial(op, blocks));
                 finish(&partials.collect::<Vec<_>>(), elements)

@@ -5,6 +5,7 @@ use crate::{
     memory::{HostMemory, make_valid},
 };
 use consonance_spec::{DType, ReduceOp};
+use std::io;
 
 /// One replica's reduction of a tensor along an axis, kept as accumulators.
 ///
@@ -15,10 +16,11 @@ use consonance_spec::{DType, ReduceOp};
 /// // A batch of two rows on one replica and of one row on another; the mean of the three.
 /// let (two, one) = ([1.0f32, 10.0, 2.0, 20.0], [6.0f32, 60.0]);
 /// let partials = [
-///     Partial::new(ReduceOp::Mean, two[..].into(), [1, 2, 2]).unwrap(),
-///     Partial::new(ReduceOp::Mean, one[..].into(), [1, 1, 2]).unwrap(),
+///     Partial::new(ReduceOp::Mean, two[..].into(), [1, 2, 2])?.expect("floats have means"),
+///     Partial::new(ReduceOp::Mean, one[..].into(), [1, 1, 2])?.expect("floats have means"),
 /// ];
-/// assert_eq!(finish(&partials, 3).as_buf().as_slice(), Some(&[3.0f32, 30.0][..]));
+/// assert_eq!(finish(&partials, 3)?.as_buf().as_slice(), Some(&[3.0f32, 30.0][..]));
+/// # std::io::Result::Ok(())
 /// ```
 pub struct Partial {
     pub(super) op: ReduceOp,
@@ -56,9 +58,12 @@ impl Partial {
 /// Combines the replicas' partials in canonical order, divides a mean by `count`, and rounds once.
 /// `count` is the number of elements that each result combines.
 ///
+/// # Errors
+/// The system's, if it has no memory for the result.
+///
 /// # Panics
 /// If there are no partials, or if they differ in operation, element type or number of results.
-pub fn finish(partials: &[Partial], count: u64) -> HostMemory {
+pub fn finish(partials: &[Partial], count: u64) -> io::Result<HostMemory> {
     let first = partials.first().expect("a result of no partials");
     for partial in partials {
         let what = |partial: &Partial| (partial.op, partial.dtype, partial.count);
@@ -67,14 +72,14 @@ pub fn finish(partials: &[Partial], count: u64) -> HostMemory {
     let Partial { op, dtype, kernel, count: results, .. } = *first;
     // SAFETY: all results are written below.
     let mut memory =
-        unsafe { HostMemory::uninit(op.result(dtype).expect("a partial's operation is defined"), results) };
+        unsafe { HostMemory::try_uninit(op.result(dtype).expect("a partial's operation is defined"), results)? };
     let elements = memory.as_buf().bytes() / kernel.target_bytes;
     let sources: Vec<*const u8> = partials.iter().map(|partial| partial.accumulators.as_buf().as_ptr()).collect();
     let target = memory.as_buf_mut().as_mut_ptr();
     // SAFETY: each partial has an accumulator and the memory an element for each result; the memory
     // is new.
     unsafe { kernel.finish(&sources, &[target], elements, divisor(op, count), 0) }
-    memory
+    Ok(memory)
 }
 
 /// Returns the divisor of a result that combines `count` elements.

@@ -10,7 +10,7 @@ use crate::{
     memory::{HostBuf, HostMemory},
 };
 use consonance_spec::{DType, ReduceOp};
-use std::{array, ptr};
+use std::{array, io, ptr};
 
 /// Elements along the axis that are combined in lanes before blocks are combined.
 const BLOCK: usize = 4096;
@@ -71,16 +71,26 @@ impl<'a> Tensor<'a> {
     /// Returns the tensor; `None` if the operation is not defined on the type, or the machine lacks
     /// the instruction set.
     ///
+    /// # Errors
+    /// [`io::ErrorKind::OutOfMemory`] if the accumulators have more bytes than there are addresses.
+    /// An empty axis makes this possible: the elements of the tensor do not bound the other sizes.
+    ///
     /// # Panics
     /// If the input does not have the number of elements that the shape says.
-    pub(super) fn new(op: ReduceOp, input: HostBuf<'a>, shape: [usize; 3], isa: Isa) -> Option<Tensor<'a>> {
-        let elements = shape.into_iter().try_fold(1usize, usize::checked_mul);
+    pub(super) fn new(op: ReduceOp, input: HostBuf<'a>, shape: [usize; 3], isa: Isa) -> io::Result<Option<Tensor<'a>>> {
+        let elements = if shape.contains(&0) { Some(0) } else { product(shape) };
         assert_eq!(elements, Some(input.count()), "elements of the shape {shape:?}, and of the input");
-        let kernel = Kernel::new(op, input.dtype(), isa)?;
-        let [outer, axis, inner] = shape;
+        let Some(kernel) = Kernel::new(op, input.dtype(), isa) else { return Ok(None) };
+        // Of results that are none, the size of the other axis may be any number.
+        let [outer, axis, inner] = if shape[0] == 0 || shape[2] == 0 { [0, shape[1], 0] } else { shape };
+        let tensor = Tensor { input, kernel, outer, axis, inner };
+        let wide = product([inner, input.dtype().size()]).ok_or(io::ErrorKind::OutOfMemory)?;
         // For a kernel of bytes, each byte of a wider element is an element of the innermost axis.
-        let inner = inner * input.dtype().size() / kernel.source_bytes;
-        Some(Tensor { input, kernel, outer, axis, inner })
+        let tensor = Tensor { inner: wide / kernel.source_bytes, ..tensor };
+        // No product of these sizes is larger.
+        let bytes = product([outer, tensor.blocks(), tensor.inner, kernel.acc_bytes.max(kernel.source_bytes)]);
+        bytes.filter(|&bytes| isize::try_from(bytes).is_ok()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Some(tensor))
     }
 
     pub(super) fn kernel(&self) -> &'static Kernel {
@@ -107,13 +117,21 @@ impl<'a> Tensor<'a> {
         self.outer * self.blocks() * self.inner
     }
 
+    /// Returns the number of results, which are elements of the tensor's type or of the mean's.
+    pub(super) fn results(&self) -> usize {
+        self.outer * self.inner * self.kernel.source_bytes / self.input.dtype().size()
+    }
+
     /// Allocates memory for the accumulators of all blocks.
+    ///
+    /// # Errors
+    /// The system's, if it has no memory.
     ///
     /// # Safety
     /// Nobody reads a byte before it is written.
-    pub(super) unsafe fn room(&self) -> HostMemory {
+    pub(super) unsafe fn room(&self) -> io::Result<HostMemory> {
         // SAFETY: the caller's promise is the same.
-        unsafe { HostMemory::uninit(DType::U8, self.values() * self.kernel.acc_bytes) }
+        unsafe { HostMemory::try_uninit(DType::U8, self.values() * self.kernel.acc_bytes) }
     }
 
     /// Combines the accumulators of all blocks of each slice.
@@ -136,8 +154,7 @@ impl<'a> Tensor<'a> {
             }
             values = values.as_buf().slice(0..outer * row_bytes).into();
         }
-        let count = outer * inner * kernel.source_bytes / input.dtype().size();
-        Partial { op, dtype: input.dtype(), kernel, count, accumulators: values }
+        Partial { op, dtype: input.dtype(), kernel, count: self.results(), accumulators: values }
     }
 
     /// Returns how many accumulators of the range `at..end` are computed next: those of whole
@@ -477,4 +494,9 @@ impl<'a> Tensor<'a> {
             distance *= FEW_BLOCKS;
         }
     }
+}
+
+/// Returns the product of sizes; `None` if it is no number.
+fn product<const COUNT: usize>(sizes: [usize; COUNT]) -> Option<usize> {
+    sizes.into_iter().try_fold(1usize, usize::checked_mul)
 }

@@ -7,10 +7,11 @@ use crate::{
     memory::HostMemory,
 };
 use consonance_spec::{
-    ReduceOp,
+    DType, ReduceOp,
     array::{self, Array},
     for_each_dtype,
 };
+use std::io;
 
 /// Sizes along the axis at the edges of lanes and blocks: of one replica, and of several.
 const AXES: [&[usize]; 23] = [
@@ -75,14 +76,15 @@ fn check<T: Sample<Mean: Sample>>(op: ReduceOp, axes: &[usize], outer: usize, in
     let alone = Isa::available().map(|isa| (isa, 1));
     let shared: &[usize] = if op == ReduceOp::Sum { &[2, 3, 8] } else { &[3] };
     for (isa, parts) in alone.chain(shared.iter().map(|&parts| (Isa::best(), parts))) {
-        let mut along = Along::with_isa(op, &inputs, isa).unwrap();
+        let mut along = Along::with_isa(op, &inputs, isa).unwrap().unwrap();
         along.parts(parts).into_iter().rev().for_each(Part::run);
         let what = format!("{op} of {} in {isa}, {parts} parts: [{outer}, {axes:?}, {inner}]", T::DTYPE);
-        assert_eq!(keys::<T>(op, &along.finish()), expected, "{what}");
+        assert_eq!(keys::<T>(op, &along.finish().unwrap()), expected, "{what}");
     }
-    let partials: Vec<Partial> = inputs.iter().map(|&(input, shape)| Partial::new(op, input, shape).unwrap()).collect();
+    let partial = |&(input, shape): &(_, _)| Partial::new(op, input, shape).unwrap().unwrap();
+    let partials: Vec<Partial> = inputs.iter().map(partial).collect();
     let others = partials.iter().map(|partial| partials[0].with_bytes(partial.as_bytes()));
-    let result = finish(&others.collect::<Vec<_>>(), axes.iter().sum::<usize>() as u64);
+    let result = finish(&others.collect::<Vec<_>>(), axes.iter().sum::<usize>() as u64).unwrap();
     assert_eq!(keys::<T>(op, &result), expected, "partials, {op} of {}: [{outer}, {axes:?}, {inner}]", T::DTYPE);
 }
 
@@ -119,10 +121,35 @@ fn every_reduction_along_an_axis_has_the_bits_of_the_spec() {
 #[should_panic(expected = "what parts have not written")]
 fn no_result_of_parts_that_have_not_run() {
     let elements = [1f32; 1000];
-    let mut along = Along::new(ReduceOp::Sum, &[(elements[..].into(), [1, 2, 500])]).unwrap();
+    let mut along = Along::new(ReduceOp::Sum, &[(elements[..].into(), [1, 2, 500])]).unwrap().unwrap();
     let mut parts = along.parts(2);
     parts.pop().unwrap().run();
     assert_eq!(parts.len(), 1);
     drop(parts);
-    along.finish();
+    _ = along.finish();
+}
+
+/// Found by a trial: the number of results was a product that wrapped, so parts wrote past them.
+#[test]
+fn results_with_more_bytes_than_addresses_are_an_error() {
+    let nothing = HostMemory::zeroed(DType::F64, 0);
+    for (outer, inner) in [(5, (1 << 61) + 1383505805528216373), (5, 1 << 58), (1 << 58, 1), (usize::MAX, usize::MAX)] {
+        let shape = [outer, 0, inner];
+        let refused = Along::new(ReduceOp::Sum, &[(nothing.as_buf(), shape); 2]).err().map(|error| error.kind());
+        assert_eq!(refused, Some(io::ErrorKind::OutOfMemory), "{shape:?}");
+        let refused = Partial::new(ReduceOp::Mean, nothing.as_buf(), shape).err().map(|error| error.kind());
+        assert_eq!(refused, Some(io::ErrorKind::OutOfMemory), "{shape:?}");
+    }
+}
+
+#[test]
+fn no_results_may_be_of_any_shape() {
+    let nothing = HostMemory::zeroed(DType::F64, 0);
+    for shape in [[0, 7, usize::MAX], [usize::MAX, 0, 0], [usize::MAX, usize::MAX, 0]] {
+        let mut along = Along::new(ReduceOp::Sum, &[(nothing.as_buf(), shape)]).unwrap().unwrap();
+        along.parts(usize::MAX).into_iter().for_each(Part::run);
+        assert_eq!(along.finish().unwrap().count(), 0, "{shape:?}");
+        let partial = Partial::new(ReduceOp::Sum, nothing.as_buf(), shape).unwrap().unwrap();
+        assert_eq!(finish(&[partial], 0).unwrap().count(), 0, "{shape:?}");
+    }
 }

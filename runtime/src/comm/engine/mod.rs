@@ -132,9 +132,7 @@ pub trait Engine: Send {
     /// engine does not [reach](Engine::reaches).
     fn alloc(&self, space: Space, dtype: DType, count: usize) -> Result<Memory> {
         require_host(space)?;
-        let what = || format!("allocate {count} elements of {dtype}");
-        let memory = HostMemory::try_zeroed(dtype, count).map_err(|source| Error::System { what: what(), source })?;
-        Ok(memory.into())
+        Ok(HostMemory::try_zeroed(dtype, count).map_err(Error::no_memory(dtype, count))?.into())
     }
 
     /// After an abort, waits until all ranks are ready, then renews the group. Otherwise does

@@ -293,7 +293,8 @@ impl Strategy {
         let removed = axes.resolve(call, path, tensors[0].rank())?;
         let Some(removed) = removed.filter(|removed| removed.contains(&true)) else {
             let reducer = Reducer::new(op, dtype).ok_or_else(undefined)?;
-            let mut memory = HostMemory::unspecified(reducer.output(), tensors[0].count());
+            let (output, count) = (reducer.output(), tensors[0].count());
+            let mut memory = HostMemory::try_unspecified(output, count).map_err(Error::no_memory(output, count))?;
             let inputs: Vec<HostBuf<'_>> = tensors.iter().map(|tensor| tensor.host()).collect::<Result<_>>()?;
             self.reduce_blocks(&reducer, &inputs, memory.as_buf_mut())?;
             return Tensor::from_memory(tensors[0].shape().to_vec(), memory);
@@ -302,7 +303,9 @@ impl Strategy {
         let flats: Vec<Flat> = tensors.iter().map(|tensor| Flat::new(tensor, &removed)).collect::<Result<_>>()?;
         let views = flats.iter().map(Flat::view).collect::<Result<Vec<_>>>()?;
         axis::require_contributions(call, op.name(), op.has_identity(), flats.iter().map(Flat::elements))?;
-        let mut along = Along::new(op, &views).ok_or_else(undefined)?;
+        let kept = Flat::kept(tensors[0], &removed);
+        let no_memory = axis::no_memory(dtype, &kept);
+        let mut along = Along::new(op, &views).map_err(&no_memory)?.ok_or_else(undefined)?;
         let threads = self.threads(tensors.iter().map(|tensor| tensor.buf().bytes()).sum());
         let parts: Vec<_> = along.parts(threads).into_iter().map(|part| Mutex::new(Some(part))).collect();
         // Fewer parts use the same team: a team is kept for each size.
@@ -311,7 +314,8 @@ impl Strategy {
             part.into_iter().for_each(Part::run);
         })?;
         drop(parts);
-        Tensor::from_memory(Flat::kept(tensors[0], &removed), along.finish())
+        let result = along.finish().map_err(no_memory)?;
+        Tensor::from_memory(kept, result)
     }
 
     /// Reduces large inputs with several threads, each its block of the result.
@@ -388,7 +392,8 @@ fn concat(call: &'static str, tensors: &[&Tensor], axis: usize) -> Result<Tensor
     let sizes: Vec<usize> = tensors.iter().map(|tensor| tensor.shape()[axis]).collect();
     let shape = tensor::joined(call, tensors[0].shape(), axis, &sizes)?;
     let rows: usize = shape[..axis].iter().product();
-    let mut memory = HostMemory::unspecified(tensors[0].dtype(), shape.iter().product());
+    let (dtype, count) = (tensors[0].dtype(), shape.iter().product());
+    let mut memory = HostMemory::try_unspecified(dtype, count).map_err(Error::no_memory(dtype, count))?;
     if memory.count() == 0 {
         // An empty result may have too many rows to loop over.
         return Tensor::from_memory(shape, memory);
@@ -432,7 +437,7 @@ fn reduce_rows(call: &'static str, op: ReduceOp, slices: &[&IndexedSlices]) -> R
 
 #[cfg(test)]
 mod tests {
-    use crate::{MirroredStrategy, PerReplica, Result, Tensor};
+    use crate::{DType, Error, MirroredStrategy, PerReplica, Result, Tensor};
 
     /// Found by reading: a team was kept for every number of parts that any result was split into.
     #[test]
@@ -444,6 +449,18 @@ mod tests {
             assert_eq!(sum, Tensor::new([columns], &vec![4096f32; columns])?);
         }
         assert_eq!(strategy.kept_teams(), 1);
+        Ok(())
+    }
+
+    /// Found by a trial: the process ended, though it had passed no more than a shape.
+    #[test]
+    fn a_result_of_an_empty_axis_that_fits_no_memory_is_an_error() -> Result<()> {
+        let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+        for shape in [vec![1 << 58, 0], vec![5, 0, 1 << 58]] {
+            let value = PerReplica::new(vec![Tensor::zeros(DType::F64, shape); 2]);
+            let error = strategy.reduce("sum", &value, 1).unwrap_err();
+            assert!(matches!(error, Error::System { .. }), "{error}");
+        }
         Ok(())
     }
 }
