@@ -6,9 +6,9 @@ use std::{fs, path::Path};
 /// whichever is less; `None` if neither tells.
 pub fn bytes() -> Option<u64> {
     let system = fs::read_to_string("/proc/meminfo").ok().and_then(|text| available(&text));
-    let groups = fs::read_to_string("/proc/self/cgroup").ok();
-    let groups = groups.as_deref().and_then(group).and_then(|group| left(Path::new("/sys/fs/cgroup"), group));
-    [system, groups].into_iter().flatten().min()
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let of = |kind: &Kind| kind.group(&groups).and_then(|group| left(Path::new(kind.root), group, kind.files));
+    KINDS.iter().filter_map(of).chain(system).min()
 }
 
 /// Returns the bytes in the line `MemAvailable` of `/proc/meminfo`.
@@ -17,21 +17,43 @@ fn available(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1 << 10)
 }
 
-/// Returns the path of the unified control group in `/proc/self/cgroup`.
-fn group(cgroup: &str) -> Option<&str> {
-    cgroup.lines().find_map(|line| line.strip_prefix("0::/"))
+/// A version of control groups.
+struct Kind {
+    /// The controllers of the hierarchy in a line of `/proc/self/cgroup`; none if it is unified.
+    controller: &'static str,
+    /// The folder of all groups.
+    root: &'static str,
+    /// The files of a group's limit and of what the group has.
+    files: [&'static str; 2],
+}
+
+const KINDS: [Kind; 2] = [
+    Kind { controller: "", root: "/sys/fs/cgroup", files: ["memory.max", "memory.current"] },
+    Kind {
+        controller: "memory",
+        root: "/sys/fs/cgroup/memory",
+        files: ["memory.limit_in_bytes", "memory.usage_in_bytes"],
+    },
+];
+
+impl Kind {
+    /// Returns the path of this process's group in `/proc/self/cgroup`.
+    fn group<'a>(&self, cgroup: &'a str) -> Option<&'a str> {
+        let lines = cgroup.lines().filter_map(|line| line.split_once(':')?.1.split_once(":/"));
+        lines
+            .into_iter()
+            .find(|(controllers, _)| controllers.split(',').any(|one| one == self.controller))
+            .map(|of| of.1)
+    }
 }
 
 /// Returns the least number of bytes that this group or a group above it has left.
-fn left(root: &Path, group: &str) -> Option<u64> {
+fn left(root: &Path, group: &str, [most, now]: [&str; 2]) -> Option<u64> {
     let number = |path: &Path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let group = root.join(group);
     let groups = group.ancestors().take_while(|group| group.starts_with(root));
-    // The file contains "max" if there is no limit.
-    let rest = |group: &Path| {
-        let (most, now) = (number(&group.join("memory.max"))?, number(&group.join("memory.current"))?);
-        Some(most.saturating_sub(now))
-    };
+    // The file contains "max", or a number above all memory, if there is no limit.
+    let rest = |group: &Path| Some(number(&group.join(most))?.saturating_sub(number(&group.join(now))?));
     groups.filter_map(rest).min()
 }
 
@@ -43,24 +65,30 @@ mod tests {
     fn what_is_available_is_read_of_the_system() {
         assert_eq!(available("MemTotal: 9 kB\nMemAvailable:    7 kB\n"), Some(7 << 10));
         assert_eq!(available("MemTotal: 9 kB\n"), None);
-        assert_eq!(group("12:memory:/a\n0::/user/b\n"), Some("user/b"));
-        assert_eq!(group("12:memory:/a\n"), None);
+        let [unified, first] = KINDS.map(|kind| move |cgroup| kind.group(cgroup));
+        assert_eq!(unified("12:memory:/a\n0::/user/b\n"), Some("user/b"));
+        assert_eq!(unified("12:memory:/a\n"), None);
+        assert_eq!(first("3:cpu,cpuacct:/c\n12:hugetlb,memory:/a\n0::/user/b\n"), Some("a"));
+        assert_eq!(first("3:cpu:/c\n0::/user/b\n"), None);
     }
 
     #[test]
     fn the_narrowest_group_counts() {
-        let root = std::env::temp_dir().join(format!("consonance-groups-{}", std::process::id()));
-        let write = |group: &str, most: &str, now: &str| {
-            fs::create_dir_all(root.join(group)).unwrap();
-            fs::write(root.join(group).join("memory.max"), format!("{most}\n")).unwrap();
-            fs::write(root.join(group).join("memory.current"), format!("{now}\n")).unwrap();
-        };
-        write("a/b", "max", "5");
-        assert_eq!(left(&root, "a/b"), None);
-        write("a", "100", "40");
-        assert_eq!(left(&root, "a/b"), Some(60));
-        write("a/b", "50", "55");
-        assert_eq!(left(&root, "a/b"), Some(0));
-        fs::remove_dir_all(root).unwrap();
+        for Kind { files, .. } in KINDS {
+            let root = std::env::temp_dir().join(format!("consonance-groups-{}", std::process::id()));
+            let write = |group: &str, numbers: [&str; 2]| {
+                fs::create_dir_all(root.join(group)).unwrap();
+                for (file, number) in files.iter().zip(numbers) {
+                    fs::write(root.join(group).join(file), format!("{number}\n")).unwrap();
+                }
+            };
+            write("a/b", ["max", "5"]);
+            assert_eq!(left(&root, "a/b", files), None);
+            write("a", ["100", "40"]);
+            assert_eq!(left(&root, "a/b", files), Some(60));
+            write("a/b", ["50", "55"]);
+            assert_eq!(left(&root, "a/b", files), Some(0));
+            fs::remove_dir_all(root).unwrap();
+        }
     }
 }
