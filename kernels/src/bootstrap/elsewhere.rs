@@ -3,44 +3,52 @@
 
 use super::{
     message::{MAX_TASKS, TaskSet},
-    options::{MeetingOptions, holder},
+    options::{MeetingOptions, Notice, holder},
     socket,
 };
 use std::{collections::BTreeMap, fs};
 
-/// The system's list of sockets, with the names at which processes listen.
+/// The system's list of sockets, with their names.
 const SOCKETS: &str = "/proc/net/unix";
 
-/// Returns the ids of the processes that listen on this host as one of the `awaited` tasks of
-/// another job, of which no process is a task that this job has. So a job that is complete is none
-/// of these. Empty if the system does not tell.
+/// Returns the ids of the processes of this host that may be meant for one of the `awaited` tasks,
+/// but listen for another job, of which no process is a task that this job has. So a job that is
+/// complete is none of these. The job has as many tasks as this one, or the process has the port of
+/// the task. Empty if the system does not tell.
 pub(super) fn elsewhere(options: &MeetingOptions, awaited: TaskSet) -> Vec<u32> {
     let sockets = fs::read(SOCKETS).unwrap_or_default();
-    let jobs = jobs(&String::from_utf8_lossy(&sockets), socket::user());
-    let own = jobs.get(&options.digest).copied().unwrap_or_default();
-    let candidates = jobs
-        .iter()
-        .filter(|&(&digest, tasks)| digest != options.digest && !tasks.iter().any(|task| own.contains(task)));
-    let candidates = candidates.flat_map(|(&digest, tasks)| {
-        let other = MeetingOptions { digest, ..options.clone() };
-        let tasks: Vec<usize> = tasks.iter().filter(|&task| awaited.contains(task)).collect();
-        tasks.into_iter().filter_map(move |task| holder(&other, task).ok().flatten()?.pid)
+    let notices = notices(&String::from_utf8_lossy(&sockets), socket::user());
+    let candidates = candidates(&notices, options, awaited).filter_map(|notice| {
+        let other = MeetingOptions { digest: notice.digest, ..options.clone() };
+        holder(&other, notice.task).ok().flatten()?.pid
     });
     candidates.collect()
 }
 
-/// Returns the tasks of each job whose processes of this user listen, by the job's digest.
-fn jobs(sockets: &str, user: u32) -> BTreeMap<u128, TaskSet> {
+/// Returns the notices of other jobs' processes that may be meant.
+fn candidates<'a>(
+    notices: &'a [Notice],
+    options: &'a MeetingOptions,
+    awaited: TaskSet,
+) -> impl Iterator<Item = &'a Notice> {
     let mut jobs = BTreeMap::<u128, TaskSet>::new();
-    let names = sockets.lines().filter_map(|line| line.split_ascii_whitespace().nth(7));
-    for name in names.filter_map(|name| name.strip_prefix(&format!("@consonance-{user}-"))) {
-        let parts = name.split_once('-');
-        let parts = parts.and_then(|(digest, task)| Some((u128::from_str_radix(digest, 16).ok()?, task.parse().ok()?)));
-        if let Some((digest, task)) = parts.filter(|&(_, task)| task < MAX_TASKS) {
-            jobs.entry(digest).or_default().insert(task);
-        }
+    for notice in notices {
+        jobs.entry(notice.digest).or_default().insert(notice.task);
     }
-    jobs
+    let own = jobs.remove(&options.digest).unwrap_or_default();
+    notices.iter().filter(move |notice| {
+        let is_other = jobs.get(&notice.digest).is_some_and(|tasks| !tasks.iter().any(|task| own.contains(task)));
+        is_other && awaited.contains(notice.task) && {
+            let meant = Notice::of(options, notice.task);
+            notice.tasks == meant.tasks || notice.port.is_some() && notice.port == meant.port
+        }
+    })
+}
+
+/// Returns the notices of this user's processes.
+fn notices(sockets: &str, user: u32) -> Vec<Notice> {
+    let names = sockets.lines().filter_map(|line| line.split_ascii_whitespace().nth(7)?.strip_prefix('@'));
+    names.filter_map(|name| Notice::read(name, user)).filter(|notice| notice.task < MAX_TASKS).collect()
 }
 
 #[cfg(test)]
@@ -48,21 +56,51 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_names_of_sockets_are_read() {
+    fn a_notice_is_read_back_and_other_names_are_none() {
         let sockets = "\
 Num       RefCount Protocol Flags    Type St Inode Path
-0000000000000000: 00000002 00000000 00010000 0005 01 20 @consonance-7-000000000000000000000000000000ab-0
-0000000000000000: 00000003 00000000 00000000 0005 03 21 @consonance-7-000000000000000000000000000000ab-2
-0000000000000000: 00000003 00000000 00000000 0005 03 22 @consonance-7-000000000000000000000000000000ab-2
-0000000000000000: 00000002 00000000 00010000 0005 01 23 @consonance-7-000000000000000000000000000000cd-1
-0000000000000000: 00000002 00000000 00010000 0005 01 24 @consonance-8-000000000000000000000000000000ef-1
-0000000000000000: 00000002 00000000 00010000 0005 01 25 @consonance-7-000000000000000000000000000000cd-99999999
-0000000000000000: 00000002 00000000 00010000 0005 01 26 @consonance-7-none-1
-0000000000000000: 00000002 00000000 00010000 0001 01 27 /run/other
-0000000000000000: 00000002 00000000 00000000 0002 01 28
+0000000000000000: 00000002 00000000 00000000 0005 01 20 @consonance-7-000000000000000000000000000000ab-0
+0000000000000000: 00000002 00000000 00000000 0005 01 21 @consonance-7-000000000000000000000000000000ab-0+2+4711
+0000000000000000: 00000002 00000000 00000000 0005 01 22 @consonance-7-000000000000000000000000000000cd-1+3+
+0000000000000000: 00000002 00000000 00000000 0005 01 23 @consonance-8-000000000000000000000000000000ef-1+3+
+0000000000000000: 00000002 00000000 00000000 0005 01 24 @consonance-7-000000000000000000000000000000cd-99999999+3+
+0000000000000000: 00000002 00000000 00000000 0005 01 25 @consonance-7-none-1+3+
+0000000000000000: 00000002 00000000 00000000 0001 01 26 /run/other
+0000000000000000: 00000002 00000000 00000000 0002 01 27
 ";
-        let expected = [(0xab, [0, 2].into_iter().collect()), (0xcd, [1].into_iter().collect())];
-        assert_eq!(jobs(sockets, 7), BTreeMap::from(expected));
-        assert_eq!(jobs("", 7), BTreeMap::new());
+        let expected = [
+            Notice { digest: 0xab, task: 0, tasks: 2, port: Some(4711) },
+            Notice { digest: 0xcd, task: 1, tasks: 3, port: None },
+        ];
+        assert_eq!(notices(sockets, 7), expected);
+        assert_eq!(notices("", 7), []);
+        for notice in expected {
+            assert_eq!(Notice::read(&notice.name(7), 7), Some(notice));
+        }
+    }
+
+    /// Found by a trial: any process that waited for a task of the same index was named.
+    #[test]
+    fn only_jobs_of_as_many_tasks_or_with_the_port_of_the_task_are_meant() {
+        let names = ["a:11", "a:12", "a:13"].map(|address| format!("worker ({address})")).to_vec();
+        let options = MeetingOptions { digest: 1, layout: 1, task: 0, names, replicas: 1 };
+        let awaited: TaskSet = [1, 2].into_iter().collect();
+        let notice = |digest, task, tasks, port| Notice { digest, task, tasks, port };
+        let all = [
+            notice(1, 0, 3, Some(11)),
+            // As many tasks.
+            notice(2, 1, 3, Some(99)),
+            notice(2, 2, 3, None),
+            // The port of the task; of another; none.
+            notice(3, 1, 5, Some(12)),
+            notice(4, 1, 5, Some(13)),
+            notice(5, 1, 5, None),
+            // Not awaited; of a job that has a task that this one has.
+            notice(6, 3, 5, Some(12)),
+            notice(7, 0, 3, Some(11)),
+            notice(7, 1, 3, Some(12)),
+        ];
+        let meant: Vec<_> = candidates(&all, &options, awaited).map(|notice| (notice.digest, notice.task)).collect();
+        assert_eq!(meant, [(2, 1), (2, 2), (3, 1)]);
     }
 }

@@ -54,7 +54,7 @@ pub enum MeetingError {
     },
     /// A process of the job runs another build of this program.
     OtherBuild {
-        /// The name of the task; "a process of this job" if it is not known.
+        /// The name of the task.
         name: String,
         /// The process id, if known.
         pid: Option<u32>,
@@ -118,6 +118,24 @@ pub struct Absent {
 }
 
 impl MeetingError {
+    /// Makes the error at the deadline, of the tasks that did not come. `is_new` says that this
+    /// process was in no group yet. `elsewhere` finds processes that may be meant.
+    pub(super) fn at_deadline(
+        waited: Duration,
+        absent: Vec<Absent>,
+        is_new: bool,
+        elsewhere: impl FnOnce() -> Vec<u32>,
+    ) -> MeetingError {
+        let is_there = |absent: &Absent| absent.pid.is_some() || absent.state != ProcessState::Gone;
+        if !absent.iter().all(is_there) {
+            MeetingError::Missing { waited, missing: absent, elsewhere: elsewhere() }
+        } else if is_new && absent.iter().all(|absent| absent.state == ProcessState::Running) {
+            MeetingError::Without { waited, others: absent }
+        } else {
+            MeetingError::Alive { waited, absent }
+        }
+    }
+
     /// Returns the tasks that did not come before the deadline.
     pub fn absent(&self) -> &[Absent] {
         match self {

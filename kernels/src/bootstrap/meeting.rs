@@ -6,14 +6,12 @@ use super::{
     formation::{Formation, Outcome},
     formed::{Formed, Gone, Member},
     message::{Group, Hello, MAX_BYTES, MAX_TASKS, Message, ReadError, TaskSet},
-    options::{MeetingOptions, Waiting, holder, name},
+    options::{MeetingOptions, Notice, Waiting, holder, is_holder, name, random},
     socket::{self, Link, Packet},
 };
-use crate::os::process_state::ProcessState;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    rand::{GetRandomFlags, getrandom},
 };
 use std::{
     io,
@@ -36,15 +34,23 @@ const PROGRESS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)
 /// The limit on connections that are open without a hello, in addition to one for each task.
 const STRANGERS: usize = 64;
 
+/// Limit on the searches, in an attempt, for the task of a process of another build. Each asks for
+/// the holder of every task's name, so that strangers could hold this process past its deadline.
+const SEARCHES: usize = 16;
+
 /// A process's membership of a job. The other processes find it until it is dropped.
 #[derive(Debug)]
 pub struct Meeting {
     options: MeetingOptions,
     listener: OwnedFd,
+    /// A hint for processes of other jobs, if the system has a descriptor for it.
+    _notice: Option<OwnedFd>,
     links: Vec<Option<Arc<Link>>>,
     /// Connections over which no hello has come, in the order of arrival.
     strangers: Vec<Link>,
     formation: Formation,
+    /// How many more processes of another build are searched for in this attempt.
+    searches: usize,
     buffer: Vec<u8>,
     /// The segment of the group that is being formed.
     segment: Option<OwnedFd>,
@@ -69,15 +75,8 @@ impl Meeting {
     /// [`MeetingError::Taken`] if another process has the name, [`MeetingError::OtherUser`] if that
     /// process is of another user; [`MeetingError::Options`]; [`MeetingError::System`].
     pub fn open(options: MeetingOptions) -> Result<Meeting, MeetingError> {
-        let MeetingOptions { task, replicas, ref names, .. } = options;
-        let tasks = names.len();
-        if tasks > MAX_TASKS || task >= tasks || !(1..=MAX_TASKS).contains(&replicas) {
-            let what = format!(
-                "task {task} of {tasks} with {replicas} replicas: there are 1 to {MAX_TASKS} tasks, and 1 to {MAX_TASKS} \
-                 replicas a task"
-            );
-            return Err(MeetingError::Options { what });
-        }
+        options.check()?;
+        let (task, tasks, replicas) = (options.task, options.names.len(), options.replicas);
         let begin = Instant::now();
         let listener = loop {
             match socket::listen(&name(&options, task)) {
@@ -109,9 +108,11 @@ impl Meeting {
         };
         Ok(Meeting {
             listener,
+            _notice: socket::show(&Notice::of(&options, task).name(socket::user())).ok(),
             links: vec![None; tasks],
             strangers: Vec::new(),
             formation: Formation::new(hello),
+            searches: SEARCHES,
             buffer: vec![0; MAX_BYTES],
             segment: None,
             owner: process::id(),
@@ -148,6 +149,7 @@ impl Meeting {
         if process::id() != self.owner {
             return Err(MeetingError::Forked { opened_by: self.owner });
         }
+        self.searches = SEARCHES;
         // Earlier messages belong to earlier attempts.
         let result = self.listen(Duration::ZERO).and_then(|()| {
             self.formation.begin();
@@ -339,25 +341,39 @@ impl Meeting {
 
     /// Reads the first message of a connection. A hello makes the connection the link to a task.
     fn greet(&mut self, stranger: Link) -> Result<(), MeetingError> {
-        let hello = match socket::receive(&stranger.socket, &mut self.buffer) {
-            Packet::Bytes(count, _) => match self.message(count) {
-                Ok(Message::Hello(hello)) if !self.options.has_size_of(&hello) => {
-                    return self.refuse(&stranger, self.options.other_size(stranger.pid, &hello));
-                }
-                Ok(Message::Hello(hello)) if hello.task > self.options.task => hello,
-                Err(ReadError::OtherBuild) => {
-                    let name = "a process of this job".to_owned();
-                    return self.refuse(&stranger, MeetingError::OtherBuild { name, pid: stranger.pid });
-                }
-                _ => return Ok(()),
-            },
+        let Packet::Bytes(count, _) = socket::receive(&stranger.socket, &mut self.buffer) else { return Ok(()) };
+        let hello = match self.message(count) {
+            Ok(Message::Hello(hello)) => hello,
+            Err(ReadError::OtherBuild) => return self.refuse_build(&stranger),
             _ => return Ok(()),
         };
+        // Anybody can read the digest, which is part of a socket's name. Only a process of the job
+        // listens at the name of a task.
+        if !is_holder(&self.options, hello.task, &stranger) {
+            return Ok(());
+        }
+        if !self.options.has_size_of(&hello) {
+            return self.refuse(&stranger, self.options.other_size(stranger.pid, &hello));
+        }
+        if hello.task <= self.options.task {
+            return Ok(());
+        }
         let task = hello.task;
         self.links[task] = Some(Arc::new(stranger));
         self.formation.linked_to(task);
         self.formation.take(task, Message::Hello(hello));
         self.read(task)
+    }
+
+    /// Refuses a process of another build if it has the name of a task. Its hello says no more than
+    /// the build.
+    fn refuse_build(&mut self, stranger: &Link) -> Result<(), MeetingError> {
+        let Some(more) = self.searches.checked_sub(1) else { return Ok(()) };
+        self.searches = more;
+        let mut others = (0..self.options.names.len()).filter(|&task| task != self.options.task);
+        let Some(task) = others.find(|&task| is_holder(&self.options, task, stranger)) else { return Ok(()) };
+        let name = self.options.names[task].clone();
+        self.refuse(stranger, MeetingError::OtherBuild { name, pid: stranger.pid })
     }
 
     /// Reads all packets on the link to a task. A packet that is not a valid message ends the link.
@@ -468,16 +484,8 @@ impl Meeting {
                 }
             }
         });
-        let absent: Vec<Absent> = absent.collect();
-        let is_there = |absent: &Absent| absent.pid.is_some() || absent.state != ProcessState::Gone;
         let is_new = self.formation.own().generation == 0;
-        if !absent.iter().all(is_there) {
-            MeetingError::Missing { waited, missing: absent, elsewhere: elsewhere(&self.options, awaited) }
-        } else if is_new && absent.iter().all(|absent| absent.state == ProcessState::Running) {
-            MeetingError::Without { waited, others: absent }
-        } else {
-            MeetingError::Alive { waited, absent }
-        }
+        MeetingError::at_deadline(waited, absent.collect(), is_new, || elsewhere(&self.options, awaited))
     }
 
     fn cannot(&self, what: &str, task: usize, source: io::Error) -> MeetingError {
@@ -489,11 +497,4 @@ impl Drop for Meeting {
     fn drop(&mut self) {
         self.leave();
     }
-}
-
-fn random<const N: usize>() -> Result<[u8; N], MeetingError> {
-    let mut bytes = [0; N];
-    // A request this small is filled completely.
-    getrandom(&mut bytes[..], GetRandomFlags::empty()).map_err(|error| system("get random numbers", error.into()))?;
-    Ok(bytes)
 }

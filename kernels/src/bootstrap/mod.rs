@@ -72,8 +72,9 @@
 //! **Trust.** A process trusts only processes of its own user, as the system reports the user.
 //! `message.rs` checks their messages. In every version a message begins with the magic number and
 //! the job's digest. A process that does not send them is a stranger, and its link is closed. A
-//! link that carries any other garbage is closed, too. Only a process that has sent the digest is
-//! refused as a process of another build.
+//! link that carries any other garbage is closed, too. The digest is no secret, so a process that
+//! connects must also listen at the name of its task. Only such a process is refused, as one of
+//! another build or size, which is an error; any other costs nothing but its own connection.
 
 mod options;
 mod elsewhere;

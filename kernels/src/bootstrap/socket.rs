@@ -51,9 +51,15 @@ pub(super) enum Packet {
 /// Listens at an abstract name. The name is not in the file system, and is free again when the
 /// socket is closed.
 pub(super) fn listen(name: &str) -> io::Result<OwnedFd> {
+    let socket = show(name)?;
+    net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Takes an abstract name, for others to see.
+pub(super) fn show(name: &str) -> io::Result<OwnedFd> {
     let socket = socket()?;
     net::bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-    net::listen(&socket, BACKLOG)?;
     Ok(socket)
 }
 
