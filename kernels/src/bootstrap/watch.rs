@@ -1,79 +1,225 @@
-//! A thread that waits until other members of a group end or leave.
+//! Threads that wait until other members of a group end or leave.
 
 use super::{
     formed::{Formed, Gone, MemberLink},
-    socket,
+    socket::{self, Link},
+};
+use crate::{
+    os::process_state::{ProcessState, process_state},
+    shm::{
+        Segment,
+        deaths::{Hold, MOST_WATCHED, await_deaths},
+    },
+    sync::{
+        atomics::{AtomicU32, Ordering},
+        futex::Sleepers,
+    },
 };
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, eventfd, poll},
     io::Errno,
 };
 use std::{
-    io,
+    fmt, io,
     os::fd::{AsFd, OwnedFd},
     process,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     thread::{self, JoinHandle},
     time::Duration,
 };
 
-/// Enough for the thread's own frames, and for a small `on_gone`.
+/// Enough for a thread's own frames, and for a small `on_gone`.
 const STACK_BYTES: usize = 256 << 10;
+
+/// How often a member that is said to have died is asked for its state, once a millisecond. Between
+/// the signal that ends a process and the end of its first thread the system does not tell for a
+/// moment.
+const QUESTIONS: usize = 20;
 
 /// Watches the other members of a group until it is dropped.
 ///
-/// It sees the end of a member in two ways: the system closes the link, and the pidfd of the member
-/// becomes readable. The pidfd matters if a child of the member keeps the link open.
-#[derive(Debug)]
+/// It sees the end of a member in three ways. The system closes the link, and the pidfd of the
+/// member becomes readable. The pidfd matters if a child of the member keeps the link open. Both
+/// come after the system has freed the member's memory. The system marks the member's word in the
+/// segment before that, if the system can (`shm/life.rs`).
 pub struct Watch {
+    links: Option<JoinHandle<()>>,
     end: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
-    /// The id of the process that has the thread. A fork does not have it.
+    _lives: Option<Lives>,
+    /// The id of the process that has the threads. A fork does not have them.
     owner: u32,
 }
 
+/// The thread that waits for words, and the word of this process.
+struct Lives {
+    thread: Option<JoinHandle<()>>,
+    /// 0 until the thread should end.
+    end: Arc<AtomicU32>,
+    owner: u32,
+    _hold: Hold,
+}
+
+/// A member that is watched by its word.
+struct Living {
+    member: usize,
+    /// Its first rank.
+    rank: usize,
+    pid: u32,
+    link: Arc<Link>,
+}
+
+/// What the threads share: the members of which they have told, and the function that they tell.
+struct Told<F>(Mutex<(Vec<usize>, F)>);
+
 impl Watch {
-    /// Starts the thread. The thread blocks in `poll` without a timeout. It calls `on_gone` once
-    /// for each member that is gone, with the member's index, also for members that are gone
-    /// already. `on_gone` must neither panic nor wait.
+    /// Starts the threads, which block without a timeout. They call `on_gone` once for each member
+    /// that is gone, with the member's index, also for members that are gone already. `on_gone`
+    /// must neither panic nor wait.
+    ///
+    /// `segment` is what the members share. Without it, or where the system does not mark words or
+    /// wait for them, an end is seen when the memory of the process is free.
     ///
     /// # Errors
     /// The system's error if there is no thread or descriptor.
-    pub fn start(formed: &Formed, on_gone: impl Fn(usize, Gone) + Send + 'static) -> io::Result<Watch> {
+    pub fn start(
+        formed: &Formed,
+        segment: Option<&Arc<Segment>>,
+        on_gone: impl Fn(usize, Gone) + Send + 'static,
+    ) -> io::Result<Watch> {
+        let told = Arc::new(Told(Mutex::new((Vec::new(), on_gone))));
         let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-        let links = formed.links.clone();
-        let until = Arc::clone(&end);
+        let lives = segment.and_then(|segment| Lives::start(formed, segment, &told).ok());
+        let (links, until) = (formed.links.clone(), Arc::clone(&end));
         let thread = thread::Builder::new().name("consonance-watch".to_owned()).stack_size(STACK_BYTES);
-        let thread = thread.spawn(move || watch(links, &until, on_gone))?;
-        Ok(Watch { end, thread: Some(thread), owner: process::id() })
+        let thread = thread.spawn(move || watch_links(links, &until, &told))?;
+        Ok(Watch { links: Some(thread), end, _lives: lives, owner: process::id() })
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("owner", &self.owner).finish_non_exhaustive()
     }
 }
 
 impl Drop for Watch {
-    /// Ends the thread and waits for its end. The wait is no longer than one call of `on_gone`.
+    /// Ends the threads and waits for their end. The wait is no longer than a call of `on_gone` and
+    /// the questions for the state of a member.
     fn drop(&mut self) {
-        let Some(thread) = self.thread.take() else { return };
-        if process::id() != self.owner {
-            // A fork shares the descriptor with the process that has the thread, but has no thread
-            // to end.
-            std::mem::forget(thread);
-            return;
-        }
-        let told = rustix::io::write(&*self.end, &1u64.to_ne_bytes());
+        let told = |end: &OwnedFd| rustix::io::write(end, &1u64.to_ne_bytes()).is_ok();
         // The write fails if the program has closed descriptors that are not its own. Then the
         // thread goes on until the process ends.
-        if told.is_ok() && thread.thread().id() != thread::current().id() {
-            let _ = thread.join();
+        end(self.links.take(), self.owner, || told(&self.end));
+    }
+}
+
+impl Drop for Lives {
+    fn drop(&mut self) {
+        end(self.thread.take(), self.owner, || {
+            // Relaxed: the word stands for itself.
+            self.end.store(1, Ordering::Relaxed);
+            Sleepers::default().wake(&self.end, false);
+            true
+        });
+    }
+}
+
+/// Ends a thread of the process `owner`, and waits for its end if `tell` could tell it.
+fn end(thread: Option<JoinHandle<()>>, owner: u32, tell: impl FnOnce() -> bool) {
+    let Some(thread) = thread else { return };
+    if process::id() != owner {
+        // A fork shares the descriptor with the process that has the thread, but has no thread to
+        // end.
+        std::mem::forget(thread);
+        return;
+    }
+    if tell() && thread.thread().id() != thread::current().id() {
+        let _ = thread.join();
+    }
+}
+
+impl Lives {
+    fn start<F>(formed: &Formed, segment: &Arc<Segment>, told: &Arc<Told<F>>) -> io::Result<Lives>
+    where
+        F: Fn(usize, Gone) + Send + 'static,
+    {
+        let mut next = 0;
+        let first = |replicas: usize| {
+            next += replicas;
+            next - replicas
+        };
+        let first: Vec<usize> = formed.members.iter().map(|member| member.replicas).map(first).collect();
+        let hold = Hold::new(segment, first[formed.me])?;
+        let living = |(member, link): &MemberLink| {
+            let link = link.as_ref().ok()?;
+            Some(Living { member: *member, rank: first[*member], pid: link.pid?, link: link.clone() })
+        };
+        let mut living: Vec<Living> = formed.links.iter().filter_map(living).collect();
+        // Of very many members each watches the next ones. The one that sees a death ends the group
+        // for all.
+        let after = living.iter().position(|one| one.member > formed.me).unwrap_or(0);
+        living.rotate_left(after);
+        living.truncate(MOST_WATCHED);
+        let end = Arc::new(AtomicU32::new(0));
+        let (until, segment, told) = (end.clone(), segment.clone(), told.clone());
+        let thread = thread::Builder::new().name("consonance-lives".to_owned()).stack_size(STACK_BYTES);
+        let thread = thread.spawn(move || watch_lives(living, &segment, &until, &told))?;
+        Ok(Lives { thread: Some(thread), end, owner: process::id(), _hold: hold })
+    }
+}
+
+impl<F: Fn(usize, Gone)> Told<F> {
+    /// Tells that a member is gone, unless that was told.
+    fn tell(&self, member: usize, gone: Gone) {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (members, on_gone) = &mut *told;
+        if !members.contains(&member) {
+            members.push(member);
+            on_gone(member, gone);
         }
     }
 }
 
-fn watch(links: Vec<MemberLink>, end: &OwnedFd, on_gone: impl Fn(usize, Gone)) {
+/// How the process at the other end of a link that will carry no more packets is gone.
+fn how_gone(link: &Link) -> Gone {
+    // Members send each other nothing while the group exists, so a packet means `Leave`.
+    if socket::has_packet(&link.socket) { Gone::Left } else { Gone::Ended }
+}
+
+fn watch_lives<F: Fn(usize, Gone)>(mut living: Vec<Living>, segment: &Segment, end: &AtomicU32, told: &Told<F>) {
+    while !living.is_empty() {
+        let ranks: Vec<usize> = living.iter().map(|one| one.rank).collect();
+        // Without such a call the links alone tell.
+        let Ok(died) = await_deaths(segment, &ranks, end) else { return };
+        if died.is_empty() {
+            return;
+        }
+        for position in died.into_iter().rev() {
+            let one = living.remove(position);
+            // A peer can write the word. Of a member that lives, the link will tell.
+            if is_ending(one.pid) {
+                told.tell(one.member, how_gone(&one.link));
+            }
+        }
+    }
+}
+
+/// Whether the system says that a process ends, in some milliseconds.
+fn is_ending(pid: u32) -> bool {
+    (0..QUESTIONS).any(|question| {
+        if question > 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        process_state(pid) == ProcessState::Gone
+    })
+}
+
+fn watch_links<F: Fn(usize, Gone)>(links: Vec<MemberLink>, end: &OwnedFd, told: &Told<F>) {
     let mut here = Vec::with_capacity(links.len());
     for (member, link) in links {
         match link {
             Ok(link) => here.push((member, link)),
-            Err(gone) => on_gone(member, gone),
+            Err(gone) => told.tell(member, gone),
         }
     }
     loop {
@@ -103,9 +249,7 @@ fn watch(links: Vec<MemberLink>, end: &OwnedFd, on_gone: impl Fn(usize, Gone)) {
         drop(polled);
         for &index in gone.iter().rev() {
             let (member, link) = here.remove(index);
-            // Members send each other nothing while the group exists, so a packet means `Leave`.
-            let how = if socket::has_packet(&link.socket) { Gone::Left } else { Gone::Ended };
-            on_gone(member, how);
+            told.tell(member, how_gone(&link));
         }
     }
 }

@@ -9,6 +9,8 @@ pub mod available;
 pub(crate) mod process_memory;
 pub mod copy_times;
 #[cfg(target_os = "linux")]
+pub(crate) mod robust_list;
+#[cfg(target_os = "linux")]
 pub mod process_state;
 #[cfg(target_os = "linux")]
 pub mod launcher;

@@ -2,7 +2,7 @@
 //! takes part.
 //!
 //! ```text
-//! reserved at creation:  header, heads and measured knobs | records of all ranks | call logs |
+//! reserved at creation:  header, heads and measured knobs | records of all ranks | call logs | lives |
 //! reserved at first use: records of splits | pairs | staging of each rank of each area |
 //!                        ends of rings | cells of rings | heaps
 //! ```
@@ -11,13 +11,14 @@
 //! The heads lie together at the front, so that any process can see which areas are in use. Pairs
 //! are too many for that: the head of a pair lies before the pair's records. Each of these begins
 //! at a page of its own: the records of an area (with the head, for a pair), all call logs
-//! together, the staging of each rank in each area, the ends of the rings that one rank of a group
+//! together, the words of all lives together, the staging of each rank in each area, the ends of the rings that one rank of a group
 //! reads, and the cells of each ring. Each heap begins at a huge page.
 
 use super::{
     call_log::{CallLog, Outcome},
     codes::{self, Access, Code, Reason},
     error::SegmentError,
+    life::Life,
     mapping::{HUGE_PAGE, PAGE},
     measured::Measured,
     records::{Head, PAYLOAD_BYTES, RankRecord},
@@ -110,6 +111,7 @@ pub(super) struct Layout {
     ranks: usize,
     staging_bytes: usize,
     call_logs: usize,
+    lives: usize,
     splits: usize,
     pairs: usize,
     staging: usize,
@@ -170,7 +172,8 @@ impl Layout {
     fn checked(Shape { ranks, staging_bytes }: Shape) -> Option<Layout> {
         let pairs_count = GROUPS * pairs_of(ranks);
         let call_logs = LINES + lines_bytes(ranks);
-        let splits = call_logs + (ranks * size_of::<CallLog>()).next_multiple_of(PAGE);
+        let lives = call_logs + (ranks * size_of::<CallLog>()).next_multiple_of(PAGE);
+        let splits = lives + (ranks * size_of::<Life>()).next_multiple_of(PAGE);
         let pairs = splits + SPLITS * lines_bytes(ranks);
         let staging = pairs + pairs_count * PAIR_BYTES;
         let pairs_staging = (GROUPS * ranks).checked_mul(staging_bytes)?.checked_add(staging)?;
@@ -185,6 +188,7 @@ impl Layout {
             ranks,
             staging_bytes,
             call_logs,
+            lives,
             splits,
             pairs,
             staging,
@@ -197,7 +201,7 @@ impl Layout {
     }
 
     /// Returns the bytes that are reserved when the segment is made: the header and the heads, the
-    /// records of all ranks, and the call logs.
+    /// records of all ranks, the call logs, and the words of lives.
     pub(super) fn reserved(&self) -> Range<usize> {
         0..self.splits
     }
@@ -219,7 +223,16 @@ impl Layout {
 
     /// Returns the pages of the call logs.
     pub(super) fn call_logs(&self) -> Range<usize> {
-        self.call_logs..self.splits
+        self.call_logs..self.lives
+    }
+
+    /// Returns the offset of the word of the process whose first rank this is.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub(super) fn life(&self, rank: usize) -> usize {
+        assert!(rank < self.ranks, "rank {rank} of {}", self.ranks);
+        self.lives + rank * size_of::<Life>()
     }
 
     /// Returns the offset of a rank's call log.
@@ -411,6 +424,7 @@ const fn hash(tables: &[&[Code]; 4]) -> u64 {
         record::digest::<Measured>(),
         record::digest::<RankRecord>(),
         record::digest::<CallLog>(),
+        record::digest::<Life>(),
         CELLS as u64,
         record::digest::<Cell>(),
         record::digest::<RingEnds>(),
@@ -434,6 +448,7 @@ const _: () = assert!(
     PAGE.is_multiple_of(align_of::<RankRecord>()) && size_of::<Head>().is_multiple_of(align_of::<RankRecord>())
 );
 const _: () = assert!(RING_BYTES.is_multiple_of(PAGE) && PAGE.is_multiple_of(align_of::<Cell>()));
+const _: () = assert!(PAGE.is_multiple_of(size_of::<Life>()));
 const _: () = assert!(PAGE.is_multiple_of(align_of::<CallLog>()) && STAGING_UNIT.is_multiple_of(PAIR_SHARE * PAGE));
 
 #[cfg(test)]

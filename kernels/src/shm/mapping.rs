@@ -1,11 +1,15 @@
 //! The mapping of a whole segment in a process.
 
+use crate::{
+    os::robust_list::{DISTANCE, Entry},
+    sync::atomics::AtomicU32,
+};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::{
     ffi::c_void,
     io,
     ops::Range,
-    os::fd::BorrowedFd,
+    os::fd::{AsFd, BorrowedFd},
     ptr::{self, NonNull},
 };
 
@@ -104,5 +108,61 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: these addresses belong to the mapping, and nothing uses them any more.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// A page of a file, and a private page [`DISTANCE`] bytes before it. A fork has nothing at these
+/// addresses.
+pub(super) struct Beside {
+    start: NonNull<u8>,
+    /// The place in both pages.
+    place: usize,
+}
+
+const _: () = assert!(DISTANCE.is_multiple_of(PAGE));
+
+// SAFETY: a mapping belongs to the whole process.
+unsafe impl Send for Beside {}
+// SAFETY: as above; a shared reference gives an address, and a word that is an atomic.
+unsafe impl Sync for Beside {}
+
+impl Beside {
+    /// Maps the page of the file that has the byte at `offset`, for reads and writes.
+    ///
+    /// # Errors
+    /// The system's, when it has no addresses.
+    pub(super) fn new(file: impl AsFd, offset: usize) -> io::Result<Beside> {
+        let (place, bytes) = (offset % PAGE, DISTANCE + PAGE);
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the system chooses free addresses. The file is mapped at the last of them.
+        unsafe {
+            let start = mmap_anonymous(ptr::null_mut(), bytes, both, MapFlags::PRIVATE)?;
+            let beside = Beside { start: NonNull::new(start.cast()).expect("a mapping is not at 0"), place };
+            let page = start.wrapping_byte_add(DISTANCE);
+            mmap(page, PAGE, both, MapFlags::SHARED | MapFlags::FIXED, file, (offset - place) as u64)?;
+            madvise(start, bytes, Advice::LinuxDontFork)?;
+            Ok(beside)
+        }
+    }
+
+    /// Returns the address at the place in the private page.
+    pub(super) fn entry(&self) -> NonNull<Entry> {
+        // SAFETY: within the mapping.
+        unsafe { self.start.add(self.place).cast() }
+    }
+
+    /// Returns the word at the place in the file's page, which is a multiple of the word's
+    /// alignment.
+    pub(super) fn word(&self) -> &AtomicU32 {
+        // SAFETY: within the mapping, which lasts while `self` does, and aligned. It is an atomic,
+        // so nothing that a peer writes can invalidate the reference.
+        unsafe { self.start.add(DISTANCE + self.place).cast().as_ref() }
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // SAFETY: these addresses belong to the mapping, and nothing uses them any more.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), DISTANCE + PAGE) };
     }
 }

@@ -31,6 +31,8 @@ mod error;
 #[cfg(target_os = "linux")]
 mod mapping;
 #[cfg(target_os = "linux")]
+mod life;
+#[cfg(target_os = "linux")]
 mod layout;
 #[cfg(target_os = "linux")]
 mod header;
@@ -44,6 +46,8 @@ mod views;
 mod account;
 #[cfg(target_os = "linux")]
 mod segment;
+#[cfg(target_os = "linux")]
+pub(crate) mod deaths;
 #[cfg(target_os = "linux")]
 mod heap;
 #[cfg(target_os = "linux")]

@@ -4,6 +4,7 @@
 use super::{
     call_log::CallLog,
     layout::{Area, Header, Layout, MEASURED, Shape, areas, groups},
+    life::Life,
     measured::Measured,
     records::{Head, RankRecord},
     ring::{Cell, RingEnds},
@@ -61,6 +62,7 @@ impl Segment {
         }
         for rank in 0..shape.ranks() {
             list::<CallLog>(&mut parts, ("segment", 0), "CallLog", layout.call_log(rank));
+            list::<Life>(&mut parts, ("segment", 0), "Life", layout.life(rank));
             let (heaps, heap) = (layout.heaps().start, layout.heap(rank));
             let bytes = heaps + heap.start..heaps + heap.end;
             parts.push(Part { area: "segment", place: 0, name: "heap".to_owned(), bytes });
@@ -106,6 +108,7 @@ mod tests {
         assert_eq!(count("split", "Head.owner"), 16);
         assert_eq!(count("pair", "RankRecord.sleeper.wake.count"), 17 * 3 * 2);
         assert_eq!(count("segment", "CallLog.slots.entry_id"), 3 * 64);
+        assert_eq!(count("segment", "Life.word"), 3);
         assert_eq!(count("root", "staging"), 3);
         assert_eq!(count("split", "RingEnds.reader.read"), 16 * 9);
         assert_eq!(count("root", "Cell.full"), 9 * 16);

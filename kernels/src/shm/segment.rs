@@ -8,6 +8,7 @@ use super::{
     fork_mark::ForkMark,
     group_id::GroupId,
     layout::{self, Area, Header, Layout, Shape},
+    life::Life,
     local::Locals,
     mapping::Mapping,
     measured::Measured,
@@ -139,7 +140,13 @@ impl Segment {
         // The mapping is not inherited by a fork, which would write the records of its parent's
         // ranks.
         let mapped = Mapping::new(file.as_fd(), layout.size);
-        let map = mapped.map_err(cannot(format!("map a segment of {} bytes", layout.size)))?;
+        let limit = getrlimit(Resource::As).current.map_or(String::new(), |limit| {
+            format!(
+                " with addresses limited to {limit} bytes (ulimit -v unlimited: a group reserves far more addresses \
+                 than it uses memory)"
+            )
+        });
+        let map = mapped.map_err(cannot(format!("map a segment of {} bytes{limit}", layout.size)))?;
         watch::map(map.start().as_ptr(), layout.size, 0);
         let identity = identity(file.as_fd()).map_err(cannot("tell a segment from other files"))?;
         Ok(Segment {
@@ -351,6 +358,15 @@ impl Segment {
         // nothing that a peer writes can invalidate the reference. Its pages are reserved from the
         // start.
         unsafe { self.at(self.layout.call_log(rank)).cast::<CallLog>().as_ref() }
+    }
+
+    /// Returns the word of the process whose first rank this is. Must not be called in a fork.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub(super) fn life(&self, rank: usize) -> &Life {
+        // SAFETY: as for a call log.
+        unsafe { self.at(self.layout.life(rank)).cast::<Life>().as_ref() }
     }
 
     /// Returns the address of a byte of the segment.

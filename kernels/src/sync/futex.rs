@@ -1,6 +1,8 @@
 //! Sleeping until a word changes.
 
 use super::atomics::AtomicU32;
+#[cfg(target_os = "linux")]
+use std::io;
 use std::time::Duration;
 
 /// The threads that sleep until a word changes. On Linux the kernel keeps this list, by the word's
@@ -31,6 +33,51 @@ impl Sleepers {
         let wake = libc::FUTEX_WAKE | if shared { 0 } else { libc::FUTEX_PRIVATE_FLAG };
         // SAFETY: the word lives while it is borrowed; FUTEX_WAKE reads nothing else.
         unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), wake, i32::MAX) };
+    }
+}
+
+/// The number of words on which the system lets a thread sleep at a time.
+#[cfg(target_os = "linux")]
+pub(crate) const MOST_WORDS: usize = 128;
+
+/// Sleeps while each word is the value beside it, without a limit; may wake early. The flag says
+/// that the word lies in memory that other processes map.
+///
+/// # Errors
+/// The system's, if it has no such call (Linux before 5.16).
+///
+/// # Panics
+/// If there are more than [`MOST_WORDS`] words.
+#[cfg(target_os = "linux")]
+pub(crate) fn wait_for_any(words: &[(&AtomicU32, u32, bool)]) -> io::Result<()> {
+    /// A word, as the system declares it.
+    #[repr(C)]
+    struct Waiter {
+        value: u64,
+        address: u64,
+        flags: u32,
+        reserved: u32,
+    }
+    /// The word has 32 bits.
+    const BITS: u32 = 2;
+    assert!(words.len() <= MOST_WORDS, "{} words", words.len());
+    let waiter = |&(word, value, shared): &(&AtomicU32, u32, bool)| Waiter {
+        value: value.into(),
+        address: word.as_ptr().addr() as u64,
+        flags: BITS | if shared { 0 } else { libc::FUTEX_PRIVATE_FLAG.cast_unsigned() },
+        reserved: 0,
+    };
+    let waiters: Vec<Waiter> = words.iter().map(waiter).collect();
+    let none = std::ptr::null::<libc::timespec>();
+    let clock = libc::CLOCK_MONOTONIC;
+    // SAFETY: the list and the words live until the call returns.
+    match unsafe { libc::syscall(libc::SYS_futex_waitv, waiters.as_ptr(), waiters.len(), 0, none, clock) } {
+        0.. => Ok(()),
+        _ => match io::Error::last_os_error() {
+            // A word has changed before, or a signal came.
+            error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => Ok(()),
+            error => Err(error),
+        },
     }
 }
 

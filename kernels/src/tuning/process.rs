@@ -299,14 +299,7 @@ mod tests {
         fs::write(&path, filled(MOST_BYTES as usize + 1)).unwrap();
         assert_eq!(found(path.to_str().unwrap()), "a file of more than 65536 bytes");
         fs::remove_file(&path).unwrap();
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            &path,
-            rustix::fs::FileType::Fifo,
-            rustix::fs::Mode::RUSR,
-            0,
-        )
-        .unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
         let pipe = found(path.to_str().unwrap());
         fs::remove_file(&path).unwrap();
         for found in [pipe, found("/dev/zero"), found("/")] {

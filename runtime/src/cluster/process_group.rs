@@ -377,7 +377,8 @@ impl ProcessGroupBuilder {
         if !self.reads_directly.unwrap_or(next <= cores) {
             readable.clear();
         }
-        let endpoints = Endpoint::in_segment(&Arc::new(segment), local, cores, &readable, configuration.timeout);
+        let segment = Arc::new(segment);
+        let endpoints = Endpoint::in_segment(&segment, local, cores, &readable, configuration.timeout);
 
         let (aborter, ranks) =
             (endpoints[0].aborter(), members.iter().map(|member| member.ranks.clone()).collect::<Vec<_>>());
@@ -388,7 +389,8 @@ impl ProcessGroupBuilder {
             };
             aborter.lose(ranks[member].clone(), reason);
         };
-        let watch = Watch::start(formed, on_gone).map_err(|error| system("watch the other processes", error))?;
+        let watch = Watch::start(formed, Some(&segment), on_gone);
+        let watch = watch.map_err(|error| system("watch the other processes", error))?;
         let (number, own) = (formed.generation, formed.me);
         let generation = Arc::new(Generation { number, members, own, _watch: watch, _meeting: meeting.clone() });
         let communicator = |seat| Communicator::in_processes(seat, configuration, generation.clone());

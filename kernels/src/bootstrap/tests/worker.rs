@@ -1,17 +1,21 @@
 //! A worker: this test binary, started again, which executes commands.
 
 use crate::{
-    bootstrap::{Absent, Meeting, MeetingError, MeetingOptions, Waiting, Watch},
+    bootstrap::{Absent, Formed, Group, Meeting, MeetingError, MeetingOptions, Waiting, Watch},
     os::process_state::ProcessState,
+    shm::{GroupId, Segment, Shape, deaths},
     sync::atomics::{AtomicU64, Ordering},
 };
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use std::{
     env,
-    io::{self, BufRead, BufReader, PipeReader, Read, Write},
+    io::{self, BufRead, BufReader, Write},
     os::fd::{AsRawFd, OwnedFd},
     process::{Child, ChildStdin, Command, Stdio},
-    sync::mpsc::{self, Receiver},
+    sync::{
+        Arc,
+        mpsc::{self, Receiver},
+    },
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -39,11 +43,22 @@ pub(super) fn options(task: usize, tasks: usize, digest: u128) -> MeetingOptions
     MeetingOptions { digest, layout: 1, task, names: names(tasks), replicas: task + 1 }
 }
 
-/// A segment that identifies its group: a pipe that contains the group's id once for each member.
-pub(super) fn segment(id: [u8; 16], members: usize) -> io::Result<OwnedFd> {
-    let (reader, mut writer) = io::pipe()?;
-    writer.write_all(&id.repeat(members))?;
-    Ok(reader.into())
+fn shape(replicas: impl Iterator<Item = usize>) -> Shape {
+    Shape::new(replicas.sum(), Shape::STAGING_BYTES).expect("a shape")
+}
+
+/// Makes the segment of a group.
+pub(super) fn segment(group: &Group) -> io::Result<OwnedFd> {
+    let shape = shape(group.members.iter().map(|member| member.replicas));
+    let segment = Segment::create(shape, GroupId::from_bytes(group.id)).map_err(io::Error::other)?;
+    segment.file().try_clone_to_owned()
+}
+
+/// Opens the segment of a group, which checks that it is the group's.
+pub(super) fn open_segment(formed: &Formed) -> Arc<Segment> {
+    let shape = shape(formed.members.iter().map(|member| member.replicas));
+    let file = formed.segment.try_clone().expect("a descriptor");
+    Arc::new(Segment::open(file, GroupId::from_bytes(formed.id), shape).expect("the segment of the group"))
 }
 
 /// The worker: it executes the commands that it reads from its standard input.
@@ -58,39 +73,47 @@ fn worker() {
         Err(error) => return say(&format!("error {error:?}")),
     };
     say("open");
-    let mut group: Option<(Watch, OwnedFd)> = None;
+    let mut group: Option<(Watch, Arc<Segment>)> = None;
+    let mut ballast = Vec::new();
     for line in io::stdin().lines() {
         let line = line.expect("a line");
         let words: Vec<&str> = line.split(' ').collect();
         let number = |index: usize| words[index].parse::<u64>().expect("a number");
         match words[0] {
             "form" | "fail" => {
-                let create = |group: &crate::bootstrap::message::Group, _: &[u32]| match words[0] {
-                    "form" => segment(group.id, group.members.len()),
+                let create = |group: &Group, _: &[u32]| match words[0] {
+                    "form" => segment(group),
                     _ => Err(io::Error::other("no memory")),
                 };
                 let progress = |waiting: &Waiting| say(&format!("waiting {:?}", waiting.missing));
                 let deadline = Instant::now() + Duration::from_millis(number(1));
                 match meeting.form(deadline, Duration::from_millis(number(2)), create, progress) {
                     Ok(formed) => {
-                        let mut id = [0; 16];
-                        PipeReader::from(formed.segment.try_clone().expect("a descriptor"))
-                            .read_exact(&mut id)
-                            .expect("the id");
-                        assert_eq!(id, formed.id, "the segment is that of the group");
+                        let shared = open_segment(&formed);
                         let me = &formed.members[formed.me];
                         assert_eq!((me.task, me.pid), (job[0] as usize, Some(std::process::id())));
-                        let watch = Watch::start(&formed, |member, gone| {
+                        let watch = Watch::start(&formed, Some(&shared), |member, gone| {
                             let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_nanos();
                             say(&format!("gone {member} {gone:?} {now}"));
                         });
                         let members = formed.members.iter().map(|m| format!("{}*{}:{:?}", m.task, m.replicas, m.pid));
                         let members: Vec<String> = members.collect();
                         say(&format!("formed {} {:?} {}", formed.generation, formed.id, members.join(" ")));
-                        group = Some((watch.expect("a thread"), formed.segment));
+                        group = Some((watch.expect("a thread"), shared));
                     }
                     Err(error) => say(&format!("error {error:?}")),
                 }
+            }
+            // Says of the process whose first rank this is that it has died.
+            "lie" => {
+                let (_, shared) = group.as_ref().expect("a group");
+                deaths::lie(shared, number(1) as usize);
+                say("lied");
+            }
+            // Fills so many MiB of memory.
+            "fill" => {
+                ballast.push(vec![1u8; (number(1) as usize) << 20]);
+                say("filled");
             }
             // "crowd" allows no more descriptors; "clear" allows as many as the system does.
             "crowd" | "clear" => {

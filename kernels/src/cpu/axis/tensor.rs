@@ -81,13 +81,11 @@ impl<'a> Tensor<'a> {
         let elements = if shape.contains(&0) { Some(0) } else { product(shape) };
         assert_eq!(elements, Some(input.count()), "elements of the shape {shape:?}, and of the input");
         let Some(kernel) = Kernel::new(op, input.dtype(), isa) else { return Ok(None) };
-        // Of results that are none, the size of the other axis may be any number.
+        // If there are no results, the other size may be any number.
         let [outer, axis, inner] = if shape[0] == 0 || shape[2] == 0 { [0, shape[1], 0] } else { shape };
-        let tensor = Tensor { input, kernel, outer, axis, inner };
-        let wide = product([inner, input.dtype().size()]).ok_or(io::ErrorKind::OutOfMemory)?;
+        let row_bytes = product([inner, input.dtype().size()]).ok_or(io::ErrorKind::OutOfMemory)?;
         // For a kernel of bytes, each byte of a wider element is an element of the innermost axis.
-        let tensor = Tensor { inner: wide / kernel.source_bytes, ..tensor };
-        // No product of these sizes is larger.
+        let tensor = Tensor { input, kernel, outer, axis, inner: row_bytes / kernel.source_bytes };
         let bytes = product([outer, tensor.blocks(), tensor.inner, kernel.acc_bytes.max(kernel.source_bytes)]);
         bytes.filter(|&bytes| isize::try_from(bytes).is_ok()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Some(tensor))

@@ -27,7 +27,7 @@ fn every_part_has_its_place_and_no_page_is_left_but_before_the_heaps() {
     for ranks in [1, 2, 3, 5, 8, 20] {
         let layout = Layout::new(Shape::new(ranks, STAGING_UNIT).unwrap());
         let areas = areas(ranks);
-        let mut pages = vec![0..LINES, layout.call_logs()];
+        let mut pages = vec![0..LINES, layout.call_logs(), layout.lives..layout.splits];
         pages.extend(areas.iter().map(|&(area, _)| layout.pages(area)));
         pages.extend(areas.iter().flat_map(|&(area, count)| (0..count).map(move |rank| layout.staging(area, rank))));
         for group in groups() {
