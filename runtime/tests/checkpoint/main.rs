@@ -2,6 +2,7 @@
 //! variable.
 #![cfg(feature = "checkpoint")]
 
+#[path = "../fields/mod.rs"]
 mod fields;
 
 use consonance::{
@@ -341,6 +342,63 @@ fn links_permissions_and_long_names_stay() {
     checkpoint::save(&long, [("x", &variables[0])]).unwrap();
     checkpoint::restore(&long, [("x", &variables[0])]).unwrap();
     assert_eq!(folder.files().len(), 3);
+}
+
+/// As often as it takes until one is killed while its temporary file is there.
+#[test]
+#[cfg(unix)]
+fn the_next_save_to_a_folder_removes_the_file_of_one_that_was_killed() {
+    const SAVER: &str = "CONSONANCE_TEST_KILLED_SAVER";
+    let strategy = OneDeviceStrategy::new("cpu:0").unwrap();
+    if let Some(path) = env::var_os(SAVER) {
+        let many = strategy.variable(|| Tensor::zeros(DType::F32, [4 << 20])).unwrap();
+        (0..1000).for_each(|_| checkpoint::save(&path, [("many", &many)]).unwrap());
+        return;
+    }
+    let folder = Folder::new("killed");
+    let left = || folder.files().into_iter().find(|name| name.ends_with(".tmp"));
+    for _ in 0..100 {
+        let mut saver = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "the_next_save_to_a_folder_removes_the_file_of_one_that_was_killed"])
+            .env(SAVER, folder.path("killed"))
+            .stdout(process::Stdio::null())
+            .spawn()
+            .unwrap();
+        while left().is_none() {
+            assert!(saver.try_wait().unwrap().is_none(), "it saves until it is killed");
+        }
+        saver.kill().unwrap();
+        saver.wait().unwrap();
+        if left().is_some() {
+            break;
+        }
+    }
+    left().expect("a save of 16 MiB lasts long enough to be killed in it");
+    let x = strategy.variable(|| Tensor::from(1.0f32)).unwrap();
+    checkpoint::save(folder.path("other"), [("x", &x)]).unwrap();
+    assert_eq!(left(), None);
+}
+
+#[test]
+fn a_save_removes_no_file_of_a_save_that_goes_on_and_none_of_others() {
+    let folder = Folder::new("goes-on");
+    let x = Variable::new(Tensor::from(1.0f32)).unwrap();
+    let names = [
+        ".checkpoint-0123456789abcdef.tmp",
+        ".checkpoint-0123456789abcde.tmp",
+        ".checkpoint-0123456789abcdeg.tmp",
+        "checkpoint-0123456789abcdef.tmp",
+    ];
+    let [own, ..] = names.map(|name| fs::File::create(folder.path(name)).unwrap());
+    fs::create_dir(folder.path(".checkpoint-0000000000000000.tmp")).unwrap();
+    own.lock().expect("locks in the folder for temporary files");
+    let before = folder.files();
+    checkpoint::save(folder.path("x"), [("x", &x)]).unwrap();
+    assert_eq!(folder.files(), [&before[..], &["x".to_owned()]].concat());
+    drop(own);
+    checkpoint::save(folder.path("x"), [("x", &x)]).unwrap();
+    assert_eq!(folder.files().iter().filter(|name| name.starts_with(names[0])).count(), 0);
+    assert_eq!(folder.files().len(), before.len());
 }
 
 /// Processes with equal process ids, as in two containers.

@@ -1,0 +1,253 @@
+//! Checkpoints: save the values of variables to a file and restore them, to the same or to equal
+//! variables.
+//!
+//! The file is a safetensors file, so other programs can read it. Its metadata mark it as a
+//! checkpoint and contain a digest of all other content, so that damage is detected before any
+//! value is used.
+//!
+//! The saved value is that of [`Variable::read`] outside of replicas. It does not depend on the
+//! number of replicas, so a checkpoint may be restored under another strategy and with another
+//! number of replicas. A read then returns the same value bit for bit, with one exception: the mean
+//! of components that are synchronised on reading is rounded, so its last bit may differ if the
+//! number of replicas is not a power of two. If components are summed, replica 0 has the whole
+//! value after a restore.
+//!
+//! Under a strategy of [several workers](crate::MultiWorkerMirroredStrategy) all workers make the
+//! calls. To save, the chief writes the file and the others wait until it is written. To restore,
+//! all read the file, and no worker sets a variable unless all do. Processes with separate
+//! strategies save in one process by [`save_on_chief`].
+//!
+//! ```
+//! use consonance::{MirroredStrategy, OneDeviceStrategy, Tensor, checkpoint};
+//! # let path = std::env::temp_dir().join(format!("doc-checkpoint-{}", std::process::id()));
+//! let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+//! let weights = strategy.variable(|| Tensor::from([0.25f32, -1.5]))?;
+//! let step = strategy.variable(|| Tensor::from(100u64))?;
+//! checkpoint::save(&path, [("weights", &weights), ("step", &step)])?;
+//!
+//! let other = OneDeviceStrategy::new("cpu:0")?;
+//! let weights = other.variable(|| Tensor::from([0.0f32, 0.0]))?;
+//! checkpoint::restore(&path, [("weights", &weights)])?;
+//! assert_eq!(weights.read()?, Tensor::from([0.25f32, -1.5]));
+//! # std::fs::remove_file(&path).unwrap();
+//! # Ok::<(), consonance::Error>(())
+//! ```
+
+mod file;
+mod temporary;
+
+use crate::{
+    ClusterResolver, Communicator, Error, Result, Strategy, Tensor, Variable, VariableSynchronization,
+    comm::agreement::Agreement,
+    handle::{Workers, context},
+    kind,
+};
+use consonance_kernels::digest::{digest, mix};
+use consonance_spec::Kind;
+use file::Saved;
+use std::{collections::BTreeSet, path::Path, sync::Arc};
+
+/// Saves the values of `variables`, each under its name, to the file at `path`.
+///
+/// The file is replaced atomically. The values are written to a temporary file in the same folder,
+/// `.checkpoint-NUMBER.tmp` with a number of 16 random hexadecimal digits. It takes the permissions
+/// of the file at `path` and, when it is on the disk, its place. On an error the file at `path`
+/// does not change. A process that is killed in this call leaves the temporary file. The next save
+/// to the same folder removes it, if the file system has locks: other hosts that save to the folder
+/// must see them. A symbolic link stays: its target is replaced. Values are read one after the
+/// other, before the first is written. An assignment from another thread during this call is saved
+/// or not, for each variable separately.
+///
+/// # Errors
+/// [`Error::WrongContext`] in a replica; [`Error::InvalidCall`] for a name that occurs twice or is
+/// `__metadata__`, and for a variable that occurs twice; those of [`Variable::read`]: a variable
+/// that is synchronised on reading needs an aggregation; [`Error::System`] if the file cannot be
+/// written; with several workers those of a collective: [`Error::Mismatch`] if their names differ,
+/// or if the chief fails, with its error.
+pub fn save<'v, N: Into<String>>(
+    path: impl AsRef<Path>,
+    variables: impl IntoIterator<Item = (N, &'v Variable)>,
+) -> Result<()> {
+    let call = kind::SAVE.name();
+    save_all(&list(kind::SAVE, call, variables)?, None, |values| file::write(call, path.as_ref(), None, values))
+}
+
+/// Does [`save`] in the [chief](ClusterResolver::is_chief) of a cluster and nothing in its other
+/// processes. All processes make the call. Returns whether this process is the chief. The others do
+/// not wait for the file, unless the variables belong to a strategy of several workers: then this
+/// is [`save`].
+///
+/// # Errors
+/// As [`save`]; in the other processes only those about the arguments.
+///
+/// ```
+/// use consonance::{OneDeviceStrategy, Tensor, TfConfigClusterResolver, checkpoint};
+/// # let path = std::env::temp_dir().join(format!("doc-chief-{}", std::process::id()));
+/// let cluster = r#""cluster": {"worker": ["a:1", "b:1"]}"#;
+/// let second = TfConfigClusterResolver::from_text(&format!(r#"{{{cluster}, "task": {{"type": "worker", "index": 1}}}}"#))?;
+/// let strategy = OneDeviceStrategy::new("cpu:0")?;
+/// let step = strategy.variable(|| Tensor::from(100u64))?;
+/// assert!(!checkpoint::save_on_chief(&second, &path, [("step", &step)])?);
+/// assert!(!path.exists());
+/// # Ok::<(), consonance::Error>(())
+/// ```
+pub fn save_on_chief<'v, N: Into<String>>(
+    resolver: &dyn ClusterResolver,
+    path: impl AsRef<Path>,
+    variables: impl IntoIterator<Item = (N, &'v Variable)>,
+) -> Result<bool> {
+    let call = "checkpoint::save_on_chief";
+    let variables = list(kind::SAVE, call, variables)?;
+    let is_chief = several_workers(&variables).map_or_else(|| resolver.is_chief(), |workers| workers.is_chief());
+    if is_chief || several_workers(&variables).is_some() {
+        save_all(&variables, None, |values| file::write(call, path.as_ref(), None, values))?;
+    }
+    Ok(is_chief)
+}
+
+/// Sets each of `variables` to the value with its name in the file at `path`. Other tensors in the
+/// file are ignored, so a part of the saved variables can be restored.
+///
+/// All values are read and checked before the first variable is set: on an error no variable
+/// changes.
+///
+/// # Errors
+/// [`Error::WrongContext`] in a replica, or in the scope of another strategy than the variables';
+/// [`Error::System`] if the file cannot be read; [`Error::InvalidCall`] if it is damaged or not
+/// from [`save`], if it has no tensor with a variable's name, or one of another dtype or shape, for
+/// a name or a variable that occurs twice, and for a variable that is synchronised on reading and
+/// has no aggregation; [`Error::Timeout`] if an update of a variable on another thread does not
+/// end; with several workers those of a collective: [`Error::Mismatch`] if their files differ, or
+/// if one worker fails, with its error.
+pub fn restore<'v, N: Into<String>>(
+    path: impl AsRef<Path>,
+    variables: impl IntoIterator<Item = (N, &'v Variable)>,
+) -> Result<()> {
+    let call = kind::RESTORE.name();
+    restore_all(call, list(kind::RESTORE, call, variables)?, |variables| {
+        let (digest, values) = Saved::open(call, path.as_ref())?.read(variables)?;
+        Ok((digest, Some((values?, ()))))
+    })
+    .map(drop)
+}
+
+/// Saves by `write`. With several workers the chief alone writes, and all have the same `step`.
+fn save_all(
+    variables: &[(String, &Variable)],
+    step: Option<u64>,
+    write: impl FnOnce(Vec<(String, Tensor)>) -> Result<()>,
+) -> Result<()> {
+    let (kind, strategy) = (kind::SAVE, strategy_of_several(variables));
+    let names: Vec<&str> = variables.iter().map(|(name, _)| name.as_str()).collect();
+    let step = step.map(|step| ("step", step.to_string()));
+    agree(strategy, kind, [("variables", format!("{names:?}"))].into_iter().chain(step))?;
+    let read = |variable: &Variable| match variable.synchronization() {
+        // This read is a collective of all workers: an error reaches the others there.
+        VariableSynchronization::OnRead if variable.strategy().workers().is_some() => variable.read(),
+        _ => or_refuse(strategy, kind, variable.read()),
+    };
+    let values = variables.iter().map(|(name, variable)| Ok((name.clone(), read(variable)?)));
+    let values = values.collect::<Result<Vec<_>>>()?;
+    if several_workers(variables).is_none_or(|workers| workers.is_chief()) {
+        or_refuse(strategy, kind, write(values))?;
+    }
+    agree(strategy, kind, [("file", "written".to_owned())])
+}
+
+/// Restores what `find` returns: the identity of a file, on which all workers agree, the
+/// variables' values in it, and what the caller wants to know. Without values no variable is set.
+fn restore_all<T>(
+    call: &'static str,
+    mut variables: Vec<(String, &Variable)>,
+    find: impl FnOnce(&[(String, &Variable)]) -> Result<(String, Option<(Vec<Tensor>, T)>)>,
+) -> Result<Option<T>> {
+    let kind = kind::RESTORE;
+    // All threads take variables in the same order, so that two threads cannot deadlock.
+    variables.sort_by_key(|(_, variable)| variable.id());
+    let strategy = strategy_of_several(&variables);
+    let find_and_hold = || {
+        let found = find(&variables)?;
+        let held = variables.iter().map(|(_, variable)| variable.hold(call)).collect::<Result<Vec<_>>>()?;
+        Ok((found, held))
+    };
+    let restore = || {
+        let ((digest, found), held) = or_refuse(strategy, kind, find_and_hold())?;
+        agree(strategy, kind, [("digest", digest)])?;
+        Ok(found.map(|(values, about)| {
+            held.into_iter().zip(&values).for_each(|(held, value)| held.set(value));
+            about
+        }))
+    };
+    // Take the turn before the variables, in the order of a run, so that the two cannot deadlock.
+    match strategy {
+        Some(strategy) => strategy.in_turn(call, restore),
+        None => restore(),
+    }
+}
+
+/// Returns the strategy of several workers that variables belong to, if any.
+fn strategy_of_several<'v>(variables: &[(String, &'v Variable)]) -> Option<&'v Strategy> {
+    variables.iter().map(|(_, variable)| variable.strategy()).find(|strategy| strategy.workers().is_some())
+}
+
+fn several_workers<'v>(variables: &[(String, &'v Variable)]) -> Option<&'v Arc<Workers>> {
+    strategy_of_several(variables)?.workers()
+}
+
+/// Returns the value. On an error the call is refused, so that the other workers fail too.
+fn or_refuse<T>(strategy: Option<&Strategy>, kind: Kind, checked: Result<T>) -> Result<T> {
+    match strategy {
+        Some(strategy) => strategy.or_refuse(kind, checked),
+        None => checked,
+    }
+}
+
+/// Waits until all workers are in this call, and checks that they have the same arguments.
+fn agree(
+    strategy: Option<&Strategy>,
+    kind: Kind,
+    arguments: impl IntoIterator<Item = (&'static str, String)>,
+) -> Result<()> {
+    let arguments: Vec<_> = arguments.into_iter().collect();
+    let digests = arguments.iter().flat_map(|(argument, value)| [digest(argument), digest(value)]);
+    let digest = digests.reduce(mix).unwrap_or_default();
+    let describe = || arguments.iter().map(|(argument, value)| (argument.to_string(), value.clone())).collect();
+    let meet = |communicator: &mut Communicator| {
+        communicator.meet(kind, &Agreement { call: Some(kind), digest, describe: &describe })
+    };
+    let met = strategy.and_then(|strategy| strategy.across(kind.name(), meet));
+    met.map_or(Ok(()), |met| met.map(drop))
+}
+
+/// Collects the variables with their names. Checks that names and variables differ and that the
+/// caller is not in a replica.
+fn list<'v, N: Into<String>>(
+    kind: Kind,
+    call: &'static str,
+    variables: impl IntoIterator<Item = (N, &'v Variable)>,
+) -> Result<Vec<(String, &'v Variable)>> {
+    if let Some(replica) = context::replica() {
+        let problem = format!("called in replica {replica}, but it is of the cross-replica context; see merge_call");
+        return Err(Error::WrongContext { call, problem });
+    }
+    let variables: Vec<_> = variables.into_iter().map(|(name, variable)| (name.into(), variable)).collect();
+    or_refuse(strategy_of_several(&variables), kind, check_different(call, &variables))?;
+    Ok(variables)
+}
+
+fn check_different(call: &'static str, variables: &[(String, &Variable)]) -> Result<()> {
+    let mut names = BTreeSet::from(["__metadata__"]);
+    for (name, _) in variables {
+        if !names.insert(name) {
+            let expected = "names that differ, and from __metadata__";
+            return Err(Error::invalid(call, "variables", expected, format!("{name:?}")));
+        }
+    }
+    for (place, (second, variable)) in variables.iter().enumerate() {
+        if let Some((first, _)) = variables[..place].iter().find(|(_, other)| other == variable) {
+            let found = format!("the same as {first:?} and {second:?}");
+            return Err(Error::invalid(call, "variables", "each variable under one name", found));
+        }
+    }
+    Ok(())
+}
