@@ -12,6 +12,9 @@
 //! number of replicas is not a power of two. If components are summed, replica 0 has the whole
 //! value after a restore.
 //!
+//! A [`CheckpointManager`] saves to a folder, keeps the last few checkpoints, and resumes the newest
+//! that is whole.
+//!
 //! Under a strategy of [several workers](crate::MultiWorkerMirroredStrategy) all workers make the
 //! calls. To save, the chief writes the file and the others wait until it is written. To restore,
 //! all read the file, and no worker sets a variable unless all do. Processes with separate
@@ -33,8 +36,11 @@
 //! # Ok::<(), consonance::Error>(())
 //! ```
 
+mod manager;
 mod file;
 mod temporary;
+
+pub use manager::{CheckpointManager, Restored};
 
 use crate::{
     ClusterResolver, Communicator, Error, Result, Strategy, Tensor, Variable, VariableSynchronization,

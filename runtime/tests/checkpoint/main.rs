@@ -4,6 +4,7 @@
 
 #[path = "../fields/mod.rs"]
 mod fields;
+mod manager;
 
 use consonance::{
     CentralStorageStrategy, ClusterResolver, DType, Element, Error, MirroredStrategy, OneDeviceStrategy, Strategy,

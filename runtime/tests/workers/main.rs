@@ -3,6 +3,8 @@
 
 #[path = "../fields/mod.rs"]
 mod fields;
+#[cfg(feature = "checkpoint")]
+mod checkpoints;
 #[cfg(target_os = "linux")]
 mod meetings;
 mod told;
