@@ -2,11 +2,12 @@
 //! the same bits. Also tests sources that fail, block or never end.
 
 use consonance::{
-    CommunicationOptions, Dataset, Error, MirroredStrategy, PerReplica, Result, Strategy, Tensor,
+    CommunicationOptions, Dataset, DistributedDataset, DistributedIterator, Error, MirroredStrategy, PerReplica,
+    Result, Strategy, Tensor,
     dataset::{self, AutoShardPolicy, Cardinality, Column, Deal, Elements, InputOptions},
 };
 use consonance_harness::subjects::{Replicas, STRATEGIES};
-use consonance_spec::dataset::{Deal as SpecDeal, batch_sizes_for_worker, shuffled, steps};
+use consonance_spec::dataset::{Deal as SpecDeal, batch_sizes_for_worker, interleave, range, shuffled, steps};
 use quickcheck::{QuickCheck, TestResult};
 use std::{
     collections::BTreeSet,
@@ -254,6 +255,133 @@ fn rows_are_shuffled_as_the_spec_says() {
         let expected: Vec<u32> = shuffled(count, seed, epoch).into_iter().map(bits).collect();
         assert_eq!(found, expected, "{count} rows, seed {seed}, epoch {epoch}");
     }
+}
+
+/// Returns the elements, each of one number.
+fn items(dataset: &impl Dataset<Element = Tensor>) -> Vec<i64> {
+    dataset.iterate(0).unwrap().map(|element| element.unwrap().item().unwrap()).collect()
+}
+
+#[test]
+fn ranges_are_those_of_the_spec() {
+    let ends = [-7, -1, 0, 1, 2, 6, 7];
+    let near = ends.into_iter().flat_map(|start| ends.map(|stop| (start, stop)));
+    let far = [(i64::MIN, i64::MIN + 5), (i64::MAX - 5, i64::MAX), (i64::MAX, i64::MAX - 5), (i64::MIN, i64::MAX)];
+    for ((start, stop), step) in near.chain(far).flat_map(|ends| [1, 2, 3, 7, i64::MAX].map(|step| (ends, step))) {
+        for step in [step, -step] {
+            let numbers = dataset::range(start, stop, step).unwrap();
+            if matches!(numbers.cardinality(), Cardinality::Finite(count) if count > 20) {
+                continue;
+            }
+            let expected = range(start, stop, step);
+            assert_eq!(items(&numbers), expected, "from {start} to {stop} by {step}");
+            assert_eq!(numbers.cardinality(), Cardinality::Finite(expected.len()));
+        }
+    }
+    let all = dataset::range(i64::MIN, i64::MAX, 1).unwrap();
+    assert_eq!(all.cardinality(), Cardinality::Finite(usize::MAX));
+    assert_eq!(items(&all.skip(usize::MAX - 2)), [i64::MAX - 2, i64::MAX - 1]);
+    assert!(matches!(dataset::range(0, 1, 0), Err(Error::InvalidCall { .. })));
+    // It is a table: its rows are shuffled, and read as lists.
+    let expected: Vec<i64> = shuffled(20, 3, 0).into_iter().map(|row| 2 * row as i64 - 4).collect();
+    assert_eq!(items(&dataset::range(-4, 36, 2).unwrap().shuffle(3)), expected);
+}
+
+fn interleaved_as_the_spec_says(sizes: Vec<u8>, cycle_length: u8, block_length: u8) -> TestResult {
+    let sizes: Vec<usize> = sizes.into_iter().take(12).map(|size| usize::from(size) % 9).collect();
+    let (cycle_length, block_length) = (usize::from(cycle_length) % 6 + 1, usize::from(block_length) % 5 + 1);
+    // The element at place 3 of data set 2 is 203.
+    let each = sizes.clone();
+    let make = move |number: Tensor| {
+        let number = number.item::<i64>()?;
+        dataset::range(100 * number, 100 * number + each[number as usize] as i64, 1)
+    };
+    let numbers = dataset::range(0, sizes.len() as i64, 1).unwrap();
+    let expected = interleave(&sizes, cycle_length, block_length);
+    let expected: Vec<i64> = expected.into_iter().map(|(number, place)| (100 * number + place) as i64).collect();
+    assert_eq!(items(&numbers.interleave(make, cycle_length, block_length)), expected);
+    TestResult::passed()
+}
+
+#[test]
+fn data_sets_are_interleaved_as_the_spec_says() {
+    QuickCheck::new().tests(500).quickcheck(interleaved_as_the_spec_says as fn(Vec<u8>, u8, u8) -> TestResult);
+}
+
+/// The example of TensorFlow's documentation of `Dataset.interleave`.
+#[test]
+fn data_sets_are_interleaved_as_tensorflow_documents() {
+    let repeated = |x: Tensor| Ok(dataset::from_fn(move || vec![x.clone(); 6]));
+    let mixed = dataset::range(1, 6, 1).unwrap().interleave(repeated, 2, 4);
+    let expected = [1, 1, 1, 1, 2, 2, 2, 2, 1, 1, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 3, 3, 4, 4, 5, 5, 5, 5, 5, 5];
+    assert_eq!(items(&mixed), expected);
+}
+
+#[test]
+fn as_many_data_sets_as_there_are_can_be_open() {
+    let one = |x: Tensor| Ok(dataset::from_fn(move || [x.clone()]));
+    let mixed = dataset::range(0, 4, 1).unwrap().interleave(one, usize::MAX, usize::MAX);
+    assert_eq!(items(&mixed), [0, 1, 2, 3]);
+    for (cycle_length, block_length, argument) in [(0, 1, "cycle_length"), (1, 0, "block_length")] {
+        let error = dataset::range(0, 4, 1).unwrap().interleave(one, cycle_length, block_length).iterate(0).err();
+        assert!(matches!(error, Some(Error::InvalidCall { argument: found, .. }) if found == argument));
+    }
+}
+
+#[test]
+fn interleaved_data_sets_go_on_after_an_error() {
+    let make = |x: Tensor| match x.item::<i64>()? {
+        1 => Err(Error::other("torn")),
+        x => Ok(dataset::range(10 * x, 10 * x + 3, 1)?),
+    };
+    let mixed = dataset::range(0, 3, 1).unwrap().interleave(make, 2, 2).iterate(0).unwrap();
+    let found: Vec<Option<i64>> = mixed.map(|element| Some(element.ok()?.item().unwrap())).collect();
+    assert_eq!(found, [Some(0), Some(1), None, Some(20), Some(21), Some(2), Some(22)]);
+}
+
+#[test]
+fn pairs_end_with_the_shorter_data_set_and_stay_in_step_after_an_error() {
+    let range = |count| dataset::range(0, count, 1).unwrap();
+    for (first, second) in [(0, 3), (3, 0), (2, 5), (5, 2), (4, 4)] {
+        let pairs = range(first).zip(range(second).map(Ok));
+        assert_eq!(pairs.cardinality(), Cardinality::Finite(first.min(second) as usize));
+        let found: Vec<_> = pairs.iterate(0).unwrap().map(Result::unwrap).collect();
+        let expected = (0..first.min(second)).map(|x| (Tensor::from(x), Tensor::from(x)));
+        assert_eq!(found, expected.collect::<Vec<_>>());
+    }
+    let odd = |x: Tensor| if x.item::<i64>()? == 1 { Err(Error::other("torn")) } else { Ok(x) };
+    for swap in [false, true] {
+        let (broken, whole) = (range(3).map(odd), range(4));
+        let sums: Vec<Option<i64>> = if swap { each_sum(whole.zip(broken)) } else { each_sum(broken.zip(whole)) };
+        assert_eq!(sums, [Some(0), None, Some(4)]);
+    }
+    let endless = || range(2).repeat(None);
+    assert_eq!(endless().zip(range(3)).cardinality(), Cardinality::Finite(3));
+    assert_eq!(endless().zip(endless()).cardinality(), Cardinality::Infinite);
+    let unknown = || range(2).filter(|_| Ok(true));
+    assert_eq!(unknown().zip(range(3)).cardinality(), Cardinality::Unknown);
+    assert_eq!(unknown().zip(endless()).cardinality(), Cardinality::Unknown);
+}
+
+fn each_sum(pairs: impl Dataset<Element = (Tensor, Tensor)>) -> Vec<Option<i64>> {
+    let sum = |(x, y): (Tensor, Tensor)| x.item::<i64>().unwrap() + y.item::<i64>().unwrap();
+    pairs.iterate(0).unwrap().map(|pair| pair.ok().map(sum)).collect()
+}
+
+/// A pair is described, divided and read as the rows of a table with two columns.
+#[test]
+fn pairs_are_distributed_as_a_table_of_two_columns() {
+    let (x, y) = (column(11), Tensor::new([11, 2], &[7u8; 22]).unwrap());
+    let table = dataset::from_tensor_slices((x.clone(), y.clone())).unwrap();
+    let pairs = dataset::from_tensor_slices(x).unwrap().zip(dataset::from_tensor_slices(y).unwrap());
+    assert_eq!(pairs.element_spec(), table.element_spec());
+    assert_eq!((pairs.copied_bytes(), pairs.has_single_rows()), (table.copied_bytes(), table.has_single_rows()));
+    let text = |steps: DistributedIterator<(Tensor, Tensor)>| format!("{:?}", steps.collect::<Vec<_>>());
+    let strategy = strategy(3);
+    let [pairs, table]: [DistributedDataset<_>; 2] =
+        [strategy.distribute_dataset(pairs.batch(4)).unwrap(), strategy.distribute_dataset(table.batch(4)).unwrap()];
+    assert_eq!(text(pairs.iter()), text(table.iter()));
+    assert_eq!(pairs.cardinality(), table.cardinality());
 }
 
 #[test]

@@ -88,6 +88,62 @@ pub fn steps(how: Deal, elements: usize, global_batch: usize, replicas: usize) -
     (0..elements).step_by(global_batch).map(step).collect()
 }
 
+/// Returns the numbers from `start` on, each `step` after the one before, as long as they have not
+/// reached `stop`.
+///
+/// # Panics
+/// If `step` is 0.
+pub fn range(start: i64, stop: i64, step: i64) -> Vec<i64> {
+    assert!(step != 0, "a step of 0 reaches nothing");
+    let has_reached = |number: i128| if step > 0 { number >= stop.into() } else { number <= stop.into() };
+    let mut numbers = Vec::new();
+    let mut number = i128::from(start);
+    while !has_reached(number) {
+        numbers.push(number as i64);
+        number += i128::from(step);
+    }
+    numbers
+}
+
+/// Returns the order in which elements of data sets of these sizes are interleaved: the data set and
+/// the element in it.
+///
+/// There are `cycle_length` slots, which have their turns one after the other. In its turn a slot
+/// without a data set takes the next one. Then it gives `block_length` elements of it. If there are
+/// fewer, the slot loses the data set, and has no other before its next turn.
+///
+/// ```
+/// use consonance_spec::dataset::interleave;
+/// // The second data set begins in the first turn of the second slot. The third one follows in the
+/// // first slot, which has lost its data set in a turn without elements.
+/// let order = interleave(&[2, 4, 1], 2, 2);
+/// assert_eq!(order, [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0)]);
+/// ```
+///
+/// # Panics
+/// If a length is 0.
+pub fn interleave(sizes: &[usize], cycle_length: usize, block_length: usize) -> Vec<(usize, usize)> {
+    assert!(cycle_length > 0 && block_length > 0, "without slots or elements it does not end");
+    let mut waiting = 0..sizes.len();
+    let mut slots: Vec<Option<(usize, Range<usize>)>> = vec![None; cycle_length];
+    let mut order = Vec::new();
+    for slot in (0..cycle_length).cycle() {
+        if waiting.is_empty() && slots.iter().all(Option::is_none) {
+            break;
+        }
+        if slots[slot].is_none() {
+            slots[slot] = waiting.next().map(|dataset| (dataset, 0..sizes[dataset]));
+        }
+        let Some((dataset, left)) = &mut slots[slot] else { continue };
+        let given: Vec<usize> = left.take(block_length).collect();
+        order.extend(given.iter().map(|&element| (*dataset, element)));
+        if given.len() < block_length {
+            slots[slot] = None;
+        }
+    }
+    order
+}
+
 /// Returns the order of `count` rows that are shuffled with this seed in this epoch: the row at
 /// each place.
 ///

@@ -2,8 +2,8 @@
 //!
 //! A [`Dataset`] is a sequence of elements, each a [nest](Nest) of tensors, that can be iterated
 //! any number of times. Make one from arrays in memory or in files ([`from_tensor_slices`]), from
-//! any iterator ([`from_fn`]), or by implementing the trait. Its methods are adaptors like those of
-//! an iterator. [`Strategy::distribute_dataset`](crate::Strategy::distribute_dataset) divides its
+//! numbers ([`range`]), from any iterator ([`from_fn`]), or by implementing the trait. Its methods
+//! are adaptors like those of an iterator. [`Strategy::distribute_dataset`](crate::Strategy::distribute_dataset) divides its
 //! batches among replicas.
 //!
 //! ```
@@ -27,22 +27,26 @@
 mod adapt;
 mod batch;
 mod column;
+mod combine;
 mod deal;
 mod distributed;
 pub(crate) mod file;
 mod input;
 mod order;
 mod pool;
+mod range;
 mod strategy;
 mod table;
 
 pub use adapt::{Filter, FromFn, Map, Repeat, Shard, Skip, Take, from_fn, try_from_fn};
 pub use batch::Batch;
 pub use column::Column;
+pub use combine::{Interleave, Zip};
 pub use distributed::{DistributedDataset, DistributedIterator};
 #[cfg(feature = "csv")]
 pub use file::{CsvColumn, CsvOptions};
 pub use input::{AutoShardPolicy, Deal, InputContext, InputOptions};
+pub use range::range;
 pub use table::{Columns, Table, from_tensor_slices};
 
 pub(crate) use deal::{Form, Share, not_batched};
@@ -199,6 +203,50 @@ pub trait Dataset: Send + Sync + 'static {
         Self: Sized,
     {
         Shard::new(self, count, index)
+    }
+
+    /// Pairs the elements with those of `other`, in order. It ends with the shorter one.
+    ///
+    /// ```
+    /// use consonance::{Dataset, Tensor, dataset};
+    /// let pairs = dataset::range(0, 3, 1)?.zip(dataset::range(10, 100, 10)?);
+    /// let last = pairs.iterate(0)?.last().unwrap()?;
+    /// assert_eq!(last, (Tensor::from(2i64), Tensor::from(30i64)));
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    fn zip<D: Dataset>(self, other: D) -> Zip<Self, D>
+    where
+        Self: Sized,
+    {
+        Zip::new(self, other)
+    }
+
+    /// Makes a data set of each element, such as the rows of a file, and takes the elements of
+    /// `cycle_length` of these data sets in turn, `block_length` of each. If one ends, the next one
+    /// takes its place when its turn comes again. The order is TensorFlow's; it depends on nothing
+    /// but the arguments.
+    ///
+    /// With a `cycle_length` of 1 it is one data set after the other, TensorFlow's `flat_map`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`](crate::Error::InvalidCall) for a length of 0, when it is iterated. An
+    /// error of `f` is returned in the place of the elements; the next data set follows.
+    ///
+    /// ```
+    /// use consonance::{Dataset, Tensor, dataset};
+    /// let thrice = |x: Tensor| Ok(dataset::from_fn(move || vec![x.clone(); 3]));
+    /// let mixed = dataset::range(1, 5, 1)?.interleave(thrice, 2, 2).batch(100);
+    /// let expected = Tensor::from([1i64, 1, 2, 2, 1, 2, 3, 3, 4, 4, 3, 4]);
+    /// assert_eq!(mixed.iterate(0)?.next().unwrap()?, expected);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    fn interleave<D, F>(self, f: F, cycle_length: usize, block_length: usize) -> Interleave<Self, F>
+    where
+        Self: Sized,
+        D: Dataset,
+        F: Fn(Self::Element) -> Result<D> + Send + Sync + 'static,
+    {
+        Interleave::new(self, f, cycle_length, block_length)
     }
 
     /// Combines elements into batches of `size`, stacked along a new axis 0. The last batch may

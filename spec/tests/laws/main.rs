@@ -12,6 +12,7 @@ mod sparse;
 mod adjoints;
 mod nests;
 mod strategies;
+mod datasets;
 mod variables;
 mod blame;
 mod training;

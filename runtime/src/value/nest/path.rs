@@ -13,6 +13,11 @@ impl Path {
         Path(format!("{}/{key}", self.0))
     }
 
+    /// Returns the path of what is at this path in the value of `key`.
+    pub(crate) fn below(&self, key: impl fmt::Display) -> Path {
+        Path(format!("/{key}{}", self.0))
+    }
+
     pub(crate) fn digest(&self) -> u64 {
         digest(&self.0)
     }
