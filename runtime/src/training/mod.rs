@@ -6,7 +6,7 @@
 //! | [`compare_parameters`] | at the start: an error names the replica and the tensor that differ |
 //! | [`Gradients`] | sums or averages gradients over the replicas, while the backward pass computes them; accumulates several passes without communication |
 //! | [`clip_by_global_norm`] | scales gradients down, by the same bits on every replica |
-//! | [`Mean`], [`Sum`], [`Accuracy`] | metrics over all samples of all replicas |
+//! | [`Mean`], [`Sum`], [`Accuracy`], [`Precision`], [`Recall`], [`Auc`] | metrics over all samples of all replicas |
 //!
 //! Each replica has its own state, which [`run_with`](crate::Strategy::run_with) lends to it for a
 //! run. The [guide](crate::guide::training) has a whole loop.
@@ -45,7 +45,9 @@ mod gradients;
 mod clip;
 mod compare;
 mod metrics;
+mod classes;
 
+pub use classes::{Auc, Curve, Precision, Recall};
 pub use clip::{clip_by_global_norm, global_norm};
 pub use compare::compare_parameters;
 pub use gradients::{Communication, Gradients, Pass, Reduced};
