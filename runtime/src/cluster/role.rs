@@ -36,7 +36,7 @@ impl Role {
             tasks.flat_map(|(job, tasks)| tasks.iter().map(move |(&index, address)| (job, index, address))).collect();
         if tasks.is_empty() {
             let found = format!("jobs {}", cluster.jobs().join(", "));
-            return Err(Error::invalid(call, "cluster", "a chief or workers", found));
+            return Err(Error::invalid(call, "cluster", "a job chief or a job worker", found));
         }
         let (Some(job), Some(index)) = (resolver.task_type(), resolver.task_id()) else {
             let expected = "the type and index of this process, since the cluster has jobs";
