@@ -273,6 +273,8 @@ fn of_values() -> Vec<Error> {
         batches(vec![vec![Tensor::from([1, 2])], vec![]]),
         of(dataset::from_fn(|| 0..4i64).batch(2).iterate(0).unwrap().next().unwrap()),
         of(dataset::from_fn(|| 0..4i64).shard(0, 0).iterate(0)),
+        of(dataset::range(0, 4, 0)),
+        of(dataset::from_fn(|| 0..4i64).interleave(|x| dataset::range(0, x, 1), 0, 1).iterate(0)),
         of(sparse_rows(2, Some(2))),
         of(sparse_rows(-1, None)),
         of(sparse_rows(0, Some(0))),
@@ -290,6 +292,7 @@ fn of_values() -> Vec<Error> {
         of(push(2, Tensor::from([1.0f32; 2]))),
         of(training::clip_by_global_norm(&mut Tensor::from([1]), 1.0)),
         of(training::clip_by_global_norm(&mut Tensor::from([1.0f32]), f64::NAN)),
+        of(training::Auc::with(1, training::Curve::Roc)),
     ]);
     // A cluster without jobs takes any task.
     let jobless = SimpleClusterResolver::new(ClusterSpec::new()).with_task("worker", usize::MAX).unwrap();
