@@ -8,7 +8,8 @@ const CALL: &str = "TfConfigClusterResolver";
 const VARIABLE: &str = "TF_CONFIG";
 
 /// Reads `TF_CONFIG`: JSON with the `cluster`, this process's `task`, and optionally an `rpc_layer`
-/// and a `session_master`. Other keys are ignored.
+/// and a `session_master`. Other keys are ignored. The index of the task may be a number or its
+/// text, as in TensorFlow.
 ///
 /// ```
 /// use consonance::{ClusterResolver, TfConfigClusterResolver};
