@@ -133,9 +133,10 @@ impl Track {
         self.records.iter().map(|record| record.begin).min()
     }
 
-    /// Returns the name of the track: the replicas whose calls it has, and the thread if it is one
-    /// beside the replica's own.
-    fn name(&self) -> String {
+    /// Returns the name of the track among all: the replicas whose calls it has, and the thread if
+    /// it is one beside the replica's own. The main thread of a worker is no replica's if a replica
+    /// has a thread of its own.
+    fn name(&self, all: &[Track]) -> String {
         let list: Vec<String> = self.replicas().iter().map(usize::to_string).collect();
         let replicas = match list.len() {
             0 => return self.contents.name.clone(),
@@ -143,6 +144,11 @@ impl Track {
             _ => format!("replicas {}", list.join(", ")),
         };
         let name = &self.contents.name;
+        let of_process =
+            |other: &&Track| (other.worker, other.contents.process) == (self.worker, self.contents.process);
+        if name == "main" && all.iter().filter(of_process).any(|other| other.contents.name.starts_with("replica")) {
+            return format!("worker {}: main", self.worker);
+        }
         match name.is_empty() || name == "main" || name.starts_with("replica") {
             true => replicas,
             false => format!("{replicas}: {name}"),
@@ -173,7 +179,7 @@ fn write(tracks: &[Track], out: &mut impl Write) -> io::Result<Profiled> {
         let of_process = format!("worker {} (pid {process})", track.worker);
         put(out, name("process_name", "name", of_process.into()))?;
         put(out, name("process_sort_index", "sort_index", track.worker.into()))?;
-        put(out, name("thread_name", "name", track.name().into()))?;
+        put(out, name("thread_name", "name", track.name(tracks).into()))?;
         put(out, name("thread_sort_index", "sort_index", thread.into()))?;
         for record in &track.records {
             let mut slice = slice(record, begin, last);
@@ -304,6 +310,17 @@ mod tests {
         );
         assert_eq!((&slices[2]["ts"], &slices[2]["dur"]), (&json!(10.0), &json!(10.5)));
         assert_eq!((&slices[2]["args"]["waited_us"], &slices[2]["args"]["path"]), (&json!(1.5), &json!("two-shot")));
+    }
+
+    #[test]
+    fn the_main_thread_beside_those_of_replicas_has_the_workers_name() {
+        let records = |begin, replica| [run(begin, Some(90_000), replica)];
+        let (first, second, alone) = (records(1, 0), records(2, 1), records(3, 2));
+        let files = [(0, "main", 9, &first[..]), (0, "replica 0", 9, &second[..]), (1, "main", 9, &alone[..])];
+        let (_, json) = merged(&files);
+        let events = json["traceEvents"].as_array().unwrap().iter();
+        let tracks = events.filter(|event| event["name"] == "thread_name").map(|event| &event["args"]["name"]);
+        assert_eq!(tracks.collect::<Vec<_>>(), ["worker 0: main", "replica 1", "replica 2"]);
     }
 
     #[test]
