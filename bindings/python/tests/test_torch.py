@@ -17,6 +17,7 @@ from conftest import leave_nothing, things_around  # noqa: E402
 from torch._C._distributed_c10d import AllgatherOptions, GatherOptions, ReduceScatterOptions  # noqa: E402
 
 import consonance.torch  # noqa: E402, F401  Before PyTorch 2.14 this registers the backend.
+import torch._dynamo  # noqa: E402, F401  DDP imports it: so it is imported once, and not by each rank.
 from consonance.torch._group import _IS_BACKEND  # noqa: E402
 
 # Ranks are forked, and a fork cannot use the threads of its parent.
@@ -31,7 +32,8 @@ def _work(function, rank, size, path, seconds, results, args):
         )
         ours = dist.new_group(backend="consonance", timeout=timedelta(seconds=seconds))
         results.put((rank, function(ours, *args), None))
-        dist.destroy_process_group(ours)
+        if dist.is_initialized():
+            dist.destroy_process_group(ours)
     except BaseException:
         results.put((rank, None, traceback.format_exc()))
     results.close()
@@ -618,28 +620,11 @@ def test_a_rank_that_is_killed_or_stopped_is_named(how, starts, tmp_path):
     assert rank == 0 and not failed, failed
     assert told[:2] == (("LostError" if how == signal.SIGKILL else "TimeoutError"), 1), told
     if how == signal.SIGSTOP:
-        assert " Timed out waiting 4000ms" in told[2] and time.monotonic() - begin < 30
+        assert " Timed out waiting 4000ms" in told[2] and told[2].count("Timed out") == 1, told
+        assert time.monotonic() - begin < 30
     for process in processes:
         process.kill()
         process.join()
-
-
-def test_two_hosts_are_refused_by_name(monkeypatch):
-    from consonance.torch import _join
-
-    store = dist.HashStore()
-    there = consonance.UniqueId()
-    store.set("place 1", f"{there.place[:-1]}x otherhost")
-    monkeypatch.setattr(_join.socket, "gethostname", lambda: "thishost")
-    with pytest.raises(ValueError, match="rank 1 runs on host otherhost, rank 0 on host thishost"):
-        _join.join(store, 0, 2, timedelta(seconds=5))
-    with pytest.raises(ValueError, match="otherhost"):
-        _join.join(store, 1, 2, timedelta(seconds=5))
-    # On the same host, what differs is the container, the user or the build.
-    store.set("place 1", f"{there.place[:-1]}x thishost")
-    for rank in range(2):
-        with pytest.raises(ValueError, match="rank 1 runs in another container, of another user, or of another build"):
-            _join.join(store, rank, 2, timedelta(seconds=5))
 
 
 def mixed(group):

@@ -24,6 +24,11 @@ class Work(dist._Work):
         self._outputs = outputs
         self._future: torch.futures.Future | None = None
 
+    @staticmethod
+    def of(works: "list[Work]") -> "Work":
+        """Returns the work that is done when all of these are."""
+        return Work([one for work in works for one in work._requests], [out for work in works for out in work._outputs])
+
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Waits for the requests. Raises the error of the first that failed, or at the timeout."""
         # 0 and less are PyTorch's words for no timeout.
@@ -66,21 +71,20 @@ class Work(dist._Work):
     def get_future(self) -> torch.futures.Future:
         """Returns a future of the list of results."""
         if self._future is None:
-            self._future = torch.futures.Future()
+            # PyTorch's C++ code reads an exception that ``set_exception`` sets as if it were the result, and DDP ends
+            # the process. What a callback of ``then`` raises is an error for C++, too.
+            ended: torch.futures.Future = torch.futures.Future()
+            self._future = ended.then(self._results)
             if self._requests:
-                self._requests[-1].add_done_callback(lambda _: _finisher.submit(self._finish))
+                self._requests[-1].add_done_callback(lambda _: _finisher.submit(lambda: ended.set_result(None)))
             else:
-                self._future.set_result(self._outputs)
+                ended.set_result(None)
         return self._future
 
-    def _finish(self) -> None:
-        try:
-            # The callback that led here may not have returned: until then a request is not done for other threads.
-            self.wait()
-        except Exception as error:
-            self._future.set_exception(error)
-        else:
-            self._future.set_result(self._outputs)
+    def _results(self, _ended: torch.futures.Future) -> list[torch.Tensor]:
+        # The callback that led here may not have returned: until then a request is not done for other threads.
+        self.wait()
+        return self._outputs
 
 
 class _Finisher:
