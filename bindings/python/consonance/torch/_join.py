@@ -1,14 +1,42 @@
-"""How the ranks of a process group find each other."""
+"""How the ranks of a process group find each other.
 
+The store may have keys of a group that has ended: torchrun keeps its store when it starts the ranks again. So each rank
+believes only an answer to what it has just made:
+
+1. Rank 0 makes the group's id, and sets ``id``.
+2. Each other rank makes a word, and sets ``answer RANK`` to its word and the id. If the id changes, it answers again.
+3. When all answers have its own id, rank 0 sets ``start`` to the id and all words. A rank whose word is there joins.
+
+An answer to another id, or a start without the rank's word, is of another group.
+"""
+
+import json
+import secrets
 import socket
+import sys
+import time
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
 from .. import Communicator, UniqueId
+from .._errors import Error
+from . import _errors
 
 _NONE = timedelta(0)
 _DAY = timedelta(days=1)
+
+# How long ranks wait for each other where PyTorch says no time, as elsewhere in Consonance.
+_WAIT = timedelta(minutes=5)
+
+# A store has no call that waits for a change of a key, so ranks ask again and again: soon at first, for ranks that are
+# started together, and then rarely enough to leave a core to others.
+_SOON_S, _RARELY_S = 0.0005, 0.05
+
+# A rank says after this time whom it waits for, and again whenever the time has doubled.
+_SAYS_S = 10
 
 
 def limit(timeout: timedelta | None) -> timedelta | None:
@@ -21,24 +49,88 @@ def limit(timeout: timedelta | None) -> timedelta | None:
 def join(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Communicator:
     """Joins the group of the ranks that share a store.
 
-    Raises ``ValueError`` on every rank if two ranks cannot share memory, and names them.
+    Raises ``ValueError`` on every rank if two ranks cannot share memory, and names them. Raises ``MeetingError`` with
+    the missing ranks after the timeout.
     """
-    own = UniqueId()
-    store.set(f"place {rank}", f"{own.place} {socket.gethostname()}")
-    if rank == 0:
-        problem = next(filter(None, (_problem(store, own.place, other) for other in range(1, size))), None)
-        store.set("id", f"! {problem}" if problem else str(own))
-    told = store.get("id").decode()
-    if told.startswith("!"):
-        raise ValueError(told.removeprefix("! "))
-    wait = limit(timeout)
-    return Communicator(UniqueId(told), rank, size, timeout=wait, join_timeout=wait)
+    meeting = _Meeting(store, rank, size, limit(timeout) or _WAIT)
+    id = meeting.lead() if rank == 0 else meeting.follow()
+    try:
+        return Communicator(id, rank, size, timeout=limit(timeout), join_timeout=meeting.left())
+    except Error as error:
+        raise _errors.of(error) from None
 
 
-def _problem(store: dist.Store, place: str, rank: int) -> str | None:
-    there, host = store.get(f"place {rank}").decode().split(" ", 1)
-    if there == place:
+class _Meeting:
+    """One rank's part of the exchange at the store."""
+
+    def __init__(self, store: dist.Store, rank: int, size: int, wait: timedelta) -> None:
+        self._store, self._rank, self._size, self._wait = store, rank, size, wait
+        self._begin, self._pause_s, self._says_s = time.monotonic(), _SOON_S, _SAYS_S
+
+    def left(self) -> timedelta:
+        """Returns the time that is left, which is more than none."""
+        return max(self._wait - timedelta(seconds=time.monotonic() - self._begin), timedelta(seconds=1))
+
+    def lead(self) -> UniqueId:
+        """Returns the id of the group, when all ranks have answered it."""
+        own = UniqueId()
+        self._store.set("id", str(own))
+        answers: dict[int, Any] = {}
+        while missing := self._missing(str(own), answers):
+            self._pause(lambda missing=missing: missing)
+        problem = next(filter(None, (_problem(own.place, rank, answers[rank]) for rank in sorted(answers))), None)
+        words = {rank: answer["word"] for rank, answer in answers.items()}
+        self._store.set("start", json.dumps({"id": str(own), "words": words, "problem": problem}))
+        return _checked(own, problem)
+
+    def follow(self) -> UniqueId:
+        """Returns the id of the group, when rank 0 has this rank's answer to it."""
+        word, answered = secrets.token_hex(8), None
+        while True:
+            id = self._get("id")
+            if id is not None and id != answered:
+                answer = {"id": id, "word": word, "place": UniqueId().place, "host": socket.gethostname()}
+                self._store.set(f"answer {self._rank}", json.dumps(answer))
+                answered = id
+            start = json.loads(self._get("start") or "null")
+            if start is not None and start["words"].get(str(self._rank)) == word:
+                return _checked(UniqueId(start["id"]), start["problem"])
+            # Who has not answered the id is missing; if all have, or there is no id, it is rank 0.
+            self._pause(lambda id=answered: (self._missing(id, {}) if id else []) or [0])
+
+    def _missing(self, id: str, answers: dict[int, Any]) -> list[int]:
+        """Takes the answers to this id that have come. Returns the ranks that have not answered it."""
+        for rank in range(1, self._size):
+            answer = None if rank in answers else json.loads(self._get(f"answer {rank}") or "null")
+            if answer is not None and answer["id"] == id:
+                answers[rank] = answer
+        return [rank for rank in range(1, self._size) if rank not in answers]
+
+    def _get(self, key: str) -> str | None:
+        return self._store.get(key).decode() if self._store.check([key]) else None
+
+    def _pause(self, missing: Callable[[], list[int]]) -> None:
+        """Waits a little. Says now and then whom this rank waits for, and raises an error at the timeout."""
+        waited = time.monotonic() - self._begin
+        if waited >= self._wait.total_seconds():
+            raise _errors.late(self._rank, waited, missing())
+        if waited >= self._says_s:
+            self._says_s *= 2
+            ranks = _errors.ranks(missing())
+            print(f"consonance: rank {self._rank} has waited {waited:.0f} s for {ranks}", file=sys.stderr, flush=True)
+        time.sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, _RARELY_S)
+
+
+def _checked(id: UniqueId, problem: str | None) -> UniqueId:
+    if problem:
+        raise ValueError(problem)
+    return id
+
+
+def _problem(place: str, rank: int, answer: dict[str, str]) -> str | None:
+    if answer["place"] == place:
         return None
-    here = socket.gethostname()
-    where = f"on host {host}" if host != here else "in another container, of another user, or of another build"
+    here, there = socket.gethostname(), answer["host"]
+    where = f"on host {there}" if there != here else "in another container, of another user, or of another build"
     return f"consonance: rank {rank} runs {where}, rank 0 on host {here}: the ranks of a group must share memory"
