@@ -9,7 +9,8 @@ PyTorch 2.14 and later find the backend by itself. Before, ``import consonance.t
 
 import torch.distributed as dist
 
-from ._errors import AbortedError, BackendError, LostError, MismatchError, TimeoutError
+from ._compiler import keep_out
+from ._errors import AbortedError, BackendError, LostError, MeetingError, MismatchError, TimeoutError
 from ._group import Backend, ProcessGroup
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Backend",
     "BackendError",
     "LostError",
+    "MeetingError",
     "MismatchError",
     "ProcessGroup",
     "TimeoutError",
@@ -28,7 +30,8 @@ def register() -> None:
     """Registers the backends ``consonance`` and ``consonance_cpu`` with PyTorch."""
     for name, make in (("consonance", ProcessGroup._make), ("consonance_cpu", Backend._make)):
         if name.upper() not in dist.Backend._plugins:
-            dist.Backend.register_backend(name, make, devices=["cpu"])
+            dist.Backend.register_backend(name, make, extended_api=True, devices=["cpu"])
 
 
+keep_out()
 register()

@@ -8,7 +8,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import Backend as C10DBackend
 
-from .._errors import Error
 from .._native import Communicator, refuse
 from . import _errors, _sparse
 from ._join import join, limit
@@ -74,15 +73,22 @@ class _Collectives:
 
     _comm: Communicator
     _timeout: timedelta
+    # The calls that were started since the start of coalescing.
+    _coalesced: list[Work] | None = None
 
     def _make_call(self, name: str, data: Any, outputs: list[Tensor], given: "_Given", **arguments: Any) -> Work | None:
         call = getattr(self._comm, name)
         data = () if data is _NOTHING else (data,)
         try:
             made = call(*data, async_op=given.starts, timeout=given.timeout, **arguments)
-        except Error as error:
+        except RuntimeError as error:
             raise _errors.of(error) from None
-        return Work([made], outputs) if given.starts else None
+        if not given.starts:
+            return None
+        work = Work([made], outputs)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
 
     def _scaled(self, name: str, tensors: list[Tensor], given: "_Given") -> list[Tensor]:
         """Returns the data of a sum: times the factor of ``PREMUL_SUM``."""
@@ -100,11 +106,7 @@ class _Collectives:
             self._make_call(name, data, _list(out), given, out=out, **arguments)
             for out, data in zip(outputs, inputs, strict=True)
         ]
-        if not given.starts:
-            return None
-        return Work(
-            [request for work in works for request in work._requests], [out for work in works for out in work._outputs]
-        )
+        return Work.of(works) if given.starts else None
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None, *more: Any, **named: Any) -> Work | None:
         # The way of most calls, with nothing looked at twice.
@@ -114,7 +116,7 @@ class _Collectives:
                 try:
                     self._comm.all_reduce(tensor, op, out=tensor, timeout=limit(opts.timeout))
                     return None
-                except Error as error:
+                except RuntimeError as error:
                     raise _errors.of(error) from None
         return self.allreduce_coalesced(tensors, opts, *more, **named)
 
@@ -125,7 +127,7 @@ class _Collectives:
             try:
                 for tensor in tensors:
                     _sparse.all_reduce(self._comm, tensor, op, given.timeout)
-            except Error as error:
+            except RuntimeError as error:
                 raise _errors.of(error) from None
             return Work([], tensors)
         if given.factor is not None:
@@ -257,6 +259,13 @@ class _Collectives:
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         monitored_barrier(self._comm, self._timeout if timeout is None else timeout, wait_all_ranks)
 
+    def _start_coalescing(self, _device: torch.device | None = None) -> None:
+        self._coalesced = []
+
+    def _end_coalescing(self, _device: torch.device | None = None) -> Work:
+        works, self._coalesced = self._coalesced or [], None
+        return Work.of(works)
+
     def getBackendName(self) -> str:
         return "consonance"
 
@@ -291,6 +300,7 @@ _IS_BACKEND = _can_be_written_in_python()
 class Backend(_Collectives, C10DBackend if _IS_BACKEND else object):
     """The backend of the CPU in a group of several backends: ``consonance_cpu``."""
 
+    # A group whose backends are several splits itself in C++, which cannot split a backend in Python.
     supports_splitting = False
     supports_coalescing = False
     supports_shrinking = False
@@ -307,8 +317,8 @@ class Backend(_Collectives, C10DBackend if _IS_BACKEND else object):
         self._options = C10DBackend.Options("consonance", timeout)
 
     @staticmethod
-    def _make(store: dist.Store, rank: int, size: int, timeout: timedelta) -> "Backend":
-        return Backend(join(store, rank, size, timeout), timeout)
+    def _make(options: Any, _backend_options: Any) -> "Backend":
+        return Backend(_joined(options), options.timeout)
 
     @property
     def options(self) -> Any:
@@ -333,10 +343,12 @@ class ProcessGroup(_Collectives, dist.ProcessGroup):
         except TypeError:
             # Before PyTorch 2.14.
             super().__init__(comm.rank, comm.size)
+        self._store = store
         self._comm = comm
         self._timeout = timeout
         # For code that asks for the backend of a device.
         self._backend = Backend(comm, timeout)
+        self._backend.supports_splitting = True
         kind = dist.ProcessGroup.BackendType.CUSTOM
         self._register_backend(torch.device("cpu"), kind, self._backend if _IS_BACKEND else None)
         self._set_default_backend(kind)
@@ -361,8 +373,40 @@ class ProcessGroup(_Collectives, dist.ProcessGroup):
             return self._description
 
     @staticmethod
-    def _make(store: dist.Store, rank: int, size: int, timeout: timedelta) -> "ProcessGroup":
-        return ProcessGroup(store, join(store, rank, size, timeout), timeout)
+    def _make(options: Any, _backend_options: Any) -> "ProcessGroup":
+        return ProcessGroup(options.store, _joined(options), options.timeout)
+
+    def split_group(
+        self,
+        new_ranks: list[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: list[torch.device] | None = None,
+    ) -> "ProcessGroup | None":
+        """Returns the group of these ranks of this group. Every rank of this group calls it; others get None."""
+        timeout = self._timeout if timeout is None else timeout
+        is_member = self._comm.rank in new_ranks
+        # The parts of a split have no rank in common.
+        color, key = (min(new_ranks), new_ranks.index(self._comm.rank)) if is_member else (None, 0)
+        try:
+            comm = self._comm.split(color, key, timeout=limit(timeout))
+        except RuntimeError as error:
+            raise _errors.of(error) from None
+        if comm is None:
+            return None
+        comm.timeout = limit(timeout) or comm.timeout
+        group = ProcessGroup(dist.PrefixStore(f"{group_name}/", self._store), comm, timeout)
+        group._set_group_name(group_name)
+        group._set_group_desc(group_desc or "")
+        return group
+
+
+def _joined(options: Any) -> Communicator:
+    if getattr(options, "enable_reconfigure", False):
+        raise ValueError("consonance: enable_reconfigure: expected False, found True: no group can be reconfigured")
+    return join(options.store, options.group_rank, options.group_size, options.timeout)
 
 
 def _list(tensors: Any) -> list[Tensor]:
